@@ -1,0 +1,330 @@
+"""The checkpoints of one run: Orbax writes the arrays, this file decides which checkpoints can be trusted.
+
+A checkpoint is a directory named by its step:
+
+    40/state/         Orbax's files; the state as one flat {name: array}
+    40/data.json      what the caller wants back with it, such as where the data iterator stood
+    40/manifest.json  format, step, every array's shape and dtype, every file's size and CRC-32
+
+It is written as `40.writing`, and the rename to `40` is the commit: a process killed before it leaves a directory
+that nobody mistakes for a checkpoint, a process killed after it leaves a complete one. A checkpoint whose files no
+longer agree with its manifest is passed over for the one before.
+"""
+
+import json
+import logging
+import os
+import re
+import shutil
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+
+from jaxprune.checkpoints.files import size_and_crc, sync_directory
+from jaxprune.errors import UserError
+
+FORMAT = 1
+
+_MANIFEST = "manifest.json"
+_DATA = "data.json"
+_STATE = "state"
+_WRITING = ".writing"
+_REMOVING = ".removing"
+_DAMAGED = ".damaged"
+_NAMES_SHOWN = 8
+
+_log = logging.getLogger(__name__)
+
+
+class CheckpointStore:
+    """Saves and restores (state, data state) of one run; the only writer of its directory.
+
+    Args:
+      directory: where the checkpoints are; created by the first save.
+      keep: how many of the newest checkpoints stay.
+    """
+
+    def __init__(self, directory: str | os.PathLike, keep: int = 3):
+        if keep < 1:
+            raise UserError(f"keep={keep}: a run keeps at least one checkpoint.")
+        self.directory = Path(directory).absolute()
+        self.keep = keep
+        self._orbax = _orbax()
+
+    def save(self, step: int, state: Any, data_state: dict) -> None:
+        """Writes one checkpoint, and removes those beyond `keep` once it is complete and on disk.
+
+        Args:
+          step: its name; must not have been saved already.
+          state: a pytree of arrays, sharded or not.
+          data_state: a dict of plain JSON values.
+        """
+        final = self.directory / str(step)
+        if final.exists():
+            raise FileExistsError(f"{final} has been saved already")
+        self._clear_leftovers()
+        writing = self.directory / f"{step}{_WRITING}"
+        writing.mkdir(parents=True)
+        arrays = _flatten(state)
+        self._orbax.save(writing / _STATE, args=ocp.args.PyTreeSave(arrays))
+        (writing / _DATA).write_text(json.dumps(data_state))
+        (writing / _MANIFEST).write_text(json.dumps(_seal(writing, step, arrays)))
+        size_and_crc(writing / _MANIFEST, sync=True)
+        for folder in [writing, *(path for path in writing.rglob("*") if path.is_dir())]:
+            sync_directory(folder)
+        os.rename(writing, final)
+        sync_directory(self.directory)
+        self._prune()
+
+    def restore_latest(self, abstract_state: Any) -> tuple[int, Any, dict] | None:
+        """Returns (step, state, data state) of the newest good checkpoint, or None if nothing was ever saved.
+
+        Args:
+          abstract_state: the state's structure, its leaves with `shape`, `dtype` and `sharding` (jax.ShapeDtypeStruct or
+            arrays). The sharding may differ from the one it was saved with; a leaf without one comes back as numpy.
+
+        Damaged checkpoints newer than the one restored are named in one warning and renamed `<step>.damaged`, so that
+        their steps can be saved again.
+
+        Raises:
+          UserError: checkpoints exist and none is good; or the good one's tensors are not those asked for.
+        """
+        survey = _survey(self.directory)
+        if survey.step is None:
+            return None
+        for name in survey.damaged:
+            _set_aside(self.directory / name)
+        path = self.directory / str(survey.step)
+        wanted, structure = _flatten(abstract_state), jax.tree.structure(abstract_state)
+        _compare(path, survey.manifest["arrays"], wanted)
+        arrays = self._orbax.restore(
+            path / _STATE,
+            args=ocp.args.PyTreeRestore(item=wanted, restore_args={k: _restore_args(v) for k, v in wanted.items()}),
+        )
+        state = jax.tree.unflatten(structure, [arrays[name] for name in wanted])
+        return survey.step, state, json.loads((path / _DATA).read_text())
+
+    def all_steps(self) -> list[int]:
+        """Returns the steps of the committed checkpoints, oldest first, without verifying them."""
+        return sorted(step for step in _steps(self.directory) if (self.directory / str(step) / _MANIFEST).is_file())
+
+    def path(self, step: int) -> Path:
+        """Returns the directory of the checkpoint of a step."""
+        return self.directory / str(step)
+
+    def close(self) -> None:
+        """Releases Orbax's threads."""
+        self._orbax.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def _clear_leftovers(self) -> None:
+        for suffix in (_WRITING, _REMOVING):
+            for path in self.directory.glob(f"*{suffix}"):
+                shutil.rmtree(path)
+
+    def _prune(self) -> None:
+        for step in self.all_steps()[: -self.keep]:
+            # Renamed first: a removal cut short must not look like a damaged checkpoint.
+            removing = self.directory / f"{step}{_REMOVING}"
+            os.rename(self.directory / str(step), removing)
+            shutil.rmtree(removing)
+
+
+def load_params(directory: str | os.PathLike) -> dict[str, np.ndarray]:
+    """Returns {dotted name: array} of a run's newest good checkpoint, without knowing the model.
+
+    Args:
+      directory: a run directory, its `checkpoints`, or one checkpoint in it. Nothing in it is changed, so a run that is
+        still training can be read.
+
+    Raises:
+      UserError: there is no good checkpoint.
+    """
+    directory = Path(directory).absolute()
+    if (directory / _MANIFEST).is_file():
+        path, manifest = directory, _verify_named(directory)
+    else:
+        folder = directory / "checkpoints" if (directory / "checkpoints").is_dir() else directory
+        survey = _survey(folder)
+        if survey.step is None:
+            raise UserError(f"There is no checkpoint in {folder}. Give the --workdir of a run that has saved one.")
+        path, manifest = folder / str(survey.step), survey.manifest
+    prefix = "params/"
+    wanted = {
+        name: jax.ShapeDtypeStruct(shape, dtype)
+        for name, (shape, dtype) in manifest["arrays"].items()
+        if name.startswith(prefix)
+    }
+    orbax = _orbax()
+    arrays = orbax.restore(
+        path / _STATE,
+        args=ocp.args.PyTreeRestore(
+            item=wanted, restore_args={k: _restore_args(v) for k, v in wanted.items()}, partial_restore=True
+        ),
+    )
+    orbax.close()
+    return {name.removeprefix(prefix): value for name, value in arrays.items()}
+
+
+class _Survey(NamedTuple):
+    step: int | None
+    manifest: dict
+    damaged: list[str]
+
+
+class _Damage(Exception):
+    """Why a checkpoint cannot be trusted."""
+
+
+def _orbax() -> ocp.Checkpointer:
+    # A bare Checkpointer instead of CheckpointManager: the manager has its own commit rename, which would come before
+    # our manifest is written and leave a moment in which a checkpoint is neither whole nor recognisably half-written.
+    return ocp.Checkpointer(ocp.PyTreeCheckpointHandler())
+
+
+def _flatten(state: Any) -> dict[str, Any]:
+    leaves, _ = jax.tree_util.tree_flatten_with_path(state)
+    return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in leaves}
+
+
+def _seal(writing: Path, step: int, arrays: dict[str, Any]) -> dict:
+    files = [path for path in sorted(writing.rglob("*")) if path.is_file()]
+    return {
+        "format": FORMAT,
+        "step": step,
+        "arrays": {name: [list(value.shape), str(value.dtype)] for name, value in arrays.items()},
+        "files": {path.relative_to(writing).as_posix(): size_and_crc(path, sync=True) for path in files},
+    }
+
+
+def _verify(path: Path) -> dict:
+    """Returns the manifest of the checkpoint at `path`, having read every byte of it."""
+    try:
+        manifest = json.loads((path / _MANIFEST).read_text())
+        if manifest["format"] > FORMAT:
+            raise UserError(
+                f"{path} was written by a newer jaxprune (checkpoint format {manifest['format']}; this one reads up to "
+                f"{FORMAT}). Update jaxprune."
+            )
+        for name, sealed in manifest["files"].items():
+            found = size_and_crc(path / name)
+            if found[0] != sealed[0]:
+                raise _Damage(f"{name} has {found[0]} of {sealed[0]} bytes")
+            if found != sealed:
+                raise _Damage(f"{name} has other content than was written")
+    except FileNotFoundError as error:
+        raise _Damage(f"{Path(error.filename).relative_to(path)} is missing") from None
+    except (KeyError, TypeError, json.JSONDecodeError, UnicodeDecodeError):
+        raise _Damage(f"{_MANIFEST} is not readable") from None
+    return manifest
+
+
+def _verify_named(path: Path) -> dict:
+    try:
+        return _verify(path)
+    except _Damage as damage:
+        raise UserError(f"The checkpoint {path} is damaged ({damage}). Choose another one.") from None
+
+
+def _survey(directory: Path) -> _Survey:
+    """Finds the newest good checkpoint; warns once about everything newer that is not one."""
+    damaged: dict[str, str] = {}
+    found, manifest = None, {}
+    for step in sorted(_steps(directory), reverse=True):
+        try:
+            found, manifest = step, _verify(directory / str(step))
+            break
+        except _Damage as damage:
+            found = None
+            damaged[str(step)] = str(damage)
+    if found is None and damaged:
+        raise UserError(
+            f"None of the checkpoints in {directory} can be used: {_reasons(damaged)}. Start again in another --workdir, "
+            "or remove that directory."
+        )
+    half_written = {name: "its save was cut short" for name in _half_written(directory, newer_than=found)}
+    if damaged or half_written:
+        _log.warning(
+            "Passing over damaged checkpoint(s) in %s: %s. Continuing from %s.",
+            directory,
+            _reasons(damaged | half_written),
+            "the beginning" if found is None else f"step {found}",
+        )
+    return _Survey(found, manifest, list(damaged))
+
+
+def _steps(directory: Path) -> list[int]:
+    if not directory.is_dir():
+        return []
+    return [int(path.name) for path in directory.iterdir() if path.is_dir() and re.fullmatch(r"\d+", path.name)]
+
+
+def _half_written(directory: Path, newer_than: int | None) -> list[str]:
+    """Returns names like `40.writing`: never committed, so nothing was lost and nothing has to be moved."""
+    names = [path.name for path in directory.iterdir()] if directory.is_dir() else []
+    matches = [re.fullmatch(r"(\d+)(\..+)", name) for name in names]
+    return sorted(
+        match[0]
+        for match in matches
+        if match
+        and not match[2].startswith((_DAMAGED, _REMOVING))
+        and (newer_than is None or int(match[1]) > newer_than)
+    )
+
+
+def _set_aside(path: Path) -> None:
+    target = path.with_name(path.name + _DAMAGED)
+    count = 1
+    while target.exists():
+        count += 1
+        target = path.with_name(f"{path.name}{_DAMAGED}-{count}")
+    os.rename(path, target)
+
+
+def _compare(path: Path, saved: dict[str, list], wanted: dict[str, Any]) -> None:
+    missing = [name for name in wanted if name not in saved]
+    extra = [name for name in saved if name not in wanted]
+    other = [
+        f"{name} ({_kind(*saved[name])} saved, {_kind(value.shape, value.dtype)} expected)"
+        for name, value in wanted.items()
+        if name in saved and saved[name] != [list(value.shape), str(value.dtype)]
+    ]
+    complaints = [
+        f"{what}: {_some(names)}"
+        for what, names in (("not in it", missing), ("not expected", extra), ("another shape", other))
+        if names
+    ]
+    if complaints:
+        raise UserError(
+            f"The checkpoint {path} does not hold this model and optimizer: {'; '.join(complaints)}. "
+            "Use the config that it was trained with, or another --workdir."
+        )
+
+
+def _restore_args(leaf: Any) -> ocp.RestoreArgs:
+    sharding = getattr(leaf, "sharding", None)
+    if sharding is None:
+        return ocp.RestoreArgs(restore_type=np.ndarray)
+    return ocp.ArrayRestoreArgs(sharding=sharding, global_shape=leaf.shape, dtype=leaf.dtype)
+
+
+def _kind(shape: Any, dtype: Any) -> str:
+    return f"{dtype}{list(shape)}"
+
+
+def _reasons(damaged: dict[str, str]) -> str:
+    return "; ".join(f"{name} ({reason})" for name, reason in damaged.items())
+
+
+def _some(names: list[str]) -> str:
+    more = f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
+    return ", ".join(names[:_NAMES_SHOWN]) + more

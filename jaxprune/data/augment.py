@@ -1,0 +1,201 @@
+"""Augmentation on the device: inside jit, from explicit keys, with static shapes.
+
+Order and constants are timm's: flip, normalise, erase, then mix the batch. Images are NHWC.
+"""
+
+import math
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int, Integer, PRNGKeyArray, UInt8
+
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+IMAGENET_STD = (0.229, 0.224, 0.225)
+
+
+def augment(
+    key: PRNGKeyArray,
+    images: UInt8[Array, "b H W c"],
+    labels: Int[Array, "b"],
+    *,
+    num_classes: int,
+    flip: bool = True,
+    erasing: float = 0.0,
+    mixup: float = 0.0,
+    cutmix: float = 0.0,
+    label_smoothing: float = 0.0,
+    mean: Sequence[float] = IMAGENET_MEAN,
+    std: Sequence[float] = IMAGENET_STD,
+) -> tuple[Float[Array, "b H W c"], Float[Array, "b num_classes"]]:
+    """Turns a batch of pixels into what a classifier trains on: float32 images and soft targets.
+
+    Args:
+        key: drives every draw.
+        images: pixels, 0 to 255.
+        labels: classes.
+        num_classes: width of the targets.
+        flip: flips half of the images left to right.
+        erasing: probability of erasing a rectangle of an image.
+        mixup, cutmix: the alpha of each; 0 is off, and with both on each batch gets one or the other.
+        label_smoothing: mass spread over all classes.
+        mean, std: of the normalisation, for pixels in [0, 1].
+    """
+    flip_key, erase_key, mix_key = jax.random.split(key, 3)
+    images = normalize(images, mean, std)
+    if flip:
+        images = random_flip(flip_key, images)
+    if erasing:
+        images = random_erasing(erase_key, images, erasing)
+    return mixup_cutmix(
+        mix_key, images, labels, mixup, cutmix, label_smoothing=label_smoothing, num_classes=num_classes
+    )
+
+
+def normalize(
+    images: UInt8[Array, "b H W c"], mean: Sequence[float] = IMAGENET_MEAN, std: Sequence[float] = IMAGENET_STD
+) -> Float[Array, "b H W c"]:
+    """Maps pixels to float32: (x / 255 - mean) / std, channel by channel."""
+    mean, std = (jnp.asarray(values, jnp.float32)[None, None, None, :] for values in (mean, std))
+    return (images.astype(jnp.float32) / 255.0 - mean) / std
+
+
+def random_flip(key: PRNGKeyArray, images: Float[Array, "b H W c"]) -> Float[Array, "b H W c"]:
+    """Flips each image left to right with probability one half."""
+    flipped = jax.random.bernoulli(key, 0.5, (images.shape[0], 1, 1, 1))
+    return jnp.where(flipped, images[:, :, ::-1], images)
+
+
+def random_erasing(
+    key: PRNGKeyArray,
+    images: Float[Array, "b H W c"],
+    prob: float,
+    area: tuple[float, float] = (0.02, 1 / 3),
+    min_aspect: float = 0.3,
+) -> Float[Array, "b H W c"]:
+    """Fills one random rectangle of an image with unit normal noise, with probability `prob` (timm's "pixel" mode).
+
+    Args:
+        key: drives every draw.
+        images: normalised images.
+        prob: probability for each image.
+        area: smallest and largest part of the image.
+        min_aspect: the ratio of height to width is log-uniform between this and its inverse.
+    """
+    b, height, width, _ = images.shape
+    box_key, noise_key = jax.random.split(key)
+    boxes = jax.vmap(lambda k: _erasing_box(k, height, width, prob, area, min_aspect))(jax.random.split(box_key, b))
+    noise = jax.random.normal(noise_key, images.shape, images.dtype)
+    inside = jax.vmap(lambda box: _inside(box, height, width))(boxes)
+    return jnp.where(inside[..., None], noise, images)
+
+
+def mixup_cutmix(
+    key: PRNGKeyArray,
+    images: Float[Array, "b H W c"],
+    labels: Int[Array, "b"],
+    mixup_alpha: float,
+    cutmix_alpha: float,
+    *,
+    num_classes: int,
+    prob: float = 1.0,
+    switch_prob: float = 0.5,
+    label_smoothing: float = 0.1,
+) -> tuple[Float[Array, "b H W c"], Float[Array, "b num_classes"]]:
+    """Mixes every image with its partner in the reversed batch, by one weight a batch (timm's "batch" mode).
+
+    Args:
+        key: drives every draw.
+        images: normalised images.
+        labels: classes.
+        mixup_alpha, cutmix_alpha: of the Beta distribution of the weight; 0 switches the kind off.
+        num_classes: width of the targets.
+        prob: probability of mixing at all.
+        switch_prob: probability of CutMix where both kinds are on.
+        label_smoothing: mass spread over all classes.
+
+    Returns:
+        (images, targets), the targets weighted by the pixels that each image really keeps.
+    """
+    if not (mixup_alpha or cutmix_alpha):
+        return images, mixup_target(labels, num_classes, 1.0, label_smoothing)
+    height, width = images.shape[1:3]
+    use_key, switch_key, mixup_key, cutmix_key, box_key = jax.random.split(key, 5)
+    lam, mixed = jnp.float32(1.0), images
+    if mixup_alpha:
+        lam = jax.random.beta(mixup_key, mixup_alpha, mixup_alpha)
+        mixed = mix_images(images, lam)
+    if cutmix_alpha:
+        box = cutmix_box(box_key, jax.random.beta(cutmix_key, cutmix_alpha, cutmix_alpha), height, width)
+        cut = jax.random.bernoulli(switch_key, switch_prob if mixup_alpha else 1.0)
+        lam = jnp.where(cut, cutmix_lam(box, height, width), lam)
+        mixed = jnp.where(cut, cutmix_images(images, box), mixed)
+    used = jax.random.bernoulli(use_key, prob)
+    lam, mixed = jnp.where(used, lam, 1.0), jnp.where(used, mixed, images)
+    return mixed, mixup_target(labels, num_classes, lam, label_smoothing)
+
+
+def mixup_target(
+    labels: Int[Array, "b"], num_classes: int, lam: float | Float[Array, ""], smoothing: float = 0.0
+) -> Float[Array, "b num_classes"]:
+    """Mixes smoothed one-hot targets with those of the reversed batch: lam · own + (1 - lam) · partner.
+
+    Smoothing gives 1 - s + s / num_classes to the label and s / num_classes to every other class.
+    """
+    target = jax.nn.one_hot(labels, num_classes) * (1.0 - smoothing) + smoothing / num_classes
+    return target * lam + target[::-1] * (1.0 - lam)
+
+
+def mix_images(images: Float[Array, "b H W c"], lam: float | Float[Array, ""]) -> Float[Array, "b H W c"]:
+    """Blends every image with its partner in the reversed batch: lam · own + (1 - lam) · partner."""
+    return images * lam + images[::-1] * (1.0 - lam)
+
+
+def cutmix_images(images: Float[Array, "b H W c"], box: Integer[Array | np.ndarray, "4"]) -> Float[Array, "b H W c"]:
+    """Puts the partner's pixels into `box` = (top, bottom, left, right), the ends excluded."""
+    inside = _inside(box, *images.shape[1:3])
+    return jnp.where(inside[None, :, :, None], images[::-1], images)
+
+
+def cutmix_box(key: PRNGKeyArray, lam: Float[Array, ""], height: int, width: int) -> Int[Array, "4"]:
+    """Draws a box of about (1 - lam) of the image around a uniform centre, clipped at the border."""
+    ratio = jnp.sqrt(1.0 - lam)
+    sizes = jnp.array([height, width])
+    half = jnp.floor(sizes * ratio).astype(jnp.int32) // 2
+    centre = jax.random.randint(key, (2,), 0, sizes)
+    low, high = jnp.clip(centre - half, 0, sizes), jnp.clip(centre + half, 0, sizes)
+    return jnp.stack([low[0], high[0], low[1], high[1]])
+
+
+def cutmix_lam(box: Integer[Array | np.ndarray, "4"], height: int, width: int) -> Float[Array, ""]:
+    """Returns the part of the image that lies outside `box`."""
+    return 1.0 - (box[1] - box[0]) * (box[3] - box[2]) / jnp.float32(height * width)
+
+
+def _erasing_box(
+    key: Array, height: int, width: int, prob: float, area: tuple[float, float], min_aspect: float
+) -> Array:
+    """(top, bottom, left, right) of the rectangle to erase; an empty one where nothing is."""
+    use_key, area_key, aspect_key, corner_key = jax.random.split(key, 4)
+    # The first of ten draws that fits inside the image counts; where none does, nothing is erased.
+    pixels = jax.random.uniform(area_key, (10,), minval=area[0], maxval=area[1]) * (height * width)
+    log_aspect = math.log(min_aspect)
+    aspect = jnp.exp(jax.random.uniform(aspect_key, (10,), minval=log_aspect, maxval=-log_aspect))
+    heights = jnp.round(jnp.sqrt(pixels * aspect)).astype(jnp.int32)
+    widths = jnp.round(jnp.sqrt(pixels / aspect)).astype(jnp.int32)
+    fits = (heights < height) & (widths < width)
+    chosen = jnp.argmax(fits)
+    size = jnp.stack([heights[chosen], widths[chosen]])
+    erased = fits[chosen] & jax.random.bernoulli(use_key, prob)
+    size = jnp.where(erased, size, 0)
+    low = jax.random.randint(corner_key, (2,), 0, jnp.array([height, width]) - size + 1)
+    return jnp.stack([low[0], low[0] + size[0], low[1], low[1] + size[1]])
+
+
+def _inside(box: Array | np.ndarray, height: int, width: int) -> Array:
+    """True inside the (top, bottom, left, right) box of a (height, width) map."""
+    row, column = jnp.arange(height), jnp.arange(width)
+    rows = (row >= box[0]) & (row < box[1])
+    columns = (column >= box[2]) & (column < box[3])
+    return rows[:, None] & columns[None, :]

@@ -1,0 +1,20 @@
+"""Errors a user can act on: one sentence with the thing, the value and the remedy."""
+
+import difflib
+from collections.abc import Iterable
+
+
+class UserError(ValueError):
+    """A mistake in what was asked for; the command line prints its message without a traceback."""
+
+
+def nearest(value: str, choices: Iterable[str]) -> str:
+    """Returns " Did you mean 'x'?" for the choice closest to `value`, or "" when none is close."""
+    match = difflib.get_close_matches(str(value), [str(c) for c in choices], n=1, cutoff=0.5)
+    return f" Did you mean {match[0]!r}?" if match else ""
+
+
+def unknown(thing: str, value: str, choices: Iterable[str]) -> UserError:
+    """Builds the error for a name that is none of `choices`."""
+    choices = sorted(str(c) for c in choices)
+    return UserError(f"Unknown {thing} {value!r}.{nearest(value, choices)} Choose one of: {', '.join(choices)}.")

@@ -1,0 +1,58 @@
+"""Metrics as (sum, count) pairs, so that batches, devices and hosts merge by adding."""
+
+import math
+import operator
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jaxtyping import Bool, Float, Int, Num
+
+Metric = tuple[Any, Any]
+
+
+def average(values: Num[Array, "b"] | Bool[Array, "b"], where: Bool[Array, "b"] | None = None) -> Metric:
+    """Returns the (sum, count) of `values`, leaving out the rows where `where` is False; counts stay integers."""
+    if where is None:
+        where = jnp.ones(values.shape, bool)
+    return jnp.where(where, values, 0).sum(), where.sum()
+
+
+def accuracy(logits: Float[Array, "b c"], labels: Int[Array, "b"], where: Bool[Array, "b"] | None = None) -> Metric:
+    """Returns the (sum, count) of images whose label has the largest logit; ties go to the lowest class."""
+    return average(jnp.argmax(logits, -1) == labels, where)
+
+
+def top_k_accuracy(
+    logits: Float[Array, "b c"], labels: Int[Array, "b"], k: int = 5, where: Bool[Array, "b"] | None = None
+) -> Metric:
+    """Returns the (sum, count) of images whose label is among the `k` largest logits; ties go to the lowest class."""
+    own = jnp.take_along_axis(logits, labels[:, None], axis=1)
+    earlier = jnp.arange(logits.shape[1])[None, :] < labels[:, None]
+    rank = ((logits > own) | ((logits == own) & earlier)).sum(-1)
+    # A NaN compares as smaller than nothing, which must not make it a hit.
+    return average((rank < k) & ~jnp.isnan(own[:, 0]), where)
+
+
+def merge(left: Mapping[str, Metric], right: Mapping[str, Metric]) -> dict[str, Metric]:
+    """Adds two sets of metrics, on the device or off it; a name that only one set has is kept."""
+    both = {name: jax.tree.map(operator.add, left[name], right[name]) for name in left if name in right}
+    return {**left, **right, **both}
+
+
+def compute(totals: Mapping[str, Metric]) -> dict[str, float]:
+    """Divides every sum by its count; NaN where nothing was counted."""
+    totals = jax.device_get(dict(totals))
+    return {name: float(total) / float(count) if count else math.nan for name, (total, count) in totals.items()}
+
+
+def wilson_interval(correct: float, total: float, z: float = 1.96) -> tuple[float, float]:
+    """Returns the Wilson score interval of a proportion, 95 % at z = 1.96; (0, 1) where nothing was counted."""
+    if not total:
+        return 0.0, 1.0
+    p, spread = correct / total, z * z / total
+    centre = (p + spread / 2) / (1 + spread)
+    half = z / (1 + spread) * math.sqrt(p * (1 - p) / total + spread / (4 * total))
+    return centre - half, centre + half

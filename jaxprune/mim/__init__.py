@@ -1,0 +1,33 @@
+"""Masked image modelling: frameworks that turn images into a pre-training loss, a file each."""
+
+from typing import Any
+
+from flax import nnx
+
+from jaxprune.mim.base import Framework
+
+
+def methods() -> dict[str, type[Framework]]:
+    """Returns {name: class} of every framework, found by file."""
+    import jaxprune.mim as family
+    from jaxprune import families
+
+    return families.methods(family, Framework)
+
+
+def create(name: str, *, encoder: str | None = None, rngs: nnx.Rngs, **arguments: Any) -> Framework:
+    """Builds a framework, freshly initialised.
+
+    Args:
+      name: a module of this package, such as "mae".
+      encoder: a model name such as "vit_base_patch16_224" that gives the encoder's sizes; arguments overrule it.
+      arguments: of the framework's class.
+    """
+    import jaxprune.mim as family
+    from jaxprune import families, models
+
+    sizes = {} if encoder is None else models.arguments(encoder)
+    return families.find(family, Framework, name)(**{**sizes, **arguments}, rngs=rngs)
+
+
+__all__ = ["Framework", "create", "methods"]

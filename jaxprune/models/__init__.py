@@ -1,0 +1,41 @@
+"""Networks, by the names timm gives them."""
+
+import importlib
+import pkgutil
+from typing import Any
+
+from flax import nnx
+
+from jaxprune.errors import unknown
+
+
+def names() -> dict[str, str]:
+    """Returns {model name: module of this package that builds it}."""
+    found = {}
+    for info in pkgutil.iter_modules(__path__):
+        module = importlib.import_module(f"{__name__}.{info.name}")
+        found.update(dict.fromkeys(getattr(module, "variants", dict)(), info.name))
+    return found
+
+
+def arguments(name: str) -> dict[str, Any]:
+    """Returns what a model's name stands for; a `UserError` names the nearest one if there is none."""
+    known = names()
+    if name not in known:
+        raise unknown("model", name, known)
+    return dict(importlib.import_module(f"{__name__}.{known[name]}").variants()[name])
+
+
+def create(name: str, *, rngs: nnx.Rngs, **overrides: Any) -> Any:
+    """Builds a model, freshly initialised.
+
+    Args:
+      name: such as "vit_small_patch16_224", or "vit" with all arguments given.
+      overrides: arguments of the model's class, in place of what the name stands for.
+    """
+    from jaxprune.models.vit import VisionTransformer
+
+    return VisionTransformer(**{**arguments(name), **overrides}, rngs=rngs)
+
+
+__all__ = ["arguments", "create", "names"]

@@ -1,0 +1,263 @@
+"""The vision transformer, with timm's words and timm's numbers (Dosovitskiy et al., 2021; Touvron et al., 2021)."""
+
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+
+from jaxprune.errors import UserError
+from jaxprune.nn import Block, LayerNorm, Linear, PatchEmbed, Tokens
+from jaxprune.nn.linear import normal_02
+from jaxprune.nn.tokens import all_present
+from jaxprune.ops.posembed import sincos_2d
+
+SIZES = {
+    "tiny": {"embed_dim": 192, "depth": 12, "num_heads": 3},
+    "small": {"embed_dim": 384, "depth": 12, "num_heads": 6},
+    "base": {"embed_dim": 768, "depth": 12, "num_heads": 12},
+    "large": {"embed_dim": 1024, "depth": 24, "num_heads": 16},
+    "huge": {"embed_dim": 1280, "depth": 32, "num_heads": 16},
+}
+
+
+def variants() -> dict[str, dict[str, Any]]:
+    """Returns {timm's name: the arguments it stands for}."""
+    named: dict[str, dict[str, Any]] = {"vit": {}}
+    for size, arguments in SIZES.items():
+        for patch in (8, 14, 16, 32):
+            for image in (224, 384):
+                if image % patch == 0:
+                    named[f"vit_{size}_patch{patch}_{image}"] = {**arguments, "patch_size": patch, "img_size": image}
+    for size in ("tiny", "small", "base"):
+        for image in (224, 384):
+            deit = {**SIZES[size], "patch_size": 16, "img_size": image}
+            named[f"deit_{size}_patch16_{image}"] = deit
+            named[f"deit_{size}_distilled_patch16_{image}"] = {**deit, "dist_token": True}
+    return named
+
+
+class Fixed(nnx.Variable):
+    """A table that is loaded and saved with the weights but not trained."""
+
+
+class Aux(NamedTuple):
+    """What a forward pass tells besides its logits; what nobody reads is not computed under jit.
+
+    Attributes:
+      tokens: the tokens after the last norm, with their sizes and the patches they hold.
+      features: the tokens behind each block, before the final norm.
+      assign: per reduction stage, for each original patch the row that holds it (-1 = dropped).
+      kept: per reduction stage, for each row the original patch it is; -1 = a row that is no single patch.
+      stages: per reduction stage, all that the method tells.
+      head_logits: of a distilled model, the logits of the class head and of the distillation head.
+    """
+
+    tokens: Tokens
+    features: tuple[Array, ...]
+    assign: tuple[Int[Array, "b p"], ...]
+    kept: tuple[Int[Array, "b k"], ...]
+    stages: tuple[Any, ...]
+    head_logits: tuple[Array, ...]
+
+
+class VisionTransformer(nnx.Module):
+    """A plain ViT.
+
+    Args:
+      img_size: height and width in pixels; an int stands for a square.
+      patch_size: likewise.
+      num_classes: 0 leaves out the head; the logits are then the pooled features.
+      global_pool: "token" reads the CLS token behind the final norm; "avg" averages the patch tokens and normalises
+        the mean (`fc_norm`).
+      class_token: whether a CLS token leads.
+      dist_token: whether a distillation token with its own head follows it; the logits are the mean of both heads.
+      reg_tokens: register tokens behind those.
+      no_embed_class: positions for the patches only, not for the prefix.
+      pos_embed: "learn", or "sincos" for MAE's fixed table.
+      fc_norm: None follows `global_pool`.
+      init_values: LayerScale's initial value; None leaves it out.
+      drop_path_rate: rises linearly from 0 to this over the depth.
+      head_init_scale: scales the head's initial weights (MAE fine-tunes with 1e-3).
+      kernel_init: initialiser of the linear layers.
+      dtype: compute dtype; parameters stay float32.
+      remat: recompute each block in the backward pass instead of keeping its activations.
+    """
+
+    def __init__(
+        self,
+        *,
+        img_size: int | tuple[int, int] = 224,
+        patch_size: int | tuple[int, int] = 16,
+        in_chans: int = 3,
+        num_classes: int = 1000,
+        global_pool: Literal["token", "avg"] = "token",
+        embed_dim: int = 768,
+        depth: int = 12,
+        num_heads: int = 12,
+        mlp_ratio: float = 4.0,
+        qkv_bias: bool = True,
+        init_values: float | None = None,
+        class_token: bool = True,
+        dist_token: bool = False,
+        reg_tokens: int = 0,
+        no_embed_class: bool = False,
+        pos_embed: Literal["learn", "sincos"] = "learn",
+        fc_norm: bool | None = None,
+        drop_path_rate: float = 0.0,
+        head_init_scale: float = 1.0,
+        kernel_init=normal_02,
+        patch_kernel_init=None,
+        dtype: Any = None,
+        remat: bool = False,
+        rngs: nnx.Rngs,
+    ):
+        if global_pool not in ("token", "avg"):
+            raise UserError(f"global_pool {global_pool!r} is neither 'token' nor 'avg'.")
+        if global_pool == "token" and not class_token and num_classes:
+            raise UserError("global_pool='token' needs class_token=True: use global_pool='avg' without a CLS token.")
+        self.patch_embed = PatchEmbed(
+            img_size, patch_size, in_chans, embed_dim, kernel_init=patch_kernel_init, dtype=dtype, rngs=rngs
+        )
+        self.grid = self.patch_embed.grid
+        self.num_patches = self.grid[0] * self.grid[1]
+        self.embed_dim, self.num_heads, self.depth = embed_dim, num_heads, depth
+        self.num_classes, self.global_pool, self.no_embed_class = num_classes, global_pool, no_embed_class
+        self.num_prefix_tokens = int(class_token) + int(dist_token) + reg_tokens
+        self.dtype, self.remat = dtype, remat
+
+        def token(count: int):
+            return nnx.data(nnx.Param(normal_02(rngs.params(), (1, count, embed_dim))) if count else None)
+
+        self.cls_token, self.dist_token, self.reg_token = token(int(class_token)), token(int(dist_token)), token(reg_tokens)
+        embedded_prefix = 0 if no_embed_class else self.num_prefix_tokens
+        if pos_embed == "learn":
+            self.pos_embed = nnx.Param(normal_02(rngs.params(), (1, self.num_patches + embedded_prefix, embed_dim)))
+        else:
+            self.pos_embed = Fixed(jnp.asarray(sincos_2d(embed_dim, self.grid, embedded_prefix))[None])
+
+        self.blocks = nnx.List(
+            [
+                Block(
+                    embed_dim,
+                    num_heads,
+                    mlp_ratio=mlp_ratio,
+                    qkv_bias=qkv_bias,
+                    init_values=init_values,
+                    drop_path=rate,
+                    num_prefix_tokens=self.num_prefix_tokens,
+                    kernel_init=kernel_init,
+                    dtype=dtype,
+                    rngs=rngs,
+                )
+                for rate in np.linspace(0, drop_path_rate, depth).tolist()
+            ]
+        )
+        use_fc_norm = global_pool == "avg" if fc_norm is None else fc_norm
+        self.norm = nnx.data(None if use_fc_norm else LayerNorm(embed_dim))
+        self.fc_norm = nnx.data(LayerNorm(embed_dim) if use_fc_norm else None)
+
+        def head():
+            init = lambda key, shape, dtype=jnp.float32: head_init_scale * normal_02(key, shape, dtype)
+            return nnx.data(Linear(embed_dim, num_classes, kernel_init=init, rngs=rngs) if num_classes else None)
+
+        self.head = head()
+        self.head_dist = head() if dist_token else nnx.data(None)
+
+    def embed(
+        self, images: Float[Array, "b H W c"], ids_keep: Int[Array, "b k"] | None = None
+    ) -> Float[Array, "b n d"]:
+        """Embeds patches (all, or `ids_keep` in that order), adds positions and puts the prefix tokens in front."""
+        x = self.patch_embed(images.astype(self.dtype or images.dtype), ids_keep)
+        positions = self.pos_embed[...].astype(x.dtype)
+        prefix = [t[...].astype(x.dtype) for t in (self.cls_token, self.dist_token, self.reg_token) if t is not None]
+        split = positions.shape[1] - self.num_patches
+        patch_positions = positions[:, split:]
+        if ids_keep is not None:
+            x = x + patch_positions[0][ids_keep]
+        else:
+            x = x + patch_positions
+        if not prefix:
+            return x
+        front = jnp.concatenate(prefix, axis=1)
+        if split:
+            front = front + positions[:, :split]
+        front = jnp.broadcast_to(front, (x.shape[0], *front.shape[1:]))
+        return jnp.concatenate([front, x], axis=1)
+
+    def encode(
+        self, x: Float[Array, "b n d"], *, train: bool = False, key: PRNGKeyArray | None = None
+    ) -> tuple[Tokens, Aux]:
+        """Runs the blocks and the final norm over embedded tokens."""
+        tokens, attended = all_present(x, self.num_prefix_tokens), None
+        features, assigns, kepts, stages = [], [], [], []
+        origin = tokens.assign
+        for index, block in enumerate(self.blocks):
+            block_key = None if key is None else jax.random.fold_in(key, index)
+            tokens, attended, aux = _run(block, tokens, attended, train, block_key, self.remat)
+            features.append(tokens.x)
+            if aux is not None:
+                origin = _follow(origin, aux.kept) if aux.kept is not None else jnp.full_like(tokens.assign, -1)
+                assigns.append(tokens.assign)
+                kepts.append(origin)
+                stages.append(aux)
+        if self.norm is not None:
+            tokens = tokens._replace(x=self.norm(tokens.x))
+        return tokens, Aux(tokens, tuple(features), tuple(assigns), tuple(kepts), tuple(stages), ())
+
+    def forward_features(
+        self, images: Float[Array, "b H W c"], *, train: bool = False, key: PRNGKeyArray | None = None
+    ) -> tuple[Tokens, Aux]:
+        """Images to the tokens behind the last block (and final norm, where there is one)."""
+        return self.encode(self.embed(images), train=train, key=key)
+
+    def forward_head(self, tokens: Tokens) -> tuple[Float[Array, "b k"], tuple[Array, ...]]:
+        """Tokens to logits in float32, and to the logits of both heads of a distilled model."""
+        pooled = self.pool(tokens).astype(jnp.float32)
+        if self.head is None:
+            return pooled, ()
+        logits = self.head(pooled)
+        if self.head_dist is None:
+            return logits, ()
+        distilled = self.head_dist(tokens.x[:, 1].astype(jnp.float32))
+        return (logits + distilled) / 2, (logits, distilled)
+
+    def pool(self, tokens: Tokens) -> Float[Array, "b d"]:
+        """The CLS token, or the mean of the patch tokens."""
+        if self.global_pool == "token":
+            pooled = tokens.x[:, 0]
+        else:
+            pooled = tokens.x[:, self.num_prefix_tokens :].mean(1)
+        return pooled if self.fc_norm is None else self.fc_norm(pooled)
+
+    def __call__(
+        self, images: Float[Array, "b H W c"], *, train: bool = False, key: PRNGKeyArray | None = None
+    ) -> tuple[Float[Array, "b classes"], Aux]:
+        """Classifies normalised images.
+
+        Args:
+          train: turns DropPath on and reducers to their training form; then `key` is needed.
+        """
+        tokens, aux = self.forward_features(images, train=train, key=key)
+        logits, head_logits = self.forward_head(tokens)
+        return logits, aux._replace(head_logits=head_logits)
+
+
+def _run(block: Block, tokens: Tokens, attended, train: bool, key, remat: bool):
+    if not remat:
+        return block(tokens, attended, train=train, key=key)
+    graph, state = nnx.split(block)
+
+    def pure(state, tokens, attended, key):
+        return nnx.merge(graph, state)(tokens, attended, train=train, key=key)
+
+    return jax.checkpoint(pure)(state, tokens, attended, key)
+
+
+def _follow(origin: Int[Array, "b n"], kept: Int[Array, "b k"]) -> Int[Array, "b k"]:
+    def one(origin, kept):
+        return jnp.where(kept < 0, -1, origin[jnp.maximum(kept, 0)])
+
+    return jax.vmap(one)(origin, kept)

@@ -1,0 +1,12 @@
+"""Building blocks of the networks: modules that know shapes, and nothing of models, tasks or files."""
+
+from jaxprune.nn.attention import Attention
+from jaxprune.nn.block import Block
+from jaxprune.nn.drop_path import DropPath
+from jaxprune.nn.linear import Linear
+from jaxprune.nn.mlp import Mlp
+from jaxprune.nn.norm import LayerNorm
+from jaxprune.nn.patch_embed import PatchEmbed
+from jaxprune.nn.tokens import Attended, Tokens
+
+__all__ = ["Attended", "Attention", "Block", "DropPath", "LayerNorm", "Linear", "Mlp", "PatchEmbed", "Tokens"]

@@ -1,0 +1,23 @@
+"""Layer normalisation, in float32 whatever the compute dtype."""
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float
+
+
+class LayerNorm(nnx.Module):
+    """Normalises the last axis to zero mean and unit (biased) variance, then scales and shifts."""
+
+    def __init__(self, features: int, *, eps: float = 1e-6):
+        self.scale = nnx.Param(jnp.ones((features,), jnp.float32))
+        self.bias = nnx.Param(jnp.zeros((features,), jnp.float32))
+        self.eps = eps
+
+    def __call__(self, x: Float[Array, "*lead d"]) -> Float[Array, "*lead d"]:
+        wide = x.astype(jnp.float32)
+        centred = wide - wide.mean(-1, keepdims=True)
+        variance = jnp.square(centred).mean(-1, keepdims=True)
+        lead = (None,) * (x.ndim - 1)
+        y = centred * jax.lax.rsqrt(variance + self.eps) * self.scale[...][*lead] + self.bias[...][*lead]
+        return y.astype(x.dtype)

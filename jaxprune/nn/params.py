@@ -1,0 +1,61 @@
+"""A module's arrays under dotted names, and back: the boundary between NNX and plain functions."""
+
+from typing import Any, NamedTuple
+
+import jax
+from flax import nnx
+from jaxtyping import Array
+
+
+class Graph(NamedTuple):
+    """The structure of a module without its arrays; hashable."""
+
+    definition: Any
+    layout: Any
+    names: tuple[str, ...]
+
+
+class Split(NamedTuple):
+    """A module taken apart.
+
+    Attributes:
+      graph: its structure.
+      params: what is trained, {dotted name: array}.
+      rest: every other array (fixed tables, statistics), {dotted name: array}.
+    """
+
+    graph: Graph
+    params: dict[str, Array]
+    rest: dict[str, Array]
+
+
+def dotted(path: tuple) -> str:
+    """Returns a path such as ("blocks", 0, "norm1", "scale") as "blocks.0.norm1.scale"."""
+    return ".".join(str(part) for part in path)
+
+
+def variables(module: nnx.Module) -> dict[str, nnx.Variable]:
+    """Returns the variables of a module by dotted name; writing `[...]` of one writes the module."""
+    return {dotted(path): variable for path, variable in nnx.iter_graph(module) if isinstance(variable, nnx.Variable)}
+
+
+def split(module: nnx.Module) -> Split:
+    """Takes a module apart once, so that a training step is a plain function of plain dicts."""
+    definition, state = nnx.split(module)
+    leaves, layout = jax.tree.flatten(state)
+    names = [""] * len(leaves)
+    trained = {}
+    for path, variable in nnx.to_flat_state(layout.unflatten(range(len(leaves)))):
+        (index,) = jax.tree.leaves(variable)
+        names[index] = dotted(path)
+        trained[dotted(path)] = isinstance(variable, nnx.Param)
+    arrays = dict(zip(names, leaves, strict=True))
+    params = {name: array for name, array in arrays.items() if trained[name]}
+    rest = {name: array for name, array in arrays.items() if not trained[name]}
+    return Split(Graph(definition, layout, tuple(names)), params, rest)
+
+
+def merge(graph: Graph, params: dict[str, Array], rest: dict[str, Array]) -> Any:
+    """Puts a module together again; the inverse of `split`."""
+    arrays = {**params, **rest}
+    return nnx.merge(graph.definition, graph.layout.unflatten([arrays[name] for name in graph.names]))

@@ -1,0 +1,55 @@
+"""Patches of an image to tokens."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float, Int
+
+from jaxprune.errors import UserError
+from jaxprune.nn.linear import Linear
+from jaxprune.ops.patches import gather_tokens, patchify
+
+
+def pair(value: int | tuple[int, int]) -> tuple[int, int]:
+    """An int stands for a square."""
+    return (int(value), int(value)) if isinstance(value, int) else (int(value[0]), int(value[1]))
+
+
+class PatchEmbed(nnx.Module):
+    """Cuts images into patches and projects each one linearly.
+
+    The projection is the published convolution (kernel = stride = patch) written as a matrix over patches in the
+    order row, column, channel; as a `Linear` it can embed some patches and leave out the others.
+    """
+
+    def __init__(self, img_size, patch_size, in_chans: int, dim: int, *, kernel_init=None, dtype=None, rngs):
+        self.img_size, self.patch_size, self.in_chans = pair(img_size), pair(patch_size), in_chans
+        (height, width), (rows, columns) = self.img_size, self.patch_size
+        if height % rows or width % columns:
+            raise UserError(
+                f"img_size {height}x{width} is not a whole number of patches of {rows}x{columns}: "
+                f"use {height // rows * rows or rows}x{width // columns * columns or columns} or another patch_size."
+            )
+        self.grid = (height // rows, width // columns)
+        inputs = rows * columns * in_chans
+        bound = 1 / math.sqrt(inputs)
+
+        def uniform(key, shape, dtype=jnp.float32):
+            return jax.random.uniform(key, shape, dtype, -bound, bound)
+
+        self.proj = Linear(inputs, dim, kernel_init=kernel_init or uniform, dtype=dtype, rngs=rngs)
+        self.proj.bias[...] = uniform(rngs.params(), (dim,))
+
+    def __call__(
+        self, images: Float[Array, "b H W c"], ids_keep: Int[Array, "b k"] | None = None
+    ) -> Float[Array, "b k d"]:
+        """Embeds the patches `ids_keep` (in that order), or all of them in raster order."""
+        if images.shape[1:] != (*self.img_size, self.in_chans):
+            raise UserError(
+                f"Images of shape {images.shape[1:]} do not fit a model for {(*self.img_size, self.in_chans)} "
+                "(height, width, channels): resize them, or create the model with their img_size."
+            )
+        patches = patchify(images, self.patch_size)
+        return self.proj(patches if ids_keep is None else gather_tokens(patches, ids_keep))

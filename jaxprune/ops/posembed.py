@@ -1,0 +1,55 @@
+"""Position tables: the fixed sine-cosine table, and moving a table to another grid."""
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jaxtyping import Float
+
+from jaxprune.errors import UserError
+from jaxprune.ops.resize import resize
+
+
+def sincos_2d(dim: int, grid: tuple[int, int], num_prefix_tokens: int = 0) -> Float[np.ndarray, "n {dim}"]:
+    """Builds the fixed 2-D sine-cosine position table of MAE.
+
+    A row is [sin, cos of the column index, sin, cos of the row index], each over dim/4 frequencies
+    10000^(-4j/dim); the rows of prefix tokens are zero. Computed in float64, returned as float32.
+
+    Args:
+        dim: width of the table, a multiple of 4.
+        grid: patches down and across.
+        num_prefix_tokens: zero rows before the patches.
+
+    Raises:
+        UserError: `dim` is no multiple of 4.
+    """
+    if dim % 4:
+        raise UserError(f"A sine-cosine position table needs a width divisible by 4, not {dim}; change embed_dim.")
+    height, width = grid
+    frequencies = 10000.0 ** (-np.arange(dim // 4) / (dim / 4))
+    row, column = np.divmod(np.arange(height * width), width)
+    angles = [np.outer(column, frequencies), np.outer(row, frequencies)]
+    table = np.concatenate([f(a) for a in angles for f in (np.sin, np.cos)], axis=1)
+    return np.pad(table, ((num_prefix_tokens, 0), (0, 0))).astype(np.float32)
+
+
+def resample(
+    pos_embed: Float[Array, "1 n d"], old_grid: tuple[int, int], new_grid: tuple[int, int], num_prefix_tokens: int
+) -> Float[Array, "1 m d"]:
+    """Moves a position table to another grid: bicubic (a = -0.75, half-pixel centres, no antialiasing).
+
+    The rows of prefix tokens are copied.
+
+    Raises:
+        UserError: the table does not have `old_grid`'s rows.
+    """
+    _, n, d = pos_embed.shape
+    height, width = old_grid
+    if n != num_prefix_tokens + height * width:
+        raise UserError(
+            f"A position table of {n} rows is not a {height}×{width} grid with {num_prefix_tokens} prefix tokens; "
+            "give the grid the table was made for."
+        )
+    prefix, patches = jnp.split(jnp.asarray(pos_embed), [num_prefix_tokens], axis=1)
+    patches = resize(patches.reshape(1, height, width, d), new_grid, "bicubic")
+    return jnp.concatenate([prefix, patches.reshape(1, new_grid[0] * new_grid[1], d)], axis=1)

@@ -1,0 +1,127 @@
+"""Where arrays live: the device mesh, the parameters' shardings by name, and the batch.
+
+Data parallelism is the default: every device holds all parameters and a part of the batch. A mesh with an `fsdp`
+axis also spreads the parameters themselves; the batch is then split over both axes.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+from jaxprune.errors import UserError
+
+BATCH_AXES = ("data", "fsdp")
+
+# Gathering an array smaller than this costs more than the memory it saves (biases, norms, tokens).
+_SMALLEST_FSDP_ARRAY = 2**12
+
+Rules = Iterable[tuple[str, Sequence[str | None]]]
+
+
+def make_mesh(axes: Mapping[str, int] | None = None, devices: Sequence[jax.Device] | None = None) -> Mesh:
+    """Returns a mesh over `devices` (all of them by default) with the named axis sizes.
+
+    Args:
+      axes: {axis name: size}, `{"data": -1}` by default; one size may be -1 and is filled with what is left.
+      devices: the devices to use, each exactly once.
+
+    Raises:
+      UserError: the sizes do not multiply to the number of devices.
+    """
+    devices = list(jax.devices() if devices is None else devices)
+    axes = dict(axes or {"data": -1})
+    known = math.prod(size for size in axes.values() if size != -1)
+    wildcards = [name for name, size in axes.items() if size == -1]
+    sensible = all(size >= 1 or size == -1 for size in axes.values()) and len(wildcards) <= 1
+    if sensible and wildcards and len(devices) % known == 0:
+        axes[wildcards[0]] = len(devices) // known
+    if not sensible or math.prod(axes.values()) != len(devices):
+        raise UserError(
+            f"The mesh {_sizes(axes)} does not fit {len(devices)} device(s): the sizes must multiply to the number of "
+            "devices; at most one of them may be -1, which takes what is left."
+        )
+    return jax.make_mesh(tuple(axes.values()), tuple(axes), axis_types=(AxisType.Auto,) * len(axes), devices=devices)
+
+
+def param_shardings(mesh: Mesh, params: Mapping[str, Any], rules: Rules = ()) -> dict[str, NamedSharding]:
+    """Returns the sharding of every parameter.
+
+    Args:
+      mesh: the mesh.
+      params: {dotted name: array, or anything with a shape}.
+      rules: (pattern of the dotted name, one axis name or None per dimension); the first match wins. Without a match a
+        parameter is split over the mesh's `fsdp` axis along its largest divisible dimension, or replicated.
+
+    Raises:
+      UserError: a rule names an axis that the mesh lacks, or does not divide a parameter's shape.
+    """
+    rules = [(pattern, tuple(spec)) for pattern, spec in rules]
+    return {name: NamedSharding(mesh, _spec(mesh, name, value.shape, rules)) for name, value in params.items()}
+
+
+def batch_sharding(mesh: Mesh) -> NamedSharding:
+    """Returns the sharding of a batch: its leading axis over the mesh's data axes."""
+    return NamedSharding(mesh, PartitionSpec(_batch_axes(mesh) or None))
+
+
+def place_batch(mesh: Mesh, batch: Mapping[str, np.ndarray]) -> dict[str, jax.Array]:
+    """Returns this process's rows of a batch as global arrays, split over the mesh's data axes.
+
+    Raises:
+      UserError: the rows cannot be shared evenly by the devices.
+    """
+    parts = math.prod(mesh.shape[axis] for axis in _batch_axes(mesh))
+    sharding = batch_sharding(mesh)
+    for name, value in batch.items():
+        rows = len(value) * jax.process_count()
+        if rows % parts:
+            raise UserError(
+                f"A batch of {rows} rows ({name!r}) cannot be shared evenly by {parts} devices ({_sizes(mesh.shape)}): "
+                f"choose a batch size divisible by {parts}, or another mesh."
+            )
+    return {name: jax.make_array_from_process_local_data(sharding, value) for name, value in batch.items()}
+
+
+def replicate(mesh: Mesh, tree: Any) -> Any:
+    """Returns a pytree's arrays with a full copy on every device of the mesh."""
+    return jax.device_put(tree, NamedSharding(mesh, PartitionSpec()))
+
+
+def _spec(mesh: Mesh, name: str, shape: tuple[int, ...], rules: list[tuple[str, tuple]]) -> PartitionSpec:
+    for pattern, spec in rules:
+        if fnmatchcase(name, pattern):
+            _check_rule(mesh, name, shape, pattern, spec)
+            return PartitionSpec(*spec)
+    if mesh.shape.get("fsdp", 1) > 1 and math.prod(shape) >= _SMALLEST_FSDP_ARRAY:
+        divisible = [i for i, size in enumerate(shape) if size % mesh.shape["fsdp"] == 0]
+        if divisible:
+            widest = max(divisible, key=lambda i: shape[i])
+            return PartitionSpec(*(None,) * widest, "fsdp")
+    return PartitionSpec()
+
+
+def _check_rule(mesh: Mesh, name: str, shape: tuple[int, ...], pattern: str, spec: tuple) -> None:
+    absent = [axis for axis in spec if axis is not None and axis not in mesh.shape]
+    if absent:
+        raise UserError(f"The sharding rule {pattern!r} names the axis {absent[0]!r}; the mesh has {_sizes(mesh.shape)}.")
+    fits = len(spec) <= len(shape) and all(
+        size % mesh.shape[axis] == 0 for size, axis in zip(shape, spec, strict=False) if axis is not None
+    )
+    if not fits:
+        raise UserError(
+            f"The sharding rule {pattern!r} = {spec} does not divide {name!r} of shape {shape} on the mesh "
+            f"{_sizes(mesh.shape)}; give None for the dimensions that stay whole."
+        )
+
+
+def _batch_axes(mesh: Mesh) -> tuple[str, ...]:
+    return tuple(axis for axis in BATCH_AXES if axis in mesh.shape)
+
+
+def _sizes(axes: Mapping[str, int]) -> str:
+    return ", ".join(f"{name}={size}" for name, size in axes.items())

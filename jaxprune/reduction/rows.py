@@ -1,0 +1,48 @@
+"""Keeping rows of `Tokens`, with the account of where every patch went. Written for one image, mapped over the batch."""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from jaxprune.nn.tokens import Tokens
+from jaxprune.reduction.base import Aux
+
+
+def compose(assign: Int[Array, "b p"], row_map: Int[Array, "b n"]) -> Int[Array, "b p"]:
+    """Follows every patch through one more stage; dropped patches (-1) stay dropped."""
+
+    def one(assign, row_map):
+        return jnp.where(assign < 0, -1, row_map[jnp.maximum(assign, 0)])
+
+    return jax.vmap(one)(assign, row_map)
+
+
+def take(values: Array, ids: Int[Array, "b k"], num_prefix_tokens: int) -> Array:
+    """Takes rows `ids` (counted behind the prefix) of `values` (b, n, …), the prefix in front."""
+    prefix, rows = values[:, :num_prefix_tokens], values[:, num_prefix_tokens:]
+    return jnp.concatenate([prefix, jax.vmap(lambda r, i: r[i])(rows, ids)], axis=1)
+
+
+def keep_rows(tokens: Tokens, ids: Int[Array, "b k"], num_prefix_tokens: int) -> tuple[Tokens, Aux]:
+    """Keeps the rows `ids`, in that order, and drops the others."""
+    num_rows = tokens.x.shape[1] - num_prefix_tokens
+
+    def one(ids):
+        return jnp.full((num_rows,), -1, jnp.int32).at[ids].set(jnp.arange(ids.shape[0], dtype=jnp.int32))
+
+    row_map = jax.vmap(one)(ids)
+    kept = Tokens(
+        x=take(tokens.x, ids, num_prefix_tokens),
+        size=None if tokens.size is None else take(tokens.size, ids, num_prefix_tokens),
+        policy=None if tokens.policy is None else take(tokens.policy, ids, num_prefix_tokens),
+        assign=None if tokens.assign is None else compose(tokens.assign, row_map),
+    )
+    return kept, Aux(row_map=row_map, kept=ids.astype(jnp.int32))
+
+
+def best(scores: Float[Array, "b n"], num_keep: int) -> Int[Array, "b k"]:
+    """Indices of the largest scores, best first; of equal scores the first index wins.
+
+    A stable sort, not `lax.top_k`: on a sharded batch `top_k` gathers all images on every device.
+    """
+    return jnp.argsort(-scores, axis=-1, stable=True)[:, :num_keep].astype(jnp.int32)

@@ -1,0 +1,237 @@
+"""Learning-rate schedules, which parameters decay, and the optimizers made of them.
+
+Parameters are one flat dict {dotted name: array}; masks and scales are dicts with the same names.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from jaxprune.errors import UserError, nearest
+
+Schedule = Callable[[Any], Any]
+
+
+def effective_lr(base_lr: float, batch_size: int, base_batch_size: int = 256) -> float:
+    """Scales a base learning rate linearly with the whole batch: base_lr · batch_size / base_batch_size."""
+    return base_lr * batch_size / base_batch_size
+
+
+def warmup_cosine(
+    lr: float,
+    min_lr: float,
+    warmup_epochs: float,
+    epochs: float,
+    steps_per_epoch: int,
+    *,
+    warmup_lr: float = 0.0,
+    cosine_from_start: bool = False,
+) -> Schedule:
+    """Builds the schedule of MAE: a linear warm-up, then half a cosine, set at every step.
+
+    The schedule takes a step (Python, NumPy float64 or a traced array) and returns its learning rate.
+
+    Args:
+        lr: learning rate at the end of the warm-up.
+        min_lr: learning rate at the end.
+        warmup_epochs: length of the warm-up.
+        epochs: length of the whole, warm-up included.
+        steps_per_epoch: steps in an epoch.
+        warmup_lr: learning rate at step 0.
+        cosine_from_start: the cosine runs from step 0 and the warm-up covers its beginning, as in SimMIM; otherwise it
+            starts when the warm-up ends.
+
+    Raises:
+        UserError: the warm-up is longer than the training.
+    """
+    _check_warmup(warmup_epochs, epochs)
+    start = 0 if cosine_from_start else warmup_epochs
+
+    def schedule(step):
+        xp = _numpy_of(step)
+        epoch = step / steps_per_epoch
+        progress = (epoch - start) / (epochs - start) if epochs > start else 1.0
+        cosine = min_lr + (lr - min_lr) * 0.5 * (1.0 + xp.cos(np.pi * progress))
+        return _warm_up(epoch, cosine, lr, warmup_lr, warmup_epochs)
+
+    return schedule
+
+
+def warmup_multistep(
+    lr: float,
+    warmup_epochs: float,
+    milestones: Sequence[float],
+    steps_per_epoch: int,
+    *,
+    warmup_lr: float = 0.0,
+    gamma: float = 0.1,
+) -> Schedule:
+    """Builds a linear warm-up from `warmup_lr`, then `lr`, multiplied by `gamma` at each milestone epoch (SimMIM)."""
+
+    def schedule(step):
+        epoch = step / steps_per_epoch
+        passed = sum((epoch >= milestone) * 1.0 for milestone in milestones)
+        return _warm_up(epoch, lr * gamma**passed, lr, warmup_lr, warmup_epochs)
+
+    return schedule
+
+
+def decay_mask(params: Mapping[str, jax.Array], exempt: Sequence[str] = ()) -> dict[str, bool]:
+    """Tells which parameters decay: those of two or more axes that are no bias and match no pattern of `exempt`.
+
+    Patterns are `fnmatch`'s, on the whole name: MAE fine-tunes with exempt=("pos_embed", "cls_token"), and pre-trains
+    with none.
+    """
+    return {
+        name: np.ndim(value) > 1
+        and name.rpartition(".")[2] != "bias"
+        and not any(fnmatchcase(name, pattern) for pattern in exempt)
+        for name, value in params.items()
+    }
+
+
+def layer_scales(params: Mapping[str, Any], depth: int | Sequence[int], decay: float) -> dict[str, float]:
+    """Returns the learning-rate scale of every parameter under layer-wise decay: decay^(layers from the head).
+
+    Tokens, positions and the patch embedding are layer 0, block i is layer i + 1, and what comes after the blocks keeps
+    scale 1 (BEiT's rule, used by MAE and SimMIM).
+
+    Args:
+        params: parameters by name.
+        depth: blocks of a ViT; or blocks of each stage of a Swin, whose `layers.s.downsample` has the layer of the last
+            block of stage s.
+        decay: factor from one layer to the layer below.
+
+    Raises:
+        UserError: a block is deeper than `depth`.
+    """
+    depths = (depth,) if isinstance(depth, int) else tuple(depth)
+    head = sum(depths) + 1
+    return {name: decay ** (head - _layer_of(name, depths)) for name in params}
+
+
+def adamw(
+    schedule: Schedule | float,
+    *,
+    b1: float = 0.9,
+    b2: float = 0.999,
+    eps: float = 1e-8,
+    weight_decay: float = 0.0,
+    decay_mask: Mapping[str, bool] | None = None,
+    layer_scales: Mapping[str, float] | None = None,
+    clip_norm: float | None = None,
+    frozen: Sequence[str] = (),
+) -> optax.GradientTransformation:
+    """Builds AdamW with torch's conventions: p -= lr · scale · (Adam's direction + weight_decay · p).
+
+    Args:
+        schedule: learning rate by step, or one for all steps.
+        b1, b2, eps: Adam's; eps is added outside the root.
+        weight_decay: decoupled, multiplied by the learning rate.
+        decay_mask: which parameters decay; None is all.
+        layer_scales: scales of update and decay by name; None is 1.
+        clip_norm: the largest global norm of the gradients (of the parameters that train), or None.
+        frozen: `fnmatch` patterns of parameters that do not train and keep no moments.
+    """
+    return _trainable_only(
+        optax.chain(
+            optax.identity() if clip_norm is None else optax.clip_by_global_norm(clip_norm),
+            optax.scale_by_adam(b1=b1, b2=b2, eps=eps),
+            optax.add_decayed_weights(weight_decay, mask=None if decay_mask is None else dict(decay_mask)),
+            optax.identity() if layer_scales is None else _scale_by_name(layer_scales),
+            optax.scale_by_learning_rate(schedule),
+        ),
+        frozen,
+    )
+
+
+def lars(
+    schedule: Schedule | float,
+    *,
+    momentum: float = 0.9,
+    trust: float = 0.001,
+    weight_decay: float = 0.0,
+    frozen: Sequence[str] = (),
+) -> optax.GradientTransformation:
+    """Builds LARS as MAE's linear probe uses it: momentum over trust-scaled gradients, then p -= lr · momentum.
+
+    Parameters of one axis get neither the trust ratio trust · ‖p‖ / ‖g‖ nor weight decay.
+    """
+
+    def matrices(params):
+        return jax.tree.map(lambda p: jnp.ndim(p) > 1, params)
+
+    return _trainable_only(
+        optax.chain(
+            optax.add_decayed_weights(weight_decay, mask=matrices),
+            optax.masked(optax.scale_by_trust_ratio(trust_coefficient=trust), matrices),
+            optax.trace(momentum),
+            optax.scale_by_learning_rate(schedule),
+        ),
+        frozen,
+    )
+
+
+def _trainable_only(
+    transformation: optax.GradientTransformation, frozen: Sequence[str]
+) -> optax.GradientTransformation:
+    if not frozen:
+        return transformation
+
+    def labels(params):
+        for pattern in frozen:
+            if not any(fnmatchcase(name, pattern) for name in params):
+                raise UserError(
+                    f"The frozen pattern {pattern!r} matches no parameter.{nearest(pattern, params)} "
+                    "Patterns match the whole dotted name; '*' stands for any characters."
+                )
+        return {
+            name: "frozen" if any(fnmatchcase(name, pattern) for pattern in frozen) else "trained" for name in params
+        }
+
+    return optax.multi_transform({"trained": transformation, "frozen": optax.set_to_zero()}, labels)
+
+
+def _scale_by_name(scales: Mapping[str, float]) -> optax.GradientTransformation:
+    def update(updates, params=None):
+        # A frozen parameter is an empty node here, so every value is mapped as a tree.
+        return {name: jax.tree.map(lambda u, s=scales[name]: u * s, value) for name, value in updates.items()}
+
+    return optax.stateless(update)
+
+
+def _layer_of(name: str, depths: tuple[int, ...]) -> int:
+    if re.match(r"(cls_token|dist_token|reg_token|mask_token|pos_embed|patch_embed)(\.|$)", name):
+        return 0
+    match = re.match(r"(?:layers\.(\d+)\.)?(?:blocks\.(\d+)|downsample)\.", name)
+    if not match:
+        return sum(depths) + 1
+    stage, block = int(match[1] or 0), match[2]
+    if stage >= len(depths) or (block is not None and int(block) >= depths[stage]):
+        raise UserError(f"Parameter {name!r} lies beyond depth {depths}; give layer_scales the depth of this model.")
+    return sum(depths[:stage]) + (depths[stage] if block is None else int(block) + 1)
+
+
+def _warm_up(epoch: Any, after: Any, lr: float, warmup_lr: float, warmup_epochs: float) -> Any:
+    if not warmup_epochs:
+        return after
+    during = warmup_lr + (lr - warmup_lr) * epoch / warmup_epochs
+    return _numpy_of(epoch).where(epoch < warmup_epochs, during, after)
+
+
+def _check_warmup(warmup_epochs: float, epochs: float) -> None:
+    if warmup_epochs > epochs:
+        raise UserError(
+            f"warmup_epochs={warmup_epochs} is longer than the training of {epochs} epochs; shorten the warm-up."
+        )
+
+
+def _numpy_of(value: Any) -> Any:
+    """NumPy keeps float64 on the host; traced and device values need jax.numpy."""
+    return jnp if isinstance(value, jax.Array) else np

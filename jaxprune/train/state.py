@@ -1,0 +1,59 @@
+"""What a training run carries from step to step."""
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from jaxprune import parallel
+
+
+class TrainState(NamedTuple):
+    """A pytree; randomness and the learning rate follow from `step`, so nothing else has to be remembered."""
+
+    step: jax.Array  # int32 scalar: optimizer steps taken
+    params: dict[str, jax.Array]  # {dotted name: array}
+    opt_state: Any
+    extra: dict[str, Any]  # what else is learnt beside the gradient: averaged parameters, batch statistics
+
+
+def create(
+    params: dict[str, Any], optimizer: optax.GradientTransformation, mesh: Mesh, rules: parallel.Rules = ()
+) -> TrainState:
+    """Returns the state before the first step, placed on the mesh; the caller's arrays are copied, never donated."""
+    shardings = state_shardings(params, optimizer, mesh, rules)
+    placed = jax.device_put(params, shardings.params)
+    return jax.jit(partial(_initial, optimizer), out_shardings=shardings)(placed)
+
+
+def abstract(
+    params: dict[str, Any], optimizer: optax.GradientTransformation, mesh: Mesh, rules: parallel.Rules = ()
+) -> TrainState:
+    """Returns `create`'s result as shapes, dtypes and shardings only: what restoring a checkpoint needs."""
+    shapes = jax.eval_shape(partial(_initial, optimizer), params)
+    shardings = state_shardings(params, optimizer, mesh, rules)
+    return jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), shapes, shardings)
+
+
+def state_shardings(
+    params: dict[str, Any], optimizer: optax.GradientTransformation, mesh: Mesh, rules: parallel.Rules = ()
+) -> TrainState:
+    """Returns the sharding of every leaf of the state: an optimizer's moments live where their parameter lives."""
+    by_name = parallel.param_shardings(mesh, params, rules)
+    replicated = NamedSharding(mesh, PartitionSpec())
+
+    def sharding(path: tuple, leaf: jax.ShapeDtypeStruct) -> NamedSharding:
+        name = getattr(path[-1], "key", None)
+        mirrors = name in by_name and leaf.shape == params[name].shape
+        return by_name[name] if mirrors else replicated
+
+    return jax.tree_util.tree_map_with_path(sharding, jax.eval_shape(partial(_initial, optimizer), params))
+
+
+def _initial(optimizer: optax.GradientTransformation, params: dict[str, jax.Array]) -> TrainState:
+    # Copied, because the first training step donates (destroys) the state's buffers.
+    params = jax.tree.map(jnp.copy, params)
+    return TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params), {})

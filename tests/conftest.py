@@ -1,0 +1,26 @@
+"""The strict session: what Equinox asks of itself, we ask of ourselves."""
+
+import os
+
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ.setdefault("MPLBACKEND", "Agg")
+
+from jaxtyping import install_import_hook
+
+# Shapes written in the signatures are checked while the tests run, and only then.
+_hook = install_import_hook(
+    [f"jaxprune.{floor}" for floor in ("ops", "losses", "metrics", "nn", "reduction", "models", "mim")],
+    "beartype.beartype",
+)
+_hook.install() if hasattr(_hook, "install") else None
+
+import jax  # noqa: E402
+import pytest  # noqa: E402
+
+jax.config.update("jax_numpy_rank_promotion", "raise")
+jax.config.update("jax_default_matmul_precision", "highest")
+
+
+@pytest.fixture
+def rng_key():
+    return jax.random.key(0)

@@ -1,0 +1,205 @@
+"""MAE, plain partial reconstruction and PR-MIM against the published numbers."""
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from jaxprune import checkpoints, mim
+from jaxprune.errors import UserError
+from jaxprune.nn.params import merge, split
+from support import golden, nhwc, weights
+
+TO_PUBLISHED = {
+    "encoder.patch_embed.proj.kernel": "patch_embed.proj.weight",
+    "encoder.blocks.0.attn.qkv.kernel": "blocks.0.attn.qkv.weight",
+    "encoder.blocks.1.mlp.fc2.bias": "blocks.1.mlp.fc2.bias",
+    "encoder.cls_token": "cls_token",
+    "mask_token": "mask_token",
+    "decoder_embed.kernel": "decoder_embed.weight",
+    "decoder_embed.bias": "decoder_embed.bias",
+    "decoder_blocks.0.norm1.scale": "decoder_blocks.0.norm1.weight",
+    "decoder_pred.kernel": "decoder_pred.weight",
+    "decoder_pred.bias": "decoder_pred.bias",
+    "aggregate.kernel": "agg.weight",
+    "aggregate.bias": "agg.bias",
+}
+
+
+def published(file, ignored=(), **arguments):
+    img, patch, dim, depth, heads, decoder_dim, decoder_depth, decoder_heads = (int(v) for v in file["cfg"])
+    model = mim.create(
+        "mae",
+        img_size=img,
+        patch_size=patch,
+        embed_dim=dim,
+        depth=depth,
+        num_heads=heads,
+        decoder_embed_dim=decoder_dim,
+        decoder_depth=decoder_depth,
+        decoder_num_heads=decoder_heads,
+        mask_ratio=float(file["mask_ratio"]),
+        **arguments,
+        rngs=nnx.Rngs(0),
+    )
+    return checkpoints.load_pretrained(model, weights(file), ignored=ignored)
+
+
+def run(model, images, **given):
+    """Loss, aux and gradients under published names and layouts."""
+    parts = split(model)
+
+    def loss_fn(params):
+        return merge(parts.graph, params, parts.rest)(images, **given)
+
+    (loss, aux), grads = jax.jit(jax.value_and_grad(loss_fn, has_aux=True))(parts.params)
+    named = {}
+    for ours, theirs in TO_PUBLISHED.items():
+        if ours not in grads:
+            continue
+        grad = np.asarray(grads[ours])
+        if ours == "encoder.patch_embed.proj.kernel":
+            size = model.patch_size[0]
+            grad = grad.reshape(size, size, 3, -1).transpose(3, 2, 0, 1)
+        elif ours == "aggregate.kernel":
+            grad = grad.transpose(2, 0, 1)[:, None]
+        elif ours.endswith(".kernel"):
+            grad = grad.T
+        named[theirs] = grad
+    return loss, aux, named
+
+
+def assert_gradients(ours, file, prefix):
+    expected = {key.removeprefix(prefix): value for key, value in file.items() if key.startswith(prefix)}
+    assert expected and set(expected) <= set(ours)
+    for name, value in expected.items():
+        chex.assert_trees_all_close(ours[name], value, atol=1e-4 * np.abs(value).max(), rtol=0)
+
+
+@pytest.mark.parametrize("name", ["mae_forward_small", "mae_forward_n196"])
+@pytest.mark.parametrize("norm", [False, True], ids=["raw", "norm"])
+def test_mae_matches(name, norm):
+    file = golden(f"mim/{name}")
+    model = published(file, norm_pix_loss=norm)
+    loss, aux, grads = run(model, jnp.asarray(nhwc(file["imgs"])), noise=jnp.asarray(file["noise"]))
+    kind = "norm" if norm else "raw"
+    np.testing.assert_array_equal(aux.masked, file["mask"].astype(bool))
+    np.testing.assert_array_equal(aux.ids_restore, file["ids_restore"])
+    chex.assert_trees_all_close(aux.latent, file["latent"], atol=2e-5, rtol=0)
+    chex.assert_trees_all_close(aux.pred, file["pred"], atol=2e-5, rtol=0)
+    chex.assert_trees_all_close(loss, file[f"loss_{kind}"], rtol=1e-5)
+    assert_gradients(grads, file, f"grad_{kind}/")
+
+
+PR_FILES = ["prmim_n64_rd0", "prmim_n64_rd50", "prmim_n196_rd25", "prmim_n196_rd50", "prmim_n196_rd65"]
+
+
+@pytest.mark.parametrize("name", PR_FILES)
+@pytest.mark.parametrize("aggregation", ["thrown", "all", "residual"])
+def test_progressive_reconstruction_matches(name, aggregation):
+    file = golden(f"mim/{name}")
+    model = published(
+        file,
+        reconstruction="progressive",
+        throw_ratio=float(file["rho_d"]),
+        kernel_size=int(file["kernel"]),
+        aggregation=aggregation,
+    )
+    images, noise = jnp.asarray(nhwc(file["imgs"])), jnp.asarray(file["noise"])
+    first = jnp.asarray(file["first_in_masked"])
+    loss, aux, grads = run(model, images, noise=noise, first=first)
+    np.testing.assert_array_equal(aux.masked, file["mask"].astype(bool))
+    np.testing.assert_array_equal(aux.retained, file["retained"].astype(bool))
+    np.testing.assert_array_equal(aux.thrown, file["thrown"].astype(bool))
+    chex.assert_trees_all_close(aux.latent, file["latent"], atol=2e-5, rtol=0)
+    prefix = f"agg_{aggregation}"
+    if aggregation == "thrown":
+        chex.assert_trees_all_close(aux.pred, file[f"{prefix}/pred"], atol=2e-5, rtol=0)
+        decoded = model.decode(aux.latent, aux.ids_restore, aux.masked, aux.retained)
+        chex.assert_trees_all_close(decoded, file["dec_out_kept"], atol=2e-5, rtol=0)
+        assert decoded.shape[1] == int(file["dec_tokens"])
+        model.norm_pix_loss = False
+        raw = model(images, noise=noise, first=first)[0]
+        chex.assert_trees_all_close(raw, file[f"{prefix}/loss_raw"], rtol=1e-5)
+    else:
+        chex.assert_trees_all_close(aux.pred[:1, :, :12], file[f"{prefix}/pred_head"], atol=2e-5, rtol=0)
+    chex.assert_trees_all_close(loss, file[f"{prefix}/loss_norm"], rtol=1e-5)
+    assert_gradients(grads, file, f"{prefix}/grad/")
+
+
+@pytest.mark.parametrize("name", PR_FILES)
+def test_plain_partial_reconstruction_matches(name):
+    file = golden(f"mim/{name}")
+    model = published(
+        file, ignored=("agg.*",), reconstruction="partial", throw_ratio=float(file["rho_d"]), norm_pix_loss=True
+    )
+    given = {"noise": jnp.asarray(file["noise"]), "first": jnp.asarray(file["first_in_masked"])}
+    images = jnp.asarray(nhwc(file["imgs"]))
+    loss, aux = jax.jit(model)(images, **given)
+    chex.assert_trees_all_close(loss, file["plain/loss_norm"], rtol=1e-5)
+    kept = jnp.take_along_axis(aux.pred, jnp.asarray(file["kept_idx"])[:, :, None], axis=1)
+    chex.assert_trees_all_close(kept, file["plain/pred_kept"], atol=2e-5, rtol=0)
+    assert not np.asarray(aux.pred)[np.asarray(aux.thrown)].any()
+    model.norm_pix_loss = False
+    chex.assert_trees_all_close(model(images, **given)[0], file["plain/loss_raw"], rtol=1e-5)
+
+
+def test_nothing_thrown_is_exactly_mae():
+    file = golden("mim/prmim_n64_rd0")
+    images, noise = jnp.asarray(nhwc(file["imgs"])), jnp.asarray(file["noise"])
+    mae = published(file, ignored=("agg.*",))
+    progressive = published(file, reconstruction="progressive", throw_ratio=0.0)
+    (loss, aux, _), (other, other_aux, _) = run(mae, images, noise=noise), run(progressive, images, noise=noise)
+    chex.assert_trees_all_equal((loss, aux.pred), (other, other_aux.pred))
+
+
+SMALL = {
+    "img_size": 32,
+    "patch_size": 8,
+    "embed_dim": 16,
+    "depth": 1,
+    "num_heads": 2,
+    "decoder_embed_dim": 16,
+    "decoder_depth": 1,
+    "decoder_num_heads": 2,
+}
+
+
+@pytest.mark.parametrize("retain", ["furthest", "random"])
+def test_the_key_draws_masks_of_the_promised_sizes(retain, rng_key):
+    model = mim.create("mae", **SMALL, reconstruction="progressive", retain=retain, throw_ratio=0.3, rngs=nnx.Rngs(0))
+    images = jax.random.normal(rng_key, (3, 32, 32, 3))
+    loss, aux = model(images, key=rng_key)
+    assert np.isfinite(loss)
+    np.testing.assert_array_equal(aux.masked.sum(1), [12] * 3)
+    np.testing.assert_array_equal(aux.thrown.sum(1), [4] * 3)
+    np.testing.assert_array_equal(aux.retained | aux.thrown, aux.masked)
+    assert not np.array_equal(aux.masked[0], aux.masked[1])
+    chex.assert_trees_all_equal(model(images, key=rng_key)[0], loss)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"mask_ratio": 1.0}, "mask_ratio"),
+        ({"mask_ratio": 0.99}, "visible"),
+        ({"reconstruction": "progressive", "throw_ratio": 0.75}, "below mask_ratio"),
+        ({"reconstruction": "progressive", "throw_ratio": 0.9}, "throw_ratio 0.9"),
+        ({"reconstruction": "partial", "throw_ratio": -0.1}, "throw_ratio"),
+        ({"throw_ratio": 0.5}, "reconstruction='progressive'"),
+        ({"reconstruction": "progressiv"}, "Did you mean 'progressive'"),
+        ({"reconstruction": "progressive", "aggregation": "both"}, "aggregation"),
+        ({"reconstruction": "progressive", "kernel_size": 6}, "odd"),
+        ({"embed_dim": 18}, "4"),
+    ],
+)
+def test_bad_settings_are_refused(arguments, message):
+    with pytest.raises(UserError, match=message):
+        mim.create("mae", **{**SMALL, **arguments}, rngs=nnx.Rngs(0))
+
+
+def test_randomness_must_come_from_somewhere():
+    model = mim.create("mae", **SMALL, rngs=nnx.Rngs(0))
+    with pytest.raises(UserError, match="key"):
+        model(jnp.zeros((1, 32, 32, 3)))

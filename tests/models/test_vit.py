@@ -1,0 +1,145 @@
+"""The ViT against timm's numbers, and its shapes in every form."""
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from jaxprune import checkpoints, models
+from jaxprune.errors import UserError
+from jaxprune.nn.params import merge, split
+from support import golden, nhwc, weights
+
+
+def published(name: str, **arguments):
+    file = golden(f"mim/{name}")
+    img, patch, dim, depth, heads, classes = (int(v) for v in file["cfg"])
+    model = models.create(
+        "vit",
+        img_size=img,
+        patch_size=patch,
+        embed_dim=dim,
+        depth=depth,
+        num_heads=heads,
+        num_classes=classes,
+        mlp_ratio=float(file.get("mlp_ratio", 4.0)),
+        **arguments,
+        rngs=nnx.Rngs(0),
+    )
+    return file, checkpoints.load_pretrained(model, weights(file))
+
+
+@pytest.mark.parametrize(("name", "pool"), [("timm_vit_cls", "token"), ("timm_vit_gap", "avg")])
+def test_matches_timm_forward_and_gradients(name, pool):
+    file, model = published(name, global_pool=pool)
+    images = jnp.asarray(nhwc(file["imgs"]))
+    parts = split(model)
+
+    def loss_fn(params):
+        logits, aux = merge(parts.graph, params, parts.rest)(images)
+        chosen = jnp.take_along_axis(jax.nn.log_softmax(logits), jnp.asarray(file["labels"])[:, None], axis=1)
+        return -chosen.mean(), (logits, aux.tokens.x)
+
+    (ce, (logits, features)), grads = jax.jit(jax.value_and_grad(loss_fn, has_aux=True))(parts.params)
+    chex.assert_trees_all_close(features, file["features"], atol=2e-5, rtol=0)
+    chex.assert_trees_all_close(logits, file["logits"], atol=2e-5, rtol=0)
+    chex.assert_trees_all_close(ce, file["ce"], rtol=1e-5)
+    ours = {
+        "pos_embed": grads["pos_embed"],
+        "cls_token": grads["cls_token"],
+        "blocks.0.attn.qkv.weight": grads["blocks.0.attn.qkv.kernel"].T,
+        "head.weight": grads["head.kernel"].T,
+    }
+    for key, value in ours.items():
+        expected = file[f"grad/{key}"]
+        chex.assert_trees_all_close(value, expected, atol=1e-4 * np.abs(expected).max(), rtol=0)
+
+
+def test_matches_distilled_deit():
+    file, model = published("deit_distilled", dist_token=True)
+    logits, aux = model(jnp.asarray(nhwc(file["imgs"])))
+    chex.assert_trees_all_close(aux.tokens.x, file["features"], atol=2e-5, rtol=0)
+    chex.assert_trees_all_close(aux.head_logits, (file["logits_cls"], file["logits_dist"]), atol=2e-5, rtol=0)
+    chex.assert_trees_all_close(logits, file["logits_eval"], atol=2e-5, rtol=0)
+
+
+TINY = {"embed_dim": 16, "depth": 2, "num_heads": 2, "num_classes": 3}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "prefix"),
+    [
+        ({"img_size": (32, 48), "patch_size": 8}, 1),
+        ({"img_size": 32, "patch_size": (8, 16), "dist_token": True}, 2),
+        ({"img_size": 32, "patch_size": 8, "reg_tokens": 4, "no_embed_class": True}, 5),
+        ({"img_size": 32, "patch_size": 8, "class_token": False, "global_pool": "avg"}, 0),
+        ({"img_size": 32, "patch_size": 8, "init_values": 0.1, "qkv_bias": False, "remat": True}, 1),
+    ],
+)
+def test_every_form_has_the_shapes_it_promises(arguments, prefix):
+    model = models.create("vit", **TINY, **arguments, rngs=nnx.Rngs(0))
+    height, width = model.patch_embed.img_size
+    logits, aux = model(jnp.zeros((2, height, width, 3)))
+    chex.assert_shape(logits, (2, 3))
+    assert model.num_prefix_tokens == prefix
+    chex.assert_shape(aux.features, (2, prefix + model.num_patches, 16))
+    chex.assert_shape(aux.tokens.assign, (2, model.num_patches))
+
+
+def test_drop_path_is_random_in_training_only(rng_key):
+    model = models.create("vit", **TINY, img_size=16, patch_size=8, drop_path_rate=0.5, rngs=nnx.Rngs(0))
+    images = jnp.ones((8, 16, 16, 3))
+    chex.assert_trees_all_equal(model(images)[0], model(images, key=rng_key)[0])
+    train, other = (model(images, train=True, key=jax.random.key(i))[0] for i in range(2))
+    assert not np.allclose(train, other)
+    # At rate r a branch survives 1 - r of the time, scaled by 1 / (1 - r): the mean is the branch.
+    branch = model.blocks[1].drop_path(jnp.ones((4000, 1, 1)), rng_key)
+    assert float(branch.mean()) == pytest.approx(1.0, abs=0.05)
+
+
+def test_bfloat16_stays_close_and_keeps_float32_logits():
+    full = models.create("vit", **TINY, img_size=16, patch_size=8, rngs=nnx.Rngs(0))
+    half = models.create("vit", **TINY, img_size=16, patch_size=8, dtype=jnp.bfloat16, rngs=nnx.Rngs(0))
+    images = jax.random.normal(jax.random.key(1), (2, 16, 16, 3))
+    logits, aux = half(images)
+    assert logits.dtype == jnp.float32 and aux.tokens.x.dtype == jnp.bfloat16
+    chex.assert_trees_all_close(logits, full(images)[0], atol=0.02)
+
+
+def test_attention_on_accelerators_is_the_same_function(monkeypatch, rng_key):
+    from jaxprune.nn import attention
+
+    q, k, v = jax.random.normal(rng_key, (3, 2, 4, 7, 8))
+    bias = jnp.log(jnp.arange(1.0, 8.0))[None, None, None, :].repeat(2, 0)
+    ours = [attention.attend(q, k, v, b) for b in (None, bias)]
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    chex.assert_trees_all_close(ours, [attention.attend(q, k, v, b) for b in (None, bias)], atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"img_size": 30, "patch_size": 8}, "24x24"),
+        ({"img_size": 16, "patch_size": 8, "num_heads": 3}, "not divisible"),
+        ({"img_size": 16, "patch_size": 8, "class_token": False}, "global_pool='avg'"),
+    ],
+)
+def test_impossible_sizes_are_refused(arguments, message):
+    with pytest.raises(UserError, match=message):
+        models.create("vit", **{**TINY, **arguments}, rngs=nnx.Rngs(0))
+
+
+def test_wrong_image_size_and_unknown_names_are_refused():
+    model = models.create("vit", **TINY, img_size=16, patch_size=8, rngs=nnx.Rngs(0))
+    with pytest.raises(UserError, match="img_size"):
+        model(jnp.zeros((1, 24, 24, 3)))
+    with pytest.raises(UserError, match="Did you mean 'vit_small_patch16_224'"):
+        models.create("vit_smal_patch16_224", rngs=nnx.Rngs(0))
+
+
+def test_named_sizes_have_timms_parameter_counts():
+    counts = {"vit_tiny_patch16_224": 5_717_416, "deit_small_patch16_224": 22_050_664, "vit_base_patch16_224": 86_567_656}
+    for name, expected in counts.items():
+        model = nnx.eval_shape(lambda name=name: models.create(name, rngs=nnx.Rngs(0)))
+        assert sum(v.size for v in jax.tree.leaves(nnx.state(model, nnx.Param))) == expected
