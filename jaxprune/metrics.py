@@ -8,12 +8,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import Array
-from jaxtyping import Bool, Float, Int, Num
+from jaxtyping import Bool, Float, Int, Shaped
 
 Metric = tuple[Any, Any]
 
 
-def average(values: Num[Array, "b"] | Bool[Array, "b"], where: Bool[Array, "b"] | None = None) -> Metric:
+def average(values: Shaped[Array, "b"], where: Bool[Array, "b"] | None = None) -> Metric:
     """Returns the (sum, count) of `values`, leaving out the rows where `where` is False; counts stay integers."""
     if where is None:
         where = jnp.ones(values.shape, bool)

@@ -32,15 +32,15 @@ def augment(
     """Turns a batch of pixels into what a classifier trains on: float32 images and soft targets.
 
     Args:
-        key: drives every draw.
-        images: pixels, 0 to 255.
-        labels: classes.
-        num_classes: width of the targets.
-        flip: flips half of the images left to right.
-        erasing: probability of erasing a rectangle of an image.
-        mixup, cutmix: the alpha of each; 0 is off, and with both on each batch gets one or the other.
-        label_smoothing: mass spread over all classes.
-        mean, std: of the normalisation, for pixels in [0, 1].
+      key: drives every draw.
+      images: pixels, 0 to 255.
+      labels: classes.
+      num_classes: width of the targets.
+      flip: flips half of the images left to right.
+      erasing: probability of erasing a rectangle of an image.
+      mixup, cutmix: the alpha of each; 0 is off, and with both on each batch gets one or the other.
+      label_smoothing: mass spread over all classes.
+      mean, std: of the normalisation, for pixels in [0, 1].
     """
     flip_key, erase_key, mix_key = jax.random.split(key, 3)
     images = normalize(images, mean, std)
@@ -77,11 +77,11 @@ def random_erasing(
     """Fills one random rectangle of an image with unit normal noise, with probability `prob` (timm's "pixel" mode).
 
     Args:
-        key: drives every draw.
-        images: normalised images.
-        prob: probability for each image.
-        area: smallest and largest part of the image.
-        min_aspect: the ratio of height to width is log-uniform between this and its inverse.
+      key: drives every draw.
+      images: normalised images.
+      prob: probability for each image.
+      area: smallest and largest part of the image.
+      min_aspect: the ratio of height to width is log-uniform between this and its inverse.
     """
     b, height, width, _ = images.shape
     box_key, noise_key = jax.random.split(key)
@@ -106,17 +106,17 @@ def mixup_cutmix(
     """Mixes every image with its partner in the reversed batch, by one weight a batch (timm's "batch" mode).
 
     Args:
-        key: drives every draw.
-        images: normalised images.
-        labels: classes.
-        mixup_alpha, cutmix_alpha: of the Beta distribution of the weight; 0 switches the kind off.
-        num_classes: width of the targets.
-        prob: probability of mixing at all.
-        switch_prob: probability of CutMix where both kinds are on.
-        label_smoothing: mass spread over all classes.
+      key: drives every draw.
+      images: normalised images.
+      labels: classes.
+      mixup_alpha, cutmix_alpha: of the Beta distribution of the weight; 0 switches the kind off.
+      num_classes: width of the targets.
+      prob: probability of mixing at all.
+      switch_prob: probability of CutMix where both kinds are on.
+      label_smoothing: mass spread over all classes.
 
     Returns:
-        (images, targets), the targets weighted by the pixels that each image really keeps.
+      (images, targets), the targets weighted by the pixels that each image really keeps.
     """
     if not (mixup_alpha or cutmix_alpha):
         return images, mixup_target(labels, num_classes, 1.0, label_smoothing)

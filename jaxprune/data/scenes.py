@@ -35,6 +35,7 @@ MAX_SMUDGES = 2
 SMUDGE_RADIUS = (0.025, 0.05)
 SMUDGE_STRENGTH = 0.5  # how much of the smudge's colour covers the background at its middle
 
+WAVE = lambda x, y, angle, phase, cycles, u: np.sin(cycles * math.cos(angle) * x + (cycles * math.sin(angle) * y + phase))
 Field = np.ndarray  # float32 (h, w)
 
 
@@ -174,7 +175,7 @@ class Scenes:
         angle, phase = math.pi * u(), 2 * math.pi * u()
         cycles = 2 * math.pi * _between(WAVE_CYCLES, u())
         ground, colour = (np.array(c, np.float32) for c in (ground, colour))
-        wave = np.sin(cycles * math.cos(angle) * x + (cycles * math.sin(angle) * y + phase))
+        wave = WAVE(x, y, angle, phase, cycles, u)
         d = _between(LIGHT_DEPTH, u())
         light_ = (1 - 0.5 * d) + (0.5 * d) * wave
         image = np.broadcast_to(ground, (*light_.shape, 3)).copy()

@@ -1,6 +1,6 @@
 """MAE (He et al., 2022), plain partial reconstruction, and PR-MIM (Li et al., 2024) on top of it."""
 
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -75,11 +75,11 @@ class MAE(Framework):
         decoder_num_heads: int = 16,
         mask_ratio: float = 0.75,
         norm_pix_loss: bool = True,
-        reconstruction: Literal["full", "partial", "progressive"] = "full",
+        reconstruction: str = "full",
         throw_ratio: float | None = None,
-        retain: Literal["furthest", "random"] = "furthest",
+        retain: str = "furthest",
         kernel_size: int = 7,
-        aggregation: Literal["thrown", "all", "residual"] = "thrown",
+        aggregation: str = "thrown",
         dtype: Any = None,
         remat: bool = False,
         rngs: nnx.Rngs,
@@ -196,7 +196,7 @@ class MAE(Framework):
         ids_restore: Int[Array, "b p"],
         masked: Bool[Array, "b p"],
         retained: Bool[Array, "b p"],
-    ) -> Float[Array, "b m d"]:
+    ) -> Float[Array, "b m e"]:
         """Decodes CLS, visible and retained tokens, the latter two in ascending grid order; before the norm."""
         x = self.decoder_embed(latent)
         positions = self.decoder_pos_embed[...][0].astype(x.dtype)
@@ -216,7 +216,7 @@ class MAE(Framework):
         return tokens.x
 
     def predict(
-        self, decoded: Float[Array, "b m d"], masked: Bool[Array, "b p"], retained: Bool[Array, "b p"]
+        self, decoded: Float[Array, "b m e"], masked: Bool[Array, "b p"], retained: Bool[Array, "b p"]
     ) -> Float[Array, "b p q"]:
         """Decoded tokens to pixels of every patch; thrown patches are rebuilt, or zero under plain reconstruction."""
         x, present = decoded[:, 1:], ~masked | retained

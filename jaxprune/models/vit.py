@@ -1,6 +1,6 @@
 """The vision transformer, with timm's words and timm's numbers (Dosovitskiy et al., 2021; Touvron et al., 2021)."""
 
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -93,7 +93,7 @@ class VisionTransformer(nnx.Module):
         patch_size: int | tuple[int, int] = 16,
         in_chans: int = 3,
         num_classes: int = 1000,
-        global_pool: Literal["token", "avg"] = "token",
+        global_pool: str = "token",
         embed_dim: int = 768,
         depth: int = 12,
         num_heads: int = 12,
@@ -104,7 +104,7 @@ class VisionTransformer(nnx.Module):
         dist_token: bool = False,
         reg_tokens: int = 0,
         no_embed_class: bool = False,
-        pos_embed: Literal["learn", "sincos"] = "learn",
+        pos_embed: str = "learn",
         fc_norm: bool | None = None,
         drop_path_rate: float = 0.0,
         head_init_scale: float = 1.0,
@@ -116,6 +116,8 @@ class VisionTransformer(nnx.Module):
     ):
         if global_pool not in ("token", "avg"):
             raise UserError(f"global_pool {global_pool!r} is neither 'token' nor 'avg'.")
+        if pos_embed not in ("learn", "sincos"):
+            raise UserError(f"pos_embed {pos_embed!r} is neither 'learn' nor 'sincos'.")
         if global_pool == "token" and not class_token and num_classes:
             raise UserError("global_pool='token' needs class_token=True: use global_pool='avg' without a CLS token.")
         self.patch_embed = PatchEmbed(

@@ -19,14 +19,14 @@ def depthwise_conv2d(
     """Correlates every channel with its own k×k filter (stride 1, zero padding k // 2, no kernel flip).
 
     Args:
-        x: NHWC maps.
-        kernel: one filter a channel; k is odd.
-        bias: added to every channel, or None.
-        implementation: "shift_add" sums k² shifted copies, "grouped" is XLA's grouped convolution. They agree up to
-            rounding. None takes the faster one: shift_add on CPU, grouped on GPU and TPU.
+      x: NHWC maps.
+      kernel: one filter a channel; k is odd.
+      bias: added to every channel, or None.
+      implementation: "shift_add" sums k² shifted copies, "grouped" is XLA's grouped convolution. They agree up to
+        rounding. None takes the faster one: shift_add on CPU, grouped on GPU and TPU.
 
     Raises:
-        UserError: k is even, so the result would have another size.
+      UserError: k is even, so the result would have another size.
     """
     if kernel.shape[0] % 2 == 0:
         raise UserError(f"A depth-wise kernel of size {kernel.shape[0]} has no centre; choose an odd kernel_size.")

@@ -12,14 +12,14 @@ def patchify(images: Shaped[Array, "b H W c"], patch_size: int | tuple[int, int]
     """Cuts images into rows of pixels, one row a patch.
 
     Args:
-        images: NHWC images of any dtype.
-        patch_size: side of a patch in pixels, or (height, width).
+      images: NHWC images of any dtype.
+      patch_size: side of a patch in pixels, or (height, width).
 
     Returns:
-        Patches in raster order; inside a patch the order is row, column, channel (channel fastest), as in MAE.
+      Patches in raster order; inside a patch the order is row, column, channel (channel fastest), as in MAE.
 
     Raises:
-        UserError: the image is not a whole number of patches.
+      UserError: the image is not a whole number of patches.
     """
     b, height, width, c = images.shape
     ph, pw = _pair(patch_size)
@@ -38,12 +38,12 @@ def unpatchify(
     """Puts patches back into images; the inverse of `patchify` for any number of channels.
 
     Args:
-        patches: rows of pixels in `patchify`'s order.
-        patch_size: side of a patch in pixels, or (height, width).
-        grid: patches down and across.
+      patches: rows of pixels in `patchify`'s order.
+      patch_size: side of a patch in pixels, or (height, width).
+      grid: patches down and across.
 
     Raises:
-        UserError: the rows fit neither the grid nor the patch size.
+      UserError: the rows fit neither the grid nor the patch size.
     """
     b, p, q = patches.shape
     ph, pw = _pair(patch_size)
@@ -63,8 +63,8 @@ def normalize_patches(
     """Gives every patch mean 0 and variance 1 (MAE's `norm_pix` target).
 
     Returns:
-        (normalised, mean, std) with std = sqrt(unbiased variance + eps), so `normalised * std + mean` gives the
-        patches back.
+      (normalised, mean, std) with std = sqrt(unbiased variance + eps), so `normalised * std + mean` gives the
+      patches back.
     """
     mean = patches.mean(-1, keepdims=True)
     std = jnp.sqrt(patches.var(-1, keepdims=True, ddof=1) + eps)
@@ -82,10 +82,10 @@ def scatter_tokens(
     """Writes row i of each image to place `ids[i]` of `num` places; the inverse of `gather_tokens`.
 
     Args:
-        x: the rows that exist.
-        ids: their places, each at most once an image.
-        num: places in the result.
-        fill: what the other places hold: a number, or one row (such as a mask token).
+      x: the rows that exist.
+      ids: their places, each at most once an image.
+      num: places in the result.
+      fill: what the other places hold: a number, or one row (such as a mask token).
     """
     empty = jnp.broadcast_to(jnp.asarray(fill, x.dtype), (num, x.shape[-1]))
     return jax.vmap(lambda rows, places: empty.at[places].set(rows))(x, ids)

@@ -16,12 +16,12 @@ def sincos_2d(dim: int, grid: tuple[int, int], num_prefix_tokens: int = 0) -> Fl
     10000^(-4j/dim); the rows of prefix tokens are zero. Computed in float64, returned as float32.
 
     Args:
-        dim: width of the table, a multiple of 4.
-        grid: patches down and across.
-        num_prefix_tokens: zero rows before the patches.
+      dim: width of the table, a multiple of 4.
+      grid: patches down and across.
+      num_prefix_tokens: zero rows before the patches.
 
     Raises:
-        UserError: `dim` is no multiple of 4.
+      UserError: `dim` is no multiple of 4.
     """
     if dim % 4:
         raise UserError(f"A sine-cosine position table needs a width divisible by 4, not {dim}; change embed_dim.")
@@ -41,7 +41,7 @@ def resample(
     The rows of prefix tokens are copied.
 
     Raises:
-        UserError: the table does not have `old_grid`'s rows.
+      UserError: the table does not have `old_grid`'s rows.
     """
     _, n, d = pos_embed.shape
     height, width = old_grid

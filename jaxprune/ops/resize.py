@@ -29,14 +29,14 @@ def resize(
     """Resizes NHWC images or maps as torch does.
 
     Args:
-        x: floating-point maps ("nearest" takes any dtype).
-        shape: height and width of the result.
-        method: "bicubic" (a = -0.75 without, -0.5 with antialiasing), "bilinear" or "nearest".
-        align_corners: the corner pixels of both grids coincide; otherwise pixels are areas (half-pixel centres).
-        antialias: widens the filter when shrinking (only with `align_corners=False`).
+      x: floating-point maps ("nearest" takes any dtype).
+      shape: height and width of the result.
+      method: "bicubic" (a = -0.75 without, -0.5 with antialiasing), "bilinear" or "nearest".
+      align_corners: the corner pixels of both grids coincide; otherwise pixels are areas (half-pixel centres).
+      antialias: widens the filter when shrinking (only with `align_corners=False`).
 
     Raises:
-        UserError: the method is unknown, or the options exclude each other.
+      UserError: the method is unknown, or the options exclude each other.
     """
     if method not in METHODS:
         raise unknown("resize method", method, METHODS)

@@ -15,7 +15,7 @@ def num_visible(num_patches: int, mask_ratio: float) -> int:
     """Returns how many patches masked pre-training leaves visible: int(num_patches · (1 - mask_ratio)), truncated.
 
     Raises:
-        UserError: the ratio leaves none or is outside [0, 1).
+      UserError: the ratio leaves none or is outside [0, 1).
     """
     count = int(num_patches * (1 - mask_ratio))
     if not 0 <= mask_ratio < 1 or count < 1:
@@ -30,7 +30,7 @@ def num_thrown(num_patches: int, throw_ratio: float) -> int:
     """Returns how many masked patches never enter the decoder: floor(num_patches · throw_ratio) (PR-MIM, Sec. 3.1).
 
     Raises:
-        UserError: the ratio is outside [0, 1).
+      UserError: the ratio is outside [0, 1).
     """
     if not 0 <= throw_ratio < 1:
         raise UserError(f"throw_ratio={throw_ratio} is not a fraction of the patches; choose one in [0, 1).")
@@ -44,8 +44,8 @@ def random_masking(
     """Keeps the `num_keep` patches of least noise in each image (MAE).
 
     Returns:
-        (ids_keep, ids_restore, masked): the kept patches in order of their noise; each patch's place in that order
-        over all patches; and True where a patch is removed. Ids are int32.
+      (ids_keep, ids_restore, masked): the kept patches in order of their noise; each patch's place in that order
+      over all patches; and True where a patch is removed. Ids are int32.
     """
     order = jnp.argsort(noise, axis=1).astype(jnp.int32)
     ids_restore = jnp.argsort(order, axis=1).astype(jnp.int32)
@@ -72,16 +72,16 @@ def furthest_sampling(
     index. For one image, under jit and vmap.
 
     Args:
-        masked: True where a patch is masked; at least `num_retained` must be.
-        first: the first pick, as an index into the ascending list of masked patches.
-        num_retained: picks to make.
-        grid: patches down and across; None for a square grid.
+      masked: True where a patch is masked; at least `num_retained` must be.
+      first: the first pick, as an index into the ascending list of masked patches.
+      num_retained: picks to make.
+      grid: patches down and across; None for a square grid.
 
     Returns:
-        The picks in order, int32, as indices into the ascending list of masked patches.
+      The picks in order, int32, as indices into the ascending list of masked patches.
 
     Raises:
-        UserError: the grid does not fit the mask, or `num_retained` is out of range.
+      UserError: the grid does not fit the mask, or `num_retained` is out of range.
     """
     _, order = furthest_retained(masked, first, num_retained, grid)
     rank = jnp.cumsum(jnp.asarray(masked), dtype=jnp.int32) - 1
@@ -97,7 +97,7 @@ def furthest_retained(
     """Picks as `furthest_sampling` does, in terms of the whole grid.
 
     Returns:
-        (retained, order): True where a patch is retained; and the retained grid positions in the order of picking.
+      (retained, order): True where a patch is retained; and the retained grid positions in the order of picking.
     """
     _, width = _checked_grid(masked.size, num_retained, grid)
     masked = jnp.asarray(masked).astype(bool)

@@ -53,7 +53,7 @@ def evaluate(
             # One batch behind: the device works on this one while the host adds up the one before.
             running, finished = compiled(params, parallel.place_batch(mesh, whole)), running
             _merge(totals, finished)
-            bar.update(examples=int(np.sum(whole["valid"])))
+            bar.update(int(np.sum(whole["valid"])))
         _merge(totals, running)
     empty = [name for name, (_, count) in totals.items() if count == 0]
     if empty or not totals:

@@ -38,17 +38,17 @@ def warmup_cosine(
     The schedule takes a step (Python, NumPy float64 or a traced array) and returns its learning rate.
 
     Args:
-        lr: learning rate at the end of the warm-up.
-        min_lr: learning rate at the end.
-        warmup_epochs: length of the warm-up.
-        epochs: length of the whole, warm-up included.
-        steps_per_epoch: steps in an epoch.
-        warmup_lr: learning rate at step 0.
-        cosine_from_start: the cosine runs from step 0 and the warm-up covers its beginning, as in SimMIM; otherwise it
-            starts when the warm-up ends.
+      lr: learning rate at the end of the warm-up.
+      min_lr: learning rate at the end.
+      warmup_epochs: length of the warm-up.
+      epochs: length of the whole, warm-up included.
+      steps_per_epoch: steps in an epoch.
+      warmup_lr: learning rate at step 0.
+      cosine_from_start: the cosine runs from step 0 and the warm-up covers its beginning, as in SimMIM; otherwise it
+        starts when the warm-up ends.
 
     Raises:
-        UserError: the warm-up is longer than the training.
+      UserError: the warm-up is longer than the training.
     """
     _check_warmup(warmup_epochs, epochs)
     start = 0 if cosine_from_start else warmup_epochs
@@ -103,13 +103,13 @@ def layer_scales(params: Mapping[str, Any], depth: int | Sequence[int], decay: f
     scale 1 (BEiT's rule, used by MAE and SimMIM).
 
     Args:
-        params: parameters by name.
-        depth: blocks of a ViT; or blocks of each stage of a Swin, whose `layers.s.downsample` has the layer of the last
-            block of stage s.
-        decay: factor from one layer to the layer below.
+      params: parameters by name.
+      depth: blocks of a ViT; or blocks of each stage of a Swin, whose `layers.s.downsample` has the layer of the last
+        block of stage s.
+      decay: factor from one layer to the layer below.
 
     Raises:
-        UserError: a block is deeper than `depth`.
+      UserError: a block is deeper than `depth`.
     """
     depths = (depth,) if isinstance(depth, int) else tuple(depth)
     head = sum(depths) + 1
@@ -131,13 +131,13 @@ def adamw(
     """Builds AdamW with torch's conventions: p -= lr · scale · (Adam's direction + weight_decay · p).
 
     Args:
-        schedule: learning rate by step, or one for all steps.
-        b1, b2, eps: Adam's; eps is added outside the root.
-        weight_decay: decoupled, multiplied by the learning rate.
-        decay_mask: which parameters decay; None is all.
-        layer_scales: scales of update and decay by name; None is 1.
-        clip_norm: the largest global norm of the gradients (of the parameters that train), or None.
-        frozen: `fnmatch` patterns of parameters that do not train and keep no moments.
+      schedule: learning rate by step, or one for all steps.
+      b1, b2, eps: Adam's; eps is added outside the root.
+      weight_decay: decoupled, multiplied by the learning rate.
+      decay_mask: which parameters decay; None is all.
+      layer_scales: scales of update and decay by name; None is 1.
+      clip_norm: the largest global norm of the gradients (of the parameters that train), or None.
+      frozen: `fnmatch` patterns of parameters that do not train and keep no moments.
     """
     return _trainable_only(
         optax.chain(

@@ -1,4 +1,4 @@
-"""What a person sees while a run works: one bar on a terminal, a line now and then in a log file."""
+"""What a person sees while a run works: a bar on a terminal, a line now and then in a log file."""
 
 import contextlib
 import logging
@@ -8,52 +8,95 @@ from collections.abc import Iterator
 
 from tqdm import tqdm
 
-_log = logging.getLogger(__name__)
-
 _SECONDS_BETWEEN_LINES = 30.0
+
+_log = logging.getLogger(__name__)
 
 
 class Progress:
-    """Counts steps and examples, and shows them with the values given."""
+    """Counts steps and images, and shows both with the values it is given."""
 
-    def __init__(self, desc: str, total: int | None, initial: int, show: bool):
-        self._desc, self._total, self._done, self._show = desc, total, initial, show
-        self._last_line = time.monotonic()
-        self._window = (self._last_line, 0)
-        self._examples = 0
-        on_terminal = show and sys.stderr.isatty()
-        self._bar = (
-            tqdm(desc=desc, total=total, initial=initial, unit="step", dynamic_ncols=True, file=sys.stderr)
-            if on_terminal
-            else None
+    def __init__(self, desc: str, total: int | None = None, initial: int = 0, show: bool = True):
+        self._desc, self._total, self._done = desc, total, initial
+        self._images_per_step = 0
+        self._images, self._since, self._last_line = 0, time.monotonic(), time.monotonic()
+        self._lines = show and not sys.stderr.isatty()
+        self._bar = tqdm(
+            desc=desc,
+            total=total,
+            initial=initial,
+            unit="step",
+            dynamic_ncols=True,
+            leave=total is not None,
+            disable=not show or self._lines,
         )
 
-    def update(self, *, examples: int, **values: float) -> None:
-        """Counts one more step of `examples` examples."""
+    def update(self, images: int, **values: float) -> None:
+        """Counts one more step, of `images` images."""
         self._done += 1
-        self._examples += examples
-        now = time.monotonic()
-        if self._bar is not None:
-            self._bar.set_postfix_str(self._describe(now, values), refresh=False)
-            self._bar.update()
-        elif self._show and now - self._last_line >= _SECONDS_BETWEEN_LINES:
-            self._last_line = now
-            of = f"/{self._total}" if self._total is not None else ""
-            _log.info("%s: step %d%s, %s", self._desc, self._done, of, self._describe(now, values))
+        self._images += images
+        self._images_per_step = images
+        self._bar.update()
+        self._bar.set_postfix(self._shown(values), refresh=False)
+        if self._lines and time.monotonic() - self._last_line > _SECONDS_BETWEEN_LINES:
+            self._last_line = time.monotonic()
+            shown = "".join(f", {name} {value}" for name, value in self._shown(values).items())
+            _log.info("%s: step %d%s%s", self._desc, self._done, f" of {self._total}" if self._total else "", shown)
 
     def restart_clock(self) -> None:
-        """Leaves the time since the last update out of the rate: compiling, evaluating and saving are not training."""
-        self._window, self._examples = (time.monotonic(), 0), 0
+        """Leaves the time until now out of the rate: compiling, evaluating and saving are not training."""
+        self._images, self._since = 0, time.monotonic()
 
     def images_per_second(self) -> float | None:
-        """Returns the rate since the clock was restarted, None before the first step after it."""
-        seconds = time.monotonic() - self._window[0]
-        return self._examples / seconds if self._examples and seconds > 0 else None
+        """Returns the rate since the clock was restarted; None before the first step after that."""
+        return self._images / (time.monotonic() - self._since) if self._images else None
 
     def close(self) -> None:
         """Leaves the bar as it stands."""
-        if self._bar is not None:
-            self._bar.close()
+        self._bar.close()
 
-    def _describe(self, now: float, values: dict[str, float]) -> str:
-        ...
+    def _shown(self, values: dict[str, float]) -> dict[str, str]:
+        rate = self.images_per_second()
+        return {
+            **{name: f"{value:.4g}" for name, value in values.items()},
+            **({} if rate is None else {"images/s": f"{rate:.4g}"}),
+            **self._time_left(rate),
+        }
+
+    def _time_left(self, rate: float | None) -> dict[str, str]:
+        # The bar has an estimate of its own.
+        if not self._lines or rate is None or self._total is None:
+            return {}
+        seconds = (self._total - self._done) * self._images_per_step / rate
+        return {"left": tqdm.format_interval(round(seconds))}
+
+
+@contextlib.contextmanager
+def progress(desc: str, total: int | None = None, initial: int = 0, show: bool = True) -> Iterator[Progress]:
+    """Shows the progress of what happens inside the `with` block."""
+    shown = Progress(desc, total, initial, show)
+    try:
+        yield shown
+    finally:
+        shown.close()
+
+
+def log_to_terminal() -> None:
+    """Sends jaxprune's messages to standard error, above a bar that is being drawn; for a program's start."""
+    logger = logging.getLogger("jaxprune")
+    handler = _AboveBars()
+    handler.setFormatter(_Formatter())
+    logger.handlers = [handler]
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
+
+
+class _AboveBars(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        tqdm.write(self.format(record), file=sys.stderr)
+
+
+class _Formatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        message = super().format(record)
+        return message if record.levelno < logging.WARNING else f"{record.levelname}: {message}"

@@ -115,6 +115,11 @@ def _edges(ids: Int[np.ndarray, "H W"], thickness: int) -> Bool[np.ndarray, "H W
     return edges
 
 
+def _line(thickness: int | None, shape: tuple[int, ...]) -> int:
+    """Returns the width of a line that is seen when the picture is shown small."""
+    return max(1, round(min(shape[:2]) / 100)) if thickness is None else thickness
+
+
 def _blend(image: Picture, where: Bool[np.ndarray, "H W"], colour: Any, opacity: float) -> Picture:
     mixed = image * (1 - opacity) + np.asarray(colour, float) * opacity
     return np.where(where[..., None], np.round(mixed), image).astype(np.uint8)
@@ -141,10 +146,10 @@ def outline_patches(
     selected: Bool[np.ndarray, " p"],
     grid: tuple[int, int],
     color: Colour = ORANGE,
-    thickness: int = 2,
+    thickness: int | None = None,
 ) -> Picture:
     """Draws a frame inside each selected patch."""
-    frames = _edges(_patch_ids(image.shape, grid), thickness)
+    frames = _edges(_patch_ids(image.shape, grid), _line(thickness, image.shape))
     return _blend(image, frames & _pixels(selected, image.shape, grid).astype(bool), color, 1.0)
 
 
@@ -161,19 +166,22 @@ def mark_patches(
     if style == "tint":
         return _blend(image, chosen, color, 0.45)
     y, x = np.arange(height)[:, None], np.arange(width)[None, :]
+    cell = min(height / grid[0], width / grid[1])
     if style == "hatch":
-        return _blend(image, chosen & ((x + y) % 8 < 2), color, 1.0)
+        period = max(4, round(cell / 4))
+        return _blend(image, chosen & ((x + y) % period < max(1, period // 4)), color, 1.0)
     # Position inside the patch in [0, 1): the cross lies where both agree, or add up to one.
     inside_y, inside_x = (y + 0.5) * grid[0] / height % 1, (x + 0.5) * grid[1] / width % 1
-    reach = 0.9 * max(grid[0] / height, grid[1] / width)
-    near = np.minimum(abs(inside_y - inside_x), abs(inside_y + inside_x - 1)) < reach
+    near = np.minimum(abs(inside_y - inside_x), abs(inside_y + inside_x - 1)) < max(0.05, 0.9 / cell)
     return _blend(image, chosen & near, color, 1.0)
 
 
-def mask_outline(image: Picture, mask: Bool[np.ndarray, "H W"], color: Colour = ORANGE, thickness: int = 2) -> Picture:
+def mask_outline(
+    image: Picture, mask: Bool[np.ndarray, "H W"], color: Colour = ORANGE, thickness: int | None = None
+) -> Picture:
     """Draws the outline of an object's pixels, inside it."""
     mask = np.asarray(mask, bool)
-    return _blend(image, _edges(mask.astype(np.int32), thickness) & mask, color, 1.0)
+    return _blend(image, _edges(mask.astype(np.int32), _line(thickness, image.shape)) & mask, color, 1.0)
 
 
 def heatmap(image: Picture, scores: Float[np.ndarray, "gh gw"], opacity: float = 0.6) -> Picture:
@@ -242,7 +250,7 @@ def token_groups(
     assign: Int[np.ndarray, " p"],
     grid: tuple[int, int],
     average: bool = False,
-    thickness: int = 2,
+    thickness: int | None = None,
 ) -> Picture:
     """Draws what became of each patch: dropped ones dark, those merged into one token inside a border of one colour.
 
@@ -260,7 +268,7 @@ def token_groups(
     dropped = groups < 0
     out = np.where(dropped[ids][..., None], image * 0.22, out)
     merged = (sizes > 1) & ~dropped
-    border = _edges(ids, thickness) & merged[ids]
+    border = _edges(ids, _line(thickness, image.shape)) & merged[ids]
     out = np.where(border[..., None], _group_colours(len(groups))[ids], out)
     return np.round(out).astype(np.uint8)
 
@@ -277,16 +285,14 @@ def prediction_card(
     `truth`, the index of the true class, is drawn in green, and its name stands below if it is not among them.
     """
     image = upscale(image)
-    side, width, margin = image.shape[0], 300, 16
     order = np.argsort(-np.asarray(confidences, float), kind="stable")[:top]
-    missing = truth is not None and truth not in order
-    row = 40
-    height = max(side, row * (len(order) + missing) + 2 * margin - 8)
-    card = Image.new("RGB", (image.shape[1] + width, height), WHITE)
-    card.paste(Image.fromarray(image), (0, (height - side) // 2))
+    side, width, margin, row = image.shape[0], 300, 16, 34
+    rows = len(order) + (truth is not None)  # cards of one size, whether or not the truth is among the first
+    card = Image.new("RGB", (image.shape[1] + width, max(side, row * rows + 4)), WHITE)
+    card.paste(Image.fromarray(image), (0, (card.height - side) // 2))
     draw, left, right = ImageDraw.Draw(card), image.shape[1] + margin, image.shape[1] + width - margin
     name_font, number_font = _font(15), _font(13)
-    y = (height - row * (len(order) + missing) + 8) // 2
+    y = (card.height - row * rows) // 2 + 3
     for rank, index in enumerate(order):
         confidence = float(confidences[index])
         ink = GREEN if index == truth else INK if rank == 0 else MUTED
@@ -294,12 +300,12 @@ def prediction_card(
         room = right - left - number_font.getlength(number) - 8
         draw.text((left, y), _fitting(class_names[index], name_font, int(room)), ink, name_font)
         draw.text((right, y + 1), number, ink, number_font, anchor="ra")
-        draw.rectangle((left, y + 20, right, y + 26), (232, 236, 240))
+        draw.rectangle((left, y + 19, right, y + 24), (232, 236, 240))
         if confidence > 0:
             bar = GREEN if index == truth else BLUE if rank == 0 else (140, 176, 198)
-            draw.rectangle((left, y + 20, left + max(1, round((right - left) * min(confidence, 1.0))), y + 26), bar)
+            draw.rectangle((left, y + 19, left + max(1, round((right - left) * min(confidence, 1.0))), y + 24), bar)
         y += row
-    if missing:
+    if truth is not None and truth not in order:
         text = f"true class: {class_names[truth]} ({float(confidences[truth]):.1%})"
         draw.text((left, y), _fitting(text, number_font, right - left), GREEN, number_font)
     return np.array(card)

@@ -4,6 +4,7 @@ Colours can be told apart by colour-blind readers (Okabe and Ito's set, darkened
 white and on dark paper. The four neutral ones are exact: a report swaps them for those of the reader's theme.
 """
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
@@ -11,10 +12,9 @@ import numpy as np
 from jaxtyping import Int, Real
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.colors import LinearSegmentedColormap
+from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
-from matplotlib.transforms import Bbox
 from numpy.typing import ArrayLike
 
 INK, MUTED, LINE, PAPER = "#1f2933", "#5b6775", "#dde3e8", "#fefefe"
@@ -24,7 +24,7 @@ SIZE = (5.4, 3.1)  # inches; readable when a phone shows it at three fifths
 Direction = Literal["min", "max"]
 Series = Mapping[str, tuple[ArrayLike, ArrayLike]]
 
-_BLUES = LinearSegmentedColormap.from_list("paper to blue", ["#f3f6f8", "#9cc7de", "#2b86b5", "#0b4a6e"])
+_SIDES, _LEVELS = {1: "left", 0: "center", -1: "right"}, {1: "bottom", 0: "center", -1: "top"}
 
 
 def _axes(title: str, xlabel: str, ylabel: str, size: tuple[float, float] = SIZE) -> tuple[Figure, Axes]:
@@ -134,10 +134,13 @@ def bar_plot(
     axes.errorbar(
         lengths, rows, xerr=np.where(half > 0, half, np.nan), fmt="none", ecolor=INK, elinewidth=1, capsize=2.5
     )
-    for row, length, reach in zip(rows, lengths, lengths + half, strict=True):
+    longest = max([*np.abs(lengths), *(abs(level) for level in (reference or {}).values())], default=1.0)
+    for row, length, reach in zip(rows, lengths, half, strict=True):
         if np.isfinite(length):
-            text = axes.annotate(f"{length:{spec}}", (max(reach, 0.0), row), (4, 0), textcoords="offset points")
-            text.set(va="center", color=INK, fontsize=9)
+            inside = length - reach > 0.2 * longest  # there, no line of a reference can cross it
+            end = length - reach if inside else max(length, 0.0) + reach
+            text = axes.annotate(f"{length:{spec}}", (end, row), (-4 if inside else 4, 0), textcoords="offset points")
+            text.set(va="center", ha="right" if inside else "left", fontsize=9, color="#ffffff" if inside else INK)
     for index, (name, level) in enumerate((reference or {}).items()):
         axes.axvline(level, color=PALETTE[1 + index], linewidth=1.4, linestyle="--", label=f"{name} ({level:{spec}})")
     axes.set_yticks(rows, names, color=INK)
@@ -146,7 +149,8 @@ def bar_plot(
     axes.margins(x=0.12)
     axes.xaxis.set_major_formatter(FuncFormatter(_number))
     if reference:
-        figure.legend(loc="outside upper right", frameon=False, fontsize=9, labelcolor=INK, ncols=len(reference))
+        place = {"loc": "lower right", "bbox_to_anchor": (1, 1), "borderaxespad": 0.2, "ncols": len(reference)}
+        axes.legend(**place, frameon=False, fontsize=9, labelcolor=INK)
     return figure
 
 
@@ -194,16 +198,7 @@ def scatter_plot(
         every_x, every_y = (np.concatenate([point[axis] for point in points.values()]) for axis in (0, 1))
         front = pareto_front(every_x, every_y, pareto)
         steps = "steps-post" if pareto[0] == "min" else "steps-pre"
-        axes.plot(
-            every_x[front],
-            every_y[front],
-            color=MUTED,
-            linewidth=6,
-            alpha=0.25,
-            drawstyle=steps,
-            zorder=1,
-            solid_capstyle="round",
-        )
+        axes.plot(every_x[front], every_y[front], color=MUTED, linewidth=1.6, alpha=0.45, drawstyle=steps, zorder=1)
     for index, (name, (x, y)) in enumerate(points.items()):
         colour, mark = PALETTE[index % len(PALETTE)], marks[(index + index // len(marks)) % len(marks)]
         alone = len(x) == 1
@@ -222,34 +217,34 @@ def scatter_plot(
 
 
 def _place_labels(figure: Figure, axes: Axes, texts: list[tuple[float, float, str]], points: np.ndarray) -> None:
-    """Writes each text beside its point, on the first side where it covers no other text and no point."""
+    """Writes each text near its point, at the first place where it covers no other text and no point.
+
+    Where there is room only further off, a thin line leads to the point.
+    """
     if not texts:
         return
     figure.draw_without_rendering()  # settles the layout, and with it what a pixel is
     renderer, occupied = figure.canvas.get_renderer(), axes.transData.transform(points)
-    taken: list[Bbox] = []
-    sides = [(6, 0, "left", "center"), (-6, 0, "right", "center"), (0, 6, "center", "bottom"), (0, -6, "center", "top")]
-    sides += [
-        (5 * a, 5 * b, "left" if a > 0 else "right", "bottom" if b > 0 else "top") for a in (1, -1) for b in (1, -1)
-    ]
-    frame = axes.get_window_extent(renderer)
+    frame, taken = axes.get_window_extent(renderer), []
+    turns = ((1, 0), (-1, 0), (0, 1), (0, -1), (0.7, 0.7), (0.7, -0.7), (-0.7, 0.7), (-0.7, -0.7))
     for x, y, content in texts:
+        text = axes.annotate(content, (x, y), (0, 0), textcoords="offset points", fontsize=8.5, color=INK)
         choices = []
-        for dx, dy, ha, va in sides:
-            text = axes.annotate(
-                content, (x, y), (dx, dy), textcoords="offset points", ha=ha, va=va, fontsize=8.5, color=INK
-            )
-            box = text.get_window_extent(renderer)
-            clashes = sum(box.overlaps(other) for other in taken) + sum(box.contains(*point) for point in occupied)
+        for distance, (dx, dy) in itertools.product((7, 16, 26, 38), turns):
+            text.set(ha=_SIDES[np.sign(dx)], va=_LEVELS[np.sign(dy)], position=(distance * dx, distance * dy))
+            box = text.get_window_extent(renderer).padded(1.5)
+            near = box.padded(2.5)  # a mark has a size
+            clashes = sum(box.overlaps(other) for other in taken) + sum(near.contains(*point) for point in occupied)
             clashes += 2 * (box.x0 < frame.x0 or box.x1 > frame.x1 or box.y0 < frame.y0 or box.y1 > frame.y1)
-            choices.append((clashes, text, box))
-            text.set_visible(False)
+            choices.append((clashes, len(choices), distance, dx, dy, box))
             if not clashes:
                 break
-        _, best, box = min(choices, key=lambda choice: choice[0])
-        for _, text, _ in choices:
-            text.set_visible(True) if text is best else text.remove()
+        _, _, distance, dx, dy, box = min(choices)
+        text.set(ha=_SIDES[np.sign(dx)], va=_LEVELS[np.sign(dy)], position=(distance * dx, distance * dy))
         taken.append(box)
+        if distance > 7:
+            arrow = {"arrowstyle": "-", "color": MUTED, "linewidth": 0.6, "shrinkA": 0, "shrinkB": 3}
+            axes.annotate("", (x, y), (distance * dx, distance * dy), textcoords="offset points", arrowprops=arrow)
 
 
 def confusion_matrix(
@@ -264,15 +259,20 @@ def confusion_matrix(
     share = matrix / np.maximum(matrix.sum(axis=1, keepdims=True), 1)
     side = min(6.0, 2.0 + 0.36 * count)
     figure, axes = _axes(title, "predicted", "true", (side, side - 0.3))
-    axes.imshow(share, cmap=_BLUES, vmin=0, vmax=1, interpolation="none")
+    # More ink, not another colour: the cells let the paper through, be it light or dark.
+    cells = np.dstack([np.broadcast_to(to_rgb(PALETTE[0]), (count, count, 3)), share])
+    axes.imshow(cells, interpolation="none")
     axes.grid(visible=False)
-    axes.spines["bottom"].set_visible(False)
+    axes.spines[:].set_visible(True)
     if count > max_labels:
         return figure
+    for between in np.arange(0.5, count - 1):
+        axes.axvline(between, color=LINE, linewidth=0.6, zorder=0)
+        axes.axhline(between, color=LINE, linewidth=0.6, zorder=0)
     axes.set_xticks(range(count), class_names, rotation=45, ha="right", rotation_mode="anchor", color=INK)
     axes.set_yticks(range(count), class_names, color=INK)
     for (row, column), value in np.ndenumerate(matrix):
         if value:
-            colour = "#ffffff" if share[row, column] > 0.5 else "#16324a"  # fixed: it stands on the cell, not on paper
+            colour = "#ffffff" if share[row, column] > 0.5 else INK
             axes.text(column, row, _number(value), ha="center", va="center", fontsize=8, color=colour)
     return figure

@@ -28,7 +28,7 @@ from jaxprune.errors import UserError, unknown
 from jaxprune.viz import pictures
 
 MAX_SVG_BYTES = 120_000  # a plot with more in it is smaller as a bitmap
-MAX_PNG_BYTES = 48_000  # a picture with more in it is a photograph: lossy from here on
+MAX_PNG_BYTES = 24_000  # a picture with more in it is a photograph: lossy from here on
 MAX_PIXELS = 2400  # longest side of an embedded picture
 SMALL_PIXELS = 160  # pictures below are shown enlarged, pixel by pixel
 NOTE_KINDS = ("info", "warning")
@@ -163,7 +163,7 @@ def _img(image: np.ndarray, alt: str) -> str:
     factor = math.ceil(SMALL_PIXELS / max(width, height))
     pixel = ' class="pixel"' if factor > 1 else ""
     size = f'width="{width * factor}" height="{height * factor}"'
-    return f'<img{pixel} src="{_uri(kind, data)}" {size} alt="{_escape(alt)}" decoding="async">'
+    return f'<img{pixel} src="{_uri(kind, data)}" {size} alt="{_escape(alt)}">'
 
 
 def _plot(figure: Any, alt: str, prefix: str) -> str:
@@ -180,7 +180,7 @@ def _plot(figure: Any, alt: str, prefix: str) -> str:
     figure.savefig(data, format="png", dpi=160)
     width, height = (round(96 * inches) for inches in figure.get_size_inches())
     src = _uri("image/png", data.getvalue())
-    return f'<img class="plot" src="{src}" width="{width}" height="{height}" alt="{_escape(alt)}" decoding="async">'
+    return f'<img class="plot" src="{src}" width="{width}" height="{height}" alt="{_escape(alt)}">'
 
 
 def _inline_svg(svg: str, alt: str, prefix: str) -> str:
@@ -259,7 +259,9 @@ class Section:
 
     def command(self, command: str) -> Self:
         """Appends the command behind the section, with a button that copies it."""
-        code = f'<pre tabindex="0"><code>{_escape(command)}</code></pre>'
+        # Lines break between words only: a browser would also break after the hyphens of a flag.
+        words = "".join(f"<span>{_escape(w)}</span>" if w.strip() else w for w in re.split(r"(\s+)", command.strip()))
+        code = f'<pre tabindex="0"><code>{words}</code></pre>'
         return self.html(f'<div class="command">{code}<button type="button" class="copy">Copy</button></div>')
 
     def metric_tiles(self, metrics: Mapping[str, Any]) -> Self:
@@ -290,7 +292,10 @@ class Section:
             media = _media(image, caption, self.new_id("figure"))
             below = f"<figcaption>{_inline(caption)}</figcaption>" if caption else ""
             cells.append(f"<figure>{media}{below}</figure>")
-        return self.html(f'<div class="gallery" style="--columns:{columns}">{"".join(cells)}</div>')
+        # A phone shows two photographs side by side, but only one plot.
+        wide = any(hasattr(image, "savefig") or np.shape(image)[1] > 1.5 * np.shape(image)[0] for image in images)
+        style = f"--columns:{columns};--least:{'18rem' if wide else '8.5rem'}"
+        return self.html(f'<div class="gallery" style="{style}">{"".join(cells)}</div>')
 
     def table(
         self,
@@ -373,9 +378,10 @@ def _column(values: list[Any], spec: str, better: str | None, first: bool) -> _C
     # Two values that read the same are equally good.
     best = texts[keys.index({"max": max, "min": min}[better](known))] if better and known else None
     numeric = bool(known)
+    prose = not numeric and max(map(len, texts), default=0) > 32
     cells = []
     for key, text in zip(keys, texts, strict=True):
-        classes = " ".join(word for word, on in (("n", numeric), ("best", text == best)) if on)
+        classes = " ".join(word for word, on in (("n", numeric), ("prose", prose), ("best", text == best)) if on)
         tag = 'th scope="row"' if first else "td"
         attributes = (f' class="{classes}"' if classes else "") + ("" if key is None else f' data-v="{key!r}"')
         cells.append(f"<{tag}{attributes}>{_escape(text)}</{tag[:2]}>")

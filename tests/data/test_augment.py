@@ -1,0 +1,103 @@
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from support import golden, nhwc
+
+from jaxprune.data import augment as aug
+
+GOLDEN = golden("mim/losses_mixup_bn")
+LABELS = jnp.asarray(GOLDEN["labels"], jnp.int32)
+
+
+def test_normalize_uses_the_constants_of_imagenet():
+    images = jnp.arange(12, dtype=jnp.uint8).reshape(1, 2, 2, 3) * 20
+    expected = (np.asarray(images) / 255 - [0.485, 0.456, 0.406]) / [0.229, 0.224, 0.225]
+    chex.assert_trees_all_close(aug.normalize(images), expected.astype(np.float32), atol=1e-6)
+
+
+@pytest.mark.parametrize(("lam", "name"), [(1.0, "lam10"), (0.3, "lam3")])
+def test_mixup_targets_and_their_loss_match_timm(lam, name):
+    target = aug.mixup_target(LABELS, 6, lam, 0.1)
+    chex.assert_trees_all_close(target, GOLDEN[f"mixup_target_{name}"], atol=1e-6)
+    loss = optax.softmax_cross_entropy(jnp.asarray(GOLDEN["logits"]), target).mean()
+    np.testing.assert_allclose(loss, GOLDEN[f"soft_ce_{name}"], atol=1e-6)
+
+
+def test_smoothed_targets_are_label_smoothing():
+    images = jnp.asarray(nhwc(GOLDEN["x"]))
+    same, target = aug.mixup_cutmix(jax.random.key(0), images, LABELS, 0.0, 0.0, num_classes=6)
+    np.testing.assert_array_equal(same, images)
+    loss = optax.softmax_cross_entropy(jnp.asarray(GOLDEN["logits"]), target).mean()
+    np.testing.assert_allclose(loss, GOLDEN["ls_ce_0.1"], atol=1e-6)
+
+
+def test_mixed_images_match_timm():
+    images = jnp.asarray(nhwc(GOLDEN["x"]))
+    chex.assert_trees_all_close(aug.mix_images(images, 0.3), nhwc(GOLDEN["mixup_x_lam3"]), atol=1e-6)
+    box = GOLDEN["cutmix_box"]
+    chex.assert_trees_all_close(aug.cutmix_images(images, box), nhwc(GOLDEN["cutmix_x"]), atol=1e-6)
+    np.testing.assert_allclose(aug.cutmix_lam(box, 8, 8), GOLDEN["cutmix_lam"], atol=1e-6)
+
+
+def test_flip_is_per_image():
+    images = jax.random.normal(jax.random.key(1), (64, 2, 3, 1))
+    flipped = aug.random_flip(jax.random.key(0), images)
+    was = np.all(flipped == images[:, :, ::-1], axis=(1, 2, 3))
+    np.testing.assert_array_equal(flipped[~was], images[~was])
+    assert 16 < was.sum() < 48
+
+
+def test_erasing_fills_one_rectangle_of_the_stated_size():
+    images = jnp.full((256, 16, 12, 2), 7.0)
+    erased = np.array(jax.jit(aug.random_erasing, static_argnums=2)(jax.random.key(0), images, 0.5)) != 7.0
+    assert np.all(erased[..., 0] == erased[..., 1])
+    touched = [image[..., 0] for image in erased if image.any()]
+    assert 96 < len(touched) < 160
+    for image in touched:
+        rows, columns = np.flatnonzero(image.any(1)), np.flatnonzero(image.any(0))
+        assert image[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1].all()
+        assert len(rows) < 16 and len(columns) < 12
+    part = [image.mean() for image in touched]
+    # Sides are rounded to pixels, so the area leaves [0.02, 1/3] by a little.
+    assert 0.01 < min(part) and max(part) < 0.37 and 0.13 < np.mean(part) < 0.21
+    assert not np.any(np.array(aug.random_erasing(jax.random.key(0), images, 0.0)) != 7.0)
+
+
+def test_cutmix_target_is_the_area_that_stays():
+    # Every image holds its own number, so what is left of it can be counted.
+    images = jnp.broadcast_to(jnp.arange(2.0)[:, None, None, None], (2, 8, 8, 1))
+    mix = jax.jit(
+        lambda key: aug.mixup_cutmix(key, images, jnp.arange(2), 0.0, 1.0, num_classes=2, label_smoothing=0.0)
+    )
+    for key in jax.random.split(jax.random.key(0), 8):
+        mixed, target = mix(key)
+        np.testing.assert_allclose(target[0], [1 - mixed[0].mean(), mixed[0].mean()], atol=1e-6)
+
+
+def test_mixup_and_cutmix_share_the_batches():
+    images = jnp.broadcast_to(jnp.arange(2.0)[:, None, None, None], (2, 8, 8, 1))
+    mix = jax.jit(lambda key: aug.mixup_cutmix(key, images, jnp.arange(2), 0.8, 1.0, num_classes=2, prob=0.8)[0])
+    kinds = {"none": 0, "mixup": 0, "cutmix": 0}
+    for key in jax.random.split(jax.random.key(0), 60):
+        first = np.array(mix(key)[0])
+        kind = "mixup" if np.any((first > 0) & (first < 1)) else "cutmix" if first.any() else "none"
+        kinds[kind] += 1
+    assert kinds["mixup"] > 12 and kinds["cutmix"] > 12 and 2 <= kinds["none"] < 30
+
+
+def test_augment_composes_and_repeats_from_its_key():
+    images = jax.random.randint(jax.random.key(0), (4, 8, 8, 3), 0, 256).astype(jnp.uint8)
+    options = {"erasing": 0.5, "mixup": 0.8, "cutmix": 1.0, "label_smoothing": 0.1, "num_classes": 5}
+    full = jax.jit(lambda key: aug.augment(key, images, jnp.arange(4), **options))
+    out, targets = full(jax.random.key(3))
+    chex.assert_shape((out, targets), ((4, 8, 8, 3), (4, 5)))
+    assert out.dtype == targets.dtype == jnp.float32
+    np.testing.assert_allclose(targets.sum(-1), 1.0, rtol=1e-5)
+    chex.assert_trees_all_equal((out, targets), full(jax.random.key(3)))
+    assert np.any(full(jax.random.key(4))[0] != out)
+    plain, hard = aug.augment(jax.random.key(3), images, jnp.arange(4), flip=False, num_classes=5)
+    chex.assert_trees_all_close(plain, aug.normalize(images))
+    np.testing.assert_array_equal(hard, np.eye(4, 5))

@@ -1,0 +1,44 @@
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from support import golden, nhwc
+
+from jaxprune import ops
+from jaxprune.errors import UserError
+
+GOLDEN = golden("mim/depthwise_conv")
+
+
+@pytest.mark.parametrize("implementation", ["shift_add", "grouped"])
+@pytest.mark.parametrize("k", [3, 5, 7, 9, 11])
+def test_depthwise_matches_torch(k, implementation):
+    x = jnp.asarray(nhwc(GOLDEN["x_zero_filled"]))
+    kernel = jnp.asarray(GOLDEN[f"k{k}/weight"][:, 0].transpose(1, 2, 0))
+    y = ops.depthwise_conv2d(x, kernel, jnp.asarray(GOLDEN[f"k{k}/bias"]), implementation)
+    chex.assert_trees_all_close(y, nhwc(GOLDEN[f"k{k}/y"]), atol=2e-5)
+
+
+@pytest.mark.parametrize(("shape", "k"), [((2, 5, 7, 3), 3), ((1, 3, 4, 2), 7)])
+def test_gradients_of_both_implementations_agree(shape, k):
+    keys = jax.random.split(jax.random.key(0), 4)
+    args = [jax.random.normal(key, s) for key, s in zip(keys, (shape, (k, k, shape[-1]), shape[-1:]), strict=False)]
+    gradient = jax.random.normal(keys[3], shape)
+
+    def pull(implementation):
+        return jax.jit(lambda *args: jax.vjp(lambda *a: ops.depthwise_conv2d(*a, implementation), *args)[1](gradient))
+
+    chex.assert_trees_all_close(pull("shift_add")(*args), pull("grouped")(*args), atol=2e-5)
+
+
+def test_low_precision_is_summed_in_float32():
+    x = jnp.ones((1, 13, 13, 1), jnp.bfloat16)
+    y = ops.depthwise_conv2d(x, jnp.full((13, 13, 1), 1.0078125), implementation="shift_add")
+    assert y.dtype == jnp.bfloat16
+    np.testing.assert_allclose(np.float32(y[0, 6, 6, 0]), 169 * 1.0078125, rtol=4e-3)
+
+
+def test_even_kernels_are_refused():
+    with pytest.raises(UserError, match="size 4 has no centre"):
+        ops.depthwise_conv2d(jnp.zeros((1, 4, 4, 1)), jnp.zeros((4, 4, 1)))

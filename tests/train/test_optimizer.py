@@ -1,0 +1,152 @@
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from support import golden
+
+from jaxprune.errors import UserError
+from jaxprune.train import optimizer
+
+TABLES, SCHEDULES, STEPS = (golden(f"mim/{name}") for name in ("layer_decay_tables", "lr_schedules", "optimizers"))
+
+
+@pytest.mark.parametrize("case", ["mae0", "mae1"])
+def test_warmup_cosine_matches_mae(case):
+    lr, min_lr, warmup, epochs = SCHEDULES[f"{case}/cfg"]
+    schedule = optimizer.warmup_cosine(lr, min_lr, warmup, epochs, steps_per_epoch=1250)
+    np.testing.assert_allclose(
+        schedule(SCHEDULES[f"{case}/epoch"] * 1250), SCHEDULES[f"{case}/lr"], rtol=1e-9, atol=1e-18
+    )
+
+
+def test_schedules_match_simmim():
+    lr, min_lr, warmup_lr, warmup, epochs = SCHEDULES["simmim_cos/cfg"]
+    cosine = optimizer.warmup_cosine(lr, min_lr, warmup, epochs, 10, warmup_lr=warmup_lr, cosine_from_start=True)
+    np.testing.assert_allclose(cosine(SCHEDULES["simmim_cos/step"]), SCHEDULES["simmim_cos/lr"], rtol=1e-9)
+    lr, warmup_lr, warmup, milestone, gamma = SCHEDULES["simmim_multistep/cfg"]
+    steps = optimizer.warmup_multistep(lr, warmup, [milestone], 10, warmup_lr=warmup_lr, gamma=gamma)
+    np.testing.assert_allclose(steps(SCHEDULES["simmim_multistep/step"]), SCHEDULES["simmim_multistep/lr"], rtol=1e-9)
+
+
+def test_schedules_trace_and_agree_with_the_host():
+    for schedule in (
+        optimizer.warmup_cosine(1e-3, 1e-6, 2, 10, 5),
+        optimizer.warmup_cosine(1e-3, 1e-6, 0, 10, 5),
+        optimizer.warmup_cosine(1e-3, 0.0, 10, 10, 5),
+        optimizer.warmup_multistep(1e-3, 2, (4, 7), 5),
+    ):
+        steps = np.arange(51)
+        np.testing.assert_allclose(jax.jit(schedule)(jnp.asarray(steps)), schedule(steps), rtol=1e-4, atol=1e-9)
+    with pytest.raises(UserError, match="warmup_epochs=5 is longer"):
+        optimizer.warmup_cosine(1e-3, 0.0, 5, 4, 10)
+    assert optimizer.effective_lr(1.5e-4, 4096) == pytest.approx(2.4e-3)
+
+
+@pytest.mark.parametrize(("case", "depth", "decay"), [("vit_d12_decay65", 12, 0.65), ("vit_d24_decay75", 24, 0.75)])
+def test_layer_scales_and_decay_match_the_fine_tuning_of_mae(case, depth, decay):
+    params = _table_params(case, TABLES[f"{case}/weight_decay"] > 0)
+    scales = optimizer.layer_scales(params, depth, decay)
+    np.testing.assert_allclose(list(scales.values()), TABLES[f"{case}/lr_scale"], rtol=1e-7)
+    mask = optimizer.decay_mask(params, exempt=("pos_embed", "cls_token"))
+    np.testing.assert_array_equal(list(mask.values()), TABLES[f"{case}/weight_decay"] > 0)
+
+
+def test_layer_scales_match_simmim():
+    for case, depth in (("simmim_vit", 12), ("simmim_swin", TABLES["simmim_swin/depths"].tolist())):
+        scales = optimizer.layer_scales(dict.fromkeys(TABLES[f"{case}/name"].tolist()), depth, TABLES[f"{case}/decay"])
+        np.testing.assert_allclose(list(scales.values()), TABLES[f"{case}/scale"], rtol=1e-7)
+    for name, depth in (("blocks.12.norm1.scale", 12), ("layers.1.blocks.2.norm1.scale", (2, 2, 6))):
+        with pytest.raises(UserError, match="lies beyond depth"):
+            optimizer.layer_scales({name: None}, depth, 0.5)
+
+
+def test_pre_training_decays_the_tokens_but_no_vector_and_no_bias():
+    decayed = TABLES["mae_wd/decay"] == 1
+    mask = optimizer.decay_mask(_table_params("mae_wd", decayed))
+    np.testing.assert_array_equal(list(mask.values()), decayed)
+    two_axes = {"encoder.cls_token": np.zeros((1, 1, 2)), "rel_pos.bias": np.zeros((3, 2))}
+    assert optimizer.decay_mask(two_axes) == {"encoder.cls_token": True, "rel_pos.bias": False}
+    assert not optimizer.decay_mask(two_axes, exempt=("*cls_token",))["encoder.cls_token"]
+
+
+def _table_params(case, decayed):
+    """Zeros under the table's names: tokens of three axes, what decays of two, vectors of one."""
+    tokens = ("cls_token", "pos_embed", "mask_token")
+    axes = {name: 3 if name in tokens else 1 + int(d) for name, d in zip(TABLES[f"{case}/name"], decayed, strict=True)}
+    return {str(name): np.zeros((1,) * n, np.float32) for name, n in axes.items()}
+
+
+@pytest.mark.parametrize("case", ["adamw_pre", "adamw_ft"])
+def test_adamw_matches_torch(case):
+    arrays = {name.split("/")[1]: value for name, value in STEPS.items() if name.startswith(f"{case}/")}
+    b1, b2 = arrays["betas"]
+    lrs = jnp.asarray(arrays["lr"], jnp.float32)
+    params = {"w.kernel": jnp.asarray(arrays["W0"]), "w.bias": jnp.asarray(arrays["b0"])}
+    tx = optimizer.adamw(
+        lambda step: lrs[step],
+        b1=b1,
+        b2=b2,
+        eps=float(arrays["eps"]),
+        weight_decay=float(arrays["wd_W"]),
+        decay_mask=optimizer.decay_mask(params),
+    )
+    _follow(tx, params, arrays)
+
+
+def test_lars_matches_mae():
+    arrays = {name.split("/")[1]: value for name, value in STEPS.items() if name.startswith("lars/")}
+    options = {name: float(arrays[name]) for name in ("momentum", "trust")}
+    tx = optimizer.lars(float(arrays["lr"]), weight_decay=float(arrays["wd"]), **options)
+    _follow(tx, {"w.kernel": jnp.asarray(arrays["W0"]), "w.bias": jnp.asarray(arrays["b0"])}, arrays)
+
+
+def _follow(tx, params, arrays):
+    state, update = tx.init(params), jax.jit(tx.update)
+    for gw, gb, w, b in zip(*(arrays[name] for name in ("gW", "gb", "W", "b")), strict=True):
+        updates, state = update({"w.kernel": jnp.asarray(gw), "w.bias": jnp.asarray(gb)}, state, params)
+        params = optax.apply_updates(params, updates)
+        chex.assert_trees_all_close(params, {"w.kernel": w, "w.bias": b}, atol=1e-6)
+
+
+def test_lars_decays_matrices_before_the_trust_ratio():
+    params = {"w": jnp.full((2, 2), 2.0), "b": jnp.full(2, 2.0)}
+    grads = jax.tree.map(jnp.ones_like, params)
+    tx = optimizer.lars(1.0, trust=0.5, weight_decay=0.25)
+    updates, _ = tx.update(grads, tx.init(params), params)
+    # The matrix: g = 1 + 0.25 · 2 = 1.5, ratio 0.5 · 4 / 3; the vector keeps its gradient.
+    chex.assert_trees_all_close(updates, {"w": jnp.full((2, 2), -1.0), "b": jnp.full(2, -1.0)}, atol=1e-6)
+
+
+def test_clipping_matches_torch():
+    grads = {"a": jnp.asarray(STEPS["clip/g0"]), "b": jnp.asarray(STEPS["clip/g1"])}
+    # With b1 = b2 = 0 and a huge eps, Adam's direction is the gradient over eps.
+    tx = optimizer.adamw(1e6, b1=0.0, b2=0.0, eps=1e6, clip_norm=float(STEPS["clip/max_norm"]))
+    updates, _ = tx.update(grads, tx.init(grads), grads)
+    expected = {"a": -STEPS["clip/c0"], "b": -STEPS["clip/c1"]}
+    chex.assert_trees_all_close(updates, expected, atol=1e-6)
+
+
+def test_layer_scales_apply_to_update_and_decay():
+    params = {"blocks.0.w": jnp.ones((2, 2)), "head.w": jnp.ones((2, 2))}
+    grads = jax.tree.map(jnp.ones_like, params)
+    tx = optimizer.adamw(0.1, weight_decay=0.5, layer_scales=optimizer.layer_scales(params, 1, 0.5))
+    updates, _ = tx.update(grads, tx.init(params), params)
+    chex.assert_trees_all_close(
+        updates, {"blocks.0.w": jnp.full((2, 2), -0.075), "head.w": jnp.full((2, 2), -0.15)}, atol=1e-6
+    )
+
+
+def test_frozen_parameters_keep_their_value_and_have_no_moments():
+    params = {"blocks.0.w": jnp.ones((2, 2)), "head.w": jnp.ones((2, 2)), "head.bias": jnp.ones(2)}
+    grads = jax.tree.map(jnp.ones_like, params)
+    options = {"decay_mask": optimizer.decay_mask(params), "layer_scales": optimizer.layer_scales(params, 1, 0.5)}
+    tx = optimizer.adamw(0.1, weight_decay=0.5, clip_norm=1.0, frozen=("blocks.*",), **options)
+    state = tx.init(params)
+    updates, _ = jax.jit(tx.update)(grads, state, params)
+    assert not np.any(updates["blocks.0.w"])
+    assert np.all(updates["head.w"]) and np.all(updates["head.bias"])
+    assert sum(leaf.size for leaf in jax.tree.leaves(state)) <= 2 * (4 + 2) + 2
+    with pytest.raises(UserError, match=r"'block\.\*' matches no parameter"):
+        optimizer.lars(0.1, frozen=("block.*",)).init(params)
