@@ -7,8 +7,9 @@ import importlib
 import inspect
 import pkgutil
 from types import ModuleType
+from typing import Any
 
-from jaxprune.errors import unknown
+from jaxprune.errors import UserError, nearest, unknown
 
 
 def methods(package: ModuleType, base: type) -> dict[str, type]:
@@ -33,3 +34,18 @@ def find(package: ModuleType, base: type, name: str) -> type:
     if name not in known:
         raise unknown(f"{package.__name__.rsplit('.', 1)[-1]} method", name, known)
     return known[name]
+
+
+def build(cls: type, arguments: dict[str, Any], *given: Any, **always: Any) -> Any:
+    """Constructs `cls(*given, **arguments, **always)`; an argument it does not have is refused by name.
+
+    Raises:
+      UserError: names the argument that is unknown and the nearest one that is not.
+    """
+    known = set(inspect.signature(cls).parameters) - {"self", "stage", "rngs"}
+    for name in arguments:
+        if name not in known:
+            raise UserError(
+                f"{cls.__name__} has no argument {name!r}.{nearest(name, known)} It has: {', '.join(sorted(known))}."
+            )
+    return cls(*given, **arguments, **always)

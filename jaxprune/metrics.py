@@ -48,7 +48,7 @@ def compute(totals: Mapping[str, Metric]) -> dict[str, float]:
     return {name: float(total) / float(count) if count else math.nan for name, (total, count) in totals.items()}
 
 
-def wilson_interval(correct: float, total: float, z: float = 1.96) -> tuple[float, float]:
+def wilson_interval(correct: float | int, total: float | int, z: float = 1.96) -> tuple[float, float]:
     """Returns the Wilson score interval of a proportion, 95 % at z = 1.96; (0, 1) where nothing was counted."""
     if not total:
         return 0.0, 1.0

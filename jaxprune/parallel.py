@@ -5,7 +5,7 @@ axis also spreads the parameters themselves; the batch is then split over both a
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -20,7 +20,7 @@ BATCH_AXES = ("data", "fsdp")
 # Gathering an array smaller than this costs more than the memory it saves (biases, norms, tokens).
 _SMALLEST_FSDP_ARRAY = 2**12
 
-Rules = Iterable[tuple[str, Sequence[str | None]]]
+Rules = Sequence[tuple[str, Sequence[str | None]]]
 
 
 def make_mesh(axes: Mapping[str, int] | None = None, devices: Sequence[jax.Device] | None = None) -> Mesh:
@@ -60,7 +60,6 @@ def param_shardings(mesh: Mesh, params: Mapping[str, Any], rules: Rules = ()) ->
     Raises:
       UserError: a rule names an axis that the mesh lacks, or does not divide a parameter's shape.
     """
-    rules = [(pattern, tuple(spec)) for pattern, spec in rules]
     return {name: NamedSharding(mesh, _spec(mesh, name, value.shape, rules)) for name, value in params.items()}
 
 
@@ -92,10 +91,10 @@ def replicate(mesh: Mesh, tree: Any) -> Any:
     return jax.device_put(tree, NamedSharding(mesh, PartitionSpec()))
 
 
-def _spec(mesh: Mesh, name: str, shape: tuple[int, ...], rules: list[tuple[str, tuple]]) -> PartitionSpec:
+def _spec(mesh: Mesh, name: str, shape: tuple[int, ...], rules: Rules) -> PartitionSpec:
     for pattern, spec in rules:
         if fnmatchcase(name, pattern):
-            _check_rule(mesh, name, shape, pattern, spec)
+            _check_rule(mesh, name, shape, pattern, tuple(spec))
             return PartitionSpec(*spec)
     if mesh.shape.get("fsdp", 1) > 1 and math.prod(shape) >= _SMALLEST_FSDP_ARRAY:
         divisible = [i for i, size in enumerate(shape) if size % mesh.shape["fsdp"] == 0]
@@ -108,7 +107,9 @@ def _spec(mesh: Mesh, name: str, shape: tuple[int, ...], rules: list[tuple[str, 
 def _check_rule(mesh: Mesh, name: str, shape: tuple[int, ...], pattern: str, spec: tuple) -> None:
     absent = [axis for axis in spec if axis is not None and axis not in mesh.shape]
     if absent:
-        raise UserError(f"The sharding rule {pattern!r} names the axis {absent[0]!r}; the mesh has {_sizes(mesh.shape)}.")
+        raise UserError(
+            f"The sharding rule {pattern!r} names the axis {absent[0]!r}; the mesh has {_sizes(mesh.shape)}."
+        )
     fits = len(spec) <= len(shape) and all(
         size % mesh.shape[axis] == 0 for size, axis in zip(shape, spec, strict=False) if axis is not None
     )

@@ -1,5 +1,6 @@
 """Weights and training states: reading what people already have, keeping what we make."""
 
 from jaxprune.checkpoints.read import load_pretrained, read_tensors
+from jaxprune.checkpoints.run import load_model
 
-__all__ = ["load_pretrained", "read_tensors"]
+__all__ = ["load_model", "load_pretrained", "read_tensors"]

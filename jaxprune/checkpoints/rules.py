@@ -1,5 +1,6 @@
 """Published tensor names and layouts to ours and back: a table of rules per family."""
 
+import contextlib
 import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -70,10 +71,8 @@ def to_ours(tensors: dict[str, Tensor], rules: tuple[Rule, ...]) -> dict[str, tu
             if re.fullmatch(rule.published, name):
                 layout = np.asarray(tensor)
                 # A tensor of another rank is left as it is; the strict shape check then names it.
-                try:
+                with contextlib.suppress(ValueError, IndexError):
                     layout = rule.convert(layout)
-                except (ValueError, IndexError):
-                    pass
                 found[re.sub(rule.published, rule.ours, name, count=1)] = (name, layout)
                 break
     return found

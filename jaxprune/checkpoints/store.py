@@ -84,8 +84,8 @@ class CheckpointStore:
         """Returns (step, state, data state) of the newest good checkpoint, or None if nothing was ever saved.
 
         Args:
-          abstract_state: the state's structure, its leaves with `shape`, `dtype` and `sharding` (jax.ShapeDtypeStruct or
-            arrays). The sharding may differ from the one it was saved with; a leaf without one comes back as numpy.
+          abstract_state: the state's structure, its leaves with `shape`, `dtype` and `sharding`. The sharding may
+            differ from the one it was saved with; a leaf without one comes back as numpy.
 
         Damaged checkpoints newer than the one restored are named in one warning and renamed `<step>.damaged`, so that
         their steps can be saved again.
@@ -248,16 +248,16 @@ def _survey(directory: Path) -> _Survey:
             damaged[str(step)] = str(damage)
     if found is None and damaged:
         raise UserError(
-            f"None of the checkpoints in {directory} can be used: {_reasons(damaged)}. Start again in another --workdir, "
-            "or remove that directory."
+            f"None of the checkpoints in {directory} can be used: {_reasons(damaged)}. Start again in another "
+            "--workdir, or remove that directory."
         )
-    half_written = {name: "its save was cut short" for name in _half_written(directory, newer_than=found)}
+    half_written = dict.fromkeys(_half_written(directory, newer_than=found), "its save was cut short")
     if damaged or half_written:
         _log.warning(
-            "Passing over damaged checkpoint(s) in %s: %s. Continuing from %s.",
+            "Passing over damaged checkpoint(s) in %s: %s. %s",
             directory,
             _reasons(damaged | half_written),
-            "the beginning" if found is None else f"step {found}",
+            "There is none before." if found is None else f"Using the one of step {found}.",
         )
     return _Survey(found, manifest, list(damaged))
 
@@ -288,6 +288,7 @@ def _set_aside(path: Path) -> None:
         count += 1
         target = path.with_name(f"{path.name}{_DAMAGED}-{count}")
     os.rename(path, target)
+    _log.info("The damaged checkpoint is kept as %s.", target)
 
 
 def _compare(path: Path, saved: dict[str, list], wanted: dict[str, Any]) -> None:

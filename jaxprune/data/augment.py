@@ -83,12 +83,13 @@ def random_erasing(
       area: smallest and largest part of the image.
       min_aspect: the ratio of height to width is log-uniform between this and its inverse.
     """
-    b, height, width, _ = images.shape
     box_key, noise_key = jax.random.split(key)
-    boxes = jax.vmap(lambda k: _erasing_box(k, height, width, prob, area, min_aspect))(jax.random.split(box_key, b))
+    draws = jax.random.uniform(box_key, (images.shape[0], 23))
+    inside = jax.vmap(
+        lambda u: _inside(_erasing_box(u, *images.shape[1:3], prob, area, min_aspect), *images.shape[1:3])
+    )
     noise = jax.random.normal(noise_key, images.shape, images.dtype)
-    inside = jax.vmap(lambda box: _inside(box, height, width))(boxes)
-    return jnp.where(inside[..., None], noise, images)
+    return jnp.where(inside(draws)[..., None], noise, images)
 
 
 def mixup_cutmix(
@@ -121,18 +122,16 @@ def mixup_cutmix(
     if not (mixup_alpha or cutmix_alpha):
         return images, mixup_target(labels, num_classes, 1.0, label_smoothing)
     height, width = images.shape[1:3]
-    use_key, switch_key, mixup_key, cutmix_key, box_key = jax.random.split(key, 5)
-    lam, mixed = jnp.float32(1.0), images
-    if mixup_alpha:
-        lam = jax.random.beta(mixup_key, mixup_alpha, mixup_alpha)
-        mixed = mix_images(images, lam)
+    lam_key, draw_key = jax.random.split(key)
+    use, switch, *centre = jax.random.uniform(draw_key, (4,))
+    cut = switch < (switch_prob if mixup_alpha and cutmix_alpha else float(bool(cutmix_alpha)))
+    alpha = jnp.where(cut, cutmix_alpha, mixup_alpha)
+    lam = jnp.where(use < prob, jax.random.beta(lam_key, alpha, alpha), 1.0)
+    mixed = mix_images(images, lam)
     if cutmix_alpha:
-        box = cutmix_box(box_key, jax.random.beta(cutmix_key, cutmix_alpha, cutmix_alpha), height, width)
-        cut = jax.random.bernoulli(switch_key, switch_prob if mixup_alpha else 1.0)
-        lam = jnp.where(cut, cutmix_lam(box, height, width), lam)
+        box = cutmix_box(lam, centre, height, width)
         mixed = jnp.where(cut, cutmix_images(images, box), mixed)
-    used = jax.random.bernoulli(use_key, prob)
-    lam, mixed = jnp.where(used, lam, 1.0), jnp.where(used, mixed, images)
+        lam = jnp.where(cut, cutmix_lam(box, height, width), lam)
     return mixed, mixup_target(labels, num_classes, lam, label_smoothing)
 
 
@@ -158,14 +157,16 @@ def cutmix_images(images: Float[Array, "b H W c"], box: Integer[Array | np.ndarr
     return jnp.where(inside[None, :, :, None], images[::-1], images)
 
 
-def cutmix_box(key: PRNGKeyArray, lam: Float[Array, ""], height: int, width: int) -> Int[Array, "4"]:
-    """Draws a box of about (1 - lam) of the image around a uniform centre, clipped at the border."""
-    ratio = jnp.sqrt(1.0 - lam)
-    sizes = jnp.array([height, width])
-    half = jnp.floor(sizes * ratio).astype(jnp.int32) // 2
-    centre = jax.random.randint(key, (2,), 0, sizes)
-    low, high = jnp.clip(centre - half, 0, sizes), jnp.clip(centre + half, 0, sizes)
-    return jnp.stack([low[0], high[0], low[1], high[1]])
+def cutmix_box(
+    lam: Float[Array, ""], centre: Sequence[float | Float[Array, ""]], height: int, width: int
+) -> Integer[Array, "4"]:
+    """Returns the box of about (1 - lam) of the image around `centre` (fractions of its sides), cut at the border."""
+    box = []
+    for side, at in zip((height, width), centre, strict=True):
+        half = jnp.floor(side * jnp.sqrt(1.0 - lam)).astype(jnp.int32) // 2
+        middle = jnp.floor(at * side).astype(jnp.int32)
+        box += [jnp.clip(middle - half, 0, side), jnp.clip(middle + half, 0, side)]
+    return jnp.stack(box)
 
 
 def cutmix_lam(box: Integer[Array | np.ndarray, "4"], height: int, width: int) -> Float[Array, ""]:
@@ -174,23 +175,23 @@ def cutmix_lam(box: Integer[Array | np.ndarray, "4"], height: int, width: int) -
 
 
 def _erasing_box(
-    key: Array, height: int, width: int, prob: float, area: tuple[float, float], min_aspect: float
+    draws: Array, height: int, width: int, prob: float, area: tuple[float, float], min_aspect: float
 ) -> Array:
-    """(top, bottom, left, right) of the rectangle to erase; an empty one where nothing is."""
-    use_key, area_key, aspect_key, corner_key = jax.random.split(key, 4)
-    # The first of ten draws that fits inside the image counts; where none does, nothing is erased.
-    pixels = jax.random.uniform(area_key, (10,), minval=area[0], maxval=area[1]) * (height * width)
-    log_aspect = math.log(min_aspect)
-    aspect = jnp.exp(jax.random.uniform(aspect_key, (10,), minval=log_aspect, maxval=-log_aspect))
-    heights = jnp.round(jnp.sqrt(pixels * aspect)).astype(jnp.int32)
-    widths = jnp.round(jnp.sqrt(pixels / aspect)).astype(jnp.int32)
+    """The rectangle (top, bottom, left, right) to erase, from 23 uniform draws; an empty one where nothing is erased.
+
+    The first of ten tries that fits inside the image counts; where none does, nothing is erased.
+    """
+    pixels = (area[0] + (area[1] - area[0]) * draws[:10]) * (height * width)
+    aspect = jnp.exp(math.log(min_aspect) * (1.0 - 2.0 * draws[10:20]))
+    heights, widths = jnp.round(jnp.sqrt(pixels * aspect)), jnp.round(jnp.sqrt(pixels / aspect))
     fits = (heights < height) & (widths < width)
     chosen = jnp.argmax(fits)
-    size = jnp.stack([heights[chosen], widths[chosen]])
-    erased = fits[chosen] & jax.random.bernoulli(use_key, prob)
-    size = jnp.where(erased, size, 0)
-    low = jax.random.randint(corner_key, (2,), 0, jnp.array([height, width]) - size + 1)
-    return jnp.stack([low[0], low[0] + size[0], low[1], low[1] + size[1]])
+    erased = fits[chosen] & (draws[20] < prob)
+    box = []
+    for side, size, draw in ((height, heights[chosen], draws[21]), (width, widths[chosen], draws[22])):
+        low = jnp.floor(draw * (side - size + 1))
+        box += [low, jnp.where(erased, low + size, low)]
+    return jnp.stack(box)
 
 
 def _inside(box: Array | np.ndarray, height: int, width: int) -> Array:

@@ -23,19 +23,20 @@ from jaxprune.errors import UserError
 # Lengths are in units of the image's shorter side, colours and brightness in [0, 1]; a pair is the range drawn from.
 OBJECT_SCALE = (0.35, 0.60)  # diameter of the circle around the object
 OBJECT_TILT = 25.0  # degrees, either way
-OBJECT_SATURATION = (0.6, 0.9)
-OBJECT_VALUE = (0.75, 1.0)
-OBJECT_SHADING = 0.16  # brighter on the lit side by so much, darker on the other
-WAVE_CYCLES = (2.0, 2.6)  # periods of the background's wave along the shorter side
-LIGHT_DEPTH = (0.7, 0.8)
-GROUND_SATURATION = (0.15, 0.5)
-GROUND_VALUE = (0.9, 1.0)
-GRADIENT = 0.06  # colour drift across the whole scene, either way
+OBJECT_SATURATION = (0.55, 0.85)
+OBJECT_VALUE = (0.60, 0.90)
+OBJECT_SHADING = 0.12  # brighter at the lit end by so much, darker at the other
+GROUND_SATURATION = (0.15, 0.45)
+GROUND_VALUE = (0.55, 0.75)
+GRADIENT = 0.12  # brightness from the middle of the scene to its lit end
+GLOW = 0.12
+WEAVE_PERIOD = 1 / 8
+WEAVE_CONTRAST = (0.15, 0.21)
 MAX_SMUDGES = 2
 SMUDGE_RADIUS = (0.025, 0.05)
 SMUDGE_STRENGTH = 0.5  # how much of the smudge's colour covers the background at its middle
+SOLID = True
 
-WAVE = lambda x, y, angle, phase, cycles, u: np.sin(cycles * math.cos(angle) * x + (cycles * math.sin(angle) * y + phase))
 Field = np.ndarray  # float32 (h, w)
 
 
@@ -164,23 +165,24 @@ class Scenes:
 
     def _draw(self, form, u) -> tuple[np.ndarray, np.ndarray]:
         x, y = self._x, self._y
-        # Object first
         radius = 0.5 * _between(OBJECT_SCALE, u())
         centre_y, centre_x = (_between((radius, extent - radius), u()) for extent in self._extent)
         tilt = math.radians(OBJECT_TILT) * (2 * u() - 1)
-        light = 2 * math.pi * u()
         hue = u()
         colour = colorsys.hsv_to_rgb((hue + 0.5 + (u() - 0.5) / 3) % 1, _between(OBJECT_SATURATION, u()), _between(OBJECT_VALUE, u()))
         ground = colorsys.hsv_to_rgb(hue, _between(GROUND_SATURATION, u()), _between(GROUND_VALUE, u()))
-        angle, phase = math.pi * u(), 2 * math.pi * u()
-        cycles = 2 * math.pi * _between(WAVE_CYCLES, u())
         ground, colour = (np.array(c, np.float32) for c in (ground, colour))
-        wave = WAVE(x, y, angle, phase, cycles, u)
-        d = _between(LIGHT_DEPTH, u())
-        light_ = (1 - 0.5 * d) + (0.5 * d) * wave
-        image = np.broadcast_to(ground, (*light_.shape, 3)).copy()
-        drift = [GRADIENT * (2 * u() - 1) for _ in range(6)]
-        image += ((x - 0.5)[..., None] * 2 * np.array(drift[:3], np.float32)) + ((y - 0.5)[..., None] * 2 * np.array(drift[3:], np.float32))
+        light = 2 * math.pi * u()
+        gx, gy = GRADIENT * math.cos(light), GRADIENT * math.sin(light)
+        # weave
+        kx, ky = ((1, 0), (0, 1), (1, 1), (1, -1))[int(4 * u())]
+        k = 2 * math.pi / WEAVE_PERIOD
+        weave = _between(WEAVE_CONTRAST, u()) * np.sin(k * kx * x + (k * ky * y + 2 * math.pi * u()))
+        bright = 1 + gx * (2 * x - 1) + gy * (2 * y - 1)
+        fx, fy = (e * u() for e in reversed(self._extent))
+        bright = bright + GLOW * (2 * u() - 1) * 2*((x - fx) ** 2 + (y - fy) ** 2)
+        base = ground * bright[..., None]
+        image = base + weave[..., None]
         for _ in range(int(u() * (MAX_SMUDGES + 1))):
             r = _between(SMUDGE_RADIUS, u())
             sy, sx = (u() * e for e in self._extent)
@@ -192,6 +194,6 @@ class Scenes:
         distance = form(c * dx + s * dy, c * dy - s * dx)
         cover = np.clip(0.5 - distance * (radius * self._side), 0, 1)
         shade = OBJECT_SHADING * (math.cos(light) * dx + math.sin(light) * dy)
-        image += cover[..., None] * (colour + shade[..., None] - image)
-        image *= light_[..., None]
+        obj = colour + shade[..., None] + (0 if SOLID else weave[..., None])
+        image += cover[..., None] * (obj - image)
         return (np.clip(image, 0, 1) * 255 + 0.5).astype(np.uint8), distance < 0

@@ -26,8 +26,8 @@ def create(name: str, *, encoder: str | None = None, rngs: nnx.Rngs, **arguments
     import jaxprune.mim as family
     from jaxprune import families, models
 
-    sizes = {} if encoder is None else models.arguments(encoder)
-    return families.find(family, Framework, name)(**{**sizes, **arguments}, rngs=rngs)
+    sizes = models.arguments(encoder) if encoder else {}
+    return families.build(families.find(family, Framework, name), {**sizes, **arguments}, rngs=rngs)
 
 
 __all__ = ["Framework", "create", "methods"]

@@ -26,7 +26,7 @@ class DepthwiseAggregation(nnx.Module):
         if mode not in MODES:
             raise unknown("aggregation", mode, MODES)
         if kernel_size < 1 or kernel_size % 2 == 0:
-            raise UserError(f"kernel_size {kernel_size} must be odd, so that the window has a centre: use {kernel_size + 1}.")
+            raise UserError(f"kernel_size {kernel_size} has no centre: use {kernel_size + 1}, an odd one.")
         self.kernel = nnx.Param(normal_02(rngs.params(), (kernel_size, kernel_size, dim)))
         self.bias = nnx.Param(jnp.zeros((dim,), jnp.float32))
         self.mode = mode
@@ -48,9 +48,7 @@ class DepthwiseAggregation(nnx.Module):
         return rebuilt if self.mode == "all" else x + rebuilt
 
 
-def fill_grid(
-    x: Float[Array, "b m d"], present: Bool[Array, "b p"]
-) -> Float[Array, "b p d"]:
+def fill_grid(x: Float[Array, "b m d"], present: Bool[Array, "b p"]) -> Float[Array, "b p d"]:
     """Puts tokens, in ascending grid order, on the cells that are `present`; zeros elsewhere."""
     padded = jnp.concatenate([x, jnp.zeros_like(x[:, :1])], axis=1)
     rank = jnp.cumsum(present, axis=1, dtype=jnp.int32) - 1

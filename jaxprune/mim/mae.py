@@ -119,10 +119,7 @@ class MAE(Framework):
         self.mask_token = nnx.Param(normal_02(rngs.params(), (1, 1, decoder_embed_dim)))
         self.decoder_pos_embed = Fixed(jnp.asarray(sincos_2d(decoder_embed_dim, self.grid, 1))[None])
         self.decoder_blocks = nnx.List(
-            [
-                Block(decoder_embed_dim, decoder_num_heads, mlp_ratio=mlp_ratio, **common)
-                for _ in range(decoder_depth)
-            ]
+            [Block(decoder_embed_dim, decoder_num_heads, mlp_ratio=mlp_ratio, **common) for _ in range(decoder_depth)]
         )
         self.decoder_norm = LayerNorm(decoder_embed_dim)
         height, width = self.patch_size
@@ -168,8 +165,9 @@ class MAE(Framework):
         Returns:
           ids_keep, ids_restore, masked, retained.
         """
-        if key is None and (noise is None or (first is None and 0 < self.num_retained < self.num_masked)):
-            raise UserError("Masking is random: give key=jax.random.key(…), or noise= (and first= when tokens are thrown).")
+        throws = self.num_retained < self.num_masked
+        if key is None and (noise is None or (throws and (first is None or self.retain == "random"))):
+            raise UserError("Masking is random: give key=, or noise= (and first= where furthest sampling starts).")
         keys = (None, None) if key is None else jax.random.split(key)
         if noise is None:
             noise = jax.random.uniform(keys[0], (batch, self.num_patches))

@@ -6,6 +6,7 @@ from typing import Any
 
 from flax import nnx
 
+from jaxprune import families
 from jaxprune.errors import unknown
 
 
@@ -35,7 +36,7 @@ def create(name: str, *, rngs: nnx.Rngs, **overrides: Any) -> Any:
     """
     from jaxprune.models.vit import VisionTransformer
 
-    return VisionTransformer(**{**arguments(name), **overrides}, rngs=rngs)
+    return families.build(VisionTransformer, {**arguments(name), **overrides}, rngs=rngs)
 
 
 __all__ = ["arguments", "create", "names"]

@@ -133,7 +133,8 @@ class VisionTransformer(nnx.Module):
         def token(count: int):
             return nnx.data(nnx.Param(normal_02(rngs.params(), (1, count, embed_dim))) if count else None)
 
-        self.cls_token, self.dist_token, self.reg_token = token(int(class_token)), token(int(dist_token)), token(reg_tokens)
+        self.cls_token, self.dist_token = token(int(class_token)), token(int(dist_token))
+        self.reg_token = token(reg_tokens)
         embedded_prefix = 0 if no_embed_class else self.num_prefix_tokens
         if pos_embed == "learn":
             self.pos_embed = nnx.Param(normal_02(rngs.params(), (1, self.num_patches + embedded_prefix, embed_dim)))

@@ -77,7 +77,7 @@ def gather_tokens(x: Shaped[Array, "b n d"], ids: Int[Array, "b k"]) -> Shaped[A
 
 
 def scatter_tokens(
-    x: Shaped[Array, "b k d"], ids: Int[Array, "b k"], num: int, fill: float | Shaped[Array, "d"] = 0.0
+    x: Shaped[Array, "b k d"], ids: Int[Array, "b k"], num: int, fill: float | int | Shaped[Array, "d"] = 0.0
 ) -> Shaped[Array, "b {num} d"]:
     """Writes row i of each image to place `ids[i]` of `num` places; the inverse of `gather_tokens`.
 

@@ -1,5 +1,6 @@
 """Which patches are masked, which of those are reconstructed by the decoder, and how many of each."""
 
+import functools
 import math
 
 import jax
@@ -11,7 +12,7 @@ from jaxtyping import Bool, Float, Int
 from jaxprune.errors import UserError
 
 
-def num_visible(num_patches: int, mask_ratio: float) -> int:
+def num_visible(num_patches: int, mask_ratio: float | int) -> int:
     """Returns how many patches masked pre-training leaves visible: int(num_patches · (1 - mask_ratio)), truncated.
 
     Raises:
@@ -26,7 +27,7 @@ def num_visible(num_patches: int, mask_ratio: float) -> int:
     return count
 
 
-def num_thrown(num_patches: int, throw_ratio: float) -> int:
+def num_thrown(num_patches: int, throw_ratio: float | int) -> int:
     """Returns how many masked patches never enter the decoder: floor(num_patches · throw_ratio) (PR-MIM, Sec. 3.1).
 
     Raises:
@@ -84,7 +85,7 @@ def furthest_sampling(
       UserError: the grid does not fit the mask, or `num_retained` is out of range.
     """
     _, order = furthest_retained(masked, first, num_retained, grid)
-    rank = jnp.cumsum(jnp.asarray(masked), dtype=jnp.int32) - 1
+    rank = jnp.cumsum(jnp.asarray(masked, bool), dtype=jnp.int32) - 1
     return rank[order]
 
 
@@ -100,7 +101,11 @@ def furthest_retained(
       (retained, order): True where a patch is retained; and the retained grid positions in the order of picking.
     """
     _, width = _checked_grid(masked.size, num_retained, grid)
-    masked = jnp.asarray(masked).astype(bool)
+    return _furthest(jnp.asarray(masked, bool), jnp.asarray(first, jnp.int32), num_retained, width)
+
+
+@functools.partial(jax.jit, static_argnums=(2, 3))
+def _furthest(masked: Array, first: Array, num_retained: int, width: int) -> tuple[Array, Array]:
     position = jnp.arange(masked.size, dtype=jnp.int32)
     row, column = position // width, position % width
 

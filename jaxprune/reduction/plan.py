@@ -1,13 +1,12 @@
 """What to reduce, where and by how much: a `Plan`, and how it is put into a network."""
 
-import inspect
 from typing import Any
 
 from flax import nnx
 
 import jaxprune.reduction as family
-from jaxprune.errors import UserError, nearest
-from jaxprune.families import find
+from jaxprune.errors import UserError
+from jaxprune.families import build, find
 from jaxprune.reduction.base import Reducer, Stage
 
 
@@ -104,7 +103,7 @@ def apply(model: nnx.Module, plan: Plan, *, scorer: nnx.Module | None = None, rn
     """
     cls = find(family, Reducer, plan.method)
     options = dict(plan.options)
-    _check_fit(model, plan, cls, options)
+    _check_fit(model, plan, cls)
     fast = nnx.merge(*nnx.split(model))
     for block in fast.blocks:
         block.reducer, block.needs, block.proportional = nnx.data(None), frozenset(), False
@@ -113,9 +112,17 @@ def apply(model: nnx.Module, plan: Plan, *, scorer: nnx.Module | None = None, rn
         zip(plan.reduction_loc, plan.counts(fast.num_patches), plan.rates(fast.num_patches), strict=True)
     ):
         stage = Stage(
-            index, layer, fast.grid, fast.num_prefix_tokens, rows, min(count, rows), rate, fast.embed_dim, fast.num_heads
+            index=index,
+            layer=layer,
+            grid=fast.grid,
+            num_prefix_tokens=fast.num_prefix_tokens,
+            rows_in=rows,
+            num_keep=min(count, rows),
+            keep_rate=rate,
+            embed_dim=fast.embed_dim,
+            num_heads=fast.num_heads,
         )
-        reducer = cls(stage, rngs=rngs, **options)
+        reducer = build(cls, options, stage, rngs=rngs)
         fast.blocks[layer].reducer = nnx.data(reducer)
         read = layer - 1 if reducer.where == "before" else layer
         if reducer.needs:
@@ -127,7 +134,7 @@ def apply(model: nnx.Module, plan: Plan, *, scorer: nnx.Module | None = None, rn
     return fast
 
 
-def _check_fit(model: Any, plan: Plan, cls: type[Reducer], options: dict[str, Any]) -> None:
+def _check_fit(model: Any, plan: Plan, cls: type[Reducer]) -> None:
     depth = len(model.blocks)
     for layer in plan.reduction_loc:
         if not 0 <= layer < depth:
@@ -136,12 +143,6 @@ def _check_fit(model: Any, plan: Plan, cls: type[Reducer], options: dict[str, An
             )
     if cls.where == "before" and cls.needs and plan.reduction_loc[0] == 0:
         raise UserError(f"{plan.method} reads the attention of the block before, so block 0 cannot reduce: use 1.")
-    known = set(inspect.signature(cls.__init__).parameters) - {"self", "stage", "rngs"}
-    for name in options:
-        if name not in known:
-            raise UserError(
-                f"{plan.method} has no option {name!r}.{nearest(name, known)} Its options: {sorted(known) or 'none'}."
-            )
     for count in plan.counts(model.num_patches):
         if count < 1:
             raise UserError(

@@ -1,4 +1,4 @@
-"""Keeping rows of `Tokens`, with the account of where every patch went. Written for one image, mapped over the batch."""
+"""Keeping rows of `Tokens`, with the account of where every patch went."""
 
 import jax
 import jax.numpy as jnp

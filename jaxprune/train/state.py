@@ -46,7 +46,7 @@ def state_shardings(
     replicated = NamedSharding(mesh, PartitionSpec())
 
     def sharding(path: tuple, leaf: jax.ShapeDtypeStruct) -> NamedSharding:
-        name = getattr(path[-1], "key", None)
+        name = str(getattr(path[-1], "key", ""))
         mirrors = name in by_name and leaf.shape == params[name].shape
         return by_name[name] if mirrors else replicated
 

@@ -1,6 +1,7 @@
 """One optimizer step as one compiled program."""
 
 from collections.abc import Callable, Mapping
+from typing import cast
 
 import jax
 import optax
@@ -32,7 +33,7 @@ def make_train_step(
         key = jax.random.fold_in(key, state.step)
         (loss, metrics), grads = jax.value_and_grad(loss_fn, has_aux=True)(state.params, batch, key)
         updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
-        params = optax.apply_updates(state.params, updates)
+        params = cast(Params, optax.apply_updates(state.params, updates))
         metrics = {**metrics, "loss": loss, "grad_norm": optax.global_norm(grads)}
         return TrainState(state.step + 1, params, opt_state, state.extra), metrics
 

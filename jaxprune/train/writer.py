@@ -4,10 +4,9 @@ import json
 import logging
 import math
 import os
-import statistics
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from PIL import Image
@@ -42,26 +41,26 @@ class Writer:
         self.workdir.mkdir(parents=True, exist_ok=True)
         self._tensorboard_wanted, self._purge_step = tensorboard, None
         self._tensorboard: Any = None
-        self._timings = _read_timings(self.workdir)
+        timings = self.workdir / TIMINGS
+        self._timings: dict[str, dict[str, float]] = json.loads(timings.read_text()) if timings.exists() else {}
+        self._file = self._open()
         if resume_step is not None:
             self.rewind(resume_step)
-        self._file = (self.workdir / METRICS).open("ab", buffering=0)
 
     def rewind(self, step: int) -> None:
         """Cuts the metrics of later steps and a half-written last line; `BEGINNING` cuts everything."""
+        self._file.close()
         path = self.workdir / METRICS
-        if path.exists():
-            lines = path.read_bytes().splitlines(keepends=True)
-            kept = b"".join(line for line in lines if (row := _parse(line)) is not None and row["step"] <= step)
-            write_atomically(path, kept)
-            self._file = path.open("ab", buffering=0)
+        lines = path.read_bytes().splitlines(keepends=True)
+        write_atomically(path, b"".join(line for line in lines if (row := _parse(line)) and row["step"] <= step))
+        self._file = self._open()
         self._purge_step = step + 1
 
     def metrics(self, step: int, split: str, values: Mapping[str, Any]) -> None:
         """Appends one line of scalars about a step; `split` is "train" or "eval"."""
         numbers = {name: float(value) for name, value in values.items()}
         # JSON has no infinity and no NaN.
-        row = {"step": int(step), "split": split} | {k: v if math.isfinite(v) else None for k, v in numbers.items()}
+        row = {k: v if math.isfinite(v) else None for k, v in numbers.items()} | {"step": int(step), "split": split}
         self._file.write(json.dumps(row, sort_keys=True).encode() + b"\n")
         if split != "train":
             _log.info("step %d, %s: %s", step, split, ", ".join(f"{k} {v:.5g}" for k, v in sorted(numbers.items())))
@@ -84,7 +83,10 @@ class Writer:
     def timing(self, step: int, values: Mapping[str, float]) -> None:
         """Notes clock measurements (seconds, rates): for TensorBoard and the summary in `timings.json`."""
         for name, value in values.items():
-            self._timings.setdefault(name, []).append(float(value))
+            seen = self._timings.setdefault(name, {"count": 0, "mean": 0.0})
+            seen["count"] += 1
+            seen["mean"] += (float(value) - seen["mean"]) / seen["count"]
+            seen["last"] = float(value)
             if board := self._board():
                 board.add_scalar(f"timing/{name}", float(value), step)
 
@@ -97,8 +99,7 @@ class Writer:
         """Puts everything written so far on disk; called before a checkpoint relies on it."""
         os.fsync(self._file.fileno())
         if self._timings:
-            summary = {name: _summary(values) for name, values in sorted(self._timings.items())}
-            write_atomically(self.workdir / TIMINGS, json.dumps(summary, indent=2) + "\n")
+            write_atomically(self.workdir / TIMINGS, json.dumps(self._timings, indent=2, sort_keys=True) + "\n")
         if self._tensorboard is not None:
             self._tensorboard.flush()
 
@@ -108,6 +109,10 @@ class Writer:
         self._file.close()
         if self._tensorboard is not None:
             self._tensorboard.close()
+
+    def _open(self) -> IO[bytes]:
+        # Unbuffered: a line is either in the file or was never written.
+        return (self.workdir / METRICS).open("ab", buffering=0)
 
     def _board(self) -> Any:
         if self._tensorboard is None and self._tensorboard_wanted:
@@ -125,13 +130,12 @@ def read_metrics(workdir: str | os.PathLike) -> list[dict[str, Any]]:
     """Returns the lines of a run's `metrics.jsonl`, without one that is only half written."""
     path = Path(workdir) / METRICS
     lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
-    return [row for line in lines if (row := _parse(line)) is not None]
+    return [row for line in lines if (row := _parse(line))]
 
 
 def _parse(line: bytes) -> dict[str, Any] | None:
     try:
-        return json.loads(line) if line.endswith(b"\n") else None
+        row = json.loads(line) if line.endswith(b"\n") else None
     except ValueError:
         return None
-
-
+    return row if isinstance(row, dict) and "step" in row else None

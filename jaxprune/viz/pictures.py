@@ -53,8 +53,8 @@ def upscale(image: Picture, least: int = READABLE) -> Picture:
 
 def tile(images: Sequence[Picture], columns: int = 8, pad: int = 4, background: Colour = WHITE) -> Picture:
     """Lays pictures of one size out in rows of `columns`, `pad` pixels apart."""
-    images = np.asarray(images)
-    count, height, width = images.shape[:3]
+    count = len(images)
+    height, width = images[0].shape[:2]
     columns = min(columns, count)
     rows = math.ceil(count / columns)
     sheet = np.full((rows * (height + pad) - pad, columns * (width + pad) - pad, 3), background, np.uint8)
@@ -168,7 +168,7 @@ def mark_patches(
     y, x = np.arange(height)[:, None], np.arange(width)[None, :]
     cell = min(height / grid[0], width / grid[1])
     if style == "hatch":
-        period = max(4, round(cell / 4))
+        period = max(4, round(cell / 3))
         return _blend(image, chosen & ((x + y) % period < max(1, period // 4)), color, 1.0)
     # Position inside the patch in [0, 1): the cross lies where both agree, or add up to one.
     inside_y, inside_x = (y + 0.5) * grid[0] / height % 1, (x + 0.5) * grid[1] / width % 1
@@ -230,7 +230,7 @@ def reconstruction_rows(
         if thrown is not None:
             cells.append(outline_patches(mark_patches(cells[2], thrown[index], grid), thrown[index], grid))
         if index == 0:
-            cells = [label(cell, text) for cell, text in zip(cells, columns, strict=True)]
+            cells = [label(cell, text, 18) for cell, text in zip(cells, columns, strict=True)]
         rows += [_beside(cells, pad)]
     gap = np.full((pad, rows[0].shape[1], 3), WHITE, np.uint8)
     return np.concatenate([part for row in rows for part in (gap, row)][1:])
@@ -260,14 +260,13 @@ def token_groups(
     assign = np.asarray(assign).astype(np.int64)
     groups, compact, sizes = np.unique(assign, return_inverse=True, return_counts=True)
     ids = _pixels(compact, image.shape, grid)
-    out = image.astype(float)
-    if average:
-        counts = np.bincount(ids.ravel())
-        means = [np.bincount(ids.ravel(), out[..., channel].ravel()) / counts for channel in range(3)]
-        out = np.stack(means, axis=-1)[ids]
     dropped = groups < 0
-    out = np.where(dropped[ids][..., None], image * 0.22, out)
     merged = (sizes > 1) & ~dropped
+    out = np.where(dropped[ids][..., None], image * 0.22, image)
+    if average:
+        totals = [np.bincount(ids.ravel(), image[..., channel].ravel()) for channel in range(3)]
+        means = np.stack(totals, axis=-1) / np.bincount(ids.ravel())[:, None]
+        out = np.where(merged[ids][..., None], means[ids], out)
     border = _edges(ids, _line(thickness, image.shape)) & merged[ids]
     out = np.where(border[..., None], _group_colours(len(groups))[ids], out)
     return np.round(out).astype(np.uint8)
@@ -293,7 +292,7 @@ def prediction_card(
     draw, left, right = ImageDraw.Draw(card), image.shape[1] + margin, image.shape[1] + width - margin
     name_font, number_font = _font(15), _font(13)
     y = (card.height - row * rows) // 2 + 3
-    for rank, index in enumerate(order):
+    for rank, index in enumerate(map(int, order)):
         confidence = float(confidences[index])
         ink = GREEN if index == truth else INK if rank == 0 else MUTED
         number = f"{confidence:.1%}"

@@ -6,7 +6,7 @@ white and on dark paper. The four neutral ones are exact: a report swaps them fo
 
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Int, Real
@@ -29,7 +29,6 @@ _SIDES, _LEVELS = {1: "left", 0: "center", -1: "right"}, {1: "bottom", 0: "cente
 
 def _axes(title: str, xlabel: str, ylabel: str, size: tuple[float, float] = SIZE) -> tuple[Figure, Axes]:
     figure = Figure(figsize=size, layout="constrained", facecolor=PAPER)
-    FigureCanvasAgg(figure)
     axes = figure.add_subplot(facecolor=PAPER)
     axes.set_title(title, loc="left", fontsize=11, fontweight="bold", color=INK)
     axes.set_xlabel(xlabel, fontsize=10, color=MUTED)
@@ -43,7 +42,7 @@ def _axes(title: str, xlabel: str, ylabel: str, size: tuple[float, float] = SIZE
     return figure, axes
 
 
-def _style(index: int) -> dict[str, str]:
+def _style(index: int) -> dict[str, Any]:
     """Returns the colour and dash of the index-th series; 24 differ."""
     return {"color": PALETTE[index % len(PALETTE)], "linestyle": DASHES[index // len(PALETTE) % len(DASHES)]}
 
@@ -134,7 +133,7 @@ def bar_plot(
     axes.errorbar(
         lengths, rows, xerr=np.where(half > 0, half, np.nan), fmt="none", ecolor=INK, elinewidth=1, capsize=2.5
     )
-    longest = max([*np.abs(lengths), *(abs(level) for level in (reference or {}).values())], default=1.0)
+    longest = np.nanmax(np.abs([*lengths, *(reference or {}).values()]), initial=0.0)
     for row, length, reach in zip(rows, lengths, half, strict=True):
         if np.isfinite(length):
             inside = length - reach > 0.2 * longest  # there, no line of a reference can cross it
@@ -224,7 +223,7 @@ def _place_labels(figure: Figure, axes: Axes, texts: list[tuple[float, float, st
     if not texts:
         return
     figure.draw_without_rendering()  # settles the layout, and with it what a pixel is
-    renderer, occupied = figure.canvas.get_renderer(), axes.transData.transform(points)
+    renderer, occupied = FigureCanvasAgg(figure).get_renderer(), axes.transData.transform(points)
     frame, taken = axes.get_window_extent(renderer), []
     turns = ((1, 0), (-1, 0), (0, 1), (0, -1), (0.7, 0.7), (0.7, -0.7), (-0.7, 0.7), (-0.7, -0.7))
     for x, y, content in texts:

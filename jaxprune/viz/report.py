@@ -114,7 +114,7 @@ def format_value(value: Any, spec: str = "") -> str:
         return format(value, spec)
     if isinstance(value, int):
         return f"{value:,}"
-    size = abs(value)
+    size = abs(float(value))
     if size >= 1000:
         return f"{value:,.0f}"
     return f"{value:.2e}" if 0 < size < 1e-3 else f"{value:.4g}"
@@ -185,7 +185,7 @@ def _plot(figure: Any, alt: str, prefix: str) -> str:
 
 def _inline_svg(svg: str, alt: str, prefix: str) -> str:
     """Makes matplotlib's SVG fit for a page that holds many: own ids, the page's colours, no namespaces, no style."""
-    view = re.search(r'viewBox="[\d.]+ [\d.]+ ([\d.]+) [\d.]+"', svg)
+    view, width = re.findall(r'(viewBox="[\d.]+ [\d.]+ ([\d.]+) [\d.]+")', svg)[0]
     svg = re.sub(r".*?<svg[^>]*>", "", svg, count=1, flags=re.S)
     svg = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>|<!--.*?-->", "", svg, flags=re.S)
     svg = re.sub(r"<defs>\s*</defs>", "", svg).replace("xlink:href", "href")
@@ -201,8 +201,8 @@ def _inline_svg(svg: str, alt: str, prefix: str) -> str:
     for colour, variable in THEME.items():
         svg = svg.replace(colour, f"var({variable})")
     svg = re.sub(r"\s*\n\s*", "\n", svg).strip()
-    width = float(view[1]) * 5 / 3  # points to pixels, and a quarter larger
-    return f'<svg {view[0]} role="img" aria-label="{_escape(alt)}" style="max-width:{width:.0f}px">\n{svg}'
+    shown = float(width) * 5 / 3  # points to pixels, and a quarter larger
+    return f'<svg {view} role="img" aria-label="{_escape(alt)}" style="max-width:{shown:.0f}px">\n{svg}'
 
 
 def _media(image: Any, alt: str, prefix: str) -> str:

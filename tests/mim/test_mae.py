@@ -6,10 +6,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from support import golden, nhwc, weights
+
 from jaxprune import checkpoints, mim
 from jaxprune.errors import UserError
 from jaxprune.nn.params import merge, split
-from support import golden, nhwc, weights
 
 TO_PUBLISHED = {
     "encoder.patch_embed.proj.kernel": "patch_embed.proj.weight",
@@ -190,7 +191,7 @@ def test_the_key_draws_masks_of_the_promised_sizes(retain, rng_key):
         ({"throw_ratio": 0.5}, "reconstruction='progressive'"),
         ({"reconstruction": "progressiv"}, "Did you mean 'progressive'"),
         ({"reconstruction": "progressive", "aggregation": "both"}, "aggregation"),
-        ({"reconstruction": "progressive", "kernel_size": 6}, "odd"),
+        ({"reconstruction": "progressive", "kernel_size": 6}, "an odd one"),
         ({"embed_dim": 18}, "4"),
     ],
 )

@@ -22,11 +22,11 @@ def test_patchify_matches_the_published_order():
 def test_normalize_patches_uses_the_unbiased_variance_and_inverts():
     patches = jnp.asarray(GOLDEN["patches"])
     normalised, mean, std = ops.normalize_patches(patches)
-    chex.assert_trees_all_close(normalised, GOLDEN["norm_target"], atol=2e-6)
+    chex.assert_trees_all_close(normalised, GOLDEN["norm_target"], atol=1e-6)
     chex.assert_trees_all_close(normalised * std + mean, patches, atol=1e-5)
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(
     patch=st.tuples(st.integers(1, 3), st.integers(1, 3)),
     grid=st.tuples(st.integers(1, 3), st.integers(1, 3)),
@@ -46,7 +46,7 @@ def test_sizes_that_do_not_fit_are_named():
         ops.unpatchify(jnp.zeros((1, 5, 192)), 8, (2, 3))
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(seed=st.integers(0, 1000))
 def test_gather_inverts_scatter(seed):
     rng = np.random.default_rng(seed)

@@ -37,7 +37,7 @@ def test_antialiasing_averages_when_shrinking():
     np.testing.assert_allclose(shrunk[0, 0, 1, 0], (1 + 3 * 4 + 3 * 9 + 16) / 8, rtol=1e-6)
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(options=OPTIONS, old=st.integers(2, 6), new=st.integers(1, 9))
 def test_resize_preserves_constants_and_the_same_size(options, old, new):
     method, align_corners, antialias = options

@@ -5,10 +5,10 @@ import json
 import chex
 import jax.numpy as jnp
 import numpy as np
-import pytest
 from flax import nnx
-from jaxprune import checkpoints, models, reduction
 from support import golden, nhwc
+
+from jaxprune import checkpoints, models, reduction
 
 
 def host(file_name: str):

@@ -1,0 +1,87 @@
+"""A run directory as a model: what was built, and its newest weights."""
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+from flax import nnx
+
+from jaxprune import mim, models
+from jaxprune.checkpoints.files import write_atomically
+from jaxprune.checkpoints.store import load_params
+from jaxprune.errors import UserError
+from jaxprune.nn.params import variables
+
+CARD = "model.json"
+
+
+def build(kind: str, arguments: Mapping[str, Any], *, dtype: str = "float32", rngs: nnx.Rngs) -> Any:
+    """Builds a network from plain values.
+
+    Args:
+      kind: "mim" for a pre-training framework, "model" for a network.
+      arguments: `name` and the keyword arguments of `mim.create` or `models.create`.
+      dtype: compute dtype.
+    """
+    create = {"mim": mim.create, "model": models.create}[kind]
+    compute = None if dtype == "float32" else jnp.dtype(dtype)
+    return create(**arguments, dtype=compute, rngs=rngs)
+
+
+def write_card(
+    workdir: str | os.PathLike,
+    kind: str,
+    arguments: Mapping[str, Any],
+    *,
+    dtype: str,
+    mean: Sequence[float],
+    std: Sequence[float],
+    class_names: Sequence[str] = (),
+) -> None:
+    """Notes in a run directory what its checkpoints are the weights of."""
+    card = {
+        "kind": kind,
+        "arguments": dict(arguments),
+        "dtype": dtype,
+        "mean": list(mean),
+        "std": list(std),
+        "class_names": list(class_names),
+    }
+    write_atomically(Path(workdir) / CARD, json.dumps(card, indent=2) + "\n")
+
+
+def read_card(workdir: str | os.PathLike) -> dict[str, Any]:
+    """Returns what `write_card` noted: kind, arguments, dtype, mean, std and class_names.
+
+    Raises:
+      UserError: the directory is no run with a model.
+    """
+    workdir = Path(workdir)
+    if not (workdir / CARD).is_file():
+        inside = sorted(path.parent.name for path in workdir.glob(f"*/{CARD}"))
+        hint = f"one of its runs: {', '.join(str(workdir / name) for name in inside)}" if inside else "a run directory"
+        raise UserError(f"{workdir} has no {CARD}, so it holds no model: give {hint}.")
+    card = json.loads((workdir / CARD).read_text())
+    return {**card, "arguments": _tuples(card["arguments"])}
+
+
+def load_model(workdir: str | os.PathLike) -> Any:
+    """Returns the model of a run directory with the weights of its newest good checkpoint.
+
+    Raises:
+      UserError: the directory is no run with a model, or has no checkpoint yet.
+    """
+    card = read_card(workdir)
+    model = build(card["kind"], card["arguments"], dtype=card["dtype"], rngs=nnx.Rngs(0))
+    targets = variables(model)
+    for name, array in load_params(workdir).items():
+        targets[name][...] = jnp.asarray(array)
+    return model
+
+
+def _tuples(arguments: dict[str, Any]) -> dict[str, Any]:
+    # JSON knows no tuples, and a module's static attributes must be hashable.
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in arguments.items()}

@@ -1,0 +1,158 @@
+"""What config files are made of: defaults of each task, `:argument` parsing, and the `:smoke` shrink."""
+
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from jaxprune.errors import UserError, unknown
+
+
+def parse_arg(arg: str | None, **defaults: Any) -> ConfigDict:
+    """Reads what follows the colon of `--config=file.py:size=large,epochs=300`.
+
+    Args:
+      arg: comma-separated `name=value`; a bare name sets a flag. `smoke` is always known.
+      defaults: the names that are understood, with the value each has if it is not given; a value takes the type of
+        its default.
+
+    Raises:
+      UserError: a name is not understood, or a value does not have its default's type.
+    """
+    values: dict[str, Any] = {"smoke": False, **defaults}
+    for item in filter(None, (arg or "").split(",")):
+        name, given, text = item.partition("=")
+        if name not in values:
+            raise unknown("config argument", name, values)
+        values[name] = _typed(name, text if given else "true", values[name])
+    return ConfigDict(values)
+
+
+def _typed(name: str, text: str, default: Any) -> Any:
+    if isinstance(default, bool):
+        if text.lower() in ("true", "1", "yes"):
+            return True
+        if text.lower() in ("false", "0", "no"):
+            return False
+        raise UserError(f"Config argument {name}={text} is neither true nor false.")
+    try:
+        return type(default)(text)
+    except ValueError as error:
+        raise UserError(f"Config argument {name}={text} is not of the type {type(default).__name__}.") from error
+
+
+def _common() -> dict[str, Any]:
+    return {
+        "seed": 0,
+        "workdir": "",  # empty: runs/<name of the config file>
+        "batch_size": 64,
+        "epochs": 1.0,
+        "max_minutes": 0.0,  # > 0: ends the phase early, in good order
+        "dtype": "float32",  # of the computation; "bfloat16" on accelerators
+        "data": {
+            "source": "scenes",  # "scenes", "folder" or "tfds"
+            "path": "",  # of the image folder, or of a prepared TFDS directory
+            "name": "",  # a TFDS name
+            "train_split": "train",
+            "eval_split": "test",
+            "img_size": 224,
+            "num_train": 10_000,  # of the built-in scenes
+            "num_eval": 1_000,
+            "crop": "random_resized",
+            "crop_scale": (0.2, 1.0),
+            "mean": (0.485, 0.456, 0.406),
+            "std": (0.229, 0.224, 0.225),
+            "num_threads": 8,
+        },
+        "mesh": {"data": -1},
+        "log_every": 50,
+        "checkpoint_every": 500,
+        "keep": 3,
+        "eval_every": 0,  # 0: at the end only
+    }
+
+
+def pretrain() -> ConfigDict:
+    """Returns the defaults of the task `pretrain`: PR-MIM on MAE, PR-MIM Tab. 13."""
+    return ConfigDict(
+        {
+            **_common(),
+            "task": "pretrain",
+            "mim": {
+                "name": "mae",
+                "encoder": "vit_base_patch16_224",
+                "mask_ratio": 0.75,
+                "norm_pix_loss": True,
+                "reconstruction": "progressive",
+                "throw_ratio": 0.5,
+                "retain": "furthest",
+                "kernel_size": 7,
+                "aggregation": "thrown",
+                "remat": False,
+            },
+            "optimizer": {
+                "base_lr": 1.5e-4,  # times batch_size / 256
+                "b1": 0.9,
+                "b2": 0.95,
+                "weight_decay": 0.05,
+                "clip_norm": 0.0,  # 0: none
+                "warmup_epochs": 40.0,
+                "min_lr": 0.0,
+            },
+            "flip": True,
+            "picture_every": 500,
+        }
+    )
+
+
+def finetune() -> ConfigDict:
+    """Returns the defaults of the task `finetune`: the recipe of MAE, PR-MIM Tab. 14."""
+    return ConfigDict(
+        {
+            **_common(),
+            "task": "finetune",
+            "init": "",  # a run directory or a weights file; empty trains from scratch
+            "model": {
+                "name": "vit_base_patch16_224",
+                "global_pool": "avg",
+                "drop_path_rate": 0.1,
+                "head_init_scale": 1e-3,
+                "remat": False,
+            },
+            "optimizer": {
+                "base_lr": 5e-4,
+                "b1": 0.9,
+                "b2": 0.999,
+                "weight_decay": 0.05,
+                "clip_norm": 0.0,
+                "warmup_epochs": 5.0,
+                "min_lr": 1e-6,
+                "layer_decay": 0.65,
+            },
+            "augment": {
+                "flip": True,
+                "erasing": 0.25,
+                "mixup": 0.8,
+                "cutmix": 1.0,
+                "label_smoothing": 0.1,
+            },
+        }
+    )
+
+
+def shrink(config: ConfigDict) -> ConfigDict:
+    """Shrinks any training config to run in seconds on a CPU, on built-in data: what `:smoke` means everywhere."""
+    for phase in [config, *(v for v in config.values() if isinstance(v, ConfigDict) and "task" in v)]:
+        if "data" not in phase:
+            continue
+        phase.data.update(source="scenes", path="", name="", img_size=32, num_train=32, num_eval=12, num_threads=1)
+        phase.update(batch_size=8, epochs=1.0, log_every=2, checkpoint_every=2, max_minutes=0.0, dtype="float32")
+        phase.mesh = {"data": -1}
+        phase.optimizer.warmup_epochs = 0.5
+        tiny = {"img_size": 32, "patch_size": 8, "embed_dim": 16, "depth": 2, "num_heads": 2}
+        if "mim" in phase:
+            decoder = {"decoder_embed_dim": 16, "decoder_depth": 1, "decoder_num_heads": 2}
+            phase.mim = {**phase.mim.to_dict(), **tiny, **decoder, "encoder": ""}
+            phase.picture_every = 2
+        if "model" in phase:
+            phase.model = {**phase.model.to_dict(), **tiny, "name": "vit"}
+    return config

@@ -1,0 +1,326 @@
+"""The train loop: resume, step, look, write, save; read `fit` from top to bottom."""
+
+import contextlib
+import logging
+import math
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Any, Literal, NamedTuple, Protocol, Self
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax.sharding import Mesh
+
+from jaxprune import parallel
+from jaxprune.checkpoints.store import CheckpointStore
+from jaxprune.errors import UserError
+from jaxprune.train import state as states
+from jaxprune.train.progress import progress
+from jaxprune.train.state import TrainState
+from jaxprune.train.step import LossFn, make_train_step
+from jaxprune.train.workdir import locked
+from jaxprune.train.writer import BEGINNING, Writer
+
+_log = logging.getLogger(__name__)
+
+
+class Batches(Protocol):
+    """An endless iterator over host batches that can say where it stands, in plain JSON values."""
+
+    def __next__(self) -> Mapping[str, np.ndarray]: ...
+
+    def get_state(self) -> dict: ...
+
+    def set_state(self, state: dict, /) -> None: ...
+
+
+class Hook(NamedTuple):
+    """Something to do every so many steps, and after the last one: evaluate, draw.
+
+    What it writes about a step goes through the writer it is given, before that step's checkpoint: that is what lets a
+    resumed run write each line exactly once.
+    """
+
+    every: int
+    run: Callable[[int, TrainState, Writer], None]
+
+
+class FitResult(NamedTuple):
+    """Where training ended: `stopped` is None if all steps are done; `seconds` counts earlier sessions too."""
+
+    state: TrainState
+    step: int
+    stopped: Literal["signal", "time"] | None
+    seconds: float
+
+
+def fit(
+    loss_fn: LossFn,
+    params: dict[str, Any],
+    optimizer: optax.GradientTransformation,
+    batches: Batches,
+    *,
+    workdir: str | os.PathLike,
+    mesh: Mesh,
+    total_steps: int,
+    seed: int,
+    log_every: int,
+    checkpoint_every: int,
+    examples_per_step: int,
+    keep: int = 3,
+    hooks: Sequence[Hook] = (),
+    schedule: optax.Schedule | None = None,
+    rules: parallel.Rules = (),
+    max_seconds: float | None = None,
+    writer: Writer | None = None,
+    desc: str = "train",
+) -> FitResult:
+    """Trains until `total_steps`, from the newest checkpoint in `workdir` if there is one.
+
+    Args:
+      loss_fn: (params, batch, key) -> (loss, {name: scalar}).
+      params: {dotted name: array} to begin with; left as they are.
+      optimizer: with its schedule inside.
+      batches: the training data.
+      workdir: the run directory.
+      mesh: where to run.
+      total_steps: optimizer steps in all.
+      seed: of all randomness in `loss_fn`.
+      log_every: steps between lines of metrics, each that step's own values.
+      checkpoint_every: steps between checkpoints; there is always one at the end.
+      examples_per_step: for the rate shown.
+      keep: newest checkpoints that stay.
+      hooks: what else happens every so many steps.
+      schedule: steps taken -> learning rate, to log it.
+      rules: the parameters' shardings (`parallel.param_shardings`).
+      max_seconds: ends the run early once it has worked this long, all sessions together.
+      writer: where metrics go; by default one of this run directory, closed at the end.
+      desc: the progress bar's label.
+
+    The first SIGTERM or SIGINT finishes the step, saves and returns. Killed at any other moment, the next call resumes
+    to the same numbers, bit for bit, on the same kind of machine.
+
+    Raises:
+      UserError: a loss, gradient or parameter is not finite; the data ends; the checkpoints do not fit; another
+        process trains in `workdir`.
+    """
+    workdir = Path(workdir)
+    start, key = time.monotonic(), jax.random.key(seed)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(locked(workdir))
+        store = stack.enter_context(CheckpointStore(workdir / "checkpoints", keep))
+        state, first, spent = _resume(store, params, optimizer, batches, mesh, rules)
+        clock = _Clock(start - spent, max_seconds)
+        writer = _rewound(writer, first, workdir, stack)
+        stop = stack.enter_context(_StopSignal())
+        bar = stack.enter_context(progress(desc, total_steps, first))
+        losses = _LossWatch(store)
+        train_step = make_train_step(loss_fn, optimizer, jax.tree.map(lambda x: x.sharding, state))
+        if first:
+            _log.info("%s: resuming from step %d of %d (%s).", desc, first, total_steps, store.path(first))
+
+        step, stopped = first, "time" if clock.is_up() else None
+        while step < total_steps and stopped is None:
+            batch = parallel.place_batch(mesh, _next_batch(batches, step))
+            if step == first:
+                with _compiling(desc, step + 1, writer):
+                    state, metrics = jax.block_until_ready(train_step(state, batch, key))
+                bar.restart_clock()
+            else:
+                state, metrics = train_step(state, batch, key)
+            step += 1
+            losses.add(step, metrics)
+            bar.update(examples_per_step, **losses.latest)
+
+            stopped = _reason_to_stop(clock, stop)
+            # A run that is out of time ends here, and evaluates once more; an interrupted one goes on later.
+            last = step == total_steps or stopped == "time"
+            if last or step % log_every == 0:
+                losses.check()
+                writer.metrics(step, "train", jax.device_get(metrics) | _learning_rate(schedule, step))
+                writer.timing(step, _rates(bar.images_per_second(), examples_per_step))
+                bar.restart_clock()
+            for hook in hooks:
+                if last or step % hook.every == 0:
+                    losses.check()
+                    hook.run(step, state, writer)
+                    bar.restart_clock()
+            if last or stopped or step % checkpoint_every == 0:
+                losses.check()
+                _check_sound(state, step, store)
+                writer.sync()
+                store.save(step, state, {"batches": batches.get_state(), "seconds": clock.seconds()})
+                bar.restart_clock()
+
+        stopped = stopped if step < total_steps else None
+        _say_goodbye(desc, step, total_steps, stopped, stop, store)
+        return FitResult(state, step, stopped, clock.seconds())
+
+
+def _resume(
+    store: CheckpointStore,
+    params: dict[str, Any],
+    optimizer: optax.GradientTransformation,
+    batches: Batches,
+    mesh: Mesh,
+    rules: parallel.Rules,
+) -> tuple[TrainState, int, float]:
+    """Returns (state, steps taken, seconds worked) of the newest checkpoint, or of the beginning."""
+    restored = store.restore_latest(states.abstract(params, optimizer, mesh, rules))
+    if restored is None:
+        return states.create(params, optimizer, mesh, rules), 0, 0.0
+    step, state, data_state = restored
+    batches.set_state(data_state["batches"])
+    return state, step, data_state["seconds"]
+
+
+def _rewound(writer: Writer | None, first: int, workdir: Path, stack: contextlib.ExitStack) -> Writer:
+    resume_step = first or BEGINNING
+    if writer is None:
+        return stack.enter_context(contextlib.closing(Writer(workdir, resume_step)))
+    writer.rewind(resume_step)
+    return writer
+
+
+def _next_batch(batches: Batches, step: int) -> Mapping[str, np.ndarray]:
+    try:
+        return next(batches)
+    except StopIteration:
+        raise UserError(
+            f"The training data ended after step {step}. Training needs data that repeats: let the source go on for as "
+            "many epochs as the steps need."
+        ) from None
+
+
+@contextlib.contextmanager
+def _compiling(desc: str, step: int, writer: Writer) -> Iterator[None]:
+    start = time.monotonic()
+    _log.info("%s: compiling the training step…", desc)
+    yield
+    seconds = time.monotonic() - start
+    _log.info("%s: compiled, and took the first step, in %.1f s.", desc, seconds)
+    writer.timing(step, {"first_step_seconds": seconds})
+
+
+def _reason_to_stop(clock: "_Clock", stop: "_StopSignal") -> Literal["signal", "time"] | None:
+    if stop.received is not None:
+        return "signal"
+    return "time" if clock.is_up() else None
+
+
+def _learning_rate(schedule: optax.Schedule | None, step: int) -> dict[str, float]:
+    # The schedule counts the steps taken before the one that uses its value.
+    return {} if schedule is None else {"learning_rate": np.asarray(schedule(step - 1)).item()}
+
+
+def _rates(images_per_second: float | None, examples_per_step: int) -> dict[str, float]:
+    if images_per_second is None:
+        return {}
+    return {"images_per_second": images_per_second, "step_seconds": examples_per_step / images_per_second}
+
+
+def _say_goodbye(
+    desc: str, step: int, total_steps: int, stopped: str | None, stop: "_StopSignal", store: CheckpointStore
+) -> None:
+    if stopped == "signal":
+        _log.info(
+            "%s: %s received; saved step %d of %d in %s. Run the same command again to continue.",
+            desc, stop.received, step, total_steps, store.path(step),
+        )  # fmt: skip
+    elif stopped == "time":
+        _log.info("%s: out of time at step %d of %d; saved in %s.", desc, step, total_steps, store.path(step))
+
+
+class _Clock:
+    """Seconds worked, earlier sessions included."""
+
+    def __init__(self, start: float, limit: float | None):
+        self._start, self._limit = start, limit
+
+    def seconds(self) -> float:
+        return time.monotonic() - self._start
+
+    def is_up(self) -> bool:
+        return self._limit is not None and self.seconds() >= self._limit
+
+
+class _LossWatch:
+    """Stops the run at the first loss or gradient that is not finite.
+
+    It looks one step behind, so that the device always has a step to work on, and at once when something is about to be
+    written.
+    """
+
+    def __init__(self, store: CheckpointStore):
+        self._store = store
+        self._pending: tuple[int, dict[str, jax.Array]] | None = None
+        self.latest: dict[str, float] = {}
+
+    def add(self, step: int, metrics: dict[str, jax.Array]) -> None:
+        self.check()
+        self._pending = (step, {name: metrics[name] for name in ("loss", "grad_norm")})
+
+    def check(self) -> None:
+        if self._pending is None:
+            return
+        step, pending = self._pending
+        self._pending = None
+        values = {name: float(value) for name, value in jax.device_get(pending).items()}
+        for name, value in values.items():
+            if not math.isfinite(value):
+                raise _diverged(f"{name} is {value}", step, self._store)
+        self.latest = {"loss": values["loss"]}
+
+
+def _check_sound(state: TrainState, step: int, store: CheckpointStore) -> None:
+    if not _is_sound(state):
+        raise _diverged("a parameter or the optimizer's state is not finite", step, store)
+
+
+@jax.jit
+def _is_sound(state: TrainState) -> jax.Array:
+    # Some optimizers keep an infinity on purpose (the best loss so far); none keeps a NaN.
+    finite = [jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(state.params)]
+    numbers = [~jnp.any(jnp.isnan(leaf)) for leaf in jax.tree.leaves((state.opt_state, state.extra))]
+    return jnp.all(jnp.stack(finite + numbers))
+
+
+def _diverged(what: str, step: int, store: CheckpointStore) -> UserError:
+    steps = store.all_steps()
+    good = (
+        f"The last good checkpoint is of step {steps[-1]}: {store.path(steps[-1])}." if steps else "Nothing was saved."
+    )
+    return UserError(
+        f"Training diverged at step {step}: {what}. {good} Try a lower learning rate or a longer warm-up, gradient "
+        "clipping, or float32 instead of bfloat16, in a new --workdir; the same command would come to the same step."
+    )
+
+
+class _StopSignal:
+    """Notes the first SIGTERM or SIGINT; a second SIGINT interrupts at once. Handlers are put back at the end."""
+
+    def __init__(self) -> None:
+        self.received: str | None = None
+        self._previous: dict[int, Any] = {}
+
+    def __enter__(self) -> Self:
+        # Only the main thread may set handlers; elsewhere whoever owns the process decides.
+        if threading.current_thread() is threading.main_thread():
+            self._previous = {s: signal.signal(s, self._note) for s in (signal.SIGTERM, signal.SIGINT)}
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        if self.received is not None and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        self.received = signal.Signals(number).name

@@ -1,0 +1,205 @@
+import logging
+import os
+import shutil
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxprune.checkpoints.store import CheckpointStore, load_params
+from jaxprune.errors import UserError
+
+
+class State(NamedTuple):
+    step: jax.Array
+    params: dict
+    opt_state: tuple
+    extra: dict
+
+
+def make_state(step: int, width: int = 4) -> State:
+    params = {"blocks.0.kernel": jnp.full((width, 3), step, jnp.float32), "norm.scale": jnp.ones((3,), jnp.bfloat16)}
+    return State(jnp.int32(step), params, ({"blocks.0.kernel": jnp.full((width, 3), -step, jnp.float32)}, ()), {})
+
+
+def abstract(state: State) -> State:
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), state)
+
+
+@pytest.fixture
+def store(tmp_path):
+    with CheckpointStore(tmp_path / "checkpoints", keep=3) as store:
+        yield store
+
+
+@pytest.fixture
+def filled(store):
+    """Holds steps 10, 20 and 30."""
+    for step in (10, 20, 30):
+        store.save(step, make_state(step), {"position": step})
+    return store
+
+
+def data_file(path):
+    """Returns the checkpoint's largest file, the one with the numbers."""
+    return max((p for p in path.rglob("*") if p.is_file()), key=lambda p: p.stat().st_size)
+
+
+def truncate(path):
+    os.truncate(data_file(path / "state"), data_file(path / "state").stat().st_size - 1)
+
+
+def flip_a_bit(path):
+    content = bytearray(data_file(path / "state").read_bytes())
+    content[len(content) // 2] ^= 1
+    data_file(path / "state").write_bytes(content)
+
+
+def empty(path):
+    shutil.rmtree(path)
+    path.mkdir()
+
+
+DAMAGES = {
+    "truncated": truncate,
+    "flipped": flip_a_bit,
+    "file missing": lambda path: data_file(path / "state").unlink(),
+    "no data state": lambda path: (path / "data.json").unlink(),
+    "half a manifest": lambda path: os.truncate(path / "manifest.json", 40),
+    "not a manifest": lambda path: (path / "manifest.json").write_text("[]"),
+    "no manifest": lambda path: (path / "manifest.json").unlink(),
+    "empty directory": empty,
+}
+
+
+def test_what_was_saved_comes_back(filled):
+    step, state, data_state = filled.restore_latest(abstract(make_state(0)))
+    assert step == 30 and data_state == {"position": 30} and isinstance(state, State)
+    for got, expected in zip(jax.tree.leaves(state), jax.tree.leaves(make_state(30)), strict=True):
+        assert got.dtype == expected.dtype
+        np.testing.assert_array_equal(got, expected)
+    assert filled.all_steps() == [10, 20, 30]
+
+
+def test_nothing_saved_is_no_error(store):
+    assert store.restore_latest(abstract(make_state(0))) is None
+    assert store.all_steps() == []
+
+
+def test_only_the_newest_are_kept(filled):
+    filled.save(40, make_state(40), {})
+    assert filled.all_steps() == [20, 30, 40]
+    assert sorted(path.name for path in filled.directory.iterdir()) == ["20", "30", "40"]
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+def test_a_damaged_newest_checkpoint_is_passed_over_with_one_warning(filled, damage, caplog):
+    damage(filled.path(30))
+    step, state, _ = filled.restore_latest(abstract(make_state(0)))
+    assert step == 20 and int(state.step) == 20
+    (warning,) = [record for record in caplog.records if record.levelno >= logging.WARNING]
+    assert "30 (" in warning.message and "step 20" in warning.message
+    assert (filled.directory / "30.damaged").is_dir()
+    filled.save(30, make_state(30), {})
+    assert filled.restore_latest(abstract(make_state(0)))[0] == 30
+
+
+def test_several_damaged_ones_are_named_in_one_warning(filled, caplog):
+    truncate(filled.path(30))
+    empty(filled.path(20))
+    assert filled.restore_latest(abstract(make_state(0)))[0] == 10
+    (warning,) = [record for record in caplog.records if record.levelno >= logging.WARNING]
+    assert "30 (" in warning.message and "20 (" in warning.message
+
+
+def test_damage_to_the_same_step_twice_keeps_both(filled):
+    for _ in range(2):
+        truncate(filled.path(30))
+        assert filled.restore_latest(abstract(make_state(0)))[0] == 20
+        filled.save(30, make_state(30), {})
+    assert (filled.directory / "30.damaged-2").is_dir()
+
+
+def test_if_no_checkpoint_is_good_nothing_is_touched(filled):
+    for step in (10, 20, 30):
+        truncate(filled.path(step))
+    for _ in range(2):
+        with pytest.raises(UserError, match=r"None of the checkpoints.*30 \(.*10 \("):
+            filled.restore_latest(abstract(make_state(0)))
+
+
+@pytest.mark.parametrize("function", ["rename", "fsync"])
+def test_a_save_cut_short_is_harmless(filled, function, monkeypatch, caplog):
+    def stop(*args):
+        raise InterruptedError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, function, stop)
+        with pytest.raises(InterruptedError):
+            filled.save(40, make_state(40), {})
+    assert filled.all_steps() == [10, 20, 30]
+    assert filled.restore_latest(abstract(make_state(0)))[0] == 30
+    assert "40.writing (its save was cut short)" in caplog.text
+    filled.save(40, make_state(40), {})
+    assert sorted(path.name for path in filled.directory.iterdir()) == ["20", "30", "40"]
+
+
+def test_a_first_save_cut_short_leaves_a_fresh_start(store, caplog):
+    (store.directory / "5.writing").mkdir(parents=True)
+    (store.directory / "6.orbax-checkpoint-tmp").mkdir()
+    assert store.restore_latest(abstract(make_state(0))) is None
+    assert "5.writing" in caplog.text and "6.orbax-checkpoint-tmp" in caplog.text
+
+
+def test_a_removal_cut_short_is_no_damage(filled, monkeypatch, caplog):
+    def stop(*args):
+        raise InterruptedError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "rmtree", stop)
+        with pytest.raises(InterruptedError):
+            filled.save(40, make_state(40), {})
+    assert filled.restore_latest(abstract(make_state(0)))[0] == 40
+    assert not caplog.records
+
+
+def test_tensors_that_do_not_fit_are_all_named(filled):
+    other = make_state(0, width=5)
+    other.params["head.kernel"] = other.params.pop("norm.scale")
+    with pytest.raises(UserError) as error:
+        filled.restore_latest(abstract(other))
+    for part in ("not in it: params/head.kernel", "not expected: params/norm.scale", "float32[4, 3] saved", "[5, 3]"):
+        assert part in str(error.value)
+
+
+def test_a_checkpoint_of_a_newer_format_asks_for_an_update(filled):
+    manifest = filled.path(30) / "manifest.json"
+    manifest.write_text(manifest.read_text().replace('"format": 1', '"format": 99'))
+    with pytest.raises(UserError, match="Update jaxprune"):
+        filled.restore_latest(abstract(make_state(0)))
+
+
+def test_a_step_is_saved_once(filled):
+    with pytest.raises(FileExistsError):
+        filled.save(30, make_state(30), {})
+
+
+def test_parameters_load_without_knowing_the_model(filled, tmp_path, caplog):
+    truncate(filled.path(30))
+    for directory in (tmp_path, filled.directory, filled.path(20)):
+        params = load_params(directory)
+        assert set(params) == {"blocks.0.kernel", "norm.scale"}
+        assert all(type(value) is np.ndarray for value in params.values())
+        np.testing.assert_array_equal(params["blocks.0.kernel"], np.full((4, 3), 20, np.float32))
+        assert params["norm.scale"].dtype == jnp.bfloat16
+    assert filled.path(30).exists(), "reading must not move anything"
+
+
+def test_loading_from_nothing_says_so(filled, tmp_path):
+    with pytest.raises(UserError, match="no checkpoint"):
+        load_params(tmp_path / "elsewhere")
+    truncate(filled.path(10))
+    with pytest.raises(UserError, match="damaged"):
+        load_params(filled.path(10))

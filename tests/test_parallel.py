@@ -1,0 +1,69 @@
+import jax
+import numpy as np
+import pytest
+from jax.sharding import PartitionSpec as P
+
+from jaxprune import parallel
+from jaxprune.errors import UserError
+
+PARAMS = {
+    "blocks.0.fc.kernel": np.zeros((64, 128)),
+    "blocks.0.fc.bias": np.zeros(128),
+    "head.kernel": np.zeros((96, 63)),
+}
+
+
+def test_the_default_mesh_is_all_devices_on_data():
+    assert dict(parallel.make_mesh().shape) == {"data": jax.device_count()}
+
+
+@pytest.mark.parametrize("axes", [{"data": 3}, {"data": -1, "fsdp": -1}, {"data": 0}, {"data": -1, "fsdp": 7}])
+def test_a_mesh_that_does_not_fit_is_refused_with_sizes_and_device_count(axes):
+    with pytest.raises(UserError) as error:
+        parallel.make_mesh(axes, devices=jax.devices()[:1])
+    assert f"data={axes['data']}" in str(error.value) and "1 device" in str(error.value)
+
+
+def test_the_first_matching_rule_places_a_parameter():
+    mesh = parallel.make_mesh()
+    rules = [("blocks.*.kernel", (None, "data")), ("*.kernel", ("data",))]
+    shardings = parallel.param_shardings(mesh, PARAMS, rules)
+    assert shardings["blocks.0.fc.kernel"].spec == P(None, "data")
+    assert shardings["head.kernel"].spec == P("data")
+    assert shardings["blocks.0.fc.bias"].spec == P()
+
+
+@pytest.mark.parametrize("spec", [("model",), (None, None, "data")])
+def test_a_rule_that_cannot_hold_is_refused_by_name(spec):
+    with pytest.raises(UserError, match=r"head\.\*"):
+        parallel.param_shardings(parallel.make_mesh(), PARAMS, [("head.*", spec)])
+
+
+def test_a_batch_comes_back_as_it_was():
+    batch = {"image": np.arange(24).reshape(8, 3), "label": np.arange(8, dtype=np.int32)}
+    placed = parallel.place_batch(parallel.make_mesh(), batch)
+    assert {name: value.dtype for name, value in placed.items()} == {"image": np.int32, "label": np.int32}
+    np.testing.assert_array_equal(placed["image"], batch["image"])
+
+
+@pytest.mark.eight_devices
+def test_eight_devices_share_a_batch_evenly_or_say_why_not():
+    mesh = parallel.make_mesh({"data": -1, "fsdp": 2})
+    placed = parallel.place_batch(mesh, {"image": np.zeros((16, 3))})["image"]
+    assert {shard.data.shape for shard in placed.addressable_shards} == {(2, 3)}
+    with pytest.raises(UserError, match=r"12 rows.*8 devices.*data=4, fsdp=2"):
+        parallel.place_batch(mesh, {"image": np.zeros((12, 3))})
+
+
+@pytest.mark.eight_devices
+def test_an_fsdp_axis_splits_the_largest_divisible_dimension_of_large_parameters():
+    shardings = parallel.param_shardings(parallel.make_mesh({"data": 2, "fsdp": 4}), PARAMS)
+    assert shardings["blocks.0.fc.kernel"].spec == P(None, "fsdp")
+    assert shardings["head.kernel"].spec == P("fsdp")
+    assert shardings["blocks.0.fc.bias"].spec == P()
+
+
+@pytest.mark.eight_devices
+def test_replicating_puts_a_whole_copy_everywhere():
+    value = parallel.replicate(parallel.make_mesh(), {"a": np.arange(3)})["a"]
+    assert value.is_fully_replicated and len(value.addressable_shards) == 8

@@ -1,0 +1,216 @@
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from toy_run import BATCH, STEPS, Batches, evaluate_hook, loss_fn, parameters, toy_fit
+
+from jaxprune import parallel
+from jaxprune.checkpoints.store import CheckpointStore, load_params
+from jaxprune.errors import UserError
+from jaxprune.train.loop import Hook
+from jaxprune.train.state import abstract, create
+from jaxprune.train.step import make_train_step
+from jaxprune.train.writer import read_metrics
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    workdir = tmp_path_factory.mktemp("undisturbed")
+    return workdir, toy_fit(workdir)
+
+
+def same_state(a, b) -> bool:
+    pairs = zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
+    return all(np.asarray(x).tobytes() == np.asarray(y).tobytes() for x, y in pairs)
+
+
+def metrics_bytes(workdir) -> bytes:
+    return (workdir / "metrics.jsonl").read_bytes()
+
+
+def at_step(step, action) -> Hook:
+    return Hook(1, lambda now, state, writer: action() if now == step else None)
+
+
+def test_a_run_learns_logs_and_saves(undisturbed):
+    workdir, result = undisturbed
+    rows = read_metrics(workdir)
+    train = [row for row in rows if row["split"] == "train"]
+    assert (result.step, result.stopped) == (STEPS, None)
+    assert [row["step"] for row in train] == list(range(2, STEPS + 1, 2))
+    assert set(train[0]) == {"step", "split", "loss", "grad_norm", "worst", "learning_rate"}
+    assert train[-1]["loss"] < train[0]["loss"] / 3
+    assert [row["step"] for row in rows if row["split"] == "eval"] == [6, 12, 18, 24]
+    assert sorted(int(path.name) for path in (workdir / "checkpoints").iterdir()) == [15, 20, 24]
+    assert json.loads((workdir / "timings.json").read_text())["first_step_seconds"]["count"] == 1
+    np.testing.assert_array_equal(load_params(workdir)["linear.kernel"], result.state.params["linear.kernel"])
+
+
+def test_a_finished_run_has_nothing_left_to_do(undisturbed):
+    workdir, result = undisturbed
+    before = metrics_bytes(workdir)
+    again = toy_fit(workdir, batches=Batches(bad=0))
+    assert again.step == STEPS and again.stopped is None and again.seconds >= result.seconds
+    assert same_state(again.state, result.state) and metrics_bytes(workdir) == before
+
+
+def test_killed_three_times_once_inside_a_save_the_run_ends_with_the_same_bytes(undisturbed, tmp_path):
+    for kill in ("step:4", "orbax:10", "commit:20"):
+        done = run_toy(tmp_path, kill)
+        assert done.returncode == -signal.SIGKILL, done.stderr
+    # What the last kill leaves: a save without its commit, and metrics newer than the last good checkpoint.
+    assert (tmp_path / "checkpoints" / "20.writing").is_dir()
+    assert read_metrics(tmp_path)[-1]["step"] > 15
+    done = run_toy(tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "20.writing" in done.stderr
+    workdir, result = undisturbed
+    assert metrics_bytes(tmp_path) == metrics_bytes(workdir)
+    with CheckpointStore(tmp_path / "checkpoints") as store:
+        step, state, _ = store.restore_latest(result.state)
+    assert step == STEPS and same_state(state, result.state)
+
+
+def run_toy(workdir, *kill) -> subprocess.CompletedProcess:
+    command = [sys.executable, Path(__file__).parent / "toy_run.py", workdir, *kill]
+    # The strict session's precision, so that the numbers can be compared with this process's.
+    env = {**os.environ, "JAX_DEFAULT_MATMUL_PRECISION": "highest"}
+    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=120)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_finishes_the_step_saves_and_a_second_call_goes_on(undisturbed, tmp_path, number, caplog):
+    workdir, result = undisturbed
+    before = signal.getsignal(number)
+    with caplog.at_level(logging.INFO, "jaxprune"):
+        stopped = toy_fit(tmp_path, hooks=[Hook(6, evaluate_hook), at_step(7, lambda: os.kill(os.getpid(), number))])
+    assert signal.getsignal(number) is before
+    # The signal came while step 7 was looked at: nothing more is written, step 8 ends the session.
+    assert stopped.stopped == "signal" and stopped.step == 8
+    assert "Run the same command again" in caplog.text
+    assert (tmp_path / "checkpoints" / "8").is_dir()
+    with caplog.at_level(logging.INFO, "jaxprune"):
+        finished = toy_fit(tmp_path)
+    assert "resuming from step 8 of 24" in caplog.text
+    assert finished.stopped is None and finished.seconds > stopped.seconds
+    assert same_state(finished.state, result.state) and metrics_bytes(tmp_path) == metrics_bytes(workdir)
+
+
+def test_a_second_interrupt_does_not_wait(tmp_path):
+    def twice():
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        toy_fit(tmp_path, hooks=[at_step(3, twice)])
+
+
+def test_a_loss_that_is_not_finite_stops_with_step_checkpoint_and_remedy(tmp_path):
+    with pytest.raises(UserError) as error:
+        toy_fit(tmp_path, batches=Batches(bad=12), checkpoint_every=4)
+    message = str(error.value)
+    assert "diverged at step 13: loss is inf" in message
+    assert f"step 12: {tmp_path / 'checkpoints' / '12'}" in message and "learning rate" in message
+    assert max(row["step"] for row in read_metrics(tmp_path)) == 12
+    assert all(np.isfinite(value).all() for value in load_params(tmp_path).values())
+
+
+def test_a_state_that_is_not_finite_is_never_saved(tmp_path):
+    def poisoned(updates, state, params):
+        return jax.tree.map(lambda u: jnp.where(state == 3, jnp.nan, u), updates), state + 1
+
+    optimizer = optax.GradientTransformation(lambda params: jnp.zeros((), jnp.int32), poisoned)
+    with pytest.raises(UserError, match=r"diverged at step 4: a parameter.*Nothing was saved"):
+        toy_fit(tmp_path, optimizer=optimizer, checkpoint_every=4, log_every=100, hooks=[])
+    assert not (tmp_path / "checkpoints").exists()
+
+
+def test_the_time_limit_counts_all_sessions_and_ends_with_an_evaluation(tmp_path):
+    first = toy_fit(tmp_path, max_seconds=0.0001)
+    assert first.stopped == "time" and first.step == 1
+    assert [row["split"] for row in read_metrics(tmp_path)] == ["train", "eval"]
+    assert (tmp_path / "checkpoints" / "1").is_dir()
+    again = toy_fit(tmp_path, max_seconds=first.seconds)
+    assert again.stopped == "time" and again.step == 1
+
+
+def test_data_that_ends_is_named(tmp_path):
+    class Short(Batches):
+        def __next__(self):
+            if self.position == 3:
+                raise StopIteration
+            return super().__next__()
+
+    with pytest.raises(UserError, match="ended after step 3"):
+        toy_fit(tmp_path, batches=Short())
+
+
+def test_another_model_in_the_same_directory_is_refused(undisturbed):
+    workdir, _ = undisturbed
+    with pytest.raises(UserError, match=r"params/linear\.kernel"):
+        toy_fit(workdir, params={**parameters(), "linear.kernel": np.zeros((5,), np.float32)})
+
+
+def test_the_parameters_given_are_left_as_they_are(tmp_path):
+    params = jax.device_put(parameters())
+    toy_fit(tmp_path, params=params, total_steps=2, hooks=[])
+    np.testing.assert_array_equal(params["linear.kernel"], np.zeros(4))
+
+
+def test_a_step_draws_its_randomness_from_its_number():
+    optimizer, mesh = optax.sgd(0.0), parallel.make_mesh()
+    step = make_train_step(loss_fn, optimizer)
+    key, batch = jax.random.key(3), parallel.place_batch(mesh, next(Batches()))
+    state, first = step(create(parameters(), optimizer, mesh), batch, key)
+    _, second = step(state, batch, key)
+    _, again = step(create(parameters(), optimizer, mesh), batch, key)
+    assert float(first["loss"]) == float(again["loss"]) != float(second["loss"])
+
+
+def losses(workdir) -> list[float]:
+    return [row["loss"] for row in read_metrics(workdir) if row["split"] == "train"]
+
+
+@pytest.mark.eight_devices
+def test_eight_devices_train_like_one_and_take_over_from_one(tmp_path):
+    one, eight = parallel.make_mesh(devices=jax.devices()[:1]), parallel.make_mesh()
+    toy_fit(tmp_path / "one", mesh=one)
+    toy_fit(tmp_path / "eight", mesh=eight)
+    np.testing.assert_allclose(losses(tmp_path / "eight"), losses(tmp_path / "one"), rtol=0, atol=1e-5)
+
+    hook = at_step(9, lambda: os.kill(os.getpid(), signal.SIGTERM))
+    assert toy_fit(tmp_path / "both", mesh=one, hooks=[hook]).stopped == "signal"
+    result = toy_fit(tmp_path / "both", mesh=eight)
+    assert len(result.state.params["linear.kernel"].sharding.device_set) == 8
+    np.testing.assert_allclose(losses(tmp_path / "both"), losses(tmp_path / "one"), rtol=0, atol=1e-5)
+
+
+@pytest.mark.eight_devices
+def test_an_optimizers_moments_live_where_their_parameter_lives():
+    mesh, optimizer = parallel.make_mesh({"fsdp": -1}), optax.adam(SCHEDULE_FREE_RATE)
+    params = {"fc.kernel": np.zeros((64, 128), np.float32), "fc.bias": np.zeros((128,), np.float32)}
+    state = create(params, optimizer, mesh)
+    for leaves in (state.params, state.opt_state[0].mu, state.opt_state[0].nu):
+        assert {shard.data.shape for shard in leaves["fc.kernel"].addressable_shards} == {(64, 16)}
+        assert leaves["fc.bias"].is_fully_replicated
+    described = jax.tree.map(lambda x: x.sharding, abstract(params, optimizer, mesh))
+    assert jax.tree.leaves(described) == [leaf.sharding for leaf in jax.tree.leaves(state)]
+    step = make_train_step(quadratic_loss, optimizer, described)
+    after, _ = step(state, parallel.place_batch(mesh, {"x": np.ones((BATCH, 64), np.float32)}), jax.random.key(0))
+    assert [leaf.sharding for leaf in jax.tree.leaves(after)] == jax.tree.leaves(described)
+
+
+SCHEDULE_FREE_RATE = 0.1
+
+
+def quadratic_loss(params, batch, key):
+    return jnp.mean((batch["x"] @ params["fc.kernel"] + params["fc.bias"][None, :] - 1) ** 2), {}

@@ -1,0 +1,87 @@
+import json
+import logging
+import sys
+
+import numpy as np
+from PIL import Image
+
+from jaxprune.train.writer import BEGINNING, Writer, read_metrics
+
+
+def write_lines(workdir, steps):
+    writer = Writer(workdir, tensorboard=False)
+    for step in steps:
+        writer.metrics(step, "train", {"loss": np.float32(1 / step), "accuracy": 0.1})
+    writer.close()
+    return (workdir / "metrics.jsonl").read_bytes()
+
+
+def test_a_line_is_sorted_json_with_every_digit(tmp_path):
+    line = write_lines(tmp_path, [3])
+    assert line == b'{"accuracy": 0.1, "loss": 0.3333333432674408, "split": "train", "step": 3}\n'
+
+
+def test_resuming_cuts_later_lines_and_a_half_written_one(tmp_path):
+    whole = write_lines(tmp_path, [1, 2, 3])
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(whole + b'{"loss": 0.25, "spl')
+    assert [row["step"] for row in read_metrics(tmp_path)] == [1, 2, 3]
+    writer = Writer(tmp_path, resume_step=2, tensorboard=False)
+    writer.metrics(3, "train", {"loss": np.float32(1 / 3), "accuracy": 0.1})
+    writer.close()
+    assert path.read_bytes() == whole
+
+
+def test_rewinding_to_the_beginning_cuts_everything(tmp_path):
+    write_lines(tmp_path, [1, 2])
+    Writer(tmp_path, resume_step=BEGINNING, tensorboard=False).close()
+    assert read_metrics(tmp_path) == []
+
+
+def test_numbers_that_json_lacks_become_null(tmp_path):
+    writer = Writer(tmp_path, tensorboard=False)
+    writer.metrics(1, "train", {"grad_norm": np.inf})
+    writer.close()
+    assert read_metrics(tmp_path) == [{"grad_norm": None, "split": "train", "step": 1}]
+
+
+def test_pictures_are_png_files(tmp_path):
+    writer = Writer(tmp_path, tensorboard=False)
+    floats = writer.images(7, "val/first", np.full((4, 6, 3), 0.5))
+    bytes_ = writer.images(7, "second", np.full((4, 6, 3), 9, np.uint8))
+    writer.close()
+    assert floats == tmp_path / "pictures" / "val_first_00000007.png"
+    assert np.asarray(Image.open(floats)).shape == (4, 6, 3) and np.asarray(Image.open(floats)).max() == 128
+    assert np.asarray(Image.open(bytes_)).max() == 9
+
+
+def test_timings_are_summed_up_over_sessions_and_stay_out_of_the_metrics(tmp_path):
+    for value in (1.0, 3.0):
+        writer = Writer(tmp_path, tensorboard=False)
+        writer.timing(1, {"step_seconds": value})
+        writer.close()
+    assert json.loads((tmp_path / "timings.json").read_text()) == {
+        "step_seconds": {"count": 2, "last": 3.0, "mean": 2.0}
+    }
+    assert read_metrics(tmp_path) == []
+
+
+def test_tensorboard_gets_a_file(tmp_path):
+    writer = Writer(tmp_path, resume_step=1)
+    writer.metrics(2, "eval", {"accuracy": 0.5})
+    writer.images(2, "picture", np.zeros((4, 4, 3)))
+    writer.text(2, "note", "hello")
+    writer.timing(2, {"seconds": 1.0})
+    writer.close()
+    assert [path for path in (tmp_path / "tensorboard").iterdir() if path.stat().st_size > 100]
+
+
+def test_without_tensorboard_one_line_says_so(tmp_path, monkeypatch, caplog):
+    monkeypatch.setitem(sys.modules, "tensorboardX", None)
+    writer = Writer(tmp_path)
+    with caplog.at_level(logging.INFO, "jaxprune"):
+        for step in (1, 2):
+            writer.metrics(step, "train", {"loss": 1.0})
+    writer.close()
+    assert caplog.text.count("tensorboardX is not installed") == 1
+    assert len(read_metrics(tmp_path)) == 2
