@@ -23,7 +23,7 @@ _SMALLEST_FSDP_ARRAY = 2**12
 Rules = Sequence[tuple[str, Sequence[str | None]]]
 
 
-def make_mesh(axes: Mapping[str, int] | None = None, devices: Sequence[jax.Device] | None = None) -> Mesh:
+def make_mesh(axes: Mapping[str, int] | None = None, devices: Sequence[Any] | None = None) -> Mesh:
     """Returns a mesh over `devices` (all of them by default) with the named axis sizes.
 
     Args:

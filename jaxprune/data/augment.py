@@ -1,6 +1,6 @@
 """Augmentation on the device: inside jit, from explicit keys, with static shapes.
 
-Order and constants are timm's: flip, normalise, erase, then mix the batch. Images are NHWC.
+Constants are timm's, and so is the order: erasing and mixing come after normalisation. Images are NHWC.
 """
 
 import math
@@ -57,8 +57,8 @@ def normalize(
     images: UInt8[Array, "b H W c"], mean: Sequence[float] = IMAGENET_MEAN, std: Sequence[float] = IMAGENET_STD
 ) -> Float[Array, "b H W c"]:
     """Maps pixels to float32: (x / 255 - mean) / std, channel by channel."""
-    mean, std = (jnp.asarray(values, jnp.float32)[None, None, None, :] for values in (mean, std))
-    return (images.astype(jnp.float32) / 255.0 - mean) / std
+    offset, scale = (jnp.asarray(values, jnp.float32)[None, None, None, :] for values in (mean, std))
+    return (images.astype(jnp.float32) / 255.0 - offset) / scale
 
 
 def random_flip(key: PRNGKeyArray, images: Float[Array, "b H W c"]) -> Float[Array, "b H W c"]:
@@ -83,13 +83,13 @@ def random_erasing(
       area: smallest and largest part of the image.
       min_aspect: the ratio of height to width is log-uniform between this and its inverse.
     """
+    b, height, width, _ = images.shape
     box_key, noise_key = jax.random.split(key)
-    draws = jax.random.uniform(box_key, (images.shape[0], 23))
-    inside = jax.vmap(
-        lambda u: _inside(_erasing_box(u, *images.shape[1:3], prob, area, min_aspect), *images.shape[1:3])
-    )
+    draws = jax.random.uniform(box_key, (b, 23))
+    boxes = jax.vmap(lambda u: _erasing_box(u, height, width, prob, area, min_aspect))(draws)
+    inside = jax.vmap(lambda box: _inside(box, height, width))(boxes)
     noise = jax.random.normal(noise_key, images.shape, images.dtype)
-    return jnp.where(inside(draws)[..., None], noise, images)
+    return jnp.where(inside[..., None], noise, images)
 
 
 def mixup_cutmix(
@@ -125,7 +125,7 @@ def mixup_cutmix(
     lam_key, draw_key = jax.random.split(key)
     use, switch, *centre = jax.random.uniform(draw_key, (4,))
     cut = switch < (switch_prob if mixup_alpha and cutmix_alpha else float(bool(cutmix_alpha)))
-    alpha = jnp.where(cut, cutmix_alpha, mixup_alpha)
+    alpha = jnp.where(cut, float(cutmix_alpha), float(mixup_alpha))
     lam = jnp.where(use < prob, jax.random.beta(lam_key, alpha, alpha), 1.0)
     mixed = mix_images(images, lam)
     if cutmix_alpha:

@@ -45,7 +45,7 @@ class Hook(NamedTuple):
     """Something to do every so many steps, and after the last one: evaluate, draw.
 
     What it writes about a step goes through the writer it is given, before that step's checkpoint: that is what lets a
-    resumed run write each line exactly once.
+    resumed run write each line exactly once. The state is the loop's own: its arrays are gone after the next step.
     """
 
     every: int
@@ -116,8 +116,8 @@ def fit(
     with contextlib.ExitStack() as stack:
         stack.enter_context(locked(workdir))
         store = stack.enter_context(CheckpointStore(workdir / "checkpoints", keep))
-        state, first, spent = _resume(store, params, optimizer, batches, mesh, rules)
-        clock = _Clock(start - spent, max_seconds)
+        state, first, past = _resume(store, params, optimizer, batches, mesh, rules)
+        clock = _Clock(start - past["seconds"], max_seconds)
         writer = _rewound(writer, first, workdir, stack)
         stop = stack.enter_context(_StopSignal())
         bar = stack.enter_context(progress(desc, total_steps, first))
@@ -126,7 +126,8 @@ def fit(
         if first:
             _log.info("%s: resuming from step %d of %d (%s).", desc, first, total_steps, store.path(first))
 
-        step, stopped = first, "time" if clock.is_up() else None
+        # Unless the time was up before, a session takes a step: then there is something to save and to evaluate.
+        step, stopped = first, "time" if past["last"] and clock.is_up() else None
         while step < total_steps and stopped is None:
             batch = parallel.place_batch(mesh, _next_batch(batches, step))
             if step == first:
@@ -156,7 +157,8 @@ def fit(
                 losses.check()
                 _check_sound(state, step, store)
                 writer.sync()
-                store.save(step, state, {"batches": batches.get_state(), "seconds": clock.seconds()})
+                past = {"batches": batches.get_state(), "seconds": clock.seconds(), "last": last}
+                store.save(step, state, past)
                 bar.restart_clock()
 
         stopped = stopped if step < total_steps else None
@@ -171,14 +173,14 @@ def _resume(
     batches: Batches,
     mesh: Mesh,
     rules: parallel.Rules,
-) -> tuple[TrainState, int, float]:
-    """Returns (state, steps taken, seconds worked) of the newest checkpoint, or of the beginning."""
+) -> tuple[TrainState, int, dict]:
+    """Returns (state, steps taken, what was saved beside it) of the newest checkpoint, or of the beginning."""
     restored = store.restore_latest(states.abstract(params, optimizer, mesh, rules))
     if restored is None:
-        return states.create(params, optimizer, mesh, rules), 0, 0.0
-    step, state, data_state = restored
-    batches.set_state(data_state["batches"])
-    return state, step, data_state["seconds"]
+        return states.create(params, optimizer, mesh, rules), 0, {"seconds": 0.0, "last": False}
+    step, state, past = restored
+    batches.set_state(past["batches"])
+    return state, step, past
 
 
 def _rewound(writer: Writer | None, first: int, workdir: Path, stack: contextlib.ExitStack) -> Writer:
@@ -272,11 +274,11 @@ class _LossWatch:
             return
         step, pending = self._pending
         self._pending = None
-        values = {name: float(value) for name, value in jax.device_get(pending).items()}
-        for name, value in values.items():
-            if not math.isfinite(value):
-                raise _diverged(f"{name} is {value}", step, self._store)
-        self.latest = {"loss": values["loss"]}
+        values = jax.device_get(pending)
+        for name in ("loss", "grad_norm"):
+            if not math.isfinite(values[name]):
+                raise _diverged(f"{name} is {values[name]}", step, self._store)
+        self.latest = {"loss": float(values["loss"])}
 
 
 def _check_sound(state: TrainState, step: int, store: CheckpointStore) -> None:

@@ -59,7 +59,7 @@ def test_a_finished_run_has_nothing_left_to_do(undisturbed):
     workdir, result = undisturbed
     before = metrics_bytes(workdir)
     again = toy_fit(workdir, batches=Batches(bad=0))
-    assert again.step == STEPS and again.stopped is None and again.seconds >= result.seconds
+    assert again.step == STEPS and again.stopped is None
     assert same_state(again.state, result.state) and metrics_bytes(workdir) == before
 
 
@@ -139,8 +139,18 @@ def test_the_time_limit_counts_all_sessions_and_ends_with_an_evaluation(tmp_path
     assert first.stopped == "time" and first.step == 1
     assert [row["split"] for row in read_metrics(tmp_path)] == ["train", "eval"]
     assert (tmp_path / "checkpoints" / "1").is_dir()
-    again = toy_fit(tmp_path, max_seconds=first.seconds)
+    again = toy_fit(tmp_path, max_seconds=0.0001)
     assert again.stopped == "time" and again.step == 1
+    longer = toy_fit(tmp_path, max_seconds=again.seconds + 60)
+    assert longer.stopped is None and longer.step == STEPS
+
+
+def test_a_run_interrupted_shortly_before_its_time_is_up_still_ends_with_an_evaluation(tmp_path):
+    hook = at_step(7, lambda: os.kill(os.getpid(), signal.SIGTERM))
+    assert toy_fit(tmp_path, hooks=[Hook(100, evaluate_hook), hook]).stopped == "signal"
+    ended = toy_fit(tmp_path, hooks=[Hook(100, evaluate_hook)], max_seconds=0.0001)
+    assert ended.stopped == "time" and ended.step == 9
+    assert read_metrics(tmp_path)[-1]["split"] == "eval"
 
 
 def test_data_that_ends_is_named(tmp_path):
@@ -195,8 +205,8 @@ def test_eight_devices_train_like_one_and_take_over_from_one(tmp_path):
 
 
 @pytest.mark.eight_devices
-def test_an_optimizers_moments_live_where_their_parameter_lives():
-    mesh, optimizer = parallel.make_mesh({"fsdp": -1}), optax.adam(SCHEDULE_FREE_RATE)
+def test_an_optimizers_moments_live_where_their_parameter_lives_and_restore_anywhere(tmp_path):
+    mesh, optimizer = parallel.make_mesh({"fsdp": -1}), optax.adam(0.1)
     params = {"fc.kernel": np.zeros((64, 128), np.float32), "fc.bias": np.zeros((128,), np.float32)}
     state = create(params, optimizer, mesh)
     for leaves in (state.params, state.opt_state[0].mu, state.opt_state[0].nu):
@@ -208,8 +218,12 @@ def test_an_optimizers_moments_live_where_their_parameter_lives():
     after, _ = step(state, parallel.place_batch(mesh, {"x": np.ones((BATCH, 64), np.float32)}), jax.random.key(0))
     assert [leaf.sharding for leaf in jax.tree.leaves(after)] == jax.tree.leaves(described)
 
-
-SCHEDULE_FREE_RATE = 0.1
+    with CheckpointStore(tmp_path) as store:
+        store.save(1, after, {})
+        one = parallel.make_mesh(devices=jax.devices()[:1])
+        _, restored, _ = store.restore_latest(abstract(params, optimizer, one))
+    assert restored.params["fc.kernel"].sharding.device_set == set(jax.devices()[:1])
+    assert same_state(restored, after)
 
 
 def quadratic_loss(params, batch, key):

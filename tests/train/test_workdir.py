@@ -63,8 +63,10 @@ def test_completion_is_remembered_with_its_results(tmp_path):
 
 
 def test_a_directory_in_use_is_refused_until_its_holder_dies(tmp_path):
-    hold = "import fcntl, sys, time; f = open(sys.argv[1], 'w'); fcntl.lockf(f, fcntl.LOCK_EX); print(1, flush=True); time.sleep(60)"
-    with subprocess.Popen([sys.executable, "-c", hold, tmp_path / ".lock"], stdout=subprocess.PIPE) as holder:
+    hold = "import fcntl, sys; f = open(sys.argv[1], 'w'); fcntl.lockf(f, fcntl.LOCK_EX); print(1, flush=True); input()"
+    with subprocess.Popen(
+        [sys.executable, "-c", hold, tmp_path / ".lock"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as holder:
         assert holder.stdout.readline()
         with pytest.raises(UserError, match="in use"), workdir.locked(tmp_path):
             pass

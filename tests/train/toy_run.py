@@ -88,11 +88,11 @@ def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def dying(function, path_has: str):
-    """Returns `function`, fatal on the first call with an argument that contains `path_has`."""
+def dying(function, path: str):
+    """Returns `function`, fatal when one of its arguments ends in `path`."""
 
     def wrapped(*args, **kwargs):
-        if any(path_has in str(arg) for arg in args):
+        if any(str(arg).endswith(path) for arg in args):
             die()
         return function(*args, **kwargs)
 

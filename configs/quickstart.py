@@ -1,0 +1,39 @@
+"""The main job on built-in data: PR-MIM pre-training, fine-tuning, and the same network from scratch.
+
+python -m jaxprune.main --config=configs/quickstart.py
+
+About five minutes on two CPU cores; no download. Ends in runs/quickstart/report.html.
+"""
+
+from jaxprune import config as c
+from ml_collections import ConfigDict
+
+SIZE = {"img_size": 64, "patch_size": 8, "embed_dim": 96, "depth": 6, "num_heads": 3}
+
+
+def get_config(arg=None):
+    args = c.parse_arg(arg)
+
+    pretrain = c.pretrain()
+    pretrain.mim = {
+        **pretrain.mim.to_dict(),
+        **SIZE,
+        "encoder": "",
+        "decoder_embed_dim": 64,
+        "decoder_depth": 2,
+        "decoder_num_heads": 4,
+        "norm_pix_loss": False,
+    }
+    pretrain.data.update(img_size=64, num_train=10_000, num_eval=500)
+    pretrain.update(batch_size=64, epochs=5.0, max_minutes=3.0, log_every=20, checkpoint_every=200, picture_every=200)
+    pretrain.optimizer.update(base_lr=6e-3, warmup_epochs=0.5)
+
+    finetune = c.finetune()
+    finetune.model = {**finetune.model.to_dict(), **SIZE, "name": "vit", "drop_path_rate": 0.0}
+    finetune.data.update(img_size=64, num_train=2_000, num_eval=1_000, crop_scale=(0.6, 1.0))
+    finetune.update(batch_size=64, epochs=8.0, max_minutes=1.25, log_every=10, checkpoint_every=100, eval_every=62)
+    finetune.optimizer.update(base_lr=6e-3, warmup_epochs=1.0, layer_decay=0.8)
+    finetune.augment.update(erasing=0.0, mixup=0.0, cutmix=0.0)
+
+    config = ConfigDict({"task": "quickstart", "seed": 0, "workdir": "", "pretrain": pretrain, "finetune": finetune})
+    return c.shrink(config) if args.smoke else config

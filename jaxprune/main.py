@@ -1,0 +1,164 @@
+"""The command line: `python -m jaxprune.main --config=configs/quickstart.py[:arguments] [--workdir=…]`."""
+
+import importlib.util
+import re
+import sys
+from pathlib import Path
+
+from absl import app, flags
+from ml_collections import ConfigDict, config_flags
+
+import jaxprune
+from jaxprune.errors import UserError, nearest
+
+_CONFIG = config_flags.DEFINE_config_file("config", None, "What to run: a config file, `:arguments` behind it.")
+_WORKDIR = flags.DEFINE_string("workdir", None, "Where the run lives; runs/<name of the config> by default.")
+
+
+def help_text() -> str:
+    """Returns the usage, with every task, method and model there is."""
+    from jaxprune import mim, models, reduction, tasks
+
+    def listed(title: str, lines: list[str]) -> str:
+        return "\n".join([title, *(f"  {line}" for line in lines)])
+
+    known = sorted(models.names())
+    sizes = [", ".join(known[i : i + 4]) for i in range(0, len(known), 4)]
+    return "\n\n".join(
+        [
+            f"jaxprune {jaxprune.__version__}: cheaper vision transformers.",
+            listed(
+                "usage: python -m jaxprune.main --config=FILE.py[:name=value,…] [--workdir=DIR] [--config.key=value …]",
+                [
+                    "--config           what to run; every config takes :smoke, which shrinks it to seconds",
+                    "--config.key=value replaces one value of it",
+                    "--workdir          where the run lives; the same command resumes it (default runs/<config>)",
+                ],
+            ),
+            listed("configs", configs()),
+            listed("tasks", [f"{name:<12} {line}" for name, line in tasks.names().items()]),
+            listed("pre-training methods (config.mim.name)", sorted(mim.methods())),
+            listed("token-reduction methods", sorted(reduction.methods())),
+            listed("models (config.model.name, config.mim.encoder)", sizes),
+        ]
+    )
+
+
+def configs() -> list[str]:
+    """Returns the names of the configs that come along."""
+    return sorted({f"configs/{path.relative_to(root)}" for root in _roots() for path in root.rglob("*.py")})
+
+
+def _roots() -> list[Path]:
+    # An installed wheel carries the configs inside the package; a checkout has them beside it.
+    package = Path(jaxprune.__file__).parent
+    return [root for root in (package / "configs", package.parent / "configs") if root.is_dir()]
+
+
+def config_path(given: str) -> Path:
+    """Finds a config file: as given, or among those that come along.
+
+    Raises:
+      UserError: there is no such file; the nearest name is offered.
+    """
+    for path in (Path(given), *(root / given.removeprefix("configs/") for root in _roots())):
+        if path.is_file():
+            return path
+    known = configs()
+    raise UserError(f"There is no config file {given}.{nearest(given, known)} Those that come along: {', '.join(known)}.")
+
+
+def load_config(given: str) -> ConfigDict:
+    """Returns the config that `FILE.py:arguments` describes."""
+    file, _, arguments = given.partition(":")
+    path = config_path(file)
+    spec = importlib.util.spec_from_file_location(f"config_{path.stem}", path)
+    if spec is None or spec.loader is None:
+        raise UserError(f"{path} is no Python file: a config is a file with get_config().")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.get_config(arguments)
+
+
+def checked(argv: list[str]) -> list[str]:
+    """Returns the command line with the config's path resolved, once its overrides are known to name keys it has.
+
+    Raises:
+      UserError: there is no config, or it has no such key; the nearest one is offered.
+    """
+    given = _value(argv, "config")
+    if given is None:
+        raise UserError("Give --config=FILE.py, such as --config=configs/quickstart.py; --help lists what there is.")
+    keys = _leaves(load_config(given))
+    for word in argv:
+        if match := re.match(r"--?config\.([^=]+)", word):
+            key = match.group(1)
+            if key not in keys:
+                raise UserError(f"{given} has no key {key!r}.{nearest(key, keys)} It has: {', '.join(keys)}.")
+    file, colon, arguments = given.partition(":")
+    return [word.replace(given, f"{config_path(file)}{colon}{arguments}", 1) for word in argv]
+
+
+def _value(argv: list[str], flag: str) -> str | None:
+    for index, word in enumerate(argv):
+        name, equals, value = word.lstrip("-").partition("=")
+        if word.startswith("-") and name == flag:
+            return value if equals else (argv[index + 1] if index + 1 < len(argv) else None)
+    return None
+
+
+def _leaves(config: ConfigDict, prefix: str = "") -> list[str]:
+    found = []
+    for name, value in config.items():
+        found += _leaves(value, f"{prefix}{name}.") if isinstance(value, ConfigDict) else [prefix + name]
+    return found
+
+
+def default_workdir(given: str) -> Path:
+    """Returns runs/<name of the config file, and its arguments>."""
+    file, _, arguments = given.partition(":")
+    return Path("runs") / "-".join(filter(None, (Path(file).stem, re.sub(r"[^\w=.]+", "-", arguments))))
+
+
+def main(argv: list[str]) -> None:
+    """Runs the task that the config names."""
+    from jaxprune import tasks
+    from jaxprune.train.progress import log_to_terminal
+
+    log_to_terminal()
+    config = _CONFIG.value
+    workdir = Path(_WORKDIR.value or config.get("workdir") or default_workdir(_value(sys.argv, "config") or ""))
+    try:
+        summary = tasks.find(config.task)(config, workdir)
+    except UserError as error:
+        _refuse(error)
+    print(_closing(summary, workdir))
+
+
+def _closing(summary: dict, workdir: Path) -> str:
+    if summary.get("stopped"):
+        return f"Stopped at step {summary['step']}; the same command goes on from there."
+    numbers = [f"  {k:<24} {v:.4g}" if isinstance(v, float) else f"  {k:<24} {v}" for k, v in summary.items()]
+    report = workdir / "report.html"
+    return "\n".join(["", "Complete.", *numbers, *([f"  look at {report}"] if report.exists() else [])])
+
+
+def _refuse(error: UserError) -> None:
+    print(f"error: {error}", file=sys.stderr)
+    sys.exit(2)
+
+
+def run() -> None:
+    """Starts the program; also the `jaxprune` command."""
+    if any(word in ("--help", "-h", "-help") for word in sys.argv[1:]):
+        print(help_text())
+        return
+    try:
+        argv = checked(sys.argv)
+    except UserError as error:
+        _refuse(error)
+    app.run(main, argv=argv)
+
+
+if __name__ == "__main__":
+    run()

@@ -1,0 +1,164 @@
+"""Supervised training of a vision transformer, from pre-trained weights or from scratch, with MAE's recipe."""
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import nnx
+from ml_collections import ConfigDict
+
+from jaxprune.checkpoints.read import load_pretrained
+from jaxprune.checkpoints.run import build, load_model, read_card, write_card
+from jaxprune.data import loader
+from jaxprune.data.augment import augment, normalize
+from jaxprune.errors import UserError
+from jaxprune.metrics import wilson_interval
+from jaxprune.nn.params import Split, merge, split, variables
+from jaxprune.ops.posembed import resample
+from jaxprune.tasks import setup
+from jaxprune.train import loop, optimizer, workdir as workdirs
+from jaxprune.train.evaluator import evaluate, over_valid
+from jaxprune.train.writer import Writer, read_metrics
+from jaxprune.viz.report import Report
+
+_log = logging.getLogger(__name__)
+
+
+def run(config: ConfigDict, workdir: Path) -> dict[str, Any]:
+    """Trains a classifier as the config says and leaves checkpoints, metrics and a report in `workdir`."""
+    workdirs.prepare(workdir, setup.plain(config))
+    if workdirs.is_complete(workdir):
+        return workdirs.read_summary(workdir)
+    train, held_out = setup.source(config, "train"), setup.source(config, "eval")
+    arguments = {**setup.plain(config.model), "num_classes": train.num_classes}
+    model = build("model", arguments, dtype=config.dtype, rngs=nnx.Rngs(config.seed))
+    if config.init:
+        initialise(model, config.init)
+    data = config.data
+    names = train.class_names
+    write_card(workdir, "model", arguments, dtype=config.dtype, mean=data.mean, std=data.std, class_names=names)
+    parts = split(model)
+    steps = setup.length(config, len(train))
+    schedule = setup.learning_rate(config, steps)
+
+    def loss_fn(params, batch, key):
+        augment_key, model_key = jax.random.split(key)
+        images, targets = augment(
+            augment_key,
+            batch["image"],
+            batch["label"],
+            **config.augment,
+            num_classes=train.num_classes,
+            mean=data.mean,
+            std=data.std,
+        )
+        logits, _ = merge(parts.graph, params, parts.rest)(images, train=True, key=model_key)
+        correct = logits.argmax(-1) == targets.argmax(-1)
+        return optax.softmax_cross_entropy(logits, targets).mean(), {"accuracy": correct.mean()}
+
+    scales = optimizer.layer_scales(parts.params, model.depth, config.optimizer.layer_decay)
+    exempt = ("pos_embed", "cls_token", "dist_token", "reg_token")
+    tx = setup.adamw(config, schedule, parts.params, exempt=exempt, layer_scales=scales)
+    hook = loop.Hook(config.eval_every or steps.total, _evaluator(config, parts, held_out))
+    result = setup.fit(
+        config, workdir, parts, loss_fn, tx, schedule, steps, setup.train_batches(config, train), [hook]
+    )
+    if result.stopped == "signal":
+        return {"stopped": "signal", "step": result.step}
+    last = [r for r in read_metrics(workdir) if r["split"] == "eval"][-1]
+    low, high = wilson_interval(round(last["accuracy"] * len(held_out)), len(held_out))
+    summary = {
+        "accuracy": last["accuracy"],
+        "accuracy_low": low,
+        "accuracy_high": high,
+        "loss": last["loss"],
+        "steps": result.step,
+        "planned_steps": steps.total,
+        "seconds": result.seconds,
+        "examples": len(train),
+        "held_out": len(held_out),
+        "classes": train.num_classes,
+        "broken_files": len(train.broken) + len(held_out.broken),
+    }
+    workdirs.mark_complete(workdir, summary)
+    describe(config, workdir, summary, train, held_out)
+    return summary
+
+
+def initialise(model: Any, init: str) -> None:
+    """Fills a classifier from a run directory of ours or from a file of published weights; its head stays new."""
+    head = ("head.*", "head_dist.*", "fc_norm.*")
+    if not Path(init).is_dir():
+        ignored = ("decoder_*", "mask_token", "head.*", "head_dist.*", "fc_norm.*")
+        load_pretrained(model, init, new=head, ignored=(*ignored, "norm.*") if model.norm is None else ignored)
+        return
+    pretrained = load_model(init)
+    encoder = getattr(pretrained, "encoder", pretrained)
+    given, wanted = variables(encoder), variables(model)
+    missing = [n for n in wanted if n not in given and not n.startswith(("head", "fc_norm"))]
+    if missing:
+        raise UserError(f"The model in {init} has no {', '.join(missing[:5])}: fine-tune a model of the same sizes.")
+    for name in set(given) & set(wanted):
+        value = given[name][...]
+        if name == "pos_embed" and encoder.grid != model.grid:
+            value = resample(value, encoder.grid, model.grid, value.shape[1] - encoder.num_patches)
+        if name.startswith("head") and value.shape != wanted[name].shape:
+            continue
+        if value.shape != wanted[name].shape:
+            raise UserError(
+                f"{name} is {value.shape} in {init} and {wanted[name].shape} here: give the model the sizes of "
+                f"{read_card(init)['arguments']}."
+            )
+        wanted[name][...] = value
+    _log.info("Initialised from %s.", init)
+
+
+def accuracy_fn(parts: Split, mean: Any, std: Any):
+    """Returns the evaluation of a classifier: cross-entropy and top-1 accuracy of a batch."""
+    def eval_fn(params, batch):
+        logits, _ = merge(parts.graph, params, parts.rest)(normalize(batch["image"], mean, std))
+        loss = optax.softmax_cross_entropy_with_integer_labels(logits, batch["label"])
+        correct = (logits.argmax(-1) == batch["label"]).astype(jnp.float32)
+        return {"loss": over_valid(loss, batch["valid"]), "accuracy": over_valid(correct, batch["valid"])}
+
+    return eval_fn
+
+
+def _evaluator(config: ConfigDict, parts: Split, source: Any):
+    eval_fn = accuracy_fn(parts, config.data.mean, config.data.std)
+
+    def hook(step: int, state: Any, writer: Writer) -> None:
+        batches = setup.eval_batches(config, source)
+        writer.metrics(step, "eval", evaluate(eval_fn, state.params, batches, setup.mesh(config), desc="held-out"))
+
+    return hook
+
+
+def describe(config: ConfigDict, workdir: Path, summary: dict[str, Any], *sources: Any) -> None:
+    """Writes the section of the report."""
+    report = Report("jaxprune", workdir.name)
+    section = report.section("Fine-tuning" if config.init else "Training from scratch", slug=f"finetune-{workdir.name}")
+    section.text(f"On {loader.describe(sources[0])}, {f'from {config.init}' if config.init else 'from random weights'}.")
+    if summary["steps"] < summary["planned_steps"]:
+        section.note(
+            f"Stopped at step {summary['steps']} of {summary['planned_steps']}: the time of max_minutes was up.",
+            kind="warning",
+        )
+    half = (summary["accuracy_high"] - summary["accuracy_low"]) / 2
+    section.metric_tiles(
+        {
+            "held-out accuracy": (f"{summary['accuracy']:.1%}", f"± {half:.1%}, {summary['held_out']} images"),
+            "chance": f"{1 / summary['classes']:.1%}",
+            "steps": summary["steps"],
+            "seconds": round(summary["seconds"]),
+        }
+    )
+    records = read_metrics(workdir)
+    setup.curves(section, records, {"train/loss": "training", "eval/loss": "held-out"}, "cross-entropy")
+    setup.curves(section, records, {"eval/accuracy": "held-out"}, "accuracy")
+    setup.broken_files(section, *sources)
+    section.command(setup.command())
+    report.add_to(workdir / "report.html")

@@ -1,0 +1,182 @@
+"""What the tasks share: from a config to data, a mesh, an optimizer and a training run."""
+
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from ml_collections import ConfigDict
+from PIL import Image
+
+from jaxprune import parallel
+from jaxprune.data import loader
+from jaxprune.data.augment import normalize
+from jaxprune.errors import UserError
+from jaxprune.nn.params import Split
+from jaxprune.train import loop, optimizer
+from jaxprune.viz import plots
+from jaxprune.viz.report import Section
+
+
+class Length(NamedTuple):
+    """How long a run is, in optimizer steps."""
+
+    per_epoch: int
+    total: int
+
+
+def source(config: ConfigDict, split: str) -> Any:
+    """Opens the training ("train") or held-out ("eval") examples that `config.data` names."""
+    data = config.data
+    options: dict[str, Any] = {
+        "scenes": {
+            "num_examples": data.num_train if split == "train" else data.num_eval,
+            "image_size": data.img_size,
+            "seed": config.seed,
+        },
+        "folder": {"path": data.path},
+        "tfds": {"name": data.name, "data_dir": data.path},
+    }.get(data.source, {})
+    chosen = data.train_split if split == "train" else data.eval_split
+    return loader.create_source(data.source, split=chosen, **options)
+
+
+def train_batches(config: ConfigDict, examples: Any) -> Any:
+    """The endless, shuffled, cropped batches of a training run."""
+    data = config.data
+    return loader.train_batches(
+        examples,
+        batch_size=config.batch_size,
+        image_size=data.img_size,
+        seed=config.seed,
+        crop=data.crop,
+        scale=tuple(data.crop_scale),
+        num_threads=data.num_threads,
+    )
+
+
+def eval_batches(config: ConfigDict, examples: Any) -> Any:
+    """One pass over the held-out examples; the last batch is padded."""
+    return loader.eval_batches(examples, batch_size=config.batch_size, image_size=config.data.img_size)
+
+
+def length(config: ConfigDict, num_examples: int) -> Length:
+    """Steps of an epoch (the remainder is dropped) and of the run."""
+    per_epoch = num_examples // config.batch_size
+    total = int(per_epoch * config.epochs)
+    if total < 1:
+        raise UserError(
+            f"{config.epochs} epochs of {num_examples} examples in batches of {config.batch_size} are no step at all: "
+            "lower batch_size or raise epochs."
+        )
+    return Length(per_epoch, total)
+
+
+def learning_rate(config: ConfigDict, steps: Length) -> optimizer.Schedule:
+    """The warm-up and cosine of `config.optimizer`, its rate scaled with the batch."""
+    settings = config.optimizer
+    return optimizer.warmup_cosine(
+        optimizer.effective_lr(settings.base_lr, config.batch_size),
+        settings.min_lr,
+        min(settings.warmup_epochs, config.epochs),
+        config.epochs,
+        steps.per_epoch,
+    )
+
+
+def adamw(config: ConfigDict, schedule: optimizer.Schedule, params: dict, *, exempt=(), layer_scales=None) -> Any:
+    """AdamW as `config.optimizer` says."""
+    settings = config.optimizer
+    return optimizer.adamw(
+        schedule,
+        b1=settings.b1,
+        b2=settings.b2,
+        weight_decay=settings.weight_decay,
+        decay_mask=optimizer.decay_mask(params, exempt),
+        layer_scales=layer_scales,
+        clip_norm=settings.clip_norm or None,
+    )
+
+
+def fit(
+    config: ConfigDict,
+    workdir: Path,
+    parts: Split,
+    loss_fn: Any,
+    tx: Any,
+    schedule: Any,
+    steps: Length,
+    batches: Any,
+    hooks: Sequence[loop.Hook],
+) -> loop.FitResult:
+    """Trains `parts.params` as the config says; resumes if there is something to resume."""
+    return loop.fit(
+        loss_fn,
+        parts.params,
+        tx,
+        batches,
+        workdir=workdir,
+        mesh=mesh(config),
+        total_steps=steps.total,
+        seed=config.seed,
+        log_every=config.log_every,
+        checkpoint_every=config.checkpoint_every,
+        examples_per_step=config.batch_size,
+        keep=config.keep,
+        hooks=hooks,
+        schedule=schedule,
+        max_seconds=config.max_minutes * 60 or None,
+        desc=workdir.name,
+    )
+
+
+def mesh(config: ConfigDict) -> jax.sharding.Mesh:
+    """The device mesh of `config.mesh`."""
+    return parallel.make_mesh(dict(config.mesh))
+
+
+def normalized(config: ConfigDict, images: jax.Array) -> jax.Array:
+    """Pixels 0–255 to what the networks read."""
+    return normalize(images, config.data.mean, config.data.std)
+
+
+def plain(config: ConfigDict) -> dict[str, Any]:
+    """A config as a dict of plain values."""
+    return config.to_dict()
+
+
+def command(config_file: str | None = None) -> str:
+    """The command line that led here, for the report."""
+    if config_file:
+        return f"python -m jaxprune.main --config={config_file}"
+    return shlex.join(["python", "-m", "jaxprune.main", *sys.argv[1:]])
+
+
+def curves(section: Section, records: list[dict[str, Any]], names: dict[str, str], caption: str) -> None:
+    """Adds a plot of the metrics `names` ("split/metric" to label) that `records` hold."""
+    series = {}
+    for name, label in names.items():
+        split, metric = name.split("/")
+        points = [(r["step"], r[metric]) for r in records if r["split"] == split and metric in r]
+        if points:
+            x, y = np.array(points, float).T
+            series[label] = (x, y)
+    if series:
+        section.figure(plots.line_plot(series, xlabel="step", ylabel=caption), caption=caption)
+
+
+def broken_files(section: Section, *sources: Any) -> None:
+    """Says in the report which files could not be read."""
+    broken = {path: why for s in sources for path, why in s.broken.items()}
+    if broken:
+        section.note(f"{len(broken)} files could not be read; other examples took their places.", kind="warning")
+        section.table([{"file": str(path), "why": str(why)} for path, why in sorted(broken.items())])
+
+
+def read_picture(path: Path) -> np.ndarray:
+    """Reads a picture that a run drew."""
+    with Image.open(path) as image:
+        return np.asarray(image.convert("RGB"))

@@ -1,0 +1,38 @@
+import logging
+import sys
+
+import pytest
+
+from jaxprune.train import progress as module
+from jaxprune.train.progress import log_to_terminal, progress
+
+
+def test_a_log_file_gets_a_line_now_and_then_instead_of_a_bar(monkeypatch, caplog, capsys):
+    monkeypatch.setattr(module, "_SECONDS_BETWEEN_LINES", 0.0)
+    with caplog.at_level(logging.INFO, "jaxprune"), progress("toy", total=10, initial=4) as bar:
+        bar.update(16, loss=0.12345)
+    assert "toy: step 5 of 10, loss 0.1235, images/s" in caplog.text and "left 00:00" in caplog.text
+    assert capsys.readouterr().err == ""
+
+
+def test_a_terminal_gets_a_bar(monkeypatch, capsys):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    with progress("toy", total=10, initial=4) as bar:
+        bar.update(16, loss=0.12345)
+    shown = capsys.readouterr().err
+    assert "toy" in shown and "5/10" in shown and "loss=0.1235" in shown
+
+
+@pytest.fixture
+def logger():
+    logger = logging.getLogger("jaxprune")
+    before = logger.handlers, logger.level, logger.propagate
+    yield logger
+    logger.handlers, logger.level, logger.propagate = before
+
+
+def test_messages_reach_the_terminal_and_warnings_say_what_they_are(logger, capsys):
+    log_to_terminal()
+    logger.info("saved")
+    logger.warning("damaged")
+    assert capsys.readouterr().err.splitlines() == ["saved", "WARNING: damaged"]
