@@ -139,6 +139,12 @@ def finetune() -> ConfigDict:
     )
 
 
+def inspect_run(task: str, **more: Any) -> ConfigDict:
+    """Returns the defaults of a task that looks at a run directory: `evaluate`, `predict`, `visualize`."""
+    data = {**_common()["data"], "source": ""}  # empty: the data of that run
+    return ConfigDict({"task": task, "seed": 0, "workdir": "", "init": "", "batch_size": 64, "data": data, **more})
+
+
 def shrink(config: ConfigDict) -> ConfigDict:
     """Shrinks any training config to run in seconds on a CPU, on built-in data: what `:smoke` means everywhere."""
     for phase in [config, *(v for v in config.values() if isinstance(v, ConfigDict) and "task" in v)]:

@@ -42,7 +42,7 @@ def build(cls: type, arguments: dict[str, Any], *given: Any, **always: Any) -> A
     Raises:
       UserError: names the argument that is unknown and the nearest one that is not.
     """
-    known = set(inspect.signature(cls).parameters) - {"self", "stage", "rngs"}
+    known = set(inspect.signature(cls.__init__).parameters) - {"self", "stage", "rngs"}
     for name in arguments:
         if name not in known:
             raise UserError(

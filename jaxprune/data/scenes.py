@@ -1,46 +1,49 @@
-"""Built-in composed scenes: one object of ten forms before a softly waving background, with its exact mask.
+"""Built-in composed scenes: a solid object of one of ten forms before a woven wall, with the object's exact mask.
 
 Nothing is stored or downloaded: a scene is drawn from (seed, split, number) in relative units and then rasterised, so
 that it is the same scene at any resolution. Three uses shaped it:
 
-* *masked pre-training*: what varies inside a patch is mostly the background's wide wave and the object's shading, both
-  smooth, so that a network which sees a quarter of the patches can foretell more than each patch's mean colour;
-* *classification*: the class is the object's form alone; colours, place, size and tilt are drawn independently of it;
-* *patch ranking*: one object matters and `mask` says exactly where it is, while the background's wave and a few soft
-  smudges see to it that contrast alone does not find it.
+* *masked pre-training*: most of what varies inside a patch is the wall's weave. It repeats eight times along the
+  shorter side, so that with eight patches a side (64 pixels, patches of 8) every patch of the wall shows the same
+  piece of it, and a network that sees a quarter of the patches soon foretells far more than each patch's mean colour.
+  What is left to learn is the light on the wall and the object. (A random resized crop takes the alignment away:
+  objects lie anywhere already, so train on whole scenes.)
+* *classification*: the class is the object's form alone; colours, place, size and tilt are drawn independently of it.
+* *patch ranking*: one object matters and `mask` says exactly where it is. Contrast does not find it: the wall's patches
+  vary more than the object's inside, and soft smudges of no class stand out too.
 """
 
 import colorsys
 import math
 import zlib
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
+from jaxprune.data.source import Example
 from jaxprune.errors import UserError
 
 # Lengths are in units of the image's shorter side, colours and brightness in [0, 1]; a pair is the range drawn from.
 OBJECT_SCALE = (0.35, 0.60)  # diameter of the circle around the object
 OBJECT_TILT = 25.0  # degrees, either way
-OBJECT_SATURATION = (0.55, 0.85)
+OBJECT_SATURATION = (0.50, 0.80)
 OBJECT_VALUE = (0.60, 0.90)
-OBJECT_SHADING = 0.12  # brighter at the lit end by so much, darker at the other
-GROUND_SATURATION = (0.15, 0.45)
-GROUND_VALUE = (0.55, 0.75)
-GRADIENT = 0.12  # brightness from the middle of the scene to its lit end
-GLOW = 0.12
-WEAVE_PERIOD = 1 / 8
-WEAVE_CONTRAST = (0.15, 0.21)
+OBJECT_SHADING = 0.12  # brighter at the lit rim by so much, darker at the other
+WALL_SATURATION = (0.15, 0.45)
+WALL_VALUE = (0.50, 0.70)
+WALL_SHADING = 0.12  # brighter at the lit edge of the picture by so much of its colour, darker at the other
+WALL_GLOW = 0.25  # at most so much brighter or darker away from some spot, per squared unit of distance
+WEAVE_REPEATS = 8  # along the shorter side
+WEAVE_AMPLITUDE = (0.16, 0.23)
 MAX_SMUDGES = 2
-SMUDGE_RADIUS = (0.025, 0.05)
-SMUDGE_STRENGTH = 0.5  # how much of the smudge's colour covers the background at its middle
-SOLID = True
+SMUDGE_RADIUS = (0.03, 0.06)
+SMUDGE_COVER = 0.6  # how much of the wall a smudge hides at its middle
 
-Field = np.ndarray  # float32 (h, w)
+Field = np.ndarray  # float32, (h, w) or what broadcasts to it
+Form = Callable[[Field, Field], Field]
 
 
-# The forms: signed distance to the outline (negative inside), in units of the radius of the circle around the form.
+# The forms: distance to the outline, negative inside. The circle around each form has radius 1; y points down.
 
 
 def _box(x: Field, y: Field, half_width: float, half_height: float) -> Field:
@@ -60,7 +63,7 @@ def _square(x: Field, y: Field) -> Field:
 
 
 def _triangle(x: Field, y: Field) -> Field:
-    return np.maximum(0.866 * np.abs(x) - 0.5 * y, y) - 0.5
+    return np.maximum(math.sqrt(0.75) * np.abs(x) - 0.5 * y, y) - 0.5
 
 
 def _cross(x: Field, y: Field) -> Field:
@@ -68,13 +71,13 @@ def _cross(x: Field, y: Field) -> Field:
 
 
 def _star(x: Field, y: Field) -> Field:
-    fold = 0.4 * math.pi
-    angle = np.abs((np.arctan2(x, -y) + 0.5 * fold) % fold - 0.5 * fold)
-    radius = np.hypot(x, y)
-    # The edge runs from the tip (1, 0) to the notch at 0.46 of the radius, a tenth of a turn further.
-    notch_x, notch_y = 0.46 * math.cos(0.5 * fold), 0.46 * math.sin(0.5 * fold)
-    length = math.hypot(1.0 - notch_x, notch_y)
-    return (radius * (np.cos(angle) * notch_y + np.sin(angle) * (1.0 - notch_x)) - notch_y) / length
+    fifth = 0.4 * math.pi
+    angle = np.abs((np.arctan2(x, -y) + 0.5 * fifth) % fifth - 0.5 * fifth)
+    # Folded to half a point, the outline is one line, from the tip (1, 0) to the notch half a fifth further round.
+    notch_x, notch_y = 0.46 * math.cos(0.5 * fifth), 0.46 * math.sin(0.5 * fifth)
+    run = 1.0 - notch_x
+    across = np.hypot(x, y) * (notch_y * np.cos(angle) + run * np.sin(angle))
+    return (across - notch_y) / math.hypot(run, notch_y)
 
 
 def _crescent(x: Field, y: Field) -> Field:
@@ -82,9 +85,9 @@ def _crescent(x: Field, y: Field) -> Field:
 
 
 def _heart(x: Field, y: Field) -> Field:
-    # A square on its corner with a half disc on each of its upper sides.
+    # A square on its corner with half a disc on each of its two upper sides.
     half = 0.56
-    u, v = (x + y - 0.1) * math.sqrt(0.5), (y - 0.1 - x) * math.sqrt(0.5)
+    u, v = math.sqrt(0.5) * (x + y - 0.1), math.sqrt(0.5) * (y - x - 0.1)
     lobes = np.minimum(np.hypot(u, v + half), np.hypot(u + half, v)) - half
     return np.minimum(_box(u, v, half, half), lobes)
 
@@ -94,10 +97,11 @@ def _bars(x: Field, y: Field) -> Field:
 
 
 def _checker(x: Field, y: Field) -> Field:
-    return np.minimum(_box(x, y, 0.235, 0.235), _box(np.abs(x) - 0.47, np.abs(y) - 0.47, 0.235, 0.235))
+    half = 0.235
+    return np.minimum(_box(x, y, half, half), _box(np.abs(x) - 2 * half, np.abs(y) - 2 * half, half, half))
 
 
-FORMS: dict[str, Callable[[Field, Field], Field]] = {
+FORMS: dict[str, Form] = {
     "disc": _disc,
     "ring": _ring,
     "square": _square,
@@ -112,88 +116,101 @@ FORMS: dict[str, Callable[[Field, Field], Field]] = {
 CLASS_NAMES = tuple(FORMS)
 
 
-def _between(bounds: tuple[float, float], u: float) -> float:
-    return bounds[0] + (bounds[1] - bounds[0]) * u
-
-
 class Scenes:
     """Ten classes of composed scenes, drawn on demand.
 
     `scenes[i]` is a dict: `image` uint8 (h, w, 3), `label` int32, `mask` bool (h, w), true on the object, `index` i.
 
     Args:
-      num_examples: How many scenes; the first ones do not depend on it. The classes take turns.
+      num_examples: How many scenes. The first ones do not depend on it; the classes take turns.
       image_size: Side in pixels, or (height, width).
       seed: Another seed, other scenes.
-      split: Another split, other scenes: a held-out set is `split="test"`.
+      split: Another split, other scenes: `split="test"` is held out from `split="train"`.
     """
 
     class_names = CLASS_NAMES
     num_classes = len(CLASS_NAMES)
 
-    def __init__(self, num_examples: int = 10_000, image_size: int | tuple[int, int] = 64, seed: int = 0,
-                 split: str = "train"):
-        height, width = (image_size, image_size) if isinstance(image_size, int) else map(int, image_size)
-        if num_examples < 1 or min(height, width) < 8:
+    def __init__(
+        self,
+        num_examples: int = 10_000,
+        image_size: int | tuple[int, int] = 64,
+        seed: int = 0,
+        split: str = "train",
+    ):
+        height, width = (image_size, image_size) if isinstance(image_size, int) else image_size
+        if num_examples < 1 or min(height, width) < 16:
             raise UserError(
-                f"Scenes need num_examples of at least 1 and sides of at least 8 pixels, not {num_examples} and "
-                f"{height}x{width}."
+                f"Scenes need at least one example and sides of at least 16 pixels; num_examples={num_examples} and "
+                f"image_size={image_size} were given."
             )
-        self.num_examples = int(num_examples)
-        self.image_size = (height, width)
         self.name = f"scenes/{split}"
         self.broken: dict[str, str] = {}
-        self._key = np.array([seed, zlib.crc32(split.encode())]).astype(np.uint64)
+        self._num_examples = num_examples
+        self._stream = np.array([seed % 2**64, zlib.crc32(split.encode())], np.uint64)
         self._side = min(height, width)
-        self._extent = (height / self._side, width / self._side)
+        self._extent = height / self._side, width / self._side
         self._y = ((np.arange(height, dtype=np.float32) + 0.5) / self._side)[:, None]
         self._x = ((np.arange(width, dtype=np.float32) + 0.5) / self._side)[None, :]
 
     def __len__(self) -> int:
-        return self.num_examples
+        return self._num_examples
 
-    def __getitem__(self, index: int) -> dict[str, np.ndarray]:
-        index = range(self.num_examples)[index]
+    def __getitem__(self, index: int) -> Example:
+        index = range(self._num_examples)[index]
         label = index % self.num_classes
-        image, mask = self._draw(FORMS[CLASS_NAMES[label]], self._random(index))
+        # A counter-based generator: every scene has a stretch of the stream to itself, whoever draws it, in any order.
+        generator = np.random.Generator(np.random.Philox(key=self._stream, counter=[0, 0, 0, index]))
+        image, mask = self._draw(FORMS[CLASS_NAMES[label]], iter(generator.random(40).tolist()))
         return {"image": image, "label": np.int32(label), "mask": mask, "index": np.int32(index)}
 
-    def _random(self, index: int):
-        """Uniform numbers in [0, 1) for one scene, in the order they are asked for."""
-        generator = np.random.Generator(np.random.Philox(key=self._key, counter=[0, 0, 0, index]))
-        return iter(generator.random(64).tolist()).__next__
+    def _draw(self, form: Form, uniforms: Iterator[float]) -> tuple[np.ndarray, np.ndarray]:
+        def between(low: float, high: float) -> float:
+            return low + (high - low) * next(uniforms)
 
-    def _draw(self, form, u) -> tuple[np.ndarray, np.ndarray]:
+        hue, light = between(0.0, 1.0), between(0.0, 2 * math.pi)
+        light_x, light_y = math.cos(light), math.sin(light)
+        image = self._wall(between, hue, light_x, light_y)
+        for _ in range(int(between(0, MAX_SMUDGES + 1))):
+            self._smudge(between, image)
+
+        radius = 0.5 * between(*OBJECT_SCALE)
+        centre_y, centre_x = (between(radius, extent - radius) for extent in self._extent)
+        tilt = math.radians(between(-OBJECT_TILT, OBJECT_TILT))
+        x, y = (self._x - centre_x) / radius, (self._y - centre_y) / radius
+        cos, sin = math.cos(tilt), math.sin(tilt)
+        distance = form(cos * x + sin * y, cos * y - sin * x)
+        # A hue from the third of the circle that lies opposite the wall's.
+        colour = _rgb(hue + between(1 / 3, 2 / 3), between(*OBJECT_SATURATION), between(*OBJECT_VALUE))
+        shade = OBJECT_SHADING * (light_x * x + light_y * y)
+        # The outline is soft by one pixel; half covered is where the mask ends.
+        cover = np.clip(0.5 - distance * (radius * self._side), 0.0, 1.0)
+        image += cover[..., None] * (colour + shade[..., None] - image)
+        return (np.clip(image, 0.0, 1.0) * 255.0 + 0.5).astype(np.uint8), distance < 0.0
+
+    def _wall(self, between: Callable[[float, float], float], hue: float, light_x: float, light_y: float) -> Field:
         x, y = self._x, self._y
-        radius = 0.5 * _between(OBJECT_SCALE, u())
-        centre_y, centre_x = (_between((radius, extent - radius), u()) for extent in self._extent)
-        tilt = math.radians(OBJECT_TILT) * (2 * u() - 1)
-        hue = u()
-        colour = colorsys.hsv_to_rgb((hue + 0.5 + (u() - 0.5) / 3) % 1, _between(OBJECT_SATURATION, u()), _between(OBJECT_VALUE, u()))
-        ground = colorsys.hsv_to_rgb(hue, _between(GROUND_SATURATION, u()), _between(GROUND_VALUE, u()))
-        ground, colour = (np.array(c, np.float32) for c in (ground, colour))
-        light = 2 * math.pi * u()
-        gx, gy = GRADIENT * math.cos(light), GRADIENT * math.sin(light)
-        # weave
-        kx, ky = ((1, 0), (0, 1), (1, 1), (1, -1))[int(4 * u())]
-        k = 2 * math.pi / WEAVE_PERIOD
-        weave = _between(WEAVE_CONTRAST, u()) * np.sin(k * kx * x + (k * ky * y + 2 * math.pi * u()))
-        bright = 1 + gx * (2 * x - 1) + gy * (2 * y - 1)
-        fx, fy = (e * u() for e in reversed(self._extent))
-        bright = bright + GLOW * (2 * u() - 1) * 2*((x - fx) ** 2 + (y - fy) ** 2)
-        base = ground * bright[..., None]
-        image = base + weave[..., None]
-        for _ in range(int(u() * (MAX_SMUDGES + 1))):
-            r = _between(SMUDGE_RADIUS, u())
-            sy, sx = (u() * e for e in self._extent)
-            c = np.array([u(), u(), u()], np.float32)
-            cover = SMUDGE_STRENGTH * np.exp(-0.5 * ((x - sx) / r) ** 2) * np.exp(-0.5 * ((y - sy) / r) ** 2)
-            image += cover[..., None] * (c - image)
-        dx, dy = (x - centre_x) / radius, (y - centre_y) / radius
-        c, s = math.cos(tilt), math.sin(tilt)
-        distance = form(c * dx + s * dy, c * dy - s * dx)
-        cover = np.clip(0.5 - distance * (radius * self._side), 0, 1)
-        shade = OBJECT_SHADING * (math.cos(light) * dx + math.sin(light) * dy)
-        obj = colour + shade[..., None] + (0 if SOLID else weave[..., None])
-        image += cover[..., None] * (obj - image)
-        return (np.clip(image, 0, 1) * 255 + 0.5).astype(np.uint8), distance < 0
+        height, width = self._extent
+        colour = _rgb(hue, between(*WALL_SATURATION), between(*WALL_VALUE))
+        across = light_x * (2 * x / width - 1) + light_y * (2 * y / height - 1)
+        spot_y, spot_x = between(0, height), between(0, width)
+        glow = between(-WALL_GLOW, WALL_GLOW) * ((x - spot_x) ** 2 + (y - spot_y) ** 2)
+        # Whole repeats along both axes: upright, level, or either diagonal.
+        turns_x, turns_y = ((1, 0), (0, 1), (1, 1), (1, -1))[int(between(0, 4))]
+        wave = 2 * math.pi * WEAVE_REPEATS
+        weave = np.sin((wave * turns_x) * x + ((wave * turns_y) * y + between(0, 2 * math.pi)))
+        # A pixel shows the mean over its area, which is what keeps the scene the same when the resolution is not.
+        amplitude = between(*WEAVE_AMPLITUDE)
+        for turns in (turns_x, turns_y):
+            amplitude *= float(np.sinc(turns * WEAVE_REPEATS / self._side))
+        return (1.0 + WALL_SHADING * across + glow)[..., None] * colour + (amplitude * weave)[..., None]
+
+    def _smudge(self, between: Callable[[float, float], float], image: Field) -> None:
+        radius = between(*SMUDGE_RADIUS)
+        y, x = ((at - between(0, extent)) / radius for at, extent in zip((self._y, self._x), self._extent, strict=True))
+        cover = SMUDGE_COVER * np.exp(-0.5 * y**2) * np.exp(-0.5 * x**2)
+        image += cover[..., None] * (_rgb(between(0, 1), between(0, 1), between(0, 1)) - image)
+
+
+def _rgb(hue: float, saturation: float, value: float) -> np.ndarray:
+    return np.array(colorsys.hsv_to_rgb(hue % 1.0, saturation, value), np.float32)

@@ -59,12 +59,17 @@ class Reducer(nnx.Module):
       needs: the fields of `Attended` that it reads.
       proportional: whether later blocks add log(size) to the attention logits (ToMe).
       identity_at_one: whether keep rate 1 gives the dense model.
+      published: the name that published weights give to the list of this method's modules, a stage each
+        ("score_predictor"); None without parameters.
+      renames: {published path of a module within one stage: our attribute path}.
     """
 
     where: ClassVar[Literal["before", "attention", "after"]] = "after"
     needs: ClassVar[frozenset[str]] = frozenset()
     proportional: ClassVar[bool] = False
     identity_at_one: ClassVar[bool] = True
+    published: ClassVar[str | None] = None
+    renames: ClassVar[dict[str, str]] = {}
 
     def __init__(self, stage: Stage, *, rngs: nnx.Rngs | None = None):
         self.stage = stage

@@ -79,6 +79,7 @@ def run(config: ConfigDict, workdir: Path) -> dict[str, Any]:
         "planned_steps": steps.total,
         "seconds": result.seconds,
         "examples": len(train),
+        "data": loader.describe(train),
         "held_out": len(held_out),
         "classes": train.num_classes,
         "broken_files": len(train.broken) + len(held_out.broken),
@@ -137,11 +138,13 @@ def _evaluator(config: ConfigDict, parts: Split, source: Any):
     return hook
 
 
-def describe(config: ConfigDict, workdir: Path, summary: dict[str, Any], *sources: Any) -> None:
-    """Writes the section of the report."""
+def describe(
+    config: ConfigDict, workdir: Path, summary: dict[str, Any], *sources: Any, path: Path | None = None
+) -> None:
+    """Adds the section of this run to its report, or to the one at `path`."""
     report = Report("jaxprune", workdir.name)
     section = report.section("Fine-tuning" if config.init else "Training from scratch", slug=f"finetune-{workdir.name}")
-    section.text(f"On {loader.describe(sources[0])}, {f'from {config.init}' if config.init else 'from random weights'}.")
+    section.text(f"On {summary['data']}, {f'from {config.init}' if config.init else 'from random weights'}.")
     if summary["steps"] < summary["planned_steps"]:
         section.note(
             f"Stopped at step {summary['steps']} of {summary['planned_steps']}: the time of max_minutes was up.",
@@ -161,4 +164,4 @@ def describe(config: ConfigDict, workdir: Path, summary: dict[str, Any], *source
     setup.curves(section, records, {"eval/accuracy": "held-out"}, "accuracy")
     setup.broken_files(section, *sources)
     section.command(setup.command())
-    report.add_to(workdir / "report.html")
+    report.add_to(path or workdir / "report.html")

@@ -71,6 +71,7 @@ def run(config: ConfigDict, workdir: Path) -> dict[str, Any]:
         "planned_steps": steps.total,
         "seconds": result.seconds,
         "examples": len(train),
+        "data": loader.describe(train),
         "broken_files": len(train.broken) + len(held_out.broken),
     }
     workdirs.mark_complete(workdir, summary)
@@ -150,13 +151,15 @@ def _last(records: list[dict[str, Any]], kind: str) -> dict[str, float]:
     return {k: v for k, v in chosen[-1].items() if k not in ("step", "split")} if chosen else {}
 
 
-def describe(config: ConfigDict, workdir: Path, summary: dict[str, Any], *sources: Any) -> None:
-    """Writes the section of the report."""
+def describe(
+    config: ConfigDict, workdir: Path, summary: dict[str, Any], *sources: Any, path: Path | None = None
+) -> None:
+    """Adds the section of this run to its report, or to the one at `path`."""
     report = Report("jaxprune", f"{workdir.name}")
     section = report.section("Pre-training", slug="pretrain")
     model = config.mim
     section.text(
-        f"{model.name} with {model.reconstruction} reconstruction on {loader.describe(sources[0])}: "
+        f"{model.name} with {model.reconstruction} reconstruction on {summary['data']}: "
         f"{model.mask_ratio:.0%} of the patches are masked, {model.throw_ratio or 0:.0%} never enter the decoder."
     )
     if summary["steps"] < summary["planned_steps"]:
@@ -179,4 +182,4 @@ def describe(config: ConfigDict, workdir: Path, summary: dict[str, Any], *source
         section.figure(setup.read_picture(pictures[-1]), "Held-out images; thrown cells are marked.")
     setup.broken_files(section, *sources)
     section.command(setup.command())
-    report.add_to(workdir / "report.html")
+    report.add_to(path or workdir / "report.html")

@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import os
 import sys
 import time
 from collections.abc import Iterator
@@ -20,7 +21,7 @@ class Progress:
         self._desc, self._total, self._done = desc, total, initial
         self._images_per_step = 0
         self._images, self._since, self._last_line = 0, time.monotonic(), time.monotonic()
-        self._lines = show and not sys.stderr.isatty()
+        self._lines = show and not _can_draw()
         self._bar = tqdm(
             desc=desc,
             total=total,
@@ -89,6 +90,11 @@ def log_to_terminal() -> None:
     logger.handlers = [handler]
     logger.setLevel(logging.INFO)
     logger.propagate = False
+
+
+def _can_draw() -> bool:
+    # A pseudo-terminal that nobody looks at has no size, and a bar on it would be blank.
+    return sys.stderr.isatty() and min(os.get_terminal_size(sys.stderr.fileno())) > 0
 
 
 class _AboveBars(logging.Handler):

@@ -1,5 +1,4 @@
 import logging
-import sys
 
 import pytest
 
@@ -16,7 +15,7 @@ def test_a_log_file_gets_a_line_now_and_then_instead_of_a_bar(monkeypatch, caplo
 
 
 def test_a_terminal_gets_a_bar(monkeypatch, capsys):
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setattr(module, "_can_draw", lambda: True)
     with progress("toy", total=10, initial=4) as bar:
         bar.update(16, loss=0.12345)
     shown = capsys.readouterr().err

@@ -1,0 +1,29 @@
+"""Fine-tuning on ImageNet-1k after masked pre-training: PR-MIM Tab. 14.
+
+python -m jaxprune.main --config=configs/mim/imagenet_finetune.py:size=base --config.init=runs/imagenet
+
+    size    base (100 epochs) or large (50 epochs)
+
+`init` is a pre-training run of configs/mim/imagenet.py, or a file of published MAE or timm weights.
+"""
+
+from jaxprune import config as c
+from jaxprune.errors import unknown
+
+# base learning rate, epochs, layer-wise decay, drop path
+RECIPES = {"base": (5e-4, 100.0, 0.65, 0.1), "large": (1e-3, 50.0, 0.75, 0.2)}
+
+
+def get_config(arg=None):
+    args = c.parse_arg(arg, size="base")
+    if args.size not in RECIPES:
+        raise unknown("size", args.size, RECIPES)
+    base_lr, epochs, layer_decay, drop_path_rate = RECIPES[args.size]
+    config = c.finetune()
+    config.model.update(name=f"vit_{args.size}_patch16_224", drop_path_rate=drop_path_rate)
+    config.data.update(
+        source="tfds", name="imagenet2012", eval_split="validation", img_size=224, crop_scale=(0.08, 1.0)
+    )
+    config.optimizer.update(base_lr=base_lr, layer_decay=layer_decay, warmup_epochs=5.0)
+    config.update(batch_size=1024, epochs=epochs, dtype="bfloat16", checkpoint_every=1000)
+    return c.shrink(config) if args.smoke else config

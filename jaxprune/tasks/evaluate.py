@@ -1,0 +1,124 @@
+"""Accuracy of a trained classifier on held-out data: overall, by class, and what it takes for what."""
+
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from ml_collections import ConfigDict
+
+from jaxprune import parallel
+from jaxprune.checkpoints.run import load_model, read_card
+from jaxprune.data.augment import normalize
+from jaxprune.errors import UserError
+from jaxprune.metrics import wilson_interval
+from jaxprune.nn.params import merge, split
+from jaxprune.tasks import setup
+from jaxprune.train.progress import progress
+from jaxprune.viz import plots
+from jaxprune.viz.pictures import prediction_card
+from jaxprune.viz.report import Report
+
+SHOWN = 8
+
+
+class Outcome(NamedTuple):
+    """What a classifier said about every held-out image.
+
+    Attributes:
+      labels, predictions: int (n,).
+      confidences: of the predicted class, float (n,).
+      cards: pictures of some images with what was said of them; wrong ones first.
+    """
+
+    labels: np.ndarray
+    predictions: np.ndarray
+    confidences: np.ndarray
+    cards: list[np.ndarray]
+
+
+def run(config: ConfigDict, workdir: Path) -> dict[str, Any]:
+    """Evaluates the run directory `config.init` on its own held-out data, or on what `config.data` names."""
+    if not config.init:
+        raise UserError("Give --config.init=RUN, the run directory of a classifier.")
+    return assess(Path(config.init), workdir / "report.html", data=config.data, batch_size=config.batch_size)
+
+
+def data_of(run: Path, data: ConfigDict | None) -> ConfigDict:
+    """The data settings of a run, or `data` where that names a source."""
+    if data is not None and data.source:
+        return data
+    recorded = json.loads((run / "config.json").read_text())["config"]
+    return ConfigDict(recorded["data"])
+
+
+def assess(run: Path, report: Path, *, data: ConfigDict | None = None, batch_size: int = 64) -> dict[str, Any]:
+    """Evaluates a run directory and adds the findings to a report."""
+    card = read_card(run)
+    if card["kind"] != "model":
+        raise UserError(f"{run} holds a pre-training model, which does not classify: fine-tune it first.")
+    settings = ConfigDict({"data": data_of(run, data), "batch_size": batch_size, "seed": 0, "mesh": {"data": -1}})
+    source = setup.source(settings, "eval")
+    names = list(card["class_names"])
+    if source.num_classes != len(names):
+        raise UserError(
+            f"The data have {source.num_classes} classes and {run} knows {len(names)}: give the data it was trained on."
+        )
+    outcome = classify(run, settings, source, names)
+    correct = outcome.predictions == outcome.labels
+    low, high = wilson_interval(int(correct.sum()), len(correct))
+    summary = {"accuracy": float(correct.mean()), "accuracy_low": low, "accuracy_high": high, "images": len(correct)}
+    page = Report("jaxprune", str(run))
+    section = page.section("Evaluation", slug=f"evaluate-{run.name}")
+    _describe(section, outcome, names, summary)
+    setup.broken_files(section, source)
+    section.command(f"python -m jaxprune.main --config=configs/evaluate.py --config.init={run}")
+    page.add_to(report)
+    return summary
+
+
+def classify(run: Path, settings: ConfigDict, source: Any, names: list[str]) -> Outcome:
+    """Runs the classifier over the held-out images."""
+    card, parts = read_card(run), split(load_model(run))
+    mesh = setup.mesh(settings)
+    params = parallel.replicate(mesh, parts.params)
+
+    @jax.jit
+    def probabilities(params, images):
+        logits, _ = merge(parts.graph, params, parts.rest)(normalize(images, card["mean"], card["std"]))
+        return jax.nn.softmax(logits)
+
+    labels, predictions, confidences, right, wrong = [], [], [], [], []
+    with progress("evaluate", len(source)) as bar:
+        for batch in setup.eval_batches(settings, source):
+            placed = parallel.place_batch(mesh, {"image": batch["image"]})
+            confidence = np.asarray(probabilities(params, placed["image"]))[batch["valid"]]
+            truth, images = batch["label"][batch["valid"]], batch["image"][batch["valid"]]
+            said = confidence.argmax(-1)
+            labels.append(truth)
+            predictions.append(said)
+            confidences.append(confidence.max(-1))
+            for row, image in enumerate(images):
+                shelf = right if said[row] == truth[row] else wrong
+                if len(shelf) < SHOWN:
+                    shelf.append(prediction_card(image, names, confidence[row], truth=int(truth[row])))
+            bar.update(len(truth))
+    half = SHOWN // 2
+    cards = wrong[: SHOWN - min(half, len(right))] + right[: SHOWN - min(half, len(wrong))]
+    return Outcome(*(np.concatenate(x) for x in (labels, predictions, confidences)), cards[:SHOWN])
+
+
+def _describe(section: Any, outcome: Outcome, names: list[str], summary: dict[str, Any]) -> None:
+    half = (summary["accuracy_high"] - summary["accuracy_low"]) / 2
+    section.metric_tiles({"accuracy": (f"{summary['accuracy']:.1%}", f"± {half:.1%}, {summary['images']} images")})
+    matrix = np.zeros((len(names), len(names)), int)
+    np.add.at(matrix, (outcome.labels, outcome.predictions), 1)
+    totals = np.maximum(matrix.sum(1), 1)
+    rows = [
+        {"class": name, "accuracy": matrix[i, i] / totals[i], "images": int(matrix[i].sum())}
+        for i, name in enumerate(names)
+    ]
+    section.table(rows, caption="By class.", highlight={"accuracy": "max"}, formats={"accuracy": ".1%"})
+    section.figure(plots.confusion_matrix(matrix, names), "What was taken for what.")
+    section.gallery(outcome.cards, columns=2)

@@ -1,0 +1,43 @@
+"""What a pre-trained model sees and fills in: original, masked, reconstructed, thrown cells marked."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from ml_collections import ConfigDict
+
+from jaxprune.checkpoints.run import load_model, read_card
+from jaxprune.data import loader
+from jaxprune.errors import UserError
+from jaxprune.nn.params import split
+from jaxprune.tasks import evaluate, pretrain, setup
+from jaxprune.train.writer import Writer
+from jaxprune.viz.report import Report
+
+
+def run(config: ConfigDict, workdir: Path) -> dict[str, Any]:
+    """Draws reconstructions of `config.image`, or of held-out images, by the run directory `config.init`."""
+    if not config.init:
+        raise UserError("Give --config.init=RUN, the run directory of a pre-trained model.")
+    card = read_card(config.init)
+    if card["kind"] != "mim":
+        raise UserError(f"{config.init} holds a classifier, which reconstructs nothing: give a pre-training run.")
+    parts = split(load_model(config.init))
+    data = evaluate.data_of(Path(config.init), config.data)
+    settings = ConfigDict({"data": data, "batch_size": config.num_images, "seed": 0})
+    if config.image:
+        size = (data.img_size, data.img_size) if isinstance(data.img_size, int) else tuple(data.img_size)
+        images = loader.read_image(config.image, size)[None]
+    else:
+        images = next(iter(setup.eval_batches(settings, setup.source(settings, "eval"))))["image"]
+    settings.data.update(mean=card["mean"], std=card["std"])
+    picture = pretrain.picture(settings, parts, parts.params, np.asarray(images))
+    writer = Writer(workdir, tensorboard=False)
+    path = writer.images(0, "visualize", picture)
+    writer.close()
+    page = Report("jaxprune", str(config.init))
+    section = page.section("Reconstructions", slug="visualize")
+    section.figure(picture, "Original, what the encoder did not see, what the decoder made of it, what was thrown.")
+    section.command(setup.command())
+    page.add_to(workdir / "report.html")
+    return {"picture": str(path), "images": len(images)}
