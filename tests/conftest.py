@@ -4,6 +4,8 @@ import os
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("MPLBACKEND", "Agg")
+# Compiling is most of the time of these tests, and nothing here runs long enough to pay it back.
+os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_backend_optimization_level=0"
 
 from jaxtyping import install_import_hook
 

@@ -1,8 +1,10 @@
-"""What every data source offers: numbered examples that can be read in any order, by any thread."""
+"""What every data source offers: numbered examples that any thread may read, in any order."""
 
 from typing import Any, Protocol, runtime_checkable
 
 from absl import logging
+
+from jaxprune.errors import UserError
 
 Example = dict[str, Any]  # "image" uint8 (h, w, 3), "label" int32, "index" int32; scenes add "mask" bool (h, w)
 
@@ -12,10 +14,10 @@ class Source(Protocol):
     """Numbered examples.
 
     Attributes:
-      name: What a reader calls it, `"folder/train"`.
-      class_names: One name a label; empty where there are no labels (every label is -1).
+      name: What messages call it, such as `"scenes/train"`.
+      class_names: The classes in label order; empty where every label is -1.
       num_classes: `len(class_names)`.
-      broken: {path or name of an example: why it could not be read}, filled as examples are met.
+      broken: {path or name of an example: why it cannot be read}, filled as such examples are met.
     """
 
     name: str
@@ -25,29 +27,41 @@ class Source(Protocol):
 
     def __len__(self) -> int: ...
 
-    def __getitem__(self, index: int) -> Example:
+    def __getitem__(self, index: int, /) -> Example:
         """Returns example `index`; raises `Unreadable` if it is broken."""
         ...
 
 
 class Unreadable(Exception):
-    """One example cannot be read. The run goes on without it.
+    """One example cannot be read, and the run goes on without it.
 
     Args:
       what: Path or name of the example.
-      reason: Why, in a few words.
+      reason: Why.
     """
 
     def __init__(self, what: str, reason: str):
         super().__init__(what, reason)
         self.what, self.reason = what, reason
 
-    def __str__(self) -> str:
-        return f"{self.what}: {self.reason}"
-
 
 def note_broken(broken: dict[str, str], error: Unreadable) -> None:
-    """Enters a broken example in `broken` and logs it, the first time it is met."""
-    # dict.setdefault is one step even among threads: exactly one of them logs.
+    """Enters a broken example in `broken`, and logs it the first time it is met."""
+    # setdefault is a single step even among threads, so exactly one of them logs.
     if broken.setdefault(error.what, error.reason) is error.reason:
-        logging.warning("Broken image, left out: %s (%d so far)", error, len(broken))
+        logging.warning("Broken image left out (%d so far): %s: %s", len(broken), error.what, error.reason)
+
+
+def read(source: Source, index: int) -> Example:
+    """Returns example `index`, or the next readable one in its place: then its own `index` says which.
+
+    Raises:
+      UserError: Not one example can be read.
+    """
+    for step in range(len(source)):
+        try:
+            return source[(index + step) % len(source)]
+        except Unreadable as error:
+            note_broken(source.broken, error)
+    what, reason = next(iter(source.broken.items()))
+    raise UserError(f"None of the {len(source)} images of {source.name!r} can be read; the first, {what}: {reason}.")

@@ -12,16 +12,37 @@ from jaxprune.nn.tokens import Attended
 NEEDS = frozenset(Attended._fields)
 
 
-def attention_weights(
+def attention_logits(
     q: Float[Array, "b h m d"], k: Float[Array, "b h n d"], bias: Float[Array, "b #h #m n"] | None = None
 ) -> Float[Array, "b h m n"]:
-    """Softmax over the keys of the scaled dot products, in float32."""
+    """Scaled dot products, plus `bias`, in float32."""
     b, h, m, d = q.shape
     n = k.shape[2]
     # One batch axis: XLA's CPU backend has a fast batched product for 3-d operands.
     q, k = q.reshape(b * h, m, d) * d**-0.5, k.reshape(b * h, n, d)
     logits = jax.lax.dot_general(q, k, (((2,), (2,)), ((0,), (0,)))).astype(jnp.float32).reshape(b, h, m, n)
-    return jax.nn.softmax(logits if bias is None else logits + bias, axis=-1)
+    return logits if bias is None else logits + bias
+
+
+def attention_weights(
+    q: Float[Array, "b h m d"], k: Float[Array, "b h n d"], bias: Float[Array, "b #h #m n"] | None = None
+) -> Float[Array, "b h m n"]:
+    """Softmax over the keys of the scaled dot products, in float32."""
+    return jax.nn.softmax(attention_logits(q, k, bias), axis=-1)
+
+
+def policy_softmax(
+    logits: Float[Array, "b h m n"], policy: Float[Array, "b n"], eps: float = 1e-6
+) -> Float[Array, "b h m n"]:
+    """Softmax that counts each key by its policy, and every token for itself (DynamicViT, Rao et al., 2021, eq. 10-11).
+
+    Row i of the logits belongs to token i. Differentiable in the policy; a key of policy 0 keeps a weight near eps / n.
+    """
+    m, n = logits.shape[-2:]
+    itself = jnp.eye(m, n, dtype=bool)[None, None]
+    counts = jnp.where(itself, 1.0, policy.astype(jnp.float32)[:, None, None, :])
+    weights = jnp.exp(logits - logits.max(-1, keepdims=True)) * counts
+    return (weights + eps / n) / (weights.sum(-1, keepdims=True) + eps)
 
 
 def weigh(weights: Float[Array, "b h m n"], v: Float[Array, "b h n d"]) -> Float[Array, "b h m d"]:
@@ -75,21 +96,62 @@ class Attention(nnx.Module):
         x: Float[Array, "b n d"],
         *,
         bias: Float[Array, "b #h #m n"] | None = None,
+        policy: Float[Array, "b n"] | None = None,
+        soft_policy: bool = False,
         needs: frozenset[str] = frozenset(),
         num_prefix_tokens: int = 1,
     ) -> tuple[Float[Array, "b n d"], Attended]:
-        """Returns the attention output and the fields of `Attended` named in `needs`."""
+        """Returns the attention output and the fields of `Attended` named in `needs`.
+
+        Args:
+          bias: is added to the logits (log size of merged tokens).
+          policy: 0 hides a token as a key.
+          soft_policy: hides by `policy_softmax`, for a gradient.
+        """
         q, k, v = self.project(x)
-        whole = "received" in needs or ("cls_attn" in needs and num_prefix_tokens == 0)
-        if whole:
-            weights = attention_weights(q, k, bias)
-            out = weigh(weights, v)
-            received = weights.sum(2)
-            cls_attn = weights[:, :, 0] if num_prefix_tokens else received / x.shape[1]
+        if soft_policy:
+            weights = policy_softmax(attention_logits(q, k, bias), jnp.ones(x.shape[:2]) if policy is None else policy)
         else:
-            out = attend(q, k, v, bias)
-            received = None
-            # One extra row is all that a ranking by CLS attention costs.
-            cls_attn = attention_weights(q[:, :, :1], k, bias)[:, :, 0] if "cls_attn" in needs else None
-        told = Attended(cls_attn=cls_attn, received=received, keys=k, values=v)
-        return self.merge_heads(out), Attended(**{name: getattr(told, name) for name in needs})
+            bias = hide(bias, policy)
+            weights = attention_weights(q, k, bias) if _reads_all_rows(needs, num_prefix_tokens) else None
+        out = attend(q, k, v, bias) if weights is None else weigh(weights, v)
+        return self.merge_heads(out), tell(q, k, v, bias, policy, weights, needs, num_prefix_tokens)
+
+
+def hide(
+    bias: Float[Array, "b #h #m n"] | None, policy: Float[Array, "b n"] | None
+) -> Float[Array, "b #h #m n"] | None:
+    """Adds to `bias` what keeps every query from seeing the keys of policy 0."""
+    if policy is None:
+        return bias
+    hidden = jnp.where(policy > 0, 0.0, jnp.finfo(jnp.float32).min)[:, None, None, :]
+    return hidden if bias is None else bias + hidden
+
+
+def tell(
+    q: Float[Array, "b h n d"],
+    k: Float[Array, "b h n d"],
+    v: Float[Array, "b h n d"],
+    bias: Float[Array, "b #h #m n"] | None,
+    policy: Float[Array, "b n"] | None,
+    weights: Float[Array, "b h n n"] | None,
+    needs: frozenset[str],
+    num_prefix_tokens: int,
+) -> Attended:
+    """Returns the fields of `Attended` named in `needs`, from the whole matrix of `weights` where there is one."""
+    if weights is None and _reads_all_rows(needs, num_prefix_tokens):
+        weights = attention_weights(q, k, bias)
+    told = {"keys": k, "values": v}
+    if weights is not None and (num_prefix_tokens == 0 or "received" in needs):
+        counted = weights if policy is None else weights * policy[:, None, :, None]
+        told["received"] = counted.sum(2)
+    if "cls_attn" in needs and num_prefix_tokens == 0:
+        told["cls_attn"] = told["received"] / q.shape[2]
+    elif "cls_attn" in needs:
+        # One extra row is all that a ranking by CLS attention costs.
+        told["cls_attn"] = attention_weights(q[:, :, :1], k, bias)[:, :, 0] if weights is None else weights[:, :, 0]
+    return Attended(**{name: told[name] for name in needs})
+
+
+def _reads_all_rows(needs: frozenset[str], num_prefix_tokens: int) -> bool:
+    return "received" in needs or ("cls_attn" in needs and num_prefix_tokens == 0)

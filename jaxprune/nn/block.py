@@ -7,12 +7,12 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from jaxprune.nn.attention import Attention
+from jaxprune.nn.attention import Attention, attend, hide, tell
 from jaxprune.nn.drop_path import DropPath
 from jaxprune.nn.linear import normal_02
 from jaxprune.nn.mlp import Mlp
 from jaxprune.nn.norm import LayerNorm
-from jaxprune.nn.tokens import Attended, Tokens
+from jaxprune.nn.tokens import Attended, Tokens, take
 
 
 class LayerScale(nnx.Module):
@@ -30,7 +30,7 @@ class Block(nnx.Module):
 
     A block calls its `reducer` where the reducer says: "before" the block (reading the attention of the block before),
     "attention" (choosing the rows that attention is computed for) or "after" (between attention and MLP).
-    `jaxprune.reduction.apply` sets `reducer`, `needs` and `proportional`; a dense block has none of them.
+    `jaxprune.reduction.apply` sets `reducer`, `needs`, `proportional` and `soft_policy`; a dense block has none of them.
     """
 
     def __init__(
@@ -59,6 +59,7 @@ class Block(nnx.Module):
         self.reducer: Any = nnx.data(None)
         self.needs: frozenset[str] = frozenset()
         self.proportional = False
+        self.soft_policy = False
 
     def __call__(
         self,
@@ -84,9 +85,24 @@ class Block(nnx.Module):
 
         if where == "before":
             tokens, aux = self.reducer(tokens, attended, train=train, key=keys[2])
-        out, attended = self.attn(
-            self.norm1(tokens.x), bias=self._bias(tokens), needs=self.needs, num_prefix_tokens=self.num_prefix_tokens
-        )
+        x = self.norm1(tokens.x)
+        if where == "attention":
+            # All keys and values, but only the rows of attention that the reducer keeps.
+            q, k, v = self.attn.project(x)
+            bias = hide(self._bias(tokens), tokens.policy)
+            attended = tell(q, k, v, bias, tokens.policy, None, self.needs, self.num_prefix_tokens)
+            tokens, aux = self.reducer(tokens, attended, train=train, key=keys[2])
+            q = take(q.swapaxes(1, 2), aux.kept, self.num_prefix_tokens).swapaxes(1, 2)
+            out = self.attn.merge_heads(attend(q, k, v, bias))
+        else:
+            out, attended = self.attn(
+                x,
+                bias=self._bias(tokens),
+                policy=tokens.policy,
+                soft_policy=self.soft_policy and train,
+                needs=self.needs,
+                num_prefix_tokens=self.num_prefix_tokens,
+            )
         tokens = tokens._replace(x=tokens.x + self._branch(out, self.ls1, drop_keys[0]))
         if where == "after":
             tokens, aux = self.reducer(tokens, attended, train=train, key=keys[2])

@@ -1,6 +1,6 @@
 """The Reducer protocol: tokens in, fewer tokens out, inside a network."""
 
-from typing import ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 from flax import nnx
 from jaxtyping import Array, Float, Int, PRNGKeyArray
@@ -21,6 +21,7 @@ class Stage(NamedTuple):
       keep_rate: the plan's keep rate of this stage, relative to all patches.
       embed_dim: width of a token.
       num_heads: attention heads.
+      num_stages: how many stages the plan has.
     """
 
     index: int
@@ -32,6 +33,7 @@ class Stage(NamedTuple):
     keep_rate: float
     embed_dim: int
     num_heads: int
+    num_stages: int = 1
 
 
 class Aux(NamedTuple):
@@ -58,6 +60,7 @@ class Reducer(nnx.Module):
         that attention is computed for) or "after" (between attention and MLP).
       needs: the fields of `Attended` that it reads.
       proportional: whether later blocks add log(size) to the attention logits (ToMe).
+      soft_policy: whether in training all blocks hide tokens by the policy softmax (DynamicViT).
       identity_at_one: whether keep rate 1 gives the dense model.
       published: the name that published weights give to the list of this method's modules, a stage each
         ("score_predictor"); None without parameters.
@@ -67,12 +70,17 @@ class Reducer(nnx.Module):
     where: ClassVar[Literal["before", "attention", "after"]] = "after"
     needs: ClassVar[frozenset[str]] = frozenset()
     proportional: ClassVar[bool] = False
+    soft_policy: ClassVar[bool] = False
     identity_at_one: ClassVar[bool] = True
     published: ClassVar[str | None] = None
     renames: ClassVar[dict[str, str]] = {}
 
     def __init__(self, stage: Stage, *, rngs: nnx.Rngs | None = None):
         self.stage = stage
+
+    @classmethod
+    def check(cls, plan: Any) -> None:
+        """Refuses a `Plan` that this method can follow in no network, with a `UserError`; called when it is made."""
 
     def num_rows(self) -> int:
         """Rows that go out, without prefix."""

@@ -1,5 +1,6 @@
 """What to reduce, where and by how much: a `Plan`, and how it is put into a network."""
 
+import math
 from typing import Any
 
 from flax import nnx
@@ -19,6 +20,9 @@ class Plan:
         rate relative to p.
       reduction_loc: the blocks that reduce, from 0.
       num_keep: absolute counts, a stage each, in place of `keep_rate`.
+      r: tokens that each block takes away, in place of `keep_rate` and `reduction_loc`: a number for every block, or a
+        tuple from the first block on.
+      inflection: tilts a single `r` linearly over the depth: -1 goes from 2r to 0, 1 from 0 to 2r (ToMe's schedules).
       options: the method's own options.
 
     Raises:
@@ -32,32 +36,74 @@ class Plan:
         reduction_loc: tuple[int, ...] = (3, 6, 9),
         *,
         num_keep: tuple[int, ...] | None = None,
+        r: int | tuple[int, ...] | None = None,
+        inflection: float = 0.0,
         **options: Any,
     ):
-        find(family, Reducer, method)
+        cls = find(family, Reducer, method)
         self.method = method
-        self.reduction_loc = tuple(int(layer) for layer in reduction_loc)
         self.keep_rate = tuple(map(float, keep_rate)) if isinstance(keep_rate, (tuple, list)) else float(keep_rate)
+        self.reduction_loc = () if r is not None else tuple(int(layer) for layer in reduction_loc)
         self.num_keep = None if num_keep is None else tuple(int(k) for k in num_keep)
+        self.r = tuple(int(x) for x in r) if isinstance(r, (tuple, list)) else r
+        self.inflection = float(inflection)
         self.options = tuple(sorted(options.items()))
-        self._check()
+        self._check(cls)
 
-    def _check(self) -> None:
-        if not self.reduction_loc or list(self.reduction_loc) != sorted(set(self.reduction_loc)):
+    def _check(self, cls: type[Reducer]) -> None:
+        if self.r is not None:
+            self._check_r()
+        elif not self.reduction_loc or list(self.reduction_loc) != sorted(set(self.reduction_loc)):
             raise UserError(
                 f"reduction_loc {self.reduction_loc} must name at least one block, each once, in rising order: "
                 f"use {tuple(sorted(set(self.reduction_loc))) or (3, 6, 9)}."
             )
+        elif self.reduction_loc[0] < 0:
+            raise UserError(f"reduction_loc {self.reduction_loc[0]} is outside the network: blocks count from 0.")
         rates = self.keep_rate if isinstance(self.keep_rate, tuple) else (self.keep_rate,)
         for rate in rates:
             if not 0.0 < rate <= 1.0:
                 raise UserError(f"keep_rate {rate} is outside (0, 1]: use {min(max(rate, 0.05), 1.0)}.")
         for name, values in (("keep_rate", self.keep_rate), ("num_keep", self.num_keep)):
-            if isinstance(values, tuple) and len(values) != len(self.reduction_loc):
+            if not isinstance(values, tuple):
+                continue
+            if len(values) != len(self.reduction_loc):
                 raise UserError(
                     f"{name} {values} has {len(values)} values for {len(self.reduction_loc)} locations "
                     f"{self.reduction_loc}: give one a location."
                 )
+            falling = tuple(min(values[: i + 1]) for i in range(len(values)))
+            if values != falling:
+                raise UserError(f"{name} {values} rises, and tokens never come back: use {falling}.")
+        if cls.where == "before" and cls.needs and self.reduction_loc[:1] == (0,):
+            raise UserError(f"{self.method} reads the attention of the block before, so block 0 cannot reduce: use 1.")
+        cls.check(self)
+
+    def _check_r(self) -> None:
+        if self.num_keep is not None:
+            raise UserError("A plan counts by r or by num_keep, not by both: leave one out.")
+        if min(self.r if isinstance(self.r, tuple) else (self.r,), default=0) < 0 or not self.r:
+            raise UserError(f"r {self.r} must take tokens away: use a positive number such as 8.")
+        if not -1.0 <= self.inflection <= 1.0:
+            raise UserError(
+                f"inflection {self.inflection} is outside [-1, 1]: use {min(max(self.inflection, -1.0), 1.0)}."
+            )
+        if self.inflection and isinstance(self.r, tuple):
+            raise UserError(f"inflection tilts a single r, and r is {self.r}: leave one of the two out.")
+
+    def removed(self, depth: int) -> tuple[int, ...]:
+        """Tokens that each of `depth` blocks takes away in a plan by `r`."""
+        if isinstance(self.r, tuple):
+            return self.r + (0,) * (depth - len(self.r))
+        first = int(self.r * (1.0 - self.inflection))
+        step = (2 * self.r - 2 * first) / max(depth - 1, 1)
+        return tuple(int(first + step * layer) for layer in range(depth))
+
+    def layers(self, depth: int) -> tuple[int, ...]:
+        """The blocks of a network of `depth` blocks that reduce."""
+        if self.r is None:
+            return self.reduction_loc
+        return tuple(layer for layer, removed in enumerate(self.removed(depth)) if removed)
 
     def counts(self, num_patches: int) -> tuple[int, ...]:
         """Patches that each stage keeps: the product in double precision, truncated."""
@@ -73,8 +119,28 @@ class Plan:
             return self.keep_rate
         return tuple(self.keep_rate ** (s + 1) for s in range(len(self.reduction_loc)))
 
+    def wanted(self, index: int, rows: int, num_patches: int, depth: int) -> tuple[int, float]:
+        """How many of the `rows` that arrive at stage `index` are to stay, and that as a rate of all patches.
+
+        Raises:
+          UserError: it leaves none, or wants more than there are.
+        """
+        if self.r is not None:
+            count = rows - self.removed(depth)[self.layers(depth)[index]]
+            rate = count / num_patches
+        else:
+            count, rate = self.counts(num_patches)[index], self.rates(num_patches)[index]
+        if count < 1:
+            raise UserError(
+                f"{self} keeps {count} of {num_patches} patches at stage {index + 1}: "
+                + (f"use r={max((rows - 1) // depth, 1)}." if self.r is not None else _lowest(self, num_patches))
+            )
+        if self.num_keep is not None and count > num_patches:
+            raise UserError(f"num_keep {count} is more than the {num_patches} patches there are: use {num_patches}.")
+        return min(count, rows), rate
+
     def _key(self) -> tuple:
-        return (self.method, self.keep_rate, self.reduction_loc, self.num_keep, self.options)
+        return (self.method, self.keep_rate, self.reduction_loc, self.num_keep, self.r, self.inflection, self.options)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Plan) and self._key() == other._key()
@@ -83,9 +149,22 @@ class Plan:
         return hash(self._key())
 
     def __repr__(self) -> str:
-        kept = f"num_keep={self.num_keep}" if self.num_keep is not None else f"keep_rate={self.keep_rate}"
+        if self.r is not None:
+            amount = f"r={self.r}" + (f", inflection={self.inflection}" if self.inflection else "")
+        else:
+            kept = f"num_keep={self.num_keep}" if self.num_keep is not None else f"keep_rate={self.keep_rate}"
+            amount = f"{kept}, reduction_loc={self.reduction_loc}"
         options = "".join(f", {name}={value!r}" for name, value in self.options)
-        return f"Plan({self.method!r}, {kept}, reduction_loc={self.reduction_loc}{options})"
+        return f"Plan({self.method!r}, {amount}{options})"
+
+
+def _lowest(plan: Plan, num_patches: int) -> str:
+    """The nearest plan of this kind that leaves a patch at every stage."""
+    if plan.num_keep is not None:
+        return f"use num_keep={tuple(max(count, 1) for count in plan.num_keep)}."
+    if isinstance(plan.keep_rate, tuple):
+        return f"use keep_rate={tuple(max(rate, math.ceil(1e4 / num_patches) / 1e4) for rate in plan.keep_rate)}."
+    return f"use keep_rate={math.ceil(1e4 * num_patches ** (-1 / len(plan.reduction_loc))) / 1e4}."
 
 
 def apply(model: nnx.Module, plan: Plan, *, scorer: nnx.Module | None = None, rngs: nnx.Rngs | None = None) -> Any:
@@ -102,50 +181,37 @@ def apply(model: nnx.Module, plan: Plan, *, scorer: nnx.Module | None = None, rn
       UserError: the plan does not fit the network.
     """
     cls = find(family, Reducer, plan.method)
-    options = dict(plan.options)
-    _check_fit(model, plan, cls)
+    depth = len(model.blocks)
+    layers = plan.layers(depth)
+    for layer in (*layers, len(plan.r) - 1 if isinstance(plan.r, tuple) else 0):
+        if layer >= depth:
+            raise UserError(f"reduction_loc {layer} is outside this network of {depth} blocks: use {depth - 1}.")
     fast = nnx.merge(*nnx.split(model))
     for block in fast.blocks:
         block.reducer, block.needs, block.proportional = nnx.data(None), frozenset(), False
+        block.soft_policy = cls.soft_policy
     rows = fast.num_patches
-    for index, (layer, count, rate) in enumerate(
-        zip(plan.reduction_loc, plan.counts(fast.num_patches), plan.rates(fast.num_patches), strict=True)
-    ):
+    for index, layer in enumerate(layers):
+        count, rate = plan.wanted(index, rows, fast.num_patches, depth)
         stage = Stage(
             index=index,
             layer=layer,
             grid=fast.grid,
             num_prefix_tokens=fast.num_prefix_tokens,
             rows_in=rows,
-            num_keep=min(count, rows),
+            num_keep=count,
             keep_rate=rate,
             embed_dim=fast.embed_dim,
             num_heads=fast.num_heads,
+            num_stages=len(layers),
         )
-        reducer = build(cls, options, stage, rngs=rngs)
+        reducer = build(cls, dict(plan.options), stage, rngs=rngs)
         fast.blocks[layer].reducer = nnx.data(reducer)
         read = layer - 1 if reducer.where == "before" else layer
         if reducer.needs:
             fast.blocks[read].needs = fast.blocks[read].needs | reducer.needs
         rows = reducer.num_rows()
     if cls.proportional:
-        for block in fast.blocks[plan.reduction_loc[0] + 1 :]:
+        for block in fast.blocks[layers[0] + 1 :]:
             block.proportional = True
     return fast
-
-
-def _check_fit(model: Any, plan: Plan, cls: type[Reducer]) -> None:
-    depth = len(model.blocks)
-    for layer in plan.reduction_loc:
-        if not 0 <= layer < depth:
-            raise UserError(
-                f"reduction_loc {layer} is outside this network of {depth} blocks: use {min(max(layer, 0), depth - 1)}."
-            )
-    if cls.where == "before" and cls.needs and plan.reduction_loc[0] == 0:
-        raise UserError(f"{plan.method} reads the attention of the block before, so block 0 cannot reduce: use 1.")
-    for count in plan.counts(model.num_patches):
-        if count < 1:
-            raise UserError(
-                f"{plan} keeps {count} of {model.num_patches} patches at some stage: raise the keep rate so that at "
-                "least one is left."
-            )

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from jaxprune.nn.tokens import Tokens
+from jaxprune.nn.tokens import Tokens, take
 from jaxprune.reduction.base import Aux
 
 
@@ -15,12 +15,6 @@ def compose(assign: Int[Array, "b p"], row_map: Int[Array, "b n"]) -> Int[Array,
         return jnp.where(assign < 0, -1, row_map[jnp.maximum(assign, 0)])
 
     return jax.vmap(one)(assign, row_map)
-
-
-def take(values: Array, ids: Int[Array, "b k"], num_prefix_tokens: int) -> Array:
-    """Takes rows `ids` (counted behind the prefix) of `values` (b, n, …), the prefix in front."""
-    prefix, rows = values[:, :num_prefix_tokens], values[:, num_prefix_tokens:]
-    return jnp.concatenate([prefix, jax.vmap(lambda r, i: r[i])(rows, ids)], axis=1)
 
 
 def keep_rows(tokens: Tokens, ids: Int[Array, "b k"], num_prefix_tokens: int) -> tuple[Tokens, Aux]:

@@ -48,13 +48,17 @@ def published(file, ignored=(), **arguments):
 
 
 def run(model, images, **given):
-    """Loss, aux and gradients under published names and layouts."""
+    """Loss, aux, loss on raw pixels, decoded tokens, and gradients under published names and layouts."""
     parts = split(model)
 
     def loss_fn(params):
-        return merge(parts.graph, params, parts.rest)(images, **given)
+        model = merge(parts.graph, params, parts.rest)
+        loss, aux = model(images, **given)
+        decoded = model.decode(aux.latent, aux.ids_restore, aux.masked, aux.retained)
+        model.norm_pix_loss = False
+        return loss, (aux, model(images, **given)[0], decoded)
 
-    (loss, aux), grads = jax.jit(jax.value_and_grad(loss_fn, has_aux=True))(parts.params)
+    (loss, (aux, raw, decoded)), grads = jax.jit(jax.value_and_grad(loss_fn, has_aux=True))(parts.params)
     named = {}
     for ours, theirs in TO_PUBLISHED.items():
         if ours not in grads:
@@ -68,7 +72,7 @@ def run(model, images, **given):
         elif ours.endswith(".kernel"):
             grad = grad.T
         named[theirs] = grad
-    return loss, aux, named
+    return loss, aux, raw, decoded, named
 
 
 def assert_gradients(ours, file, prefix):
@@ -83,7 +87,7 @@ def assert_gradients(ours, file, prefix):
 def test_mae_matches(name, norm):
     file = golden(f"mim/{name}")
     model = published(file, norm_pix_loss=norm)
-    loss, aux, grads = run(model, jnp.asarray(nhwc(file["imgs"])), noise=jnp.asarray(file["noise"]))
+    loss, aux, _, _, grads = run(model, jnp.asarray(nhwc(file["imgs"])), noise=jnp.asarray(file["noise"]))
     kind = "norm" if norm else "raw"
     np.testing.assert_array_equal(aux.masked, file["mask"].astype(bool))
     np.testing.assert_array_equal(aux.ids_restore, file["ids_restore"])
@@ -109,7 +113,7 @@ def test_progressive_reconstruction_matches(name, aggregation):
     )
     images, noise = jnp.asarray(nhwc(file["imgs"])), jnp.asarray(file["noise"])
     first = jnp.asarray(file["first_in_masked"])
-    loss, aux, grads = run(model, images, noise=noise, first=first)
+    loss, aux, raw, decoded, grads = run(model, images, noise=noise, first=first)
     np.testing.assert_array_equal(aux.masked, file["mask"].astype(bool))
     np.testing.assert_array_equal(aux.retained, file["retained"].astype(bool))
     np.testing.assert_array_equal(aux.thrown, file["thrown"].astype(bool))
@@ -117,11 +121,8 @@ def test_progressive_reconstruction_matches(name, aggregation):
     prefix = f"agg_{aggregation}"
     if aggregation == "thrown":
         chex.assert_trees_all_close(aux.pred, file[f"{prefix}/pred"], atol=2e-5, rtol=0)
-        decoded = model.decode(aux.latent, aux.ids_restore, aux.masked, aux.retained)
         chex.assert_trees_all_close(decoded, file["dec_out_kept"], atol=2e-5, rtol=0)
         assert decoded.shape[1] == int(file["dec_tokens"])
-        model.norm_pix_loss = False
-        raw = model(images, noise=noise, first=first)[0]
         chex.assert_trees_all_close(raw, file[f"{prefix}/loss_raw"], rtol=1e-5)
     else:
         chex.assert_trees_all_close(aux.pred[:1, :, :12], file[f"{prefix}/pred_head"], atol=2e-5, rtol=0)
@@ -137,13 +138,21 @@ def test_plain_partial_reconstruction_matches(name):
     )
     given = {"noise": jnp.asarray(file["noise"]), "first": jnp.asarray(file["first_in_masked"])}
     images = jnp.asarray(nhwc(file["imgs"]))
-    loss, aux = jax.jit(model)(images, **given)
+    parts = split(model)
+
+    @jax.jit
+    def both(params):
+        model = merge(parts.graph, params, parts.rest)
+        loss, aux = model(images, **given)
+        model.norm_pix_loss = False
+        return loss, aux, model(images, **given)[0]
+
+    loss, aux, raw = both(parts.params)
     chex.assert_trees_all_close(loss, file["plain/loss_norm"], rtol=1e-5)
     kept = jnp.take_along_axis(aux.pred, jnp.asarray(file["kept_idx"])[:, :, None], axis=1)
     chex.assert_trees_all_close(kept, file["plain/pred_kept"], atol=2e-5, rtol=0)
     assert not np.asarray(aux.pred)[np.asarray(aux.thrown)].any()
-    model.norm_pix_loss = False
-    chex.assert_trees_all_close(model(images, **given)[0], file["plain/loss_raw"], rtol=1e-5)
+    chex.assert_trees_all_close(raw, file["plain/loss_raw"], rtol=1e-5)
 
 
 def test_nothing_thrown_is_exactly_mae():
@@ -151,7 +160,8 @@ def test_nothing_thrown_is_exactly_mae():
     images, noise = jnp.asarray(nhwc(file["imgs"])), jnp.asarray(file["noise"])
     mae = published(file, ignored=("agg.*",))
     progressive = published(file, reconstruction="progressive", throw_ratio=0.0)
-    (loss, aux, _), (other, other_aux, _) = run(mae, images, noise=noise), run(progressive, images, noise=noise)
+    loss, aux, *_ = run(mae, images, noise=noise)
+    other, other_aux, *_ = run(progressive, images, noise=noise)
     chex.assert_trees_all_equal((loss, aux.pred), (other, other_aux.pred))
 
 
@@ -171,13 +181,14 @@ SMALL = {
 def test_the_key_draws_masks_of_the_promised_sizes(retain, rng_key):
     model = mim.create("mae", **SMALL, reconstruction="progressive", retain=retain, throw_ratio=0.3, rngs=nnx.Rngs(0))
     images = jax.random.normal(rng_key, (3, 32, 32, 3))
-    loss, aux = model(images, key=rng_key)
+    step = jax.jit(lambda images, key: model(images, key=key))
+    loss, aux = step(images, rng_key)
     assert np.isfinite(loss)
     np.testing.assert_array_equal(aux.masked.sum(1), [12] * 3)
     np.testing.assert_array_equal(aux.thrown.sum(1), [4] * 3)
     np.testing.assert_array_equal(aux.retained | aux.thrown, aux.masked)
     assert not np.array_equal(aux.masked[0], aux.masked[1])
-    chex.assert_trees_all_equal(model(images, key=rng_key)[0], loss)
+    chex.assert_trees_all_equal(step(images, rng_key)[0], loss)
 
 
 @pytest.mark.parametrize(

@@ -81,7 +81,7 @@ TINY = {"embed_dim": 16, "depth": 2, "num_heads": 2, "num_classes": 3}
 def test_every_form_has_the_shapes_it_promises(arguments, prefix):
     model = models.create("vit", **TINY, **arguments, rngs=nnx.Rngs(0))
     height, width = model.patch_embed.img_size
-    logits, aux = model(jnp.zeros((2, height, width, 3)))
+    logits, aux = jax.jit(lambda images: model(images))(jnp.zeros((2, height, width, 3)))
     chex.assert_shape(logits, (2, 3))
     assert model.num_prefix_tokens == prefix
     chex.assert_shape(aux.features, (2, prefix + model.num_patches, 16))

@@ -1,0 +1,129 @@
+"""Host work on single images: decode, crop, resize. Everything is uint8 (h, w, 3), RGB.
+
+Pillow's resize is the reference (antialiased, as torchvision does it on Pillow images), whatever else is installed.
+OpenCV, if it is there, only decodes JPEG, faster for small pictures; the two agree to the bit on RGB and grey files
+where both are built on the same libjpeg-turbo, and to one step on CMYK.
+"""
+
+import io
+import math
+
+import numpy as np
+from PIL import Image, ImageOps
+
+from jaxprune.errors import UserError, unknown
+
+try:
+    import cv2
+except ImportError:
+    cv2 = None
+
+EXTENSIONS = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".gif", ".ppm", ".tif", ".tiff")
+INTERPOLATIONS = {
+    "nearest": Image.Resampling.NEAREST,
+    "bilinear": Image.Resampling.BILINEAR,
+    "bicubic": Image.Resampling.BICUBIC,
+    "lanczos": Image.Resampling.LANCZOS,
+}
+Box = tuple[int, int, int, int]  # top, left, height, width
+
+
+def decode(data: bytes, *, upright: bool = False) -> np.ndarray:
+    """Returns an encoded image as uint8 (h, w, 3), RGB.
+
+    Grey, palette, RGBA (its alpha is dropped), CMYK and 16-bit grey become RGB; of an animation the first frame is
+    taken. An EXIF rotation is applied only if `upright`: torchvision, timm and TFDS leave it out, and so the published
+    numbers do. Raises whatever the decoder raises on a broken file.
+    """
+    # OpenCV returns what it could read of a JPEG that was cut off; only whole files are left to it.
+    if cv2 is not None and not upright and data[:2] == b"\xff\xd8" and b"\xff\xd9" in data[-16:]:
+        bgr = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION)
+        if bgr is not None:
+            return cv2.cvtColor(bgr, cv2.COLOR_BGR2RGB)
+    with Image.open(io.BytesIO(data)) as image:
+        if image.mode.startswith("I"):
+            # 16-bit grey: Pillow's own conversion would clip it to white.
+            return to_rgb(np.clip(np.asarray(image), 0, 65535).astype(np.uint16))
+        elif image.mode == "P" and "transparency" in image.info:
+            image = image.convert("RGBA")
+        image = image.convert("RGB")
+        return np.asarray(ImageOps.exif_transpose(image) if upright else image)
+
+
+def to_rgb(array: np.ndarray) -> np.ndarray:
+    """Returns a decoded array, (h, w), (h, w, 1 | 3 | 4) or frames of these, uint8 or uint16, as uint8 (h, w, 3)."""
+    array = np.asarray(array)
+    if array.ndim == 4:
+        array = array[0]
+    if array.ndim == 2:
+        array = array[..., None]
+    if array.ndim != 3 or array.shape[-1] not in (1, 3, 4) or array.dtype not in (np.uint8, np.uint16):
+        raise ValueError(f"not an image: shape {array.shape}, dtype {array.dtype}")
+    if array.dtype == np.uint16:
+        array = (array >> 8).astype(np.uint8)
+    if array.shape[-1] == 1:
+        return np.repeat(array, 3, axis=-1)
+    return array[..., :3]
+
+
+def interpolation(name: str) -> Image.Resampling:
+    """Returns Pillow's filter called `name`."""
+    if name not in INTERPOLATIONS:
+        raise unknown("interpolation", name, INTERPOLATIONS)
+    return INTERPOLATIONS[name]
+
+
+def size(image_size: int | tuple[int, int]) -> tuple[int, int]:
+    """Returns (height, width) of a side in pixels or of such a pair."""
+    pair = (image_size, image_size) if isinstance(image_size, int) else tuple(image_size)
+    if len(pair) != 2 or min(pair) < 1:
+        raise UserError(f"image_size must be a number of pixels or (height, width), not {image_size!r}.")
+    return pair
+
+
+def resized_crop(image: np.ndarray, box: Box, shape: tuple[int, int], resample: Image.Resampling) -> np.ndarray:
+    """Cuts `box` out of an image or bool mask and resizes it to `shape`; masks always by nearest neighbour."""
+    top, left, height, width = box
+    cut = image[top : top + height, left : left + width]
+    if cut.shape[:2] == shape:
+        return cut
+    if cut.dtype == bool:
+        resample = Image.Resampling.NEAREST
+    return np.asarray(Image.fromarray(cut).resize(shape[::-1], resample))
+
+
+def random_box(
+    rng: np.random.Generator, height: int, width: int, scale: tuple[float, float], ratio: tuple[float, float]
+) -> Box:
+    """Draws torchvision's RandomResizedCrop: area in `scale` of the image, width / height in `ratio`, log-uniform.
+
+    After ten draws that do not fit, the largest central box within `ratio` is taken.
+    """
+    log_ratio = math.log(ratio[0]), math.log(ratio[1])
+    for _ in range(10):
+        area = height * width * rng.uniform(*scale)
+        aspect = math.exp(rng.uniform(*log_ratio))
+        w, h = round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
+        if 0 < w <= width and 0 < h <= height:
+            return int(rng.integers(0, height - h + 1)), int(rng.integers(0, width - w + 1)), h, w
+    h, w = height, width
+    if width / height < ratio[0]:
+        h = round(width / ratio[0])
+    elif width / height > ratio[1]:
+        w = round(height * ratio[1])
+    return (height - h) // 2, (width - w) // 2, h, w
+
+
+def center_crop(image: np.ndarray, shape: tuple[int, int], crop_pct: float, resample: Image.Resampling) -> np.ndarray:
+    """Resizes so that the crop is `crop_pct` of the shorter side, then cuts the middle; the usual evaluation view.
+
+    Keeps the aspect ratio. An image that has `shape` already is returned as it is.
+    """
+    height, width = image.shape[:2]
+    if (height, width) == shape:
+        return image
+    zoom = max(shape[0] / height, shape[1] / width) / crop_pct
+    new = max(shape[0], int(height * zoom + 1e-6)), max(shape[1], int(width * zoom + 1e-6))
+    image = resized_crop(image, (0, 0, height, width), new, resample)
+    top, left = round((new[0] - shape[0]) / 2), round((new[1] - shape[1]) / 2)
+    return image[top : top + shape[0], left : left + shape[1]]

@@ -1,0 +1,192 @@
+"""Turns a folder or an archive of class directories into a TFDS data set of ArrayRecord files, without TensorFlow."""
+
+import contextlib
+import io
+import lzma
+import os
+import re
+import shutil
+import tarfile
+import tempfile
+import zipfile
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from PIL import Image
+from tqdm import tqdm
+
+from jaxprune.data.folder import ImageFolder, open_split, split_names
+from jaxprune.data.source import Unreadable, note_broken
+from jaxprune.errors import UserError
+
+VERSION = "1.0.0"
+ARCHIVES = (".tar", ".tar.gz", ".tgz", ".tar.xz", ".txz", ".tar.bz2", ".zip")
+
+
+class Prepared(NamedTuple):
+    """What was written: where, how many examples each split has, the classes, and what was left out and why."""
+
+    path: Path
+    num_examples: dict[str, int]
+    class_names: tuple[str, ...]
+    broken: dict[str, str]
+
+
+def prepare(
+    source: str | os.PathLike,
+    output: str | os.PathLike,
+    *,
+    name: str | None = None,
+    overwrite: bool = False,
+) -> Prepared:
+    """Writes `output/<name>/1.0.0`, which TFDS and this library's "tfds" source read.
+
+    RGB JPEG and PNG files go in byte for byte; every other picture goes in as PNG, in RGB. Broken ones are logged and
+    left out.
+
+    Args:
+      source: A directory or an archive (.tar, .tar.gz, .tar.xz, .tar.bz2, .zip) of `<split>/<class>/*.jpg`, with splits
+        train, test, val, valid or validation, or of `<class>/*.jpg`, which makes one split, train. Directories around
+        that are looked through.
+      output: TFDS's `data_dir`; made if need be.
+      name: Name of the data set in lower_case; by default made from the name of `source`.
+      overwrite: Replace a set of this name. It stays in place until the new one is complete.
+
+    Raises:
+      UserError: Nothing usable in `source`, an unsafe or damaged archive, a bad name, or a set that is there already.
+    """
+    source, output = Path(source).expanduser(), Path(output).expanduser()
+    name = _name(source, name)
+    target = output / name / VERSION
+    if target.exists() and not overwrite:
+        raise UserError(
+            f"{str(target)!r} exists already. Use another output or name, or overwrite it with --overwrite."
+        )
+    if not source.exists():
+        raise UserError(f"Input {str(source)!r} does not exist.")
+    output.mkdir(parents=True, exist_ok=True)
+    # Beside the target, so that the finished set is moved into place in one step.
+    with tempfile.TemporaryDirectory(prefix=f".{name}-", dir=output) as work:
+        root = source if source.is_dir() else extract(source, Path(work) / "input")
+        prepared = _write(_data_root(root), name, Path(work), source)
+        if target.exists():
+            shutil.rmtree(target)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        os.replace(prepared.path, target)
+    return prepared._replace(path=target)
+
+
+def extract(archive: Path, directory: Path) -> Path:
+    """Unpacks an archive into the new `directory`, links and paths that lead out of it refused; returns it."""
+    directory.mkdir(parents=True)
+    try:
+        if zipfile.is_zipfile(archive):
+            # zipfile strips drive letters, leading slashes and ".." from names by itself, and writes no links.
+            with zipfile.ZipFile(archive) as file:
+                for entry in _bar(file.infolist(), f"unpacking {archive.name}"):
+                    file.extract(entry, directory)
+            return directory
+        with tarfile.open(archive) as file:
+            for entry in _bar(file, f"unpacking {archive.name}"):
+                file.extract(entry, directory, filter="data")
+            return directory
+    except tarfile.FilterError as error:
+        raise UserError(f"Archive {str(archive)!r} is not safe to unpack: {error}.") from error
+    except (tarfile.ReadError, zipfile.BadZipFile, lzma.LZMAError, zlib.error, EOFError) as error:
+        raise UserError(
+            f"{str(archive)!r} is no archive that can be read ({error}). Give a directory or one of: "
+            f"{', '.join(ARCHIVES)}."
+        ) from error
+
+
+def _bar(entries: Any, description: str, **options: Any) -> tqdm:
+    return tqdm(entries, desc=description, disable=None, dynamic_ncols=True, **options)
+
+
+def _name(source: Path, name: str | None) -> str:
+    if name is None:
+        stem = source.resolve().name.lower()
+        for suffix in ARCHIVES:
+            stem = stem.removesuffix(suffix)
+        name = re.sub(r"\W+", "_", stem).strip("_")
+        name = name if name[:1].isalpha() else f"images_{name}".strip("_")
+    if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
+        raise UserError(f"{name!r} cannot name a TFDS data set: use lower-case letters, digits and underscores.")
+    return name
+
+
+def _data_root(root: Path) -> Path:
+    """Goes down through directories that hold one directory and nothing else, to where splits or classes begin."""
+    while not split_names(root):
+        entries = [entry for entry in root.iterdir() if not entry.name.startswith((".", "__MACOSX"))]
+        # A single class directory is where the pictures are; stop above it.
+        if len(entries) != 1 or not entries[0].is_dir() or not any(e.is_dir() for e in entries[0].iterdir()):
+            break
+        root = entries[0]
+    return root
+
+
+def _write(root: Path, name: str, work: Path, source: Path) -> Prepared:
+    import tensorflow_datasets as tfds
+
+    folders = {split: open_split(root, split, shown_as=source) for split in split_names(root) or ("train",)}
+    class_names = next(iter(folders.values())).class_names
+    broken: dict[str, str] = {}
+
+    class Builder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
+        VERSION = tfds.core.Version(VERSION)
+
+        def _info(self):
+            return tfds.core.DatasetInfo(
+                builder=self,
+                description=f"Pictures of {len(class_names)} classes, from {source.name}.",
+                features=tfds.features.FeaturesDict(
+                    {"image": tfds.features.Image(), "label": tfds.features.ClassLabel(names=class_names)}
+                ),
+                supervised_keys=("image", "label"),
+            )
+
+        def _split_generators(self, dl_manager):
+            return {split: self._generate_examples(split) for split in folders}
+
+        def _generate_examples(self, split):
+            yield from _examples(folders[split], root, split, broken)
+
+    Builder.name = name
+    builder = Builder(data_dir=work, file_format="array_record")
+    # TFDS's own bars do not know how many pictures there are, and what it prints names the temporary directory.
+    tfds.disable_progress_bar()
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):
+            builder.download_and_prepare()
+    finally:
+        tfds.enable_progress_bar()
+    counts = {split: builder.info.splits[split].num_examples for split in folders}
+    return Prepared(Path(builder.data_dir), counts, class_names, broken)
+
+
+def _examples(folder: ImageFolder, root: Path, split: str, broken: dict[str, str]) -> Iterator[tuple[str, dict]]:
+    """Yields (path in `root`, features) of every readable picture."""
+    for index in _bar(range(len(folder)), f"writing {split}", unit="image"):
+        path = folder.path(index)
+        key = os.path.relpath(path, root)
+        try:
+            # Read to the end, or a file that was cut off would only be found out in training.
+            example = folder[index]
+        except Unreadable as error:
+            note_broken(broken, Unreadable(key, error.reason))
+            continue
+        yield key, {"image": _encoded(path, example["image"]), "label": int(example["label"])}
+
+
+def _encoded(path: str, image: np.ndarray) -> bytes:
+    data = Path(path).read_bytes()
+    with Image.open(io.BytesIO(data)) as header:
+        if header.format in ("JPEG", "PNG") and header.mode == "RGB":
+            return data
+    buffer = io.BytesIO()
+    Image.fromarray(image).save(buffer, "PNG")
+    return buffer.getvalue()

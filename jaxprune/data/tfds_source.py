@@ -1,0 +1,154 @@
+"""TensorFlow Datasets, read without TensorFlow: any prepared set in a random-access format."""
+
+import functools
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jaxprune.data import images
+from jaxprune.data.source import Example, Unreadable
+from jaxprune.errors import UserError, nearest
+
+
+class Tfds:
+    """One split of a TFDS data set.
+
+    `source[i]` is a dict: `image` uint8 (h, w, 3), `label` int32, `index` i.
+
+    Args:
+      name: A TFDS name (`"cifar10"`, `"imagenet2012:5.1.0"`) or the path of a prepared directory.
+      split: A split in TFDS's language: `"train"`, `"train[:90%]"`, …
+      data_dir: Where prepared sets lie, by default TFDS's own (`$TFDS_DATA_DIR` or `~/tensorflow_datasets`). Without
+        `name`, the prepared set itself.
+      labels: False: every label is -1, and the set need not have any.
+      image_key: The feature that holds the image.
+      label_key: The feature that holds the class.
+
+    Raises:
+      UserError: The set is unknown or not prepared, or lacks the split or the features.
+    """
+
+    def __init__(
+        self,
+        name: str = "",
+        *,
+        split: str = "train",
+        data_dir: str | os.PathLike | None = None,
+        labels: bool = True,
+        image_key: str = "image",
+        label_key: str = "label",
+    ):
+        # The data source holds a builder and open files; a worker process opens its own.
+        self._reopen = functools.partial(
+            Tfds, name, split=split, data_dir=data_dir, labels=labels, image_key=image_key, label_key=label_key
+        )
+        self.name = f"{name or data_dir}/{split}"
+        self.broken: dict[str, str] = {}
+        self._image_key, self._label_key = image_key, label_key if labels else None
+        builder = _builder(name, data_dir)
+        self.class_names = _class_names(builder, image_key, self._label_key)
+        self.num_classes = len(self.class_names)
+        self._records = _open(builder, split)
+
+    def __reduce__(self) -> tuple[Any, tuple]:
+        return self._reopen, ()
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def __getitem__(self, index: int) -> Example:
+        index = range(len(self))[index]
+        try:
+            record = self._records[index]
+            image = images.to_rgb(record[self._image_key])
+        # TFDS hands on whatever the decoder raises.
+        except Exception as error:
+            raise Unreadable(f"{self.name}[{index}]", f"{type(error).__name__}: {error}") from error
+        label = np.int32(-1 if self._label_key is None else record[self._label_key])
+        return {"image": image, "label": label, "index": np.int32(index)}
+
+
+def prepared_directories(root: str | os.PathLike) -> list[Path]:
+    """Returns the prepared data sets in `root`: itself, or `[name/][config/]version` below it; newest version last."""
+    top = Path(root).expanduser()
+    found = [info.parent for depth in range(4) for info in top.glob("*/" * depth + "dataset_info.json")]
+    return sorted(found, key=lambda path: (path.parent, [int(number) for number in re.findall(r"\d+", path.name)]))
+
+
+def _builder(name: str, data_dir: str | os.PathLike | None) -> Any:
+    import tensorflow_datasets as tfds
+
+    if not name and not data_dir:
+        raise UserError("A TFDS data set needs a name, or the path of a prepared directory.")
+    if not name or Path(name).expanduser().is_dir():
+        return tfds.builder_from_directory(_only(name or data_dir))
+    # A set that lies prepared under this very name is read as it is. Left to itself, TFDS prefers the version that its
+    # own code of that name would write.
+    if data_dir and prepared_directories(Path(data_dir) / name):
+        return tfds.builder_from_directory(_only(Path(data_dir) / name))
+    if Path(name).expanduser().is_absolute() or name.startswith("."):
+        raise UserError(f"TFDS directory {name!r} does not exist.")
+    try:
+        return tfds.builder(name, data_dir=data_dir or None, file_format="array_record")
+    except tfds.core.DatasetNotFoundError as error:
+        where = f" and none of that name is prepared in {str(data_dir)!r}" if data_dir else ""
+        known = tfds.list_builders(with_community_datasets=False)
+        raise UserError(f"TFDS knows no data set {name!r}{where}.{nearest(name, known)}") from error
+
+
+def _only(root: str | os.PathLike | None) -> Path:
+    """Returns the newest version of the one prepared data set in `root`."""
+    found = prepared_directories(root or "")
+    if not found:
+        raise UserError(
+            f"{str(root)!r} holds no prepared TFDS data set (no dataset_info.json in it or below). Prepare a folder of "
+            "class directories or an archive with scripts/prepare_tfds.py, or read it with the folder source."
+        )
+    if len({directory.parent for directory in found}) > 1:
+        raise UserError(f"{str(root)!r} holds several prepared data sets, name one: {', '.join(map(str, found))}.")
+    return found[-1]
+
+
+def _open(builder: Any, split: str) -> Any:
+    splits = list(builder.info.splits)
+    unknown = [s for s in re.findall(r"(?:^|\+)\s*(\w+)", split) if s not in splits and s != "all"]
+    # A set that is not prepared does not know its splits; what follows says so.
+    if splits and unknown:
+        raise UserError(
+            f"TFDS data set {builder.name!r} has no split {unknown[0]!r}.{nearest(unknown[0], splits)} "
+            f"It has: {', '.join(splits)}."
+        )
+    try:
+        return builder.as_data_source(split)
+    except (NotImplementedError, ValueError, AssertionError) as error:
+        if builder.data_path.exists():
+            raise UserError(
+                f"Split {split!r} of the TFDS data set in {builder.data_dir} cannot be read: {error}"
+            ) from error
+        raise UserError(
+            f"TFDS data set {builder.name!r} is not prepared in {builder.data_dir}. From a folder or an archive of "
+            "class directories, prepare it with scripts/prepare_tfds.py; one that TFDS downloads itself, with "
+            f"`tfds build {builder.name} --file_format=array_record`, on any machine that has TensorFlow."
+        ) from error
+
+
+def _class_names(builder: Any, image_key: str, label_key: str | None) -> tuple[str, ...]:
+    features = builder.info.features
+    for key in filter(None, (image_key, label_key)):
+        if key not in features:
+            available = ", ".join(f"{name} ({type(feature).__name__})" for name, feature in features.items())
+            raise UserError(
+                f"TFDS data set {builder.name!r} has no feature {key!r}.{nearest(key, features)} It has: {available}."
+            )
+    if label_key is None:
+        return ()
+    names = getattr(features[label_key], "names", None)
+    if not names:
+        raise UserError(
+            f"Feature {label_key!r} of TFDS data set {builder.name!r} is a {type(features[label_key]).__name__}, not "
+            "class labels. Name another with label_key=, or pass labels=False to pre-train without labels."
+        )
+    return tuple(names)

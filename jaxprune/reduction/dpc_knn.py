@@ -1,0 +1,121 @@
+"""DPC-KNN: merge tokens around density peaks (Zeng et al., 2022, Sec. 3.2; Du et al., 2016)."""
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Bool, Float, Int
+
+from jaxprune.errors import UserError
+from jaxprune.nn import Linear
+from jaxprune.reduction import clusters
+from jaxprune.reduction.base import Reducer
+from jaxprune.reduction.rows import best
+
+
+def mean_of_smallest(values: Float[Array, "b m n"], k: int) -> Float[Array, "b m"]:
+    """Mean of the k smallest values along the last axis.
+
+    Takes one value after the other, as often as it occurs: a sort costs twenty times as much on CPU, and `lax.top_k`
+    gathers a sharded batch.
+    """
+    total = jnp.zeros(values.shape[:-1], values.dtype)
+    left = jnp.full(values.shape[:-1], k)
+    level = jnp.full(values.shape[:-1], -jnp.inf)
+    for _ in range(k):
+        level = jnp.where(values > level[:, :, None], values, jnp.inf).min(-1)
+        count = jnp.minimum((values == level[:, :, None]).sum(-1), left)
+        # Once all k are found the level may be infinite, and inf · 0 is not 0.
+        total = total + jnp.where(count > 0, level * count, 0)
+        left = left - count
+    return total / k
+
+
+def dpc_knn(
+    x: Float[Array, "b n d"],
+    num_clusters: int,
+    *,
+    k: int = 5,
+    noise: Float[Array, "b n"] | None = None,
+    present: Bool[Array, "b n"] | None = None,
+) -> tuple[Int[Array, "b k"], Int[Array, "b n"]]:
+    """Clusters the tokens of each image around those that are dense and far from denser ones; without gradient.
+
+    Args:
+      k: neighbours that make the density, the token itself among them.
+      noise: uniform in [0, 1); its millionth is added to the densities to break ties.
+      present: False for tokens that shall neither be a neighbour nor a centre; they end up in cluster 0.
+
+    Returns:
+      (centres, assign): the token that is each cluster's centre, best first, and the cluster of each token.
+    """
+    distance = clusters.distances(x) / x.shape[2] ** 0.5
+    if present is not None:
+        # Any distance beyond all others does. The published code takes it over the batch, which only costs communication.
+        beyond = distance.max((1, 2), keepdims=True) + 1
+        distance = jnp.where(present[:, None, :], distance, beyond)
+    # Logarithms of density and score: far apart, tokens would all have density 0 in float32 and no order.
+    density = -mean_of_smallest(jnp.square(distance), k)
+    if noise is not None:
+        density = jnp.log(jnp.exp(density) + 1e-6 * noise)
+    if present is not None:
+        density = jnp.where(present, density, -jnp.inf)
+    denser = density[:, None, :] > density[:, :, None]
+    apart = jnp.where(denser, distance, distance.max((1, 2), keepdims=True)).min(2)
+    centres = best(jnp.log(apart) + density, num_clusters)
+    assign = clusters.nearest(distance, centres)
+    own = jnp.arange(num_clusters, dtype=assign.dtype)
+    return centres, jax.vmap(lambda a, c: a.at[c].set(own))(assign, centres)
+
+
+def shares(
+    weights: Float[Array, "b n"], assign: Int[Array, "b n"], num_clusters: int
+) -> Float[Array, "b {num_clusters} n"]:
+    """How much of each cluster's mean every token makes: its weight over the sum of the cluster's (+ 1e-6)."""
+    share = jnp.where(clusters.members(assign, num_clusters), weights[:, None, :], 0)
+    return share / (share.sum(2, keepdims=True) + 1e-6)
+
+
+class DpcKnn(Reducer):
+    """Merges each cluster to its mean, weighted by a learned score: exp(w·x + b).
+
+    Args:
+      k: neighbours that make a token's density, itself among them.
+      equal_weights: plain means; the method then has no parameters.
+      density_noise: breaks ties of density at random where there is a key (training); the published code does so
+        always, even in evaluation.
+    """
+
+    where = "before"
+    published = "cluster_layers"
+
+    def __init__(
+        self, stage, *, k: int = 5, equal_weights: bool = False, density_noise: bool = False, rngs: nnx.Rngs | None = None
+    ):
+        super().__init__(stage)
+        if k < 1:
+            raise UserError(f"k={k}: dpc_knn needs at least 1 neighbour.")
+        if stage.rows_in < k:
+            raise UserError(
+                f"dpc_knn looks at {k} neighbours, but only {stage.rows_in} tokens arrive at block {stage.layer}: "
+                f"raise the keep rate or use k={stage.rows_in}."
+            )
+        self.k, self.density_noise = k, density_noise
+        if equal_weights:
+            self.score = nnx.data(None)
+        else:
+            self.score = nnx.data(Linear(stage.embed_dim, 1, rngs=clusters.needed(rngs, "dpc_knn")))
+
+    def __call__(self, tokens, attended, *, train=False, key=None) -> tuple:
+        prefix, num_keep = self.stage.num_prefix_tokens, self.stage.num_keep
+        if num_keep >= self.stage.rows_in:
+            return clusters.unchanged(tokens, prefix)
+        x = tokens.x[:, prefix:]
+        noise = jax.random.uniform(key, x.shape[:2]) if self.density_noise and key is not None else None
+        present = None if tokens.policy is None else tokens.policy[:, prefix:] > 0
+        centres, assign = dpc_knn(x, num_keep, k=self.k, noise=noise, present=present)
+        if self.score is None:
+            weights = jnp.ones(x.shape[:2], jnp.float32)
+        else:
+            weights = jnp.exp(self.score(x)[:, :, 0].astype(jnp.float32))
+        rows = shares(weights, assign, num_keep).astype(x.dtype) @ x
+        return clusters.clustered(tokens, rows, assign, centres, prefix)

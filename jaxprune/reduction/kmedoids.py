@@ -1,0 +1,127 @@
+"""K-Medoids: keep the most central token of every cluster (Haurum et al., 2023, Sec. 3; Marin et al., 2023)."""
+
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from jaxprune.errors import UserError, nearest as nearest_name
+from jaxprune.reduction import clusters
+from jaxprune.reduction.base import Reducer
+from jaxprune.reduction.rows import best
+
+MODES = ("reference", "textbook")
+
+
+def seed(
+    distance: Float[Array, "b n n"], num_clusters: int, first: Int[Array, ""] | int, mode: str
+) -> Int[Array, "b k"]:
+    """First centres without weights: starting from token `first`, again and again the token farthest from the chosen.
+
+    "reference" measures how far by the farthest chosen token, "textbook" by the nearest.
+    """
+    join = jnp.maximum if mode == "reference" else jnp.minimum
+
+    def one(distance):
+        def add(i, state):
+            centres, far = state
+            chosen = jnp.argmax(far).astype(jnp.int32)
+            return centres.at[i].set(chosen), join(far, distance[chosen]).at[chosen].set(-jnp.inf)
+
+        return jax.lax.fori_loop(1, num_clusters, add, start(distance))[0]
+
+    def start(distance):
+        centres = jnp.zeros((num_clusters,), jnp.int32).at[0].set(first)
+        return centres, distance[first].at[first].set(-jnp.inf)
+
+    return jax.vmap(one)(distance)
+
+
+def kmedoids(
+    x: Float[Array, "b n d"],
+    num_clusters: int,
+    weights: Float[Array, "b n"] | None = None,
+    *,
+    mode: Literal["reference", "textbook"] = "reference",
+    iterations: int = 3,
+    first: Int[Array, ""] | int = 0,
+) -> tuple[Int[Array, "b k"], Int[Array, "b n"]]:
+    """Clusters the tokens of each image around some of them; without gradient.
+
+    Args:
+      weights: how much each token counts; the heaviest are the first centres. None: all count the same, and the first
+        centres are spread out, starting from token `first`.
+      mode: what the centre of a cluster is. "reference": the member j of least w_j · Σ_l D_jl over all tokens l, the
+        published code's. "textbook": the member of least Σ_l w_l D_jl over the tokens l of its cluster.
+
+    Returns:
+      (centres, assign): the token that is each cluster's centre, and the cluster of each token.
+    """
+    distance = clusters.distances(x)
+    if weights is None:
+        centres = seed(distance, num_clusters, first, mode)
+        weights = jnp.ones(x.shape[:2], jnp.float32)
+    else:
+        weights = jax.lax.stop_gradient(weights).astype(jnp.float32)
+        centres = best(weights, num_clusters)
+    cost = weights * distance.sum(2)
+    for _ in range(iterations):
+        assign = clusters.nearest(distance, centres)
+        if mode == "textbook":
+            together = assign[:, :, None] == assign[:, None, :]
+            cost = jnp.where(together, weights[:, None, :] * distance, 0).sum(2)
+        # A cluster that nothing is nearest to gets token 0.
+        of_member = jnp.where(clusters.members(assign, num_clusters), cost[:, None, :], jnp.inf)
+        centres = clusters.first_min(of_member, axis=2)
+    return centres, clusters.nearest(distance, centres)
+
+
+class KMedoids(Reducer):
+    """Clusters the tokens, weighted by the attention they received in the block before, and keeps the centres as they are.
+
+    Args:
+      mode: "reference" for the published cost, in which a token that is attended to much is less likely a centre and
+        the rest of its cluster does not matter; "textbook" for the usual cost.
+      equal_weights: leaves the attention out.
+      iterations: how often assignment and centres are renewed.
+      first: with equal weights, the token to start from; None draws one for the whole batch where there is a key
+        (training) and takes token 0 where there is none.
+    """
+
+    where = "before"
+    needs = frozenset({"received"})
+
+    def __init__(
+        self,
+        stage,
+        *,
+        mode: Literal["reference", "textbook"] = "reference",
+        equal_weights: bool = False,
+        iterations: int = 3,
+        first: int | None = None,
+        rngs=None,
+    ):
+        super().__init__(stage)
+        if mode not in MODES:
+            raise UserError(f"mode {mode!r} of kmedoids is neither of {MODES}.{nearest_name(mode, MODES)}")
+        if iterations < 1:
+            raise UserError(f"iterations={iterations}: kmedoids needs at least 1.")
+        if first is not None and not 0 <= first < stage.rows_in:
+            raise UserError(f"first={first} is no token of block {stage.layer}: use 0 to {stage.rows_in - 1}.")
+        self.mode, self.equal_weights, self.iterations, self.first = mode, equal_weights, iterations, first
+
+    def __call__(self, tokens, attended, *, train=False, key=None) -> tuple:
+        prefix, num_rows = self.stage.num_prefix_tokens, self.stage.rows_in
+        if self.stage.num_keep >= num_rows:
+            return clusters.unchanged(tokens, prefix)
+        first = self.first
+        if first is None:
+            first = 0 if key is None else jax.random.randint(key, (), 0, num_rows)
+        x = tokens.x[:, prefix:]
+        weights = None if self.equal_weights else attended.received.sum(1)[:, prefix:]
+        centres, assign = kmedoids(
+            x, self.stage.num_keep, weights, mode=self.mode, iterations=self.iterations, first=first
+        )
+        rows = jax.vmap(lambda x, c: x[c])(x, centres)
+        return clusters.clustered(tokens, rows, assign, centres, prefix)

@@ -1,0 +1,44 @@
+"""PatchMerger: learned queries read the tokens (Renggli et al., 2022, Sec. 3)."""
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float
+
+from jaxprune.nn import LayerNorm
+from jaxprune.reduction import clusters
+from jaxprune.reduction.base import Reducer
+
+
+class PatchMerger(Reducer):
+    """Row k is Σ_n W_kn x̂_n with W = softmax over the tokens of q_k · x̂_n, x̂ the normalised tokens.
+
+    Even at keep rate 1 every row is a mixture of all normalised tokens, so it is never the dense model.
+
+    Args:
+      scaled: multiplies the products by embed_dim^-½; the published models do not.
+    """
+
+    where = "before"
+    identity_at_one = False
+    published = "cluster_layers"
+
+    def __init__(self, stage, *, scaled: bool = False, rngs: nnx.Rngs | None = None):
+        super().__init__(stage)
+        rngs = clusters.needed(rngs, "patch_merger")
+        self.scale = stage.embed_dim**-0.5 if scaled else 1.0
+        self.norm = LayerNorm(stage.embed_dim, eps=1e-5)
+        shape = (stage.num_keep, stage.embed_dim)
+        self.queries = nnx.Param(jax.random.normal(rngs.params(), shape, jnp.float32))
+
+    def mix(self, x: Float[Array, "b n d"]) -> tuple[Float[Array, "b k d"], Float[Array, "b k n"]]:
+        """The new rows, and the weights that they mix the normalised tokens with."""
+        x = self.norm(x)
+        logits = clusters.project(x, self.queries[...] * self.scale)
+        weights = jax.nn.softmax(logits, axis=2)
+        return weights.astype(x.dtype) @ x, weights
+
+    def __call__(self, tokens, attended, *, train=False, key=None) -> tuple:
+        prefix = self.stage.num_prefix_tokens
+        rows, weights = self.mix(tokens.x[:, prefix:])
+        return clusters.mixed(tokens, rows, weights, prefix)

@@ -1,0 +1,81 @@
+"""Sinkhorn clustering: tokens are shared out over learned directions by optimal transport (Haurum et al., 2023, Sec. 3)."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax.nn import logsumexp
+from jaxtyping import Array, Float
+
+from jaxprune.errors import UserError
+from jaxprune.reduction import clusters
+from jaxprune.reduction.base import Reducer
+
+
+def unit(x: Float[Array, "*lead d"]) -> Float[Array, "*lead d"]:
+    """The last axis at length one, in float32; 0 stays 0."""
+    x = x.astype(jnp.float32)
+    squared = jnp.square(x).sum(-1, keepdims=True)
+    # The root of 0 has an infinite slope.
+    return x * jax.lax.rsqrt(jnp.maximum(squared, 1e-24))
+
+
+def transport(scores: Float[Array, "b k n"], eps: float = 1.0, iterations: int = 3) -> Float[Array, "b k n"]:
+    """Entropic transport of tokens to clusters, by Sinkhorn's iterations in the log domain.
+
+    Both marginals are the published code's 1/(k + n). Over the clusters, every token's weights sum to one.
+    """
+    marginal = -math.log(scores.shape[1] + scores.shape[2])
+    z = scores / eps
+    of_token = jnp.zeros((scores.shape[0], 1, scores.shape[2]), scores.dtype)
+    for _ in range(iterations):
+        of_cluster = marginal - logsumexp(z + of_token, axis=2, keepdims=True)
+        of_token = marginal - logsumexp(z + of_cluster, axis=1, keepdims=True)
+    return jnp.exp(z + of_cluster + of_token - marginal)
+
+
+class Sinkhorn(Reducer):
+    """Row k is Σ_n W_kn x̂_n, x̂ the tokens at unit length and W their transport to learned unit directions v_k.
+
+    The rows are sums of unit vectors over all tokens, so keep rate 1 is not the dense model.
+
+    Args:
+      eps: temperature of the transport.
+      iterations: of Sinkhorn's algorithm.
+    """
+
+    where = "before"
+    identity_at_one = False
+    published = "cluster_layers"
+
+    def __init__(self, stage, *, eps: float = 1.0, iterations: int = 3, rngs: nnx.Rngs | None = None):
+        super().__init__(stage)
+        if not eps > 0:
+            raise UserError(f"eps={eps}: sinkhorn needs a temperature above 0, such as 1.0.")
+        if iterations < 1:
+            raise UserError(f"iterations={iterations}: sinkhorn needs at least 1.")
+        rngs = clusters.needed(rngs, "sinkhorn")
+        self.eps, self.iterations = float(eps), iterations
+        self.v = nnx.Param(unit(jax.random.normal(rngs.params(), (stage.num_keep, stage.embed_dim), jnp.float32)))
+
+    def directions(self) -> Float[Array, "k d"]:
+        """The learned directions at unit length.
+
+        The published code overwrites its parameter with this in every forward pass and has no gradient through the
+        normalisation. Here the parameter is only read, and gets that same gradient.
+        """
+        v = self.v[...]
+        return v + jax.lax.stop_gradient(unit(v) - v)
+
+    def mix(self, x: Float[Array, "b n d"]) -> tuple[Float[Array, "b k d"], Float[Array, "b k n"]]:
+        """The new rows, and the weights that they mix the tokens of unit length with."""
+        length_one = unit(x)
+        scores = clusters.project(length_one, self.directions())
+        weights = transport(scores, self.eps, self.iterations)
+        return weights.astype(x.dtype) @ length_one.astype(x.dtype), weights
+
+    def __call__(self, tokens, attended, *, train=False, key=None) -> tuple:
+        prefix = self.stage.num_prefix_tokens
+        rows, weights = self.mix(tokens.x[:, prefix:])
+        return clusters.mixed(tokens, rows, weights, prefix)

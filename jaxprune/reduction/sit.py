@@ -1,0 +1,42 @@
+"""SiT, token slimming: learned softmax mixtures of all tokens (Zong et al., 2022, Sec. 3.2)."""
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float
+
+from jaxprune.nn import LayerNorm, Linear
+from jaxprune.reduction import clusters
+from jaxprune.reduction.base import Reducer
+
+
+class Sit(Reducer):
+    """Row k is Σ_n W_kn x_n with W = softmax over the tokens of scale · MLP(x), one output of the MLP a row.
+
+    Even at keep rate 1 every row is a mixture of all tokens, so it is never the dense model.
+    """
+
+    where = "before"
+    identity_at_one = False
+    published = "cluster_layers"
+    renames = {"weight.0": "norm", "weight.1": "fc1", "weight.3": "fc2"}
+
+    def __init__(self, stage, *, rngs: nnx.Rngs | None = None):
+        super().__init__(stage)
+        rngs = clusters.needed(rngs, "sit")
+        hidden = stage.embed_dim // 2
+        self.norm = LayerNorm(stage.embed_dim, eps=1e-5)
+        self.fc1 = Linear(stage.embed_dim, hidden, rngs=rngs)
+        self.fc2 = Linear(hidden, stage.num_keep, rngs=rngs)
+        self.scale = nnx.Param(jnp.ones((1, 1, 1), jnp.float32))
+
+    def mix(self, x: Float[Array, "b n d"]) -> tuple[Float[Array, "b k d"], Float[Array, "b k n"]]:
+        """The new rows, and the weights that they mix the tokens with."""
+        logits = self.fc2(jax.nn.gelu(self.fc1(self.norm(x)), approximate=False)).astype(jnp.float32) * self.scale[...]
+        weights = jax.nn.softmax(logits.swapaxes(1, 2), axis=2)
+        return weights.astype(x.dtype) @ x, weights
+
+    def __call__(self, tokens, attended, *, train=False, key=None) -> tuple:
+        prefix = self.stage.num_prefix_tokens
+        rows, weights = self.mix(tokens.x[:, prefix:])
+        return clusters.mixed(tokens, rows, weights, prefix)

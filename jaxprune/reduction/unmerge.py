@@ -1,0 +1,19 @@
+"""Rows back to a dense map of patches."""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Int, Shaped
+
+
+def unmerge(x_rows: Shaped[Array, "b n d"], assign: Int[Array, "b p"], fill: float = 0.0) -> Shaped[Array, "b p d"]:
+    """Gives every patch the row that holds it, and `fill` where it was dropped.
+
+    Args:
+      x_rows: the rows behind the prefix, `tokens.x[:, num_prefix_tokens:]` or anything computed from them.
+      assign: for each patch its row, -1 = dropped, as in `Tokens.assign` and a model's `aux.assign`.
+    """
+
+    def one(rows, assign):
+        return jnp.where((assign < 0)[:, None], jnp.asarray(fill, rows.dtype), rows[jnp.maximum(assign, 0)])
+
+    return jax.vmap(one)(x_rows, assign)

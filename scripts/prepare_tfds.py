@@ -1,0 +1,35 @@
+"""Turns pictures in class directories into a TFDS data set of ArrayRecord files, without TensorFlow.
+
+    python scripts/prepare_tfds.py --input=cifar10.tar.xz --output=~/tensorflow_datasets --name=cifar10
+
+The input is a directory or an archive (.tar, .tar.gz, .tar.xz, .zip) of `train/<class>/*.jpg`, `test/<class>/*.jpg`, …
+or of `<class>/*.jpg`, which makes one split, `train` (cut a held-out part off it with `train[90%:]`). Broken pictures
+are named, counted and left out. What it writes is read by `--config.data.source=tfds`.
+"""
+
+import argparse
+import sys
+
+from jaxprune.data.prepare import prepare
+from jaxprune.errors import UserError
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--input", required=True, help="directory or archive of class directories")
+    parser.add_argument("--output", required=True, help="where TFDS data sets lie (its data_dir)")
+    parser.add_argument("--name", help="name of the data set; by default made from the input's")
+    parser.add_argument("--overwrite", action="store_true", help="replace a set of this name")
+    args = parser.parse_args()
+    try:
+        prepared = prepare(args.input, args.output, name=args.name, overwrite=args.overwrite)
+    except UserError as error:
+        sys.exit(f"error: {error}")
+    for path, reason in sorted(prepared.broken.items()):
+        print(f"left out: {path}: {reason}")
+    counts = ", ".join(f"{count:,} in {split}" for split, count in prepared.num_examples.items())
+    print(f"{prepared.path}: {counts}; {len(prepared.class_names)} classes; {len(prepared.broken)} broken left out")
+
+
+if __name__ == "__main__":
+    main()

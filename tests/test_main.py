@@ -1,0 +1,64 @@
+"""The command line: what it lists, what it refuses."""
+
+from pathlib import Path
+
+import pytest
+from jaxprune import config as c
+from jaxprune import main
+from jaxprune.errors import UserError
+
+CONFIGS = Path(__file__).parent.parent / "configs"
+
+
+def test_help_lists_tasks_methods_and_models():
+    text = main.help_text()
+    for word in ("pretrain", "finetune", "quickstart", "mae", "topk", "vit_small_patch16_224", "configs/quickstart.py"):
+        assert word in text
+
+
+@pytest.mark.parametrize("path", sorted(CONFIGS.rglob("*.py")), ids=lambda p: str(p.relative_to(CONFIGS)))
+def test_every_config_loads_whole_and_small(path):
+    for arguments in ("", ":smoke") if "smoke" in path.read_text() else ("",):
+        config = main.load_config(f"{path}{arguments}")
+        assert config.task
+        assert config.is_locked
+
+
+def test_an_unknown_key_is_refused_with_the_nearest():
+    with pytest.raises(UserError, match=r"Did you mean 'mim\.throw_ratio'"):
+        main.checked(["x", f"--config={CONFIGS}/mim/imagenet.py", "--config.mim.throw_rato=0.5"])
+
+
+def test_an_unknown_config_file_or_argument_is_refused_with_the_nearest():
+    with pytest.raises(UserError, match=r"Did you mean 'configs/quickstart\.py'"):
+        main.checked(["x", "--config=configs/quikstart.py"])
+    with pytest.raises(UserError, match="Did you mean 'epochs'"):
+        main.checked(["x", f"--config={CONFIGS}/mim/imagenet.py:epoch=3"])
+    with pytest.raises(UserError, match="not of the type int"):
+        main.checked(["x", f"--config={CONFIGS}/mim/imagenet.py:epochs=many"])
+    with pytest.raises(UserError, match="--config=configs/quickstart.py"):
+        main.checked(["x", "--workdir=here"])
+
+
+def test_the_config_is_found_from_anywhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (word,) = main.checked(["--config=configs/quickstart.py:smoke"])
+    assert word.endswith("quickstart.py:smoke") and Path(word.removeprefix("--config=").partition(":")[0]).is_file()
+
+
+def test_tables_of_the_papers_are_in_the_configs():
+    large = main.load_config(f"{CONFIGS}/mim/imagenet.py:size=large,epochs=800,throw=0.65")
+    assert large.mim.encoder == "vit_large_patch16_224" and large.epochs == 800 and large.mim.throw_ratio == 0.65
+    assert large.optimizer.base_lr * large.batch_size / 256 == pytest.approx(2.4e-3)
+    for size, rate in (("base", 2e-3), ("large", 4e-3)):
+        recipe = main.load_config(f"{CONFIGS}/mim/imagenet_finetune.py:size={size}")
+        assert recipe.optimizer.base_lr * recipe.batch_size / 256 == pytest.approx(rate)
+
+
+def test_the_workdir_is_named_after_the_config():
+    assert str(main.default_workdir("configs/mim/imagenet.py:size=large,smoke")) == "runs/imagenet-size=large-smoke"
+
+
+def test_parse_arg_types():
+    args = c.parse_arg("flag,rate=0.5,n=3", flag=False, rate=0.1, n=1, name="x")
+    assert (args.flag, args.rate, args.n, args.name, args.smoke) == (True, 0.5, 3, "x", False)

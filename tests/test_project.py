@@ -1,0 +1,46 @@
+"""The rules of the house that a machine can keep: lint, import directions, what is importable, where configs are."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.mark.parametrize("command", [["check"], ["format", "--check"]], ids=["lint", "format"])
+def test_ruff(command):
+    done = subprocess.run([sys.executable, "-m", "ruff", *command, "."], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_imports_only_point_down():
+    code = "from importlinter.cli import lint_imports; raise SystemExit(lint_imports(no_cache=True))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_core_needs_neither_the_data_nor_the_training_stack():
+    heavy = "ml_collections, grain, tensorflow_datasets, array_record, tensorboardX, orbax, beartype, matplotlib"
+    code = f"""
+import sys
+for name in {heavy.split(", ")!r}:
+    sys.modules[name] = None  # importing it raises
+from flax import nnx
+import jaxprune
+model = jaxprune.models.create("vit", img_size=16, patch_size=8, embed_dim=16, depth=1, num_heads=2, rngs=nnx.Rngs(0))
+jaxprune.reduction.apply(model, jaxprune.reduction.Plan("topk", reduction_loc=(0,)))
+jaxprune.mim.methods(); jaxprune.ops.furthest_sampling; jaxprune.losses.masked_mse
+from jaxprune.checkpoints.read import load_pretrained
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_no_torch_and_no_tensorflow_anywhere_in_the_package():
+    for path in (ROOT / "jaxprune").rglob("*.py"):
+        for line in path.read_text().splitlines():
+            words = line.split()
+            assert words[:2] not in (["import", "torch"], ["import", "tensorflow"]), path
+            assert not (words[:1] == ["from"] and words[1].split(".")[0] in ("torch", "tensorflow")), path
