@@ -5,8 +5,9 @@ python -m jaxprune.main --config=configs/quickstart.py
 About five minutes on two CPU cores; no download. Ends in runs/quickstart/report.html.
 """
 
-from jaxprune import config as c
 from ml_collections import ConfigDict
+
+from jaxprune import config as c
 
 SIZE = {"img_size": 64, "patch_size": 8, "embed_dim": 96, "depth": 6, "num_heads": 3}
 
@@ -24,7 +25,7 @@ def get_config(arg=None):
         "decoder_num_heads": 4,
         "norm_pix_loss": False,
     }
-    pretrain.data.update(img_size=64, num_train=10_000, num_eval=500)
+    pretrain.data.update(img_size=64, num_train=10_000, num_eval=500, crop="none")
     pretrain.update(batch_size=64, epochs=5.0, max_minutes=3.0, log_every=20, checkpoint_every=200, picture_every=200)
     pretrain.optimizer.update(base_lr=6e-3, warmup_epochs=0.5)
 

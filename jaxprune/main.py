@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 from absl import app, flags
+from absl import logging as absl_logging
 from ml_collections import ConfigDict, config_flags
 
 import jaxprune
@@ -65,7 +66,9 @@ def config_path(given: str) -> Path:
         if path.is_file():
             return path
     known = configs()
-    raise UserError(f"There is no config file {given}.{nearest(given, known)} Those that come along: {', '.join(known)}.")
+    raise UserError(
+        f"There is no config file {given}.{nearest(given, known)} Those that come along: {', '.join(known)}."
+    )
 
 
 def load_config(given: str) -> ConfigDict:
@@ -77,7 +80,7 @@ def load_config(given: str) -> ConfigDict:
         raise UserError(f"{path} is no Python file: a config is a file with get_config().")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return module.get_config(arguments)
+    return module.get_config(arguments).lock()
 
 
 def checked(argv: list[str]) -> list[str]:
@@ -126,6 +129,7 @@ def main(argv: list[str]) -> None:
     from jaxprune.train.progress import log_to_terminal
 
     log_to_terminal()
+    absl_logging.set_verbosity(absl_logging.WARNING)  # Orbax tells of every file it touches
     config = _CONFIG.value
     workdir = Path(_WORKDIR.value or config.get("workdir") or default_workdir(_value(sys.argv, "config") or ""))
     try:

@@ -16,6 +16,7 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 from flax import nnx
+
 from jaxprune import mim, models, parallel
 from jaxprune.nn.params import merge, split
 from jaxprune.train import optimizer, state

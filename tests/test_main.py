@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+
 from jaxprune import config as c
 from jaxprune import main
 from jaxprune.errors import UserError

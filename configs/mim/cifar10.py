@@ -7,9 +7,10 @@ scripts/prepare_tfds.py wrote. `:epochs=N` pre-trains longer (fine-tuning takes 
 changes the framework.
 """
 
+from ml_collections import ConfigDict
+
 from jaxprune import config as c
 from jaxprune.errors import unknown
-from ml_collections import ConfigDict
 
 SIZE = {"img_size": 32, "patch_size": 4, "embed_dim": 96, "depth": 4, "num_heads": 3}
 RECONSTRUCTION = {"mae": "full", "partial": "partial", "prmim": "progressive"}

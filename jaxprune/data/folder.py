@@ -63,9 +63,8 @@ class ImageFolder:
         try:
             with open(path, "rb") as file:
                 image = images.decode(file.read())
-        # Decoders raise all sorts of things at all sorts of damage.
-        except Exception as error:
-            raise Unreadable(path, f"{type(error).__name__}: {error}") from error
+        except (OSError, images.Broken) as error:
+            raise Unreadable(path, str(error)) from error
         return {"image": image, "label": self._labels[index], "index": np.int32(index)}
 
     def path(self, index: int) -> str:

@@ -9,7 +9,7 @@ import io
 import math
 
 import numpy as np
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, UnidentifiedImageError
 
 from jaxprune.errors import UserError, unknown
 
@@ -28,13 +28,27 @@ INTERPOLATIONS = {
 Box = tuple[int, int, int, int]  # top, left, height, width
 
 
+class Broken(ValueError):
+    """Bytes that are no image, or a damaged one."""
+
+
 def decode(data: bytes, *, upright: bool = False) -> np.ndarray:
     """Returns an encoded image as uint8 (h, w, 3), RGB.
 
     Grey, palette, RGBA (its alpha is dropped), CMYK and 16-bit grey become RGB; of an animation the first frame is
     taken. An EXIF rotation is applied only if `upright`: torchvision, timm and TFDS leave it out, and so the published
-    numbers do. Raises whatever the decoder raises on a broken file.
+    numbers do. Raises `Broken` on what is no image or is damaged.
     """
+    try:
+        return _decode(data, upright)
+    except UnidentifiedImageError as error:
+        raise Broken("no image, or of an unknown format" if data else "empty file") from error
+    # Decoders raise all sorts of things at all sorts of damage.
+    except Exception as error:
+        raise Broken(f"{type(error).__name__}: {error}") from error
+
+
+def _decode(data: bytes, upright: bool) -> np.ndarray:
     # OpenCV returns what it could read of a JPEG that was cut off; only whole files are left to it.
     if cv2 is not None and not upright and data[:2] == b"\xff\xd8" and b"\xff\xd9" in data[-16:]:
         bgr = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION)
@@ -44,10 +58,9 @@ def decode(data: bytes, *, upright: bool = False) -> np.ndarray:
         if image.mode.startswith("I"):
             # 16-bit grey: Pillow's own conversion would clip it to white.
             return to_rgb(np.clip(np.asarray(image), 0, 65535).astype(np.uint16))
-        elif image.mode == "P" and "transparency" in image.info:
+        if image.mode == "P" and "transparency" in image.info:
             image = image.convert("RGBA")
-        image = image.convert("RGB")
-        return np.asarray(ImageOps.exif_transpose(image) if upright else image)
+        return np.asarray((ImageOps.exif_transpose(image) if upright else image).convert("RGB"))
 
 
 def to_rgb(array: np.ndarray) -> np.ndarray:

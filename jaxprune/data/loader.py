@@ -96,9 +96,8 @@ def read_image(path: str | os.PathLike, image_size: int | tuple[int, int]) -> np
     try:
         with open(os.path.expanduser(path), "rb") as file:
             image = images.decode(file.read(), upright=True)
-    # Decoders raise all sorts of things at all sorts of damage.
-    except Exception as error:
-        raise UserError(f"Image {str(path)!r} cannot be read: {type(error).__name__}: {error}") from error
+    except (OSError, images.Broken) as error:
+        raise UserError(f"Image {str(path)!r} cannot be read: {error}.") from error
     return images.center_crop(image, images.size(image_size), 1.0, images.interpolation("bicubic"))
 
 

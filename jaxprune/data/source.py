@@ -1,5 +1,6 @@
 """What every data source offers: numbered examples that any thread may read, in any order."""
 
+import threading
 from typing import Any, Protocol, runtime_checkable
 
 from absl import logging
@@ -7,6 +8,8 @@ from absl import logging
 from jaxprune.errors import UserError
 
 Example = dict[str, Any]  # "image" uint8 (h, w, 3), "label" int32, "index" int32; scenes add "mask" bool (h, w)
+
+_noting = threading.Lock()
 
 
 @runtime_checkable
@@ -47,9 +50,11 @@ class Unreadable(Exception):
 
 def note_broken(broken: dict[str, str], error: Unreadable) -> None:
     """Enters a broken example in `broken`, and logs it the first time it is met."""
-    # setdefault is a single step even among threads, so exactly one of them logs.
-    if broken.setdefault(error.what, error.reason) is error.reason:
-        logging.warning("Broken image left out (%d so far): %s: %s", len(broken), error.what, error.reason)
+    with _noting:
+        if error.what in broken:
+            return
+        broken[error.what] = error.reason
+    logging.warning("Broken image left out (%d so far): %s: %s", len(broken), error.what, error.reason)
 
 
 def read(source: Source, index: int) -> Example:

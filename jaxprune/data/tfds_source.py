@@ -123,7 +123,7 @@ def _open(builder: Any, split: str) -> Any:
         )
     try:
         return builder.as_data_source(split)
-    except (NotImplementedError, ValueError, AssertionError) as error:
+    except (NotImplementedError, ValueError, AssertionError, KeyError) as error:
         if builder.data_path.exists():
             raise UserError(
                 f"Split {split!r} of the TFDS data set in {builder.data_dir} cannot be read: {error}"
@@ -139,7 +139,7 @@ def _class_names(builder: Any, image_key: str, label_key: str | None) -> tuple[s
     features = builder.info.features
     for key in filter(None, (image_key, label_key)):
         if key not in features:
-            available = ", ".join(f"{name} ({type(feature).__name__})" for name, feature in features.items())
+            available = ", ".join(f"{name} ({type(feature).__name__})" for name, feature in sorted(features.items()))
             raise UserError(
                 f"TFDS data set {builder.name!r} has no feature {key!r}.{nearest(key, features)} It has: {available}."
             )

@@ -228,11 +228,13 @@ class VisionTransformer(nnx.Module):
         return (logits + distilled) / 2, (logits, distilled)
 
     def pool(self, tokens: Tokens) -> Float[Array, "b d"]:
-        """The CLS token, or the mean of the patch tokens."""
+        """The CLS token, or the mean of the patch tokens, each counted by the patches it stands for."""
         if self.global_pool == "token":
             pooled = tokens.x[:, 0]
         else:
-            pooled = tokens.x[:, self.num_prefix_tokens :].mean(1)
+            x = tokens.x[:, self.num_prefix_tokens :]
+            counts = (tokens.size if tokens.policy is None else tokens.policy)[:, self.num_prefix_tokens :, None]
+            pooled = (x * counts.astype(x.dtype)).sum(1) / counts.sum(1).astype(x.dtype)
         return pooled if self.fc_norm is None else self.fc_norm(pooled)
 
     def __call__(

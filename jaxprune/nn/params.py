@@ -55,7 +55,7 @@ def split(module: nnx.Module) -> Split:
     return Split(Graph(definition, layout, tuple(names)), params, rest)
 
 
-def merge(graph: Graph, params: dict[str, Array], rest: dict[str, Array]) -> Any:
+def merge(graph: Graph, params: dict[str, Any], rest: dict[str, Any]) -> Any:
     """Puts a module together again; the inverse of `split`."""
     arrays = {**params, **rest}
     return nnx.merge(graph.definition, graph.layout.unflatten([arrays[name] for name in graph.names]))

@@ -3,8 +3,9 @@
 from jaxprune.nn.tokens import Attended, Tokens
 from jaxprune.reduction.base import Aux, Reducer, Stage
 from jaxprune.reduction.plan import Plan, apply
+from jaxprune.reduction.unmerge import unmerge
 
-__all__ = ["Attended", "Aux", "Plan", "Reducer", "Stage", "Tokens", "apply", "methods"]
+__all__ = ["Attended", "Aux", "Plan", "Reducer", "Stage", "Tokens", "apply", "methods", "unmerge"]
 
 
 def methods() -> dict[str, type[Reducer]]:

@@ -2,8 +2,10 @@
 
 import jax
 import jax.numpy as jnp
+from flax import nnx
 from jaxtyping import Array, Float, Int
 
+from jaxprune.errors import UserError
 from jaxprune.nn.tokens import Tokens
 from jaxprune.reduction.base import Aux
 from jaxprune.reduction.rows import compose
@@ -12,7 +14,7 @@ from jaxprune.reduction.rows import compose
 def distances(x: Float[Array, "b n d"]) -> Float[Array, "b n n"]:
     """Euclidean distances between the tokens of each image, in float32 and without gradient; 0 to itself."""
     x = jax.lax.stop_gradient(x).astype(jnp.float32)
-    # |a|² + |b|² - 2ab is one matrix product, but loses digits to whatever all tokens have in common: out with it first.
+    # |a|² + |b|² - 2ab is one matrix product, but loses digits to what all tokens have in common: out with that first.
     # Norms from the diagonal of the same product make equal tokens exactly equal.
     x = x - x.mean(1, keepdims=True)
     gram = jax.lax.dot_general(x, x, (((2,), (2,)), ((0,), (0,))), precision=jax.lax.Precision.HIGHEST)
@@ -40,6 +42,21 @@ def members(assign: Int[Array, "b n"], num_clusters: int) -> Array:
     return assign[:, None, :] == jnp.arange(num_clusters, dtype=assign.dtype)[None, :, None]
 
 
+def project(x: Float[Array, "b n d"], directions: Float[Array, "k d"]) -> Float[Array, "b k n"]:
+    """Dot product of every direction with every token, in float32."""
+    b, n, d = x.shape
+    # Flat, as in `nn.Linear`: one plain product, forward and backward.
+    products = x.reshape(b * n, d) @ directions.T.astype(x.dtype)
+    return products.reshape(b, n, -1).swapaxes(1, 2).astype(jnp.float32)
+
+
+def needed(rngs: nnx.Rngs | None, method: str) -> nnx.Rngs:
+    """Returns `rngs`, which a method with parameters cannot do without."""
+    if rngs is None:
+        raise UserError(f"{method} has parameters to initialise: give rngs=nnx.Rngs(0) to reduction.apply.")
+    return rngs
+
+
 def unchanged(tokens: Tokens, num_prefix_tokens: int) -> tuple[Tokens, Aux]:
     """As many clusters as tokens: every token stays a row of its own, in its place."""
     b, n = tokens.x.shape[:2]
@@ -57,7 +74,8 @@ def clustered(
 ) -> tuple[Tokens, Aux]:
     """Puts `rows` in place of the clusters that `row_map` names; a row's size is the sum over its cluster."""
     num_clusters = rows.shape[1]
-    sizes = jax.vmap(lambda s, i: jax.ops.segment_sum(s, i, num_clusters))(_sizes(tokens)[:, num_prefix_tokens:], row_map)
+    add_up = jax.vmap(lambda sizes, rows: jax.ops.segment_sum(sizes, rows, num_clusters))
+    sizes = add_up(_sizes(tokens)[:, num_prefix_tokens:], row_map)
     return _behind_prefix(tokens, rows, sizes, row_map, num_prefix_tokens), Aux(row_map=row_map, kept=centres)
 
 

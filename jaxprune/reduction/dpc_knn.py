@@ -50,7 +50,7 @@ def dpc_knn(
     """
     distance = clusters.distances(x) / x.shape[2] ** 0.5
     if present is not None:
-        # Any distance beyond all others does. The published code takes it over the batch, which only costs communication.
+        # Any distance beyond all others will do; the published code takes the batch's largest, ours the image's.
         beyond = distance.max((1, 2), keepdims=True) + 1
         distance = jnp.where(present[:, None, :], distance, beyond)
     # Logarithms of density and score: far apart, tokens would all have density 0 in float32 and no order.
@@ -89,7 +89,13 @@ class DpcKnn(Reducer):
     published = "cluster_layers"
 
     def __init__(
-        self, stage, *, k: int = 5, equal_weights: bool = False, density_noise: bool = False, rngs: nnx.Rngs | None = None
+        self,
+        stage,
+        *,
+        k: int = 5,
+        equal_weights: bool = False,
+        density_noise: bool = False,
+        rngs: nnx.Rngs | None = None,
     ):
         super().__init__(stage)
         if k < 1:

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from jaxprune.errors import UserError, nearest as nearest_name
+from jaxprune import errors
 from jaxprune.reduction import clusters
 from jaxprune.reduction.base import Reducer
 from jaxprune.reduction.rows import best
@@ -78,7 +78,7 @@ def kmedoids(
 
 
 class KMedoids(Reducer):
-    """Clusters the tokens, weighted by the attention they received in the block before, and keeps the centres as they are.
+    """Clusters the tokens, weighted by the attention they received in the block before, and keeps the centres.
 
     Args:
       mode: "reference" for the published cost, in which a token that is attended to much is less likely a centre and
@@ -104,11 +104,11 @@ class KMedoids(Reducer):
     ):
         super().__init__(stage)
         if mode not in MODES:
-            raise UserError(f"mode {mode!r} of kmedoids is neither of {MODES}.{nearest_name(mode, MODES)}")
+            raise errors.UserError(f"mode {mode!r} of kmedoids is neither of {MODES}.{errors.nearest(mode, MODES)}")
         if iterations < 1:
-            raise UserError(f"iterations={iterations}: kmedoids needs at least 1.")
+            raise errors.UserError(f"iterations={iterations}: kmedoids needs at least 1.")
         if first is not None and not 0 <= first < stage.rows_in:
-            raise UserError(f"first={first} is no token of block {stage.layer}: use 0 to {stage.rows_in - 1}.")
+            raise errors.UserError(f"first={first} is no token of block {stage.layer}: use 0 to {stage.rows_in - 1}.")
         self.mode, self.equal_weights, self.iterations, self.first = mode, equal_weights, iterations, first
 
     def __call__(self, tokens, attended, *, train=False, key=None) -> tuple:

@@ -45,7 +45,7 @@ class Plan:
         self.keep_rate = tuple(map(float, keep_rate)) if isinstance(keep_rate, (tuple, list)) else float(keep_rate)
         self.reduction_loc = () if r is not None else tuple(int(layer) for layer in reduction_loc)
         self.num_keep = None if num_keep is None else tuple(int(k) for k in num_keep)
-        self.r = tuple(int(x) for x in r) if isinstance(r, (tuple, list)) else r
+        self.r = tuple(int(x) for x in r) if isinstance(r, (tuple, list)) else None if r is None else int(r)
         self.inflection = float(inflection)
         self.options = tuple(sorted(options.items()))
         self._check(cls)
@@ -75,14 +75,14 @@ class Plan:
             falling = tuple(min(values[: i + 1]) for i in range(len(values)))
             if values != falling:
                 raise UserError(f"{name} {values} rises, and tokens never come back: use {falling}.")
-        if cls.where == "before" and cls.needs and self.reduction_loc[:1] == (0,):
-            raise UserError(f"{self.method} reads the attention of the block before, so block 0 cannot reduce: use 1.")
+        _check_first(self, cls, self.reduction_loc)
         cls.check(self)
 
     def _check_r(self) -> None:
         if self.num_keep is not None:
             raise UserError("A plan counts by r or by num_keep, not by both: leave one out.")
-        if min(self.r if isinstance(self.r, tuple) else (self.r,), default=0) < 0 or not self.r:
+        removed = self.r if isinstance(self.r, tuple) else (self.r,)
+        if min(removed, default=0) < 0 or not any(removed):
             raise UserError(f"r {self.r} must take tokens away: use a positive number such as 8.")
         if not -1.0 <= self.inflection <= 1.0:
             raise UserError(
@@ -158,6 +158,11 @@ class Plan:
         return f"Plan({self.method!r}, {amount}{options})"
 
 
+def _check_first(plan: Plan, cls: type[Reducer], layers: tuple[int, ...]) -> None:
+    if cls.where == "before" and cls.needs and layers[:1] == (0,):
+        raise UserError(f"{plan.method} reads the attention of the block before, so block 0 cannot reduce: use 1.")
+
+
 def _lowest(plan: Plan, num_patches: int) -> str:
     """The nearest plan of this kind that leaves a patch at every stage."""
     if plan.num_keep is not None:
@@ -186,6 +191,7 @@ def apply(model: nnx.Module, plan: Plan, *, scorer: nnx.Module | None = None, rn
     for layer in (*layers, len(plan.r) - 1 if isinstance(plan.r, tuple) else 0):
         if layer >= depth:
             raise UserError(f"reduction_loc {layer} is outside this network of {depth} blocks: use {depth - 1}.")
+    _check_first(plan, cls, layers)
     fast = nnx.merge(*nnx.split(model))
     for block in fast.blocks:
         block.reducer, block.needs, block.proportional = nnx.data(None), frozenset(), False

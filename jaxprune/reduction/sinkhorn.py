@@ -1,4 +1,4 @@
-"""Sinkhorn clustering: tokens are shared out over learned directions by optimal transport (Haurum et al., 2023, Sec. 3)."""
+"""Sinkhorn: tokens are shared out over learned directions by optimal transport (Haurum et al., 2023, Sec. 3)."""
 
 import math
 

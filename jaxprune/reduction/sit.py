@@ -1,5 +1,7 @@
 """SiT, token slimming: learned softmax mixtures of all tokens (Zong et al., 2022, Sec. 3.2)."""
 
+from typing import ClassVar
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
@@ -19,7 +21,7 @@ class Sit(Reducer):
     where = "before"
     identity_at_one = False
     published = "cluster_layers"
-    renames = {"weight.0": "norm", "weight.1": "fc1", "weight.3": "fc2"}
+    renames: ClassVar[dict[str, str]] = {"weight.0": "norm", "weight.1": "fc1", "weight.3": "fc2"}
 
     def __init__(self, stage, *, rngs: nnx.Rngs | None = None):
         super().__init__(stage)

@@ -19,7 +19,8 @@ from jaxprune.metrics import wilson_interval
 from jaxprune.nn.params import Split, merge, split, variables
 from jaxprune.ops.posembed import resample
 from jaxprune.tasks import setup
-from jaxprune.train import loop, optimizer, workdir as workdirs
+from jaxprune.train import loop, optimizer
+from jaxprune.train import workdir as workdirs
 from jaxprune.train.evaluator import evaluate, over_valid
 from jaxprune.train.writer import Writer, read_metrics
 from jaxprune.viz.report import Report
@@ -63,9 +64,7 @@ def run(config: ConfigDict, workdir: Path) -> dict[str, Any]:
     exempt = ("pos_embed", "cls_token", "dist_token", "reg_token")
     tx = setup.adamw(config, schedule, parts.params, exempt=exempt, layer_scales=scales)
     hook = loop.Hook(config.eval_every or steps.total, _evaluator(config, parts, held_out))
-    result = setup.fit(
-        config, workdir, parts, loss_fn, tx, schedule, steps, setup.train_batches(config, train), [hook]
-    )
+    result = setup.fit(config, workdir, parts, loss_fn, tx, schedule, steps, setup.train_batches(config, train), [hook])
     if result.stopped == "signal":
         return {"stopped": "signal", "step": result.step}
     last = [r for r in read_metrics(workdir) if r["split"] == "eval"][-1]
@@ -119,6 +118,7 @@ def initialise(model: Any, init: str) -> None:
 
 def accuracy_fn(parts: Split, mean: Any, std: Any):
     """Returns the evaluation of a classifier: cross-entropy and top-1 accuracy of a batch."""
+
     def eval_fn(params, batch):
         logits, _ = merge(parts.graph, params, parts.rest)(normalize(batch["image"], mean, std))
         loss = optax.softmax_cross_entropy_with_integer_labels(logits, batch["label"])

@@ -16,7 +16,8 @@ from jaxprune.losses import masked_mse
 from jaxprune.nn.params import Split, merge, split
 from jaxprune.ops.patches import normalize_patches, patchify, unpatchify
 from jaxprune.tasks import setup
-from jaxprune.train import loop, workdir as workdirs
+from jaxprune.train import loop
+from jaxprune.train import workdir as workdirs
 from jaxprune.train.evaluator import evaluate, over_valid
 from jaxprune.train.writer import Writer, read_metrics
 from jaxprune.viz.pictures import GREY, reconstruction_rows, to_uint8

@@ -1,0 +1,111 @@
+"""Every task once, in its small form, as the command line runs it."""
+
+import json
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from flax import nnx
+from PIL import Image
+
+from jaxprune import checkpoints, main, tasks
+from jaxprune.checkpoints.run import build
+from jaxprune.errors import UserError
+
+CONFIGS = Path(__file__).parent.parent.parent / "configs"
+
+
+def run(task_config: str, workdir, **overrides):
+    config = main.load_config(str(CONFIGS / task_config))
+    config.update(overrides)
+    return tasks.find(config.task)(config, Path(workdir))
+
+
+@pytest.fixture(scope="module")
+def quickstart(tmp_path_factory):
+    workdir = tmp_path_factory.mktemp("quickstart") / "run"
+    return workdir, run("quickstart.py:smoke", workdir)
+
+
+def test_quickstart_leaves_checkpoints_metrics_and_a_report(quickstart):
+    workdir, summary = quickstart
+    assert set(summary) == {"reconstruction_ratio", "accuracy", "accuracy_from_scratch", "seconds"}
+    assert all((workdir / phase / "checkpoints" / "4").is_dir() for phase in ("pretrain", "finetune", "scratch"))
+    rows = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+    assert {row["phase"] for row in rows} == {"pretrain", "finetune", "scratch"}
+    page = (workdir / "report.html").read_text()
+    for words in ("What came out", "Pre-training", "Fine-tuning", "Training from scratch", "Evaluation", "By class"):
+        assert words in page
+
+
+def test_quickstart_again_says_that_it_is_complete(quickstart):
+    workdir, summary = quickstart
+    before = (workdir / "report.html").stat().st_mtime_ns
+    assert run("quickstart.py:smoke", workdir) == json.loads(json.dumps(summary))
+    assert (workdir / "report.html").stat().st_mtime_ns == before
+
+
+def test_another_config_is_refused_by_the_workdir(quickstart):
+    workdir, _ = quickstart
+    with pytest.raises(UserError, match="seed"):
+        run("quickstart.py:smoke", workdir, seed=1)
+
+
+def test_evaluate_adds_to_the_report(quickstart):
+    workdir, summary = quickstart
+    found = run("evaluate.py", workdir / "finetune", init=str(workdir / "finetune"))
+    assert found["accuracy"] == pytest.approx(summary["accuracy"])
+    assert "Evaluation" in (workdir / "finetune" / "report.html").read_text()
+
+
+def test_predict_names_the_class_and_draws_a_picture(quickstart, tmp_path):
+    workdir, _ = quickstart
+    Image.fromarray(np.full((50, 40, 3), 99, np.uint8)).save(tmp_path / "grey.png")
+    found = run("predict.py", tmp_path, init=str(workdir / "finetune"), image=str(tmp_path / "grey.png"))
+    assert found["class"] in checkpoints.run.read_card(workdir / "finetune")["class_names"]
+    assert 0 < found["confidence"] <= 1 and Path(found["picture"]).is_file()
+
+
+def test_visualize_draws_reconstructions(quickstart, tmp_path):
+    workdir, _ = quickstart
+    found = run("visualize.py", tmp_path, init=str(workdir / "pretrain"), num_images=3)
+    assert found["images"] == 3 and Image.open(found["picture"]).width > 400
+
+
+@pytest.mark.parametrize(
+    ("config", "phase", "message"),
+    [
+        ("evaluate.py", "pretrain", "fine-tune it first"),
+        ("predict.py", "pretrain", "fine-tune it first"),
+        ("visualize.py", "finetune", "give a pre-training run"),
+        ("evaluate.py", ".", "give one of its runs"),
+    ],
+)
+def test_the_wrong_kind_of_run_is_refused(quickstart, config, phase, message):
+    workdir, _ = quickstart
+    overrides = {"init": str(workdir / phase)} | ({"image": "x.png"} if config == "predict.py" else {})
+    with pytest.raises(UserError, match=message):
+        run(config, workdir, **overrides)
+
+
+def test_a_run_directory_loads_as_a_model_in_one_line(quickstart):
+    workdir, _ = quickstart
+    model = checkpoints.load_model(workdir / "finetune")
+    assert model.num_classes == 10
+
+
+@pytest.mark.parametrize("path", sorted(CONFIGS.rglob("*.py")), ids=lambda p: str(p.relative_to(CONFIGS)))
+def test_every_config_builds_its_networks_abstractly(path):
+    config = main.load_config(str(path))
+    for phase in (config, *(config[name] for name in ("pretrain", "finetune") if name in config)):
+        for kind in ("mim", "model"):
+            if kind in phase:
+                arguments = phase[kind].to_dict()
+                abstract = nnx.eval_shape(lambda k=kind, a=arguments: build(k, a, rngs=nnx.Rngs(0)))
+                assert sum(leaf.size for leaf in jax.tree.leaves(nnx.state(abstract))) > 1000
+
+
+def test_unknown_tasks_are_refused():
+    with pytest.raises(UserError, match="Did you mean 'pretrain'"):
+        tasks.find("pretrian")
