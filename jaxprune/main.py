@@ -66,9 +66,7 @@ def config_path(given: str) -> Path:
         if path.is_file():
             return path
     known = configs()
-    raise UserError(
-        f"There is no config file {given}.{nearest(given, known)} Those that come along: {', '.join(known)}."
-    )
+    raise UserError(f"There is no config file {given}.{nearest(given, known)} There are: {', '.join(known)}.")
 
 
 def load_config(given: str) -> ConfigDict:

@@ -37,7 +37,7 @@ def test_an_unknown_config_file_or_argument_is_refused_with_the_nearest():
         main.checked(["x", f"--config={CONFIGS}/mim/imagenet.py:epoch=3"])
     with pytest.raises(UserError, match="not of the type int"):
         main.checked(["x", f"--config={CONFIGS}/mim/imagenet.py:epochs=many"])
-    with pytest.raises(UserError, match="--config=configs/quickstart.py"):
+    with pytest.raises(UserError, match=r"--config=configs/quickstart\.py"):
         main.checked(["x", "--workdir=here"])
 
 

@@ -139,7 +139,7 @@ def picture(config: Any, parts: Split, params: dict, images: np.ndarray) -> np.n
 
 
 def _drawer(config: ConfigDict, parts: Split, source: Any):
-    images = np.concatenate([b["image"] for b, _ in zip(setup.eval_batches(config, source), range(1))])[:PICTURES]
+    images = next(iter(setup.eval_batches(config, source)))["image"][:PICTURES]
 
     def hook(step: int, state: Any, writer: Writer) -> None:
         writer.images(step, "reconstruction", picture(config, parts, jax.device_get(state.params), images))
