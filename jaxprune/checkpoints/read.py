@@ -4,7 +4,6 @@ import fnmatch
 import logging
 import math
 import os
-import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from jaxprune.checkpoints.rules import rules_for, to_ours
+from jaxprune.checkpoints.rules import to_ours
 from jaxprune.errors import UserError
 from jaxprune.models.vit import Fixed
 from jaxprune.nn.params import variables
@@ -38,7 +37,7 @@ def read_tensors(path: str | os.PathLike) -> dict[str, np.ndarray]:
         if path.suffix == ".npz":
             with np.load(path, allow_pickle=False) as file:
                 return dict(file)
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, Exception) as error:
+    except Exception as error:  # safetensors, zip and numpy have a kind each
         raise UserError(f"{path} cannot be read ({error}): it may be truncated; fetch it again.") from error
     raise UserError(f"{path} is neither .safetensors nor .npz: save the weights as one of those.")
 
@@ -56,7 +55,8 @@ def load_pretrained(
 
     Args:
       model: a ViT or a masked autoencoder, reducing or not.
-      source: a file, or {published name: array}: names of timm (ViT, DeiT) or of the MAE repository.
+      source: a file, or {published name: array}: names of timm (ViT, DeiT) or of the MAE repository, and for a
+        reducing network those of the method's modules ("cluster_layers.0.queries"), numbered by stage.
       new: patterns of our parameters that stay as built, such as ("head.*",).
       ignored: patterns of published tensors that are left out, such as ("decoder_*",).
 
@@ -70,7 +70,7 @@ def load_pretrained(
     tensors = dict(source) if isinstance(source, Mapping) else read_tensors(source)
     tensors = {name: tensor for name, tensor in tensors.items() if not _matches(name, ignored)}
     targets = variables(model)
-    found = to_ours(tensors, rules_for(model))
+    found = to_ours(tensors, model)
     _resample_positions(model, targets, found)
 
     wanted = {name for name in targets if not _matches(name, new)}

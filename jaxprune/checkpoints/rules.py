@@ -1,11 +1,13 @@
-"""Published tensor names and layouts to ours and back: a table of rules per family."""
+"""Published tensor names and layouts to ours: a table of rules per family."""
 
 import contextlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
+
+from jaxprune.errors import UserError
 
 Tensor = np.ndarray
 
@@ -63,16 +65,46 @@ def rules_for(model: Any) -> tuple[Rule, ...]:
     return MAE if hasattr(model, "decoder_blocks") else VIT
 
 
-def to_ours(tensors: dict[str, Tensor], rules: tuple[Rule, ...]) -> dict[str, tuple[str, Tensor]]:
-    """Returns {our name: (published name, tensor in our layout)}."""
-    found = {}
+def to_ours(tensors: Mapping[str, Any], model: Any) -> dict[str, tuple[str, Tensor]]:
+    """Returns {our name: (published name, tensor in our layout)} for the family that `model` belongs to.
+
+    Raises:
+      UserError: two published tensors would be one of ours.
+    """
+    rules, modules = rules_for(model), method_modules(model)
+    found: dict[str, tuple[str, Tensor]] = {}
     for name, tensor in tensors.items():
-        for rule in rules:
-            if re.fullmatch(rule.published, name):
-                layout = np.asarray(tensor)
-                # A tensor of another rank is left as it is; the strict shape check then names it.
-                with contextlib.suppress(ValueError, IndexError):
-                    layout = rule.convert(layout)
-                found[re.sub(rule.published, rule.ours, name, count=1)] = (name, layout)
-                break
+        published = _place(name, modules)
+        rule = next(rule for rule in rules if re.fullmatch(rule.published, published))
+        layout = np.asarray(tensor)
+        # A tensor of another rank is left as it is; the strict shape check then names it.
+        with contextlib.suppress(ValueError, IndexError):
+            layout = rule.convert(layout)
+        ours = re.sub(rule.published, rule.ours, published, count=1)
+        if ours in found:
+            raise UserError(f"{found[ours][0]} and {name} both stand for {ours}: list one of them in ignored=.")
+        found[ours] = (name, layout)
     return found
+
+
+def method_modules(model: Any) -> dict[str, str]:
+    """Returns {published path of a module of a token-reduction method: ours}, longer paths before shorter ones.
+
+    Published networks list a method's modules beside the blocks, a stage each; ours sit in the blocks they belong to.
+    """
+    paths = {}
+    for layer, block in enumerate(getattr(model, "blocks", ())):
+        reducer = block.reducer
+        if reducer is None or reducer.published is None:
+            continue
+        theirs, ours = f"{reducer.published}.{reducer.stage.index}", f"blocks.{layer}.reducer"
+        paths[theirs] = ours
+        paths.update({f"{theirs}.{a}": f"{ours}.{b}" for a, b in reducer.renames.items()})
+    return dict(sorted(paths.items(), key=lambda pair: -len(pair[0])))
+
+
+def _place(name: str, modules: dict[str, str]) -> str:
+    for theirs, ours in modules.items():
+        if name.startswith(theirs + "."):
+            return ours + name.removeprefix(theirs)
+    return name

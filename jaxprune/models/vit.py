@@ -232,9 +232,9 @@ class VisionTransformer(nnx.Module):
         if self.global_pool == "token":
             pooled = tokens.x[:, 0]
         else:
-            x = tokens.x[:, self.num_prefix_tokens :]
             counts = (tokens.size if tokens.policy is None else tokens.policy)[:, self.num_prefix_tokens :, None]
-            pooled = (x * counts.astype(x.dtype)).sum(1) / counts.sum(1).astype(x.dtype)
+            total = (tokens.x[:, self.num_prefix_tokens :].astype(jnp.float32) * counts).sum(1)
+            pooled = (total / counts.sum(1)).astype(tokens.x.dtype)
         return pooled if self.fc_norm is None else self.fc_norm(pooled)
 
     def __call__(

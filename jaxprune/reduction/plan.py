@@ -20,8 +20,8 @@ class Plan:
         rate relative to p.
       reduction_loc: the blocks that reduce, from 0.
       num_keep: absolute counts, a stage each, in place of `keep_rate`.
-      r: tokens that each block takes away, in place of `keep_rate` and `reduction_loc`: a number for every block, or a
-        tuple from the first block on.
+      r: tokens that each block takes away while there are any, in place of `keep_rate` and `reduction_loc`: a number
+        for every block, or a tuple from the first block on.
       inflection: tilts a single `r` linearly over the depth: -1 goes from 2r to 0, 1 from 0 to 2r (ToMe's schedules).
       options: the method's own options.
 
@@ -126,14 +126,13 @@ class Plan:
           UserError: it leaves none, or wants more than there are.
         """
         if self.r is not None:
-            count = rows - self.removed(depth)[self.layers(depth)[index]]
+            count = max(rows - self.removed(depth)[self.layers(depth)[index]], 1)
             rate = count / num_patches
         else:
             count, rate = self.counts(num_patches)[index], self.rates(num_patches)[index]
         if count < 1:
             raise UserError(
-                f"{self} keeps {count} of {num_patches} patches at stage {index + 1}: "
-                + (f"use r={max((rows - 1) // depth, 1)}." if self.r is not None else _lowest(self, num_patches))
+                f"{self} keeps {count} of {num_patches} patches at stage {index + 1}: use {_lowest(self, num_patches)}."
             )
         if self.num_keep is not None and count > num_patches:
             raise UserError(f"num_keep {count} is more than the {num_patches} patches there are: use {num_patches}.")
@@ -166,10 +165,10 @@ def _check_first(plan: Plan, cls: type[Reducer], layers: tuple[int, ...]) -> Non
 def _lowest(plan: Plan, num_patches: int) -> str:
     """The nearest plan of this kind that leaves a patch at every stage."""
     if plan.num_keep is not None:
-        return f"use num_keep={tuple(max(count, 1) for count in plan.num_keep)}."
+        return f"num_keep={tuple(max(count, 1) for count in plan.num_keep)}"
     if isinstance(plan.keep_rate, tuple):
-        return f"use keep_rate={tuple(max(rate, math.ceil(1e4 / num_patches) / 1e4) for rate in plan.keep_rate)}."
-    return f"use keep_rate={math.ceil(1e4 * num_patches ** (-1 / len(plan.reduction_loc))) / 1e4}."
+        return f"keep_rate={tuple(max(rate, math.ceil(1e4 / num_patches) / 1e4) for rate in plan.keep_rate)}"
+    return f"keep_rate={math.ceil(1e4 * num_patches ** (-1 / len(plan.reduction_loc))) / 1e4}"
 
 
 def apply(model: nnx.Module, plan: Plan, *, scorer: nnx.Module | None = None, rngs: nnx.Rngs | None = None) -> Any:

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from jaxprune.nn.tokens import Tokens, take
+from jaxprune.nn.tokens import Attended, Tokens, take
 from jaxprune.reduction.base import Aux
 
 
@@ -17,14 +17,31 @@ def compose(assign: Int[Array, "b p"], row_map: Int[Array, "b n"]) -> Int[Array,
     return jax.vmap(one)(assign, row_map)
 
 
-def keep_rows(tokens: Tokens, ids: Int[Array, "b k"], num_prefix_tokens: int) -> tuple[Tokens, Aux]:
-    """Keeps the rows `ids`, in that order, and drops the others."""
-    num_rows = tokens.x.shape[1] - num_prefix_tokens
+def unmerge(rows: Float[Array, "b n d"], assign: Int[Array, "b p"], fill: float = 0.0) -> Float[Array, "b p d"]:
+    """A dense map from what is left: every original patch gets the row that holds it, or `fill` if it was dropped.
+
+    Args:
+      rows: one value or vector for each row behind the prefix.
+    """
+
+    def one(rows, assign):
+        return jnp.where(assign[:, None] < 0, fill, rows[jnp.maximum(assign, 0)])
+
+    return jax.vmap(one)(rows, assign)
+
+
+def places(ids: Int[Array, "b k"], num_rows: int, others: int = -1) -> Int[Array, "b n"]:
+    """For each of `num_rows` rows its place in `ids`; `others` for rows that are not among them."""
 
     def one(ids):
-        return jnp.full((num_rows,), -1, jnp.int32).at[ids].set(jnp.arange(ids.shape[0], dtype=jnp.int32))
+        return jnp.full((num_rows,), others, jnp.int32).at[ids].set(jnp.arange(ids.shape[0], dtype=jnp.int32))
 
-    row_map = jax.vmap(one)(ids)
+    return jax.vmap(one)(ids)
+
+
+def keep_rows(tokens: Tokens, ids: Int[Array, "b k"], num_prefix_tokens: int) -> tuple[Tokens, Aux]:
+    """Keeps the rows `ids`, in that order, and drops the others."""
+    row_map = places(ids, tokens.x.shape[1] - num_prefix_tokens)
     kept = Tokens(
         x=take(tokens.x, ids, num_prefix_tokens),
         size=None if tokens.size is None else take(tokens.size, ids, num_prefix_tokens),
@@ -40,3 +57,8 @@ def best(scores: Float[Array, "b n"], num_keep: int) -> Int[Array, "b k"]:
     A stable sort, not `lax.top_k`: on a sharded batch `top_k` gathers all images on every device.
     """
     return jnp.argsort(-scores, axis=-1, stable=True)[:, :num_keep].astype(jnp.int32)
+
+
+def cls_scores(attended: Attended, num_prefix_tokens: int) -> Float[Array, "b n"]:
+    """Attention of the CLS token to each row, averaged over the heads."""
+    return attended.cls_attn.mean(1)[:, num_prefix_tokens:]

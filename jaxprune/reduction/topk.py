@@ -1,7 +1,8 @@
 """Top-K: keep the patches that the CLS token attends to most (Haurum et al., 2023, Sec. 3)."""
 
 from jaxprune.reduction.base import Reducer
-from jaxprune.reduction.rows import best, keep_rows
+from jaxprune.reduction.clusters import unchanged
+from jaxprune.reduction.rows import best, cls_scores, keep_rows
 
 
 class TopK(Reducer):
@@ -11,5 +12,7 @@ class TopK(Reducer):
     needs = frozenset({"cls_attn"})
 
     def __call__(self, tokens, attended, *, train=False, key=None) -> tuple:
-        scores = attended.cls_attn.mean(1)[:, self.stage.num_prefix_tokens :]
-        return keep_rows(tokens, best(scores, self.stage.num_keep), self.stage.num_prefix_tokens)
+        prefix, num_keep = self.stage.num_prefix_tokens, self.stage.num_keep
+        if num_keep == self.stage.rows_in:
+            return unchanged(tokens, prefix)
+        return keep_rows(tokens, best(cls_scores(attended, prefix), num_keep), prefix)

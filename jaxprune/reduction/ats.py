@@ -1,0 +1,112 @@
+"""ATS: sample tokens where their share of the CLS token's attention adds up (Fayyaz et al., 2022)."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jaxtyping import Array, Float, Int
+
+from jaxprune.nn.tokens import take
+from jaxprune.reduction.base import Aux, Reducer, Stage
+from jaxprune.reduction.clusters import first_min
+from jaxprune.reduction.rows import compose
+
+
+class ATS(Reducer):
+    """Chooses the rows of attention by inverse-transform sampling on a fixed grid; an image may use fewer than it may.
+
+    The count is an upper bound: rows that an image does not use are padding, with `policy` and `size` 0 and -1 in
+    `kept`. Keep rate 1 is not the dense model: even as many samples as tokens fall on the heavy tokens several times.
+
+    Args:
+      official: scores and grid of the ATS authors' own code instead of the benchmark's: attention summed over the heads
+        times the norm of the whole value, tokens sorted by score before they are added up, sums rescaled to [0, 1], and
+        samples from the first positive sum on.
+    """
+
+    where = "attention"
+    needs = frozenset({"cls_attn", "values"})
+    identity_at_one = False
+
+    def __init__(self, stage: Stage, *, official: bool = False, rngs: nnx.Rngs | None = None):
+        super().__init__(stage)
+        self.official = official
+
+    def num_rows(self) -> int:
+        return min(len(sample_steps(self.stage.num_keep)), self.stage.rows_in)
+
+    def __call__(self, tokens, attended, *, train=False, key=None) -> tuple:
+        prefix = self.stage.num_prefix_tokens
+        b, n = tokens.x.shape[:2]
+        policy = jnp.ones((b, n)) if tokens.policy is None else tokens.policy
+        steps = sample_steps(self.stage.num_keep)
+        sample = official_sample if self.official else published_sample
+        attn, values = attended.cls_attn[:, :, prefix:], attended.values[:, :, prefix:]
+        picked = sample(*jax.lax.stop_gradient((attn, values, policy[:, prefix:])), steps)
+        ids, valid = distinct(picked, n - prefix, self.num_rows())
+
+        kept = jnp.where(valid, ids, -1)
+        places = jnp.where(valid, jnp.arange(ids.shape[1], dtype=jnp.int32)[None, :], -1)
+        row_map = jax.vmap(lambda i, p: jnp.full((n - prefix,), -1, jnp.int32).at[i].set(p))(ids, places)
+        present = jnp.concatenate([policy[:, :prefix], valid.astype(policy.dtype)], axis=1)
+        reduced = tokens._replace(
+            x=take(tokens.x, kept, prefix),
+            size=take(tokens.size, kept, prefix) * present,
+            policy=present,
+            assign=compose(tokens.assign, row_map),
+        )
+        return reduced, Aux(row_map=row_map, kept=kept)
+
+
+def sample_steps(num_keep: int) -> np.ndarray:
+    """The grid of `num_keep` points at which the sums are sampled; rounding adds one point for some counts, as published."""
+    count = num_keep + 1
+    return np.arange(1 / (2 * count), (2 * count - 1) / (2 * count), 1 / count).astype(np.float32)
+
+
+def significance(
+    cls_attn: Float[Array, "b h n"], values: Float[Array, "b h n e"], eps: float = 1e-6
+) -> Float[Array, "b n"]:
+    """CLS attention times the norm of the value, summed over the heads, as shares of the whole."""
+    score = (cls_attn * jnp.linalg.norm(values.astype(jnp.float32), axis=-1)).sum(1)
+    return score / (score.sum(1, keepdims=True) + eps)
+
+
+def cumulative(scores: Float[Array, "b n"], policy: Float[Array, "b n"]) -> Float[Array, "b n"]:
+    """Sums in the order of the tokens; out of reach for the absent ones."""
+    return jnp.cumsum(scores, axis=1) + jnp.where(policy > 0, 0.0, 0.1)
+
+
+def published_sample(
+    cls_attn: Float[Array, "b h n"], values: Float[Array, "b h n e"], policy: Float[Array, "b n"], steps: np.ndarray
+) -> Int[Array, "b s"]:
+    """The token whose cumulative share is nearest to each step, of equally near ones the first."""
+    cdf = cumulative(significance(cls_attn, values), policy)
+    return first_min(jnp.abs(jnp.asarray(steps)[None, :, None] - cdf[:, None, :]), axis=2)
+
+
+def official_sample(
+    cls_attn: Float[Array, "b h n"], values: Float[Array, "b h n e"], policy: Float[Array, "b n"], steps: np.ndarray
+) -> Int[Array, "b s"]:
+    """As `published_sample`, with the scores, the order and the grid of the authors of ATS."""
+    norm = jnp.sqrt(jnp.square(values.astype(jnp.float32)).sum((1, 3)))
+    score = jnp.where(policy > 0, cls_attn.sum(1) * norm, 0.0)
+    order = jnp.argsort(score, axis=1, stable=True)
+    cdf = jnp.cumsum(jax.vmap(lambda s, o: s[o])(score, order), axis=1)
+    low, high = cdf[:, :1], cdf[:, -1:]
+    cdf = (cdf - low) / jnp.maximum(high - low, jnp.finfo(jnp.float32).tiny)
+    start = jnp.where(cdf > 0, cdf, jnp.inf).min(1, keepdims=True)
+    grid = start + (1 - start) * jnp.linspace(0.0, 1.0, len(steps))[None, :]
+    picked = first_min(jnp.abs(grid[:, :, None] - cdf[:, None, :]), axis=2)
+    return jax.vmap(lambda o, p: o[p])(order, picked)
+
+
+def distinct(picked: Int[Array, "b s"], num_tokens: int, num_rows: int) -> tuple[Int[Array, "b k"], Array]:
+    """The distinct ids in rising order, then other ids as padding; and which of them are no padding."""
+
+    def one(picked):
+        chosen = jnp.zeros((num_tokens,), bool).at[picked].set(True)
+        ids = jnp.argsort(~chosen, stable=True)[:num_rows].astype(jnp.int32)
+        return ids, chosen[ids]
+
+    return jax.vmap(one)(picked)

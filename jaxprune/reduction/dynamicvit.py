@@ -1,0 +1,90 @@
+"""DynamicViT: a small network scores the tokens at each stage and learns whom to keep (Rao et al., 2021)."""
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float
+
+from jaxprune.errors import UserError
+from jaxprune.nn import LayerNorm, Linear
+from jaxprune.reduction.base import Aux, Reducer, Stage
+from jaxprune.reduction.clusters import needed, unchanged
+from jaxprune.reduction.rows import best, compose, keep_rows
+
+
+class DynamicViT(Reducer):
+    """Keeps the tokens most likely to be worth keeping; in training it draws a decision and masks.
+
+    Evaluation takes the best rows before the block. Training keeps every row and decides with Gumbel noise, straight
+    through: the decision, times those of earlier stages, becomes `policy`, by which all blocks mask their attention.
+    `aux.extra["decision"]` (b, n) is what `losses.ratio_loss` needs.
+
+    Attributes:
+      noise: set this to Gumbel noise (b, n, 2) to have it used in place of the key's.
+    """
+
+    where = "before"
+    soft_policy = True
+    published = "score_predictor"
+    renames = {
+        "in_conv.0": "norm",
+        "in_conv.1": "embed",
+        "out_conv.0": "fc1",
+        "out_conv.2": "fc2",
+        "out_conv.4": "fc3",
+    }
+
+    def __init__(self, stage: Stage, *, rngs: nnx.Rngs | None = None):
+        super().__init__(stage)
+        d, rngs = stage.embed_dim, needed(rngs, "dynamicvit")
+        self.norm = LayerNorm(d, eps=1e-5)
+        self.embed = Linear(d, d, rngs=rngs)
+        self.fc1 = Linear(d, d // 2, rngs=rngs)
+        self.fc2 = Linear(d // 2, d // 4, rngs=rngs)
+        self.fc3 = Linear(d // 4, 2, rngs=rngs)
+        self.noise = nnx.data(None)
+
+    def log_probs(self, x: Float[Array, "b n d"], policy: Float[Array, "b n"]) -> Float[Array, "b n 2"]:
+        """Log-probabilities of keeping and of dropping each row; the rows of policy 0 do not count for the others."""
+        h = jax.nn.gelu(self.embed(self.norm(x)), approximate=False)
+        local, shared = jnp.split(h, [h.shape[-1] // 2], axis=-1)
+        # The small number is added behind the division, as published.
+        shared = (shared * policy[:, :, None]).sum(1, keepdims=True) / policy.sum(1)[:, None, None] + 1e-6
+        h = jnp.concatenate([local, jnp.broadcast_to(shared.astype(h.dtype), local.shape)], axis=-1)
+        for layer in (self.fc1, self.fc2):
+            h = jax.nn.gelu(layer(h), approximate=False)
+        return jax.nn.log_softmax(self.fc3(h).astype(jnp.float32), axis=-1)
+
+    def __call__(self, tokens, attended, *, train=False, key=None) -> tuple:
+        prefix, num_keep = self.stage.num_prefix_tokens, self.stage.num_keep
+        rows = tokens.x[:, prefix:]
+        if not train:
+            if num_keep == self.stage.rows_in:
+                return unchanged(tokens, prefix)
+            scores = self.log_probs(rows, jnp.ones(rows.shape[:2]))[:, :, 0]
+            return keep_rows(tokens, best(scores, num_keep), prefix)
+        policy = jnp.ones(tokens.x.shape[:2]) if tokens.policy is None else tokens.policy
+        log_probs = self.log_probs(rows, policy[:, prefix:])
+        decision = straight_through(log_probs + self._noise(log_probs, key))[:, :, 0] * policy[:, prefix:]
+        present = decision > 0.5
+        row_map = jnp.where(present, jnp.arange(rows.shape[1], dtype=jnp.int32)[None, :], -1)
+        reduced = tokens._replace(
+            size=tokens.size.at[:, prefix:].multiply(present),
+            policy=jnp.concatenate([policy[:, :prefix], decision], axis=1),
+            assign=compose(tokens.assign, row_map),
+        )
+        return reduced, Aux(row_map=row_map, kept=row_map, extra={"decision": decision, "log_probs": log_probs})
+
+    def _noise(self, log_probs: Array, key: Array | None) -> Array:
+        if self.noise is not None:
+            return self.noise
+        if key is None:
+            raise UserError("dynamicvit draws its decisions in training: call the network with key=jax.random.key(0).")
+        return jax.random.gumbel(key, log_probs.shape)
+
+
+def straight_through(logits: Float[Array, "b n c"]) -> Float[Array, "b n c"]:
+    """One-hot of the largest logit, with the gradient of the softmax."""
+    soft = jax.nn.softmax(logits, axis=-1)
+    hard = jax.nn.one_hot(logits.argmax(-1), logits.shape[-1])
+    return hard - jax.lax.stop_gradient(soft) + soft

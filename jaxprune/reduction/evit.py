@@ -1,0 +1,66 @@
+"""EViT: keep the attentive patches and fuse the others into one token (Liang et al., 2022)."""
+
+import math
+
+import jax.numpy as jnp
+from flax import nnx
+
+from jaxprune.reduction.base import Aux, Reducer, Stage
+from jaxprune.reduction.clusters import unchanged
+from jaxprune.reduction.rows import best, cls_scores, compose, keep_rows, places
+
+
+class EViT(Reducer):
+    """Top-K, and one more row: the inattentive tokens summed with their CLS attention as weights.
+
+    The weights are those of the softmax and sum to less than one, as in both published implementations. The fused row
+    is the last; at later stages it competes like any other. `assign` sends the inattentive patches to it, `kept` lists
+    it as -1.
+
+    Args:
+      renormalise: divides the weights by their sum, which makes the fused token the weighted mean that the paper
+        describes.
+    """
+
+    where = "after"
+    needs = frozenset({"cls_attn"})
+
+    def __init__(self, stage: Stage, *, renormalise: bool = False, rngs: nnx.Rngs | None = None):
+        super().__init__(stage)
+        self.renormalise = renormalise
+
+    def num_rows(self) -> int:
+        return self.stage.num_keep + (self.stage.num_keep < self.stage.rows_in)
+
+    def __call__(self, tokens, attended, *, train=False, key=None) -> tuple:
+        prefix, num_keep = self.stage.num_prefix_tokens, self.stage.num_keep
+        if num_keep == self.stage.rows_in:
+            return unchanged(tokens, prefix)
+        scores = cls_scores(attended, prefix)
+        ids = best(scores, num_keep)
+        row_map = places(ids, scores.shape[1], others=num_keep)
+        inattentive = (row_map == num_keep).astype(scores.dtype)
+        weights = scores * inattentive
+        if self.renormalise:
+            weights = weights / weights.sum(1, keepdims=True)
+        fused = (tokens.x[:, prefix:] * weights[:, :, None]).sum(1, keepdims=True).astype(tokens.x.dtype)
+        fused_size = (tokens.size[:, prefix:] * inattentive).sum(1, keepdims=True)
+        kept, aux = keep_rows(tokens, ids, prefix)
+        reduced = kept._replace(
+            x=jnp.concatenate([kept.x, fused], axis=1),
+            size=jnp.concatenate([kept.size, fused_size], axis=1),
+            assign=compose(tokens.assign, row_map),
+        )
+        return reduced, Aux(row_map=row_map, kept=jnp.pad(aux.kept, ((0, 0), (0, 1)), constant_values=-1))
+
+
+def warm_up(epoch: int, keep_rate: float, *, start: int = 10, epochs: int = 100) -> float:
+    """The keep rate of an epoch when training starts with all tokens: 1 before `start`, then a cosine down over `epochs`.
+
+    It steps by the epoch, so that a run compiles one program an epoch of the descent and no more.
+    """
+    if epoch < start:
+        return 1.0
+    if epoch >= start + epochs:
+        return keep_rate
+    return keep_rate + (1.0 - keep_rate) * (1.0 + math.cos(math.pi * (epoch - start) / epochs)) / 2

@@ -1,0 +1,36 @@
+"""Random: keep patches by chance, the baseline that every method has to beat."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from jaxprune.reduction.base import Reducer, Stage
+from jaxprune.reduction.rows import best, keep_rows
+
+
+class Random(Reducer):
+    """Keeps rows drawn uniformly, in their order, at the place where Top-K keeps its own.
+
+    Without a key the draw is the same for every image and every call, so that an image's logits do not depend on its
+    batch; with a key each image has a draw of its own.
+
+    Args:
+      seed: of the draw without a key; the stages of a plan draw independently.
+    """
+
+    where = "after"
+
+    def __init__(self, stage: Stage, *, seed: int = 0, rngs: nnx.Rngs | None = None):
+        super().__init__(stage)
+        self.seed = seed
+
+    def __call__(self, tokens, attended, *, train=False, key=None) -> tuple:
+        prefix, num_keep = self.stage.num_prefix_tokens, self.stage.num_keep
+        b, n = tokens.x.shape[:2]
+        if key is None:
+            drawn = np.random.default_rng((self.seed, self.stage.index)).permutation(n - prefix)[:num_keep]
+            ids = jnp.broadcast_to(jnp.asarray(np.sort(drawn), jnp.int32)[None, :], (b, num_keep))
+        else:
+            ids = jnp.sort(best(jax.random.uniform(key, (b, n - prefix)), num_keep), axis=1)
+        return keep_rows(tokens, ids, prefix)

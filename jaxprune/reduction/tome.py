@@ -1,0 +1,137 @@
+"""ToMe: merge the most similar tokens in pairs, weighted by the patches they hold (Bolya et al., 2023)."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from jaxprune.errors import UserError
+from jaxprune.nn.tokens import Tokens, take
+from jaxprune.reduction.base import Aux, Reducer
+from jaxprune.reduction.clusters import first_min, unchanged
+from jaxprune.reduction.rows import compose
+
+
+class ToMe(Reducer):
+    """Merges by bipartite matching of the keys; later blocks weigh each key by its size (proportional attention).
+
+    The tokens behind the prefix fall into two sets in turn, A (even positions, the prefix counted) and B. Each of A
+    finds its most similar in B; the pairs that are most similar merge. Rows come out as what is left of A, then B:
+    A in rising order, but without any prefix token best match last of all sources first, as published. `kept` lists the
+    token of B that others merged into.
+
+    At most half of the tokens can merge: where a plan wants fewer rows than that leaves, `num_rows` is the true count.
+    """
+
+    where = "after"
+    needs = frozenset({"keys"})
+    proportional = True
+
+    @classmethod
+    def check(cls, plan) -> None:
+        if plan.r is not None or plan.num_keep is not None:
+            return
+        rates = plan.rates(1)
+        for before, after in zip((1.0, *rates), rates, strict=False):
+            if after < before / 2 - 1e-9:
+                raise UserError(
+                    f"tome merges tokens in pairs, so a stage keeps at least half: keep_rate {plan.keep_rate} is too low, "
+                    f"use {_nearest(plan.keep_rate)}."
+                )
+
+    def num_merged(self) -> int:
+        """Pairs that merge."""
+        return min(self.stage.rows_in - self.stage.num_keep, self.stage.rows_in // 2)
+
+    def num_rows(self) -> int:
+        return self.stage.rows_in - self.num_merged()
+
+    def __call__(self, tokens, attended, *, train=False, key=None) -> tuple:
+        prefix = self.stage.num_prefix_tokens
+        if self.num_merged() == 0:
+            return unchanged(tokens, prefix)
+        metric = attended.keys.astype(jnp.float32).mean(1)[:, prefix:]
+        return merge(tokens, match(metric, self.num_merged(), prefix), prefix)
+
+
+class Match(NamedTuple):
+    """Who merges with whom; A and B are numbered from 0 each, without prefix.
+
+    Attributes:
+      unmerged: of A, in the order in which they come out.
+      merged: of A, the most similar pair first.
+      best: for each of A, its most similar of B.
+    """
+
+    unmerged: Int[Array, "b u"]
+    merged: Int[Array, "b r"]
+    best: Int[Array, "b a"]
+
+
+def sets(num_prefix_tokens: int) -> tuple[slice, slice]:
+    """The rows of A and of B: positions take turns, the prefix counted."""
+    first = num_prefix_tokens % 2
+    return slice(first, None, 2), slice(1 - first, None, 2)
+
+
+def match(metric: Float[Array, "b n e"], num_merged: int, num_prefix_tokens: int) -> Match:
+    """Pairs each row of A with its most similar row of B by cosine, and finds the best pairs; without gradient.
+
+    Leaving the prefix out is the same as giving it a similarity of -inf: it is neither merged nor merged into.
+    """
+    metric = jax.lax.stop_gradient(metric)
+    metric = metric / jnp.linalg.norm(metric, axis=-1, keepdims=True)
+    first, second = sets(num_prefix_tokens)
+    similarity = jax.lax.dot_general(metric[:, first], metric[:, second], (((2,), (2,)), ((0,), (0,))))
+    order = jnp.argsort(-similarity.max(2), axis=1, stable=True).astype(jnp.int32)
+    merged, unmerged = order[:, :num_merged], order[:, num_merged:]
+    if num_prefix_tokens:
+        unmerged = jnp.sort(unmerged, axis=1)
+    return Match(unmerged, merged, first_min(-similarity, axis=2))
+
+
+def merge(tokens: Tokens, pairs: Match, num_prefix_tokens: int) -> tuple[Tokens, Aux]:
+    """Merges the pairs to means weighted by size; sizes add up."""
+    first, second = sets(num_prefix_tokens)
+    x, size = tokens.x[:, num_prefix_tokens:], tokens.size[:, num_prefix_tokens:]
+    num_unmerged, num_b = pairs.unmerged.shape[1], x[:, second].shape[1]
+
+    # Adding rows up is a product with zeros and ones: on every device faster than a scatter, and exact.
+    merged = jax.vmap(lambda ids: jnp.zeros(pairs.best.shape[1:], bool).at[ids].set(True))(pairs.merged)
+    joins = (pairs.best[:, None, :] == jnp.arange(num_b)[None, :, None]) & merged[:, None, :]
+    add = lambda values: _sum(joins, values[:, first]) + values[:, second]
+    size_b = add(size[:, :, None])
+    x_b = add(x.astype(jnp.float32) * size[:, :, None]) / size_b
+
+    def one(pairs, merged):
+        rank = jnp.zeros(pairs.best.shape, jnp.int32).at[pairs.unmerged].set(jnp.arange(num_unmerged, dtype=jnp.int32))
+        row_map = jnp.zeros((x.shape[1],), jnp.int32)
+        row_map = row_map.at[first].set(jnp.where(merged, num_unmerged + pairs.best, rank))
+        return row_map.at[second].set(num_unmerged + jnp.arange(num_b, dtype=jnp.int32))
+
+    row_map = jax.vmap(one)(pairs, merged)
+    rows = jnp.arange(x.shape[1], dtype=jnp.int32)
+    rows_b = jnp.broadcast_to(rows[second][None, :], (x.shape[0], num_b))
+    prefix = lambda values: values[:, :num_prefix_tokens]
+    reduced = tokens._replace(
+        x=jnp.concatenate([prefix(tokens.x), take(x[:, first], pairs.unmerged, 0), x_b.astype(x.dtype)], axis=1),
+        size=jnp.concatenate([prefix(tokens.size), take(size[:, first], pairs.unmerged, 0), size_b[:, :, 0]], axis=1),
+        assign=compose(tokens.assign, row_map),
+    )
+    return reduced, Aux(row_map=row_map, kept=jnp.concatenate([rows[first][pairs.unmerged], rows_b], axis=1))
+
+
+def _sum(joins: Array, values: Float[Array, "b a d"]) -> Float[Array, "b k d"]:
+    return jax.lax.dot_general(
+        joins.astype(values.dtype), values, (((2,), (1,)), ((0,), (0,))), precision=jax.lax.Precision.HIGHEST
+    )
+
+
+def _nearest(keep_rate: float | tuple[float, ...]) -> float | tuple[float, ...]:
+    if isinstance(keep_rate, float):
+        return 0.5
+    reached = [1.0]
+    for rate in keep_rate:
+        reached.append(max(rate, reached[-1] / 2))
+    return tuple(reached[1:])

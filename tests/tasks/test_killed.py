@@ -1,0 +1,68 @@
+"""A pre-training run that is killed again and again ends with the numbers of one that never was."""
+
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from jaxprune.checkpoints.store import load_params
+
+COMMAND = [
+    sys.executable,
+    "-m",
+    "jaxprune.main",
+    "--config=configs/mim/imagenet.py:smoke",
+    "--config.epochs=40",
+    "--config.checkpoint_every=5",
+    "--config.picture_every=50",
+    "--config.eval_every=25",
+]
+
+
+def start(workdir):
+    return subprocess.Popen([*COMMAND, f"--workdir={workdir}"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+
+
+def wait_for(workdir, steps, *, saving=False):
+    """Waits until `steps` lie behind the run, and if asked until it is in the middle of a save."""
+    folder = workdir / "checkpoints"
+    while True:
+        done = [int(path.name) for path in folder.glob("*") if path.name.isdigit()] if folder.is_dir() else []
+        if max(done, default=0) >= steps and (not saving or list(folder.glob("*.writing"))):
+            return
+        time.sleep(0.0005)
+
+
+@pytest.mark.slow
+def test_three_kills_one_of_them_inside_a_save(tmp_path):
+    undisturbed, killed = tmp_path / "undisturbed", tmp_path / "killed"
+    assert start(undisturbed).wait() == 0
+    for steps, saving in ((10, False), (60, True), (100, False)):
+        process = start(killed)
+        wait_for(killed, steps, saving=saving)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        half_written = list((killed / "checkpoints").glob("*.writing"))
+        assert not saving or half_written, "the kill came after the save: run this test again"
+    process = start(killed)
+    output, _ = process.communicate()
+    assert process.returncode == 0 and b"resuming from step" in output, output.decode()
+    assert (killed / "metrics.jsonl").read_bytes() == (undisturbed / "metrics.jsonl").read_bytes()
+    ours, theirs = load_params(killed), load_params(undisturbed)
+    assert set(ours) == set(theirs)
+    for name, value in ours.items():
+        np.testing.assert_array_equal(value, theirs[name], err_msg=name)
+
+
+@pytest.mark.slow
+def test_sigterm_saves_and_the_run_goes_on(tmp_path):
+    process = start(tmp_path / "run")
+    wait_for(tmp_path / "run", 10)
+    process.send_signal(signal.SIGTERM)
+    output, _ = process.communicate()
+    assert process.returncode == 0 and b"goes on from there" in output, output.decode()
+    assert not (tmp_path / "run" / "complete.json").exists()
+    assert start(tmp_path / "run").wait() == 0
+    assert (tmp_path / "run" / "complete.json").exists()
