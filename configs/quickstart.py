@@ -9,7 +9,7 @@ from ml_collections import ConfigDict
 
 from jaxprune import config as c
 
-SIZE = {"img_size": 64, "patch_size": 8, "embed_dim": 96, "depth": 6, "num_heads": 3}
+SIZE = {"img_size": 64, "patch_size": 8, "embed_dim": 96, "depth": 4, "num_heads": 3}
 
 
 def get_config(arg=None):
@@ -26,15 +26,18 @@ def get_config(arg=None):
         "norm_pix_loss": False,
     }
     pretrain.data.update(img_size=64, num_train=10_000, num_eval=500, crop="none")
-    pretrain.update(batch_size=64, epochs=5.0, max_minutes=3.0, log_every=20, checkpoint_every=200, picture_every=200)
+    pretrain.update(batch_size=64, epochs=11.0, max_minutes=2.75)
+    pretrain.update(log_every=20, checkpoint_every=400, picture_every=400, eval_every=400)
     pretrain.optimizer.update(base_lr=6e-3, warmup_epochs=0.5)
 
     finetune = c.finetune()
     finetune.model = {**finetune.model.to_dict(), **SIZE, "name": "vit", "drop_path_rate": 0.0}
-    finetune.data.update(img_size=64, num_train=2_000, num_eval=1_000, crop_scale=(0.6, 1.0))
-    finetune.update(batch_size=64, epochs=8.0, max_minutes=1.25, log_every=10, checkpoint_every=100, eval_every=62)
-    finetune.optimizer.update(base_lr=6e-3, warmup_epochs=1.0, layer_decay=0.8)
-    finetune.augment.update(erasing=0.0, mixup=0.0, cutmix=0.0)
+    finetune.data.update(img_size=64, num_train=4_000, num_eval=1_000, crop_scale=(0.6, 1.0))
+    finetune.update(batch_size=32, epochs=5.0, max_minutes=1.5)
+    finetune.update(log_every=10, checkpoint_every=200, eval_every=125)
+    finetune.optimizer.update(base_lr=1.2e-2, warmup_epochs=0.5, layer_decay=0.8)
+    # Minutes are too short for a strong regulariser to pay.
+    finetune.augment.update(erasing=0.0, mixup=0.0, cutmix=0.0, label_smoothing=0.0)
 
     config = ConfigDict({"task": "quickstart", "seed": 0, "workdir": "", "pretrain": pretrain, "finetune": finetune})
     return c.shrink(config) if args.smoke else config

@@ -160,7 +160,7 @@ def describe(
     section = report.section("Pre-training", slug="pretrain")
     model = config.mim
     section.text(
-        f"{model.name} with {model.reconstruction} reconstruction on {summary['data']}: "
+        f"{model.name.upper()} with {model.reconstruction} reconstruction on {summary['data']}: "
         f"{model.mask_ratio:.0%} of the patches are masked, {model.throw_ratio or 0:.0%} never enter the decoder."
     )
     if summary["steps"] < summary["planned_steps"]:
