@@ -52,6 +52,7 @@ def _common() -> dict[str, Any]:
             "source": "scenes",  # "scenes", "folder" or "tfds"
             "path": "",  # of the image folder, or of a prepared TFDS directory
             "name": "",  # a TFDS name
+            "labels": True,  # False: pre-train on images without classes
             "train_split": "train",
             "eval_split": "test",
             "img_size": 224,

@@ -22,7 +22,7 @@ def test_imports_only_point_down():
 
 
 def test_the_core_needs_neither_the_data_nor_the_training_stack():
-    heavy = "ml_collections, grain, tensorflow_datasets, array_record, tensorboardX, orbax, beartype, matplotlib"
+    heavy = "ml_collections, grain, tensorflow_datasets, array_record, tensorboardX, beartype, matplotlib"
     code = f"""
 import sys
 for name in {heavy.split(", ")!r}:

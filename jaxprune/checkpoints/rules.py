@@ -94,7 +94,7 @@ def method_modules(model: Any) -> dict[str, str]:
     """
     paths = {}
     for layer, block in enumerate(getattr(model, "blocks", ())):
-        reducer = block.reducer
+        reducer = getattr(block, "reducer", None)
         if reducer is None or reducer.published is None:
             continue
         theirs, ours = f"{reducer.published}.{reducer.stage.index}", f"blocks.{layer}.reducer"

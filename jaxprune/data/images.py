@@ -102,7 +102,7 @@ def resized_crop(image: np.ndarray, box: Box, shape: tuple[int, int], resample: 
         return cut
     if cut.dtype == bool:
         resample = Image.Resampling.NEAREST
-    return np.asarray(Image.fromarray(cut).resize(shape[::-1], resample))
+    return np.asarray(Image.fromarray(cut).resize((shape[1], shape[0]), resample))
 
 
 def random_box(

@@ -146,7 +146,7 @@ def train_batches(
             f"{source.name!r} has {len(source)} images, which do not fill one batch of {batch_size}: lower batch_size "
             "or add images."
         )
-    view = _View(images.size(image_size), crop, images.interpolation(interpolation), tuple(scale), tuple(ratio))
+    view = _View(images.size(image_size), crop, images.interpolation(interpolation), scale, ratio)
     order = _Order.of(source, batch_size, process_index, process_count, seed)
     return TrainBatches(_Steps(source, order, view, num_threads), num_workers, start_step)
 
@@ -213,11 +213,11 @@ class TrainBatches:
         self._step += 1
         return batch
 
-    def get_state(self) -> dict[str, int]:
+    def get_state(self) -> dict[str, Any]:
         """Returns, in JSON's own types, the step that comes next and what defines the stream."""
         return {"step": self._step, **self._stream()}
 
-    def set_state(self, state: dict[str, int], /) -> None:
+    def set_state(self, state: dict[str, Any], /) -> None:
         """Goes on from a saved state.
 
         Raises:
@@ -231,7 +231,7 @@ class TrainBatches:
             )
         self._step, self._ahead = state["step"], None
 
-    def _stream(self) -> dict[str, int]:
+    def _stream(self) -> dict[str, Any]:
         order = self._steps.order
         return {"seed": order.seed, "batch_size": order.batch_size, "num_examples": order.num_examples}
 
@@ -346,16 +346,17 @@ class _View:
         if not 0.0 < self.crop_pct <= 1.0:
             raise UserError(f"crop_pct must lie in (0, 1]; it is {self.crop_pct}.")
 
-    @property
-    def is_random(self) -> bool:
-        return self.crop == "random_resized"
+    def keeps(self, shape: tuple[int, int]) -> bool:
+        """Whether an image of `shape` comes out as it is."""
+        return self.crop != "random_resized" and shape == self.shape
 
     def __call__(self, image: np.ndarray, rng: np.random.Generator | None) -> np.ndarray:
         if self.crop == "center":
             return images.center_crop(image, self.shape, self.crop_pct, self.resample)
-        box = (0, 0, *image.shape[:2])
+        height, width = image.shape[:2]
+        box = (0, 0, height, width)
         if rng is not None:
-            box = images.random_box(rng, *image.shape[:2], self.scale, self.ratio)
+            box = images.random_box(rng, height, width, self.scale, self.ratio)
         return images.resized_crop(image, box, self.shape, self.resample)
 
 
@@ -376,9 +377,9 @@ class _Steps:
     def __call__(self, step: int) -> Batch:
         epoch, wanted = self.order(step)
         rows = np.minimum(wanted, self.order.num_examples - 1)
-        as_it_is = isinstance(self.source, memory.InMemory) and self.source.image_size == self._view.shape
-        if as_it_is and not self._view.is_random:
-            batch = {name: column[rows] for name, column in self.source.columns.items()}
+        source = self.source
+        if isinstance(source, memory.InMemory) and self._view.keeps(source.image_size):
+            batch = {name: column[rows] for name, column in source.columns.items()}
         else:
             parts = self._pool.map(functools.partial(self._examples, epoch), np.array_split(rows, self._num_threads))
             examples = [example for part in parts for example in part]
@@ -398,6 +399,8 @@ class _Steps:
 
     def _example(self, epoch: int, row: int) -> Example:
         example = read(self.source, row)
-        rng = _generator(self.order.seed, _CROP, epoch, row) if self._view.is_random else None
+        rng = None
+        if self.order.seed is not None and self._view.crop == "random_resized":
+            rng = _generator(self.order.seed, _CROP, epoch, row)
         pictures = {name: self._view(example[name], rng) for name in ("image", "mask") if name in example}
         return {**example, **pictures}

@@ -30,7 +30,7 @@ class Block(nnx.Module):
 
     A block calls its `reducer` where the reducer says: "before" the block (reading the attention of the block before),
     "attention" (choosing the rows that attention is computed for) or "after" (between attention and MLP).
-    `jaxprune.reduction.apply` sets `reducer`, `needs`, `proportional` and `soft_policy`; a dense block has none of them.
+    `jaxprune.reduction.apply` sets `reducer`, `needs`, `proportional` and `soft_policy`; a dense block has none.
     """
 
     def __init__(

@@ -56,6 +56,6 @@ def all_present(x: Float[Array, "b n d"], num_prefix_tokens: int) -> Tokens:
 
 
 def take(values: Array, ids: Int[Array, "b k"], num_prefix_tokens: int) -> Array:
-    """Takes rows `ids` (counted behind the prefix) of `values` (b, n, …), the prefix in front; row 0 for an id of -1."""
+    """Takes rows `ids` (behind the prefix) of `values` (b, n, …), the prefix in front; row 0 for an id of -1."""
     prefix, rows = values[:, :num_prefix_tokens], values[:, num_prefix_tokens:]
     return jnp.concatenate([prefix, jax.vmap(lambda r, i: r[i])(rows, jnp.maximum(ids, 0))], axis=1)

@@ -59,7 +59,7 @@ class ATS(Reducer):
 
 
 def sample_steps(num_keep: int) -> np.ndarray:
-    """The grid of `num_keep` points at which the sums are sampled; rounding adds one point for some counts, as published."""
+    """The grid of `num_keep` points at which the sums are sampled; for some counts rounding adds one, as published."""
     count = num_keep + 1
     return np.arange(1 / (2 * count), (2 * count - 1) / (2 * count), 1 / count).astype(np.float32)
 

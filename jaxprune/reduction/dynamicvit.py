@@ -1,5 +1,7 @@
 """DynamicViT: a small network scores the tokens at each stage and learns whom to keep (Rao et al., 2021)."""
 
+from typing import ClassVar
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
@@ -26,7 +28,7 @@ class DynamicViT(Reducer):
     where = "before"
     soft_policy = True
     published = "score_predictor"
-    renames = {
+    renames: ClassVar[dict[str, str]] = {
         "in_conv.0": "norm",
         "in_conv.1": "embed",
         "out_conv.0": "fc1",

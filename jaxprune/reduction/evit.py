@@ -55,7 +55,7 @@ class EViT(Reducer):
 
 
 def warm_up(epoch: int, keep_rate: float, *, start: int = 10, epochs: int = 100) -> float:
-    """The keep rate of an epoch when training starts with all tokens: 1 before `start`, then a cosine down over `epochs`.
+    """The keep rate of an epoch when training starts with all tokens: 1 until `start`, then down a cosine of `epochs`.
 
     It steps by the epoch, so that a run compiles one program an epoch of the descent and no more.
     """

@@ -1,7 +1,5 @@
 """K-Medoids: keep the most central token of every cluster (Haurum et al., 2023, Sec. 3; Marin et al., 2023)."""
 
-from typing import Literal
-
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
@@ -43,7 +41,7 @@ def kmedoids(
     num_clusters: int,
     weights: Float[Array, "b n"] | None = None,
     *,
-    mode: Literal["reference", "textbook"] = "reference",
+    mode: str = "reference",
     iterations: int = 3,
     first: Int[Array, ""] | int = 0,
 ) -> tuple[Int[Array, "b k"], Int[Array, "b n"]]:
@@ -96,7 +94,7 @@ class KMedoids(Reducer):
         self,
         stage,
         *,
-        mode: Literal["reference", "textbook"] = "reference",
+        mode: str = "reference",
         equal_weights: bool = False,
         iterations: int = 3,
         first: int | None = None,

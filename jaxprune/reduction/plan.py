@@ -32,12 +32,12 @@ class Plan:
     def __init__(
         self,
         method: str,
-        keep_rate: float | tuple[float, ...] = 0.7,
+        keep_rate: float | int | tuple[float | int, ...] = 0.7,
         reduction_loc: tuple[int, ...] = (3, 6, 9),
         *,
         num_keep: tuple[int, ...] | None = None,
         r: int | tuple[int, ...] | None = None,
-        inflection: float = 0.0,
+        inflection: float | int = 0.0,
         **options: Any,
     ):
         cls = find(family, Reducer, method)

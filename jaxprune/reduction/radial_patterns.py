@@ -1,7 +1,7 @@
 """Fixed radial patterns: the patches nearest the centre of the image, by a norm, ring by ring.
 
-A grid of G patches a side has coordinates in even steps from floor(-G/2) to floor(G/2), so an odd grid is off centre, as
-published. A stage keeps the disc whose number of patches is closest to what the plan wants (of two equally close the
+A grid of G patches a side has coordinates in even steps from floor(-G/2) to floor(G/2), so an odd grid is off centre,
+as published. A stage keeps the disc whose number of patches is closest to what the plan wants (of two equally close the
 smaller), which is the count that it reports. Masking the other patches as keys, as published, gives every kept token
 the same value as taking them away; they are taken away.
 """
@@ -14,6 +14,7 @@ from flax import nnx
 
 from jaxprune.errors import UserError
 from jaxprune.reduction.base import Stage
+from jaxprune.reduction.clusters import unchanged
 from jaxprune.reduction.rows import keep_rows
 
 NORMS = {
@@ -52,7 +53,7 @@ def disc(radii: np.ndarray, num_keep: int) -> np.ndarray:
     return np.flatnonzero(radii <= radius)
 
 
-def evenly_spaced(radii: np.ndarray, num_stages: int, min_radius: float | None) -> np.ndarray:
+def evenly_spaced(radii: np.ndarray, num_stages: int, min_radius: float | int | None) -> np.ndarray:
     """Radii that fall in even steps from the corner patch's to `min_radius`, one for each stage.
 
     None, or a radius of 0, stands for the innermost patch's.
@@ -79,7 +80,7 @@ class RadialPattern:
         *,
         reference: bool = False,
         contiguous: bool = False,
-        min_radius: float | None = 1.0,
+        min_radius: float | int | None = 1.0,
         rngs: nnx.Rngs | None = None,
     ):
         super().__init__(stage)
@@ -93,11 +94,13 @@ class RadialPattern:
         if not len(after):
             raise UserError(f"min_radius {min_radius} leaves no patch of {stage.grid}: use {distance.min():.3g}.")
         # Discs of one norm differ in their counts, so the rows that arrive are known by how many they are.
-        self.ids = tuple(np.searchsorted(disc(distance, stage.rows_in), after).tolist())
+        self.ids: tuple[int, ...] = tuple(np.searchsorted(disc(distance, stage.rows_in), after).tolist())
 
     def num_rows(self) -> int:
         return len(self.ids)
 
     def __call__(self, tokens, attended, *, train=False, key=None) -> tuple[Any, Any]:
+        if len(self.ids) == self.stage.rows_in:
+            return unchanged(tokens, self.stage.num_prefix_tokens)
         ids = jnp.broadcast_to(jnp.asarray(self.ids, jnp.int32)[None, :], (tokens.x.shape[0], len(self.ids)))
         return keep_rows(tokens, ids, self.stage.num_prefix_tokens)

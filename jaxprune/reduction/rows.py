@@ -17,19 +17,6 @@ def compose(assign: Int[Array, "b p"], row_map: Int[Array, "b n"]) -> Int[Array,
     return jax.vmap(one)(assign, row_map)
 
 
-def unmerge(rows: Float[Array, "b n d"], assign: Int[Array, "b p"], fill: float = 0.0) -> Float[Array, "b p d"]:
-    """A dense map from what is left: every original patch gets the row that holds it, or `fill` if it was dropped.
-
-    Args:
-      rows: one value or vector for each row behind the prefix.
-    """
-
-    def one(rows, assign):
-        return jnp.where(assign[:, None] < 0, fill, rows[jnp.maximum(assign, 0)])
-
-    return jax.vmap(one)(rows, assign)
-
-
 def places(ids: Int[Array, "b k"], num_rows: int, others: int = -1) -> Int[Array, "b n"]:
     """For each of `num_rows` rows its place in `ids`; `others` for rows that are not among them."""
 

@@ -36,8 +36,8 @@ class ToMe(Reducer):
         for before, after in zip((1.0, *rates), rates, strict=False):
             if after < before / 2 - 1e-9:
                 raise UserError(
-                    f"tome merges tokens in pairs, so a stage keeps at least half: keep_rate {plan.keep_rate} is too low, "
-                    f"use {_nearest(plan.keep_rate)}."
+                    f"keep_rate {plan.keep_rate} is too low for tome, which merges tokens in pairs, so keeps at least "
+                    f"half at each stage: use {_nearest(plan.keep_rate)}."
                 )
 
     def num_merged(self) -> int:
@@ -111,15 +111,14 @@ def merge(tokens: Tokens, pairs: Match, num_prefix_tokens: int) -> tuple[Tokens,
         return row_map.at[second].set(num_unmerged + jnp.arange(num_b, dtype=jnp.int32))
 
     row_map = jax.vmap(one)(pairs, merged)
-    rows = jnp.arange(x.shape[1], dtype=jnp.int32)
-    rows_b = jnp.broadcast_to(rows[second][None, :], (x.shape[0], num_b))
+    kept_b = jnp.broadcast_to(second.start + 2 * jnp.arange(num_b, dtype=jnp.int32)[None, :], size_b.shape[:2])
     prefix = lambda values: values[:, :num_prefix_tokens]
     reduced = tokens._replace(
         x=jnp.concatenate([prefix(tokens.x), take(x[:, first], pairs.unmerged, 0), x_b.astype(x.dtype)], axis=1),
         size=jnp.concatenate([prefix(tokens.size), take(size[:, first], pairs.unmerged, 0), size_b[:, :, 0]], axis=1),
         assign=compose(tokens.assign, row_map),
     )
-    return reduced, Aux(row_map=row_map, kept=jnp.concatenate([rows[first][pairs.unmerged], rows_b], axis=1))
+    return reduced, Aux(row_map=row_map, kept=jnp.concatenate([first.start + 2 * pairs.unmerged, kept_b], axis=1))
 
 
 def _sum(joins: Array, values: Float[Array, "b a d"]) -> Float[Array, "b k d"]:

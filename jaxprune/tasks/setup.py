@@ -37,8 +37,8 @@ def source(config: ConfigDict, split: str) -> Any:
             "image_size": data.img_size,
             "seed": config.seed,
         },
-        "folder": {"path": data.path},
-        "tfds": {"name": data.name, "data_dir": data.path},
+        "folder": {"path": data.path, "labels": data.labels},
+        "tfds": {"name": data.name, "data_dir": data.path or None, "labels": data.labels},
     }.get(data.source, {})
     chosen = data.train_split if split == "train" else data.eval_split
     return loader.create_source(data.source, split=chosen, **options)

@@ -1,44 +1,43 @@
-"""Top-K inside the ViT against the published implementation."""
-
-import json
+"""Top-K against the published implementation."""
 
 import chex
-import jax.numpy as jnp
 import numpy as np
-from flax import nnx
-from support import golden, nhwc
+import pytest
+from published_models import (
+    CLOSE,
+    PROBABILITY,
+    block,
+    check_features,
+    check_kept,
+    check_logits,
+    config_of,
+    prefixed,
+    run,
+    run_block,
+    stage,
+)
+from support import golden, weights
 
-from jaxprune import checkpoints, models, reduction
-
-
-def host(file_name: str):
-    """The shared backbone of the golden files, dense."""
-    shared = golden(f"token_reduction/{file_name}")
-    config = json.loads(str(shared["config"]))
-    model = models.create(
-        "vit",
-        img_size=config["img"],
-        patch_size=config["patch"],
-        embed_dim=config["dim"],
-        depth=config["depth"],
-        num_heads=config["heads"],
-        num_classes=config["classes"],
-        rngs=nnx.Rngs(0),
-    )
-    skip = {"config", "note", "columns"}
-    tensors = {k.removeprefix("w."): v for k, v in shared.items() if k not in skip}
-    return config, checkpoints.load_pretrained(model, tensors)
+from jaxprune.reduction.topk import TopK
 
 
-def test_matches_the_published_model():
-    config, model = host("backbone_p12")
-    file = golden("token_reduction/model_p12_topk")
-    plan = reduction.Plan("topk", keep_rate=config["keep"], reduction_loc=tuple(config["loc"]))
-    logits, aux = reduction.apply(model, plan)(jnp.asarray(nhwc(file["images"])))
-    chex.assert_trees_all_close(logits, file["logits"], atol=2e-5, rtol=2e-5)
-    for index, layer in enumerate(plan.reduction_loc):
-        np.testing.assert_array_equal(aux.stages[index].kept, file[f"kept_{layer}"])
-        np.testing.assert_array_equal(aux.kept[index], file[f"kept_origin_{layer}"])
-    for key, value in file.items():
-        if key.startswith("features_"):
-            chex.assert_trees_all_close(aux.features[int(key[9:])], value, atol=2e-5, rtol=2e-5)
+@pytest.mark.parametrize("name", ["p6", "p12"])
+def test_model(name):
+    got = run(name, "topk", "topk")
+    check_logits(got)
+    check_features(got)
+    check_kept(got)
+
+
+@pytest.mark.parametrize("index", range(3))
+def test_block(index):
+    file = golden(f"token_reduction/op_topk_block_{index}")
+    config = config_of(file)
+    module = block(config, weights(file, "w."))
+    module.reducer, module.needs = TopK(stage(config["N"] - 1, config["keep"])), TopK.needs
+    got = run_block(module, prefixed(file["x"]))
+    chex.assert_trees_all_close(got.after_attention, file["after_attention"], **CLOSE)
+    chex.assert_trees_all_close(got.attended.cls_attn.mean(1)[:, 1:], file["cls_attention"], **PROBABILITY)
+    np.testing.assert_array_equal(got.aux.kept, file["kept_idx"])
+    chex.assert_trees_all_close(got.tokens.x, file["pre_mlp"], **CLOSE)
+    chex.assert_trees_all_close(got.y, file["y"], **CLOSE)

@@ -7,6 +7,7 @@ import time
 
 import numpy as np
 import pytest
+
 from jaxprune.checkpoints.store import load_params
 
 COMMAND = [

@@ -1,0 +1,91 @@
+"""DPC-KNN against the published implementation."""
+
+import json
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from published_clusters import check_model, stage
+from support import golden
+
+from jaxprune.errors import UserError
+from jaxprune.nn import Tokens
+from jaxprune.reduction.dpc_knn import DpcKnn, dpc_knn, mean_of_smallest, shares
+
+
+@pytest.mark.parametrize("case", ["p6", "p12"])
+def test_matches_the_published_model(case):
+    check_model(case, "dpcknn", "dpc_knn")
+
+
+@pytest.mark.parametrize("number", range(3))
+@pytest.mark.parametrize("masked", ["", "_masked"])
+def test_matches_the_published_operator(number, masked):
+    file = golden(f"token_reduction/op_dpcknn_{number}{masked}")
+    config = json.loads(str(file["config"]))
+    x, num_clusters = jnp.asarray(file["x"]), config["clusters"]
+    present = jnp.asarray(file["token_mask"] > 0) if masked else None
+    for noise in (None, jnp.asarray(file["density_noise_uniform"])):
+        centres, assign = dpc_knn(x, num_clusters, k=config["k"], noise=noise, present=present)
+        np.testing.assert_array_equal(centres, file["center_idx"])
+        np.testing.assert_array_equal(assign, file["assignment"])
+    weights = {"merged_weighted": jnp.exp(x @ file["score_weight"] + file["score_bias"])}
+    weights["merged_equal"] = jnp.ones_like(weights["merged_weighted"])
+    for name, weight in weights.items():
+        chex.assert_trees_all_close(shares(weight, assign, num_clusters) @ x, file[name], atol=2e-5, rtol=2e-5)
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_shares_are_the_published_bookkeeping(number):
+    file = golden(f"token_reduction/op_dpcknn_{number}")
+    assign, num_clusters = jnp.asarray(file["assignment"]), json.loads(str(file["config"]))["clusters"]
+    weight = jnp.exp(jnp.asarray(file["x"]) @ file["score_weight"] + file["score_bias"])
+    np.testing.assert_array_equal(assign, file["idx_token"])
+    share = shares(weight, assign, num_clusters).sum(1)
+    chex.assert_trees_all_close(share, file["agg_weight"][:, :, 0], atol=2e-5, rtol=2e-5)
+
+
+def test_mean_of_smallest_counts_equal_values_as_often_as_they_occur():
+    values = np.random.default_rng(0).integers(0, 6, (2, 7, 9)).astype(np.float32)
+    values[0, 0] = 3.0
+    values[0, 1, 1:] = np.inf
+    for k in (1, 5, 9):
+        expected = np.sort(values, -1)[..., :k].mean(-1)
+        chex.assert_trees_all_close(mean_of_smallest(jnp.asarray(values), k), expected, rtol=1e-6)
+
+
+def test_tokens_far_apart_are_still_ranked_by_density():
+    # exp(-distance²) is 0 for all of them in float32.
+    groups = np.repeat(np.arange(3), 8)
+    means = 1e3 * np.eye(3, 6, dtype=np.float32)
+    spread = 50 * np.random.default_rng(0).normal(size=(8, 6)).astype(np.float32)
+    x = (means[groups] + np.tile(spread, (3, 1)))[None]
+    centres, assign = dpc_knn(jnp.asarray(x), 3)
+    assert sorted(groups[np.asarray(centres[0])]) == [0, 1, 2]
+    np.testing.assert_array_equal(groups[np.asarray(centres[0])][np.asarray(assign[0])], groups)
+
+
+def test_equal_weights_has_no_parameters_and_noise_needs_a_key(rng_key):
+    x = jnp.zeros((1, 12, 4))  # nothing but ties
+    tokens = Tokens(x, assign=jnp.arange(12)[None])
+    noisy = DpcKnn(stage(12, 3, 4), equal_weights=True, density_noise=True)
+    assert not jax.tree.leaves(nnx.state(noisy, nnx.Param))
+    without = noisy(tokens, None)[1].kept
+    np.testing.assert_array_equal(
+        without, DpcKnn(stage(12, 3, 4), equal_weights=True)(tokens, None, key=rng_key)[1].kept
+    )
+    x = jax.random.normal(rng_key, (1, 12, 4)) * 1e-5
+    drawn = [noisy(tokens._replace(x=x), None, key=key)[1].kept for key in jax.random.split(jax.random.key(1), 4)]
+    assert len({tuple(np.asarray(k).ravel()) for k in drawn}) > 1
+
+
+@pytest.mark.parametrize(
+    "options, says",
+    [({"k": 10}, "only 9 tokens"), ({"k": 0}, "at least 1"), ({}, "give rngs=")],
+)
+def test_refuses_options_without_sense(options, says):
+    with pytest.raises(UserError, match=says):
+        DpcKnn(stage(9, 3, 4), **options)

@@ -1,0 +1,67 @@
+"""EViT against the published implementation."""
+
+import chex
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from published_models import (
+    CLOSE,
+    PROBABILITY,
+    block,
+    check_features,
+    check_kept,
+    check_logits,
+    config_of,
+    prefixed,
+    run,
+    run_block,
+    stage,
+)
+from support import golden, weights
+
+from jaxprune.reduction import Attended
+from jaxprune.reduction.evit import EViT, warm_up
+
+
+@pytest.mark.parametrize("name", ["p6", "p12"])
+def test_model(name):
+    got = run(name, "evit", "evit")
+    check_logits(got)
+    check_features(got)
+    check_kept(got)
+    for index, layer in got.layers():
+        row_map = got.aux.stages[index].row_map
+        fused = [np.flatnonzero(rows == rows.max()) for rows in row_map]
+        np.testing.assert_array_equal(fused, got.file[f"inattentive_{layer}"])
+
+
+@pytest.mark.parametrize("index", range(3))
+def test_block(index):
+    file = golden(f"token_reduction/op_evit_block_{index}")
+    config = config_of(file)
+    module = block(config, weights(file, "w."))
+    module.reducer, module.needs = EViT(stage(config["N"] - 1, config["keep"])), EViT.needs
+    got = run_block(module, prefixed(file["x"]))
+    chex.assert_trees_all_close(got.after_attention, file["after_attention"], **CLOSE)
+    chex.assert_trees_all_close(got.attended.cls_attn.mean(1)[:, 1:], file["cls_attention"], **PROBABILITY)
+    np.testing.assert_array_equal(got.aux.kept[:, :-1], file["kept_idx"])
+    np.testing.assert_array_equal(got.aux.kept[:, -1], -1)
+    fused = [np.flatnonzero(rows == config["keep"]) for rows in np.asarray(got.aux.row_map)]
+    np.testing.assert_array_equal(fused, file["inattentive_idx"])
+    chex.assert_trees_all_close(got.tokens.x[:, -1:], file["fused_token"], **CLOSE)
+    chex.assert_trees_all_close(got.tokens.x, file["pre_mlp"], **CLOSE)
+    chex.assert_trees_all_close(got.y, file["y"], **CLOSE)
+
+
+def test_renormalised_fused_token_is_a_weighted_mean():
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(2, 6, 4)), jnp.float32)
+    attn = jnp.tile(jnp.array([0.1, 0.3, 0.05, 0.1, 0.25, 0.2])[None, None, :], (2, 2, 1))
+    reduced, _ = EViT(stage(5, 2), renormalise=True)(prefixed(x), Attended(cls_attn=attn))
+    weighed = (0.05 * x[:, 2] + 0.1 * x[:, 3] + 0.2 * x[:, 5]) / 0.35
+    chex.assert_trees_all_close(reduced.x[:, -1], weighed, rtol=1e-5)
+    np.testing.assert_array_equal(reduced.size, [[1, 1, 1, 3]] * 2)
+
+
+def test_warm_up_falls_from_one_to_the_keep_rate():
+    rates = [warm_up(epoch, 0.5, start=10, epochs=20) for epoch in (0, 9, 10, 20, 30, 100)]
+    np.testing.assert_allclose(rates, [1, 1, 1, 0.75, 0.5, 0.5])

@@ -1,0 +1,89 @@
+"""K-Medoids against the published implementation, and what its textbook form promises."""
+
+import json
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from published_clusters import check_model, stage
+from support import golden
+
+from jaxprune import reduction
+from jaxprune.errors import UserError
+from jaxprune.nn import Attended, Tokens
+from jaxprune.reduction.clusters import distances
+from jaxprune.reduction.kmedoids import KMedoids, kmedoids
+
+
+@pytest.mark.parametrize("case", ["p6", "p12"])
+def test_matches_the_published_model(case):
+    check_model(case, "kmedoids", "kmedoids")
+
+
+@pytest.mark.parametrize("number", range(3))
+@pytest.mark.parametrize("kind", ["weighted", "equal"])
+def test_matches_the_published_operator(number, kind):
+    file = golden(f"token_reduction/op_kmedoids_{number}_{kind}")
+    config = json.loads(str(file["config"]))
+    x = jnp.asarray(file["x"])
+    if kind == "weighted":
+        given = {"weights": jnp.asarray(file["token_weight"][:, :, 0])}
+    else:
+        given = {"first": int(file["initial_center"][0])}
+    centres, assign = kmedoids(x, config["clusters"], iterations=config["iterations"], **given)
+    np.testing.assert_array_equal(centres, file["center_idx"])
+    np.testing.assert_array_equal(assign, file["assignment"])
+    rows = np.take_along_axis(file["x"], np.asarray(centres)[:, :, None], 1)
+    np.testing.assert_array_equal(rows, file["centers"])
+
+
+def test_textbook_finds_the_groups_and_their_medoids():
+    means = 40.0 * np.eye(4, 6, dtype=np.float32)
+    groups = np.repeat(np.arange(4), 5)
+    x = means[groups] + np.random.default_rng(0).normal(size=(2, 20, 6)).astype(np.float32)
+    centres, assign = kmedoids(jnp.asarray(x), 4, mode="textbook", first=7)
+    for image, picked, mine in zip(x, np.asarray(centres), np.asarray(assign), strict=True):
+        for cluster, centre in enumerate(picked):
+            members = np.flatnonzero(groups == groups[centre])
+            np.testing.assert_array_equal(np.flatnonzero(mine == cluster), members)
+            apart = np.linalg.norm(image[members, None] - image[None, members], axis=-1).sum(0)
+            assert centre == members[apart.argmin()]
+
+
+def test_distances_are_exact_for_equal_tokens_and_for_a_large_common_part():
+    x = np.random.default_rng(0).normal(size=(2, 40, 16)).astype(np.float32)
+    x[:, 7] = x[:, 3]
+    found = np.asarray(distances(jnp.asarray(x + 1000)))
+    wide = np.float64(x + np.float32(1000))
+    chex.assert_trees_all_close(found, np.linalg.norm(wide[:, :, None] - wide[:, None], axis=-1), atol=2e-3)
+    assert (found[:, 7, 3] == 0).all() and (np.diagonal(found, axis1=1, axis2=2) == 0).all()
+
+
+def test_equal_weights_draws_the_first_centre_where_there_is_a_key(rng_key):
+    x = jax.random.normal(rng_key, (2, 9, 4))
+    tokens, attended = Tokens(x, assign=jnp.tile(jnp.arange(9)[None], (2, 1))), Attended()
+    drawing = KMedoids(stage(9, 3, 4), equal_weights=True)
+    kept = [drawing(tokens, attended, key=key)[1].kept for key in jax.random.split(jax.random.key(1), 4)]
+    assert len({tuple(np.asarray(k).ravel()) for k in kept}) > 1
+    given = KMedoids(stage(9, 3, 4), equal_weights=True, first=0)(tokens, attended, key=rng_key)
+    chex.assert_trees_all_equal(given, drawing(tokens, attended))
+
+
+@pytest.mark.parametrize(
+    "options, says",
+    [
+        ({"mode": "textbok"}, "Did you mean 'textbook'"),
+        ({"iterations": 0}, "at least 1"),
+        ({"first": 9, "equal_weights": True}, "use 0 to 8"),
+    ],
+)
+def test_refuses_options_without_sense(options, says):
+    with pytest.raises(UserError, match=says):
+        KMedoids(stage(9, 3, 4), **options)
+
+
+def test_refuses_block_zero():
+    with pytest.raises(UserError, match="block 0"):
+        reduction.Plan("kmedoids", reduction_loc=(0, 3))

@@ -1,0 +1,69 @@
+"""Counts and schedules of plans."""
+
+import numpy as np
+import pytest
+from flax import nnx
+from support import golden
+
+from jaxprune import models, reduction
+from jaxprune.reduction.ats import sample_steps
+
+
+def test_counts_are_the_published_ones():
+    table = golden("token_reduction/token_counts")["table"]
+    for patches, rate, stage, count, again, ats_count, ats_steps in table:
+        plan = reduction.Plan("topk", keep_rate=float(rate))
+        kept = plan.counts(int(patches))[int(stage) - 1]
+        assert kept == count == again
+        assert kept + 1 == ats_count
+        assert len(sample_steps(kept)) == ats_steps
+
+
+def test_counts_by_number_and_by_location():
+    assert reduction.Plan("topk", keep_rate=(0.9, 0.5), reduction_loc=(1, 4)).counts(196) == (176, 98)
+    assert reduction.Plan("topk", num_keep=(100, 50), reduction_loc=(1, 4)).counts(196) == (100, 50)
+
+
+@pytest.mark.parametrize(
+    ("plan", "removed"),
+    [
+        (reduction.Plan("tome", r=4), (4, 4, 4, 4, 4)),
+        (reduction.Plan("tome", r=(3, 0, 2)), (3, 0, 2, 0, 0)),
+        (reduction.Plan("tome", r=4, inflection=-1.0), (8, 6, 4, 2, 0)),
+        (reduction.Plan("tome", r=4, inflection=1.0), (0, 2, 4, 6, 8)),
+        (reduction.Plan("tome", r=13, inflection=-0.5), (19, 16, 13, 10, 7)),
+    ],
+)
+def test_schedules_of_r(plan, removed):
+    assert plan.removed(5) == removed
+    assert plan.layers(5) == tuple(layer for layer, count in enumerate(removed) if count)
+    model = models.create(
+        "vit", img_size=32, patch_size=4, embed_dim=8, depth=5, num_heads=2, num_classes=2, rngs=nnx.Rngs(0)
+    )
+    reducers = [block.reducer for block in reduction.apply(model, plan).blocks]
+    rows = 64
+    for count, reducer in zip(removed, reducers, strict=True):
+        assert (reducer is None) == (count == 0)
+        rows -= min(count, rows // 2)
+        assert reducer is None or reducer.num_rows() == rows
+
+
+def test_a_plan_is_its_hash():
+    plan = reduction.Plan("tome", r=8)
+    assert plan == reduction.Plan("tome", r=8) and hash(plan) == hash(reduction.Plan("tome", r=8))
+    assert plan != reduction.Plan("tome", r=8, inflection=-1.0)
+    assert "r=8" in repr(plan) and "reduction_loc" not in repr(plan)
+    assert len({reduction.Plan("topk"), reduction.Plan("topk", 0.7), reduction.Plan("topk", 0.5)}) == 2
+
+
+def test_applying_again_replaces_the_plan_and_leaves_the_model():
+    model = models.create(
+        "vit", img_size=16, patch_size=4, embed_dim=8, depth=3, num_heads=2, num_classes=2, rngs=nnx.Rngs(0)
+    )
+    first = reduction.apply(model, reduction.Plan("tome", 0.5, reduction_loc=(0, 1)))
+    again = reduction.apply(first, reduction.Plan("topk", 0.5, reduction_loc=(2,)))
+    assert [block.reducer is not None for block in model.blocks] == [False, False, False]
+    assert [block.reducer is not None for block in first.blocks] == [True, True, False]
+    assert [block.reducer is not None for block in again.blocks] == [False, False, True]
+    assert not any(block.proportional for block in again.blocks)
+    np.testing.assert_array_equal(again.head.kernel[...], model.head.kernel[...])

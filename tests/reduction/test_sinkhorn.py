@@ -1,0 +1,59 @@
+"""Sinkhorn clustering against the published implementation."""
+
+import json
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from published_clusters import check_model, fill, stage
+from support import golden
+
+from jaxprune.errors import UserError
+from jaxprune.nn.params import merge, split
+from jaxprune.reduction.sinkhorn import Sinkhorn, transport
+
+
+@pytest.mark.parametrize("case", ["p6", "p12"])
+def test_matches_the_published_model(case):
+    check_model(case, "sinkhorn", "sinkhorn")
+
+
+@pytest.mark.parametrize("number", range(3))
+@pytest.mark.parametrize("setting", ["eps1_it3", "eps0.1_it10"])
+def test_matches_the_published_operator(number, setting):
+    file = golden(f"token_reduction/op_sinkhorn_{number}_{setting}")
+    config = json.loads(str(file["config"]))
+    _, n, d = file["x"].shape
+    place = stage(n, config["clusters"], d)
+    made = Sinkhorn(place, eps=config["eps"], iterations=config["iterations"], rngs=nnx.Rngs(0))
+    sinkhorn = fill(made, file)
+    rows, weights = sinkhorn.mix(jnp.asarray(file["x"]))
+    chex.assert_trees_all_close(weights, file["assignment"], atol=1e-5, rtol=1e-5)
+    chex.assert_trees_all_close(rows, file["y"], atol=2e-5, rtol=2e-5)
+    chex.assert_trees_all_close(np.float64(rows), file["y_f64"], atol=1e-4, rtol=1e-4)
+    chex.assert_trees_all_close(sinkhorn.directions(), file["v_after"], atol=1e-6)
+    np.testing.assert_array_equal(sinkhorn.v[...], file["w.v"])  # read, not overwritten
+
+
+def test_gives_every_token_away_once(rng_key):
+    weights = transport(jax.random.normal(rng_key, (2, 5, 11)), eps=0.01, iterations=4)
+    chex.assert_trees_all_close(weights.sum(1), jnp.ones((2, 11)), rtol=1e-5)
+
+
+def test_directions_start_at_unit_length_and_get_the_gradient_of_the_unit_length_ones():
+    sinkhorn = Sinkhorn(stage(9, 3, 4), rngs=nnx.Rngs(0))
+    chex.assert_trees_all_close(jnp.linalg.norm(sinkhorn.v[...], axis=1), jnp.ones(3), rtol=1e-6)
+
+    graph, params, rest = split(sinkhorn)
+    loss = lambda params: (merge(graph, params, rest).directions() ** 3).sum()
+    (found,) = jax.grad(loss)({"v": 2 * params["v"]}).values()
+    chex.assert_trees_all_close(found, 3 * params["v"] ** 2, rtol=1e-5)
+
+
+@pytest.mark.parametrize("options, says", [({"eps": 0.0}, "above 0"), ({"iterations": 0}, "at least 1")])
+def test_refuses_options_without_sense(options, says):
+    with pytest.raises(UserError, match=says):
+        Sinkhorn(stage(9, 3, 4), rngs=nnx.Rngs(0), **options)

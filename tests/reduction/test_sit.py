@@ -1,0 +1,35 @@
+"""SiT against the published implementation."""
+
+import json
+
+import chex
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from published_clusters import check_model, fill, stage
+from support import golden
+
+from jaxprune.errors import UserError
+from jaxprune.reduction.sit import Sit
+
+
+@pytest.mark.parametrize("case", ["p6", "p12"])
+def test_matches_the_published_model(case):
+    check_model(case, "sit", "sit")
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_matches_the_published_operator(number):
+    file = golden(f"token_reduction/op_sit_{number}")
+    _, n, d = file["x"].shape
+    sit = fill(Sit(stage(n, json.loads(str(file["config"]))["clusters"], d), rngs=nnx.Rngs(0)), file)
+    rows, weights = sit.mix(jnp.asarray(file["x"]))
+    chex.assert_trees_all_close(weights, file["assignment"], atol=1e-5, rtol=1e-5)
+    chex.assert_trees_all_close(rows, file["y"], atol=2e-5, rtol=2e-5)
+    chex.assert_trees_all_close(np.float64(rows), file["y_f64"], atol=1e-4, rtol=1e-4)
+
+
+def test_needs_rngs():
+    with pytest.raises(UserError, match="give rngs="):
+        Sit(stage(9, 3, 4))

@@ -1,0 +1,89 @@
+"""ToMe against the published implementation."""
+
+from pathlib import Path
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from published_models import CLOSE, block, check_features, check_logits, config_of, prefixed, run, run_block, stage
+from support import GOLDEN, golden, weights
+
+from jaxprune.nn.tokens import all_present
+from jaxprune.reduction import unmerge
+from jaxprune.reduction.tome import ToMe, match, merge
+
+MATCHINGS = sorted(path.stem for path in Path(GOLDEN / "token_reduction").glob("op_tome_*_r*.npz"))
+
+
+@pytest.mark.parametrize("name", ["p6", "p12"])
+def test_model(name):
+    got = run(name, "tome", "tome")
+    check_logits(got)
+    check_features(got)
+    for index, layer in got.layers():
+        np.testing.assert_array_equal(got.aux.stages[index].row_map, got.file[f"assign_{layer}"].astype(int))
+
+
+@pytest.mark.parametrize("name", MATCHINGS)
+def test_matching_and_merging(name):
+    file = golden(f"token_reduction/{name}")
+    config = config_of(file)
+    prefix = int(config["class_token"]) + int(config["distill_token"])
+    rows_in = config["N"] - prefix
+    reducer = ToMe(stage(rows_in, max(rows_in - config["r_requested"], 1), num_prefix_tokens=prefix))
+    assert reducer.num_merged() == config["r_effective"]
+
+    @jax.jit
+    def both(metric, x, size):
+        pairs = match(metric[:, prefix:], reducer.num_merged(), prefix)
+        tokens = all_present(x, prefix)
+        return pairs, merge(tokens, pairs, prefix), merge(tokens._replace(size=size), pairs, prefix)
+
+    x = jnp.asarray(file["x"])
+    pairs, (alone, aux), (sized, _) = both(jnp.asarray(file["metric"]), x, jnp.asarray(file["size_in"][:, :, 0]))
+
+    # The golden indices count prefix tokens: the first of A is CLS, the first of B the distillation token.
+    in_a, in_b = (prefix + 1) // 2, prefix // 2
+    np.testing.assert_array_equal(pairs.unmerged + in_a, file["unmerged_idx"][:, in_a:])
+    np.testing.assert_array_equal(pairs.merged + in_a, file["source_idx"])
+    dest = np.take_along_axis(np.asarray(pairs.best), np.asarray(pairs.merged), axis=1)
+    np.testing.assert_array_equal(dest + in_b, file["dest_idx"])
+    chex.assert_trees_all_close(alone.x, file["merged_x"], **CLOSE)
+    np.testing.assert_array_equal(alone.size, file["merged_size"][:, :, 0])
+    chex.assert_trees_all_close(sized.x, file["merged_x_sized"], **CLOSE)
+    chex.assert_trees_all_close(sized.size, file["merged_size_sized"][:, :, 0], **CLOSE)
+
+    adjacency = np.asarray(aux.row_map)[:, None, :] == np.arange(alone.x.shape[1] - prefix)[None, :, None]
+    np.testing.assert_array_equal(adjacency, file["source"][:, prefix:, prefix:])
+    np.testing.assert_array_equal(aux.row_map, alone.assign)
+    if "unmerged_x" in file:
+        back = unmerge(alone.x[:, prefix:], alone.assign)
+        chex.assert_trees_all_close(back, file["unmerged_x"][:, prefix:], **CLOSE)
+
+
+@pytest.mark.parametrize("index", range(3))
+def test_block(index):
+    file = golden(f"token_reduction/op_tome_block_{index}")
+    config = config_of(file)
+    module = block(config, weights(file, "w."))
+    rows_in = config["N"] - 1
+    module.reducer, module.needs = ToMe(stage(rows_in, rows_in - config["r"])), ToMe.needs
+    module.proportional = True
+    got = run_block(module, prefixed(file["x"], file["size_in"][:, :, 0]))
+    chex.assert_trees_all_close(got.after_attention - file["x"], file["attn_out"], **CLOSE)
+    chex.assert_trees_all_close(got.attended.keys.mean(1), file["metric"], **CLOSE)
+    chex.assert_trees_all_close(got.tokens.x, file["pre_mlp"], **CLOSE)
+    chex.assert_trees_all_close(got.y, file["y"], **CLOSE)
+    chex.assert_trees_all_close(got.tokens.size, file["size_out"][:, :, 0], **CLOSE)
+    np.testing.assert_array_equal(got.aux.row_map, file["assign"])
+
+
+def test_registers_are_neither_merged_nor_merged_into():
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(1, 11, 4)), jnp.float32)
+    for prefix in (1, 2, 3, 5):
+        tokens = all_present(x, prefix)
+        reduced, _ = jax.jit(lambda tokens: merge(tokens, match(tokens.x[:, prefix:], 3, prefix), prefix))(tokens)
+        np.testing.assert_array_equal(reduced.x[:, :prefix], x[:, :prefix])
+        assert reduced.size.sum() == 11 and (reduced.size[:, :prefix] == 1).all()
