@@ -1,6 +1,7 @@
 """The strict session: what Equinox asks of itself, we ask of ourselves."""
 
 import os
+import warnings
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("MPLBACKEND", "Agg")
@@ -10,11 +11,10 @@ os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_backend_opti
 from jaxtyping import install_import_hook
 
 # Shapes written in the signatures are checked while the tests run, and only then.
-_hook = install_import_hook(
+install_import_hook(
     [f"jaxprune.{floor}" for floor in ("ops", "losses", "metrics", "nn", "reduction", "models", "mim")],
     "beartype.beartype",
 )
-_hook.install() if hasattr(_hook, "install") else None
 
 import jax  # noqa: E402
 import pytest  # noqa: E402
@@ -26,3 +26,8 @@ jax.config.update("jax_default_matmul_precision", "highest")
 @pytest.fixture
 def rng_key():
     return jax.random.key(0)
+
+
+@pytest.fixture(autouse=True)
+def warnings_of_ours_are_errors():
+    warnings.filterwarnings("error", module=r"jaxprune(\..*)?$")

@@ -23,15 +23,13 @@ def seed(
 
     def one(distance):
         def add(i, state):
-            centres, far = state
-            chosen = jnp.argmax(far).astype(jnp.int32)
-            return centres.at[i].set(chosen), join(far, distance[chosen]).at[chosen].set(-jnp.inf)
+            centres, far, free = state
+            chosen = jnp.argmax(jnp.where(free, far, -1)).astype(jnp.int32)
+            return centres.at[i].set(chosen), join(far, distance[chosen]), free.at[chosen].set(False)
 
-        return jax.lax.fori_loop(1, num_clusters, add, start(distance))[0]
-
-    def start(distance):
         centres = jnp.zeros((num_clusters,), jnp.int32).at[0].set(first)
-        return centres, distance[first].at[first].set(-jnp.inf)
+        free = jnp.ones(distance.shape[:1], bool).at[first].set(False)
+        return jax.lax.fori_loop(1, num_clusters, add, (centres, distance[first], free))[0]
 
     return jax.vmap(one)(distance)
 
