@@ -84,7 +84,7 @@ def load_pretrained(
     problems = [
         *(["missing (list them in new= to keep them as built): " + ", ".join(missing)] if missing else []),
         *(["left over (list them in ignored= to leave them out): " + ", ".join(left_over)] if left_over else []),
-        *(["of another shape (published for ours): " + ", ".join(misfits)] if misfits else []),
+        *(["of another shape (both in the layout of this library): " + ", ".join(misfits)] if misfits else []),
     ]
     if problems:
         raise UserError(f"{what} do not fit this {type(model).__name__}; tensors " + "; ".join(problems) + ".")

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from tqdm import tqdm
 
 _SECONDS_BETWEEN_LINES = 30.0
+_SECONDS_FOR_A_RATE = 0.5
 
 _log = logging.getLogger(__name__)
 
@@ -21,6 +22,7 @@ class Progress:
         self._desc, self._total, self._done = desc, total, initial
         self._images_per_step = 0
         self._images, self._since, self._last_line = 0, time.monotonic(), time.monotonic()
+        self._rate_before: float | None = None
         self._lines = show and not _can_draw()
         self._bar = tqdm(
             desc=desc,
@@ -46,11 +48,17 @@ class Progress:
 
     def restart_clock(self) -> None:
         """Leaves the time until now out of the rate: compiling, evaluating and saving are not training."""
+        if time.monotonic() - self._since > _SECONDS_FOR_A_RATE:
+            self._rate_before = self.images_per_second()
         self._images, self._since = 0, time.monotonic()
 
     def images_per_second(self) -> float | None:
-        """Returns the rate since the clock was restarted; None before the first step after that."""
-        return self._images / (time.monotonic() - self._since) if self._images else None
+        """Returns the rate since the clock was restarted, or the one before while that is too short a time to tell."""
+        seconds = time.monotonic() - self._since
+        # Steps are only sent off at first, and not waited for.
+        if self._images and (seconds > _SECONDS_FOR_A_RATE or self._rate_before is None):
+            return self._images / seconds
+        return self._rate_before
 
     def close(self) -> None:
         """Leaves the bar as it stands."""
