@@ -6,8 +6,11 @@ from ml_collections import ConfigDict
 
 from jaxprune.errors import UserError, unknown
 
+# An ml_collections.ConfigDict; what its keys hold is not known to a type checker.
+Config = Any
 
-def parse_arg(arg: str | None, **defaults: Any) -> ConfigDict:
+
+def parse_arg(arg: str | None, **defaults: Any) -> Config:
     """Reads what follows the colon of `--config=file.py:size=large,epochs=300`.
 
     Args:
@@ -72,7 +75,7 @@ def _common() -> dict[str, Any]:
     }
 
 
-def pretrain() -> ConfigDict:
+def pretrain() -> Config:
     """Returns the defaults of the task `pretrain`: PR-MIM on MAE, PR-MIM Tab. 13."""
     return ConfigDict(
         {
@@ -105,7 +108,7 @@ def pretrain() -> ConfigDict:
     )
 
 
-def finetune() -> ConfigDict:
+def finetune() -> Config:
     """Returns the defaults of the task `finetune`: the recipe of MAE, PR-MIM Tab. 14."""
     return ConfigDict(
         {
@@ -140,13 +143,13 @@ def finetune() -> ConfigDict:
     )
 
 
-def inspect_run(task: str, **more: Any) -> ConfigDict:
+def inspect_run(task: str, **more: Any) -> Config:
     """Returns the defaults of a task that looks at a run directory: `evaluate`, `predict`, `visualize`."""
     data = {**_common()["data"], "source": ""}  # empty: the data of that run
     return ConfigDict({"task": task, "seed": 0, "workdir": "", "init": "", "batch_size": 64, "data": data, **more})
 
 
-def shrink(config: ConfigDict) -> ConfigDict:
+def shrink(config: Config) -> Config:
     """Shrinks any training config to run in seconds on a CPU, on built-in data: what `:smoke` means everywhere."""
     for phase in [config, *(v for v in config.values() if isinstance(v, ConfigDict) and "task" in v)]:
         if "data" not in phase:

@@ -10,6 +10,7 @@ from absl import logging as absl_logging
 from ml_collections import ConfigDict, config_flags
 
 import jaxprune
+from jaxprune.config import Config
 from jaxprune.errors import UserError, nearest
 
 _CONFIG = config_flags.DEFINE_config_file("config", None, "What to run: a config file, `:arguments` behind it.")
@@ -69,7 +70,7 @@ def config_path(given: str) -> Path:
     raise UserError(f"There is no config file {given}.{nearest(given, known)} There are: {', '.join(known)}.")
 
 
-def load_config(given: str) -> ConfigDict:
+def load_config(given: str) -> Config:
     """Returns the config that `FILE.py:arguments` describes."""
     file, _, arguments = given.partition(":")
     path = config_path(file)
@@ -108,7 +109,7 @@ def _value(argv: list[str], flag: str) -> str | None:
     return None
 
 
-def _leaves(config: ConfigDict, prefix: str = "") -> list[str]:
+def _leaves(config: Config, prefix: str = "") -> list[str]:
     found = []
     for name, value in config.items():
         found += _leaves(value, f"{prefix}{name}.") if isinstance(value, ConfigDict) else [prefix + name]
@@ -125,24 +126,26 @@ def main(argv: list[str]) -> None:
     """Runs the task that the config names."""
     from jaxprune import tasks
     from jaxprune.train.progress import log_to_terminal
+    from jaxprune.train.workdir import is_complete
 
     log_to_terminal()
     absl_logging.set_verbosity(absl_logging.WARNING)  # Orbax tells of every file it touches
     config = _CONFIG.value
     workdir = Path(_WORKDIR.value or config.get("workdir") or default_workdir(_value(sys.argv, "config") or ""))
+    before = is_complete(workdir) and config.task in ("pretrain", "finetune", "quickstart")
     try:
         summary = tasks.find(config.task)(config, workdir)
     except UserError as error:
         _refuse(error)
-    print(_closing(summary, workdir))
+    print(_closing(summary, workdir, "Complete already; nothing was run." if before else "Complete."))
 
 
-def _closing(summary: dict, workdir: Path) -> str:
+def _closing(summary: dict, workdir: Path, word: str) -> str:
     if summary.get("stopped"):
         return f"Stopped at step {summary['step']}; the same command goes on from there."
     numbers = [f"  {k:<24} {v:.4g}" if isinstance(v, float) else f"  {k:<24} {v}" for k, v in summary.items()]
     report = workdir / "report.html"
-    return "\n".join(["", "Complete.", *numbers, *([f"  look at {report}"] if report.exists() else [])])
+    return "\n".join(["", word, *numbers, *([f"  look at {report}"] if report.exists() else [])])
 
 
 def _refuse(error: UserError) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 from jaxtyping import Bool, Float, Int, Shaped
 
@@ -56,3 +57,24 @@ def wilson_interval(correct: float | int, total: float | int, z: float = 1.96) -
     centre = (p + spread / 2) / (1 + spread)
     half = z / (1 + spread) * math.sqrt(p * (1 - p) / total + spread / (4 * total))
     return centre - half, centre + half
+
+
+def average_precision(scores: Shaped[np.ndarray, "n c"], labels: Shaped[np.ndarray, "n c"]) -> Float[np.ndarray, "c"]:
+    """Returns each class's mean precision at its positives, best score first; 0 for a class without any.
+
+    Needs the scores of the whole data set, hence numpy on the host, in float64. Ties go to the earlier example.
+
+    Args:
+      scores: one for each example and class.
+      labels: positive = the class is there.
+    """
+    order = np.argsort(-np.asarray(scores, np.float64), axis=0, kind="stable")
+    hits = np.take_along_axis(np.asarray(labels) > 0, order, axis=0)
+    precision = np.cumsum(hits, axis=0) / np.arange(1, len(hits) + 1)[:, None]
+    # The published small number; it also settles a class without positives.
+    return (precision * hits).sum(0) / (hits.sum(0) + 1e-8)
+
+
+def mean_average_precision(scores: Shaped[np.ndarray, "n c"], labels: Shaped[np.ndarray, "n c"]) -> float:
+    """Returns the mean over the classes of `average_precision`, a share of 1 (papers print percent)."""
+    return float(average_precision(scores, labels).mean())

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support import golden
 
 from jaxprune import metrics
 
@@ -45,3 +46,11 @@ def test_wilson_interval():
     assert (low, high) == (pytest.approx(0.59585, abs=1e-4), pytest.approx(0.98212, abs=1e-4))
     assert metrics.wilson_interval(0, 10)[0] == pytest.approx(0, abs=1e-12)
     assert metrics.wilson_interval(0, 0) == (0.0, 1.0)
+
+
+def test_average_precision():
+    table = golden("token_reduction/losses")
+    scores, labels = table["map_scores"], table["map_targets"]
+    np.testing.assert_allclose(metrics.average_precision(scores, labels), table["ap"], rtol=1e-6)
+    assert 100 * metrics.mean_average_precision(scores, labels) == pytest.approx(float(table["mAP"]), rel=1e-6)
+    np.testing.assert_array_equal(metrics.average_precision(np.ones((3, 1)), np.zeros((3, 1))), [0])

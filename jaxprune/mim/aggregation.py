@@ -1,4 +1,4 @@
-"""Progressive reconstruction: thrown tokens are rebuilt from the decoded ones around them (PR-MIM, Sec. 3.2)."""
+"""Progressive reconstruction: thrown tokens are rebuilt from the decoded ones (PR-MIM, Sec. 3.2, Tab. 12)."""
 
 import jax
 import jax.numpy as jnp
@@ -6,30 +6,36 @@ from flax import nnx
 from jaxtyping import Array, Bool, Float
 
 from jaxprune.errors import UserError, unknown
-from jaxprune.nn.linear import normal_02
+from jaxprune.nn import Block, LayerNorm, Mlp, Tokens
+from jaxprune.nn.flops import block_flops, linear_flops
+from jaxprune.nn.linear import normal_02, xavier_uniform
 from jaxprune.ops.depthwise import depthwise_conv2d
+from jaxprune.ops.posembed import sincos_2d
 
+AGGREGATORS = ("depthwise", "avg_pool", "transformer", "convnext")
 MODES = ("thrown", "all", "residual")
 
 
-class DepthwiseAggregation(nnx.Module):
-    """A k×k depth-wise convolution over the grid of decoded tokens, zeros where tokens were thrown.
+class Aggregation(nnx.Module):
+    """Rebuilds tokens from the grid around them; subclasses say how.
 
     Args:
-      dim: channels.
-      kernel_size: k, odd.
-      mode: "thrown" takes the convolution at thrown cells and the decoded token elsewhere, so that nothing thrown is
+      mode: "thrown" takes what is rebuilt at thrown cells and the decoded token elsewhere, so that nothing thrown is
         exactly MAE; "all" takes it everywhere; "residual" adds it to the zero-filled grid.
     """
 
-    def __init__(self, dim: int, kernel_size: int = 7, mode: str = "thrown", *, rngs: nnx.Rngs):
+    def __init__(self, mode: str = "thrown"):
         if mode not in MODES:
             raise unknown("aggregation", mode, MODES)
-        if kernel_size < 1 or kernel_size % 2 == 0:
-            raise UserError(f"kernel_size {kernel_size} has no centre: use {kernel_size + 1}, an odd one.")
-        self.kernel = nnx.Param(normal_02(rngs.params(), (kernel_size, kernel_size, dim)))
-        self.bias = nnx.Param(jnp.zeros((dim,), jnp.float32))
         self.mode = mode
+
+    def rebuild(self, x: Float[Array, "b h w d"]) -> Float[Array, "b h w d"]:
+        """Rebuilds every cell of a grid that is zero at thrown cells."""
+        raise NotImplementedError
+
+    def flops(self, grid: tuple[int, int]) -> int:
+        """Multiply-accumulates of one image."""
+        raise NotImplementedError
 
     def __call__(
         self, x: Float[Array, "b p d"], thrown: Bool[Array, "b p"], grid: tuple[int, int]
@@ -41,11 +47,121 @@ class DepthwiseAggregation(nnx.Module):
           thrown: where a token was thrown.
         """
         b, p, d = x.shape
-        kernel, bias = self.kernel[...].astype(x.dtype), self.bias[...].astype(x.dtype)
-        rebuilt = depthwise_conv2d(x.reshape(b, *grid, d), kernel, bias).reshape(b, p, d)
+        rebuilt = self.rebuild(x.reshape(b, *grid, d)).reshape(b, p, d)
         if self.mode == "thrown":
             return jnp.where(thrown[:, :, None], rebuilt, x)
         return rebuilt if self.mode == "all" else x + rebuilt
+
+
+class DepthwiseAggregation(Aggregation):
+    """A k×k depth-wise convolution, zeros where tokens were thrown.
+
+    Args:
+      dim: channels.
+      kernel_size: k, odd.
+      mode: see `Aggregation`.
+    """
+
+    def __init__(self, dim: int, kernel_size: int = 7, mode: str = "thrown", *, rngs: nnx.Rngs):
+        super().__init__(mode)
+        _check_kernel(kernel_size)
+        self.kernel = nnx.Param(normal_02(rngs.params(), (kernel_size, kernel_size, dim)))
+        self.bias = nnx.Param(jnp.zeros((dim,), jnp.float32))
+
+    def rebuild(self, x: Float[Array, "b h w d"]) -> Float[Array, "b h w d"]:
+        return depthwise_conv2d(x, self.kernel[...].astype(x.dtype), self.bias[...].astype(x.dtype))
+
+    def flops(self, grid: tuple[int, int]) -> int:
+        rows, columns, dim = self.kernel.shape
+        return grid[0] * grid[1] * rows * columns * dim
+
+
+class AveragePooling(Aggregation):
+    """The mean of the k×k cells around, thrown ones and those beyond the border as zeros; nothing is learned."""
+
+    def __init__(self, kernel_size: int = 7, mode: str = "thrown"):
+        super().__init__(mode)
+        _check_kernel(kernel_size)
+        self.kernel_size = kernel_size
+
+    def rebuild(self, x: Float[Array, "b h w d"]) -> Float[Array, "b h w d"]:
+        k = self.kernel_size
+        return depthwise_conv2d(x, jnp.full((k, k, x.shape[-1]), 1 / k**2, x.dtype))
+
+    def flops(self, grid: tuple[int, int]) -> int:
+        return 0  # additions only
+
+
+class TransformerAggregation(Aggregation):
+    """A transformer block over all cells, thrown ones as zeros.
+
+    A thrown cell holds no position, so sin-cos positions are added to the block's input: without them every thrown
+    patch of an image would be rebuilt the same.
+    """
+
+    def __init__(
+        self, dim: int, num_heads: int, mode: str = "thrown", *, mlp_ratio: float = 4.0, dtype=None, rngs: nnx.Rngs
+    ):
+        super().__init__(mode)
+        self.block = Block(dim, num_heads, mlp_ratio=mlp_ratio, kernel_init=xavier_uniform, dtype=dtype, rngs=rngs)
+
+    def rebuild(self, x: Float[Array, "b h w d"]) -> Float[Array, "b h w d"]:
+        b, height, width, d = x.shape
+        positions = jnp.asarray(sincos_2d(d, (height, width), 0), x.dtype)
+        return self.block(Tokens(x.reshape(b, height * width, d) + positions[None]))[0].x.reshape(x.shape)
+
+    def flops(self, grid: tuple[int, int]) -> int:
+        return block_flops(self.block, grid[0] * grid[1])
+
+
+class ConvNeXtAggregation(Aggregation):
+    """A ConvNeXt block (Liu et al., 2022): `x + mlp(norm(conv_dw(x)))` with a k×k depth-wise convolution."""
+
+    def __init__(
+        self,
+        dim: int,
+        kernel_size: int = 7,
+        mode: str = "thrown",
+        *,
+        mlp_ratio: float = 4.0,
+        dtype=None,
+        rngs: nnx.Rngs,
+    ):
+        super().__init__(mode)
+        self.conv_dw = DepthwiseAggregation(dim, kernel_size, rngs=rngs)
+        self.norm = LayerNorm(dim)
+        self.mlp = Mlp(dim, int(dim * mlp_ratio), kernel_init=xavier_uniform, dtype=dtype, rngs=rngs)
+
+    def rebuild(self, x: Float[Array, "b h w d"]) -> Float[Array, "b h w d"]:
+        return x + self.mlp(self.norm(self.conv_dw.rebuild(x)))
+
+    def flops(self, grid: tuple[int, int]) -> int:
+        layers = (self.mlp.fc1, self.mlp.fc2)
+        return self.conv_dw.flops(grid) + sum(linear_flops(layer, grid[0] * grid[1]) for layer in layers)
+
+
+def create_aggregation(
+    name: str, dim: int, *, kernel_size: int, mode: str, num_heads: int, mlp_ratio: float, dtype=None, rngs: nnx.Rngs
+) -> Aggregation:
+    """Builds one of `AGGREGATORS`; each takes of the arguments what it has.
+
+    Raises:
+      UserError: the name, the mode or the kernel size is none.
+    """
+    if name == "depthwise":
+        return DepthwiseAggregation(dim, kernel_size, mode, rngs=rngs)
+    if name == "avg_pool":
+        return AveragePooling(kernel_size, mode)
+    if name == "transformer":
+        return TransformerAggregation(dim, num_heads, mode, mlp_ratio=mlp_ratio, dtype=dtype, rngs=rngs)
+    if name == "convnext":
+        return ConvNeXtAggregation(dim, kernel_size, mode, mlp_ratio=mlp_ratio, dtype=dtype, rngs=rngs)
+    raise unknown("aggregator", name, AGGREGATORS)
+
+
+def _check_kernel(kernel_size: int) -> None:
+    if kernel_size < 1 or kernel_size % 2 == 0:
+        raise UserError(f"kernel_size {kernel_size} has no centre: use {kernel_size + 1}, an odd one.")
 
 
 def fill_grid(x: Float[Array, "b m d"], present: Bool[Array, "b p"]) -> Float[Array, "b p d"]:

@@ -9,7 +9,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from jaxprune import losses
 from jaxprune.errors import UserError, unknown
-from jaxprune.mim.aggregation import DepthwiseAggregation, fill_grid
+from jaxprune.mim.aggregation import create_aggregation, fill_grid
 from jaxprune.mim.base import Framework
 from jaxprune.models.vit import Fixed, VisionTransformer
 from jaxprune.nn import Block, LayerNorm, Linear, Tokens
@@ -54,6 +54,8 @@ class MAE(Framework):
       throw_ratio: fraction of the patches, below `mask_ratio`, that never enters the decoder; None is 0 for "full"
         and 0.5 otherwise.
       retain: how the decoded patches are chosen: "furthest" sampling (PR-MIM, Alg. 1) or uniformly at "random".
+      aggregator: what rebuilds thrown patches: "depthwise" convolution, or of PR-MIM's Tab. 12 "avg_pool", a
+        "transformer" block or a "convnext" block.
       kernel_size, aggregation: see `DepthwiseAggregation`.
 
     Raises:
@@ -78,6 +80,7 @@ class MAE(Framework):
         reconstruction: str = "full",
         throw_ratio: float | None = None,
         retain: str = "furthest",
+        aggregator: str = "depthwise",
         kernel_size: int = 7,
         aggregation: str = "thrown",
         dtype: Any = None,
@@ -125,7 +128,16 @@ class MAE(Framework):
         height, width = self.patch_size
         self.decoder_pred = Linear(decoder_embed_dim, height * width * in_chans, **common)
         self.aggregate = nnx.data(
-            DepthwiseAggregation(decoder_embed_dim, kernel_size, aggregation, rngs=rngs)
+            create_aggregation(
+                aggregator,
+                decoder_embed_dim,
+                kernel_size=kernel_size,
+                mode=aggregation,
+                num_heads=decoder_num_heads,
+                mlp_ratio=mlp_ratio,
+                dtype=dtype,
+                rngs=rngs,
+            )
             if reconstruction == "progressive"
             else None
         )

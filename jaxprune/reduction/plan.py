@@ -3,6 +3,7 @@
 import math
 from typing import Any
 
+import jax
 from flax import nnx
 
 import jaxprune.reduction as family
@@ -191,7 +192,9 @@ def apply(model: nnx.Module, plan: Plan, *, scorer: nnx.Module | None = None, rn
         if layer >= depth:
             raise UserError(f"reduction_loc {layer} is outside this network of {depth} blocks: use {depth - 1}.")
     _check_first(plan, cls, layers)
-    fast = nnx.merge(*nnx.split(model))
+    graph, state = nnx.split(model)
+    # A new tree makes new variables around the same arrays: writing into one network leaves the other alone.
+    fast = nnx.merge(graph, jax.tree.map(lambda array: array, state))
     for block in fast.blocks:
         block.reducer, block.needs, block.proportional = nnx.data(None), frozenset(), False
         block.soft_policy = cls.soft_policy

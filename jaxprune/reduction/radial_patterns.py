@@ -39,10 +39,11 @@ def radii(norm: str, grid: tuple[int, int], *, reference: bool = False) -> np.nd
 
 
 def _float32_coordinates(side: int) -> np.ndarray:
-    # As torch spaces evenly: from the start in the first half, from the end in the second.
-    start, end = np.float32(side // -2), np.float32(side // 2)
-    step = (end - start) / np.float32(max(side - 1, 1))
-    i = np.arange(side, dtype=np.float32)
+    # As torch spaces evenly: in float32 steps, from the start in the first half and from the end in the second, with
+    # one rounding for product and sum.
+    start, end = side // -2, side // 2
+    step = np.float64(np.float32(end - start) / np.float32(max(side - 1, 1)))
+    i = np.arange(side)
     return np.where(i < side // 2, start + step * i, end - step * (side - 1 - i)).astype(np.float32)
 
 

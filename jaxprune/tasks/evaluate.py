@@ -10,6 +10,7 @@ from ml_collections import ConfigDict
 
 from jaxprune import parallel
 from jaxprune.checkpoints.run import load_model, read_card
+from jaxprune.config import Config
 from jaxprune.data.augment import normalize
 from jaxprune.errors import UserError
 from jaxprune.metrics import wilson_interval
@@ -38,14 +39,14 @@ class Outcome(NamedTuple):
     cards: list[np.ndarray]
 
 
-def run(config: ConfigDict, workdir: Path) -> dict[str, Any]:
+def run(config: Config, workdir: Path) -> dict[str, Any]:
     """Evaluates the run directory `config.init` on its own held-out data, or on what `config.data` names."""
     if not config.init:
         raise UserError("Give --config.init=RUN, the run directory of a classifier.")
     return assess(Path(config.init), workdir / "report.html", data=config.data, batch_size=config.batch_size)
 
 
-def data_of(run: Path, data: ConfigDict | None) -> ConfigDict:
+def data_of(run: Path, data: Config) -> Config:
     """The data settings of a run, or `data` where that names a source."""
     if data is not None and data.source:
         return data
@@ -53,7 +54,7 @@ def data_of(run: Path, data: ConfigDict | None) -> ConfigDict:
     return ConfigDict(recorded["data"])
 
 
-def assess(run: Path, report: Path, *, data: ConfigDict | None = None, batch_size: int = 64) -> dict[str, Any]:
+def assess(run: Path, report: Path, *, data: Config = None, batch_size: int = 64) -> dict[str, Any]:
     """Evaluates a run directory and adds the findings to a report."""
     card = read_card(run)
     if card["kind"] != "model":
@@ -78,7 +79,7 @@ def assess(run: Path, report: Path, *, data: ConfigDict | None = None, batch_siz
     return summary
 
 
-def classify(run: Path, settings: ConfigDict, source: Any, names: list[str]) -> Outcome:
+def classify(run: Path, settings: Config, source: Any, names: list[str]) -> Outcome:
     """Runs the classifier over the held-out images."""
     card, parts = read_card(run), split(load_model(run))
     mesh = setup.mesh(settings)
@@ -106,7 +107,7 @@ def classify(run: Path, settings: ConfigDict, source: Any, names: list[str]) -> 
             bar.update(len(truth))
     half = SHOWN // 2
     cards = wrong[: SHOWN - min(half, len(right))] + right[: SHOWN - min(half, len(wrong))]
-    return Outcome(*(np.concatenate(x) for x in (labels, predictions, confidences)), cards[:SHOWN])
+    return Outcome(np.concatenate(labels), np.concatenate(predictions), np.concatenate(confidences), cards[:SHOWN])
 
 
 def _describe(section: Any, outcome: Outcome, names: list[str], summary: dict[str, Any]) -> None:

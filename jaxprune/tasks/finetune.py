@@ -8,10 +8,10 @@ import jax
 import jax.numpy as jnp
 import optax
 from flax import nnx
-from ml_collections import ConfigDict
 
 from jaxprune.checkpoints.read import load_pretrained
 from jaxprune.checkpoints.run import build, load_model, read_card, write_card
+from jaxprune.config import Config
 from jaxprune.data import loader
 from jaxprune.data.augment import augment, normalize
 from jaxprune.errors import UserError
@@ -28,7 +28,7 @@ from jaxprune.viz.report import Report
 _log = logging.getLogger(__name__)
 
 
-def run(config: ConfigDict, workdir: Path) -> dict[str, Any]:
+def run(config: Config, workdir: Path) -> dict[str, Any]:
     """Trains a classifier as the config says and leaves checkpoints, metrics and a report in `workdir`."""
     workdirs.prepare(workdir, setup.plain(config))
     if workdirs.is_complete(workdir):
@@ -128,7 +128,7 @@ def accuracy_fn(parts: Split, mean: Any, std: Any):
     return eval_fn
 
 
-def _evaluator(config: ConfigDict, parts: Split, source: Any):
+def _evaluator(config: Config, parts: Split, source: Any):
     eval_fn = accuracy_fn(parts, config.data.mean, config.data.std)
 
     def hook(step: int, state: Any, writer: Writer) -> None:
@@ -138,9 +138,7 @@ def _evaluator(config: ConfigDict, parts: Split, source: Any):
     return hook
 
 
-def describe(
-    config: ConfigDict, workdir: Path, summary: dict[str, Any], *sources: Any, path: Path | None = None
-) -> None:
+def describe(config: Config, workdir: Path, summary: dict[str, Any], *sources: Any, path: Path | None = None) -> None:
     """Adds the section of this run to its report, or to the one at `path`."""
     report = Report("jaxprune", workdir.name)
     section = report.section("Fine-tuning" if config.init else "Training from scratch", slug=f"finetune-{workdir.name}")

@@ -6,9 +6,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from ml_collections import ConfigDict
 
 from jaxprune.checkpoints.run import load_model, read_card
+from jaxprune.config import Config
 from jaxprune.data import loader
 from jaxprune.data.augment import normalize
 from jaxprune.errors import UserError
@@ -20,7 +20,7 @@ from jaxprune.viz.report import Report
 TOP = 5
 
 
-def run(config: ConfigDict, workdir: Path) -> dict[str, Any]:
+def run(config: Config, workdir: Path) -> dict[str, Any]:
     """Classifies `config.image` with the run directory `config.init`."""
     if not config.init or not config.image:
         raise UserError("Give --config.init=RUN, the run directory of a classifier, and --config.image=FILE.")

@@ -7,9 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from ml_collections import ConfigDict
 
 from jaxprune.checkpoints.run import build, write_card
+from jaxprune.config import Config
 from jaxprune.data import loader
 from jaxprune.data.augment import random_flip
 from jaxprune.losses import masked_mse
@@ -28,7 +28,7 @@ EVAL_KEY = 20_22
 PICTURES = 6
 
 
-def run(config: ConfigDict, workdir: Path) -> dict[str, Any]:
+def run(config: Config, workdir: Path) -> dict[str, Any]:
     """Pre-trains as the config says and leaves checkpoints, metrics, pictures and a report in `workdir`."""
     workdirs.prepare(workdir, setup.plain(config))
     if workdirs.is_complete(workdir):
@@ -89,7 +89,7 @@ def mean_colour_loss(model: Any, images: jax.Array, masked: jax.Array) -> jax.Ar
     return masked_mse(guess, target, masked)
 
 
-def _evaluator(config: ConfigDict, parts: Split, source: Any):
+def _evaluator(config: Config, parts: Split, source: Any):
     def eval_fn(params, batch):
         model = merge(parts.graph, params, parts.rest)
         images = setup.normalized(config, batch["image"])
@@ -138,7 +138,7 @@ def picture(config: Any, parts: Split, params: dict, images: np.ndarray) -> np.n
     return reconstruction_rows(images, np.asarray(aux.masked), thrown if thrown.any() else None, shown, model.grid)
 
 
-def _drawer(config: ConfigDict, parts: Split, source: Any):
+def _drawer(config: Config, parts: Split, source: Any):
     images = next(iter(setup.eval_batches(config, source)))["image"][:PICTURES]
 
     def hook(step: int, state: Any, writer: Writer) -> None:
@@ -152,9 +152,7 @@ def _last(records: list[dict[str, Any]], kind: str) -> dict[str, float]:
     return {k: v for k, v in chosen[-1].items() if k not in ("step", "split")} if chosen else {}
 
 
-def describe(
-    config: ConfigDict, workdir: Path, summary: dict[str, Any], *sources: Any, path: Path | None = None
-) -> None:
+def describe(config: Config, workdir: Path, summary: dict[str, Any], *sources: Any, path: Path | None = None) -> None:
     """Adds the section of this run to its report, or to the one at `path`."""
     report = Report("jaxprune", f"{workdir.name}")
     section = report.section("Pre-training", slug="pretrain")

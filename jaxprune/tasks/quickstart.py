@@ -8,6 +8,7 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from jaxprune.checkpoints.files import write_atomically
+from jaxprune.config import Config
 from jaxprune.tasks import evaluate, finetune, pretrain, setup
 from jaxprune.train import workdir as workdirs
 from jaxprune.train.writer import METRICS, read_metrics
@@ -17,7 +18,7 @@ from jaxprune.viz.report import Report
 PHASES = {"pretrain": pretrain.run, "finetune": finetune.run, "scratch": finetune.run}
 
 
-def run(config: ConfigDict, workdir: Path) -> dict[str, Any]:
+def run(config: Config, workdir: Path) -> dict[str, Any]:
     """Runs the phases one after the other, each a run directory of its own in `workdir`, and writes one report."""
     workdirs.prepare(workdir, setup.plain(config))
     if workdirs.is_complete(workdir):
@@ -42,7 +43,7 @@ def run(config: ConfigDict, workdir: Path) -> dict[str, Any]:
     return summary
 
 
-def phase_config(config: ConfigDict, phase: str, workdir: Path) -> ConfigDict:
+def phase_config(config: Config, phase: str, workdir: Path) -> Config:
     """The config of one phase; training from scratch is fine-tuning without pre-trained weights."""
     settings = ConfigDict(config["pretrain" if phase == "pretrain" else "finetune"].to_dict())
     settings.seed = config.seed
@@ -56,7 +57,7 @@ def _join_metrics(workdir: Path) -> None:
     write_atomically(workdir / METRICS, "\n".join(lines) + "\n")
 
 
-def describe(config: ConfigDict, workdir: Path, summaries: dict[str, dict[str, Any]]) -> None:
+def describe(config: Config, workdir: Path, summaries: dict[str, dict[str, Any]]) -> None:
     """Writes the report of the whole job."""
     pre, tuned, scratch = (summaries[phase] for phase in PHASES)
     report = Report("jaxprune quickstart", "A vision transformer pre-trained by masked image modelling, in minutes")

@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from ml_collections import ConfigDict
 from PIL import Image
 
 from jaxprune import parallel
+from jaxprune.config import Config
 from jaxprune.data import loader
 from jaxprune.data.augment import normalize
 from jaxprune.errors import UserError
@@ -28,7 +28,7 @@ class Length(NamedTuple):
     total: int
 
 
-def source(config: ConfigDict, split: str) -> Any:
+def source(config: Config, split: str) -> Any:
     """Opens the training ("train") or held-out ("eval") examples that `config.data` names."""
     data = config.data
     options: dict[str, Any] = {
@@ -44,7 +44,7 @@ def source(config: ConfigDict, split: str) -> Any:
     return loader.create_source(data.source, split=chosen, **options)
 
 
-def train_batches(config: ConfigDict, examples: Any) -> Any:
+def train_batches(config: Config, examples: Any) -> Any:
     """The endless, shuffled, cropped batches of a training run."""
     data = config.data
     return loader.train_batches(
@@ -58,12 +58,12 @@ def train_batches(config: ConfigDict, examples: Any) -> Any:
     )
 
 
-def eval_batches(config: ConfigDict, examples: Any) -> Any:
+def eval_batches(config: Config, examples: Any) -> Any:
     """One pass over the held-out examples; the last batch is padded."""
     return loader.eval_batches(examples, batch_size=config.batch_size, image_size=config.data.img_size)
 
 
-def length(config: ConfigDict, num_examples: int) -> Length:
+def length(config: Config, num_examples: int) -> Length:
     """Steps of an epoch (the remainder is dropped) and of the run."""
     per_epoch = num_examples // config.batch_size
     total = int(per_epoch * config.epochs)
@@ -75,7 +75,7 @@ def length(config: ConfigDict, num_examples: int) -> Length:
     return Length(per_epoch, total)
 
 
-def learning_rate(config: ConfigDict, steps: Length) -> optimizer.Schedule:
+def learning_rate(config: Config, steps: Length) -> optimizer.Schedule:
     """The warm-up and cosine of `config.optimizer`, its rate scaled with the batch."""
     settings = config.optimizer
     return optimizer.warmup_cosine(
@@ -87,7 +87,7 @@ def learning_rate(config: ConfigDict, steps: Length) -> optimizer.Schedule:
     )
 
 
-def adamw(config: ConfigDict, schedule: optimizer.Schedule, params: dict, *, exempt=(), layer_scales=None) -> Any:
+def adamw(config: Config, schedule: optimizer.Schedule, params: dict, *, exempt=(), layer_scales=None) -> Any:
     """AdamW as `config.optimizer` says."""
     settings = config.optimizer
     return optimizer.adamw(
@@ -102,7 +102,7 @@ def adamw(config: ConfigDict, schedule: optimizer.Schedule, params: dict, *, exe
 
 
 def fit(
-    config: ConfigDict,
+    config: Config,
     workdir: Path,
     parts: Split,
     loss_fn: Any,
@@ -133,17 +133,17 @@ def fit(
     )
 
 
-def mesh(config: ConfigDict) -> jax.sharding.Mesh:
+def mesh(config: Config) -> jax.sharding.Mesh:
     """The device mesh of `config.mesh`."""
     return parallel.make_mesh(dict(config.mesh))
 
 
-def normalized(config: ConfigDict, images: jax.Array) -> jax.Array:
+def normalized(config: Config, images: jax.Array) -> jax.Array:
     """Pixels 0–255 to what the networks read."""
     return normalize(images, config.data.mean, config.data.std)
 
 
-def plain(config: ConfigDict) -> dict[str, Any]:
+def plain(config: Config) -> dict[str, Any]:
     """A config as a dict of plain values."""
     return config.to_dict()
 

@@ -7,6 +7,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from jaxprune.checkpoints.run import load_model, read_card
+from jaxprune.config import Config
 from jaxprune.data import loader
 from jaxprune.errors import UserError
 from jaxprune.nn.params import split
@@ -15,7 +16,7 @@ from jaxprune.train.writer import Writer
 from jaxprune.viz.report import Report
 
 
-def run(config: ConfigDict, workdir: Path) -> dict[str, Any]:
+def run(config: Config, workdir: Path) -> dict[str, Any]:
     """Draws reconstructions of `config.image`, or of held-out images, by the run directory `config.init`."""
     if not config.init:
         raise UserError("Give --config.init=RUN, the run directory of a pre-trained model.")
@@ -24,7 +25,7 @@ def run(config: ConfigDict, workdir: Path) -> dict[str, Any]:
         raise UserError(f"{config.init} holds a classifier, which reconstructs nothing: give a pre-training run.")
     parts = split(load_model(config.init))
     data = evaluate.data_of(Path(config.init), config.data)
-    settings = ConfigDict({"data": data, "batch_size": config.num_images, "seed": 0})
+    settings: Config = ConfigDict({"data": data, "batch_size": config.num_images, "seed": 0})
     if config.image:
         size = (data.img_size, data.img_size) if isinstance(data.img_size, int) else tuple(data.img_size)
         images = loader.read_image(config.image, size)[None]

@@ -1,0 +1,88 @@
+"""ATS against the published implementation; padding differs in length, so valid ids are compared."""
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from published_models import CLOSE, PROBABILITY, check_logits, config_of, prefixed, run, stage
+from support import golden
+
+from jaxprune.reduction import Attended
+from jaxprune.reduction.ats import ATS, cumulative, sample_steps, significance
+
+
+def _valid(ids, mask):
+    return [row[keep].tolist() for row, keep in zip(np.asarray(ids), np.asarray(mask, bool), strict=True)]
+
+
+@pytest.mark.parametrize("name", ["p6", "p12"])
+def test_model(name):
+    got = run(name, "ats", "ats")
+    check_logits(got)
+    for index, layer in got.layers():
+        for ours, key in ((got.aux.stages[index].kept, "kept"), (got.aux.kept[index], "kept_origin")):
+            wanted = got.file[f"{key}_{layer}"]
+            assert _valid(ours, ours >= 0) == _valid(wanted, wanted >= 0)
+        assert len(sample_steps(int(got.config["P"] * got.config["keep"] ** (index + 1)))) == ours.shape[1]
+        assert got.file["sample_count"][layer] == int(got.config["P"] * got.config["keep"] ** (index + 1)) + 1
+    present = [got.aux.kept[sum(loc <= layer for loc in got.config["loc"]) - 1] >= 0 for layer in range(12)]
+    for key, value in got.file.items():
+        if key.startswith("features_"):
+            layer = int(key[9:])
+            for image, valid in enumerate(present[layer]):
+                rows = 1 + valid.sum()
+                chex.assert_trees_all_close(got.aux.features[layer][image, :rows], value[image, :rows], **CLOSE)
+
+
+@pytest.mark.parametrize("kind", ["full", "masked"])
+@pytest.mark.parametrize("index", range(3))
+def test_sampling(index, kind):
+    file = golden(f"token_reduction/op_ats_{index}_{kind}")
+    config = config_of(file)
+    reducer = ATS(stage(config["N"] - 1, config["sample_count"] - 1))
+    policy = jnp.asarray(file["mask_in"], jnp.float32)
+    attn, values = jnp.asarray(file["cls_attention"]), jnp.asarray(file["values"])
+
+    @jax.jit
+    def compute(attn, values, policy):
+        scores = significance(attn, values[:, :, 1:])
+        tokens = prefixed(values.transpose(0, 2, 1, 3).reshape(*values.shape[:1], values.shape[2], -1))
+        attended = Attended(cls_attn=jnp.pad(attn, ((0, 0), (0, 0), (1, 0))), values=values)
+        reduced, aux = reducer(tokens._replace(policy=policy), attended)
+        return scores, cumulative(scores, policy[:, 1:]), reduced, aux
+
+    scores, cdf, reduced, aux = compute(attn, values, policy)
+    chex.assert_trees_all_close(scores, file["score_normalised"], **PROBABILITY)
+    chex.assert_trees_all_close(cdf, file["cdf"], **PROBABILITY)
+    np.testing.assert_allclose(sample_steps(config["sample_count"] - 1), file["sample_steps"], rtol=1e-6)
+    wanted = _valid(file["sampled_ids"], file["mask_out"])
+    # The golden ids count CLS as 0, first and always there.
+    assert _valid(aux.kept + 1, aux.kept >= 0) == [row[1:] for row in wanted]
+    np.testing.assert_array_equal(reduced.policy.sum(1), file["mask_out"].sum(1))
+    np.testing.assert_array_equal(reduced.size, reduced.policy)
+
+
+def test_steps():
+    file = golden("token_reduction/ats_sample_steps")
+    for key, value in file.items():
+        if key.startswith("steps_"):
+            np.testing.assert_allclose(sample_steps(int(key[6:]) - 1), value, rtol=1e-6)
+    longer = [count for count in range(2, 600) if len(sample_steps(count - 1)) == count]
+    np.testing.assert_array_equal(longer, file["odd_K"])
+
+
+def test_official_scoring_samples_by_rank():
+    rng = np.random.default_rng(0)
+    attn = jax.nn.softmax(jnp.asarray(3 * rng.normal(size=(2, 2, 13)), jnp.float32), axis=-1)
+    values = jnp.asarray(rng.normal(size=(2, 2, 13, 4)), jnp.float32)
+    tokens = prefixed(rng.normal(size=(2, 13, 8)).astype(np.float32))
+    _, aux = ATS(stage(12, 6), official=True)(tokens, Attended(cls_attn=attn, values=values))
+    norm = np.linalg.norm(np.asarray(values).transpose(0, 2, 1, 3).reshape(2, 13, 8), axis=-1)
+    score = (np.asarray(attn).sum(1) * norm)[:, 1:]
+    for kept, own in zip(np.asarray(aux.kept), score, strict=True):
+        order = np.argsort(own)
+        cdf = np.cumsum(own[order])
+        cdf = (cdf - cdf[0]) / (cdf[-1] - cdf[0])
+        grid = np.linspace(cdf[1], 1, 6)
+        assert sorted(set(order[np.abs(grid[:, None] - cdf[None, :]).argmin(1)])) == kept[kept >= 0].tolist()

@@ -1,0 +1,153 @@
+"""DynamicViT against the published implementation: evaluation, predictor, training with recorded noise."""
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import nnx
+from published_models import (
+    CLOSE,
+    PROBABILITY,
+    backbone,
+    backbone_tensors,
+    check_features,
+    check_kept,
+    check_logits,
+    config_of,
+    fill,
+    prefixed,
+    run,
+    stage,
+)
+from support import golden, nhwc, weights
+
+from jaxprune import checkpoints, losses, reduction
+from jaxprune.errors import UserError
+from jaxprune.nn import params
+from jaxprune.nn.attention import policy_softmax
+from jaxprune.reduction.dynamicvit import DynamicViT, straight_through
+
+
+@pytest.mark.parametrize("name", ["p6", "p12"])
+def test_model(name):
+    got = run(name, "dynamicvit", "dynamicvit")
+    check_logits(got)
+    check_features(got)
+    check_kept(got)
+
+
+@pytest.mark.parametrize("index", range(3))
+def test_predictor_and_policy(index):
+    file = golden(f"token_reduction/op_dynamicvit_{index}")
+    config = config_of(file)
+    reducer = DynamicViT(stage(config["N"] - 1, config["keep"], embed_dim=config["C"]), rngs=nnx.Rngs(0))
+    fill(reducer, weights(file, "w."), DynamicViT.renames)
+    graph, state = nnx.split(reducer)
+
+    @jax.jit
+    def compute(state, x, policy, gumbel, logits, policy_full):
+        reducer = nnx.merge(graph, state)
+        log_probs = reducer.log_probs(x, policy)
+        _, aux = reducer(prefixed(jnp.pad(x, ((0, 0), (1, 0), (0, 0)))), None)
+        hard = straight_through(log_probs + gumbel)
+        return log_probs, aux.kept, hard[:, :, 0] * policy, policy_softmax(logits, policy_full)
+
+    x, policy = jnp.asarray(file["x"]), jnp.asarray(file["policy"][:, :, 0])
+    given = [jnp.asarray(value) for value in (file["gumbel"], file["attn_logits"], file["policy_full"][:, :, 0])]
+    log_probs, kept, decision, attn = compute(state, x, policy, *given)
+    log_probs_ones, *_ = compute(state, x, jnp.ones_like(policy), *given)
+    chex.assert_trees_all_close(log_probs, file["log_probs_policy"], **CLOSE)
+    chex.assert_trees_all_close(log_probs_ones, file["log_probs_ones"], **CLOSE)
+    np.testing.assert_array_equal(kept, file["keep_idx"])
+    chex.assert_trees_all_close(decision, file["hard_decision"][:, :, 0], atol=1e-6)
+    chex.assert_trees_all_close(attn, file["attn_probs"], **PROBABILITY)
+
+
+def _compare(got, wanted, relative):
+    chex.assert_trees_all_close(got, wanted, atol=relative * float(np.abs(wanted).max()), rtol=0)
+
+
+def test_training_losses_and_gradients():
+    file = golden("token_reduction/train_dynamicvit_p6")
+    config = config_of(file)
+    plan = reduction.Plan("dynamicvit", keep_rate=config["keep"], reduction_loc=tuple(config["loc"]))
+    student = reduction.apply(backbone("p6"), plan, rngs=nnx.Rngs(0))
+    checkpoints.load_pretrained(student, {**backbone_tensors("p6"), **weights(file, "w.")})
+    teacher = nnx.clone(backbone("p6"))
+    checkpoints.load_pretrained(teacher, {**backbone_tensors("p6"), **weights(file, "teacher.")})
+    graph, values, rest = params.split(student)
+    images, labels = jnp.asarray(nhwc(file["images"])), jnp.asarray(file["labels"])
+    noise = [jnp.asarray(file[f"gumbel_{layer}"]) for layer in config["loc"]]
+    parts_weight = config["weights"]
+
+    @jax.jit
+    def teach(images):
+        logits, aux = teacher(images)
+        return logits, aux.tokens.x[:, 1:]
+
+    teacher_logits, teacher_tokens = teach(images)
+    chex.assert_trees_all_close(teacher_logits, file["teacher_logits"], **CLOSE)
+    chex.assert_trees_all_close(teacher_tokens, file["teacher_tokens"], **CLOSE)
+
+    def objective(values):
+        model = params.merge(graph, values, rest)
+        for layer, given in zip(config["loc"], noise, strict=True):
+            model.blocks[layer].reducer.noise = nnx.data(given)
+        logits, aux = model(images, train=True)
+        decisions = [told.extra["decision"] for told in aux.stages]
+        tokens = aux.tokens.x[:, 1:]
+        parts = {
+            "ce": optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean(),
+            "ratio_loss": losses.ratio_loss(decisions, plan.rates(36)),
+            "cls_kl": losses.kl_distillation(logits, teacher_logits),
+            "token_mse": losses.token_distillation(tokens, teacher_tokens, decisions[-1]),
+            "token_kl": losses.token_distillation(tokens, teacher_tokens, decisions[-1], kind="kl"),
+        }
+        common = (
+            parts_weight["cls"] * parts["ce"]
+            + parts_weight["ratio"] * parts["ratio_loss"]
+            + parts_weight["cls_distill"] * parts["cls_kl"]
+        )
+        parts["loss_mse"] = common + parts_weight["token_distill"] * parts["token_mse"]
+        parts["loss_kl"] = common + parts_weight["token_distill"] * parts["token_kl"]
+        return parts["loss_mse"], (parts, logits, tokens, decisions, aux.stages)
+
+    (_, (parts, logits, tokens, decisions, stages)), gradient = jax.jit(jax.value_and_grad(objective, has_aux=True))(
+        values
+    )
+    np.testing.assert_allclose(plan.rates(36), file["token_ratio"], rtol=1e-12)
+    chex.assert_trees_all_close(logits, file["logits"], **CLOSE)
+    chex.assert_trees_all_close(tokens, file["tokens"], **CLOSE)
+    for name in ("ce", "ratio_loss", "cls_kl", "token_mse", "loss_mse", "loss_kl"):
+        np.testing.assert_allclose(parts[name], file[name], rtol=1e-5, err_msg=name)
+    for index, layer in enumerate(config["loc"]):
+        np.testing.assert_array_equal(np.round(decisions[index]), file[f"decision_{layer}"])
+        chex.assert_trees_all_close(decisions[index], file[f"decision_{layer}"], atol=1e-6)
+        np.testing.assert_array_equal(np.asarray(stages[index].row_map) >= 0, file[f"decision_{layer}"] == 1)
+    chex.assert_trees_all_close(decisions[-1], file["mask"][:, :, 0], atol=1e-6)
+
+    ours = {
+        "cls_token": "cls_token",
+        "norm.bias": "norm.bias",
+        "head.bias": "head.bias",
+        **{
+            f"score_predictor.0.{theirs}.{kind}": f"blocks.{config['loc'][0]}.reducer.{path}."
+            + ("bias" if kind == "bias" else "scale" if path == "norm" else "kernel")
+            for theirs, path in DynamicViT.renames.items()
+            for kind in ("weight", "bias")
+        },
+    }
+    compared = set()
+    for name, path in ours.items():
+        wanted = file[f"grad.{name}"]
+        _compare(gradient[path], wanted.T if path.endswith("kernel") else wanted, 1e-4)
+        compared.add(f"grad.{name}")
+    assert compared == {name for name in file if name.startswith("grad.")}
+
+
+def test_training_without_noise_or_key_is_refused():
+    reducer = DynamicViT(stage(5, 2), rngs=nnx.Rngs(0))
+    with pytest.raises(UserError, match="key="):
+        reducer(prefixed(np.zeros((1, 6, 8), np.float32)), None, train=True)
