@@ -43,6 +43,26 @@ def _typed(name: str, text: str, default: Any) -> Any:
         raise UserError(f"Config argument {name}={text} is not of the type {type(default).__name__}.") from error
 
 
+def data() -> dict[str, Any]:
+    """Returns the defaults of `config.data`."""
+    return {
+        "source": "scenes",  # "scenes", "folder" or "tfds"
+        "path": "",  # of the image folder, or of a prepared TFDS directory
+        "name": "",  # a TFDS name
+        "labels": True,  # False: pre-train on images without classes
+        "train_split": "train",
+        "eval_split": "test",
+        "img_size": 224,
+        "num_train": 10_000,  # of the built-in scenes
+        "num_eval": 1_000,
+        "crop": "random_resized",
+        "crop_scale": (0.2, 1.0),
+        "mean": (0.485, 0.456, 0.406),
+        "std": (0.229, 0.224, 0.225),
+        "num_threads": 8,
+    }
+
+
 def _common() -> dict[str, Any]:
     return {
         "seed": 0,
@@ -51,22 +71,7 @@ def _common() -> dict[str, Any]:
         "epochs": 1.0,
         "max_minutes": 0.0,  # > 0: ends the phase early, in good order
         "dtype": "float32",  # of the computation; "bfloat16" on accelerators
-        "data": {
-            "source": "scenes",  # "scenes", "folder" or "tfds"
-            "path": "",  # of the image folder, or of a prepared TFDS directory
-            "name": "",  # a TFDS name
-            "labels": True,  # False: pre-train on images without classes
-            "train_split": "train",
-            "eval_split": "test",
-            "img_size": 224,
-            "num_train": 10_000,  # of the built-in scenes
-            "num_eval": 1_000,
-            "crop": "random_resized",
-            "crop_scale": (0.2, 1.0),
-            "mean": (0.485, 0.456, 0.406),
-            "std": (0.229, 0.224, 0.225),
-            "num_threads": 8,
-        },
+        "data": data(),
         "mesh": {"data": -1},
         "log_every": 50,
         "checkpoint_every": 500,
@@ -145,8 +150,8 @@ def finetune() -> Config:
 
 def inspect_run(task: str, **more: Any) -> Config:
     """Returns the defaults of a task that looks at a run directory: `evaluate`, `predict`, `visualize`."""
-    data = {**_common()["data"], "source": ""}  # empty: the data of that run
-    return ConfigDict({"task": task, "seed": 0, "workdir": "", "init": "", "batch_size": 64, "data": data, **more})
+    chosen = {**data(), "source": ""}  # empty: the data of that run
+    return ConfigDict({"task": task, "seed": 0, "workdir": "", "init": "", "batch_size": 64, "data": chosen, **more})
 
 
 def shrink(config: Config) -> Config:

@@ -1,7 +1,10 @@
 """What several test files share: golden files and their layout."""
 
+import contextlib
+import functools
 from pathlib import Path
 
+import jax
 import numpy as np
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -21,3 +24,23 @@ def weights(arrays: dict[str, np.ndarray], prefix: str = "w/") -> dict[str, np.n
 def nhwc(images: np.ndarray) -> np.ndarray:
     """Golden images are NCHW; ours are NHWC."""
     return np.transpose(images, (0, 2, 3, 1))
+
+
+@functools.cache
+def quick_compile() -> dict[str, bool | int]:
+    """Options for `jax.jit(..., compiler_options=)` of small programs that run once or twice.
+
+    XLA would spend most of a test optimising them. Options that this version of XLA does not know are left out.
+    """
+    options = {
+        "xla_backend_optimization_level": 0,
+        "xla_llvm_disable_expensive_passes": True,
+        "xla_cpu_use_fusion_emitters": False,
+    }
+    tiny = jax.jit(lambda x: x).lower(1.0)
+    known = {}
+    for name, value in options.items():
+        with contextlib.suppress(jax.errors.JaxRuntimeError):
+            tiny.compile(compiler_options={name: value})
+            known[name] = value
+    return known

@@ -1,13 +1,16 @@
-"""Published tensor names and layouts to ours: a table of rules per family."""
+"""Published tensor names and layouts to ours and back: a table of rules per family."""
 
 import contextlib
+import functools
 import re
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from jaxprune.checkpoints.families import Published
 from jaxprune.errors import UserError
+from jaxprune.nn.params import variables
 
 Tensor = np.ndarray
 
@@ -16,17 +19,26 @@ class Rule(NamedTuple):
     """How one kind of published tensor is stored here.
 
     Attributes:
-      published: regular expression of the whole published name.
-      ours: the dotted name here, with the groups of `published`.
+      published: the published name; a field such as {norm} stands for a part of it, see `_FIELDS`.
+      ours: the dotted name here, with the same fields.
       convert: published layout to ours.
+      revert: our layout to the published one, given the network's (rows, columns) of a patch.
     """
 
     published: str
     ours: str
     convert: Callable[[Tensor], Tensor] = lambda tensor: tensor
+    revert: Callable[[Tensor, tuple[int, int]], Tensor] = lambda tensor, patch_size: tensor
+
+
+_FIELDS = {"norm": r"(?:.*\.)?\w*norm\d?", "any": r".+"}
 
 
 def _linear(tensor: Tensor) -> Tensor:
+    return tensor.T
+
+
+def _linear_back(tensor: Tensor, patch_size: tuple[int, int]) -> Tensor:
     return tensor.T
 
 
@@ -35,28 +47,45 @@ def _patch_projection(tensor: Tensor) -> Tensor:
     return tensor.transpose(2, 3, 1, 0).reshape(-1, tensor.shape[0])
 
 
+def _patch_projection_back(tensor: Tensor, patch_size: tuple[int, int]) -> Tensor:
+    return tensor.reshape(*patch_size, -1, tensor.shape[1]).transpose(3, 2, 0, 1)
+
+
 def _depthwise(tensor: Tensor) -> Tensor:
     return tensor[:, 0].transpose(1, 2, 0)
 
 
-# Order matters: the first rule that matches is taken.
+def _depthwise_back(tensor: Tensor, patch_size: tuple[int, int]) -> Tensor:
+    return tensor.transpose(2, 0, 1)[:, None]
+
+
+# Order matters both ways: the first rule that matches is taken.
+_LAYERS = (
+    Rule("{norm}.weight", "{norm}.scale"),
+    Rule("{any}.weight", "{any}.kernel", _linear, _linear_back),
+    Rule("{any}", "{any}"),
+)
 VIT = (
-    Rule(r"patch_embed\.proj\.weight", "patch_embed.proj.kernel", _patch_projection),
-    Rule(r"((?:.*\.)?\w*norm\d?)\.weight", r"\1.scale"),
-    Rule(r"(.*)\.weight", r"\1.kernel", _linear),
-    Rule(r"(.*)", r"\1"),
+    Rule("patch_embed.proj.weight", "patch_embed.proj.kernel", _patch_projection, _patch_projection_back),
+    *_LAYERS,
 )
 
-# MAE's repository keeps encoder and decoder side by side; here the encoder is a ViT of its own.
+
+def _within(published: str, ours: str, rules: tuple[Rule, ...] = _LAYERS) -> tuple[Rule, ...]:
+    return tuple(rule._replace(published=published + rule.published, ours=ours + rule.ours) for rule in rules)
+
+
+# MAE's repository keeps encoder and decoder side by side; here the encoder is a ViT of its own. Of PR-MIM's
+# aggregation no weights were published: "agg" is what a PyTorch module of that name would save.
 MAE = (
-    Rule(r"(?:agg|aggregate)\.weight", "aggregate.kernel", _depthwise),
-    Rule(r"(?:agg|aggregate)\.bias", "aggregate.bias"),
-    Rule(r"decoder_pos_embed|mask_token", r"\g<0>"),
-    Rule(r"(decoder_norm)\.weight", r"\1.scale"),
-    Rule(r"(decoder_.*norm\d?)\.weight", r"\1.scale"),
-    Rule(r"(decoder_.*)\.weight", r"\1.kernel", _linear),
-    Rule(r"(decoder_.*)", r"\1"),
-    *(Rule(rule.published, "encoder." + rule.ours, rule.convert) for rule in VIT),
+    Rule("agg.weight", "aggregate.kernel", _depthwise, _depthwise_back),
+    Rule("agg.conv_dw.weight", "aggregate.conv_dw.kernel", _depthwise, _depthwise_back),
+    *_within("agg.", "aggregate."),
+    Rule("aggregate.weight", "aggregate.kernel", _depthwise),
+    *_within("aggregate.", "aggregate."),
+    Rule("mask_token", "mask_token"),
+    *_within("decoder_", "decoder_"),
+    *_within("", "encoder.", VIT),
 )
 
 
@@ -65,26 +94,57 @@ def rules_for(model: Any) -> tuple[Rule, ...]:
     return MAE if hasattr(model, "decoder_blocks") else VIT
 
 
-def to_ours(tensors: Mapping[str, Any], model: Any) -> dict[str, tuple[str, Tensor]]:
-    """Returns {our name: (published name, tensor in our layout)} for the family that `model` belongs to.
+def to_ours(tensors: Mapping[str, Published], model: Any) -> dict[str, Published]:
+    """Turns {timm's name: tensor} into {our name: tensor in our layout} for the family that `model` belongs to.
 
     Raises:
       UserError: two published tensors would be one of ours.
     """
     rules, modules = rules_for(model), method_modules(model)
-    found: dict[str, tuple[str, Tensor]] = {}
-    for name, tensor in tensors.items():
-        published = _place(name, modules)
-        rule = next(rule for rule in rules if re.fullmatch(rule.published, published))
+    found: dict[str, Published] = {}
+    for name, (published, tensor) in tensors.items():
+        rule, ours = _apply(rules, _place(name, modules), back=False)
         layout = np.asarray(tensor)
         # A tensor of another rank is left as it is; the strict shape check then names it.
         with contextlib.suppress(ValueError, IndexError):
             layout = rule.convert(layout)
-        ours = re.sub(rule.published, rule.ours, published, count=1)
         if ours in found:
-            raise UserError(f"{found[ours][0]} and {name} both stand for {ours}: list one of them in ignored=.")
-        found[ours] = (name, layout)
+            raise UserError(f"{found[ours].name} and {published} both stand for {ours}: list one of them in ignored=.")
+        found[ours] = Published(published, layout)
     return found
+
+
+def to_published(model: Any) -> dict[str, Tensor]:
+    """Returns all weights of a network in PyTorch's layouts, under timm's names (of a MAE: its repository's).
+
+    The modules of a token-reduction method have the names that were published with them.
+    """
+    rules = rules_for(model)
+    modules = {ours: theirs for theirs, ours in method_modules(model).items()}
+    modules = dict(sorted(modules.items(), key=lambda pair: -len(pair[0])))
+    patch_size = getattr(model, "encoder", model).patch_embed.patch_size
+    tensors = {}
+    for name, variable in variables(model).items():
+        rule, published = _apply(rules, name, back=True)
+        layout = rule.revert(np.asarray(variable[...]), patch_size)
+        tensors[_place(published, modules)] = np.ascontiguousarray(layout)
+    return tensors
+
+
+def _apply(rules: tuple[Rule, ...], name: str, *, back: bool) -> tuple[Rule, str]:
+    """Returns the first rule that knows a name, and the name on the other side."""
+    for rule in rules:
+        source, target = (rule.ours, rule.published) if back else (rule.published, rule.ours)
+        match = _pattern(source).fullmatch(name)
+        if match:
+            return rule, target.format(**match.groupdict())
+    raise UserError(f"The weights of {name} have no published name.")
+
+
+@functools.cache
+def _pattern(template: str) -> re.Pattern[str]:
+    parts = re.split(r"\{(\w+)\}", template)
+    return re.compile("".join(f"(?P<{p}>{_FIELDS[p]})" if i % 2 else re.escape(p) for i, p in enumerate(parts)))
 
 
 def method_modules(model: Any) -> dict[str, str]:

@@ -78,7 +78,8 @@ class KMedoids(Reducer):
 
     Args:
       mode: "reference" for the published cost, in which a token that is attended to much is less likely a centre and
-        the rest of its cluster does not matter; "textbook" for the usual cost.
+        the rest of its cluster does not matter, and for the published spread of first centres with equal weights;
+        "textbook" for the usual ones.
       equal_weights: leaves the attention out.
       iterations: how often assignment and centres are renewed.
       first: with equal weights, the token to start from; None draws one for the whole batch where there is a key

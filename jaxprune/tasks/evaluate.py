@@ -11,6 +11,7 @@ from ml_collections import ConfigDict
 from jaxprune import parallel
 from jaxprune.checkpoints.run import load_model, read_card
 from jaxprune.config import Config
+from jaxprune.config import data as defaults
 from jaxprune.data.augment import normalize
 from jaxprune.errors import UserError
 from jaxprune.metrics import wilson_interval
@@ -51,7 +52,7 @@ def data_of(run: Path, data: Config) -> Config:
     if data is not None and data.source:
         return data
     recorded = json.loads((run / "config.json").read_text())["config"]
-    return ConfigDict(recorded["data"])
+    return ConfigDict({**defaults(), **recorded["data"]})
 
 
 def assess(run: Path, report: Path, *, data: Config = None, batch_size: int = 64) -> dict[str, Any]:

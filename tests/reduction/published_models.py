@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from support import golden, nhwc, weights
+from support import golden, nhwc, quick_compile, weights
 
 from jaxprune import checkpoints, models, nn, reduction
 from jaxprune.nn import params
@@ -61,7 +61,8 @@ def backbone(name: str):
 def forward(model: nnx.Module, images: jax.Array) -> Any:
     """A compiled forward pass."""
     graph, state = nnx.split(model)
-    return jax.jit(lambda state, images: nnx.merge(graph, state)(images))(state, images)
+    call = jax.jit(lambda state, images: nnx.merge(graph, state)(images), compiler_options=quick_compile())
+    return call(state, images)
 
 
 @functools.cache
@@ -149,4 +150,4 @@ def run_block(module: nn.Block, tokens: reduction.Tokens) -> OneBlock:
         reduced, _ = block.reducer(tokens._replace(x=after), attended)
         return OneBlock(out.x, reduced, aux, after, attended)
 
-    return jax.jit(pure)(state, tokens)
+    return jax.jit(pure, compiler_options=quick_compile())(state, tokens)

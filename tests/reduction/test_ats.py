@@ -1,12 +1,14 @@
 """ATS against the published implementation; padding differs in length, so valid ids are compared."""
 
+import functools
+
 import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from published_models import CLOSE, PROBABILITY, check_logits, config_of, prefixed, run, stage
-from support import golden
+from support import golden, quick_compile
 
 from jaxprune.reduction import Attended
 from jaxprune.reduction.ats import ATS, cumulative, sample_steps, significance
@@ -44,7 +46,7 @@ def test_sampling(index, kind):
     policy = jnp.asarray(file["mask_in"], jnp.float32)
     attn, values = jnp.asarray(file["cls_attention"]), jnp.asarray(file["values"])
 
-    @jax.jit
+    @functools.partial(jax.jit, compiler_options=quick_compile())
     def compute(attn, values, policy):
         scores = significance(attn, values[:, :, 1:])
         tokens = prefixed(values.transpose(0, 2, 1, 3).reshape(*values.shape[:1], values.shape[2], -1))

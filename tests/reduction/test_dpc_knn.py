@@ -1,5 +1,6 @@
 """DPC-KNN against the published implementation."""
 
+import functools
 import json
 
 import chex
@@ -28,8 +29,9 @@ def test_matches_the_published_operator(number, masked):
     config = json.loads(str(file["config"]))
     x, num_clusters = jnp.asarray(file["x"]), config["clusters"]
     present = jnp.asarray(file["token_mask"] > 0) if masked else None
+    cluster = jax.jit(functools.partial(dpc_knn, num_clusters=num_clusters, k=config["k"]))
     for noise in (None, jnp.asarray(file["density_noise_uniform"])):
-        centres, assign = dpc_knn(x, num_clusters, k=config["k"], noise=noise, present=present)
+        centres, assign = cluster(x, noise=noise, present=present)
         np.testing.assert_array_equal(centres, file["center_idx"])
         np.testing.assert_array_equal(assign, file["assignment"])
     weights = {"merged_weighted": jnp.exp(x @ file["score_weight"] + file["score_bias"])}
@@ -63,7 +65,7 @@ def test_tokens_far_apart_are_still_ranked_by_density():
     means = 1e3 * np.eye(3, 6, dtype=np.float32)
     spread = 50 * np.random.default_rng(0).normal(size=(8, 6)).astype(np.float32)
     x = (means[groups] + np.tile(spread, (3, 1)))[None]
-    centres, assign = dpc_knn(jnp.asarray(x), 3)
+    centres, assign = jax.jit(functools.partial(dpc_knn, num_clusters=3))(jnp.asarray(x))
     assert sorted(groups[np.asarray(centres[0])]) == [0, 1, 2]
     np.testing.assert_array_equal(groups[np.asarray(centres[0])][np.asarray(assign[0])], groups)
 
@@ -78,8 +80,8 @@ def test_equal_weights_has_no_parameters_and_noise_needs_a_key(rng_key):
         without, DpcKnn(stage(12, 3, 4), equal_weights=True)(tokens, None, key=rng_key)[1].kept
     )
     x = jax.random.normal(rng_key, (1, 12, 4)) * 1e-5
-    drawn = [noisy(tokens._replace(x=x), None, key=key)[1].kept for key in jax.random.split(jax.random.key(1), 4)]
-    assert len({tuple(np.asarray(k).ravel()) for k in drawn}) > 1
+    draw = jax.jit(jax.vmap(lambda key: noisy(tokens._replace(x=x), None, key=key)[1].kept))
+    assert len({tuple(ids.ravel()) for ids in np.asarray(draw(jax.random.split(rng_key, 4)))}) > 1
 
 
 @pytest.mark.parametrize(

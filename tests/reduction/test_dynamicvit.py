@@ -1,5 +1,7 @@
 """DynamicViT against the published implementation: evaluation, predictor, training with recorded noise."""
 
+import functools
+
 import chex
 import jax
 import jax.numpy as jnp
@@ -21,7 +23,7 @@ from published_models import (
     run,
     stage,
 )
-from support import golden, nhwc, weights
+from support import golden, nhwc, quick_compile, weights
 
 from jaxprune import checkpoints, losses, reduction
 from jaxprune.errors import UserError
@@ -46,7 +48,7 @@ def test_predictor_and_policy(index):
     fill(reducer, weights(file, "w."), DynamicViT.renames)
     graph, state = nnx.split(reducer)
 
-    @jax.jit
+    @functools.partial(jax.jit, compiler_options=quick_compile())
     def compute(state, x, policy, gumbel, logits, policy_full):
         reducer = nnx.merge(graph, state)
         log_probs = reducer.log_probs(x, policy)
@@ -82,7 +84,7 @@ def test_training_losses_and_gradients():
     noise = [jnp.asarray(file[f"gumbel_{layer}"]) for layer in config["loc"]]
     parts_weight = config["weights"]
 
-    @jax.jit
+    @functools.partial(jax.jit, compiler_options=quick_compile())
     def teach(images):
         logits, aux = teacher(images)
         return logits, aux.tokens.x[:, 1:]
@@ -114,9 +116,9 @@ def test_training_losses_and_gradients():
         parts["loss_kl"] = common + parts_weight["token_distill"] * parts["token_kl"]
         return parts["loss_mse"], (parts, logits, tokens, decisions, aux.stages)
 
-    (_, (parts, logits, tokens, decisions, stages)), gradient = jax.jit(jax.value_and_grad(objective, has_aux=True))(
-        values
-    )
+    (_, (parts, logits, tokens, decisions, stages)), gradient = jax.jit(
+        jax.value_and_grad(objective, has_aux=True), compiler_options=quick_compile()
+    )(values)
     np.testing.assert_allclose(plan.rates(36), file["token_ratio"], rtol=1e-12)
     chex.assert_trees_all_close(logits, file["logits"], **CLOSE)
     chex.assert_trees_all_close(tokens, file["tokens"], **CLOSE)

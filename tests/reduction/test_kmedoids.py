@@ -1,5 +1,6 @@
 """K-Medoids against the published implementation, and what its textbook form promises."""
 
+import functools
 import json
 
 import chex
@@ -32,7 +33,8 @@ def test_matches_the_published_operator(number, kind):
         given = {"weights": jnp.asarray(file["token_weight"][:, :, 0])}
     else:
         given = {"first": int(file["initial_center"][0])}
-    centres, assign = kmedoids(x, config["clusters"], iterations=config["iterations"], **given)
+    cluster = functools.partial(kmedoids, num_clusters=config["clusters"], iterations=config["iterations"])
+    centres, assign = jax.jit(cluster)(x, **given)
     np.testing.assert_array_equal(centres, file["center_idx"])
     np.testing.assert_array_equal(assign, file["assignment"])
     rows = np.take_along_axis(file["x"], np.asarray(centres)[:, :, None], 1)
@@ -43,7 +45,8 @@ def test_textbook_finds_the_groups_and_their_medoids():
     means = 40.0 * np.eye(4, 6, dtype=np.float32)
     groups = np.repeat(np.arange(4), 5)
     x = means[groups] + np.random.default_rng(0).normal(size=(2, 20, 6)).astype(np.float32)
-    centres, assign = kmedoids(jnp.asarray(x), 4, mode="textbook", first=7)
+    cluster = functools.partial(kmedoids, num_clusters=4, mode="textbook", first=7)
+    centres, assign = jax.jit(cluster)(jnp.asarray(x))
     for image, picked, mine in zip(x, np.asarray(centres), np.asarray(assign), strict=True):
         for cluster, centre in enumerate(picked):
             members = np.flatnonzero(groups == groups[centre])
@@ -65,8 +68,8 @@ def test_equal_weights_draws_the_first_centre_where_there_is_a_key(rng_key):
     x = jax.random.normal(rng_key, (2, 9, 4))
     tokens, attended = Tokens(x, assign=jnp.tile(jnp.arange(9)[None], (2, 1))), Attended()
     drawing = KMedoids(stage(9, 3, 4), equal_weights=True)
-    kept = [drawing(tokens, attended, key=key)[1].kept for key in jax.random.split(jax.random.key(1), 4)]
-    assert len({tuple(np.asarray(k).ravel()) for k in kept}) > 1
+    draw = jax.jit(jax.vmap(lambda key: drawing(tokens, attended, key=key)[1].kept))
+    assert len({tuple(ids.ravel()) for ids in np.asarray(draw(jax.random.split(rng_key, 4)))}) > 1
     given = KMedoids(stage(9, 3, 4), equal_weights=True, first=0)(tokens, attended, key=rng_key)
     chex.assert_trees_all_equal(given, drawing(tokens, attended))
 

@@ -1,5 +1,6 @@
 """ToMe against the published implementation."""
 
+import functools
 from pathlib import Path
 
 import chex
@@ -8,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from published_models import CLOSE, block, check_features, check_logits, config_of, prefixed, run, run_block, stage
-from support import GOLDEN, golden, weights
+from support import GOLDEN, golden, quick_compile, weights
 
 from jaxprune.nn.tokens import all_present
 from jaxprune.reduction import unmerge
@@ -35,7 +36,7 @@ def test_matching_and_merging(name):
     reducer = ToMe(stage(rows_in, max(rows_in - config["r_requested"], 1), num_prefix_tokens=prefix))
     assert reducer.num_merged() == config["r_effective"]
 
-    @jax.jit
+    @functools.partial(jax.jit, compiler_options=quick_compile())
     def both(metric, x, size):
         pairs = match(metric[:, prefix:], reducer.num_merged(), prefix)
         tokens = all_present(x, prefix)

@@ -1,0 +1,26 @@
+"""Token-reduction plans side by side on one model: GFLOPs, images/s, latency, and whether the promise is kept.
+
+python -m jaxprune.main --config=configs/benchmark.py   # ViT-S/16, random weights
+python -m jaxprune.main --config=configs/benchmark.py --config.init=RUN --config.reduction_loc="(1,2,3)"
+
+`:keep_rate=0.5` sets what the plans share; `--config.plans="('topk','tome:keep_rate=0.7','tome:r=8')"` names them. With
+`init` the accuracy on that run's held-out data is measured too, and the report shows which patches were kept.
+"""
+
+from jaxprune import config as c
+from jaxprune import reduction
+
+
+def get_config(arg=None):
+    args = c.parse_arg(arg, keep_rate=0.5, model="vit_small_patch16_224", batch=8, rounds=5)
+    config = c.inspect_run(
+        "benchmark",
+        model=args.model,
+        plans=tuple(sorted(reduction.methods())),
+        keep_rate=args.keep_rate,
+        reduction_loc=(3, 6, 9),
+        rounds=args.rounds,
+        num_images=1000,
+    )
+    config.batch_size = args.batch
+    return config

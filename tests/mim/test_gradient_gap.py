@@ -1,0 +1,46 @@
+"""The gap between the gradients of cheaper methods and MAE's."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from jaxprune import mim
+from jaxprune.mim.gradient_gap import gradient_gap, loss_gradients
+from jaxprune.nn.params import split
+
+SIZES = {"img_size": 24, "patch_size": 4, "embed_dim": 16, "depth": 1, "num_heads": 2}
+DECODER = {"decoder_embed_dim": 16, "decoder_depth": 1, "decoder_num_heads": 2}
+
+
+def parts_of(reconstruction: str, throw_ratio: float):
+    arguments = {"reconstruction": reconstruction, "throw_ratio": throw_ratio}
+    return split(mim.create("mae", **SIZES, **DECODER, **arguments, rngs=nnx.Rngs(0)))
+
+
+def test_only_shared_parameters_are_compared():
+    reference = {"a": jnp.array([3.0, 0.0]), "b": jnp.array([[4.0]])}
+    gap = gradient_gap({"a": jnp.array([3.0, 2.0]), "b": jnp.array([[3.0]]), "more": jnp.ones(3)}, reference)
+    np.testing.assert_allclose(gap.distance, 5**0.5, rtol=1e-6)
+    np.testing.assert_allclose(gap.reference_norm, 5.0, rtol=1e-6)
+    np.testing.assert_allclose(gap.cosine, 21 / (5 * 22**0.5), rtol=1e-6)
+    same = gradient_gap(reference, reference)
+    assert same.distance == 0 and same.cosine == pytest.approx(1)
+
+
+def test_nothing_thrown_leaves_no_gap_and_more_thrown_a_larger_one():
+    whole = parts_of("progressive", 0.0)
+    weights = whole.params
+    images = jax.random.normal(jax.random.key(0), (4, 24, 24, 3))
+    noise = jax.random.uniform(jax.random.key(1), (4, 36))
+    given = {"noise": noise, "first": jnp.zeros((4,), jnp.int32)}
+
+    def gap(reconstruction, throw_ratio):
+        gradients = jax.jit(lambda w: loss_gradients(parts_of(reconstruction, throw_ratio), w, images, **given))
+        return float(gradient_gap(gradients(weights), reference).distance)
+
+    reference = jax.jit(lambda w: loss_gradients(parts_of("full", 0.0), w, images, **given))(weights)
+    assert "aggregate.kernel" not in reference
+    assert gap("progressive", 0.0) < 1e-5
+    assert 0.01 < gap("partial", 0.25) < gap("partial", 0.65)
