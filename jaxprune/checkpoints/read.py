@@ -4,6 +4,7 @@ import fnmatch
 import logging
 import math
 import os
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from jaxprune.checkpoints.families import Published, to_timm
+from jaxprune.checkpoints.pth import read_pth
 from jaxprune.checkpoints.rules import to_ours
 from jaxprune.errors import UserError
 from jaxprune.models.vit import Fixed
@@ -20,15 +23,30 @@ from jaxprune.ops.posembed import resample
 logger = logging.getLogger(__name__)
 
 
-def read_tensors(path: str | os.PathLike) -> dict[str, np.ndarray]:
-    """Reads the tensors of a `.safetensors` or `.npz` file, under the names they have there.
+_PYTORCH = (".pth", ".pt", ".bin", ".ckpt")
+
+
+def read_tensors(path: str | os.PathLike, key: str | None = None) -> dict[str, np.ndarray]:
+    """Reads the tensors of a `.safetensors`, `.npz` or PyTorch file, under the names they have there.
+
+    A PyTorch file (`.pth`, `.pt`, `.bin`, `.ckpt`) is read without running the pickle in it.
+
+    Args:
+      key: the entry of a PyTorch file that holds the weights, such as "teacher"; by default the first of `pth.KEYS`
+        that is there, else the file's own tensors.
 
     Raises:
-      UserError: there is no such file, it is of another kind, or it is damaged.
+      UserError: there is no such file, it is of another kind, it is damaged, or its pickle contains more than data.
     """
     path = Path(path)
+    if path.is_dir():
+        raise UserError(f"{path} is a directory: give a file, or load a run with jaxprune.checkpoints.load_model.")
     if not path.is_file():
         raise UserError(f"There is no weights file {path}: check the path.")
+    if path.suffix in _PYTORCH:
+        return read_pth(path, key)
+    if key is not None:
+        raise UserError(f"{path} has no entries to choose with key={key!r}: only PyTorch files have.")
     try:
         if path.suffix == ".safetensors":
             from safetensors.numpy import load_file
@@ -39,7 +57,7 @@ def read_tensors(path: str | os.PathLike) -> dict[str, np.ndarray]:
                 return dict(file)
     except Exception as error:  # safetensors, zip and numpy have a kind each
         raise UserError(f"{path} cannot be read ({error}): it may be truncated; fetch it again.") from error
-    raise UserError(f"{path} is neither .safetensors nor .npz: save the weights as one of those.")
+    raise UserError(f"{path} is neither .safetensors nor .npz nor one of {', '.join(_PYTORCH)}: save the weights so.")
 
 
 def load_pretrained(
@@ -48,6 +66,7 @@ def load_pretrained(
     *,
     new: Sequence[str] = (),
     ignored: Sequence[str] = (),
+    key: str | None = None,
 ) -> Any:
     """Fills a network in place with published weights, strictly: every tensor is used and every parameter filled.
 
@@ -55,22 +74,32 @@ def load_pretrained(
 
     Args:
       model: a ViT or a masked autoencoder, reducing or not.
-      source: a file, or {published name: array}: names of timm (ViT, DeiT) or of the MAE repository, and for a
-        reducing network those of the method's modules ("cluster_layers.0.queries"), numbered by stage.
+      source: a file, or {published name: array}: names of timm (ViT, DeiT), of the MAE repository, of DINO, or of
+        Hugging Face's ViT, DeiT and ViTMAE (whose norms add 1e-12 to the variance by default, ours 1e-6), inside of
+        wrappers such as `module.` or not; for a reducing network those of the method's modules too
+        ("cluster_layers.0.queries"), numbered by stage.
       new: patterns of our parameters that stay as built, such as ("head.*",).
-      ignored: patterns of published tensors that are left out, such as ("decoder_*",).
+      ignored: patterns of published tensors that are left out, such as ("decoder_*",); either the name in the source
+        or timm's may match.
+      key: see `read_tensors`.
 
     Returns:
       The network.
 
     Raises:
-      UserError: tensors are missing, left over or of another shape; all of them are named.
+      UserError: the file cannot be read or is of another network; tensors are missing, left over or of another shape,
+        and all of them are named.
     """
     what = str(source) if isinstance(source, (str, os.PathLike)) else "the given tensors"
-    tensors = dict(source) if isinstance(source, Mapping) else read_tensors(source)
-    tensors = {name: tensor for name, tensor in tensors.items() if not _matches(name, ignored)}
+    tensors = source if isinstance(source, Mapping) else read_tensors(source, key)
+    named = to_timm({name: tensor for name, tensor in tensors.items() if not _matches(name, ignored)})
     targets = variables(model)
-    found = to_ours(tensors, model)
+    found = to_ours({name: entry for name, entry in named.items() if not _matches(name, ignored)}, model)
+    if found and not set(found) & set(targets):
+        raise UserError(
+            f"{what} are weights of another network: none of their {len(found)} tensors ({_some(found)}) belongs to "
+            f"this {type(model).__name__} ({', '.join(list(targets)[:3])}, …)."
+        )
     _resample_positions(model, targets, found)
 
     wanted = {name for name in targets if not _matches(name, new)}
@@ -87,7 +116,10 @@ def load_pretrained(
         *(["of another shape (both in the layout of this library): " + ", ".join(misfits)] if misfits else []),
     ]
     if problems:
-        raise UserError(f"{what} do not fit this {type(model).__name__}; tensors " + "; ".join(problems) + ".")
+        sizes = _sizes({name: tensor.shape for name, (_, tensor) in found.items()})
+        own = _sizes({name: target.shape for name, target in targets.items()})
+        why = f" ({sizes} against {own})" if sizes and sizes != own else ""
+        raise UserError(f"{what} do not fit this {type(model).__name__}{why}; tensors " + "; ".join(problems) + ".")
     for name in wanted & set(found):
         targets[name][...] = jnp.asarray(found[name][1], targets[name].dtype)
     return model
@@ -97,7 +129,19 @@ def _matches(name: str, patterns: Sequence[str]) -> bool:
     return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
 
 
-def _resample_positions(model: Any, targets: dict, found: dict[str, tuple[str, np.ndarray]]) -> None:
+def _some(found: dict[str, Published]) -> str:
+    names = [entry.name for entry in found.values()]
+    return ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
+
+
+def _sizes(shapes: Mapping[str, tuple[int, ...]]) -> str:
+    """Tells the size of a vision transformer, if these are the parameters of one."""
+    patches = next((shape for name, shape in shapes.items() if name.endswith("patch_embed.proj.kernel")), ())
+    depth = {match[1] for name in shapes if (match := re.match(r"(?:encoder\.)?blocks\.(\d+)\.", name))}
+    return f"width {patches[1]} and {len(depth)} blocks" if len(patches) == 2 else ""
+
+
+def _resample_positions(model: Any, targets: dict, found: dict[str, Published]) -> None:
     name = "encoder.pos_embed" if "encoder.pos_embed" in targets else "pos_embed"
     if name not in found or found[name][1].shape == targets[name].shape or isinstance(targets[name], Fixed):
         return
@@ -108,4 +152,4 @@ def _resample_positions(model: Any, targets: dict, found: dict[str, tuple[str, n
     if table.ndim != 3 or table.shape[2] != host.embed_dim or side * side != table.shape[1] - prefix:
         return
     logger.warning("%s: resampled from a grid of %dx%d to %dx%d", published, side, side, *host.grid)
-    found[name] = (published, np.asarray(resample(jnp.asarray(table), (side, side), host.grid, prefix)))
+    found[name] = Published(published, np.asarray(resample(jnp.asarray(table), (side, side), host.grid, prefix)))

@@ -127,7 +127,7 @@ def to_published(model: Any) -> dict[str, Tensor]:
     for name, variable in variables(model).items():
         rule, published = _apply(rules, name, back=True)
         layout = rule.revert(np.asarray(variable[...]), patch_size)
-        tensors[_place(published, modules)] = np.ascontiguousarray(layout)
+        tensors[_place(published, modules)] = np.array(layout, order="C")
     return tensors
 
 

@@ -86,6 +86,10 @@ class Reducer(nnx.Module):
         """Rows that go out, without prefix."""
         return self.stage.num_keep
 
+    def flops(self) -> int:
+        """Multiply-accumulates of what the method itself computes for one image; 0 where that is next to nothing."""
+        return 0
+
     def __call__(
         self, tokens: Tokens, attended: Attended | None, *, train: bool = False, key: PRNGKeyArray | None = None
     ) -> tuple[Tokens, Aux]:

@@ -9,6 +9,7 @@ from jaxtyping import Array, Float
 
 from jaxprune.errors import UserError
 from jaxprune.nn import LayerNorm, Linear
+from jaxprune.nn.flops import linear_flops
 from jaxprune.reduction.base import Aux, Reducer, Stage
 from jaxprune.reduction.clusters import needed, unchanged
 from jaxprune.reduction.rows import best, compose, keep_rows
@@ -45,6 +46,9 @@ class DynamicViT(Reducer):
         self.fc2 = Linear(d // 2, d // 4, rngs=rngs)
         self.fc3 = Linear(d // 4, 2, rngs=rngs)
         self.noise = nnx.data(None)
+
+    def flops(self) -> int:
+        return sum(linear_flops(layer, self.stage.rows_in) for layer in (self.embed, self.fc1, self.fc2, self.fc3))
 
     def log_probs(self, x: Float[Array, "b n d"], policy: Float[Array, "b n"]) -> Float[Array, "b n 2"]:
         """Log-probabilities of keeping and of dropping each row; the rows of policy 0 do not count for the others."""

@@ -32,6 +32,9 @@ class EViT(Reducer):
     def num_rows(self) -> int:
         return self.stage.num_keep + (self.stage.num_keep < self.stage.rows_in)
 
+    def flops(self) -> int:
+        return self.stage.rows_in * self.stage.embed_dim
+
     def __call__(self, tokens, attended, *, train=False, key=None) -> tuple:
         prefix, num_keep = self.stage.num_prefix_tokens, self.stage.num_keep
         if num_keep == self.stage.rows_in:

@@ -47,6 +47,11 @@ class ToMe(Reducer):
     def num_rows(self) -> int:
         return self.stage.rows_in - self.num_merged()
 
+    def flops(self) -> int:
+        # Similarities of A and B, then the sums of what joins.
+        pairs = (self.stage.rows_in // 2) * (self.stage.rows_in - self.stage.rows_in // 2)
+        return pairs * (self.stage.embed_dim // self.stage.num_heads + self.stage.embed_dim)
+
     def __call__(self, tokens, attended, *, train=False, key=None) -> tuple:
         prefix = self.stage.num_prefix_tokens
         if self.num_merged() == 0:

@@ -10,6 +10,7 @@ from support import golden, nhwc, weights
 
 from jaxprune import checkpoints, mim
 from jaxprune.errors import UserError
+from jaxprune.mim.aggregation import fill_grid
 from jaxprune.nn.params import merge, split
 
 TO_PUBLISHED = {
@@ -117,10 +118,14 @@ def test_progressive_reconstruction_matches(name, aggregation):
     np.testing.assert_array_equal(aux.masked, file["mask"].astype(bool))
     np.testing.assert_array_equal(aux.retained, file["retained"].astype(bool))
     np.testing.assert_array_equal(aux.thrown, file["thrown"].astype(bool))
+    np.testing.assert_array_equal(aux.ids_restore, file["ids_restore"])
     chex.assert_trees_all_close(aux.latent, file["latent"], atol=2e-5, rtol=0)
     prefix = f"agg_{aggregation}"
     if aggregation == "thrown":
         chex.assert_trees_all_close(aux.pred, file[f"{prefix}/pred"], atol=2e-5, rtol=0)
+        grid = fill_grid(decoded[:, 1:], ~aux.thrown)
+        tokens = jax.jit(lambda grid, thrown: model.aggregate(grid, thrown, model.grid))(grid, aux.thrown)
+        chex.assert_trees_all_close(tokens, file[f"{prefix}/tokens"], atol=2e-5, rtol=0)
         chex.assert_trees_all_close(decoded, file["dec_out_kept"], atol=2e-5, rtol=0)
         assert decoded.shape[1] == int(file["dec_tokens"])
         chex.assert_trees_all_close(raw, file[f"{prefix}/loss_raw"], rtol=1e-5)

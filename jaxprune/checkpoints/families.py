@@ -1,0 +1,147 @@
+"""Whose weights these are: finds the family by the tensors' names, and gives them those of timm or of MAE's repository.
+
+Known besides those two are Hugging Face's ViT, DeiT and ViTMAE in all their spellings and the checkpoints of DINO's
+training, and all of them inside of a wrapper (`module.`, `backbone.`, `encoder.`, …). Names change here, and separate
+queries, keys and values become one tensor; layouts are the business of the rules.
+"""
+
+import logging
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from jaxprune.errors import UserError
+
+logger = logging.getLogger(__name__)
+
+
+class Published(NamedTuple):
+    """A tensor, and the name that its source gives it."""
+
+    name: str
+    tensor: Any
+
+
+# What every ViT has, by timm and by Hugging Face: it shows how deep the network lies inside of wrappers.
+_PATCHES = "patch_embed.proj.weight"
+_HF_PATCHES = "embeddings.patch_embeddings.projection.weight"
+_PLACE = rf"((?:.+\.)?)(?:{re.escape(_PATCHES)}|{re.escape(_HF_PATCHES)})"
+
+# What training needed and nobody uses afterwards: projection heads of self-distillation, poolers.
+_DINO_UNUSED = r"(?:dino_|ibot_)?head\.(?:mlp|last_layer)\..+"
+_HF_UNUSED = r"pooler\..+|embeddings\.mask_token"
+
+_HF_LAYER = (
+    r"(?:(decoder)\.(?:decoder_layers|decoder_encoder\.layer)|encoder\.layer|layers)\.(\d+)\.(.+)\.(weight|bias)"
+)
+_HF_IN_LAYER = (
+    (r"layernorm_before", "norm1"),
+    (r"layernorm_after", "norm2"),
+    (r"attention\.(?:attention\.query|q_proj)", "attn.q"),
+    (r"attention\.(?:attention\.key|k_proj)", "attn.k"),
+    (r"attention\.(?:attention\.value|v_proj)", "attn.v"),
+    (r"attention\.(?:output\.dense|o_proj)", "attn.proj"),
+    (r"intermediate\.dense|mlp\.fc1", "mlp.fc1"),
+    (r"output\.dense|mlp\.fc2", "mlp.fc2"),
+)
+_HF_AROUND = (
+    (r"embeddings\.patch_embeddings\.projection", "patch_embed.proj"),
+    (r"embeddings\.cls_token", "cls_token"),
+    (r"embeddings\.distillation_token", "dist_token"),
+    (r"embeddings\.position_embeddings", "pos_embed"),
+    (r"layernorm", "norm"),
+    (r"classifier|cls_classifier", "head"),
+    (r"distillation_classifier", "head_dist"),
+    (r"decoder\.mask_token", "mask_token"),
+    (r"decoder\.decoder_embed", "decoder_embed"),
+    (r"decoder\.decoder_pos_embed", "decoder_pos_embed"),
+    (r"decoder\.decoder_norm", "decoder_norm"),
+    (r"decoder\.decoder_pred", "decoder_pred"),
+)
+
+
+def to_timm(tensors: Mapping[str, Any]) -> dict[str, Published]:
+    """Returns the tensors by timm's name (a masked autoencoder's by that of MAE's repository).
+
+    Names of no known family stay as they are. The projection heads of DINO's training and the pooler of Hugging Face
+    are left out, which the log tells.
+
+    Raises:
+      UserError: the tensors are of several networks, or two of them would have one name.
+    """
+    short = _unwrap(list(tensors))
+    unused = _DINO_UNUSED
+    if _HF_PATCHES in short.values():
+        short = {name: _from_hf(inside) for name, inside in short.items()}
+        unused = f"{_DINO_UNUSED}|{_HF_UNUSED}"
+    named: dict[str, Published] = {}
+    left_out = []
+    for name, inside in short.items():
+        if re.fullmatch(unused, inside):
+            left_out.append(name)
+        elif inside in named:
+            raise UserError(f"{named[inside].name} and {name} both stand for {inside}: list one of them in ignored=.")
+        else:
+            named[inside] = Published(name, tensors[name])
+    if left_out:
+        logger.info("left out, as only training needs them: %s", ", ".join(left_out))
+    return dict(_fused(named))
+
+
+def _unwrap(names: list[str]) -> dict[str, str]:
+    """Returns {name: what is left of it inside of the modules that wrap the network}."""
+    short = {name: name for name in names}
+    for wrapper in ("module.", "_orig_mod."):
+        if all(inside.startswith(wrapper) for inside in short.values()):
+            short = {name: inside.removeprefix(wrapper) for name, inside in short.items()}
+    found = [re.fullmatch(_PLACE, inside) for inside in short.values()]
+    places = [match[1] for match in found if match]
+    if len(places) > 1:
+        raise UserError(
+            f"There are {len(places)} networks, under {', '.join(map(repr, places))}: leave all but one out, for "
+            f"example with ignored=({places[1] + '*'!r},)."
+        )
+    place = places[0] if places else ""
+    # What wraps all tensors comes off all of them; beside a backbone there may be heads, whose names stay.
+    for outer in [f"{part}." for part in place.split(".")[:-1]]:
+        if all(inside.startswith(outer) for inside in short.values()):
+            short = {name: inside.removeprefix(outer) for name, inside in short.items()}
+            place = place.removeprefix(outer)
+    return {name: inside.removeprefix(place) for name, inside in short.items()}
+
+
+def _from_hf(name: str) -> str:
+    if layer := re.fullmatch(_HF_LAYER, name):
+        decoder, index, inside, kind = layer.groups()
+        for theirs, timm in _HF_IN_LAYER:
+            if re.fullmatch(theirs, inside):
+                return f"{'decoder_' if decoder else ''}blocks.{index}.{timm}.{kind}"
+    for theirs, timm in _HF_AROUND:
+        if match := re.fullmatch(rf"(?:{theirs})(|\.weight|\.bias)", name):
+            return timm + match[1]
+    return name
+
+
+def _fused(named: dict[str, Published]) -> Iterator[tuple[str, Published]]:
+    """Puts queries, keys and values that are tensors of their own into one, as timm has them."""
+    groups = {}
+    for name in named:
+        query = re.fullmatch(r"(.*\battn\.)q(\.weight|\.bias)", name)
+        parts = [f"{query[1]}{letter}{query[2]}" for letter in "qkv"] if query else []
+        # A part that is missing or of another width is told by the strict check that follows.
+        if (
+            parts
+            and len({np.shape(named[part].tensor) for part in parts if part in named}) == 1
+            and set(parts) <= set(named)
+        ):
+            groups[f"{query[1]}qkv{query[2]}"] = parts
+    fused = {part for parts in groups.values() for part in parts}
+    for name, entry in named.items():
+        if name not in fused:
+            yield name, entry
+    for name, parts in groups.items():
+        sources = [named[part] for part in parts]
+        whole = np.concatenate([np.asarray(source.tensor) for source in sources])
+        yield name, Published(", ".join(source.name for source in sources), whole)

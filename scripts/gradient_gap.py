@@ -1,0 +1,230 @@
+"""How far the gradients of plain partial reconstruction and of PR-MIM are from MAE's own (PR-MIM, Fig. 4).
+
+python scripts/gradient_gap.py [--steps 0 200] [--images DIR]       # a small model, pre-trained for so many steps
+python scripts/gradient_gap.py --run RUN                            # the weights and data of a pre-training run
+
+All methods see the same images, mask noise and weights. What is compared is the gradient of every parameter but the
+aggregation's, which MAE does not have; and that of the encoder alone. "plain" and "PR-MIM" choose the decoded patches as
+the paper does, at random and by furthest sampling; the two other pairings are those of Tab. 2. Without --run, PR-MIM
+(throw 0.5) trains the weights, so that the aggregation is as old as the rest. Writes a table to the terminal, a CSV and
+a plot.
+"""
+
+import argparse
+import csv
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from ml_collections import ConfigDict
+
+from jaxprune import mim
+from jaxprune.checkpoints.run import load_model, read_card
+from jaxprune.data import loader
+from jaxprune.data.augment import IMAGENET_MEAN, IMAGENET_STD, normalize
+from jaxprune.errors import UserError
+from jaxprune.mim.gradient_gap import gradient_gap, loss_gradients
+from jaxprune.nn.params import merge, split
+from jaxprune.tasks import evaluate, setup
+from jaxprune.train import optimizer
+from jaxprune.train.state import TrainState
+from jaxprune.train.step import make_train_step
+from jaxprune.viz import plots
+
+METHODS = {
+    "plain": ("partial", "random"),
+    "plain, furthest": ("partial", "furthest"),
+    "PR-MIM, random": ("progressive", "random"),
+    "PR-MIM": ("progressive", "furthest"),
+}
+SIZES = {
+    "img_size": 32,
+    "patch_size": 4,
+    "embed_dim": 96,
+    "depth": 4,
+    "num_heads": 3,
+    "decoder_embed_dim": 64,
+    "decoder_depth": 2,
+    "decoder_num_heads": 4,
+}
+LEARNING_RATE = 1e-3
+
+
+def framework(arguments, **changes):
+    """Returns a framework of these arguments, taken apart."""
+    created = {**arguments, **changes}
+    return split(mim.create(created.pop("name", "mae"), **created, rngs=nnx.Rngs(0)))
+
+
+def measure(arguments, weights, batches, throw_ratios, seed):
+    """Returns {(method, throw ratio): for each batch, the gap of all parameters and that of the encoder}."""
+    settings = {
+        (name, throw_ratio): {"reconstruction": reconstruction, "retain": retain, "throw_ratio": throw_ratio}
+        for name, (reconstruction, retain) in METHODS.items()
+        for throw_ratio in throw_ratios
+    }
+    whole = framework(arguments, reconstruction="full", throw_ratio=0.0)
+    model = merge(whole.graph, whole.params, whole.rest)
+
+    def given(number):
+        keys = jax.random.split(jax.random.fold_in(jax.random.key(seed), number), 3)
+        noise = jax.random.uniform(keys[0], (len(batches[number]), model.num_patches))
+        first = jax.random.randint(keys[1], noise.shape[:1], 0, model.num_masked)
+        return {"noise": noise, "first": first, "key": keys[2]}
+
+    def gradients(parts):
+        return jax.jit(lambda images, given: loss_gradients(parts, weights, images, **given))
+
+    of_mae = gradients(whole)
+    references = [of_mae(images, given(number)) for number, images in enumerate(batches)]
+    found = {}
+    for key, changes in settings.items():
+        of_method = gradients(framework(arguments, **changes))
+        found[key] = [
+            gaps(of_method(images, given(number)), references[number]) for number, images in enumerate(batches)
+        ]
+    return found
+
+
+def gaps(gradients, reference):
+    """Returns the gap of all parameters, and that of the encoder."""
+    encoder = {name: grad for name, grad in gradients.items() if name.startswith("encoder.")}
+    return [jax.device_get(gradient_gap(grads, reference)) for grads in (gradients, encoder)]
+
+
+def trained(arguments, source, args, steps):
+    """Yields (step, weights) at each of `steps` of pre-training with PR-MIM."""
+    parts = framework(arguments, reconstruction="progressive", throw_ratio=0.5)
+    tx = optimizer.adamw(LEARNING_RATE, b2=0.95, weight_decay=0.05, decay_mask=optimizer.decay_mask(parts.params))
+
+    def loss_fn(params, batch, key):
+        images = normalize(batch["image"])
+        return merge(parts.graph, params, parts.rest)(images, key=key)[0], {}
+
+    step = make_train_step(loss_fn, tx)
+    state = TrainState(jnp.zeros((), jnp.int32), jax.tree.map(jnp.copy, parts.params), tx.init(parts.params), {})
+    stream = loader.train_batches(source, batch_size=args.batch, image_size=args.img_size, seed=args.seed)
+    batches = iter(stream)
+    for number in range(max(steps) + 1):
+        if number in steps:
+            yield number, jax.tree.map(jnp.copy, state.params)
+        if number < max(steps):
+            state, _ = step(state, {"image": next(batches)["image"]}, jax.random.key(args.seed))
+
+
+def held_out(source, image_size, args, mean, std):
+    """Returns the batches that gaps are measured on."""
+    batches = iter(loader.eval_batches(source, batch_size=args.batch, image_size=image_size))
+    return [normalize(jnp.asarray(next(batches)["image"]), mean, std) for _ in range(args.batches)]
+
+
+def of_run(args):
+    """Returns a run's arguments, its weights, and batches of its held-out data."""
+    card = read_card(args.run)
+    if card["kind"] != "mim":
+        raise UserError(f"{args.run} holds a classifier: give a pre-training run.")
+    weights = split(load_model(args.run)).params
+    fresh = framework(card["arguments"], reconstruction="progressive", throw_ratio=0.5)
+    missing = [name for name in fresh.params if name not in weights]
+    if missing:
+        print(f"The run has no aggregation: PR-MIM's is freshly initialised ({', '.join(missing)}).")
+    data = evaluate.data_of(args.run, None)
+    source = setup.source(ConfigDict({"data": data, "seed": args.seed}), "eval")
+    return (
+        card["arguments"],
+        {**fresh.params, **weights},
+        held_out(source, data.img_size, args, card["mean"], card["std"]),
+    )
+
+
+def of_arguments(args):
+    """Returns a small model's arguments, the source that trains it, and batches of held-out images."""
+    arguments = {name: getattr(args, name) for name in SIZES}
+    count = args.batch * args.batches
+    if args.images:
+        sources = [loader.create_source("folder", split=None, path=args.images, labels=False)] * 2
+    else:
+        options = {"image_size": args.img_size, "seed": args.seed}
+        sources = [
+            loader.create_source("scenes", split="train", num_examples=max(2000, count), **options),
+            loader.create_source("scenes", split="test", num_examples=count, **options),
+        ]
+    return arguments, sources[0], held_out(sources[1], args.img_size, args, IMAGENET_MEAN, IMAGENET_STD)
+
+
+def table(step, found):
+    """Rows of one measurement, the mean over the batches."""
+    rows = []
+    for (method, throw_ratio), per_batch in found.items():
+        row = {"step": step, "method": method, "throw_ratio": throw_ratio}
+        for part, values in zip(("", "encoder_"), np.array(per_batch, np.float64).transpose(1, 2, 0), strict=True):
+            distance, norm, cosine = values
+            row[f"{part}gap"] = distance.mean()
+            row[f"{part}gap_std"] = distance.std(ddof=1) if len(distance) > 1 else 0.0
+            row[f"{part}relative_gap"] = (distance / norm).mean()
+            row[f"{part}cosine"] = cosine.mean()
+        rows.append(row)
+    return rows
+
+
+def as_text(rows):
+    """The rows as text."""
+    titles = {"gap": ">8.4f", "relative_gap": ">8.3f", "cosine": ">8.3f"}
+    head = "     gap  of norm  cosine"
+    lines = [f"  {'':<16} throw  {head}   encoder's:{head}"]
+    for row in rows:
+        whole, encoder = (
+            " ".join(f"{row[part + name]:{spec}}" for name, spec in titles.items()) for part in ("", "encoder_")
+        )
+        lines.append(f"  {row['method']:<16} {row['throw_ratio']:>5}  {whole}            {encoder}")
+    return "\n".join(lines)
+
+
+def plot(rows, title):
+    """The gap of each method by the share of patches thrown."""
+    of = lambda method: [(row["throw_ratio"], row["gap"]) for row in rows if row["method"] == method]
+    series = {method: tuple(zip(*of(method), strict=True)) for method in METHODS}
+    return plots.line_plot(series, "share of the patches thrown", "L2 norm of the difference to MAE's gradient", title)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--run", type=Path, help="a pre-training run directory")
+    parser.add_argument("--steps", nargs="+", type=int, default=[0, 200], help="without --run: measure after these")
+    parser.add_argument("--images", help="without --run: a directory of images in place of the built-in scenes")
+    for name, default in SIZES.items():
+        parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=default)
+    parser.add_argument("--throw", nargs="+", type=float, default=[0.25, 0.5, 0.65])
+    parser.add_argument("--batch", type=int, default=64)
+    parser.add_argument("--batches", type=int, default=4)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", type=Path, default=Path("gradient_gap.csv"))
+    args = parser.parse_args()
+    try:
+        if args.run:
+            arguments, weights, batches = of_run(args)
+            measured = [("end", weights)]
+        else:
+            arguments, source, batches = of_arguments(args)
+            measured = trained(arguments, source, args, args.steps)
+        rows = []
+        for step, weights in measured:
+            new = table(step, measure(arguments, weights, batches, args.throw, args.seed))
+            print(f"step {step}\n{as_text(new)}", flush=True)
+            rows += new
+    except UserError as error:
+        sys.exit(f"error: {error}")
+    with args.out.open("w", newline="") as file:
+        writer = csv.DictWriter(file, rows[0])
+        writer.writeheader()
+        writer.writerows(rows)
+    title = f"Gradients beside MAE's, {args.run or f'step {step}'}"
+    plot(new, title).savefig(args.out.with_suffix(".png"), dpi=150)
+    print(f"written to {args.out} and {args.out.with_suffix('.png')}")
+
+
+if __name__ == "__main__":
+    main()
