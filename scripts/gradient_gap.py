@@ -4,8 +4,8 @@ python scripts/gradient_gap.py [--steps 0 200] [--images DIR]       # a small mo
 python scripts/gradient_gap.py --run RUN                            # the weights and data of a pre-training run
 
 All methods see the same images, mask noise and weights. What is compared is the gradient of every parameter but the
-aggregation's, which MAE does not have; and that of the encoder alone. "plain" and "PR-MIM" choose the decoded patches as
-the paper does, at random and by furthest sampling; the two other pairings are those of Tab. 2. Without --run, PR-MIM
+aggregation's, which MAE does not have; and that of the encoder alone. "plain" and "PR-MIM" choose the decoded patches
+as the paper does, at random and by furthest sampling; the two other pairings are those of Tab. 2. Without --run, PR-MIM
 (throw 0.5) trains the weights, so that the aggregation is as old as the rest. Writes a table to the terminal, a CSV and
 a plot.
 """
@@ -59,34 +59,41 @@ def framework(arguments, **changes):
     return split(mim.create(created.pop("name", "mae"), **created, rngs=nnx.Rngs(0)))
 
 
-def measure(arguments, weights, batches, throw_ratios, seed):
-    """Returns {(method, throw ratio): for each batch, the gap of all parameters and that of the encoder}."""
+def programs(arguments, throw_ratios):
+    """Returns MAE's gradient and {(method, throw ratio): its gradient}; functions of weights, images and the given."""
     settings = {
         (name, throw_ratio): {"reconstruction": reconstruction, "retain": retain, "throw_ratio": throw_ratio}
         for name, (reconstruction, retain) in METHODS.items()
         for throw_ratio in throw_ratios
     }
-    whole = framework(arguments, reconstruction="full", throw_ratio=0.0)
-    model = merge(whole.graph, whole.params, whole.rest)
-
-    def given(number):
-        keys = jax.random.split(jax.random.fold_in(jax.random.key(seed), number), 3)
-        noise = jax.random.uniform(keys[0], (len(batches[number]), model.num_patches))
-        first = jax.random.randint(keys[1], noise.shape[:1], 0, model.num_masked)
-        return {"noise": noise, "first": first, "key": keys[2]}
 
     def gradients(parts):
-        return jax.jit(lambda images, given: loss_gradients(parts, weights, images, **given))
+        return jax.jit(lambda weights, images, given: loss_gradients(parts, weights, images, **given))
 
-    of_mae = gradients(whole)
-    references = [of_mae(images, given(number)) for number, images in enumerate(batches)]
-    found = {}
-    for key, changes in settings.items():
-        of_method = gradients(framework(arguments, **changes))
-        found[key] = [
-            gaps(of_method(images, given(number)), references[number]) for number, images in enumerate(batches)
-        ]
-    return found
+    whole = framework(arguments, reconstruction="full", throw_ratio=0.0)
+    return gradients(whole), {key: gradients(framework(arguments, **changes)) for key, changes in settings.items()}
+
+
+def randomness(arguments, batches, seed):
+    """Returns for each batch the noise of its masks, where furthest sampling starts, and a key for random sampling."""
+    model = nnx.eval_shape(lambda: mim.create(**{"name": "mae", **arguments}, rngs=nnx.Rngs(0)))
+    given = []
+    for number, images in enumerate(batches):
+        keys = jax.random.split(jax.random.fold_in(jax.random.key(seed), number), 3)
+        noise = jax.random.uniform(keys[0], (len(images), model.num_patches))
+        first = jax.random.randint(keys[1], (len(images),), 0, model.num_masked)
+        given.append({"noise": noise, "first": first, "key": keys[2]})
+    return given
+
+
+def measure(of_mae, of_methods, weights, batches, given):
+    """Returns {(method, throw ratio): for each batch, the gap of all parameters and that of the encoder}."""
+    drawn = list(zip(batches, given, strict=True))
+    references = [of_mae(weights, *both) for both in drawn]
+    return {
+        key: [gaps(gradients(weights, *both), reference) for both, reference in zip(drawn, references, strict=True)]
+        for key, gradients in of_methods.items()
+    }
 
 
 def gaps(gradients, reference):
@@ -117,7 +124,9 @@ def trained(arguments, source, args, steps):
 
 def held_out(source, image_size, args, mean, std):
     """Returns the batches that gaps are measured on."""
-    batches = iter(loader.eval_batches(source, batch_size=args.batch, image_size=image_size))
+    # In the order of a folder, they would all be of one class.
+    options = {"batch_size": args.batch, "image_size": image_size, "crop": "center", "seed": args.seed + 1}
+    batches = iter(loader.train_batches(source, **options))
     return [normalize(jnp.asarray(next(batches)["image"]), mean, std) for _ in range(args.batches)]
 
 
@@ -210,9 +219,10 @@ def main():
         else:
             arguments, source, batches = of_arguments(args)
             measured = trained(arguments, source, args, args.steps)
-        rows = []
+        of_mae, of_methods = programs(arguments, args.throw)
+        given, rows = randomness(arguments, batches, args.seed), []
         for step, weights in measured:
-            new = table(step, measure(arguments, weights, batches, args.throw, args.seed))
+            new = table(step, measure(of_mae, of_methods, weights, batches, given))
             print(f"step {step}\n{as_text(new)}", flush=True)
             rows += new
     except UserError as error:

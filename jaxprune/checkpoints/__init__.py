@@ -2,5 +2,6 @@
 
 from jaxprune.checkpoints.read import load_pretrained, read_tensors
 from jaxprune.checkpoints.run import load_model
+from jaxprune.checkpoints.write import save_pretrained
 
-__all__ = ["load_model", "load_pretrained", "read_tensors"]
+__all__ = ["load_model", "load_pretrained", "read_tensors", "save_pretrained"]

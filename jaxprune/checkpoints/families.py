@@ -25,9 +25,9 @@ class Published(NamedTuple):
 
 
 # What every ViT has, by timm and by Hugging Face: it shows how deep the network lies inside of wrappers.
-_PATCHES = "patch_embed.proj.weight"
+PATCHES = "patch_embed.proj.weight"
 _HF_PATCHES = "embeddings.patch_embeddings.projection.weight"
-_PLACE = rf"((?:.+\.)?)(?:{re.escape(_PATCHES)}|{re.escape(_HF_PATCHES)})"
+_PLACE = rf"((?:.+\.)?)(?:{re.escape(PATCHES)}|{re.escape(_HF_PATCHES)})"
 
 # What training needed and nobody uses afterwards: projection heads of self-distillation, poolers.
 _DINO_UNUSED = r"(?:dino_|ibot_)?head\.(?:mlp|last_layer)\..+"

@@ -202,7 +202,9 @@ class VisionTransformer(nnx.Module):
             tokens, attended, aux = _run(block, tokens, attended, train, block_key, self.remat)
             features.append(tokens.x)
             if aux is not None:
-                origin = _follow(origin, aux.kept) if aux.kept is not None else jnp.full_like(tokens.assign, -1)
+                rows = tokens.x.shape[1] - self.num_prefix_tokens
+                unknown = jnp.full((x.shape[0], rows), -1, jnp.int32)
+                origin = unknown if aux.kept is None else _follow(origin, aux.kept)
                 assigns.append(tokens.assign)
                 kepts.append(origin)
                 stages.append(aux)

@@ -69,9 +69,10 @@ class DynamicViT(Reducer):
                 return unchanged(tokens, prefix)
             scores = self.log_probs(rows, jnp.ones(rows.shape[:2]))[:, :, 0]
             return keep_rows(tokens, best(scores, num_keep), prefix)
+        noise = self._noise(rows.shape[:2], key)
         policy = jnp.ones(tokens.x.shape[:2]) if tokens.policy is None else tokens.policy
         log_probs = self.log_probs(rows, policy[:, prefix:])
-        decision = straight_through(log_probs + self._noise(log_probs, key))[:, :, 0] * policy[:, prefix:]
+        decision = straight_through(log_probs + noise)[:, :, 0] * policy[:, prefix:]
         present = decision > 0.5
         row_map = jnp.where(present, jnp.arange(rows.shape[1], dtype=jnp.int32)[None, :], -1)
         reduced = tokens._replace(
@@ -81,12 +82,12 @@ class DynamicViT(Reducer):
         )
         return reduced, Aux(row_map=row_map, kept=row_map, extra={"decision": decision, "log_probs": log_probs})
 
-    def _noise(self, log_probs: Array, key: Array | None) -> Array:
+    def _noise(self, shape: tuple[int, ...], key: Array | None) -> Array:
         if self.noise is not None:
             return self.noise
         if key is None:
             raise UserError("dynamicvit draws its decisions in training: call the network with key=jax.random.key(0).")
-        return jax.random.gumbel(key, log_probs.shape)
+        return jax.random.gumbel(key, (*shape, 2))
 
 
 def straight_through(logits: Float[Array, "b n c"]) -> Float[Array, "b n c"]:

@@ -101,8 +101,15 @@ def test_mae_matches(name, norm):
 PR_FILES = ["prmim_n64_rd0", "prmim_n64_rd50", "prmim_n196_rd25", "prmim_n196_rd50", "prmim_n196_rd65"]
 
 
-@pytest.mark.parametrize("name", PR_FILES)
-@pytest.mark.parametrize("aggregation", ["thrown", "all", "residual"])
+# Every file in the default mode; the other modes on one file here, on all of them with `-m slow`.
+PR_CASES = [
+    pytest.param(name, mode, marks=[pytest.mark.slow] if mode != "thrown" and name != "prmim_n64_rd50" else [])
+    for name in PR_FILES
+    for mode in ("thrown", "all", "residual")
+]
+
+
+@pytest.mark.parametrize(("name", "aggregation"), PR_CASES)
 def test_progressive_reconstruction_matches(name, aggregation):
     file = golden(f"mim/{name}")
     model = published(

@@ -1,0 +1,136 @@
+"""Writes weights for PyTorch, and turns any weights file or run into such a file."""
+
+import math
+import os
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from flax import nnx
+from safetensors.numpy import save
+
+from jaxprune import models
+from jaxprune.checkpoints.families import PATCHES, Published, to_timm
+from jaxprune.checkpoints.files import write_atomically
+from jaxprune.checkpoints.read import load_pretrained, read_tensors
+from jaxprune.checkpoints.rules import to_published
+from jaxprune.checkpoints.run import build, load_model
+from jaxprune.errors import UserError
+
+
+def save_pretrained(model: Any, path: str | os.PathLike, *, overwrite: bool = False) -> None:
+    """Writes a network's weights as `.safetensors`, under the names and in the layouts that PyTorch code expects.
+
+    Those are timm's; of a masked autoencoder the MAE repository's, position tables included; and of a token-reduction
+    method the names that were published with it. `load_pretrained` reads the file back to the same bits.
+
+    Raises:
+      UserError: the file is there already, or is not to be a `.safetensors`.
+    """
+    path = Path(path)
+    if path.suffix != ".safetensors":
+        raise UserError(f"{path} would not be a .safetensors: that is the one format written here.")
+    if path.exists() and not overwrite:
+        raise UserError(f"{path} is there already: choose another name, or overwrite it.")
+    # Loaders of Hugging Face refuse a file that does not say for which framework its layouts are.
+    write_atomically(path, save(to_published(model), metadata={"format": "pt"}))
+
+
+def convert(
+    source: str | os.PathLike,
+    output: str | os.PathLike,
+    *,
+    model: str | None = None,
+    key: str | None = None,
+    ignored: Sequence[str] = (),
+    overwrite: bool = False,
+) -> Any:
+    """Reads weights strictly and writes them with `save_pretrained`.
+
+    Args:
+      source: any file that `read_tensors` reads, or a run directory.
+      model: name of a model that they are of, such as "vit_base_patch16_224"; by default as their shapes say. Of a
+        masked autoencoder, the encoder's.
+      key: see `read_tensors`.
+      ignored: see `load_pretrained`.
+
+    Returns:
+      The network. Of one read from a file the number of heads is made up, unless `model` tells it.
+
+    Raises:
+      UserError: the weights are of no known network or not of this one.
+    """
+    if Path(source).is_dir():
+        network = load_model(source)
+    else:
+        tensors = read_tensors(source, key)
+        kind, arguments = architecture(to_timm(tensors), str(source))
+        if model is not None:
+            arguments |= models.arguments(model)
+        network = build(kind, arguments, rngs=nnx.Rngs(0))
+        load_pretrained(network, tensors, ignored=ignored)
+    save_pretrained(network, output, overwrite=overwrite)
+    return network
+
+
+def architecture(tensors: Mapping[str, Published], what: str) -> tuple[str, dict[str, Any]]:
+    """Returns the kind and the arguments (see `run.build`) of the network that weights under timm's names are of.
+
+    Heads do not show in the shapes: one is assumed.
+
+    Args:
+      what: what to call the weights in an error.
+
+    Raises:
+      UserError: they are of no ViT and no masked autoencoder, or made for a grid that is not square.
+    """
+    shapes = {name: entry.tensor.shape for name, entry in tensors.items()}
+    if len(shapes.get(PATCHES, ())) != 4 or "pos_embed" not in shapes or "blocks.0.mlp.fc1.weight" not in shapes:
+        names = ", ".join(list(shapes)[:3])
+        raise UserError(
+            f"{what} holds no vision transformer by the names of timm, MAE, DINO or Hugging Face: {names}, …"
+        )
+    width, channels, *patch_size = shapes[PATCHES]
+    arguments = {
+        "patch_size": tuple(patch_size),
+        "in_chans": channels,
+        "embed_dim": width,
+        "depth": _count(shapes, "blocks"),
+        "num_heads": 1,
+        "mlp_ratio": shapes["blocks.0.mlp.fc1.weight"][0] / width,
+    }
+    prefix = [shapes[name][1] for name in ("cls_token", "dist_token", "reg_token") if name in shapes]
+    rows = shapes["pos_embed"][1]
+    no_embed_class = math.isqrt(rows) ** 2 == rows
+    side = math.isqrt(rows - (0 if no_embed_class else sum(prefix)))
+    arguments["img_size"] = (side * patch_size[0], side * patch_size[1])
+    if "decoder_embed.weight" not in shapes:
+        return "model", arguments | {
+            "name": "vit",
+            "num_classes": shapes.get("head.weight", (0,))[0],
+            "global_pool": "avg" if "fc_norm.weight" in shapes or "cls_token" not in shapes else "token",
+            "fc_norm": "fc_norm.weight" in shapes,
+            "class_token": "cls_token" in shapes,
+            "dist_token": "dist_token" in shapes,
+            "reg_tokens": shapes.get("reg_token", (0, 0))[1],
+            "no_embed_class": no_embed_class,
+            "qkv_bias": "blocks.0.attn.qkv.bias" in shapes,
+            "init_values": 1.0 if "blocks.0.ls1.gamma" in shapes else None,
+        }
+    arguments |= {
+        "name": "mae",
+        "decoder_embed_dim": shapes["decoder_embed.weight"][0],
+        "decoder_depth": _count(shapes, "decoder_blocks"),
+        "decoder_num_heads": 1,
+    }
+    for aggregator, kernel in (("depthwise", "agg.weight"), ("convnext", "agg.conv_dw.weight")):
+        if kernel in shapes:
+            arguments |= {"aggregator": aggregator, "kernel_size": shapes[kernel][-1], "reconstruction": "progressive"}
+    if any(name.startswith("agg.block.") for name in shapes):
+        arguments |= {"aggregator": "transformer", "reconstruction": "progressive"}
+    return "mim", arguments
+
+
+def _count(shapes: Mapping[str, Any], blocks: str) -> int:
+    return len({match[1] for name in shapes if (match := re.match(rf"{blocks}\.(\d+)\.", name))})

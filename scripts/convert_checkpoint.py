@@ -1,0 +1,37 @@
+"""Turns published weights or a run of ours into `.safetensors` under timm's names, which PyTorch code loads.
+
+    python scripts/convert_checkpoint.py --input=mae_pretrain_vit_base.pth --output=mae_base.safetensors
+    python scripts/convert_checkpoint.py --input=runs/quickstart/finetune --output=quickstart.safetensors
+
+The input is a run directory or a file: .pth, .pt, .bin, .ckpt (read without running the pickle in it), .safetensors or
+.npz, with the names of timm, DeiT, MAE, DINO or Hugging Face. Reading is strict: a tensor that is missing, left over or
+of another shape ends in an error that names it.
+"""
+
+import argparse
+import sys
+
+from jaxprune.checkpoints.write import convert
+from jaxprune.errors import UserError
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--input", required=True, help="weights file or run directory")
+    parser.add_argument("--output", required=True, help="the .safetensors file to write")
+    parser.add_argument("--model", help="what the weights must be of, such as vit_base_patch16_224; else as they say")
+    parser.add_argument("--key", help="entry of a PyTorch file that holds the weights, such as teacher")
+    parser.add_argument("--ignored", action="append", default=[], help="pattern of tensors to leave out; repeatable")
+    parser.add_argument("--overwrite", action="store_true", help="replace the output")
+    args = parser.parse_args()
+    try:
+        network = convert(
+            args.input, args.output, model=args.model, key=args.key, ignored=args.ignored, overwrite=args.overwrite
+        )
+    except UserError as error:
+        sys.exit(f"error: {error}")
+    print(f"{args.output}: the weights of a {type(network).__name__}")
+
+
+if __name__ == "__main__":
+    main()
