@@ -22,9 +22,11 @@ def methods(package: ModuleType, base: type) -> dict[str, type]:
             for _, cls in inspect.getmembers(module, inspect.isclass)
             if issubclass(cls, base) and cls is not base and cls.__module__ == module.__name__
         ]
+        if len(own) > 1:
+            # A file may hold helpers that are subclasses too; the method is the one defined last. Reading source is slow.
+            own = [max(own, key=lambda cls: inspect.getsourcelines(cls)[1])]
         if own:
-            # A file may hold helpers that are subclasses too; the method is the one defined last.
-            found[info.name] = max(own, key=lambda cls: inspect.getsourcelines(cls)[1])
+            found[info.name] = own[0]
     return found
 
 

@@ -92,9 +92,8 @@ def load_pretrained(
     """
     what = str(source) if isinstance(source, (str, os.PathLike)) else "the given tensors"
     tensors = source if isinstance(source, Mapping) else read_tensors(source, key)
-    named = to_timm({name: tensor for name, tensor in tensors.items() if not _matches(name, ignored)})
     targets = variables(model)
-    found = to_ours({name: entry for name, entry in named.items() if not _matches(name, ignored)}, model)
+    found = to_ours(by_timm(tensors, ignored), model)
     if found and not set(found) & set(targets):
         raise UserError(
             f"{what} are weights of another network: none of their {len(found)} tensors ({_some(found)}) belongs to "
@@ -123,6 +122,12 @@ def load_pretrained(
     for name in wanted & set(found):
         targets[name][...] = jnp.asarray(found[name][1], targets[name].dtype)
     return model
+
+
+def by_timm(tensors: Mapping[str, Any], ignored: Sequence[str]) -> dict[str, Published]:
+    """Returns the tensors by timm's name, without those that the name in the source or timm's says to ignore."""
+    named = to_timm({name: tensor for name, tensor in tensors.items() if not _matches(name, ignored)})
+    return {name: entry for name, entry in named.items() if not _matches(name, ignored)}
 
 
 def _matches(name: str, patterns: Sequence[str]) -> bool:

@@ -11,9 +11,9 @@ from flax import nnx
 from safetensors.numpy import save
 
 from jaxprune import models
-from jaxprune.checkpoints.families import PATCHES, Published, to_timm
+from jaxprune.checkpoints.families import PATCHES, Published
 from jaxprune.checkpoints.files import write_atomically
-from jaxprune.checkpoints.read import load_pretrained, read_tensors
+from jaxprune.checkpoints.read import by_timm, load_pretrained, read_tensors
 from jaxprune.checkpoints.rules import to_published
 from jaxprune.checkpoints.run import build, load_model
 from jaxprune.errors import UserError
@@ -28,13 +28,20 @@ def save_pretrained(model: Any, path: str | os.PathLike, *, overwrite: bool = Fa
     Raises:
       UserError: the file is there already, or is not to be a `.safetensors`.
     """
+    path = _writable(path, overwrite)
+    # Loaders of Hugging Face refuse a file that does not say for which framework its layouts are.
+    write_atomically(path, save(to_published(model), metadata={"format": "pt"}))
+
+
+def _writable(path: str | os.PathLike, overwrite: bool) -> Path:
     path = Path(path)
     if path.suffix != ".safetensors":
         raise UserError(f"{path} would not be a .safetensors: that is the one format written here.")
     if path.exists() and not overwrite:
         raise UserError(f"{path} is there already: choose another name, or overwrite it.")
-    # Loaders of Hugging Face refuse a file that does not say for which framework its layouts are.
-    write_atomically(path, save(to_published(model), metadata={"format": "pt"}))
+    if not path.parent.is_dir():
+        raise UserError(f"There is no directory {path.parent} to write {path.name} to: create it.")
+    return path
 
 
 def convert(
@@ -61,11 +68,12 @@ def convert(
     Raises:
       UserError: the weights are of no known network or not of this one.
     """
+    _writable(output, overwrite)
     if Path(source).is_dir():
         network = load_model(source)
     else:
         tensors = read_tensors(source, key)
-        kind, arguments = architecture(to_timm(tensors), str(source))
+        kind, arguments = architecture(by_timm(tensors, ignored), str(source))
         if model is not None:
             arguments |= models.arguments(model)
         network = build(kind, arguments, rngs=nnx.Rngs(0))
@@ -98,12 +106,19 @@ def architecture(tensors: Mapping[str, Published], what: str) -> tuple[str, dict
         "embed_dim": width,
         "depth": _count(shapes, "blocks"),
         "num_heads": 1,
-        "mlp_ratio": shapes["blocks.0.mlp.fc1.weight"][0] / width,
+        # The half keeps the product with the width from being rounded to one less.
+        "mlp_ratio": (shapes["blocks.0.mlp.fc1.weight"][0] + 0.5) / width,
     }
-    prefix = [shapes[name][1] for name in ("cls_token", "dist_token", "reg_token") if name in shapes]
+    prefix = sum(shapes[name][1] for name in ("cls_token", "dist_token", "reg_token") if name in shapes)
     rows = shapes["pos_embed"][1]
     no_embed_class = math.isqrt(rows) ** 2 == rows
-    side = math.isqrt(rows - (0 if no_embed_class else sum(prefix)))
+    patches = rows if no_embed_class else rows - prefix
+    side = math.isqrt(max(patches, 0))
+    if side**2 != patches:
+        raise UserError(
+            f"{what} has positions for {patches} patches, which make no square grid: load it into a network of its "
+            "img_size, and save that with save_pretrained."
+        )
     arguments["img_size"] = (side * patch_size[0], side * patch_size[1])
     if "decoder_embed.weight" not in shapes:
         return "model", arguments | {
