@@ -23,7 +23,7 @@ def methods(package: ModuleType, base: type) -> dict[str, type]:
             if issubclass(cls, base) and cls is not base and cls.__module__ == module.__name__
         ]
         if len(own) > 1:
-            # A file may hold helpers that are subclasses too; the method is the one defined last. Reading source is slow.
+            # A file may hold helpers that are subclasses too; the method is the one defined last.
             own = [max(own, key=lambda cls: inspect.getsourcelines(cls)[1])]
         if own:
             found[info.name] = own[0]

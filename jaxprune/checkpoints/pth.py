@@ -157,19 +157,18 @@ def _open_legacy(file: BinaryIO) -> tuple[Any, Callable[[Storage], bytes]]:
     storages: dict[str, Storage] = {}
     value = _follow(file, storages)
     # Behind the pickles lie the storages, each with its count of numbers in front.
-    places = {}
+    places, end = {}, 0
     for key in _follow(file, {}):
         size = int.from_bytes(file.read(8), "little") * storages[key].dtype.itemsize
         places[key] = (file.tell(), size)
-        file.seek(size, 1)
+        end = file.seek(size, 1)
+    if (there := file.seek(0, 2)) < end:
+        raise _Damaged(f"{there} of {end} bytes")
 
     def load(storage: Storage) -> bytes:
         offset, size = places[storage.key]
         file.seek(offset)
-        data = file.read(size)
-        if len(data) != size:
-            raise _Damaged(f"{len(data)} of {size} bytes of storage {storage.key}")
-        return data
+        return file.read(size)
 
     return value, load
 

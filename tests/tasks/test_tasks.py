@@ -9,9 +9,10 @@ import pytest
 from flax import nnx
 from PIL import Image
 
-from jaxprune import checkpoints, main, tasks
+from jaxprune import checkpoints, main, reduction, tasks
 from jaxprune.checkpoints.run import build
 from jaxprune.errors import UserError
+from jaxprune.tasks.benchmark import parse_plan
 
 CONFIGS = Path(__file__).parent.parent.parent / "configs"
 
@@ -73,6 +74,30 @@ def test_visualize_draws_reconstructions(quickstart, tmp_path):
     assert found["images"] == 3 and Image.open(found["picture"]).width > 400
 
 
+def test_benchmark_puts_plans_side_by_side(quickstart, tmp_path):
+    workdir, _ = quickstart
+    plans = ("topk", "tome:keep_rate=0.6")
+    found = run(
+        "benchmark.py:batch=4,rounds=1", tmp_path, init=str(workdir / "finetune"), plans=plans, reduction_loc=(1,)
+    )
+    assert found["plans"] == 2
+    header, *rows = (tmp_path / "benchmark.csv").read_text().splitlines()
+    assert header.startswith("plan,GFLOPs,") and "agrees with dense" in header
+    assert [row.partition(",")[0] for row in rows] == ["dense", *plans]
+    page = (tmp_path / "report.html").read_text()
+    assert "Plans side by side" in page and "topk: the image, then what is left" in page
+
+
+def test_plans_are_read_from_text():
+    config = main.load_config(str(CONFIGS / "benchmark.py"))
+    plan = parse_plan("evit:keep_rate=0.7,renormalise=true", config)
+    assert plan == reduction.Plan("evit", keep_rate=0.7, reduction_loc=(3, 6, 9), renormalise=True)
+    with pytest.raises(UserError, match="name=value"):
+        parse_plan("evit:0.7", config)
+    with pytest.raises(UserError, match="Did you mean 'evit'"):
+        parse_plan("evti", config)
+
+
 @pytest.mark.parametrize(
     ("config", "phase", "message"),
     [
@@ -100,7 +125,7 @@ def test_every_config_builds_its_networks_abstractly(path):
     config = main.load_config(str(path))
     for phase in (config, *(config[name] for name in ("pretrain", "finetune") if name in config)):
         for kind in ("mim", "model"):
-            if kind in phase:
+            if kind in phase and not isinstance(phase[kind], str):
                 arguments = phase[kind].to_dict()
                 abstract = nnx.eval_shape(lambda k=kind, a=arguments: build(k, a, rngs=nnx.Rngs(0)))
                 assert sum(leaf.size for leaf in jax.tree.leaves(nnx.state(abstract))) > 1000
