@@ -101,7 +101,7 @@ def _unwrap(names: list[str]) -> dict[str, str]:
     if len(places) > 1:
         raise UserError(
             f"There are {len(places)} networks, under {', '.join(map(repr, places))}: leave all but one out, for "
-            f"example with ignored=({places[1] + '*'!r},)."
+            f"example with ignored=({max(places, key=len) + '*'!r},)."
         )
     place = places[0] if places else ""
     # What wraps all tensors comes off all of them; beside a backbone there may be heads, whose names stay.
@@ -128,15 +128,12 @@ def _fused(named: dict[str, Published]) -> Iterator[tuple[str, Published]]:
     """Puts queries, keys and values that are tensors of their own into one, as timm has them."""
     groups = {}
     for name in named:
-        query = re.fullmatch(r"(.*\battn\.)q(\.weight|\.bias)", name)
-        parts = [f"{query[1]}{letter}{query[2]}" for letter in "qkv"] if query else []
-        # A part that is missing or of another width is told by the strict check that follows.
-        if (
-            parts
-            and len({np.shape(named[part].tensor) for part in parts if part in named}) == 1
-            and set(parts) <= set(named)
-        ):
-            groups[f"{query[1]}qkv{query[2]}"] = parts
+        if query := re.fullmatch(r"(.*\battn\.)q(\.weight|\.bias)", name):
+            parts = [f"{query[1]}{letter}{query[2]}" for letter in "qkv"]
+            shapes = {np.shape(named[part].tensor) if part in named else () for part in parts}
+            # Where a part is missing or of another shape, the strict check that follows tells.
+            if len(shapes) == 1 and () not in shapes:
+                groups[f"{query[1]}qkv{query[2]}"] = parts
     fused = {part for parts in groups.values() for part in parts}
     for name, entry in named.items():
         if name not in fused:

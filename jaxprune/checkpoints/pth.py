@@ -307,7 +307,7 @@ def _follow(file: BinaryIO, storages: dict[str, Storage]) -> Any:
     """Follows one pickle to its end and returns its value; `storages` receives those that it mentions, by key."""
     stack: list[Any] = []
     marks: list[int] = []
-    memo: dict[int, Any] = {}
+    memo: dict[Any, Any] = {}
 
     def pop(count: int) -> list[Any]:
         """Takes the topmost `count` values off the stack."""

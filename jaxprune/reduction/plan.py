@@ -46,7 +46,7 @@ class Plan:
         self.keep_rate = tuple(map(float, keep_rate)) if isinstance(keep_rate, (tuple, list)) else float(keep_rate)
         self.reduction_loc = () if r is not None else tuple(int(layer) for layer in reduction_loc)
         self.num_keep = None if num_keep is None else tuple(int(k) for k in num_keep)
-        self.r = tuple(int(x) for x in r) if isinstance(r, (tuple, list)) else None if r is None else int(r)
+        self.r: Any = tuple(int(x) for x in r) if isinstance(r, (tuple, list)) else None if r is None else int(r)
         self.inflection = float(inflection)
         self.options = tuple(sorted(options.items()))
         self._check(cls)
@@ -172,7 +172,7 @@ def _lowest(plan: Plan, num_patches: int) -> str:
     return f"keep_rate={math.ceil(1e4 * num_patches ** (-1 / len(plan.reduction_loc))) / 1e4}"
 
 
-def apply(model: nnx.Module, plan: Plan, *, scorer: nnx.Module | None = None, rngs: nnx.Rngs | None = None) -> Any:
+def apply(model: Any, plan: Plan, *, scorer: nnx.Module | None = None, rngs: nnx.Rngs | None = None) -> Any:
     """Returns a network that follows `plan`; it shares the arrays of `model`, which stays as it was.
 
     Applying to a network that already reduces replaces its plan.
@@ -194,7 +194,7 @@ def apply(model: nnx.Module, plan: Plan, *, scorer: nnx.Module | None = None, rn
     _check_first(plan, cls, layers)
     graph, state = nnx.split(model)
     # A new tree makes new variables around the same arrays: writing into one network leaves the other alone.
-    fast = nnx.merge(graph, jax.tree.map(lambda array: array, state))
+    fast: Any = nnx.merge(graph, jax.tree.map(lambda array: array, state))
     for block in fast.blocks:
         block.reducer, block.needs, block.proportional = nnx.data(None), frozenset(), False
         block.soft_policy = cls.soft_policy

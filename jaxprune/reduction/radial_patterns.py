@@ -74,6 +74,7 @@ class RadialPattern:
 
     where = "before"
     norm: ClassVar[str]
+    stage: Stage
 
     def __init__(
         self,
@@ -84,7 +85,7 @@ class RadialPattern:
         min_radius: float | int | None = 1.0,
         rngs: nnx.Rngs | None = None,
     ):
-        super().__init__(stage)
+        super().__init__(stage)  # pyright: ignore[reportCallIssue] - a Reducer comes next in line
         distance = radii(self.norm, stage.grid, reference=reference)
         if contiguous:
             # A ring on the threshold is inside it, whatever its last bit.

@@ -133,7 +133,7 @@ def _sum(joins: Array, values: Float[Array, "b a d"]) -> Float[Array, "b k d"]:
 
 
 def _nearest(keep_rate: float | tuple[float, ...]) -> float | tuple[float, ...]:
-    if isinstance(keep_rate, float):
+    if not isinstance(keep_rate, tuple):
         return 0.5
     reached = [1.0]
     for rate in keep_rate:
