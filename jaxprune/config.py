@@ -171,3 +171,59 @@ def shrink(config: Config) -> Config:
         if "model" in phase:
             phase.model = {**phase.model.to_dict(), **tiny, "name": "vit"}
     return config
+
+
+# Networks that learn something on two CPU cores: the encoder, the decoder, and a rate for the augmentation's crops.
+_SMALL = {
+    "cifar10": (
+        {"img_size": 32, "patch_size": 4, "embed_dim": 96, "depth": 4, "num_heads": 3},
+        {"decoder_embed_dim": 64, "decoder_depth": 2, "decoder_num_heads": 4},
+        {"epochs": 20.0, "finetune_epochs": 10.0, "crop_scale": (0.6, 1.0)},
+    ),
+    "caltech101": (
+        {"img_size": 64, "patch_size": 8, "embed_dim": 192, "depth": 6, "num_heads": 3},
+        {"decoder_embed_dim": 96, "decoder_depth": 2, "decoder_num_heads": 4},
+        {"epochs": 60.0, "finetune_epochs": 20.0, "crop_scale": (0.35, 1.0)},
+    ),
+}
+REPRODUCTION = {
+    "data": "cifar10",
+    "source": "folder",
+    "path": "",
+    "seed": 0,
+    "epochs": 0.0,  # 0: what the data are worth
+    "finetune_epochs": 0.0,
+}
+
+
+def reproduction(args: Config, **mim: Any) -> Config:
+    """Returns one row of a pre-training table on small data: pre-training, fine-tuning, training from scratch.
+
+    Args:
+      args: the arguments `REPRODUCTION` and `smoke`, as `parse_arg` read them.
+      mim: what the row changes of the framework.
+
+    Raises:
+      UserError: the data are unknown.
+    """
+    if args.data not in _SMALL:
+        raise unknown("data", args.data, _SMALL)
+    encoder, decoder, recipe = _SMALL[args.data]
+    first = pretrain()
+    first.mim = {**first.mim.to_dict(), **encoder, **decoder, "encoder": "", "aggregator": "depthwise", **mim}
+    first.epochs = args.epochs or recipe["epochs"]
+    first.optimizer.update(base_lr=3e-3, warmup_epochs=0.1 * first.epochs)
+    second = finetune()
+    second.model = {**second.model.to_dict(), **encoder, "name": "vit", "drop_path_rate": 0.0}
+    second.epochs = args.finetune_epochs or recipe["finetune_epochs"]
+    second.optimizer.update(base_lr=3e-3, warmup_epochs=0.1 * second.epochs, layer_decay=0.8)
+    second.augment.update(erasing=0.0, mixup=0.0, cutmix=0.0)
+    # A prepared Caltech-101 is one split.
+    one_split = args.data == "caltech101" and args.source == "tfds"
+    splits = {"train_split": "train[:67%]", "eval_split": "train[67%:]"} if one_split else {}
+    for phase in (first, second):
+        phase.data.update(source=args.source, path=args.path, img_size=encoder["img_size"], **splits)
+        phase.data.crop_scale = recipe["crop_scale"]
+        phase.update(batch_size=128, log_every=50, checkpoint_every=500)
+    config = ConfigDict({"task": "quickstart", "seed": args.seed, "workdir": "", "pretrain": first, "finetune": second})
+    return shrink(config) if args.smoke else config

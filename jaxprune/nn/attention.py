@@ -65,9 +65,23 @@ def attend(
       bias: is added to the scaled dot products (log size of merged tokens, -inf for absent keys).
     """
     if jax.default_backend() == "cpu":
-        return weigh(attention_weights(q, k, bias), v)
+        return _attend_on_cpu(q, k, v, bias)
     swap = lambda t: jnp.swapaxes(t, 1, 2)  # b h n d <-> b n h d, the order of jax.nn
     return swap(jax.nn.dot_product_attention(swap(q), swap(k), swap(v), bias=bias))
+
+
+def _attend_on_cpu(q: Array, k: Array, v: Array, bias: Array | None) -> Array:
+    b, h, m, d = q.shape
+    n = k.shape[2]
+    # One batch axis throughout, and the division on the result and not on the matrix: it saves a pass over the matrix,
+    # and two of the backward pass (measured: a tenth of an MAE step).
+    q, k, v = q.reshape(b * h, m, d) * d**-0.5, k.reshape(b * h, n, d), v.reshape(b * h, n, d)
+    logits = jax.lax.dot_general(q, k, (((2,), (2,)), ((0,), (0,)))).astype(jnp.float32)
+    if bias is not None:
+        logits = logits + jnp.broadcast_to(bias, (b, h, *bias.shape[2:])).reshape(b * h, -1, n)
+    scores = jnp.exp(logits - jax.lax.stop_gradient(logits.max(-1, keepdims=True)))
+    out = (scores.astype(v.dtype) @ v) / scores.sum(-1, keepdims=True)
+    return out.astype(v.dtype).reshape(b, h, m, d)
 
 
 class Attention(nnx.Module):
