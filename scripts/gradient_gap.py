@@ -6,9 +6,9 @@ python scripts/gradient_gap.py --run RUN                            # the weight
 All methods see the same images, mask noise and weights. What is compared is the gradient of every parameter but the
 aggregation's, which MAE does not have; and that of the encoder alone. "plain" and "PR-MIM" choose the decoded patches
 as the paper does, at random and by furthest sampling; the two other pairings are those of Tab. 2. Without --run, PR-MIM
-(throw 0.5) trains the weights, so that the aggregation is as old as the rest. It takes that training for PR-MIM to come
-closer to MAE than plain reconstruction does: at the first step it is further away. Writes a table to the terminal, a CSV
-and a plot.
+(throw 0.5) trains the weights, so that the aggregation is as old as the rest: it takes that training for PR-MIM to come
+closer to MAE than plain reconstruction does; at the first step it is further away. Writes a table to the terminal, a
+CSV and a plot.
 """
 
 import argparse

@@ -36,6 +36,7 @@ def quick_compile() -> dict[str, bool | int]:
         "xla_backend_optimization_level": 0,
         "xla_llvm_disable_expensive_passes": True,
         "xla_cpu_use_fusion_emitters": False,
+        "xla_cpu_parallel_codegen_split_count": 1,
     }
     tiny = jax.jit(lambda x: x).lower(1.0)
     known = {}

@@ -10,7 +10,7 @@ Published for ViT-B/16, ImageNet-1k, 100 epochs, throw .5, top-1 after fine-tuni
     top-1    81.7   81.7   81.8   81.7   81.6
 
 The grids here are 8×8 patches: from the middle, a kernel of 9 sees all of them. DIR and the cost are those of
-configs/reproduce/table2.py: about two and a half hours a run on two CPU cores.
+configs/reproduce/table2.py.
 """
 
 from jaxprune import config as c

@@ -12,7 +12,7 @@ Published for ViT-B/16, ImageNet-1k, 100 epochs, throw .5, top-1 after fine-tuni
     transformer block        81.8     0.65 G
     ConvNeXt block           81.7     0.41 G
 
-DIR and the cost are those of configs/reproduce/table2.py: about two and a half hours a run on two CPU cores.
+DIR and the cost are those of configs/reproduce/table2.py.
 """
 
 from jaxprune import config as c

@@ -14,8 +14,8 @@ Published for ViT-B/16, ImageNet-1k, 100 epochs, top-1 after fine-tuning; MAE 81
 
 Here a small network is pre-trained, fine-tuned and trained from scratch, which leaves one report a run. DIR holds
 train/<class>/ and test/<class>/ images; with `source=tfds` it is a directory that scripts/prepare_tfds.py wrote. On two
-CPU cores a run takes about two and a half hours; `epochs=` and `finetune_epochs=` set how long it trains (20 and 10 on
-CIFAR-10, 60 and 20 on Caltech-101). Several seeds tell what a difference is worth.
+CPU cores a run takes hours (two and a half, going by its images per second). `epochs=` and `finetune_epochs=` set how
+long it trains: 20 and 10 on CIFAR-10, 60 and 20 on Caltech-101. Several seeds tell what a difference is worth.
 """
 
 from jaxprune import config as c
