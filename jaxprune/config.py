@@ -114,7 +114,7 @@ def pretrain() -> Config:
 
 
 def finetune() -> Config:
-    """Returns the defaults of the task `finetune`: the recipe of MAE, PR-MIM Tab. 14."""
+    """Returns the defaults of the task `finetune`: the recipe of MAE, PR-MIM Tab. 14, without RandAugment."""
     return ConfigDict(
         {
             **_common(),

@@ -9,8 +9,6 @@ Writes a table to the terminal and a CSV.
 import argparse
 import csv
 import platform
-import statistics
-import time
 from pathlib import Path
 
 import jax
@@ -19,6 +17,7 @@ from flax import nnx
 
 from jaxprune import mim, models, parallel
 from jaxprune.nn.params import merge, split
+from jaxprune.tasks.timing import interleaved_medians
 from jaxprune.train import optimizer, state
 from jaxprune.train.step import make_train_step
 
@@ -54,21 +53,6 @@ def mae_step(name, batch, dtype, **arguments):
     return run
 
 
-def medians(contestants, rounds):
-    """Times every contestant once a round, in turn; returns the median seconds of each."""
-    times = {name: [] for name in contestants}
-    for name, run in contestants.items():
-        run()
-        run()
-        print(f"  {name}: ready", flush=True)
-    for _ in range(rounds):
-        for name, run in contestants.items():
-            start = time.perf_counter()
-            run()
-            times[name].append(time.perf_counter() - start)
-    return {name: statistics.median(seconds) for name, seconds in times.items()}
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="vit_small_patch16_224")
@@ -97,7 +81,7 @@ def main():
         }
         contestants["inference, PyTorch"] = torch_baseline.inference(args.batch, **shape)
         contestants["MAE step, PyTorch"] = torch_baseline.mae_step(args.batch, **shape)
-    seconds = medians(contestants, args.rounds)
+    seconds = interleaved_medians(contestants, args.rounds)
     device = f"{jax.devices()[0].device_kind} ({platform.machine()})"
     rows = []
     for name, value in seconds.items():
