@@ -12,6 +12,7 @@ from ml_collections import ConfigDict, config_flags
 import jaxprune
 from jaxprune.config import Config
 from jaxprune.errors import UserError, nearest
+from jaxprune.host_memory import keep_freed_memory
 
 _CONFIG = config_flags.DEFINE_config_file("config", None, "What to run: a config file, `:arguments` behind it.")
 _WORKDIR = flags.DEFINE_string("workdir", None, "Where the run lives; runs/<name of the config> by default.")
@@ -129,6 +130,7 @@ def main(argv: list[str]) -> None:
     from jaxprune.train.workdir import is_complete
 
     log_to_terminal()
+    keep_freed_memory()
     absl_logging.set_verbosity(absl_logging.WARNING)  # Orbax tells of every file it touches
     config = _CONFIG.value
     workdir = Path(_WORKDIR.value or config.get("workdir") or default_workdir(_value(sys.argv, "config") or ""))

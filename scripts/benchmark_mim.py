@@ -28,6 +28,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from jaxprune import flops, mim, models
+from jaxprune.host_memory import keep_freed_memory
 from jaxprune.nn.params import Split, merge, split
 from jaxprune.train import optimizer
 from jaxprune.train.state import TrainState
@@ -284,6 +285,7 @@ def main():
     parser.add_argument("--ceiling", action="store_true", help="with --measure: percentage of large matrix products")
     parser.add_argument("--out", type=Path, default=Path("benchmark_mim.csv"))
     args = parser.parse_args()
+    keep_freed_memory()
     dtype = None if args.dtype == "float32" else jnp.dtype(args.dtype)
     device = f"{jax.devices()[0].device_kind} ({platform.machine()})"
     written = []

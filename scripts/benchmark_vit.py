@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from jaxprune import mim, models, parallel
+from jaxprune.host_memory import keep_freed_memory
 from jaxprune.nn.params import merge, split
 from jaxprune.tasks.timing import interleaved_medians
 from jaxprune.train import optimizer, state
@@ -62,6 +63,7 @@ def main():
     parser.add_argument("--torch", action="store_true", help="PyTorch beside it, in float32")
     parser.add_argument("--out", type=Path, default=Path("benchmark_vit.csv"))
     args = parser.parse_args()
+    keep_freed_memory()
     dtype = None if args.dtype == "float32" else jnp.dtype(args.dtype)
     sizes = models.arguments(args.model)
     contestants = {

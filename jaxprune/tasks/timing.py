@@ -8,7 +8,10 @@ from jaxprune.train.progress import progress
 
 
 def interleaved_medians(contestants: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, float]:
-    """Returns the median seconds of each contestant; in every round each of them runs once.
+    """Returns the median seconds of each contestant; in every round each of them has a turn.
+
+    A turn is two runs, of which the second is timed: steps and batches follow one another in real work, and only the
+    first of them finds its buffers paged out or in another contestant's hands.
 
     Args:
       contestants: functions that return when their work is done; each runs twice beforehand, to compile and warm up.
@@ -21,6 +24,7 @@ def interleaved_medians(contestants: Mapping[str, Callable[[], object]], rounds:
             bar.update(1)
         for _ in range(rounds):
             for name, run in contestants.items():
+                run()
                 start = time.perf_counter()
                 run()
                 seconds[name].append(time.perf_counter() - start)
