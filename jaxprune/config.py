@@ -57,6 +57,7 @@ def data() -> dict[str, Any]:
         "num_eval": 1_000,
         "crop": "random_resized",
         "crop_scale": (0.2, 1.0),
+        "repeats": 1,  # repeated augmentation: so many crops of each example in a row
         "mean": (0.485, 0.456, 0.406),
         "std": (0.229, 0.224, 0.225),
         "num_threads": 8,
@@ -70,6 +71,7 @@ def _common() -> dict[str, Any]:
         "batch_size": 64,
         "epochs": 1.0,
         "max_minutes": 0.0,  # > 0: ends the phase early, in good order
+        "accumulate": 1,  # parts that a batch is worked through in, for less memory
         "dtype": "float32",  # of the computation; "bfloat16" on accelerators
         "data": data(),
         "mesh": {"data": -1},
@@ -120,6 +122,12 @@ def finetune() -> Config:
             **_common(),
             "task": "finetune",
             "init": "",  # a run directory or a weights file; empty trains from scratch
+            "loss": "cross_entropy",  # or "asymmetric", for images of several classes
+            "ema_decay": 0.0,  # of averaged parameters, evaluated beside the last ones; 0: none
+            "reduction": {"method": "", "keep_rate": 0.7, "reduction_loc": (3, 6, 9)},  # and the method's options
+            "teacher": "",  # the run directory of a dense classifier to distil from
+            # What the loss adds to cross-entropy: DynamicViT's ratio, and from a teacher its logits and tokens.
+            "distill": {"ratio": 2.0, "logits": 0.5, "tokens": 0.5, "tokens_kind": "mse"},
             "model": {
                 "name": "vit_base_patch16_224",
                 "global_pool": "avg",
@@ -129,13 +137,18 @@ def finetune() -> Config:
             },
             "optimizer": {
                 "base_lr": 5e-4,
+                "lr_norm": 256,  # base_lr is of a batch this large
                 "b1": 0.9,
                 "b2": 0.999,
                 "weight_decay": 0.05,
                 "clip_norm": 0.0,
                 "warmup_epochs": 5.0,
+                "warmup_lr": 0.0,
                 "min_lr": 1e-6,
+                "cosine_from_start": False,  # True: the cosine counts the warm-up (DeiT)
                 "layer_decay": 0.65,
+                "backbone_scale": 1.0,  # of the learning rate of what came with the weights
+                "freeze_epochs": 0.0,  # before that trains at all
             },
             "augment": {
                 "flip": True,
@@ -168,6 +181,8 @@ def shrink(config: Config) -> Config:
             decoder = {"decoder_embed_dim": 16, "decoder_depth": 1, "decoder_num_heads": 2}
             phase.mim = {**phase.mim.to_dict(), **tiny, **decoder, "encoder": ""}
             phase.picture_every = 2
+        if "reduction" in phase:
+            phase.reduction.reduction_loc = (1,)
         if "model" in phase:
             phase.model = {**phase.model.to_dict(), **tiny, "name": "vit"}
     return config

@@ -1,11 +1,11 @@
 """Losses that optax does not have; cross-entropy is optax's."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
 from jax import Array
-from jaxtyping import Float, Shaped
+from jaxtyping import Bool, Float, Shaped
 
 from jaxprune.errors import unknown
 
@@ -126,3 +126,187 @@ def token_distillation(
         raise unknown("kind of token distillation", kind, ("mse", "kl"))
     there = (kept > 0.5).astype(jnp.float32)
     return (error * there).sum() / jnp.maximum(there.sum(), 1)
+
+
+# Learning to rank. Optax's shape of a loss: `where` says which items belong to each list, and there is one value per
+# list unless `reduce_fn` reduces them.
+
+ReduceFn = Callable[[Array], Array]
+
+
+def list_mle_loss(
+    scores: Float[Array, "*lists n"],
+    relevance: Shaped[Array, "*lists n"],
+    *,
+    where: Bool[Array, "*lists n"] | None = None,
+    top_k: int | None = None,
+    eps: float | None = None,
+    reduce_fn: ReduceFn | None = None,
+) -> Float[Array, "..."]:
+    r"""Negative log-likelihood of the order by relevance under the scores' Plackett-Luce model (ListMLE).
+
+    With :math:`\pi` the items by falling relevance and :math:`\hat y_j` the score of item :math:`\pi(j)`,
+
+    .. math::
+      \ell = \sum_j \Big[ \log \sum_{l \ge j} \exp \hat y_l - \hat y_j \Big]
+
+    which is finite and right at any magnitude of the scores; adding a number to all of them changes nothing.
+
+    Args:
+      scores: what a model says of the items; float64 stays float64, everything else is computed in float32.
+      relevance: the truth; of equally relevant items the first counts as the more relevant.
+      where: False for items that do not belong to the list, which get no gradient.
+      top_k: sums over the first `top_k` places of the order only (top-k ListMLE, Xia et al., 2009).
+      eps: the form that LTRP published: the sum of exponentials is taken as it is, and `eps` (1e-10) is added before
+        the logarithm. Overflows beyond scores of 88 and forgets those below -20.
+      reduce_fn: such as `jnp.mean`; None returns one value per list.
+
+    References:
+      Xia et al., 2008, "Listwise approach to learning to rank"; LTRP, eq. 3.
+    """
+    order, belongs = _by_relevance(relevance, where)
+    ordered = jnp.take_along_axis(_wide(scores), order, axis=-1)
+    if eps is None:
+        # Without the largest, the exponents' digits go to what tells the scores apart.
+        largest = jnp.where(belongs, ordered, -jnp.inf).max(-1, keepdims=True)
+        ordered = ordered - jax.lax.stop_gradient(jnp.where(belongs.any(-1, keepdims=True), largest, 0))
+        # Half of the lowest number stands for an absent item: its exponential is 0, and no difference overflows.
+        ordered = jnp.where(belongs, ordered, jnp.finfo(ordered.dtype).min / 2)
+        log_sums = jax.lax.cumlogsumexp(ordered, axis=ordered.ndim - 1, reverse=True)
+    else:
+        exponentials = jnp.where(belongs, jnp.exp(jnp.where(belongs, ordered, 0)), 0)
+        log_sums = jnp.log(jax.lax.cumsum(exponentials, axis=ordered.ndim - 1, reverse=True) + eps)
+    counted = belongs if top_k is None else belongs & _first(belongs, top_k)
+    return _reduced(jnp.where(counted, log_sums - ordered, 0).sum(-1), reduce_fn)
+
+
+def list_net_loss(
+    scores: Float[Array, "*lists n"],
+    relevance: Shaped[Array, "*lists n"],
+    *,
+    where: Bool[Array, "*lists n"] | None = None,
+    reduce_fn: ReduceFn | None = None,
+) -> Float[Array, "..."]:
+    r"""Cross-entropy between the softmaxes of relevance and scores (ListNet, Cao et al., 2007), averaged over items.
+
+    .. math::
+      \ell = -\frac1n \sum_j \mathrm{softmax}(s)_j \, \log \mathrm{softmax}(y)_j
+
+    Args and result: as for `list_mle_loss`.
+    """
+    where = _everywhere(scores, where)
+    wanted = jax.nn.softmax(_wide(relevance), axis=-1, where=where)
+    log_probs = jax.nn.log_softmax(_wide(scores), axis=-1, where=where)
+    return _reduced(_mean_over(-wanted * jnp.where(where, log_probs, 0), where), reduce_fn)
+
+
+def point_wise_loss(
+    scores: Float[Array, "*lists n"],
+    relevance: Shaped[Array, "*lists n"],
+    *,
+    where: Bool[Array, "*lists n"] | None = None,
+    reduce_fn: ReduceFn | None = None,
+) -> Float[Array, "..."]:
+    """Squared difference of score and relevance, averaged over the items of a list.
+
+    Args and result: as for `list_mle_loss`.
+    """
+    where = _everywhere(scores, where)
+    return _reduced(_mean_over(jnp.square(_wide(scores) - _wide(relevance)), where), reduce_fn)
+
+
+def rank_net_loss(
+    scores: Float[Array, "*lists n"],
+    relevance: Shaped[Array, "*lists n"],
+    *,
+    where: Bool[Array, "*lists n"] | None = None,
+    threshold: float = 1e-3,
+    sigma: float = 1.0,
+    reduce_fn: ReduceFn | None = None,
+) -> Float[Array, "..."]:
+    r"""Cross-entropy of who beats whom over all pairs of a list (RankNet, Burges et al., 2005), halved.
+
+    With :math:`p_{ij} = \mathrm{sigmoid}(\sigma (y_i - y_j))` and :math:`t_{ij}` 1 where :math:`s_i - s_j` is at least
+    `threshold`, 0 where it is at most `-threshold` and ½ between,
+
+    .. math::
+      \ell = -\frac1{2 n^2} \sum_{ij} t_{ij} \log p_{ij} + (1 - t_{ij}) \log (1 - p_{ij})
+
+    which counts every pair both ways, and each item with itself.
+
+    Args and result: as for `list_mle_loss`.
+    """
+    where = _everywhere(scores, where)
+    pairs = where[..., :, None] & where[..., None, :]
+    return _reduced(_pairwise(scores, relevance, pairs, threshold, sigma), reduce_fn)
+
+
+def focused_rank_loss(
+    scores: Float[Array, "*lists n"],
+    relevance: Shaped[Array, "*lists n"],
+    *,
+    where: Bool[Array, "*lists n"] | None = None,
+    top_k: int = 10,
+    threshold: float = 1e-3,
+    sigma: float = 1.0,
+    reduce_fn: ReduceFn | None = None,
+) -> Float[Array, "..."]:
+    """ListMLE among the `top_k` most relevant items, plus RankNet between those and the others (LTRP's code).
+
+    Args:
+      top_k: how many items come first; the others are told apart from those only.
+
+    Other args and result: as for `rank_net_loss`.
+    """
+    order, belongs = _by_relevance(relevance, where)
+    places = jnp.argsort(order, axis=-1)
+    first = jnp.take_along_axis(belongs & _first(belongs, top_k), places, axis=-1)
+    others = _everywhere(scores, where) & ~first
+    among = list_mle_loss(scores, relevance, where=first)
+    between = _pairwise(scores, relevance, first[..., :, None] & others[..., None, :], threshold, sigma)
+    return _reduced(among + between, reduce_fn)
+
+
+def random_sublist(noise: Float[Array, "*lists n"], size: int) -> Bool[Array, "*lists n"]:
+    """Draws `size` items of each list without replacement, for `where=`: those of least noise; all if there are fewer.
+
+    LTRP's code can train on such sublists instead of on the `n` visible patches.
+    """
+    return jnp.argsort(jnp.argsort(noise, axis=-1), axis=-1) < size
+
+
+def _wide(x: Array) -> Array:
+    return x.astype(jnp.promote_types(x.dtype, jnp.float32))
+
+
+def _reduced(values: Array, reduce_fn: ReduceFn | None) -> Array:
+    return values if reduce_fn is None else reduce_fn(values)
+
+
+def _everywhere(items: Array, where: Array | None) -> Array:
+    return jnp.ones(items.shape, bool) if where is None else where
+
+
+def _mean_over(values: Array, where: Array, axes: tuple[int, ...] = (-1,)) -> Array:
+    return jnp.where(where, values, 0).sum(axes) / jnp.maximum(where.sum(axes), 1)
+
+
+def _by_relevance(relevance: Array, where: Array | None) -> tuple[Array, Array]:
+    """Returns the items by falling relevance, those that do not belong last; and whether those at each place belong."""
+    where = _everywhere(relevance, where)
+    order = jnp.argsort(jnp.where(where, -_wide(relevance), jnp.inf), axis=-1, stable=True)
+    return order, jnp.take_along_axis(where, order, axis=-1)
+
+
+def _first(ordered: Array, count: int) -> Array:
+    return jnp.broadcast_to(jnp.arange(ordered.shape[-1]) < count, ordered.shape)
+
+
+def _pairwise(scores: Array, relevance: Array, pairs: Array, threshold: float, sigma: float) -> Array:
+    """RankNet's cross-entropy, averaged over the given ordered pairs of each list, and halved."""
+    scores, relevance = _wide(scores), _wide(relevance)
+    ahead = relevance[..., :, None] - relevance[..., None, :]
+    wins = jnp.where(ahead >= threshold, 1.0, jnp.where(ahead <= -threshold, 0.0, 0.5))
+    logits = sigma * (scores[..., :, None] - scores[..., None, :])
+    entropy = wins * jax.nn.softplus(-logits) + (1 - wins) * jax.nn.softplus(logits)
+    return _mean_over(entropy, pairs, (-2, -1)) / 2

@@ -14,6 +14,7 @@ from jaxprune.checkpoints.files import write_atomically
 from jaxprune.checkpoints.store import load_params
 from jaxprune.errors import UserError
 from jaxprune.nn.params import variables
+from jaxprune.reduction import Plan, apply
 
 CARD = "model.json"
 
@@ -40,8 +41,9 @@ def write_card(
     mean: Sequence[float],
     std: Sequence[float],
     class_names: Sequence[str] = (),
+    plan: Plan | None = None,
 ) -> None:
-    """Notes in a run directory what its checkpoints are the weights of."""
+    """Notes in a run directory what its checkpoints are the weights of, and the plan by which it reduces tokens."""
     card = {
         "kind": kind,
         "arguments": dict(arguments),
@@ -49,12 +51,13 @@ def write_card(
         "mean": list(mean),
         "std": list(std),
         "class_names": list(class_names),
+        "plan": None if plan is None else plan.as_dict(),
     }
     write_atomically(Path(workdir) / CARD, json.dumps(card, indent=2) + "\n")
 
 
 def read_card(workdir: str | os.PathLike) -> dict[str, Any]:
-    """Returns what `write_card` noted: kind, arguments, dtype, mean, std and class_names.
+    """Returns what `write_card` noted: kind, arguments, dtype, mean, std, class_names and plan.
 
     Raises:
       UserError: the directory is no run with a model.
@@ -65,19 +68,25 @@ def read_card(workdir: str | os.PathLike) -> dict[str, Any]:
         hint = f"one of its runs: {', '.join(str(workdir / name) for name in inside)}" if inside else "a run directory"
         raise UserError(f"{workdir} has no {CARD}, so it holds no model: give {hint}.")
     card = json.loads((workdir / CARD).read_text())
-    return {**card, "arguments": _tuples(card["arguments"])}
+    plan = Plan(**_tuples(card["plan"])) if card.get("plan") else None
+    return {**card, "arguments": _tuples(card["arguments"]), "plan": plan}
 
 
-def load_model(workdir: str | os.PathLike) -> Any:
-    """Returns the model of a run directory with the weights of its newest good checkpoint.
+def load_model(workdir: str | os.PathLike, *, ema: bool = False) -> Any:
+    """Returns the model of a run directory with the weights of its newest good checkpoint, its plan applied.
+
+    Args:
+      ema: take the averaged weights in place of the last ones.
 
     Raises:
-      UserError: the directory is no run with a model, or has no checkpoint yet.
+      UserError: the directory is no run with a model, or has no checkpoint yet, or no averaged weights.
     """
     card = read_card(workdir)
     model = build(card["kind"], card["arguments"], dtype=card["dtype"], rngs=nnx.Rngs(0))
+    if card["plan"] is not None:
+        model = apply(model, card["plan"], rngs=nnx.Rngs(0))
     targets = variables(model)
-    for name, array in load_params(workdir).items():
+    for name, array in load_params(workdir, ema=ema).items():
         targets[name][...] = jnp.asarray(array)
     return model
 

@@ -139,15 +139,16 @@ class CheckpointStore:
             shutil.rmtree(removing)
 
 
-def load_params(directory: str | os.PathLike) -> dict[str, np.ndarray]:
+def load_params(directory: str | os.PathLike, *, ema: bool = False) -> dict[str, np.ndarray]:
     """Returns {dotted name: array} of a run's newest good checkpoint, without knowing the model.
 
     Args:
       directory: a run directory, its `checkpoints`, or one checkpoint in it. Nothing in it is changed, so a run that is
         still training can be read.
+      ema: the averaged parameters in place of the last ones.
 
     Raises:
-      UserError: there is no good checkpoint.
+      UserError: there is no good checkpoint, or it holds no averaged parameters.
     """
     directory = Path(directory).absolute()
     if (directory / _MANIFEST).is_file():
@@ -158,12 +159,14 @@ def load_params(directory: str | os.PathLike) -> dict[str, np.ndarray]:
         if survey.step is None:
             raise UserError(f"There is no checkpoint in {folder}. Give the --workdir of a run that has saved one.")
         path, manifest = folder / str(survey.step), survey.manifest
-    prefix = "params/"
+    prefix = "extra/ema/" if ema else "params/"
     wanted = {
         name: jax.ShapeDtypeStruct(shape, dtype)
         for name, (shape, dtype) in manifest["arrays"].items()
         if name.startswith(prefix)
     }
+    if not wanted:
+        raise UserError(f"{path} holds no averaged parameters: it was trained with ema_decay=0.")
     orbax = _orbax()
     arrays = orbax.restore(
         path / _STATE,

@@ -111,6 +111,7 @@ def train_batches(
     scale: tuple[float, float] = (0.2, 1.0),
     ratio: tuple[float, float] = (3 / 4, 4 / 3),
     interpolation: str = "bicubic",
+    repeats: int = 1,
     num_threads: int | None = None,
     num_workers: int = 0,
     process_index: int = 0,
@@ -131,6 +132,8 @@ def train_batches(
       scale: Share of the image's area that a random crop covers.
       ratio: Width over height of a random crop.
       interpolation: Of resizing: "bicubic", "bilinear", "lanczos" or "nearest".
+      repeats: Repeated augmentation (Hoffer et al., 2020): every example comes so many times in a row, each time with
+        another crop, and an epoch sees as many fewer different ones.
       num_threads: Threads that read and crop; by default one a core, at most 16.
       num_workers: Processes that do so instead, with as many threads each; see the head of this file.
       process_index: Which of `process_count` equal parts of every batch this process reads. Laid end to end, the parts
@@ -147,7 +150,7 @@ def train_batches(
             "or add images."
         )
     view = _View(images.size(image_size), crop, images.interpolation(interpolation), scale, ratio)
-    order = _Order.of(source, batch_size, process_index, process_count, seed)
+    order = _Order.of(source, batch_size, process_index, process_count, seed, repeats)
     return TrainBatches(_Steps(source, order, view, num_threads), num_workers, start_step)
 
 
@@ -233,7 +236,8 @@ class TrainBatches:
 
     def _stream(self) -> dict[str, Any]:
         order = self._steps.order
-        return {"seed": order.seed, "batch_size": order.batch_size, "num_examples": order.num_examples}
+        kept = {"seed": order.seed, "batch_size": order.batch_size, "num_examples": order.num_examples}
+        return kept | ({"repeats": order.repeats} if order.repeats > 1 else {})
 
 
 class EvalBatches:
@@ -294,24 +298,46 @@ class _Order:
     batch_size: int
     part: slice
     seed: int | None
+    repeats: int = 1
 
     @classmethod
-    def of(cls, source: Source, batch_size: int, process_index: int, process_count: int, seed: int | None) -> "_Order":
+    def of(
+        cls,
+        source: Source,
+        batch_size: int,
+        process_index: int,
+        process_count: int,
+        seed: int | None,
+        repeats: int = 1,
+    ) -> "_Order":
+        if repeats < 1:
+            raise UserError(f"repeats={repeats} must be at least 1, which is no repeated augmentation.")
         if batch_size < 1 or batch_size % process_count or not 0 <= process_index < process_count:
             raise UserError(
                 f"batch_size={batch_size} cannot be shared evenly by process_count={process_count} processes, of which "
                 f"this is process_index={process_index}."
             )
         share = batch_size // process_count
-        return cls(len(source), batch_size, slice(process_index * share, (process_index + 1) * share), seed)
+        part = slice(process_index * share, (process_index + 1) * share)
+        return cls(len(source), batch_size, part, seed, repeats)
 
-    def __call__(self, step: int) -> tuple[int, np.ndarray]:
-        """Returns the epoch and this process's examples; past the end of a single pass the numbers just go on."""
+    def __call__(self, step: int) -> tuple[int, np.ndarray, np.ndarray]:
+        """Returns the epoch, this process's examples, and of which repetition of each this is one.
+
+        Past the end of a single pass the numbers just go on.
+        """
         if self.seed is None:
-            return 0, np.arange(step * self.batch_size, (step + 1) * self.batch_size)[self.part]
+            rows = np.arange(step * self.batch_size, (step + 1) * self.batch_size)[self.part]
+            return 0, rows, np.zeros_like(rows)
         epoch, batch = divmod(step, self.num_examples // self.batch_size)
+        positions = np.arange(batch * self.batch_size, (batch + 1) * self.batch_size)[self.part]
         shuffled = _permutation(self.seed, epoch, self.num_examples)
-        return epoch, shuffled[batch * self.batch_size :][self.part]
+        return epoch, repeated(shuffled, positions, self.repeats), positions % self.repeats
+
+
+def repeated(shuffled: np.ndarray, positions: np.ndarray, repeats: int) -> np.ndarray:
+    """Returns what stands at `positions` of an epoch in which each of the `shuffled` comes `repeats` times in a row."""
+    return shuffled[positions // repeats]
 
 
 @functools.lru_cache(maxsize=4)
@@ -319,9 +345,9 @@ def _permutation(seed: int, epoch: int, num_examples: int) -> np.ndarray:
     return _generator(seed, _SHUFFLE, epoch, 0).permutation(num_examples)
 
 
-def _generator(seed: int, stream: int, epoch: int, index: int) -> np.random.Generator:
+def _generator(seed: int, stream: int, epoch: int, index: int, copy: int = 0) -> np.random.Generator:
     # Counter-based: an example's numbers can be had without drawing those of the examples before it.
-    return np.random.Generator(np.random.Philox(key=[seed % 2**64, stream], counter=[0, 0, epoch, index]))
+    return np.random.Generator(np.random.Philox(key=[seed % 2**64, stream], counter=[0, copy, epoch, index]))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -375,13 +401,14 @@ class _Steps:
         self.__dict__.update(state, _pool=ThreadPoolExecutor(state["_num_threads"]))
 
     def __call__(self, step: int) -> Batch:
-        epoch, wanted = self.order(step)
+        epoch, wanted, copies = self.order(step)
         rows = np.minimum(wanted, self.order.num_examples - 1)
         source = self.source
         if isinstance(source, memory.InMemory) and self._view.keeps(source.image_size):
             batch = {name: column[rows] for name, column in source.columns.items()}
         else:
-            parts = self._pool.map(functools.partial(self._examples, epoch), np.array_split(rows, self._num_threads))
+            shares = (np.array_split(numbers, self._num_threads) for numbers in (rows, copies))
+            parts = self._pool.map(functools.partial(self._examples, epoch), *shares)
             examples = [example for part in parts for example in part]
             batch = {name: np.stack([example[name] for example in examples]) for name in examples[0]}
         if self.order.seed is None:
@@ -390,17 +417,17 @@ class _Steps:
 
     def note_replaced(self, step: int, batch: Batch) -> None:
         """Meets here the broken examples that a worker process met, which has a `broken` of its own."""
-        _, wanted = self.order(step)
+        _, wanted, _ = self.order(step)
         for index in wanted[(batch["index"] != wanted) & (wanted < self.order.num_examples)]:
             read(self.source, int(index))
 
-    def _examples(self, epoch: int, rows: np.ndarray) -> list[Example]:
-        return [self._example(epoch, int(row)) for row in rows]
+    def _examples(self, epoch: int, rows: np.ndarray, copies: np.ndarray) -> list[Example]:
+        return [self._example(epoch, int(row), int(copy)) for row, copy in zip(rows, copies, strict=True)]
 
-    def _example(self, epoch: int, row: int) -> Example:
+    def _example(self, epoch: int, row: int, copy: int) -> Example:
         example = read(self.source, row)
         rng = None
         if self.order.seed is not None and self._view.crop == "random_resized":
-            rng = _generator(self.order.seed, _CROP, epoch, row)
+            rng = _generator(self.order.seed, _CROP, epoch, row, copy)
         pictures = {name: self._view(example[name], rng) for name in ("image", "mask") if name in example}
         return {**example, **pictures}

@@ -1,5 +1,6 @@
 """The Reducer protocol: tokens in, fewer tokens out, inside a network."""
 
+from collections.abc import Sequence
 from typing import Any, ClassVar, Literal, NamedTuple
 
 from flax import nnx
@@ -89,6 +90,16 @@ class Reducer(nnx.Module):
     def flops(self) -> int:
         """Multiply-accumulates of what the method itself computes for one image; 0 where that is next to nothing."""
         return 0
+
+    @classmethod
+    def losses(cls, stages: Sequence[Aux], keep_rates: Sequence[float]) -> dict[str, Float[Array, ""]]:
+        """What training adds to the network's own loss, by name; nothing for most methods.
+
+        Args:
+          stages: what the method told, a stage each.
+          keep_rates: of the plan, a stage each, relative to all patches.
+        """
+        return {}
 
     def __call__(
         self, tokens: Tokens, attended: Attended | None, *, train: bool = False, key: PRNGKeyArray | None = None

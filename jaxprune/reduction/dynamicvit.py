@@ -8,6 +8,7 @@ from flax import nnx
 from jaxtyping import Array, Float
 
 from jaxprune.errors import UserError
+from jaxprune.losses import ratio_loss
 from jaxprune.nn import LayerNorm, Linear
 from jaxprune.nn.flops import linear_flops
 from jaxprune.reduction.base import Aux, Reducer, Stage
@@ -49,6 +50,10 @@ class DynamicViT(Reducer):
 
     def flops(self) -> int:
         return sum(linear_flops(layer, self.stage.rows_in) for layer in (self.embed, self.fc1, self.fc2, self.fc3))
+
+    @classmethod
+    def losses(cls, stages, keep_rates) -> dict[str, Array]:
+        return {"ratio": ratio_loss([told.extra["decision"] for told in stages], keep_rates)}
 
     def log_probs(self, x: Float[Array, "b n d"], policy: Float[Array, "b n"]) -> Float[Array, "b n 2"]:
         """Log-probabilities of keeping and of dropping each row; the rows of policy 0 do not count for the others."""

@@ -139,6 +139,15 @@ class Plan:
             raise UserError(f"num_keep {count} is more than the {num_patches} patches there are: use {num_patches}.")
         return min(count, rows), rate
 
+    def as_dict(self) -> dict[str, Any]:
+        """The arguments that make this plan, as plain values."""
+        amount: dict[str, Any] = {"keep_rate": self.keep_rate, "reduction_loc": self.reduction_loc}
+        if self.r is not None:
+            amount = {"r": self.r, "inflection": self.inflection}
+        elif self.num_keep is not None:
+            amount = {"num_keep": self.num_keep, "reduction_loc": self.reduction_loc}
+        return {"method": self.method, **amount, **dict(self.options)}
+
     def _key(self) -> tuple:
         return (self.method, self.keep_rate, self.reduction_loc, self.num_keep, self.r, self.inflection, self.options)
 

@@ -16,7 +16,7 @@ from jaxprune.data.augment import normalize
 from jaxprune.errors import UserError
 from jaxprune.metrics import wilson_interval
 from jaxprune.nn.params import merge, split
-from jaxprune.tasks import setup
+from jaxprune.tasks import plans, setup
 from jaxprune.train.progress import progress
 from jaxprune.viz import plots
 from jaxprune.viz.pictures import prediction_card
@@ -44,7 +44,27 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     """Evaluates the run directory `config.init` on its own held-out data, or on what `config.data` names."""
     if not config.init:
         raise UserError("Give --config.init=RUN, the run directory of a classifier.")
-    return assess(Path(config.init), workdir / "report.html", data=config.data, batch_size=config.batch_size)
+    run, report = Path(config.init), workdir / "report.html"
+    summary = assess(run, report, data=config.data, batch_size=config.batch_size)
+    return summary | (under_plans(config, run, report) if config.plans else {})
+
+
+def under_plans(config: Config, run: Path, report: Path) -> dict[str, Any]:
+    """Evaluates a classifier under each of `config.plans`, beside itself, and adds the findings to a report."""
+    made = plans.contestants(load_model(run), config)
+    source = setup.source(ConfigDict({"data": data_of(run, config.data), "seed": config.seed}), "eval")
+    found = plans.compare(made, source, read_card(run), batch_size=config.batch_size, num_images=len(source))
+    rows = [{"plan": name, "GFLOPs": c.gflops(), **found.scores[name]} for name, c in made.items()]
+    page = Report("jaxprune", str(run))
+    section = page.section("Under token-reduction plans", slug=f"plans-{run.name}")
+    section.table(rows, highlight={"accuracy": "max"}, formats=".3g")
+    points = {row["plan"]: ([row["GFLOPs"]], [row["accuracy"]]) for row in rows}
+    section.figure(plots.scatter_plot(points, "GFLOPs", "accuracy", pareto=("min", "max")), "Accuracy against cost.")
+    plans.show(section, found)
+    section.command(setup.command())
+    page.add_to(report)
+    print(plans.as_text(rows))
+    return {f"accuracy, {name}": scores["accuracy"] for name, scores in found.scores.items() if name != plans.DENSE}
 
 
 def data_of(run: Path, data: Config) -> Config:

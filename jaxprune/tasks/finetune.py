@@ -1,6 +1,7 @@
-"""Supervised training of a vision transformer, from pre-trained weights or from scratch, with MAE's recipe."""
+"""Supervised training of a vision transformer, from pre-trained weights or from scratch, dense or under a plan."""
 
 import logging
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import jax.numpy as jnp
 import optax
 from flax import nnx
 
+from jaxprune import reduction
 from jaxprune.checkpoints.read import load_pretrained
 from jaxprune.checkpoints.run import build, load_model, read_card, write_card
 from jaxprune.config import Config
@@ -18,14 +20,18 @@ from jaxprune.errors import UserError
 from jaxprune.metrics import wilson_interval
 from jaxprune.nn.params import Split, merge, split, variables
 from jaxprune.ops.posembed import resample
-from jaxprune.tasks import setup
+from jaxprune.tasks import objective, setup
 from jaxprune.train import loop, optimizer
 from jaxprune.train import workdir as workdirs
 from jaxprune.train.evaluator import evaluate, over_valid
+from jaxprune.train.state import EMA
 from jaxprune.train.writer import Writer, read_metrics
 from jaxprune.viz.report import Report
 
 _log = logging.getLogger(__name__)
+
+# What trains at the full rate where the backbone has one of its own ("Which Tokens to Use?", supplement B).
+_NEW = ("head.*", "head_dist.*", "pos_embed", "patch_embed.*", "*.reducer.*")
 
 
 def run(config: Config, workdir: Path) -> dict[str, Any]:
@@ -33,14 +39,18 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     workdirs.prepare(workdir, setup.plain(config))
     if workdirs.is_complete(workdir):
         return workdirs.read_summary(workdir)
+    plan = plan_of(config)
     train, held_out = setup.source(config, "train"), setup.source(config, "eval")
     arguments = {**setup.plain(config.model), "num_classes": train.num_classes}
     model = build("model", arguments, dtype=config.dtype, rngs=nnx.Rngs(config.seed))
     if config.init:
         initialise(model, config.init)
+    if plan is not None:
+        model = reduction.apply(model, plan, rngs=nnx.Rngs(config.seed))
+    teacher = split(load_model(config.teacher)) if config.teacher else None
     data = config.data
-    names = train.class_names
-    write_card(workdir, "model", arguments, dtype=config.dtype, mean=data.mean, std=data.std, class_names=names)
+    normal = {"mean": data.mean, "std": data.std}
+    write_card(workdir, "model", arguments, dtype=config.dtype, **normal, class_names=train.class_names, plan=plan)
     parts = split(model)
     steps = setup.length(config, len(train))
     schedule = setup.learning_rate(config, steps)
@@ -48,23 +58,19 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     def loss_fn(params, batch, key):
         augment_key, model_key = jax.random.split(key)
         images, targets = augment(
-            augment_key,
-            batch["image"],
-            batch["label"],
-            **config.augment,
-            num_classes=train.num_classes,
-            mean=data.mean,
-            std=data.std,
+            augment_key, batch["image"], batch["label"], **config.augment, num_classes=train.num_classes, **normal
         )
-        logits, _ = merge(parts.graph, params, parts.rest)(images, train=True, key=model_key)
+        logits, aux = merge(parts.graph, params, parts.rest)(images, train=True, key=model_key)
+        taught = objective.teach(teacher, batch["given"]["teacher"], images) if teacher else None
+        loss, shares = objective.total(config, plan, model.num_patches, logits, aux, targets, taught)
         correct = logits.argmax(-1) == targets.argmax(-1)
-        return optax.softmax_cross_entropy(logits, targets).mean(), {"accuracy": correct.mean()}
+        return loss, {"accuracy": correct.mean(), **shares}
 
-    scales = optimizer.layer_scales(parts.params, model.depth, config.optimizer.layer_decay)
-    exempt = ("pos_embed", "cls_token", "dist_token", "reg_token")
-    tx = setup.adamw(config, schedule, parts.params, exempt=exempt, layer_scales=scales)
+    tx = _optimizer(config, parts, model.depth, schedule, steps)
     hook = loop.Hook(config.eval_every or steps.total, _evaluator(config, parts, held_out))
-    result = setup.fit(config, workdir, parts, loss_fn, tx, schedule, steps, setup.train_batches(config, train), [hook])
+    given = {"teacher": teacher.params} if teacher else None
+    batches = setup.train_batches(config, train)
+    result = setup.fit(config, workdir, parts, loss_fn, tx, schedule, steps, batches, [hook], given)
     if result.stopped == "signal":
         return {"stopped": "signal", "step": result.step}
     last = [r for r in read_metrics(workdir) if r["split"] == "eval"][-1]
@@ -74,6 +80,8 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
         "accuracy_low": low,
         "accuracy_high": high,
         "loss": last["loss"],
+        **{name: last[name] for name in ("ema_accuracy",) if name in last},
+        "plan": None if plan is None else str(plan),
         "steps": result.step,
         "planned_steps": steps.total,
         "seconds": result.seconds,
@@ -86,6 +94,24 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     workdirs.mark_complete(workdir, summary)
     describe(config, workdir, summary, train, held_out)
     return summary
+
+
+def plan_of(config: Config) -> reduction.Plan | None:
+    """The plan that `config.reduction` describes; None without a method."""
+    arguments = setup.plain(config.reduction)
+    return reduction.Plan(**arguments) if arguments["method"] else None
+
+
+def _optimizer(config: Config, parts: Split, depth: int, schedule: Any, steps: setup.Length) -> Any:
+    settings = config.optimizer
+    scales = optimizer.layer_scales(parts.params, depth, settings.layer_decay)
+    own = None
+    if settings.backbone_scale != 1.0 or settings.freeze_epochs:
+        slower = setup.learning_rate(config, steps, settings.backbone_scale)
+        slower = optimizer.frozen_until(slower, settings.freeze_epochs * steps.per_epoch)
+        own = {name: slower for name in parts.params if not any(fnmatchcase(name, new) for new in _NEW)}
+    exempt = ("pos_embed", "cls_token", "dist_token", "reg_token")
+    return setup.adamw(config, schedule, parts.params, exempt=exempt, layer_scales=scales, schedules=own)
 
 
 def initialise(model: Any, init: str) -> None:
@@ -132,8 +158,13 @@ def _evaluator(config: Config, parts: Split, source: Any):
     eval_fn = accuracy_fn(parts, config.data.mean, config.data.std)
 
     def hook(step: int, state: Any, writer: Writer) -> None:
-        batches = setup.eval_batches(config, source)
-        writer.metrics(step, "eval", evaluate(eval_fn, state.params, batches, setup.mesh(config), desc="held-out"))
+        def measure(params: dict[str, jax.Array]) -> dict[str, float]:
+            return evaluate(eval_fn, params, setup.eval_batches(config, source), setup.mesh(config), desc="held-out")
+
+        found = measure(state.params)
+        if EMA in state.extra:
+            found |= {f"ema_{name}": value for name, value in measure(state.extra[EMA]).items()}
+        writer.metrics(step, "eval", found)
 
     return hook
 
@@ -142,7 +173,8 @@ def describe(config: Config, workdir: Path, summary: dict[str, Any], *sources: A
     """Adds the section of this run to its report, or to the one at `path`."""
     report = Report("jaxprune", workdir.name)
     section = report.section("Fine-tuning" if config.init else "Training from scratch", slug=f"finetune-{workdir.name}")
-    section.text(f"On {summary['data']}, {f'from {config.init}' if config.init else 'from random weights'}.")
+    plan = f", under {summary['plan']}" if summary.get("plan") else ""
+    section.text(f"On {summary['data']}, {f'from {config.init}' if config.init else 'from random weights'}{plan}.")
     if summary["steps"] < summary["planned_steps"]:
         section.note(
             f"Stopped at step {summary['steps']} of {summary['planned_steps']}: the time of max_minutes was up.",
@@ -159,7 +191,7 @@ def describe(config: Config, workdir: Path, summary: dict[str, Any], *sources: A
     )
     records = read_metrics(workdir)
     setup.curves(section, records, {"train/loss": "training", "eval/loss": "held-out"}, "cross-entropy")
-    setup.curves(section, records, {"eval/accuracy": "held-out"}, "accuracy")
+    setup.curves(section, records, {"eval/accuracy": "held-out", "eval/ema_accuracy": "averaged weights"}, "accuracy")
     setup.broken_files(section, *sources)
     section.command(setup.command())
     report.add_to(path or workdir / "report.html")

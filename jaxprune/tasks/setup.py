@@ -54,6 +54,7 @@ def train_batches(config: Config, examples: Any) -> Any:
         seed=config.seed,
         crop=data.crop,
         scale=tuple(data.crop_scale),
+        repeats=data.get("repeats", 1),
         num_threads=data.num_threads,
     )
 
@@ -75,19 +76,23 @@ def length(config: Config, num_examples: int) -> Length:
     return Length(per_epoch, total)
 
 
-def learning_rate(config: Config, steps: Length) -> optimizer.Schedule:
-    """The warm-up and cosine of `config.optimizer`, its rate scaled with the batch."""
+def learning_rate(config: Config, steps: Length, scale: float = 1.0) -> optimizer.Schedule:
+    """The warm-up and cosine of `config.optimizer`, its rate scaled with the batch, and by `scale`."""
     settings = config.optimizer
     return optimizer.warmup_cosine(
-        optimizer.effective_lr(settings.base_lr, config.batch_size),
+        scale * optimizer.effective_lr(settings.base_lr, config.batch_size, settings.get("lr_norm", 256)),
         settings.min_lr,
         min(settings.warmup_epochs, config.epochs),
         config.epochs,
         steps.per_epoch,
+        warmup_lr=settings.get("warmup_lr", 0.0),
+        cosine_from_start=settings.get("cosine_from_start", False),
     )
 
 
-def adamw(config: Config, schedule: optimizer.Schedule, params: dict, *, exempt=(), layer_scales=None) -> Any:
+def adamw(
+    config: Config, schedule: optimizer.Schedule, params: dict, *, exempt=(), layer_scales=None, schedules=None
+) -> Any:
     """AdamW as `config.optimizer` says."""
     settings = config.optimizer
     return optimizer.adamw(
@@ -97,6 +102,7 @@ def adamw(config: Config, schedule: optimizer.Schedule, params: dict, *, exempt=
         weight_decay=settings.weight_decay,
         decay_mask=optimizer.decay_mask(params, exempt),
         layer_scales=layer_scales,
+        schedules=schedules,
         clip_norm=settings.clip_norm or None,
     )
 
@@ -111,6 +117,7 @@ def fit(
     steps: Length,
     batches: Any,
     hooks: Sequence[loop.Hook],
+    given: Any = None,
 ) -> loop.FitResult:
     """Trains `parts.params` as the config says; resumes if there is something to resume."""
     return loop.fit(
@@ -129,6 +136,9 @@ def fit(
         hooks=hooks,
         schedule=schedule,
         max_seconds=config.max_minutes * 60 or None,
+        accumulate=config.accumulate,
+        ema_decay=config.get("ema_decay", 0.0),
+        given=given,
         desc=workdir.name,
     )
 

@@ -24,7 +24,7 @@ from jaxprune.errors import UserError
 from jaxprune.train import state as states
 from jaxprune.train.progress import progress
 from jaxprune.train.state import TrainState
-from jaxprune.train.step import LossFn, make_train_step
+from jaxprune.train.step import GIVEN, LossFn, make_train_step
 from jaxprune.train.workdir import locked
 from jaxprune.train.writer import BEGINNING, Writer
 
@@ -79,6 +79,9 @@ def fit(
     schedule: optax.Schedule | None = None,
     rules: parallel.Rules = (),
     max_seconds: float | None = None,
+    accumulate: int = 1,
+    ema_decay: float = 0.0,
+    given: Mapping[str, Any] | None = None,
     writer: Writer | None = None,
     desc: str = "train",
 ) -> FitResult:
@@ -101,6 +104,9 @@ def fit(
       schedule: steps taken -> learning rate, to log it.
       rules: the parameters' shardings (`parallel.param_shardings`).
       max_seconds: ends the run early once it has worked this long, all sessions together.
+      accumulate: parts that a batch is worked through in, for less memory at a time.
+      ema_decay: of averaged parameters, kept in `state.extra`; 0 keeps none.
+      given: arrays that every step reads beside its batch (`batch["given"]`), such as a teacher's parameters.
       writer: where metrics go; by default one of this run directory, closed at the end.
       desc: the progress bar's label.
 
@@ -116,20 +122,22 @@ def fit(
     with contextlib.ExitStack() as stack:
         stack.enter_context(locked(workdir))
         store = stack.enter_context(CheckpointStore(workdir / "checkpoints", keep))
-        state, first, past = _resume(store, params, optimizer, batches, mesh, rules)
+        state, first, past = _resume(store, params, optimizer, batches, mesh, rules, ema=bool(ema_decay))
         clock = _Clock(start - past["seconds"], max_seconds)
         writer = _rewound(writer, first, workdir, stack)
         stop = stack.enter_context(_StopSignal())
         bar = stack.enter_context(progress(desc, total_steps, first))
         losses = _LossWatch(store)
-        train_step = make_train_step(loss_fn, optimizer, jax.tree.map(lambda x: x.sharding, state))
+        shardings = jax.tree.map(lambda x: x.sharding, state)
+        fixed = {GIVEN: parallel.replicate(mesh, dict(given))} if given else {}
+        train_step = make_train_step(loss_fn, optimizer, shardings, accumulate=accumulate, ema_decay=ema_decay)
         if first:
             _log.info("%s: resuming from step %d of %d (%s).", desc, first, total_steps, store.path(first))
 
         # Unless the time was up before, a session takes a step: then there is something to save and to evaluate.
         step, stopped = first, "time" if past["last"] and clock.is_up() else None
         while step < total_steps and stopped is None:
-            batch = parallel.place_batch(mesh, _next_batch(batches, step))
+            batch = parallel.place_batch(mesh, _next_batch(batches, step)) | fixed
             if step == first:
                 with _compiling(desc, step + 1, writer):
                     state, metrics = jax.block_until_ready(train_step(state, batch, key))
@@ -173,11 +181,13 @@ def _resume(
     batches: Batches,
     mesh: Mesh,
     rules: parallel.Rules,
+    *,
+    ema: bool,
 ) -> tuple[TrainState, int, dict]:
     """Returns (state, steps taken, what was saved beside it) of the newest checkpoint, or of the beginning."""
-    restored = store.restore_latest(states.abstract(params, optimizer, mesh, rules))
+    restored = store.restore_latest(states.abstract(params, optimizer, mesh, rules, ema=ema))
     if restored is None:
-        return states.create(params, optimizer, mesh, rules), 0, {"seconds": 0.0, "last": False}
+        return states.create(params, optimizer, mesh, rules, ema=ema), 0, {"seconds": 0.0, "last": False}
     step, state, past = restored
     batches.set_state(past["batches"])
     return state, step, past

@@ -44,8 +44,8 @@ def warmup_cosine(
       epochs: length of the whole, warm-up included.
       steps_per_epoch: steps in an epoch.
       warmup_lr: learning rate at step 0.
-      cosine_from_start: the cosine runs from step 0 and the warm-up covers its beginning, as in SimMIM; otherwise it
-        starts when the warm-up ends.
+      cosine_from_start: the cosine runs from step 0 and the warm-up covers its beginning, as in SimMIM, DeiT
+        and timm; otherwise it starts when the warm-up ends.
 
     Raises:
       UserError: the warm-up is longer than the training.
@@ -56,7 +56,7 @@ def warmup_cosine(
     def schedule(step):
         xp = _numpy_of(step)
         epoch = step / steps_per_epoch
-        progress = (epoch - start) / (epochs - start) if epochs > start else 1.0
+        progress = xp.minimum((epoch - start) / (epochs - start), 1.0) if epochs > start else 1.0
         cosine = min_lr + (lr - min_lr) * 0.5 * (1.0 + xp.cos(np.pi * progress))
         return _warm_up(epoch, cosine, lr, warmup_lr, warmup_epochs)
 
@@ -80,6 +80,15 @@ def warmup_multistep(
         return _warm_up(epoch, lr * gamma**passed, lr, warmup_lr, warmup_epochs)
 
     return schedule
+
+
+def frozen_until(schedule: Schedule, step: float) -> Schedule:
+    """Returns `schedule`, but 0 before `step`: what it sets the rate of stays as it is until then."""
+
+    def delayed(now):
+        return _numpy_of(now).where(now < step, 0.0, schedule(now))
+
+    return delayed
 
 
 def decay_mask(params: Mapping[str, jax.Array], exempt: Sequence[str] = ()) -> dict[str, bool]:
@@ -125,6 +134,7 @@ def adamw(
     weight_decay: float = 0.0,
     decay_mask: Mapping[str, bool] | None = None,
     layer_scales: Mapping[str, float] | None = None,
+    schedules: Mapping[str, Schedule] | None = None,
     clip_norm: float | None = None,
     frozen: Sequence[str] = (),
 ) -> optax.GradientTransformation:
@@ -136,6 +146,7 @@ def adamw(
       weight_decay: decoupled, multiplied by the learning rate.
       decay_mask: which parameters decay; None is all.
       layer_scales: scales of update and decay by name; None is 1.
+      schedules: the learning rates of some parameters by name, in place of `schedule`.
       clip_norm: the largest global norm of the gradients (of the parameters that train), or None.
       frozen: `fnmatch` patterns of parameters that do not train and keep no moments.
     """
@@ -145,7 +156,7 @@ def adamw(
             optax.scale_by_adam(b1=b1, b2=b2, eps=eps),
             optax.add_decayed_weights(weight_decay, mask=None if decay_mask is None else dict(decay_mask)),
             optax.identity() if layer_scales is None else _scale_by_name(layer_scales),
-            optax.scale_by_learning_rate(schedule),
+            _learning_rates(schedule, schedules) if schedules else optax.scale_by_learning_rate(schedule),
         ),
         frozen,
     )
@@ -204,6 +215,21 @@ def _scale_by_name(scales: Mapping[str, float]) -> optax.GradientTransformation:
         return {name: jax.tree.map(lambda u, s=scales[name]: u * s, value) for name, value in updates.items()}
 
     return optax.stateless(update)
+
+
+def _learning_rates(schedule: Schedule | float, schedules: Mapping[str, Schedule]) -> optax.GradientTransformation:
+    def update(updates, state, params=None):
+        # One value a schedule, however many parameters share it.
+        rates = {rate: rate(state.count) for rate in {schedule, *schedules.values()} if callable(rate)}
+
+        def step(name, value):
+            given = schedules.get(name, schedule)
+            return jax.tree.map(lambda u: -rates.get(given, given) * u, value)
+
+        count = optax.safe_increment(state.count)
+        return {name: step(name, value) for name, value in updates.items()}, optax.ScaleByScheduleState(count)
+
+    return optax.GradientTransformation(lambda params: optax.ScaleByScheduleState(jnp.zeros((), jnp.int32)), update)
 
 
 def _layer_of(name: str, depths: tuple[int, ...]) -> int:

@@ -10,6 +10,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxprune import parallel
 
+EMA = "ema"  # in `TrainState.extra`: the exponential moving average of the parameters
+
 
 class TrainState(NamedTuple):
     """A pytree; randomness and the learning rate follow from `step`, so nothing else has to be remembered."""
@@ -21,25 +23,44 @@ class TrainState(NamedTuple):
 
 
 def create(
-    params: dict[str, Any], optimizer: optax.GradientTransformation, mesh: Mesh, rules: parallel.Rules = ()
+    params: dict[str, Any],
+    optimizer: optax.GradientTransformation,
+    mesh: Mesh,
+    rules: parallel.Rules = (),
+    *,
+    ema: bool = False,
 ) -> TrainState:
-    """Returns the state before the first step, placed on the mesh; the caller's arrays are copied, never donated."""
-    shardings = state_shardings(params, optimizer, mesh, rules)
+    """Returns the state before the first step, placed on the mesh; the caller's arrays are copied, never donated.
+
+    Args:
+      ema: whether an average of the parameters is kept beside them.
+    """
+    shardings = state_shardings(params, optimizer, mesh, rules, ema=ema)
     placed = jax.device_put(params, shardings.params)
-    return jax.jit(partial(_initial, optimizer), out_shardings=shardings)(placed)
+    return jax.jit(partial(_initial, optimizer, ema), out_shardings=shardings)(placed)
 
 
 def abstract(
-    params: dict[str, Any], optimizer: optax.GradientTransformation, mesh: Mesh, rules: parallel.Rules = ()
+    params: dict[str, Any],
+    optimizer: optax.GradientTransformation,
+    mesh: Mesh,
+    rules: parallel.Rules = (),
+    *,
+    ema: bool = False,
 ) -> TrainState:
     """Returns `create`'s result as shapes, dtypes and shardings only: what restoring a checkpoint needs."""
-    shapes = jax.eval_shape(partial(_initial, optimizer), params)
-    shardings = state_shardings(params, optimizer, mesh, rules)
+    shapes = jax.eval_shape(partial(_initial, optimizer, ema), params)
+    shardings = state_shardings(params, optimizer, mesh, rules, ema=ema)
     return jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), shapes, shardings)
 
 
 def state_shardings(
-    params: dict[str, Any], optimizer: optax.GradientTransformation, mesh: Mesh, rules: parallel.Rules = ()
+    params: dict[str, Any],
+    optimizer: optax.GradientTransformation,
+    mesh: Mesh,
+    rules: parallel.Rules = (),
+    *,
+    ema: bool = False,
 ) -> TrainState:
     """Returns the sharding of every leaf of the state: an optimizer's moments live where their parameter lives."""
     by_name = parallel.param_shardings(mesh, params, rules)
@@ -50,10 +71,12 @@ def state_shardings(
         mirrors = name in by_name and leaf.shape == params[name].shape
         return by_name[name] if mirrors else replicated
 
-    return jax.tree_util.tree_map_with_path(sharding, jax.eval_shape(partial(_initial, optimizer), params))
+    return jax.tree_util.tree_map_with_path(sharding, jax.eval_shape(partial(_initial, optimizer, ema), params))
 
 
-def _initial(optimizer: optax.GradientTransformation, params: dict[str, jax.Array]) -> TrainState:
+def _initial(optimizer: optax.GradientTransformation, ema: bool, params: dict[str, jax.Array]) -> TrainState:
     # Copied, because the first training step donates (destroys) the state's buffers.
     params = jax.tree.map(jnp.copy, params)
-    return TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params), {})
+    return TrainState(
+        jnp.zeros((), jnp.int32), params, optimizer.init(params), {EMA: jax.tree.map(jnp.copy, params)} if ema else {}
+    )

@@ -1,22 +1,31 @@
 """One optimizer step as one compiled program."""
 
 from collections.abc import Callable, Mapping
-from typing import cast
+from typing import Any, cast
 
 import jax
+import jax.numpy as jnp
 import optax
 
-from jaxprune.train.state import TrainState
+from jaxprune.train.state import EMA, TrainState
+
+# The key of a batch under which come arrays that are no rows of it, such as a teacher's parameters.
+GIVEN = "given"
 
 Params = dict[str, jax.Array]
-Batch = Mapping[str, jax.Array]
+Batch = Mapping[str, Any]
 Metrics = dict[str, jax.Array]
 LossFn = Callable[[Params, Batch, jax.Array], tuple[jax.Array, Metrics]]
 TrainStep = Callable[[TrainState, Batch, jax.Array], tuple[TrainState, Metrics]]
 
 
 def make_train_step(
-    loss_fn: LossFn, optimizer: optax.GradientTransformation, shardings: TrainState | None = None
+    loss_fn: LossFn,
+    optimizer: optax.GradientTransformation,
+    shardings: TrainState | None = None,
+    *,
+    accumulate: int = 1,
+    ema_decay: float = 0.0,
 ) -> TrainStep:
     """Returns the jitted `step(state, batch, key) -> (state, metrics)`; the state passed in is donated.
 
@@ -24,6 +33,8 @@ def make_train_step(
       loss_fn: (params, batch, key) -> (loss, {name: scalar}).
       optimizer: turns gradients into updates.
       shardings: where the new state lives (`state_shardings`); left to the compiler if not given.
+      accumulate: parts that a batch is worked through in, one after the other; gradients and metrics are their means.
+      ema_decay: of the averaged parameters `state.extra["ema"]`, where the state has them.
 
     `key` is the run's key, the same at every step: the step's own key is folded in from `state.step`, so a resumed run
     draws the same numbers. The metrics are `loss`, `grad_norm` (before any clipping) and what `loss_fn` returned.
@@ -31,13 +42,42 @@ def make_train_step(
 
     def step(state: TrainState, batch: Batch, key: jax.Array) -> tuple[TrainState, Metrics]:
         key = jax.random.fold_in(key, state.step)
-        (loss, metrics), grads = jax.value_and_grad(loss_fn, has_aux=True)(state.params, batch, key)
+        (loss, metrics), grads = gradient(state.params, batch, key)
         updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
         params = cast(Params, optax.apply_updates(state.params, updates))
         metrics = {**metrics, "loss": loss, "grad_norm": optax.tree.norm(grads)}
-        return TrainState(state.step + 1, params, opt_state, state.extra), metrics
+        extra = state.extra
+        if EMA in extra:
+            extra = {**extra, EMA: optax.incremental_update(params, extra[EMA], 1.0 - ema_decay)}
+        return TrainState(state.step + 1, params, opt_state, extra), metrics
 
+    gradient = jax.value_and_grad(loss_fn, has_aux=True)
+    if accumulate > 1:
+        gradient = _in_parts(gradient, accumulate)
     if shardings is None:
         return jax.jit(step, donate_argnums=0)
     # Metrics like the step counter: whole on every device, so that any process can read them.
     return jax.jit(step, donate_argnums=0, out_shardings=(shardings, shardings.step))
+
+
+def _in_parts(gradient: Callable, parts: int) -> Callable:
+    """The gradient of a batch as the mean over its parts, for less memory at a time."""
+
+    def part(array: jax.Array) -> jax.Array:
+        # Every part takes rows from all over the batch, so that each stays spread over all devices.
+        rows = array.reshape(-1, parts, *array.shape[1:])
+        return jnp.moveaxis(rows, 1, 0)
+
+    def total(params: Params, batch: Batch, key: jax.Array) -> Any:
+        def add(sums: Any, given: Any) -> tuple[Any, None]:
+            index, rows = given
+            return jax.tree.map(jnp.add, sums, gradient(params, rows | fixed, jax.random.fold_in(key, index))), None
+
+        fixed = {name: value for name, value in batch.items() if name == GIVEN}
+        pieces = {name: part(value) for name, value in batch.items() if name != GIVEN}
+        first = {name: value[0] for name, value in pieces.items()} | fixed
+        zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(gradient, params, first, key))
+        sums, _ = jax.lax.scan(add, zeros, (jnp.arange(parts), pieces))
+        return jax.tree.map(lambda x: x / parts, sums)
+
+    return total

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 from pictures import break_files, fill, picture
 from PIL import Image
+from support import golden
 
 from jaxprune.data import images, memory
-from jaxprune.data.loader import create_source, describe, eval_batches, read_image, train_batches
+from jaxprune.data.loader import create_source, describe, eval_batches, read_image, repeated, train_batches
 from jaxprune.data.memory import InMemory
 from jaxprune.data.scenes import Scenes
 from jaxprune.errors import UserError
@@ -56,6 +57,25 @@ def test_an_epoch_is_a_permutation_and_the_next_one_another(held):
     assert len({tuple(order) for order in epochs}) == 3
     other = train_batches(held, batch_size=5, image_size=32, seed=1, crop="none")
     assert not np.array_equal(next(other)["index"], epochs[0][:5])
+
+
+@pytest.mark.parametrize("case", range(3))
+def test_repeated_augmentation_takes_the_published_examples(case):
+    file = golden("token_reduction/repeated_aug_sampler")
+    length, replicas, rank, _, repeats = file[f"cfg_{case}"]
+    wanted = file[f"idx_{case}"]
+    positions = np.arange(rank, replicas * len(wanted), replicas)
+    np.testing.assert_array_equal(repeated(file[f"perm_{case}"], positions, repeats), wanted)
+    assert len(wanted) == length // 256 * 256 // replicas
+
+
+def test_repeats_come_in_a_row_each_with_its_own_crop(drawn):
+    batches = train_batches(drawn, batch_size=6, image_size=8, seed=1, repeats=3)
+    batch = next(batches)
+    assert batch["index"].tolist() == [i for i in batch["index"][::3] for _ in range(3)]
+    assert len({image.tobytes() for image in batch["image"][:3]}) == 3
+    with pytest.raises(UserError, match="repeats=0"):
+        train_batches(drawn, batch_size=6, image_size=8, seed=1, repeats=0)
 
 
 def test_what_does_not_fill_a_batch_is_left_out(held):

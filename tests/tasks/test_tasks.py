@@ -12,7 +12,7 @@ from PIL import Image
 from jaxprune import checkpoints, main, reduction, tasks
 from jaxprune.checkpoints.run import build
 from jaxprune.errors import UserError
-from jaxprune.tasks.benchmark import parse_plan
+from jaxprune.tasks.plans import parse_plan
 
 CONFIGS = Path(__file__).parent.parent.parent / "configs"
 
@@ -60,6 +60,33 @@ def test_evaluate_adds_to_the_report(quickstart):
     assert "Evaluation" in (workdir / "finetune" / "report.html").read_text()
 
 
+def test_evaluate_takes_plans(quickstart, tmp_path):
+    workdir, summary = quickstart
+    names = ("topk:keep_rate=1.0", "tome")
+    found = run("evaluate.py", tmp_path, init=str(workdir / "finetune"), plans=names, reduction_loc=(1,))
+    assert found["accuracy, topk:keep_rate=1.0"] == found["accuracy"] == pytest.approx(summary["accuracy"])
+    assert "Under token-reduction plans" in (tmp_path / "report.html").read_text()
+
+
+def test_finetune_under_a_plan_with_a_teacher(quickstart, tmp_path):
+    teacher = str(quickstart[0] / "finetune")
+    name = f"reduction/small.py:smoke,method=dynamicvit,init={teacher}"
+    found = run(name, tmp_path, ema_decay=0.9, accumulate=2)
+    assert "dynamicvit" in found["plan"] and 0 <= found["ema_accuracy"] <= 1
+    metrics = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert {"loss_classes", "loss_ratio", "loss_logits", "loss_tokens"} <= set(metrics[0])
+    fast = checkpoints.load_model(tmp_path, ema=True)
+    assert fast.blocks[1].reducer.stage.num_keep == 8
+    with pytest.raises(UserError, match="no averaged parameters"):
+        checkpoints.load_model(teacher, ema=True)
+
+
+def test_only_masking_methods_learn_tokens_from_a_teacher(quickstart, tmp_path):
+    teacher = str(quickstart[0] / "finetune")
+    with pytest.raises(UserError, match=r"distill.tokens=0"):
+        run(f"reduction/small.py:smoke,method=topk,init={teacher}", tmp_path, teacher=teacher)
+
+
 def test_predict_names_the_class_and_draws_a_picture(quickstart, tmp_path):
     workdir, _ = quickstart
     Image.fromarray(np.full((50, 40, 3), 99, np.uint8)).save(tmp_path / "grey.png")
@@ -82,7 +109,7 @@ def test_benchmark_puts_plans_side_by_side(quickstart, tmp_path):
     )
     assert found["plans"] == 2
     header, *rows = (tmp_path / "benchmark.csv").read_text().splitlines()
-    assert header.startswith("plan,GFLOPs,") and "agrees with dense" in header
+    assert header.startswith("plan,GFLOPs,") and "agreement" in header
     assert [row.partition(",")[0] for row in rows] == ["dense", *plans]
     page = (tmp_path / "report.html").read_text()
     assert "Plans side by side" in page and "topk: the image, then what is left" in page

@@ -30,6 +30,17 @@ def test_schedules_match_simmim():
     np.testing.assert_allclose(steps(SCHEDULES["simmim_multistep/step"]), SCHEDULES["simmim_multistep/lr"], rtol=1e-9)
 
 
+@pytest.mark.parametrize("case", range(3))
+def test_schedules_match_the_token_reduction_recipe(case):
+    file = golden("token_reduction/lr_schedule")
+    epochs, warmup, per_epoch, lr, min_lr, warmup_lr = file[f"cfg_{case}"]
+    schedule = optimizer.warmup_cosine(
+        lr, min_lr, warmup, epochs, int(per_epoch), warmup_lr=warmup_lr, cosine_from_start=True
+    )
+    steps = np.arange(len(file[f"lr_{case}"]), dtype=np.float64)
+    np.testing.assert_allclose(schedule(steps), file[f"lr_{case}"], rtol=1e-9)
+
+
 def test_schedules_trace_and_agree_with_the_host():
     for schedule in (
         optimizer.warmup_cosine(1e-3, 1e-6, 2, 10, 5),

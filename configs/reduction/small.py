@@ -1,0 +1,41 @@
+"""A classifier of our own under a token-reduction plan, briefly fine-tuned, on CIFAR-10 or Caltech-101.
+
+python -m jaxprune.main --config=configs/mim/cifar10.py:path=DIR                          # the dense classifier, first
+python -m jaxprune.main --config=configs/reduction/small.py:method=tome,keep_rate=0.5,path=DIR \\
+    --config.init=runs/cifar10-path=DIR/finetune
+
+A minute or two on two CPU cores. `:method=` without a value goes on training the dense model, for comparison;
+`:seed=N` draws another order, crops and initial method weights; `:data=caltech101` is 64×64 photographs. DynamicViT
+also learns from `--config.teacher`, which is `init` unless told otherwise.
+"""
+
+from ml_collections import ConfigDict
+
+from jaxprune import config as c
+
+# Network, locations of the three stages, random crops.
+SMALL = {
+    "cifar10": ({"img_size": 32, "patch_size": 4, "embed_dim": 96, "depth": 4, "num_heads": 3}, (1, 2, 3), (0.6, 1.0)),
+    "caltech101": (
+        {"img_size": 64, "patch_size": 8, "embed_dim": 192, "depth": 6, "num_heads": 3},
+        (1, 3, 5),
+        (0.35, 1.0),
+    ),
+}
+
+
+def get_config(arg=None):
+    args = c.parse_arg(
+        arg, method="", keep_rate=0.5, data="cifar10", source="folder", path="", init="", epochs=1.0, seed=0
+    )
+    model, locations, crops = SMALL[args.data]
+    config = c.finetune()
+    config.reduction = ConfigDict({"method": args.method, "keep_rate": args.keep_rate, "reduction_loc": locations})
+    config.update(epochs=args.epochs, batch_size=128, seed=args.seed, init=args.init, checkpoint_every=1000)
+    config.model = {**config.model.to_dict(), **model, "name": "vit", "drop_path_rate": 0.0}
+    config.optimizer.update(base_lr=1e-3, warmup_epochs=0.1 * args.epochs, layer_decay=1.0)
+    config.augment.update(erasing=0.0, mixup=0.0, cutmix=0.0)
+    if args.method == "dynamicvit":
+        config.teacher = args.init
+    config.data.update(source=args.source, path=args.path, img_size=model["img_size"], crop_scale=crops)
+    return c.shrink(config) if args.smoke else config

@@ -1,0 +1,66 @@
+"""AdaViT: in how many blocks a learned policy lets a patch take part (Meng et al., 2022)."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float, Int
+
+from jaxprune.nn import Linear
+from jaxprune.scoring.base import Normalisation, Scorer
+from jaxprune.scoring.networks import from_norm1
+
+
+class AdaViT(Scorer):
+    """The number of the last six blocks whose token policy keeps a patch: whole numbers, with many ties.
+
+    A head of one output on each block's normalised patches decides about them; who is out is no key of that block and is
+    not changed by it. Policies for whole heads and blocks, which AdaViT has too, are not part of the score.
+
+    Args:
+      threshold: of the head's sigmoid.
+      last: how many blocks count.
+
+    Attributes:
+      heads: the heads, a block each.
+    """
+
+    reads = "vit"
+
+    def __init__(
+        self,
+        *,
+        proposal: Any = None,
+        grid: tuple[int, ...] | None = None,
+        normalised: Normalisation | None = None,
+        threshold: float = 0.6,
+        last: int = 6,
+        rngs: nnx.Rngs | None = None,
+    ):
+        super().__init__(proposal=proposal, grid=grid, normalised=normalised)
+        rngs = rngs or nnx.Rngs(0)
+        self.threshold, self.last = threshold, last
+        self.heads = nnx.List([Linear(proposal.embed_dim, 1, rngs=rngs) for _ in proposal.blocks])
+
+    def __call__(self, images, *, key=None) -> Float[Array, "b p"]:
+        logits = self.policy_logits(self.prepared(images))
+        return self.decisions(logits)[:, -self.last :].sum(1).astype(jnp.float32)
+
+    def decisions(self, logits: Float[Array, "b l p"]) -> Int[Array, "b l p"]:
+        """1 where a block keeps a patch."""
+        return (jax.nn.sigmoid(logits) > self.threshold).astype(jnp.int32)
+
+    def policy_logits(self, images: Float[Array, "b H W c"]) -> Float[Array, "b l p"]:
+        """What the head of each block says of each patch."""
+        vit = self.proposal
+        prefix = vit.num_prefix_tokens
+        x, told = vit.embed(images), []
+        for block, head in zip(vit.blocks, self.heads, strict=True):
+            normed = block.norm1(x)
+            logits = head(normed[:, prefix:])[:, :, 0].astype(jnp.float32)
+            told.append(logits)
+            policy = jnp.pad(self.decisions(logits[:, None])[:, 0], ((0, 0), (prefix, 0)), constant_values=1)
+            policy = policy.astype(x.dtype)
+            x = from_norm1(block, x, normed, prefix, policy=policy, gate=policy)
+        return jnp.stack(told, axis=1)

@@ -1,0 +1,22 @@
+"""CAM: the classifier's weights of the predicted class on the last feature map (Zhou et al., 2016)."""
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from jaxprune.scoring.base import Scorer
+from jaxprune.scoring.maps import activation
+from jaxprune.scoring.networks import class_rows, feature_map
+
+
+class CAM(Scorer):
+    """`ReLU(Σ_c w_c A_c)` of a ConvNet whose classifier reads the mean of its last map A; stretched, then bilinear."""
+
+    reads = "convnet"
+
+    def __call__(self, images, *, key=None) -> Float[Array, "b p"]:
+        return activation(self.raw(self.prepared(images)), self.grid)
+
+    def raw(self, images: Float[Array, "b H W c"]) -> Float[Array, "b h w"]:
+        """The weighted sum, before its positive part is taken."""
+        features = feature_map(self.proposal, images).astype(jnp.float32)
+        return jnp.einsum("bhwc,bc->bhw", features, class_rows(self.proposal, features))

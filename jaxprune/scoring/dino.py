@@ -1,0 +1,47 @@
+"""DINO: where the heads of the last CLS attention look (Caron et al., 2021)."""
+
+from typing import Any
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from jaxprune.scoring.base import Normalisation, Scorer
+from jaxprune.scoring.networks import cls_attention
+
+
+class DINO(Scorer):
+    """Attention of the CLS token in the last block, summed over the heads.
+
+    Args:
+      votes: counts instead the heads that keep a patch when each keeps the largest weights that make up the share
+        votes/p of its attention to patches, as published code does for `votes` patches; whole numbers, with many ties.
+        0 stands for the sum.
+    """
+
+    reads = "vit"
+
+    def __init__(
+        self,
+        *,
+        proposal: Any = None,
+        grid: tuple[int, ...] | None = None,
+        normalised: Normalisation | None = None,
+        votes: int = 0,
+    ):
+        super().__init__(proposal=proposal, grid=grid, normalised=normalised)
+        self.votes = votes
+
+    def __call__(self, images, *, key=None) -> Float[Array, "b p"]:
+        attention = cls_attention(self.proposal, self.prepared(images))
+        if not self.votes:
+            return attention.sum(1)
+        return votes(attention, self.votes / self.num_patches).sum(1).astype(jnp.float32)
+
+
+def votes(attention: Float[Array, "b h p"], mass: float) -> Int[Array, "b h p"]:
+    """1 where a patch is among the largest weights of its head that make up `mass` of them all."""
+    order = jnp.argsort(attention, axis=-1, stable=True)
+    ascending = jnp.take_along_axis(attention, order, axis=-1)
+    share = jnp.cumsum(ascending / ascending.sum(-1, keepdims=True), axis=-1)
+    places = jnp.argsort(order, axis=-1, stable=True)
+    return jnp.take_along_axis((share > 1 - mass).astype(jnp.int32), places, axis=-1)

@@ -1,0 +1,49 @@
+"""DynamicViT: the patches that its predictors let through, stage after stage (Rao et al., 2021)."""
+
+from typing import Any
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from jaxprune.errors import UserError
+from jaxprune.reduction.dynamicvit import DynamicViT as Reducer
+from jaxprune.scoring.base import Normalisation, Scorer
+from jaxprune.scoring.networks import survival, tokens_before
+
+
+class DynamicViT(Scorer):
+    """Ranks patches by the stages of a ViT under `Plan("dynamicvit", …)` that keep them, then by the last of those.
+
+    To rank for k patches as published, that plan keeps the share (k/p)^(1/3) at each of three stages.
+
+    Args:
+      first_stage: the log-probability of being kept at the first stage instead: it tells all patches apart.
+    """
+
+    reads = "vit"
+
+    def __init__(
+        self,
+        *,
+        proposal: Any = None,
+        grid: tuple[int, ...] | None = None,
+        normalised: Normalisation | None = None,
+        first_stage: bool = False,
+    ):
+        super().__init__(proposal=proposal, grid=grid, normalised=normalised)
+        self.first_stage = first_stage
+        layers = [i for i, block in enumerate(proposal.blocks) if isinstance(block.reducer, Reducer)]
+        if not layers:
+            raise UserError(
+                "dynamicvit reads the predictors of a DynamicViT, and this ViT has none: give the network that "
+                'reduction.apply(vit, Plan("dynamicvit"), rngs=…) returns.'
+            )
+        self.layer = layers[0]
+
+    def __call__(self, images, *, key=None) -> Float[Array, "b p"]:
+        vit, images = self.proposal, self.prepared(images)
+        if not self.first_stage:
+            _, aux = vit(images)
+            return survival(aux.kept, self.num_patches)
+        rows = tokens_before(vit, images, self.layer).x[:, vit.num_prefix_tokens :]
+        return vit.blocks[self.layer].reducer.log_probs(rows, jnp.ones(rows.shape[:2]))[:, :, 0]

@@ -1,0 +1,71 @@
+"""Grad-CAM: feature maps weighted by what the predicted class gains from them (Selvaraju et al., 2017)."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from jaxprune.nn.tokens import Tokens
+from jaxprune.scoring.base import Normalisation, Scorer, is_vit
+from jaxprune.scoring.maps import activation
+from jaxprune.scoring.networks import from_norm1, logit_of, predicted, tokens_before
+
+
+class GradCAM(Scorer):
+    """`ReLU(Σ_c w_c A_c)`, where w is the spatial mean of the gradient of the predicted class's logit with respect to A.
+
+    A is a ConvNet's last map, or the output of the first norm in the last block of a ViT, its prefix left out.
+
+    Args:
+      via_input_size: takes the way over the image's size, as published code does for its pictures.
+    """
+
+    reads = "any"
+
+    def __init__(
+        self,
+        *,
+        proposal: Any = None,
+        grid: tuple[int, ...] | None = None,
+        normalised: Normalisation | None = None,
+        via_input_size: bool = False,
+    ):
+        super().__init__(proposal=proposal, grid=grid, normalised=normalised)
+        self.via_input_size = via_input_size
+
+    def __call__(self, images, *, key=None) -> Float[Array, "b p"]:
+        raw = self.raw(self.prepared(images))
+        return activation(raw, self.grid, images.shape[1:3] if self.via_input_size else None)
+
+    def raw(self, images: Float[Array, "b H W c"]) -> Float[Array, "b h w"]:
+        """The weighted sum, before its positive part is taken."""
+        maps, gradient = (self._of_vit if is_vit(self.proposal) else self._of_convnet)(images)
+        return jnp.einsum("bhwc,bc->bhw", maps, gradient.mean((1, 2)))
+
+    def _of_convnet(self, images: Array) -> tuple[Array, Array]:
+        features = self.proposal.forward_features(images).astype(jnp.float32)
+        return features, _gradient(self.proposal.forward_head, features)
+
+    def _of_vit(self, images: Array) -> tuple[Array, Array]:
+        vit = self.proposal
+        tokens, block = tokens_before(vit, images, -1), vit.blocks[-1]
+
+        def head(a: Float[Array, "b n d"]) -> Float[Array, "b classes"]:
+            x = from_norm1(block, tokens.x, a, vit.num_prefix_tokens)
+            last = Tokens(x if vit.norm is None else vit.norm(x), size=tokens.size)
+            return vit.forward_head(last)[0]
+
+        normed = block.norm1(tokens.x).astype(jnp.float32)
+        on_grid = lambda x: x[:, vit.num_prefix_tokens :].reshape(x.shape[0], *vit.grid, -1)
+        return on_grid(normed), on_grid(_gradient(head, normed))
+
+
+def _gradient(head, features: Array) -> Array:
+    """The gradient of each image's predicted logit; images do not mix, so one backward pass serves the batch."""
+
+    def logits_sum(features):
+        logits = head(features)
+        return logit_of(logits, predicted(logits)).sum()
+
+    return jax.grad(logits_sum)(features)

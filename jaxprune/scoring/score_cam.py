@@ -1,0 +1,62 @@
+"""Score-CAM: each channel's map as a mask on the image, weighted by what the network then says (Wang et al., 2020)."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from jaxprune.ops.resize import resize
+from jaxprune.scoring.base import Normalisation, Scorer
+from jaxprune.scoring.maps import activation, min_max
+from jaxprune.scoring.networks import logit_of, predicted
+
+
+class ScoreCAM(Scorer):
+    """`ReLU(Σ_c w_c A_c)`, where w is the softmax over the channels of the predicted class's logit on the masked images.
+
+    That is one forward pass a channel. They run in chunks over the whole batch, and may be restricted to some channels.
+
+    Args:
+      top_channels: only the channels whose maps are largest in the mean, chosen image by image; 0 stands for all.
+      chunk: channels that run at once, each on the whole batch.
+    """
+
+    reads = "convnet"
+
+    def __init__(
+        self,
+        *,
+        proposal: Any = None,
+        grid: tuple[int, ...] | None = None,
+        normalised: Normalisation | None = None,
+        top_channels: int = 0,
+        chunk: int = 16,
+    ):
+        super().__init__(proposal=proposal, grid=grid, normalised=normalised)
+        self.top_channels, self.chunk = top_channels, chunk
+
+    def __call__(self, images, *, key=None) -> Float[Array, "b p"]:
+        return activation(self.raw(self.prepared(images)), self.grid)
+
+    def raw(self, images: Float[Array, "b H W c"]) -> Float[Array, "b h w"]:
+        """The weighted sum, before its positive part is taken."""
+        features = self.proposal.forward_features(images).astype(jnp.float32)
+        target = predicted(self.proposal.forward_head(features))
+        if 0 < self.top_channels < features.shape[-1]:
+            order = jnp.argsort(-features.mean((1, 2)), axis=1, stable=True)[:, : self.top_channels]
+            features = jnp.take_along_axis(features, order[:, None, None, :], axis=3)
+        scores = self.channel_scores(images, features, target)
+        return jnp.einsum("bhwc,bc->bhw", features, jax.nn.softmax(scores, axis=1))
+
+    def channel_scores(
+        self, images: Float[Array, "b H W c"], features: Float[Array, "b h w k"], target: Int[Array, "b"]
+    ) -> Float[Array, "b k"]:
+        """The logit of the target on the image under each channel's mask."""
+
+        def one(maps: Float[Array, "b h w"]) -> Float[Array, "b"]:
+            mask = resize(maps[..., None], images.shape[1:3], "bilinear", align_corners=True)
+            masked = images * min_max(mask, 1e-8).astype(images.dtype)
+            return logit_of(self.proposal.forward_head(self.proposal.forward_features(masked)), target)
+
+        return jax.lax.map(one, jnp.moveaxis(features, -1, 0), batch_size=min(self.chunk, features.shape[-1])).T

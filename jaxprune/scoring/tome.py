@@ -1,0 +1,61 @@
+"""ToMe: one patch of each group that merging leaves (Bolya et al., 2023)."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from jaxprune import reduction
+from jaxprune.scoring.base import Normalisation, Scorer
+
+
+class ToMe(Scorer):
+    """Merges in every block of a ViT until about `num_keep` groups are left, and draws one patch of each.
+
+    The drawn patches score the number of their group, from 1 in the order in which the network lists them; all others
+    score 0.
+    Every block merges `int((n - num_keep) / depth)` of the n tokens, so that there may be one group less than asked for.
+
+    Args:
+      num_keep: groups to leave; 0 stands for half of the patches.
+    """
+
+    reads = "vit"
+
+    def __init__(
+        self,
+        *,
+        proposal: Any = None,
+        grid: tuple[int, ...] | None = None,
+        normalised: Normalisation | None = None,
+        num_keep: int = 0,
+    ):
+        super().__init__(proposal=proposal, grid=grid, normalised=normalised)
+        tokens = self.num_patches + min(proposal.num_prefix_tokens, 1)
+        r = int((tokens - (num_keep or self.num_patches // 2)) / len(proposal.blocks))
+        if r:
+            self.proposal = reduction.apply(proposal, reduction.Plan("tome", r=r))
+
+    def __call__(self, images, *, key=None, noise: Float[Array, "b g n"] | None = None) -> Float[Array, "b p"]:
+        """See `Scorer`; without a key the first patch of each group stands for it.
+
+        Args:
+          noise: in place of the key's, for each group and patch.
+        """
+        _, aux = self.proposal(self.prepared(images))
+        assign, groups = aux.tokens.assign, aux.tokens.x.shape[1] - self.proposal.num_prefix_tokens
+        if noise is None:
+            shape = (images.shape[0], groups, self.num_patches)
+            falling = jnp.broadcast_to(jnp.arange(self.num_patches, 0.0, -1.0)[None, None, :], shape)
+            noise = falling if key is None else jax.random.uniform(key, shape)
+        return representatives(assign, noise)
+
+
+def representatives(assign: Int[Array, "b p"], noise: Float[Array, "b g p"]) -> Float[Array, "b p"]:
+    """For each group the number of it, from 1, at its member with the most noise; 0 elsewhere."""
+    groups = noise.shape[1]
+    member = assign[:, None, :] == jnp.arange(groups)[None, :, None]
+    chosen = jnp.argmax(jnp.where(member, noise, -1.0), axis=2)
+    number = lambda ids: jnp.zeros(assign.shape[1]).at[ids].max(jnp.arange(1.0, groups + 1))
+    return jax.vmap(number)(chosen)

@@ -1,0 +1,72 @@
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from toy_run import Batches, parameters, toy_fit
+
+from jaxprune import parallel
+from jaxprune.checkpoints.store import load_params
+from jaxprune.train import optimizer, state
+from jaxprune.train.step import make_train_step
+
+
+def quiet_loss(params, batch, key):
+    """The toy's loss, without noise: a mean over the rows."""
+    error = batch["x"] @ params["linear.kernel"] + params["linear.bias"] - batch["y"]
+    return jnp.mean(error**2) + batch.get("given", {}).get("offset", 0.0), {"bias": jnp.mean(error)}
+
+
+def run(steps=3, loss=quiet_loss, ema=False, given=None, **options):
+    mesh = parallel.make_mesh({"data": 1}, jax.devices()[:1])
+    tx = optax.adam(0.1)
+    now, batches = state.create(parameters(), tx, mesh, ema=ema), Batches()
+    step = make_train_step(loss, tx, **options)
+    seen = []
+    for _ in range(steps):
+        batch = next(batches) | ({"given": given} if given else {})
+        now, metrics = step(now, batch, jax.random.key(0))
+        seen.append((jax.device_get(now.params), jax.device_get(metrics)))
+    return now, seen
+
+
+def test_a_batch_in_parts_is_the_same_step():
+    whole, one = run()
+    parts, many = run(accumulate=4, given={"offset": jnp.float32(2.0)})
+    chex.assert_trees_all_close(parts.params, whole.params, rtol=1e-5)
+    np.testing.assert_allclose(many[-1][1]["loss"], one[-1][1]["loss"] + 2.0, rtol=1e-5)
+    np.testing.assert_allclose(many[-1][1]["bias"], one[-1][1]["bias"], rtol=1e-5)
+
+
+def test_every_part_draws_its_own_numbers():
+    _, seen = run(1, lambda p, b, k: (jnp.mean(p["linear.bias"] * 0), {"u": jax.random.uniform(k)}), accumulate=4)
+    key = jax.random.fold_in(jax.random.key(0), 0)
+    draws = [jax.random.uniform(jax.random.fold_in(key, part)) for part in range(4)]
+    np.testing.assert_allclose(seen[0][1]["u"], np.mean(draws), rtol=1e-6)
+
+
+def test_averaged_parameters_follow_slowly():
+    now, seen = run(3, ema=True, ema_decay=0.75)
+    expected = parameters()
+    for params, _ in seen:
+        expected = jax.tree.map(lambda old, new: 0.75 * old + 0.25 * new, expected, params)
+    chex.assert_trees_all_close(now.extra["ema"], expected, rtol=1e-6)
+
+
+def test_a_run_keeps_its_averages(tmp_path):
+    result = toy_fit(tmp_path, ema_decay=0.9, accumulate=2)
+    saved = load_params(tmp_path, ema=True)
+    np.testing.assert_array_equal(saved["linear.kernel"], result.state.extra["ema"]["linear.kernel"])
+    assert np.abs(saved["linear.kernel"] - load_params(tmp_path)["linear.kernel"]).max() > 0
+
+
+def test_some_parameters_have_a_rate_of_their_own():
+    slow = optimizer.frozen_until(lambda step: 0.01, 2)
+    tx = optimizer.adamw(lambda step: 0.1, schedules={"linear.bias": slow})
+    params = parameters()
+    gradient = jax.tree.map(jnp.ones_like, params)
+    now = tx.init(params)
+    for step in range(3):
+        updates, now = tx.update(gradient, now, params)
+        np.testing.assert_allclose(updates["linear.kernel"], -0.1, rtol=1e-4)
+        np.testing.assert_allclose(updates["linear.bias"], -0.01 if step >= 2 else 0.0, rtol=1e-4)
