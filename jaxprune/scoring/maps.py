@@ -35,12 +35,11 @@ def activation(
     """What all activation maps end with: the positive part, stretched to [0, 1), bilinear to the grid, stretched again.
 
     Args:
-      via: resizes to this many pixels and stretches before the step to the grid, as published code does that draws the
-        map over the image first: a slight blur.
+      via: is resized to first, and stretched there, as published code does that lays the map over the image: a slight
+        blur. The step to the grid is then the last.
     """
     maps = min_max(jnp.maximum(raw, 0))
-    for shape in (via, grid):
-        if shape is not None:
-            maps = to_grid(maps, shape, "bilinear").reshape(-1, *shape)
-            maps = min_max(jnp.maximum(maps, 0))
-    return maps.reshape(maps.shape[0], -1)
+    if via is not None:
+        maps = min_max(to_grid(maps, via, "bilinear")).reshape(-1, *via)
+        return to_grid(maps, grid, "bilinear")
+    return min_max(to_grid(maps, grid, "bilinear"))
