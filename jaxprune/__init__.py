@@ -20,6 +20,7 @@ _SUBPACKAGES = (
     "ops",
     "parallel",
     "reduction",
+    "scoring",
     "tasks",
     "train",
     "viz",

@@ -167,6 +167,40 @@ def inspect_run(task: str, **more: Any) -> Config:
     return ConfigDict({"task": task, "seed": 0, "workdir": "", "init": "", "batch_size": 64, "data": chosen, **more})
 
 
+def train_ranker() -> Config:
+    """Returns the defaults of the task `train_ranker`: LTRP Tab. 3, what it does not list from MAE's recipe."""
+    return ConfigDict(
+        {
+            **_common(),
+            "task": "train_ranker",
+            # The masked autoencoder that makes the labels: a run directory, or a weights file of the network `mim`.
+            # Empty: one that is pre-trained first, by the config in `pretrain`.
+            "init": "",
+            "mim": {"name": "mae", "encoder": "vit_base_patch16_224", "norm_pix_loss": False},
+            "ranker": {"name": "vit_small_patch16_224", "remat": False},
+            "sparse": True,  # the ranker is trained on the visible patches only
+            "labels": {
+                "mask_ratio": 0.9,
+                "throw_ratio": 0.0,  # share of the patches that no reconstruction has: cheaper, and no longer exact
+                "removal": "delete",
+                "over": "masked",
+                "memory_mib": 2048.0,  # that making them may take on a device
+            },
+            "loss": "list_mle",
+            "optimizer": {
+                "base_lr": 1.5e-4,  # times batch_size / 256
+                "b1": 0.9,
+                "b2": 0.95,
+                "weight_decay": 0.06,
+                "clip_norm": 0.0,
+                "warmup_epochs": 40.0,
+                "min_lr": 0.0,
+            },
+            "flip": True,
+        }
+    )
+
+
 def shrink(config: Config) -> Config:
     """Shrinks any training config to run in seconds on a CPU, on built-in data: what `:smoke` means everywhere."""
     for phase in [config, *(v for v in config.values() if isinstance(v, ConfigDict) and "task" in v)]:
@@ -181,6 +215,9 @@ def shrink(config: Config) -> Config:
             decoder = {"decoder_embed_dim": 16, "decoder_depth": 1, "decoder_num_heads": 2}
             phase.mim = {**phase.mim.to_dict(), **tiny, **decoder, "encoder": ""}
             phase.picture_every = 2
+        if "ranker" in phase:
+            phase.ranker = {**phase.ranker.to_dict(), **tiny, "name": "vit"}
+            phase.labels.mask_ratio = 0.5
         if "reduction" in phase:
             phase.reduction.reduction_loc = (1,)
         if "model" in phase:

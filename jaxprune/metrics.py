@@ -78,3 +78,32 @@ def average_precision(scores: Shaped[np.ndarray, "n c"], labels: Shaped[np.ndarr
 def mean_average_precision(scores: Shaped[np.ndarray, "n c"], labels: Shaped[np.ndarray, "n c"]) -> float:
     """Returns the mean over the classes of `average_precision`, a share of 1 (papers print percent)."""
     return float(average_precision(scores, labels).mean())
+
+
+def kendall_tau(left: Shaped[Array, "*lists n"], right: Shaped[Array, "*lists n"]) -> Float[Array, "*lists"]:
+    """Returns Kendall's rank correlation of each list, corrected for ties (tau-b); 0 where all of one side are tied.
+
+    1 = the same order, -1 = the reverse, about 0 = unrelated. Compares all pairs, n² of them.
+    """
+    order = lambda x: jnp.sign(x[..., :, None] - x[..., None, :]).astype(jnp.float32)
+    ours, theirs = order(left), order(right)
+    untied = jnp.abs(ours).sum((-2, -1)) * jnp.abs(theirs).sum((-2, -1))
+    return (ours * theirs).sum((-2, -1)) / jnp.sqrt(jnp.maximum(untied, 1))
+
+
+def patch_recall(
+    ranks: Int[Array, "b p"], positive: Bool[Array, "b p"], counts: tuple[int, ...]
+) -> tuple[Int[Array, "b k"], Int[Array, "b"]]:
+    """Counts how many of the patches that matter are among the best.
+
+    Args:
+      ranks: each patch's place in its image's order of keeping, 0 = kept first.
+      positive: True on the patches that matter.
+      counts: numbers of patches kept.
+
+    Returns:
+      (hits, total): positive patches kept, for each of `counts`; and all positive ones. Recall over a data set is
+      hits.sum(0) / total.sum() (micro), or the mean of hits / total over the images that have any (macro).
+    """
+    kept = ranks[:, None, :] < jnp.asarray(counts)[None, :, None]
+    return (kept & positive[:, None, :]).sum(-1), positive.sum(-1)

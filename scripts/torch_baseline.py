@@ -39,6 +39,56 @@ class ViT(nn.Module):
         return self.head(self.norm(self.blocks(x))[:, 0])
 
 
+class ReducedViT(ViT):
+    """A classifier that drops tokens by Top-K or merges them by ToMe inside some blocks, CLS kept.
+
+    As fast as it is easily made in PyTorch: attention stays fused, with one extra CLS row for Top-K and the log of the
+    sizes as its mask for ToMe.
+    """
+
+    def __init__(self, method, num_keep, locations=(3, 6, 9), **sizes):
+        super().__init__(**sizes)
+        self.method, self.plan = method, dict(zip(locations, num_keep, strict=True))
+
+    def forward(self, images):
+        x = self.embed(images).flatten(2).transpose(1, 2)
+        x = torch.cat([self.cls.expand(len(x), -1, -1), x], 1) + self.pos
+        size = None
+        for layer, block in enumerate(self.blocks):
+            b, n, d = x.shape
+            qkv = block.qkv(block.norm1(x)).view(b, n, 3, block.heads, d // block.heads)
+            q, k, v = qkv.permute(2, 0, 3, 1, 4)
+            bias = None if size is None else size.log()[:, None, None, :].expand(b, block.heads, n, n)
+            out = F.scaled_dot_product_attention(q, k, v, attn_mask=bias)
+            x = x + block.proj(out.transpose(1, 2).reshape(b, n, d))
+            if layer in self.plan and self.method == "topk":
+                row = (q[:, :, :1] @ k.transpose(-1, -2) * q.shape[-1] ** -0.5).softmax(-1).mean(1)[:, 0, 1:]
+                best = row.topk(self.plan[layer]).indices + 1
+                x = torch.cat([x[:, :1], x.gather(1, best[..., None].expand(-1, -1, d))], 1)
+            elif layer in self.plan:
+                size = torch.ones(b, n) if size is None else size
+                x, size = self.merge(x, size, k.mean(1), n - 1 - self.plan[layer])
+            x = x + block.fc2(F.gelu(block.fc1(block.norm2(x))))
+        return self.head(self.norm(x)[:, 0])
+
+    @staticmethod
+    def merge(x, size, metric, r):
+        """Bipartite soft matching: the r tokens of even position that are most like one of odd position join it."""
+        metric = F.normalize(metric, dim=-1)
+        scores = metric[:, ::2] @ metric[:, 1::2].transpose(-1, -2)
+        scores[:, 0] = -torch.inf
+        best, partner = scores.max(-1)
+        order = best.argsort(-1, descending=True)
+        stay, go = order[:, r:].sort(-1).values, order[:, :r]
+        to = partner.gather(-1, go)
+        weighted = torch.cat([x * size[..., None], size[..., None]], -1)
+        a, b = weighted[:, ::2], weighted[:, 1::2]
+        wide = lambda ids: ids[..., None].expand(-1, -1, a.shape[-1])
+        b = b.scatter_add(1, wide(to), a.gather(1, wide(go)))
+        merged = torch.cat([a.gather(1, wide(stay)), b], 1)
+        return merged[..., :-1] / merged[..., -1:], merged[..., -1]
+
+
 class MAE(nn.Module):
     """A masked autoencoder as published: patch embedding of the whole image, full decoder, normalised pixels."""
 
@@ -79,9 +129,10 @@ class MAE(nn.Module):
         return (((pred - target) ** 2).mean(-1) * masked).sum() / masked.sum()
 
 
-def inference(batch, **sizes):
-    """Returns a function that runs one forward pass of a classifier."""
-    model, images = ViT(**sizes).eval(), torch.randn(batch, 3, sizes.get("img", 224), sizes.get("img", 224))
+def inference(batch, method="", num_keep=(), **sizes):
+    """Returns a function that runs one forward pass of a classifier, dense or under a method."""
+    model = ReducedViT(method, num_keep, **sizes) if method else ViT(**sizes)
+    model, images = model.eval(), torch.randn(batch, 3, sizes.get("img", 224), sizes.get("img", 224))
 
     @torch.inference_mode()
     def run():

@@ -12,7 +12,10 @@ from jaxtyping import install_import_hook
 
 # Shapes written in the signatures are checked while the tests run, and only then.
 install_import_hook(
-    [f"jaxprune.{floor}" for floor in ("ops", "losses", "metrics", "nn", "reduction", "models", "mim")],
+    [
+        f"jaxprune.{floor}"
+        for floor in ("ops", "losses", "metrics", "nn", "reduction", "models", "mim", "scoring", "ranking")
+    ],
     "beartype.beartype",
 )
 

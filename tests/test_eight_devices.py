@@ -14,7 +14,19 @@ def test_everything_that_needs_eight_devices():
     flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=8".strip()
     # The mark given here comes after the one in pyproject.toml, and wins.
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-m", "eight_devices and not slow", "-q", "-p", "no:cacheprovider", "tests"],
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-m",
+            "eight_devices and not slow",
+            "-q",
+            "-n",
+            "0",
+            "-p",
+            "no:cacheprovider",
+            "tests",
+        ],
         cwd=ROOT,
         env={**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"},
         capture_output=True,

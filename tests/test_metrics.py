@@ -54,3 +54,18 @@ def test_average_precision():
     np.testing.assert_allclose(metrics.average_precision(scores, labels), table["ap"], rtol=1e-6)
     assert 100 * metrics.mean_average_precision(scores, labels) == pytest.approx(float(table["mAP"]), rel=1e-6)
     np.testing.assert_array_equal(metrics.average_precision(np.ones((3, 1)), np.zeros((3, 1))), [0])
+
+
+def test_kendalls_tau_with_and_without_ties():
+    left = jnp.array([[1.0, 2, 3, 4], [1, 2, 3, 4], [1, 1, 2, 3], [5, 5, 5, 5]])
+    right = jnp.array([[10, 20, 30, 40], [4, 3, 2, 1], [1, 2, 2, 3], [1, 2, 3, 4]])
+    # The third: four pairs agree, one is tied on the left and one on the right, of six.
+    np.testing.assert_allclose(metrics.kendall_tau(left, right), [1, -1, 4 / 5, 0], rtol=1e-6)
+
+
+def test_patch_recall_counts():
+    ranks = jnp.array([[0, 1, 2, 3], [3, 2, 1, 0]])
+    positive = jnp.array([[True, False, False, True], [False, False, False, False]])
+    hits, total = metrics.patch_recall(ranks, positive, (1, 2, 4))
+    np.testing.assert_array_equal(hits, [[1, 1, 2], [0, 0, 0]])
+    np.testing.assert_array_equal(total, [2, 0])

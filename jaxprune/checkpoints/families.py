@@ -1,13 +1,14 @@
 """Whose weights these are: finds the family by the tensors' names, and gives them those of timm or of MAE's repository.
 
-Known besides those two are Hugging Face's ViT, DeiT and ViTMAE in all their spellings and the checkpoints of DINO's
-training, and all of them inside of a wrapper (`module.`, `backbone.`, `encoder.`, …). Names change here, and separate
-queries, keys and values become one tensor; layouts are the business of the rules.
+Known besides those two are Hugging Face's ViT, DeiT and ViTMAE in all their spellings, the checkpoints of DINO's
+training, the ConvNets of torchvision and Apple and EfficientNet-Lite in both its spellings, and all of them inside of a
+wrapper (`module.`, `backbone.`, `encoder.`, …). Names change here, and separate queries, keys and values become one
+tensor; layouts are the business of the rules.
 """
 
 import logging
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,6 +33,9 @@ _PLACE = rf"((?:.+\.)?)(?:{re.escape(PATCHES)}|{re.escape(_HF_PATCHES)})"
 # What training needed and nobody uses afterwards: projection heads of self-distillation, poolers.
 _DINO_UNUSED = r"(?:dino_|ibot_)?head\.(?:mlp|last_layer)\..+"
 _HF_UNUSED = r"pooler\..+|embeddings\.mask_token"
+
+# PyTorch's batch norms count the batches they have seen, and do not use the count.
+_COUNTER = "num_batches_tracked"
 
 _HF_LAYER = (
     r"(?:(decoder)\.(?:decoder_layers|decoder_encoder\.layer)|encoder\.layer|layers)\.(\d+)\.(.+)\.(weight|bias)"
@@ -61,6 +65,21 @@ _HF_AROUND = (
     (r"decoder\.decoder_pred", "decoder_pred"),
 )
 
+# EfficientNet-Lite0 in the spelling of efficientnet-lite-pytorch, which numbers the blocks of all stages through.
+_LITE_STEM = "_conv_stem.weight"
+_LITE_PLACES = tuple(f"{stage}.{index}" for stage, count in enumerate((1, 2, 2, 3, 3, 4, 1)) for index in range(count))
+_LITE_AROUND = {"_conv_stem": "conv_stem", "_bn0": "bn1", "_conv_head": "conv_head", "_bn1": "bn2", "_fc": "classifier"}
+_LITE_IN_BLOCK = {
+    "_expand_conv": "conv_pw",
+    "_bn0": "bn1",
+    "_depthwise_conv": "conv_dw",
+    "_bn1": "bn2",
+    "_project_conv": "conv_pwl",
+    "_bn2": "bn3",
+}
+# Of a block that does not widen.
+_LITE_IN_FIRST = {"_depthwise_conv": "conv_dw", "_bn1": "bn1", "_project_conv": "conv_pw", "_bn2": "bn2"}
+
 
 def to_timm(tensors: Mapping[str, Any]) -> dict[str, Published]:
     """Returns the tensors by timm's name (a masked autoencoder's by that of MAE's repository).
@@ -71,8 +90,10 @@ def to_timm(tensors: Mapping[str, Any]) -> dict[str, Published]:
     Raises:
       UserError: the tensors are of several networks, or two of them would have one name.
     """
-    short = _unwrap(list(tensors))
+    short = _unwrap([name for name in tensors if name.rpartition(".")[2] != _COUNTER])
     unused = _DINO_UNUSED
+    if _LITE_STEM in short.values():
+        short = {name: _from_lite(inside, short.values()) for name, inside in short.items()}
     if _HF_PATCHES in short.values():
         short = {name: _from_hf(inside) for name, inside in short.items()}
         unused = f"{_DINO_UNUSED}|{_HF_UNUSED}"
@@ -122,6 +143,17 @@ def _from_hf(name: str) -> str:
         if match := re.fullmatch(rf"(?:{theirs})(|\.weight|\.bias)", name):
             return timm + match[1]
     return name
+
+
+def _from_lite(name: str, names: Collection[str]) -> str:
+    if block := re.fullmatch(r"_blocks\.(\d+)\.(\w+)\.(.+)", name):
+        index, layer, kind = block.groups()
+        widens = f"_blocks.{index}._expand_conv.weight" in names
+        known = _LITE_IN_BLOCK if widens else _LITE_IN_FIRST
+        if layer in known and int(index) < len(_LITE_PLACES):
+            return f"blocks.{_LITE_PLACES[int(index)]}.{known[layer]}.{kind}"
+    layer, _, kind = name.partition(".")
+    return f"{_LITE_AROUND[layer]}.{kind}" if layer in _LITE_AROUND else name
 
 
 def _fused(named: dict[str, Published]) -> Iterator[tuple[str, Published]]:

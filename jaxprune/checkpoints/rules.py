@@ -10,6 +10,7 @@ import numpy as np
 
 from jaxprune.checkpoints.families import Published
 from jaxprune.errors import UserError
+from jaxprune.models.convnet import ConvNet
 from jaxprune.nn.params import variables
 
 Tensor = np.ndarray
@@ -31,7 +32,11 @@ class Rule(NamedTuple):
     revert: Callable[[Tensor, tuple[int, int]], Tensor] = lambda tensor, patch_size: tensor
 
 
-_FIELDS = {"norm": r"(?:.*\.)?\w*norm\d?", "any": r".+"}
+_FIELDS = {
+    "norm": r"(?:.*\.)?\w*norm\d?",
+    "batch_norm": r"(?:.*\.)?(?:bn\d?|rbr_skip|downsample\.1)",
+    "any": r".+",
+}
 
 
 def _linear(tensor: Tensor) -> Tensor:
@@ -59,6 +64,15 @@ def _depthwise_back(tensor: Tensor, patch_size: tuple[int, int]) -> Tensor:
     return tensor.transpose(2, 0, 1)[:, None]
 
 
+def _convolution(tensor: Tensor) -> Tensor:
+    # (out, in, row, column) to (row, column, in, out); what has no rows and columns is a linear layer.
+    return tensor.transpose(2, 3, 1, 0) if tensor.ndim == 4 else tensor.T
+
+
+def _convolution_back(tensor: Tensor, patch_size: tuple[int, int]) -> Tensor:
+    return tensor.transpose(3, 2, 0, 1) if tensor.ndim == 4 else tensor.T
+
+
 # Order matters both ways: the first rule that matches is taken.
 _LAYERS = (
     Rule("{norm}.weight", "{norm}.scale"),
@@ -68,6 +82,15 @@ _LAYERS = (
 VIT = (
     Rule("patch_embed.proj.weight", "patch_embed.proj.kernel", _patch_projection, _patch_projection_back),
     *_LAYERS,
+)
+
+
+CONVNET = (
+    Rule("{batch_norm}.weight", "{batch_norm}.scale"),
+    Rule("{batch_norm}.running_mean", "{batch_norm}.mean"),
+    Rule("{batch_norm}.running_var", "{batch_norm}.var"),
+    Rule("{any}.weight", "{any}.kernel", _convolution, _convolution_back),
+    Rule("{any}", "{any}"),
 )
 
 
@@ -91,6 +114,8 @@ MAE = (
 
 def rules_for(model: Any) -> tuple[Rule, ...]:
     """Returns the rules of the family that a network belongs to."""
+    if isinstance(model, ConvNet):
+        return CONVNET
     return MAE if hasattr(model, "decoder_blocks") else VIT
 
 
@@ -122,7 +147,8 @@ def to_published(model: Any) -> dict[str, Tensor]:
     rules = rules_for(model)
     modules = {ours: theirs for theirs, ours in method_modules(model).items()}
     modules = dict(sorted(modules.items(), key=lambda pair: -len(pair[0])))
-    patch_size = getattr(model, "encoder", model).patch_embed.patch_size
+    # A network without patches has no rule that asks for their size.
+    patch_size = getattr(getattr(getattr(model, "encoder", model), "patch_embed", None), "patch_size", (1, 1))
     tensors = {}
     for name, variable in variables(model).items():
         rule, published = _apply(rules, name, back=True)

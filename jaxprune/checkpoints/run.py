@@ -9,7 +9,7 @@ from typing import Any
 import jax.numpy as jnp
 from flax import nnx
 
-from jaxprune import mim, models
+from jaxprune import mim, models, ranking
 from jaxprune.checkpoints.files import write_atomically
 from jaxprune.checkpoints.store import load_params
 from jaxprune.errors import UserError
@@ -23,11 +23,11 @@ def build(kind: str, arguments: Mapping[str, Any], *, dtype: str = "float32", rn
     """Builds a network from plain values.
 
     Args:
-      kind: "mim" for a pre-training framework, "model" for a network.
-      arguments: `name` and the keyword arguments of `mim.create` or `models.create`.
+      kind: "mim" for a pre-training framework, "model" for a network, "ranker" for one that ranks patches.
+      arguments: `name` and the keyword arguments of `mim.create`, `models.create` or `ranking.create`.
       dtype: compute dtype.
     """
-    create = {"mim": mim.create, "model": models.create}[kind]
+    create = {"mim": mim.create, "model": models.create, "ranker": ranking.create}[kind]
     compute = None if dtype == "float32" else jnp.dtype(dtype)
     return create(**arguments, dtype=compute, rngs=rngs)
 

@@ -11,7 +11,7 @@ from jaxprune.errors import unknown
 
 
 def names() -> dict[str, str]:
-    """Returns {model name: module of this package that builds it}."""
+    """Returns {model name: module of this package that defines its class, as NETWORK}."""
     found = {}
     for info in pkgutil.iter_modules(__path__):
         module = importlib.import_module(f"{__name__}.{info.name}")
@@ -34,9 +34,9 @@ def create(name: str, *, rngs: nnx.Rngs, **overrides: Any) -> Any:
       name: such as "vit_small_patch16_224", or "vit" with all arguments given.
       overrides: arguments of the model's class, in place of what the name stands for.
     """
-    from jaxprune.models.vit import VisionTransformer
-
-    return families.build(VisionTransformer, {**arguments(name), **overrides}, rngs=rngs)
+    given = {**arguments(name), **overrides}
+    module = importlib.import_module(f"{__name__}.{names()[name]}")
+    return families.build(module.NETWORK, given, rngs=rngs)
 
 
 __all__ = ["arguments", "create", "names"]

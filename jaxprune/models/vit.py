@@ -268,3 +268,6 @@ def _follow(origin: Int[Array, "b n"], kept: Int[Array, "b k"]) -> Int[Array, "b
         return jnp.where(kept < 0, -1, origin[jnp.maximum(kept, 0)])
 
     return jax.vmap(one)(origin, kept)
+
+
+NETWORK = VisionTransformer

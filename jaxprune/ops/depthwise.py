@@ -15,8 +15,11 @@ def depthwise_conv2d(
     kernel: Float[Array, "k k c"],
     bias: Float[Array, "c"] | None = None,
     implementation: Literal["shift_add", "grouped"] | None = None,
-) -> Float[Array, "b h w c"]:
-    """Correlates every channel with its own k×k filter (stride 1, zero padding k // 2, no kernel flip).
+    *,
+    stride: int = 1,
+    padding: tuple[tuple[int, int], tuple[int, int]] | None = None,
+) -> Float[Array, "b H W c"]:
+    """Correlates every channel with its own k×k filter (no kernel flip).
 
     Args:
       x: NHWC maps.
@@ -24,41 +27,54 @@ def depthwise_conv2d(
       bias: added to every channel, or None.
       implementation: "shift_add" sums k² shifted copies, "grouped" is XLA's grouped convolution. They agree up to
         rounding. None takes the faster one: shift_add on CPU, grouped on GPU and TPU.
+      stride: steps between the places of the result.
+      padding: zeros ((above, below), (left, right)); None stands for k // 2, which keeps the size at stride 1.
 
     Raises:
-      UserError: k is even, so the result would have another size.
+      UserError: k is even and there is no padding given, so the result would have another size.
     """
-    if kernel.shape[0] % 2 == 0:
+    centred = ((kernel.shape[0] // 2,) * 2,) * 2
+    if padding is None and kernel.shape[0] % 2 == 0:
         raise UserError(f"A depth-wise kernel of size {kernel.shape[0]} has no centre; choose an odd kernel_size.")
     kernel = kernel.astype(x.dtype)
     if implementation is None:
         implementation = "shift_add" if jax.default_backend() == "cpu" else "grouped"
-    out = _shift_add(x, kernel) if implementation == "shift_add" else _grouped(x, kernel)
+    padding = centred if padding is None else padding
+    if implementation == "grouped":
+        out = _grouped(x, kernel, stride, padding)
+    elif stride == 1 and padding == centred and kernel.shape[0] % 2:
+        out = _shift_add(x, kernel)
+    else:
+        out = _sum_of_shifts(jnp.pad(x, ((0, 0), *padding, (0, 0))), kernel, stride)
     return out if bias is None else out + bias.astype(x.dtype)[None, None, None, :]
 
 
-def _grouped(x: Array, kernel: Array) -> Array:
+def _grouped(x: Array, kernel: Array, stride: int, padding: tuple[tuple[int, int], tuple[int, int]]) -> Array:
     return lax.conv_general_dilated(
         x,
         kernel[:, :, None, :],
-        window_strides=(1, 1),
-        padding="SAME",
+        window_strides=(stride, stride),
+        padding=padding,
         dimension_numbers=("NHWC", "HWIO", "NHWC"),
         feature_group_count=x.shape[-1],
     )
 
 
-@jax.custom_vjp
-def _shift_add(x: Array, kernel: Array) -> Array:
-    k = kernel.shape[0]
-    _, height, width, _ = x.shape
-    padded = _pad(x, k)
+def _sum_of_shifts(padded: Array, kernel: Array, stride: int) -> Array:
+    k, (b, height, width, c) = kernel.shape[0], padded.shape
+    rows, columns = (height - k) // stride + 1, (width - k) // stride + 1
     # Low-precision maps are summed in float32: k² terms are too many for eight bits of mantissa.
-    total = jnp.zeros(x.shape, jnp.promote_types(x.dtype, jnp.float32))
+    total = jnp.zeros((b, rows, columns, c), jnp.promote_types(padded.dtype, jnp.float32))
     for i in range(k):
         for j in range(k):
-            total = total + padded[:, i : i + height, j : j + width] * kernel[i, j][None, None, None, :]
-    return total.astype(x.dtype)
+            shifted = padded[:, i : i + stride * rows : stride, j : j + stride * columns : stride]
+            total = total + shifted * kernel[i, j][None, None, None, :]
+    return total.astype(padded.dtype)
+
+
+@jax.custom_vjp
+def _shift_add(x: Array, kernel: Array) -> Array:
+    return _sum_of_shifts(_pad(x, kernel.shape[0]), kernel, 1)
 
 
 def _shift_add_forward(x: Array, kernel: Array) -> tuple[Array, tuple[Array, Array]]:

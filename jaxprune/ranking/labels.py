@@ -1,14 +1,14 @@
 """LTRP's pseudo labels: how much a masked autoencoder's reconstruction changes when it loses a visible patch.
 
-A frozen MAE sees a tenth of an image's patches. Its decoder runs once with all of them (the anchor) and once without each
-of them; a patch's label is the mean absolute difference of the two reconstructions. That is `n` decoder passes an image,
-nearly all that training a ranker costs, so they are batched as far as memory allows, and what they share is computed
-once:
+A frozen MAE sees a tenth of an image's patches. Its decoder runs once with all of them (the anchor) and once without
+each of them; a patch's label is the mean absolute difference of the two reconstructions. That is `n` decoder passes an
+image, nearly all that training a ranker costs, so they are batched as far as memory allows, and what they share is
+computed once:
 
 * the order of tokens means nothing to a transformer, so the sequence is laid out as `[masked | CLS | visible]`: what a
   removal leaves alone comes first, and what is read in the end is a slice;
-* in the first block only the removed token differs: queries, keys, values and the attention to masked tokens and CLS are
-  computed once, and joined to the attention to the visible tokens that each removal leaves;
+* in the first block only the removed token differs: queries, keys, values and the attention to masked tokens and CLS
+  are computed once, and joined to the attention to the visible tokens that each removal leaves;
 * the last block and the prediction are computed for the rows that are compared.
 
 All of that is exact. What is not is `throw_ratio`: with PR-MIM's furthest sampling only a part of the masked patches
@@ -26,7 +26,6 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 from jaxprune.errors import UserError, unknown
 from jaxprune.nn import Block
 from jaxprune.nn.attention import attend, attention_logits
-from jaxprune.ops.patches import gather_tokens
 from jaxprune.ops.sampling import furthest_retained, num_thrown, num_visible, random_masking
 
 REMOVALS = ("delete", "mask_token", "attention", "encoder")
@@ -125,11 +124,12 @@ def pseudo_labels(
     Args:
       mae: a masked autoencoder with a full decoder. Its own ratios do not matter here.
       images: normalised as the MAE was trained on.
-      key, noise, first, mask_ratio, throw_ratio: see `draw_masks`. With a `throw_ratio` labels are made from the patches
-        that enter the decoder, which is cheaper and no longer exact.
-      removal: how a visible patch is taken away. "delete" leaves its token out of the decoder's sequence (the published
-        code); "mask_token" puts the mask token in its place; "attention" hides it from all others' attention, and its
-        own output of attention is 0; "encoder" does so in the encoder, runs it again and decodes what comes out.
+      key, noise, first, mask_ratio, throw_ratio: see `draw_masks`. With a `throw_ratio` labels are made from the
+        patches that enter the decoder, which is cheaper and no longer exact.
+      removal: how a visible patch is taken away. "delete" leaves its token out of the decoder's sequence (the
+        published code); "mask_token" puts the mask token in its place; "attention" hides it from all others' attention,
+        and its own output of attention is 0; "encoder" does so in the encoder, runs it again and decodes what comes
+        out.
       over: the patches whose change is averaged: "masked" ones, or "all" that both reconstructions have.
       memory: bytes that the computation may take on a device beside weights and images, by estimate; None does all
         removals at once.
@@ -192,8 +192,8 @@ def schedule(
                 return parts, at_once
     least = estimated_bytes(mae, 1, 1, visible, decoded)
     raise UserError(
-        f"Pseudo labels take about {least / 2**20:.1f} MiB for one removal from one image, and the line is at "
-        f"{memory / 2**20:.1f} MiB: raise it, or raise throw_ratio."
+        f"Pseudo labels take about {least / 2**20:.3g} MiB for one removal from one image, and the line is at "
+        f"{memory / 2**20:.3g} MiB: raise it, or raise throw_ratio."
     )
 
 

@@ -22,8 +22,8 @@ def create(name: str, *, rngs: nnx.Rngs | None = None, **arguments: Any) -> Scor
     Args:
       name: a module of this package, such as "papr".
       rngs: initialises the parameters of scorers that have any.
-      arguments: of the scorer's class: `proposal`, the network that it reads; `grid`, the patches (rows, columns) that it
-        scores, by default those of a ViT that it reads; `normalised`; and its own options.
+      arguments: of the scorer's class: `proposal`, the network that it reads; `grid`, the patches (rows, columns) that
+        it scores, by default those of a ViT that it reads; `normalised`; and its own options.
 
     Raises:
       UserError: the scorer or an argument is unknown, or does not fit the network.

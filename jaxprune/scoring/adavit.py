@@ -15,8 +15,8 @@ from jaxprune.scoring.networks import from_norm1
 class AdaViT(Scorer):
     """The number of the last six blocks whose token policy keeps a patch: whole numbers, with many ties.
 
-    A head of one output on each block's normalised patches decides about them; who is out is no key of that block and is
-    not changed by it. Policies for whole heads and blocks, which AdaViT has too, are not part of the score.
+    A head of one output on each block's normalised patches decides about them; who is out is no key of that block and
+    is not changed by it. Policies for whole heads and blocks, which AdaViT has too, are not part of the score.
 
     Args:
       threshold: of the head's sigmoid.

@@ -21,13 +21,14 @@ class Scorer(nnx.Module):
 
     Args:
       proposal: the network whose features, attention or gradients rank the patches.
-      grid: patches that are scored, (rows, columns), of a video (frames, rows, columns); by default those of a `proposal`
-        that has patches itself.
+      grid: patches that are scored, (rows, columns), of a video (frames, rows, columns); by default those of a
+        `proposal` that has patches itself.
       normalised: (mean, std) that the pixels, from 0 to 1, were normalised with, a value each a channel. They are then
         put into the form that `proposal` was trained on (its `mean` and `std`). None: it gets the images as they are.
 
     Attributes:
-      reads: what `proposal` has to be: "vit", "convnet", "any" of the two, "optional" (it can do without) or "nothing".
+      reads: what `proposal` has to be: "vit", "convnet", "any" of the two, "ranker", "optional" (it can do
+        without) or "nothing".
 
     Raises:
       UserError: there is no grid, or the network is of the wrong kind.
@@ -47,7 +48,9 @@ class Scorer(nnx.Module):
         if grid is None:
             grid = getattr(proposal, "grid", None)
         if grid is None:
-            raise UserError(f"{name} does not know which patches to score: give grid=(rows, columns), such as (14, 14).")
+            raise UserError(
+                f"{name} does not know which patches to score: give grid=(rows, columns), such as (14, 14)."
+            )
         if normalised is not None and not hasattr(proposal, "mean"):
             raise UserError(
                 f"{name} was told normalised={normalised}, but its network does not say what it was trained on: leave "
@@ -58,9 +61,7 @@ class Scorer(nnx.Module):
         self.num_patches = math.prod(self.grid)
         self.normalised = normalised
 
-    def __call__(
-        self, images: Float[Array, "b H W c"], *, key: PRNGKeyArray | None = None
-    ) -> Float[Array, "b {self.num_patches}"]:
+    def __call__(self, images: Float[Array, "b *sides c"], *, key: PRNGKeyArray | None = None) -> Float[Array, "b p"]:
         """Scores the patches of normalised images, in raster order; larger = keep.
 
         Args:
@@ -76,15 +77,16 @@ class Scorer(nnx.Module):
         """How many patches a keep rate leaves: the product in double precision, truncated."""
         return int(self.num_patches * keep_rate)
 
-    def prepared(self, images: Float[Array, "b H W c"]) -> Float[Array, "b H W c"]:
+    def prepared(self, images: Float[Array, "b *sides c"]) -> Float[Array, "b *sides c"]:
         """The images as `proposal` was trained on them, if it is known how they come."""
         if self.normalised is None:
             return images
         (mean, std), (own_mean, own_std) = self.normalised, (self.proposal.mean, self.proposal.std)
         scale = np.asarray(std, np.float64) / np.asarray(own_std)
         shift = (np.asarray(mean, np.float64) - np.asarray(own_mean)) / np.asarray(own_std)
-        over_channels = lambda values: jnp.asarray(np.broadcast_to(values, images.shape[-1:]), images.dtype)
-        return images * over_channels(scale)[None, None, None, :] + over_channels(shift)[None, None, None, :]
+        lead = (1,) * (images.ndim - 1)
+        per_channel = lambda values: jnp.asarray(values, images.dtype).reshape(*lead, -1)
+        return images * per_channel(scale) + per_channel(shift)
 
 
 def is_vit(network: Any) -> bool:

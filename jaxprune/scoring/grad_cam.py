@@ -13,7 +13,7 @@ from jaxprune.scoring.networks import from_norm1, logit_of, predicted, tokens_be
 
 
 class GradCAM(Scorer):
-    """`ReLU(Σ_c w_c A_c)`, where w is the spatial mean of the gradient of the predicted class's logit with respect to A.
+    """`ReLU(Σ_c w_c A_c)`, where w is the spatial mean of the gradient of the predicted class's logit by A.
 
     A is a ConvNet's last map, or the output of the first norm in the last block of a ViT, its prefix left out.
 

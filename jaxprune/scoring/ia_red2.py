@@ -61,8 +61,8 @@ class IARED2(Scorer):
         depth = len(proposal.blocks)
         if depth % groups or not 0 <= group < groups:
             raise UserError(
-                f"ia_red2 cannot take group {group} of {groups} groups of {depth} blocks: give groups= that divides the "
-                "depth, and a group below it."
+                f"ia_red2 cannot take group {group} of {groups} groups of {depth} blocks: give groups= that divides "
+                "the depth, and a group below it."
             )
         if not proposal.num_prefix_tokens:
             raise UserError("ia_red2 asks the CLS token which patches are informative, and this ViT has none.")

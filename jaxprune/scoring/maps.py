@@ -12,9 +12,11 @@ from jaxprune.ops.resize import resize, resize_3d
 def to_grid(
     maps: Float[Array, "b ..."], grid: tuple[int, ...], method: str = "bicubic", *, align_corners: bool = False
 ) -> Float[Array, "b p"]:
-    """Resizes one map an image, (h, w) or of a video (t, h, w), to the patches' grid and flattens it in raster order."""
+    """Resizes one map an image, (h, w) or of a video (t, h, w), to the patches' grid; flat, in raster order."""
     if maps.ndim != len(grid) + 1:
-        raise UserError(f"A grid of {len(grid)} sides ({grid}) does not fit maps of {maps.ndim - 1}: give as many sides.")
+        raise UserError(
+            f"A grid of {len(grid)} sides ({grid}) does not fit maps of {maps.ndim - 1}: give as many sides."
+        )
     if len(grid) == 3:
         resized = resize_3d(maps[..., None], grid, "trilinear", align_corners=align_corners)
     else:

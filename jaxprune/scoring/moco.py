@@ -1,4 +1,4 @@
-"""MoCo: how much a network that was trained by contrast has to say about each place (He et al., 2020; Chen et al., 2021)."""
+"""MoCo: how strongly a network trained by contrast answers to each place (He et al., 2020; Chen et al., 2021)."""
 
 from typing import Any
 

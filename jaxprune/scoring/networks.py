@@ -82,7 +82,7 @@ def cls_attention(vit: Any, images: Float[Array, "b H W c"], layer: int = -1) ->
     return seen.cls_attn[:, :, vit.num_prefix_tokens :]
 
 
-def survival(kept: tuple[Int[Array, "b k"], ...], num_patches: int) -> Float[Array, "b p"]:
+def survival(kept: tuple[Int[Array, "b _"], ...], num_patches: int) -> Float[Array, "b p"]:
     """Ranks patches by the stages of a reducing network that keep them, and within the last of those by their place.
 
     A patch scores the number of stages that keep it, and a fraction that falls from 1 along the order in which the last

@@ -11,7 +11,7 @@ from jaxprune.scoring.networks import feature_map
 
 
 class Norm(Scorer):
-    """The L2 norm over the channels of the last features, bicubic to the grid; without `proposal` that of a patch's pixels."""
+    """The L2 norm over the channels of the last features, bicubic to the grid; without `proposal` of the pixels."""
 
     reads = "optional"
 

@@ -1,4 +1,4 @@
-"""PaPr: the mean of a light ConvNet's last feature map says which patches matter, without training (Mahmud et al., 2024)."""
+"""PaPr: the mean of a light ConvNet's last features says which patches matter, untrained (Mahmud et al., 2024)."""
 
 from typing import Any
 
@@ -14,8 +14,8 @@ from jaxprune.scoring.networks import class_rows, feature_map
 class PaPr(Scorer):
     """The patch significance map: features averaged over the channels, bicubic to the patches' grid.
 
-    The classifier stays out of it, so what counts is where there is anything to see, not where one class is. A keep rate z
-    leaves `int(n·z)` patches, where n counts the class token too, as published.
+    The classifier stays out of it, so what counts is where there is anything to see, not where one class is. A keep
+    rate z leaves `int(n·z)` patches, where n counts the class token too, as published.
 
     Args:
       align_corners: corners of the map lie on corners of the grid, as in all published code; the paper's pseudo-code

@@ -13,7 +13,7 @@ from jaxprune.scoring.networks import logit_of, predicted
 
 
 class ScoreCAM(Scorer):
-    """`ReLU(Σ_c w_c A_c)`, where w is the softmax over the channels of the predicted class's logit on the masked images.
+    """`ReLU(Σ_c w_c A_c)`, where w is the softmax over the channels of the predicted class's logit on masked images.
 
     That is one forward pass a channel. They run in chunks over the whole batch, and may be restricted to some channels.
 
@@ -53,10 +53,17 @@ class ScoreCAM(Scorer):
         self, images: Float[Array, "b H W c"], features: Float[Array, "b h w k"], target: Int[Array, "b"]
     ) -> Float[Array, "b k"]:
         """The logit of the target on the image under each channel's mask."""
+        b, h, w, channels = features.shape
+        chunk = min(self.chunk, channels)
+        padded = jnp.pad(features, ((0, 0), (0, 0), (0, 0), (0, -channels % chunk)))
 
-        def one(maps: Float[Array, "b h w"]) -> Float[Array, "b"]:
-            mask = resize(maps[..., None], images.shape[1:3], "bilinear", align_corners=True)
-            masked = images * min_max(mask, 1e-8).astype(images.dtype)
-            return logit_of(self.proposal.forward_head(self.proposal.forward_features(masked)), target)
+        def score(maps: Float[Array, "b h w m"]) -> Float[Array, "b m"]:
+            masks = jnp.moveaxis(resize(maps, images.shape[1:3], "bilinear", align_corners=True), -1, 1)
+            masks = min_max(masks.reshape(-1, *images.shape[1:3]), 1e-8).reshape(masks.shape)
+            # The batch stays in front: merging it behind the channels would move images between devices.
+            masked = images[:, None] * masks[..., None].astype(images.dtype)
+            seen = self.proposal.forward_features(masked.reshape(-1, *images.shape[1:]))
+            return logit_of(self.proposal.forward_head(seen), jnp.repeat(target, chunk)).reshape(b, chunk)
 
-        return jax.lax.map(one, jnp.moveaxis(features, -1, 0), batch_size=min(self.chunk, features.shape[-1])).T
+        chunks = jnp.moveaxis(padded.reshape(b, h, w, -1, chunk), 3, 0)
+        return jnp.moveaxis(jax.lax.map(score, chunks), 0, 1).reshape(b, -1)[:, :channels]

@@ -14,8 +14,8 @@ class ToMe(Scorer):
     """Merges in every block of a ViT until about `num_keep` groups are left, and draws one patch of each.
 
     The drawn patches score the number of their group, from 1 in the order in which the network lists them; all others
-    score 0.
-    Every block merges `int((n - num_keep) / depth)` of the n tokens, so that there may be one group less than asked for.
+    score 0. Every block merges `int((n - num_keep) / depth)` of the n tokens, CLS counted, so there may be one group
+    less than asked for.
 
     Args:
       num_keep: groups to leave; 0 stands for half of the patches.

@@ -1,0 +1,42 @@
+"""Batch normalisation, in float32 whatever the compute dtype."""
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float
+
+
+class BatchNorm(nnx.Module):
+    """Normalises each channel by its running statistics, in training by those of the batch (Ioffe and Szegedy, 2015).
+
+    Training writes the running statistics, `mean` and `var` (unbiased), in place; they are no parameters. On a sharded
+    batch the statistics are those of the whole batch.
+
+    Args:
+      momentum: weight of a batch in the running statistics.
+    """
+
+    def __init__(self, features: int, *, eps: float = 1e-5, momentum: float = 0.1):
+        self.scale = nnx.Param(jnp.ones((features,), jnp.float32))
+        self.bias = nnx.Param(jnp.zeros((features,), jnp.float32))
+        self.mean = nnx.BatchStat(jnp.zeros((features,), jnp.float32))
+        self.var = nnx.BatchStat(jnp.ones((features,), jnp.float32))
+        self.eps, self.momentum = eps, momentum
+
+    def __call__(self, x: Float[Array, "b h w c"], *, train: bool = False) -> Float[Array, "b h w c"]:
+        wide = x.astype(jnp.float32)
+        mean, var = self.mean[...], self.var[...]
+        if train:
+            mean = wide.mean((0, 1, 2))
+            var = jnp.square(wide - mean[None, None, None, :]).mean((0, 1, 2))
+            count = x.size // x.shape[-1]
+            for running, new in ((self.mean, mean), (self.var, var * (count / max(count - 1, 1)))):
+                running[...] = running[...] + self.momentum * (jax.lax.stop_gradient(new) - running[...])
+        factor = jax.lax.rsqrt(var + self.eps) * self.scale[...]
+        shift = self.bias[...] - mean * factor
+        return (wide * factor[None, None, None, :] + shift[None, None, None, :]).astype(x.dtype)
+
+    def folded(self, kernel: Float[Array, "k k i c"]) -> tuple[Float[Array, "k k i c"], Float[Array, "c"]]:
+        """The kernel and the bias of one convolution that does what `kernel` and this norm do in evaluation."""
+        factor = self.scale[...] * jax.lax.rsqrt(self.var[...] + self.eps)
+        return kernel * factor[None, None, None, :], self.bias[...] - self.mean[...] * factor

@@ -1,0 +1,305 @@
+"""Training of a patch ranker without labels (LTRP), on what a masked autoencoder's reconstructions need."""
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from ml_collections import ConfigDict
+
+from jaxprune import losses, metrics, parallel
+from jaxprune.checkpoints.read import load_pretrained
+from jaxprune.checkpoints.run import build, load_model, read_card, write_card
+from jaxprune.config import Config
+from jaxprune.data import loader
+from jaxprune.data.augment import random_flip
+from jaxprune.errors import UserError, unknown
+from jaxprune.nn.params import Split, merge, split
+from jaxprune.ops.patches import patchify, unpatchify
+from jaxprune.ranking.labels import draw_masks, pseudo_labels, reconstructions
+from jaxprune.tasks import pretrain, setup
+from jaxprune.train import loop
+from jaxprune.train import workdir as workdirs
+from jaxprune.train.evaluator import evaluate, over_valid
+from jaxprune.train.writer import Writer, read_metrics
+from jaxprune.viz.pictures import heatmap, label, outline_patches, tile, to_uint8, upscale
+from jaxprune.viz.report import Report
+
+LOSSES = {
+    "list_mle": losses.list_mle_loss,
+    "list_net": losses.list_net_loss,
+    "rank_net": losses.rank_net_loss,
+    "focused_rank": losses.focused_rank_loss,
+    "point_wise": losses.point_wise_loss,
+}
+MAE = "mae"  # the directory, inside of the run's, of the autoencoder that it pre-trains
+KEPT = 0.3  # of the patches, where recall of object masks is told while training
+SCORE_MAPS, REMOVALS = 8, 4  # pictures
+_RED = (214, 39, 40)
+
+_log = logging.getLogger(__name__)
+
+
+def run(config: Config, workdir: Path) -> dict[str, Any]:
+    """Trains a ranker as the config says and leaves checkpoints, metrics, pictures and a report in `workdir`."""
+    workdirs.prepare(workdir, setup.plain(config))
+    if workdirs.is_complete(workdir):
+        return workdirs.read_summary(workdir)
+    if config.loss not in LOSSES:
+        raise unknown("ranking loss", config.loss, LOSSES)
+    if not config.init:
+        stopped = _pretrain(config, workdir / MAE)
+        if stopped:
+            return stopped
+    source = label_source(config, workdir)
+    train, held_out = setup.source(config, "train"), setup.source(config, "eval")
+    arguments = setup.plain(config.ranker)
+    ranker = build("ranker", arguments, dtype=config.dtype, rngs=nnx.Rngs(config.seed))
+    _check(config, ranker, source)
+    write_card(workdir, "ranker", arguments, dtype=config.dtype, mean=config.data.mean, std=config.data.std)
+    parts = split(ranker)
+    mesh = setup.mesh(config)
+    steps = setup.length(config, len(train))
+    schedule = setup.learning_rate(config, steps)
+    given = parallel.replicate(mesh, {**source.params, **source.rest})
+
+    def loss_fn(params, batch, key):
+        flip_key, mask_key = jax.random.split(key)
+        images = batch["image"]
+        if config.flip:
+            images = random_flip(flip_key, images)
+        images = setup.normalized(config, images)
+        relevance, ids_keep, _ = pseudo_labels(
+            merge(source.graph, batch["given"], {}),
+            images,
+            key=mask_key,
+            shards=mesh.size,
+            **label_options(config.labels),
+        )
+        scores = merge(parts.graph, params, parts.rest).scores(images, ids_keep if config.sparse else None)
+        seen = jnp.take_along_axis(scores, ids_keep, axis=1)
+        loss = LOSSES[config.loss](seen, relevance, reduce_fn=jnp.mean)
+        return loss, {"tau": metrics.kendall_tau(seen, relevance).mean()}
+
+    tx = setup.adamw(config, schedule, parts.params)
+    hook = loop.Hook(config.eval_every or steps.total, _evaluator(config, parts, source, given, held_out))
+    batches = setup.train_batches(config, train)
+    result = setup.fit(config, workdir, parts, loss_fn, tx, schedule, steps, batches, [hook], given=given)
+    if result.stopped == "signal":
+        return {"stopped": "signal", "step": result.step}
+    last = [row for row in read_metrics(workdir) if row["split"] == "eval"][-1]
+    summary = {
+        **{name: value for name, value in last.items() if name not in ("step", "split")},
+        "steps": result.step,
+        "planned_steps": steps.total,
+        "seconds": result.seconds,
+        "examples": len(train),
+        "data": loader.describe(train),
+        "broken_files": len(train.broken) + len(held_out.broken),
+    }
+    workdirs.mark_complete(workdir, summary)
+    describe(config, workdir, summary, train, held_out)
+    return summary
+
+
+def _pretrain(config: Config, workdir: Path) -> dict[str, Any] | None:
+    """Pre-trains the autoencoder if need be; returns what to say if that was interrupted."""
+    if "pretrain" not in config:
+        raise UserError(
+            "Nothing makes the labels: give --config.init=RUN, a pre-training run of ours or a weights file of the "
+            "network config.mim."
+        )
+    settings = ConfigDict(config.pretrain.to_dict())
+    settings.seed = config.seed
+    summary = pretrain.run(settings, workdir)
+    return {"phase": MAE, **summary} if summary.get("stopped") else None
+
+
+def label_source(config: Config, workdir: Path) -> Split:
+    """Returns the frozen autoencoder that makes the labels, and warns if it is not of the published kind.
+
+    Raises:
+      UserError: it is no masked autoencoder, or it was trained on pixels normalised in another way.
+    """
+    init = Path(config.init or workdir / MAE)
+    if init.is_dir():
+        card = read_card(init)
+        if card["kind"] != "mim":
+            raise UserError(f"{init} holds no masked autoencoder: give a pre-training run.")
+        for name in ("mean", "std"):
+            if tuple(card[name]) != tuple(config.data[name]):
+                raise UserError(
+                    f"{init} was trained on pixels with {name} {tuple(card[name])}, and config.data.{name} is "
+                    f"{tuple(config.data[name])}: give the same."
+                )
+        arguments, loaded = card["arguments"], split(load_model(init))
+    else:
+        arguments = setup.plain(config.mim)
+        mae = build("mim", arguments, rngs=nnx.Rngs(0))
+        # A checkpoint of LTRP's training holds the ranker beside the autoencoder.
+        loaded = split(load_pretrained(mae, init, ignored=("score_net.*",)))
+    if arguments["name"] != "mae":
+        raise UserError(f"{init} is of the kind {arguments['name']!r}: labels need a masked autoencoder, 'mae'.")
+    # The same weights, computed with in this run's precision.
+    graph = split(nnx.eval_shape(lambda: build("mim", arguments, dtype=config.dtype, rngs=nnx.Rngs(0)))).graph
+    mae = nnx.eval_shape(lambda: merge(graph, loaded.params, loaded.rest))
+    if mae.norm_pix_loss:
+        _log.warning(
+            "%s was trained on normalised pixels; LTRP makes its labels from raw ones (norm_pix_loss=False).", init
+        )
+    if mae.reconstruction != "full":
+        _log.warning(
+            "%s was trained with %s reconstruction; LTRP's labels come from a decoder that was trained on all patches.",
+            init,
+            mae.reconstruction,
+        )
+    return Split(graph, loaded.params, loaded.rest)
+
+
+def label_options(settings: Config) -> dict[str, Any]:
+    """Returns the arguments of `pseudo_labels` that `config.labels` stands for."""
+    options = setup.plain(settings)
+    options["memory"] = int(options.pop("memory_mib") * 2**20)
+    return options
+
+
+def _check(config: Config, ranker: Any, source: Split) -> None:
+    mae = nnx.eval_shape(lambda: merge(source.graph, source.params, source.rest))
+    theirs, ours = mae.encoder.patch_embed, ranker.patch_embed
+    if (theirs.img_size, theirs.grid) != (ours.img_size, ours.grid):
+        raise UserError(
+            f"The ranker reads {ours.img_size} pixels in {ours.grid} patches, the autoencoder {theirs.img_size} in "
+            f"{theirs.grid}: give config.ranker the autoencoder's img_size and patch_size."
+        )
+
+
+def _evaluator(config: Config, parts: Split, source: Split, given: dict[str, jax.Array], held_out: Any):
+    # Exact labels, whatever training makes do with, so that runs can be compared.
+    options = {**label_options(config.labels), "throw_ratio": 0.0}
+
+    def eval_fn(params, batch):
+        images, valid = setup.normalized(config, batch["image"]), batch["valid"]
+        mae, ranker = merge(source.graph, params["given"], {}), merge(parts.graph, params["ranker"], parts.rest)
+
+        def draw(index):
+            return jax.random.uniform(jax.random.fold_in(jax.random.key(pretrain.EVAL_KEY), index), (mae.num_patches,))
+
+        noise = jax.vmap(draw)(batch["index"])
+        relevance, ids_keep, _ = pseudo_labels(mae, images, noise=noise, shards=setup.mesh(config).size, **options)
+        sparse, whole = ranker.scores(images, ids_keep), ranker.scores(images)
+        of_visible = lambda scores: jnp.take_along_axis(scores, ids_keep, axis=1)
+        seen = of_visible(sparse if config.sparse else whole)
+        found = {
+            "loss": over_valid(LOSSES[config.loss](seen, relevance), valid),
+            "tau": over_valid(metrics.kendall_tau(seen, relevance), valid),
+            "tau_whole_image": over_valid(metrics.kendall_tau(of_visible(whole), relevance), valid),
+        }
+        if "mask" in batch:
+            found["recall"] = object_recall(whole, batch["mask"], ranker, valid)
+        return found
+
+    def hook(step: int, state: Any, writer: Writer) -> None:
+        params = {"ranker": state.params, "given": given}
+        batches = setup.eval_batches(config, held_out)
+        writer.metrics(step, "eval", evaluate(eval_fn, params, batches, setup.mesh(config), desc="held-out"))
+
+    return hook
+
+
+def object_recall(scores: jax.Array, mask: jax.Array, ranker: Any, valid: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Returns (patches of objects among the best `KEPT` of all, patches of objects) of a batch with object masks."""
+    positive = patchify(mask[..., None], ranker.patch_embed.patch_size).any(-1) & valid[:, None]
+    ranks = jnp.argsort(jnp.argsort(-scores, axis=1, stable=True), axis=1)
+    hits, total = metrics.patch_recall(ranks, positive, (int(KEPT * ranker.num_patches),))
+    return hits.sum(), total.sum()
+
+
+def score_maps(parts: Split, images: np.ndarray, mean: Any, std: Any) -> list[np.ndarray]:
+    """Draws what a ranker makes of whole images: each above its scores, dark to bright."""
+    ranker = merge(parts.graph, parts.params, parts.rest)
+    pixels = (jnp.asarray(images, jnp.float32) / 255 - jnp.asarray(mean)) / jnp.asarray(std)
+    scores = np.asarray(jax.jit(lambda x: ranker.scores(x))(pixels)).reshape(-1, *ranker.grid)
+    pairs = zip(images, scores, strict=True)
+    return [np.concatenate([shown, heatmap(shown, map_)]) for image, map_ in pairs for shown in [upscale(image)]]
+
+
+def removal_pictures(config: Config, source: Split, images: np.ndarray) -> np.ndarray:
+    """Draws for each image what the labels compare (LTRP, Fig. 13).
+
+    From left to right: the image, its reconstruction from the visible patches, the two reconstructions that change most
+    when a visible patch (red) goes, and the one that changes least.
+    """
+    mae = merge(source.graph, source.params, source.rest)
+    pixels = setup.normalized(config, jnp.asarray(images))
+    key = jax.random.key(pretrain.EVAL_KEY)
+
+    @jax.jit
+    def compared(pixels):
+        masks = draw_masks(mae.num_patches, len(pixels), grid=mae.grid, key=key, mask_ratio=config.labels.mask_ratio)
+        found = reconstructions(mae, pixels, masks)
+        change = jnp.abs(found.removed - found.anchor[:, None]).mean(3).sum(2) / masks.masked.sum(1)[:, None]
+        order = jnp.argsort(-change, axis=1, stable=True)
+        # With two visible patches the second is also the last.
+        chosen = jnp.concatenate([order[:, :2], order[:, -1:]], axis=1)
+        removed = jnp.take_along_axis(found.removed, chosen[:, :, None, None], axis=1)
+        shown = jnp.concatenate([found.anchor[:, None], removed], axis=1)
+        # Visible patches as they are.
+        shown = jnp.where(masks.masked[:, None, :, None], shown, patchify(pixels, mae.patch_size)[:, None])
+        of_chosen = lambda values: jnp.take_along_axis(values, chosen, axis=1)
+        return shown, of_chosen(masks.ids_keep), of_chosen(change)
+
+    cells = []
+    for image, shown, patches, change in zip(images, *jax.tree.map(np.asarray, compared(pixels)), strict=True):
+        restored = np.asarray(unpatchify(jnp.asarray(shown), mae.patch_size, mae.grid))
+        restored = [upscale(picture) for picture in to_uint8(restored, config.data.mean, config.data.std)]
+        cells += [label(upscale(image), "image"), label(restored[0], "from what is seen")]
+        for picture, patch, amount in zip(restored[1:], patches, change, strict=True):
+            gone = np.arange(mae.num_patches) == patch
+            cells.append(label(outline_patches(picture, gone, mae.grid, _RED), f"changed by {amount:.3f}"))
+    return tile(cells, 5)
+
+
+def describe(config: Config, workdir: Path, summary: dict[str, Any], *sources: Any, path: Path | None = None) -> None:
+    """Adds the section of this run to its report, or to the one at `path`."""
+    report = Report("jaxprune", workdir.name)
+    section = report.section("Ranking patches", slug="train_ranker")
+    labels = config.labels
+    section.text(
+        f"A ranker learns on {summary['data']} which patches matter, without labels: a frozen masked autoencoder sees "
+        f"{1 - labels.mask_ratio:.0%} of them, and a patch matters as much as the reconstruction changes without it."
+    )
+    if summary["steps"] < summary["planned_steps"]:
+        section.note(
+            f"Stopped at step {summary['steps']} of {summary['planned_steps']}: the time of max_minutes was up.",
+            kind="warning",
+        )
+    tiles = {
+        "Kendall's tau": (summary["tau"], "with held-out labels; 1 = the same order"),
+        "on whole images": (summary["tau_whole_image"], "the same, all patches seen"),
+        "steps": summary["steps"],
+        "seconds": round(summary["seconds"]),
+    }
+    if "recall" in summary:
+        tiles["object patches found"] = (f"{summary['recall']:.1%}", f"among the best {KEPT:.0%} of the patches")
+    section.metric_tiles(tiles)
+    records = read_metrics(workdir)
+    setup.curves(section, records, {"train/tau": "training", "eval/tau": "held-out"}, "Kendall's tau")
+    setup.curves(section, records, {"train/loss": "training", "eval/loss": "held-out"}, f"{config.loss} loss")
+    batch = next(iter(setup.eval_batches(config, sources[-1] if sources else setup.source(config, "eval"))))
+    images = batch["image"][:SCORE_MAPS]
+    maps = score_maps(split(load_model(workdir)), images, config.data.mean, config.data.std)
+    section.figure(tile(maps, SCORE_MAPS), "Held-out images, and what the ranker makes of them: bright matters.")
+    source = label_source(config, workdir)
+    section.figure(
+        removal_pictures(config, source, images[:REMOVALS]),
+        "What the labels come from: without the patch in red, the reconstruction changes or it does not.",
+    )
+    setup.broken_files(section, *sources)
+    section.command(setup.command())
+    if not config.init and path is None:
+        settings = ConfigDict(config.pretrain.to_dict())
+        pretrain.describe(settings, workdir / MAE, workdirs.read_summary(workdir / MAE), path=workdir / "report.html")
+    report.add_to(path or workdir / "report.html")

@@ -1,0 +1,76 @@
+"""The ranker against the published numbers: scores, training loss and gradients."""
+
+import json
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from support import golden, nhwc, weights
+
+from jaxprune import checkpoints, losses, ranking
+from jaxprune.errors import UserError
+from jaxprune.nn.params import merge, split
+
+FILE = golden("ltrp_papr/ltrp_labels_24x4")
+SIZES = json.loads(str(FILE["config_json"]))
+IMAGES, IDS_KEEP = jnp.asarray(nhwc(FILE["images"])), jnp.asarray(FILE["ids_keep"])
+TO_PUBLISHED = {
+    "head.kernel": "head.weight",
+    "head.bias": "head.bias",
+    "patch_embed.proj.kernel": "patch_embed.proj.weight",
+    "cls_token": "cls_token",
+    "norm.scale": "norm.weight",
+}
+
+
+def published():
+    model = ranking.create(
+        "vit",
+        img_size=SIZES["img"],
+        patch_size=SIZES["patch"],
+        embed_dim=SIZES["rank_dim"],
+        depth=SIZES["rank_depth"],
+        num_heads=SIZES["rank_heads"],
+        mlp_ratio=float(SIZES["mlp_ratio"]),
+        rngs=nnx.Rngs(0),
+    )
+    both = {f"score_net.{name}": value for name, value in weights(FILE, "ranker/").items()}
+    both |= {f"mim.{name}": value for name, value in weights(FILE, "mae/").items()}
+    return checkpoints.load_pretrained(model, both, ignored=("mim.*",))
+
+
+def test_scores_loss_and_gradients_match():
+    parts = split(published())
+
+    def loss_fn(params):
+        ranker = merge(parts.graph, params, parts.rest)
+        sparse, full = ranker.scores(IMAGES, IDS_KEEP), ranker.scores(IMAGES)
+        scores = jnp.take_along_axis(sparse, IDS_KEEP, axis=1)
+        loss = losses.list_mle_loss(scores, jnp.asarray(FILE["s"]), reduce_fn=jnp.mean)
+        return loss, (scores, full, ranker(IMAGES)[0])
+
+    (loss, (scores, full, called)), grads = jax.jit(jax.value_and_grad(loss_fn, has_aux=True))(parts.params)
+    chex.assert_trees_all_close(np.asarray(scores, np.float64), FILE["y_visible_f64"], rtol=1e-4, atol=1e-5)
+    chex.assert_trees_all_close(np.asarray(full, np.float64), FILE["y_full_f64"], rtol=1e-4, atol=1e-5)
+    chex.assert_trees_all_close(called, full)
+    np.testing.assert_allclose(loss, FILE["loss_f64"], rtol=1e-4)
+    for ours, theirs in TO_PUBLISHED.items():
+        grad, wanted = np.asarray(grads[ours]), FILE[f"grad/{theirs}"]
+        if ours.startswith("patch_embed"):
+            size = SIZES["patch"]
+            grad = grad.reshape(size, size, 3, -1).transpose(3, 2, 0, 1)
+        elif ours.endswith(".kernel"):
+            grad = grad.T
+        chex.assert_trees_all_close(grad, wanted, rtol=1e-3, atol=1e-3 * np.abs(wanted).max())
+    for k in (1, 9, 18):
+        np.testing.assert_array_equal(np.argsort(full, axis=1, kind="stable")[:, -k:], FILE[f"topk_asc_{k}"])
+
+
+def test_a_ranker_of_another_kind_is_refused():
+    with pytest.raises(UserError, match="Did you mean 'vit_tiny_patch16_224'"):
+        ranking.create("vit_tny_patch16_224", rngs=nnx.Rngs(0))
+    with pytest.raises(UserError, match="num_classes"):
+        ranking.create("vit", num_classes=3, rngs=nnx.Rngs(0))

@@ -1,0 +1,51 @@
+"""The scorers "ltrp" and "ltrp_cluster"."""
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from support import golden
+
+from jaxprune import models, ranking, scoring
+from jaxprune.errors import UserError
+from jaxprune.scoring.ltrp_cluster import diverse
+
+FILE = golden("ltrp_papr/diverse_select")
+SIZES = {"img_size": 16, "patch_size": 4, "embed_dim": 16, "depth": 1, "num_heads": 2}
+
+
+def test_diverse_choice_matches():
+    scores, pixels, noise = (jnp.asarray(FILE[name]) for name in ("scores", "patch_tokens", "noise"))
+    chosen = np.asarray(diverse(scores, pixels, noise, int(FILE["keep"]), float(FILE["ratio"])))
+    by_score = FILE["selected_by_score"].shape[1]
+    np.testing.assert_array_equal(chosen[:, :by_score], FILE["selected_by_score"][:, ::-1])
+    np.testing.assert_array_equal(np.sort(chosen[:, by_score:]), np.sort(FILE["selected"][:, by_score:]))
+
+
+def test_a_ranker_scores_whole_images(rng_key):
+    ranker = ranking.create("vit", **SIZES, rngs=nnx.Rngs(0))
+    images = jax.random.normal(rng_key, (2, 16, 16, 3))
+    scorer = scoring.create("ltrp", proposal=ranker)
+    chex.assert_trees_all_close(scorer(images), ranker.scores(images), rtol=1e-6)
+    assert scorer.select(scorer(images), 5).shape == (2, 5)
+
+
+def test_diversity_keeps_the_best_and_no_patch_twice(rng_key):
+    ranker = ranking.create("vit", **SIZES, rngs=nnx.Rngs(0))
+    images = jax.random.normal(rng_key, (2, 16, 16, 3))
+    scorer = scoring.create("ltrp_cluster", proposal=ranker, num_keep=8, ratio=0.5)
+    plain = np.argsort(-np.asarray(ranker.scores(images)), axis=1)
+    score = jax.jit(lambda images, key: scorer(images, key=key))
+    for found in (scorer(images), score(images, rng_key)):
+        chosen = np.asarray(scorer.select(found, 8))
+        np.testing.assert_array_equal(chosen[:, :4], plain[:, :4])
+        assert all(len(set(row)) == 8 for row in chosen.tolist())
+        np.testing.assert_array_equal((np.asarray(found) > 1).sum(1), [8, 8])
+
+
+def test_networks_that_do_not_rank_are_refused():
+    classifier = models.create("vit", **SIZES, num_classes=7, rngs=nnx.Rngs(0))
+    with pytest.raises(UserError, match="each of the 16 patches, and was given a VisionTransformer with 7 outputs"):
+        scoring.create("ltrp", proposal=classifier)

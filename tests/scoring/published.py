@@ -1,0 +1,95 @@
+"""The small networks of the golden files, and how ours run beside them."""
+
+import functools
+import json
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from support import golden, nhwc, quick_compile, weights
+
+from jaxprune import checkpoints, models, scoring
+from jaxprune.nn import Linear
+
+SELECTORS = "ltrp_papr/vit_selectors_d4"
+
+
+def call(module: nnx.Module, method: str, *args: Any, **given: Any) -> Any:
+    """One compiled call of a method of a module."""
+    graph, state = nnx.split(module)
+    pure = lambda state, args, given: getattr(nnx.merge(graph, state), method)(*args, **given)
+    return jax.tree.map(np.asarray, jax.jit(pure, compiler_options=quick_compile())(state, args, given))
+
+
+class Features(nnx.Module):
+    """A network whose features are known."""
+
+    def __init__(self, features: np.ndarray):
+        self.features = nnx.Variable(jnp.asarray(features))
+
+    def forward_features(self, images: jax.Array) -> jax.Array:
+        return self.features[...]
+
+
+class SmallConvNet(nnx.Module):
+    """Three convolutions, each with a ReLU behind it, and a classifier of the mean."""
+
+    def __init__(self, tensors: dict[str, np.ndarray]):
+        layers = []
+        for index, stride in ((1, 2), (2, 2), (3, 1)):
+            kernel = tensors[f"conv{index}.weight"].transpose(2, 3, 1, 0)
+            conv = nnx.Conv(*kernel.shape[2:], kernel.shape[:2], strides=stride, padding=1, rngs=nnx.Rngs(0))
+            conv.kernel[...], conv.bias[...] = jnp.asarray(kernel), jnp.asarray(tensors[f"conv{index}.bias"])
+            layers.append(conv)
+        self.layers = nnx.List(layers)
+        self.classifier = linear(tensors["fc.weight"], tensors["fc.bias"])
+
+    def forward_features(self, images: jax.Array) -> jax.Array:
+        for layer in self.layers:
+            images = jax.nn.relu(layer(images))
+        return images
+
+    def forward_head(self, features: jax.Array) -> jax.Array:
+        return self.classifier(features.mean((1, 2)))
+
+
+def linear(weight: np.ndarray, bias: np.ndarray) -> Linear:
+    """A linear layer with PyTorch's weights."""
+    layer = Linear(weight.shape[1], weight.shape[0], rngs=nnx.Rngs(0))
+    return fill(layer, weight, bias)
+
+
+def fill(layer: Linear, weight: np.ndarray, bias: np.ndarray) -> Linear:
+    """Writes PyTorch's weights into a linear layer."""
+    layer.kernel[...], layer.bias[...] = jnp.asarray(weight.T), jnp.asarray(bias)
+    return layer
+
+
+@functools.cache
+def selectors_vit() -> Any:
+    """The ViT of `vit_selectors_d4`."""
+    file = golden(SELECTORS)
+    config = json.loads(str(file["config_json"]))
+    model = models.create(
+        "vit",
+        img_size=config["img"],
+        patch_size=config["patch"],
+        embed_dim=config["dim"],
+        depth=config["depth"],
+        num_heads=config["heads"],
+        mlp_ratio=float(config["mlp_ratio"]),
+        num_classes=len(file["vit/head.bias"]),
+        rngs=nnx.Rngs(0),
+    )
+    return checkpoints.load_pretrained(model, weights(file, "vit/"))
+
+
+def images_of(file: dict[str, np.ndarray], name: str = "images") -> jax.Array:
+    return jnp.asarray(nhwc(file[name]))
+
+
+def vit_scorer(name: str, vit: Any = None, **options: Any) -> scoring.Scorer:
+    """A scorer on the ViT of `vit_selectors_d4`."""
+    return scoring.create(name, proposal=selectors_vit() if vit is None else vit, **options)

@@ -1,0 +1,68 @@
+"""PaPr's selection against its published rule, on images and on video."""
+
+import chex
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from published import Features, SmallConvNet
+from support import golden, nhwc, weights
+
+from jaxprune import scoring
+
+IMAGES, VIDEO = golden("ltrp_papr/papr_select"), golden("ltrp_papr/papr_video_select")
+CLOSE = {"rtol": 1e-5, "atol": 2e-5}
+
+
+def groups(file):
+    return sorted({name.partition("/")[0] for name in file})
+
+
+def grid_of(group):
+    return tuple(int(side) for side in group.partition("_to_")[2].partition("_")[0].split("x"))
+
+
+@pytest.mark.parametrize("align_corners", [True, False])
+@pytest.mark.parametrize("group", groups(IMAGES))
+def test_selection_on_images(group, align_corners):
+    features = jnp.asarray(nhwc(IMAGES[f"{group}/feat"]))
+    prefix = int(group.endswith("_cls"))
+    papr = scoring.create("papr", proposal=Features(features), grid=grid_of(group), align_corners=align_corners)
+    scores = papr(features)
+    corners = f"ac{int(align_corners)}"
+    chex.assert_trees_all_close(scores, IMAGES[f"{group}/psm_{corners}"], **CLOSE)
+    for z in (0.3, 0.5, 0.7):
+        expected = IMAGES[f"{group}/idx_{corners}_z{z}"][:, prefix:] - prefix
+        assert papr.num_keep(z, prefix) == expected.shape[1]
+        np.testing.assert_array_equal(papr.select(scores, expected.shape[1]), expected)
+
+
+@pytest.mark.parametrize("group", groups(VIDEO))
+def test_selection_on_video(group):
+    features = jnp.asarray(np.moveaxis(VIDEO[f"{group}/feat"], 1, -1))
+    papr = scoring.create("papr", proposal=Features(features), grid=grid_of(group))
+    scores = papr(features)
+    chex.assert_trees_all_close(scores, VIDEO[f"{group}/psm"], **CLOSE)
+    for z in (0.3, 0.35, 0.5):
+        expected = VIDEO[f"{group}/idx_z{z}"]
+        np.testing.assert_array_equal(papr.select(scores, papr.num_keep(z, 0)), expected)
+
+
+@pytest.mark.parametrize(("patches", "z", "count"), [(196, 0.3, 59), (196, 0.6, 118), (196, 0.7, 137), (196, 1.0, 196)])
+def test_counts_are_those_of_double_precision(patches, z, count):
+    papr = scoring.create("papr", proposal=Features(np.zeros((1, 1, 1, 1))), grid=(14, 14))
+    assert papr.num_keep(z, 1) == count
+
+
+def test_with_fc_weighs_the_channels_by_the_row_of_the_predicted_class():
+    file = golden("ltrp_papr/cam_family")
+    convnet = SmallConvNet(weights(file))
+    features = jnp.asarray(nhwc(file["features_f64"]), jnp.float32)
+    papr = scoring.create("papr", proposal=convnet, grid=(8, 8), with_fc=True)
+    chex.assert_trees_all_close(papr.significance(features), file["cam/raw_f64"].reshape(2, 64), atol=1e-5)
+
+
+def test_the_map_is_the_mean_of_the_channels():
+    file = golden("ltrp_papr/cam_family")
+    papr = scoring.create("papr", proposal=SmallConvNet(weights(file)), grid=(8, 8))
+    scores = papr(jnp.asarray(nhwc(file["x"])))
+    chex.assert_trees_all_close(scores, file["mean_feature_map_f64"].reshape(2, 64), atol=1e-5)
