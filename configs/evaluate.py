@@ -2,6 +2,7 @@
 
 python -m jaxprune.main --config=configs/evaluate.py --config.init=runs/quickstart/finetune
 
+`--config.img_size=384` evaluates at another resolution than the run trained at: positions are resampled.
 With `--config.plans="('topk','tome:keep_rate=0.5')" --config.reduction_loc="(1,2,3)"` also under these token-reduction
 plans, without training: accuracy, agreement with the dense network, cost, and which patches were kept.
 """
@@ -11,4 +12,4 @@ from jaxprune import config as c
 
 def get_config(arg=None):
     c.parse_arg(arg)
-    return c.inspect_run("evaluate", plans=(), keep_rate=0.7, reduction_loc=(3, 6, 9))
+    return c.inspect_run("evaluate", img_size=0, plans=(), keep_rate=0.7, reduction_loc=(3, 6, 9))

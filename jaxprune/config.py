@@ -57,6 +57,7 @@ def data() -> dict[str, Any]:
         "num_eval": 1_000,
         "crop": "random_resized",
         "crop_scale": (0.2, 1.0),
+        "randaugment": "",  # a policy, such as "rand-m9-mstd0.5-inc1"
         "repeats": 1,  # repeated augmentation: so many crops of each example in a row
         "mean": (0.485, 0.456, 0.406),
         "std": (0.229, 0.224, 0.225),
@@ -116,12 +117,13 @@ def pretrain() -> Config:
 
 
 def finetune() -> Config:
-    """Returns the defaults of the task `finetune`: the recipe of MAE, PR-MIM Tab. 14, without RandAugment."""
+    """Returns the defaults of the task `finetune`: MAE's recipe, PR-MIM Tab. 14, with `data.randaugment` to set."""
     return ConfigDict(
         {
             **_common(),
             "task": "finetune",
             "init": "",  # a run directory or a weights file; empty trains from scratch
+            "trainable_blocks": -1,  # the last so many train, with norm and head; -1: all, and what is before them
             "loss": "cross_entropy",  # or "asymmetric", for images of several classes
             "ema_decay": 0.0,  # of averaged parameters, evaluated beside the last ones; 0: none
             "reduction": {"method": "", "keep_rate": 0.7, "reduction_loc": (3, 6, 9)},  # and the method's options
@@ -157,6 +159,20 @@ def finetune() -> Config:
                 "cutmix": 1.0,
                 "label_smoothing": 0.1,
             },
+        }
+    )
+
+
+def linear_probe() -> Config:
+    """Returns the defaults of the task `linear_probe`: MAE's protocol, with LARS and no decay."""
+    return ConfigDict(
+        {
+            **_common(),
+            "task": "linear_probe",
+            "init": "",  # a run directory or a file of weights
+            "model": {"name": "vit_base_patch16_224", "global_pool": "token"},
+            "flip": True,
+            "optimizer": {"base_lr": 0.1, "momentum": 0.9, "warmup_epochs": 10.0, "min_lr": 0.0},
         }
     )
 
@@ -238,6 +254,15 @@ _SMALL = {
         {"epochs": 60.0, "finetune_epochs": 20.0, "crop_scale": (0.35, 1.0)},
     ),
 }
+
+
+def small(data: str) -> dict[str, Any]:
+    """Returns the sizes of the encoder that configs train on "cifar10" or "caltech101"."""
+    if data not in _SMALL:
+        raise unknown("data", data, _SMALL)
+    return dict(_SMALL[data][0])
+
+
 REPRODUCTION = {
     "data": "cifar10",
     "source": "folder",

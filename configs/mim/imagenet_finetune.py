@@ -4,8 +4,9 @@ python -m jaxprune.main --config=configs/mim/imagenet_finetune.py:size=base --co
 
     size    base (100 epochs) or large (50 epochs)
 
+    blocks  how many of the last blocks train (PR-MIM Fig. 6); -1, all of them; 0, the norm and the head
+
 `init` is a pre-training run of configs/mim/imagenet.py, or a file of published MAE or timm weights.
-RandAugment, which Tab. 14 has too, is not there yet.
 """
 
 from jaxprune import config as c
@@ -16,7 +17,7 @@ RECIPES = {"base": (5e-4, 100.0, 0.65, 0.1), "large": (1e-3, 50.0, 0.75, 0.2)}
 
 
 def get_config(arg=None):
-    args = c.parse_arg(arg, size="base")
+    args = c.parse_arg(arg, size="base", blocks=-1)
     if args.size not in RECIPES:
         raise unknown("size", args.size, RECIPES)
     base_lr, epochs, layer_decay, drop_path_rate = RECIPES[args.size]
@@ -25,6 +26,8 @@ def get_config(arg=None):
     config.data.update(
         source="tfds", name="imagenet2012", eval_split="validation", img_size=224, crop_scale=(0.08, 1.0)
     )
+    config.data.randaugment = "rand-m9-mstd0.5-inc1"
+    config.trainable_blocks = args.blocks
     config.optimizer.update(base_lr=base_lr, layer_decay=layer_decay, warmup_epochs=5.0)
     config.update(batch_size=1024, epochs=epochs, dtype="bfloat16", checkpoint_every=1000)
     return c.shrink(config) if args.smoke else config

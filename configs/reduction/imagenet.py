@@ -5,7 +5,7 @@ python -m jaxprune.main --config=configs/reduction/imagenet.py:method=topk,keep_
 
 Published with DeiT-S at keep rates .25/.5/.7/.9, batch 1024 on two V100; the paper's numbers are in its Table 6.
 Warm-up, backbone rate and freezing are those found for each method. `:model=deit_base_patch16_224` for other sizes. For
-DynamicViT give the dense model as `--config.teacher=RUN`. Here the recipe lacks RandAugment.
+DynamicViT give the dense model as `--config.teacher=RUN`.
 """
 
 from ml_collections import ConfigDict
@@ -59,6 +59,6 @@ def get_config(arg=None):
         backbone_scale=scale,
         freeze_epochs=float(freeze),
     )
-    config.data.update(source=args.source, path=args.path, name="imagenet2012", eval_split="validation", repeats=3)
-    config.data.crop_scale = (0.08, 1.0)
+    config.data.update(source=args.source, path=args.path, name="imagenet2012", eval_split="validation")
+    config.data.update(crop_scale=(0.08, 1.0), repeats=3, randaugment="rand-m9-mstd0.5-inc1")
     return c.shrink(config) if args.smoke else config

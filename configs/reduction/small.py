@@ -13,22 +13,16 @@ from ml_collections import ConfigDict
 
 from jaxprune import config as c
 
-# Network, locations of the three stages, random crops.
-SMALL = {
-    "cifar10": ({"img_size": 32, "patch_size": 4, "embed_dim": 96, "depth": 4, "num_heads": 3}, (1, 2, 3), (0.6, 1.0)),
-    "caltech101": (
-        {"img_size": 64, "patch_size": 8, "embed_dim": 192, "depth": 6, "num_heads": 3},
-        (1, 3, 5),
-        (0.35, 1.0),
-    ),
-}
+# Locations of the three stages, random crops.
+SMALL = {"cifar10": ((1, 2, 3), (0.6, 1.0)), "caltech101": ((1, 3, 5), (0.35, 1.0))}
 
 
 def get_config(arg=None):
     args = c.parse_arg(
         arg, method="", keep_rate=0.5, data="cifar10", source="folder", path="", init="", epochs=1.0, seed=0
     )
-    model, locations, crops = SMALL[args.data]
+    model = c.small(args.data)
+    locations, crops = SMALL[args.data]
     config = c.finetune()
     config.reduction = ConfigDict({"method": args.method, "keep_rate": args.keep_rate, "reduction_loc": locations})
     config.update(epochs=args.epochs, batch_size=128, seed=args.seed, init=args.init, checkpoint_every=1000)

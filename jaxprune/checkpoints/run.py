@@ -14,6 +14,7 @@ from jaxprune.checkpoints.files import write_atomically
 from jaxprune.checkpoints.store import load_params
 from jaxprune.errors import UserError
 from jaxprune.nn.params import variables
+from jaxprune.ops.posembed import resample
 from jaxprune.reduction import Plan, apply
 
 CARD = "model.json"
@@ -72,23 +73,35 @@ def read_card(workdir: str | os.PathLike) -> dict[str, Any]:
     return {**card, "arguments": _tuples(card["arguments"]), "plan": plan}
 
 
-def load_model(workdir: str | os.PathLike, *, ema: bool = False) -> Any:
+def load_model(workdir: str | os.PathLike, *, ema: bool = False, img_size: int | tuple[int, int] | None = None) -> Any:
     """Returns the model of a run directory with the weights of its newest good checkpoint, its plan applied.
 
     Args:
       ema: take the averaged weights in place of the last ones.
+      img_size: for images of another size: learned positions are resampled to the new grid. A plan by keep rate keeps
+        the same share of the patches.
 
     Raises:
       UserError: the directory is no run with a model, or has no checkpoint yet, or no averaged weights.
     """
     card = read_card(workdir)
-    model = build(card["kind"], card["arguments"], dtype=card["dtype"], rngs=nnx.Rngs(0))
+    arguments = card["arguments"] | ({} if img_size is None else {"img_size": img_size})
+    model = build(card["kind"], arguments, dtype=card["dtype"], rngs=nnx.Rngs(0))
     if card["plan"] is not None:
         model = apply(model, card["plan"], rngs=nnx.Rngs(0))
     targets = variables(model)
-    for name, array in load_params(workdir, ema=ema).items():
+    params = load_params(workdir, ema=ema)
+    if img_size is not None and "pos_embed" in params:
+        params["pos_embed"] = _resampled(params["pos_embed"], card, model)
+    for name, array in params.items():
         targets[name][...] = jnp.asarray(array)
     return model
+
+
+def _resampled(table: Any, card: dict[str, Any], model: Any) -> Any:
+    trained_on = nnx.eval_shape(lambda: build(card["kind"], card["arguments"], rngs=nnx.Rngs(0))).grid
+    prefix = table.shape[1] - trained_on[0] * trained_on[1]
+    return resample(jnp.asarray(table), trained_on, model.grid, prefix)
 
 
 def _tuples(arguments: dict[str, Any]) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from absl import flags
 
 from jaxprune.data import images, memory
 from jaxprune.data.folder import open_split
+from jaxprune.data.randaugment import RandAugment
 from jaxprune.data.scenes import Scenes
 from jaxprune.data.source import Example, Source, read
 from jaxprune.data.tfds_source import Tfds
@@ -35,7 +36,7 @@ Batch = dict[str, np.ndarray]
 CROPS = ("random_resized", "center", "none")
 _NO_END = 2**48  # steps: the training stream has no end, but Grain wants one
 _AHEAD = 2  # batches
-_SHUFFLE, _CROP = 0, 1  # streams of random numbers under one seed
+_SHUFFLE, _CROP, _AUGMENT = 0, 1, 2  # streams of random numbers under one seed
 
 
 def _open_folder(path: str = "", *, split: str, labels: bool = True) -> Source:
@@ -112,6 +113,7 @@ def train_batches(
     ratio: tuple[float, float] = (3 / 4, 4 / 3),
     interpolation: str = "bicubic",
     repeats: int = 1,
+    randaugment: str = "",
     num_threads: int | None = None,
     num_workers: int = 0,
     process_index: int = 0,
@@ -134,6 +136,7 @@ def train_batches(
       interpolation: Of resizing: "bicubic", "bilinear", "lanczos" or "nearest".
       repeats: Repeated augmentation (Hoffer et al., 2020): every example comes so many times in a row, each time with
         another crop, and an epoch sees as many fewer different ones.
+      randaugment: A policy such as "rand-m9-mstd0.5-inc1", done after the crop; empty for none.
       num_threads: Threads that read and crop; by default one a core, at most 16.
       num_workers: Processes that do so instead, with as many threads each; see the head of this file.
       process_index: Which of `process_count` equal parts of every batch this process reads. Laid end to end, the parts
@@ -149,7 +152,8 @@ def train_batches(
             f"{source.name!r} has {len(source)} images, which do not fill one batch of {batch_size}: lower batch_size "
             "or add images."
         )
-    view = _View(images.size(image_size), crop, images.interpolation(interpolation), scale, ratio)
+    policy = RandAugment.parse(randaugment) if randaugment else None
+    view = _View(images.size(image_size), crop, images.interpolation(interpolation), scale, ratio, augment=policy)
     order = _Order.of(source, batch_size, process_index, process_count, seed, repeats)
     return TrainBatches(_Steps(source, order, view, num_threads), num_workers, start_step)
 
@@ -360,6 +364,7 @@ class _View:
     scale: tuple[float, float] = (1.0, 1.0)
     ratio: tuple[float, float] = (1.0, 1.0)
     crop_pct: float = 0.875
+    augment: RandAugment | None = None
 
     def __post_init__(self):
         if self.crop not in CROPS:
@@ -374,7 +379,7 @@ class _View:
 
     def keeps(self, shape: tuple[int, int]) -> bool:
         """Whether an image of `shape` comes out as it is."""
-        return self.crop != "random_resized" and shape == self.shape
+        return self.crop != "random_resized" and shape == self.shape and self.augment is None
 
     def __call__(self, image: np.ndarray, rng: np.random.Generator | None) -> np.ndarray:
         if self.crop == "center":
@@ -430,4 +435,7 @@ class _Steps:
         if self.order.seed is not None and self._view.crop == "random_resized":
             rng = _generator(self.order.seed, _CROP, epoch, row, copy)
         pictures = {name: self._view(example[name], rng) for name in ("image", "mask") if name in example}
+        if self._view.augment is not None:
+            rng = _generator(self.order.seed or 0, _AUGMENT, epoch, row, copy)
+            pictures["image"] = self._view.augment(pictures["image"], rng)
         return {**example, **pictures}

@@ -12,6 +12,7 @@ from jaxprune.models.convnet import ConvNet
 from jaxprune.nn.batch_norm import BatchNorm
 from jaxprune.nn.conv import Conv
 from jaxprune.nn.linear import Linear
+from jaxprune.nn.params import unfilled, variables
 
 WIDTHS = {
     "s0": (0.75, 1.0, 1.0, 2.0),
@@ -75,8 +76,7 @@ class MobileOneBlock(nnx.Module):
         dtype: Any = None,
         rngs: nnx.Rngs,
     ):
-        self.options: tuple[tuple[str, Any], ...] = (("stride", stride), ("depthwise", depthwise), ("dtype", dtype))
-        options = {**dict(self.options), "rngs": rngs}
+        options = {"stride": stride, "depthwise": depthwise, "dtype": dtype, "rngs": rngs}
         self.se = nnx.data(SqueezeExcite(outputs, dtype=dtype, rngs=rngs) if se else None)
         self.reparam_conv = nnx.data(Conv(inputs, outputs, kernel_size, use_bias=True, **options) if fused else None)
         whole = not fused
@@ -114,15 +114,6 @@ class MobileOneBlock(nnx.Module):
         kernels, biases = zip(*parts, strict=True)
         return sum(kernels[1:], kernels[0]), sum(biases[1:], biases[0])
 
-    def fuse(self) -> None:
-        """Replaces the branches by one convolution, in place."""
-        kernel, bias = self.fused_weights()
-        inputs = kernel.shape[3] if dict(self.options)["depthwise"] else kernel.shape[2]
-        conv = Conv(inputs, kernel.shape[3], kernel.shape[0], use_bias=True, rngs=nnx.Rngs(0), **dict(self.options))
-        conv.kernel[...], conv.bias[...] = kernel, bias
-        self.reparam_conv, self.rbr_conv = nnx.data(conv), nnx.List([])
-        self.rbr_scale, self.rbr_skip = nnx.data(None), nnx.data(None)
-
 
 class MobileOne(ConvNet):
     """MobileOne.
@@ -150,7 +141,11 @@ class MobileOne(ConvNet):
         dtype: Any = None,
         rngs: nnx.Rngs,
     ):
-        self.num_classes, self.dtype = num_classes, dtype
+        self.num_classes, self.dtype, self.fused = num_classes, dtype, fused
+        self.shape: tuple[tuple[str, Any], ...] = (
+            *(("num_classes", num_classes), ("widths", widths), ("blocks", blocks), ("branches", branches)),
+            *(("se", se), ("in_chans", in_chans), ("dtype", dtype)),
+        )
         common = {"fused": fused, "dtype": dtype, "rngs": rngs}
         inputs = min(64, int(64 * widths[0]))
         self.stage0 = MobileOneBlock(in_chans, inputs, 3, stride=2, **common)
@@ -189,11 +184,18 @@ def fuse(model: MobileOne) -> MobileOne:
     Raises:
       UserError: it is in that form already.
     """
-    if model.stage0.reparam_conv is not None:
+    if model.fused:
         raise UserError("This MobileOne is in its form for inference already: fuse the one that was trained.")
-    fused = nnx.clone(model)
-    for block in fused.parts():
-        block.fuse()
+    fused = unfilled(lambda: MobileOne(**dict(model.shape), fused=True, rngs=nnx.Rngs(0)))
+    graph, state = nnx.split(model)
+    # All blocks in one program: one by one, each shape would compile its own.
+    found = jax.jit(lambda state: [block.fused_weights() for block in nnx.merge(graph, state).parts()])(state)
+    for block, (kernel, bias) in zip(fused.parts(), found, strict=True):
+        block.reparam_conv.kernel[...], block.reparam_conv.bias[...] = kernel, bias
+    own = variables(model)
+    for name, variable in variables(fused).items():
+        if name in own:
+            variable[...] = own[name][...]
     return fused
 
 

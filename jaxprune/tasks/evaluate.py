@@ -45,14 +45,15 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     if not config.init:
         raise UserError("Give --config.init=RUN, the run directory of a classifier.")
     run, report = Path(config.init), workdir / "report.html"
-    summary = assess(run, report, data=config.data, batch_size=config.batch_size)
+    summary = assess(run, report, data=config.data, batch_size=config.batch_size, img_size=config.img_size)
     return summary | (under_plans(config, run, report) if config.plans else {})
 
 
 def under_plans(config: Config, run: Path, report: Path) -> dict[str, Any]:
     """Evaluates a classifier under each of `config.plans`, beside itself, and adds the findings to a report."""
-    made = plans.contestants(load_model(run), config)
-    source = setup.source(ConfigDict({"data": data_of(run, config.data), "seed": config.seed}), "eval")
+    made = plans.contestants(load_model(run, img_size=config.img_size or None), config)
+    data = data_of(run, config.data, config.img_size)
+    source = setup.source(ConfigDict({"data": data, "seed": config.seed}), "eval")
     found = plans.compare(made, source, read_card(run), batch_size=config.batch_size, num_images=len(source))
     rows = [{"plan": name, "GFLOPs": c.gflops(), **found.scores[name]} for name, c in made.items()]
     page = Report("jaxprune", str(run))
@@ -67,27 +68,31 @@ def under_plans(config: Config, run: Path, report: Path) -> dict[str, Any]:
     return {f"accuracy, {name}": scores["accuracy"] for name, scores in found.scores.items() if name != plans.DENSE}
 
 
-def data_of(run: Path, data: Config) -> Config:
-    """The data settings of a run, or `data` where that names a source."""
-    if data is not None and data.source:
-        return data
-    recorded = json.loads((run / "config.json").read_text())["config"]
-    return ConfigDict({**defaults(), **recorded["data"]})
+def data_of(run: Path, data: Config, img_size: int = 0) -> Config:
+    """The data settings of a run, or `data` where that names a source; with another `img_size` if that is not 0."""
+    chosen = data.to_dict() if data is not None and data.source else recorded_config(run)["data"]
+    return ConfigDict({**defaults(), **chosen, **({"img_size": img_size} if img_size else {})})
 
 
-def assess(run: Path, report: Path, *, data: Config = None, batch_size: int = 64) -> dict[str, Any]:
-    """Evaluates a run directory and adds the findings to a report."""
+def recorded_config(run: Path) -> dict[str, Any]:
+    """The config that a run directory was made with."""
+    return json.loads((run / "config.json").read_text())["config"]
+
+
+def assess(run: Path, report: Path, *, data: Config = None, batch_size: int = 64, img_size: int = 0) -> dict[str, Any]:
+    """Evaluates a run directory, at another resolution if `img_size` is given, and adds the findings to a report."""
     card = read_card(run)
     if card["kind"] != "model":
         raise UserError(f"{run} holds a pre-training model, which does not classify: fine-tune it first.")
-    settings = ConfigDict({"data": data_of(run, data), "batch_size": batch_size, "seed": 0, "mesh": {"data": -1}})
+    chosen = data_of(run, data, img_size)
+    settings = ConfigDict({"data": chosen, "batch_size": batch_size, "seed": 0, "mesh": {"data": -1}})
     source = setup.source(settings, "eval")
     names = list(card["class_names"])
     if source.num_classes != len(names):
         raise UserError(
             f"The data have {source.num_classes} classes and {run} knows {len(names)}: give the data it was trained on."
         )
-    outcome = classify(run, settings, source, names)
+    outcome = classify(run, settings, source, names, img_size or None)
     correct = outcome.predictions == outcome.labels
     low, high = wilson_interval(int(correct.sum()), len(correct))
     summary = {"accuracy": float(correct.mean()), "accuracy_low": low, "accuracy_high": high, "images": len(correct)}
@@ -100,9 +105,9 @@ def assess(run: Path, report: Path, *, data: Config = None, batch_size: int = 64
     return summary
 
 
-def classify(run: Path, settings: Config, source: Any, names: list[str]) -> Outcome:
+def classify(run: Path, settings: Config, source: Any, names: list[str], img_size: int | None = None) -> Outcome:
     """Runs the classifier over the held-out images."""
-    card, parts = read_card(run), split(load_model(run))
+    card, parts = read_card(run), split(load_model(run, img_size=img_size))
     mesh = setup.mesh(settings)
     params = parallel.replicate(mesh, parts.params)
 
@@ -112,8 +117,9 @@ def classify(run: Path, settings: Config, source: Any, names: list[str]) -> Outc
         return jax.nn.softmax(logits)
 
     labels, predictions, confidences, right, wrong = [], [], [], [], []
-    with progress("evaluate", len(source)) as bar:
-        for batch in setup.eval_batches(settings, source):
+    batches = setup.eval_batches(settings, source)
+    with progress("evaluate", len(batches)) as bar:
+        for batch in batches:
             placed = parallel.place_batch(mesh, {"image": batch["image"]})
             confidence = np.asarray(probabilities(params, placed["image"]))[batch["valid"]]
             truth, images = batch["label"][batch["valid"]], batch["image"][batch["valid"]]

@@ -1,6 +1,7 @@
 """Supervised training of a vision transformer, from pre-trained weights or from scratch, dense or under a plan."""
 
 import logging
+from collections.abc import Iterable
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -111,7 +112,25 @@ def _optimizer(config: Config, parts: Split, depth: int, schedule: Any, steps: s
         slower = optimizer.frozen_until(slower, settings.freeze_epochs * steps.per_epoch)
         own = {name: slower for name in parts.params if not any(fnmatchcase(name, new) for new in _NEW)}
     exempt = ("pos_embed", "cls_token", "dist_token", "reg_token")
-    return setup.adamw(config, schedule, parts.params, exempt=exempt, layer_scales=scales, schedules=own)
+    frozen = frozen_names(parts.params, depth, config.trainable_blocks)
+    return setup.adamw(config, schedule, parts.params, exempt=exempt, layer_scales=scales, schedules=own, frozen=frozen)
+
+
+def frozen_names(params: Iterable[str], depth: int, trainable_blocks: int) -> tuple[str, ...]:
+    """Returns the parameters that do not train where only the last blocks do (partial fine-tuning, PR-MIM Fig. 6).
+
+    Raises:
+      UserError: there are not so many blocks.
+    """
+    if trainable_blocks == -1:
+        return ()
+    if not 0 <= trainable_blocks <= depth:
+        raise UserError(
+            f"trainable_blocks={trainable_blocks} of a network of {depth} blocks: use 0 to {depth}, or -1 for all."
+        )
+    first = depth - trainable_blocks
+    trained = ("norm.", "fc_norm.", "head.", "head_dist.", *(f"blocks.{i}." for i in range(first, depth)))
+    return tuple(name for name in params if not name.startswith(trained))
 
 
 def initialise(model: Any, init: str) -> None:

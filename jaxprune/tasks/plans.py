@@ -61,11 +61,12 @@ def parse_plan(text: str, config: Config) -> reduction.Plan:
         name, equals, value = item.partition("=")
         if not equals:
             raise UserError(f"{item!r} in plan {text!r} sets nothing: write name=value, such as keep_rate=0.5.")
-        options[name] = _value(value)
+        options[name] = value_of(value)
     return reduction.Plan(method, **options)
 
 
-def _value(text: str) -> Any:
+def value_of(text: str) -> Any:
+    """Reads an option's value: a truth value, a number, or the text itself."""
     if text.lower() in ("true", "false"):
         return text.lower() == "true"
     for kind in (int, float):
@@ -110,13 +111,12 @@ def compare(
       made: the contestants; one of them is `DENSE`.
       card: of the run, for normalisation and the names of the classes.
     """
-    settings: Config = ConfigDict(
-        {"batch_size": batch_size, "data": {"img_size": made[DENSE].model.patch_embed.img_size}}
-    )
+    size = made[DENSE].model.patch_embed.img_size
+    batches = setup.eval_batches(ConfigDict({"batch_size": batch_size, "data": {"img_size": size}}), source)
     right, agree = dict.fromkeys(made, 0), dict.fromkeys(made, 0)
     total, kept, disagreements = 0, {}, []
-    with progress("plans", min(num_images, len(source))) as bar:
-        for batch in setup.eval_batches(settings, source):
+    with progress("plans", min(-(-num_images // batch_size), len(batches))) as bar:
+        for batch in batches:
             if total >= num_images:
                 break
             pixels = normalize(jnp.asarray(batch["image"]), card["mean"], card["std"])

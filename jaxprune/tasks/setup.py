@@ -55,6 +55,7 @@ def train_batches(config: Config, examples: Any) -> Any:
         crop=data.crop,
         scale=tuple(data.crop_scale),
         repeats=data.get("repeats", 1),
+        randaugment=data.get("randaugment", ""),
         num_threads=data.num_threads,
     )
 
@@ -91,7 +92,14 @@ def learning_rate(config: Config, steps: Length, scale: float = 1.0) -> optimize
 
 
 def adamw(
-    config: Config, schedule: optimizer.Schedule, params: dict, *, exempt=(), layer_scales=None, schedules=None
+    config: Config,
+    schedule: optimizer.Schedule,
+    params: dict,
+    *,
+    exempt=(),
+    layer_scales=None,
+    schedules=None,
+    frozen=(),
 ) -> Any:
     """AdamW as `config.optimizer` says."""
     settings = config.optimizer
@@ -104,6 +112,7 @@ def adamw(
         layer_scales=layer_scales,
         schedules=schedules,
         clip_norm=settings.clip_norm or None,
+        frozen=frozen,
     )
 
 
@@ -118,6 +127,7 @@ def fit(
     batches: Any,
     hooks: Sequence[loop.Hook],
     given: Any = None,
+    running: Any = None,
 ) -> loop.FitResult:
     """Trains `parts.params` as the config says; resumes if there is something to resume."""
     return loop.fit(
@@ -139,6 +149,7 @@ def fit(
         accumulate=config.accumulate,
         ema_decay=config.get("ema_decay", 0.0),
         given=given,
+        running=running,
         desc=workdir.name,
     )
 

@@ -82,6 +82,7 @@ def fit(
     accumulate: int = 1,
     ema_decay: float = 0.0,
     given: Mapping[str, Any] | None = None,
+    running: dict[str, Any] | None = None,
     writer: Writer | None = None,
     desc: str = "train",
 ) -> FitResult:
@@ -107,6 +108,7 @@ def fit(
       accumulate: parts that a batch is worked through in, for less memory at a time.
       ema_decay: of averaged parameters, kept in `state.extra`; 0 keeps none.
       given: arrays that every step reads beside its batch (`batch["given"]`), such as a teacher's parameters.
+      running: statistics to begin with, of what the loss observes (`metrics["observed"]`): kept in `state.extra`.
       writer: where metrics go; by default one of this run directory, closed at the end.
       desc: the progress bar's label.
 
@@ -122,7 +124,9 @@ def fit(
     with contextlib.ExitStack() as stack:
         stack.enter_context(locked(workdir))
         store = stack.enter_context(CheckpointStore(workdir / "checkpoints", keep))
-        state, first, past = _resume(store, params, optimizer, batches, mesh, rules, ema=bool(ema_decay))
+        state, first, past = _resume(
+            store, params, optimizer, batches, mesh, rules, ema=bool(ema_decay), running=running
+        )
         clock = _Clock(start - past["seconds"], max_seconds)
         writer = _rewound(writer, first, workdir, stack)
         stop = stack.enter_context(_StopSignal())
@@ -181,13 +185,12 @@ def _resume(
     batches: Batches,
     mesh: Mesh,
     rules: parallel.Rules,
-    *,
-    ema: bool,
+    **extra: Any,
 ) -> tuple[TrainState, int, dict]:
     """Returns (state, steps taken, what was saved beside it) of the newest checkpoint, or of the beginning."""
-    restored = store.restore_latest(states.abstract(params, optimizer, mesh, rules, ema=ema))
+    restored = store.restore_latest(states.abstract(params, optimizer, mesh, rules, **extra))
     if restored is None:
-        return states.create(params, optimizer, mesh, rules, ema=ema), 0, {"seconds": 0.0, "last": False}
+        return states.create(params, optimizer, mesh, rules, **extra), 0, {"seconds": 0.0, "last": False}
     step, state, past = restored
     batches.set_state(past["batches"])
     return state, step, past

@@ -10,7 +10,9 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxprune import parallel
 
-EMA = "ema"  # in `TrainState.extra`: the exponential moving average of the parameters
+# In `TrainState.extra`: the averaged parameters, and the running statistics of what the loss observes in a batch.
+EMA = "ema"
+RUNNING = "running"
 
 
 class TrainState(NamedTuple):
@@ -29,15 +31,17 @@ def create(
     rules: parallel.Rules = (),
     *,
     ema: bool = False,
+    running: dict[str, Any] | None = None,
 ) -> TrainState:
     """Returns the state before the first step, placed on the mesh; the caller's arrays are copied, never donated.
 
     Args:
       ema: whether an average of the parameters is kept beside them.
+      running: the statistics to begin with, by name.
     """
-    shardings = state_shardings(params, optimizer, mesh, rules, ema=ema)
+    shardings = state_shardings(params, optimizer, mesh, rules, ema=ema, running=running)
     placed = jax.device_put(params, shardings.params)
-    return jax.jit(partial(_initial, optimizer, ema), out_shardings=shardings)(placed)
+    return jax.jit(partial(_initial, optimizer, ema, running), out_shardings=shardings)(placed)
 
 
 def abstract(
@@ -47,10 +51,11 @@ def abstract(
     rules: parallel.Rules = (),
     *,
     ema: bool = False,
+    running: dict[str, Any] | None = None,
 ) -> TrainState:
     """Returns `create`'s result as shapes, dtypes and shardings only: what restoring a checkpoint needs."""
-    shapes = jax.eval_shape(partial(_initial, optimizer, ema), params)
-    shardings = state_shardings(params, optimizer, mesh, rules, ema=ema)
+    shapes = jax.eval_shape(partial(_initial, optimizer, ema, running), params)
+    shardings = state_shardings(params, optimizer, mesh, rules, ema=ema, running=running)
     return jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), shapes, shardings)
 
 
@@ -61,6 +66,7 @@ def state_shardings(
     rules: parallel.Rules = (),
     *,
     ema: bool = False,
+    running: dict[str, Any] | None = None,
 ) -> TrainState:
     """Returns the sharding of every leaf of the state: an optimizer's moments live where their parameter lives."""
     by_name = parallel.param_shardings(mesh, params, rules)
@@ -71,12 +77,19 @@ def state_shardings(
         mirrors = name in by_name and leaf.shape == params[name].shape
         return by_name[name] if mirrors else replicated
 
-    return jax.tree_util.tree_map_with_path(sharding, jax.eval_shape(partial(_initial, optimizer, ema), params))
+    return jax.tree_util.tree_map_with_path(
+        sharding, jax.eval_shape(partial(_initial, optimizer, ema, running), params)
+    )
 
 
-def _initial(optimizer: optax.GradientTransformation, ema: bool, params: dict[str, jax.Array]) -> TrainState:
+def _initial(
+    optimizer: optax.GradientTransformation,
+    ema: bool,
+    running: dict[str, Any] | None,
+    params: dict[str, jax.Array],
+) -> TrainState:
     # Copied, because the first training step donates (destroys) the state's buffers.
     params = jax.tree.map(jnp.copy, params)
-    return TrainState(
-        jnp.zeros((), jnp.int32), params, optimizer.init(params), {EMA: jax.tree.map(jnp.copy, params)} if ema else {}
-    )
+    extra = {EMA: jax.tree.map(jnp.copy, params)} if ema else {}
+    extra |= {RUNNING: jax.tree.map(jnp.copy, running)} if running else {}
+    return TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params), extra)

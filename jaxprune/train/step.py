@@ -7,10 +7,13 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from jaxprune.train.state import EMA, TrainState
+from jaxprune.train.state import EMA, RUNNING, TrainState
 
 # The key of a batch under which come arrays that are no rows of it, such as a teacher's parameters.
 GIVEN = "given"
+# The key of a loss's metrics under which it tells the batch statistics that `TrainState.extra["running"]` follows.
+OBSERVED = "observed"
+_MOMENTUM = 0.1  # of a batch in the running statistics: BatchNorm's
 
 Params = dict[str, jax.Array]
 Batch = Mapping[str, Any]
@@ -45,10 +48,13 @@ def make_train_step(
         (loss, metrics), grads = gradient(state.params, batch, key)
         updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
         params = cast(Params, optax.apply_updates(state.params, updates))
-        metrics = {**metrics, "loss": loss, "grad_norm": optax.tree.norm(grads)}
         extra = state.extra
+        if RUNNING in extra:
+            observed = metrics.pop(OBSERVED)
+            extra = {**extra, RUNNING: optax.incremental_update(observed, extra[RUNNING], _MOMENTUM)}
         if EMA in extra:
             extra = {**extra, EMA: optax.incremental_update(params, extra[EMA], 1.0 - ema_decay)}
+        metrics = {**metrics, "loss": loss, "grad_norm": optax.tree.norm(grads)}
         return TrainState(state.step + 1, params, opt_state, extra), metrics
 
     gradient = jax.value_and_grad(loss_fn, has_aux=True)

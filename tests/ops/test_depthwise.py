@@ -42,3 +42,18 @@ def test_low_precision_is_summed_in_float32():
 def test_even_kernels_are_refused():
     with pytest.raises(UserError, match="size 4 has no centre"):
         ops.depthwise_conv2d(jnp.zeros((1, 4, 4, 1)), jnp.zeros((4, 4, 1)))
+
+
+@pytest.mark.parametrize(
+    ("size", "stride", "padding"), [(3, 2, ((0, 1), (1, 1))), (5, 2, None), (2, 1, ((1, 0), (0, 1)))]
+)
+def test_strides_and_paddings_agree_with_the_grouped_convolution(size, stride, padding):
+    x, kernel = (
+        jax.random.normal(jax.random.key(0), (2, 7, 9, 3)),
+        jax.random.normal(jax.random.key(1), (size, size, 3)),
+    )
+    ours, grouped = (
+        ops.depthwise_conv2d(x, kernel, None, implementation, stride=stride, padding=padding)
+        for implementation in ("shift_add", "grouped")
+    )
+    chex.assert_trees_all_close(ours, grouped, atol=1e-5)

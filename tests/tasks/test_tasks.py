@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 from flax import nnx
 from PIL import Image
+from support import golden
 
 from jaxprune import checkpoints, main, reduction, tasks
 from jaxprune.checkpoints.run import build
 from jaxprune.errors import UserError
+from jaxprune.tasks import finetune, linear_probe, setup
 from jaxprune.tasks.plans import parse_plan
 
 CONFIGS = Path(__file__).parent.parent.parent / "configs"
@@ -60,6 +62,16 @@ def test_evaluate_adds_to_the_report(quickstart):
     assert "Evaluation" in (workdir / "finetune" / "report.html").read_text()
 
 
+def test_evaluate_at_another_resolution(quickstart, tmp_path):
+    workdir, _ = quickstart
+    found = run("evaluate.py", tmp_path, init=str(workdir / "finetune"), img_size=48)
+    assert found["images"] == 12
+    larger = checkpoints.load_model(workdir / "finetune", img_size=48)
+    assert larger.grid == (6, 6) and larger.pos_embed.shape == (1, 37, 16)
+    before, after = checkpoints.load_model(workdir / "finetune").pos_embed[...], larger.pos_embed[...]
+    np.testing.assert_array_equal(before[:, 0], after[:, 0])
+
+
 def test_evaluate_takes_plans(quickstart, tmp_path):
     workdir, summary = quickstart
     names = ("topk:keep_rate=1.0", "tome")
@@ -85,6 +97,48 @@ def test_only_masking_methods_learn_tokens_from_a_teacher(quickstart, tmp_path):
     teacher = str(quickstart[0] / "finetune")
     with pytest.raises(UserError, match=r"distill.tokens=0"):
         run(f"reduction/small.py:smoke,method=topk,init={teacher}", tmp_path, teacher=teacher)
+
+
+def test_linear_probe_trains_a_layer_and_leaves_a_classifier(quickstart, tmp_path):
+    workdir, _ = quickstart
+    found = run("mim/linear_probe.py:smoke", tmp_path, init=str(workdir / "pretrain"))
+    rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert found["accuracy"] == rows[-1]["accuracy"] and "observed" not in rows[0]
+    assert "Linear probe" in (tmp_path / "report.html").read_text()
+    config = main.load_config(str(CONFIGS / "mim/linear_probe.py:smoke"))
+    model = build("model", {**config.model.to_dict(), "num_classes": 10}, rngs=nnx.Rngs(1))
+    checkpoints.load_pretrained(model, tmp_path / "model.safetensors")
+    batch = next(iter(setup.eval_batches(config, setup.source(config, "eval"))))
+    logits, _ = model(setup.normalized(config, batch["image"]))
+    correct = (np.asarray(logits).argmax(-1) == batch["label"])[batch["valid"]]
+    assert abs(correct.mean() - found["accuracy"]) * batch["valid"].sum() <= 4  # the second batch has four more images
+
+
+def test_the_norm_of_the_linear_probe_matches(tmp_path):
+    file = golden("mim/losses_mixup_bn")
+    scaled, seen = linear_probe.standardize_batch(file["logits"])
+    np.testing.assert_allclose(scaled, file["bn_train"], atol=1e-5)
+    running = {"mean": 0.1 * seen["mean"], "var": 0.9 + 0.1 * seen["var"]}
+    np.testing.assert_allclose(running["mean"], file["bn_mean"], rtol=1e-5)
+    np.testing.assert_allclose(running["var"], file["bn_var"], rtol=1e-5)
+    np.testing.assert_allclose(linear_probe.standardize(file["logits"], running), file["bn_eval"], atol=1e-5)
+    head = {"head.kernel": np.eye(6, 3, dtype=np.float32), "head.bias": np.ones(3, np.float32)}
+    kernel, bias = linear_probe.folded(head, running)
+    wanted = file["bn_eval"] @ head["head.kernel"] + 1
+    np.testing.assert_allclose(file["logits"] @ kernel + bias, wanted, atol=1e-5)
+
+
+def test_only_the_last_blocks_train(quickstart, tmp_path):
+    init = str(quickstart[0] / "finetune")
+    found = run("reduction/small.py:smoke", tmp_path, init=init, trainable_blocks=1)
+    assert found["steps"] == 4
+    before, after = (checkpoints.store.load_params(path) for path in (init, tmp_path))
+    changed = {name for name in before if np.any(before[name] != after[name])}
+    assert {name.split(".")[0] for name in changed} <= {"blocks", "norm", "fc_norm", "head"}
+    assert any(name.startswith("blocks.1.") for name in changed)
+    assert not any(name.startswith("blocks.0.") for name in changed)
+    with pytest.raises(UserError, match="trainable_blocks=3 of a network of 2 blocks"):
+        finetune.frozen_names(before, 2, 3)
 
 
 def test_predict_names_the_class_and_draws_a_picture(quickstart, tmp_path):

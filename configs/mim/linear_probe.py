@@ -1,0 +1,33 @@
+"""Linear probing on ImageNet-1k after masked pre-training: MAE's protocol.
+
+python -m jaxprune.main --config=configs/mim/linear_probe.py:size=base --config.init=runs/imagenet
+
+    size    base (90 epochs) or large (50 epochs), as published in batches of 16384
+    data    imagenet, or cifar10 and caltech101 with path=DIR, on networks of configs/reproduce
+
+`init` is a pre-training run, or a file of published MAE weights. The network with its classifier is left as
+`model.safetensors` in the run directory.
+"""
+
+from jaxprune import config as c
+from jaxprune.errors import unknown
+
+EPOCHS = {"base": 90.0, "large": 50.0}
+
+
+def get_config(arg=None):
+    args = c.parse_arg(arg, size="base", data="imagenet", source="folder", path="", init="", epochs=0.0, seed=0)
+    if args.size not in EPOCHS:
+        raise unknown("size", args.size, EPOCHS)
+    config = c.linear_probe()
+    config.update(init=args.init, seed=args.seed)
+    if args.data == "imagenet":
+        config.model.name = f"vit_{args.size}_patch16_224"
+        config.data.update(source="tfds", name="imagenet2012", eval_split="validation", crop_scale=(0.08, 1.0))
+        config.update(batch_size=16384, epochs=args.epochs or EPOCHS[args.size], dtype="bfloat16")
+    else:
+        config.model = {**config.model.to_dict(), **c.small(args.data), "name": "vit"}
+        config.data.update(source=args.source, path=args.path, img_size=config.model.img_size, crop_scale=(0.6, 1.0))
+        config.update(batch_size=256, epochs=args.epochs or 3.0)
+        config.optimizer.update(base_lr=0.1 * 32, warmup_epochs=0.1 * config.epochs)
+    return c.shrink(config) if args.smoke else config

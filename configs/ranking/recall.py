@@ -1,0 +1,57 @@
+"""Patches of objects that scorers keep, against the keep rate (LTRP Fig. 12, 9 and 11), on scenes or on photographs.
+
+python -m jaxprune.main --config=configs/ranking/recall.py:init=runs/scenes
+python -m jaxprune.main --config=configs/ranking/recall.py:init=RUN,source=yolo,path=coco128,unseen=coco
+
+`init` is a run of a ranker; it is compared with random, centre and norm. Others are named by
+`--config.scorers="('ltrp:init=RUN','papr:model=NAME,init=FILE')"`: a scorer with its options, `init` a run or a weights
+file, `model` the network of the latter.
+
+    source  scenes (built in, exact masks), yolo (boxes or polygons), masks, voc, coco or tfds
+    path    the folder; of tfds the data set's name, such as coco/2017, voc/2007 or scene_parse150
+    kind    boxes or masks, of voc and coco            annotations  directory or file of the annotations
+    unseen  coco or voc: LTRP's list of classes that ImageNet-1k does not have
+"""
+
+from ml_collections import ConfigDict
+
+from jaxprune import config as c
+
+
+def get_config(arg=None):
+    args = c.parse_arg(
+        arg, init="", source="scenes", path="", annotations="", classes="", kind="", split="", unseen="", num_images=500
+    )
+    where = "name" if args.source == "tfds" else "path"
+    own = ("ltrp:init=" + args.init,) if args.init else ()
+    data = c.data()
+    config = ConfigDict(
+        {
+            "task": "patch_recall",
+            "seed": 0,
+            "workdir": "",
+            "scorers": (*own, "random", "centre", "norm"),
+            "source": args.source,
+            "annotations": {
+                where: args.path,
+                "annotations": args.annotations,
+                "classes": args.classes,
+                "kind": args.kind,
+                "split": args.split,
+            },
+            "unseen": args.unseen,
+            "num_images": args.num_images,  # 0: all
+            "keep_rates": (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9),
+            "keep_rate": 0.3,  # of the table and the pictures
+            "img_size": 0,  # 0: that of the networks, or 224
+            "grid": (),  # empty: that of the networks, or (14, 14)
+            "crop_pct": 0.875,
+            "batch_size": 32,
+            "mean": data["mean"],
+            "std": data["std"],
+        }
+    )
+    if args.smoke:
+        config.update(source="scenes", num_images=12, batch_size=6, img_size=32, grid=(4, 4), unseen="")
+        config.annotations = {}
+    return config

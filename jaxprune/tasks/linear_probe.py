@@ -1,0 +1,151 @@
+"""Linear probing: how much a frozen network's features tell a linear classifier, by MAE's protocol.
+
+The CLS token behind the last norm, BatchNorm without scale and offset, one linear layer, LARS.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from flax import nnx
+
+from jaxprune.checkpoints.run import build
+from jaxprune.checkpoints.write import save_pretrained
+from jaxprune.config import Config
+from jaxprune.data import loader
+from jaxprune.data.augment import normalize, random_flip
+from jaxprune.errors import UserError
+from jaxprune.metrics import average, wilson_interval
+from jaxprune.nn.params import merge, split
+from jaxprune.tasks import setup
+from jaxprune.tasks.finetune import initialise
+from jaxprune.train import loop, optimizer
+from jaxprune.train import workdir as workdirs
+from jaxprune.train.evaluator import evaluate
+from jaxprune.train.state import RUNNING
+from jaxprune.train.step import OBSERVED
+from jaxprune.train.writer import Writer, read_metrics
+from jaxprune.viz.report import Report
+
+_EPS = 1e-6
+
+
+def run(config: Config, workdir: Path) -> dict[str, Any]:
+    """Trains a linear classifier on the features of `config.init` and leaves it in `workdir` with a report.
+
+    `model.safetensors` there is the network with the classifier, the norm folded into it.
+    """
+    workdirs.prepare(workdir, setup.plain(config))
+    if workdirs.is_complete(workdir):
+        return workdirs.read_summary(workdir)
+    if not config.init:
+        raise UserError("Give --config.init=RUN, the run directory or the file of weights to probe.")
+    train, held_out = setup.source(config, "train"), setup.source(config, "eval")
+    arguments = {**setup.plain(config.model), "num_classes": train.num_classes}
+    model = build("model", arguments, dtype=config.dtype, rngs=nnx.Rngs(config.seed))
+    initialise(model, config.init)
+    backbone = split(model)
+    width = model.embed_dim
+    kernel = 0.01 * jax.random.truncated_normal(jax.random.key(config.seed), -2.0, 2.0, (width, train.num_classes))
+    params = {"head.kernel": kernel, "head.bias": jnp.zeros((train.num_classes,))}
+    steps = setup.length(config, len(train))
+    schedule = setup.learning_rate(config, steps)
+    normal = {"mean": config.data.mean, "std": config.data.std}
+
+    def features(given: dict[str, jax.Array], images: jax.Array) -> jax.Array:
+        net = merge(backbone.graph, given, backbone.rest)
+        tokens, _ = net.forward_features(images)
+        return jax.lax.stop_gradient(net.pool(tokens)).astype(jnp.float32)
+
+    def loss_fn(params, batch, key):
+        images = normalize(batch["image"], **normal)
+        images = random_flip(key, images) if config.flip else images
+        scaled, statistics = standardize_batch(features(batch["given"]["backbone"], images))
+        logits = scaled @ params["head.kernel"] + params["head.bias"][None, :]
+        loss = optax.softmax_cross_entropy_with_integer_labels(logits, batch["label"]).mean()
+        return loss, {"accuracy": (logits.argmax(-1) == batch["label"]).mean(), OBSERVED: statistics}
+
+    def eval_fn(given, batch):
+        seen = features(given["backbone"], normalize(batch["image"], **normal))
+        logits = standardize(seen, given["running"]) @ given["head"]["head.kernel"]
+        logits = logits + given["head"]["head.bias"][None, :]
+        loss = optax.softmax_cross_entropy_with_integer_labels(logits, batch["label"])
+        correct = (logits.argmax(-1) == batch["label"]).astype(jnp.float32)
+        return {"loss": average(loss, batch["valid"]), "accuracy": average(correct, batch["valid"])}
+
+    def look(step: int, state: Any, writer: Writer) -> None:
+        given = {"backbone": backbone.params, "running": state.extra[RUNNING], "head": state.params}
+        batches = setup.eval_batches(config, held_out)
+        writer.metrics(step, "eval", evaluate(eval_fn, given, batches, setup.mesh(config), desc="held-out"))
+
+    result = setup.fit(
+        config,
+        workdir,
+        backbone._replace(params=params),
+        loss_fn,
+        optimizer.lars(schedule, momentum=config.optimizer.momentum),
+        schedule,
+        steps,
+        setup.train_batches(config, train),
+        [loop.Hook(config.eval_every or steps.total, look)],
+        given={"backbone": backbone.params},
+        running={"mean": jnp.zeros((width,)), "var": jnp.ones((width,))},
+    )
+    if result.stopped == "signal":
+        return {"stopped": "signal", "step": result.step}
+    last = [r for r in read_metrics(workdir) if r["split"] == "eval"][-1]
+    low, high = wilson_interval(round(last["accuracy"] * len(held_out)), len(held_out))
+    kernel, bias = folded(result.state.params, result.state.extra[RUNNING])
+    model.head.kernel[...], model.head.bias[...] = kernel, bias
+    save_pretrained(model, workdir / "model.safetensors")
+    summary = {
+        "accuracy": last["accuracy"],
+        "accuracy_low": low,
+        "accuracy_high": high,
+        "loss": last["loss"],
+        "steps": result.step,
+        "seconds": result.seconds,
+        "data": loader.describe(train),
+        "held_out": len(held_out),
+    }
+    workdirs.mark_complete(workdir, summary)
+    describe(config, workdir, summary, train, held_out)
+    return summary
+
+
+def standardize_batch(x: jax.Array) -> tuple[jax.Array, dict[str, jax.Array]]:
+    """BatchNorm without scale and offset, in training: returns (b, d) normalised, mean and unbiased variance."""
+    mean, var = x.mean(0), x.var(0)
+    scaled = standardize(x, {"mean": mean, "var": var})
+    return scaled, {"mean": mean, "var": var * (len(x) / max(len(x) - 1, 1))}
+
+
+def standardize(x: jax.Array, statistics: dict[str, jax.Array]) -> jax.Array:
+    """The same in evaluation, by running statistics."""
+    return (x - statistics["mean"][None, :]) * jax.lax.rsqrt(statistics["var"][None, :] + _EPS)
+
+
+def folded(params: dict[str, jax.Array], statistics: dict[str, jax.Array]) -> tuple[np.ndarray, np.ndarray]:
+    """Returns kernel and bias of one linear layer that does what the norm and the classifier do."""
+    scale = 1.0 / np.sqrt(np.asarray(statistics["var"], np.float64) + _EPS)
+    kernel = np.asarray(params["head.kernel"], np.float64) * scale[:, None]
+    bias = np.asarray(params["head.bias"], np.float64) - np.asarray(statistics["mean"], np.float64) @ kernel
+    return kernel.astype(np.float32), bias.astype(np.float32)
+
+
+def describe(config: Config, workdir: Path, summary: dict[str, Any], *sources: Any) -> None:
+    """Adds the section of this run to its report."""
+    report = Report("jaxprune", workdir.name)
+    section = report.section("Linear probe", slug=f"probe-{workdir.name}")
+    section.text(f"On {summary['data']}, features of {config.init}, which stay as they are.")
+    half = (summary["accuracy_high"] - summary["accuracy_low"]) / 2
+    tile = (f"{summary['accuracy']:.1%}", f"± {half:.1%}, {summary['held_out']} images")
+    section.metric_tiles({"held-out accuracy": tile, "steps": summary["steps"], "seconds": round(summary["seconds"])})
+    records = read_metrics(workdir)
+    setup.curves(section, records, {"train/accuracy": "training", "eval/accuracy": "held-out"}, "accuracy")
+    setup.broken_files(section, *sources)
+    section.command(setup.command())
+    report.add_to(workdir / "report.html")

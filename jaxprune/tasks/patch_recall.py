@@ -1,0 +1,393 @@
+"""Which patches of objects do scorers keep? Recall of boxes and masks against the keep rate, overall and by class."""
+
+import ast
+import csv
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from jaxprune import metrics, models, scoring
+from jaxprune.checkpoints.read import load_pretrained
+from jaxprune.checkpoints.run import load_model, read_card
+from jaxprune.config import Config
+from jaxprune.data import images as host
+from jaxprune.data.annotations import UNSEEN, Annotations, open_annotations
+from jaxprune.data.augment import normalize
+from jaxprune.errors import UserError, unknown
+from jaxprune.nn.params import merge, split
+from jaxprune.tasks import setup
+from jaxprune.train.progress import progress
+from jaxprune.viz import plots
+from jaxprune.viz.pictures import label, mask_outline, mask_patches, tile, upscale
+from jaxprune.viz.report import Report
+
+ALL, LEARNED, UNLEARNED = "all classes", "learned classes", "unseen classes"
+GRID = (14, 14)  # where neither the config nor a network has one
+SHOWN, CLASSES = 6, 6  # images and classes in the report's pictures and plots
+
+
+class Ready(NamedTuple):
+    """A scorer that is ready to run.
+
+    Attributes:
+      scores: jitted (arrays, uint8 images, key) -> (b, p).
+      arrays: its weights.
+    """
+
+    scores: Any
+    arrays: dict[str, jax.Array]
+
+
+class View(NamedTuple):
+    """Images as the scorers see them, and what is where in them.
+
+    Attributes:
+      images: uint8 (n, h, w, 3).
+      regions: for each image {class: bool (h, w)}.
+      positive: for each image {class: bool (p,)}; a patch belongs to a class if one of its pixels does.
+    """
+
+    images: np.ndarray
+    regions: list[dict[str, np.ndarray]]
+    positive: list[dict[str, np.ndarray]]
+
+
+def run(config: Config, workdir: Path) -> dict[str, Any]:
+    """Puts `config.scorers` side by side on annotated images and adds a section to the report in `workdir`."""
+    ready, size, grid = open_scorers(config)
+    options = setup.plain(config.annotations)
+    if config.source == "scenes":
+        options.update(num_images=config.num_images, image_size=size[0], seed=config.seed)
+    source = open_annotations(config.source, **options)
+    view = look(source, size, grid, limit=config.num_images, crop_pct=config.crop_pct)
+    ranks = {text: rank(one, view.images, config) for text, one in ready.items()}
+    groups = class_groups(view.positive, config.unseen)
+    rows = recall_table(ranks, view.positive, groups, tuple(config.keep_rates))
+    workdir.mkdir(parents=True, exist_ok=True)
+    _write(workdir / "patch_recall.csv", rows)
+    _describe(config, workdir, rows, view, ranks, grid, f"{source.name}: {len(view.images)} images")
+    at = _nearest(config.keep_rates, config.keep_rate)
+    whole = {row["scorer"]: row for row in rows if row["class"] == ALL and row["keep rate"] == at}
+    print(as_text(list(whole.values())))
+    best = max(whole.values(), key=lambda row: row["macro"])
+    return {"images": len(view.images), "keep_rate": at, "best": best["scorer"], "recall": best["macro"]}
+
+
+# --- scorers ------------------------------------------------------------------------------------------------------
+
+
+def open_scorers(config: Config) -> tuple[dict[str, Ready], tuple[int, int], tuple[int, int]]:
+    """Opens `config.scorers` and settles on the images and the grid of patches that all of them share.
+
+    A scorer is written as "random", "ltrp:init=RUN" or "papr:model=NAME,init=FILE": `init` is a run directory, or a
+    weights file of the network called `model`; other options are the scorer's own. What `config.img_size` and
+    `config.grid` leave open, the first network with patches of its own decides.
+
+    Returns:
+      {text: scorer}, the images' (height, width), and the grid.
+
+    Raises:
+      UserError: an item is not `name=value`, a scorer cannot be built, or two networks read images of different sizes.
+    """
+    described = {text: _read(text, config) for text in config.scorers}
+    with_patches = [options["proposal"] for _, options in described.values() if _patches(options.get("proposal"))]
+    size = host.size(config.img_size) if config.img_size else (224, 224)
+    grid = tuple(config.grid) if config.grid else GRID
+    if with_patches:
+        size, grid = with_patches[0].patch_embed.img_size, with_patches[0].grid
+    if size[0] % grid[0] or size[1] % grid[1]:
+        raise UserError(f"Images of {size} pixels are not a grid of {grid} whole patches: change img_size or grid.")
+    ready = {}
+    for text, (name, options) in described.items():
+        if _patches(options.get("proposal")):
+            own = options["proposal"]
+            if (own.patch_embed.img_size, own.grid) != (size, grid):
+                raise UserError(
+                    f"The network of {text!r} reads {own.patch_embed.img_size} pixels in {own.grid} patches, another "
+                    f"one {size} in {grid}: compare them in runs of their own."
+                )
+        else:
+            options["grid"] = grid
+        ready[text] = _ready(scoring.create(name, rngs=nnx.Rngs(config.seed), **options), config)
+    return ready, size, grid
+
+
+def _read(text: str, config: Config) -> tuple[str, dict[str, Any]]:
+    """Returns a scorer's name and its options, its network among them."""
+    name, _, rest = text.partition(":")
+    options: dict[str, Any] = {}
+    for item in filter(None, rest.split(",")):
+        option, equals, value = item.partition("=")
+        if not equals:
+            raise UserError(f"{item!r} in scorer {text!r} sets nothing: write name=value, such as init=RUN.")
+        options[option] = value
+    init, model = options.pop("init", ""), options.pop("model", "")
+    options = {option: _value(value) for option, value in options.items()}
+    if init or model:
+        options["proposal"] = _network(init, model, config)
+        if hasattr(options["proposal"], "mean"):
+            options["normalised"] = (tuple(config.mean), tuple(config.std))
+    return name, options
+
+
+def _value(text: str) -> Any:
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
+
+
+def _network(init: str, model: str, config: Config) -> Any:
+    if init and Path(init).is_dir():
+        card, network = read_card(init), load_model(init)
+        network = getattr(network, "encoder", network)
+        network.mean, network.std = tuple(card["mean"]), tuple(card["std"])
+        return network
+    if not model:
+        raise UserError(f"{init} is no run directory: say which network its weights are of, such as model=resnet50.")
+    network = models.create(model, rngs=nnx.Rngs(config.seed))
+    return load_pretrained(network, init) if init else network
+
+
+def _patches(network: Any) -> bool:
+    return hasattr(network, "patch_embed")
+
+
+def _ready(scorer: Any, config: Config) -> Ready:
+    parts = split(scorer)
+
+    @jax.jit
+    def scores(arrays: dict[str, jax.Array], images: jax.Array, key: jax.Array) -> jax.Array:
+        return merge(parts.graph, arrays, {})(normalize(images, config.mean, config.std), key=key)
+
+    return Ready(scores, {**parts.params, **parts.rest})
+
+
+def rank(ready: Ready, images: np.ndarray, config: Config) -> np.ndarray:
+    """Returns each patch's place in its image's order of keeping, 0 = kept first, int (n, p)."""
+    places = []
+    with progress("scoring", len(images)) as bar:
+        for start in range(0, len(images), config.batch_size):
+            batch = images[start : start + config.batch_size]
+            # The last batch is filled up: one shape, one program.
+            filled = np.resize(batch, (config.batch_size, *batch.shape[1:]))
+            key = jax.random.fold_in(jax.random.key(config.seed), start)
+            scores = np.asarray(ready.scores(ready.arrays, jnp.asarray(filled), key))[: len(batch)]
+            places.append(np.argsort(np.argsort(-scores, axis=1, kind="stable"), axis=1))
+            bar.update(len(batch))
+    return np.concatenate(places)
+
+
+# --- images -------------------------------------------------------------------------------------------------------
+
+
+def look(
+    source: Annotations, size: tuple[int, int], grid: tuple[int, int], *, limit: int = 0, crop_pct: float = 0.875
+) -> View:
+    """Returns images and regions in evaluation's view: resized, and the middle cut out.
+
+    Args:
+      limit: images at most; 0 takes all.
+      crop_pct: the crop's share of the shorter side of the resized image.
+    """
+    images, regions, positive = [], [], []
+    count = min(limit or len(source), len(source))
+    crop = lambda picture: host.center_crop(picture, size, crop_pct, host.interpolation("bicubic"))
+    with progress("reading annotations", count) as bar:
+        for index in range(count):
+            example = source[index]
+            images.append(crop(example.image))
+            seen = {name: crop(pixels) for name, pixels in example.regions.items()}
+            regions.append({name: pixels for name, pixels in seen.items() if pixels.any()})
+            positive.append({name: _touched(pixels, grid) for name, pixels in regions[-1].items()})
+            bar.update(1)
+    return View(np.stack(images), regions, positive)
+
+
+def _touched(pixels: np.ndarray, grid: tuple[int, int]) -> np.ndarray:
+    rows, columns = grid
+    height, width = pixels.shape
+    return pixels.reshape(rows, height // rows, columns, width // columns).any((1, 3)).reshape(-1)
+
+
+def class_groups(positive: Sequence[Mapping[str, np.ndarray]], unseen: Any) -> dict[str, tuple[str, ...]]:
+    """Returns {what a row of the table is about: its classes}: all, learned and unseen ones, and each by itself.
+
+    Args:
+      unseen: classes that the scorers' data do not have: "coco" or "voc" for LTRP's lists, or their names.
+    """
+    if isinstance(unseen, str) and unseen and unseen not in UNSEEN:
+        raise unknown("list of unseen classes", unseen, UNSEEN)
+    listed = UNSEEN.get(unseen, ()) if isinstance(unseen, str) else tuple(unseen)
+    counts: dict[str, int] = {}
+    for image in positive:
+        for name in image:
+            counts[name] = counts.get(name, 0) + 1
+    names = sorted(counts, key=lambda name: (-counts[name], name))
+    groups = {ALL: tuple(names)}
+    if listed:
+        groups[LEARNED] = tuple(name for name in names if name not in listed)
+        groups[UNLEARNED] = tuple(name for name in names if name in listed)
+    return {**{group: members for group, members in groups.items() if members}, **{name: (name,) for name in names}}
+
+
+# --- recall -------------------------------------------------------------------------------------------------------
+
+
+def recall_table(
+    ranks: Mapping[str, np.ndarray],
+    positive: Sequence[Mapping[str, np.ndarray]],
+    groups: Mapping[str, Sequence[str]],
+    keep_rates: Sequence[float],
+) -> list[dict[str, Any]]:
+    """Returns a row for each group of classes, scorer and keep rate.
+
+    "micro" is the share of all patches of the classes that is kept; "macro" the mean of that share over the images,
+    with its standard error.
+    """
+    pairs = [(index, name) for index, image in enumerate(positive) for name in image]
+    if not pairs:
+        raise UserError("None of the images has a region in view: there is nothing to recall.")
+    owner, names = np.array([index for index, _ in pairs]), np.array([name for _, name in pairs])
+    patches = np.stack([positive[index][name] for index, name in pairs])
+    counts = tuple(int(patches.shape[1] * rate) for rate in keep_rates)
+    rows = []
+    found = {
+        text: metrics.patch_recall(jnp.asarray(r[owner]), jnp.asarray(patches), counts) for text, r in ranks.items()
+    }
+    found = {text: tuple(np.asarray(part) for part in parts) for text, parts in found.items()}
+    for group, members in groups.items():
+        chosen = np.isin(names, list(members))
+        images, place = np.unique(owner[chosen], return_inverse=True)
+        for text, (hits, total) in found.items():
+            kept, there = np.zeros((len(images), len(counts))), np.zeros(len(images))
+            np.add.at(kept, place, hits[chosen])
+            np.add.at(there, place, total[chosen])
+            shares = kept / there[:, None]
+            error = shares.std(0, ddof=1) / len(images) ** 0.5 if len(images) > 1 else np.full(len(counts), np.nan)
+            for column, rate in enumerate(keep_rates):
+                rows.append(
+                    {
+                        "class": group,
+                        "scorer": text,
+                        "keep rate": rate,
+                        "micro": float(kept[:, column].sum() / there.sum()),
+                        "macro": float(shares[:, column].mean()),
+                        "error": float(error[column]),
+                        "images": len(images),
+                        "patches": int(there.sum()),
+                    }
+                )
+    return rows
+
+
+def _nearest(rates: Sequence[float], wanted: float) -> float:
+    return min(rates, key=lambda rate: abs(rate - wanted))
+
+
+# --- what is left to read -----------------------------------------------------------------------------------------
+
+
+def as_text(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Lays the rows of one group and keep rate out for a terminal."""
+    width = max(len(row["scorer"]) for row in rows)
+    first = rows[0]
+    lines = [f"recall of {first['class']} at keep rate {first['keep rate']}, {first['images']} images"]
+    for row in sorted(rows, key=lambda row: -row["macro"]):
+        lines.append(f"  {row['scorer']:<{width}}  {row['macro']:6.1%} ± {row['error']:.1%}   micro {row['micro']:.1%}")
+    return "\n".join(lines)
+
+
+def _write(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def curves(rows: Sequence[Mapping[str, Any]], group: str, title: str = "") -> Any:
+    """Draws recall against the keep rate, a line each scorer; the band is two standard errors either way."""
+    lines: dict[str, list[Mapping[str, Any]]] = {}
+    for row in rows:
+        if row["class"] == group:
+            lines.setdefault(row["scorer"], []).append(row)
+    series = {text: ([r["keep rate"] for r in own], [r["macro"] for r in own]) for text, own in lines.items()}
+    bands = {
+        text: ([r["macro"] - 2 * r["error"] for r in own], [r["macro"] + 2 * r["error"] for r in own])
+        for text, own in lines.items()
+    }
+    return plots.line_plot(series, "keep rate", "recall of object patches", title, bands=bands)
+
+
+def kept_pictures(
+    view: View, ranks: Mapping[str, np.ndarray], grid: tuple[int, int], keep_rate: float, count: int = SHOWN
+) -> np.ndarray:
+    """Draws images in rows: with their regions outlined, then what each scorer keeps of them (LTRP, Fig. 11)."""
+    cells = []
+    for index in range(min(count, len(view.images))):
+        image = upscale(view.images[index])
+        factor = image.shape[0] // view.images.shape[1]
+        outlined = image
+        for pixels in view.regions[index].values():
+            outlined = mask_outline(outlined, pixels.repeat(factor, 0).repeat(factor, 1))
+        cells.append(label(outlined, ", ".join(view.regions[index]) or "nothing"))
+        for text, places in ranks.items():
+            dropped = places[index] >= int(places.shape[1] * keep_rate)
+            cells.append(label(mask_patches(image, dropped, grid), text.partition(":")[0]))
+    return tile(cells, 1 + len(ranks))
+
+
+def _describe(
+    config: Config,
+    workdir: Path,
+    rows: list[dict[str, Any]],
+    view: View,
+    ranks: Mapping[str, np.ndarray],
+    grid: tuple[int, int],
+    data: str,
+) -> None:
+    at = _nearest(config.keep_rates, config.keep_rate)
+    report = Report("jaxprune", workdir.name)
+    section = report.section("Patches of objects", slug="patch_recall")
+    section.text(
+        f"{data}. A patch belongs to a class if one of its pixels does; recall is the share of these that is kept."
+    )
+    groups = list(dict.fromkeys(row["class"] for row in rows))
+    whole = [group for group in groups if group in (ALL, LEARNED, UNLEARNED)]
+    chosen = [row for row in rows if row["keep rate"] == at]
+    section.table(
+        [
+            {
+                "scorer": row["scorer"],
+                "classes": row["class"],
+                "recall, mean of images": (row["macro"], row["error"]),
+                "recall of all patches": row["micro"],
+                "images": row["images"],
+            }
+            for row in chosen
+            if row["class"] in whole
+        ],
+        caption=f"Recall at keep rate {at}, ± standard error.",
+        highlight={"recall, mean of images": "max", "recall of all patches": "max"},
+        formats={"recall, mean of images": ".1%", "recall of all patches": ".1%"},
+    )
+    for group in whole:
+        section.figure(curves(rows, group), f"Recall of {group}; the band is two standard errors.")
+    section.figure(kept_pictures(view, ranks, grid, at), f"What each scorer keeps at keep rate {at}.")
+    single = [group for group in groups if group not in whole]
+    if len(single) > 1:
+        section.gallery([curves(rows, name, name) for name in single[:CLASSES]], columns=2)
+        by_class = {name: {r["scorer"]: r["macro"] for r in chosen if r["class"] == name} for name in single}
+        images = {row["class"]: row["images"] for row in chosen}
+        section.table(
+            [{"class": name, "images": images[name], **by_class[name]} for name in single],
+            caption=f"Recall by class at keep rate {at}, mean of the images that have it.",
+            formats=dict.fromkeys(ranks, ".1%"),
+        )
+    section.command(setup.command())
+    report.add_to(workdir / "report.html")
