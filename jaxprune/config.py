@@ -75,7 +75,7 @@ def _common() -> dict[str, Any]:
         "accumulate": 1,  # parts that a batch is worked through in, for less memory
         "dtype": "float32",  # of the computation; "bfloat16" on accelerators
         "data": data(),
-        "mesh": {"data": -1},
+        "mesh": "data=-1",  # devices by axis: "fsdp=-1" spreads the parameters too; -1 takes what is left
         "log_every": 50,
         "checkpoint_every": 500,
         "keep": 3,
@@ -224,7 +224,7 @@ def shrink(config: Config) -> Config:
             continue
         phase.data.update(source="scenes", path="", name="", img_size=32, num_train=32, num_eval=12, num_threads=1)
         phase.update(batch_size=8, epochs=1.0, log_every=2, checkpoint_every=2, max_minutes=0.0, dtype="float32")
-        phase.mesh = {"data": -1}
+        phase.mesh = "data=-1"
         phase.optimizer.warmup_epochs = 0.5
         tiny = {"img_size": 32, "patch_size": 8, "embed_dim": 16, "depth": 2, "num_heads": 2}
         if "mim" in phase:

@@ -52,13 +52,13 @@ class MaeFlops(NamedTuple):
 def vit(model: Any, *, embedded: int | None = None) -> VitFlops:
     """Counts a ViT in evaluation, dense or reducing: each block by the rows that its reducer lets in and out.
 
-    A reducer may tell its own cost by a method `flops()`.
+    A reducer may tell its own cost by a method `flops()`. A scorer that prunes before the first block is not counted.
 
     Args:
       model: a `VisionTransformer`, or its abstract form under `nnx.eval_shape`.
-      embedded: patches that are embedded; all by default.
+      embedded: patches that are embedded; by default all, or those that a scorer leaves.
     """
-    patches = model.num_patches if embedded is None else embedded
+    patches = (model.num_patches if model.pruner is None else model.pruner.num_rows()) if embedded is None else embedded
     prefix = model.num_prefix_tokens
     blocks, reducers, rows = _blocks(model.blocks, prefix + patches, prefix)
     heads = [head for head in (model.head, model.head_dist) if head is not None]

@@ -5,17 +5,27 @@ import re
 import sys
 from pathlib import Path
 
+import jax
 from absl import app, flags
 from absl import logging as absl_logging
 from ml_collections import ConfigDict, config_flags
 
 import jaxprune
+from jaxprune import processes
 from jaxprune.config import Config
 from jaxprune.errors import UserError, nearest
 from jaxprune.host_memory import keep_freed_memory
 
 _CONFIG = config_flags.DEFINE_config_file("config", None, "What to run: a config file, `:arguments` behind it.")
+_DISTRIBUTED = flags.DEFINE_bool("distributed", False, "Join the other processes of this run, as the cluster says.")
+_COORDINATOR = flags.DEFINE_string("coordinator", "", "host:port of the first process, where no cluster says.")
+_NUM_PROCESSES = flags.DEFINE_integer("num_processes", 0, "With --coordinator: how many processes there are.")
+_PROCESS_ID = flags.DEFINE_integer("process_id", -1, "With --coordinator: which of them this is, from 0.")
+_COMPILED = flags.DEFINE_string("compile_cache", "", "A directory that keeps compiled programs for the next run.")
 _WORKDIR = flags.DEFINE_string("workdir", None, "Where the run lives; runs/<name of the config> by default.")
+
+# The tasks that several processes can share.
+TOGETHER = ("pretrain", "finetune", "linear_probe")
 
 
 def help_text() -> str:
@@ -36,6 +46,9 @@ def help_text() -> str:
                     "--config           what to run; every config takes :smoke, which shrinks it to seconds",
                     "--config.key=value replaces one value of it",
                     "--workdir          where the run lives; the same command resumes it (default runs/<config>)",
+                    "--distributed      join the processes of this run as TPU pods, Slurm or MPI tell; elsewhere give",
+                    "                   every process --coordinator=HOST:PORT --num_processes=N --process_id=I",
+                    "--compile_cache    a directory that keeps compiled programs for the next run",
                 ],
             ),
             listed("configs", configs()),
@@ -131,15 +144,25 @@ def main(argv: list[str]) -> None:
 
     log_to_terminal()
     keep_freed_memory()
+    if _COMPILED.value:
+        jax.config.update("jax_compilation_cache_dir", _COMPILED.value)
     absl_logging.set_verbosity(absl_logging.WARNING)  # Orbax tells of every file it touches
     config = _CONFIG.value
     workdir = Path(_WORKDIR.value or config.get("workdir") or default_workdir(_value(sys.argv, "config") or ""))
     before = is_complete(workdir) and config.task in ("pretrain", "finetune", "quickstart")
     try:
+        if _DISTRIBUTED.value or _COORDINATOR.value or _NUM_PROCESSES.value or _PROCESS_ID.value >= 0:
+            _join(config.task)
         summary = tasks.find(config.task)(config, workdir)
     except UserError as error:
         _refuse(error)
     print(_closing(summary, workdir, "Complete already; nothing was run." if before else "Complete."))
+
+
+def _join(task: str) -> None:
+    if task not in TOGETHER:
+        raise UserError(f"The task {task} runs in one process; those that several can share are {', '.join(TOGETHER)}.")
+    processes.join(_COORDINATOR.value, _NUM_PROCESSES.value, _PROCESS_ID.value)
 
 
 def _closing(summary: dict, workdir: Path, word: str) -> str:

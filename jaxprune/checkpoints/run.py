@@ -9,7 +9,7 @@ from typing import Any
 import jax.numpy as jnp
 from flax import nnx
 
-from jaxprune import mim, models, ranking
+from jaxprune import mim, models, processes, ranking
 from jaxprune.checkpoints.files import write_atomically
 from jaxprune.checkpoints.store import load_params
 from jaxprune.errors import UserError
@@ -54,7 +54,8 @@ def write_card(
         "class_names": list(class_names),
         "plan": None if plan is None else plan.as_dict(),
     }
-    write_atomically(Path(workdir) / CARD, json.dumps(card, indent=2) + "\n")
+    if processes.leads():
+        write_atomically(Path(workdir) / CARD, json.dumps(card, indent=2) + "\n")
 
 
 def read_card(workdir: str | os.PathLike) -> dict[str, Any]:

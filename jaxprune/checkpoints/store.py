@@ -24,6 +24,7 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 
+from jaxprune import processes
 from jaxprune.checkpoints.files import size_and_crc, sync_directory
 from jaxprune.errors import UserError
 
@@ -66,11 +67,20 @@ class CheckpointStore:
         final = self.directory / str(step)
         if final.exists():
             raise FileExistsError(f"{final} has been saved already")
-        self._clear_leftovers()
         writing = self.directory / f"{step}{_WRITING}"
-        writing.mkdir(parents=True)
+        processes.wait("before a save")
+        if processes.leads():
+            self._clear_leftovers()
+            writing.mkdir(parents=True)
+        processes.wait("into a save")
         arrays = _flatten(state)
         self._orbax.save(writing / _STATE, args=ocp.args.PyTreeSave(arrays))
+        processes.wait("after a save")
+        if processes.leads():
+            self._commit(step, writing, final, arrays, data_state)
+        processes.wait("committed")
+
+    def _commit(self, step: int, writing: Path, final: Path, arrays: dict[str, Any], data_state: dict) -> None:
         (writing / _DATA).write_text(json.dumps(data_state))
         (writing / _MANIFEST).write_text(json.dumps(_seal(writing, step, arrays)))
         size_and_crc(writing / _MANIFEST, sync=True)
@@ -96,7 +106,8 @@ class CheckpointStore:
         survey = _survey(self.directory)
         if survey.step is None:
             return None
-        for name in survey.damaged:
+        processes.wait("surveyed")
+        for name in survey.damaged if processes.leads() else ():
             _set_aside(self.directory / name)
         path = self.directory / str(survey.step)
         wanted, structure = _flatten(abstract_state), jax.tree.structure(abstract_state)

@@ -11,6 +11,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from jaxprune.errors import UserError
 from jaxprune.nn import Block, LayerNorm, Linear, PatchEmbed, Tokens
 from jaxprune.nn.linear import normal_02
+from jaxprune.nn.params import Fixed
 from jaxprune.nn.tokens import all_present
 from jaxprune.ops.posembed import sincos_2d
 
@@ -37,10 +38,6 @@ def variants() -> dict[str, dict[str, Any]]:
             named[f"deit_{size}_patch16_{image}"] = deit
             named[f"deit_{size}_distilled_patch16_{image}"] = {**deit, "dist_token": True}
     return named
-
-
-class Fixed(nnx.Variable):
-    """A table that is loaded and saved with the weights but not trained."""
 
 
 class Aux(NamedTuple):
@@ -129,6 +126,8 @@ class VisionTransformer(nnx.Module):
         self.num_classes, self.global_pool, self.no_embed_class = num_classes, global_pool, no_embed_class
         self.num_prefix_tokens = int(class_token) + int(dist_token) + reg_tokens
         self.dtype, self.remat = dtype, remat
+        # Set by `jaxprune.reduction.apply` for a plan that keeps patches before any is embedded.
+        self.pruner: Any = nnx.data(None)
 
         def token(count: int):
             return nnx.data(nnx.Param(normal_02(rngs.params(), (1, count, embed_dim))) if count else None)
@@ -191,12 +190,24 @@ class VisionTransformer(nnx.Module):
         return jnp.concatenate([front, x], axis=1)
 
     def encode(
-        self, x: Float[Array, "b n d"], *, train: bool = False, key: PRNGKeyArray | None = None
+        self,
+        x: Float[Array, "b n d"],
+        *,
+        chosen: Any = None,
+        train: bool = False,
+        key: PRNGKeyArray | None = None,
     ) -> tuple[Tokens, Aux]:
-        """Runs the blocks and the final norm over embedded tokens."""
+        """Runs the blocks and the final norm over embedded tokens.
+
+        Args:
+          chosen: what the reducer told that left out patches before these were embedded.
+        """
         tokens, attended = all_present(x, self.num_prefix_tokens), None
         features, assigns, kepts, stages = [], [], [], []
         origin = tokens.assign
+        if chosen is not None:
+            tokens, origin = tokens._replace(assign=chosen.row_map), chosen.kept
+            assigns, kepts, stages = [chosen.row_map], [chosen.kept], [chosen]
         for index, block in enumerate(self.blocks):
             block_key = None if key is None else jax.random.fold_in(key, index)
             tokens, attended, aux = _run(block, tokens, attended, train, block_key, self.remat)
@@ -216,7 +227,11 @@ class VisionTransformer(nnx.Module):
         self, images: Float[Array, "b H W c"], *, train: bool = False, key: PRNGKeyArray | None = None
     ) -> tuple[Tokens, Aux]:
         """Images to the tokens behind the last block (and final norm, where there is one)."""
-        return self.encode(self.embed(images), train=train, key=key)
+        if self.pruner is None:
+            return self.encode(self.embed(images), train=train, key=key)
+        chosen = self.pruner.choose(images, None if key is None else jax.random.fold_in(key, self.depth))
+        ids_keep = chosen.kept if self.pruner.num_rows() < self.num_patches else None
+        return self.encode(self.embed(images, ids_keep), chosen=chosen, train=train, key=key)
 
     def forward_head(self, tokens: Tokens) -> tuple[Float[Array, "b k"], tuple[Array, ...]]:
         """Tokens to logits in float32, and to the logits of both heads of a distilled model."""

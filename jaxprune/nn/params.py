@@ -10,6 +10,10 @@ from flax import nnx
 from jaxtyping import Array
 
 
+class Fixed(nnx.Variable):
+    """An array that is loaded and saved with the weights but not trained."""
+
+
 class Graph(NamedTuple):
     """The structure of a module without its arrays; hashable."""
 
@@ -72,3 +76,15 @@ def merge(graph: Graph, params: dict[str, Any], rest: dict[str, Any]) -> Any:
     """Puts a module together again; the inverse of `split`."""
     arrays = {**params, **rest}
     return nnx.merge(graph.definition, graph.layout.unflatten([arrays[name] for name in graph.names]))
+
+
+def frozen(module: Any) -> Any:
+    """Returns the module around the same arrays with nothing to train: all of them are `Fixed`."""
+    graph, state = nnx.split(module)
+    copy = nnx.merge(graph, jax.tree.map(lambda array: array, state))
+    for _, node in list(nnx.iter_graph(copy)):
+        if isinstance(node, nnx.Module):
+            for name, value in list(vars(node).items()):
+                if isinstance(value, nnx.Variable):
+                    setattr(node, name, Fixed(value[...]))
+    return copy

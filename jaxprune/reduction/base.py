@@ -58,7 +58,7 @@ class Reducer(nnx.Module):
 
     Class attributes:
       where: "before" its block (then it reads the attention of the block before), "attention" (it chooses the rows
-        that attention is computed for) or "after" (between attention and MLP).
+        that attention is computed for), "after" (between attention and MLP), or "embed" (before any patch is embedded).
       needs: the fields of `Attended` that it reads.
       proportional: whether later blocks add log(size) to the attention logits (ToMe).
       soft_policy: whether in training all blocks hide tokens by the policy softmax (DynamicViT).
@@ -68,7 +68,7 @@ class Reducer(nnx.Module):
       renames: {published path of a module within one stage: our attribute path}.
     """
 
-    where: ClassVar[Literal["before", "attention", "after"]] = "after"
+    where: ClassVar[Literal["before", "attention", "after", "embed"]] = "after"
     needs: ClassVar[frozenset[str]] = frozenset()
     proportional: ClassVar[bool] = False
     soft_policy: ClassVar[bool] = False

@@ -1,6 +1,7 @@
 """What to reduce, where and by how much: a `Plan`, and how it is put into a network."""
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -19,7 +20,7 @@ class Plan:
       method: a module of `jaxprune.reduction`.
       keep_rate: one rate r keeps `int(p * r**s)` of the p patches at stage s = 1, 2, …; a tuple gives each stage's
         rate relative to p.
-      reduction_loc: the blocks that reduce, from 0.
+      reduction_loc: the blocks that reduce, from 0; by default (3, 6, 9), of "from_scores" always (0,).
       num_keep: absolute counts, a stage each, in place of `keep_rate`.
       r: tokens that each block takes away while there are any, in place of `keep_rate` and `reduction_loc`: a number
         for every block, or a tuple from the first block on.
@@ -34,7 +35,7 @@ class Plan:
         self,
         method: str,
         keep_rate: float | int | tuple[float | int, ...] = 0.7,
-        reduction_loc: tuple[int, ...] = (3, 6, 9),
+        reduction_loc: tuple[int, ...] | None = None,
         *,
         num_keep: tuple[int, ...] | None = None,
         r: int | tuple[int, ...] | None = None,
@@ -42,6 +43,8 @@ class Plan:
         **options: Any,
     ):
         cls = find(family, Reducer, method)
+        if reduction_loc is None:
+            reduction_loc = (0,) if cls.where == "embed" else (3, 6, 9)
         self.method = method
         self.keep_rate = tuple(map(float, keep_rate)) if isinstance(keep_rate, (tuple, list)) else float(keep_rate)
         self.reduction_loc = () if r is not None else tuple(int(layer) for layer in reduction_loc)
@@ -131,13 +134,7 @@ class Plan:
             rate = count / num_patches
         else:
             count, rate = self.counts(num_patches)[index], self.rates(num_patches)[index]
-        if count < 1:
-            raise UserError(
-                f"{self} keeps {count} of {num_patches} patches at stage {index + 1}: use {_lowest(self, num_patches)}."
-            )
-        if self.num_keep is not None and count > num_patches:
-            raise UserError(f"num_keep {count} is more than the {num_patches} patches there are: use {num_patches}.")
-        return min(count, rows), rate
+        return min(_possible(self, count, index, num_patches), rows), rate
 
     def as_dict(self) -> dict[str, Any]:
         """The arguments that make this plan, as plain values."""
@@ -181,47 +178,80 @@ def _lowest(plan: Plan, num_patches: int) -> str:
     return f"keep_rate={math.ceil(1e4 * num_patches ** (-1 / len(plan.reduction_loc))) / 1e4}"
 
 
-def apply(model: Any, plan: Plan, *, scorer: nnx.Module | None = None, rngs: nnx.Rngs | None = None) -> Any:
+def apply(model: Any, plan: Plan | Sequence[Plan], *, scorer: Any = None, rngs: nnx.Rngs | None = None) -> Any:
     """Returns a network that follows `plan`; it shares the arrays of `model`, which stays as it was.
 
     Applying to a network that already reduces replaces its plan.
 
     Args:
       model: a network with `blocks`, such as a ViT.
-      scorer: ranks the patches for `Plan("from_scores")`.
+      plan: a plan; or two, of which one is `Plan("from_scores")` and the other reduces what that one keeps.
+      scorer: ranks the patches for `Plan("from_scores")`: a `jaxprune.scoring.Scorer` of the network's grid.
       rngs: initialises the parameters of methods that have any.
 
     Raises:
-      UserError: the plan does not fit the network.
+      UserError: the plans do not fit the network or each other, or there is a scorer too many or too few.
     """
+    entrance, inside = _parted(plan)
+    if (entrance is None) != (scorer is None):
+        raise UserError(
+            'Plan("from_scores") and scorer= go together: '
+            + ("give scorer=jaxprune.scoring.create(…) too." if scorer is None else "leave scorer out, or plan so.")
+        )
+    graph, state = nnx.split(model)
+    # A new tree makes new variables around the same arrays: writing into one network leaves the other alone.
+    fast: Any = nnx.merge(graph, jax.tree.map(lambda array: array, state))
+    fast.pruner = nnx.data(None)
+    for block in fast.blocks:
+        block.reducer, block.needs, block.proportional, block.soft_policy = nnx.data(None), frozenset(), False, False
+    rows = fast.num_patches
+    if entrance is not None:
+        fast.pruner = nnx.data(_pruner(fast, entrance, scorer))
+        rows = fast.pruner.num_rows()
+    if inside is not None:
+        _put_inside(fast, inside, rows, rngs)
+    return fast
+
+
+def _parted(plan: Plan | Sequence[Plan]) -> tuple[Plan | None, Plan | None]:
+    """The plan that works before the first patch is embedded, and the one that works inside of the network."""
+    plans = (plan,) if isinstance(plan, Plan) else tuple(plan)
+    entrance = [p for p in plans if find(family, Reducer, p.method).where == "embed"]
+    inside = [p for p in plans if p not in entrance]
+    if not plans or len(entrance) > 1 or len(inside) > 1:
+        raise UserError(
+            f'A network follows one plan, or Plan("from_scores") and one other, and was given {len(plans)}: '
+            f"{', '.join(p.method for p in plans) or 'none'}."
+        )
+    return (*entrance, None)[0], (*inside, None)[0]
+
+
+def _pruner(model: Any, plan: Plan, scorer: Any) -> Reducer:
+    if tuple(scorer.grid) != tuple(model.grid):
+        raise UserError(
+            f"The scorer ranks a grid of {tuple(scorer.grid)} patches, and the network has {tuple(model.grid)}: create "
+            f"the scorer with grid={tuple(model.grid)}."
+        )
+    rate = plan.keep_rate[0] if isinstance(plan.keep_rate, tuple) else plan.keep_rate
+    count = plan.num_keep[0] if plan.num_keep else scorer.num_keep(rate, model.num_prefix_tokens)
+    stage = _stage(model, 0, 0, model.num_patches, _possible(plan, count, 0, model.num_patches), rate, 1)
+    return build(find(family, Reducer, plan.method), dict(plan.options), stage, scorer=scorer)
+
+
+def _put_inside(fast: Any, plan: Plan, rows: int, rngs: nnx.Rngs | None) -> None:
+    """Gives the blocks of a network their reducers; `rows` arrive at the first."""
     cls = find(family, Reducer, plan.method)
-    depth = len(model.blocks)
+    depth = len(fast.blocks)
     layers = plan.layers(depth)
     for layer in (*layers, len(plan.r) - 1 if isinstance(plan.r, tuple) else 0):
         if layer >= depth:
             raise UserError(f"reduction_loc {layer} is outside this network of {depth} blocks: use {depth - 1}.")
     _check_first(plan, cls, layers)
-    graph, state = nnx.split(model)
-    # A new tree makes new variables around the same arrays: writing into one network leaves the other alone.
-    fast: Any = nnx.merge(graph, jax.tree.map(lambda array: array, state))
     for block in fast.blocks:
-        block.reducer, block.needs, block.proportional = nnx.data(None), frozenset(), False
         block.soft_policy = cls.soft_policy
-    rows = fast.num_patches
     for index, layer in enumerate(layers):
         count, rate = plan.wanted(index, rows, fast.num_patches, depth)
-        stage = Stage(
-            index=index,
-            layer=layer,
-            grid=fast.grid,
-            num_prefix_tokens=fast.num_prefix_tokens,
-            rows_in=rows,
-            num_keep=count,
-            keep_rate=rate,
-            embed_dim=fast.embed_dim,
-            num_heads=fast.num_heads,
-            num_stages=len(layers),
-        )
+        stage = _stage(fast, index, layer, rows, count, rate, len(layers))
         reducer = build(cls, dict(plan.options), stage, rngs=rngs)
         fast.blocks[layer].reducer = nnx.data(reducer)
         read = layer - 1 if reducer.where == "before" else layer
@@ -231,4 +261,29 @@ def apply(model: Any, plan: Plan, *, scorer: nnx.Module | None = None, rngs: nnx
     if cls.proportional:
         for block in fast.blocks[layers[0] + 1 :]:
             block.proportional = True
-    return fast
+
+
+def _stage(model: Any, index: int, layer: int, rows: int, count: int, rate: float, num_stages: int) -> Stage:
+    return Stage(
+        index=index,
+        layer=layer,
+        grid=model.grid,
+        num_prefix_tokens=model.num_prefix_tokens,
+        rows_in=rows,
+        num_keep=count,
+        keep_rate=rate,
+        embed_dim=model.embed_dim,
+        num_heads=model.num_heads,
+        num_stages=num_stages,
+    )
+
+
+def _possible(plan: Plan, count: int, index: int, num_patches: int) -> int:
+    """The count, if a stage can keep so many patches."""
+    if count < 1:
+        raise UserError(
+            f"{plan} keeps {count} of {num_patches} patches at stage {index + 1}: use {_lowest(plan, num_patches)}."
+        )
+    if plan.num_keep is not None and count > num_patches:
+        raise UserError(f"num_keep {count} is more than the {num_patches} patches there are: use {num_patches}.")
+    return count

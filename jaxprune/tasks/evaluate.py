@@ -85,7 +85,7 @@ def assess(run: Path, report: Path, *, data: Config = None, batch_size: int = 64
     if card["kind"] != "model":
         raise UserError(f"{run} holds a pre-training model, which does not classify: fine-tune it first.")
     chosen = data_of(run, data, img_size)
-    settings = ConfigDict({"data": chosen, "batch_size": batch_size, "seed": 0, "mesh": {"data": -1}})
+    settings = ConfigDict({"data": chosen, "batch_size": batch_size, "seed": 0, "mesh": "data=-1"})
     source = setup.source(settings, "eval")
     names = list(card["class_names"])
     if source.num_classes != len(names):

@@ -92,9 +92,7 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
         "classes": train.num_classes,
         "broken_files": len(train.broken) + len(held_out.broken),
     }
-    workdirs.mark_complete(workdir, summary)
-    describe(config, workdir, summary, train, held_out)
-    return summary
+    return setup.conclude(workdir, summary, lambda: describe(config, workdir, summary, train, held_out))
 
 
 def plan_of(config: Config) -> reduction.Plan | None:

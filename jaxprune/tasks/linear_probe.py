@@ -111,9 +111,7 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
         "data": loader.describe(train),
         "held_out": len(held_out),
     }
-    workdirs.mark_complete(workdir, summary)
-    describe(config, workdir, summary, train, held_out)
-    return summary
+    return setup.conclude(workdir, summary, lambda: describe(config, workdir, summary, train, held_out))
 
 
 def standardize_batch(x: jax.Array) -> tuple[jax.Array, dict[str, jax.Array]]:

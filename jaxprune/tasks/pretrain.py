@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+from jaxprune import processes
 from jaxprune.checkpoints.run import build, write_card
 from jaxprune.config import Config
 from jaxprune.data import loader
@@ -75,9 +76,7 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
         "data": loader.describe(train),
         "broken_files": len(train.broken) + len(held_out.broken),
     }
-    workdirs.mark_complete(workdir, summary)
-    describe(config, workdir, summary, train, held_out)
-    return summary
+    return setup.conclude(workdir, summary, lambda: describe(config, workdir, summary, train, held_out))
 
 
 def mean_colour_loss(model: Any, images: jax.Array, masked: jax.Array) -> jax.Array:
@@ -142,7 +141,9 @@ def _drawer(config: Config, parts: Split, source: Any):
     images = next(iter(setup.eval_batches(config, source)))["image"][:PICTURES]
 
     def hook(step: int, state: Any, writer: Writer) -> None:
-        writer.images(step, "reconstruction", picture(config, parts, jax.device_get(state.params), images))
+        params = processes.whole(state.params)
+        if processes.leads():
+            writer.images(step, "reconstruction", picture(config, parts, params, images))
 
     return hook
 

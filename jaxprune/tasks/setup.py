@@ -1,8 +1,9 @@
 """What the tasks share: from a config to data, a mesh, an optimizer and a training run."""
 
+import re
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,13 +11,14 @@ import jax
 import numpy as np
 from PIL import Image
 
-from jaxprune import parallel
+from jaxprune import parallel, processes
 from jaxprune.config import Config
 from jaxprune.data import loader
 from jaxprune.data.augment import normalize
 from jaxprune.errors import UserError
 from jaxprune.nn.params import Split
 from jaxprune.train import loop, optimizer
+from jaxprune.train import workdir as workdirs
 from jaxprune.viz import plots
 from jaxprune.viz.report import Section
 
@@ -56,13 +58,21 @@ def train_batches(config: Config, examples: Any) -> Any:
         scale=tuple(data.crop_scale),
         repeats=data.get("repeats", 1),
         randaugment=data.get("randaugment", ""),
+        process_index=jax.process_index(),
+        process_count=jax.process_count(),
         num_threads=data.num_threads,
     )
 
 
 def eval_batches(config: Config, examples: Any) -> Any:
     """One pass over the held-out examples; the last batch is padded."""
-    return loader.eval_batches(examples, batch_size=config.batch_size, image_size=config.data.img_size)
+    return loader.eval_batches(
+        examples,
+        batch_size=config.batch_size,
+        image_size=config.data.img_size,
+        process_index=jax.process_index(),
+        process_count=jax.process_count(),
+    )
 
 
 def length(config: Config, num_examples: int) -> Length:
@@ -130,7 +140,9 @@ def fit(
     running: Any = None,
 ) -> loop.FitResult:
     """Trains `parts.params` as the config says; resumes if there is something to resume."""
-    return loop.fit(
+    return _with_advice(
+        config,
+        loop.fit,
         loss_fn,
         parts.params,
         tx,
@@ -154,9 +166,43 @@ def fit(
     )
 
 
+def _with_advice(config: Config, fit: Any, *arguments: Any, **options: Any) -> loop.FitResult:
+    try:
+        return fit(*arguments, **options)
+    except jax.errors.JaxRuntimeError as error:
+        if "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        model = "mim" if "mim" in config else "model"
+        raise UserError(
+            f"A training step does not fit in memory: {str(error).splitlines()[0]} Turn one of these: "
+            f"--config.batch_size (now {config.batch_size}); --config.accumulate (now {config.accumulate}), which "
+            f"works through a batch in so many parts; --config.{model}.remat=True, which computes activations twice; "
+            "--config.mesh=fsdp=-1, which spreads the parameters over the devices; --config.dtype=bfloat16."
+        ) from error
+
+
 def mesh(config: Config) -> jax.sharding.Mesh:
-    """The device mesh of `config.mesh`."""
-    return parallel.make_mesh(dict(config.mesh))
+    """The device mesh of `config.mesh`, such as "data=-1" or "data=2,fsdp=4"."""
+    axes = {}
+    for item in config.mesh.split(","):
+        name, _, size = item.partition("=")
+        if name not in parallel.BATCH_AXES or not re.fullmatch(r"-1|\d+", size):
+            raise UserError(
+                f"mesh={config.mesh!r} is no mesh: write axes with their sizes, 'data=-1' or 'data=2,fsdp=4'; -1 takes "
+                "what is left."
+            )
+        axes[name] = int(size)
+    return parallel.make_mesh(axes)
+
+
+def conclude(workdir: Path, summary: dict[str, Any], describe: Callable[[], None]) -> dict[str, Any]:
+    """Notes that a run is complete and writes its report, once all its processes are done; returns the summary."""
+    processes.wait("done")
+    if processes.leads():
+        workdirs.mark_complete(workdir, summary)
+        describe()
+    processes.wait("described")
+    return summary
 
 
 def normalized(config: Config, images: jax.Array) -> jax.Array:

@@ -18,7 +18,7 @@ import numpy as np
 import optax
 from jax.sharding import Mesh
 
-from jaxprune import parallel
+from jaxprune import parallel, processes
 from jaxprune.checkpoints.store import CheckpointStore
 from jaxprune.errors import UserError
 from jaxprune.train import state as states
@@ -26,7 +26,7 @@ from jaxprune.train.progress import progress
 from jaxprune.train.state import TrainState
 from jaxprune.train.step import GIVEN, LossFn, make_train_step
 from jaxprune.train.workdir import locked
-from jaxprune.train.writer import BEGINNING, Writer
+from jaxprune.train.writer import BEGINNING, Silent, Writer
 
 _log = logging.getLogger(__name__)
 
@@ -122,7 +122,8 @@ def fit(
     workdir = Path(workdir)
     start, key = time.monotonic(), jax.random.key(seed)
     with contextlib.ExitStack() as stack:
-        stack.enter_context(locked(workdir))
+        if processes.leads():
+            stack.enter_context(locked(workdir))
         store = stack.enter_context(CheckpointStore(workdir / "checkpoints", keep))
         state, first, past = _resume(
             store, params, optimizer, batches, mesh, rules, ema=bool(ema_decay), running=running
@@ -139,7 +140,7 @@ def fit(
             _log.info("%s: resuming from step %d of %d (%s).", desc, first, total_steps, store.path(first))
 
         # Unless the time was up before, a session takes a step: then there is something to save and to evaluate.
-        step, stopped = first, "time" if past["last"] and clock.is_up() else None
+        step, stopped = first, _agreed("time" if past["last"] and clock.is_up() else None)
         while step < total_steps and stopped is None:
             batch = parallel.place_batch(mesh, _next_batch(batches, step)) | fixed
             if step == first:
@@ -152,7 +153,9 @@ def fit(
             losses.add(step, metrics)
             bar.update(examples_per_step, **losses.latest)
 
-            stopped = _reason_to_stop(clock, stop)
+            # Several processes stop together, and ask each other no more often than they write.
+            if jax.process_count() == 1 or step % log_every == 0:
+                stopped = _agreed(_reason_to_stop(clock, stop))
             # A run that is out of time ends here, and evaluates once more; an interrupted one goes on later.
             last = step == total_steps or stopped == "time"
             if last or step % log_every == 0:
@@ -196,8 +199,10 @@ def _resume(
     return state, step, past
 
 
-def _rewound(writer: Writer | None, first: int, workdir: Path, stack: contextlib.ExitStack) -> Writer:
+def _rewound(writer: Writer | None, first: int, workdir: Path, stack: contextlib.ExitStack) -> Writer | Silent:
     resume_step = first or BEGINNING
+    if not processes.leads():
+        return Silent()
     if writer is None:
         return stack.enter_context(contextlib.closing(Writer(workdir, resume_step)))
     writer.rewind(resume_step)
@@ -228,6 +233,11 @@ def _reason_to_stop(clock: "_Clock", stop: "_StopSignal") -> Literal["signal", "
     if stop.received is not None:
         return "signal"
     return "time" if clock.is_up() else None
+
+
+def _agreed(reason: Literal["signal", "time"] | None) -> Literal["signal", "time"] | None:
+    reasons = (None, "time", "signal")
+    return reasons[processes.most_urgent(reasons.index(reason))]
 
 
 def _learning_rate(schedule: optax.Schedule | None, step: int) -> dict[str, float]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import jaxprune
+from jaxprune import processes
 from jaxprune.checkpoints.files import write_atomically
 from jaxprune.errors import UserError
 
@@ -35,10 +36,21 @@ def prepare(workdir: str | os.PathLike, config: Mapping[str, Any]) -> Path:
       workdir: the run directory, created if need be.
       config: a nested dict of plain values.
 
+    Of the processes of one run the first makes it, and the others check.
+
     Raises:
       UserError: the directory holds a run with another config (the keys are named), or something that is no run.
     """
-    workdir = Path(workdir)
+    if processes.leads():
+        try:
+            return _prepare(Path(workdir), config)
+        finally:
+            processes.wait("prepared")
+    processes.wait("prepared")
+    return _prepare(Path(workdir), config)
+
+
+def _prepare(workdir: Path, config: Mapping[str, Any]) -> Path:
     workdir.mkdir(parents=True, exist_ok=True)
     config = json.loads(json.dumps(config, default=str))
     record = {"config": config, "versions": versions(), "commit": commit()}

@@ -23,6 +23,22 @@ BEGINNING = -1
 _log = logging.getLogger(__name__)
 
 
+class Silent:
+    """Takes what a `Writer` takes and writes nothing: what all processes of a run but the first have."""
+
+    def rewind(self, step: int) -> None: ...
+
+    def metrics(self, step: int, split: str, values: Mapping[str, Any]) -> None: ...
+
+    def images(self, step: int, name: str, image: np.ndarray) -> None: ...
+
+    def timing(self, step: int, values: Mapping[str, float]) -> None: ...
+
+    def sync(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
 class Writer:
     """Writes `metrics.jsonl`, `pictures/`, `timings.json` and `tensorboard/` of a run directory.
 

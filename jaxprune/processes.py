@@ -1,0 +1,70 @@
+"""The processes of one run, joined by `jax.distributed`: who writes, and what all of them have to agree on.
+
+One process alone is all of this and waits for nobody.
+"""
+
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxprune.errors import UserError
+
+
+def join(coordinator: str = "", num_processes: int = 0, process_id: int = -1) -> None:
+    """Joins this process to its run; call it before anything else of JAX.
+
+    Args:
+      coordinator: host:port of the first process; empty where the cluster tells (TPU pods, Slurm, MPI).
+      num_processes, process_id: how many there are, and which this is; with `coordinator` only.
+
+    Raises:
+      UserError: the three are not given together, or there is no cluster that tells.
+    """
+    given = {"--coordinator": coordinator, "--num_processes": num_processes > 0, "--process_id": process_id >= 0}
+    missing = [name for name, value in given.items() if not value]
+    if 0 < len(missing) < len(given):
+        raise UserError(
+            f"{', '.join(missing)} is missing: give --coordinator, --num_processes and --process_id together."
+        )
+    try:
+        if missing:
+            jax.distributed.initialize()
+        else:
+            jax.distributed.initialize(coordinator, num_processes, process_id)
+    except (ValueError, RuntimeError) as error:
+        raise UserError(
+            f"The processes of this run could not be joined ({error}). Where no cluster tells JAX about them, give "
+            "every process --coordinator=HOST:PORT --num_processes=N --process_id=I."
+        ) from None
+
+
+def leads() -> bool:
+    """Whether this process is the one that writes."""
+    return jax.process_index() == 0
+
+
+def wait(name: str) -> None:
+    """Waits until every process is here; `name` says where."""
+    if jax.process_count() > 1:
+        from jax.experimental import multihost_utils
+
+        multihost_utils.sync_global_devices(name)
+
+
+def most_urgent(level: int) -> int:
+    """Returns the highest `level` that any process gives; all have to ask."""
+    if jax.process_count() == 1:
+        return level
+    from jax.experimental import multihost_utils
+
+    return int(np.max(multihost_utils.process_allgather(np.int32(level))))
+
+
+def whole(tree: Any) -> Any:
+    """Returns a pytree's arrays as NumPy, gathered from all processes; all have to ask."""
+    if jax.process_count() == 1:
+        return jax.device_get(tree)
+    from jax.experimental import multihost_utils
+
+    return multihost_utils.process_allgather(tree, tiled=True)

@@ -1,0 +1,185 @@
+"""Pruning before the first block: PaPr's ViT as published, and what holds for any scorer."""
+
+import functools
+import json
+import re
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+from support import golden, nhwc, quick_compile, weights
+
+from jaxprune import checkpoints, flops, models, reduction, scoring
+from jaxprune.errors import UserError
+from jaxprune.nn.params import split
+from jaxprune.reduction import Plan
+
+FILE = golden("ltrp_papr/papr_vit")
+CONFIG = json.loads(str(FILE["config_json"]))
+CLOSE = {"atol": 1e-5, "rtol": 1e-4}
+COLLECTIVES = re.compile(r"\b(all-gather|all-reduce|all-to-all|collective-permute|reduce-scatter)\b")
+
+
+class Features(nnx.Module):
+    """A proposal whose features are known, with a parameter that stands for its weights."""
+
+    def __init__(self, features: np.ndarray):
+        self.features = nnx.Variable(jnp.asarray(features))
+        self.one = nnx.Param(jnp.ones(()))
+
+    def forward_features(self, images: jax.Array) -> jax.Array:
+        return self.features[...] * self.one[...]
+
+
+@functools.cache
+def vit(variant: str = "cls_cls"):
+    model = models.create(
+        "vit",
+        img_size=CONFIG["img"],
+        patch_size=CONFIG["patch"],
+        embed_dim=CONFIG["dim"],
+        depth=CONFIG["depth"],
+        num_heads=CONFIG["heads"],
+        mlp_ratio=float(CONFIG["mlp_ratio"]),
+        num_classes=5,
+        class_token=variant != "nocls_gap",
+        global_pool="token" if variant == "cls_cls" else "avg",
+        rngs=nnx.Rngs(0),
+    )
+    return checkpoints.load_pretrained(model, weights(FILE, f"{variant}/w/"))
+
+
+def papr(variant: str = "cls_cls", **options):
+    return scoring.create("papr", proposal=Features(nhwc(FILE[f"{variant}/feat"])), grid=(6, 6), **options)
+
+
+def images(variant: str = "cls_cls"):
+    return jnp.asarray(nhwc(FILE[f"{variant}/x"]))
+
+
+def forward(model, images):
+    graph, state = nnx.split(model)
+    call = jax.jit(lambda state, images: nnx.merge(graph, state)(images), compiler_options=quick_compile())
+    return call(state, images)
+
+
+@pytest.mark.parametrize(("z", "align_corners"), [(0.5, True), (0.5, False), (0.7, True), (1.0, True)])
+@pytest.mark.parametrize("variant", CONFIG["variants"])
+def test_papr_on_a_vit(variant, z, align_corners):
+    scorer = papr(variant, align_corners=align_corners)
+    fast = reduction.apply(vit(variant), Plan("from_scores", keep_rate=z), scorer=scorer)
+    logits, aux = forward(fast, images(variant))
+    corners = "" if z == 1.0 else f"_ac{int(align_corners)}"
+    chex.assert_trees_all_close(logits, FILE[f"{variant}/logits_z{z}{corners}_f64"].astype(np.float32), **CLOSE)
+    if z < 1:
+        prefix = fast.num_prefix_tokens
+        np.testing.assert_array_equal(aux.kept[0], FILE[f"{variant}/idx_z{z}{corners}"][:, prefix:] - prefix)
+
+
+def test_dropped_patches_are_never_embedded_and_every_patch_is_accounted_for():
+    fast = reduction.apply(vit(), Plan("from_scores", num_keep=(7,)), scorer=papr())
+    logits, aux = forward(fast, images())
+    assert [features.shape[1] for features in aux.features] == [8, 8]
+    for image, ids in enumerate(np.asarray(aux.kept[0])):
+        np.testing.assert_array_equal(np.asarray(aux.assign[0])[image, ids], np.arange(7))
+    assert (np.asarray(aux.assign[0]) < 0).sum(1).tolist() == [29, 29]
+    # What happens in a dropped patch changes nothing.
+    dropped = jnp.asarray(aux.assign[0] < 0).reshape(2, 6, 1, 6, 1, 1)
+    noise = jnp.where(dropped, 1e3, 0.0) * jnp.ones((1, 1, 4, 1, 4, 3))
+    chex.assert_trees_all_close(forward(fast, images() + noise.reshape(2, 24, 24, 3))[0], logits, **CLOSE)
+    in_order = reduction.apply(vit(), Plan("from_scores", num_keep=(7,), in_order=True), scorer=papr())
+    ordered, told = forward(in_order, images())
+    np.testing.assert_array_equal(told.kept[0], np.sort(aux.kept[0], axis=1))
+    chex.assert_trees_all_close(ordered, logits, **CLOSE)
+
+
+def test_tome_goes_on_with_what_papr_keeps():
+    plans = (Plan("from_scores", keep_rate=0.5), Plan("tome", r=(0, 3)))
+    fast = reduction.apply(vit(), plans, scorer=papr())
+    _, aux = forward(fast, images())
+    assert [features.shape[1] for features in aux.features] == [19, 16]
+    dropped, merged = (np.asarray(assign) for assign in aux.assign)
+    np.testing.assert_array_equal(merged < 0, dropped < 0)
+    held = [np.bincount(image[image >= 0], minlength=15) for image in merged]
+    np.testing.assert_array_equal(aux.tokens.size[:, 1:], held)
+    assert fast.blocks[1].reducer.stage.rows_in == 18
+    origins = np.asarray(aux.kept[1])
+    assert all(set(row) <= set(first) for row, first in zip(origins, np.asarray(aux.kept[0]), strict=True))
+
+
+def test_the_scorer_is_frozen_and_the_dense_network_stays_as_it_was():
+    scorer = papr()
+    fast = reduction.apply(vit(), Plan("from_scores"), scorer=scorer)
+    parts = split(fast)
+    assert set(parts.params) == set(split(vit()).params)
+    assert {"pruner.scorer.proposal.one", "pruner.scorer.proposal.features"} <= set(parts.rest)
+    assert isinstance(scorer.proposal.one, nnx.Param) and vit().pruner is None
+    # Strict loading asks for the network's own weights only.
+    checkpoints.load_pretrained(fast, weights(FILE, "cls_cls/w/"))
+    again = reduction.apply(fast, Plan("topk", reduction_loc=(1,)))
+    assert again.pruner is None and again.blocks[1].reducer is not None
+
+
+def test_flops_count_the_patches_that_are_left():
+    fast = reduction.apply(vit(), Plan("from_scores", num_keep=(9,)), scorer=papr())
+    assert flops.vit(fast) == flops.vit(vit(), embedded=9)
+
+
+def test_a_random_scorer_draws_with_the_key_of_the_network():
+    fast = reduction.apply(vit(), Plan("from_scores"), scorer=scoring.create("random", grid=(6, 6)))
+    graph, state = nnx.split(fast)
+    call = jax.jit(
+        lambda state, images, key: nnx.merge(graph, state)(images, key=key)[1].kept[0],
+        compiler_options=quick_compile(),
+    )
+    first, second = (np.asarray(call(state, images(), jax.random.key(seed))) for seed in (0, 1))
+    assert not np.array_equal(first, second) and not np.array_equal(first[0], first[1])
+
+
+BAD = {
+    "no scorer": (lambda: reduction.apply(vit(), Plan("from_scores")), r"give scorer=jaxprune\.scoring\.create"),
+    "a scorer too many": (
+        lambda: reduction.apply(vit(), Plan("topk", reduction_loc=(1,)), scorer=papr()),
+        "leave scorer",
+    ),
+    "another grid": (
+        lambda: reduction.apply(vit(), Plan("from_scores"), scorer=scoring.create("random", grid=(7, 7))),
+        r"create the scorer with grid=\(6, 6\)",
+    ),
+    "a later block": (lambda: Plan("from_scores", reduction_loc=(3,)), "leave it out"),
+    "by r": (lambda: Plan("from_scores", r=4), "use keep_rate or num_keep"),
+    "nothing left": (
+        lambda: reduction.apply(vit(), Plan("from_scores", keep_rate=0.01), scorer=papr()),
+        r"keeps 0 of 36 patches at stage 1: use keep_rate=0\.0278",
+    ),
+    "two plans inside": (
+        lambda: reduction.apply(vit(), (Plan("topk", reduction_loc=(1,)), Plan("tome", r=1))),
+        "one other, and was given 2: topk, tome",
+    ),
+    "unknown option": (
+        lambda: reduction.apply(vit(), Plan("from_scores", in_orde=True), scorer=papr()),
+        "Did you mean 'in_order'",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_what_does_not_fit_is_refused(what):
+    make, message = BAD[what]
+    with pytest.raises(UserError, match=message):
+        make()
+
+
+@pytest.mark.eight_devices
+def test_no_device_waits_for_another():
+    mesh = jax.make_mesh((8,), ("data",), axis_types=(AxisType.Auto,))
+    norm = scoring.create("norm", grid=(6, 6))
+    graph, state = nnx.split(reduction.apply(vit(), Plan("from_scores", keep_rate=0.5), scorer=norm))
+    batch = jax.device_put(jnp.zeros((16, 24, 24, 3)), NamedSharding(mesh, PartitionSpec("data")))
+    state = jax.device_put(state, NamedSharding(mesh, PartitionSpec()))
+    call = jax.jit(lambda state, images: nnx.merge(graph, state)(images), compiler_options=quick_compile())
+    assert not COLLECTIVES.findall(call.lower(state, batch).compile().as_text())

@@ -1,0 +1,83 @@
+"""Several processes that train one run, as the command line starts them."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from jaxprune import main, processes
+from jaxprune.checkpoints.store import load_params
+from jaxprune.errors import UserError
+
+ROOT = Path(__file__).parent.parent.parent
+SMOKE = "configs/mim/imagenet.py:smoke"
+
+
+def start(workdir, *flags, devices=1) -> subprocess.Popen:
+    env = {**os.environ, "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}", "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "jaxprune.main", f"--config={SMOKE}", f"--workdir={workdir}", *flags]
+    return subprocess.Popen(command, env=env, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def finish(*started: subprocess.Popen) -> None:
+    for process in started:
+        out, _ = process.communicate(timeout=300)
+        assert process.returncode == 0, out
+
+
+def rows(workdir):
+    return [json.loads(line) for line in (Path(workdir) / "metrics.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.slow
+def test_two_processes_train_what_one_does_and_another_number_of_devices_resumes(tmp_path):
+    one, two = tmp_path / "one", tmp_path / "two"
+    finish(start(one))
+    with socket.socket() as found:
+        found.bind(("localhost", 0))
+        port = found.getsockname()[1]
+    together = [f"--coordinator=localhost:{port}", "--num_processes=2"]
+    finish(*(start(two, *together, f"--process_id={i}") for i in range(2)))
+    assert len(rows(one)) == len(rows(two)) > 2
+    for mine, theirs in zip(rows(one), rows(two), strict=True):
+        assert mine.keys() == theirs.keys()
+        np.testing.assert_allclose(
+            [mine[k] for k in sorted(mine) if k != "split"],
+            [theirs[k] for k in sorted(mine) if k != "split"],
+            rtol=1e-4,
+        )
+    ours, joint = load_params(one), load_params(two)
+    for name in ours:
+        np.testing.assert_allclose(ours[name], joint[name], atol=2e-5, err_msg=name)
+    assert (two / "report.html").is_file() and (two / "complete.json").is_file()
+
+    # Cut back to the middle, eight devices finish what one process began.
+    (one / "complete.json").unlink()
+    newest = max((one / "checkpoints").iterdir(), key=lambda path: int(path.name))
+    for path in sorted(newest.rglob("*"), reverse=True):
+        path.rmdir() if path.is_dir() else path.unlink()
+    newest.rmdir()
+    finish(start(one, devices=8))
+    resumed = load_params(one)
+    for name in resumed:
+        np.testing.assert_allclose(resumed[name], joint[name], atol=2e-5, err_msg=name)
+
+
+def test_flags_that_belong_together_are_asked_for_together():
+    with pytest.raises(UserError, match="--process_id is missing"):
+        processes.join("localhost:1", 2)
+
+
+def test_only_training_is_shared():
+    with pytest.raises(UserError, match="quickstart runs in one process"):
+        main._join("quickstart")
+
+
+def test_one_process_waits_for_nobody():
+    processes.wait("nobody")
+    assert processes.leads() and processes.most_urgent(2) == 2
