@@ -3,6 +3,7 @@
 import threading
 from typing import Any, Protocol, runtime_checkable
 
+import numpy as np
 from absl import logging
 
 from jaxprune.errors import UserError
@@ -70,3 +71,23 @@ def read(source: Source, index: int) -> Example:
             note_broken(source.broken, error)
     what, reason = next(iter(source.broken.items()))
     raise UserError(f"None of the {len(source)} images of {source.name!r} can be read; the first, {what}: {reason}.")
+
+
+class Sample:
+    """Evenly spaced examples of a source, numbered anew: a fair part of one whose classes come one after the other.
+
+    Args:
+      source: The examples to choose from.
+      count: How many of them; all, if there are no more.
+    """
+
+    def __init__(self, source: Source, count: int):
+        self.name, self.class_names, self.num_classes = source.name, source.class_names, source.num_classes
+        self.broken = source.broken
+        self._source, self._count = source, min(count, len(source))
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, index: int) -> Example:
+        return {**self._source[index * len(self._source) // self._count], "index": np.int32(index)}

@@ -11,6 +11,7 @@ from ml_collections import ConfigDict
 from jaxprune import flops, reduction
 from jaxprune.config import Config
 from jaxprune.data.augment import normalize
+from jaxprune.data.source import Sample
 from jaxprune.errors import UserError
 from jaxprune.metrics import wilson_interval
 from jaxprune.nn.params import merge, split
@@ -105,20 +106,19 @@ def compare(
     batch_size: int,
     num_images: int,
 ) -> Findings:
-    """Shows the first `num_images` images of a source to every contestant.
+    """Shows `num_images` images of a source, evenly spaced, to every contestant.
 
     Args:
       made: the contestants; one of them is `DENSE`.
       card: of the run, for normalisation and the names of the classes.
     """
     size = made[DENSE].model.patch_embed.img_size
+    source = Sample(source, num_images)
     batches = setup.eval_batches(ConfigDict({"batch_size": batch_size, "data": {"img_size": size}}), source)
     right, agree = dict.fromkeys(made, 0), dict.fromkeys(made, 0)
     total, kept, disagreements = 0, {}, []
-    with progress("plans", min(-(-num_images // batch_size), len(batches))) as bar:
+    with progress("plans", len(batches)) as bar:
         for batch in batches:
-            if total >= num_images:
-                break
             pixels = normalize(jnp.asarray(batch["image"]), card["mean"], card["std"])
             if not total:
                 kept = {name: _stages(c, batch["image"][:SHOWN], pixels[:SHOWN]) for name, c in made.items()}

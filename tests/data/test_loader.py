@@ -12,6 +12,7 @@ from jaxprune.data import images, memory
 from jaxprune.data.loader import create_source, describe, eval_batches, read_image, repeated, train_batches
 from jaxprune.data.memory import InMemory
 from jaxprune.data.scenes import Scenes
+from jaxprune.data.source import Sample
 from jaxprune.errors import UserError
 
 
@@ -143,6 +144,14 @@ def test_evaluation_sees_everything_once_and_pads_the_last_batch(request, which)
         np.testing.assert_array_equal(seen[1]["image"][3], source[11]["image"])
         np.testing.assert_array_equal(seen[1]["mask"][3], source[11]["mask"])
         assert seen[0]["mask"].shape == (8, 32, 32) and seen[0]["mask"].dtype == bool
+
+
+def test_a_sample_is_spread_over_the_whole(held):
+    part = Sample(held, 5)
+    (batch,) = eval_batches(part, batch_size=8, image_size=32)
+    assert batch["index"][:5].tolist() == [0, 1, 2, 3, 4] and batch["valid"].sum() == 5
+    np.testing.assert_array_equal(batch["image"][:5], held.columns["image"][::4])
+    assert len(Sample(held, 99)) == 20
 
 
 def test_masks_follow_their_images(drawn):
