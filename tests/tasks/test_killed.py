@@ -6,9 +6,8 @@ import sys
 import time
 
 import numpy as np
+import orbax.checkpoint as ocp
 import pytest
-
-from jaxprune.checkpoints.store import load_params
 
 COMMAND = [
     sys.executable,
@@ -36,10 +35,30 @@ def wait_for(workdir, steps, *, saving=False):
         time.sleep(0.0005)
 
 
+def arrays(workdir):
+    """Everything that the newest checkpoint holds: parameters, optimizer state, step."""
+    newest = max((workdir / "checkpoints").iterdir(), key=lambda path: int(path.name))
+    return ocp.Checkpointer(ocp.PyTreeCheckpointHandler()).restore(newest / "state")
+
+
+def assert_equal(some, others):
+    assert (some / "metrics.jsonl").read_bytes() == (others / "metrics.jsonl").read_bytes()
+    ours, theirs = arrays(some), arrays(others)
+    assert set(ours) == set(theirs)
+    for name, value in ours.items():
+        np.testing.assert_array_equal(value, theirs[name], err_msg=name)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    workdir = tmp_path_factory.mktemp("undisturbed") / "run"
+    assert start(workdir).wait() == 0
+    return workdir
+
+
 @pytest.mark.slow
-def test_three_kills_one_of_them_inside_a_save(tmp_path):
-    undisturbed, killed = tmp_path / "undisturbed", tmp_path / "killed"
-    assert start(undisturbed).wait() == 0
+def test_three_kills_one_of_them_inside_a_save(undisturbed, tmp_path):
+    killed = tmp_path / "killed"
     for steps, saving in ((10, False), (60, True), (100, False)):
         process = start(killed)
         wait_for(killed, steps, saving=saving)
@@ -50,11 +69,25 @@ def test_three_kills_one_of_them_inside_a_save(tmp_path):
     process = start(killed)
     output, _ = process.communicate()
     assert process.returncode == 0 and b"resuming from step" in output, output.decode()
-    assert (killed / "metrics.jsonl").read_bytes() == (undisturbed / "metrics.jsonl").read_bytes()
-    ours, theirs = load_params(killed), load_params(undisturbed)
-    assert set(ours) == set(theirs)
-    for name, value in ours.items():
-        np.testing.assert_array_equal(value, theirs[name], err_msg=name)
+    assert_equal(killed, undisturbed)
+
+
+@pytest.mark.slow
+def test_twenty_kills_half_of_them_inside_saves(undisturbed, tmp_path):
+    killed = tmp_path / "killed"
+    reached, inside = [], 0
+    for kill in range(20):
+        process = start(killed)
+        wait_for(killed, 7 * kill, saving=kill % 2 == 1)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        folder = killed / "checkpoints"
+        inside += kill % 2 == 1 and any(folder.glob("*.writing"))
+        reached.append(max((int(path.name) for path in folder.glob("*") if path.name.isdigit()), default=0))
+    print(f"{inside} kills inside a save; newest checkpoints then: {reached}")
+    assert inside >= 5 and len(set(reached)) >= 10
+    assert start(killed).wait() == 0
+    assert_equal(killed, undisturbed)
 
 
 @pytest.mark.slow
