@@ -16,7 +16,7 @@ def get_config(arg=None):
     config = c.inspect_run(
         "benchmark",
         model=args.model,
-        plans=tuple(sorted(reduction.methods())),
+        plans=reduction.standalone(),
         keep_rate=args.keep_rate,
         reduction_loc=(3, 6, 9),
         rounds=args.rounds,

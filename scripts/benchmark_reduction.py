@@ -29,7 +29,7 @@ def runner(contestant, images):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="vit_small_patch16_224")
-    parser.add_argument("--methods", nargs="*", default=sorted(reduction.methods()))
+    parser.add_argument("--methods", nargs="*", default=reduction.standalone())
     parser.add_argument("--keep-rate", type=float, default=0.5)
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--rounds", type=int, default=7)

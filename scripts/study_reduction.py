@@ -48,7 +48,7 @@ PAPER = {
 def off_the_shelf(args, config):
     """Returns {(method, rate): scores} of the methods without parameters, without training."""
     model, card = checkpoints.load_model(args.init), checkpoints.run.read_card(args.init)
-    names = [name for name, cls in sorted(reduction.methods().items()) if cls.published is None]
+    names = [name for name in reduction.standalone() if reduction.methods()[name].published is None]
     wanted = {}
     for name in names:
         for rate in RATES:

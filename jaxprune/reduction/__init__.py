@@ -5,7 +5,7 @@ from jaxprune.reduction.base import Aux, Reducer, Stage
 from jaxprune.reduction.plan import Plan, apply
 from jaxprune.reduction.unmerge import unmerge
 
-__all__ = ["Attended", "Aux", "Plan", "Reducer", "Stage", "Tokens", "apply", "methods", "unmerge"]
+__all__ = ["Attended", "Aux", "Plan", "Reducer", "Stage", "Tokens", "apply", "methods", "standalone", "unmerge"]
 
 
 def methods() -> dict[str, type[Reducer]]:
@@ -14,3 +14,8 @@ def methods() -> dict[str, type[Reducer]]:
     from jaxprune import families
 
     return families.methods(family, Reducer)
+
+
+def standalone() -> tuple[str, ...]:
+    """Returns the names of the methods that reduce by themselves, without a scorer in front."""
+    return tuple(sorted(name for name, cls in methods().items() if cls.where != "embed"))
