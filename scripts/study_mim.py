@@ -1,11 +1,11 @@
 """MAE, plain partial reconstruction and PR-MIM with equal budgets on small images, over several seeds.
 
-python scripts/study_mim.py --path DIR [--data cifar10] [--epochs 2] [--tune-epochs 1] [--seeds 3] [--out runs/study_mim]
+python scripts/study_mim.py --path DIR [--data cifar10] [--epochs 2] [--tune-epochs 1] [--seeds 3] [--out RUNS]
 
 Every method pre-trains the same network for as many steps, throw ratio .5 for the two that throw. Measured on held-out
 images: the reconstruction loss when all masked patches are decoded, the accuracy of a linear probe and that after
 fine-tuning. Every run is a run directory of its own below --out, so a study that was stopped goes on where it was. It
-ends in a table with 95 % intervals over the seeds (Student's t), a CSV and a report; two methods are said to differ only
+ends in a table with 95 % intervals (Student's t, over the seeds), a CSV and a report; methods are said to differ only
 where Welch's test puts the difference beyond chance (p < .05).
 """
 
