@@ -49,6 +49,7 @@ def data() -> dict[str, Any]:
         "source": "scenes",  # "scenes", "folder" or "tfds"
         "path": "",  # of the image folder, or of a prepared TFDS directory
         "name": "",  # a TFDS name
+        "label_key": "label",  # of a TFDS set; "objects.label" for images of several classes
         "labels": True,  # False: pre-train on images without classes
         "train_split": "train",
         "eval_split": "test",
@@ -56,6 +57,7 @@ def data() -> dict[str, Any]:
         "num_train": 10_000,  # of the built-in scenes
         "num_eval": 1_000,
         "crop": "random_resized",
+        "eval_crop": "center",  # or "none": the whole image, squeezed
         "crop_scale": (0.2, 1.0),
         "randaugment": "",  # a policy, such as "rand-m9-mstd0.5-inc1"
         "repeats": 1,  # repeated augmentation: so many crops of each example in a row
@@ -155,6 +157,7 @@ def finetune() -> Config:
             "augment": {
                 "flip": True,
                 "erasing": 0.25,
+                "cutout": 0.0,
                 "mixup": 0.8,
                 "cutmix": 1.0,
                 "label_smoothing": 0.1,

@@ -18,11 +18,12 @@ IMAGENET_STD = (0.229, 0.224, 0.225)
 def augment(
     key: PRNGKeyArray,
     images: UInt8[Array, "b H W c"],
-    labels: Int[Array, "b"],
+    labels: Int[Array, "b"] | Float[Array, "b num_classes"],
     *,
     num_classes: int,
     flip: bool = True,
     erasing: float = 0.0,
+    cutout: float = 0.0,
     mixup: float = 0.0,
     cutmix: float = 0.0,
     label_smoothing: float = 0.0,
@@ -34,15 +35,18 @@ def augment(
     Args:
       key: drives every draw.
       images: pixels, 0 to 255.
-      labels: classes.
+      labels: classes, or for each whether it is in the image.
       num_classes: width of the targets.
       flip: flips half of the images left to right.
       erasing: probability of erasing a rectangle of an image.
+      cutout: side, as a part of the image's, of a square that is painted over in one random colour; 0 is off.
       mixup, cutmix: the alpha of each; 0 is off, and with both on each batch gets one or the other.
       label_smoothing: mass spread over all classes.
       mean, std: of the normalisation, for pixels in [0, 1].
     """
     flip_key, erase_key, mix_key = jax.random.split(key, 3)
+    if cutout:
+        images = random_cutout(jax.random.fold_in(key, 1), images, cutout)
     images = normalize(images, mean, std)
     if flip:
         images = random_flip(flip_key, images)
@@ -92,10 +96,23 @@ def random_erasing(
     return jnp.where(inside[..., None], noise, images)
 
 
+def random_cutout(key: PRNGKeyArray, images: UInt8[Array, "b H W c"], side: float) -> UInt8[Array, "b H W c"]:
+    """Paints a square of `side` times the image's sides, cut at the border, in one random colour (Cutout, 2017)."""
+    b, height, width, channels = images.shape
+    place_key, colour_key = jax.random.split(key)
+    half = jnp.array([height, width]) * side / 2
+    middle = jax.random.uniform(place_key, (b, 2)) * jnp.array([height, width])[None, :]
+    low, high = middle - half[None, :], middle + half[None, :]
+    boxes = jnp.stack([low[:, 0], high[:, 0], low[:, 1], high[:, 1]], axis=1)
+    inside = jax.vmap(lambda box: _inside(box, height, width))(boxes)
+    colour = jax.random.randint(colour_key, (b, 1, 1, channels), 0, 256).astype(jnp.uint8)
+    return jnp.where(inside[..., None], colour, images)
+
+
 def mixup_cutmix(
     key: PRNGKeyArray,
     images: Float[Array, "b H W c"],
-    labels: Int[Array, "b"],
+    labels: Int[Array, "b"] | Float[Array, "b num_classes"],
     mixup_alpha: float,
     cutmix_alpha: float,
     *,
@@ -136,13 +153,17 @@ def mixup_cutmix(
 
 
 def mixup_target(
-    labels: Int[Array, "b"], num_classes: int, lam: float | Float[Array, ""], smoothing: float = 0.0
+    labels: Int[Array, "b"] | Float[Array, "b num_classes"],
+    num_classes: int,
+    lam: float | Float[Array, ""],
+    smoothing: float = 0.0,
 ) -> Float[Array, "b num_classes"]:
     """Mixes smoothed one-hot targets with those of the reversed batch: lam · own + (1 - lam) · partner.
 
     Smoothing gives 1 - s + s / num_classes to the label and s / num_classes to every other class.
     """
-    target = jax.nn.one_hot(labels, num_classes) * (1.0 - smoothing) + smoothing / num_classes
+    present = jax.nn.one_hot(labels, num_classes) if labels.ndim == 1 else labels
+    target = present * (1.0 - smoothing) + smoothing / num_classes
     return target * lam + target[::-1] * (1.0 - lam)
 
 

@@ -16,7 +16,8 @@ from jaxprune.errors import UserError, nearest
 class Tfds:
     """One split of a TFDS data set.
 
-    `source[i]` is a dict: `image` uint8 (h, w, 3), `label` int32, `index` i.
+    `source[i]` is a dict: `image` uint8 (h, w, 3), `label` int32, `index` i. Where the class feature is a list, `label`
+    is float32 (c,), 1 for the classes that are in the image.
 
     Args:
       name: A TFDS name (`"cifar10"`, `"imagenet2012:5.1.0"`) or the path of a prepared directory.
@@ -25,7 +26,7 @@ class Tfds:
         `name`, the prepared set itself.
       labels: False: every label is -1, and the set need not have any.
       image_key: The feature that holds the image.
-      label_key: The feature that holds the class.
+      label_key: The feature that holds the class, or the classes: "objects.label" of COCO and VOC.
 
     Raises:
       UserError: The set is unknown or not prepared, or lacks the split or the features.
@@ -53,6 +54,13 @@ class Tfds:
         self.num_classes = len(self.class_names)
         self._records = _open(builder, split)
 
+    def _label(self, value: Any) -> np.ndarray | np.int32:
+        if np.ndim(value) == 0:
+            return np.int32(value)
+        present = np.zeros(self.num_classes, np.float32)
+        present[np.asarray(value, int)] = 1.0
+        return present
+
     def __reduce__(self) -> tuple[Any, tuple]:
         return self._reopen, ()
 
@@ -67,8 +75,14 @@ class Tfds:
         # TFDS hands on whatever the decoder raises.
         except Exception as error:
             raise Unreadable(f"{self.name}[{index}]", f"{type(error).__name__}: {error}") from error
-        label = np.int32(-1 if self._label_key is None else record[self._label_key])
+        label = np.int32(-1) if self._label_key is None else self._label(_at(record, self._label_key))
         return {"image": image, "label": label, "index": np.int32(index)}
+
+
+def _at(nested: Any, key: str) -> Any:
+    for part in key.split("."):
+        nested = nested[part]
+    return nested
 
 
 def prepared_directories(root: str | os.PathLike) -> list[Path]:
@@ -137,7 +151,7 @@ def _open(builder: Any, split: str) -> Any:
 
 def _class_names(builder: Any, image_key: str, label_key: str | None) -> tuple[str, ...]:
     features = builder.info.features
-    for key in filter(None, (image_key, label_key)):
+    for key in filter(None, (image_key, (label_key or "").partition(".")[0])):
         if key not in features:
             available = ", ".join(f"{name} ({type(feature).__name__})" for name, feature in sorted(features.items()))
             raise UserError(
@@ -145,10 +159,14 @@ def _class_names(builder: Any, image_key: str, label_key: str | None) -> tuple[s
             )
     if label_key is None:
         return ()
-    names = getattr(features[label_key], "names", None)
+    try:
+        feature = _at(features, label_key)
+    except (KeyError, TypeError):
+        raise UserError(f"TFDS data set {builder.name!r} has no feature {label_key!r}.") from None
+    names = getattr(feature, "names", None) or getattr(getattr(feature, "feature", None), "names", None)
     if not names:
         raise UserError(
-            f"Feature {label_key!r} of TFDS data set {builder.name!r} is a {type(features[label_key]).__name__}, not "
+            f"Feature {label_key!r} of TFDS data set {builder.name!r} is a {type(feature).__name__}, not "
             "class labels. Name another with label_key=, or pass labels=False to pre-train without labels."
         )
     return tuple(names)

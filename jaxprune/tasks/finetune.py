@@ -1,24 +1,25 @@
 """Supervised training of a vision transformer, from pre-trained weights or from scratch, dense or under a plan."""
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from flax import nnx
 
-from jaxprune import reduction
+from jaxprune import parallel, processes, reduction
 from jaxprune.checkpoints.read import load_pretrained
 from jaxprune.checkpoints.run import build, load_model, read_card, write_card
 from jaxprune.config import Config
 from jaxprune.data import loader
 from jaxprune.data.augment import augment, normalize
 from jaxprune.errors import UserError
-from jaxprune.metrics import wilson_interval
+from jaxprune.metrics import mean_average_precision, wilson_interval
 from jaxprune.nn.params import Split, merge, split, variables
 from jaxprune.ops.posembed import resample
 from jaxprune.tasks import objective, setup
@@ -53,6 +54,7 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     normal = {"mean": data.mean, "std": data.std}
     write_card(workdir, "model", arguments, dtype=config.dtype, **normal, class_names=train.class_names, plan=plan)
     parts = split(model)
+    several = config.loss == "asymmetric"
     steps = setup.length(config, len(train))
     schedule = setup.learning_rate(config, steps)
 
@@ -64,24 +66,22 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
         logits, aux = merge(parts.graph, params, parts.rest)(images, train=True, key=model_key)
         taught = objective.teach(teacher, batch["given"]["teacher"], images) if teacher else None
         loss, shares = objective.total(config, plan, model.num_patches, logits, aux, targets, taught)
-        correct = logits.argmax(-1) == targets.argmax(-1)
-        return loss, {"accuracy": correct.mean(), **shares}
+        if not several:
+            shares["accuracy"] = (logits.argmax(-1) == targets.argmax(-1)).mean()
+        return loss, shares
 
     tx = _optimizer(config, parts, model.depth, schedule, steps)
-    hook = loop.Hook(config.eval_every or steps.total, _evaluator(config, parts, held_out))
+    look = _ranked if several else _evaluator
+    hook = loop.Hook(config.eval_every or steps.total, look(config, parts, held_out))
     given = {"teacher": teacher.params} if teacher else None
     batches = setup.train_batches(config, train)
     result = setup.fit(config, workdir, parts, loss_fn, tx, schedule, steps, batches, [hook], given)
     if result.stopped == "signal":
         return {"stopped": "signal", "step": result.step}
     last = [r for r in read_metrics(workdir) if r["split"] == "eval"][-1]
-    low, high = wilson_interval(round(last["accuracy"] * len(held_out)), len(held_out))
     summary = {
-        "accuracy": last["accuracy"],
-        "accuracy_low": low,
-        "accuracy_high": high,
-        "loss": last["loss"],
-        **{name: last[name] for name in ("ema_accuracy",) if name in last},
+        **{name: value for name, value in last.items() if name not in ("step", "split")},
+        **({} if several else _accuracy_interval(last["accuracy"], len(held_out))),
         "plan": None if plan is None else str(plan),
         "steps": result.step,
         "planned_steps": steps.total,
@@ -174,16 +174,47 @@ def accuracy_fn(parts: Split, mean: Any, std: Any):
 def _evaluator(config: Config, parts: Split, source: Any):
     eval_fn = accuracy_fn(parts, config.data.mean, config.data.std)
 
-    def hook(step: int, state: Any, writer: Writer) -> None:
-        def measure(params: dict[str, jax.Array]) -> dict[str, float]:
-            return evaluate(eval_fn, params, setup.eval_batches(config, source), setup.mesh(config), desc="held-out")
+    def measure(params: dict[str, jax.Array]) -> dict[str, float]:
+        return evaluate(eval_fn, params, setup.eval_batches(config, source), setup.mesh(config), desc="held-out")
 
+    return _looker(measure)
+
+
+def _ranked(config: Config, parts: Split, source: Any):
+    """The evaluation of images of several classes: mean average precision over the classes, in percent."""
+
+    @jax.jit
+    def forward(params, images):
+        return merge(parts.graph, params, parts.rest)(normalize(images, config.data.mean, config.data.std))[0]
+
+    def measure(params: dict[str, jax.Array]) -> dict[str, float]:
+        mesh, seen = setup.mesh(config), []
+        for batch in setup.eval_batches(config, source):
+            placed = parallel.place_batch(mesh, batch)
+            logits, labels, valid = processes.whole(
+                (forward(params, placed["image"]), placed["label"], placed["valid"])
+            )
+            seen.append((logits[valid], labels[valid]))
+        logits, labels = (np.concatenate(columns) for columns in zip(*seen, strict=True))
+        loss = optax.sigmoid_binary_cross_entropy(logits, labels).mean()
+        return {"map": mean_average_precision(logits, labels), "loss": float(loss)}
+
+    return _looker(measure)
+
+
+def _looker(measure: Callable[[dict[str, jax.Array]], dict[str, float]]):
+    def hook(step: int, state: Any, writer: Writer) -> None:
         found = measure(state.params)
         if EMA in state.extra:
             found |= {f"ema_{name}": value for name, value in measure(state.extra[EMA]).items()}
         writer.metrics(step, "eval", found)
 
     return hook
+
+
+def _accuracy_interval(accuracy: float, images: int) -> dict[str, float]:
+    low, high = wilson_interval(round(accuracy * images), images)
+    return {"accuracy_low": low, "accuracy_high": high}
 
 
 def describe(config: Config, workdir: Path, summary: dict[str, Any], *sources: Any, path: Path | None = None) -> None:
@@ -197,11 +228,9 @@ def describe(config: Config, workdir: Path, summary: dict[str, Any], *sources: A
             f"Stopped at step {summary['steps']} of {summary['planned_steps']}: the time of max_minutes was up.",
             kind="warning",
         )
-    half = (summary["accuracy_high"] - summary["accuracy_low"]) / 2
     section.metric_tiles(
         {
-            "held-out accuracy": (f"{summary['accuracy']:.1%}", f"± {half:.1%}, {summary['held_out']} images"),
-            "chance": f"{1 / summary['classes']:.1%}",
+            **_tiles(summary),
             "steps": summary["steps"],
             "seconds": round(summary["seconds"]),
         }
@@ -209,6 +238,16 @@ def describe(config: Config, workdir: Path, summary: dict[str, Any], *sources: A
     records = read_metrics(workdir)
     setup.curves(section, records, {"train/loss": "training", "eval/loss": "held-out"}, "cross-entropy")
     setup.curves(section, records, {"eval/accuracy": "held-out", "eval/ema_accuracy": "averaged weights"}, "accuracy")
+    setup.curves(section, records, {"eval/map": "held-out", "eval/ema_map": "averaged weights"}, "mAP, percent")
     setup.broken_files(section, *sources)
     section.command(setup.command())
     report.add_to(path or workdir / "report.html")
+
+
+def _tiles(summary: dict[str, Any]) -> dict[str, Any]:
+    images = f"{summary['held_out']} images"
+    if "map" in summary:
+        return {"held-out mAP": (f"{summary['map']:.1f}", images)}
+    half = (summary["accuracy_high"] - summary["accuracy_low"]) / 2
+    accuracy = (f"{summary['accuracy']:.1%}", f"± {half:.1%}, {images}")
+    return {"held-out accuracy": accuracy, "chance": f"{1 / summary['classes']:.1%}"}

@@ -40,7 +40,12 @@ def source(config: Config, split: str) -> Any:
             "seed": config.seed,
         },
         "folder": {"path": data.path, "labels": data.labels},
-        "tfds": {"name": data.name, "data_dir": data.path or None, "labels": data.labels},
+        "tfds": {
+            "name": data.name,
+            "data_dir": data.path or None,
+            "labels": data.labels,
+            "label_key": data.get("label_key", "label"),
+        },
     }.get(data.source, {})
     chosen = data.train_split if split == "train" else data.eval_split
     return loader.create_source(data.source, split=chosen, **options)
@@ -70,6 +75,7 @@ def eval_batches(config: Config, examples: Any) -> Any:
         examples,
         batch_size=config.batch_size,
         image_size=config.data.img_size,
+        crop=config.data.get("eval_crop", "center"),
         process_index=jax.process_index(),
         process_count=jax.process_count(),
     )

@@ -36,6 +36,16 @@ def test_a_set_by_its_name():
     assert "tensorflow" not in sys.modules
 
 
+def test_images_of_several_classes():
+    with tfds.testing.mock_data(num_examples=3):
+        source = Tfds("voc/2012", label_key="objects.label")
+        assert source.num_classes == 20 and "cat" in source.class_names
+        label = source[0]["label"]
+        assert label.shape == (20,) and label.dtype == np.float32 and set(np.unique(label)) <= {0.0, 1.0}
+        with pytest.raises(UserError, match=r"no feature 'objects.lable'"):
+            Tfds("voc/2012", label_key="objects.lable")
+
+
 def test_grey_images_become_rgb():
     with tfds.testing.mock_data(num_examples=2):
         assert Tfds("mnist")[0]["image"].shape == (28, 28, 3)

@@ -6,6 +6,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+import tensorflow_datasets as tfds
 from flax import nnx
 from PIL import Image
 from support import golden
@@ -97,6 +98,16 @@ def test_only_masking_methods_learn_tokens_from_a_teacher(quickstart, tmp_path):
     teacher = str(quickstart[0] / "finetune")
     with pytest.raises(UserError, match=r"distill.tokens=0"):
         run(f"reduction/small.py:smoke,method=topk,init={teacher}", tmp_path, teacher=teacher)
+
+
+def test_images_of_several_classes_are_ranked(tmp_path):
+    config = main.load_config(str(CONFIGS / "reduction/coco.py:smoke,method=topk"))
+    config.update(loss="asymmetric")
+    config.data.update(source="tfds", name="voc/2012", eval_split="validation")
+    with tfds.testing.mock_data(num_examples=16):
+        found = tasks.find("finetune")(config, tmp_path)
+    assert 0 <= found["map"] <= 100 and 0 <= found["ema_map"] <= 100 and "accuracy" not in found
+    assert "held-out mAP" in (tmp_path / "report.html").read_text()
 
 
 def test_linear_probe_trains_a_layer_and_leaves_a_classifier(quickstart, tmp_path):

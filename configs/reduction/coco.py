@@ -1,0 +1,39 @@
+"""Fine-tuning under a token-reduction plan on images of several classes ("Which Tokens to Use?", Tables 2–5).
+
+python -m jaxprune.main --config=configs/reduction/coco.py:method=topk,keep_rate=0.5 \\
+    --config.init=deit_small.safetensors
+
+COCO, published with batch 512 and 40 epochs: asymmetric loss, squeezed images, Cutout, RandAugment; measured in mAP
+(Table 6). Rates and freezing are those of the dense DeiT-S baseline (Table 4), which the paper takes for most methods.
+Any TFDS set whose class feature is a list will do: `--config.data.name=voc/2012 --config.data.label_key=objects.label`.
+"""
+
+from ml_collections import ConfigDict
+
+from jaxprune import config as c
+
+
+def get_config(arg=None):
+    args = c.parse_arg(arg, method="topk", keep_rate=0.5, model="deit_small_patch16_224", path="")
+    config = c.finetune()
+    config.reduction = ConfigDict({"method": args.method, "keep_rate": args.keep_rate, "reduction_loc": (3, 6, 9)})
+    config.update(loss="asymmetric", epochs=40.0, batch_size=512, ema_decay=0.9997, checkpoint_every=1000)
+    config.model.update(name=args.model, global_pool="token", drop_path_rate=0.1, head_init_scale=1.0)
+    config.optimizer.update(
+        base_lr=1e-4,
+        lr_norm=512,
+        weight_decay=0.05,
+        warmup_epochs=5.0,
+        warmup_lr=1e-6,
+        min_lr=1e-5,
+        cosine_from_start=True,
+        layer_decay=1.0,
+    )
+    config.augment.update(flip=False, erasing=0.0, cutout=0.5, mixup=0.0, cutmix=0.0, label_smoothing=0.0)
+    config.data.update(source="tfds", path=args.path, name="coco/2017", eval_split="validation")
+    config.data.update(label_key="objects.label", crop="none", eval_crop="none", repeats=3)
+    config.data.randaugment = "rand-m9-mstd0.5-inc1"
+    if args.smoke:
+        config = c.shrink(config)
+        config.loss = "cross_entropy"  # the built-in scenes have one class each
+    return config

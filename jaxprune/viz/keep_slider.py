@@ -1,0 +1,78 @@
+"""Which patches scorers keep, image by image, with a slider for how many: a piece of the report."""
+
+import base64
+import html
+from collections.abc import Mapping, Sequence
+from importlib import resources
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float, UInt8
+
+from jaxprune.viz.pictures import heatmap
+from jaxprune.viz.report import Section, data_uri
+
+
+class Scored(NamedTuple):
+    """An image and what scorers said of its patches.
+
+    Attributes:
+      caption: below it.
+      image: as the scorers saw it.
+      scores: for each scorer, larger = keep.
+    """
+
+    caption: str
+    image: UInt8[np.ndarray, "H W 3"]
+    scores: Mapping[str, Float[np.ndarray, "p"]]
+
+
+def keep_slider(section: Section, images: Sequence[Scored], grid: tuple[int, int], keep_rate: float = 0.5) -> Section:
+    """Appends each image beside the patches that scorers keep of it, with a slider for the keep rate, and heat maps.
+
+    A photograph is in the page once, whatever the number of scorers. Without scripts the photographs are shown alone.
+    """
+    name = section.new_id("keep")
+    rows, columns = grid
+    label = f"of {rows * columns} patches"
+    figures = "\n".join(_figure(image, grid) for image in images)
+    return section.html(
+        f'<div class="keep-slider" id="{name}">\n<style>{_file("css")}</style>\n'
+        f'<div class="keep-controls"><label for="{name}-rate">Keep rate</label>'
+        f'<input id="{name}-rate" type="range" min="1" max="100" value="{round(100 * keep_rate)}" '
+        f'data-patches="{rows * columns}" data-label="{label}">'
+        f'<output for="{name}-rate"></output>'
+        f'<label><input type="checkbox"> Heat maps</label></div>\n'
+        f"{figures}\n<script>{_file('js')}</script>\n</div>"
+    )
+
+
+def _file(end: str) -> str:
+    return resources.files("jaxprune.viz").joinpath(f"keep_slider.{end}").read_text(encoding="utf-8")
+
+
+def _figure(scored: Scored, grid: tuple[int, int]) -> str:
+    height, width = scored.image.shape[:2]
+    cells = [_cell("image", "")]
+    for name, scores in scored.scores.items():
+        order = np.argsort(-np.asarray(scores, np.float64), kind="stable")
+        places = np.empty(len(order), "<u2")
+        places[order] = np.arange(len(order))
+        # A picture of one pixel a patch is the list of the patches' colours.
+        colours = heatmap(np.zeros((*grid, 3), np.uint8), np.asarray(scores, np.float64).reshape(grid), opacity=1.0)
+        about = f'aria-label="patches of {html.escape(scored.caption)} kept by {html.escape(name)}" role="img"'
+        data = f'data-places="{_base64(places)}" data-colours="{_base64(colours)}"'
+        cells.append(_cell(name, f'<canvas width="{grid[1]}" height="{grid[0]}" {about} {data}></canvas>'))
+    style = f"--photo:url({data_uri(scored.image)});--shape:{width}/{height}"
+    return (
+        f'<figure style="{style}"><div class="keep-cells">{"".join(cells)}</div>'
+        f"<figcaption>{html.escape(scored.caption)}</figcaption></figure>"
+    )
+
+
+def _cell(name: str, canvas: str) -> str:
+    return f'<div><div class="keep-photo">{canvas}</div><small>{html.escape(name)}</small></div>'
+
+
+def _base64(values: np.ndarray) -> str:
+    return base64.b64encode(np.ascontiguousarray(values).tobytes()).decode("ascii")
