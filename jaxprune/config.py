@@ -206,6 +206,7 @@ def train_ranker() -> Config:
                 "memory_mib": 2048.0,  # that making them may take on a device
             },
             "loss": "list_mle",
+            "loss_options": {},
             "optimizer": {
                 "base_lr": 1.5e-4,  # times batch_size / 256
                 "b1": 0.9,

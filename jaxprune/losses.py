@@ -185,6 +185,7 @@ def list_net_loss(
     relevance: Shaped[Array, "*lists n"],
     *,
     where: Bool[Array, "*lists n"] | None = None,
+    temperature: float | None = None,
     reduce_fn: ReduceFn | None = None,
 ) -> Float[Array, "..."]:
     r"""Cross-entropy between the softmaxes of relevance and scores (ListNet, Cao et al., 2007), averaged over items.
@@ -192,10 +193,19 @@ def list_net_loss(
     .. math::
       \ell = -\frac1n \sum_j \mathrm{softmax}(s)_j \, \log \mathrm{softmax}(y)_j
 
-    Args and result: as for `list_mle_loss`.
+    Args:
+      temperature: standardises each list's relevance and divides it by this first, so that its scale does not matter
+        and a small temperature looks at the most relevant items only. None takes it as it is: LTRP's labels are so
+        small that their softmax is nearly uniform.
+
+    Other args and result: as for `list_mle_loss`.
     """
-    where = _everywhere(scores, where)
-    wanted = jax.nn.softmax(_wide(relevance), axis=-1, where=where)
+    where, relevance = _everywhere(scores, where), _wide(relevance)
+    if temperature is not None:
+        centred = relevance - _mean_over(relevance, where)[..., None]
+        spread = jnp.sqrt(_mean_over(jnp.square(centred), where))[..., None]
+        relevance = centred / (temperature * jnp.where(spread > 0, spread, 1))
+    wanted = jax.nn.softmax(relevance, axis=-1, where=where)
     log_probs = jax.nn.log_softmax(_wide(scores), axis=-1, where=where)
     return _reduced(_mean_over(-wanted * jnp.where(where, log_probs, 0), where), reduce_fn)
 

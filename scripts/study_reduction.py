@@ -2,10 +2,11 @@
 
 python scripts/study_reduction.py --init RUN --path DIR [--data cifar10] [--epochs 0.5] [--seeds 3] [--out runs/study]
 
-RUN is the run directory of a dense classifier that `configs/reduction/small.py` trained, DIR its images. Methods without parameters run as they are at keep rates .9, .7, .5 and .25; then every method, and the
-dense network for comparison, is fine-tuned at .5 once a seed. Every fine-tuning is a run directory of its own below
---out, so a study that was stopped goes on where it was. It ends in a table with 95 % intervals (Student's t, over
-the seeds), the rank correlation with the published order, a CSV and a report.
+RUN is the run directory of a dense classifier that `configs/reduction/small.py` trained, DIR its images. Methods
+without parameters run as they are at keep rates .9, .7, .5 and .25; then every method, and the dense network for
+comparison, is fine-tuned at .5 once a seed. Every fine-tuning is a run directory of its own below --out, so a study
+that was stopped goes on where it was. It ends in a table with 95 % intervals (Student's t, over the seeds), the rank
+correlation with the published order, a CSV and a report.
 """
 
 import argparse

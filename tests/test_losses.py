@@ -155,6 +155,7 @@ RANKING_LOSSES = {
     "list_mle": losses.list_mle_loss,
     "list_mle_eps": lambda *a, **k: losses.list_mle_loss(*a, **k, eps=1e-10),
     "list_net": losses.list_net_loss,
+    "list_net_standardised": lambda *a, **k: losses.list_net_loss(*a, **k, temperature=0.5),
     "point_wise": losses.point_wise_loss,
     "rank_net": losses.rank_net_loss,
     "focused_rank": lambda *a, **k: losses.focused_rank_loss(*a, **k, top_k=2),

@@ -1,6 +1,5 @@
 """Which patches of objects do scorers keep? Recall of boxes and masks against the keep rate, overall and by class."""
 
-import ast
 import csv
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -9,38 +8,21 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import nnx
 
-from jaxprune import metrics, models, scoring
-from jaxprune.checkpoints.read import load_pretrained
-from jaxprune.checkpoints.run import load_model, read_card
+from jaxprune import metrics
 from jaxprune.config import Config
 from jaxprune.data import images as host
 from jaxprune.data.annotations import UNSEEN, Annotations, open_annotations
-from jaxprune.data.augment import normalize
 from jaxprune.errors import UserError, unknown
-from jaxprune.nn.params import merge, split
 from jaxprune.tasks import setup
+from jaxprune.tasks.scorers import Ready, open_scorers, ready
 from jaxprune.train.progress import progress
 from jaxprune.viz import plots
 from jaxprune.viz.pictures import label, mask_outline, mask_patches, tile, upscale
 from jaxprune.viz.report import Report
 
 ALL, LEARNED, UNLEARNED = "all classes", "learned classes", "unseen classes"
-GRID = (14, 14)  # where neither the config nor a network has one
 SHOWN, CLASSES = 6, 6  # images and classes in the report's pictures and plots
-
-
-class Ready(NamedTuple):
-    """A scorer that is ready to run.
-
-    Attributes:
-      scores: jitted (arrays, uint8 images, key) -> (b, p).
-      arrays: its weights.
-    """
-
-    scores: Any
-    arrays: dict[str, jax.Array]
 
 
 class View(NamedTuple):
@@ -59,13 +41,14 @@ class View(NamedTuple):
 
 def run(config: Config, workdir: Path) -> dict[str, Any]:
     """Puts `config.scorers` side by side on annotated images and adds a section to the report in `workdir`."""
-    ready, size, grid = open_scorers(config)
+    opened = open_scorers(config)
+    size, grid = opened.size, opened.grid
     options = setup.plain(config.annotations)
     if config.source == "scenes":
         options.update(num_images=config.num_images, image_size=size[0], seed=config.seed)
     source = open_annotations(config.source, **options)
     view = look(source, size, grid, limit=config.num_images, crop_pct=config.crop_pct)
-    ranks = {text: rank(one, view.images, config) for text, one in ready.items()}
+    ranks = rank(ready(opened.scorers, config), view.images, config)
     groups = class_groups(view.positive, config.unseen)
     rows = recall_table(ranks, view.positive, groups, tuple(config.keep_rates))
     workdir.mkdir(parents=True, exist_ok=True)
@@ -78,109 +61,20 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     return {"images": len(view.images), "keep_rate": at, "best": best["scorer"], "recall": best["macro"]}
 
 
-# --- scorers ------------------------------------------------------------------------------------------------------
-
-
-def open_scorers(config: Config) -> tuple[dict[str, Ready], tuple[int, int], tuple[int, int]]:
-    """Opens `config.scorers` and settles on the images and the grid of patches that all of them share.
-
-    A scorer is written as "random", "ltrp:init=RUN" or "papr:model=NAME,init=FILE": `init` is a run directory, or a
-    weights file of the network called `model`; other options are the scorer's own. What `config.img_size` and
-    `config.grid` leave open, the first network with patches of its own decides.
-
-    Returns:
-      {text: scorer}, the images' (height, width), and the grid.
-
-    Raises:
-      UserError: an item is not `name=value`, a scorer cannot be built, or two networks read images of different sizes.
-    """
-    described = {text: _read(text, config) for text in config.scorers}
-    with_patches = [options["proposal"] for _, options in described.values() if _patches(options.get("proposal"))]
-    size = host.size(config.img_size) if config.img_size else (224, 224)
-    grid = tuple(config.grid) if config.grid else GRID
-    if with_patches:
-        size, grid = with_patches[0].patch_embed.img_size, with_patches[0].grid
-    if size[0] % grid[0] or size[1] % grid[1]:
-        raise UserError(f"Images of {size} pixels are not a grid of {grid} whole patches: change img_size or grid.")
-    ready = {}
-    for text, (name, options) in described.items():
-        if _patches(options.get("proposal")):
-            own = options["proposal"]
-            if (own.patch_embed.img_size, own.grid) != (size, grid):
-                raise UserError(
-                    f"The network of {text!r} reads {own.patch_embed.img_size} pixels in {own.grid} patches, another "
-                    f"one {size} in {grid}: compare them in runs of their own."
-                )
-        else:
-            options["grid"] = grid
-        ready[text] = _ready(scoring.create(name, rngs=nnx.Rngs(config.seed), **options), config)
-    return ready, size, grid
-
-
-def _read(text: str, config: Config) -> tuple[str, dict[str, Any]]:
-    """Returns a scorer's name and its options, its network among them."""
-    name, _, rest = text.partition(":")
-    options: dict[str, Any] = {}
-    for item in filter(None, rest.split(",")):
-        option, equals, value = item.partition("=")
-        if not equals:
-            raise UserError(f"{item!r} in scorer {text!r} sets nothing: write name=value, such as init=RUN.")
-        options[option] = value
-    init, model = options.pop("init", ""), options.pop("model", "")
-    options = {option: _value(value) for option, value in options.items()}
-    if init or model:
-        options["proposal"] = _network(init, model, config)
-        if hasattr(options["proposal"], "mean"):
-            options["normalised"] = (tuple(config.mean), tuple(config.std))
-    return name, options
-
-
-def _value(text: str) -> Any:
-    try:
-        return ast.literal_eval(text)
-    except (ValueError, SyntaxError):
-        return text
-
-
-def _network(init: str, model: str, config: Config) -> Any:
-    if init and Path(init).is_dir():
-        card, network = read_card(init), load_model(init)
-        network = getattr(network, "encoder", network)
-        network.mean, network.std = tuple(card["mean"]), tuple(card["std"])
-        return network
-    if not model:
-        raise UserError(f"{init} is no run directory: say which network its weights are of, such as model=resnet50.")
-    network = models.create(model, rngs=nnx.Rngs(config.seed))
-    return load_pretrained(network, init) if init else network
-
-
-def _patches(network: Any) -> bool:
-    return hasattr(network, "patch_embed")
-
-
-def _ready(scorer: Any, config: Config) -> Ready:
-    parts = split(scorer)
-
-    @jax.jit
-    def scores(arrays: dict[str, jax.Array], images: jax.Array, key: jax.Array) -> jax.Array:
-        return merge(parts.graph, arrays, {})(normalize(images, config.mean, config.std), key=key)
-
-    return Ready(scores, {**parts.params, **parts.rest})
-
-
-def rank(ready: Ready, images: np.ndarray, config: Config) -> np.ndarray:
-    """Returns each patch's place in its image's order of keeping, 0 = kept first, int (n, p)."""
-    places = []
+def rank(run: Ready, images: np.ndarray, config: Config) -> dict[str, np.ndarray]:
+    """Returns each scorer's order of keeping: for each patch its place in it, 0 = kept first, int (n, p)."""
+    places: dict[str, list[np.ndarray]] = {text: [] for text in config.scorers}
     with progress("scoring", len(images)) as bar:
         for start in range(0, len(images), config.batch_size):
             batch = images[start : start + config.batch_size]
             # The last batch is filled up: one shape, one program.
             filled = np.resize(batch, (config.batch_size, *batch.shape[1:]))
             key = jax.random.fold_in(jax.random.key(config.seed), start)
-            scores = np.asarray(ready.scores(ready.arrays, jnp.asarray(filled), key))[: len(batch)]
-            places.append(np.argsort(np.argsort(-scores, axis=1, kind="stable"), axis=1))
+            for text, scores in run.scores(run.arrays, jnp.asarray(filled), key).items():
+                order = np.argsort(-np.asarray(scores)[: len(batch)], axis=1, kind="stable")
+                places[text].append(np.argsort(order, axis=1))
             bar.update(len(batch))
-    return np.concatenate(places)
+    return {text: np.concatenate(found) for text, found in places.items()}
 
 
 # --- images -------------------------------------------------------------------------------------------------------

@@ -255,7 +255,7 @@ def _describe(
     caption = f"Share of its patches that {first} keeps too, over all images"
     section.table(shares, caption=caption, formats=dict.fromkeys(columns, ".1%"))
     if broken:
-        section.note(f"{len(broken)} files could not be read and were left out.", kind="warning")
+        section.note(f"Left out, because they cannot be read: {len(broken)}.", kind="warning")
         section.table([{"file": name, "why": why} for name, why in broken.items()])
     section.command(setup.command())
     page.add_to(workdir / "report.html")

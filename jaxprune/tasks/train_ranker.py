@@ -1,6 +1,9 @@
 """Training of a patch ranker without labels (LTRP), on what a masked autoencoder's reconstructions need."""
 
+import functools
+import inspect
 import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -48,8 +51,7 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     workdirs.prepare(workdir, setup.plain(config))
     if workdirs.is_complete(workdir):
         return workdirs.read_summary(workdir)
-    if config.loss not in LOSSES:
-        raise unknown("ranking loss", config.loss, LOSSES)
+    ranking_loss = ranking_loss_of(config)
     if not config.init:
         stopped = _pretrain(config, workdir / MAE)
         if stopped:
@@ -81,7 +83,7 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
         )
         scores = merge(parts.graph, params, parts.rest).scores(images, ids_keep if config.sparse else None)
         seen = jnp.take_along_axis(scores, ids_keep, axis=1)
-        loss = LOSSES[config.loss](seen, relevance, reduce_fn=jnp.mean)
+        loss = ranking_loss(seen, relevance).mean()
         return loss, {"tau": metrics.kendall_tau(seen, relevance).mean()}
 
     tx = setup.adamw(config, schedule, parts.params)
@@ -159,6 +161,22 @@ def label_source(config: Config, workdir: Path) -> Split:
     return Split(graph, loaded.params, loaded.rest)
 
 
+def ranking_loss_of(config: Config) -> Callable[[jax.Array, jax.Array], jax.Array]:
+    """Returns the loss that the config names, (scores, relevance) -> one value per image.
+
+    Raises:
+      UserError: there is no such loss, or it has no such option.
+    """
+    if config.loss not in LOSSES:
+        raise unknown("ranking loss", config.loss, LOSSES)
+    function, options = LOSSES[config.loss], setup.plain(config.loss_options)
+    known = [name for name in inspect.signature(function).parameters if name not in ("scores", "relevance", "where")]
+    for name in options:
+        if name not in known:
+            raise UserError(f"The loss {config.loss!r} has no option {name!r}. It has: {', '.join(known)}.")
+    return functools.partial(function, **options)
+
+
 def label_options(settings: Config) -> dict[str, Any]:
     """Returns the arguments of `pseudo_labels` that `config.labels` stands for."""
     options = setup.plain(settings)
@@ -178,7 +196,7 @@ def _check(config: Config, ranker: Any, source: Split) -> None:
 
 def _evaluator(config: Config, parts: Split, source: Split, given: dict[str, jax.Array], held_out: Any):
     # Exact labels, whatever training makes do with, so that runs can be compared.
-    options = {**label_options(config.labels), "throw_ratio": 0.0}
+    options, ranking_loss = {**label_options(config.labels), "throw_ratio": 0.0}, ranking_loss_of(config)
 
     def eval_fn(params, batch):
         images, valid = setup.normalized(config, batch["image"]), batch["valid"]
@@ -193,7 +211,7 @@ def _evaluator(config: Config, parts: Split, source: Split, given: dict[str, jax
         of_visible = lambda scores: jnp.take_along_axis(scores, ids_keep, axis=1)
         seen = of_visible(sparse if config.sparse else whole)
         found = {
-            "loss": over_valid(LOSSES[config.loss](seen, relevance), valid),
+            "loss": over_valid(ranking_loss(seen, relevance), valid),
             "tau": over_valid(metrics.kendall_tau(seen, relevance), valid),
             "tau_whole_image": over_valid(metrics.kendall_tau(of_visible(whole), relevance), valid),
         }

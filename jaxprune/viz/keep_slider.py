@@ -53,7 +53,7 @@ def _file(end: str) -> str:
 
 def _figure(scored: Scored, grid: tuple[int, int]) -> str:
     height, width = scored.image.shape[:2]
-    cells = [_cell("image", "")]
+    cells = [_cell(scored.caption, "")]
     for name, scores in scored.scores.items():
         order = np.argsort(-np.asarray(scores, np.float64), kind="stable")
         places = np.empty(len(order), "<u2")
@@ -63,11 +63,9 @@ def _figure(scored: Scored, grid: tuple[int, int]) -> str:
         about = f'aria-label="patches of {html.escape(scored.caption)} kept by {html.escape(name)}" role="img"'
         data = f'data-places="{_base64(places)}" data-colours="{_base64(colours)}"'
         cells.append(_cell(name, f'<canvas width="{grid[1]}" height="{grid[0]}" {about} {data}></canvas>'))
-    style = f"--photo:url({data_uri(scored.image)});--shape:{width}/{height}"
-    return (
-        f'<figure style="{style}"><div class="keep-cells">{"".join(cells)}</div>'
-        f"<figcaption>{html.escape(scored.caption)}</figcaption></figure>"
-    )
+    # In one line on a wide screen, if there are not too many.
+    style = f"--photo:url({data_uri(scored.image)});--shape:{width}/{height};--cells:{min(len(cells), 7)}"
+    return f'<figure style="{style}" class="keep-cells">{"".join(cells)}</figure>'
 
 
 def _cell(name: str, canvas: str) -> str:
