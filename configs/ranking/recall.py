@@ -4,8 +4,8 @@ python -m jaxprune.main --config=configs/ranking/recall.py:init=runs/scenes
 python -m jaxprune.main --config=configs/ranking/recall.py:init=RUN,source=yolo,path=coco128,unseen=coco
 
 `init` is a run of a ranker; it is compared with random, centre and norm. Others are named by
-`--config.scorers="('ltrp:init=RUN','papr:model=NAME,init=FILE')"`: a scorer with its options, `init` a run or a weights
-file, `model` the network of the latter.
+`--config.scorers="('ltrp:init=RUN','papr','cam:model=NAME,init=FILE')"`: a scorer with its options, `init` a run or a
+weights file, `model` the network of the latter.
 
     source  scenes (built in, exact masks), yolo (boxes or polygons), masks, voc, coco or tfds
     path    the folder; of tfds the data set's name, such as coco/2017, voc/2007 or scene_parse150
@@ -31,6 +31,8 @@ def get_config(arg=None):
             "seed": 0,
             "workdir": "",
             "scorers": (*own, "random", "centre", "norm"),
+            "proposal": "efficientnet_lite0",  # what papr, cam, … read if they do not say; see configs/score.py
+            "weights": "",
             "source": args.source,
             "annotations": {
                 where: args.path,

@@ -4,6 +4,7 @@ import chex
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 from published import SELECTORS, Features, call, fill, images_of, selectors_vit, vit_scorer
 from support import golden, nhwc, weights
 
@@ -42,12 +43,22 @@ def test_scores_read_from_attention(name, options, published):
 @pytest.mark.parametrize("num_keep", [8, 14])
 def test_evit_in_stages(num_keep):
     scorer = vit_scorer("evit", num_keep=num_keep, reduction_loc=(1, 2, 3))
-    logits, aux = call(scorer.proposal, "__call__", IMAGES)
-    chex.assert_trees_all_close(logits, FILE[f"evit/keep{num_keep}_logits_f64"].astype(np.float32), **CLOSE)
-    for stage in range(3):
-        np.testing.assert_array_equal(aux.stages[stage].kept[:, :-1], FILE[f"evit/keep{num_keep}_stage{stage}_idx"])
+    counts = [block.reducer.num_rows() - 1 for block in scorer.proposal.blocks[1:]]
+    assert counts == [FILE[f"evit/keep{num_keep}_stage{stage}_idx"].shape[1] for stage in range(3)]
     chosen = scorer.select(jnp.asarray(scores_of(scorer)), num_keep)
     np.testing.assert_array_equal(chosen, FILE[f"evit/keep{num_keep}_final"])
+
+
+@pytest.mark.parametrize(("name", "options"), [("evit", {"reduction_loc": (1, 2, 3)}), ("tome", {})])
+def test_the_network_that_evit_and_tome_make_of_theirs(name, options):
+    scorer = vit_scorer(name, num_keep=8, **options)
+    logits, aux = call(scorer.proposal, "__call__", IMAGES)
+    chex.assert_trees_all_close(logits, FILE[f"{name}/keep8_logits_f64"].astype(np.float32), **CLOSE)
+    if name == "tome":
+        np.testing.assert_array_equal(aux.tokens.assign + 1, FILE["tome/keep8_group_of_patch"])
+    else:
+        for stage in range(3):
+            np.testing.assert_array_equal(aux.stages[stage].kept[:, :-1], FILE[f"evit/keep8_stage{stage}_idx"])
 
 
 @pytest.mark.parametrize("num_keep", [8, 14])
@@ -64,8 +75,6 @@ def test_dynamicvit_in_stages_and_at_its_first(num_keep):
 
 
 def dynamic_vit(plan):
-    from flax import nnx
-
     own = {f"score_predictor.{name}": tensor for name, tensor in weights(FILE, "predictor/").items()}
     vit = reduction.apply(selectors_vit(), plan, rngs=nnx.Rngs(0))
     return checkpoints.load_pretrained(vit, {**weights(FILE, "vit/"), **own})
@@ -94,9 +103,6 @@ def test_ia_red2_takes_the_group_it_is_told(group):
 @pytest.mark.parametrize("num_keep", [8, 14])
 def test_tome_draws_one_patch_of_each_group(num_keep):
     scorer = vit_scorer("tome", num_keep=num_keep)
-    logits, aux = call(scorer.proposal, "__call__", IMAGES)
-    chex.assert_trees_all_close(logits, FILE[f"tome/keep{num_keep}_logits_f64"].astype(np.float32), **CLOSE)
-    np.testing.assert_array_equal(aux.tokens.assign + 1, FILE[f"tome/keep{num_keep}_group_of_patch"])
     # The published noise has a place for the CLS token.
     scores = scores_of(scorer, noise=jnp.asarray(FILE[f"tome/keep{num_keep}_noise"][:, :, 1:]))
     choice = FILE[f"tome/keep{num_keep}_choice"]
@@ -123,7 +129,7 @@ def test_moco_over_the_batch_as_published_and_by_image():
 
 
 def test_gfnet_turns_an_action_into_a_window():
-    scorer = scoring.create("gfnet", proposal=Features(np.zeros((6, 7, 7, 4))), features=4, hidden=8, grid=(14, 14))
+    scorer = scoring.create("gfnet", proposal=Features(np.zeros((6, 7, 7, 4))), features=4, hidden=4, grid=(14, 14))
     scores = scorer.window_scores(jnp.asarray(FUNCTIONS["gfnet/action"]))
     np.testing.assert_array_equal(scorer.select(scores, 64), FUNCTIONS["gfnet/ids"])
     np.testing.assert_array_equal(scorer.select(scores, 49), FUNCTIONS["gfnet/ids_keep49"])

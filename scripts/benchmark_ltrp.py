@@ -1,0 +1,224 @@
+"""What LTRP's pseudo labels cost: the plain loop of decoder calls, exact labels, and labels from a partial decoder.
+
+python scripts/benchmark_ltrp.py [--model vit_small_patch16_224] [--batch 4] [--rounds 5] [--memory 256]
+                                 [--throw .3 .5 .6 .7 .8] [--init RUN [--images 64]] [--out benchmark_ltrp.csv]
+
+The contestants take turns in every round, and medians are compared. The plain loop calls one compiled decoder for the
+anchor and one for every removal, each with a whole batch. "GMAC" is counted: forward multiply-accumulates an image.
+
+Without --init the network has random weights, which is enough for its speed and for the equality of exact labels. With
+a pre-training run of ours, that network is measured, and Kendall's tau between its exact and its cheaper labels, for
+the same masks, on held-out images. Writes a table to the terminal and a CSV, and with --init a plot.
+"""
+
+import argparse
+import csv
+import os
+import platform
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from ml_collections import ConfigDict
+
+from jaxprune import flops, metrics, mim
+from jaxprune.checkpoints.run import load_model
+from jaxprune.host_memory import keep_freed_memory
+from jaxprune.nn import Tokens
+from jaxprune.nn.flops import block_flops, linear_flops
+from jaxprune.nn.params import merge, split
+from jaxprune.ops.patches import gather_tokens
+from jaxprune.ranking.labels import draw_masks, pseudo_labels
+from jaxprune.tasks import setup
+from jaxprune.tasks.evaluate import data_of
+from jaxprune.tasks.timing import interleaved_medians
+from jaxprune.viz import plots
+
+MASK_RATIO = 0.9
+
+
+def plain_loop(parts, images, noise):
+    """Returns a function that makes labels by one decoder call after the other, as the paper's pseudo-code does."""
+    batch, mae = len(images), merge(parts.graph, parts.params, parts.rest)
+    patches = mae.num_patches
+
+    @jax.jit
+    def encode(params, images):
+        mae = merge(parts.graph, params, parts.rest)
+        masks = draw_masks(patches, batch, grid=mae.grid, noise=noise, mask_ratio=MASK_RATIO)
+        x = mae.decoder_embed(mae.encode(images, masks.ids_keep))
+        rows = jnp.broadcast_to(mae.mask_token[...].astype(x.dtype), (batch, patches, x.shape[2]))
+        rows = jax.vmap(lambda rows, ids, seen: rows.at[ids].set(seen))(rows, masks.ids_keep, x[:, 1:])
+        x = jnp.concatenate([x[:, :1], rows], axis=1) + mae.decoder_pos_embed[...].astype(x.dtype)
+        return x, masks
+
+    def decode(params, x):
+        mae = merge(parts.graph, params, parts.rest)
+        for block in mae.decoder_blocks:
+            x = block(Tokens(x))[0].x
+        return mae.decoder_pred(mae.decoder_norm(x))[:, 1:].astype(jnp.float32)
+
+    @jax.jit
+    def change(params, x, anchor, masked, patch):
+        left = jnp.arange(patches - 1)[None, :] + (jnp.arange(patches - 1)[None, :] >= patch[:, None])
+        x = jnp.concatenate([x[:, :1], gather_tokens(x[:, 1:], left)], axis=1)
+        difference = jnp.abs(decode(params, x) - gather_tokens(anchor, left)).mean(2)
+        counted = jnp.take_along_axis(masked, left, axis=1)
+        return (difference * counted).sum(1) / counted.sum(1)
+
+    anchor_of = jax.jit(decode)
+
+    def run():
+        x, masks = encode(parts.params, images)
+        anchor = anchor_of(parts.params, x)
+        removals = [change(parts.params, x, anchor, masks.masked, patch) for patch in masks.ids_keep.T]
+        return jax.block_until_ready(jnp.stack(removals, axis=1))
+
+    return run
+
+
+def maker(parts, throw_ratio, memory):
+    """Returns the labels as a function of weights, images and noise."""
+
+    def make(params, images, noise):
+        mae = merge(parts.graph, params, parts.rest)
+        first = jnp.zeros(len(images), jnp.int32)
+        options = {"mask_ratio": MASK_RATIO, "throw_ratio": throw_ratio, "memory": memory}
+        return pseudo_labels(mae, images, noise=noise, first=first, **options).relevance
+
+    return jax.jit(make)
+
+
+def gigamacs(mae, visible, decoded):
+    """Counts the labels of an image: (by the plain loop, by ours), in thousand millions of multiply-accumulates."""
+    *blocks, last = mae.decoder_blocks
+    rows, width = decoded + visible + 1, last.attn.proj.kernel.shape[0]
+
+    def plain(rows):
+        return sum(block_flops(block, rows) for block in mae.decoder_blocks) + linear_flops(mae.decoder_pred, rows)
+
+    def ours(rows):
+        dense = sum(block_flops(block, rows) for block in blocks)
+        return dense + block_flops(last, rows, queries=decoded) + linear_flops(mae.decoder_pred, decoded)
+
+    # What the removals share of the first block, and what each of them has in its place: attention to visible rows.
+    shared = linear_flops(last.attn.qkv, rows - 1) + 2 * (rows - 1) ** 2 * width
+    joined = 2 * rows * visible * width
+    encoder = flops.vit(mae.encoder, embedded=visible).total + linear_flops(mae.decoder_embed, visible + 1)
+    by_loop = encoder + plain(rows) + visible * plain(rows - 1)
+    by_ours = encoder + ours(rows) + shared + visible * (ours(rows - 1) - shared + joined)
+    return by_loop / 1e9, by_ours / 1e9
+
+
+def taus(parts, images, noise, batch, throws, memory):
+    """Returns {throw ratio: mean Kendall's tau of its labels to the exact ones, and its standard error}."""
+
+    def labels(throw):
+        make = maker(parts, throw, memory)
+        starts = range(0, len(images) - batch + 1, batch)
+        return np.concatenate([make(parts.params, images[i : i + batch], noise[i : i + batch]) for i in starts])
+
+    exact, found = jnp.asarray(labels(0.0)), {}
+    for throw in throws:
+        each = np.asarray(metrics.kendall_tau(exact, jnp.asarray(labels(throw))))
+        found[throw] = (float(each.mean()), float(each.std(ddof=1) / len(each) ** 0.5))
+    return found
+
+
+def measure(parts, images, noise, args):
+    """Returns a row for each contestant."""
+    memory = int(args.memory * 2**20)
+    mae = merge(parts.graph, parts.params, parts.rest)
+    masks = lambda throw: jax.eval_shape(
+        lambda: draw_masks(
+            mae.num_patches,
+            1,
+            grid=mae.grid,
+            key=jax.random.key(0),
+            mask_ratio=MASK_RATIO,
+            throw_ratio=throw,
+        )
+    )
+    batch, shots = images[: args.batch], noise[: args.batch]
+    loop = plain_loop(parts, batch, shots)
+    reference = np.asarray(loop())
+    rows, contestants = [{"labels": "plain loop", "throw": 0.0, "decoded": masks(0.0).ids_decode.shape[1]}], {}
+    contestants["plain loop"] = loop
+    for throw in (0.0, *args.throw):
+        program = maker(parts, throw, memory).lower(parts.params, batch, shots).compile()
+        name = f"throw {throw:g}" if throw else "exact"
+        contestants[name] = lambda program=program: jax.block_until_ready(program(parts.params, batch, shots))
+        mib = flops.temporary_bytes(program) / 2**20
+        rows.append({"labels": name, "throw": throw, "decoded": masks(throw).ids_decode.shape[1], "temporary MiB": mib})
+        if not throw:
+            rows[-1]["difference"] = float(np.abs(np.asarray(contestants[name]()) - reference).max())
+    seconds = interleaved_medians(contestants, args.rounds)
+    visible = masks(0.0).ids_keep.shape[1]
+    for row in rows:
+        loop_cost, own_cost = gigamacs(mae, visible, row["decoded"])
+        row["GMAC"] = loop_cost if row["labels"] == "plain loop" else own_cost
+        row["images/s"] = args.batch / seconds[row["labels"]]
+        row["speed-up"] = seconds["plain loop"] / seconds[row["labels"]]
+    return rows
+
+
+def held_out(run, count):
+    """Returns normalised held-out images of a run, (n, h, w, c)."""
+    settings = ConfigDict({"data": data_of(Path(run), None), "batch_size": count, "seed": 0})
+    images = next(iter(setup.eval_batches(settings, setup.source(settings, "eval"))))["image"]
+    return setup.normalized(settings, jnp.asarray(images))
+
+
+COLUMNS = ("labels", "throw", "decoded", "GMAC", "temporary MiB", "images/s", "speed-up", "difference", "tau", "error")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="vit_small_patch16_224")
+    parser.add_argument("--batch", type=int, default=4)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--memory", type=float, default=256.0, help="MiB that label making may take")
+    parser.add_argument("--throw", type=float, nargs="*", default=[0.3, 0.5, 0.6, 0.7, 0.8])
+    parser.add_argument("--init", default="", help="a pre-training run of ours")
+    parser.add_argument("--images", type=int, default=64, help="images that tau is measured on")
+    parser.add_argument("--out", type=Path, default=Path("benchmark_ltrp.csv"))
+    args = parser.parse_args()
+    keep_freed_memory()
+
+    if args.init:
+        mae, images = load_model(args.init), held_out(args.init, max(args.images, args.batch))
+    else:
+        mae = mim.create("mae", encoder=args.model, norm_pix_loss=False, rngs=nnx.Rngs(0))
+        images = jax.random.normal(jax.random.key(0), (args.batch, *mae.encoder.patch_embed.img_size, 3))
+    parts = split(mae)
+    noise = jax.random.uniform(jax.random.key(1), (len(images), mae.num_patches))
+    rows = measure(parts, images, noise, args)
+    if args.init:
+        found = taus(parts, images, noise, args.batch, args.throw, int(args.memory * 2**20))
+        for row in rows:
+            row["tau"], row["error"] = found.get(row["throw"], (1.0, 0.0))
+    shown = [name for name in COLUMNS if any(name in row for row in rows)]
+    print(f"{args.init or args.model}, batch {args.batch}, on {platform.processor()} with {os.cpu_count()} cores")
+    print("  ".join(f"{name:>13}" for name in shown))
+    for row in rows:
+        cells = [row.get(name, "") for name in shown]
+        print("  ".join(f"{cell:13.4g}" if isinstance(cell, float) else f"{cell:>13}" for cell in cells))
+    with args.out.open("w", newline="") as file:
+        writer = csv.DictWriter(file, shown)
+        writer.writeheader()
+        writer.writerows(rows)
+    if args.init:
+        curve = ([row["images/s"] for row in rows[1:]], [row["tau"] for row in rows[1:]])
+        figure = plots.scatter_plot(
+            {"partial decoder": curve, "plain loop": ([rows[0]["images/s"]], [1.0])},
+            "images/s",
+            "Kendall's tau to exact labels",
+            labels={"partial decoder": [row["labels"] for row in rows[1:]]},
+        )
+        figure.savefig(args.out.with_suffix(".png"), dpi=150)
+
+
+if __name__ == "__main__":
+    main()
