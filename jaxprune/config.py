@@ -129,6 +129,8 @@ def finetune() -> Config:
             "loss": "cross_entropy",  # or "asymmetric", for images of several classes
             "ema_decay": 0.0,  # of averaged parameters, evaluated beside the last ones; 0: none
             "reduction": {"method": "", "keep_rate": 0.7, "reduction_loc": (3, 6, 9)},  # and the method's options
+            # The keep rate falls from 1 by the epoch, from `start` on; 0 epochs: it is the plan's at once (EViT).
+            "keep_rate_warmup": {"start": 0, "epochs": 0},
             "teacher": "",  # the run directory of a dense classifier to distil from
             # What the loss adds to cross-entropy: DynamicViT's ratio, and from a teacher its logits and tokens.
             "distill": {"ratio": 2.0, "logits": 0.5, "tokens": 0.5, "tokens_kind": "mse"},
@@ -197,6 +199,7 @@ def train_ranker() -> Config:
             "init": "",
             "mim": {"name": "mae", "encoder": "vit_base_patch16_224", "norm_pix_loss": False},
             "ranker": {"name": "vit_small_patch16_224", "remat": False},
+            "warm_start": False,  # the ranker begins as the autoencoder's encoder, which has to be of its sizes
             "sparse": True,  # the ranker is trained on the visible patches only
             "labels": {
                 "mask_ratio": 0.9,
@@ -307,4 +310,58 @@ def reproduction(args: Config, **mim: Any) -> Config:
         phase.data.crop_scale = recipe["crop_scale"]
         phase.update(batch_size=128, log_every=50, checkpoint_every=500)
     config = ConfigDict({"task": "quickstart", "seed": args.seed, "workdir": "", "pretrain": first, "finetune": second})
+    return shrink(config) if args.smoke else config
+
+
+RANKING = {
+    "source": "folder",
+    "path": "",
+    "seed": 0,
+    "init": "",  # an autoencoder that is there already
+    "epochs": 0.0,  # 0: what the data are worth
+    "mae_epochs": 0.0,
+    "mask_ratio": 0.0,
+    "throw": 0.0,
+}
+
+
+def ranking(
+    args: Config,
+    encoder: dict[str, Any],
+    decoder: dict[str, Any],
+    *,
+    epochs: float,
+    mae_epochs: float,
+    mask_ratio: float,
+    data: dict[str, Any],
+) -> Config:
+    """Returns a ranker on small data, with the autoencoder that makes its labels.
+
+    Args:
+      args: the arguments `RANKING` and `smoke`, as `parse_arg` read them; those above 0 overrule what follows.
+      encoder: the sizes of both networks.
+      decoder: those of the autoencoder's decoder.
+      mask_ratio: of the labels; the autoencoder is trained with MAE's.
+      data: what to change in `config.data` of both.
+    """
+    mae = pretrain()
+    mae.mim = {
+        "name": "mae",
+        "mask_ratio": 0.75,
+        "norm_pix_loss": False,
+        "reconstruction": "full",
+        "throw_ratio": 0.0,
+        **encoder,
+        **decoder,
+    }
+    mae.update(epochs=args.mae_epochs or mae_epochs)
+    mae.optimizer.update(base_lr=6e-3, warmup_epochs=0.05 * mae.epochs)
+    config = train_ranker()
+    config.update(init=args.init, ranker={"name": "vit", **encoder}, epochs=args.epochs or epochs, seed=args.seed)
+    config.optimizer.update(base_lr=4e-3, warmup_epochs=0.05 * config.epochs)
+    config.labels.update(mask_ratio=args.mask_ratio or mask_ratio, throw_ratio=args.throw)
+    for phase in (mae, config):
+        phase.data.update(source=args.source, path=args.path, img_size=encoder["img_size"], **data)
+        phase.update(batch_size=64, log_every=20, checkpoint_every=400)
+    config.pretrain, config.mim = mae, mae.mim
     return shrink(config) if args.smoke else config

@@ -245,7 +245,15 @@ class Tfds:
         from jaxprune.data import tfds_source
 
         self.name = f"{name}/{split}"
-        builder = tfds_source._builder(name, data_dir)
+        # What lies prepared under its name needs no code of TFDS, which for some sets needs TensorFlow.
+        where = data_dir or os.environ.get("TFDS_DATA_DIR", "~/tensorflow_datasets")
+        try:
+            builder = tfds_source._builder(name, Path(where).expanduser())
+        except ModuleNotFoundError as error:
+            raise UserError(
+                f"TFDS data set {name!r} is not prepared in {where}, and TFDS cannot say more of it without packages that "
+                "are not here: prepare it where TensorFlow is, with --file_format=array_record, and give data_dir=."
+            ) from error
         self._records, features = tfds_source._open(builder, split), builder.info.features
         self._mask = next((key for key in ("annotation", "segmentation_mask") if key in features), None)
         if self._mask is None and "objects" not in features:

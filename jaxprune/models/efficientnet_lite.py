@@ -11,9 +11,7 @@ from flax import nnx
 from jaxtyping import Array, Float
 
 from jaxprune.models.convnet import ConvNet
-from jaxprune.nn.batch_norm import BatchNorm
-from jaxprune.nn.conv import Conv
-from jaxprune.nn.linear import Linear
+from jaxprune.nn import BatchNorm, Conv, Linear
 
 # A stage: blocks, kernel size, stride of the first block, expansion, channels.
 Stage = tuple[int, int, int, int, int]

@@ -1,5 +1,7 @@
 """MobileOne: many branches in training, which become one convolution afterwards (Vasu et al., 2023)."""
 
+import functools
+import operator
 from typing import Any
 
 import jax
@@ -9,9 +11,7 @@ from jaxtyping import Array, Float
 
 from jaxprune.errors import UserError
 from jaxprune.models.convnet import ConvNet
-from jaxprune.nn.batch_norm import BatchNorm
-from jaxprune.nn.conv import Conv
-from jaxprune.nn.linear import Linear
+from jaxprune.nn import BatchNorm, Conv, Linear
 from jaxprune.nn.params import unfilled, variables
 
 WIDTHS = {
@@ -91,11 +91,8 @@ class MobileOneBlock(nnx.Module):
         if self.reparam_conv is not None:
             y = self.reparam_conv(x)
         else:
-            y = sum(branch(x, train=train) for branch in self.rbr_conv)
-            if self.rbr_scale is not None:
-                y = y + self.rbr_scale(x, train=train)
-            if self.rbr_skip is not None:
-                y = y + self.rbr_skip(x, train=train)
+            branches = [*self.rbr_conv, self.rbr_scale, self.rbr_skip]
+            y = functools.reduce(operator.add, [branch(x, train=train) for branch in branches if branch is not None])
         return jax.nn.relu(y if self.se is None else self.se(y))
 
     def fused_weights(self) -> tuple[Float[Array, "k k i o"], Float[Array, "o"]]:
@@ -112,7 +109,7 @@ class MobileOneBlock(nnx.Module):
             identity = jnp.zeros(shape).at[centre, centre].set(one)
             parts.append(self.rbr_skip.folded(identity))
         kernels, biases = zip(*parts, strict=True)
-        return sum(kernels[1:], kernels[0]), sum(biases[1:], biases[0])
+        return functools.reduce(operator.add, kernels), functools.reduce(operator.add, biases)
 
 
 class MobileOne(ConvNet):
@@ -167,7 +164,7 @@ class MobileOne(ConvNet):
 
     def parts(self) -> list[MobileOneBlock]:
         """Its blocks in their order."""
-        return [self.stage0, *self.stage1, *self.stage2, *self.stage3, *self.stage4]
+        return [self.stage0, *(block for stage in range(1, 5) for block in getattr(self, f"stage{stage}"))]
 
     def forward_features(self, images, *, train: bool = False) -> Float[Array, "b h w d"]:
         x = images.astype(self.dtype or jnp.float32)

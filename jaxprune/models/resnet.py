@@ -8,9 +8,7 @@ from flax import nnx
 from jaxtyping import Array, Float
 
 from jaxprune.models.convnet import ConvNet
-from jaxprune.nn.batch_norm import BatchNorm
-from jaxprune.nn.conv import Conv
-from jaxprune.nn.linear import Linear
+from jaxprune.nn import BatchNorm, Conv, Linear
 
 DEPTHS = {
     "resnet18": (False, (2, 2, 2, 2)),
@@ -44,7 +42,9 @@ class Residual(nnx.Module):
             previous = channels
         self.num_convs = len(shapes)
         same = stride == 1 and inputs == outputs
-        self.downsample = nnx.List([] if same else [Conv(inputs, outputs, stride=stride, **common), BatchNorm(outputs)])
+        self.downsample: Any = nnx.List(
+            [] if same else [Conv(inputs, outputs, stride=stride, **common), BatchNorm(outputs)]
+        )
 
     def __call__(self, x: Float[Array, "b h w i"], *, train: bool = False) -> Float[Array, "b H W o"]:
         y, shortcut = x, x

@@ -204,7 +204,7 @@ class VisionTransformer(nnx.Module):
         """
         tokens, attended = all_present(x, self.num_prefix_tokens), None
         features, assigns, kepts, stages = [], [], [], []
-        origin = tokens.assign
+        origin: Any = tokens.assign
         if chosen is not None:
             tokens, origin = tokens._replace(assign=chosen.row_map), chosen.kept
             assigns, kepts, stages = [chosen.row_map], [chosen.kept], [chosen]

@@ -1,7 +1,9 @@
 """Building blocks of the networks: modules that know shapes, and nothing of models, tasks or files."""
 
 from jaxprune.nn.attention import Attention
+from jaxprune.nn.batch_norm import BatchNorm
 from jaxprune.nn.block import Block
+from jaxprune.nn.conv import Conv
 from jaxprune.nn.drop_path import DropPath
 from jaxprune.nn.linear import Linear
 from jaxprune.nn.mlp import Mlp
@@ -9,4 +11,16 @@ from jaxprune.nn.norm import LayerNorm
 from jaxprune.nn.patch_embed import PatchEmbed
 from jaxprune.nn.tokens import Attended, Tokens
 
-__all__ = ["Attended", "Attention", "Block", "DropPath", "LayerNorm", "Linear", "Mlp", "PatchEmbed", "Tokens"]
+__all__ = [
+    "Attended",
+    "Attention",
+    "BatchNorm",
+    "Block",
+    "Conv",
+    "DropPath",
+    "LayerNorm",
+    "Linear",
+    "Mlp",
+    "PatchEmbed",
+    "Tokens",
+]

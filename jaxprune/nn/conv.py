@@ -41,13 +41,13 @@ class Conv(nnx.Module):
         self.kernel = nnx.Param(jax.random.normal(rngs.params(), shape, jnp.float32) * math.sqrt(2 / reached))
         self.bias = nnx.data(nnx.Param(jnp.zeros((out_features,), jnp.float32)) if use_bias else None)
         self.stride, self.depthwise, self.dtype = stride, depthwise, dtype
-        self.padding = kernel_size // 2 if padding is None else padding
+        self.padding: int | str = kernel_size // 2 if padding is None else padding
 
     def __call__(self, x: Float[Array, "b h w i"]) -> Float[Array, "b H W o"]:
         x = x.astype(self.dtype or x.dtype)
         kernel = self.kernel[...].astype(x.dtype)
         size, stride = kernel.shape[0], self.stride
-        pads = tuple(self._pads(side, size) for side in x.shape[1:3])
+        pads = (self._pads(x.shape[1], size), self._pads(x.shape[2], size))
         if self.depthwise:
             y = depthwise_conv2d(x, kernel[:, :, 0], stride=stride, padding=pads)
         elif size == 1 and pads == ((0, 0), (0, 0)):
@@ -60,7 +60,7 @@ class Conv(nnx.Module):
         return y if self.bias is None else y + self.bias[...].astype(y.dtype)[None, None, None, :]
 
     def _pads(self, side: int, size: int) -> tuple[int, int]:
-        if self.padding != "SAME":
+        if isinstance(self.padding, int):
             return self.padding, self.padding
         total = max((-(-side // self.stride) - 1) * self.stride + size - side, 0)
         return total // 2, total - total // 2

@@ -33,19 +33,20 @@ def depthwise_conv2d(
     Raises:
       UserError: k is even and there is no padding given, so the result would have another size.
     """
-    centred = ((kernel.shape[0] // 2,) * 2,) * 2
+    half = kernel.shape[0] // 2
+    centred = ((half, half), (half, half))
     if padding is None and kernel.shape[0] % 2 == 0:
         raise UserError(f"A depth-wise kernel of size {kernel.shape[0]} has no centre; choose an odd kernel_size.")
     kernel = kernel.astype(x.dtype)
     if implementation is None:
         implementation = "shift_add" if jax.default_backend() == "cpu" else "grouped"
-    padding = centred if padding is None else padding
+    pads = centred if padding is None else padding
     if implementation == "grouped":
-        out = _grouped(x, kernel, stride, padding)
-    elif stride == 1 and padding == centred and kernel.shape[0] % 2:
+        out = _grouped(x, kernel, stride, pads)
+    elif stride == 1 and pads == centred and kernel.shape[0] % 2:
         out = _shift_add(x, kernel)
     else:
-        out = _sum_of_shifts(jnp.pad(x, ((0, 0), *padding, (0, 0))), kernel, stride)
+        out = _sum_of_shifts(jnp.pad(x, ((0, 0), *pads, (0, 0))), kernel, stride)
     return out if bias is None else out + bias.astype(x.dtype)[None, None, None, :]
 
 

@@ -57,7 +57,7 @@ class Scorer(nnx.Module):
                 "normalised out, or set mean and std of the network."
             )
         self.proposal = nnx.data(proposal)
-        self.grid = tuple(int(side) for side in grid)
+        self.grid: Any = tuple(int(side) for side in grid)
         self.num_patches = math.prod(self.grid)
         self.normalised = normalised
 

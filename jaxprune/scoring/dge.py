@@ -20,8 +20,8 @@ class DGE(Scorer):
 
     def __call__(self, images, *, key=None) -> Float[Array, "b p"]:
         vit = self.proposal
-        keys = attended(vit, _centred(self.prepared(images), vit.patch_embed.img_size), frozenset({"keys"})).keys
-        return self.agreement(keys, vit.grid)
+        seen = attended(vit, _centred(self.prepared(images), vit.patch_embed.img_size), frozenset({"keys"}))
+        return self.agreement(jnp.asarray(seen.keys), vit.grid)
 
     def agreement(self, keys: Float[Array, "b h n d"], grid: tuple[int, int]) -> Float[Array, "b p"]:
         """The score from all tokens' keys, of which the first is the CLS token's and the last are the patches'."""

@@ -6,7 +6,8 @@ from typing import Any
 from jaxtyping import Array, Float
 
 from jaxprune import reduction
-from jaxprune.scoring.base import Normalisation, Scorer
+from jaxprune.errors import UserError
+from jaxprune.scoring.base import Normalisation, Scorer, is_vit
 from jaxprune.scoring.networks import cls_attention, survival
 
 
@@ -33,10 +34,13 @@ class EViT(Scorer):
         num_keep: int = 0,
         reduction_loc: tuple[int, ...] = (3, 6, 9),
     ):
-        if num_keep:
+        if num_keep and is_vit(proposal):
             counts = stage_counts(proposal.num_patches, num_keep, len(reduction_loc))
             proposal = reduction.apply(proposal, reduction.Plan("evit", num_keep=counts, reduction_loc=reduction_loc))
         super().__init__(proposal=proposal, grid=grid, normalised=normalised)
+        depth = len(proposal.blocks)
+        if not -depth <= layer < depth:
+            raise UserError(f"evit reads block {layer}, and the ViT has {depth} blocks: use layer={depth - 1}.")
         self.layer, self.in_stages = layer, bool(num_keep)
 
     def __call__(self, images, *, key=None) -> Float[Array, "b p"]:

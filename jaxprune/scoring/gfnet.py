@@ -58,7 +58,8 @@ class GFNet(Scorer):
 
     def __call__(self, images, *, key=None) -> Float[Array, "b p"]:
         images = self.prepared(images)
-        size = tuple(s * w // g for s, w, g in zip(images.shape[1:3], self.window, self.grid, strict=True))
+        height, width = (s * w // g for s, w, g in zip(images.shape[1:3], self.window, self.grid, strict=True))
+        size = (height, width)
         seen = resize(images, size, "bicubic", align_corners=True)
         network, state = self.proposal, jnp.zeros((images.shape[0], self.encode2.kernel.shape[1]))
         for step in range(self.steps):

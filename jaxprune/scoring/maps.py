@@ -1,6 +1,7 @@
 """From the maps of a network to one value a patch."""
 
 import math
+from typing import Literal
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -10,7 +11,11 @@ from jaxprune.ops.resize import resize, resize_3d
 
 
 def to_grid(
-    maps: Float[Array, "b ..."], grid: tuple[int, ...], method: str = "bicubic", *, align_corners: bool = False
+    maps: Float[Array, "b ..."],
+    grid: tuple[int, ...],
+    method: Literal["bicubic", "bilinear"] = "bicubic",
+    *,
+    align_corners: bool = False,
 ) -> Float[Array, "b p"]:
     """Resizes one map an image, (h, w) or of a video (t, h, w), to the patches' grid; flat, in raster order."""
     if maps.ndim != len(grid) + 1:
@@ -20,7 +25,7 @@ def to_grid(
     if len(grid) == 3:
         resized = resize_3d(maps[..., None], grid, "trilinear", align_corners=align_corners)
     else:
-        resized = resize(maps[..., None], grid, method, align_corners=align_corners)
+        resized = resize(maps[..., None], (grid[0], grid[1]), method, align_corners=align_corners)
     return resized.reshape(maps.shape[0], math.prod(grid))
 
 
@@ -32,7 +37,7 @@ def min_max(values: Float[Array, "b ..."], eps: float = 1e-7) -> Float[Array, "b
 
 
 def activation(
-    raw: Float[Array, "b h w"], grid: tuple[int, int], via: tuple[int, int] | None = None
+    raw: Float[Array, "b h w"], grid: tuple[int, ...], via: tuple[int, ...] | None = None
 ) -> Float[Array, "b p"]:
     """What all activation maps end with: the positive part, stretched to [0, 1), bilinear to the grid, stretched again.
 

@@ -55,11 +55,12 @@ class ScoreCAM(Scorer):
         """The logit of the target on the image under each channel's mask."""
         b, h, w, channels = features.shape
         chunk = min(self.chunk, channels)
+        size = (images.shape[1], images.shape[2])
         padded = jnp.pad(features, ((0, 0), (0, 0), (0, 0), (0, -channels % chunk)))
 
         def score(maps: Float[Array, "b h w m"]) -> Float[Array, "b m"]:
-            masks = jnp.moveaxis(resize(maps, images.shape[1:3], "bilinear", align_corners=True), -1, 1)
-            masks = min_max(masks.reshape(-1, *images.shape[1:3]), 1e-8).reshape(masks.shape)
+            masks = jnp.moveaxis(resize(maps, size, "bilinear", align_corners=True), -1, 1)
+            masks = min_max(masks.reshape(-1, *size), 1e-8).reshape(masks.shape)
             # The batch stays in front: merging it behind the channels would move images between devices.
             masked = images[:, None] * masks[..., None].astype(images.dtype)
             seen = self.proposal.forward_features(masked.reshape(-1, *images.shape[1:]))

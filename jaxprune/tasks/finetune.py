@@ -19,14 +19,17 @@ from jaxprune.config import Config
 from jaxprune.data import loader
 from jaxprune.data.augment import augment, normalize
 from jaxprune.errors import UserError
+from jaxprune.families import find
 from jaxprune.metrics import mean_average_precision, wilson_interval
 from jaxprune.nn.params import Split, merge, split, variables
 from jaxprune.ops.posembed import resample
+from jaxprune.reduction.evit import warm_up
 from jaxprune.tasks import objective, setup
 from jaxprune.train import loop, optimizer
 from jaxprune.train import workdir as workdirs
 from jaxprune.train.evaluator import evaluate, over_valid
 from jaxprune.train.state import EMA
+from jaxprune.train.step import LossFn
 from jaxprune.train.writer import Writer, read_metrics
 from jaxprune.viz.report import Report
 
@@ -57,19 +60,9 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     several = config.loss == "asymmetric"
     steps = setup.length(config, len(train))
     schedule = setup.learning_rate(config, steps)
-
-    def loss_fn(params, batch, key):
-        augment_key, model_key = jax.random.split(key)
-        images, targets = augment(
-            augment_key, batch["image"], batch["label"], **config.augment, num_classes=train.num_classes, **normal
-        )
-        logits, aux = merge(parts.graph, params, parts.rest)(images, train=True, key=model_key)
-        taught = objective.teach(teacher, batch["given"]["teacher"], images) if teacher else None
-        loss, shares = objective.total(config, plan, model.num_patches, logits, aux, targets, taught)
-        if not several:
-            shares["accuracy"] = (logits.argmax(-1) == targets.argmax(-1)).mean()
-        return loss, shares
-
+    loss_fn: Any = _loss_fn(config, model, plan, teacher)
+    if config.keep_rate_warmup.epochs:
+        loss_fn = _WarmUp(config, model, plan, steps, lambda network, plan: _loss_fn(config, network, plan, teacher))
     tx = _optimizer(config, parts, model.depth, schedule, steps)
     look = _ranked if several else _evaluator
     hook = loop.Hook(config.eval_every or steps.total, look(config, parts, held_out))
@@ -93,6 +86,53 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
         "broken_files": len(train.broken) + len(held_out.broken),
     }
     return setup.conclude(workdir, summary, lambda: describe(config, workdir, summary, train, held_out))
+
+
+def _loss_fn(config: Config, model: Any, plan: reduction.Plan | None, teacher: Split | None) -> LossFn:
+    """The loss of a network under a plan, by which it reduces its tokens."""
+    parts, data = split(model), config.data
+    options = {**config.augment, "num_classes": model.num_classes, "mean": data.mean, "std": data.std}
+
+    def loss_fn(params, batch, key):
+        augment_key, model_key = jax.random.split(key)
+        images, targets = augment(augment_key, batch["image"], batch["label"], **options)
+        logits, aux = merge(parts.graph, params, parts.rest)(images, train=True, key=model_key)
+        taught = objective.teach(teacher, batch["given"]["teacher"], images) if teacher else None
+        loss, shares = objective.total(config, plan, model.num_patches, logits, aux, targets, taught)
+        if config.loss != "asymmetric":
+            shares["accuracy"] = (logits.argmax(-1) == targets.argmax(-1)).mean()
+        return loss, shares
+
+    return loss_fn
+
+
+class _WarmUp:
+    """Lowers the keep rate by the epoch, from 1 to the plan's: a loss, and so a program, for each rate (EViT).
+
+    Args:
+      loss_of: (network, plan) -> its loss.
+    """
+
+    def __init__(self, config: Config, model: Any, plan: reduction.Plan | None, steps: setup.Length, loss_of: Any):
+        if plan is None or not isinstance(plan.keep_rate, float) or plan.num_keep or plan.r:
+            raise UserError("keep_rate_warmup lowers one keep_rate: give reduction.method and a single keep_rate.")
+        if find(reduction, reduction.Reducer, plan.method).published is not None:
+            raise UserError(
+                f"keep_rate_warmup changes how many tokens there are, and the weights of {plan.method} are made for one"
+                " number: set keep_rate_warmup.epochs=0, or take a method without weights, such as evit."
+            )
+        self._model, self._plan, self._steps, self._loss_of = model, plan, steps, loss_of
+        self._warmup = dict(config.keep_rate_warmup)
+        self._made: dict[float, LossFn] = {}
+
+    def at(self, step: int) -> LossFn:
+        """The loss of the step after `step`."""
+        rate = warm_up(step // self._steps.per_epoch, self._plan.keep_rate, **self._warmup)
+        if rate not in self._made:
+            _log.info("The keep rate is %.3g from step %d on.", rate, step + 1)
+            plan = reduction.Plan(**{**self._plan.as_dict(), "keep_rate": rate})
+            self._made[rate] = self._loss_of(reduction.apply(self._model, plan), plan)
+        return self._made[rate]
 
 
 def plan_of(config: Config) -> reduction.Plan | None:

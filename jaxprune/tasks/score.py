@@ -140,7 +140,7 @@ def read_part(path: Path) -> Part:
 
 def _write_part(path: Path, part: Part, grid: tuple[int, int]) -> None:
     data = io.BytesIO()
-    scores = {text: values.astype(np.float32) for text, values in part.scores.items()}
+    scores: Any = {text: values.astype(np.float32) for text, values in part.scores.items()}
     np.savez_compressed(data, files=np.array(part.files), broken=np.array(part.broken), grid=np.array(grid), **scores)
     write_atomically(path, data.getvalue())
 

@@ -83,7 +83,7 @@ def open_scorers(config: Config) -> Opened:
         size, grid, prefix = host_vit.patch_embed.img_size, host_vit.grid, host_vit.num_prefix_tokens
     else:
         size = host.size(config.img_size) if config.get("img_size") else IMAGE_SIZE
-        grid, prefix = tuple(config.get("grid") or GRID), 1
+        grid, prefix = host.size(config.get("grid") or GRID), 1
     if size[0] % grid[0] or size[1] % grid[1]:
         raise UserError(f"Images of {size} pixels are not a grid of {grid} whole patches: change img_size or grid.")
     scorers = {}

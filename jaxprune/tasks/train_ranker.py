@@ -18,9 +18,9 @@ from jaxprune.checkpoints.read import load_pretrained
 from jaxprune.checkpoints.run import build, load_model, read_card, write_card
 from jaxprune.config import Config
 from jaxprune.data import loader
-from jaxprune.data.augment import random_flip
+from jaxprune.data.augment import normalize, random_flip
 from jaxprune.errors import UserError, unknown
-from jaxprune.nn.params import Split, merge, split
+from jaxprune.nn.params import Split, merge, split, variables
 from jaxprune.ops.patches import patchify, unpatchify
 from jaxprune.ranking.labels import draw_masks, pseudo_labels, reconstructions
 from jaxprune.tasks import pretrain, setup
@@ -61,6 +61,8 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     arguments = setup.plain(config.ranker)
     ranker = build("ranker", arguments, dtype=config.dtype, rngs=nnx.Rngs(config.seed))
     _check(config, ranker, source)
+    if config.warm_start:
+        begin_as_encoder(ranker, source)
     write_card(workdir, "ranker", arguments, dtype=config.dtype, mean=config.data.mean, std=config.data.std)
     parts = split(ranker)
     mesh = setup.mesh(config)
@@ -194,6 +196,26 @@ def _check(config: Config, ranker: Any, source: Split) -> None:
         )
 
 
+def begin_as_encoder(ranker: Any, source: Split) -> None:
+    """Copies the autoencoder's encoder into a ranker of its sizes; the head stays as it is.
+
+    Raises:
+      UserError: the sizes differ.
+    """
+    given = {**source.params, **source.rest}
+    for name, variable in variables(ranker).items():
+        if name.startswith("head"):
+            continue
+        value = given.get(f"encoder.{name}")
+        if value is None or value.shape != variable.shape:
+            theirs = "absent" if value is None else value.shape
+            raise UserError(
+                f"The ranker cannot begin as the autoencoder's encoder: {name} is {variable.shape} here and {theirs} "
+                "there. Give config.ranker the encoder's sizes, or warm_start=False."
+            )
+        variable[...] = value
+
+
 def _evaluator(config: Config, parts: Split, source: Split, given: dict[str, jax.Array], held_out: Any):
     # Exact labels, whatever training makes do with, so that runs can be compared.
     options, ranking_loss = {**label_options(config.labels), "throw_ratio": 0.0}, ranking_loss_of(config)
@@ -238,8 +260,8 @@ def object_recall(scores: jax.Array, mask: jax.Array, ranker: Any, valid: jax.Ar
 def score_maps(parts: Split, images: np.ndarray, mean: Any, std: Any) -> list[np.ndarray]:
     """Draws what a ranker makes of whole images: each above its scores, dark to bright."""
     ranker = merge(parts.graph, parts.params, parts.rest)
-    pixels = (jnp.asarray(images, jnp.float32) / 255 - jnp.asarray(mean)) / jnp.asarray(std)
-    scores = np.asarray(jax.jit(lambda x: ranker.scores(x))(pixels)).reshape(-1, *ranker.grid)
+    scores = jax.jit(lambda x: ranker.scores(normalize(x, mean, std)))(jnp.asarray(images))
+    scores = np.asarray(scores).reshape(-1, *ranker.grid)
     pairs = zip(images, scores, strict=True)
     return [np.concatenate([shown, heatmap(shown, map_)]) for image, map_ in pairs for shown in [upscale(image)]]
 

@@ -24,7 +24,7 @@ from jaxprune.errors import UserError
 from jaxprune.train import state as states
 from jaxprune.train.progress import progress
 from jaxprune.train.state import TrainState
-from jaxprune.train.step import GIVEN, LossFn, make_train_step
+from jaxprune.train.step import GIVEN, LossFn, TrainStep, make_train_step
 from jaxprune.train.workdir import locked
 from jaxprune.train.writer import BEGINNING, Silent, Writer
 
@@ -89,7 +89,8 @@ def fit(
     """Trains until `total_steps`, from the newest checkpoint in `workdir` if there is one.
 
     Args:
-      loss_fn: (params, batch, key) -> (loss, {name: scalar}).
+      loss_fn: (params, batch, key) -> (loss, {name: scalar}); or an object whose `at(step)` is the loss of a step, the
+        same function for all steps that share a program.
       params: {dotted name: array} to begin with; left as they are.
       optimizer: with its schedule inside.
       batches: the training data.
@@ -135,7 +136,7 @@ def fit(
         losses = _LossWatch(store)
         shardings = jax.tree.map(lambda x: x.sharding, state)
         fixed = {GIVEN: parallel.replicate(mesh, dict(given))} if given else {}
-        train_step = make_train_step(loss_fn, optimizer, shardings, accumulate=accumulate, ema_decay=ema_decay)
+        programs = _Programs(loss_fn, optimizer, shardings, accumulate=accumulate, ema_decay=ema_decay)
         if first:
             _log.info("%s: resuming from step %d of %d (%s).", desc, first, total_steps, store.path(first))
 
@@ -143,7 +144,8 @@ def fit(
         step, stopped = first, _agreed("time" if past["last"] and clock.is_up() else None)
         while step < total_steps and stopped is None:
             batch = parallel.place_batch(mesh, _next_batch(batches, step)) | fixed
-            if step == first:
+            train_step, is_new = programs.at(step)
+            if is_new:
                 with _compiling(desc, step + 1, writer):
                     state, metrics = jax.block_until_ready(train_step(state, batch, key))
                 bar.restart_clock()
@@ -261,6 +263,22 @@ def _say_goodbye(
         )  # fmt: skip
     elif stopped == "time":
         _log.info("%s: out of time at step %d of %d; saved in %s.", desc, step, total_steps, store.path(step))
+
+
+class _Programs:
+    """The compiled training steps, one for each loss that the steps have."""
+
+    def __init__(self, loss_fn: Any, *arguments: Any, **options: Any):
+        self._loss_fn, self._arguments, self._options = loss_fn, arguments, options
+        self._made: dict[LossFn, TrainStep] = {}
+
+    def at(self, step: int) -> tuple[TrainStep, bool]:
+        """Returns the program of the step after `step`, and whether it is still to be compiled."""
+        loss_fn = self._loss_fn.at(step) if hasattr(self._loss_fn, "at") else self._loss_fn
+        is_new = loss_fn not in self._made
+        if is_new:
+            self._made[loss_fn] = make_train_step(loss_fn, *self._arguments, **self._options)
+        return self._made[loss_fn], is_new
 
 
 class _Clock:

@@ -15,7 +15,7 @@ from support import golden, nhwc, quick_compile, weights
 
 from jaxprune import checkpoints, flops, models, reduction, scoring
 from jaxprune.errors import UserError
-from jaxprune.nn.params import split
+from jaxprune.nn.params import split, unfilled
 from jaxprune.reduction import Plan
 
 FILE = golden("ltrp_papr/papr_vit")
@@ -37,19 +37,18 @@ class Features(nnx.Module):
 
 @functools.cache
 def vit(variant: str = "cls_cls"):
-    model = models.create(
-        "vit",
-        img_size=CONFIG["img"],
-        patch_size=CONFIG["patch"],
-        embed_dim=CONFIG["dim"],
-        depth=CONFIG["depth"],
-        num_heads=CONFIG["heads"],
-        mlp_ratio=float(CONFIG["mlp_ratio"]),
-        num_classes=5,
-        class_token=variant != "nocls_gap",
-        global_pool="token" if variant == "cls_cls" else "avg",
-        rngs=nnx.Rngs(0),
-    )
+    sizes = {
+        "img_size": CONFIG["img"],
+        "patch_size": CONFIG["patch"],
+        "embed_dim": CONFIG["dim"],
+        "depth": CONFIG["depth"],
+        "num_heads": CONFIG["heads"],
+        "mlp_ratio": float(CONFIG["mlp_ratio"]),
+        "num_classes": 5,
+        "class_token": variant != "nocls_gap",
+        "global_pool": "token" if variant == "cls_cls" else "avg",
+    }
+    model = unfilled(lambda: models.create("vit", **sizes, rngs=nnx.Rngs(0)))
     return checkpoints.load_pretrained(model, weights(FILE, f"{variant}/w/"))
 
 

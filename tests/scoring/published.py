@@ -12,6 +12,7 @@ from support import golden, nhwc, quick_compile, weights
 
 from jaxprune import checkpoints, models, scoring
 from jaxprune.nn import Linear
+from jaxprune.nn.params import unfilled
 
 SELECTORS = "ltrp_papr/vit_selectors_d4"
 
@@ -72,17 +73,16 @@ def selectors_vit() -> Any:
     """The ViT of `vit_selectors_d4`."""
     file = golden(SELECTORS)
     config = json.loads(str(file["config_json"]))
-    model = models.create(
-        "vit",
-        img_size=config["img"],
-        patch_size=config["patch"],
-        embed_dim=config["dim"],
-        depth=config["depth"],
-        num_heads=config["heads"],
-        mlp_ratio=float(config["mlp_ratio"]),
-        num_classes=len(file["vit/head.bias"]),
-        rngs=nnx.Rngs(0),
-    )
+    sizes = {
+        "img_size": config["img"],
+        "patch_size": config["patch"],
+        "embed_dim": config["dim"],
+        "depth": config["depth"],
+        "num_heads": config["heads"],
+        "mlp_ratio": float(config["mlp_ratio"]),
+        "num_classes": len(file["vit/head.bias"]),
+    }
+    model = unfilled(lambda: models.create("vit", **sizes, rngs=nnx.Rngs(0)))
     return checkpoints.load_pretrained(model, weights(file, "vit/"))
 
 

@@ -10,6 +10,7 @@ from support import golden, nhwc, weights
 
 from jaxprune import checkpoints, reduction, scoring
 from jaxprune.errors import UserError
+from jaxprune.nn.params import unfilled
 
 FILE = golden(SELECTORS)
 IMAGES = images_of(FILE)
@@ -129,7 +130,8 @@ def test_moco_over_the_batch_as_published_and_by_image():
 
 
 def test_gfnet_turns_an_action_into_a_window():
-    scorer = scoring.create("gfnet", proposal=Features(np.zeros((6, 7, 7, 4))), features=4, hidden=4, grid=(14, 14))
+    network = Features(np.zeros((6, 7, 7, 4)))
+    scorer = unfilled(lambda: scoring.create("gfnet", proposal=network, features=4, grid=(14, 14), rngs=nnx.Rngs(0)))
     scores = scorer.window_scores(jnp.asarray(FUNCTIONS["gfnet/action"]))
     np.testing.assert_array_equal(scorer.select(scores, 64), FUNCTIONS["gfnet/ids"])
     np.testing.assert_array_equal(scorer.select(scores, 49), FUNCTIONS["gfnet/ids_keep49"])
@@ -142,5 +144,7 @@ def test_networks_that_do_not_fit_are_refused():
         vit_scorer("cam")
     with pytest.raises(UserError, match="give groups= that divides"):
         vit_scorer("ia_red2")
+    with pytest.raises(UserError, match="the ViT has 4 blocks: use layer=3"):
+        vit_scorer("evit", layer=4)
     with pytest.raises(UserError, match="larger than the 20×20"):
         vit_scorer("dge")(jnp.zeros((1, 24, 24, 3)))

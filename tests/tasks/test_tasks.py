@@ -1,6 +1,7 @@
 """Every task once, in its small form, as the command line runs it."""
 
 import json
+import logging
 from pathlib import Path
 
 import jax
@@ -30,6 +31,14 @@ def run(task_config: str, workdir, **overrides):
 def quickstart(tmp_path_factory):
     workdir = tmp_path_factory.mktemp("quickstart") / "run"
     return workdir, run("quickstart.py:smoke", workdir)
+
+
+@pytest.fixture(scope="module")
+def dense(tmp_path_factory):
+    """A classifier that reads its CLS token."""
+    workdir = tmp_path_factory.mktemp("dense") / "run"
+    run("reduction/small.py:smoke", workdir)
+    return str(workdir)
 
 
 def test_quickstart_leaves_checkpoints_metrics_and_a_report(quickstart):
@@ -81,9 +90,8 @@ def test_evaluate_takes_plans(quickstart, tmp_path):
     assert "Under token-reduction plans" in (tmp_path / "report.html").read_text()
 
 
-def test_finetune_under_a_plan_with_a_teacher(quickstart, tmp_path):
-    teacher = str(quickstart[0] / "finetune")
-    name = f"reduction/small.py:smoke,method=dynamicvit,init={teacher}"
+def test_finetune_under_a_plan_with_a_teacher(dense, tmp_path):
+    name = f"reduction/small.py:smoke,method=dynamicvit,init={dense}"
     found = run(name, tmp_path, ema_decay=0.9, accumulate=2)
     assert "dynamicvit" in found["plan"] and 0 <= found["ema_accuracy"] <= 1
     metrics = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
@@ -91,13 +99,23 @@ def test_finetune_under_a_plan_with_a_teacher(quickstart, tmp_path):
     fast = checkpoints.load_model(tmp_path, ema=True)
     assert fast.blocks[1].reducer.stage.num_keep == 8
     with pytest.raises(UserError, match="no averaged parameters"):
-        checkpoints.load_model(teacher, ema=True)
+        checkpoints.load_model(dense, ema=True)
 
 
-def test_only_masking_methods_learn_tokens_from_a_teacher(quickstart, tmp_path):
-    teacher = str(quickstart[0] / "finetune")
+def test_the_keep_rate_may_fall_by_the_epoch(tmp_path, caplog):
+    given = {"epochs": 3.0, "keep_rate_warmup": {"start": 1, "epochs": 2}}
+    with caplog.at_level(logging.INFO, "jaxprune"):
+        found = run("reduction/small.py:smoke,method=evit,keep_rate=0.5", tmp_path, **given)
+    assert found["steps"] == 12 and "keep_rate=0.5" in found["plan"]
+    rates = [record.args[0] for record in caplog.records if "keep rate is" in record.msg]
+    assert rates == [1.0, 1.0, pytest.approx(0.75)] or rates == [1.0, pytest.approx(0.75)]
+    with pytest.raises(UserError, match="weights of sit are made for one number"):
+        run("reduction/small.py:smoke,method=sit", tmp_path / "sit", **given)
+
+
+def test_only_masking_methods_learn_tokens_from_a_teacher(dense, tmp_path):
     with pytest.raises(UserError, match=r"distill.tokens=0"):
-        run(f"reduction/small.py:smoke,method=topk,init={teacher}", tmp_path, teacher=teacher)
+        run(f"reduction/small.py:smoke,method=topk,init={dense}", tmp_path, teacher=dense)
 
 
 def test_images_of_several_classes_are_ranked(tmp_path):
@@ -139,11 +157,10 @@ def test_the_norm_of_the_linear_probe_matches(tmp_path):
     np.testing.assert_allclose(file["logits"] @ kernel + bias, wanted, atol=1e-5)
 
 
-def test_only_the_last_blocks_train(quickstart, tmp_path):
-    init = str(quickstart[0] / "finetune")
-    found = run("reduction/small.py:smoke", tmp_path, init=init, trainable_blocks=1)
+def test_only_the_last_blocks_train(dense, tmp_path):
+    found = run("reduction/small.py:smoke", tmp_path, init=dense, trainable_blocks=1)
     assert found["steps"] == 4
-    before, after = (checkpoints.store.load_params(path) for path in (init, tmp_path))
+    before, after = (checkpoints.store.load_params(path) for path in (dense, tmp_path))
     changed = {name for name in before if np.any(before[name] != after[name])}
     assert {name.split(".")[0] for name in changed} <= {"blocks", "norm", "fc_norm", "head"}
     assert any(name.startswith("blocks.1.") for name in changed)

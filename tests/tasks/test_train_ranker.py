@@ -1,0 +1,151 @@
+"""The tasks `train_ranker` and `patch_recall`, in their small form, as the command line runs them."""
+
+import csv
+import json
+import logging
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from flax import nnx
+
+from jaxprune import checkpoints, main, mim, ranking, tasks
+from jaxprune.checkpoints.run import build
+from jaxprune.errors import UserError
+from jaxprune.tasks.patch_recall import ALL, LEARNED, UNLEARNED, class_groups, recall_table
+
+CONFIGS = Path(__file__).parent.parent.parent / "configs" / "ranking"
+
+
+def load(config: str, **overrides):
+    loaded = main.load_config(str(CONFIGS / config))
+    loaded.unlock()
+    loaded.update(overrides)
+    return loaded
+
+
+def run(config, workdir):
+    return tasks.find(config.task)(config, Path(workdir))
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory):
+    """A file of weights of the autoencoder that the small configs describe."""
+    path = tmp_path_factory.mktemp("mae") / "mae.safetensors"
+    mae = mim.create(**load("scenes.py:smoke").mim.to_dict(), rngs=nnx.Rngs(1))
+    checkpoints.save_pretrained(mae, path)
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def trained(weights, tmp_path_factory):
+    workdir = tmp_path_factory.mktemp("ranker") / "run"
+    return workdir, run(load("scenes.py:smoke", init=weights, warm_start=True), workdir)
+
+
+def test_a_ranker_is_trained_and_reported(trained):
+    workdir, summary = trained
+    assert summary["steps"] == 4 and 0 <= summary["recall"] <= 1 and -1 <= summary["tau"] <= 1
+    rows = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+    assert {"loss", "tau", "grad_norm", "learning_rate"} <= set(rows[0])
+    assert {"tau", "tau_whole_image", "recall"} <= set(rows[-1])
+    page = (workdir / "report.html").read_text()
+    for words in ("Ranking patches", "object patches found", "the reconstruction changes or it does not"):
+        assert words in page
+    ranker = checkpoints.load_model(workdir)
+    assert isinstance(ranker, ranking.Ranker) and ranker.num_patches == 16
+
+
+def test_scorers_are_compared_on_objects(trained, tmp_path):
+    workdir, _ = trained
+    found = run(load(f"recall.py:smoke,init={workdir}"), tmp_path)
+    assert found["images"] == 12
+    with (tmp_path / "patch_recall.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert {row["scorer"] for row in rows} == {f"ltrp:init={workdir}", "random", "centre", "norm"}
+    assert {row["class"] for row in rows} > {ALL, "disc", "star"}
+    page = (tmp_path / "report.html").read_text()
+    assert "What each scorer keeps" in page and "Recall by class" in page
+
+
+def test_recall_is_that_of_patches_and_of_images():
+    ranks = {"best": np.array([[0, 1, 2, 3], [3, 2, 1, 0]])}
+    positive = [
+        {"cat": np.array([True, True, False, False])},
+        {"cat": np.array([True, False, False, False]), "person": np.array([False, False, False, True])},
+    ]
+    groups = class_groups(positive, "voc")
+    assert groups == {
+        ALL: ("cat", "person"), LEARNED: ("cat",), UNLEARNED: ("person",), "cat": ("cat",), "person": ("person",),
+    }  # fmt: skip
+    rows = {(row["class"], row["keep rate"]): row for row in recall_table(ranks, positive, groups, (0.25, 0.5))}
+    assert rows[ALL, 0.25]["micro"] == 2 / 4 and rows[ALL, 0.25]["macro"] == (1 / 2 + 1 / 2) / 2
+    assert rows[ALL, 0.5]["micro"] == 3 / 4 and rows["cat", 0.5]["macro"] == (1 + 0) / 2
+    assert rows["person", 0.25]["images"] == 1 and rows["cat", 0.5]["patches"] == 3
+    assert rows["cat", 0.5]["error"] == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.py")), ids=lambda path: path.name)
+def test_every_ranker_is_built_abstractly(path):
+    config = main.load_config(str(path))
+    if "ranker" in config:
+        ranker = nnx.eval_shape(lambda: build("ranker", config.ranker.to_dict(), rngs=nnx.Rngs(0)))
+        mae = nnx.eval_shape(lambda: build("mim", config.mim.to_dict(), rngs=nnx.Rngs(0)))
+        assert ranker.grid == mae.grid and jax.tree.leaves(nnx.state(ranker))
+
+
+REFUSED = {
+    "no labels": ({"init": ""}, "Nothing makes the labels"),
+    "no such loss": ({"loss": "listmle"}, "Did you mean 'list_mle'"),
+    "no such option": ({"loss_options": {"top": 3}}, "It has: top_k, eps"),
+    "another grid": (
+        {"ranker": {"name": "vit", "img_size": 32, "patch_size": 16, "embed_dim": 8, "depth": 1, "num_heads": 1}},
+        "the autoencoder's img_size",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_makes_no_sense_is_refused(what, weights, tmp_path):
+    overrides, message = REFUSED[what]
+    config = load("scenes.py:smoke", init=weights)
+    for name in overrides:
+        del config[name]
+    config.update(overrides)
+    if what == "no labels":
+        del config["pretrain"]
+    with pytest.raises(UserError, match=message):
+        run(config, tmp_path / "run")
+
+
+def test_runs_of_another_kind_are_refused(trained, weights, tmp_path, caplog):
+    workdir, _ = trained
+    with pytest.raises(UserError, match="holds no masked autoencoder"):
+        run(load("scenes.py:smoke", init=str(workdir)), tmp_path / "run")
+    config = load("scenes.py:smoke", init=weights)
+    config.mim.norm_pix_loss = True
+    with caplog.at_level(logging.WARNING):
+        tasks.train_ranker.label_source(config, tmp_path)
+    assert "trained on normalised pixels" in caplog.text
+
+
+def test_scorers_that_cannot_be_read_are_refused(trained):
+    workdir, _ = trained
+    open_scorers = tasks.patch_recall.open_scorers
+    for scorers, message in (
+        (("ltrp:init",), "write name=value"),
+        (("ltrp:init=x.pth",), "say which network"),
+        (("ltpr",), "Did you mean 'ltrp'"),
+        (("random:sed=1",), "Did you mean 'seed'"),
+        ((f"ltrp:init={workdir}", "dino:model=vit_tiny_patch16_224"), "compare them in runs of their own"),
+    ):
+        with pytest.raises(UserError, match=message):
+            open_scorers(load("recall.py:smoke", scorers=scorers))
+
+
+@pytest.mark.slow
+def test_the_autoencoder_is_pre_trained_first(tmp_path):
+    run(load("scenes.py:smoke"), tmp_path / "run")
+    assert (tmp_path / "run" / "mae" / "checkpoints").is_dir()
+    assert "Pre-training" in (tmp_path / "run" / "report.html").read_text()
