@@ -11,7 +11,7 @@ from flax import nnx
 
 from jaxprune import mim, models, processes, ranking
 from jaxprune.checkpoints.files import write_atomically
-from jaxprune.checkpoints.store import load_params
+from jaxprune.checkpoints.store import load_params, load_running
 from jaxprune.errors import UserError
 from jaxprune.nn.params import variables
 from jaxprune.ops.posembed import resample
@@ -94,7 +94,9 @@ def load_model(workdir: str | os.PathLike, *, ema: bool = False, img_size: int |
     params = load_params(workdir, ema=ema)
     if img_size is not None and "pos_embed" in params:
         params["pos_embed"] = _resampled(params["pos_embed"], card, model)
-    for name, array in params.items():
+    # Of what a run keeps running, some is no network's: what its evaluation needed.
+    running = {name: array for name, array in load_running(workdir).items() if name in targets}
+    for name, array in {**params, **running}.items():
         targets[name][...] = jnp.asarray(array)
     return model
 

@@ -161,6 +161,18 @@ def load_params(directory: str | os.PathLike, *, ema: bool = False) -> dict[str,
     Raises:
       UserError: there is no good checkpoint, or it holds no averaged parameters.
     """
+    found = _load(directory, "extra/ema/" if ema else "params/")
+    if not found:
+        raise UserError(f"{directory} holds no averaged parameters: it was trained with ema_decay=0.")
+    return found
+
+
+def load_running(directory: str | os.PathLike) -> dict[str, np.ndarray]:
+    """Returns the running statistics that lie beside `load_params`; {} where there are none."""
+    return _load(directory, "extra/running/")
+
+
+def _load(directory: str | os.PathLike, prefix: str) -> dict[str, np.ndarray]:
     directory = Path(directory).absolute()
     if (directory / _MANIFEST).is_file():
         path, manifest = directory, _verify_named(directory)
@@ -170,14 +182,13 @@ def load_params(directory: str | os.PathLike, *, ema: bool = False) -> dict[str,
         if survey.step is None:
             raise UserError(f"There is no checkpoint in {folder}. Give the --workdir of a run that has saved one.")
         path, manifest = folder / str(survey.step), survey.manifest
-    prefix = "extra/ema/" if ema else "params/"
     wanted = {
         name: jax.ShapeDtypeStruct(shape, dtype)
         for name, (shape, dtype) in manifest["arrays"].items()
         if name.startswith(prefix)
     }
     if not wanted:
-        raise UserError(f"{path} holds no averaged parameters: it was trained with ema_decay=0.")
+        return {}
     orbax = _orbax()
     arrays = orbax.restore(
         path / _STATE,

@@ -9,22 +9,31 @@ from typing import Any
 from flax import nnx
 
 from jaxprune.ranking.labels import Labels, pseudo_labels
-from jaxprune.ranking.ranker import Ranker
+from jaxprune.ranking.ranker import ConvRanker, Ranker
 
 
 def create(name: str = "vit_small_patch16_224", *, rngs: nnx.Rngs, **overrides: Any) -> Any:
     """Builds a ranker, freshly initialised.
 
     Args:
-      name: of the network whose sizes it has, such as "vit_small_patch16_224", or "vit" with all sizes given.
-      overrides: arguments of `Ranker`, in place of what the name stands for.
+      name: of the network whose sizes it has: a ViT's such as "vit_small_patch16_224", "vit" with all sizes given, or a
+        ResNet's such as "resnet18".
+      overrides: arguments of `Ranker` or `ConvRanker`, in place of what the name stands for.
 
     Raises:
-      UserError: the name or an argument is unknown.
+      UserError: the name or an argument is unknown, or no ranker is made of such a network.
     """
     from jaxprune import families, models
+    from jaxprune.errors import UserError
 
-    return families.build(Ranker, {**models.arguments(name), **overrides}, rngs=rngs)
+    given, kind = {**models.arguments(name), **overrides}, models.names()[name]
+    if kind not in RANKERS:
+        raise UserError(
+            f"{name} makes no ranker: take a ViT such as vit_small_patch16_224, or a ResNet such as resnet18."
+        )
+    return families.build(RANKERS[kind], given, rngs=rngs)
 
 
-__all__ = ["Labels", "Ranker", "create", "pseudo_labels"]
+RANKERS = {"vit": Ranker, "resnet": ConvRanker}
+
+__all__ = ["ConvRanker", "Labels", "Ranker", "create", "pseudo_labels"]

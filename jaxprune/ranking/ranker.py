@@ -1,10 +1,12 @@
-"""LTRP's ranking model: a plain ViT whose CLS token says how much every patch of the image matters."""
+"""LTRP's ranking models: a plain ViT whose CLS token says how much every patch of the image matters, or a ResNet."""
 
 from typing import Any
 
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
+from jaxprune.errors import UserError
+from jaxprune.models.resnet import ResNet
 from jaxprune.models.vit import VisionTransformer
 from jaxprune.nn import LayerNorm
 from jaxprune.nn.linear import xavier_uniform
@@ -32,24 +34,23 @@ class Ranker(VisionTransformer):
         depth: int = 12,
         num_heads: int = 6,
         mlp_ratio: float = 4.0,
-        drop_path_rate: float = 0.0,
         norm_eps: float = 1e-5,
         dtype: Any = None,
         remat: bool = False,
         rngs: nnx.Rngs,
     ):
-        (height, width), (rows, columns) = pair(img_size), pair(patch_size)
+        self.img_size, self.patch_size = pair(img_size), pair(patch_size)
+        grid = _grid(self.img_size, self.patch_size)
         super().__init__(
             img_size=img_size,
             patch_size=patch_size,
             in_chans=in_chans,
-            num_classes=(height // rows) * (width // columns),
+            num_classes=grid[0] * grid[1],
             embed_dim=embed_dim,
             depth=depth,
             num_heads=num_heads,
             mlp_ratio=mlp_ratio,
             pos_embed="sincos",
-            drop_path_rate=drop_path_rate,
             kernel_init=xavier_uniform,
             patch_kernel_init=xavier_uniform,
             dtype=dtype,
@@ -61,13 +62,68 @@ class Ranker(VisionTransformer):
                 part.eps = norm_eps
 
     def scores(
-        self, images: Float[Array, "b H W c"], ids_keep: Int[Array, "b k"] | None = None
+        self, images: Float[Array, "b H W c"], ids_keep: Int[Array, "b k"] | None = None, *, train: bool = False
     ) -> Float[Array, "b {self.num_patches}"]:
         """Scores of all patches of normalised images, larger = matters more.
 
         Args:
           ids_keep: the ranker sees these patches only, which is how it is trained (LTRP's sparse design); the scores of
             the others mean nothing then.
+          train: makes no difference: it has neither dropout nor statistics.
         """
         tokens, _ = self.encode(self.embed(images, ids_keep))
         return self.forward_head(tokens)[0]
+
+
+class ConvRanker(ResNet):
+    """A ResNet with one output for each patch of an image, as LTRP's code has it; it sees whole images only.
+
+    Args:
+      img_size, patch_size: what it ranks; the network itself reads any size.
+      other: as for `ResNet`.
+    """
+
+    def __init__(
+        self,
+        *,
+        img_size: int | tuple[int, int] = 224,
+        patch_size: int | tuple[int, int] = 16,
+        bottleneck: bool = False,
+        layers: tuple[int, ...] = (2, 2, 2, 2),
+        width: int = 64,
+        in_chans: int = 3,
+        dtype: Any = None,
+        rngs: nnx.Rngs,
+    ):
+        self.img_size, self.patch_size = pair(img_size), pair(patch_size)
+        self.grid = _grid(self.img_size, self.patch_size)
+        self.num_patches = self.grid[0] * self.grid[1]
+        super().__init__(
+            num_classes=self.num_patches,
+            bottleneck=bottleneck,
+            layers=layers,
+            width=width,
+            in_chans=in_chans,
+            dtype=dtype,
+            rngs=rngs,
+        )
+
+    def scores(
+        self, images: Float[Array, "b H W c"], ids_keep: Int[Array, "b k"] | None = None, *, train: bool = False
+    ) -> Float[Array, "b {self.num_patches}"]:
+        """Scores of all patches of normalised images, larger = matters more.
+
+        Args:
+          ids_keep: must be None.
+          train: see `ResNet`.
+
+        Raises:
+          UserError: it is to see some patches only.
+        """
+        if ids_keep is not None:
+            raise UserError("A ConvNet sees whole images: train it with sparse=False.")
+        return self(images, train=train)[0]
+
+
+def _grid(img_size: tuple[int, int], patch_size: tuple[int, int]) -> tuple[int, int]:
+    return img_size[0] // patch_size[0], img_size[1] // patch_size[1]

@@ -1,6 +1,7 @@
 """Scorers of patches, opened from text with the networks that they read: what the tasks share that use them."""
 
 import importlib.util
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,6 +22,8 @@ from jaxprune.scoring.base import is_vit
 from jaxprune.tasks.plans import value_of
 
 IMAGE_SIZE, GRID = (224, 224), (14, 14)  # where neither the config nor a network has any
+
+_log = logging.getLogger(__name__)
 
 # Networks whose published weights come as a Python package: the package, the files in it, what to install.
 _PACKAGES = {
@@ -97,6 +100,10 @@ def open_scorers(config: Config) -> Opened:
                 f"{size} in {grid}: compare them in runs of their own."
             )
         scorers[text] = scoring.create(name, rngs=nnx.Rngs(config.seed), **options)
+        if any(not weight.startswith(("proposal.", "focus.")) for weight in split(scorers[text]).params):
+            _log.warning(
+                "%s has weights of its own beside its network's; they are random, and so is what it says.", text
+            )
     return Opened(scorers, size, grid, prefix)
 
 
@@ -134,7 +141,7 @@ class _Shared:
     """The networks that the config names, each opened once and when it is first asked for."""
 
     def __init__(self, config: Config):
-        self._config = config
+        self.config = config
         self._opened: dict[tuple[str, str], Any] = {}
 
     def network(self, init: str, model: str = "") -> Any:
@@ -145,14 +152,14 @@ class _Shared:
 
     def convnet(self) -> Any:
         """The proposal network of the config, None if it names none."""
-        name = self._config.get("proposal")
-        return self.network(self._config.weights or str(published_weights(name)), name) if name else None
+        name = self.config.get("proposal")
+        return self.network(self.config.weights or str(published_weights(name)), name) if name else None
 
     def vit(self) -> Any:
         """The ViT whose patches are ranked, perhaps without weights; None if the config names none."""
-        if self._config.get("init"):
-            return self.network(self._config.init)
-        name = self._config.get("model")
+        if self.config.get("init"):
+            return self.network(self.config.init)
+        name = self.config.get("model")
         return nnx.eval_shape(lambda: models.create(name, rngs=nnx.Rngs(0))) if name else None
 
     def _open(self, init: str, model: str) -> Any:
@@ -165,7 +172,7 @@ class _Shared:
             raise UserError(
                 f"{init} is no run directory: say which network its weights are of, such as model=resnet50."
             )
-        make = lambda: models.create(model, rngs=nnx.Rngs(self._config.seed))
+        make = lambda: models.create(model, rngs=nnx.Rngs(self.config.seed))
         return load_pretrained(unfilled(make), init) if init else make()
 
 
@@ -184,7 +191,7 @@ def _read(text: str, shared: _Shared) -> tuple[str, dict[str, Any]]:
     if network is not None:
         options["proposal"] = network
         if hasattr(network, "mean"):
-            options["normalised"] = (tuple(shared._config.mean), tuple(shared._config.std))
+            options["normalised"] = (tuple(shared.config.mean), tuple(shared.config.std))
     return name, options
 
 
@@ -194,4 +201,9 @@ def _usual(name: str, shared: _Shared) -> Any:
     reads = cls.reads if cls else "nothing"
     if reads in ("any", "convnet"):
         return shared.convnet()
-    return shared.network(shared._config.init) if reads in ("vit", "ranker") and shared._config.get("init") else None
+    if reads not in ("vit", "ranker"):
+        return None
+    if not shared.config.get("init"):
+        what = "a ViT" if reads == "vit" else "a ranker"
+        raise UserError(f"{name} reads {what}: write {name}:init=RUN with a run directory that has one.")
+    return shared.network(shared.config.init)

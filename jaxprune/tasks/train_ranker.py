@@ -20,13 +20,17 @@ from jaxprune.config import Config
 from jaxprune.data import loader
 from jaxprune.data.augment import normalize, random_flip
 from jaxprune.errors import UserError, unknown
+from jaxprune.nn import BatchNorm
 from jaxprune.nn.params import Split, merge, split, variables
 from jaxprune.ops.patches import patchify, unpatchify
+from jaxprune.ranking import ConvRanker
 from jaxprune.ranking.labels import draw_masks, pseudo_labels, reconstructions
 from jaxprune.tasks import pretrain, setup
 from jaxprune.train import loop
 from jaxprune.train import workdir as workdirs
 from jaxprune.train.evaluator import evaluate, over_valid
+from jaxprune.train.state import RUNNING
+from jaxprune.train.step import OBSERVED
 from jaxprune.train.writer import Writer, read_metrics
 from jaxprune.viz.pictures import heatmap, label, outline_patches, tile, to_uint8, upscale
 from jaxprune.viz.report import Report
@@ -69,6 +73,8 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     steps = setup.length(config, len(train))
     schedule = setup.learning_rate(config, steps)
     given = parallel.replicate(mesh, {**source.params, **source.rest})
+    # A ViT's tables stay as they are; a ConvNet's statistics follow the batches.
+    running = parts.rest if isinstance(ranker, ConvRanker) else {}
 
     def loss_fn(params, batch, key):
         flip_key, mask_key = jax.random.split(key)
@@ -83,15 +89,19 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
             shards=mesh.size,
             **label_options(config.labels),
         )
-        scores = merge(parts.graph, params, parts.rest).scores(images, ids_keep if config.sparse else None)
+        ranker = merge(parts.graph, params, parts.rest)
+        scores = ranker.scores(images, ids_keep if config.sparse else None, train=True)
         seen = jnp.take_along_axis(scores, ids_keep, axis=1)
-        loss = ranking_loss(seen, relevance).mean()
-        return loss, {"tau": metrics.kendall_tau(seen, relevance).mean()}
+        told = {"tau": metrics.kendall_tau(seen, relevance).mean()}
+        if running:
+            told[OBSERVED] = observed(split(ranker).rest, running)
+        return ranking_loss(seen, relevance).mean(), told
 
     tx = setup.adamw(config, schedule, parts.params)
     hook = loop.Hook(config.eval_every or steps.total, _evaluator(config, parts, source, given, held_out))
     batches = setup.train_batches(config, train)
-    result = setup.fit(config, workdir, parts, loss_fn, tx, schedule, steps, batches, [hook], given=given)
+    fixed = {"given": given, "running": running or None}
+    result = setup.fit(config, workdir, parts, loss_fn, tx, schedule, steps, batches, [hook], **fixed)
     if result.stopped == "signal":
         return {"stopped": "signal", "step": result.step}
     last = [row for row in read_metrics(workdir) if row["split"] == "eval"][-1]
@@ -188,12 +198,20 @@ def label_options(settings: Config) -> dict[str, Any]:
 
 def _check(config: Config, ranker: Any, source: Split) -> None:
     mae = nnx.eval_shape(lambda: merge(source.graph, source.params, source.rest))
-    theirs, ours = mae.encoder.patch_embed, ranker.patch_embed
-    if (theirs.img_size, theirs.grid) != (ours.img_size, ours.grid):
+    theirs = mae.encoder.patch_embed
+    if (theirs.img_size, theirs.grid) != (ranker.img_size, ranker.grid):
         raise UserError(
-            f"The ranker reads {ours.img_size} pixels in {ours.grid} patches, the autoencoder {theirs.img_size} in "
+            f"The ranker reads {ranker.img_size} pixels in {ranker.grid} patches, the autoencoder {theirs.img_size} in "
             f"{theirs.grid}: give config.ranker the autoencoder's img_size and patch_size."
         )
+    if config.sparse and isinstance(ranker, ConvRanker):
+        raise UserError("A ConvNet sees whole images: a ranker made of one needs config.sparse=False.")
+
+
+def observed(written: dict[str, jax.Array], before: dict[str, jax.Array]) -> dict[str, jax.Array]:
+    """Returns a batch's own statistics, of which `BatchNorm` has mixed its share into those there were `before`."""
+    share = BatchNorm(1).momentum
+    return {name: jax.lax.stop_gradient((written[name] - (1 - share) * before[name]) / share) for name in before}
 
 
 def begin_as_encoder(ranker: Any, source: Split) -> None:
@@ -222,7 +240,8 @@ def _evaluator(config: Config, parts: Split, source: Split, given: dict[str, jax
 
     def eval_fn(params, batch):
         images, valid = setup.normalized(config, batch["image"]), batch["valid"]
-        mae, ranker = merge(source.graph, params["given"], {}), merge(parts.graph, params["ranker"], parts.rest)
+        mae = merge(source.graph, params["given"], {})
+        ranker = merge(parts.graph, params["ranker"], {**parts.rest, **params["running"]})
 
         def draw(index):
             return jax.random.uniform(jax.random.fold_in(jax.random.key(pretrain.EVAL_KEY), index), (mae.num_patches,))
@@ -242,7 +261,7 @@ def _evaluator(config: Config, parts: Split, source: Split, given: dict[str, jax
         return found
 
     def hook(step: int, state: Any, writer: Writer) -> None:
-        params = {"ranker": state.params, "given": given}
+        params = {"ranker": state.params, "given": given, "running": state.extra.get(RUNNING, {})}
         batches = setup.eval_batches(config, held_out)
         writer.metrics(step, "eval", evaluate(eval_fn, params, batches, setup.mesh(config), desc="held-out"))
 
@@ -251,7 +270,7 @@ def _evaluator(config: Config, parts: Split, source: Split, given: dict[str, jax
 
 def object_recall(scores: jax.Array, mask: jax.Array, ranker: Any, valid: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Returns (patches of objects among the best `KEPT` of all, patches of objects) of a batch with object masks."""
-    positive = patchify(mask[..., None], ranker.patch_embed.patch_size).any(-1) & valid[:, None]
+    positive = patchify(mask[..., None], ranker.patch_size).any(-1) & valid[:, None]
     ranks = jnp.argsort(jnp.argsort(-scores, axis=1, stable=True), axis=1)
     hits, total = metrics.patch_recall(ranks, positive, (int(KEPT * ranker.num_patches),))
     return hits.sum(), total.sum()

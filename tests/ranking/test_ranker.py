@@ -13,6 +13,7 @@ from support import golden, nhwc, weights
 from jaxprune import checkpoints, losses, ranking
 from jaxprune.errors import UserError
 from jaxprune.nn.params import merge, split
+from jaxprune.tasks.train_ranker import observed
 
 FILE = golden("ltrp_papr/ltrp_labels_24x4")
 SIZES = json.loads(str(FILE["config_json"]))
@@ -69,8 +70,31 @@ def test_scores_loss_and_gradients_match():
         np.testing.assert_array_equal(np.argsort(full, axis=1, kind="stable")[:, -k:], FILE[f"topk_asc_{k}"])
 
 
+def test_a_resnet_ranks_whole_images(rng_key):
+    sizes = {"layers": (1, 1), "width": 4, "img_size": 32, "patch_size": 8}
+    ranker = ranking.create("resnet18", **sizes, rngs=nnx.Rngs(0))
+    images = jax.random.normal(rng_key, (4, 32, 32, 3)) + 1
+    before = split(ranker).rest
+
+    @jax.jit
+    def train(images):
+        ranker = merge(split_ranker.graph, split_ranker.params, before)
+        features = ranker.conv1(images)
+        return ranker.scores(images, train=True), observed(split(ranker).rest, before), features
+
+    split_ranker = split(ranker)
+    scores, seen, features = train(images)
+    assert scores.shape == (4, 16) and set(seen) == set(before)
+    chex.assert_trees_all_close(seen["bn1.mean"], features.mean((0, 1, 2)), atol=1e-5)
+    chex.assert_trees_all_close(seen["bn1.var"], features.var((0, 1, 2), ddof=1), rtol=1e-4)
+    with pytest.raises(UserError, match="sparse=False"):
+        ranker.scores(images, jnp.zeros((4, 2), jnp.int32))
+
+
 def test_a_ranker_of_another_kind_is_refused():
     with pytest.raises(UserError, match="Did you mean 'vit_tiny_patch16_224'"):
         ranking.create("vit_tny_patch16_224", rngs=nnx.Rngs(0))
+    with pytest.raises(UserError, match="makes no ranker"):
+        ranking.create("mobileone_s0", rngs=nnx.Rngs(0))
     with pytest.raises(UserError, match="num_classes"):
         ranking.create("vit", num_classes=3, rngs=nnx.Rngs(0))

@@ -149,3 +149,11 @@ def test_the_autoencoder_is_pre_trained_first(tmp_path):
     run(load("scenes.py:smoke"), tmp_path / "run")
     assert (tmp_path / "run" / "mae" / "checkpoints").is_dir()
     assert "Pre-training" in (tmp_path / "run" / "report.html").read_text()
+
+
+@pytest.mark.slow
+def test_a_resnet_is_trained_with_its_statistics(weights, tmp_path):
+    ranker = {"name": "resnet", "img_size": 32, "patch_size": 8, "layers": (1, 1), "width": 4}
+    run(load("scenes.py:smoke", init=weights, sparse=False, warm_start=False, ranker=ranker), tmp_path / "run")
+    loaded = checkpoints.load_model(tmp_path / "run")
+    assert isinstance(loaded, ranking.ConvRanker) and np.abs(loaded.bn1.mean[...]).max() > 0
