@@ -128,10 +128,15 @@ def matrix_products(dtype):
 
 
 def interleaved(contestants, rounds):
-    """Runs every contestant once a round, in turn; returns each one's seconds on the wall and of the processor."""
+    """Gives every contestant a turn a round; returns each one's seconds on the wall and of the processor.
+
+    A turn is two runs, of which the second counts: steps follow one another in real work, and only the first of them
+    finds its buffers in another contestant's hands.
+    """
     wall, processor = ({name: [] for name in contestants} for _ in range(2))
     for number in range(rounds + 1):
         for name, run in contestants.items():
+            run()
             began, busy = time.perf_counter(), os.times().user
             run()
             if number:  # the first round warms up

@@ -9,6 +9,7 @@ import jax
 import numpy as np
 import pytest
 from flax import nnx
+from ml_collections import ConfigDict
 
 from jaxprune import checkpoints, main, mim, ranking, tasks
 from jaxprune.checkpoints.run import build
@@ -154,6 +155,8 @@ def test_the_autoencoder_is_pre_trained_first(tmp_path):
 @pytest.mark.slow
 def test_a_resnet_is_trained_with_its_statistics(weights, tmp_path):
     ranker = {"name": "resnet", "img_size": 32, "patch_size": 8, "layers": (1, 1), "width": 4}
-    run(load("scenes.py:smoke", init=weights, sparse=False, warm_start=False, ranker=ranker), tmp_path / "run")
+    config = load("scenes.py:smoke", init=weights, sparse=False, warm_start=False)
+    config.ranker = ConfigDict(ranker)
+    run(config, tmp_path / "run")
     loaded = checkpoints.load_model(tmp_path / "run")
     assert isinstance(loaded, ranking.ConvRanker) and np.abs(loaded.bn1.mean[...]).max() > 0
