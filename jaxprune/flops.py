@@ -8,7 +8,10 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
+from flax import nnx
 
+from jaxprune.nn import Conv
 from jaxprune.nn.flops import block_flops, linear_flops
 
 
@@ -69,6 +72,49 @@ def vit(model: Any, *, embedded: int | None = None) -> VitFlops:
         sum(linear_flops(head, 1) for head in heads),
         rows,
     )
+
+
+def convnet(model: Any, size: tuple[int, int]) -> int:
+    """Counts a `ConvNet` on an image of `size` (height, width): every convolution at each place, and the classifier.
+
+    Args:
+      model: the network, or its abstract form under `nnx.eval_shape`; nothing is computed.
+    """
+    costs: list[int] = []
+    graph, state = nnx.split(model)
+
+    def forward(state: Any, images: jax.Array) -> jax.Array:
+        return _told(nnx.merge(graph, state), costs.append).forward_features(images)
+
+    jax.eval_shape(forward, state, jax.ShapeDtypeStruct((1, *size, 3), jnp.float32))
+    return sum(costs) + (0 if model.classifier is None else linear_flops(model.classifier, 1))
+
+
+class _Told(nnx.Module):
+    """A convolution that tells what it costs on each map it is called on."""
+
+    def __init__(self, conv: Conv, tell: Callable[[int], None]):
+        self.conv, self.tell = conv, tell
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        y = self.conv(x)
+        _, height, width, _ = y.shape
+        self.tell(height * width * self.conv.kernel.size)
+        return y
+
+
+def _told(model: Any, tell: Callable[[int], None]) -> Any:
+    """Puts a `_Told` around every convolution of a network, in place."""
+    for _, node in list(nnx.iter_graph(model)):
+        if isinstance(node, nnx.List):
+            for index, value in enumerate(node):
+                if isinstance(value, Conv):
+                    node[index] = _Told(value, tell)
+        elif isinstance(node, nnx.Module) and not isinstance(node, _Told):
+            for name, value in list(vars(node).items()):
+                if isinstance(value, Conv):
+                    setattr(node, name, _Told(value, tell))
+    return model
 
 
 def mae(model: Any, *, as_published: bool = True) -> MaeFlops:

@@ -30,7 +30,7 @@ TOGETHER = ("pretrain", "finetune", "linear_probe")
 
 def help_text() -> str:
     """Returns the usage, with every task, method and model there is."""
-    from jaxprune import mim, models, reduction, tasks
+    from jaxprune import mim, models, reduction, scoring, tasks
 
     def listed(title: str, lines: list[str]) -> str:
         return "\n".join([title, *(f"  {line}" for line in lines)])
@@ -55,6 +55,7 @@ def help_text() -> str:
             listed("tasks", [f"{name:<12} {line}" for name, line in tasks.names().items()]),
             listed("pre-training methods (config.mim.name)", sorted(mim.methods())),
             listed("token-reduction methods", sorted(reduction.methods())),
+            listed("scorers of patches (config.scorers)", sorted(scoring.methods())),
             listed("models (config.model.name, config.mim.encoder)", sizes),
         ]
     )

@@ -101,6 +101,40 @@ def test_the_compiler_counts_the_same():
     np.testing.assert_allclose(flops.compiled_flops(program), counted, rtol=0.05)
 
 
+# Multiply-accumulates at 224 pixels in thousand millions: MobileOne as published (its form for inference), ResNet by
+# torchvision's table, and what EfficientNet's paper has for B0, whose convolutions are those of Lite0.
+@pytest.mark.parametrize(
+    ("name", "giga"),
+    [
+        ("mobileone_s0", 0.275),
+        ("mobileone_s4", 2.978),
+        ("efficientnet_lite0", 0.39),
+        ("resnet18", 1.81),
+        ("resnet50", 4.09),
+    ],
+)
+def test_convnets_cost_what_was_published(name, giga):
+    fused = {"fused": True} if name.startswith("mobileone") else {}
+    model = nnx.eval_shape(lambda: models.create(name, **fused, rngs=nnx.Rngs(0)))
+    assert flops.convnet(model, (224, 224)) / 1e9 == pytest.approx(giga, rel=0.03)
+    assert flops.convnet(model, (448, 448)) > 3.9 * flops.convnet(model, (224, 224))
+
+
+def test_the_compiler_counts_a_convnet_the_same():
+    model = models.create("resnet", layers=(1, 1), width=32, num_classes=10, rngs=nnx.Rngs(0))
+    parts = split(model)
+    images = jax.ShapeDtypeStruct((2, 48, 64, 3), jnp.float32)
+
+    @jax.jit
+    def logits(arrays, images):
+        return merge(parts.graph, arrays, {})(images)[0]
+
+    counted = flops.convnet(model, (48, 64))
+    np.testing.assert_allclose(
+        flops.compiled_flops(logits, {**parts.params, **parts.rest}, images), 2 * counted, rtol=0.07
+    )
+
+
 def test_memory_and_cost_of_plain_functions():
     x = jax.ShapeDtypeStruct((64, 64), jnp.float32)
     two = lambda x: (x @ x) @ x

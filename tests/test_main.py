@@ -13,7 +13,8 @@ CONFIGS = Path(__file__).parent.parent / "configs"
 
 def test_help_lists_tasks_methods_and_models():
     text = main.help_text()
-    for word in ("pretrain", "finetune", "quickstart", "mae", "topk", "vit_small_patch16_224", "configs/quickstart.py"):
+    words = ("pretrain", "finetune", "quickstart", "mae", "topk", "papr", "vit_small_patch16_224")
+    for word in (*words, "configs/quickstart.py"):
         assert word in text
 
 

@@ -1,9 +1,9 @@
 """Whose weights these are: finds the family by the tensors' names, and gives them those of timm or of MAE's repository.
 
-Known besides those two are Hugging Face's ViT, DeiT and ViTMAE in all their spellings, the checkpoints of DINO's
-training, the ConvNets of torchvision and Apple and EfficientNet-Lite in both its spellings, and all of them inside of a
-wrapper (`module.`, `backbone.`, `encoder.`, …). Names change here, and separate queries, keys and values become one
-tensor; layouts are the business of the rules.
+Known besides those two are Hugging Face's ViT, DeiT and ViTMAE in all their spellings, the checkpoints of DINO's and
+MoCo's training (v1 to v3, ResNet or ViT), the ConvNets of torchvision and Apple and EfficientNet-Lite in both its
+spellings, and all of them inside of a wrapper (`module.`, `backbone.`, `encoder.`, …). Names change here, and separate
+queries, keys and values become one tensor; layouts are the business of the rules.
 """
 
 import logging
@@ -32,6 +32,13 @@ _PLACE = rf"((?:.+\.)?)(?:{re.escape(PATCHES)}|{re.escape(_HF_PATCHES)})"
 
 # What training needed and nobody uses afterwards: projection heads of self-distillation, poolers.
 _DINO_UNUSED = r"(?:dino_|ibot_)?head\.(?:mlp|last_layer)\..+"
+# MoCo's two encoders, the one that learns and the one that follows it, and their heads: of v3, and of v1 and v2.
+_MOCO = (
+    ("base_encoder.", "momentum_encoder.", r"(?:head|fc)\.\d+\..+"),
+    ("encoder_q.", "encoder_k.", r"fc\..+"),
+)
+# What else MoCo's training saves.
+_MOCO_AROUND = ("predictor.", "queue")
 _HF_UNUSED = r"pooler\..+|embeddings\.mask_token"
 
 # PyTorch's batch norms count the batches they have seen, and do not use the count.
@@ -84,13 +91,15 @@ _LITE_IN_FIRST = {"_depthwise_conv": "conv_dw", "_bn1": "bn1", "_project_conv": 
 def to_timm(tensors: Mapping[str, Any]) -> dict[str, Published]:
     """Returns the tensors by timm's name (a masked autoencoder's by that of MAE's repository).
 
-    Names of no known family stay as they are. The projection heads of DINO's training and the pooler of Hugging Face
-    are left out, which the log tells.
+    Names of no known family stay as they are. The projection heads of DINO's and MoCo's training, the slower of MoCo's
+    two encoders and the pooler of Hugging Face are left out, which the log tells.
 
     Raises:
       UserError: the tensors are of several networks, or two of them would have one name.
     """
-    short = _unwrap([name for name in tensors if name.rpartition(".")[2] != _COUNTER])
+    counted = [name for name in tensors if name.rpartition(".")[2] != _COUNTER]
+    encoder = _from_moco(counted)
+    short = _unwrap(counted) if encoder is None else encoder
     unused = _DINO_UNUSED
     if _LITE_STEM in short.values():
         short = {name: _from_lite(inside, short.values()) for name, inside in short.items()}
@@ -98,7 +107,7 @@ def to_timm(tensors: Mapping[str, Any]) -> dict[str, Published]:
         short = {name: _from_hf(inside) for name, inside in short.items()}
         unused = f"{_DINO_UNUSED}|{_HF_UNUSED}"
     named: dict[str, Published] = {}
-    left_out = []
+    left_out = [name for name in counted if name not in short]
     for name, inside in short.items():
         if re.fullmatch(unused, inside):
             left_out.append(name)
@@ -107,16 +116,36 @@ def to_timm(tensors: Mapping[str, Any]) -> dict[str, Published]:
         else:
             named[inside] = Published(name, tensors[name])
     if left_out:
-        logger.info("left out, as only training needs them: %s", ", ".join(left_out))
+        some = ", ".join(left_out[:8]) + (f" and {len(left_out) - 8} more" if len(left_out) > 8 else "")
+        logger.info("left out, as only training needs them: %s", some)
     return dict(_fused(named))
 
 
-def _unwrap(names: list[str]) -> dict[str, str]:
-    """Returns {name: what is left of it inside of the modules that wrap the network}."""
+def _from_moco(names: list[str]) -> dict[str, str] | None:
+    """Returns {name: name in the network} of the encoder in a checkpoint of MoCo's training, None if it is not one.
+
+    That is the one that learns, or the one that follows it where it is the only one. Heads are not of it.
+    """
+    bare = _without_wrapper(names)
+    for *encoders, heads in _MOCO:
+        there = [encoder for encoder in encoders if any(path.startswith(encoder) for path in bare.values())]
+        if there and all(path.startswith((*encoders, *_MOCO_AROUND)) for path in bare.values()):
+            inside = {name: path.removeprefix(there[0]) for name, path in bare.items() if path.startswith(there[0])}
+            return {name: path for name, path in inside.items() if not re.fullmatch(heads, path)}
+    return None
+
+
+def _without_wrapper(names: list[str]) -> dict[str, str]:
     short = {name: name for name in names}
     for wrapper in ("module.", "_orig_mod."):
         if all(inside.startswith(wrapper) for inside in short.values()):
             short = {name: inside.removeprefix(wrapper) for name, inside in short.items()}
+    return short
+
+
+def _unwrap(names: list[str]) -> dict[str, str]:
+    """Returns {name: what is left of it inside of the modules that wrap the network}."""
+    short = _without_wrapper(names)
     found = [re.fullmatch(_PLACE, inside) for inside in short.values()]
     places = [match[1] for match in found if match]
     if len(places) > 1:

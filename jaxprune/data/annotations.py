@@ -251,8 +251,8 @@ class Tfds:
             builder = tfds_source._builder(name, Path(where).expanduser())
         except ModuleNotFoundError as error:
             raise UserError(
-                f"TFDS data set {name!r} is not prepared in {where}, and TFDS cannot say more of it without packages that "
-                "are not here: prepare it where TensorFlow is, with --file_format=array_record, and give data_dir=."
+                f"TFDS data set {name!r} is not prepared in {where}, and TFDS cannot say more of it without packages "
+                "that are not here: prepare it where TensorFlow is (--file_format=array_record), and give data_dir=."
             ) from error
         self._records, features = tfds_source._open(builder, split), builder.info.features
         self._mask = next((key for key in ("annotation", "segmentation_mask") if key in features), None)

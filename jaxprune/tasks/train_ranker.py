@@ -248,9 +248,9 @@ def _evaluator(config: Config, parts: Split, source: Split, given: dict[str, jax
 
         noise = jax.vmap(draw)(batch["index"])
         relevance, ids_keep, _ = pseudo_labels(mae, images, noise=noise, shards=setup.mesh(config).size, **options)
-        sparse, whole = ranker.scores(images, ids_keep), ranker.scores(images)
         of_visible = lambda scores: jnp.take_along_axis(scores, ids_keep, axis=1)
-        seen = of_visible(sparse if config.sparse else whole)
+        whole = ranker.scores(images)
+        seen = of_visible(ranker.scores(images, ids_keep) if config.sparse else whole)
         found = {
             "loss": over_valid(ranking_loss(seen, relevance), valid),
             "tau": over_valid(metrics.kendall_tau(seen, relevance), valid),

@@ -147,6 +147,54 @@ DINO_HEAD = {"head.mlp.0.weight": np.zeros((4, 8)), "head.mlp.0.bias": np.zeros(
 DINO_HEAD |= {"head.last_layer.weight_g": np.ones((9, 1)), "head.last_layer.weight_v": np.ones((9, 4))}
 HEADLESS = {"num_classes": 0}
 
+
+def projection(published, layers, widths=(8, 5, 6)):
+    """The names and kinds of the perceptrons in MoCo's training: linear layers without bias, each with a norm."""
+    tensors = {}
+    for index in range(layers):
+        wide, narrow = widths[min(index, 1)], widths[1 if index + 1 < layers else 2]
+        tensors[f"{published}.{3 * index}.weight"] = np.ones((narrow, wide))
+        stats = ("weight", "bias") if index + 1 < layers else ()  # the last norm has none of its own
+        tensors |= {f"{published}.{3 * index + 1}.{kind}": np.ones(narrow) for kind in (*stats, "running_mean")}
+        tensors[f"{published}.{3 * index + 1}.num_batches_tracked"] = np.ones(())
+    return tensors
+
+
+def moco_v3(encoder, head, layers):
+    follower = {name: np.zeros_like(tensor) for name, tensor in encoder.items()}
+    parts = {"base_encoder": encoder, "momentum_encoder": follower}
+    tensors = projection("predictor", 2, (6, 5, 6))
+    for name, part in parts.items():
+        tensors |= under(f"{name}.", part | projection(head, layers))
+    return under("module.", tensors)
+
+
+def moco_v2(encoder, head):
+    """Published files hold the encoder that learns only; training scripts save all of it."""
+    follower = {name: np.zeros_like(tensor) for name, tensor in encoder.items()}
+    queue = {"queue": np.zeros((4, 9)), "queue_ptr": np.zeros(1)}
+    return under("module.", under("encoder_q.", encoder | head) | under("encoder_k.", follower | head) | queue)
+
+
+def resnet(seed=0, num_classes=0):
+    return models.create("resnet", layers=(1, 1), width=4, num_classes=num_classes, rngs=nnx.Rngs(seed))
+
+
+def torchvision(w):
+    """A bottleneck ResNet under torchvision's names."""
+    tensors = {}
+    for name, value in w.items():
+        kind = name.rpartition(".")[2]
+        published = {"kernel": "weight", "scale": "weight", "mean": "running_mean", "var": "running_var"}.get(
+            kind, kind
+        )
+        tensors[name.removesuffix(kind) + published] = value.transpose(3, 2, 0, 1) if value.ndim == 4 else value
+    return tensors | {"bn1.num_batches_tracked": np.ones(())}
+
+
+MOCO_FC = {"fc.weight": np.zeros((9, 32)), "fc.bias": np.zeros(9)}
+MOCO_MLP = {f"fc.{i}.{kind}": np.zeros(9) for i in (0, 2) for kind in ("weight", "bias")}
+
 FAMILIES = {
     "timm": (vit, {}, timm),
     "timm_compiled": (vit, {}, lambda w: under("_orig_mod.", timm(w))),
@@ -164,6 +212,11 @@ FAMILIES = {
     "dino_backbone": (vit, HEADLESS, timm_encoder),
     "dino_teacher": (vit, HEADLESS, lambda w: under("backbone.", timm_encoder(w)) | DINO_HEAD),
     "dino_student": (vit, HEADLESS, lambda w: under("module.", under("backbone.", timm_encoder(w)) | DINO_HEAD)),
+    "moco_v3": (vit, HEADLESS, lambda w: moco_v3(timm_encoder(w), "head", 3)),
+    "no_moco_but_called_so": (vit, {}, lambda w: under("module.base_encoder.", timm(w))),
+    "moco_v3_resnet": (resnet, {}, lambda w: moco_v3(torchvision(w), "fc", 2)),
+    "moco_v2_resnet": (resnet, {}, lambda w: moco_v2(torchvision(w), MOCO_MLP)),
+    "moco_v1_resnet_alone": (resnet, {}, lambda w: under("module.encoder_q.", torchvision(w) | MOCO_FC)),
     "hf_vit": (vit, {}, hf_vit),
     "hf_vit_in_memory": (vit, {}, lambda w: hf_vit(w, layers="layers", names=MEMORY)),
     "hf_vit_alone": (vit, HEADLESS, lambda w: hf_encoder(w, prefix="") | POOLER),
@@ -253,6 +306,14 @@ def test_two_networks_at_once_are_refused():
     with pytest.raises(UserError, match=r"2 networks, under 'base.', 'momentum.'.*ignored=\('momentum.\*',\)"):
         load_pretrained(vit(**HEADLESS), both)
     load_pretrained(vit(**HEADLESS), both, ignored=("momentum.*",))
+
+
+def test_the_encoder_that_follows_is_there_for_who_leaves_the_other_out():
+    encoder = timm_encoder(arrays(vit(**HEADLESS)))
+    model = load_pretrained(vit(**HEADLESS), moco_v3(encoder, "head", 3), ignored=("module.base_encoder.*",))
+    np.testing.assert_array_equal(variables(model)["norm.bias"][...], np.zeros(8))
+    with pytest.raises(UserError, match=r"left over .*: module.base_encoder.extra"):
+        load_pretrained(vit(**HEADLESS), moco_v3(encoder | {"extra": np.ones(1)}, "head", 3))
 
 
 def test_two_tensors_of_one_name_are_refused():

