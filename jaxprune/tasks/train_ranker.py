@@ -114,9 +114,7 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
         "data": loader.describe(train),
         "broken_files": len(train.broken) + len(held_out.broken),
     }
-    workdirs.mark_complete(workdir, summary)
-    describe(config, workdir, summary, train, held_out)
-    return summary
+    return setup.conclude(workdir, summary, lambda: describe(config, workdir, summary, train, held_out))
 
 
 def _pretrain(config: Config, workdir: Path) -> dict[str, Any] | None:
