@@ -99,7 +99,7 @@ def test_every_ranker_is_built_abstractly(path):
 REFUSED = {
     "no labels": ({"init": ""}, "Nothing makes the labels"),
     "no such loss": ({"loss": "listmle"}, "Did you mean 'list_mle'"),
-    "no such option": ({"loss_options": {"top": 3}}, "It has: top_k, eps"),
+    "no such option": ({"loss": "list_mle", "loss_options": {"top": 3}}, "It has: top_k, eps"),
     "another grid": (
         {"ranker": {"name": "vit", "img_size": 32, "patch_size": 16, "embed_dim": 8, "depth": 1, "num_heads": 1}},
         "the autoencoder's img_size",
