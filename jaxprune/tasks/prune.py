@@ -222,7 +222,7 @@ def measure(model: Any, opened: Opened, images: Sample, config: Config) -> Findi
     data = evaluate.data_of(Path(config.init), config.data).to_dict() | {"img_size": opened.size}
     batches = setup.eval_batches(ConfigDict({"batch_size": config.batch_size, "data": data}), images)
     drawn = {index * len(images) // SHOWN for index in range(SHOWN)}
-    with progress("prune", len(images)) as bar:
+    with progress("prune", len(batches)) as bar:
         for number, batch in enumerate(batches):
             valid, labels = batch["valid"], batch["label"]
             pixels = jnp.asarray(batch["image"])
