@@ -129,6 +129,7 @@ def finetune() -> Config:
             "loss": "cross_entropy",  # or "asymmetric", for images of several classes
             "ema_decay": 0.0,  # of averaged parameters, evaluated beside the last ones; 0: none
             "reduction": {"method": "", "keep_rate": 0.7, "reduction_loc": (3, 6, 9)},  # and the method's options
+            "scorer": "",  # of the method from_scores: "ltrp:init=RUN", "papr", … as in configs/score.py
             # The keep rate falls from 1 by the epoch, from `start` on; 0 epochs: it is the plan's at once (EViT).
             "keep_rate_warmup": {"start": 0, "epochs": 0},
             "teacher": "",  # the run directory of a dense classifier to distil from
@@ -312,6 +313,13 @@ def reproduction(args: Config, **mim: Any) -> Config:
     config = ConfigDict({"task": "quickstart", "seed": args.seed, "workdir": "", "pretrain": first, "finetune": second})
     return shrink(config) if args.smoke else config
 
+
+# What a ranker, its autoencoder and a classifier on selected patches have in common, by data.
+RANKED = {
+    "scenes": {"img_size": 64, "patch_size": 8, "embed_dim": 96, "depth": 4, "num_heads": 3},
+    "cifar10": {"img_size": 32, "patch_size": 4, "embed_dim": 96, "depth": 4, "num_heads": 3},
+    "caltech101": {"img_size": 112, "patch_size": 8, "embed_dim": 192, "depth": 6, "num_heads": 3},
+}
 
 RANKING = {
     "source": "folder",

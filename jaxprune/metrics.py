@@ -2,7 +2,7 @@
 
 import math
 import operator
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jaxtyping import Bool, Float, Int, Shaped
+from scipy import stats
 
 Metric = tuple[Any, Any]
 
@@ -57,6 +58,14 @@ def wilson_interval(correct: float | int, total: float | int, z: float = 1.96) -
     centre = (p + spread / 2) / (1 + spread)
     half = z / (1 + spread) * math.sqrt(p * (1 - p) / total + spread / (4 * total))
     return centre - half, centre + half
+
+
+def student_interval(values: Sequence[float]) -> tuple[float, float]:
+    """Returns the mean of a few runs and half its 95 % interval by Student's t, which is nan for a single one."""
+    mean = sum(values) / len(values)
+    if len(values) < 2:
+        return mean, math.nan
+    return mean, float(stats.t.ppf(0.975, len(values) - 1) * stats.sem(values))
 
 
 def average_precision(scores: Shaped[np.ndarray, "n c"], labels: Shaped[np.ndarray, "n c"]) -> Float[np.ndarray, "c"]:

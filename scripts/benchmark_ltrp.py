@@ -200,7 +200,7 @@ def main():
         for row in rows:
             row["tau"], row["error"] = found.get(row["throw"], (1.0, 0.0))
     shown = [name for name in COLUMNS if any(name in row for row in rows)]
-    print(f"{args.init or args.model}, batch {args.batch}, on {platform.processor()} with {os.cpu_count()} cores")
+    print(f"{args.init or args.model}, batch {args.batch}, on {platform.machine()} with {os.cpu_count()} cores")
     print("  ".join(f"{name:>13}" for name in shown))
     for row in rows:
         cells = [row.get(name, "") for name in shown]

@@ -11,7 +11,6 @@ where Welch's test puts the difference beyond chance (p < .05).
 
 import argparse
 import csv
-import math
 import statistics
 from itertools import combinations
 from pathlib import Path
@@ -25,7 +24,7 @@ from jaxprune import main, mim, tasks
 from jaxprune.checkpoints.run import read_card
 from jaxprune.checkpoints.store import load_params
 from jaxprune.host_memory import keep_freed_memory
-from jaxprune.metrics import average
+from jaxprune.metrics import average, student_interval
 from jaxprune.nn.params import merge, split
 from jaxprune.tasks import plans, setup
 from jaxprune.train.evaluator import evaluate
@@ -93,13 +92,6 @@ def measure(args, method, seed):
     }
 
 
-def interval(values):
-    """Returns mean and half the 95 % interval by Student's t."""
-    if len(values) < 2:
-        return statistics.fmean(values), math.nan
-    return statistics.fmean(values), float(stats.t.ppf(0.975, len(values) - 1) * stats.sem(values))
-
-
 def claims(found):
     """Returns a sentence for each pair of methods and measure whose difference is beyond chance."""
     said = []
@@ -133,7 +125,7 @@ def run():
     for method, values in found.items():
         row = {"method": method}
         for name in MEASURES:
-            row[name], row[f"± {name}"] = interval([value[name] for value in values])
+            row[name], row[f"± {name}"] = student_interval([value[name] for value in values])
         rows.append(row)
     print(f"\n{args.data}, {args.epochs} epochs, {args.seeds} seeds\n{plans.as_text(rows)}")
     print("\n".join(claims(found)))

@@ -11,7 +11,6 @@ correlation with the published order, a CSV and a report.
 
 import argparse
 import csv
-import math
 import statistics
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from scipy import stats
 from jaxprune import checkpoints, main, reduction, tasks
 from jaxprune.errors import UserError
 from jaxprune.host_memory import keep_freed_memory
+from jaxprune.metrics import student_interval
 from jaxprune.tasks import plans, setup
 from jaxprune.train.progress import log_to_terminal
 from jaxprune.viz import plots
@@ -73,14 +73,6 @@ def fine_tuned(args, method, seed):
     return tasks.find("finetune")(config, workdir)["accuracy"]
 
 
-def interval(values):
-    """Returns mean and half the 95 % interval by Student's t."""
-    if len(values) < 2:
-        return statistics.fmean(values), math.nan
-    half = stats.t.ppf(0.975, len(values) - 1) * stats.sem(values)
-    return statistics.fmean(values), float(half)
-
-
 def run():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--init", required=True)
@@ -111,7 +103,7 @@ def run():
             tuned.setdefault(method or plans.DENSE, []).append(fine_tuned(args, method, seed))
     rows = []
     for name, values in sorted(tuned.items(), key=lambda item: -statistics.fmean(item[1])):
-        mean, half = interval(values)
+        mean, half = student_interval(values)
         rows.append({"method": name, "accuracy": mean, "±": half, "paper, DeiT-T": PAPER.get(name, "-")})
     order = [row["method"] for row in rows if row["method"] in PAPER]
     spearman = stats.spearmanr([statistics.fmean(tuned[n]) for n in order], [PAPER[n] for n in order]).statistic

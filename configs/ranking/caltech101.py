@@ -9,7 +9,7 @@ a GPU, in bfloat16: larger networks, trained ten times as long.
 
 from jaxprune import config as c
 
-SIZE = {"img_size": 112, "patch_size": 8, "embed_dim": 192, "depth": 6, "num_heads": 3}
+SIZE = c.RANKED["caltech101"]
 DECODER = {"decoder_embed_dim": 96, "decoder_depth": 2, "decoder_num_heads": 4}
 LONG_SIZE = {**SIZE, "embed_dim": 384, "depth": 12, "num_heads": 6}
 LONG_DECODER = {"decoder_embed_dim": 256, "decoder_depth": 4, "decoder_num_heads": 8}

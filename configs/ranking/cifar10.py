@@ -8,7 +8,7 @@ scripts/prepare_tfds.py wrote. The classes are not used. As on the built-in scen
 
 from jaxprune import config as c
 
-SIZE = {"img_size": 32, "patch_size": 4, "embed_dim": 96, "depth": 4, "num_heads": 3}
+SIZE = c.RANKED["cifar10"]
 DECODER = {"decoder_embed_dim": 64, "decoder_depth": 2, "decoder_num_heads": 4}
 
 

@@ -10,7 +10,7 @@ visible, as many as in the paper.
 
 from jaxprune import config as c
 
-SIZE = {"img_size": 64, "patch_size": 8, "embed_dim": 96, "depth": 4, "num_heads": 3}
+SIZE = c.RANKED["scenes"]
 DECODER = {"decoder_embed_dim": 64, "decoder_depth": 2, "decoder_num_heads": 4}
 
 

@@ -23,13 +23,13 @@ from jaxprune.ops.posembed import resample
 logger = logging.getLogger(__name__)
 
 
-_PYTORCH = (".pth", ".pt", ".bin", ".ckpt")
+_PYTORCH = (".pth", ".pt", ".bin", ".ckpt", ".tar")  # the last of ".pth.tar"
 
 
 def read_tensors(path: str | os.PathLike, key: str | None = None) -> dict[str, np.ndarray]:
     """Reads the tensors of a `.safetensors`, `.npz` or PyTorch file, under the names they have there.
 
-    A PyTorch file (`.pth`, `.pt`, `.bin`, `.ckpt`) is read without running the pickle in it.
+    A PyTorch file (`.pth`, `.pt`, `.bin`, `.ckpt`, `.pth.tar`) is read without running the pickle in it.
 
     Args:
       key: the entry of a PyTorch file that holds the weights, such as "teacher"; by default the first of `pth.KEYS`
@@ -74,9 +74,9 @@ def load_pretrained(
 
     Args:
       model: a ViT or a masked autoencoder, reducing or not.
-      source: a file, or {published name: array}: names of timm (ViT, DeiT), of the MAE repository, of DINO, or of
-        Hugging Face's ViT, DeiT and ViTMAE (whose norms add 1e-12 to the variance by default, ours 1e-6), inside of
-        wrappers such as `module.` or not; for a reducing network those of the method's modules too
+      source: a file, or {published name: array}: names of timm (ViT, DeiT), of the MAE repository, of DINO, of
+        MoCo, or of Hugging Face's ViT, DeiT and ViTMAE (whose norms add 1e-12 to the variance by default, ours 1e-6),
+        inside of wrappers such as `module.` or not; for a reducing network those of the method's modules too
         ("cluster_layers.0.queries"), numbered by stage.
       new: patterns of our parameters that stay as built, such as ("head.*",).
       ignored: patterns of published tensors that are left out, such as ("decoder_*",); either the name in the source

@@ -7,17 +7,21 @@ from pathlib import Path
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
+from safetensors.numpy import load_file, save
 
-from jaxprune import mim, models, processes, ranking
+from jaxprune import mim, models, processes, ranking, scoring
 from jaxprune.checkpoints.files import write_atomically
 from jaxprune.checkpoints.store import load_params, load_running
 from jaxprune.errors import UserError
-from jaxprune.nn.params import variables
+from jaxprune.nn.params import unfilled, variables
 from jaxprune.ops.posembed import resample
 from jaxprune.reduction import Plan, apply
+from jaxprune.scoring import Scorer
 
 CARD = "model.json"
+SCORER = "scorer.safetensors"  # the weights of a scorer that prunes before the first block
 
 
 def build(kind: str, arguments: Mapping[str, Any], *, dtype: str = "float32", rngs: nnx.Rngs) -> Any:
@@ -43,8 +47,15 @@ def write_card(
     std: Sequence[float],
     class_names: Sequence[str] = (),
     plan: Plan | None = None,
+    scorer: Scorer | None = None,
+    recipe: Mapping[str, Any] | None = None,
 ) -> None:
-    """Notes in a run directory what its checkpoints are the weights of, and the plan by which it reduces tokens."""
+    """Notes in a run directory what its checkpoints are the weights of, and the plan by which it reduces tokens.
+
+    Args:
+      scorer: of a plan that has one; its weights are stored in the run directory, which so needs no other.
+      recipe: how it was built: `name`, `arguments` and `network`, the latter with `kind`, `arguments`, `mean`, `std`.
+    """
     card = {
         "kind": kind,
         "arguments": dict(arguments),
@@ -53,13 +64,17 @@ def write_card(
         "std": list(std),
         "class_names": list(class_names),
         "plan": None if plan is None else plan.as_dict(),
+        "scorer": None if recipe is None else dict(recipe),
     }
     if processes.leads():
+        if scorer is not None:
+            arrays = {name: np.asarray(variable[...]) for name, variable in variables(scorer).items()}
+            write_atomically(Path(workdir) / SCORER, save(arrays))
         write_atomically(Path(workdir) / CARD, json.dumps(card, indent=2) + "\n")
 
 
 def read_card(workdir: str | os.PathLike) -> dict[str, Any]:
-    """Returns what `write_card` noted: kind, arguments, dtype, mean, std, class_names and plan.
+    """Returns what `write_card` noted: kind, arguments, dtype, mean, std, class_names, plan and scorer.
 
     Raises:
       UserError: the directory is no run with a model.
@@ -71,7 +86,7 @@ def read_card(workdir: str | os.PathLike) -> dict[str, Any]:
         raise UserError(f"{workdir} has no {CARD}, so it holds no model: give {hint}.")
     card = json.loads((workdir / CARD).read_text())
     plan = Plan(**_tuples(card["plan"])) if card.get("plan") else None
-    return {**card, "arguments": _tuples(card["arguments"]), "plan": plan}
+    return {"scorer": None, **card, "arguments": _tuples(card["arguments"]), "plan": plan}
 
 
 def load_model(workdir: str | os.PathLike, *, ema: bool = False, img_size: int | tuple[int, int] | None = None) -> Any:
@@ -89,7 +104,8 @@ def load_model(workdir: str | os.PathLike, *, ema: bool = False, img_size: int |
     arguments = card["arguments"] | ({} if img_size is None else {"img_size": img_size})
     model = build(card["kind"], arguments, dtype=card["dtype"], rngs=nnx.Rngs(0))
     if card["plan"] is not None:
-        model = apply(model, card["plan"], rngs=nnx.Rngs(0))
+        scorer = None if card["scorer"] is None else _scorer(Path(workdir) / SCORER, card["scorer"])
+        model = apply(model, card["plan"], scorer=scorer, rngs=nnx.Rngs(0))
     targets = variables(model)
     params = load_params(workdir, ema=ema)
     if img_size is not None and "pos_embed" in params:
@@ -101,6 +117,22 @@ def load_model(workdir: str | os.PathLike, *, ema: bool = False, img_size: int |
     return model
 
 
+def _scorer(weights: Path, recipe: Mapping[str, Any]) -> Scorer:
+    def make() -> Scorer:
+        arguments, how = _tuples(recipe["arguments"]), recipe["network"]
+        if how is not None:
+            network = build(how["kind"], _tuples(how["arguments"]), rngs=nnx.Rngs(0))
+            arguments["proposal"] = network = getattr(network, "encoder", network)
+            if "mean" in how:
+                network.mean, network.std = tuple(how["mean"]), tuple(how["std"])
+        return scoring.create(recipe["name"], rngs=nnx.Rngs(0), **arguments)
+
+    scorer, arrays = unfilled(make), load_file(weights)
+    for name, variable in variables(scorer).items():
+        variable[...] = jnp.asarray(arrays[name])
+    return scorer
+
+
 def _resampled(table: Any, card: dict[str, Any], model: Any) -> Any:
     trained_on = nnx.eval_shape(lambda: build(card["kind"], card["arguments"], rngs=nnx.Rngs(0))).grid
     prefix = table.shape[1] - trained_on[0] * trained_on[1]
@@ -109,4 +141,8 @@ def _resampled(table: Any, card: dict[str, Any], model: Any) -> Any:
 
 def _tuples(arguments: dict[str, Any]) -> dict[str, Any]:
     # JSON knows no tuples, and a module's static attributes must be hashable.
-    return {name: tuple(value) if isinstance(value, list) else value for name, value in arguments.items()}
+    return {name: _tuple(value) for name, value in arguments.items()}
+
+
+def _tuple(value: Any) -> Any:
+    return tuple(map(_tuple, value)) if isinstance(value, list) else value

@@ -231,7 +231,8 @@ class VisionTransformer(nnx.Module):
             return self.encode(self.embed(images), train=train, key=key)
         chosen = self.pruner.choose(images, None if key is None else jax.random.fold_in(key, self.depth))
         ids_keep = chosen.kept if self.pruner.num_rows() < self.num_patches else None
-        return self.encode(self.embed(images, ids_keep), chosen=chosen, train=train, key=key)
+        tokens = self.pruner.taught(self.embed(images, ids_keep), chosen)
+        return self.encode(tokens, chosen=chosen, train=train, key=key)
 
     def forward_head(self, tokens: Tokens) -> tuple[Float[Array, "b k"], tuple[Array, ...]]:
         """Tokens to logits in float32, and to the logits of both heads of a distilled model."""

@@ -78,10 +78,15 @@ def merge(graph: Graph, params: dict[str, Any], rest: dict[str, Any]) -> Any:
     return nnx.merge(graph.definition, graph.layout.unflatten([arrays[name] for name in graph.names]))
 
 
+def copied(module: Any) -> Any:
+    """Returns the module around the same arrays with variables of its own: writing into one leaves the other alone."""
+    graph, state = nnx.split(module)
+    return nnx.merge(graph, jax.tree.map(lambda array: array, state))
+
+
 def frozen(module: Any) -> Any:
     """Returns the module around the same arrays with nothing to train: all of them are `Fixed`."""
-    graph, state = nnx.split(module)
-    copy = nnx.merge(graph, jax.tree.map(lambda array: array, state))
+    copy = copied(module)
     for _, node in list(nnx.iter_graph(copy)):
         if isinstance(node, nnx.Module):
             for name, value in list(vars(node).items()):

@@ -4,12 +4,12 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import jax
 from flax import nnx
 
 import jaxprune.reduction as family
 from jaxprune.errors import UserError
 from jaxprune.families import build, find
+from jaxprune.nn.params import copied
 from jaxprune.reduction.base import Reducer, Stage
 
 
@@ -198,9 +198,7 @@ def apply(model: Any, plan: Plan | Sequence[Plan], *, scorer: Any = None, rngs: 
             'Plan("from_scores") and scorer= go together: '
             + ("give scorer=jaxprune.scoring.create(…) too." if scorer is None else "leave scorer out, or plan so.")
         )
-    graph, state = nnx.split(model)
-    # A new tree makes new variables around the same arrays: writing into one network leaves the other alone.
-    fast: Any = nnx.merge(graph, jax.tree.map(lambda array: array, state))
+    fast: Any = copied(model)
     fast.pruner = nnx.data(None)
     for block in fast.blocks:
         block.reducer, block.needs, block.proportional, block.soft_policy = nnx.data(None), frozenset(), False, False

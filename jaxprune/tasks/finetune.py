@@ -20,14 +20,15 @@ from jaxprune.data import loader
 from jaxprune.data.augment import augment, normalize
 from jaxprune.errors import UserError
 from jaxprune.families import find
-from jaxprune.metrics import mean_average_precision, wilson_interval
+from jaxprune.metrics import average, mean_average_precision, wilson_interval
 from jaxprune.nn.params import Split, merge, split, variables
 from jaxprune.ops.posembed import resample
 from jaxprune.reduction.evit import warm_up
 from jaxprune.tasks import objective, setup
+from jaxprune.tasks.scorers import open_pruner
 from jaxprune.train import loop, optimizer
 from jaxprune.train import workdir as workdirs
-from jaxprune.train.evaluator import evaluate, over_valid
+from jaxprune.train.evaluator import evaluate
 from jaxprune.train.state import EMA
 from jaxprune.train.step import LossFn
 from jaxprune.train.writer import Writer, read_metrics
@@ -50,19 +51,22 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     model = build("model", arguments, dtype=config.dtype, rngs=nnx.Rngs(config.seed))
     if config.init:
         initialise(model, config.init)
+    scorer, recipe = open_pruner(config, model) if config.scorer else (None, None)
     if plan is not None:
-        model = reduction.apply(model, plan, rngs=nnx.Rngs(config.seed))
+        model = reduction.apply(model, plan, scorer=scorer, rngs=nnx.Rngs(config.seed))
     teacher = split(load_model(config.teacher)) if config.teacher else None
     data = config.data
     normal = {"mean": data.mean, "std": data.std}
-    write_card(workdir, "model", arguments, dtype=config.dtype, **normal, class_names=train.class_names, plan=plan)
+    pruned = {"plan": plan, "scorer": scorer, "recipe": recipe}
+    write_card(workdir, "model", arguments, dtype=config.dtype, **normal, class_names=train.class_names, **pruned)
     parts = split(model)
     several = config.loss == "asymmetric"
     steps = setup.length(config, len(train))
     schedule = setup.learning_rate(config, steps)
     loss_fn: Any = _loss_fn(config, model, plan, teacher)
     if config.keep_rate_warmup.epochs:
-        loss_fn = _WarmUp(config, model, plan, steps, lambda network, plan: _loss_fn(config, network, plan, teacher))
+        remade = lambda plan: reduction.apply(model, plan, scorer=scorer)
+        loss_fn = _WarmUp(config, plan, steps, lambda plan: _loss_fn(config, remade(plan), plan, teacher))
     tx = _optimizer(config, parts, model.depth, schedule, steps)
     look = _ranked if several else _evaluator
     hook = loop.Hook(config.eval_every or steps.total, look(config, parts, held_out))
@@ -110,10 +114,10 @@ class _WarmUp:
     """Lowers the keep rate by the epoch, from 1 to the plan's: a loss, and so a program, for each rate (EViT).
 
     Args:
-      loss_of: (network, plan) -> its loss.
+      loss_of: plan -> the loss of the network under it.
     """
 
-    def __init__(self, config: Config, model: Any, plan: reduction.Plan | None, steps: setup.Length, loss_of: Any):
+    def __init__(self, config: Config, plan: reduction.Plan | None, steps: setup.Length, loss_of: Any):
         if plan is None or not isinstance(plan.keep_rate, float) or plan.num_keep or plan.r:
             raise UserError("keep_rate_warmup lowers one keep_rate: give reduction.method and a single keep_rate.")
         if find(reduction, reduction.Reducer, plan.method).published is not None:
@@ -121,7 +125,7 @@ class _WarmUp:
                 f"keep_rate_warmup changes how many tokens there are, and the weights of {plan.method} are made for one"
                 " number: set keep_rate_warmup.epochs=0, or take a method without weights, such as evit."
             )
-        self._model, self._plan, self._steps, self._loss_of = model, plan, steps, loss_of
+        self._plan, self._steps, self._loss_of = plan, steps, loss_of
         self._warmup = dict(config.keep_rate_warmup)
         self._made: dict[float, LossFn] = {}
 
@@ -131,13 +135,20 @@ class _WarmUp:
         if rate not in self._made:
             _log.info("The keep rate is %.3g from step %d on.", rate, step + 1)
             plan = reduction.Plan(**{**self._plan.as_dict(), "keep_rate": rate})
-            self._made[rate] = self._loss_of(reduction.apply(self._model, plan), plan)
+            self._made[rate] = self._loss_of(plan)
         return self._made[rate]
 
 
 def plan_of(config: Config) -> reduction.Plan | None:
     """The plan that `config.reduction` describes; None without a method."""
     arguments = setup.plain(config.reduction)
+    if (arguments["method"] == "from_scores") != bool(config.scorer):
+        raise UserError(
+            f"reduction.method={arguments['method']!r} and scorer={config.scorer!r} do not go together: from_scores "
+            "prunes by a scorer, such as 'ltrp:init=RUN' or 'papr', and other methods do without."
+        )
+    if config.scorer:
+        arguments.pop("reduction_loc", None)  # it prunes before the first block
     return reduction.Plan(**arguments) if arguments["method"] else None
 
 
@@ -206,7 +217,7 @@ def accuracy_fn(parts: Split, mean: Any, std: Any):
         logits, _ = merge(parts.graph, params, parts.rest)(normalize(batch["image"], mean, std))
         loss = optax.softmax_cross_entropy_with_integer_labels(logits, batch["label"])
         correct = (logits.argmax(-1) == batch["label"]).astype(jnp.float32)
-        return {"loss": over_valid(loss, batch["valid"]), "accuracy": over_valid(correct, batch["valid"])}
+        return {"loss": average(loss, batch["valid"]), "accuracy": average(correct, batch["valid"])}
 
     return eval_fn
 

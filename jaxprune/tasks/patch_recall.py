@@ -64,8 +64,9 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
 def rank(run: Ready, images: np.ndarray, config: Config) -> dict[str, np.ndarray]:
     """Returns each scorer's order of keeping: for each patch its place in it, 0 = kept first, int (n, p)."""
     places: dict[str, list[np.ndarray]] = {text: [] for text in config.scorers}
-    with progress("scoring", len(images)) as bar:
-        for start in range(0, len(images), config.batch_size):
+    starts = range(0, len(images), config.batch_size)
+    with progress("scoring", len(starts)) as bar:
+        for start in starts:
             batch = images[start : start + config.batch_size]
             # The last batch is filled up: one shape, one program.
             filled = np.resize(batch, (config.batch_size, *batch.shape[1:]))
@@ -218,6 +219,15 @@ def curves(rows: Sequence[Mapping[str, Any]], group: str, title: str = "") -> An
     return plots.line_plot(series, "keep rate", "recall of object patches", title, bands=bands)
 
 
+def bars(rows: Sequence[Mapping[str, Any]], group: str) -> Any:
+    """Draws the recall of one class at one keep rate, a bar each scorer, with two standard errors (LTRP, Fig. 9)."""
+    own = {row["scorer"]: row for row in rows if row["class"] == group}
+    recall = {text: row["macro"] for text, row in own.items()}
+    errors = {text: 2 * row["error"] for text, row in own.items() if np.isfinite(row["error"])}
+    title = f"{group}, {next(iter(own.values()))['images']} images"
+    return plots.bar_plot(recall, errors, xlabel="recall", title=title, spec=".2f")
+
+
 def kept_pictures(
     view: View, ranks: Mapping[str, np.ndarray], grid: tuple[int, int], keep_rate: float, count: int = SHOWN
 ) -> np.ndarray:
@@ -275,7 +285,7 @@ def _describe(
     section.figure(kept_pictures(view, ranks, grid, at), f"What each scorer keeps at keep rate {at}.")
     single = [group for group in groups if group not in whole]
     if len(single) > 1:
-        section.gallery([curves(rows, name, name) for name in single[:CLASSES]], columns=2)
+        section.gallery([bars(chosen, name) for name in single[:CLASSES]], columns=2)
         by_class = {name: {r["scorer"]: r["macro"] for r in chosen if r["class"] == name} for name in single}
         images = {row["class"]: row["images"] for row in chosen}
         section.table(

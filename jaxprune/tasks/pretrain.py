@@ -14,12 +14,13 @@ from jaxprune.config import Config
 from jaxprune.data import loader
 from jaxprune.data.augment import random_flip
 from jaxprune.losses import masked_mse
+from jaxprune.metrics import average
 from jaxprune.nn.params import Split, merge, split
 from jaxprune.ops.patches import normalize_patches, patchify, unpatchify
 from jaxprune.tasks import setup
 from jaxprune.train import loop
 from jaxprune.train import workdir as workdirs
-from jaxprune.train.evaluator import evaluate, over_valid
+from jaxprune.train.evaluator import evaluate
 from jaxprune.train.writer import Writer, read_metrics
 from jaxprune.viz.pictures import GREY, reconstruction_rows, to_uint8
 from jaxprune.viz.report import Report
@@ -99,7 +100,7 @@ def _evaluator(config: Config, parts: Split, source: Any):
             return loss, mean_colour_loss(model, image[None], aux.masked)
 
         loss, colour = jax.vmap(one)(images, batch["index"])
-        return {"loss": over_valid(loss, batch["valid"]), "mean_colour_loss": over_valid(colour, batch["valid"])}
+        return {"loss": average(loss, batch["valid"]), "mean_colour_loss": average(colour, batch["valid"])}
 
     def hook(step: int, state: Any, writer: Writer) -> None:
         batches = setup.eval_batches(config, source)

@@ -8,15 +8,17 @@ from typing import Any, NamedTuple
 
 import jax
 from flax import nnx
+from ml_collections import ConfigDict
 
 from jaxprune import models, scoring
-from jaxprune.checkpoints.read import load_pretrained
+from jaxprune.checkpoints.read import by_timm, load_pretrained, read_tensors
+from jaxprune.checkpoints.rules import to_ours
 from jaxprune.checkpoints.run import load_model, read_card
 from jaxprune.config import Config
 from jaxprune.data import images as host
 from jaxprune.data.augment import normalize
 from jaxprune.errors import UserError
-from jaxprune.nn.params import merge, split, unfilled
+from jaxprune.nn.params import merge, split, unfilled, variables
 from jaxprune.scoring import Scorer
 from jaxprune.scoring.base import is_vit
 from jaxprune.tasks.plans import value_of
@@ -107,6 +109,22 @@ def open_scorers(config: Config) -> Opened:
     return Opened(scorers, size, grid, prefix)
 
 
+def open_pruner(config: Config, model: Any) -> tuple[Scorer, dict[str, Any]]:
+    """Opens `config.scorer` for the patches of a classifier, and tells how it was built (`checkpoints.run.write_card`).
+
+    What ConvNets read is EfficientNet-Lite0 with the weights of its package unless the text names a network. The images
+    come normalised as `config.data` says.
+    """
+    normal = {"mean": config.data.mean, "std": config.data.std}
+    shared = _Shared(ConfigDict({"seed": config.seed, "proposal": "efficientnet_lite0", "weights": "", **normal}))
+    name, options = _read(config.scorer, shared)
+    network = options.pop("proposal", None)
+    given = {"grid": tuple(model.grid), **options}
+    recipe = {"name": name, "arguments": given, "network": None if network is None else shared.recipe(network)}
+    proposal = {} if network is None else {"proposal": network}
+    return scoring.create(name, rngs=nnx.Rngs(config.seed), **given, **proposal), recipe
+
+
 def ready(scorers: Mapping[str, Scorer], config: Config) -> Ready:
     """Makes scorers ready to run on images as they are read, pixels 0 to 255."""
     parts = split(nnx.List(list(scorers.values())))
@@ -162,6 +180,14 @@ class _Shared:
         name = self.config.get("model")
         return nnx.eval_shape(lambda: models.create(name, rngs=nnx.Rngs(0))) if name else None
 
+    def recipe(self, network: Any) -> dict[str, Any]:
+        """How a network of these was built, as plain values."""
+        init, model = next(named for named, opened in self._opened.items() if opened is network)
+        how = {"kind": "model", "arguments": {"name": model, "num_classes": network.num_classes}}
+        if init and Path(init).is_dir():
+            how = {name: read_card(init)[name] for name in how}
+        return {**how, "mean": tuple(network.mean), "std": tuple(network.std)} if hasattr(network, "mean") else how
+
     def _open(self, init: str, model: str) -> Any:
         if init and Path(init).is_dir():
             card, network = read_card(init), load_model(init)
@@ -172,8 +198,14 @@ class _Shared:
             raise UserError(
                 f"{init} is no run directory: say which network its weights are of, such as model=resnet50."
             )
-        make = lambda: models.create(model, rngs=nnx.Rngs(self.config.seed))
-        return load_pretrained(unfilled(make), init) if init else make()
+        make = lambda **head: models.create(model, **head, rngs=nnx.Rngs(self.config.seed))
+        if not init:
+            return make()
+        # Features are what scorers read: a file of self-supervised training, without a classifier, will do.
+        whole, bare = nnx.eval_shape(make), nnx.eval_shape(lambda: make(num_classes=0))
+        head = set(variables(whole)) - set(variables(bare))
+        given = to_ours(by_timm(read_tensors(init), ()), whole)
+        return load_pretrained(unfilled(make if head & set(given) else lambda: make(num_classes=0)), init)
 
 
 def _read(text: str, shared: _Shared) -> tuple[str, dict[str, Any]]:

@@ -28,7 +28,7 @@ from jaxprune.ranking.labels import draw_masks, pseudo_labels, reconstructions
 from jaxprune.tasks import pretrain, setup
 from jaxprune.train import loop
 from jaxprune.train import workdir as workdirs
-from jaxprune.train.evaluator import evaluate, over_valid
+from jaxprune.train.evaluator import evaluate
 from jaxprune.train.state import RUNNING
 from jaxprune.train.step import OBSERVED
 from jaxprune.train.writer import Writer, read_metrics
@@ -250,9 +250,9 @@ def _evaluator(config: Config, parts: Split, source: Split, given: dict[str, jax
         whole = ranker.scores(images)
         seen = of_visible(ranker.scores(images, ids_keep) if config.sparse else whole)
         found = {
-            "loss": over_valid(ranking_loss(seen, relevance), valid),
-            "tau": over_valid(metrics.kendall_tau(seen, relevance), valid),
-            "tau_whole_image": over_valid(metrics.kendall_tau(of_visible(whole), relevance), valid),
+            "loss": metrics.average(ranking_loss(seen, relevance), valid),
+            "tau": metrics.average(metrics.kendall_tau(seen, relevance), valid),
+            "tau_whole_image": metrics.average(metrics.kendall_tau(of_visible(whole), relevance), valid),
         }
         if "mask" in batch:
             found["recall"] = object_recall(whole, batch["mask"], ranker, valid)

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterable, Mapping
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
@@ -12,11 +11,6 @@ from jaxprune.errors import UserError
 from jaxprune.train.progress import progress
 
 Sums = dict[str, tuple[jax.Array, jax.Array]]
-
-
-def over_valid(values: jax.Array, valid: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Returns (sum, count) of one value per row, shape (b,), over the rows that are not padding."""
-    return jnp.sum(jnp.where(valid, values, 0)), jnp.sum(valid)
 
 
 def evaluate(
@@ -31,7 +25,7 @@ def evaluate(
     """Returns {name: sum / count} over all batches.
 
     Args:
-      eval_fn: (params, batch) -> {name: (sum, count)}, compiled here; `over_valid` makes one from values per row.
+      eval_fn: (params, batch) -> {name: (sum, count)}, compiled here; `metrics.average` makes one from values per row.
       params: {dotted name: array}.
       batches: host batches; `valid` (b,) is False on padding rows, and is added, all True, where a batch lacks it.
       mesh: where to run.

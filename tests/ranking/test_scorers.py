@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from support import golden
+from support import golden, quick_compile
 
 from jaxprune import models, ranking, scoring
 from jaxprune.errors import UserError
@@ -16,9 +16,14 @@ FILE = golden("ltrp_papr/diverse_select")
 SIZES = {"img_size": 16, "patch_size": 4, "embed_dim": 16, "depth": 1, "num_heads": 2}
 
 
+def compiled(function):
+    return jax.jit(function, compiler_options=quick_compile())
+
+
 def test_diverse_choice_matches():
-    scores, pixels, noise = (jnp.asarray(FILE[name]) for name in ("scores", "patch_tokens", "noise"))
-    chosen = np.asarray(diverse(scores, pixels, noise, int(FILE["keep"]), float(FILE["ratio"])))
+    given = [jnp.asarray(FILE[name]) for name in ("scores", "patch_tokens", "noise")]
+    keep, ratio = int(FILE["keep"]), float(FILE["ratio"])
+    chosen = np.asarray(compiled(lambda *given: diverse(*given, keep, ratio))(*given))
     by_score = FILE["selected_by_score"].shape[1]
     np.testing.assert_array_equal(chosen[:, :by_score], FILE["selected_by_score"][:, ::-1])
     np.testing.assert_array_equal(np.sort(chosen[:, by_score:]), np.sort(FILE["selected"][:, by_score:]))
@@ -28,17 +33,19 @@ def test_a_ranker_scores_whole_images(rng_key):
     ranker = ranking.create("vit", **SIZES, rngs=nnx.Rngs(0))
     images = jax.random.normal(rng_key, (2, 16, 16, 3))
     scorer = scoring.create("ltrp", proposal=ranker)
-    chex.assert_trees_all_close(scorer(images), ranker.scores(images), rtol=1e-6)
-    assert scorer.select(scorer(images), 5).shape == (2, 5)
+    found, expected = compiled(lambda images: (scorer(images), ranker.scores(images)))(images)
+    chex.assert_trees_all_close(found, expected, rtol=1e-6)
+    assert scorer.select(found, 5).shape == (2, 5)
 
 
 def test_diversity_keeps_the_best_and_no_patch_twice(rng_key):
     ranker = ranking.create("vit", **SIZES, rngs=nnx.Rngs(0))
     images = jax.random.normal(rng_key, (2, 16, 16, 3))
     scorer = scoring.create("ltrp_cluster", proposal=ranker, num_keep=8, ratio=0.5)
-    plain = np.argsort(-np.asarray(ranker.scores(images)), axis=1)
-    score = jax.jit(lambda images, key: scorer(images, key=key))
-    for found in (scorer(images), score(images, rng_key)):
+    score = compiled(lambda images, key: (ranker.scores(images), scorer(images), scorer(images, key=key)))
+    plain, *founds = score(images, rng_key)
+    plain = np.argsort(-np.asarray(plain), axis=1)
+    for found in founds:
         chosen = np.asarray(scorer.select(found, 8))
         np.testing.assert_array_equal(chosen[:, :4], plain[:, :4])
         assert all(len(set(row)) == 8 for row in chosen.tolist())

@@ -14,6 +14,8 @@ from ml_collections import ConfigDict
 from jaxprune import checkpoints, main, mim, ranking, tasks
 from jaxprune.checkpoints.run import build
 from jaxprune.errors import UserError
+from jaxprune.nn.params import split
+from jaxprune.tasks import evaluate
 from jaxprune.tasks.patch_recall import ALL, LEARNED, UNLEARNED, class_groups, recall_table
 
 CONFIGS = Path(__file__).parent.parent.parent / "configs" / "ranking"
@@ -68,6 +70,30 @@ def test_scorers_are_compared_on_objects(trained, tmp_path):
     assert {row["class"] for row in rows} > {ALL, "disc", "star"}
     page = (tmp_path / "report.html").read_text()
     assert "What each scorer keeps" in page and "Recall by class" in page
+
+
+@pytest.mark.parametrize("learns", [False, True])
+def test_a_classifier_is_trained_on_what_the_ranker_selects(learns, trained, tmp_path):
+    ranker, _ = trained
+    told = f"efficient.py:smoke,ranker={ranker},init={ranker},train_scorer={learns}"
+    summary = run(load(told), tmp_path / "run")
+    assert "from_scores" in summary["plan"]
+    model, before = checkpoints.load_model(tmp_path / "run"), split(checkpoints.load_model(ranker)).params
+    assert model.pruner.num_rows() == 4 and model.pruner.scorer.proposal.img_size == (32, 32)
+    parts = split(model)
+    kept = {**parts.params, **parts.rest}
+    same = [np.array_equal(kept[f"pruner.scorer.proposal.{name}"], array) for name, array in before.items()]
+    # What a classifier learns reaches the ranker only if it is let.
+    assert not any(same) if learns else all(same)
+    assert (set(parts.params) > {"pruner.scorer.proposal.head.kernel"}) == learns
+    assert evaluate.assess(tmp_path / "run", tmp_path / "report.html")["accuracy"] == summary["accuracy"]
+
+
+def test_a_scorer_and_its_method_come_together(tmp_path):
+    config = load("efficient.py:smoke")
+    config.reduction.method = "topk"
+    with pytest.raises(UserError, match="from_scores prunes by a scorer"):
+        run(config, tmp_path)
 
 
 def test_recall_is_that_of_patches_and_of_images():

@@ -4,11 +4,12 @@ import pytest
 
 from jaxprune import parallel
 from jaxprune.errors import UserError
-from jaxprune.train.evaluator import evaluate, over_valid
+from jaxprune.metrics import average
+from jaxprune.train.evaluator import evaluate
 
 
 def eval_fn(params, batch):
-    return {"value": over_valid(batch["x"] * params["scale"], batch["valid"])}
+    return {"value": average(batch["x"] * params["scale"], batch["valid"])}
 
 
 def test_padding_does_not_count_and_uneven_batches_average_exactly():

@@ -1,0 +1,54 @@
+"""An efficient ViT: a classifier that only ever embeds the patches that a scorer selects (LTRP).
+
+python -m jaxprune.main --config=configs/ranking/efficient.py:ranker=runs/scenes
+python -m jaxprune.main --config=configs/ranking/efficient.py:data=cifar10,path=DIR,ranker=RUN,keep_rate=.5
+
+    ranker        a run of configs/ranking/<data>.py; the classifier begins as its autoencoder's encoder
+    scorer        ltrp, the ranker; or another, such as random (a new choice in every step), centre, norm, papr;
+                  empty: the dense network, for comparison
+    train_scorer  the ranker learns with the classifier; by default it is frozen
+    keep_rate     a quarter, as the paper's 49 of 196 patches
+
+scripts/study_ltrp.py runs all of these over several seeds.
+"""
+
+from jaxprune import config as c
+from jaxprune.errors import UserError, unknown
+
+
+def get_config(arg=None):
+    args = c.parse_arg(
+        arg,
+        data="scenes",
+        source="",
+        path="",
+        ranker="",
+        init="",
+        scorer="ltrp",
+        train_scorer=False,
+        keep_rate=0.25,
+        epochs=5.0,
+        seed=0,
+    )
+    if args.data not in c.RANKED:
+        raise unknown("data", args.data, c.RANKED)
+    if args.scorer == "ltrp" and not (args.ranker or args.smoke):
+        raise UserError("scorer=ltrp selects by a ranker: give ranker=RUN, a run of configs/ranking.")
+    size = c.RANKED[args.data]
+    config = c.finetune()
+    config.model = {**config.model.to_dict(), **size, "name": "vit", "global_pool": "token", "drop_path_rate": 0.0}
+    if args.scorer:
+        config.scorer = f"ltrp:init={args.ranker}" if args.scorer == "ltrp" else args.scorer
+        config.reduction = {"method": "from_scores", "keep_rate": args.keep_rate, "train_scorer": args.train_scorer}
+    config.update(init=args.init or (f"{args.ranker}/mae" if args.ranker else ""))
+    config.update(batch_size=64, epochs=args.epochs, seed=args.seed, log_every=20, checkpoint_every=400)
+    config.optimizer.update(base_lr=4e-3, warmup_epochs=0.1 * args.epochs, layer_decay=0.75)
+    config.augment.update(erasing=0.0, mixup=0.0, cutmix=0.0)
+    crops = {"scenes": (0.6, 1.0), "cifar10": (0.6, 1.0), "caltech101": (0.35, 1.0)}
+    source = args.source or ("scenes" if args.data == "scenes" else "folder")
+    config.data.update(source=source, path=args.path, img_size=size["img_size"], crop_scale=crops[args.data])
+    if args.data == "scenes":
+        config.data.update(num_train=4_000, num_eval=1_000)
+    if args.smoke and not args.ranker:
+        config.update(scorer="norm", init="")
+    return c.shrink(config) if args.smoke else config

@@ -1,0 +1,98 @@
+"""A ViT that a light ConvNet prunes before its first block: measured speed beside the one FLOPs imply (PaPr).
+
+python scripts/benchmark_papr.py [--model vit_base_patch16_224] [--scorer papr] [--proposal efficientnet_lite0]
+                                 [--keep-rate 0.5] [--batch 1 4] [--rounds 7] [--out benchmark_papr.csv]
+
+Dense, pruned by a scorer that costs nothing, pruned by the scorer, and the scorer alone take turns in every round, and
+medians are compared: on a busy machine only ratios mean anything. "FLOP-implied" leaves the proposal out. "share" is
+what is left of the gain that FLOPs promise, (speed-up - 1) / (implied - 1). Weights are random: they do not matter for
+speed. Writes a table to the terminal and a CSV.
+"""
+
+import argparse
+import csv
+import platform
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from jaxprune import flops, models, reduction, scoring
+from jaxprune.families import find
+from jaxprune.host_memory import keep_freed_memory
+from jaxprune.nn.params import merge, split, unfilled
+from jaxprune.tasks import plans
+from jaxprune.tasks.timing import interleaved_medians
+
+FREE = "centre"  # a scorer that computes nothing
+
+
+def runner(module, images, answer):
+    """Returns a function that runs a module once, its weights arguments of the program."""
+    parts = split(module)
+    run = jax.jit(lambda arrays, images: answer(merge(parts.graph, arrays, {}), images))
+    arrays = {**parts.params, **parts.rest}
+    return lambda: jax.block_until_ready(run(arrays, images))
+
+
+def measure(args, batch):
+    """Returns the row of one batch size."""
+    model = unfilled(lambda: models.create(args.model, rngs=nnx.Rngs(0)))
+    reads = find(scoring, scoring.Scorer, args.scorer).reads in ("any", "convnet")
+    network = {"proposal": models.create(args.proposal, rngs=nnx.Rngs(0))} if reads else {}
+    scorer = scoring.create(args.scorer, grid=model.grid, **network)
+    plan = reduction.Plan("from_scores", keep_rate=args.keep_rate)
+    free = reduction.apply(model, plan, scorer=scoring.create(FREE, grid=model.grid))
+    size = (batch, *model.patch_embed.img_size, 3)
+    images = jnp.asarray(np.random.default_rng(0).normal(size=size), jnp.float32)
+    logits = lambda network, images: network(images)[0]
+    seconds = interleaved_medians(
+        {
+            plans.DENSE: runner(model, images, logits),
+            FREE: runner(free, images, logits),
+            args.scorer: runner(reduction.apply(model, plan, scorer=scorer), images, logits),
+            "scorer": runner(scorer, images, lambda scorer, images: scorer(images)),
+        },
+        args.rounds,
+    )
+    implied = flops.vit(model).total / flops.vit(free).total
+    without = seconds[plans.DENSE] / seconds[FREE]
+    milliseconds = {name: 1000 * value / batch for name, value in seconds.items()}
+    return {
+        "batch": batch,
+        "dense ms/image": milliseconds[plans.DENSE],
+        "pruned": milliseconds[args.scorer],
+        "scorer": milliseconds["scorer"],
+        "speed-up": seconds[plans.DENSE] / seconds[args.scorer],
+        "without scorer": without,
+        "FLOP-implied": implied,
+        "share": (without - 1) / (implied - 1),
+    }
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="vit_base_patch16_224")
+    parser.add_argument("--scorer", default="papr")
+    parser.add_argument("--proposal", default="efficientnet_lite0")
+    parser.add_argument("--keep-rate", type=float, default=0.5)
+    parser.add_argument("--batch", type=int, nargs="*", default=[1, 4])
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--out", type=Path, default=Path("benchmark_papr.csv"))
+    args = parser.parse_args()
+    keep_freed_memory()
+    rows = [measure(args, batch) for batch in args.batch]
+    device = {"device": f"{jax.devices()[0].device_kind} ({platform.machine()})", "jax": jax.__version__}
+    print(f"\n{args.model} under {args.scorer} at keep rate {args.keep_rate}, {device['device']}, jax {device['jax']}")
+    print(plans.as_text(rows))
+    with args.out.open("w", newline="") as file:
+        writer = csv.DictWriter(file, [*rows[0], *device])
+        writer.writeheader()
+        writer.writerows(row | device for row in rows)
+    print(f"written to {args.out}")
+
+
+if __name__ == "__main__":
+    main()
