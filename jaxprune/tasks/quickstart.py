@@ -1,4 +1,4 @@
-"""The main job in minutes: pre-train with PR-MIM, fine-tune, compare with training from scratch, look at the report."""
+"""The main job in minutes: pre-train with PR-MIM, fine-tune, compare with scratch, rank patches, look at the report."""
 
 import json
 import time
@@ -9,13 +9,15 @@ from ml_collections import ConfigDict
 
 from jaxprune.checkpoints.files import write_atomically
 from jaxprune.config import Config
-from jaxprune.tasks import evaluate, finetune, pretrain, setup
+from jaxprune.tasks import evaluate, finetune, pretrain, setup, train_ranker
 from jaxprune.train import workdir as workdirs
 from jaxprune.train.writer import METRICS, read_metrics
 from jaxprune.viz import plots
 from jaxprune.viz.report import Report
 
-PHASES = {"pretrain": pretrain.run, "finetune": finetune.run, "scratch": finetune.run}
+PHASES = {"pretrain": pretrain.run, "finetune": finetune.run, "scratch": finetune.run, "ranker": train_ranker.run}
+
+RANKED = f"by the ranker, in {train_ranker.KEPT:.0%} of all patches; no label told it"
 
 
 def run(config: Config, workdir: Path) -> dict[str, Any]:
@@ -24,18 +26,20 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     if workdirs.is_complete(workdir):
         return workdirs.read_summary(workdir)
     summaries = {}
-    for phase, task in PHASES.items():
-        settings = phase_config(config, phase, workdir)
+    for phase in phases(config):
+        task, settings = PHASES[phase], phase_config(config, phase, workdir)
         began = time.monotonic()
         summaries[phase] = task(settings, workdir / phase)
         if summaries[phase].get("stopped"):
             return {"phase": phase, **summaries[phase]}
         summaries[phase]["wall_seconds"] = round(time.monotonic() - began, 1)
-    _join_metrics(workdir)
+    _join_metrics(config, workdir)
+    ranked = {"object_recall": summaries["ranker"]["recall"]} if "recall" in summaries.get("ranker", {}) else {}
     summary = {
         "reconstruction_ratio": summaries["pretrain"]["ratio_to_mean_colour"],
         "accuracy": summaries["finetune"]["accuracy"],
         "accuracy_from_scratch": summaries["scratch"]["accuracy"],
+        **ranked,
         "seconds": {phase: round(s["seconds"], 1) for phase, s in summaries.items()},
     }
     describe(config, workdir, summaries)
@@ -43,23 +47,30 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     return summary
 
 
+def phases(config: Config) -> list[str]:
+    """The phases that the config describes, in their order; a ranker is trained if it has one."""
+    return [phase for phase in PHASES if phase != "ranker" or "ranker" in config]
+
+
 def phase_config(config: Config, phase: str, workdir: Path) -> Config:
     """The config of one phase; training from scratch is fine-tuning without pre-trained weights."""
-    settings = ConfigDict(config["pretrain" if phase == "pretrain" else "finetune"].to_dict())
+    settings = ConfigDict(config["finetune" if phase == "scratch" else phase].to_dict())
     settings.seed = config.seed
-    if phase == "finetune":
+    if phase in ("finetune", "ranker"):
         settings.init = str(workdir / "pretrain")
     return settings
 
 
-def _join_metrics(workdir: Path) -> None:
-    lines = [json.dumps({"phase": p, **row}, sort_keys=True) for p in PHASES for row in read_metrics(workdir / p)]
+def _join_metrics(config: Config, workdir: Path) -> None:
+    rows = ((phase, row) for phase in phases(config) for row in read_metrics(workdir / phase))
+    lines = [json.dumps({"phase": phase, **row}, sort_keys=True) for phase, row in rows]
     write_atomically(workdir / METRICS, "\n".join(lines) + "\n")
 
 
 def describe(config: Config, workdir: Path, summaries: dict[str, dict[str, Any]]) -> None:
     """Writes the report of the whole job."""
-    pre, tuned, scratch = (summaries[phase] for phase in PHASES)
+    pre, tuned, scratch = (summaries[phase] for phase in ("pretrain", "finetune", "scratch"))
+    ranked = summaries.get("ranker", {})
     report = Report("jaxprune quickstart", "A vision transformer pre-trained by masked image modelling, in minutes")
     section = report.section("What came out", slug="quickstart")
     section.metric_tiles(
@@ -68,9 +79,10 @@ def describe(config: Config, workdir: Path, summaries: dict[str, dict[str, Any]]
             "accuracy, from scratch": (f"{scratch['accuracy']:.1%}", "the same network and training"),
             "chance": f"{1 / tuned['classes']:.0%}",
             "reconstruction loss": (f"{pre['ratio_to_mean_colour']:.2f}", "1 = each patch's mean colour"),
+            **({"object patches found": (f"{ranked['recall']:.1%}", RANKED)} if "recall" in ranked else {}),
         }
     )
-    caps = {p: phase_config(config, p, workdir).max_minutes * 60 for p in PHASES}
+    caps = {phase: phase_config(config, phase, workdir).max_minutes * 60 for phase in summaries}
     section.table(
         [
             {"phase": p, "steps": s["steps"], "of": s["planned_steps"], "seconds": round(s["seconds"]), "cap": caps[p]}
@@ -90,4 +102,6 @@ def describe(config: Config, workdir: Path, summaries: dict[str, dict[str, Any]]
     pretrain.describe(phase_config(config, "pretrain", workdir), workdir / "pretrain", pre, path=path)
     for phase in ("finetune", "scratch"):
         finetune.describe(phase_config(config, phase, workdir), workdir / phase, summaries[phase], path=path)
+    if ranked:
+        train_ranker.describe(phase_config(config, "ranker", workdir), workdir / "ranker", ranked, path=path)
     evaluate.assess(workdir / "finetune", path)

@@ -47,12 +47,13 @@ def dense(tmp_path_factory):
 
 def test_quickstart_leaves_checkpoints_metrics_and_a_report(quickstart):
     workdir, summary = quickstart
-    assert set(summary) == {"reconstruction_ratio", "accuracy", "accuracy_from_scratch", "seconds"}
-    assert all((workdir / phase / "checkpoints" / "4").is_dir() for phase in ("pretrain", "finetune", "scratch"))
+    assert set(summary) == {"reconstruction_ratio", "accuracy", "accuracy_from_scratch", "object_recall", "seconds"}
+    phases = {"pretrain", "finetune", "scratch", "ranker"}
+    assert all((workdir / phase / "checkpoints" / "4").is_dir() for phase in phases)
     rows = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
-    assert {row["phase"] for row in rows} == {"pretrain", "finetune", "scratch"}
+    assert {row["phase"] for row in rows} == phases
     page = (workdir / "report.html").read_text()
-    for words in ("What came out", "Pre-training", "Fine-tuning", "Training from scratch", "Evaluation", "By class"):
+    for words in ("What came out", "Pre-training", "Fine-tuning", "Training from scratch", "Ranking patches", "By class"):
         assert words in page
 
 
