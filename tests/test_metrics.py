@@ -41,6 +41,12 @@ def test_merging_batches_equals_one_batch_and_nothing_is_nan():
     assert math.isnan(empty["loss"])
 
 
+def test_student_interval():
+    mean, half = metrics.student_interval([1.0, 2.0, 3.0])
+    assert mean == 2.0 and half == pytest.approx(4.30265 / 3**0.5, rel=1e-5)
+    assert np.isnan(metrics.student_interval([1.0])[1])
+
+
 def test_wilson_interval():
     low, high = metrics.wilson_interval(9, 10)
     assert (low, high) == (pytest.approx(0.59585, abs=1e-4), pytest.approx(0.98212, abs=1e-4))

@@ -357,7 +357,9 @@ def describe(config: Config, workdir: Path, summary: dict[str, Any], *sources: A
     )
     setup.broken_files(section, *sources)
     section.command(setup.command())
-    if not config.init and path is None:
+    path = path or workdir / "report.html"
+    if not config.init:
+        Report("jaxprune", workdir.name).add_to(path)  # the page is this run's, though the autoencoder comes first
         settings = ConfigDict(config.pretrain.to_dict())
-        pretrain.describe(settings, workdir / MAE, workdirs.read_summary(workdir / MAE), path=workdir / "report.html")
-    report.add_to(path or workdir / "report.html")
+        pretrain.describe(settings, workdir / MAE, workdirs.read_summary(workdir / MAE), path=path)
+    report.add_to(path)

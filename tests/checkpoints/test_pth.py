@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import shutil
 
 import ml_dtypes
 import numpy as np
@@ -33,7 +34,7 @@ FORMATS = ("zip", "legacy")
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_reads_what_pytorch_wrote(form):
+def test_reads_what_pytorch_wrote(form, tmp_path):
     found = read_tensors(GOLDEN / f"pth/{form}.pth")
     assert set(found) == set(WRITTEN)
     for name, expected in WRITTEN.items():
@@ -41,6 +42,8 @@ def test_reads_what_pytorch_wrote(form):
         np.testing.assert_array_equal(found[name], expected, strict=True)
     teacher = read_tensors(GOLDEN / f"pth/{form}.pth", key="teacher")
     np.testing.assert_array_equal(teacher["float32"], np.ones(2))
+    shutil.copy(GOLDEN / f"pth/{form}.pth", tmp_path / "checkpoint.pth.tar")
+    assert set(read_tensors(tmp_path / "checkpoint.pth.tar")) == set(WRITTEN)
 
 
 @pytest.mark.parametrize("legacy", [False, True])

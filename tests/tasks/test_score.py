@@ -5,12 +5,17 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import chex
 import numpy as np
 import pytest
+from flax import nnx
 from PIL import Image
 
-from jaxprune import main, tasks
+from jaxprune import main, models, tasks
+from jaxprune.checkpoints import save_pretrained
 from jaxprune.errors import UserError
+from jaxprune.models import resnet
+from jaxprune.nn.params import split
 from jaxprune.tasks.score import read_part
 from jaxprune.tasks.scorers import open_scorers, published_weights
 
@@ -88,6 +93,18 @@ def test_what_cannot_be_scored_is_refused(what, tmp_path):
     overrides = {key: str(tmp_path) if value == "EMPTY" else value for key, value in overrides.items()}
     with pytest.raises(UserError, match=message):
         run(tmp_path / "run", **overrides)
+
+
+@pytest.mark.parametrize("num_classes", [0, 1000])
+def test_weights_with_and_without_a_classifier_will_do(num_classes, tmp_path, monkeypatch):
+    monkeypatch.setitem(resnet.DEPTHS, "resnet_tiny", (False, (1, 1)))
+    network = models.create("resnet_tiny", num_classes=num_classes, rngs=nnx.Rngs(1))
+    save_pretrained(network, tmp_path / "weights.safetensors")
+    config = main.load_config(CONFIG)
+    config.update(scorers=(text := f"papr:model=resnet_tiny,init={tmp_path / 'weights.safetensors'}",))
+    proposal = open_scorers(config).scorers[text].proposal
+    assert proposal.num_classes == num_classes
+    chex.assert_trees_all_equal(split(proposal).params, split(network).params)
 
 
 @pytest.mark.slow
