@@ -13,7 +13,7 @@ scripts/study_ltrp.py runs all of these over several seeds.
 """
 
 from jaxprune import config as c
-from jaxprune.errors import UserError, unknown
+from jaxprune.errors import unknown
 
 
 def get_config(arg=None):
@@ -32,13 +32,12 @@ def get_config(arg=None):
     )
     if args.data not in c.RANKED:
         raise unknown("data", args.data, c.RANKED)
-    if args.scorer == "ltrp" and not (args.ranker or args.smoke):
-        raise UserError("scorer=ltrp selects by a ranker: give ranker=RUN, a run of configs/ranking.")
     size = c.RANKED[args.data]
     config = c.finetune()
     config.model = {**config.model.to_dict(), **size, "name": "vit", "global_pool": "token", "drop_path_rate": 0.0}
     if args.scorer:
-        config.scorer = f"ltrp:init={args.ranker}" if args.scorer == "ltrp" else args.scorer
+        by_ranker = args.scorer == "ltrp" and args.ranker
+        config.scorer = f"ltrp:init={args.ranker}" if by_ranker else args.scorer
         config.reduction = {"method": "from_scores", "keep_rate": args.keep_rate, "train_scorer": args.train_scorer}
     config.update(init=args.init or (f"{args.ranker}/mae" if args.ranker else ""))
     config.update(batch_size=64, epochs=args.epochs, seed=args.seed, log_every=20, checkpoint_every=400)

@@ -33,6 +33,7 @@ def get_config(arg=None):
             "scorers": (*own, "random", "centre", "norm"),
             "proposal": "efficientnet_lite0",  # what papr, cam, … read if they do not say; see configs/score.py
             "weights": "",
+            "proposal_size": 0,  # shorter side that it sees; 0: 224, or that of the images if they are larger
             "source": args.source,
             "annotations": {
                 where: args.path,

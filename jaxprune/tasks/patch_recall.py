@@ -15,7 +15,7 @@ from jaxprune.data import images as host
 from jaxprune.data.annotations import UNSEEN, Annotations, open_annotations
 from jaxprune.errors import UserError, unknown
 from jaxprune.tasks import setup
-from jaxprune.tasks.scorers import Ready, open_scorers, ready
+from jaxprune.tasks.scorers import Ready, enlarged, open_scorers, ready
 from jaxprune.train.progress import progress
 from jaxprune.viz import plots
 from jaxprune.viz.pictures import label, mask_outline, mask_patches, tile, upscale
@@ -41,7 +41,7 @@ class View(NamedTuple):
 
 def run(config: Config, workdir: Path) -> dict[str, Any]:
     """Puts `config.scorers` side by side on annotated images and adds a section to the report in `workdir`."""
-    opened = open_scorers(config)
+    opened = enlarged(open_scorers(config), config.proposal_size)
     size, grid = opened.size, opened.grid
     options = setup.plain(config.annotations)
     if config.source == "scenes":

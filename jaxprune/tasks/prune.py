@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import nnx
-from jaxtyping import Array, Float
+from jaxtyping import Array
 from ml_collections import ConfigDict
 
 from jaxprune import flops, reduction
@@ -21,13 +20,12 @@ from jaxprune.errors import UserError
 from jaxprune.metrics import wilson_interval
 from jaxprune.models.convnet import ConvNet
 from jaxprune.nn.params import merge, split
-from jaxprune.ops.resize import resize
 from jaxprune.reduction.rows import best
 from jaxprune.scoring import Scorer
 from jaxprune.scoring.score_cam import ScoreCAM
 from jaxprune.tasks import evaluate, setup
 from jaxprune.tasks.plans import DENSE, as_text
-from jaxprune.tasks.scorers import Opened, open_scorers, ready
+from jaxprune.tasks.scorers import Enlarged, Opened, enlarged, open_scorers, ready
 from jaxprune.tasks.timing import interleaved_medians
 from jaxprune.train.progress import progress
 from jaxprune.viz import plots
@@ -36,7 +34,6 @@ from jaxprune.viz.pictures import label, tile, token_groups, upscale
 from jaxprune.viz.report import Report
 
 RANDOM = "random"
-READABLE = 224  # shorter side that a proposal ConvNet gets if the classifier's images are smaller
 SHOWN = 6  # images in the report
 
 Counted = Mapping[tuple[str, int], np.ndarray]  # by scorer and number of patches, a value for each image
@@ -131,40 +128,6 @@ def _images(config: Config, card: Mapping[str, Any]) -> Sample:
 
 
 # --- scorers ------------------------------------------------------------------------------------------------------
-
-
-class Enlarged(Scorer):
-    """A scorer that sees the images resized, as Pillow's bicubic filter does it; its patches are the same.
-
-    A ConvNet of stride 32 makes one value of an image of 32 pixels, which ranks nothing.
-
-    Args:
-      size: that it sees, (height, width).
-    """
-
-    def __init__(self, scorer: Scorer, size: tuple[int, int]):
-        super().__init__(grid=scorer.grid)
-        self.scorer, self.size = nnx.data(scorer), size
-
-    def __call__(self, images, *, key=None) -> Float[Array, "b p"]:
-        return self.scorer(resize(images, self.size, "bicubic", antialias=True), key=key)
-
-    def select(self, scores, num_keep):
-        return self.scorer.select(scores, num_keep)
-
-    def num_keep(self, keep_rate, num_prefix_tokens):
-        return self.scorer.num_keep(keep_rate, num_prefix_tokens)
-
-
-def enlarged(opened: Opened, side: int = 0) -> Opened:
-    """The scorers, those that read a ConvNet with images whose shorter side is `side`; 0: `READABLE`, if it is less."""
-    own = min(opened.size)
-    factor = (side or max(own, READABLE)) / own
-    if factor == 1:
-        return opened
-    size = (round(opened.size[0] * factor), round(opened.size[1] * factor))
-    wrap = lambda scorer: Enlarged(scorer, size) if isinstance(scorer.proposal, ConvNet) else scorer
-    return opened._replace(scorers={text: wrap(scorer) for text, scorer in opened.scorers.items()})
 
 
 def scorer_flops(scorer: Scorer, size: tuple[int, int]) -> float:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import jax
 from flax import nnx
+from jaxtyping import Array, Float
 from ml_collections import ConfigDict
 
 from jaxprune import models, scoring
@@ -18,11 +19,14 @@ from jaxprune.config import Config
 from jaxprune.data import images as host
 from jaxprune.data.augment import normalize
 from jaxprune.errors import UserError
+from jaxprune.models.convnet import ConvNet
 from jaxprune.nn.params import merge, split, unfilled, variables
+from jaxprune.ops.resize import resize
 from jaxprune.scoring import Scorer
 from jaxprune.scoring.base import is_vit
 from jaxprune.tasks.plans import value_of
 
+READABLE = 224  # shorter side that a ConvNet gets if the images are smaller
 IMAGE_SIZE, GRID = (224, 224), (14, 14)  # where neither the config nor a network has any
 
 _log = logging.getLogger(__name__)
@@ -107,6 +111,40 @@ def open_scorers(config: Config) -> Opened:
                 "%s has weights of its own beside its network's; they are random, and so is what it says.", text
             )
     return Opened(scorers, size, grid, prefix)
+
+
+class Enlarged(Scorer):
+    """A scorer that sees the images resized, as Pillow's bicubic filter does it; its patches are the same.
+
+    A ConvNet of stride 32 makes one value of an image of 32 pixels, which ranks nothing.
+
+    Args:
+      size: that it sees, (height, width).
+    """
+
+    def __init__(self, scorer: Scorer, size: tuple[int, int]):
+        super().__init__(grid=scorer.grid)
+        self.scorer, self.size = nnx.data(scorer), size
+
+    def __call__(self, images, *, key=None) -> Float[Array, "b p"]:
+        return self.scorer(resize(images, self.size, "bicubic", antialias=True), key=key)
+
+    def select(self, scores, num_keep):
+        return self.scorer.select(scores, num_keep)
+
+    def num_keep(self, keep_rate, num_prefix_tokens):
+        return self.scorer.num_keep(keep_rate, num_prefix_tokens)
+
+
+def enlarged(opened: Opened, side: int = 0) -> Opened:
+    """The scorers, those that read a ConvNet with images whose shorter side is `side`; 0: `READABLE`, if it is less."""
+    own = min(opened.size)
+    factor = (side or max(own, READABLE)) / own
+    if factor == 1:
+        return opened
+    size = (round(opened.size[0] * factor), round(opened.size[1] * factor))
+    wrap = lambda scorer: Enlarged(scorer, size) if isinstance(scorer.proposal, ConvNet) else scorer
+    return opened._replace(scorers={text: wrap(scorer) for text, scorer in opened.scorers.items()})
 
 
 def open_pruner(config: Config, model: Any) -> tuple[Scorer, dict[str, Any]]:

@@ -93,7 +93,9 @@ def test_a_scorer_and_its_method_come_together(tmp_path):
     config = load("efficient.py:smoke")
     config.reduction.method = "topk"
     with pytest.raises(UserError, match="from_scores prunes by a scorer"):
-        run(config, tmp_path)
+        run(config, tmp_path / "method")
+    with pytest.raises(UserError, match="ltrp reads a ranker: write ltrp:init=RUN"):
+        run(load("efficient.py:smoke", scorer="ltrp"), tmp_path / "scorer")
 
 
 def test_recall_is_that_of_patches_and_of_images():
