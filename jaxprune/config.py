@@ -199,6 +199,7 @@ def train_ranker() -> Config:
             # Empty: one that is pre-trained first, by the config in `pretrain`.
             "init": "",
             "mim": {"name": "mae", "encoder": "vit_base_patch16_224", "norm_pix_loss": False},
+            "expects": "full",  # how it learnt to reconstruct; another than this is warned about
             "ranker": {"name": "vit_small_patch16_224", "remat": False},
             "warm_start": False,  # the ranker begins as the autoencoder's encoder, which has to be of its sizes
             "sparse": True,  # the ranker is trained on the visible patches only

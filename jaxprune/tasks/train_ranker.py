@@ -162,12 +162,13 @@ def label_source(config: Config, workdir: Path) -> Split:
         _log.warning(
             "%s was trained on normalised pixels; LTRP makes its labels from raw ones (norm_pix_loss=False).", init
         )
-    # One that learnt to decode a part of the patches is right for labels that decode a part.
-    if mae.reconstruction != "full" and not config.labels.throw_ratio:
+    if mae.reconstruction != config.expects:
         _log.warning(
-            "%s was trained with %s reconstruction; LTRP's labels come from a decoder that was trained on all patches.",
+            "%s was trained with %s reconstruction, and %s was expected; LTRP's labels come from a decoder that was "
+            "trained on all patches.",
             init,
             mae.reconstruction,
+            config.expects,
         )
     return Split(graph, loaded.params, loaded.rest)
 

@@ -156,7 +156,11 @@ def test_runs_of_another_kind_are_refused(trained, weights, tmp_path, caplog):
     config.mim.norm_pix_loss = True
     with caplog.at_level(logging.WARNING):
         tasks.train_ranker.label_source(config, tmp_path)
-    assert "trained on normalised pixels" in caplog.text
+    assert "trained on normalised pixels" in caplog.text and "reconstruction" not in caplog.text
+    config.expects = "progressive"
+    with caplog.at_level(logging.WARNING):
+        tasks.train_ranker.label_source(config, tmp_path)
+    assert "with full reconstruction, and progressive was expected" in caplog.text
 
 
 def test_scorers_that_cannot_be_read_are_refused(trained):
