@@ -12,7 +12,6 @@ the same masks, on held-out images. Writes a table to the terminal and a CSV, an
 """
 
 import argparse
-import csv
 import os
 import platform
 from pathlib import Path
@@ -35,6 +34,7 @@ from jaxprune.tasks import setup
 from jaxprune.tasks.evaluate import data_of
 from jaxprune.tasks.timing import interleaved_medians
 from jaxprune.viz import plots
+from jaxprune.viz.table import write_csv
 
 MASK_RATIO = 0.9
 
@@ -205,10 +205,7 @@ def main():
     for row in rows:
         cells = [row.get(name, "") for name in shown]
         print("  ".join(f"{cell:13.4g}" if isinstance(cell, float) else f"{cell:>13}" for cell in cells))
-    with args.out.open("w", newline="") as file:
-        writer = csv.DictWriter(file, shown)
-        writer.writeheader()
-        writer.writerows(rows)
+    write_csv(args.out, rows)
     if args.init:
         curve = ([row["images/s"] for row in rows[1:]], [row["tau"] for row in rows[1:]])
         figure = plots.scatter_plot(

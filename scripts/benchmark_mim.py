@@ -16,7 +16,6 @@ Writes a table to the terminal, a CSV and a plot a model.
 """
 
 import argparse
-import csv
 import os
 import platform
 import statistics
@@ -34,6 +33,7 @@ from jaxprune.train import optimizer
 from jaxprune.train.state import TrainState
 from jaxprune.train.step import make_train_step
 from jaxprune.viz import plots
+from jaxprune.viz.table import write_csv
 
 # PR-MIM Tab. 2 and 3, relative to MAE: operations, memory, time.
 PAPER = {
@@ -307,10 +307,7 @@ def main():
         print(f"drawn to {picture}", flush=True)
         told = {"batch": args.batch, "measured_batch": args.measure, "rounds": args.rounds, "dtype": args.dtype}
         written += [{**row, **told, "device": device, "jax": jax.__version__} for row in rows]
-        with args.out.open("w", newline="") as file:
-            writer = csv.DictWriter(file, written[0])
-            writer.writeheader()
-            writer.writerows(written)
+        write_csv(args.out, written)
     print(f"written to {args.out}")
 
 

@@ -10,7 +10,6 @@ speed. Writes a table to the terminal and a CSV.
 """
 
 import argparse
-import csv
 import platform
 from pathlib import Path
 
@@ -25,6 +24,7 @@ from jaxprune.host_memory import keep_freed_memory
 from jaxprune.nn.params import merge, split, unfilled
 from jaxprune.tasks import plans
 from jaxprune.tasks.timing import interleaved_medians
+from jaxprune.viz.table import as_text, write_csv
 
 FREE = "centre"  # a scorer that computes nothing
 
@@ -86,11 +86,8 @@ def main():
     rows = [measure(args, batch) for batch in args.batch]
     device = {"device": f"{jax.devices()[0].device_kind} ({platform.machine()})", "jax": jax.__version__}
     print(f"\n{args.model} under {args.scorer} at keep rate {args.keep_rate}, {device['device']}, jax {device['jax']}")
-    print(plans.as_text(rows))
-    with args.out.open("w", newline="") as file:
-        writer = csv.DictWriter(file, [*rows[0], *device])
-        writer.writeheader()
-        writer.writerows(row | device for row in rows)
+    print(as_text(rows))
+    write_csv(args.out, rows, **device)
     print(f"written to {args.out}")
 
 

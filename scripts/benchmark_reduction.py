@@ -7,7 +7,6 @@ round, and medians are compared: on a busy machine only ratios mean anything. Wr
 """
 
 import argparse
-import csv
 import platform
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from jaxprune.host_memory import keep_freed_memory
 from jaxprune.tasks import plans
 from jaxprune.tasks.benchmark import verdict
 from jaxprune.tasks.timing import interleaved_medians
+from jaxprune.viz.table import as_text, write_csv
 
 
 def runner(contestant, images):
@@ -74,11 +74,8 @@ def main():
         )
     device = {"device": f"{jax.devices()[0].device_kind} ({platform.machine()})", "jax": jax.__version__}
     print(f"\n{args.model}, batch {args.batch}, keep rate {args.keep_rate}, {device['device']}, jax {device['jax']}")
-    print(plans.as_text(rows))
-    with args.out.open("w", newline="") as file:
-        writer = csv.DictWriter(file, [*rows[0], *device])
-        writer.writeheader()
-        writer.writerows(row | device for row in rows)
+    print(as_text(rows))
+    write_csv(args.out, rows, **device)
     print(f"written to {args.out}")
 
 

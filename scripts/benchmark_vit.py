@@ -7,7 +7,6 @@ Writes a table to the terminal and a CSV.
 """
 
 import argparse
-import csv
 import platform
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from jaxprune.nn.params import merge, split
 from jaxprune.tasks.timing import interleaved_medians
 from jaxprune.train import optimizer, state
 from jaxprune.train.step import make_train_step
+from jaxprune.viz.table import write_csv
 
 
 def inference(name, batch, dtype):
@@ -101,10 +101,7 @@ def main():
                 "jax": jax.__version__,
             }
         )
-    with args.out.open("w", newline="") as file:
-        writer = csv.DictWriter(file, rows[0])
-        writer.writeheader()
-        writer.writerows(rows)
+    write_csv(args.out, rows)
     print(f"\n{args.model}, batch {args.batch}, {args.dtype}, {device}, jax {jax.__version__}")
     for row in rows:
         ratio = f"{row['speed_to_pytorch']:>6}x PyTorch" if row["speed_to_pytorch"] else ""

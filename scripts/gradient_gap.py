@@ -12,7 +12,6 @@ CSV and a plot.
 """
 
 import argparse
-import csv
 import sys
 from pathlib import Path
 
@@ -34,6 +33,7 @@ from jaxprune.train import optimizer
 from jaxprune.train.state import TrainState
 from jaxprune.train.step import make_train_step
 from jaxprune.viz import plots
+from jaxprune.viz.table import write_csv
 
 METHODS = {
     "plain": ("partial", "random"),
@@ -228,10 +228,7 @@ def main():
             rows += new
     except UserError as error:
         sys.exit(f"error: {error}")
-    with args.out.open("w", newline="") as file:
-        writer = csv.DictWriter(file, rows[0])
-        writer.writeheader()
-        writer.writerows(rows)
+    write_csv(args.out, rows)
     title = f"Gradients beside MAE's, {args.run or f'step {step}'}"
     plot(new, title).savefig(args.out.with_suffix(".png"), dpi=150)
     print(f"written to {args.out} and {args.out.with_suffix('.png')}")

@@ -9,7 +9,6 @@ table with 95 % intervals (Student's t, over the seeds), a CSV and a report with
 """
 
 import argparse
-import csv
 from pathlib import Path
 
 from jaxprune import checkpoints, flops, main, tasks
@@ -19,6 +18,7 @@ from jaxprune.tasks import plans, setup
 from jaxprune.train.progress import log_to_terminal
 from jaxprune.viz import plots
 from jaxprune.viz.report import Report
+from jaxprune.viz.table import as_text, write_csv
 
 CONFIG = "configs/ranking/efficient.py"
 DENSE, LEARNING = plans.DENSE, "ltrp, learning"
@@ -59,11 +59,8 @@ def run():
         accuracy, half = student_interval([accuracy for accuracy, _ in found])
         rows.append({"patches by": name, "accuracy": accuracy, "±": half, "GFLOPs": found[0][1]})
         print(f"{name}: {', '.join(f'{accuracy:.1%}' for accuracy, _ in found)}", flush=True)
-    print(f"\n{args.data}, keep rate {args.keep_rate}, {args.epochs} epochs, {args.seeds} seeds\n{plans.as_text(rows)}")
-    with (args.out / "study_ltrp.csv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, rows[0])
-        writer.writeheader()
-        writer.writerows(rows)
+    print(f"\n{args.data}, keep rate {args.keep_rate}, {args.epochs} epochs, {args.seeds} seeds\n{as_text(rows)}")
+    write_csv(args.out / "study_ltrp.csv", rows)
     page = Report("jaxprune study", f"Classifiers on selected patches of {args.data}")
     section = page.section("Equal training", slug="ltrp")
     section.table(rows, formats=".3g", highlight={"accuracy": "max"})

@@ -10,7 +10,6 @@ where their intervals part.
 """
 
 import argparse
-import csv
 from itertools import combinations
 from pathlib import Path
 
@@ -24,10 +23,11 @@ from jaxprune.checkpoints.store import load_params
 from jaxprune.host_memory import keep_freed_memory
 from jaxprune.metrics import average, student_interval
 from jaxprune.nn.params import merge, split
-from jaxprune.tasks import plans, setup
+from jaxprune.tasks import setup
 from jaxprune.train.evaluator import evaluate
 from jaxprune.train.progress import log_to_terminal
 from jaxprune.viz.report import Report
+from jaxprune.viz.table import as_text, write_csv
 
 METHODS = {"MAE": ("full", 0.0), "plain .5": ("partial", 0.5), "PR-MIM .5": ("progressive", 0.5)}
 MEASURES = ("reconstruction", "linear probe", "fine-tuned")
@@ -125,12 +125,9 @@ def run():
         for name in MEASURES:
             row[name], row[f"± {name}"] = student_interval([value[name] for value in values])
         rows.append(row)
-    print(f"\n{args.data}, {args.epochs} epochs, {args.seeds} seeds\n{plans.as_text(rows)}")
+    print(f"\n{args.data}, {args.epochs} epochs, {args.seeds} seeds\n{as_text(rows)}")
     print("\n".join(claims(found)))
-    with (args.out / "study_mim.csv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, rows[0])
-        writer.writeheader()
-        writer.writerows(rows)
+    write_csv(args.out / "study_mim.csv", rows)
     page = Report("jaxprune study", f"Masked pre-training on {args.data}")
     section = page.section("Equal budgets", slug="mim")
     section.table(rows, formats=".3g")

@@ -10,7 +10,6 @@ correlation with the published order, a CSV and a report.
 """
 
 import argparse
-import csv
 import statistics
 from pathlib import Path
 
@@ -24,6 +23,7 @@ from jaxprune.tasks import plans, setup
 from jaxprune.train.progress import log_to_terminal
 from jaxprune.viz import plots
 from jaxprune.viz.report import Report
+from jaxprune.viz.table import as_text, write_csv
 
 CONFIG = "configs/reduction/small.py"
 RATES = (0.9, 0.7, 0.5, 0.25)
@@ -95,7 +95,7 @@ def run():
         {"method": name, **{f"{rate}": raw[name, rate]["accuracy"] if (name, rate) in raw else "-" for rate in RATES}}
         for name in methods
     ]
-    print(f"\nOff the shelf; dense {dense['accuracy']:.1%}\n{plans.as_text(shelf)}")
+    print(f"\nOff the shelf; dense {dense['accuracy']:.1%}\n{as_text(shelf)}")
 
     tuned = {}
     for seed in range(args.seeds):
@@ -107,14 +107,11 @@ def run():
         rows.append({"method": name, "accuracy": mean, "±": half, "paper, DeiT-T": PAPER.get(name, "-")})
     order = [row["method"] for row in rows if row["method"] in PAPER]
     spearman = stats.spearmanr([statistics.fmean(tuned[n]) for n in order], [PAPER[n] for n in order]).statistic
-    print(f"\nFine-tuned {args.epochs} epochs at keep rate .5, {args.seeds} seeds\n{plans.as_text(rows)}")
+    print(f"\nFine-tuned {args.epochs} epochs at keep rate .5, {args.seeds} seeds\n{as_text(rows)}")
     print(f"rank correlation with the paper: {spearman:.2f}")
 
     for name, table in (("off_the_shelf", shelf), ("fine_tuned", rows)):
-        with (args.out / f"{name}.csv").open("w", newline="") as file:
-            writer = csv.DictWriter(file, table[0])
-            writer.writeheader()
-            writer.writerows(table)
+        write_csv(args.out / f"{name}.csv", table)
     page = Report("jaxprune study", f"Token reduction on {args.data}")
     section = page.section("Off the shelf", slug="shelf")
     section.text(f"Methods without parameters on a trained network, whose own accuracy is {dense['accuracy']:.1%}.")

@@ -1,6 +1,5 @@
 """Token-reduction plans side by side: cost, measured speed, whether it keeps the FLOPs' promise, accuracy, pictures."""
 
-import csv
 import logging
 import platform
 from pathlib import Path
@@ -19,6 +18,7 @@ from jaxprune.tasks.plans import DENSE, Contestant
 from jaxprune.tasks.timing import interleaved_medians
 from jaxprune.viz import plots
 from jaxprune.viz.report import Report
+from jaxprune.viz.table import as_text, write_csv
 
 _log = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     workdir.mkdir(parents=True, exist_ok=True)
     _write(workdir / "benchmark.csv", rows)
     _describe(config, workdir, rows, findings)
-    print(plans.as_text(rows))
+    print(as_text(rows))
     fastest = max(rows, key=lambda row: row["images/s"])
     return {"plans": len(config.plans), "fastest": fastest["plan"], "speed-up": fastest["speed-up"]}
 
@@ -101,10 +101,7 @@ def _findings(config: Config, card: dict[str, Any], contestants: dict[str, Conte
 
 def _write(path: Path, rows: list[dict[str, Any]]) -> None:
     device = {"device": f"{jax.devices()[0].device_kind} {platform.machine()}", "jax": jax.__version__}
-    with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, [*rows[0], *device])
-        writer.writeheader()
-        writer.writerows({**row, **device} for row in rows)
+    write_csv(path, rows, **device)
     _log.info("Written to %s.", path)
 
 

@@ -21,6 +21,7 @@ from jaxprune.train.progress import progress
 from jaxprune.viz import plots
 from jaxprune.viz.pictures import prediction_card
 from jaxprune.viz.report import Report
+from jaxprune.viz.table import as_text
 
 SHOWN = 8
 
@@ -64,7 +65,7 @@ def under_plans(config: Config, run: Path, report: Path) -> dict[str, Any]:
     plans.show(section, found)
     section.command(setup.command())
     page.add_to(report)
-    print(plans.as_text(rows))
+    print(as_text(rows))
     return {f"accuracy, {name}": scores["accuracy"] for name, scores in found.scores.items() if name != plans.DENSE}
 
 

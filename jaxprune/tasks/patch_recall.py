@@ -1,6 +1,5 @@
 """Which patches of objects do scorers keep? Recall of boxes and masks against the keep rate, overall and by class."""
 
-import csv
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,6 +19,7 @@ from jaxprune.train.progress import progress
 from jaxprune.viz import plots
 from jaxprune.viz.pictures import label, mask_outline, mask_patches, tile, upscale
 from jaxprune.viz.report import Report
+from jaxprune.viz.table import write_csv
 
 ALL, LEARNED, UNLEARNED = "all classes", "learned classes", "unseen classes"
 SHOWN, CLASSES = 6, 6  # images and classes in the report's pictures and plots
@@ -52,11 +52,11 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     groups = class_groups(view.positive, config.unseen)
     rows = recall_table(ranks, view.positive, groups, tuple(config.keep_rates))
     workdir.mkdir(parents=True, exist_ok=True)
-    _write(workdir / "patch_recall.csv", rows)
+    write_csv(workdir / "patch_recall.csv", rows)
     _describe(config, workdir, rows, view, ranks, grid, f"{source.name}: {len(view.images)} images")
     at = _nearest(config.keep_rates, config.keep_rate)
     whole = {row["scorer"]: row for row in rows if row["class"] == ALL and row["keep rate"] == at}
-    print(as_text(list(whole.values())))
+    print(summary_text(list(whole.values())))
     best = max(whole.values(), key=lambda row: row["macro"])
     return {"images": len(view.images), "keep_rate": at, "best": best["scorer"], "recall": best["macro"]}
 
@@ -188,7 +188,7 @@ def _nearest(rates: Sequence[float], wanted: float) -> float:
 # --- what is left to read -----------------------------------------------------------------------------------------
 
 
-def as_text(rows: Sequence[Mapping[str, Any]]) -> str:
+def summary_text(rows: Sequence[Mapping[str, Any]]) -> str:
     """Lays the rows of one group and keep rate out for a terminal."""
     width = max(len(row["scorer"]) for row in rows)
     first = rows[0]
@@ -196,13 +196,6 @@ def as_text(rows: Sequence[Mapping[str, Any]]) -> str:
     for row in sorted(rows, key=lambda row: -row["macro"]):
         lines.append(f"  {row['scorer']:<{width}}  {row['macro']:6.1%} ± {row['error']:.1%}   micro {row['micro']:.1%}")
     return "\n".join(lines)
-
-
-def _write(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]))
-        writer.writeheader()
-        writer.writerows(rows)
 
 
 def curves(rows: Sequence[Mapping[str, Any]], group: str, title: str = "") -> Any:

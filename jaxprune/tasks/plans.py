@@ -162,15 +162,3 @@ def show(section: Any, findings: Findings) -> None:
         section.figure(picture, f"{name}: the image, then what is left after each stage.")
     if findings.disagreements:
         section.gallery(findings.disagreements, columns=2)
-
-
-def as_text(rows: list[dict[str, Any]]) -> str:
-    """A table for the terminal."""
-    shown = [[f"{v:.3g}" if isinstance(v, float) else str(v) for v in row.values()] for row in rows]
-    cells = [list(rows[0]), *shown]
-    widths = [max(len(row[i]) for row in cells) for i in range(len(cells[0]))]
-    lines = (
-        [c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))]
-        for row in cells
-    )
-    return "\n".join("  ".join(line) for line in lines)

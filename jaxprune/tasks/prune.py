@@ -1,6 +1,5 @@
 """A trained classifier pruned by scorers of patches, as it is: accuracy against keep rate, curves, cost and speed."""
 
-import csv
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,7 +23,7 @@ from jaxprune.reduction.rows import best
 from jaxprune.scoring import Scorer
 from jaxprune.scoring.score_cam import ScoreCAM
 from jaxprune.tasks import evaluate, setup
-from jaxprune.tasks.plans import DENSE, as_text
+from jaxprune.tasks.plans import DENSE
 from jaxprune.tasks.scorers import Enlarged, Opened, enlarged, open_scorers, ready
 from jaxprune.tasks.timing import interleaved_medians
 from jaxprune.train.progress import progress
@@ -32,6 +31,7 @@ from jaxprune.viz import plots
 from jaxprune.viz.keep_slider import Scored, keep_slider
 from jaxprune.viz.pictures import label, tile, token_groups, upscale
 from jaxprune.viz.report import Report
+from jaxprune.viz.table import as_text, write_csv
 
 RANDOM = "random"
 SHOWN = 6  # images in the report
@@ -74,8 +74,8 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     rows = accuracies(model, opened, found, config)
     summary = by_scorer(rows, found, speeds(model, opened, config), model, config)
     workdir.mkdir(parents=True, exist_ok=True)
-    _write(workdir / "prune.csv", rows)
-    _write(workdir / "scorers.csv", summary)
+    write_csv(workdir / "prune.csv", rows)
+    write_csv(workdir / "scorers.csv", summary)
     _describe(config, workdir, model, card, opened, rows, summary, found)
     print(as_text(_as_published(rows, summary)))
     at = {row["scorer"]: row["accuracy"] for row in rows if row["keep rate"] == config.keep_rate}
@@ -333,13 +333,6 @@ def _as_published(rows: Sequence[Mapping[str, Any]], summary: Sequence[Mapping[s
         columns[row["scorer"]][f"z={row['keep rate']:g}"] = row["accuracy"]
     more = {row["scorer"]: {k: row[k] for k in ("insertion", "deletion", "speed-up") if k in row} for row in summary}
     return [{"scorer": text, **values, **more[text]} for text, values in columns.items()]
-
-
-def _write(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, list(dict.fromkeys(name for row in rows for name in row)))
-        writer.writeheader()
-        writer.writerows(rows)
 
 
 def _lines(rows: Sequence[Mapping[str, Any]], column: str) -> dict[str, tuple[list[float], list[float]]]:
