@@ -16,7 +16,6 @@ from jaxprune import parallel, processes, reduction
 from jaxprune.checkpoints.read import load_pretrained
 from jaxprune.checkpoints.run import build, load_model, read_card, write_card
 from jaxprune.config import Config
-from jaxprune.data import loader
 from jaxprune.data.augment import augment, normalize
 from jaxprune.errors import UserError
 from jaxprune.families import find
@@ -75,19 +74,12 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     result = setup.fit(config, workdir, parts, loss_fn, tx, schedule, steps, batches, [hook], given)
     if result.stopped == "signal":
         return {"stopped": "signal", "step": result.step}
-    last = [r for r in read_metrics(workdir) if r["split"] == "eval"][-1]
+    found = setup.outcome(workdir, result, steps, train, held_out)
     summary = {
-        **{name: value for name, value in last.items() if name not in ("step", "split")},
-        **({} if several else _accuracy_interval(last["accuracy"], len(held_out))),
+        **found,
+        **({} if several else _accuracy_interval(found["accuracy"], len(held_out))),
         "plan": None if plan is None else str(plan),
-        "steps": result.step,
-        "planned_steps": steps.total,
-        "seconds": result.seconds,
-        "examples": len(train),
-        "data": loader.describe(train),
-        "held_out": len(held_out),
         "classes": train.num_classes,
-        "broken_files": len(train.broken) + len(held_out.broken),
     }
     return setup.conclude(workdir, summary, lambda: describe(config, workdir, summary, train, held_out))
 

@@ -15,7 +15,6 @@ from flax import nnx
 from jaxprune.checkpoints.run import build
 from jaxprune.checkpoints.write import save_pretrained
 from jaxprune.config import Config
-from jaxprune.data import loader
 from jaxprune.data.augment import normalize, random_flip
 from jaxprune.errors import UserError
 from jaxprune.metrics import average, wilson_interval
@@ -96,21 +95,12 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     )
     if result.stopped == "signal":
         return {"stopped": "signal", "step": result.step}
-    last = [r for r in read_metrics(workdir) if r["split"] == "eval"][-1]
-    low, high = wilson_interval(round(last["accuracy"] * len(held_out)), len(held_out))
+    found = setup.outcome(workdir, result, steps, train, held_out)
+    low, high = wilson_interval(round(found["accuracy"] * len(held_out)), len(held_out))
     kernel, bias = folded(result.state.params, result.state.extra[RUNNING])
     model.head.kernel[...], model.head.bias[...] = kernel, bias
     save_pretrained(model, workdir / "model.safetensors")
-    summary = {
-        "accuracy": last["accuracy"],
-        "accuracy_low": low,
-        "accuracy_high": high,
-        "loss": last["loss"],
-        "steps": result.step,
-        "seconds": result.seconds,
-        "data": loader.describe(train),
-        "held_out": len(held_out),
-    }
+    summary = {**found, "accuracy_low": low, "accuracy_high": high}
     return setup.conclude(workdir, summary, lambda: describe(config, workdir, summary, train, held_out))
 
 

@@ -11,7 +11,6 @@ from flax import nnx
 from jaxprune import processes
 from jaxprune.checkpoints.run import build, write_card
 from jaxprune.config import Config
-from jaxprune.data import loader
 from jaxprune.data.augment import random_flip
 from jaxprune.losses import masked_mse
 from jaxprune.metrics import average
@@ -68,15 +67,7 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     )
     if result.stopped == "signal":
         return {"stopped": "signal", "step": result.step}
-    summary = {
-        **_last(read_metrics(workdir), "eval"),
-        "steps": result.step,
-        "planned_steps": steps.total,
-        "seconds": result.seconds,
-        "examples": len(train),
-        "data": loader.describe(train),
-        "broken_files": len(train.broken) + len(held_out.broken),
-    }
+    summary = setup.outcome(workdir, result, steps, train, held_out)
     return setup.conclude(workdir, summary, lambda: describe(config, workdir, summary, train, held_out))
 
 
@@ -147,11 +138,6 @@ def _drawer(config: Config, parts: Split, source: Any):
             writer.images(step, "reconstruction", picture(config, parts, params, images))
 
     return hook
-
-
-def _last(records: list[dict[str, Any]], kind: str) -> dict[str, float]:
-    chosen = [r for r in records if r["split"] == kind]
-    return {k: v for k, v in chosen[-1].items() if k not in ("step", "split")} if chosen else {}
 
 
 def describe(config: Config, workdir: Path, summary: dict[str, Any], *sources: Any, path: Path | None = None) -> None:

@@ -19,6 +19,7 @@ from jaxprune.errors import UserError
 from jaxprune.nn.params import Split
 from jaxprune.train import loop, optimizer
 from jaxprune.train import workdir as workdirs
+from jaxprune.train.writer import read_metrics
 from jaxprune.viz import plots
 from jaxprune.viz.report import Section
 
@@ -199,6 +200,21 @@ def mesh(config: Config) -> jax.sharding.Mesh:
             )
         axes[name] = int(size)
     return parallel.make_mesh(axes)
+
+
+def outcome(workdir: Path, result: loop.FitResult, steps: Length, train: Any, held_out: Any) -> dict[str, Any]:
+    """Returns what every training run tells in the end, its last held-out metrics first."""
+    measured = [row for row in read_metrics(workdir) if row["split"] == "eval"]
+    return {
+        **{name: value for name, value in (measured[-1] if measured else {}).items() if name not in ("step", "split")},
+        "steps": result.step,
+        "planned_steps": steps.total,
+        "seconds": result.seconds,
+        "examples": len(train),
+        "held_out": len(held_out),
+        "data": loader.describe(train),
+        "broken_files": len(train.broken) + len(held_out.broken),
+    }
 
 
 def conclude(workdir: Path, summary: dict[str, Any], describe: Callable[[], None]) -> dict[str, Any]:

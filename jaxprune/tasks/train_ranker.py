@@ -17,7 +17,6 @@ from jaxprune import losses, metrics, parallel
 from jaxprune.checkpoints.read import load_pretrained
 from jaxprune.checkpoints.run import build, load_model, read_card, write_card
 from jaxprune.config import Config
-from jaxprune.data import loader
 from jaxprune.data.augment import normalize, random_flip
 from jaxprune.errors import UserError, unknown
 from jaxprune.nn import BatchNorm
@@ -104,16 +103,7 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     result = setup.fit(config, workdir, parts, loss_fn, tx, schedule, steps, batches, [hook], **fixed)
     if result.stopped == "signal":
         return {"stopped": "signal", "step": result.step}
-    last = [row for row in read_metrics(workdir) if row["split"] == "eval"][-1]
-    summary = {
-        **{name: value for name, value in last.items() if name not in ("step", "split")},
-        "steps": result.step,
-        "planned_steps": steps.total,
-        "seconds": result.seconds,
-        "examples": len(train),
-        "data": loader.describe(train),
-        "broken_files": len(train.broken) + len(held_out.broken),
-    }
+    summary = setup.outcome(workdir, result, steps, train, held_out)
     return setup.conclude(workdir, summary, lambda: describe(config, workdir, summary, train, held_out))
 
 
