@@ -39,7 +39,7 @@ VOC_CLASSES = (
     "horse", "motorbike", "person", "pottedplant", "sheep", "sofa", "train", "tvmonitor",
 )  # fmt: skip
 # COCO's own numbers of these classes, which leave some out; its masks have them, and the polygons of `coco128`.
-COCO_NUMBERS = dict(
+COCO_NUMBERS: dict[int, str] = dict(
     zip(sorted(set(range(1, 91)) - {12, 26, 29, 30, 45, 66, 68, 69, 71, 83}), COCO_CLASSES, strict=True)
 )
 # Classes that ImageNet-1k does not have (LTRP, B): a ranker trained there has not learnt them.
@@ -325,7 +325,7 @@ def box(corners: Any, shape: tuple[int, int], *, relative: bool = False) -> np.n
 def polygon(points: Any, shape: tuple[int, int], *, relative: bool = False) -> np.ndarray:
     """Returns the pixels inside a polygon x1 y1 x2 y2 …, bool (h, w)."""
     corners = np.asarray(points, float).reshape(-1, 2) * (np.array(shape[::-1]) if relative else 1.0)
-    canvas = Image.new("1", shape[::-1])
+    canvas = Image.new("1", (shape[1], shape[0]))
     ImageDraw.Draw(canvas).polygon([tuple(corner) for corner in corners.tolist()], fill=1, outline=1)
     return np.array(canvas)
 

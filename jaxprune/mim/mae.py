@@ -180,7 +180,7 @@ class MAE(Framework):
         throws = self.num_retained < self.num_masked
         if key is None and (noise is None or (throws and (first is None or self.retain == "random"))):
             raise UserError("Masking is random: give key=, or noise= (and first= where furthest sampling starts).")
-        keys = (None, None) if key is None else jax.random.split(key)
+        keys: Any = (None, None) if key is None else jax.random.split(key)
         if noise is None:
             noise = jax.random.uniform(keys[0], (batch, self.num_patches))
         ids_keep, ids_restore, masked = random_masking(noise, self.num_visible)

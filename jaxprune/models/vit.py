@@ -162,7 +162,7 @@ class VisionTransformer(nnx.Module):
         self.fc_norm = nnx.data(LayerNorm(embed_dim) if use_fc_norm else None)
 
         def head():
-            init = lambda key, shape, dtype=jnp.float32: head_init_scale * normal_02(key, shape, dtype)
+            init: Any = lambda key, shape, dtype=jnp.float32: head_init_scale * normal_02(key, shape, dtype)
             return nnx.data(Linear(embed_dim, num_classes, kernel_init=init, rngs=rngs) if num_classes else None)
 
         self.head = head()

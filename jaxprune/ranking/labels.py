@@ -92,7 +92,7 @@ def draw_masks(
     throws = decoded < num_patches - visible
     if key is None and (noise is None or (throws and first is None)):
         raise UserError("Masks are random: give key=, or noise= (and first= where throw_ratio is above 0).")
-    keys = (None, None) if key is None else jax.random.split(key)
+    keys: Any = (None, None) if key is None else jax.random.split(key)
     if noise is None:
         noise = jax.random.uniform(keys[0], (batch, num_patches))
     _, _, masked = random_masking(noise, visible)

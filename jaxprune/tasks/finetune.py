@@ -118,12 +118,13 @@ class _WarmUp:
                 " number: set keep_rate_warmup.epochs=0, or take a method without weights, such as evit."
             )
         self._plan, self._steps, self._loss_of = plan, steps, loss_of
+        self._rate: float = plan.keep_rate
         self._warmup = dict(config.keep_rate_warmup)
         self._made: dict[float, LossFn] = {}
 
     def at(self, step: int) -> LossFn:
         """The loss of the step after `step`."""
-        rate = warm_up(step // self._steps.per_epoch, self._plan.keep_rate, **self._warmup)
+        rate = warm_up(step // self._steps.per_epoch, self._rate, **self._warmup)
         if rate not in self._made:
             _log.info("The keep rate is %.3g from step %d on.", rate, step + 1)
             plan = reduction.Plan(**{**self._plan.as_dict(), "keep_rate": rate})

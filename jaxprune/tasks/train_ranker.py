@@ -91,7 +91,7 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
         ranker = merge(parts.graph, params, parts.rest)
         scores = ranker.scores(images, ids_keep if config.sparse else None, train=True)
         seen = jnp.take_along_axis(scores, ids_keep, axis=1)
-        told = {"tau": metrics.kendall_tau(seen, relevance).mean()}
+        told: dict[str, Any] = {"tau": metrics.kendall_tau(seen, relevance).mean()}
         if running:
             told[OBSERVED] = observed(split(ranker).rest, running)
         return ranking_loss(seen, relevance).mean(), told

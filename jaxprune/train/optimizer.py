@@ -223,7 +223,7 @@ def _learning_rates(schedule: Schedule | float, schedules: Mapping[str, Schedule
         rates = {rate: rate(state.count) for rate in {schedule, *schedules.values()} if callable(rate)}
 
         def step(name, value):
-            given = schedules.get(name, schedule)
+            given: Any = schedules.get(name, schedule)
             return jax.tree.map(lambda u: -rates.get(given, given) * u, value)
 
         count = optax.safe_increment(state.count)
