@@ -1,7 +1,7 @@
 """What LTRP's pseudo labels cost: the plain loop of decoder calls, exact labels, and labels from a partial decoder.
 
 python scripts/benchmark_ltrp.py [--model vit_small_patch16_224] [--batch 4] [--rounds 5] [--memory 256]
-                                 [--throw .3 .5 .6 .7 .8] [--init RUN [--images 64]] [--out benchmark_ltrp.csv]
+                                 [--throw .3 .5 .6 .65 .7 .8] [--init RUN [--images 64]] [--out benchmark_ltrp.csv]
 
 The contestants take turns in every round, and medians are compared. The plain loop calls one compiled decoder for the
 anchor and one for every removal, each with a whole batch. "GMAC" is counted: forward multiply-accumulates an image.
@@ -180,7 +180,7 @@ def main():
     parser.add_argument("--batch", type=int, default=4)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--memory", type=float, default=256.0, help="MiB that label making may take")
-    parser.add_argument("--throw", type=float, nargs="*", default=[0.3, 0.5, 0.6, 0.7, 0.8])
+    parser.add_argument("--throw", type=float, nargs="*", default=[0.3, 0.5, 0.6, 0.65, 0.7, 0.8])
     parser.add_argument("--init", default="", help="a pre-training run of ours")
     parser.add_argument("--images", type=int, default=64, help="images that tau is measured on")
     parser.add_argument("--out", type=Path, default=Path("benchmark_ltrp.csv"))

@@ -17,7 +17,15 @@ from jaxprune.errors import UserError
 from jaxprune.nn import Tokens
 from jaxprune.nn.params import merge, split
 from jaxprune.ops.patches import gather_tokens
-from jaxprune.ranking.labels import draw_masks, estimated_bytes, pseudo_labels, reconstructions, schedule
+from jaxprune.ranking.labels import (
+    _Removals,
+    _stand_for,
+    draw_masks,
+    estimated_bytes,
+    pseudo_labels,
+    reconstructions,
+    schedule,
+)
 
 FILE = golden("ltrp_papr/ltrp_labels_24x4")
 SIZES = json.loads(str(FILE["config_json"]))
@@ -142,6 +150,32 @@ def test_fewer_decoded_patches_are_spread_out_and_give_nearby_labels():
     cheap = labels(throw_ratio=0.5, first=first)
     np.testing.assert_array_equal(cheap.ids_keep, FILE["ids_keep"])
     assert np.corrcoef(cheap.relevance.ravel(), FILE["s"].ravel())[0, 1] > 0.8
+    assert (masks.sizes >= 1).all()
+    chex.assert_trees_all_close(masks.sizes.sum(1), masks.masked.sum(1).astype(float))
+
+
+def test_a_patch_stands_for_those_that_it_is_the_nearest_to():
+    masked = np.ones(9, bool)
+    masked[4] = False
+    # Corners of a grid of 3 x 3 and the middle of its left side: the middle of the top is halfway between two of them.
+    sizes = _stand_for(jnp.asarray(masked), jnp.array([0, 2, 3, 6, 8]), (3, 3))
+    chex.assert_trees_all_close(sizes, jnp.array([1.5, 2.0, 1.0, 1.5, 2.0]))
+
+
+@pytest.mark.parametrize("removal", ["delete", "mask_token", "attention", "encoder"])
+@pytest.mark.parametrize("over", ["masked", "all"])
+def test_a_patch_that_stands_for_two_is_as_good_as_two(removal, over):
+    masks = draw_masks(36, 3, grid=(6, 6), noise=NOISE, mask_ratio=SIZES["mask_ratio"])
+    ids, sizes = masks.ids_decode[:, :6], jnp.array([[2.0, 1, 1, 3, 1, 2]] * 3)
+    twice = jnp.repeat(ids, jnp.array([2, 1, 1, 3, 1, 2]), axis=1, total_repeat_length=10)
+
+    @jax.jit
+    def change(images):
+        numbers, kind = jnp.arange(9), {"removal": removal, "over": over}
+        once = _Removals(MODEL, images, masks.ids_keep, ids, sizes, **kind).change(numbers)
+        return once, _Removals(MODEL, images, masks.ids_keep, twice, None, **kind).change(numbers)
+
+    chex.assert_trees_all_close(*change(IMAGES), rtol=1e-4)
 
 
 def test_half_precision_gives_nearly_the_same_labels():
