@@ -148,6 +148,8 @@ def plan_of(config: Config) -> reduction.Plan | None:
 def _optimizer(config: Config, parts: Split, depth: int, schedule: Any, steps: setup.Length) -> Any:
     settings = config.optimizer
     scales = optimizer.layer_scales(parts.params, depth, settings.layer_decay)
+    # A scorer that learns comes before the first layer.
+    scales |= {name: settings.layer_decay ** (depth + 1) for name in scales if name.startswith("pruner.")}
     own = None
     if settings.backbone_scale != 1.0 or settings.freeze_epochs:
         slower = setup.learning_rate(config, steps, settings.backbone_scale)
