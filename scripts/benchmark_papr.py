@@ -10,7 +10,6 @@ speed. Writes a table to the terminal and a CSV.
 """
 
 import argparse
-import platform
 from pathlib import Path
 
 import jax
@@ -23,8 +22,7 @@ from jaxprune.families import find
 from jaxprune.host_memory import keep_freed_memory
 from jaxprune.nn.params import merge, split, unfilled
 from jaxprune.tasks import plans
-from jaxprune.tasks.timing import interleaved_medians
-from jaxprune.viz.table import as_text, write_csv
+from jaxprune.tasks.timing import interleaved_medians, publish
 
 FREE = "centre"  # a scorer that computes nothing
 
@@ -84,11 +82,7 @@ def main():
     args = parser.parse_args()
     keep_freed_memory()
     rows = [measure(args, batch) for batch in args.batch]
-    device = {"device": f"{jax.devices()[0].device_kind} ({platform.machine()})", "jax": jax.__version__}
-    print(f"\n{args.model} under {args.scorer} at keep rate {args.keep_rate}, {device['device']}, jax {device['jax']}")
-    print(as_text(rows))
-    write_csv(args.out, rows, **device)
-    print(f"written to {args.out}")
+    publish(f"{args.model} under {args.scorer} at keep rate {args.keep_rate}", rows, args.out)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ round, and medians are compared: on a busy machine only ratios mean anything. Wr
 """
 
 import argparse
-import platform
 from pathlib import Path
 
 import jax
@@ -17,8 +16,7 @@ from jaxprune import models, reduction
 from jaxprune.host_memory import keep_freed_memory
 from jaxprune.tasks import plans
 from jaxprune.tasks.benchmark import verdict
-from jaxprune.tasks.timing import interleaved_medians
-from jaxprune.viz.table import as_text, write_csv
+from jaxprune.tasks.timing import interleaved_medians, publish
 
 
 def runner(contestant, images):
@@ -72,11 +70,7 @@ def main():
                 "verdict": verdict(name, faster, faster / implied),
             }
         )
-    device = {"device": f"{jax.devices()[0].device_kind} ({platform.machine()})", "jax": jax.__version__}
-    print(f"\n{args.model}, batch {args.batch}, keep rate {args.keep_rate}, {device['device']}, jax {device['jax']}")
-    print(as_text(rows))
-    write_csv(args.out, rows, **device)
-    print(f"written to {args.out}")
+    publish(f"{args.model}, batch {args.batch}, keep rate {args.keep_rate}", rows, args.out)
 
 
 if __name__ == "__main__":

@@ -48,6 +48,6 @@ def get_config(arg=None):
     config.data.update(source=source, path=args.path, img_size=size["img_size"], crop_scale=crops[args.data])
     if args.data == "scenes":
         config.data.update(num_train=4_000, num_eval=1_000)
-    if args.smoke and not args.ranker:
+    if args.smoke and args.scorer == "ltrp" and not args.ranker:
         config.update(scorer="norm", init="")
     return c.shrink(config) if args.smoke else config

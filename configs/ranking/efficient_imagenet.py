@@ -35,6 +35,6 @@ def get_config(arg=None):
     config.augment.update(mixup=0.0, cutmix=0.0)
     config.optimizer.update(base_lr=1e-3, layer_decay=0.75, warmup_epochs=5.0)
     config.update(init=args.init, batch_size=1024, epochs=50.0, dtype="bfloat16", checkpoint_every=1000)
-    if args.smoke and not args.ranker:
+    if args.smoke and args.scorer == "ltrp" and not args.ranker:
         config.update(scorer="norm", init="")
     return c.shrink(config) if args.smoke else config

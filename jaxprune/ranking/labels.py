@@ -55,13 +55,13 @@ class Masks(NamedTuple):
     Attributes:
       ids_keep: visible patches.
       ids_decode: masked patches that enter the decoder.
-      sizes: the masked patches that each of these stands for, as it is the nearest to them.
+      sizes: the masked patches that each of these stands for, as it is the nearest to them; None where all are decoded.
       masked: True where a patch is not visible.
     """
 
     ids_keep: Int[Array, "b k"]
     ids_decode: Int[Array, "b r"]
-    sizes: Float[Array, "b r"]
+    sizes: Float[Array, "b r"] | None
     masked: Bool[Array, "b p"]
 
 
@@ -108,7 +108,7 @@ def draw_masks(
         retained = jax.vmap(lambda m, f: furthest_retained(m, f, decoded, grid)[0])(masked, first)
     ids = lambda chosen, count: jnp.argsort(~chosen, axis=1, stable=True)[:, :count].astype(jnp.int32)
     ids_decode = ids(retained, decoded)
-    sizes = jax.vmap(lambda m, i: _stand_for(m, i, grid))(masked, ids_decode) if throws else jnp.ones(ids_decode.shape)
+    sizes = jax.vmap(lambda m, i: _stand_for(m, i, grid))(masked, ids_decode) if throws else None
     return Masks(ids(~masked, visible), ids_decode, sizes, masked)
 
 
@@ -175,7 +175,7 @@ def pseudo_labels(
         removed = _Removals(mae, images, ids_keep, ids_decode, sizes, removal=removal, over=over)
         return _in_chunks(removed.change, visible, at_once)
 
-    given = (images, masks.ids_keep, masks.ids_decode, _sizes(masks))
+    given = (images, masks.ids_keep, masks.ids_decode, masks.sizes)
     if parts == 1:
         relevance = some(*given)
     else:
@@ -184,12 +184,6 @@ def pseudo_labels(
         relevance = jax.lax.map(lambda part: some(*part), jax.tree.map(deal, given))
         relevance = relevance.swapaxes(0, 1).reshape(-1, visible)
     return Labels(jax.lax.stop_gradient(relevance), masks.ids_keep, masks.masked)
-
-
-def _sizes(masks: Masks) -> Array | None:
-    """What the decoded patches stand for; None where all of them are decoded, each for itself."""
-    every = masks.ids_keep.shape[1] + masks.ids_decode.shape[1] == masks.masked.shape[1]
-    return None if every else masks.sizes
 
 
 def schedule(
@@ -260,7 +254,7 @@ class Reconstructions(NamedTuple):
 
 def reconstructions(mae: Any, images: Float[Array, "b H W c"], masks: Masks) -> Reconstructions:
     """Returns what the labels compare, for pictures; visible and thrown patches are zeros."""
-    given = (masks.ids_keep, masks.ids_decode, _sizes(masks))
+    given = (masks.ids_keep, masks.ids_decode, masks.sizes)
     removals = _Removals(mae, images, *given, removal="delete", over="masked")
     numbers = jnp.arange(masks.ids_keep.shape[1])
     rows = jnp.broadcast_to(masks.ids_decode[:, None], (len(images), len(numbers), masks.ids_decode.shape[1]))

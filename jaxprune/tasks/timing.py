@@ -1,10 +1,15 @@
 """Timing side by side: on a busy machine only ratios within one run mean anything."""
 
+import platform
 import statistics
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import jax
 
 from jaxprune.train.progress import progress
+from jaxprune.viz.table import Rows, as_text, write_csv
 
 
 def interleaved_medians(contestants: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, float]:
@@ -30,3 +35,11 @@ def interleaved_medians(contestants: Mapping[str, Callable[[], object]], rounds:
                 seconds[name].append(time.perf_counter() - start)
                 bar.update(1)
     return {name: statistics.median(values) for name, values in seconds.items()}
+
+
+def publish(title: str, rows: Rows, path: Path) -> None:
+    """Prints what was measured under a title that names the device, and writes it to a CSV that does so too."""
+    device = {"device": f"{jax.devices()[0].device_kind} ({platform.machine()})", "jax": jax.__version__}
+    print(f"\n{title}, {device['device']}, jax {device['jax']}\n{as_text(rows)}")
+    write_csv(path, rows, **device)
+    print(f"written to {path}")
