@@ -4,24 +4,28 @@ One FLOP is one multiply-accumulate of a forward pass over one image. Products o
 biases and additions do not. A training step is three forward passes for every term, so ratios are the same.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from jaxprune.nn import Conv
-from jaxprune.nn.flops import block_flops, linear_flops
+from jaxprune.nn import Conv, Host, Site
+from jaxprune.nn.flops import BlockCost, block_flops, linear_flops, rows_of
+from jaxprune.reduction import Plan, Reducer
+from jaxprune.reduction.base import is_idle
+from jaxprune.reduction.placing import abstract, place
 
 
-class VitFlops(NamedTuple):
-    """The cost of a ViT.
+class HostFlops(NamedTuple):
+    """The cost of a network that plans reduce.
 
     Attributes:
       patch_embed: projecting the patches.
       blocks: each block, with the row of CLS attention that a reducer reads beside fused attention.
       reducers: what the reduction methods compute themselves, each by its own count; 0 where a method has none.
+      between: layers beside the blocks, such as those between stages.
       head: the classifier.
       rows: tokens that leave each block, prefix counted.
     """
@@ -29,12 +33,13 @@ class VitFlops(NamedTuple):
     patch_embed: int
     blocks: tuple[int, ...]
     reducers: int
+    between: int
     head: int
     rows: tuple[int, ...]
 
     @property
     def total(self) -> int:
-        return self.patch_embed + sum(self.blocks) + self.reducers + self.head
+        return self.patch_embed + sum(self.blocks) + self.reducers + self.between + self.head
 
 
 class MaeFlops(NamedTuple):
@@ -52,26 +57,79 @@ class MaeFlops(NamedTuple):
         return sum(self)
 
 
-def vit(model: Any, *, embedded: int | None = None) -> VitFlops:
-    """Counts a ViT in evaluation, dense or reducing: each block by the rows that its reducer lets in and out.
+def host(
+    model: Host,
+    plan: Plan | None = None,
+    *,
+    scorer: Any = None,
+    img_size: int | Sequence[int] | None = None,
+    embedded: int | None = None,
+) -> HostFlops:
+    """Counts a network in evaluation from its sites, its own costs and a plan; the reduced network is not built.
 
-    A reducer may tell its own cost by a method `flops()`. A scorer that prunes before the first block is not counted.
+    A reducer may report its own cost by a method `flops()`. A scorer that prunes before the first block is not counted.
+
+    >>> from flax import nnx; import jaxprune
+    >>> sizes = dict(img_size=32, patch_size=8, embed_dim=64, depth=4, num_heads=2, num_classes=0)
+    >>> model = jaxprune.models.create("vit", **sizes, rngs=nnx.Rngs(0))
+    >>> jaxprune.flops.host(model, jaxprune.reduction.Plan("topk", 0.5, (1,))).rows
+    (17, 17, 9, 9)
 
     Args:
-      model: a `VisionTransformer`, or its abstract form under `nnx.eval_shape`.
+      model: the network, or its abstract form under `nnx.eval_shape`.
+      plan: to count the network under; by default it is counted as it is, with the plan that it follows.
+      scorer: of a plan with a step at the input.
+      img_size: (height, width) of the images; by default the size the network was built for.
       embedded: patches that are embedded; by default all, or those that a scorer leaves.
     """
-    patches = (model.num_patches if model.pruner is None else model.pruner.num_rows()) if embedded is None else embedded
-    prefix = model.num_prefix_tokens
-    blocks, reducers, rows = _blocks(model.blocks, prefix + patches, prefix)
-    heads = [head for head in (model.head, model.head_dist) if head is not None]
-    return VitFlops(
-        linear_flops(model.patch_embed.proj, patches),
-        blocks,
-        reducers,
-        sum(linear_flops(head, 1) for head in heads),
-        rows,
-    )
+    sites, overhead = model.sites(img_size), model.overhead(img_size)
+    if plan is None:
+        entering = None if model.pruner is None or not model.prunes_input else model.pruner.num_rows()
+        placed = {site.layer: model.block(site).reducer for site in sites}
+    else:
+        placement = place(plan, sites, abstract, prunes_input=model.prunes_input, scorer=scorer)
+        entering = placement.entrance.num_keep if placement.entrance and model.prunes_input else None
+        placed = {step.site.layer: step.reducer for step in placement.placed}
+    patches = embedded or entering or sites[0].num_patches
+    costs, own, rows = _blocks([(site, model.block_cost(site), placed.get(site.layer)) for site in sites], patches)
+    return HostFlops(patches * overhead.embed, costs, own, overhead.between, overhead.head, rows)
+
+
+def _blocks(
+    blocks: Sequence[tuple[Site, BlockCost, Reducer | None]], patches: int
+) -> tuple[tuple[int, ...], int, tuple[int, ...]]:
+    """Returns the cost of each block, of all reducers, and the rows that leave each block, prefix counted."""
+    costs, own, left = [], 0, []
+    arriving = patches
+    # Fields of `Attended` that a reducer reads of each block.
+    reads = [frozenset[str]()] * len(blocks)
+    for index, (site, cost, reducer) in enumerate(blocks):
+        prefix, arrive = site.num_prefix_tokens, arriving if site.leaves else site.num_patches
+        leave = arrive if reducer is None else reducer.num_rows()
+        where = None if reducer is None else reducer.where
+        rows = rows_of(where, prefix + arrive, prefix + leave, leaves=site.leaves)
+        costs.append(block_flops(cost, rows))
+        left.append(rows.left)
+        arriving = rows.left - prefix
+        if reducer is not None and not is_idle(type(reducer), reducer.step):
+            own += reducer.flops()
+            read = index - 1 if where == "before" and site.leaves else index
+            reads[read] = reads[read] | reducer.needs
+        elif reducer is not None:
+            own += reducer.flops()
+    for index, (site, cost, _) in enumerate(blocks):
+        if "cls_attn" in reads[index] and "received" not in reads[index] and site.num_prefix_tokens:
+            keys = cost.keys or _rows_in(blocks, left, index, patches)
+            costs[index] += keys * cost.pair // 2
+    return tuple(costs), own, tuple(left)
+
+
+def _rows_in(blocks: Sequence[tuple[Site, Any, Any]], left: Sequence[int], index: int, patches: int) -> int:
+    """Rows that the attention of a block sees."""
+    site, _, reducer = blocks[index]
+    if reducer is not None and reducer.where == "before" and site.leaves:
+        return left[index]
+    return left[index - 1] if index else site.num_prefix_tokens + patches
 
 
 def convnet(model: Any, size: tuple[int, int]) -> int:
@@ -84,36 +142,36 @@ def convnet(model: Any, size: tuple[int, int]) -> int:
     graph, state = nnx.split(model)
 
     def forward(state: Any, images: jax.Array) -> jax.Array:
-        return _told(nnx.merge(graph, state), costs.append).forward_features(images)
+        return _counted(nnx.merge(graph, state), costs.append).forward_features(images)
 
     jax.eval_shape(forward, state, jax.ShapeDtypeStruct((1, *size, 3), jnp.float32))
     return sum(costs) + (0 if model.classifier is None else linear_flops(model.classifier, 1))
 
 
-class _Told(nnx.Module):
-    """A convolution that tells what it costs on each map it is called on."""
+class _Counted(nnx.Module):
+    """A convolution that reports what it costs on each map it is called on."""
 
-    def __init__(self, conv: Conv, tell: Callable[[int], None]):
-        self.conv, self.tell = conv, tell
+    def __init__(self, conv: Conv, count: Callable[[int], None]):
+        self.conv, self.count = conv, count
 
     def __call__(self, x: jax.Array) -> jax.Array:
         y = self.conv(x)
         _, height, width, _ = y.shape
-        self.tell(height * width * self.conv.kernel.size)
+        self.count(height * width * self.conv.kernel.size)
         return y
 
 
-def _told(model: Any, tell: Callable[[int], None]) -> Any:
-    """Puts a `_Told` around every convolution of a network, in place."""
+def _counted(model: Any, count: Callable[[int], None]) -> Any:
+    """Puts a `_Counted` around every convolution of a network, in place."""
     for _, node in list(nnx.iter_graph(model)):
         if isinstance(node, nnx.List):
             for index, value in enumerate(node):
                 if isinstance(value, Conv):
-                    node[index] = _Told(value, tell)
-        elif isinstance(node, nnx.Module) and not isinstance(node, _Told):
+                    node[index] = _Counted(value, count)
+        elif isinstance(node, nnx.Module) and not isinstance(node, _Counted):
             for name, value in list(vars(node).items()):
                 if isinstance(value, Conv):
-                    setattr(node, name, _Told(value, tell))
+                    setattr(node, name, _Counted(value, count))
     return model
 
 
@@ -128,37 +186,17 @@ def mae(model: Any, *, as_published: bool = True) -> MaeFlops:
     """
     visible, prefix = model.num_visible, model.encoder.num_prefix_tokens
     decoded = visible + model.num_retained
-    encoder = vit(model.encoder, embedded=visible)
-    decoder, _, _ = _blocks(model.decoder_blocks, prefix + decoded, prefix)
+    encoder = host(model.encoder, embedded=visible)
+    rows = rows_of(None, prefix + decoded, prefix + decoded)
     predicted = model.num_patches if model.aggregate is not None else decoded + (prefix if as_published else 0)
     return MaeFlops(
         patch_embed=linear_flops(model.encoder.patch_embed.proj, model.num_patches if as_published else visible),
         encoder=sum(encoder.blocks),
         decoder_embed=linear_flops(model.decoder_embed, prefix + visible),
-        decoder=sum(decoder),
+        decoder=sum(block_flops(block.cost(), rows) for block in model.decoder_blocks),
         aggregate=0 if model.aggregate is None else model.aggregate.flops(model.grid),
         predict=linear_flops(model.decoder_pred, predicted),
     )
-
-
-def _blocks(layers: Iterable[Any], rows: int, prefix: int) -> tuple[tuple[int, ...], int, tuple[int, ...]]:
-    costs, reducers, left = [], 0, []
-    for layer in layers:
-        reducer, rows_in, queries, rows_out = layer.reducer, rows, rows, rows
-        if reducer is not None:
-            reducers += getattr(reducer, "flops", int)()
-            rows_out = prefix + reducer.num_rows()
-            if reducer.where == "before":
-                rows_in = queries = rows_out
-            elif reducer.where == "attention":
-                queries = rows_out
-        cost = block_flops(layer, rows_in, queries=queries, mlp_rows=rows_out)
-        if "cls_attn" in layer.needs and "received" not in layer.needs and prefix:
-            cost += rows_in * layer.attn.proj.kernel.shape[0]
-        costs.append(cost)
-        left.append(rows_out)
-        rows = rows_out
-    return tuple(costs), reducers, tuple(left)
 
 
 def compiled_flops(fn: Callable[..., Any], *args: Any) -> float:

@@ -25,9 +25,9 @@ from ml_collections import ConfigDict
 from jaxprune import flops, metrics, mim
 from jaxprune.checkpoints.run import load_model
 from jaxprune.host_memory import keep_freed_memory
-from jaxprune.nn import Tokens
-from jaxprune.nn.flops import block_flops, linear_flops
+from jaxprune.nn.flops import Rows, block_flops, linear_flops, rows_of
 from jaxprune.nn.params import merge, split
+from jaxprune.nn.tokens import all_present
 from jaxprune.ops.patches import gather_tokens
 from jaxprune.ranking.labels import draw_masks, pseudo_labels
 from jaxprune.tasks import setup
@@ -57,7 +57,7 @@ def plain_loop(parts, images, noise):
     def decode(params, x):
         mae = merge(parts.graph, params, parts.rest)
         for block in mae.decoder_blocks:
-            x = block(Tokens(x))[0].x
+            x = block(all_present(x, 1))[0].x
         return mae.decoder_pred(mae.decoder_norm(x))[:, 1:].astype(jnp.float32)
 
     @jax.jit
@@ -94,19 +94,22 @@ def maker(parts, throw_ratio, memory):
 def gigamacs(mae, visible, decoded):
     """Counts the labels of an image: (by the plain loop, by ours), in thousand millions of multiply-accumulates."""
     *blocks, last = mae.decoder_blocks
-    rows, width = decoded + visible + 1, last.attn.proj.kernel.shape[0]
+    rows = decoded + visible + 1
 
     def plain(rows):
-        return sum(block_flops(block, rows) for block in mae.decoder_blocks) + linear_flops(mae.decoder_pred, rows)
+        dense = sum(block_flops(block.cost(), rows_of(None, rows, rows)) for block in mae.decoder_blocks)
+        return dense + linear_flops(mae.decoder_pred, rows)
 
     def ours(rows):
-        dense = sum(block_flops(block, rows) for block in blocks)
-        return dense + block_flops(last, rows, queries=decoded) + linear_flops(mae.decoder_pred, decoded)
+        dense = sum(block_flops(block.cost(), rows_of(None, rows, rows)) for block in blocks)
+        last_rows = Rows(keys=rows, queries=decoded, fed=decoded, left=decoded)
+        return dense + block_flops(last.cost(), last_rows) + linear_flops(mae.decoder_pred, decoded)
 
     # What the removals share of the first block, and what each of them has in its place: attention to visible rows.
-    shared = linear_flops(last.attn.qkv, rows - 1) + 2 * (rows - 1) ** 2 * width
-    joined = 2 * rows * visible * width
-    encoder = flops.vit(mae.encoder, embedded=visible).total + linear_flops(mae.decoder_embed, visible + 1)
+    cost = last.cost()
+    shared = (rows - 1) * cost.project + (rows - 1) ** 2 * cost.pair
+    joined = rows * visible * cost.pair
+    encoder = flops.host(mae.encoder, embedded=visible).total + linear_flops(mae.decoder_embed, visible + 1)
     by_loop = encoder + plain(rows) + visible * plain(rows - 1)
     by_ours = encoder + ours(rows) + shared + visible * (ours(rows - 1) - shared + joined)
     return by_loop / 1e9, by_ours / 1e9

@@ -18,9 +18,9 @@ import numpy as np
 from flax import nnx
 
 from jaxprune import flops, models, reduction, scoring
-from jaxprune.families import find
 from jaxprune.host_memory import keep_freed_memory
 from jaxprune.nn.params import merge, split, unfilled
+from jaxprune.plugins import find
 from jaxprune.tasks import plans
 from jaxprune.tasks.timing import interleaved_medians, publish
 
@@ -55,7 +55,7 @@ def measure(args, batch):
         },
         args.rounds,
     )
-    implied = flops.vit(model).total / flops.vit(free).total
+    implied = flops.host(model).total / flops.host(free).total
     without = seconds[plans.DENSE] / seconds[FREE]
     milliseconds = {name: 1000 * value / batch for name, value in seconds.items()}
     return {

@@ -35,7 +35,7 @@ def measure(args, name, seed):
     """Trains a classifier if that is not done yet; returns its accuracy and GFLOPs without what a scorer costs."""
     workdir = args.out / f"{name.replace(', ', '_')}-{seed}"
     accuracy = tasks.find("finetune")(main.load_config(f"{CONFIG}:{arguments(args, name, seed)}"), workdir)["accuracy"]
-    return accuracy, flops.vit(checkpoints.load_model(workdir)).total / 1e9
+    return accuracy, flops.host(checkpoints.load_model(workdir)).total / 1e9
 
 
 def run():

@@ -59,13 +59,13 @@ def test_aggregators_cost_what_the_table_says(aggregator, giga):
 
 def test_a_reducing_vit_is_counted_by_its_rows():
     model = nnx.eval_shape(lambda: models.create("vit_small_patch16_224", rngs=nnx.Rngs(0)))
-    dense = flops.vit(model)
+    dense = flops.host(model)
     assert dense.rows == (197,) * 12
     assert dense.total / 1e9 == pytest.approx(4.599, abs=1e-3)
     n, d = 197, 384
 
     def reduced(method: str, **plan):
-        return flops.vit(
+        return flops.host(
             nnx.eval_shape(lambda: reduction.apply(model, reduction.Plan(method, **plan), rngs=nnx.Rngs(0)))
         )
 

@@ -2,7 +2,6 @@
 
 import fnmatch
 import logging
-import math
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -16,9 +15,8 @@ from jaxprune.checkpoints.families import Published, to_timm
 from jaxprune.checkpoints.pth import read_pth
 from jaxprune.checkpoints.rules import to_ours
 from jaxprune.errors import UserError
-from jaxprune.models.vit import Fixed
-from jaxprune.nn.params import variables
-from jaxprune.ops.posembed import resample
+from jaxprune.nn.params import Fixed, variables
+from jaxprune.ops.posembed import resample, table_grid
 
 logger = logging.getLogger(__name__)
 
@@ -152,9 +150,9 @@ def _resample_positions(model: Any, targets: dict, found: dict[str, Published]) 
         return
     published, table = found[name]
     host = model.encoder if name.startswith("encoder") else model
+    if table.ndim != 3 or table.shape[2] != host.embed_dim:
+        return  # of another network: the check of all shapes names it
     prefix = targets[name].shape[1] - host.num_patches
-    side = math.isqrt(max(table.shape[1] - prefix, 0))
-    if table.ndim != 3 or table.shape[2] != host.embed_dim or side * side != table.shape[1] - prefix:
-        return
-    logger.warning("%s: resampled from a grid of %dx%d to %dx%d", published, side, side, *host.grid)
-    found[name] = Published(published, np.asarray(resample(jnp.asarray(table), (side, side), host.grid, prefix)))
+    grid = table_grid(table.shape[1], prefix, host.grid, published)
+    logger.warning("%s: resampled from a grid of %dx%d to %dx%d", published, *grid, *host.grid)
+    found[name] = Published(published, np.asarray(resample(jnp.asarray(table), grid, host.grid, prefix)))

@@ -11,6 +11,7 @@ import numpy as np
 from jaxprune.checkpoints.families import Published
 from jaxprune.errors import UserError
 from jaxprune.models.convnet import ConvNet
+from jaxprune.nn import Host
 from jaxprune.nn.params import variables
 
 Tensor = np.ndarray
@@ -176,14 +177,16 @@ def _pattern(template: str) -> re.Pattern[str]:
 def method_modules(model: Any) -> dict[str, str]:
     """Returns {published path of a module of a token-reduction method: ours}, longer paths before shorter ones.
 
-    Published networks list a method's modules beside the blocks, a stage each; ours sit in the blocks they belong to.
+    Published networks list a method's modules beside the blocks, a step each; ours sit in the blocks they belong to.
     """
     paths = {}
-    for layer, block in enumerate(getattr(model, "blocks", ())):
-        reducer = getattr(block, "reducer", None)
+    counted: dict[str, int] = {}
+    for site in model.sites() if isinstance(model, Host) else ():
+        reducer = model.block(site).reducer
         if reducer is None or reducer.published is None:
             continue
-        theirs, ours = f"{reducer.published}.{reducer.stage.index}", f"blocks.{layer}.reducer"
+        number = counted[reducer.published] = counted.get(reducer.published, -1) + 1
+        theirs, ours = f"{reducer.published}.{number}", f"{site.path}.reducer"
         paths[theirs] = ours
         paths.update({f"{theirs}.{a}": f"{ours}.{b}" for a, b in reducer.renames.items()})
     return dict(sorted(paths.items(), key=lambda pair: -len(pair[0])))

@@ -63,7 +63,7 @@ def write_card(
         "mean": list(mean),
         "std": list(std),
         "class_names": list(class_names),
-        "plan": None if plan is None else plan.as_dict(),
+        "plan": None if plan is None else plan.text,
         "scorer": None if recipe is None else dict(recipe),
     }
     if processes.leads():
@@ -85,8 +85,15 @@ def read_card(workdir: str | os.PathLike) -> dict[str, Any]:
         hint = f"one of its runs: {', '.join(str(workdir / name) for name in inside)}" if inside else "a run directory"
         raise UserError(f"{workdir} has no {CARD}, so it holds no model: give {hint}.")
     card = json.loads((workdir / CARD).read_text())
-    plan = Plan(**_tuples(card["plan"])) if card.get("plan") else None
+    plan = _plan(card.get("plan"))
     return {"scorer": None, **card, "arguments": _tuples(card["arguments"]), "plan": plan}
+
+
+def _plan(noted: Any) -> Plan | None:
+    if not noted:
+        return None
+    # Cards of version 0.1 hold the arguments of the plan.
+    return Plan(**_tuples(noted)) if isinstance(noted, dict) else Plan.from_text(noted)
 
 
 def load_model(workdir: str | os.PathLike, *, ema: bool = False, img_size: int | tuple[int, int] | None = None) -> Any:
@@ -109,7 +116,9 @@ def load_model(workdir: str | os.PathLike, *, ema: bool = False, img_size: int |
     targets = variables(model)
     params = load_params(workdir, ema=ema)
     if img_size is not None and "pos_embed" in params:
-        params["pos_embed"] = _resampled(params["pos_embed"], card, model)
+        trained = nnx.eval_shape(lambda: build(card["kind"], card["arguments"], rngs=nnx.Rngs(0)))
+        prefix = params["pos_embed"].shape[1] - trained.num_patches
+        params["pos_embed"] = resample(jnp.asarray(params["pos_embed"]), trained.grid, model.grid, prefix)
     # Of what a run keeps running, some is no network's: what its evaluation needed.
     running = {name: array for name, array in load_running(workdir).items() if name in targets}
     for name, array in {**params, **running}.items():
@@ -131,12 +140,6 @@ def _scorer(weights: Path, recipe: Mapping[str, Any]) -> Scorer:
     for name, variable in variables(scorer).items():
         variable[...] = jnp.asarray(arrays[name])
     return scorer
-
-
-def _resampled(table: Any, card: dict[str, Any], model: Any) -> Any:
-    trained_on = nnx.eval_shape(lambda: build(card["kind"], card["arguments"], rngs=nnx.Rngs(0))).grid
-    prefix = table.shape[1] - trained_on[0] * trained_on[1]
-    return resample(jnp.asarray(table), trained_on, model.grid, prefix)
 
 
 def _tuples(arguments: dict[str, Any]) -> dict[str, Any]:

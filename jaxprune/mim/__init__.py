@@ -10,9 +10,9 @@ from jaxprune.mim.base import Framework
 def methods() -> dict[str, type[Framework]]:
     """Returns {name: class} of every framework, found by file."""
     import jaxprune.mim as family
-    from jaxprune import families
+    from jaxprune import plugins
 
-    return families.methods(family, Framework)
+    return plugins.methods(family, Framework)
 
 
 def create(name: str, *, encoder: str | None = None, rngs: nnx.Rngs, **arguments: Any) -> Framework:
@@ -24,10 +24,10 @@ def create(name: str, *, encoder: str | None = None, rngs: nnx.Rngs, **arguments
       arguments: of the framework's class.
     """
     import jaxprune.mim as family
-    from jaxprune import families, models
+    from jaxprune import models, plugins
 
     sizes = models.arguments(encoder) if encoder else {}
-    return families.build(families.find(family, Framework, name), {**sizes, **arguments}, rngs=rngs)
+    return plugins.build(plugins.find(family, Framework, name), {**sizes, **arguments}, rngs=rngs)
 
 
 __all__ = ["Framework", "create", "methods"]

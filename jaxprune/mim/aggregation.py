@@ -6,9 +6,10 @@ from flax import nnx
 from jaxtyping import Array, Bool, Float
 
 from jaxprune.errors import UserError, unknown
-from jaxprune.nn import Block, LayerNorm, Mlp, Tokens
-from jaxprune.nn.flops import block_flops, linear_flops
+from jaxprune.nn import Block, LayerNorm, Mlp
+from jaxprune.nn.flops import block_flops, linear_flops, rows_of
 from jaxprune.nn.linear import normal_02, xavier_uniform
+from jaxprune.nn.tokens import all_present
 from jaxprune.ops.depthwise import depthwise_conv2d
 from jaxprune.ops.posembed import sincos_2d
 
@@ -108,10 +109,12 @@ class TransformerAggregation(Aggregation):
     def rebuild(self, x: Float[Array, "b h w d"]) -> Float[Array, "b h w d"]:
         b, height, width, d = x.shape
         positions = jnp.asarray(sincos_2d(d, (height, width), 0), x.dtype)
-        return self.block(Tokens(x.reshape(b, height * width, d) + positions[None]))[0].x.reshape(x.shape)
+        tokens = all_present(x.reshape(b, height * width, d) + positions[None], 0)
+        return self.block(tokens)[0].x.reshape(x.shape)
 
     def flops(self, grid: tuple[int, int]) -> int:
-        return block_flops(self.block, grid[0] * grid[1])
+        cells = grid[0] * grid[1]
+        return block_flops(self.block.cost(), rows_of(None, cells, cells))
 
 
 class ConvNeXtAggregation(Aggregation):

@@ -11,9 +11,12 @@ from jaxprune import losses
 from jaxprune.errors import UserError, unknown
 from jaxprune.mim.aggregation import create_aggregation, fill_grid
 from jaxprune.mim.base import Framework
-from jaxprune.models.vit import Fixed, VisionTransformer
-from jaxprune.nn import Block, LayerNorm, Linear, Tokens
+from jaxprune.models.vit import VisionTransformer
+from jaxprune.nn import Block, LayerNorm, Linear
+from jaxprune.nn.block import run_block
 from jaxprune.nn.linear import normal_02, xavier_uniform
+from jaxprune.nn.params import Fixed
+from jaxprune.nn.tokens import all_present
 from jaxprune.ops.patches import gather_tokens, normalize_patches, patchify
 from jaxprune.ops.posembed import sincos_2d
 from jaxprune.ops.sampling import furthest_retained, num_thrown, num_visible, random_masking, random_retained
@@ -22,8 +25,8 @@ RECONSTRUCTIONS = ("full", "partial", "progressive")
 RETAIN = ("furthest", "random")
 
 
-class Aux(NamedTuple):
-    """What a pre-training step tells.
+class Reconstruction(NamedTuple):
+    """What a pre-training step reports besides its loss.
 
     Attributes:
       pred: predicted pixels of every patch in `patchify`'s order (normalised ones under norm_pix_loss); zeros where
@@ -197,8 +200,8 @@ class MAE(Framework):
 
     def encode(self, images: Float[Array, "b H W c"], ids_keep: Int[Array, "b k"]) -> Float[Array, "b n d"]:
         """Encodes the visible patches only; CLS first."""
-        tokens, _ = self.encoder.encode(self.encoder.embed(images, ids_keep))
-        return tokens.x
+        walk = self.encoder.encode(self.encoder.embed(images, ids_keep), ids_keep)
+        return self.encoder.final_norm(walk.tokens.x)
 
     def decode(
         self,
@@ -220,9 +223,9 @@ class MAE(Framework):
             present = ~masked | retained
             ids = jnp.argsort(~present, axis=1, stable=True)[:, : self.num_visible + self.num_retained]
             patches = gather_tokens(source, jnp.take_along_axis(rows, ids, axis=1)) + positions[1:][ids]
-        tokens = Tokens(jnp.concatenate([x[:, :1] + positions[None, :1], patches], axis=1))
+        tokens = all_present(jnp.concatenate([x[:, :1] + positions[None, :1], patches], axis=1), 1)
         for block in self.decoder_blocks:
-            tokens = _decode_block(block, tokens, self.remat)
+            tokens, _, _ = run_block(block, tokens, remat=self.remat)
         return tokens.x
 
     def predict(
@@ -249,7 +252,7 @@ class MAE(Framework):
         key: PRNGKeyArray | None = None,
         noise: Float[Array, "b p"] | None = None,
         first: Int[Array, "b"] | None = None,
-    ) -> tuple[Float[Array, ""], Aux]:
+    ) -> tuple[Float[Array, ""], Reconstruction]:
         """Returns the mean squared error of a batch over the patches that are learned from, and what led to it.
 
         Those are all masked patches; under plain partial reconstruction only the retained ones.
@@ -260,11 +263,4 @@ class MAE(Framework):
         pred = self.predict(self.decode(latent, ids_restore, masked, retained), masked, retained)
         learned = retained if self.reconstruction == "partial" else masked
         loss = losses.masked_mse(pred, self.target(images), learned)
-        return loss, Aux(pred, masked, retained, masked & ~retained, latent, ids_restore)
-
-
-def _decode_block(block: Block, tokens: Tokens, remat: bool) -> Tokens:
-    if not remat:
-        return block(tokens)[0]
-    graph, state = nnx.split(block)
-    return jax.checkpoint(lambda state, tokens: nnx.merge(graph, state)(tokens)[0])(state, tokens)
+        return loss, Reconstruction(pred, masked, retained, masked & ~retained, latent, ids_restore)

@@ -6,7 +6,7 @@ from typing import Any
 
 from flax import nnx
 
-from jaxprune import families
+from jaxprune import plugins
 from jaxprune.errors import unknown
 
 
@@ -36,7 +36,7 @@ def create(name: str, *, rngs: nnx.Rngs, **overrides: Any) -> Any:
     """
     given = {**arguments(name), **overrides}
     module = importlib.import_module(f"{__name__}.{names()[name]}")
-    return families.build(module.NETWORK, given, rngs=rngs)
+    return plugins.build(module.NETWORK, given, rngs=rngs)
 
 
 __all__ = ["arguments", "create", "names"]

@@ -1,6 +1,7 @@
 """The vision transformer, with timm's words and timm's numbers (Dosovitskiy et al., 2021; Touvron et al., 2021)."""
 
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -9,10 +10,12 @@ from flax import nnx
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from jaxprune.errors import UserError
-from jaxprune.nn import Block, LayerNorm, Linear, PatchEmbed, Tokens
+from jaxprune.nn import Block, Host, LayerNorm, Linear, Overhead, PatchEmbed, Site, Tokens, Walk
+from jaxprune.nn.flops import linear_flops
 from jaxprune.nn.linear import normal_02
 from jaxprune.nn.params import Fixed
-from jaxprune.nn.tokens import all_present
+from jaxprune.nn.patch_embed import grid_of
+from jaxprune.nn.tokens import all_present, coordinates
 from jaxprune.ops.posembed import sincos_2d
 
 SIZES = {
@@ -40,27 +43,7 @@ def variants() -> dict[str, dict[str, Any]]:
     return named
 
 
-class Aux(NamedTuple):
-    """What a forward pass tells besides its logits; what nobody reads is not computed under jit.
-
-    Attributes:
-      tokens: the tokens after the last norm, with their sizes and the patches they hold.
-      features: the tokens behind each block, before the final norm.
-      assign: per reduction stage, for each original patch the row that holds it (-1 = dropped).
-      kept: per reduction stage, for each row the original patch it is; -1 = a row that is no single patch.
-      stages: per reduction stage, all that the method tells.
-      head_logits: of a distilled model, the logits of the class head and of the distillation head.
-    """
-
-    tokens: Tokens
-    features: tuple[Array, ...]
-    assign: tuple[Int[Array, "b p"], ...]
-    kept: tuple[Int[Array, "b k"], ...]
-    stages: tuple[Any, ...]
-    head_logits: tuple[Array, ...]
-
-
-class VisionTransformer(nnx.Module):
+class VisionTransformer(Host):
     """A plain ViT.
 
     Args:
@@ -75,6 +58,7 @@ class VisionTransformer(nnx.Module):
       no_embed_class: positions for the patches only, not for the prefix.
       pos_embed: "learn", or "sincos" for MAE's fixed table.
       fc_norm: None follows `global_pool`.
+      norm_eps: of the layer norms.
       init_values: LayerScale's initial value; None leaves it out.
       drop_path_rate: rises linearly from 0 to this over the depth.
       head_init_scale: scales the head's initial weights (MAE fine-tunes with 1e-3).
@@ -96,6 +80,7 @@ class VisionTransformer(nnx.Module):
         num_heads: int = 12,
         mlp_ratio: float = 4.0,
         qkv_bias: bool = True,
+        norm_eps: float = 1e-6,
         init_values: float | None = None,
         class_token: bool = True,
         dist_token: bool = False,
@@ -111,6 +96,7 @@ class VisionTransformer(nnx.Module):
         remat: bool = False,
         rngs: nnx.Rngs,
     ):
+        super().__init__()
         if global_pool not in ("token", "avg"):
             raise UserError(f"global_pool {global_pool!r} is neither 'token' nor 'avg'.")
         if pos_embed not in ("learn", "sincos"):
@@ -126,8 +112,6 @@ class VisionTransformer(nnx.Module):
         self.num_classes, self.global_pool, self.no_embed_class = num_classes, global_pool, no_embed_class
         self.num_prefix_tokens = int(class_token) + int(dist_token) + reg_tokens
         self.dtype, self.remat = dtype, remat
-        # Set by `jaxprune.reduction.apply` for a plan that keeps patches before any is embedded.
-        self.pruner: Any = nnx.data(None)
 
         def token(count: int):
             return nnx.data(nnx.Param(normal_02(rngs.params(), (1, count, embed_dim))) if count else None)
@@ -147,6 +131,7 @@ class VisionTransformer(nnx.Module):
                     num_heads,
                     mlp_ratio=mlp_ratio,
                     qkv_bias=qkv_bias,
+                    norm_eps=norm_eps,
                     init_values=init_values,
                     drop_path=rate,
                     num_prefix_tokens=self.num_prefix_tokens,
@@ -158,8 +143,8 @@ class VisionTransformer(nnx.Module):
             ]
         )
         use_fc_norm = global_pool == "avg" if fc_norm is None else fc_norm
-        self.norm = nnx.data(None if use_fc_norm else LayerNorm(embed_dim))
-        self.fc_norm = nnx.data(LayerNorm(embed_dim) if use_fc_norm else None)
+        self.norm = nnx.data(None if use_fc_norm else LayerNorm(embed_dim, eps=norm_eps))
+        self.fc_norm = nnx.data(LayerNorm(embed_dim, eps=norm_eps) if use_fc_norm else None)
 
         def head():
             init: Any = lambda key, shape, dtype=jnp.float32: head_init_scale * normal_02(key, shape, dtype)
@@ -189,50 +174,77 @@ class VisionTransformer(nnx.Module):
         front = jnp.broadcast_to(front, (x.shape[0], *front.shape[1:]))
         return jnp.concatenate([front, x], axis=1)
 
+    def tokens(self, x: Float[Array, "b n d"], ids_keep: Int[Array, "b k"] | None = None) -> Tokens:
+        """Wraps embedded tokens: all patches, or `ids_keep` of them."""
+        position = jnp.asarray(coordinates(self.grid))
+        return all_present(x, self.num_prefix_tokens, position[None] if ids_keep is None else position[ids_keep])
+
     def encode(
         self,
         x: Float[Array, "b n d"],
+        ids_keep: Int[Array, "b k"] | None = None,
         *,
         chosen: Any = None,
+        taps: Mapping[int, frozenset[str]] | None = None,
+        stop: int | None = None,
         train: bool = False,
         key: PRNGKeyArray | None = None,
-    ) -> tuple[Tokens, Aux]:
-        """Runs the blocks and the final norm over embedded tokens.
+    ) -> Walk:
+        """Runs the blocks over embedded tokens; the final norm is not applied (`final_norm`).
 
         Args:
-          chosen: what the reducer told that left out patches before these were embedded.
+          ids_keep: the patches that `x` holds, if it does not hold all.
+          chosen: the report of the reducer that left out the other patches.
+          taps: {layer: fields of `Attended` to report}.
+          stop: runs the blocks before this one; all by default.
         """
-        tokens, attended = all_present(x, self.num_prefix_tokens), None
-        features, assigns, kepts, stages = [], [], [], []
-        origin: Any = tokens.assign
-        if chosen is not None:
-            tokens, origin = tokens._replace(assign=chosen.row_map), chosen.kept
-            assigns, kepts, stages = [chosen.row_map], [chosen.kept], [chosen]
-        for index, block in enumerate(self.blocks):
-            block_key = None if key is None else jax.random.fold_in(key, index)
-            tokens, attended, aux = _run(block, tokens, attended, train, block_key, self.remat)
-            features.append(tokens.x)
-            if aux is not None:
-                rows = tokens.x.shape[1] - self.num_prefix_tokens
-                unknown = jnp.full((x.shape[0], rows), -1, jnp.int32)
-                origin = unknown if aux.kept is None else _follow(origin, aux.kept)
-                assigns.append(tokens.assign)
-                kepts.append(origin)
-                stages.append(aux)
-        if self.norm is not None:
-            tokens = tokens._replace(x=self.norm(tokens.x))
-        return tokens, Aux(tokens, tuple(features), tuple(assigns), tuple(kepts), tuple(stages), ())
+        walk = Walk(
+            self.tokens(x, ids_keep),
+            self.num_prefix_tokens,
+            taps=taps,
+            chosen=chosen,
+            train=train,
+            key=key,
+            remat=self.remat,
+        )
+        for block in self.blocks[:stop]:
+            walk.run(block)
+        return walk
 
-    def forward_features(
-        self, images: Float[Array, "b H W c"], *, train: bool = False, key: PRNGKeyArray | None = None
-    ) -> tuple[Tokens, Aux]:
-        """Images to the tokens behind the last block (and final norm, where there is one)."""
+    def walk(
+        self,
+        images: Float[Array, "b H W c"],
+        *,
+        taps: Mapping[int, frozenset[str]] | None = None,
+        stop: int | None = None,
+        train: bool = False,
+        key: PRNGKeyArray | None = None,
+    ) -> Walk:
+        """Embeds images and runs the first `stop` blocks; a plan's scorer leaves out patches before."""
+        options: Any = {"taps": taps, "stop": stop, "train": train, "key": key}
         if self.pruner is None:
-            return self.encode(self.embed(images), train=train, key=key)
+            return self.encode(self.embed(images), **options)
         chosen = self.pruner.choose(images, None if key is None else jax.random.fold_in(key, self.depth))
         ids_keep = chosen.kept if self.pruner.num_rows() < self.num_patches else None
-        tokens = self.pruner.taught(self.embed(images, ids_keep), chosen)
-        return self.encode(tokens, chosen=chosen, train=train, key=key)
+        x = self.pruner.with_gradient(self.embed(images, ids_keep), chosen)
+        return self.encode(x, ids_keep, chosen=chosen, **options)
+
+    def sites(self, img_size: int | Sequence[int] | None = None) -> tuple[Site, ...]:
+        """The blocks, all of one shape."""
+        grid = self.grid if img_size is None else grid_of(img_size, self.patch_embed.patch_size)
+        return tuple(
+            Site(layer, f"blocks.{layer}", grid, self.num_prefix_tokens, self.embed_dim, self.num_heads)
+            for layer in range(self.depth)
+        )
+
+    def overhead(self, img_size: int | Sequence[int] | None = None) -> Overhead:
+        """What embedding a patch and the classifier cost."""
+        heads = (head for head in (self.head, self.head_dist) if head is not None)
+        return Overhead(linear_flops(self.patch_embed.proj, 1), sum(linear_flops(head, 1) for head in heads))
+
+    def final_norm(self, x: Float[Array, "b n d"]) -> Float[Array, "b n d"]:
+        """The norm behind the last block; of a network with `fc_norm`, which normalises what it pools, none."""
+        return x if self.norm is None else self.norm(x)
 
     def forward_head(self, tokens: Tokens) -> tuple[Float[Array, "b k"], tuple[Array, ...]]:
         """Tokens to logits in float32, and to the logits of both heads of a distilled model."""
@@ -250,40 +262,10 @@ class VisionTransformer(nnx.Module):
         if self.global_pool == "token":
             pooled = tokens.x[:, 0]
         else:
-            counts = (tokens.size if tokens.policy is None else tokens.policy)[:, self.num_prefix_tokens :, None]
+            counts = tokens.size[:, self.num_prefix_tokens :, None]
             total = (tokens.x[:, self.num_prefix_tokens :].astype(jnp.float32) * counts).sum(1)
             pooled = (total / counts.sum(1)).astype(tokens.x.dtype)
         return pooled if self.fc_norm is None else self.fc_norm(pooled)
-
-    def __call__(
-        self, images: Float[Array, "b H W c"], *, train: bool = False, key: PRNGKeyArray | None = None
-    ) -> tuple[Float[Array, "b classes"], Aux]:
-        """Classifies normalised images.
-
-        Args:
-          train: turns DropPath on and reducers to their training form; then `key` is needed.
-        """
-        tokens, aux = self.forward_features(images, train=train, key=key)
-        logits, head_logits = self.forward_head(tokens)
-        return logits, aux._replace(head_logits=head_logits)
-
-
-def _run(block: Block, tokens: Tokens, attended, train: bool, key, remat: bool):
-    if not remat:
-        return block(tokens, attended, train=train, key=key)
-    graph, state = nnx.split(block)
-
-    def pure(state, tokens, attended, key):
-        return nnx.merge(graph, state)(tokens, attended, train=train, key=key)
-
-    return jax.checkpoint(pure)(state, tokens, attended, key)
-
-
-def _follow(origin: Int[Array, "b n"], kept: Int[Array, "b k"]) -> Int[Array, "b k"]:
-    def one(origin, kept):
-        return jnp.where(kept < 0, -1, origin[jnp.maximum(kept, 0)])
-
-    return jax.vmap(one)(origin, kept)
 
 
 NETWORK = VisionTransformer

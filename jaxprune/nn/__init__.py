@@ -5,10 +5,12 @@ from jaxprune.nn.batch_norm import BatchNorm
 from jaxprune.nn.block import Block
 from jaxprune.nn.conv import Conv
 from jaxprune.nn.drop_path import DropPath
+from jaxprune.nn.host import Forward, Host, Overhead, Site, Walk
 from jaxprune.nn.linear import Linear
 from jaxprune.nn.mlp import Mlp
 from jaxprune.nn.norm import LayerNorm
 from jaxprune.nn.patch_embed import PatchEmbed
+from jaxprune.nn.reducible import Reducible
 from jaxprune.nn.tokens import Attended, Tokens
 
 __all__ = [
@@ -18,9 +20,15 @@ __all__ = [
     "Block",
     "Conv",
     "DropPath",
+    "Forward",
+    "Host",
     "LayerNorm",
     "Linear",
     "Mlp",
+    "Overhead",
     "PatchEmbed",
+    "Reducible",
+    "Site",
     "Tokens",
+    "Walk",
 ]

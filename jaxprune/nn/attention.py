@@ -1,4 +1,6 @@
-"""Multi-head self-attention that tells only what it is asked for, and computes no more."""
+"""Multi-head self-attention as parts, which reports only what it is asked for, and computes no more."""
+
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +11,13 @@ from jaxprune.errors import UserError
 from jaxprune.nn.linear import Linear, normal_02
 from jaxprune.nn.tokens import Attended
 
-NEEDS = frozenset(Attended._fields)
+
+class Heads(NamedTuple):
+    """Queries, keys and values of every head."""
+
+    q: Float[Array, "b h m e"]
+    k: Float[Array, "b h n e"]
+    v: Float[Array, "b h n e"]
 
 
 def attention_logits(
@@ -85,7 +93,7 @@ def _attend_on_cpu(q: Array, k: Array, v: Array, bias: Array | None) -> Array:
 
 
 class Attention(nnx.Module):
-    """Self-attention of a ViT: one fused q|k|v projection, heads, output projection (Vaswani et al., 2017)."""
+    """The projections of a ViT's self-attention: one fused q|k|v, and the output (Vaswani et al., 2017)."""
 
     def __init__(self, dim: int, num_heads: int, *, qkv_bias=True, kernel_init=normal_02, dtype=None, rngs):
         if dim % num_heads:
@@ -94,42 +102,44 @@ class Attention(nnx.Module):
         self.qkv = Linear(dim, 3 * dim, use_bias=qkv_bias, kernel_init=kernel_init, dtype=dtype, rngs=rngs)
         self.proj = Linear(dim, dim, kernel_init=kernel_init, dtype=dtype, rngs=rngs)
 
-    def project(self, x: Float[Array, "b n d"]) -> Float[Array, "3 b h n e"]:
+    def project(self, x: Float[Array, "b n d"]) -> Heads:
         """Queries, keys and values of every head."""
         b, n, d = x.shape
         qkv = self.qkv(x).reshape(b, n, 3, self.num_heads, d // self.num_heads)
-        return qkv.transpose(2, 0, 3, 1, 4)
+        return Heads(*qkv.transpose(2, 0, 3, 1, 4))
 
-    def merge_heads(self, out: Float[Array, "b h m e"]) -> Float[Array, "b m d"]:
-        """Concatenates the heads and applies the output projection."""
-        b, h, m, e = out.shape
-        return self.proj(out.transpose(0, 2, 1, 3).reshape(b, m, h * e))
 
-    def __call__(
-        self,
-        x: Float[Array, "b n d"],
-        *,
-        bias: Float[Array, "b #h #m n"] | None = None,
-        policy: Float[Array, "b n"] | None = None,
-        soft_policy: bool = False,
-        needs: frozenset[str] = frozenset(),
-        num_prefix_tokens: int = 1,
-    ) -> tuple[Float[Array, "b n d"], Attended]:
-        """Returns the attention output and the fields of `Attended` named in `needs`.
+def self_attention(
+    heads: Heads,
+    *,
+    bias: Float[Array, "b #h #m n"] | None = None,
+    policy: Float[Array, "b n"] | None = None,
+    soft_policy: bool = False,
+    needs: frozenset[str] = frozenset(),
+    num_prefix_tokens: int = 1,
+) -> tuple[Float[Array, "b n d"], Attended]:
+    """Returns what each token gathers, heads side by side, and the fields of `Attended` named in `needs`.
 
-        Args:
-          bias: is added to the logits (log size of merged tokens).
-          policy: 0 hides a token as a key.
-          soft_policy: hides by `policy_softmax`, for a gradient.
-        """
-        q, k, v = self.project(x)
-        if soft_policy:
-            weights = policy_softmax(attention_logits(q, k, bias), jnp.ones(x.shape[:2]) if policy is None else policy)
-        else:
-            bias = hide(bias, policy)
-            weights = attention_weights(q, k, bias) if _reads_all_rows(needs, num_prefix_tokens) else None
-        out = attend(q, k, v, bias) if weights is None else weigh(weights, v)
-        return self.merge_heads(out), tell(q, k, v, bias, policy, weights, needs, num_prefix_tokens)
+    Args:
+      bias: is added to the logits (log size of merged tokens).
+      policy: 0 hides a token as a key; None hides none.
+      soft_policy: hides by `policy_softmax`, for a gradient.
+    """
+    q, k, v = heads
+    if soft_policy:
+        everyone = jnp.ones((q.shape[0], q.shape[2]))
+        weights = policy_softmax(attention_logits(q, k, bias), everyone if policy is None else policy)
+    else:
+        bias = hide(bias, policy)
+        weights = attention_weights(q, k, bias) if _reads_all_rows(needs, num_prefix_tokens) else None
+    out = attend(q, k, v, bias) if weights is None else weigh(weights, v)
+    return side_by_side(out), observe(heads, bias, policy, weights, needs, num_prefix_tokens)
+
+
+def side_by_side(out: Float[Array, "b h m e"]) -> Float[Array, "b m d"]:
+    """Concatenates the heads."""
+    b, h, m, e = out.shape
+    return out.transpose(0, 2, 1, 3).reshape(b, m, h * e)
 
 
 def hide(
@@ -142,10 +152,8 @@ def hide(
     return hidden if bias is None else bias + hidden
 
 
-def tell(
-    q: Float[Array, "b h n d"],
-    k: Float[Array, "b h n d"],
-    v: Float[Array, "b h n d"],
+def observe(
+    heads: Heads,
     bias: Float[Array, "b #h #m n"] | None,
     policy: Float[Array, "b n"] | None,
     weights: Float[Array, "b h n n"] | None,
@@ -153,18 +161,19 @@ def tell(
     num_prefix_tokens: int,
 ) -> Attended:
     """Returns the fields of `Attended` named in `needs`, from the whole matrix of `weights` where there is one."""
+    q, k, v = heads
     if weights is None and _reads_all_rows(needs, num_prefix_tokens):
         weights = attention_weights(q, k, bias)
-    told = {"keys": k, "values": v}
+    seen = {"keys": k, "values": v}
     if weights is not None and (num_prefix_tokens == 0 or "received" in needs):
         counted = weights if policy is None else weights * policy[:, None, :, None]
-        told["received"] = counted.sum(2)
+        seen["received"] = counted.sum(2)
     if "cls_attn" in needs and num_prefix_tokens == 0:
-        told["cls_attn"] = told["received"] / q.shape[2]
+        seen["cls_attn"] = seen["received"] / q.shape[2]
     elif "cls_attn" in needs:
         # One extra row is all that a ranking by CLS attention costs.
-        told["cls_attn"] = attention_weights(q[:, :, :1], k, bias)[:, :, 0] if weights is None else weights[:, :, 0]
-    return Attended(**{name: told[name] for name in needs})
+        seen["cls_attn"] = attention_weights(q[:, :, :1], k, bias)[:, :, 0] if weights is None else weights[:, :, 0]
+    return Attended(**{name: seen[name] for name in needs})
 
 
 def _reads_all_rows(needs: frozenset[str], num_prefix_tokens: int) -> bool:

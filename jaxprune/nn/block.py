@@ -1,4 +1,4 @@
-"""The pre-norm transformer block, with a place for a token reducer."""
+"""The pre-norm transformer block as public parts, with a place for a token reducer."""
 
 from typing import Any
 
@@ -7,11 +7,13 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from jaxprune.nn.attention import Attention, attend, hide, tell
+from jaxprune.nn.attention import Attention, Heads, attend, hide, observe, self_attention, side_by_side
 from jaxprune.nn.drop_path import DropPath
+from jaxprune.nn.flops import BlockCost, linear_flops
 from jaxprune.nn.linear import normal_02
 from jaxprune.nn.mlp import Mlp
 from jaxprune.nn.norm import LayerNorm
+from jaxprune.nn.reducible import Reducible
 from jaxprune.nn.tokens import Attended, Tokens, take
 
 
@@ -25,12 +27,27 @@ class LayerScale(nnx.Module):
         return x * self.gamma[...].astype(x.dtype)[None, None, :]
 
 
-class Block(nnx.Module):
+class Block(Reducible):
     """`x += attn(norm1(x)); x += mlp(norm2(x))`, each branch with optional LayerScale and DropPath.
 
+    The parts are public, and whoever needs another order of events composes them:
+
+        heads = block.project(block.norm1(x))         # queries, keys, values
+        gathered, attended = block.attend(heads)      # what each token gathers, heads side by side
+        x = block.mix(x, gathered)                    # output projection and residual
+        x = block.feed(x)                             # MLP and residual
+
     A block calls its `reducer` where the reducer says: "before" the block (reading the attention of the block before),
-    "attention" (choosing the rows that attention is computed for) or "after" (between attention and MLP).
-    `jaxprune.reduction.apply` sets `reducer`, `needs`, `proportional` and `soft_policy`; a dense block has none.
+    "attention" (choosing the rows that attention is computed for) or "after" (between attention and MLP). With
+    `leaves=False` it always does so between attention and MLP, and only the MLP is skipped.
+
+    Args:
+      dim: width of a token.
+      num_heads: attention heads.
+      norm_eps: of the layer norms.
+      init_values: LayerScale's initial value; None leaves it out.
+      drop_path: probability that training leaves out a branch.
+      num_prefix_tokens, leaves: see `Reducible`.
     """
 
     def __init__(
@@ -40,32 +57,93 @@ class Block(nnx.Module):
         *,
         mlp_ratio: float = 4.0,
         qkv_bias: bool = True,
+        norm_eps: float = 1e-6,
         init_values: float | None = None,
         drop_path: float = 0.0,
         num_prefix_tokens: int = 1,
+        leaves: bool = True,
         kernel_init=normal_02,
         dtype=None,
         rngs: nnx.Rngs,
     ):
+        super().__init__(num_prefix_tokens=num_prefix_tokens, leaves=leaves)
         common = {"kernel_init": kernel_init, "dtype": dtype, "rngs": rngs}
-        self.norm1 = LayerNorm(dim)
+        self.norm1 = LayerNorm(dim, eps=norm_eps)
         self.attn = Attention(dim, num_heads, qkv_bias=qkv_bias, **common)
         self.ls1 = nnx.data(LayerScale(dim, init_values) if init_values is not None else None)
-        self.norm2 = LayerNorm(dim)
+        self.norm2 = LayerNorm(dim, eps=norm_eps)
         self.mlp = Mlp(dim, int(dim * mlp_ratio), **common)
         self.ls2 = nnx.data(LayerScale(dim, init_values) if init_values is not None else None)
         self.drop_path = DropPath(drop_path)
-        self.num_prefix_tokens = num_prefix_tokens
-        self.reducer: Any = nnx.data(None)
-        self.needs: frozenset[str] = frozenset()
-        self.proportional = False
-        self.soft_policy = False
+
+    def project(self, normed: Float[Array, "b n d"], position: Float[Array, "b n c"] | None = None) -> Heads:
+        """Queries, keys and values of normalised tokens.
+
+        Args:
+          position: of the tokens, for blocks that rotate queries and keys by it; a plain block does not read it.
+        """
+        return self.attn.project(normed)
+
+    def attend(
+        self,
+        heads: Heads,
+        *,
+        bias: Float[Array, "b #h #m n"] | None = None,
+        policy: Float[Array, "b n"] | None = None,
+        soft_policy: bool = False,
+        needs: frozenset[str] = frozenset(),
+    ) -> tuple[Float[Array, "b m d"], Attended]:
+        """What each token gathers, heads side by side, and the fields of `Attended` named in `needs`.
+
+        Args:
+          bias, policy, soft_policy: see `nn.attention.self_attention`.
+        """
+        return self_attention(
+            heads,
+            bias=bias,
+            policy=policy,
+            soft_policy=soft_policy,
+            needs=needs,
+            num_prefix_tokens=self.num_prefix_tokens,
+        )
+
+    def mix(
+        self, x: Float[Array, "b m d"], gathered: Float[Array, "b m d"], key: PRNGKeyArray | None = None
+    ) -> Float[Array, "b m d"]:
+        """Adds what tokens gathered to them. With a key, DropPath is on."""
+        return x + self._branch(self.attn.proj(gathered), self.ls1, key)
+
+    def feed(self, x: Float[Array, "b m d"], key: PRNGKeyArray | None = None) -> Float[Array, "b m d"]:
+        """Adds the MLP's output to tokens. With a key, DropPath is on."""
+        return x + self._branch(self.mlp(self.norm2(x)), self.ls2, key)
+
+    def size_bias(self, tokens: Tokens) -> Float[Array, "b 1 1 n"] | None:
+        """What proportional attention adds to the logits of each key: the log of its size; None without."""
+        if not self.proportional:
+            return None
+        # An absent token has size 0; it is hidden anyway, and the log of 0 has no gradient.
+        return jnp.log(jnp.maximum(tokens.size, jnp.finfo(jnp.float32).tiny))[:, None, None, :]
+
+    def cost(self, grid: tuple[int, ...] | None = None) -> BlockCost:
+        """What the block costs; only shapes are read.
+
+        Args:
+          grid: of the tokens, for blocks whose cost depends on it.
+        """
+        width = self.attn.proj.kernel.shape[0]
+        return BlockCost(
+            project=linear_flops(self.attn.qkv, 1),
+            pair=2 * width,
+            mix=linear_flops(self.attn.proj, 1),
+            feed=linear_flops(self.mlp.fc1, 1) + linear_flops(self.mlp.fc2, 1),
+        )
 
     def __call__(
         self,
         tokens: Tokens,
         attended: Attended | None = None,
         *,
+        taps: frozenset[str] = frozenset(),
         train: bool = False,
         key: PRNGKeyArray | None = None,
     ) -> tuple[Tokens, Attended, Any]:
@@ -73,47 +151,62 @@ class Block(nnx.Module):
 
         Args:
           attended: what the block before saw, for a reducer that runs before this block.
+          taps: fields of `Attended` to report besides those that reducers need.
           key: randomness of DropPath and of the reducer; needed only in training.
 
         Returns:
-          The new tokens, what this block's attention saw, and the reducer's aux (None without one).
+          The new tokens, what this block's attention saw, and the reducer's report (None without one).
         """
         keys = (None, None, None) if key is None else jax.random.split(key, 3)
         drop_keys = keys[:2] if train else (None, None)
-        where = None if self.reducer is None else self.reducer.where
-        aux = None
+        where = None if self.reducer is None else self.reducer.where if self.leaves else "skip"
+        soft = self.soft_policy and train
+        scores = None if attended is None else attended.scores
+        report = None
 
         if where == "before":
-            tokens, aux = self.reducer(tokens, attended, train=train, key=keys[2])
-        x = self.norm1(tokens.x)
+            tokens, report = self.reducer(tokens, attended, train=train, key=keys[2])
+        heads, bias = self.project(self.norm1(tokens.x), tokens.position), self.size_bias(tokens)
+        policy = tokens.policy if self.masked or soft else None
         if where == "attention":
             # All keys and values, but only the rows of attention that the reducer keeps.
-            q, k, v = self.attn.project(x)
-            bias = hide(self._bias(tokens), tokens.policy)
-            attended = tell(q, k, v, bias, tokens.policy, None, self.needs, self.num_prefix_tokens)
-            tokens, aux = self.reducer(tokens, attended, train=train, key=keys[2])
-            q = take(q.swapaxes(1, 2), aux.kept, self.num_prefix_tokens).swapaxes(1, 2)
-            out = self.attn.merge_heads(attend(q, k, v, bias))
+            bias = hide(bias, policy)
+            attended = observe(heads, bias, policy, None, self.needs | taps, self.num_prefix_tokens)
+            tokens, report = self.reducer(tokens, attended, train=train, key=keys[2])
+            queries = take(heads.q.swapaxes(1, 2), report.kept, self.num_prefix_tokens).swapaxes(1, 2)
+            gathered = side_by_side(attend(queries, heads.k, heads.v, bias))
         else:
-            out, attended = self.attn(
-                x,
-                bias=self._bias(tokens),
-                policy=tokens.policy,
-                soft_policy=self.soft_policy and train,
-                needs=self.needs,
-                num_prefix_tokens=self.num_prefix_tokens,
-            )
-        tokens = tokens._replace(x=tokens.x + self._branch(out, self.ls1, drop_keys[0]))
+            gathered, attended = self.attend(heads, bias=bias, policy=policy, soft_policy=soft, needs=self.needs | taps)
+        tokens = tokens._replace(x=self.mix(tokens.x, gathered, drop_keys[0]))
+        if where == "skip":
+            work = lambda x: self._branch(self.mlp(self.norm2(x)), self.ls2, None)
+            seen = attended._replace(scores=scores)
+            branch, report = self.skip(tokens, seen, work, train=train, key=keys[2])
+            return tokens._replace(x=tokens.x + self.drop_path(branch, drop_keys[1])), attended, report
         if where == "after":
-            tokens, aux = self.reducer(tokens, attended, train=train, key=keys[2])
-        out = self.mlp(self.norm2(tokens.x))
-        tokens = tokens._replace(x=tokens.x + self._branch(out, self.ls2, drop_keys[1]))
-        return tokens, attended, aux
+            tokens, report = self.reducer(tokens, attended, train=train, key=keys[2])
+        return tokens._replace(x=self.feed(tokens.x, drop_keys[1])), attended, report
 
     def _branch(self, out: Array, scale: LayerScale | None, key: PRNGKeyArray | None) -> Array:
         return self.drop_path(out if scale is None else scale(out), key)
 
-    def _bias(self, tokens: Tokens) -> Array | None:
-        if self.proportional and tokens.size is not None:
-            return jnp.log(tokens.size)[:, None, None, :]
-        return None
+
+def run_block(
+    block: Reducible,
+    tokens: Tokens,
+    attended: Attended | None = None,
+    *,
+    taps: frozenset[str] = frozenset(),
+    train: bool = False,
+    key: PRNGKeyArray | None = None,
+    remat: bool = False,
+) -> tuple[Tokens, Attended, Any]:
+    """Calls a block; with `remat` its activations are computed again in the backward pass instead of kept."""
+    if not remat:
+        return block(tokens, attended, taps=taps, train=train, key=key)
+    graph, state = nnx.split(block)
+
+    def pure(state, tokens, attended, key):
+        return nnx.merge(graph, state)(tokens, attended, taps=taps, train=train, key=key)
+
+    return jax.checkpoint(pure)(state, tokens, attended, key)

@@ -1,6 +1,60 @@
 """What layers cost in multiply-accumulates of a forward pass over one image; only shapes are read."""
 
-from typing import Any
+from typing import Any, Literal, NamedTuple
+
+Where = Literal["before", "attention", "after", "embed"]
+
+
+class BlockCost(NamedTuple):
+    """What a block costs, by the rows that reach its parts.
+
+    Attributes:
+      project: a row that arrives (queries, keys and values).
+      pair: a query with a key that it sees (their product, and the value weighted by it).
+      mix: a query (the output projection).
+      feed: a row that passes the MLP.
+      keys: keys that a query sees (a window); None is all rows.
+      fixed: whatever the rows.
+    """
+
+    project: int
+    pair: int
+    mix: int
+    feed: int
+    keys: int | None = None
+    fixed: int = 0
+
+
+class Rows(NamedTuple):
+    """The rows that each part of a block works on, prefix counted.
+
+    Attributes:
+      keys: rows that are projected, and attended to.
+      queries: rows that attention is computed for.
+      fed: rows that pass the MLP.
+      left: rows that leave the block.
+    """
+
+    keys: int
+    queries: int
+    fed: int
+    left: int
+
+
+def rows_of(where: Where | None, rows_in: int, rows_out: int, *, leaves: bool = True) -> Rows:
+    """The rows that the parts of a block work on when a reducer leaves `rows_out` of `rows_in`, prefix counted.
+
+    Args:
+      where: where the reducer acts, see `reduction.Reducer`; None without one.
+      leaves: whether rows leave the sequence; otherwise they only skip the MLP, wherever the reducer would act.
+    """
+    if not leaves:
+        return Rows(rows_in, rows_in, rows_out, rows_in)
+    if where == "before":
+        return Rows(rows_out, rows_out, rows_out, rows_out)
+    if where == "attention":
+        return Rows(rows_in, rows_out, rows_out, rows_out)
+    return Rows(rows_in, rows_in, rows_out, rows_out)
 
 
 def linear_flops(layer: Any, rows: int) -> int:
@@ -9,17 +63,11 @@ def linear_flops(layer: Any, rows: int) -> int:
     return rows * inputs * outputs
 
 
-def block_flops(block: Any, rows: int, *, queries: int | None = None, mlp_rows: int | None = None) -> int:
-    """Returns the cost of a transformer block: 12·n·d² + 2·n²·d for n rows of width d and an MLP four times as wide.
+def block_flops(cost: BlockCost, rows: Rows) -> int:
+    """Returns the cost of a block on so many rows: 12·n·d² + 2·n²·d for a plain one of width d on n rows.
 
-    Args:
-      block: a dense `Block`, or a reducing one without what its reducer computes.
-      rows: tokens that come in, prefix counted.
-      queries: rows that attention is computed for; all by default.
-      mlp_rows: rows that reach the MLP; those of the queries by default.
+    What a reducer computes itself is not part of it.
     """
-    queries = rows if queries is None else queries
-    mlp_rows = queries if mlp_rows is None else mlp_rows
-    width = block.attn.proj.kernel.shape[0]
-    attention = linear_flops(block.attn.qkv, rows) + 2 * queries * rows * width + linear_flops(block.attn.proj, queries)
-    return attention + linear_flops(block.mlp.fc1, mlp_rows) + linear_flops(block.mlp.fc2, mlp_rows)
+    seen = rows.keys if cost.keys is None else cost.keys
+    attention = rows.keys * cost.project + rows.queries * (seen * cost.pair + cost.mix)
+    return attention + rows.fed * cost.feed + cost.fixed

@@ -1,5 +1,6 @@
 """A module's arrays under dotted names, and back: the boundary between NNX and plain functions."""
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -76,6 +77,20 @@ def merge(graph: Graph, params: dict[str, Any], rest: dict[str, Any]) -> Any:
     """Puts a module together again; the inverse of `split`."""
     arrays = {**params, **rest}
     return nnx.merge(graph.definition, graph.layout.unflatten([arrays[name] for name in graph.names]))
+
+
+def jitted(module: Any, call: Callable[..., Any] = lambda module, *args: module(*args)) -> Callable[..., Any]:
+    """Returns `call(module, …)` as a compiled function of the other arguments.
+
+    The module's arrays are arguments of the program and not constants in it, as they would be under
+    `jax.jit(module.__call__)`.
+
+    Args:
+      call: what to compute, by default the module's own call.
+    """
+    parts = split(module)
+    compiled = jax.jit(lambda params, rest, *args: call(merge(parts.graph, params, rest), *args))
+    return functools.partial(compiled, parts.params, parts.rest)
 
 
 def copied(module: Any) -> Any:

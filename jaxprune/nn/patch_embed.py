@@ -1,6 +1,7 @@
 """Patches of an image to tokens."""
 
 import math
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
@@ -12,9 +13,24 @@ from jaxprune.nn.linear import Linear
 from jaxprune.ops.patches import gather_tokens, patchify
 
 
-def pair(value: int | tuple[int, int]) -> tuple[int, int]:
+def pair(value: int | Sequence[int]) -> tuple[int, int]:
     """An int stands for a square."""
     return (int(value), int(value)) if isinstance(value, int) else (int(value[0]), int(value[1]))
+
+
+def grid_of(img_size: int | Sequence[int], patch_size: int | Sequence[int]) -> tuple[int, int]:
+    """Returns the patches of an image, (rows, columns).
+
+    Raises:
+      UserError: the image is no whole number of patches.
+    """
+    (height, width), (rows, columns) = pair(img_size), pair(patch_size)
+    if height % rows or width % columns:
+        raise UserError(
+            f"img_size {height}x{width} is not a whole number of patches of {rows}x{columns}: "
+            f"use {height // rows * rows or rows}x{width // columns * columns or columns} or another patch_size."
+        )
+    return height // rows, width // columns
 
 
 class PatchEmbed(nnx.Module):
@@ -26,14 +42,8 @@ class PatchEmbed(nnx.Module):
 
     def __init__(self, img_size, patch_size, in_chans: int, dim: int, *, kernel_init=None, dtype=None, rngs):
         self.img_size, self.patch_size, self.in_chans = pair(img_size), pair(patch_size), in_chans
-        (height, width), (rows, columns) = self.img_size, self.patch_size
-        if height % rows or width % columns:
-            raise UserError(
-                f"img_size {height}x{width} is not a whole number of patches of {rows}x{columns}: "
-                f"use {height // rows * rows or rows}x{width // columns * columns or columns} or another patch_size."
-            )
-        self.grid = (height // rows, width // columns)
-        inputs = rows * columns * in_chans
+        self.grid = grid_of(img_size, patch_size)
+        inputs = self.patch_size[0] * self.patch_size[1] * in_chans
         bound = 1 / math.sqrt(inputs)
 
         def uniform(key, shape, dtype=jnp.float32):

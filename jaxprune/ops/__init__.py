@@ -13,6 +13,7 @@ from jaxprune.ops.sampling import (
     random_masking,
     random_retained,
 )
+from jaxprune.ops.tokens import unmerge
 
 __all__ = [
     "depthwise_conv2d",
@@ -31,5 +32,6 @@ __all__ = [
     "resize_3d",
     "scatter_tokens",
     "sincos_2d",
+    "unmerge",
     "unpatchify",
 ]

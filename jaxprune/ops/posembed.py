@@ -1,5 +1,7 @@
 """Position tables: the fixed sine-cosine table, and moving a table to another grid."""
 
+import math
+
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
@@ -33,12 +35,38 @@ def sincos_2d(dim: int, grid: tuple[int, int], num_prefix_tokens: int = 0) -> Fl
     return np.pad(table, ((num_prefix_tokens, 0), (0, 0))).astype(np.float32)
 
 
+def table_grid(
+    num_rows: int, num_prefix_tokens: int, grid: tuple[int, int], what: str = "pos_embed"
+) -> tuple[int, int]:
+    """Returns the grid that a position table was made for, as far as its rows show it: `grid` itself, or a square one.
+
+    Args:
+      num_rows: of the table, prefix counted.
+      grid: patches down and across that it is needed for.
+      what: what to call the table in the error.
+
+    Raises:
+      UserError: it is neither.
+    """
+    patches = max(num_rows - num_prefix_tokens, 0)
+    side = math.isqrt(patches)
+    if patches == grid[0] * grid[1]:
+        return grid
+    if patches and side * side == patches:
+        return side, side
+    raise UserError(
+        f"{what} has {num_rows} rows, which with {num_prefix_tokens} prefix tokens make no square grid, and "
+        f"{grid[0]}×{grid[1]} patches are needed: build the network with the img_size that the table was made for, "
+        "save it, and load that with img_size=."
+    )
+
+
 def resample(
     pos_embed: Float[Array, "1 n d"], old_grid: tuple[int, int], new_grid: tuple[int, int], num_prefix_tokens: int
 ) -> Float[Array, "1 m d"]:
     """Moves a position table to another grid: bicubic (a = -0.75, half-pixel centres, no antialiasing).
 
-    The rows of prefix tokens are copied.
+    The rows of prefix tokens are copied; a table of that grid stays as it is.
 
     Raises:
       UserError: the table does not have `old_grid`'s rows.
@@ -50,6 +78,8 @@ def resample(
             f"A position table of {n} rows is not a {height}×{width} grid with {num_prefix_tokens} prefix tokens; "
             "give the grid the table was made for."
         )
+    if old_grid == new_grid:
+        return pos_embed
     prefix, patches = jnp.split(jnp.asarray(pos_embed), [num_prefix_tokens], axis=1)
     patches = resize(patches.reshape(1, height, width, d), new_grid, "bicubic")
     return jnp.concatenate([prefix, patches.reshape(1, new_grid[0] * new_grid[1], d)], axis=1)

@@ -23,7 +23,7 @@ def create(name: str = "vit_small_patch16_224", *, rngs: nnx.Rngs, **overrides: 
     Raises:
       UserError: the name or an argument is unknown, or no ranker is made of such a network.
     """
-    from jaxprune import families, models
+    from jaxprune import models, plugins
     from jaxprune.errors import UserError
 
     given, kind = {**models.arguments(name), **overrides}, models.names()[name]
@@ -31,7 +31,7 @@ def create(name: str = "vit_small_patch16_224", *, rngs: nnx.Rngs, **overrides: 
         raise UserError(
             f"{name} makes no ranker: take a ViT such as vit_small_patch16_224, or a ResNet such as resnet18."
         )
-    return families.build(RANKERS[kind], given, rngs=rngs)
+    return plugins.build(RANKERS[kind], given, rngs=rngs)
 
 
 RANKERS = {"vit": Ranker, "resnet": ConvRanker}

@@ -8,9 +8,8 @@ from jaxtyping import Array, Float, Int
 from jaxprune.errors import UserError
 from jaxprune.models.resnet import ResNet
 from jaxprune.models.vit import VisionTransformer
-from jaxprune.nn import LayerNorm
 from jaxprune.nn.linear import xavier_uniform
-from jaxprune.nn.patch_embed import pair
+from jaxprune.nn.patch_embed import grid_of, pair
 
 
 class Ranker(VisionTransformer):
@@ -40,7 +39,7 @@ class Ranker(VisionTransformer):
         rngs: nnx.Rngs,
     ):
         self.img_size, self.patch_size = pair(img_size), pair(patch_size)
-        grid = _grid(self.img_size, self.patch_size)
+        grid = grid_of(self.img_size, self.patch_size)
         super().__init__(
             img_size=img_size,
             patch_size=patch_size,
@@ -50,6 +49,7 @@ class Ranker(VisionTransformer):
             depth=depth,
             num_heads=num_heads,
             mlp_ratio=mlp_ratio,
+            norm_eps=norm_eps,
             pos_embed="sincos",
             kernel_init=xavier_uniform,
             patch_kernel_init=xavier_uniform,
@@ -57,9 +57,6 @@ class Ranker(VisionTransformer):
             remat=remat,
             rngs=rngs,
         )
-        for _, part in nnx.iter_graph(self):
-            if isinstance(part, LayerNorm):
-                part.eps = norm_eps
 
     def scores(
         self, images: Float[Array, "b H W c"], ids_keep: Int[Array, "b k"] | None = None, *, train: bool = False
@@ -71,8 +68,8 @@ class Ranker(VisionTransformer):
             the others mean nothing then.
           train: makes no difference: it has neither dropout nor statistics.
         """
-        tokens, _ = self.encode(self.embed(images, ids_keep))
-        return self.forward_head(tokens)[0]
+        tokens = self.encode(self.embed(images, ids_keep), ids_keep).tokens
+        return self.forward_head(tokens._replace(x=self.final_norm(tokens.x)))[0]
 
 
 class ConvRanker(ResNet):
@@ -96,7 +93,7 @@ class ConvRanker(ResNet):
         rngs: nnx.Rngs,
     ):
         self.img_size, self.patch_size = pair(img_size), pair(patch_size)
-        self.grid = _grid(self.img_size, self.patch_size)
+        self.grid = grid_of(self.img_size, self.patch_size)
         self.num_patches = self.grid[0] * self.grid[1]
         super().__init__(
             num_classes=self.num_patches,
@@ -123,7 +120,3 @@ class ConvRanker(ResNet):
         if ids_keep is not None:
             raise UserError("A ConvNet sees whole images: train it with sparse=False.")
         return self(images, train=train)[0]
-
-
-def _grid(img_size: tuple[int, int], patch_size: tuple[int, int]) -> tuple[int, int]:
-    return img_size[0] // patch_size[0], img_size[1] // patch_size[1]

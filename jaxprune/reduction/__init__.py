@@ -1,19 +1,37 @@
 """Token reduction: the methods of "Which Tokens to Use?" (Haurum et al., 2023) behind one protocol, a file each."""
 
 from jaxprune.nn.tokens import Attended, Tokens
-from jaxprune.reduction.base import Aux, Reducer, Stage
-from jaxprune.reduction.plan import Plan, apply
-from jaxprune.reduction.unmerge import unmerge
+from jaxprune.ops.tokens import unmerge
+from jaxprune.reduction.applying import apply, installed
+from jaxprune.reduction.base import LossContext, Reducer, Step, StepReport
+from jaxprune.reduction.plan import At, Plan
+from jaxprune.reduction.rows import best, keep_rows
 
-__all__ = ["Attended", "Aux", "Plan", "Reducer", "Stage", "Tokens", "apply", "methods", "standalone", "unmerge"]
+__all__ = [
+    "At",
+    "Attended",
+    "LossContext",
+    "Plan",
+    "Reducer",
+    "Step",
+    "StepReport",
+    "Tokens",
+    "apply",
+    "best",
+    "installed",
+    "keep_rows",
+    "methods",
+    "standalone",
+    "unmerge",
+]
 
 
 def methods() -> dict[str, type[Reducer]]:
-    """Returns {name: class} of every reduction method, found by file."""
+    """Returns {name: class} of every reduction method: the files of this package, and entry points of others."""
     import jaxprune.reduction as family
-    from jaxprune import families
+    from jaxprune import plugins
 
-    return families.methods(family, Reducer)
+    return plugins.methods(family, Reducer)
 
 
 def standalone() -> tuple[str, ...]:

@@ -6,10 +6,10 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
-from jaxprune.nn.tokens import take
-from jaxprune.reduction.base import Aux, Reducer, Stage
+from jaxprune.nn.tokens import Tokens, take
+from jaxprune.reduction.base import Reducer, Step, StepReport
 from jaxprune.reduction.clusters import first_min
-from jaxprune.reduction.rows import compose
+from jaxprune.reduction.rows import compose, present
 
 
 class ATS(Reducer):
@@ -27,35 +27,37 @@ class ATS(Reducer):
     where = "attention"
     needs = frozenset({"cls_attn", "values"})
     identity_at_one = False
+    leaves_absent = "always"
 
-    def __init__(self, stage: Stage, *, official: bool = False, rngs: nnx.Rngs | None = None):
-        super().__init__(stage)
+    def __init__(self, step: Step, *, official: bool = False, rngs: nnx.Rngs | None = None):
+        super().__init__(step)
         self.official = official
 
     def num_rows(self) -> int:
-        return min(len(sample_steps(self.stage.num_keep)), self.stage.rows_in)
+        return min(len(sample_steps(self.step.num_keep)), self.step.rows_in)
 
     def __call__(self, tokens, attended, *, train=False, key=None) -> tuple:
-        prefix = self.stage.num_prefix_tokens
-        b, n = tokens.x.shape[:2]
-        policy = jnp.ones((b, n)) if tokens.policy is None else tokens.policy
-        steps = sample_steps(self.stage.num_keep)
+        prefix = self.step.num_prefix_tokens
+        n = tokens.x.shape[1]
+        policy = tokens.policy
+        steps = sample_steps(self.step.num_keep)
         sample = official_sample if self.official else published_sample
-        attn, values = attended.cls_attn[:, :, prefix:], attended.values[:, :, prefix:]
+        attn, values = (present(field)[:, :, prefix:] for field in (attended.cls_attn, attended.values))
         picked = sample(*jax.lax.stop_gradient((attn, values, policy[:, prefix:])), steps)
         ids, valid = distinct(picked, n - prefix, self.num_rows())
 
         kept = jnp.where(valid, ids, -1)
         places = jnp.where(valid, jnp.arange(ids.shape[1], dtype=jnp.int32)[None, :], -1)
         row_map = jax.vmap(lambda i, p: jnp.full((n - prefix,), -1, jnp.int32).at[i].set(p))(ids, places)
-        present = jnp.concatenate([policy[:, :prefix], valid.astype(policy.dtype)], axis=1)
-        reduced = tokens._replace(
+        used = jnp.concatenate([policy[:, :prefix], valid.astype(policy.dtype)], axis=1)
+        reduced = Tokens(
             x=take(tokens.x, kept, prefix),
-            size=take(tokens.size, kept, prefix) * present,
-            policy=present,
+            size=take(tokens.size, kept, prefix) * used,
+            policy=used,
             assign=compose(tokens.assign, row_map),
+            position=take(tokens.position, kept, prefix),
         )
-        return reduced, Aux(row_map=row_map, kept=kept)
+        return reduced, StepReport(row_map=row_map, kept=kept)
 
 
 def sample_steps(num_keep: int) -> np.ndarray:

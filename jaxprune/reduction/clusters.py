@@ -7,8 +7,8 @@ from jaxtyping import Array, Float, Int
 
 from jaxprune.errors import UserError
 from jaxprune.nn.tokens import Tokens
-from jaxprune.reduction.base import Aux
-from jaxprune.reduction.rows import compose
+from jaxprune.reduction.base import Step, StepReport
+from jaxprune.reduction.rows import compose, merged_position
 
 
 def distances(x: Float[Array, "b n d"]) -> Float[Array, "b n n"]:
@@ -57,56 +57,52 @@ def needed(rngs: nnx.Rngs | None, method: str) -> nnx.Rngs:
     return rngs
 
 
-def unchanged(tokens: Tokens, num_prefix_tokens: int) -> tuple[Tokens, Aux]:
-    """As many clusters as tokens: every token stays a row of its own, in its place."""
-    b, n = tokens.x.shape[:2]
-    rows = jnp.arange(n - num_prefix_tokens, dtype=jnp.int32)
-    rows = jnp.broadcast_to(rows[None, :], (b, rows.shape[0]))
-    return tokens, Aux(row_map=rows, kept=rows)
-
-
 def clustered(
     tokens: Tokens,
     rows: Float[Array, "b k d"],
     row_map: Int[Array, "b n"],
     centres: Int[Array, "b k"],
-    num_prefix_tokens: int,
-) -> tuple[Tokens, Aux]:
+    step: Step,
+) -> tuple[Tokens, StepReport]:
     """Puts `rows` in place of the clusters that `row_map` names; a row's size is the sum over its cluster."""
-    num_clusters = rows.shape[1]
-    add_up = jax.vmap(lambda sizes, rows: jax.ops.segment_sum(sizes, rows, num_clusters))
-    sizes = add_up(_sizes(tokens)[:, num_prefix_tokens:], row_map)
-    return _behind_prefix(tokens, rows, sizes, row_map, num_prefix_tokens), Aux(row_map=row_map, kept=centres)
+    num_clusters, sizes = rows.shape[1], tokens.size[:, step.num_prefix_tokens :]
+    add_up = jax.vmap(lambda values, rows: jax.ops.segment_sum(values, rows, num_clusters))
+    shares = jnp.where(members(row_map, num_clusters), sizes[:, None, :], 0)
+    position = merged_position(tokens, shares, centres, step)
+    reduced = _behind_prefix(tokens, rows, add_up(sizes, row_map), position, row_map, step)
+    return reduced, StepReport(row_map=row_map, kept=centres)
 
 
 def mixed(
-    tokens: Tokens, rows: Float[Array, "b k d"], weights: Float[Array, "b k n"], num_prefix_tokens: int
-) -> tuple[Tokens, Aux]:
+    tokens: Tokens, rows: Float[Array, "b k d"], weights: Float[Array, "b k n"], step: Step
+) -> tuple[Tokens, StepReport]:
     """Puts `rows` in place of the tokens they were mixed from with `weights`.
 
     A patch is assigned to the row in which its token weighs most. Sizes count no such winner, which would call rows
     without one absent: each token's size is shared out over the rows in proportion to its weights, so their sum stays.
     """
     shares = weights / jnp.maximum(weights.sum(1, keepdims=True), jnp.finfo(weights.dtype).tiny)
-    sizes = (shares * _sizes(tokens)[:, None, num_prefix_tokens:]).sum(2)
+    sizes = (shares * tokens.size[:, None, step.num_prefix_tokens :]).sum(2)
     row_map = first_min(-weights, axis=1)
-    return _behind_prefix(tokens, rows, sizes, row_map, num_prefix_tokens), Aux(row_map=row_map, soft=weights)
-
-
-def _sizes(tokens: Tokens) -> Float[Array, "b n"]:
-    return jnp.ones(tokens.x.shape[:2], jnp.float32) if tokens.size is None else tokens.size
+    position = merged_position(tokens, weights, first_min(-weights, axis=2), step)
+    reduced = _behind_prefix(tokens, rows, sizes, position, row_map, step)
+    return reduced, StepReport(row_map=row_map, soft=weights)
 
 
 def _behind_prefix(
     tokens: Tokens,
     rows: Float[Array, "b k d"],
     sizes: Float[Array, "b k"],
+    position: Float[Array, "b k c"],
     row_map: Int[Array, "b n"],
-    num_prefix_tokens: int,
+    step: Step,
 ) -> Tokens:
+    behind = lambda values, new: jnp.concatenate([values[:, : step.num_prefix_tokens], new], axis=1)
+    size = behind(tokens.size, sizes)
     return Tokens(
-        x=jnp.concatenate([tokens.x[:, :num_prefix_tokens], rows.astype(tokens.x.dtype)], axis=1),
-        size=jnp.concatenate([_sizes(tokens)[:, :num_prefix_tokens], sizes], axis=1),
-        policy=None,
-        assign=None if tokens.assign is None else compose(tokens.assign, row_map),
+        x=behind(tokens.x, rows.astype(tokens.x.dtype)),
+        size=size,
+        policy=jnp.where(size > 0, 1.0, 0.0) if step.masked else jnp.ones_like(size),
+        assign=compose(tokens.assign, row_map),
+        position=behind(tokens.position, position),
     )

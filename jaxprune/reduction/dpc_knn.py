@@ -9,7 +9,7 @@ from jaxprune.errors import UserError
 from jaxprune.nn import Linear
 from jaxprune.reduction import clusters
 from jaxprune.reduction.base import Reducer
-from jaxprune.reduction.rows import best
+from jaxprune.reduction.rows import best, unchanged
 
 
 def mean_of_smallest(values: Float[Array, "b m n"], k: int) -> Float[Array, "b m"]:
@@ -90,38 +90,38 @@ class DpcKnn(Reducer):
 
     def __init__(
         self,
-        stage,
+        step,
         *,
         k: int = 5,
         equal_weights: bool = False,
         density_noise: bool = False,
         rngs: nnx.Rngs | None = None,
     ):
-        super().__init__(stage)
+        super().__init__(step)
         if k < 1:
             raise UserError(f"k={k}: dpc_knn needs at least 1 neighbour.")
-        if stage.rows_in < k:
+        if step.rows_in < k:
             raise UserError(
-                f"dpc_knn looks at {k} neighbours, but only {stage.rows_in} tokens arrive at block {stage.layer}: "
-                f"raise the keep rate or use k={stage.rows_in}."
+                f"dpc_knn looks at {k} neighbours, but only {step.rows_in} tokens arrive at block {step.layer}: "
+                f"raise the keep rate or use k={step.rows_in}."
             )
         self.k, self.density_noise = k, density_noise
         if equal_weights:
             self.score = nnx.data(None)
         else:
-            self.score = nnx.data(Linear(stage.embed_dim, 1, rngs=clusters.needed(rngs, "dpc_knn")))
+            self.score = nnx.data(Linear(step.embed_dim, 1, rngs=clusters.needed(rngs, "dpc_knn")))
 
     def __call__(self, tokens, attended, *, train=False, key=None) -> tuple:
-        prefix, num_keep = self.stage.num_prefix_tokens, self.stage.num_keep
-        if num_keep >= self.stage.rows_in:
-            return clusters.unchanged(tokens, prefix)
+        prefix, num_keep = self.step.num_prefix_tokens, self.step.num_keep
+        if num_keep >= self.step.rows_in:
+            return unchanged(tokens, prefix)
         x = tokens.x[:, prefix:]
         noise = jax.random.uniform(key, x.shape[:2]) if self.density_noise and key is not None else None
-        present = None if tokens.policy is None else tokens.policy[:, prefix:] > 0
+        present = tokens.policy[:, prefix:] > 0 if self.step.masked else None
         centres, assign = dpc_knn(x, num_keep, k=self.k, noise=noise, present=present)
         if self.score is None:
             weights = jnp.ones(x.shape[:2], jnp.float32)
         else:
             weights = jnp.exp(self.score(x)[:, :, 0].astype(jnp.float32))
         rows = shares(weights, assign, num_keep).astype(x.dtype) @ x
-        return clusters.clustered(tokens, rows, assign, centres, prefix)
+        return clusters.clustered(tokens, rows, assign, centres, self.step)

@@ -1,4 +1,4 @@
-"""DynamicViT: a small network scores the tokens at each stage and learns whom to keep (Rao et al., 2021)."""
+"""DynamicViT: a small network scores the tokens at each step and learns whom to keep (Rao et al., 2021)."""
 
 from typing import ClassVar
 
@@ -11,24 +11,23 @@ from jaxprune.errors import UserError
 from jaxprune.losses import ratio_loss
 from jaxprune.nn import LayerNorm, Linear
 from jaxprune.nn.flops import linear_flops
-from jaxprune.reduction.base import Aux, Reducer, Stage
-from jaxprune.reduction.clusters import needed, unchanged
-from jaxprune.reduction.rows import best, compose, keep_rows
+from jaxprune.reduction.base import LossContext, Reducer, Step, StepReport
+from jaxprune.reduction.clusters import needed
+from jaxprune.reduction.rows import best, compose, keep_rows, unchanged
 
 
 class DynamicViT(Reducer):
     """Keeps the tokens most likely to be worth keeping; in training it draws a decision and masks.
 
     Evaluation takes the best rows before the block. Training keeps every row and decides with Gumbel noise, straight
-    through: the decision, times those of earlier stages, becomes `policy`, by which all blocks mask their attention.
+    through: the decision, times those of earlier steps, becomes `policy`, by which all blocks mask their attention.
     `aux.extra["decision"]` (b, n) is what `losses.ratio_loss` needs.
-
-    Attributes:
-      noise: set this to Gumbel noise (b, n, 2) to have it used in place of the key's.
     """
 
     where = "before"
     soft_policy = True
+    leaves_absent = "training"
+    loss_weights: ClassVar[dict[str, float]] = {"ratio": 2.0}
     published = "score_predictor"
     renames: ClassVar[dict[str, str]] = {
         "in_conv.0": "norm",
@@ -38,22 +37,21 @@ class DynamicViT(Reducer):
         "out_conv.4": "fc3",
     }
 
-    def __init__(self, stage: Stage, *, rngs: nnx.Rngs | None = None):
-        super().__init__(stage)
-        d, rngs = stage.embed_dim, needed(rngs, "dynamicvit")
+    def __init__(self, step: Step, *, rngs: nnx.Rngs | None = None):
+        super().__init__(step)
+        d, rngs = step.embed_dim, needed(rngs, "dynamicvit")
         self.norm = LayerNorm(d, eps=1e-5)
         self.embed = Linear(d, d, rngs=rngs)
         self.fc1 = Linear(d, d // 2, rngs=rngs)
         self.fc2 = Linear(d // 2, d // 4, rngs=rngs)
         self.fc3 = Linear(d // 4, 2, rngs=rngs)
-        self.noise = nnx.data(None)
 
     def flops(self) -> int:
-        return sum(linear_flops(layer, self.stage.rows_in) for layer in (self.embed, self.fc1, self.fc2, self.fc3))
+        return sum(linear_flops(layer, self.step.rows_in) for layer in (self.embed, self.fc1, self.fc2, self.fc3))
 
     @classmethod
-    def losses(cls, stages, keep_rates) -> dict[str, Array]:
-        return {"ratio": ratio_loss([told.extra["decision"] for told in stages], keep_rates)}
+    def losses(cls, context: LossContext) -> dict[str, Array]:
+        return {"ratio": ratio_loss([(step.extra or {})["decision"] for step in context.steps], context.keep_rates)}
 
     def log_probs(self, x: Float[Array, "b n d"], policy: Float[Array, "b n"]) -> Float[Array, "b n 2"]:
         """Log-probabilities of keeping and of dropping each row; the rows of policy 0 do not count for the others."""
@@ -67,32 +65,32 @@ class DynamicViT(Reducer):
         return jax.nn.log_softmax(self.fc3(h).astype(jnp.float32), axis=-1)
 
     def __call__(self, tokens, attended, *, train=False, key=None) -> tuple:
-        prefix, num_keep = self.stage.num_prefix_tokens, self.stage.num_keep
+        prefix, num_keep = self.step.num_prefix_tokens, self.step.num_keep
         rows = tokens.x[:, prefix:]
         if not train:
-            if num_keep == self.stage.rows_in:
+            if num_keep == self.step.rows_in:
                 return unchanged(tokens, prefix)
             scores = self.log_probs(rows, jnp.ones(rows.shape[:2]))[:, :, 0]
             return keep_rows(tokens, best(scores, num_keep), prefix)
-        noise = self._noise(rows.shape[:2], key)
-        policy = jnp.ones(tokens.x.shape[:2]) if tokens.policy is None else tokens.policy
+        if key is None:
+            raise UserError("dynamicvit draws its decisions in training: call the network with key=jax.random.key(0).")
+        policy = tokens.policy
         log_probs = self.log_probs(rows, policy[:, prefix:])
-        decision = straight_through(log_probs + noise)[:, :, 0] * policy[:, prefix:]
+        drawn = straight_through(log_probs + gumbel_noise(key, log_probs.shape))[:, :, 0]
+        decision = drawn * policy[:, prefix:]
         present = decision > 0.5
         row_map = jnp.where(present, jnp.arange(rows.shape[1], dtype=jnp.int32)[None, :], -1)
         reduced = tokens._replace(
-            size=tokens.size.at[:, prefix:].multiply(present),
+            size=tokens.size.at[:, prefix:].multiply(drawn),
             policy=jnp.concatenate([policy[:, :prefix], decision], axis=1),
             assign=compose(tokens.assign, row_map),
         )
-        return reduced, Aux(row_map=row_map, kept=row_map, extra={"decision": decision, "log_probs": log_probs})
+        return reduced, StepReport(row_map=row_map, kept=row_map, extra={"decision": decision, "log_probs": log_probs})
 
-    def _noise(self, shape: tuple[int, ...], key: Array | None) -> Array:
-        if self.noise is not None:
-            return self.noise
-        if key is None:
-            raise UserError("dynamicvit draws its decisions in training: call the network with key=jax.random.key(0).")
-        return jax.random.gumbel(key, (*shape, 2))
+
+def gumbel_noise(key: Array, shape: tuple[int, ...]) -> Array:
+    """The noise of a decision."""
+    return jax.random.gumbel(key, shape)
 
 
 def straight_through(logits: Float[Array, "b n c"]) -> Float[Array, "b n c"]:

@@ -5,16 +5,16 @@ import math
 import jax.numpy as jnp
 from flax import nnx
 
-from jaxprune.reduction.base import Aux, Reducer, Stage
-from jaxprune.reduction.clusters import unchanged
-from jaxprune.reduction.rows import best, cls_scores, compose, keep_rows, places
+from jaxprune.nn.tokens import Tokens
+from jaxprune.reduction.base import Reducer, Step, StepReport
+from jaxprune.reduction.rows import best, cls_scores, compose, keep_rows, merged_position, places, unchanged
 
 
 class EViT(Reducer):
     """Top-K, and one more row: the inattentive tokens summed with their CLS attention as weights.
 
     The weights are those of the softmax and sum to less than one, as in both published implementations. The fused row
-    is the last; at later stages it competes like any other. `assign` sends the inattentive patches to it, `kept` lists
+    is the last; at later steps it competes like any other. `assign` sends the inattentive patches to it, `kept` lists
     it as -1.
 
     Args:
@@ -25,19 +25,19 @@ class EViT(Reducer):
     where = "after"
     needs = frozenset({"cls_attn"})
 
-    def __init__(self, stage: Stage, *, renormalise: bool = False, rngs: nnx.Rngs | None = None):
-        super().__init__(stage)
+    def __init__(self, step: Step, *, renormalise: bool = False, rngs: nnx.Rngs | None = None):
+        super().__init__(step)
         self.renormalise = renormalise
 
     def num_rows(self) -> int:
-        return self.stage.num_keep + (self.stage.num_keep < self.stage.rows_in)
+        return self.step.num_keep + (self.step.num_keep < self.step.rows_in)
 
     def flops(self) -> int:
-        return self.stage.rows_in * self.stage.embed_dim
+        return self.step.rows_in * self.step.embed_dim
 
     def __call__(self, tokens, attended, *, train=False, key=None) -> tuple:
-        prefix, num_keep = self.stage.num_prefix_tokens, self.stage.num_keep
-        if num_keep == self.stage.rows_in:
+        prefix, num_keep = self.step.num_prefix_tokens, self.step.num_keep
+        if num_keep == self.step.rows_in:
             return unchanged(tokens, prefix)
         scores = cls_scores(attended, prefix)
         ids = best(scores, num_keep)
@@ -47,14 +47,19 @@ class EViT(Reducer):
         if self.renormalise:
             weights = weights / weights.sum(1, keepdims=True)
         fused = (tokens.x[:, prefix:] * weights[:, :, None]).sum(1, keepdims=True).astype(tokens.x.dtype)
-        fused_size = (tokens.size[:, prefix:] * inattentive).sum(1, keepdims=True)
-        kept, aux = keep_rows(tokens, ids, prefix)
-        reduced = kept._replace(
+        fused_sizes = tokens.size[:, prefix:] * inattentive
+        fused_size = fused_sizes.sum(1, keepdims=True)
+        # The fused row stands for many, so its position is their mean under either rule.
+        position = merged_position(tokens, fused_sizes[:, None, :], None, self.step)
+        kept, report = keep_rows(tokens, ids, prefix)
+        reduced = Tokens(
             x=jnp.concatenate([kept.x, fused], axis=1),
             size=jnp.concatenate([kept.size, fused_size], axis=1),
+            policy=jnp.concatenate([kept.policy, jnp.where(fused_size > 0, 1.0, 0.0)], axis=1),
             assign=compose(tokens.assign, row_map),
+            position=jnp.concatenate([kept.position, position], axis=1),
         )
-        return reduced, Aux(row_map=row_map, kept=jnp.pad(aux.kept, ((0, 0), (0, 1)), constant_values=-1))
+        return reduced, StepReport(row_map=row_map, kept=jnp.pad(report.kept, ((0, 0), (0, 1)), constant_values=-1))
 
 
 def warm_up(epoch: int, keep_rate: float, *, start: int = 10, epochs: int = 100) -> float:

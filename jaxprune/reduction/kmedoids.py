@@ -2,12 +2,12 @@
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from jaxprune import errors
 from jaxprune.reduction import clusters
 from jaxprune.reduction.base import Reducer
-from jaxprune.reduction.rows import best
+from jaxprune.reduction.rows import best, present, unchanged
 
 MODES = ("reference", "textbook")
 
@@ -42,6 +42,7 @@ def kmedoids(
     mode: str = "reference",
     iterations: int = 3,
     first: Int[Array, ""] | int = 0,
+    absent: Bool[Array, "b n"] | None = None,
 ) -> tuple[Int[Array, "b k"], Int[Array, "b n"]]:
     """Clusters the tokens of each image around some of them; without gradient.
 
@@ -50,6 +51,7 @@ def kmedoids(
         centres are spread out, starting from token `first`.
       mode: what the centre of a cluster is. "reference": the member j of least w_j · Σ_l D_jl over all tokens l, the
         published code's. "textbook": the member of least Σ_l w_l D_jl over the tokens l of its cluster.
+      absent: True for tokens that shall be no centre as long as there are others.
 
     Returns:
       (centres, assign): the token that is each cluster's centre, and the cluster of each token.
@@ -68,6 +70,8 @@ def kmedoids(
             together = assign[:, :, None] == assign[:, None, :]
             cost = jnp.where(together, weights[:, None, :] * distance, 0).sum(2)
         # A cluster that nothing is nearest to gets token 0.
+        if absent is not None:
+            cost = jnp.where(absent, jnp.finfo(cost.dtype).max, cost)
         of_member = jnp.where(clusters.members(assign, num_clusters), cost[:, None, :], jnp.inf)
         centres = clusters.first_min(of_member, axis=2)
     return centres, clusters.nearest(distance, centres)
@@ -91,7 +95,7 @@ class KMedoids(Reducer):
 
     def __init__(
         self,
-        stage,
+        step,
         *,
         mode: str = "reference",
         equal_weights: bool = False,
@@ -99,26 +103,32 @@ class KMedoids(Reducer):
         first: int | None = None,
         rngs=None,
     ):
-        super().__init__(stage)
+        super().__init__(step)
         if mode not in MODES:
             raise errors.UserError(f"mode {mode!r} of kmedoids is neither of {MODES}.{errors.nearest(mode, MODES)}")
         if iterations < 1:
             raise errors.UserError(f"iterations={iterations}: kmedoids needs at least 1.")
-        if first is not None and not 0 <= first < stage.rows_in:
-            raise errors.UserError(f"first={first} is no token of block {stage.layer}: use 0 to {stage.rows_in - 1}.")
+        if first is not None and not 0 <= first < step.rows_in:
+            raise errors.UserError(f"first={first} is no token of block {step.layer}: use 0 to {step.rows_in - 1}.")
         self.mode, self.equal_weights, self.iterations, self.first = mode, equal_weights, iterations, first
 
     def __call__(self, tokens, attended, *, train=False, key=None) -> tuple:
-        prefix, num_rows = self.stage.num_prefix_tokens, self.stage.rows_in
-        if self.stage.num_keep >= num_rows:
-            return clusters.unchanged(tokens, prefix)
+        prefix, num_rows = self.step.num_prefix_tokens, self.step.rows_in
+        if self.step.num_keep >= num_rows:
+            return unchanged(tokens, prefix)
         first = self.first
         if first is None:
             first = 0 if key is None else jax.random.randint(key, (), 0, num_rows)
         x = tokens.x[:, prefix:]
-        weights = None if self.equal_weights else attended.received.sum(1)[:, prefix:]
+        weights = None if self.equal_weights else present(attended.received).sum(1)[:, prefix:]
         centres, assign = kmedoids(
-            x, self.stage.num_keep, weights, mode=self.mode, iterations=self.iterations, first=first
+            x,
+            self.step.num_keep,
+            weights,
+            mode=self.mode,
+            iterations=self.iterations,
+            first=first,
+            absent=tokens.policy[:, prefix:] == 0 if self.step.masked else None,
         )
         rows = jax.vmap(lambda x, c: x[c])(x, centres)
-        return clusters.clustered(tokens, rows, assign, centres, prefix)
+        return clusters.clustered(tokens, rows, assign, centres, self.step)

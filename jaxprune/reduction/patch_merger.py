@@ -21,14 +21,15 @@ class PatchMerger(Reducer):
 
     where = "before"
     identity_at_one = False
+    needs_present = True
     published = "cluster_layers"
 
-    def __init__(self, stage, *, scaled: bool = False, rngs: nnx.Rngs | None = None):
-        super().__init__(stage)
+    def __init__(self, step, *, scaled: bool = False, rngs: nnx.Rngs | None = None):
+        super().__init__(step)
         rngs = clusters.needed(rngs, "patch_merger")
-        self.scale = stage.embed_dim**-0.5 if scaled else 1.0
-        self.norm = LayerNorm(stage.embed_dim, eps=1e-5)
-        shape = (stage.num_keep, stage.embed_dim)
+        self.scale = step.embed_dim**-0.5 if scaled else 1.0
+        self.norm = LayerNorm(step.embed_dim, eps=1e-5)
+        shape = (step.num_keep, step.embed_dim)
         self.queries = nnx.Param(jax.random.normal(rngs.params(), shape, jnp.float32))
 
     def mix(self, x: Float[Array, "b n d"]) -> tuple[Float[Array, "b k d"], Float[Array, "b k n"]]:
@@ -39,6 +40,6 @@ class PatchMerger(Reducer):
         return weights.astype(x.dtype) @ x, weights
 
     def __call__(self, tokens, attended, *, train=False, key=None) -> tuple:
-        prefix = self.stage.num_prefix_tokens
+        prefix = self.step.num_prefix_tokens
         rows, weights = self.mix(tokens.x[:, prefix:])
-        return clusters.mixed(tokens, rows, weights, prefix)
+        return clusters.mixed(tokens, rows, weights, self.step)

@@ -1,30 +1,124 @@
-"""What to reduce, where and by how much: a `Plan`, and how it is put into a network."""
+"""What to reduce, where and by how much: a `Plan` is a sequence of steps, `At(layer, method, amount)`."""
 
-import math
-from collections.abc import Sequence
+import copy
+from collections.abc import Iterable
 from typing import Any
 
-from flax import nnx
-
 import jaxprune.reduction as family
-from jaxprune.errors import UserError
-from jaxprune.families import build, find
-from jaxprune.nn.params import copied
-from jaxprune.reduction.base import Reducer, Stage
+from jaxprune.errors import UserError, unknown
+from jaxprune.plugins import find
+from jaxprune.reduction.amounts import Amount, Count, Rate, Removal, falling
+from jaxprune.reduction.base import Reducer
+
+INPUT = "input"
+POSITIONS = ("mean", "kept")
+
+
+class At:
+    """One step of a plan: a method at a place, with one amount.
+
+    >>> At(3, "topk", keep_rate=0.7)
+    At(3, 'topk', keep_rate=0.7)
+
+    Args:
+      layer: the block that reduces, from 0; "input" is before the first patch is embedded.
+      method: a module of `jaxprune.reduction`, or a method that another package registers.
+      keep_rate: share of all patches of the image that the step leaves.
+      num_keep: how many of all patches it leaves.
+      r: how many of the rows that arrive it takes away.
+      position: which position a merged row gets: "mean" of its rows, weighted by size, or that of the row "kept".
+      options: the method's own options.
+
+    Raises:
+      UserError: there is no such method or place, or not exactly one amount.
+    """
+
+    def __init__(
+        self,
+        layer: int | str,
+        method: str,
+        *,
+        keep_rate: float | None = None,
+        num_keep: int | None = None,
+        r: int | None = None,
+        position: str = "mean",
+        **options: Any,
+    ):
+        amounts = {"keep_rate": (keep_rate, Rate), "num_keep": (num_keep, Count), "r": (r, Removal)}
+        chosen = {name: pair for name, pair in amounts.items() if pair[0] is not None}
+        if len(chosen) != 1:
+            raise UserError(
+                f"A step takes one amount, keep_rate=, num_keep= or r=, and {method} at {layer} has "
+                f"{' and '.join(chosen) or 'none'}: write for example keep_rate=0.7."
+            )
+        ((value, kind),) = chosen.values()
+        self._fill(layer, method, kind(value), position, options)
+
+    @classmethod
+    def of(cls, layer: int | str, method: str, amount: Amount, position: str, options: Iterable[tuple]) -> "At":
+        """A step from an amount that is made already."""
+        step = cls.__new__(cls)
+        step._fill(layer, method, amount, position, dict(options))
+        return step
+
+    def _fill(self, layer: int | str, method: str, amount: Amount, position: str, options: dict[str, Any]) -> None:
+        where = find(family, Reducer, method).where
+        if isinstance(layer, str) and layer != INPUT:
+            raise UserError(f"{method} at {layer!r}: a place is the number of a block, or {INPUT!r}.")
+        if (layer == INPUT) != (where == "embed"):
+            remedy = f"use At({INPUT!r}, …)" if where == "embed" else "give the number of a block"
+            raise UserError(f"{method} cannot work at {layer!r}: {remedy}.")
+        if where == "embed" and isinstance(amount, Removal):
+            raise UserError(f"{method} prunes once, before the first block: use keep_rate or num_keep in place of r.")
+        if not isinstance(layer, str) and layer < 0:
+            raise UserError(f"reduction_loc {layer} is outside the network: blocks count from 0.")
+        if position not in POSITIONS:
+            raise unknown("position of merged rows", position, POSITIONS)
+        self.layer: int | str = layer if isinstance(layer, str) else int(layer)
+        self.method, self.amount, self.position = method, amount, position
+        self.options = tuple(sorted(options.items()))
+
+    def _key(self) -> tuple:
+        return (self.layer, self.method, self.amount, self.position, self.options)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, At) and self._key() == other._key()
+
+    def __hash__(self) -> int:
+        return hash(self._key())
+
+    def settings(self) -> dict[str, Any]:
+        """The amount and the options by name, without what is the default anyway."""
+        position = {} if self.position == "mean" else {"position": self.position}
+        return {self.amount.name: self.amount.value, **position, **dict(self.options)}
+
+    def __repr__(self) -> str:
+        settings = "".join(f", {name}={value!r}" for name, value in self.settings().items())
+        return f"At({self.layer!r}, {self.method!r}{settings})"
 
 
 class Plan:
     """A token-reduction plan: hashable, so that one plan is one compiled program.
 
+    It is given as steps, or by the arguments that make the common ones: one method at several places. `Plan.from_text`
+    and `Plan.text` are its form in configs and on run cards.
+
+    >>> Plan("topk", keep_rate=0.5, reduction_loc=(3, 6)).text
+    'topk@3:keep_rate=0.5+topk@6:keep_rate=0.25'
+    >>> Plan(steps=(At(3, "topk", keep_rate=0.7), At(6, "tome", r=8))).text
+    'topk@3:keep_rate=0.7+tome@6:r=8'
+
     Args:
-      method: a module of `jaxprune.reduction`.
-      keep_rate: one rate r keeps `int(p * r**s)` of the p patches at stage s = 1, 2, …; a tuple gives each stage's
+      method: a module of `jaxprune.reduction`, or a method that another package registers.
+      keep_rate: one rate r keeps `int(p * r**s)` of the p patches at step s = 1, 2, …; a tuple gives each step's
         rate relative to p.
-      reduction_loc: the blocks that reduce, from 0; by default (3, 6, 9), of "from_scores" always (0,).
-      num_keep: absolute counts, a stage each, in place of `keep_rate`.
+      reduction_loc: the blocks that reduce, from 0; by default (3, 6, 9). "from_scores" works before the first.
+      num_keep: absolute counts, a step each, in place of `keep_rate`.
       r: tokens that each block takes away while there are any, in place of `keep_rate` and `reduction_loc`: a number
         for every block, or a tuple from the first block on.
       inflection: tilts a single `r` linearly over the depth: -1 goes from 2r to 0, 1 from 0 to 2r (ToMe's schedules).
+      steps: of a plan that mixes methods or amounts, in place of all of these.
+      position: which position a merged row gets, see `At`.
       options: the method's own options.
 
     Raises:
@@ -33,67 +127,120 @@ class Plan:
 
     def __init__(
         self,
-        method: str,
+        method: str | None = None,
         keep_rate: float | int | tuple[float | int, ...] = 0.7,
-        reduction_loc: tuple[int, ...] | None = None,
+        reduction_loc: int | tuple[int, ...] | None = None,
         *,
-        num_keep: tuple[int, ...] | None = None,
+        num_keep: int | tuple[int, ...] | None = None,
         r: int | tuple[int, ...] | None = None,
         inflection: float | int = 0.0,
+        steps: Iterable[At] | None = None,
+        position: str = "mean",
         **options: Any,
     ):
-        cls = find(family, Reducer, method)
-        if reduction_loc is None:
-            reduction_loc = (0,) if cls.where == "embed" else (3, 6, 9)
-        self.method = method
-        self.keep_rate = tuple(map(float, keep_rate)) if isinstance(keep_rate, (tuple, list)) else float(keep_rate)
-        self.reduction_loc = () if r is not None else tuple(int(layer) for layer in reduction_loc)
-        self.num_keep = None if num_keep is None else tuple(int(k) for k in num_keep)
-        self.r: Any = tuple(int(x) for x in r) if isinstance(r, (tuple, list)) else None if r is None else int(r)
-        self.inflection = float(inflection)
+        if (method is None) == (steps is None):
+            raise UserError(
+                "A plan is a method with its amounts, or steps=(At(…), …): give "
+                + ("one of them, such as Plan('topk', 0.7)." if method is None else "only one of them.")
+            )
+        self.method, self.position = method, position
         self.options = tuple(sorted(options.items()))
-        self._check(cls)
+        self.inflection = float(inflection)
+        self.num_keep = None if num_keep is None else _whole_numbers(num_keep)
+        self.r: Any = None if r is None else int(r) if isinstance(r, (int, float)) else _whole_numbers(r)
+        if isinstance(keep_rate, (tuple, list)):
+            self.keep_rate: Any = tuple(map(float, keep_rate))
+        else:
+            self.keep_rate = float(keep_rate)
+        self.reduction_loc: tuple[int, ...] = ()
+        if steps is not None:
+            self.steps = _checked_order(tuple(steps))
+        elif isinstance(self.r, int):
+            self._check_r()
+            self.steps = ()  # the others depend on the depth of the network: see `steps_for`
+        else:
+            assert method is not None
+            self.steps = self._common_steps(method, reduction_loc)
+        self._check_methods()
 
-    def _check(self, cls: type[Reducer]) -> None:
+    def _common_steps(self, method: str, reduction_loc: int | tuple[int, ...] | None) -> tuple[At, ...]:
+        make = lambda layer, amount: At.of(layer, method, amount, self.position, self.options)
         if self.r is not None:
             self._check_r()
-        elif not self.reduction_loc or list(self.reduction_loc) != sorted(set(self.reduction_loc)):
+            return tuple(make(layer, Removal(removed)) for layer, removed in enumerate(self.r) if removed)
+        if find(family, Reducer, method).where == "embed":
+            if reduction_loc not in (None, (0,), [0], 0):
+                raise UserError(
+                    f"{method} prunes before the first block, and reduction_loc is {reduction_loc}: leave it out."
+                )
+            self.reduction_loc = (0,)
+            return tuple(make(INPUT, amount) for amount in self._amounts(1))
+        self.reduction_loc = _whole_numbers((3, 6, 9) if reduction_loc is None else reduction_loc)
+        rising = tuple(sorted(set(self.reduction_loc)))
+        if not self.reduction_loc or self.reduction_loc != rising:
             raise UserError(
                 f"reduction_loc {self.reduction_loc} must name at least one block, each once, in rising order: "
-                f"use {tuple(sorted(set(self.reduction_loc))) or (3, 6, 9)}."
+                f"use {rising or (3, 6, 9)}."
             )
-        elif self.reduction_loc[0] < 0:
-            raise UserError(f"reduction_loc {self.reduction_loc[0]} is outside the network: blocks count from 0.")
-        rates = self.keep_rate if isinstance(self.keep_rate, tuple) else (self.keep_rate,)
-        for rate in rates:
-            if not 0.0 < rate <= 1.0:
-                raise UserError(f"keep_rate {rate} is outside (0, 1]: use {min(max(rate, 0.05), 1.0)}.")
-        for name, values in (("keep_rate", self.keep_rate), ("num_keep", self.num_keep)):
-            if not isinstance(values, tuple):
-                continue
-            if len(values) != len(self.reduction_loc):
-                raise UserError(
-                    f"{name} {values} has {len(values)} values for {len(self.reduction_loc)} locations "
-                    f"{self.reduction_loc}: give one a location."
-                )
-            falling = tuple(min(values[: i + 1]) for i in range(len(values)))
-            if values != falling:
-                raise UserError(f"{name} {values} rises, and tokens never come back: use {falling}.")
-        _check_first(self, cls, self.reduction_loc)
-        cls.check(self)
+        amounts = self._amounts(len(self.reduction_loc))
+        return tuple(make(layer, amount) for layer, amount in zip(self.reduction_loc, amounts, strict=True))
+
+    def _amounts(self, count: int) -> tuple[Amount, ...]:
+        name = "keep_rate" if self.num_keep is None else "num_keep"
+        values = getattr(self, name)
+        if not isinstance(values, tuple):
+            Rate(values)
+            values = tuple(values ** (s + 1) for s in range(count))
+        amounts: tuple[Amount, ...] = tuple((Count if self.num_keep is not None else Rate)(v) for v in values)
+        if len(values) != count:
+            raise UserError(
+                f"{name} {values} has {len(values)} values for {count} locations {self.reduction_loc}: give one a "
+                "location."
+            )
+        if (lowered := falling(amounts)) is not None:
+            raise UserError(f"{name} {values} rises, and tokens never come back: use {lowered}.")
+        return amounts
 
     def _check_r(self) -> None:
         if self.num_keep is not None:
             raise UserError("A plan counts by r or by num_keep, not by both: leave one out.")
-        removed = self.r if isinstance(self.r, tuple) else (self.r,)
-        if min(removed, default=0) < 0 or not any(removed):
-            raise UserError(f"r {self.r} must take tokens away: use a positive number such as 8.")
+        for removed in self.r if isinstance(self.r, tuple) else (self.r,):
+            Removal(removed)
         if not -1.0 <= self.inflection <= 1.0:
-            raise UserError(
-                f"inflection {self.inflection} is outside [-1, 1]: use {min(max(self.inflection, -1.0), 1.0)}."
-            )
+            nearest = min(max(self.inflection, -1.0), 1.0) if self.inflection == self.inflection else 0.0
+            raise UserError(f"inflection {self.inflection} is outside [-1, 1]: use {nearest}.")
         if self.inflection and isinstance(self.r, tuple):
             raise UserError(f"inflection tilts a single r, and r is {self.r}: leave one of the two out.")
+        if find(family, Reducer, self.method or "").where == "embed":
+            raise UserError(f"{self.method} prunes once, before the first block: use keep_rate or num_keep, not r.")
+
+    def _check_methods(self) -> None:
+        steps = self.steps or ([] if self.method is None else [At.of(1, self.method, Removal(0), "mean", ())])
+        for at in steps:
+            _check_first(at)
+        for method in dict.fromkeys(at.method for at in steps):
+            find(family, Reducer, method).check(self)
+
+    def steps_for(self, depth: int) -> tuple[At, ...]:
+        """The steps in a network of `depth` blocks."""
+        if not isinstance(self.r, int):
+            return self.steps
+        made = tuple(
+            At.of(layer, self.method or "", Removal(removed), self.position, self.options)
+            for layer, removed in enumerate(self.removed(depth))
+            if removed
+        )
+        for at in made[:1]:
+            _check_first(at)
+        return self.steps + made
+
+    def behind(self, entrance: "Plan") -> "Plan":
+        """This plan inside of a network, behind one that works at its input."""
+        if not isinstance(self.r, int):
+            return Plan(steps=entrance.steps + self.steps)
+        plan = copy.copy(self)
+        plan.steps = entrance.steps
+        return plan
 
     def removed(self, depth: int) -> tuple[int, ...]:
         """Tokens that each of `depth` blocks takes away in a plan by `r`."""
@@ -103,50 +250,46 @@ class Plan:
         step = (2 * self.r - 2 * first) / max(depth - 1, 1)
         return tuple(int(first + step * layer) for layer in range(depth))
 
-    def layers(self, depth: int) -> tuple[int, ...]:
-        """The blocks of a network of `depth` blocks that reduce."""
-        if self.r is None:
-            return self.reduction_loc
-        return tuple(layer for layer, removed in enumerate(self.removed(depth)) if removed)
-
     def counts(self, num_patches: int) -> tuple[int, ...]:
-        """Patches that each stage keeps: the product in double precision, truncated."""
-        if self.num_keep is not None:
-            return self.num_keep
-        return tuple(int(num_patches * rate) for rate in self.rates(num_patches))
+        """Patches that each step of a plan by `keep_rate` or `num_keep` keeps."""
+        return tuple(at.amount.rows(num_patches, num_patches) for at in self.steps)
 
     def rates(self, num_patches: int) -> tuple[float, ...]:
-        """The keep rate of each stage, relative to all patches."""
-        if self.num_keep is not None:
-            return tuple(count / num_patches for count in self.num_keep)
-        if isinstance(self.keep_rate, tuple):
-            return self.keep_rate
-        return tuple(self.keep_rate ** (s + 1) for s in range(len(self.reduction_loc)))
+        """The keep rate of each step of such a plan, relative to all patches."""
+        return tuple(
+            at.amount.rate if isinstance(at.amount, Rate) else at.amount.rows(num_patches, num_patches) / num_patches
+            for at in self.steps
+        )
 
-    def wanted(self, index: int, rows: int, num_patches: int, depth: int) -> tuple[int, float]:
-        """How many of the `rows` that arrive at stage `index` are to stay, and that as a rate of all patches.
+    def with_keep_rate(self, keep_rate: float) -> "Plan":
+        """The same plan at another rate; it has to be one by a single `keep_rate`."""
+        return Plan(self.method, keep_rate, self.reduction_loc or None, position=self.position, **dict(self.options))
+
+    @property
+    def text(self) -> str:
+        """The plan as text, such as "topk@3:keep_rate=0.7+tome@6:r=8"; `Plan.from_text` reads it."""
+        from jaxprune.reduction.plan_text import write
+
+        return write(self)
+
+    @classmethod
+    def from_text(cls, text: str, **defaults: Any) -> "Plan":
+        """Reads a plan: steps joined by "+", or the arguments of a common plan such as "tome:r=8".
+
+        Args:
+          defaults: arguments of a common plan that the text does not set.
 
         Raises:
-          UserError: it leaves none, or wants more than there are.
+          UserError: the text is no plan.
         """
-        if self.r is not None:
-            count = max(rows - self.removed(depth)[self.layers(depth)[index]], 1)
-            rate = count / num_patches
-        else:
-            count, rate = self.counts(num_patches)[index], self.rates(num_patches)[index]
-        return min(_possible(self, count, index, num_patches), rows), rate
+        from jaxprune.reduction.plan_text import read
 
-    def as_dict(self) -> dict[str, Any]:
-        """The arguments that make this plan, as plain values."""
-        amount: dict[str, Any] = {"keep_rate": self.keep_rate, "reduction_loc": self.reduction_loc}
-        if self.r is not None:
-            amount = {"r": self.r, "inflection": self.inflection}
-        elif self.num_keep is not None:
-            amount = {"num_keep": self.num_keep, "reduction_loc": self.reduction_loc}
-        return {"method": self.method, **amount, **dict(self.options)}
+        return read(text, defaults)
 
     def _key(self) -> tuple:
-        return (self.method, self.keep_rate, self.reduction_loc, self.num_keep, self.r, self.inflection, self.options)
+        if not isinstance(self.r, int):
+            return self.steps
+        return (self.steps, self.method, self.r, self.inflection, self.position, self.options)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Plan) and self._key() == other._key()
@@ -155,133 +298,39 @@ class Plan:
         return hash(self._key())
 
     def __repr__(self) -> str:
+        options = "".join(f", {name}={value!r}" for name, value in self.options)
+        if self.method is None:
+            return f"Plan(steps={self.steps!r})"
         if self.r is not None:
             amount = f"r={self.r}" + (f", inflection={self.inflection}" if self.inflection else "")
         else:
             kept = f"num_keep={self.num_keep}" if self.num_keep is not None else f"keep_rate={self.keep_rate}"
             amount = f"{kept}, reduction_loc={self.reduction_loc}"
-        options = "".join(f", {name}={value!r}" for name, value in self.options)
         return f"Plan({self.method!r}, {amount}{options})"
 
 
-def _check_first(plan: Plan, cls: type[Reducer], layers: tuple[int, ...]) -> None:
-    if cls.where == "before" and cls.needs and layers[:1] == (0,):
-        raise UserError(f"{plan.method} reads the attention of the block before, so block 0 cannot reduce: use 1.")
+def _whole_numbers(values: Any) -> tuple[int, ...]:
+    return (int(values),) if isinstance(values, (int, float)) else tuple(int(value) for value in values)
 
 
-def _lowest(plan: Plan, num_patches: int) -> str:
-    """The nearest plan of this kind that leaves a patch at every stage."""
-    if plan.num_keep is not None:
-        return f"num_keep={tuple(max(count, 1) for count in plan.num_keep)}"
-    if isinstance(plan.keep_rate, tuple):
-        return f"keep_rate={tuple(max(rate, math.ceil(1e4 / num_patches) / 1e4) for rate in plan.keep_rate)}"
-    return f"keep_rate={math.ceil(1e4 * num_patches ** (-1 / len(plan.reduction_loc))) / 1e4}"
-
-
-def apply(model: Any, plan: Plan | Sequence[Plan], *, scorer: Any = None, rngs: nnx.Rngs | None = None) -> Any:
-    """Returns a network that follows `plan`; it shares the arrays of `model`, which stays as it was.
-
-    Applying to a network that already reduces replaces its plan.
-
-    Args:
-      model: a network with `blocks`, such as a ViT.
-      plan: a plan; or two, of which one is `Plan("from_scores")` and the other reduces what that one keeps.
-      scorer: ranks the patches for `Plan("from_scores")`: a `jaxprune.scoring.Scorer` of the network's grid.
-      rngs: initialises the parameters of methods that have any.
-
-    Raises:
-      UserError: the plans do not fit the network or each other, or there is a scorer too many or too few.
-    """
-    entrance, inside = _parted(plan)
-    if (entrance is None) != (scorer is None):
+def _checked_order(steps: tuple[At, ...]) -> tuple[At, ...]:
+    for at in steps:
+        if not isinstance(at, At):
+            raise UserError(f"steps={steps!r}: every step is an At(…), such as At(3, 'topk', keep_rate=0.7).")
+    places = [-1 if isinstance(at.layer, str) else at.layer for at in steps]
+    if places != sorted(set(places)):
         raise UserError(
-            'Plan("from_scores") and scorer= go together: '
-            + ("give scorer=jaxprune.scoring.create(…) too." if scorer is None else "leave scorer out, or plan so.")
+            f"The steps are at {', '.join(str(at.layer) for at in steps)}: name each place once, in rising order."
         )
-    fast: Any = copied(model)
-    fast.pruner = nnx.data(None)
-    for block in fast.blocks:
-        block.reducer, block.needs, block.proportional, block.soft_policy = nnx.data(None), frozenset(), False, False
-    rows = fast.num_patches
-    if entrance is not None:
-        fast.pruner = nnx.data(_pruner(fast, entrance, scorer))
-        rows = fast.pruner.num_rows()
-    if inside is not None:
-        _put_inside(fast, inside, rows, rngs)
-    return fast
+    # A scorer at the input decides by itself; what steps inside want, they want of all patches.
+    lowered = falling(tuple(at.amount for at in steps if at.layer != INPUT))
+    if lowered is not None:
+        name = steps[0].amount.name
+        raise UserError(f"{name} rises from step to step, and tokens never come back: use {lowered}.")
+    return steps
 
 
-def _parted(plan: Plan | Sequence[Plan]) -> tuple[Plan | None, Plan | None]:
-    """The plan that works before the first patch is embedded, and the one that works inside of the network."""
-    plans = (plan,) if isinstance(plan, Plan) else tuple(plan)
-    entrance = [p for p in plans if find(family, Reducer, p.method).where == "embed"]
-    inside = [p for p in plans if p not in entrance]
-    if not plans or len(entrance) > 1 or len(inside) > 1:
-        raise UserError(
-            f'A network follows one plan, or Plan("from_scores") and one other, and was given {len(plans)}: '
-            f"{', '.join(p.method for p in plans) or 'none'}."
-        )
-    return (*entrance, None)[0], (*inside, None)[0]
-
-
-def _pruner(model: Any, plan: Plan, scorer: Any) -> Reducer:
-    if tuple(scorer.grid) != tuple(model.grid):
-        raise UserError(
-            f"The scorer ranks a grid of {tuple(scorer.grid)} patches, and the network has {tuple(model.grid)}: create "
-            f"the scorer with grid={tuple(model.grid)}."
-        )
-    rate = plan.keep_rate[0] if isinstance(plan.keep_rate, tuple) else plan.keep_rate
-    count = plan.num_keep[0] if plan.num_keep else scorer.num_keep(rate, model.num_prefix_tokens)
-    stage = _stage(model, 0, 0, model.num_patches, _possible(plan, count, 0, model.num_patches), rate, 1)
-    return build(find(family, Reducer, plan.method), dict(plan.options), stage, scorer=scorer)
-
-
-def _put_inside(fast: Any, plan: Plan, rows: int, rngs: nnx.Rngs | None) -> None:
-    """Gives the blocks of a network their reducers; `rows` arrive at the first."""
-    cls = find(family, Reducer, plan.method)
-    depth = len(fast.blocks)
-    layers = plan.layers(depth)
-    for layer in (*layers, len(plan.r) - 1 if isinstance(plan.r, tuple) else 0):
-        if layer >= depth:
-            raise UserError(f"reduction_loc {layer} is outside this network of {depth} blocks: use {depth - 1}.")
-    _check_first(plan, cls, layers)
-    for block in fast.blocks:
-        block.soft_policy = cls.soft_policy
-    for index, layer in enumerate(layers):
-        count, rate = plan.wanted(index, rows, fast.num_patches, depth)
-        stage = _stage(fast, index, layer, rows, count, rate, len(layers))
-        reducer = build(cls, dict(plan.options), stage, rngs=rngs)
-        fast.blocks[layer].reducer = nnx.data(reducer)
-        read = layer - 1 if reducer.where == "before" else layer
-        if reducer.needs:
-            fast.blocks[read].needs = fast.blocks[read].needs | reducer.needs
-        rows = reducer.num_rows()
-    if cls.proportional:
-        for block in fast.blocks[layers[0] + 1 :]:
-            block.proportional = True
-
-
-def _stage(model: Any, index: int, layer: int, rows: int, count: int, rate: float, num_stages: int) -> Stage:
-    return Stage(
-        index=index,
-        layer=layer,
-        grid=model.grid,
-        num_prefix_tokens=model.num_prefix_tokens,
-        rows_in=rows,
-        num_keep=count,
-        keep_rate=rate,
-        embed_dim=model.embed_dim,
-        num_heads=model.num_heads,
-        num_stages=num_stages,
-    )
-
-
-def _possible(plan: Plan, count: int, index: int, num_patches: int) -> int:
-    """The count, if a stage can keep so many patches."""
-    if count < 1:
-        raise UserError(
-            f"{plan} keeps {count} of {num_patches} patches at stage {index + 1}: use {_lowest(plan, num_patches)}."
-        )
-    if plan.num_keep is not None and count > num_patches:
-        raise UserError(f"num_keep {count} is more than the {num_patches} patches there are: use {num_patches}.")
-    return count
+def _check_first(at: At) -> None:
+    cls = find(family, Reducer, at.method)
+    if cls.where == "before" and cls.needs and at.layer == 0:
+        raise UserError(f"{at.method} reads the attention of the block before, so block 0 cannot reduce: use 1.")

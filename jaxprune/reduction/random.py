@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from jaxprune.reduction.base import Reducer, Stage
+from jaxprune.reduction.base import Reducer, Step
 from jaxprune.reduction.rows import best, keep_rows
 
 
@@ -16,20 +16,20 @@ class Random(Reducer):
     batch; with a key each image has a draw of its own.
 
     Args:
-      seed: of the draw without a key; the stages of a plan draw independently.
+      seed: of the draw without a key; the steps of a plan draw independently.
     """
 
     where = "after"
 
-    def __init__(self, stage: Stage, *, seed: int = 0, rngs: nnx.Rngs | None = None):
-        super().__init__(stage)
+    def __init__(self, step: Step, *, seed: int = 0, rngs: nnx.Rngs | None = None):
+        super().__init__(step)
         self.seed = seed
 
     def __call__(self, tokens, attended, *, train=False, key=None) -> tuple:
-        prefix, num_keep = self.stage.num_prefix_tokens, self.stage.num_keep
+        prefix, num_keep = self.step.num_prefix_tokens, self.step.num_keep
         b, n = tokens.x.shape[:2]
         if key is None:
-            drawn = np.random.default_rng((self.seed, self.stage.index)).permutation(n - prefix)[:num_keep]
+            drawn = np.random.default_rng((self.seed, self.step.index)).permutation(n - prefix)[:num_keep]
             ids = jnp.broadcast_to(jnp.asarray(np.sort(drawn), jnp.int32)[None, :], (b, num_keep))
         else:
             ids = jnp.sort(best(jax.random.uniform(key, (b, n - prefix)), num_keep), axis=1)

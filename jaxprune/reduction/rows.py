@@ -5,11 +5,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from jaxprune.nn.tokens import Attended, Tokens, take
-from jaxprune.reduction.base import Aux
+from jaxprune.reduction.base import Step, StepReport
 
 
 def compose(assign: Int[Array, "b p"], row_map: Int[Array, "b n"]) -> Int[Array, "b p"]:
-    """Follows every patch through one more stage; dropped patches (-1) stay dropped."""
+    """Follows every patch through one more step; dropped patches (-1) stay dropped."""
 
     def one(assign, row_map):
         return jnp.where(assign < 0, -1, row_map[jnp.maximum(assign, 0)])
@@ -26,16 +26,42 @@ def places(ids: Int[Array, "b k"], num_rows: int, others: int = -1) -> Int[Array
     return jax.vmap(one)(ids)
 
 
-def keep_rows(tokens: Tokens, ids: Int[Array, "b k"], num_prefix_tokens: int) -> tuple[Tokens, Aux]:
+def keep_rows(tokens: Tokens, ids: Int[Array, "b k"], num_prefix_tokens: int) -> tuple[Tokens, StepReport]:
     """Keeps the rows `ids`, in that order, and drops the others."""
     row_map = places(ids, tokens.x.shape[1] - num_prefix_tokens)
+    of_rows = lambda values: take(values, ids, num_prefix_tokens)
     kept = Tokens(
-        x=take(tokens.x, ids, num_prefix_tokens),
-        size=None if tokens.size is None else take(tokens.size, ids, num_prefix_tokens),
-        policy=None if tokens.policy is None else take(tokens.policy, ids, num_prefix_tokens),
-        assign=None if tokens.assign is None else compose(tokens.assign, row_map),
+        x=of_rows(tokens.x),
+        size=of_rows(tokens.size),
+        policy=of_rows(tokens.policy),
+        assign=compose(tokens.assign, row_map),
+        position=of_rows(tokens.position),
     )
-    return kept, Aux(row_map=row_map, kept=ids.astype(jnp.int32))
+    return kept, StepReport(row_map=row_map, kept=ids.astype(jnp.int32))
+
+
+def unchanged(tokens: Tokens, num_prefix_tokens: int) -> tuple[Tokens, StepReport]:
+    """Every token stays a row of its own, in its place."""
+    b, n = tokens.x.shape[:2]
+    rows = jnp.arange(n - num_prefix_tokens, dtype=jnp.int32)
+    rows = jnp.broadcast_to(rows[None, :], (b, rows.shape[0]))
+    return tokens, StepReport(row_map=rows, kept=rows)
+
+
+def merged_position(
+    tokens: Tokens, shares: Float[Array, "b k n"], kept: Int[Array, "b k"] | None, step: Step
+) -> Float[Array, "b k c"]:
+    """The positions of merged rows: by `step.position` the mean of their rows, or that of the row `kept`.
+
+    Args:
+      shares: how much of each row that comes in (last axis) belongs to each that goes out; any scale.
+      kept: for each row that goes out the row whose position counts; None leaves the mean.
+    """
+    position = tokens.position[:, step.num_prefix_tokens :]
+    if step.position == "kept" and kept is not None:
+        return jax.vmap(lambda position, ids: position[ids])(position, jnp.maximum(kept, 0))
+    weights = shares / jnp.maximum(shares.sum(2, keepdims=True), jnp.finfo(shares.dtype).tiny)
+    return weights @ position
 
 
 def best(scores: Float[Array, "b n"], num_keep: int) -> Int[Array, "b k"]:
@@ -48,4 +74,10 @@ def best(scores: Float[Array, "b n"], num_keep: int) -> Int[Array, "b k"]:
 
 def cls_scores(attended: Attended, num_prefix_tokens: int) -> Float[Array, "b n"]:
     """Attention of the CLS token to each row, averaged over the heads."""
-    return attended.cls_attn.mean(1)[:, num_prefix_tokens:]
+    return present(attended.cls_attn).mean(1)[:, num_prefix_tokens:]
+
+
+def present(field: Array | None) -> Array:
+    """A field of `Attended` that a reducer has declared in `needs`, so that it is there."""
+    assert field is not None, "a reducer reads a field of Attended that its `needs` does not name"
+    return field

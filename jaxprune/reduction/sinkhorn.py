@@ -47,17 +47,18 @@ class Sinkhorn(Reducer):
 
     where = "before"
     identity_at_one = False
+    needs_present = True
     published = "cluster_layers"
 
-    def __init__(self, stage, *, eps: float = 1.0, iterations: int = 3, rngs: nnx.Rngs | None = None):
-        super().__init__(stage)
+    def __init__(self, step, *, eps: float = 1.0, iterations: int = 3, rngs: nnx.Rngs | None = None):
+        super().__init__(step)
         if not eps > 0:
             raise UserError(f"eps={eps}: sinkhorn needs a temperature above 0, such as 1.0.")
         if iterations < 1:
             raise UserError(f"iterations={iterations}: sinkhorn needs at least 1.")
         rngs = clusters.needed(rngs, "sinkhorn")
         self.eps, self.iterations = float(eps), iterations
-        self.v = nnx.Param(unit(jax.random.normal(rngs.params(), (stage.num_keep, stage.embed_dim), jnp.float32)))
+        self.v = nnx.Param(unit(jax.random.normal(rngs.params(), (step.num_keep, step.embed_dim), jnp.float32)))
 
     def directions(self) -> Float[Array, "k d"]:
         """The learned directions at unit length.
@@ -76,6 +77,6 @@ class Sinkhorn(Reducer):
         return weights.astype(x.dtype) @ length_one.astype(x.dtype), weights
 
     def __call__(self, tokens, attended, *, train=False, key=None) -> tuple:
-        prefix = self.stage.num_prefix_tokens
+        prefix = self.step.num_prefix_tokens
         rows, weights = self.mix(tokens.x[:, prefix:])
-        return clusters.mixed(tokens, rows, weights, prefix)
+        return clusters.mixed(tokens, rows, weights, self.step)

@@ -20,16 +20,17 @@ class Sit(Reducer):
 
     where = "before"
     identity_at_one = False
+    needs_present = True
     published = "cluster_layers"
     renames: ClassVar[dict[str, str]] = {"weight.0": "norm", "weight.1": "fc1", "weight.3": "fc2"}
 
-    def __init__(self, stage, *, rngs: nnx.Rngs | None = None):
-        super().__init__(stage)
+    def __init__(self, step, *, rngs: nnx.Rngs | None = None):
+        super().__init__(step)
         rngs = clusters.needed(rngs, "sit")
-        hidden = stage.embed_dim // 2
-        self.norm = LayerNorm(stage.embed_dim, eps=1e-5)
-        self.fc1 = Linear(stage.embed_dim, hidden, rngs=rngs)
-        self.fc2 = Linear(hidden, stage.num_keep, rngs=rngs)
+        hidden = step.embed_dim // 2
+        self.norm = LayerNorm(step.embed_dim, eps=1e-5)
+        self.fc1 = Linear(step.embed_dim, hidden, rngs=rngs)
+        self.fc2 = Linear(hidden, step.num_keep, rngs=rngs)
         self.scale = nnx.Param(jnp.ones((1, 1, 1), jnp.float32))
 
     def mix(self, x: Float[Array, "b n d"]) -> tuple[Float[Array, "b k d"], Float[Array, "b k n"]]:
@@ -39,6 +40,6 @@ class Sit(Reducer):
         return weights.astype(x.dtype) @ x, weights
 
     def __call__(self, tokens, attended, *, train=False, key=None) -> tuple:
-        prefix = self.stage.num_prefix_tokens
+        prefix = self.step.num_prefix_tokens
         rows, weights = self.mix(tokens.x[:, prefix:])
-        return clusters.mixed(tokens, rows, weights, prefix)
+        return clusters.mixed(tokens, rows, weights, self.step)

@@ -1,6 +1,6 @@
 """ToMe: merge the most similar tokens in pairs, weighted by the patches they hold (Bolya et al., 2023)."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -8,9 +8,10 @@ from jaxtyping import Array, Float, Int
 
 from jaxprune.errors import UserError
 from jaxprune.nn.tokens import Tokens, take
-from jaxprune.reduction.base import Aux, Reducer
-from jaxprune.reduction.clusters import first_min, unchanged
-from jaxprune.reduction.rows import compose
+from jaxprune.reduction.amounts import Rate
+from jaxprune.reduction.base import Reducer, StepReport
+from jaxprune.reduction.clusters import first_min
+from jaxprune.reduction.rows import compose, present, unchanged
 
 
 class ToMe(Reducer):
@@ -30,34 +31,37 @@ class ToMe(Reducer):
 
     @classmethod
     def check(cls, plan) -> None:
-        if plan.r is not None or plan.num_keep is not None:
-            return
-        rates = plan.rates(1)
-        for before, after in zip((1.0, *rates), rates, strict=False):
-            if after < before / 2 - 1e-9:
+        before = 1.0
+        for at in plan.steps:
+            if not isinstance(at.amount, Rate):
+                return  # what arrives is known in a network only, and `num_rows` is the true count
+            if at.method == "tome" and at.amount.rate < before / 2 - 1e-9:
+                common = plan.method is not None
+                rate, remedy = (plan.keep_rate, _nearest(plan)) if common else (at.amount.rate, before / 2)
                 raise UserError(
-                    f"keep_rate {plan.keep_rate} is too low for tome, which merges tokens in pairs, so keeps at least "
-                    f"half at each stage: use {_nearest(plan.keep_rate)}."
+                    f"keep_rate {rate} is too low for tome, which merges tokens in pairs, so keeps at least half at "
+                    f"each step: use {remedy}."
                 )
+            before = at.amount.rate
 
     def num_merged(self) -> int:
         """Pairs that merge."""
-        return min(self.stage.rows_in - self.stage.num_keep, self.stage.rows_in // 2)
+        return min(self.step.rows_in - self.step.num_keep, self.step.rows_in // 2)
 
     def num_rows(self) -> int:
-        return self.stage.rows_in - self.num_merged()
+        return self.step.rows_in - self.num_merged()
 
     def flops(self) -> int:
         # Similarities of A and B, then the sums of what joins.
-        pairs = (self.stage.rows_in // 2) * (self.stage.rows_in - self.stage.rows_in // 2)
-        return pairs * (self.stage.embed_dim // self.stage.num_heads + self.stage.embed_dim)
+        pairs = (self.step.rows_in // 2) * (self.step.rows_in - self.step.rows_in // 2)
+        return pairs * (self.step.embed_dim // self.step.num_heads + self.step.embed_dim)
 
     def __call__(self, tokens, attended, *, train=False, key=None) -> tuple:
-        prefix = self.stage.num_prefix_tokens
+        prefix = self.step.num_prefix_tokens
         if self.num_merged() == 0:
             return unchanged(tokens, prefix)
-        metric = attended.keys.astype(jnp.float32).mean(1)[:, prefix:]
-        return merge(tokens, match(metric, self.num_merged(), prefix), prefix)
+        metric = present(attended.keys).astype(jnp.float32).mean(1)[:, prefix:]
+        return merge(tokens, match(metric, self.num_merged(), prefix), prefix, position=self.step.position)
 
 
 class Match(NamedTuple):
@@ -96,8 +100,12 @@ def match(metric: Float[Array, "b n e"], num_merged: int, num_prefix_tokens: int
     return Match(unmerged, merged, first_min(-similarity, axis=2))
 
 
-def merge(tokens: Tokens, pairs: Match, num_prefix_tokens: int) -> tuple[Tokens, Aux]:
-    """Merges the pairs to means weighted by size; sizes add up."""
+def merge(tokens: Tokens, pairs: Match, num_prefix_tokens: int, *, position: str = "mean") -> tuple[Tokens, StepReport]:
+    """Merges the pairs to means weighted by size; sizes add up.
+
+    Args:
+      position: of a merged row: the "mean" of its rows, or that of the row of B that is "kept".
+    """
     first, second = sets(num_prefix_tokens)
     x, size = tokens.x[:, num_prefix_tokens:], tokens.size[:, num_prefix_tokens:]
     num_unmerged, num_b = pairs.unmerged.shape[1], x[:, second].shape[1]
@@ -107,7 +115,13 @@ def merge(tokens: Tokens, pairs: Match, num_prefix_tokens: int) -> tuple[Tokens,
     joins = (pairs.best[:, None, :] == jnp.arange(num_b)[None, :, None]) & merged[:, None, :]
     add = lambda values: _sum(joins, values[:, first]) + values[:, second]
     size_b = add(size[:, :, None])
-    x_b = add(x.astype(jnp.float32) * size[:, :, None]) / size_b
+    # Two absent rows (size 0) merge to one that is absent too.
+    counted = jnp.maximum(size_b, jnp.finfo(jnp.float32).tiny)
+    x_b = add(x.astype(jnp.float32) * size[:, :, None]) / counted
+    place = tokens.position[:, num_prefix_tokens:]
+    place_b = add(place * size[:, :, None]) / counted if position == "mean" else place[:, second]
+    policy = tokens.policy[:, num_prefix_tokens:]
+    policy_b = jnp.minimum(add(policy[:, :, None]), 1.0)[:, :, 0]
 
     def one(pairs, merged):
         rank = jnp.zeros(pairs.best.shape, jnp.int32).at[pairs.unmerged].set(jnp.arange(num_unmerged, dtype=jnp.int32))
@@ -117,13 +131,21 @@ def merge(tokens: Tokens, pairs: Match, num_prefix_tokens: int) -> tuple[Tokens,
 
     row_map = jax.vmap(one)(pairs, merged)
     kept_b = jnp.broadcast_to(second.start + 2 * jnp.arange(num_b, dtype=jnp.int32)[None, :], size_b.shape[:2])
-    prefix = lambda values: values[:, :num_prefix_tokens]
-    reduced = tokens._replace(
-        x=jnp.concatenate([prefix(tokens.x), take(x[:, first], pairs.unmerged, 0), x_b.astype(x.dtype)], axis=1),
-        size=jnp.concatenate([prefix(tokens.size), take(size[:, first], pairs.unmerged, 0), size_b[:, :, 0]], axis=1),
+
+    def joined(values: Array, values_b: Array) -> Array:
+        unmerged = take(values[:, num_prefix_tokens:][:, first], pairs.unmerged, 0)
+        return jnp.concatenate([values[:, :num_prefix_tokens], unmerged, values_b], axis=1)
+
+    reduced = Tokens(
+        x=joined(tokens.x, x_b.astype(x.dtype)),
+        size=joined(tokens.size, size_b[:, :, 0]),
+        policy=joined(tokens.policy, policy_b),
         assign=compose(tokens.assign, row_map),
+        position=joined(tokens.position, place_b),
     )
-    return reduced, Aux(row_map=row_map, kept=jnp.concatenate([first.start + 2 * pairs.unmerged, kept_b], axis=1))
+    return reduced, StepReport(
+        row_map=row_map, kept=jnp.concatenate([first.start + 2 * pairs.unmerged, kept_b], axis=1)
+    )
 
 
 def _sum(joins: Array, values: Float[Array, "b a d"]) -> Float[Array, "b k d"]:
@@ -132,7 +154,8 @@ def _sum(joins: Array, values: Float[Array, "b a d"]) -> Float[Array, "b k d"]:
     )
 
 
-def _nearest(keep_rate: float | tuple[float, ...]) -> float | tuple[float, ...]:
+def _nearest(plan: Any) -> float | tuple[float, ...]:
+    keep_rate = plan.keep_rate
     if not isinstance(keep_rate, tuple):
         return 0.5
     reached = [1.0]

@@ -1,8 +1,7 @@
 """Top-K: keep the patches that the CLS token attends to most (Haurum et al., 2023, Sec. 3)."""
 
 from jaxprune.reduction.base import Reducer
-from jaxprune.reduction.clusters import unchanged
-from jaxprune.reduction.rows import best, cls_scores, keep_rows
+from jaxprune.reduction.rows import best, cls_scores, keep_rows, unchanged
 
 
 class TopK(Reducer):
@@ -12,7 +11,7 @@ class TopK(Reducer):
     needs = frozenset({"cls_attn"})
 
     def __call__(self, tokens, attended, *, train=False, key=None) -> tuple:
-        prefix, num_keep = self.stage.num_prefix_tokens, self.stage.num_keep
-        if num_keep == self.stage.rows_in:
+        prefix, num_keep = self.step.num_prefix_tokens, self.step.num_keep
+        if num_keep == self.step.rows_in:
             return unchanged(tokens, prefix)
         return keep_rows(tokens, best(cls_scores(attended, prefix), num_keep), prefix)

@@ -11,9 +11,9 @@ from jaxprune.scoring.base import Scorer
 def methods() -> dict[str, type[Scorer]]:
     """Returns {name: class} of every scorer, found by file."""
     import jaxprune.scoring as family
-    from jaxprune import families
+    from jaxprune import plugins
 
-    return families.methods(family, Scorer)
+    return plugins.methods(family, Scorer)
 
 
 def create(name: str, *, rngs: nnx.Rngs | None = None, **arguments: Any) -> Scorer:
@@ -29,11 +29,11 @@ def create(name: str, *, rngs: nnx.Rngs | None = None, **arguments: Any) -> Scor
       UserError: the scorer or an argument is unknown, or does not fit the network.
     """
     import jaxprune.scoring as family
-    from jaxprune import families
+    from jaxprune import plugins
 
-    cls = families.find(family, Scorer, name)
+    cls = plugins.find(family, Scorer, name)
     always = {"rngs": rngs} if "rngs" in inspect.signature(cls.__init__).parameters else {}
-    return families.build(cls, arguments, **always)
+    return plugins.build(cls, arguments, **always)
 
 
 __all__ = ["Scorer", "create", "methods"]

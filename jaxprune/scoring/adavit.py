@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, Int
 
 from jaxprune.nn import Linear
 from jaxprune.scoring.base import Normalisation, Scorer
-from jaxprune.scoring.networks import from_norm1
+from jaxprune.scoring.networks import run_masked
 
 
 class AdaViT(Scorer):
@@ -52,15 +52,15 @@ class AdaViT(Scorer):
         return (jax.nn.sigmoid(logits) > self.threshold).astype(jnp.int32)
 
     def policy_logits(self, images: Float[Array, "b H W c"]) -> Float[Array, "b l p"]:
-        """What the head of each block says of each patch."""
+        """The output of each block's head for each patch."""
         vit = self.proposal
         prefix = vit.num_prefix_tokens
-        x, told = vit.embed(images), []
+        x, found = vit.embed(images), []
         for block, head in zip(vit.blocks, self.heads, strict=True):
             normed = block.norm1(x)
             logits = head(normed[:, prefix:])[:, :, 0].astype(jnp.float32)
-            told.append(logits)
+            found.append(logits)
             policy = jnp.pad(self.decisions(logits[:, None])[:, 0], ((0, 0), (prefix, 0)), constant_values=1)
             policy = policy.astype(x.dtype)
-            x = from_norm1(block, x, normed, prefix, policy=policy, gate=policy)
-        return jnp.stack(told, axis=1)
+            x = run_masked(block, x, normed, policy)
+        return jnp.stack(found, axis=1)

@@ -9,6 +9,7 @@ from flax import nnx
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from jaxprune.errors import UserError
+from jaxprune.nn import Host
 from jaxprune.reduction.rows import best
 
 Normalisation = tuple[tuple[float, ...], tuple[float, ...]]
@@ -90,8 +91,8 @@ class Scorer(nnx.Module):
 
 
 def is_vit(network: Any) -> bool:
-    """Whether a network is a plain vision transformer of ours."""
-    return hasattr(network, "num_prefix_tokens")
+    """Whether a network is a transformer that reports tokens and attention (a `Host`)."""
+    return isinstance(network, Host)
 
 
 def _check(name: str, reads: str, proposal: Any) -> None:

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxprune.errors import UserError, unknown
+from jaxprune.errors import unknown
 from jaxprune.reduction.radial_patterns import NORMS
 from jaxprune.scoring.base import Scorer
 
@@ -20,11 +20,9 @@ class Centre(Scorer):
         super().__init__(grid=grid)
         if norm not in NORMS:
             raise unknown("norm", norm, NORMS)
-        if len(self.grid) != 2:
-            raise UserError(f"centre scores images, and the grid {self.grid} is of a video: give grid=(rows, columns).")
         self.norm = norm
 
     def __call__(self, images, *, key=None) -> Float[Array, "b p"]:
-        y, x = (np.arange(side) - (side - 1) / 2 for side in self.grid)
-        scores = jnp.asarray(-NORMS[self.norm](y[:, None], x[None, :]).reshape(-1), jnp.float32)
+        centred = (np.arange(side) - (side - 1) / 2 for side in self.grid)
+        scores = jnp.asarray(-NORMS[self.norm](*np.ix_(*centred)).reshape(-1), jnp.float32)
         return jnp.broadcast_to(scores[None, :], (images.shape[0], self.num_patches))

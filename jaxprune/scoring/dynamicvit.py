@@ -1,4 +1,4 @@
-"""DynamicViT: the patches that its predictors let through, stage after stage (Rao et al., 2021)."""
+"""DynamicViT: the patches that its predictors let through, step after step (Rao et al., 2021)."""
 
 from typing import Any
 
@@ -12,9 +12,9 @@ from jaxprune.scoring.networks import survival, tokens_before
 
 
 class DynamicViT(Scorer):
-    """Ranks patches by the stages of a ViT under `Plan("dynamicvit", …)` that keep them, then by the last of those.
+    """Ranks patches by the steps of a ViT under `Plan("dynamicvit", …)` that keep them, then by the last of those.
 
-    To rank for k patches as published, that plan keeps the share (k/p)^(1/3) at each of three stages.
+    To rank for k patches as published, that plan keeps the share (k/p)^(1/3) at each of three steps.
 
     Args:
       first_stage: the log-probability of being kept at the first stage instead: it tells all patches apart.
@@ -32,7 +32,8 @@ class DynamicViT(Scorer):
     ):
         super().__init__(proposal=proposal, grid=grid, normalised=normalised)
         self.first_stage = first_stage
-        layers = [i for i, block in enumerate(proposal.blocks) if isinstance(block.reducer, Reducer)]
+        blocks = [proposal.block(site) for site in proposal.sites()]
+        layers = [layer for layer, block in enumerate(blocks) if isinstance(block.reducer, Reducer)]
         if not layers:
             raise UserError(
                 "dynamicvit reads the predictors of a DynamicViT, and this ViT has none: give the network that "
@@ -46,4 +47,4 @@ class DynamicViT(Scorer):
             _, aux = vit(images)
             return survival(aux.kept, self.num_patches)
         rows = tokens_before(vit, images, self.layer).x[:, vit.num_prefix_tokens :]
-        return vit.blocks[self.layer].reducer.log_probs(rows, jnp.ones(rows.shape[:2]))[:, :, 0]
+        return vit.block(vit.sites()[self.layer]).reducer.log_probs(rows, jnp.ones(rows.shape[:2]))[:, :, 0]

@@ -6,10 +6,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxprune.nn.tokens import Tokens
+from jaxprune.nn import Host
 from jaxprune.scoring.base import Normalisation, Scorer, is_vit
 from jaxprune.scoring.maps import activation
-from jaxprune.scoring.networks import from_norm1, logit_of, predicted, tokens_before
+from jaxprune.scoring.networks import logit_of, predicted, tokens_before
 
 
 class GradCAM(Scorer):
@@ -48,16 +48,17 @@ class GradCAM(Scorer):
         return features, _gradient(self.proposal.forward_head, features)
 
     def _of_vit(self, images: Array) -> tuple[Array, Array]:
-        vit = self.proposal
-        tokens, block = tokens_before(vit, images, -1), vit.blocks[-1]
+        host: Host = self.proposal
+        site = host.sites()[-1]
+        tokens, block = tokens_before(host, images, -1), host.block(site)
 
-        def head(a: Float[Array, "b n d"]) -> Float[Array, "b classes"]:
-            x = from_norm1(block, tokens.x, a, vit.num_prefix_tokens)
-            last = Tokens(x if vit.norm is None else vit.norm(x), size=tokens.size)
-            return vit.forward_head(last)[0]
+        def head(normed: Float[Array, "b n d"]) -> Float[Array, "b classes"]:
+            gathered, _ = block.attend(block.project(normed, tokens.position))
+            last = block.feed(block.mix(tokens.x, gathered))
+            return host.forward_head(tokens._replace(x=host.final_norm(last)))[0]
 
         normed = block.norm1(tokens.x).astype(jnp.float32)
-        on_grid = lambda x: x[:, vit.num_prefix_tokens :].reshape(x.shape[0], *vit.grid, -1)
+        on_grid = lambda x: x[:, site.num_prefix_tokens :].reshape(x.shape[0], *site.grid, -1)
         return on_grid(normed), on_grid(_gradient(head, normed))
 
 

@@ -11,7 +11,6 @@ from jaxtyping import Array, Float
 from jaxprune.errors import UserError
 from jaxprune.nn import Linear
 from jaxprune.scoring.base import Normalisation, Scorer
-from jaxprune.scoring.networks import from_norm1
 
 
 class Agent(nnx.Module):
@@ -86,5 +85,6 @@ class IARED2(Scorer):
             policy = (probabilities > 0.5).astype(x.dtype).at[:, :prefix].set(1.0)
             x = x * policy[:, :, None]
             for block in vit.blocks[group * self.blocks_each : (group + 1) * self.blocks_each]:
-                x = from_norm1(block, x, block.norm1(x), prefix, policy=policy)
+                gathered, _ = block.attend(block.project(block.norm1(x)), policy=policy)
+                x = block.feed(block.mix(x, gathered))
         return probabilities

@@ -6,16 +6,16 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from jaxprune.nn.tokens import Attended, Tokens, all_present
+from jaxprune.nn import Attended, Host, Tokens
+from jaxprune.reduction.rows import present
 from jaxprune.scoring.base import is_vit
 
 
 def feature_map(network: Any, images: Float[Array, "b ..."]) -> Float[Array, "b ..."]:
-    """The last features at every place: a ConvNet's map, or the patch tokens of a ViT laid out on its grid."""
+    """The last features at every place: a ConvNet's map, or the tokens of a transformer laid out on its grid."""
     if not is_vit(network):
         return network.forward_features(images)
-    tokens, _ = network.forward_features(images)
-    return tokens.x[:, network.num_prefix_tokens :].reshape(images.shape[0], *network.grid, -1)
+    return network.forward_intermediates(images, 1, norm=True, intermediates_only=True)[0]
 
 
 def predicted(logits: Float[Array, "b classes"]) -> Int[Array, "b"]:
@@ -33,63 +33,47 @@ def logit_of(logits: Float[Array, "b classes"], target: Int[Array, "b"]) -> Floa
     return jnp.take_along_axis(logits, target[:, None], axis=1)[:, 0]
 
 
-def tokens_before(vit: Any, images: Float[Array, "b H W c"], layer: int) -> Tokens:
-    """The tokens of all patches that enter a block; negative `layer` counts from the last."""
-    tokens = all_present(vit.embed(images), vit.num_prefix_tokens)
-    for block in vit.blocks[: range(len(vit.blocks))[layer]]:
-        tokens, _, _ = block(tokens)
-    return tokens
+def tokens_before(host: Host, images: Float[Array, "b *sides c"], layer: int) -> Tokens:
+    """The tokens that enter a block; negative `layer` counts from the last."""
+    return host.walk(images, stop=range(len(host.sites()))[layer] + 1).entered[-1]
 
 
-def from_norm1(
-    block: Any,
-    x: Float[Array, "b n d"],
-    normed: Float[Array, "b n d"],
-    num_prefix_tokens: int,
-    *,
-    policy: Float[Array, "b n"] | None = None,
-    gate: Float[Array, "b n"] | None = None,
+def attended(host: Host, images: Float[Array, "b *sides c"], needs: frozenset[str], layer: int = -1) -> Attended:
+    """What the attention of one block saw; the blocks behind it are not run."""
+    layer = range(len(host.sites()))[layer]
+    return host.walk(images, taps={layer: needs}, stop=layer + 1).forward().attended[layer]
+
+
+def run_masked(
+    block: Any, x: Float[Array, "b n d"], normed: Float[Array, "b n d"], policy: Float[Array, "b n"]
 ) -> Float[Array, "b n d"]:
-    """A block in evaluation, from the output of its first norm on.
+    """A block in evaluation, composed of its parts, in which some tokens take part and the others stay as they are.
 
     Args:
       x: the block's input.
-      normed: `block.norm1(x)`, or what stands in its place.
-      policy: 0 hides a token as a key.
-      gate: 0 keeps a token as it is.
+      normed: `block.norm1(x)`.
+      policy: 0 hides a token as a key and keeps it as it is.
     """
-
-    def branch(out: Array, scale: Any) -> Array:
-        out = out if scale is None else scale(out)
-        return out if gate is None else out * gate[:, :, None]
-
-    out, _ = block.attn(normed, policy=policy, num_prefix_tokens=num_prefix_tokens)
-    x = x + branch(out, block.ls1)
-    return x + branch(block.mlp(block.norm2(x)), block.ls2)
+    takes_part = policy[:, :, None] > 0
+    gathered, _ = block.attend(block.project(normed), policy=policy)
+    x = jnp.where(takes_part, block.mix(x, gathered), x)
+    return jnp.where(takes_part, block.feed(x), x)
 
 
-def attended(vit: Any, images: Float[Array, "b H W c"], needs: frozenset[str], layer: int = -1) -> Attended:
-    """What the attention of one block saw, with all patches there."""
-    tokens = tokens_before(vit, images, layer)
-    block = vit.blocks[layer]
-    _, seen = block.attn(block.norm1(tokens.x), needs=needs, num_prefix_tokens=vit.num_prefix_tokens)
-    return seen
-
-
-def cls_attention(vit: Any, images: Float[Array, "b H W c"], layer: int = -1) -> Float[Array, "b h p"]:
+def cls_attention(host: Host, images: Float[Array, "b *sides c"], layer: int = -1) -> Float[Array, "b h p"]:
     """Attention of the CLS token to each patch in one block, every head by itself."""
-    seen = attended(vit, images, frozenset({"cls_attn"}), layer)
-    return seen.cls_attn[:, :, vit.num_prefix_tokens :]
+    seen = attended(host, images, frozenset({"cls_attn"}), layer)
+    return present(seen.cls_attn)[:, :, host.num_prefix_tokens :]
 
 
 def survival(kept: tuple[Int[Array, "b _"], ...], num_patches: int) -> Float[Array, "b p"]:
-    """Ranks patches by the stages of a reducing network that keep them, and within the last of those by their place.
+    """Ranks patches by the steps of a reducing network that keep them, and within the last of those by their place.
 
-    A patch scores the number of stages that keep it, and a fraction that falls from 1 along the order in which the last
-    of them lists it. The patches that the last stage keeps, in its order, lead the ranking; those of no stage score 0.
+    A patch scores the number of steps that keep it, and a fraction that falls from 1 along the order in which the last
+    of them lists it. The patches that the last step keeps, in its order, lead the ranking; those of no step score 0.
 
     Args:
-      kept: per stage the original patches, best first; -1 is no patch.
+      kept: per step the original patches, best first; -1 is no patch.
     """
 
     def one(scores, ids, stage):

@@ -18,10 +18,10 @@ from jaxprune.checkpoints.run import build, load_model, read_card, write_card
 from jaxprune.config import Config
 from jaxprune.data.augment import augment, normalize
 from jaxprune.errors import UserError
-from jaxprune.families import find
 from jaxprune.metrics import average, mean_average_precision, wilson_interval
 from jaxprune.nn.params import Split, merge, split, variables
 from jaxprune.ops.posembed import resample
+from jaxprune.plugins import find
 from jaxprune.reduction.evit import warm_up
 from jaxprune.tasks import objective, setup
 from jaxprune.tasks.scorers import open_pruner
@@ -62,10 +62,10 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     several = config.loss == "asymmetric"
     steps = setup.length(config, len(train))
     schedule = setup.learning_rate(config, steps)
-    loss_fn: Any = _loss_fn(config, model, plan, teacher)
+    loss_fn: Any = _loss_fn(config, model, teacher)
     if config.keep_rate_warmup.epochs:
         remade = lambda plan: reduction.apply(model, plan, scorer=scorer)
-        loss_fn = _WarmUp(config, plan, steps, lambda plan: _loss_fn(config, remade(plan), plan, teacher))
+        loss_fn = _WarmUp(config, plan, steps, lambda plan: _loss_fn(config, remade(plan), teacher))
     tx = _optimizer(config, parts, model.depth, schedule, steps)
     look = _ranked if several else _evaluator
     hook = loop.Hook(config.eval_every or steps.total, look(config, parts, held_out))
@@ -84,9 +84,9 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     return setup.conclude(workdir, summary, lambda: describe(config, workdir, summary, train, held_out))
 
 
-def _loss_fn(config: Config, model: Any, plan: reduction.Plan | None, teacher: Split | None) -> LossFn:
-    """The loss of a network under a plan, by which it reduces its tokens."""
-    parts, data = split(model), config.data
+def _loss_fn(config: Config, model: Any, teacher: Split | None) -> LossFn:
+    """The loss of a network, with what its reduction methods add to it."""
+    parts, data, reducers = split(model), config.data, reduction.installed(model)
     options = {**config.augment, "num_classes": model.num_classes, "mean": data.mean, "std": data.std}
 
     def loss_fn(params, batch, key):
@@ -94,7 +94,7 @@ def _loss_fn(config: Config, model: Any, plan: reduction.Plan | None, teacher: S
         images, targets = augment(augment_key, batch["image"], batch["label"], **options)
         logits, aux = merge(parts.graph, params, parts.rest)(images, train=True, key=model_key)
         taught = objective.teach(teacher, batch["given"]["teacher"], images) if teacher else None
-        loss, shares = objective.total(config, plan, model.num_patches, logits, aux, targets, taught)
+        loss, shares = objective.total(config, reducers, logits, aux, targets, taught)
         if config.loss != "asymmetric":
             shares["accuracy"] = (logits.argmax(-1) == targets.argmax(-1)).mean()
         return loss, shares
@@ -112,7 +112,7 @@ class _WarmUp:
     def __init__(self, config: Config, plan: reduction.Plan | None, steps: setup.Length, loss_of: Any):
         if plan is None or not isinstance(plan.keep_rate, float) or plan.num_keep or plan.r:
             raise UserError("keep_rate_warmup lowers one keep_rate: give reduction.method and a single keep_rate.")
-        if find(reduction, reduction.Reducer, plan.method).published is not None:
+        if plan.method is not None and find(reduction, reduction.Reducer, plan.method).published is not None:
             raise UserError(
                 f"keep_rate_warmup changes how many tokens there are, and the weights of {plan.method} are made for one"
                 " number: set keep_rate_warmup.epochs=0, or take a method without weights, such as evit."
@@ -127,8 +127,7 @@ class _WarmUp:
         rate = warm_up(step // self._steps.per_epoch, self._rate, **self._warmup)
         if rate not in self._made:
             _log.info("The keep rate is %.3g from step %d on.", rate, step + 1)
-            plan = reduction.Plan(**{**self._plan.as_dict(), "keep_rate": rate})
-            self._made[rate] = self._loss_of(plan)
+            self._made[rate] = self._loss_of(self._plan.with_keep_rate(rate))
         return self._made[rate]
 
 
@@ -192,7 +191,7 @@ def initialise(model: Any, init: str) -> None:
         raise UserError(f"The model in {init} has no {', '.join(missing[:5])}: fine-tune a model of the same sizes.")
     for name in set(given) & set(wanted):
         value = given[name][...]
-        if name == "pos_embed" and encoder.grid != model.grid:
+        if name == "pos_embed":
             value = resample(value, encoder.grid, model.grid, value.shape[1] - encoder.num_patches)
         if name.startswith("head") and value.shape != wanted[name].shape:
             continue

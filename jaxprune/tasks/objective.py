@@ -1,24 +1,22 @@
 """What a classifier is trained for: its classes, its reduction method's own loss, and a teacher's answers."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import optax
 
-from jaxprune import losses, reduction
+from jaxprune import losses
 from jaxprune.config import Config
 from jaxprune.errors import UserError
-from jaxprune.families import find
 from jaxprune.nn.params import Split, merge
-from jaxprune.reduction import Plan, Reducer
+from jaxprune.reduction import LossContext, Reducer
 
 
 def total(
     config: Config,
-    plan: Plan | None,
-    num_patches: int,
+    reducers: Sequence[Reducer],
     logits: jax.Array,
     aux: Any,
     targets: jax.Array,
@@ -28,23 +26,53 @@ def total(
 
     Args:
       config: with the weights of the parts in `distill`.
-      plan: by which the network reduces its tokens, if it does.
-      num_patches: patches of an image.
+      reducers: of the network, in the order of its plan; none without one.
       logits, aux: of the network.
       targets: of the classes, (b, c).
       taught: logits and aux of a teacher on the same images, if there is one.
     """
     parts = {"classes": (1.0, classes(config.loss, logits, targets))}
-    if plan is not None:
-        cls = find(reduction, Reducer, plan.method)
-        for name, value in cls.losses(aux.stages, plan.rates(num_patches)).items():
-            parts[name] = (config.distill[name], value)
+    for name, (weight, value) in reduction_losses(reducers, logits, aux, targets, taught).items():
+        parts[name] = (config.distill.get(name, weight), value)
     if taught is not None:
         parts["logits"] = (config.distill.logits, losses.kl_distillation(logits, taught[0]))
         if config.distill.tokens:
             parts["tokens"] = (config.distill.tokens, _tokens(config, aux, taught[1]))
     loss = jnp.stack([weight * value for weight, value in parts.values()]).sum()
     return loss, {f"loss_{name}": value for name, (_, value) in parts.items()} if len(parts) > 1 else {}
+
+
+def reduction_losses(
+    reducers: Sequence[Reducer],
+    logits: jax.Array,
+    aux: Any,
+    targets: jax.Array,
+    teacher: tuple[jax.Array, Any] | None,
+) -> dict[str, tuple[float, jax.Array]]:
+    """Returns {name: (default weight, value)} of the losses that reduction methods add to the network's own.
+
+    Args:
+      reducers: of the network, in the order of its plan (`reduction.installed`).
+
+    Raises:
+      UserError: two methods name a loss alike.
+    """
+    found = {}
+    for cls in dict.fromkeys(map(type, reducers)):
+        own = [(reducer, report) for reducer, report in zip(reducers, aux.steps, strict=True) if type(reducer) is cls]
+        context = LossContext(
+            tuple(report for _, report in own),
+            tuple(reducer.step.keep_rate for reducer, _ in own),
+            logits,
+            targets,
+            aux.tokens,
+            teacher,
+        )
+        for name, value in cls.losses(context).items():
+            if name in found:
+                raise UserError(f"Two methods of one plan have a loss called {name!r}: rename one in its `losses`.")
+            found[name] = (cls.loss_weights.get(name, 1.0), value)
+    return found
 
 
 def classes(kind: str, logits: jax.Array, targets: jax.Array) -> jax.Array:

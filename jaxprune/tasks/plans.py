@@ -12,7 +12,6 @@ from jaxprune import flops, reduction
 from jaxprune.config import Config
 from jaxprune.data.augment import normalize
 from jaxprune.data.source import Sample
-from jaxprune.errors import UserError
 from jaxprune.metrics import wilson_interval
 from jaxprune.nn.params import merge, split
 from jaxprune.tasks import setup
@@ -33,7 +32,7 @@ class Contestant(NamedTuple):
 
     def gflops(self) -> float:
         """Forward multiply-accumulates of an image, in thousand millions."""
-        return flops.vit(self.model).total / 1e9
+        return flops.host(self.model).total / 1e9
 
 
 class Findings(NamedTuple):
@@ -50,37 +49,10 @@ class Findings(NamedTuple):
     disagreements: list[np.ndarray]
 
 
-def parse_plan(text: str, config: Config) -> reduction.Plan:
-    """Reads a plan such as "topk", "topk:keep_rate=0.5" or "tome:r=8"; what it leaves out is the config's.
-
-    Raises:
-      UserError: an item is not `name=value`, or the plan makes no sense.
-    """
-    method, _, rest = text.partition(":")
-    options: dict[str, Any] = {"keep_rate": config.keep_rate, "reduction_loc": tuple(config.reduction_loc)}
-    for item in filter(None, rest.split(",")):
-        name, equals, value = item.partition("=")
-        if not equals:
-            raise UserError(f"{item!r} in plan {text!r} sets nothing: write name=value, such as keep_rate=0.5.")
-        options[name] = value_of(value)
-    return reduction.Plan(method, **options)
-
-
-def value_of(text: str) -> Any:
-    """Reads an option's value: a truth value, a number, or the text itself."""
-    if text.lower() in ("true", "false"):
-        return text.lower() == "true"
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text
-
-
 def contestants(model: Any, config: Config) -> dict[str, Contestant]:
     """Returns the dense network and, by its text, one under each of `config.plans`; all plans are read before any."""
-    plans = {text: parse_plan(text, config) for text in config.plans}
+    defaults = {"keep_rate": config.keep_rate, "reduction_loc": tuple(config.reduction_loc)}
+    plans = {text: reduction.Plan.from_text(text, **defaults) for text in config.plans}
     made = {DENSE: contestant(model)}
     for text, plan in plans.items():
         made[text] = contestant(reduction.apply(model, plan, rngs=nnx.Rngs(config.seed)))

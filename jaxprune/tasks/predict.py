@@ -12,6 +12,7 @@ from jaxprune.config import Config
 from jaxprune.data import loader
 from jaxprune.data.augment import normalize
 from jaxprune.errors import UserError
+from jaxprune.nn.params import jitted
 from jaxprune.tasks import setup
 from jaxprune.train.writer import Writer
 from jaxprune.viz.pictures import prediction_card
@@ -29,7 +30,7 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
         raise UserError(f"{config.init} holds a pre-training model, which does not classify: fine-tune it first.")
     model = load_model(config.init)
     image = loader.read_image(config.image, model.patch_embed.img_size)
-    logits, _ = jax.jit(model.__call__)(normalize(jnp.asarray(image[None]), card["mean"], card["std"]))
+    logits, _ = jitted(model)(normalize(jnp.asarray(image[None]), card["mean"], card["std"]))
     confidences = np.asarray(jax.nn.softmax(logits[0]))
     names = card["class_names"] or [str(i) for i in range(len(confidences))]
     picture = prediction_card(image, names, confidences, TOP)

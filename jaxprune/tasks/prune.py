@@ -174,8 +174,8 @@ def measure(model: Any, opened: Opened, images: Sample, config: Config) -> Findi
     @jax.jit
     def probabilities(arrays: dict[str, Array], pixels: Array, ids: Array | None) -> Array:
         network = merge(parts.graph, arrays, {})
-        tokens, _ = network.encode(network.embed(normalize(pixels, config.mean, config.std), ids))
-        return jax.nn.softmax(network.forward_head(tokens)[0])
+        tokens = network.encode(network.embed(normalize(pixels, config.mean, config.std), ids), ids).tokens
+        return jax.nn.softmax(network.forward_head(tokens._replace(x=network.final_norm(tokens.x)))[0])
 
     on_curve = set(curve_counts(patches, config.curve_steps)) - {patches}
     kept = sorted(on_curve | {num_kept(model, rate) for rate in config.keep_rates})
@@ -218,12 +218,13 @@ def accuracies(model: Any, opened: Opened, found: Findings, config: Config) -> l
     probability of the true class, "surer" the share of images of which it is higher than the dense network's.
     """
     whole = (DENSE, model.num_patches)
-    rows = [{"scorer": DENSE, "keep rate": 1.0, **_row(found, whole, whole), "GFLOPs": flops.vit(model).total / 1e9}]
+    rows = [{"scorer": DENSE, "keep rate": 1.0, **_row(found, whole, whole), "GFLOPs": flops.host(model).total / 1e9}]
     for text, scorer in opened.scorers.items():
         own = scorer_flops(scorer, opened.size)
         for rate in config.keep_rates:
             count = num_kept(model, rate)
-            cost = flops.vit(pruned(model, scorer, count)).total + own
+            plan = reduction.Plan("from_scores", num_keep=(count,))
+            cost = flops.host(model, plan, scorer=scorer).total + own
             rows.append({"scorer": text, "keep rate": rate, **_row(found, (text, count), whole), "GFLOPs": cost / 1e9})
     return rows
 

@@ -24,7 +24,7 @@ from jaxprune.nn.params import merge, split, unfilled, variables
 from jaxprune.ops.resize import resize
 from jaxprune.scoring import Scorer
 from jaxprune.scoring.base import is_vit
-from jaxprune.tasks.plans import value_of
+from jaxprune.text import parse_value
 
 READABLE = 224  # shorter side that a ConvNet gets if the images are smaller
 IMAGE_SIZE, GRID = (224, 224), (14, 14)  # where neither the config nor a network has any
@@ -256,7 +256,7 @@ def _read(text: str, shared: _Shared) -> tuple[str, dict[str, Any]]:
             raise UserError(f"{item!r} in scorer {text!r} sets nothing: write name=value, such as init=RUN.")
         options[option] = value
     init, model = options.pop("init", ""), options.pop("model", "")
-    options = {option: value_of(value) for option, value in options.items()}
+    options = {option: parse_value(value) for option, value in options.items()}
     network = shared.network(init, model) if init or model else _usual(name, shared)
     if network is not None:
         options["proposal"] = network

@@ -20,7 +20,7 @@ from jaxprune.config import Config
 from jaxprune.data.augment import normalize, random_flip
 from jaxprune.errors import UserError, unknown
 from jaxprune.nn import BatchNorm
-from jaxprune.nn.params import Split, merge, split, variables
+from jaxprune.nn.params import Split, jitted, merge, split, variables
 from jaxprune.ops.patches import patchify, unpatchify
 from jaxprune.ranking import ConvRanker
 from jaxprune.ranking.labels import draw_masks, pseudo_labels, reconstructions
@@ -269,7 +269,7 @@ def object_recall(scores: jax.Array, mask: jax.Array, ranker: Any, valid: jax.Ar
 def score_maps(parts: Split, images: np.ndarray, mean: Any, std: Any) -> list[np.ndarray]:
     """Draws what a ranker makes of whole images: each above its scores, dark to bright."""
     ranker = merge(parts.graph, parts.params, parts.rest)
-    scores = jax.jit(lambda x: ranker.scores(normalize(x, mean, std)))(jnp.asarray(images))
+    scores = jitted(ranker, lambda ranker, x: ranker.scores(normalize(x, mean, std)))(jnp.asarray(images))
     scores = np.asarray(scores).reshape(-1, *ranker.grid)
     pairs = zip(images, scores, strict=True)
     return [np.concatenate([shown, heatmap(shown, map_)]) for image, map_ in pairs for shown in [upscale(image)]]
@@ -285,8 +285,7 @@ def removal_pictures(config: Config, source: Split, images: np.ndarray) -> np.nd
     pixels = setup.normalized(config, jnp.asarray(images))
     key = jax.random.key(pretrain.EVAL_KEY)
 
-    @jax.jit
-    def compared(pixels):
+    def compared(mae, pixels):
         masks = draw_masks(mae.num_patches, len(pixels), grid=mae.grid, key=key, mask_ratio=config.labels.mask_ratio)
         found = reconstructions(mae, pixels, masks)
         change = jnp.abs(found.removed - found.anchor[:, None]).mean(3).sum(2) / masks.masked.sum(1)[:, None]
@@ -301,7 +300,9 @@ def removal_pictures(config: Config, source: Split, images: np.ndarray) -> np.nd
         return shown, of_chosen(masks.ids_keep), of_chosen(change)
 
     cells = []
-    for image, shown, patches, change in zip(images, *jax.tree.map(np.asarray, compared(pixels)), strict=True):
+    for image, shown, patches, change in zip(
+        images, *jax.tree.map(np.asarray, jitted(mae, compared)(pixels)), strict=True
+    ):
         restored = np.asarray(unpatchify(jnp.asarray(shown), mae.patch_size, mae.grid))
         restored = [upscale(picture) for picture in to_uint8(restored, config.data.mean, config.data.std)]
         cells += [label(upscale(image), "image"), label(restored[0], "from what is seen")]

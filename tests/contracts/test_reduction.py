@@ -65,15 +65,15 @@ def check_account(model, logits, aux):
     """Every patch is where the tokens say, and there are as many rows as promised."""
     assert logits.shape == (BATCH, 3) and np.isfinite(logits).all()
     prefix = model.num_prefix_tokens
-    for stage, layer in enumerate(LOCATIONS):
-        reducer, told, assign = model.blocks[layer].reducer, aux.stages[stage], np.asarray(aux.assign[stage])
+    for index, layer in enumerate(LOCATIONS):
+        reducer, told, assign = model.blocks[layer].reducer, aux.steps[index], np.asarray(aux.assign[index])
         rows = reducer.num_rows()
         assert aux.features[layer].shape == (BATCH, prefix + rows, 16)
         assert assign.shape == (BATCH, PATCHES) and assign.min() >= -1 and assign.max() < rows
-        assert told.row_map.shape == (BATCH, reducer.stage.rows_in)
+        assert told.row_map.shape == (BATCH, reducer.step.rows_in)
         if told.kept is not None:
-            assert told.kept.shape == aux.kept[stage].shape == (BATCH, rows)
-            origin = np.asarray(aux.kept[stage])
+            assert told.kept.shape == aux.kept[index].shape == (BATCH, rows)
+            origin = np.asarray(aux.kept[index])
             for image, ids in enumerate(origin):
                 places = np.flatnonzero(ids >= 0)
                 np.testing.assert_array_equal(assign[image, ids[places]], places)
@@ -169,7 +169,7 @@ BAD = {
     "no location": (lambda: reduction.Plan("topk", reduction_loc=()), r"use \(3, 6, 9\)"),
     "locations out of order": (lambda: reduction.Plan("topk", reduction_loc=(6, 3)), r"use \(3, 6\)"),
     "ToMe below one half": (lambda: reduction.Plan("tome", 0.25), r"keep_rate 0\.25 is too low for tome.*use 0\.5"),
-    "ToMe below one half at a stage": (
+    "ToMe below one half at a step": (
         lambda: reduction.Plan("tome", (0.7, 0.2), reduction_loc=LOCATIONS),
         r"use \(0\.7, 0\.35\)",
     ),
@@ -187,7 +187,7 @@ BAD = {
     ),
     "nothing left": (
         lambda: reduction.apply(host("cls"), reduction.Plan("topk", 0.05, reduction_loc=LOCATIONS)),
-        r"keeps 0 of 16 patches at stage 1: use keep_rate=0\.25",
+        r"keeps 0 of 16 patches at step 1: use keep_rate=0\.25",
     ),
     "unknown method": (lambda: reduction.Plan("tomee"), "Unknown reduction method 'tomee'. Did you mean 'tome'"),
     "unknown option": (
@@ -221,9 +221,9 @@ def test_a_new_file_is_a_new_method(tmp_path, monkeypatch):
             """Keeps the rows of the largest norm."""
 
             def __call__(self, tokens, attended, *, train=False, key=None):
-                prefix = self.stage.num_prefix_tokens
+                prefix = self.step.num_prefix_tokens
                 scores = (tokens.x[:, prefix:] ** 2).sum(-1)
-                return keep_rows(tokens, best(scores, self.stage.num_keep), prefix)
+                return keep_rows(tokens, best(scores, self.step.num_keep), prefix)
     '''
     (tmp_path / "longest.py").write_text(textwrap.dedent(source))
     monkeypatch.setattr(reduction, "__path__", [*reduction.__path__, str(tmp_path)])

@@ -14,8 +14,8 @@ from support import golden, nhwc, quick_compile, weights
 
 from jaxprune import checkpoints, flops, mim
 from jaxprune.errors import UserError
-from jaxprune.nn import Tokens
 from jaxprune.nn.params import merge, split
+from jaxprune.nn.tokens import all_present
 from jaxprune.ops.patches import gather_tokens
 from jaxprune.ranking.labels import (
     _Removals,
@@ -124,7 +124,7 @@ def test_labels_over_all_patches_count_those_that_are_left():
 
         def decode(x):
             for block in MODEL.decoder_blocks:
-                x = block(Tokens(x))[0].x
+                x = block(all_present(x, 1))[0].x
             return MODEL.decoder_pred(MODEL.decoder_norm(x))[:, 1:]
 
         anchor = gather_tokens(decode(x), left)

@@ -8,9 +8,9 @@ from support import weights
 from jaxprune import checkpoints, models, reduction
 
 
-def stage(rows_in: int, num_keep: int, embed_dim: int) -> reduction.Stage:
+def stage(rows_in: int, num_keep: int, embed_dim: int) -> reduction.Step:
     """A stage of which only the counts and the width matter; no prefix."""
-    return reduction.Stage(0, 1, (1, rows_in), 0, rows_in, num_keep, num_keep / rows_in, embed_dim, num_heads=1)
+    return reduction.Step(0, 1, (1, rows_in), 0, rows_in, num_keep, num_keep / rows_in, embed_dim, num_heads=1)
 
 
 def fill(module: nnx.Module, file: dict[str, np.ndarray]) -> nnx.Module:
@@ -32,7 +32,7 @@ def check_model(case: str, file_name: str, method: str) -> None:
     if "kept_1" in got.file or "kept_3" in got.file:
         check_kept(got)
     for index, layer in got.layers():
-        told, assign = got.aux.stages[index], got.file[f"assign_{layer}"]
+        told, assign = got.aux.steps[index], got.file[f"assign_{layer}"]
         clear = np.ones(assign.shape, bool)
         if (name := f"soft_assign_{layer}") in got.file:
             np.testing.assert_allclose(told.soft, got.file[name], **PROBABILITY)

@@ -91,7 +91,7 @@ def check_features(got: Run) -> None:
 
 def check_kept(got: Run) -> None:
     for stage, layer in got.layers():
-        np.testing.assert_array_equal(got.aux.stages[stage].kept, got.file[f"kept_{layer}"])
+        np.testing.assert_array_equal(got.aux.steps[stage].kept, got.file[f"kept_{layer}"])
         np.testing.assert_array_equal(got.aux.kept[stage], got.file[f"kept_origin_{layer}"])
 
 
@@ -124,10 +124,10 @@ def fill(module: nnx.Module, tensors: dict[str, np.ndarray], renames: dict[str, 
     assert not targets, f"not filled: {sorted(targets)}"
 
 
-def stage(rows_in: int, num_keep: int, **known) -> reduction.Stage:
-    """A stage of which only what matters is said."""
+def stage(rows_in: int, num_keep: int, **known) -> reduction.Step:
+    """A step of which only what matters is set."""
     given = {"index": 0, "layer": 1, "grid": (1, rows_in), "num_prefix_tokens": 1, "embed_dim": 8, "num_heads": 2}
-    return reduction.Stage(**{**given, "rows_in": rows_in, "num_keep": num_keep, "keep_rate": 0.5, **known})
+    return reduction.Step(**{**given, "rows_in": rows_in, "num_keep": num_keep, "keep_rate": 0.5, **known})
 
 
 def prefixed(x: np.ndarray, size: np.ndarray | None = None) -> reduction.Tokens:
@@ -143,10 +143,9 @@ def run_block(module: nn.Block, tokens: reduction.Tokens) -> OneBlock:
     def pure(state, tokens):
         block = nnx.merge(graph, state)
         out, _, aux = block(tokens)
-        attention, attended = block.attn(
-            block.norm1(tokens.x), bias=block._bias(tokens), needs=frozenset({"cls_attn", "keys"})
-        )
-        after = tokens.x + attention
+        heads, needs = block.project(block.norm1(tokens.x)), frozenset({"cls_attn", "keys"})
+        gathered, attended = block.attend(heads, bias=block.size_bias(tokens), needs=needs)
+        after = block.mix(tokens.x, gathered)
         reduced, _ = block.reducer(tokens._replace(x=after), attended)
         return OneBlock(out.x, reduced, aux, after, attended)
 

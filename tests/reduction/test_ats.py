@@ -23,7 +23,7 @@ def test_model(name):
     got = run(name, "ats", "ats")
     check_logits(got)
     for index, layer in got.layers():
-        for ours, key in ((got.aux.stages[index].kept, "kept"), (got.aux.kept[index], "kept_origin")):
+        for ours, key in ((got.aux.steps[index].kept, "kept"), (got.aux.kept[index], "kept_origin")):
             wanted = got.file[f"{key}_{layer}"]
             assert _valid(ours, ours >= 0) == _valid(wanted, wanted >= 0)
         assert len(sample_steps(int(got.config["P"] * got.config["keep"] ** (index + 1)))) == ours.shape[1]

@@ -13,7 +13,7 @@ from published_clusters import check_model, stage
 from support import golden
 
 from jaxprune.errors import UserError
-from jaxprune.nn import Tokens
+from jaxprune.nn.tokens import all_present
 from jaxprune.reduction.dpc_knn import DpcKnn, dpc_knn, mean_of_smallest, shares
 
 
@@ -72,7 +72,7 @@ def test_tokens_far_apart_are_still_ranked_by_density():
 
 def test_equal_weights_has_no_parameters_and_noise_needs_a_key(rng_key):
     x = jnp.zeros((1, 12, 4))  # nothing but ties
-    tokens = Tokens(x, assign=jnp.arange(12)[None])
+    tokens = all_present(x, 0)
     noisy = DpcKnn(stage(12, 3, 4), equal_weights=True, density_noise=True)
     assert not jax.tree.leaves(nnx.state(noisy, nnx.Param))
     without = noisy(tokens, None)[1].kept

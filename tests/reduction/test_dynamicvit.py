@@ -29,6 +29,7 @@ from jaxprune import checkpoints, losses, reduction
 from jaxprune.errors import UserError
 from jaxprune.nn import params
 from jaxprune.nn.attention import policy_softmax
+from jaxprune.reduction import dynamicvit
 from jaxprune.reduction.dynamicvit import DynamicViT, straight_through
 
 
@@ -71,7 +72,7 @@ def _compare(got, wanted, relative):
     chex.assert_trees_all_close(got, wanted, atol=relative * float(np.abs(wanted).max()), rtol=0)
 
 
-def test_training_losses_and_gradients():
+def test_training_losses_and_gradients(monkeypatch):
     file = golden("token_reduction/train_dynamicvit_p6")
     config = config_of(file)
     plan = reduction.Plan("dynamicvit", keep_rate=config["keep"], reduction_loc=tuple(config["loc"]))
@@ -81,7 +82,9 @@ def test_training_losses_and_gradients():
     checkpoints.load_pretrained(teacher, {**backbone_tensors("p6"), **weights(file, "teacher.")})
     graph, values, rest = params.split(student)
     images, labels = jnp.asarray(nhwc(file["images"])), jnp.asarray(file["labels"])
-    noise = [jnp.asarray(file[f"gumbel_{layer}"]) for layer in config["loc"]]
+    # The blocks are traced in their order, each draw once.
+    given = iter([jnp.asarray(file[f"gumbel_{layer}"]) for layer in config["loc"]])
+    monkeypatch.setattr(dynamicvit, "gumbel_noise", lambda key, shape: next(given))
     parts_weight = config["weights"]
 
     @functools.partial(jax.jit, compiler_options=quick_compile())
@@ -95,10 +98,8 @@ def test_training_losses_and_gradients():
 
     def objective(values):
         model = params.merge(graph, values, rest)
-        for layer, given in zip(config["loc"], noise, strict=True):
-            model.blocks[layer].reducer.noise = nnx.data(given)
-        logits, aux = model(images, train=True)
-        decisions = [told.extra["decision"] for told in aux.stages]
+        logits, aux = model(images, train=True, key=jax.random.key(0))
+        decisions = [report.extra["decision"] for report in aux.steps]
         tokens = aux.tokens.x[:, 1:]
         parts = {
             "ce": optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean(),
@@ -114,9 +115,9 @@ def test_training_losses_and_gradients():
         )
         parts["loss_mse"] = common + parts_weight["token_distill"] * parts["token_mse"]
         parts["loss_kl"] = common + parts_weight["token_distill"] * parts["token_kl"]
-        return parts["loss_mse"], (parts, logits, tokens, decisions, aux.stages)
+        return parts["loss_mse"], (parts, logits, tokens, decisions, aux.steps)
 
-    (_, (parts, logits, tokens, decisions, stages)), gradient = jax.jit(
+    (_, (parts, logits, tokens, decisions, steps)), gradient = jax.jit(
         jax.value_and_grad(objective, has_aux=True), compiler_options=quick_compile()
     )(values)
     np.testing.assert_allclose(plan.rates(36), file["token_ratio"], rtol=1e-12)
@@ -127,7 +128,7 @@ def test_training_losses_and_gradients():
     for index, layer in enumerate(config["loc"]):
         np.testing.assert_array_equal(np.round(decisions[index]), file[f"decision_{layer}"])
         chex.assert_trees_all_close(decisions[index], file[f"decision_{layer}"], atol=1e-6)
-        np.testing.assert_array_equal(np.asarray(stages[index].row_map) >= 0, file[f"decision_{layer}"] == 1)
+        np.testing.assert_array_equal(np.asarray(steps[index].row_map) >= 0, file[f"decision_{layer}"] == 1)
     chex.assert_trees_all_close(decisions[-1], file["mask"][:, :, 0], atol=1e-6)
 
     ours = {

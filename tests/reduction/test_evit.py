@@ -31,7 +31,7 @@ def test_model(name):
     check_features(got)
     check_kept(got)
     for index, layer in got.layers():
-        row_map = got.aux.stages[index].row_map
+        row_map = got.aux.steps[index].row_map
         fused = [np.flatnonzero(rows == rows.max()) for rows in row_map]
         np.testing.assert_array_equal(fused, got.file[f"inattentive_{layer}"])
 

@@ -105,7 +105,7 @@ def test_tome_goes_on_with_what_papr_keeps():
     np.testing.assert_array_equal(merged < 0, dropped < 0)
     held = [np.bincount(image[image >= 0], minlength=15) for image in merged]
     np.testing.assert_array_equal(aux.tokens.size[:, 1:], held)
-    assert fast.blocks[1].reducer.stage.rows_in == 18
+    assert fast.blocks[1].reducer.step.rows_in == 18
     origins = np.asarray(aux.kept[1])
     assert all(set(row) <= set(first) for row, first in zip(origins, np.asarray(aux.kept[0]), strict=True))
 
@@ -125,7 +125,7 @@ def test_the_scorer_is_frozen_and_the_dense_network_stays_as_it_was():
 
 def test_flops_count_the_patches_that_are_left():
     fast = reduction.apply(vit(), Plan("from_scores", num_keep=(9,)), scorer=papr())
-    assert flops.vit(fast) == flops.vit(vit(), embedded=9)
+    assert flops.host(fast) == flops.host(vit(), embedded=9)
 
 
 def test_a_random_scorer_draws_with_the_key_of_the_network():
@@ -153,11 +153,11 @@ BAD = {
     "by r": (lambda: Plan("from_scores", r=4), "use keep_rate or num_keep"),
     "nothing left": (
         lambda: reduction.apply(vit(), Plan("from_scores", keep_rate=0.01), scorer=papr()),
-        r"keeps 0 of 36 patches at stage 1: use keep_rate=0\.0278",
+        r"keeps 0 of 36 patches at step 1: use keep_rate=0\.0278",
     ),
     "two plans inside": (
         lambda: reduction.apply(vit(), (Plan("topk", reduction_loc=(1,)), Plan("tome", r=1))),
-        "one other, and was given 2: topk, tome",
+        r"one other, and was given 2: topk@1:keep_rate=0\.7, tome:r=1",
     ),
     "unknown option": (
         lambda: reduction.apply(vit(), Plan("from_scores", in_orde=True), scorer=papr()),

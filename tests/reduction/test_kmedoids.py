@@ -13,7 +13,8 @@ from support import golden
 
 from jaxprune import reduction
 from jaxprune.errors import UserError
-from jaxprune.nn import Attended, Tokens
+from jaxprune.nn import Attended
+from jaxprune.nn.tokens import all_present
 from jaxprune.reduction.clusters import distances
 from jaxprune.reduction.kmedoids import KMedoids, kmedoids
 
@@ -66,7 +67,7 @@ def test_distances_are_exact_for_equal_tokens_and_for_a_large_common_part():
 
 def test_equal_weights_draws_the_first_centre_where_there_is_a_key(rng_key):
     x = jax.random.normal(rng_key, (2, 9, 4))
-    tokens, attended = Tokens(x, assign=jnp.tile(jnp.arange(9)[None], (2, 1))), Attended()
+    tokens, attended = all_present(x, 0), Attended()
     drawing = KMedoids(stage(9, 3, 4), equal_weights=True)
     draw = jax.jit(jax.vmap(lambda key: drawing(tokens, attended, key=key)[1].kept))
     assert len({tuple(ids.ravel()) for ids in np.asarray(draw(jax.random.split(rng_key, 4)))}) > 1

@@ -35,7 +35,7 @@ def test_counts_by_number_and_by_location():
 )
 def test_schedules_of_r(plan, removed):
     assert plan.removed(5) == removed
-    assert plan.layers(5) == tuple(layer for layer, count in enumerate(removed) if count)
+    assert tuple(at.layer for at in plan.steps_for(5)) == tuple(layer for layer, count in enumerate(removed) if count)
     model = models.create(
         "vit", img_size=32, patch_size=4, embed_dim=8, depth=5, num_heads=2, num_classes=2, rngs=nnx.Rngs(0)
     )

@@ -12,7 +12,6 @@ from published_models import CLOSE, block, check_logits, config_of, run, stage
 from support import golden, quick_compile, weights
 
 from jaxprune.errors import UserError
-from jaxprune.nn import Attention
 from jaxprune.reduction import radial_patterns
 from jaxprune.reduction.l1 import L1
 from jaxprune.reduction.l2 import L2
@@ -79,7 +78,7 @@ def test_contiguous_radii(norm):
 def test_contiguous_stages_follow_each_other():
     rows, seen = 64, []
     for index in range(4):
-        given = stage(rows, 1, grid=(8, 8), index=index, num_stages=4)
+        given = stage(rows, 1, grid=(8, 8), index=index, num_steps=4)
         reducer = L2(given, contiguous=True, min_radius=None)
         rows = reducer.num_rows()
         seen.append(rows)
@@ -102,16 +101,17 @@ def test_masked_attention_equals_attention_among_the_kept(index):
     file = golden(f"token_reduction/op_masked_attention_{index}")
     config = config_of(file)
     tensors = {f"attn.{name}": value for name, value in weights(file, "w.").items()}
-    attention: Attention = block({**config}, {**_identity(config["C"]), **tensors}).attn
+    one = block({**config}, {**_identity(config["C"]), **tensors})
     x, mask = jnp.asarray(file["x"]), file["mask"]
     policy = jnp.broadcast_to(jnp.asarray(mask, jnp.float32)[None, :], x.shape[:2])
     # Queries of hidden tokens are nobody's keys, and are left out of both.
-    graph, state = nnx.split(attention)
+    graph, state = nnx.split(one)
 
     @functools.partial(jax.jit, compiler_options=quick_compile())
     def both(state, x, policy):
-        attention = nnx.merge(graph, state)
-        return attention(x, policy=policy)[0], attention(x[:, np.flatnonzero(mask)])[0]
+        block = nnx.merge(graph, state)
+        attention = lambda x, policy: block.attn.proj(block.attend(block.project(x), policy=policy)[0])
+        return attention(x, policy), attention(x[:, np.flatnonzero(mask)], None)
 
     masked, gathered = both(state, x, policy)
     chex.assert_trees_all_close(np.asarray(masked)[:, mask], file["y"][:, mask], **CLOSE)

@@ -24,7 +24,7 @@ def test_model(name):
     check_logits(got)
     check_features(got)
     for index, layer in got.layers():
-        np.testing.assert_array_equal(got.aux.stages[index].row_map, got.file[f"assign_{layer}"].astype(int))
+        np.testing.assert_array_equal(got.aux.steps[index].row_map, got.file[f"assign_{layer}"].astype(int))
 
 
 @pytest.mark.parametrize("name", MATCHINGS)

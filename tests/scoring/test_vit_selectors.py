@@ -59,7 +59,7 @@ def test_the_network_that_evit_and_tome_make_of_theirs(name, options):
         np.testing.assert_array_equal(aux.tokens.assign + 1, FILE["tome/keep8_group_of_patch"])
     else:
         for stage in range(3):
-            np.testing.assert_array_equal(aux.stages[stage].kept[:, :-1], FILE[f"evit/keep8_stage{stage}_idx"])
+            np.testing.assert_array_equal(aux.steps[stage].kept[:, :-1], FILE[f"evit/keep8_stage{stage}_idx"])
 
 
 @pytest.mark.parametrize("num_keep", [8, 14])

@@ -1,16 +1,21 @@
-"""Rows back to a dense map of patches."""
+"""Rows of reduced tokens back to a dense map of patches."""
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Int, Shaped
+from jax import Array
+from jaxtyping import Int, Shaped
 
 
 def unmerge(x_rows: Shaped[Array, "b n d"], assign: Int[Array, "b p"], fill: float = 0.0) -> Shaped[Array, "b p d"]:
-    """Gives every patch the row that holds it, and `fill` where it was dropped.
+    """Returns for every patch the row that holds it, and `fill` where it was dropped.
 
     Args:
       x_rows: the rows behind the prefix, `tokens.x[:, num_prefix_tokens:]` or anything computed from them.
       assign: for each patch its row, -1 = dropped, as in `Tokens.assign` and a model's `aux.assign`.
+
+    >>> import jax.numpy as jnp
+    >>> unmerge(jnp.array([[[5.0], [7.0]]]), jnp.array([[1, -1, 0, 1]]))[0, :, 0].tolist()
+    [7.0, 0.0, 5.0, 7.0]
     """
 
     def one(rows, assign):

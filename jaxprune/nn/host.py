@@ -1,0 +1,367 @@
+"""A host: a network that plans reduce. It says where (`Site`), at what cost, and runs its blocks by one `Walk`."""
+
+import functools
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+
+from jaxprune.errors import UserError, unknown
+from jaxprune.nn.block import run_block
+from jaxprune.nn.flops import BlockCost
+from jaxprune.nn.reducible import Reducible
+from jaxprune.nn.tokens import Attended, Tokens
+from jaxprune.ops.resize import resize, resize_3d
+from jaxprune.ops.tokens import unmerge
+
+OUTPUT_FORMATS = ("NHWC", "NCHW", "NLC")
+
+
+class Site(NamedTuple):
+    """One block of a host, as a plan sees it; all Python values.
+
+    Attributes:
+      layer: its number, from 0.
+      path: of the block in the host, such as "blocks.3" or "stages.1.blocks.0".
+      grid: tokens at this place: (rows, columns), or (frames, rows, columns).
+      num_prefix_tokens: CLS, distillation and register tokens in front.
+      embed_dim: width of a token.
+      num_heads: attention heads; 0 = there is no attention to read.
+      leaves: whether rows can leave the sequence here. Otherwise the map stays whole, and rows only skip work.
+    """
+
+    layer: int
+    path: str
+    grid: tuple[int, ...]
+    num_prefix_tokens: int
+    embed_dim: int
+    num_heads: int
+    leaves: bool = True
+
+    @property
+    def num_patches(self) -> int:
+        """Tokens of the grid."""
+        return math.prod(self.grid)
+
+
+class Overhead(NamedTuple):
+    """What a host costs beside its blocks, in multiply-accumulates of an image.
+
+    Attributes:
+      embed: each patch that is embedded.
+      head: the classifier.
+      between: whatever else there is (a stem, layers between stages).
+    """
+
+    embed: int
+    head: int
+    between: int = 0
+
+
+class Forward(NamedTuple):
+    """What a forward pass reports besides its logits; what nobody reads is not computed under jit.
+
+    Attributes:
+      tokens: behind the last block and, where there is one, the final norm; with sizes and the patches they hold.
+      features: the tokens behind each block, before the final norm.
+      assign: per step of the plan, for each original patch the row that holds it (-1 = dropped). Where rows cannot
+        leave, for each token of the site the row whose work it shares (-1 = it skips the work).
+      kept: per step, for each row the original patch it is; -1 = a row that is no single patch.
+      steps: per step, the method's whole report (`reduction.StepReport`).
+      attended: {layer: what its attention saw}, for the layers and fields that were asked for by `taps`.
+      head_logits: of a distilled model, the logits of the class head and of the distillation head.
+    """
+
+    tokens: Tokens
+    features: tuple[Array, ...]
+    assign: tuple[Int[Array, "b p"], ...]
+    kept: tuple[Int[Array, "b k"], ...]
+    steps: tuple[Any, ...]
+    attended: dict[int, Attended]
+    head_logits: tuple[Array, ...] = ()
+
+
+class Walk:
+    """Runs a host's blocks one after the other and keeps the account of what a plan does to the tokens.
+
+    Args:
+      tokens: that enter the first block.
+      num_prefix_tokens: CLS, distillation and register tokens in front.
+      taps: {layer: fields of `Attended` to report}.
+      chosen: the report of a reducer that left out patches before these tokens were embedded.
+      scores: (scores of patches, their grid), for steps that read them where rows cannot leave.
+      train, key: see `Host.forward_features`.
+      remat: see `run_block`.
+
+    Attributes:
+      tokens: behind the last block that was run; a host sets it where it changes them itself, between stages.
+    """
+
+    def __init__(
+        self,
+        tokens: Tokens,
+        num_prefix_tokens: int,
+        *,
+        taps: Mapping[int, frozenset[str]] | None = None,
+        chosen: Any = None,
+        scores: tuple[Array, tuple[int, ...]] | None = None,
+        train: bool = False,
+        key: PRNGKeyArray | None = None,
+        remat: bool = False,
+    ):
+        self.tokens, self._prefix, self._taps = tokens, num_prefix_tokens, taps or {}
+        self._train, self._key, self._remat, self._scores = train, key, remat, scores
+        self._attended: Attended | None = None
+        self._origin: Any = tokens.assign
+        self.entered: list[Tokens] = []  # the tokens that enter each block
+        self.left: list[Tokens] = []  # and those that leave it
+        self._assign, self._kept, self._steps = [], [], []
+        self._seen: dict[int, Attended] = {}
+        if chosen is not None:
+            self.tokens, self._origin = tokens._replace(assign=chosen.row_map), chosen.kept
+            self._assign, self._kept, self._steps = [chosen.row_map], [chosen.kept], [chosen]
+
+    def run(self, block: Reducible, grid: tuple[int, ...] | None = None) -> None:
+        """Runs the next block.
+
+        Args:
+          grid: of the tokens, for blocks that are guided by scores.
+        """
+        layer = len(self.left)
+        key = None if self._key is None else jax.random.fold_in(self._key, layer)
+        taps, attended = frozenset(self._taps.get(layer, ())), self._attended
+        if "scores" in block.needs and self._scores is not None and grid is not None:
+            attended = (attended or Attended())._replace(scores=_on_grid(*self._scores, grid))
+        self.entered.append(self.tokens)
+        self.tokens, self._attended, report = run_block(
+            block, self.tokens, attended, taps=taps, train=self._train, key=key, remat=self._remat
+        )
+        self.left.append(self.tokens)
+        if taps:
+            self._seen[layer] = Attended(**{name: getattr(self._attended, name) for name in taps})
+        if report is not None:
+            self._account(block, report)
+
+    def _account(self, block: Reducible, report: Any) -> None:
+        if block.leaves:
+            rows = self.tokens.x.shape[1] - self._prefix
+            unknown = jnp.full((self.tokens.x.shape[0], rows), -1, jnp.int32)
+            self._origin = unknown if report.kept is None else _follow(self._origin, report.kept)
+            self._assign.append(self.tokens.assign)
+            self._kept.append(self._origin)
+        else:
+            self._assign.append(report.row_map)
+            self._kept.append(report.kept)
+        self._steps.append(report)
+
+    def forward(self) -> Forward:
+        """Everything there is to report so far."""
+        features = tuple(tokens.x for tokens in self.left)
+        return Forward(
+            self.tokens, features, tuple(self._assign), tuple(self._kept), tuple(self._steps), dict(self._seen)
+        )
+
+
+class Host(nnx.Module):
+    """A network that plans reduce: subclass it, and plans, scorers, costs and intermediates work.
+
+    A subclass has `num_prefix_tokens`, calls `super().__init__()`, and defines `sites`, `overhead`, `walk`, `pool` and
+    `forward_head`. Its blocks are `Reducible`.
+
+    Attributes:
+      prunes_input: whether patches can be left out before any is embedded.
+      pruner: the reducer that scores images before the first block (`from_scores`), or None; set by `reduction.apply`.
+    """
+
+    prunes_input: bool = True
+    num_prefix_tokens: int
+
+    def __init__(self):
+        self.pruner: Any = nnx.data(None)
+
+    def sites(self, img_size: int | Sequence[int] | None = None) -> tuple[Site, ...]:
+        """The blocks in their order, as a plan sees them.
+
+        Args:
+          img_size: (height, width) of the images; by default the size the network was built for.
+        """
+        raise NotImplementedError
+
+    def overhead(self, img_size: int | Sequence[int] | None = None) -> Overhead:
+        """What the network costs beside its blocks, on images of `img_size`."""
+        raise NotImplementedError
+
+    def walk(
+        self,
+        images: Float[Array, "b *sides c"],
+        *,
+        taps: Mapping[int, frozenset[str]] | None = None,
+        stop: int | None = None,
+        train: bool = False,
+        key: PRNGKeyArray | None = None,
+    ) -> Walk:
+        """Embeds images and runs the first `stop` blocks (all by default), without the final norm."""
+        raise NotImplementedError
+
+    def final_norm(self, x: Float[Array, "b n d"]) -> Float[Array, "b n d"]:
+        """The norm behind the last block; the tokens as they are where there is none."""
+        return x
+
+    def forward_head(self, tokens: Tokens) -> tuple[Float[Array, "b k"], tuple[Array, ...]]:
+        """Tokens behind the final norm to logits in float32, and to those of each head where there are two."""
+        raise NotImplementedError
+
+    def block(self, site: Site) -> Any:
+        """The block that a site stands for."""
+        return at_path(self, site.path)
+
+    def block_cost(self, site: Site) -> BlockCost:
+        """What the block at a site costs."""
+        return self.block(site).cost(site.grid)
+
+    def intermediate_layers(self) -> tuple[int, ...]:
+        """The blocks whose outputs are the network's intermediates: all of them, or the last of each stage."""
+        return tuple(range(len(self.sites())))
+
+    def forward_features(
+        self,
+        images: Float[Array, "b *sides c"],
+        *,
+        taps: Mapping[int, frozenset[str]] | None = None,
+        train: bool = False,
+        key: PRNGKeyArray | None = None,
+    ) -> tuple[Tokens, Forward]:
+        """Images to the tokens behind the last block and the final norm.
+
+        Args:
+          taps: {layer: fields of `Attended`} to report in `Forward.attended`, of any set of layers in one pass.
+          train: turns DropPath on and reducers to their training form; then `key` is needed.
+        """
+        forward = self.walk(images, taps=taps, train=train, key=key).forward()
+        tokens = forward.tokens._replace(x=self.final_norm(forward.tokens.x))
+        return tokens, forward._replace(tokens=tokens)
+
+    def __call__(
+        self, images: Float[Array, "b *sides c"], *, train: bool = False, key: PRNGKeyArray | None = None
+    ) -> tuple[Float[Array, "b classes"], Forward]:
+        """Classifies normalised images.
+
+        Args:
+          train: turns DropPath on and reducers to their training form; then `key` is needed.
+        """
+        tokens, forward = self.forward_features(images, train=train, key=key)
+        logits, head_logits = self.forward_head(tokens)
+        return logits, forward._replace(head_logits=head_logits)
+
+    def forward_intermediates(
+        self,
+        images: Float[Array, "b *sides c"],
+        indices: int | Sequence[int] | None = None,
+        *,
+        return_prefix_tokens: bool = False,
+        norm: bool = False,
+        stop_early: bool = False,
+        output_fmt: str = "NHWC",
+        intermediates_only: bool = False,
+        train: bool = False,
+        key: PRNGKeyArray | None = None,
+    ) -> Any:
+        """What several depths of the network make of images, with timm's arguments and meaning.
+
+        Under a plan the maps are dense again: every patch gets the row that holds it, a dropped patch zeros;
+        `__call__`'s `aux.assign` says which.
+
+        Args:
+          indices: which intermediates (blocks of a ViT, stages of a hierarchical network): a list, negative ones from
+            the end; an int is the last so many; None is all.
+          return_prefix_tokens: makes each intermediate a pair (map, prefix tokens) where there are prefix tokens.
+          norm: applies the final norm to each.
+          stop_early: runs no block behind the last one asked for.
+          output_fmt: "NHWC" (b, *grid, d), "NCHW" (b, d, *grid) or "NLC" (b, patches, d).
+          intermediates_only: leaves out the final tokens.
+
+        Returns:
+          (final tokens behind the final norm (b, n, d), list of intermediates), or the list alone.
+
+        Raises:
+          UserError: there is no such intermediate or format.
+        """
+        if output_fmt not in OUTPUT_FORMATS:
+            raise unknown("output_fmt", output_fmt, OUTPUT_FORMATS)
+        ends = self.intermediate_layers()
+        chosen = [ends[i] for i in intermediate_indices(indices, len(ends))]
+        walk = self.walk(images, stop=max(chosen) + 1 if stop_early else None, train=train, key=key)
+        size = images.shape[1:-1]
+        sites = self.sites(size)
+        thinned = _first_reduction(self, sites)
+        found = []
+        for layer in chosen:
+            tokens, site = walk.left[layer], sites[layer]
+            x = self.final_norm(tokens.x) if norm else tokens.x
+            prefix, rows = x[:, : site.num_prefix_tokens], x[:, site.num_prefix_tokens :]
+            patches = unmerge(rows, tokens.assign) if layer >= thinned else rows
+            shaped = _formatted(patches, site.grid, output_fmt)
+            found.append((shaped, prefix) if return_prefix_tokens and site.num_prefix_tokens else shaped)
+        return found if intermediates_only else (self.final_norm(walk.tokens.x), found)
+
+
+def at_path(module: Any, path: str) -> Any:
+    """The part of a module at a dotted path such as "blocks.3"."""
+    step = lambda part, name: part[int(name)] if name.isdigit() else getattr(part, name)
+    return functools.reduce(step, path.split("."), module)
+
+
+def intermediate_indices(indices: int | Sequence[int] | None, count: int) -> list[int]:
+    """The numbers of `count` intermediates that timm's `indices` stand for, in the order of the network.
+
+    Raises:
+      UserError: there are not so many.
+    """
+    if indices is None:
+        return list(range(count))
+    if isinstance(indices, (int, np.integer)):
+        wanted = list(range(count - indices, count)) if 0 < indices <= count else []
+    else:
+        wanted = [int(i) for i in indices]
+    if not wanted or not all(-count <= index < count for index in wanted):
+        raise UserError(
+            f"indices={indices} does not name intermediates of this network, which has {count}: use numbers from "
+            f"{-count} to {count - 1}, or an int from 1 to {count} for the last so many."
+        )
+    return sorted({index % count for index in wanted})
+
+
+def _first_reduction(host: Host, sites: Sequence[Site]) -> int:
+    """The first layer behind which a row is not a patch; past the last where there is none."""
+    if host.pruner is not None and host.prunes_input:
+        return 0
+    reducing = (s.layer for s in sites if s.leaves and host.block(s).reducer is not None)
+    return min(reducing, default=len(sites))
+
+
+def _formatted(patches: Float[Array, "b p d"], grid: tuple[int, ...], output_fmt: str) -> Array:
+    if output_fmt == "NLC":
+        return patches
+    maps = patches.reshape(patches.shape[0], *grid, patches.shape[2])
+    return maps if output_fmt == "NHWC" else jnp.moveaxis(maps, -1, 1)
+
+
+def _on_grid(scores: Float[Array, "b p"], grid: tuple[int, ...], wanted: tuple[int, ...]) -> Float[Array, "b q"]:
+    """Scores of the patches of one grid, bicubic (of a clip trilinear) on another."""
+    if grid == wanted:
+        return scores
+    maps = scores.reshape(scores.shape[0], *grid, 1)
+    resized = resize_3d(maps, wanted, "trilinear") if len(wanted) == 3 else resize(maps, wanted, "bicubic")
+    return resized.reshape(scores.shape[0], int(np.prod(wanted)))
+
+
+def _follow(origin: Int[Array, "b n"], kept: Int[Array, "b k"]) -> Int[Array, "b k"]:
+    def one(origin, kept):
+        return jnp.where(kept < 0, -1, origin[jnp.maximum(kept, 0)])
+
+    return jax.vmap(one)(origin, kept)

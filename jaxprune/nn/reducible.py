@@ -1,0 +1,62 @@
+"""What every block that a plan can reduce has in common: a place for a reducer, and work that rows can skip."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from jaxprune.nn.tokens import Attended, Tokens
+from jaxprune.ops.tokens import unmerge
+
+
+class Reducible(nnx.Module):
+    """A block with a place for a token reducer; `jaxprune.reduction.apply` fills it in.
+
+    A block is called as `block(tokens, attended, taps=…, train=…, key=…)` and returns (tokens, attended, report), see
+    `Block`. A block whose rows have to stay (`leaves=False`: windows, convolutions) runs its per-token work, such as
+    its MLP, through `skip`.
+
+    Args:
+      num_prefix_tokens: CLS, distillation and register tokens in front.
+      leaves: whether rows can leave the sequence here; otherwise they only skip work.
+
+    Attributes:
+      reducer: of the plan, or None.
+      needs: the fields of `Attended` that reducers read of this block.
+      proportional: whether attention weighs keys by their size (ToMe).
+      masked: whether tokens that arrive may be absent, so that attention has to hide them.
+      soft_policy: whether training hides them by the policy softmax (DynamicViT).
+    """
+
+    def __init__(self, *, num_prefix_tokens: int, leaves: bool = True):
+        self.num_prefix_tokens, self.leaves = num_prefix_tokens, leaves
+        self.reducer: Any = nnx.data(None)
+        self.needs: frozenset[str] = frozenset()
+        self.proportional = self.masked = self.soft_policy = False
+
+    def skip(
+        self,
+        tokens: Tokens,
+        attended: Attended | None,
+        work: Callable[[Float[Array, "b k d"]], Float[Array, "b k d"]],
+        *,
+        train: bool = False,
+        key: PRNGKeyArray | None = None,
+    ) -> tuple[Float[Array, "b n d"], Any]:
+        """What `work` adds to each token when only the rows that the reducer leaves are worked on.
+
+        A row that the reducer drops gets zeros, and rows that it merges get what their common row gets.
+
+        Returns:
+          (the residual branch of every token, the reducer's report; None without a reducer).
+        """
+        if self.reducer is None:
+            return work(tokens.x), None
+        reduced, report = self.reducer(tokens, attended, train=train, key=key)
+        out, prefix = work(reduced.x), self.num_prefix_tokens
+        if train and self.soft_policy:
+            out = out * reduced.policy[:, :, None].astype(out.dtype)
+        rows = unmerge(out[:, prefix:], report.row_map)
+        return jnp.concatenate([out[:, :prefix], rows], axis=1), report

@@ -1,0 +1,94 @@
+"""Finds the methods of a family: a file in its package each, or an entry point of somebody else's package.
+
+Adding a method is adding one file: the module's name is the method's name, and nothing has to be registered. A package
+of one's own declares an entry point in the group that is called like the family's package, such as
+
+    [project.entry-points."jaxprune.reduction"]
+    longest = "my_package:Longest"
+"""
+
+import functools
+import importlib
+import importlib.metadata
+import inspect
+import pkgutil
+from types import ModuleType
+from typing import Any
+
+from jaxprune.errors import UserError, nearest, unknown
+
+
+def methods(package: ModuleType, base: type) -> dict[str, type]:
+    """Returns {name: its subclass of `base`} for every method of the family in `package`.
+
+    Raises:
+      UserError: a file defines several public ones, or an entry point leads nowhere or takes a name that is in use.
+    """
+    found = {}
+    for info in pkgutil.iter_modules(package.__path__):
+        if (cls := _defined_in(f"{package.__name__}.{info.name}", base)) is not None:
+            found[info.name] = cls
+    for name, entry in entry_points(package.__name__).items():
+        if name in found:
+            raise UserError(f"{entry.value} registers {package.__name__} {name!r}, which exists already: rename it.")
+        found[name] = _loaded(entry, package.__name__, base)
+    return found
+
+
+def _defined_in(module_name: str, base: type) -> type | None:
+    module = importlib.import_module(module_name)
+    own = [
+        cls
+        for name, cls in inspect.getmembers(module, inspect.isclass)
+        if issubclass(cls, base) and cls is not base and cls.__module__ == module_name and not name.startswith("_")
+    ]
+    if len(own) > 1:
+        names = ", ".join(cls.__name__ for cls in own)
+        raise UserError(f"{module_name} defines {names}: a file holds one method; begin the helpers' names with _.")
+    return own[0] if own else None
+
+
+@functools.cache
+def _installed(group: str) -> tuple[importlib.metadata.EntryPoint, ...]:
+    return tuple(importlib.metadata.entry_points(group=group))
+
+
+def entry_points(group: str) -> dict[str, importlib.metadata.EntryPoint]:
+    """Returns {name: entry point} of what other packages add to a group such as "jaxprune.reduction"."""
+    return {entry.name: entry for entry in _installed(group)}
+
+
+def _loaded(entry: importlib.metadata.EntryPoint, group: str, base: type) -> type:
+    try:
+        cls = entry.load()
+    except (ImportError, AttributeError) as error:
+        raise UserError(
+            f"{entry.value}, which another package registers as {group} {entry.name!r}, cannot be loaded ({error}): "
+            "mend or uninstall that package."
+        ) from error
+    if not (inspect.isclass(cls) and issubclass(cls, base)):
+        raise UserError(f"{entry.value}, registered as {group} {entry.name!r}, is no subclass of {base.__name__}.")
+    return cls
+
+
+def find(package: ModuleType, base: type, name: str) -> type:
+    """Returns the method called `name`; a `UserError` names the nearest one if there is none."""
+    known = methods(package, base)
+    if name not in known:
+        raise unknown(f"{package.__name__.rsplit('.', 1)[-1]} method", name, known)
+    return known[name]
+
+
+def build(cls: type, arguments: dict[str, Any], *positional: Any, **always: Any) -> Any:
+    """Constructs `cls(*positional, **arguments, **always)`; an argument it does not have is refused by name.
+
+    Raises:
+      UserError: names the argument that is unknown and the nearest one that is not.
+    """
+    known = set(inspect.signature(cls.__init__).parameters) - {"self", "step", "rngs"}
+    for name in arguments:
+        if name not in known:
+            raise UserError(
+                f"{cls.__name__} has no argument {name!r}.{nearest(name, known)} It has: {', '.join(sorted(known))}."
+            )
+    return cls(*positional, **arguments, **always)

@@ -1,0 +1,81 @@
+"""How much a step of a plan keeps: a share of the patches, a number of them, or all but so many rows."""
+
+from dataclasses import dataclass
+
+from jaxprune.errors import UserError
+
+
+@dataclass(frozen=True)
+class Rate:
+    """Keeps `int(patches * rate)`, the product in double precision and truncated."""
+
+    rate: float
+    name = "keep_rate"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "rate", float(self.rate))
+        if not 0.0 < self.rate <= 1.0:
+            nearest = 0.05 if not self.rate > 0 else 1.0
+            raise UserError(f"keep_rate {self.rate} is outside (0, 1]: use {nearest}.")
+
+    @property
+    def value(self) -> float:
+        return self.rate
+
+    def rows(self, arriving: int, patches: int) -> int:
+        """Rows to leave of those that arrive, where the image has so many patches."""
+        return min(int(patches * self.rate), arriving)
+
+
+@dataclass(frozen=True)
+class Count:
+    """Keeps a number of rows."""
+
+    count: int
+    name = "num_keep"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "count", int(self.count))
+
+    @property
+    def value(self) -> int:
+        return self.count
+
+    def rows(self, arriving: int, patches: int) -> int:
+        """Rows to leave of those that arrive, where the image has so many patches."""
+        if self.count > patches:
+            raise UserError(f"num_keep {self.count} is more than the {patches} patches there are: use {patches}.")
+        return min(self.count, arriving)
+
+
+@dataclass(frozen=True)
+class Removal:
+    """Takes so many rows from those that arrive, and leaves at least one."""
+
+    removed: int
+    name = "r"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "removed", int(self.removed))
+        if self.removed < 0:
+            raise UserError(f"r {self.removed} would add tokens: use a positive number such as 8, or 0 for none.")
+
+    @property
+    def value(self) -> int:
+        return self.removed
+
+    def rows(self, arriving: int, patches: int) -> int:
+        """Rows to leave of those that arrive, where the image has so many patches."""
+        return max(arriving - self.removed, 1)
+
+
+Amount = Rate | Count | Removal
+
+
+def falling(amounts: tuple[Amount, ...]) -> tuple[float, ...] | None:
+    """Returns amounts of one kind as they would have to be so as not to rise; None if they do not rise."""
+    if not amounts or isinstance(amounts[0], Removal) or len({type(amount) for amount in amounts}) > 1:
+        return None
+    values = tuple(amount.value for amount in amounts)
+    lowered = tuple(min(values[: i + 1]) for i in range(len(values)))
+    return None if lowered == values else lowered

@@ -1,0 +1,136 @@
+"""Puts a plan into a network."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from flax import nnx
+
+import jaxprune.reduction as family
+from jaxprune.errors import UserError
+from jaxprune.nn.host import Host, Site
+from jaxprune.nn.params import copied
+from jaxprune.plugins import build, find
+from jaxprune.reduction.base import Reducer, Step
+from jaxprune.reduction.placing import Placed, place
+from jaxprune.reduction.plan import INPUT, Plan
+
+
+def apply(model: Any, plan: Plan | Sequence[Plan], *, scorer: Any = None, rngs: nnx.Rngs | None = None) -> Any:
+    """Returns a network that follows `plan`; it shares the arrays of `model`, which stays as it was.
+
+    Applying to a network that already reduces replaces its plan, so `apply(fast, Plan("topk", r=0))` is the way back
+    to the dense network.
+
+    >>> from flax import nnx; import jaxprune
+    >>> sizes = dict(img_size=16, patch_size=4, embed_dim=16, depth=2, num_heads=2)
+    >>> model = jaxprune.models.create("vit", **sizes, rngs=nnx.Rngs(0))
+    >>> fast = apply(model, Plan("topk", keep_rate=0.5, reduction_loc=(1,)))
+    >>> fast.blocks[1].reducer.num_rows()
+    8
+
+    Args:
+      model: a network that offers sites, such as a ViT (`jaxprune.nn.Host`).
+      plan: a plan; or two, of which one is `Plan("from_scores")` and the other reduces what that one keeps.
+      scorer: ranks the patches for a step at the input: a `jaxprune.scoring.Scorer` of the network's grid.
+      rngs: initialises the parameters of methods that have any.
+
+    Raises:
+      UserError: the plans do not fit the network or each other, or there is a scorer too many or too few.
+    """
+    if not isinstance(model, Host):
+        raise UserError(
+            f"A plan reduces the tokens of a transformer, and a {type(model).__name__} offers none: apply it to a "
+            "network such as models.create('vit_small_patch16_224', …)."
+        )
+    plan = joined(plan)
+    sites = model.sites()
+    at = next((at for at in plan.steps if at.layer == INPUT), None)
+    if (at is None) != (scorer is None):
+        raise UserError(
+            'Plan("from_scores") and scorer= go together: '
+            + ("give scorer=jaxprune.scoring.create(…) too." if scorer is None else "leave scorer out, or plan so.")
+        )
+    if at is not None:
+        _check_grid(scorer, sites[0], model.prunes_input)
+
+    def make(cls: type[Reducer], options: dict[str, Any], step: Step) -> Reducer:
+        own: dict[str, Any] = {"scorer": None} if cls.where == "embed" else {}
+        return build(cls, options, step, rngs=rngs, **own)
+
+    placement = place(plan, sites, make, prunes_input=model.prunes_input, scorer=scorer)
+    fast: Any = copied(model)
+    _clear(fast, sites)
+    if at is not None and placement.entrance is not None:
+        cls = find(family, Reducer, at.method)
+        fast.pruner = nnx.data(build(cls, dict(at.options), placement.entrance, scorer=scorer))
+    _install(fast, sites, placement.placed)
+    return fast
+
+
+def installed(model: Any) -> tuple[Reducer, ...]:
+    """The reducers of a network in the order of its plan, as in `Forward.steps`; none of a dense one."""
+    if not isinstance(model, Host):
+        return ()
+    front = () if model.pruner is None or not model.prunes_input else (model.pruner,)
+    inside = (model.block(site).reducer for site in model.sites())
+    return (*front, *(reducer for reducer in inside if reducer is not None))
+
+
+def joined(plan: Plan | Sequence[Plan]) -> Plan:
+    """Several plans as one: at most one of them works before the first block, and one inside.
+
+    Raises:
+      UserError: they are no plans, or too many.
+    """
+    plans = (plan,) if isinstance(plan, Plan) else plan
+    if isinstance(plans, str) or not all(isinstance(each, Plan) for each in plans):
+        raise UserError(f"{plan!r} is no plan: write Plan('topk', keep_rate=0.7), or Plan.from_text(…).")
+    if len(plans) == 1:
+        return plans[0]
+    entrance = [p for p in plans if p.steps and p.steps[0].layer == INPUT]
+    inside = [p for p in plans if p not in entrance]
+    if len(entrance) != 1 or len(inside) != 1:
+        raise UserError(
+            f'A network follows one plan, or Plan("from_scores") and one other, and was given {len(plans)}: '
+            f"{', '.join(p.text for p in plans) or 'none'}. Write the steps of one plan: Plan(steps=(At(…), …))."
+        )
+    return inside[0].behind(entrance[0])
+
+
+def _check_grid(scorer: Any, first: Site, prunes_input: bool) -> None:
+    if prunes_input and tuple(scorer.grid) != first.grid:
+        raise UserError(
+            f"The scorer ranks a grid of {tuple(scorer.grid)} patches, and the network has {first.grid}: create "
+            f"the scorer with grid={first.grid}."
+        )
+
+
+def _clear(host: Host, sites: Sequence[Site]) -> None:
+    host.pruner = nnx.data(None)
+    for site in sites:
+        block = host.block(site)
+        block.reducer, block.needs = nnx.data(None), frozenset()
+        block.proportional = block.masked = block.soft_policy = False
+
+
+def _install(host: Host, sites: Sequence[Site], placed: Sequence[Placed]) -> None:
+    """Gives the blocks their reducers, and asks other blocks for what these need."""
+    for site, reducer in placed:
+        host.block(site).reducer = nnx.data(reducer)
+    for step in placed:
+        cls, layer = type(step.reducer), step.site.layer
+        if cls.soft_policy:
+            for site in sites:
+                host.block(site).soft_policy = True
+        if step.idle:
+            continue
+        if cls.where == "embed":
+            host.block(step.site).needs |= {"scores"}
+        elif cls.needs:
+            read = host.block(sites[layer - 1] if cls.where == "before" and step.site.leaves else step.site)
+            read.needs = read.needs | cls.needs
+        if step.site.leaves:
+            for site in sites[layer + 1 :]:
+                block = host.block(site)
+                block.proportional = block.proportional or cls.proportional
+                block.masked = block.masked or cls.leaves_absent == "always"

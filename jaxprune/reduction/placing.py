@@ -1,0 +1,188 @@
+"""A plan on the sites of a network: how many rows arrive at and leave each step."""
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from flax import nnx
+
+import jaxprune.reduction as family
+from jaxprune.errors import UserError
+from jaxprune.nn.host import Site
+from jaxprune.plugins import build, find
+from jaxprune.reduction.amounts import Count, Rate
+from jaxprune.reduction.base import Reducer, Step, is_idle
+from jaxprune.reduction.plan import INPUT, At, Plan
+
+Make = Callable[[type[Reducer], dict[str, Any], Step], Reducer]
+
+
+class Placed(NamedTuple):
+    """A step of a plan in its place.
+
+    Attributes:
+      site: the block.
+      reducer: built for the rows that arrive there.
+    """
+
+    site: Site
+    reducer: Reducer
+
+    @property
+    def idle(self) -> bool:
+        """Whether it takes nothing away and changes nothing."""
+        return is_idle(type(self.reducer), self.reducer.step)
+
+
+class Placement(NamedTuple):
+    """A plan on the sites of a network.
+
+    Attributes:
+      entrance: what a scorer decides before the first block; None without such a step.
+      placed: the steps in the blocks.
+    """
+
+    entrance: Step | None
+    placed: tuple[Placed, ...]
+
+
+def place(plan: Plan, sites: Sequence[Site], make: Make, *, prunes_input: bool = True, scorer: Any = None) -> Placement:
+    """Works out the steps of a plan on the sites of a network, each by the rows that the steps before it leave.
+
+    Args:
+      make: builds a reducer for a step.
+      prunes_input: whether the network can leave patches out before it embeds them.
+      scorer: of a plan with a step at the input; it knows what a keep rate means.
+
+    Raises:
+      UserError: the plan does not fit.
+    """
+    steps = plan.steps_for(len(sites))
+    if isinstance(plan.r, tuple) and len(plan.r) > len(sites):
+        raise _outside(len(plan.r) - 1, sites)
+    rows, entrance, placed = sites[0].num_patches, None, []
+    masked = False
+    for index, at in enumerate(steps):
+        if at.layer == INPUT:
+            entrance = _entrance(plan, at, sites[0], len(steps), scorer)
+            if prunes_input:
+                rows = entrance.num_keep
+            else:
+                placed += [_guided(at, site, entrance, index, make, scorer) for site in sites]
+            continue
+        layer = int(at.layer)
+        if layer >= len(sites):
+            raise _outside(layer, sites)
+        if any(earlier.site.layer == layer for earlier in placed):
+            raise UserError(f"Block {layer} has a step already (the scorer guides every block): leave {at.method} out.")
+        site, cls = sites[layer], find(family, Reducer, at.method)
+        _check_readable(at, cls, site)
+        if masked and cls.needs_present:
+            raise UserError(
+                f"{at.method} at block {layer} reads all rows, and a step before it leaves absent ones: put "
+                f"{at.method} first."
+            )
+        arriving = rows if site.leaves else site.num_patches
+        step = _step(plan, at, index, site, arriving, len(steps))._replace(masked=masked)
+        reducer = make(cls, dict(at.options), step)
+        placed.append(Placed(site, reducer))
+        if site.leaves:
+            rows = reducer.num_rows()
+            masked = masked or cls.leaves_absent != "never"
+    return Placement(entrance, tuple(placed))
+
+
+def abstract(cls: type[Reducer], options: dict[str, Any], step: Step) -> Reducer:
+    """Builds a reducer whose parameters, if it has any, are shapes only: to count rows and cost."""
+    return _abstract(cls, tuple(sorted(options.items())), step)
+
+
+@functools.lru_cache(maxsize=4096)
+def _abstract(cls: type[Reducer], options: tuple, step: Step) -> Reducer:
+    if cls.where == "embed":
+        return build(cls, dict(options), step, scorer=None)
+    if cls.published is None:
+        return build(cls, dict(options), step, rngs=None)
+    return nnx.eval_shape(lambda: build(cls, dict(options), step, rngs=nnx.Rngs(0)))
+
+
+def _step(plan: Plan, at: At, index: int, site: Site, arriving: int, num_steps: int) -> Step:
+    count = _possible(plan, at, at.amount.rows(arriving, site.num_patches), index, site.num_patches)
+    rate = at.amount.rate if isinstance(at.amount, Rate) else count / site.num_patches
+    if isinstance(at.amount, Count):
+        rate = at.amount.count / site.num_patches
+    return Step(
+        index=index,
+        layer=site.layer,
+        grid=site.grid,
+        num_prefix_tokens=site.num_prefix_tokens,
+        rows_in=arriving,
+        num_keep=count,
+        keep_rate=rate,
+        embed_dim=site.embed_dim,
+        num_heads=site.num_heads,
+        num_steps=num_steps,
+        leaves=site.leaves,
+        position=at.position,  # pyright: ignore[reportArgumentType] - `At` checked it
+    )
+
+
+def _entrance(plan: Plan, at: At, first: Site, num_steps: int, scorer: Any) -> Step:
+    step = _step(plan, at, 0, first, first.num_patches, num_steps)._replace(layer=-1)
+    if scorer is None or isinstance(at.amount, Count):
+        return step
+    if tuple(scorer.grid) != first.grid:
+        # The map is scored on a grid of its own and resampled to every block's.
+        return step
+    count = scorer.num_keep(at.amount.value, first.num_prefix_tokens)
+    return step._replace(num_keep=_possible(plan, at, count, 0, first.num_patches))
+
+
+def _guided(at: At, site: Site, entrance: Step, index: int, make: Make, scorer: Any) -> Placed:
+    """The scorer's step in a block whose rows cannot leave: the same share of what is there."""
+    share = at.amount.value if isinstance(at.amount, Rate) else entrance.num_keep / entrance.rows_in
+    step = entrance._replace(
+        index=index,
+        layer=site.layer,
+        grid=site.grid,
+        rows_in=site.num_patches,
+        num_keep=max(int(site.num_patches * share), 1),
+        embed_dim=site.embed_dim,
+        num_heads=site.num_heads,
+        leaves=False,
+    )
+    return Placed(site, make(find(family, Reducer, at.method), dict(at.options), step))
+
+
+def _check_readable(at: At, cls: type[Reducer], site: Site) -> None:
+    if cls.needs and not site.num_heads:
+        raise UserError(
+            f"{at.method} reads {', '.join(sorted(cls.needs))} of a block's attention, and {site.path} has none: use a "
+            "method that reads the tokens, such as random or dpc_knn, or a scorer (from_scores)."
+        )
+
+
+def _outside(layer: int, sites: Sequence[Site]) -> UserError:
+    return UserError(f"reduction_loc {layer} is outside this network of {len(sites)} blocks: use {len(sites) - 1}.")
+
+
+def _possible(plan: Plan, at: At, count: int, index: int, num_patches: int) -> int:
+    """The count, if a step can keep so many patches."""
+    if count < 1:
+        raise UserError(
+            f"{plan} keeps {count} of {num_patches} patches at step {index + 1}: use {_lowest(plan, at, num_patches)}."
+        )
+    return count
+
+
+def _lowest(plan: Plan, at: At, num_patches: int) -> str:
+    """The nearest plan of this kind that leaves a patch at every step."""
+    if isinstance(at.amount, Count):
+        return f"num_keep={tuple(max(count, 1) for count in plan.num_keep)}" if plan.num_keep else "num_keep=1"
+    least = math.ceil(1e4 / num_patches) / 1e4
+    if isinstance(plan.keep_rate, tuple) and plan.method is not None:
+        return f"keep_rate={tuple(max(rate, least) for rate in plan.keep_rate)}"
+    if plan.method is None:
+        return f"keep_rate={least}"
+    return f"keep_rate={math.ceil(1e4 * num_patches ** (-1 / len(plan.steps))) / 1e4}"

@@ -1,0 +1,50 @@
+"""Plans as text: `topk@3:keep_rate=0.7+tome@6:r=8`, or the arguments of a common plan, `tome:r=8`."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from jaxprune.errors import UserError
+from jaxprune.reduction.plan import INPUT, At, Plan
+from jaxprune.text import format_items, parse_items
+
+
+def read(text: str, defaults: Mapping[str, Any]) -> Plan:
+    """Reads a plan; see `Plan.from_text`."""
+    # A "+" joins steps where a method's name follows, so that 1e+3 stays a number.
+    parts = re.split(r"\+(?=\s*[A-Za-z_])", text.strip())
+    if len(parts) == 2 and "@" in parts[0] and "@" not in parts[1].split(":", 1)[0]:
+        # A scorer at the input, and a common plan behind it.
+        return read(parts[1], defaults).behind(read(parts[0], {}))
+    if len(parts) > 1 or "@" in text.split(":", 1)[0]:
+        return Plan(steps=[_step(part.strip(), text) for part in parts])
+    method, _, rest = parts[0].partition(":")
+    items = parse_items(rest, f"plan {text!r}")
+    amounts = {"keep_rate", "num_keep", "r"}
+    # An amount in the text stands in place of the default one.
+    kept = {name: value for name, value in defaults.items() if not (name in amounts and amounts & set(items))}
+    return Plan(method, **{**kept, **items})
+
+
+def _step(part: str, text: str) -> At:
+    place, _, rest = part.partition(":")
+    method, at, layer = place.partition("@")
+    if not at or not (layer == INPUT or layer.isdigit()):
+        raise UserError(
+            f"{part!r} in plan {text!r} says no place: write method@block:amount, such as topk@3:keep_rate=0.7."
+        )
+    return At(INPUT if layer == INPUT else int(layer), method, **parse_items(rest, f"plan {text!r}"))
+
+
+def write(plan: Plan) -> str:
+    """Writes what `read` reads to an equal plan."""
+    if isinstance(plan.r, int):
+        tilt = {"inflection": plan.inflection} if plan.inflection else {}
+        position = {} if plan.position == "mean" else {"position": plan.position}
+        common = f"{plan.method}:{format_items({'r': plan.r, **tilt, **position, **dict(plan.options)})}"
+        return "+".join([*map(_written, plan.steps), common])
+    return "+".join(map(_written, plan.steps))
+
+
+def _written(at: At) -> str:
+    return f"{at.method}@{at.layer}:{format_items(at.settings())}"
