@@ -24,10 +24,11 @@ import numpy as np
 from absl import flags
 
 from jaxprune.data import images, memory
+from jaxprune.data.broken import read_or_next
 from jaxprune.data.folder import open_split
 from jaxprune.data.randaugment import RandAugment
 from jaxprune.data.scenes import Scenes
-from jaxprune.data.source import Example, Source, read
+from jaxprune.data.source import Example, Source
 from jaxprune.data.tfds_source import Tfds
 from jaxprune.errors import UserError, nearest, unknown
 
@@ -424,13 +425,13 @@ class _Steps:
         """Meets here the broken examples that a worker process met, which has a `broken` of its own."""
         _, wanted, _ = self.order(step)
         for index in wanted[(batch["index"] != wanted) & (wanted < self.order.num_examples)]:
-            read(self.source, int(index))
+            read_or_next(self.source, int(index))
 
     def _examples(self, epoch: int, rows: np.ndarray, copies: np.ndarray) -> list[Example]:
         return [self._example(epoch, int(row), int(copy)) for row, copy in zip(rows, copies, strict=True)]
 
     def _example(self, epoch: int, row: int, copy: int) -> Example:
-        example = read(self.source, row)
+        example = read_or_next(self.source, row)
         rng = None
         if self.order.seed is not None and self._view.crop == "random_resized":
             rng = _generator(self.order.seed, _CROP, epoch, row, copy)

@@ -8,8 +8,9 @@ from pictures import break_files, fill, picture
 from PIL import Image
 
 from jaxprune.data import images
+from jaxprune.data.broken import Unreadable, read_or_next
 from jaxprune.data.folder import ImageFolder, open_split
-from jaxprune.data.source import Source, Unreadable, read
+from jaxprune.data.source import Source
 from jaxprune.errors import UserError
 
 
@@ -77,7 +78,7 @@ def test_a_broken_file_is_named_counted_and_passed_over(folder, caplog):
     with pytest.raises(Unreadable):
         source[3]
     for _ in range(2):
-        assert read(source, 3)["index"] == 5  # 4 is broken too
+        assert read_or_next(source, 3)["index"] == 5  # 4 is broken too
     assert set(source.broken) == {str(folder / "ant" / "003.png"), str(folder / "bee" / "000.png")}
     assert "no image" in source.broken[str(folder / "bee" / "000.png")]
     assert sum("000.png" in message for message in caplog.messages) == 1
@@ -85,14 +86,14 @@ def test_a_broken_file_is_named_counted_and_passed_over(folder, caplog):
 
 def test_the_last_example_is_replaced_by_the_first(folder):
     break_files(folder / "cow" / "003.png")
-    assert read(ImageFolder(folder), 11)["index"] == 0
+    assert read_or_next(ImageFolder(folder), 11)["index"] == 0
 
 
 def test_all_broken_is_an_error(tmp_path):
     root = fill(tmp_path / "x", ("a",), 2)
     break_files(root / "a" / "000.png", root / "a" / "001.png")
     with pytest.raises(UserError, match="None of the 2 images"):
-        read(ImageFolder(root), 0)
+        read_or_next(ImageFolder(root), 0)
 
 
 @pytest.mark.parametrize("mode", ["L", "P", "RGBA", "CMYK", "1", "LA", "I;16", "RGB"])

@@ -11,8 +11,8 @@ from support import golden
 from jaxprune.data import images, memory
 from jaxprune.data.loader import create_source, describe, eval_batches, read_image, repeated, train_batches
 from jaxprune.data.memory import InMemory
+from jaxprune.data.sample import Sample
 from jaxprune.data.scenes import Scenes
-from jaxprune.data.source import Sample
 from jaxprune.errors import UserError
 
 
