@@ -21,9 +21,9 @@ import numpy as np
 from flax import nnx
 from ml_collections import ConfigDict
 
+from jaxprune import data as loader
 from jaxprune import mim
 from jaxprune.checkpoints.run import load_model, read_card
-from jaxprune.data import loader
 from jaxprune.data.augment import IMAGENET_MEAN, IMAGENET_STD, normalize
 from jaxprune.errors import UserError
 from jaxprune.mim.gradient_gap import gradient_gap, loss_gradients

@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 
 from jaxprune.data import images
-from jaxprune.data.source import Example, Unreadable
+from jaxprune.data.broken import Unreadable
+from jaxprune.data.source import Example
 from jaxprune.errors import UserError, nearest
 
 SPLITS = ("train", "test", "val", "valid", "validation")

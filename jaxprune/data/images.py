@@ -1,18 +1,17 @@
-"""Host work on single images: decode, crop, resize. Everything is uint8 (h, w, 3), RGB.
-
-Pillow's resize is the reference (antialiased, as torchvision does it on Pillow images), whatever else is installed.
-OpenCV, if it is there, only decodes JPEG, faster for small pictures; the two agree to the bit on RGB and grey files
-where both are built on the same libjpeg-turbo, and to one step on CMYK.
-"""
+"""Reads, crops and resizes single images on the host. Everything is uint8 (h, w, 3), RGB."""
 
 import io
 import math
+import os
 
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from jaxprune.errors import UserError, unknown
 
+# Pillow is always used for resizing (with antialiasing, as in torchvision on Pillow images). OpenCV, if installed, only
+# decodes JPEG files, which is faster for small pictures. Built on the same libjpeg-turbo, the two decode RGB and grey
+# files identically, and CMYK files to within one grey level.
 try:
     import cv2
 except ImportError:
@@ -29,7 +28,7 @@ Box = tuple[int, int, int, int]  # top, left, height, width
 
 
 class Broken(ValueError):
-    """Bytes that are no image, or a damaged one."""
+    """Raised for bytes that are not an image, or a damaged one."""
 
 
 def decode(data: bytes, *, upright: bool = False) -> np.ndarray:
@@ -140,3 +139,21 @@ def center_crop(image: np.ndarray, shape: tuple[int, int], crop_pct: float, resa
     image = resized_crop(image, (0, 0, height, width), new, resample)
     top, left = round((new[0] - shape[0]) / 2), round((new[1] - shape[1]) / 2)
     return image[top : top + shape[0], left : left + shape[1]]
+
+
+def read_image(path: str | os.PathLike, image_size: int | tuple[int, int]) -> np.ndarray:
+    """Returns a picture file as model input, uint8 (h, w, 3): rotated upright, resized, and cropped to the center.
+
+    Args:
+      path: The file.
+      image_size: Side in pixels, or (height, width).
+
+    Raises:
+      UserError: There is no such file, or it is not a picture.
+    """
+    try:
+        with open(os.path.expanduser(path), "rb") as file:
+            image = decode(file.read(), upright=True)
+    except (OSError, Broken) as error:
+        raise UserError(f"Image {str(path)!r} cannot be read: {error}.") from error
+    return center_crop(image, size(image_size), 1.0, interpolation("bicubic"))

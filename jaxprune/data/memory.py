@@ -7,8 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 from tqdm import tqdm
 
+from jaxprune.data.broken import read_or_next
 from jaxprune.data.scenes import Scenes
-from jaxprune.data.source import Example, Source, read
+from jaxprune.data.source import Example, Source
 from jaxprune.errors import UserError
 
 LIMIT = 2**30  # bytes of pixels up to which a source is held unasked
@@ -45,7 +46,7 @@ def load(source: Source, *, required: bool = False) -> Source:
     Raises:
       UserError: It is `required`, and sizes differ.
     """
-    first = read(source, 0)
+    first = read_or_next(source, 0)
     shape = first["image"].shape
     if not required and first["image"].nbytes * len(source) > LIMIT:
         return source
@@ -56,7 +57,7 @@ def load(source: Source, *, required: bool = False) -> Source:
     with ThreadPoolExecutor(threads) as pool, bar:
         for start in range(0, len(source), 1024):
             rows = range(start, min(start + 1024, len(source)))
-            for row, example in zip(rows, pool.map(functools.partial(read, source), rows), strict=True):
+            for row, example in zip(rows, pool.map(functools.partial(read_or_next, source), rows), strict=True):
                 if example["image"].shape != shape:
                     if required:
                         sizes = " and ".join(f"{h}×{w}" for h, w, _ in (shape, example["image"].shape))

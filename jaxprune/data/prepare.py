@@ -18,8 +18,8 @@ import numpy as np
 from PIL import Image
 from tqdm import tqdm
 
+from jaxprune.data.broken import Unreadable, note_broken, read_or_next
 from jaxprune.data.folder import ImageFolder, open_split, split_names
-from jaxprune.data.source import Unreadable, note_broken, read
 from jaxprune.errors import UserError
 
 VERSION = "1.0.0"
@@ -170,7 +170,7 @@ def _write(root: Path, name: str, work: Path, source: Path) -> Prepared:
 
 def _examples(folder: ImageFolder, root: Path, split: str, broken: dict[str, str]) -> Iterator[tuple[str, dict]]:
     """Yields (path in `root`, features) of every readable picture."""
-    read(folder, 0)  # refuses a split in which nothing can be read
+    read_or_next(folder, 0)  # refuses a split in which nothing can be read
     for index in _bar(range(len(folder)), f"writing {split}", unit="image"):
         path = folder.path(index)
         key = os.path.relpath(path, root)

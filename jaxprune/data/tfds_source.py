@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from jaxprune.data import images
-from jaxprune.data.source import Example, Unreadable
+from jaxprune.data.broken import Unreadable
+from jaxprune.data.source import Example
 from jaxprune.errors import UserError, nearest
 
 

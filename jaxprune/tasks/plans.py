@@ -11,7 +11,7 @@ from ml_collections import ConfigDict
 from jaxprune import flops, reduction
 from jaxprune.config import Config
 from jaxprune.data.augment import normalize
-from jaxprune.data.source import Sample
+from jaxprune.data.sample import Sample
 from jaxprune.metrics import wilson_interval
 from jaxprune.nn.params import merge, split
 from jaxprune.tasks import setup

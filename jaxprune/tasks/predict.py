@@ -7,9 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxprune import data as loader
 from jaxprune.checkpoints.run import load_model, read_card
 from jaxprune.config import Config
-from jaxprune.data import loader
 from jaxprune.data.augment import normalize
 from jaxprune.errors import UserError
 from jaxprune.nn.params import jitted

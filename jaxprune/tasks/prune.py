@@ -14,7 +14,7 @@ from jaxprune import flops, reduction
 from jaxprune.checkpoints.run import load_model, read_card
 from jaxprune.config import Config
 from jaxprune.data.augment import normalize
-from jaxprune.data.source import Sample
+from jaxprune.data.sample import Sample
 from jaxprune.errors import UserError
 from jaxprune.metrics import wilson_interval
 from jaxprune.models.convnet import ConvNet

@@ -13,10 +13,10 @@ import jax
 import numpy as np
 from PIL import Image
 
+from jaxprune import data as loader
 from jaxprune import parallel
 from jaxprune.checkpoints.files import write_atomically
 from jaxprune.config import Config
-from jaxprune.data import loader
 from jaxprune.data.folder import image_files
 from jaxprune.data.scenes import Scenes
 from jaxprune.errors import UserError

@@ -11,9 +11,9 @@ import jax
 import numpy as np
 from PIL import Image
 
+from jaxprune import data as loader
 from jaxprune import parallel, processes
 from jaxprune.config import Config
-from jaxprune.data import loader
 from jaxprune.data.augment import normalize
 from jaxprune.errors import UserError
 from jaxprune.nn.params import Split

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 from ml_collections import ConfigDict
 
+from jaxprune import data as loader
 from jaxprune.checkpoints.run import load_model, read_card
 from jaxprune.config import Config
-from jaxprune.data import loader
 from jaxprune.errors import UserError
 from jaxprune.nn.params import split
 from jaxprune.tasks import evaluate, pretrain, setup

@@ -1,7 +1,9 @@
-"""Small folders of pictures to read."""
+"""Small folders of pictures, and small sources of scenes."""
 
 import pytest
 from pictures import fill
+
+from jaxprune.data.source_factory import create_source
 
 
 @pytest.fixture
@@ -16,3 +18,15 @@ def splits(tmp_path):
     fill(tmp_path / "splits" / "train", ("ant", "bee", "cow"), 4, suffix="jpg")
     fill(tmp_path / "splits" / "test", ("ant", "cow"), 2, suffix="jpg")
     return tmp_path / "splits"
+
+
+@pytest.fixture(scope="module")
+def held():
+    """Twenty scenes, held in memory."""
+    return create_source("scenes", split="train", num_examples=20, image_size=32)
+
+
+@pytest.fixture(scope="module")
+def drawn():
+    """The same scenes, drawn on access."""
+    return create_source("scenes", split="train", num_examples=20, image_size=32, in_memory=False)

@@ -2,8 +2,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from jaxprune.data.loader import create_source, train_batches
+from jaxprune.data.loader import train_batches
 from jaxprune.data.randaugment import OPERATIONS, RandAugment
+from jaxprune.data.source_factory import create_source
 from jaxprune.errors import UserError
 
 

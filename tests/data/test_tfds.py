@@ -8,9 +8,10 @@ import pytest
 import tensorflow_datasets as tfds
 from pictures import fill, picture
 
-from jaxprune.data.loader import create_source, describe
+from jaxprune.data.broken import Unreadable
 from jaxprune.data.prepare import prepare
-from jaxprune.data.source import Source, Unreadable
+from jaxprune.data.source import Source
+from jaxprune.data.source_factory import create_source, describe
 from jaxprune.data.tfds_source import Tfds
 from jaxprune.errors import UserError
 

@@ -1,0 +1,48 @@
+"""COCO's layout: one JSON file with the boxes and segmentations of all pictures."""
+
+import json
+from pathlib import Path
+
+from jaxprune.data.annotations.base import AnnotatedFiles, Annotations, Regions, add_region
+from jaxprune.data.annotations.files import existing_directory
+from jaxprune.data.annotations.shapes import box, segmentation
+from jaxprune.errors import UserError, unknown
+
+
+def open_coco(path: str, *, annotations: str, kind: str = "boxes") -> Annotations:
+    """Opens a directory of pictures with COCO's `instances_*.json`.
+
+    Args:
+      path: The directory of pictures.
+      annotations: Path of the JSON file.
+      kind: "boxes", or "masks" for the segmentations: polygons or uncompressed run lengths.
+
+    Raises:
+      UserError: `kind` is unknown, the directory does not exist, or the JSON file cannot be read.
+    """
+    if kind not in ("boxes", "masks"):
+        raise unknown("kind of COCO annotation", kind, ("boxes", "masks"))
+    root = existing_directory(path)
+    try:
+        content = json.loads(Path(annotations).expanduser().read_text())
+        names = {entry["id"]: entry["name"] for entry in content["categories"]}
+        pictures = [(entry["id"], str(root / entry["file_name"])) for entry in content["images"]]
+        entries: dict[int, list[dict]] = {number: [] for number, _ in pictures}
+        for entry in content["annotations"]:
+            entries.setdefault(entry["image_id"], []).append(entry)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(
+            f"{annotations} cannot be read as COCO's annotations ({error!r}): give instances_*.json."
+        ) from None
+
+    def read_regions(index: int, shape: tuple[int, int]) -> Regions:
+        regions: Regions = {}
+        for entry in entries[pictures[index][0]]:
+            left, top, width, height = entry["bbox"]
+            pixels = box((top, left, top + height, left + width), shape)
+            if kind == "masks":
+                pixels = segmentation(entry["segmentation"], shape)
+            add_region(regions, names[entry["category_id"]], pixels)
+        return regions
+
+    return AnnotatedFiles(str(path), [file for _, file in pictures], read_regions)

@@ -1,0 +1,58 @@
+"""Rasterises boxes, polygons and COCO segmentations into boolean masks."""
+
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from PIL import Image, ImageDraw
+
+from jaxprune.errors import UserError
+
+
+def box(corners: Any, shape: tuple[int, int], *, relative: bool = False) -> np.ndarray:
+    """Returns the pixels that a box touches, bool (h, w).
+
+    Args:
+      corners: Its edges: top, left, bottom, right.
+      shape: (height, width) of the image.
+      relative: Whether `corners` are fractions of the image's size rather than pixels.
+    """
+    scale = np.array([*shape, *shape]) if relative else 1.0
+    top, left, bottom, right = np.asarray(corners, float) * scale
+    inside = np.zeros(shape, bool)
+    rows = slice(max(int(np.floor(top + 1e-6)), 0), max(int(np.ceil(bottom - 1e-6)), 0))
+    inside[rows, max(int(np.floor(left + 1e-6)), 0) : max(int(np.ceil(right - 1e-6)), 0)] = True
+    return inside
+
+
+def polygon(points: Any, shape: tuple[int, int], *, relative: bool = False) -> np.ndarray:
+    """Returns the pixels inside a polygon, including its outline, bool (h, w).
+
+    Args:
+      points: Its vertices as a flat list: x1, y1, x2, y2, …
+      shape: (height, width) of the image.
+      relative: Whether `points` are fractions of the image's size rather than pixels.
+    """
+    corners = np.asarray(points, float).reshape(-1, 2) * (np.array(shape[::-1]) if relative else 1.0)
+    canvas = Image.new("1", (shape[1], shape[0]))
+    ImageDraw.Draw(canvas).polygon([tuple(corner) for corner in corners.tolist()], fill=1, outline=1)
+    return np.array(canvas)
+
+
+def segmentation(value: Any, shape: tuple[int, int]) -> np.ndarray:
+    """Returns the pixels of a COCO segmentation, bool (h, w).
+
+    Args:
+      value: A list of polygons, or uncompressed run lengths in column-major order.
+      shape: (height, width) of the image.
+
+    Raises:
+      UserError: The run lengths are compressed.
+    """
+    if isinstance(value, Mapping):
+        if not isinstance(value["counts"], list):
+            raise UserError("Compressed run lengths of COCO cannot be read: use kind='boxes', or uncompressed ones.")
+        runs = np.repeat(np.arange(len(value["counts"])) % 2 == 1, value["counts"])
+        return runs.reshape(value["size"], order="F")
+    return functools.reduce(np.logical_or, (polygon(points, shape) for points in value), np.zeros(shape, bool))

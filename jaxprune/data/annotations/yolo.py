@@ -1,0 +1,52 @@
+"""YOLO's layout: a text file of boxes or polygons for each picture."""
+
+from pathlib import Path
+
+from jaxprune.data.annotations.base import AnnotatedFiles, Annotations, Regions, add_region
+from jaxprune.data.annotations.class_names import class_name, read_class_names
+from jaxprune.data.annotations.coco_classes import COCO_CLASSES
+from jaxprune.data.annotations.files import annotated_pictures, annotation_directory, existing_directory
+from jaxprune.data.annotations.shapes import box, polygon
+from jaxprune.errors import UserError
+
+
+def open_yolo(path: str, *, annotations: str = "", classes: str = "") -> Annotations:
+    """Opens a directory with `images/` and a directory of text files of the same names, such as `coco128`.
+
+    Each line of a text file is a region: `class x y width height`, a box by its centre, or
+    `class x1 y1 x2 y2 x3 y3 …`, a polygon. Coordinates are fractions of the picture's size.
+
+    Args:
+      path: The directory.
+      annotations: Name of the directory of text files; by default the first of labels/, boxes_yolo/ and boxes/.
+      classes: "coco" or "voc" for the numbers that these data sets use, or the path of a text file with one class per
+        line: a name, counted from 0, or a number and a name. By default `classes.txt` in `path` or, if there is none,
+        COCO's 80 classes.
+
+    Raises:
+      UserError: There are no annotated pictures, or the class names cannot be read. Reading an example also raises it
+        if its annotation is malformed.
+    """
+    root = existing_directory(path)
+    folder = annotation_directory(root, annotations, ("labels", "boxes_yolo", "boxes"))
+    names = read_class_names(root, classes, first=0) or dict(enumerate(COCO_CLASSES))
+    files = annotated_pictures(root, folder, ".txt")
+
+    def read_regions(index: int, shape: tuple[int, int]) -> Regions:
+        text = (folder / f"{Path(files[index]).stem}.txt").read_text()
+        regions: Regions = {}
+        for number, line in enumerate(filter(str.strip, text.splitlines())):
+            kind, *values = map(float, line.split())
+            if len(values) != 4 and (len(values) < 6 or len(values) % 2):
+                raise UserError(
+                    f"Line {number + 1} for {files[index]} has {len(values)} numbers behind the class: a box has 4, a "
+                    "polygon an even number from 6 on."
+                )
+            pixels = polygon(values, shape, relative=True)
+            if len(values) == 4:
+                x, y, width, height = values
+                pixels = box((y - height / 2, x - width / 2, y + height / 2, x + width / 2), shape, relative=True)
+            add_region(regions, class_name(names, int(kind), path), pixels)
+        return regions
+
+    return AnnotatedFiles(str(path), files, read_regions)

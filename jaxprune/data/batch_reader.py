@@ -1,0 +1,80 @@
+"""Reads the batch of a step: looks up its examples, decodes and transforms them, and stacks them."""
+
+import functools
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+
+from jaxprune.data import memory, rng
+from jaxprune.data.broken import read_or_next
+from jaxprune.data.order import Order
+from jaxprune.data.source import Example, Source
+from jaxprune.data.transform import Transform
+
+Batch = dict[str, np.ndarray]
+
+
+class BatchReader:
+    """Maps a step to its batch, in any thread or, as it can be pickled, in a worker process.
+
+    Args:
+      source: The examples.
+      order: Which of them make up a step.
+      transform: How an image becomes network input.
+      num_threads: Threads that read and transform; None for the default.
+    """
+
+    def __init__(self, source: Source, order: Order, transform: Transform, num_threads: int | None):
+        self.source, self.order, self._transform = source, order, transform
+        self._num_threads = num_threads or memory.default_threads()
+        self._pool = ThreadPoolExecutor(self._num_threads)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_pool": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _pool=ThreadPoolExecutor(state["_num_threads"]))
+
+    def __call__(self, step: int) -> Batch:
+        """Returns the batch of a step, with `valid` if the order is a single pass, else without `mask`."""
+        epoch, wanted, copies = self.order(step)
+        rows = np.minimum(wanted, self.order.num_examples - 1)
+        source = self.source
+        if isinstance(source, memory.InMemory) and self._transform.is_identity(source.image_size):
+            batch = {name: column[rows] for name, column in source.columns.items()}
+        else:
+            shares = (np.array_split(numbers, self._num_threads) for numbers in (rows, copies))
+            parts = self._pool.map(functools.partial(self._examples, epoch), *shares)
+            examples = [example for part in parts for example in part]
+            batch = {name: np.stack([example[name] for example in examples]) for name in examples[0]}
+        if self.order.seed is None:
+            return {**batch, "valid": batch["index"] == wanted}
+        return {name: column for name, column in batch.items() if name != "mask"}
+
+    def note_replaced(self, step: int, batch: Batch) -> None:
+        """Records in this process's source the broken examples of a batch that a worker process has read.
+
+        A worker has a copy of the source, so what it adds to `broken` is not seen here.
+
+        Args:
+          step: The step.
+          batch: Its batch.
+        """
+        _, wanted, _ = self.order(step)
+        for index in wanted[(batch["index"] != wanted) & (wanted < self.order.num_examples)]:
+            read_or_next(self.source, int(index))
+
+    def _examples(self, epoch: int, rows: np.ndarray, copies: np.ndarray) -> list[Example]:
+        return [self._example(epoch, int(row), int(copy)) for row, copy in zip(rows, copies, strict=True)]
+
+    def _example(self, epoch: int, row: int, copy: int) -> Example:
+        example = read_or_next(self.source, row)
+        generator = None
+        if self.order.seed is not None and self._transform.crop == "random_resized":
+            generator = rng.generator(self.order.seed, rng.CROP, epoch, row, copy)
+        pictures = {name: self._transform(example[name], generator) for name in ("image", "mask") if name in example}
+        if self._transform.augment is not None:
+            generator = rng.generator(self.order.seed or 0, rng.AUGMENT, epoch, row, copy)
+            pictures["image"] = self._transform.augment(pictures["image"], generator)
+        return {**example, **pictures}

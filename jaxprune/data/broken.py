@@ -1,0 +1,58 @@
+"""Broken examples: how they are reported, logged and replaced."""
+
+import threading
+
+from absl import logging
+
+from jaxprune.data.source import Example, Source
+from jaxprune.errors import UserError
+
+_lock = threading.Lock()
+
+
+class Unreadable(Exception):
+    """Raised for an example that cannot be read; the run continues without it.
+
+    Args:
+      what: Path or name of the example.
+      reason: Why it cannot be read.
+    """
+
+    def __init__(self, what: str, reason: str):
+        super().__init__(what, reason)
+        self.what, self.reason = what, reason
+
+
+def note_broken(broken: dict[str, str], error: Unreadable) -> None:
+    """Adds an example to `broken`, and logs it if it is new.
+
+    Args:
+      broken: {path or name of an example: why it cannot be read}.
+      error: The error that reading it raised.
+    """
+    with _lock:
+        if error.what in broken:
+            return
+        broken[error.what] = error.reason
+    logging.warning("Broken image left out (%d so far): %s: %s", len(broken), error.what, error.reason)
+
+
+def read_or_next(source: Source, index: int) -> Example:
+    """Returns example `index` or, if it is broken, the next readable one, as its own `index` shows.
+
+    Broken examples are added to `source.broken`. The search wraps around at the end of the source.
+
+    Args:
+      source: The examples.
+      index: Which one to read.
+
+    Raises:
+      UserError: No example can be read.
+    """
+    for step in range(len(source)):
+        try:
+            return source[(index + step) % len(source)]
+        except Unreadable as error:
+            note_broken(source.broken, error)
+    what, reason = next(iter(source.broken.items()))
+    raise UserError(f"None of the {len(source)} images of {source.name!r} can be read; the first, {what}: {reason}.")

@@ -1,0 +1,25 @@
+"""A small sample of a source."""
+
+import numpy as np
+
+from jaxprune.data.source import Example, Source
+
+
+class Sample:
+    """Evenly spaced examples of a source, renumbered; representative even if the source is sorted by class.
+
+    Args:
+      source: The examples to choose from.
+      count: How many to choose; all, if the source has fewer.
+    """
+
+    def __init__(self, source: Source, count: int):
+        self.name, self.class_names, self.num_classes = source.name, source.class_names, source.num_classes
+        self.broken = source.broken
+        self._source, self._count = source, min(count, len(source))
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, index: int) -> Example:
+        return {**self._source[index * len(self._source) // self._count], "index": np.int32(index)}

@@ -1,0 +1,60 @@
+"""Opens a data source by its name and options, and summarizes it."""
+
+import inspect
+from typing import Any
+
+from jaxprune.data import memory
+from jaxprune.data.folder import open_split
+from jaxprune.data.scenes import Scenes
+from jaxprune.data.source import Source
+from jaxprune.data.tfds_source import Tfds
+from jaxprune.errors import UserError, nearest, unknown
+
+
+def _open_folder(path: str = "", *, split: str, labels: bool = True) -> Source:
+    if not path:
+        raise UserError("The folder source needs the path of a directory of images.")
+    return open_split(path, split, labels=labels)
+
+
+SOURCES = {"scenes": Scenes, "folder": _open_folder, "tfds": Tfds}
+
+
+def create_source(
+    source: str = "scenes", /, *, split: str = "train", in_memory: bool | None = None, **options: Any
+) -> Source:
+    """Opens a source of examples.
+
+    Args:
+      source: "scenes" (options num_examples, image_size, seed), "folder" (path, labels) or "tfds" (name, data_dir,
+        labels, image_key, label_key).
+      split: The split to open.
+      in_memory: Whether to decode all images up front and hold them in memory, which requires images of one size. None:
+        if they are of one size and take no more than `memory.LIMIT`.
+      **options: Options of that source.
+
+    Raises:
+      UserError: The source or an option is unknown, or the source contains nothing usable.
+    """
+    if source not in SOURCES:
+        raise unknown("data source", source, SOURCES)
+    known = [name for name in inspect.signature(SOURCES[source]).parameters if name != "split"]
+    for name in options:
+        if name not in known:
+            raise UserError(
+                f"The data source {source!r} has no option {name!r}.{nearest(name, known)} It has: {', '.join(known)}."
+            )
+    opened = SOURCES[source](split=split, **options)
+    return opened if in_memory is False else memory.load(opened, required=bool(in_memory))
+
+
+def describe(source: Source) -> str:
+    """Returns a one-line summary of a source: its name, size and classes, and how many examples are broken."""
+    parts = [f"{source.name}: {len(source):,} images"]
+    parts.append(f"{source.num_classes} classes" if source.num_classes else "no labels")
+    if isinstance(source, memory.InMemory):
+        height, width = source.image_size
+        parts.append(f"{height}×{width}, in memory ({source.columns['image'].nbytes / 2**20:.0f} MiB)")
+    if source.broken:
+        parts.append(f"{len(source.broken)} broken")
+    return ", ".join(parts)

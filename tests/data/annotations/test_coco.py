@@ -1,0 +1,27 @@
+"""COCO's boxes and run lengths."""
+
+import json
+
+import pytest
+from regions import HEIGHT, LOWER_RIGHT, WIDTH, assert_regions, only, write_picture, write_text
+
+from jaxprune.data.annotations import open_annotations
+from jaxprune.data.annotations.coco_classes import COCO_NUMBERS
+from jaxprune.errors import UserError
+
+
+def test_boxes_and_masks(tmp_path):
+    write_picture(tmp_path / "train" / "a.jpg")
+    runs = {"size": [HEIGHT, WIDTH], "counts": [6 * HEIGHT + 4, *[4] * 11]}
+    entry = {"image_id": 7, "category_id": 17, "bbox": [6, 4, 6, 4], "segmentation": runs}
+    content = {
+        "images": [{"id": 7, "file_name": "a.jpg"}],
+        "categories": [{"id": 17, "name": COCO_NUMBERS[17]}],
+        "annotations": [entry],
+    }
+    write_text(tmp_path / "instances.json", json.dumps(content))
+    where = {"path": str(tmp_path / "train"), "annotations": str(tmp_path / "instances.json")}
+    for kind in ("boxes", "masks"):
+        assert_regions(only(open_annotations("coco", kind=kind, **where)), {"cat": LOWER_RIGHT})
+    with pytest.raises(UserError, match="cannot be read as COCO's annotations"):
+        open_annotations("coco", path=where["path"], annotations=str(tmp_path / "nothing.json"))

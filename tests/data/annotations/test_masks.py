@@ -1,0 +1,25 @@
+"""Masks of class numbers, and masks of a single object."""
+
+import numpy as np
+import pytest
+from PIL import Image
+from regions import LOWER_RIGHT, assert_regions, only, write_picture, write_text
+
+from jaxprune.data.annotations import open_annotations
+from jaxprune.errors import UserError
+
+
+def test_masks_of_classes_and_of_one_object(tmp_path):
+    write_picture(tmp_path / "images" / "a.jpg")
+    mask = np.where(LOWER_RIGHT, 2, 0).astype(np.uint8)
+    mask[0, 0] = 255
+    (tmp_path / "masks").mkdir()
+    Image.fromarray(mask).save(tmp_path / "masks" / "a.png")
+    assert_regions(only(open_annotations("masks", path=str(tmp_path))), {"2": LOWER_RIGHT})
+    write_text(tmp_path / "classes.txt", "2 cat\n")
+    assert_regions(only(open_annotations("masks", path=str(tmp_path))), {"cat": LOWER_RIGHT})
+    Image.fromarray(LOWER_RIGHT.astype(np.uint8) * 255).save(tmp_path / "masks" / "a.png")
+    assert_regions(only(open_annotations("masks", path=str(tmp_path))), {"object": LOWER_RIGHT})
+    Image.fromarray(np.zeros((2, 2), np.uint8)).save(tmp_path / "masks" / "a.png")
+    with pytest.raises(UserError, match="must be of one size"):
+        open_annotations("masks", path=str(tmp_path))[0]

@@ -1,0 +1,36 @@
+"""TFDS data sets with boxes and with masks, without TFDS."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from regions import HEIGHT, LOWER_RIGHT, WIDTH, assert_regions, only
+
+from jaxprune.data import tfds_source
+from jaxprune.data.annotations import open_annotations
+from jaxprune.errors import UserError
+
+
+class FakeBuilder:
+    """Stands in for the builder of a prepared TFDS data set."""
+
+    def __init__(self, **features):
+        self.info = SimpleNamespace(features=features)
+
+
+def test_boxes_and_masks(monkeypatch):
+    image = np.full((HEIGHT, WIDTH, 3), 99, np.uint8)
+    label = SimpleNamespace(names=["cat", "dog"])
+    with_boxes = FakeBuilder(image=None, objects=SimpleNamespace(feature={"label": label}))
+    box_record = {"image": image, "objects": {"bbox": np.array([[0.5, 0.5, 1, 1]]), "label": np.array([1])}}
+    mask_record = {"image": image, "annotation": np.where(LOWER_RIGHT, 4, 0).astype(np.uint8)[..., None]}
+    for builder, record, name in (
+        (with_boxes, box_record, "dog"),
+        (FakeBuilder(image=None, annotation=None), mask_record, "4"),
+    ):
+        monkeypatch.setattr(tfds_source, "_builder", lambda name, where, builder=builder: builder)
+        monkeypatch.setattr(tfds_source, "_open", lambda builder, split, record=record: [record])
+        assert_regions(only(open_annotations("tfds", name="some/set")), {name: LOWER_RIGHT})
+    monkeypatch.setattr(tfds_source, "_builder", lambda name, where: FakeBuilder(image=None, label=None))
+    with pytest.raises(UserError, match="neither boxes"):
+        open_annotations("tfds", name="cifar10")

@@ -1,0 +1,101 @@
+"""Single images: formats, damage, crops, and whole files."""
+
+import io
+
+import numpy as np
+import pytest
+from pictures import picture
+from PIL import Image
+
+from jaxprune.data import images
+from jaxprune.data.images import read_image
+from jaxprune.errors import UserError
+
+
+def encoded(image, **options):
+    buffer = io.BytesIO()
+    image.save(buffer, **options)
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize("mode", ["L", "P", "RGBA", "CMYK", "1", "LA", "I;16", "RGB"])
+def test_all_modes_are_converted_to_rgb(mode):
+    grey = np.tile(np.arange(0, 256, 8, dtype=np.uint8), (32, 1))
+    if mode == "I;16":
+        image = Image.fromarray(grey.astype(np.uint16) << 8)
+    else:
+        image = Image.fromarray(grey).convert("RGB").convert(mode, palette=Image.Palette.ADAPTIVE)
+    decoded = images.decode(encoded(image, format="TIFF" if mode == "CMYK" else "PNG"))
+    assert decoded.shape == (32, 32, 3) and decoded.dtype == np.uint8
+    if mode != "1":
+        assert np.abs(decoded.astype(int) - grey[..., None]).max() <= 4
+
+
+@pytest.mark.parametrize("form", ["JPEG", "PNG", "BMP", "WEBP", "GIF", "PPM", "TIFF"])
+def test_every_format_is_read(form):
+    smooth = Image.fromarray(np.tile(np.arange(0, 240, 10, dtype=np.uint8)[:, None, None], (1, 30, 3)))
+    decoded = images.decode(encoded(smooth, format=form))
+    assert np.abs(decoded.astype(int) - np.asarray(smooth)).max() < 12
+
+
+def test_exif_rotation_is_optional():
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    data = encoded(picture(3, (20, 10)), format="JPEG", exif=exif)
+    assert images.decode(data).shape == (10, 20, 3)
+    assert images.decode(data, upright=True).shape == (20, 10, 3)
+
+
+@pytest.mark.parametrize("form", ["JPEG", "PNG", "BMP"])
+def test_truncated_files_are_broken(form):
+    data = encoded(picture(3, (64, 64)), format=form)
+    with pytest.raises(images.Broken):
+        images.decode(data[: len(data) // 2])
+    with pytest.raises(images.Broken, match="empty file"):
+        images.decode(b"")
+
+
+def test_opencv_and_pillow_agree(monkeypatch):
+    pytest.importorskip("cv2")
+    data = encoded(picture(5, (40, 30)), format="JPEG", quality=80)
+    fast = images.decode(data)
+    monkeypatch.setattr(images, "cv2", None)
+    assert np.abs(fast.astype(int) - images.decode(data)).max() <= 4
+
+
+def test_random_boxes_have_the_requested_area_and_aspect():
+    rng = np.random.default_rng(0)
+    boxes = np.array([images.random_box(rng, 100, 140, (0.2, 0.5), (3 / 4, 4 / 3)) for _ in range(500)])
+    top, left, h, w = boxes.T
+    assert np.all((top >= 0) & (left >= 0) & (top + h <= 100) & (left + w <= 140))
+    share, aspect = h * w / 14000, w / h
+    assert 0.19 < share.min() < 0.23 and 0.47 < share.max() < 0.51
+    assert 0.72 < aspect.min() < 0.78 and 1.28 < aspect.max() < 1.38
+    assert abs(np.log(aspect).mean()) < 0.03
+
+
+@pytest.mark.parametrize(
+    ("shape", "box"), [((10, 100), (0, 43, 10, 13)), ((100, 10), (43, 0, 13, 10)), ((10, 12), (0, 0, 10, 12))]
+)
+def test_random_box_falls_back_to_the_center(shape, box):
+    assert images.random_box(np.random.default_rng(0), *shape, (4.0, 5.0), (3 / 4, 4 / 3)) == box
+
+
+def test_center_crop_resizes_and_crops():
+    image = np.asarray(picture(1, (80, 60)))
+    whole = np.asarray(Image.fromarray(image).resize((42, 32), Image.Resampling.BICUBIC))  # 28 of 32, short side
+    view = images.center_crop(image, (28, 28), 0.875, Image.Resampling.BICUBIC)
+    np.testing.assert_array_equal(view, whole[2:30, 7:35])
+    same = images.center_crop(image, (60, 80), 0.875, Image.Resampling.BICUBIC)
+    assert same is image
+    assert images.center_crop(image, (40, 20), 1.0, Image.Resampling.BICUBIC).shape == (40, 20, 3)
+
+
+def test_read_image(tmp_path):
+    picture(1, (40, 20)).save(tmp_path / "a.png")
+    assert read_image(tmp_path / "a.png", 16).shape == (16, 16, 3)
+    np.testing.assert_array_equal(read_image(tmp_path / "a.png", (20, 40)), np.asarray(picture(1, (40, 20))))
+    (tmp_path / "b.png").write_text("x")
+    for name in ("b.png", "c.png"):
+        with pytest.raises(UserError, match=rf"{name}' cannot be read"):
+            read_image(tmp_path / name, 16)
