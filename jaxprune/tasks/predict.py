@@ -14,7 +14,7 @@ from jaxprune.data.augment import normalize
 from jaxprune.errors import UserError
 from jaxprune.tasks import setup
 from jaxprune.train.writer import Writer
-from jaxprune.viz.pictures import prediction_card
+from jaxprune.viz.pictures.prediction_card import prediction_card
 from jaxprune.viz.report import Report
 
 TOP = 5

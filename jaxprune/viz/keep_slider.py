@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float, UInt8
 
-from jaxprune.viz.pictures import heatmap
+from jaxprune.viz.pictures.heatmap import heatmap
 from jaxprune.viz.report import Section
 from jaxprune.viz.report.images import data_uri
 

@@ -8,7 +8,7 @@ import numpy as np
 from PIL import Image, features
 
 from jaxprune.errors import UserError
-from jaxprune.viz import pictures
+from jaxprune.viz.pictures.base import to_uint8
 from jaxprune.viz.report.markup import escape
 
 MAX_PNG_BYTES = 24_000  # larger images are assumed to be photographs and are compressed lossily
@@ -53,7 +53,7 @@ def image_element(image: np.ndarray, alt: str) -> str:
 
 def _encode(image: np.ndarray) -> tuple[str, bytes, int, int]:
     """Returns (media type, bytes, width, height): PNG, or a lossy format if the PNG is large."""
-    array = pictures.to_uint8(image)
+    array = to_uint8(image)
     if array.ndim == 3 and array.shape[-1] == 1:
         array = array[..., 0]
     if array.ndim != 2 and not (array.ndim == 3 and array.shape[-1] in (3, 4)):
