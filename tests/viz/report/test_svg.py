@@ -3,6 +3,7 @@
 import numpy as np
 
 from jaxprune.viz import plots
+from jaxprune.viz.plots.style import INK, PAPER
 from jaxprune.viz.report import Report
 
 
@@ -15,4 +16,4 @@ def test_large_plots_become_bitmaps():
 
 def test_plots_follow_the_theme():
     svg = Report("r").section("s").figure(plots.line_plot({"a": ([0, 1], [0, 1])}, title="t")).render()
-    assert "var(--ink)" in svg and "var(--card)" in svg and plots.INK not in svg and plots.PAPER not in svg
+    assert "var(--ink)" in svg and "var(--card)" in svg and INK not in svg and PAPER not in svg
