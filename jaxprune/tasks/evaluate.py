@@ -19,7 +19,7 @@ from jaxprune.nn.params import merge, split
 from jaxprune.tasks import plans, setup
 from jaxprune.train.progress import progress
 from jaxprune.viz import plots
-from jaxprune.viz.pictures import prediction_card
+from jaxprune.viz.pictures.prediction_card import prediction_card
 from jaxprune.viz.report import Report
 from jaxprune.viz.table import as_text
 

@@ -17,7 +17,9 @@ from jaxprune.tasks import setup
 from jaxprune.tasks.scorers import Ready, enlarged, open_scorers, ready
 from jaxprune.train.progress import progress
 from jaxprune.viz import plots
-from jaxprune.viz.pictures import label, mask_outline, mask_patches, tile, upscale
+from jaxprune.viz.pictures.layout import tile, upscale
+from jaxprune.viz.pictures.marks import mask_outline, mask_patches
+from jaxprune.viz.pictures.text import label
 from jaxprune.viz.report import Report
 from jaxprune.viz.table import write_csv
 

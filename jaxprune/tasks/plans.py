@@ -16,7 +16,10 @@ from jaxprune.metrics import wilson_interval
 from jaxprune.nn.params import merge, split
 from jaxprune.tasks import setup
 from jaxprune.train.progress import progress
-from jaxprune.viz.pictures import label, prediction_card, tile, token_groups, upscale
+from jaxprune.viz.pictures.layout import tile, upscale
+from jaxprune.viz.pictures.prediction_card import prediction_card
+from jaxprune.viz.pictures.text import label
+from jaxprune.viz.pictures.token_groups import token_groups
 
 DENSE = "dense"
 SHOWN = 4  # images drawn for each plan

@@ -15,7 +15,7 @@ from jaxprune.errors import UserError
 from jaxprune.nn.params import jitted
 from jaxprune.tasks import setup
 from jaxprune.train.writer import Writer
-from jaxprune.viz.pictures import prediction_card
+from jaxprune.viz.pictures.prediction_card import prediction_card
 from jaxprune.viz.report import Report
 
 TOP = 5

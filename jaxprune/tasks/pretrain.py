@@ -21,7 +21,8 @@ from jaxprune.train import loop
 from jaxprune.train import workdir as workdirs
 from jaxprune.train.evaluator import evaluate
 from jaxprune.train.writer import Writer, read_metrics
-from jaxprune.viz.pictures import GREY, reconstruction_rows, to_uint8
+from jaxprune.viz.pictures.base import GREY, to_uint8
+from jaxprune.viz.pictures.reconstruction import reconstruction_rows
 from jaxprune.viz.report import Report
 
 # Held-out images are masked the same way every time, so that one evaluation can be compared with the next.

@@ -29,7 +29,9 @@ from jaxprune.tasks.timing import interleaved_medians
 from jaxprune.train.progress import progress
 from jaxprune.viz import plots
 from jaxprune.viz.keep_slider import Scored, keep_slider
-from jaxprune.viz.pictures import label, tile, token_groups, upscale
+from jaxprune.viz.pictures.layout import tile, upscale
+from jaxprune.viz.pictures.text import label
+from jaxprune.viz.pictures.token_groups import token_groups
 from jaxprune.viz.report import Report
 from jaxprune.viz.table import as_text, write_csv
 

@@ -25,7 +25,10 @@ from jaxprune.tasks.scorers import Opened, open_scorers, ready
 from jaxprune.train import workdir as workdirs
 from jaxprune.train.progress import progress
 from jaxprune.viz.keep_slider import Scored, keep_slider
-from jaxprune.viz.pictures import heatmap, label, tile, token_groups, upscale
+from jaxprune.viz.pictures.heatmap import heatmap
+from jaxprune.viz.pictures.layout import tile, upscale
+from jaxprune.viz.pictures.text import label
+from jaxprune.viz.pictures.token_groups import token_groups
 from jaxprune.viz.report import Report
 
 SCENES = 6  # images that "scenes" stands for

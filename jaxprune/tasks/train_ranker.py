@@ -31,7 +31,11 @@ from jaxprune.train.evaluator import evaluate
 from jaxprune.train.state import RUNNING
 from jaxprune.train.step import OBSERVED
 from jaxprune.train.writer import Writer, read_metrics
-from jaxprune.viz.pictures import heatmap, label, outline_patches, tile, to_uint8, upscale
+from jaxprune.viz.pictures.base import to_uint8
+from jaxprune.viz.pictures.heatmap import heatmap
+from jaxprune.viz.pictures.layout import tile, upscale
+from jaxprune.viz.pictures.marks import outline_patches
+from jaxprune.viz.pictures.text import label
 from jaxprune.viz.report import Report
 
 LOSSES = {

@@ -1,4 +1,4 @@
-"""Which patches scorers keep, image by image, with a slider for how many: a piece of the report."""
+"""An interactive element of the report: the patches that scorers keep of each image, with a slider for how many."""
 
 import base64
 import html
@@ -9,17 +9,18 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float, UInt8
 
-from jaxprune.viz.pictures import heatmap
-from jaxprune.viz.report import Section, data_uri
+from jaxprune.viz.pictures.heatmap import heatmap
+from jaxprune.viz.report import Section
+from jaxprune.viz.report.images import data_uri
 
 
 class Scored(NamedTuple):
-    """An image and what scorers said of its patches.
+    """An image and the scores of its patches.
 
     Attributes:
-      caption: below it.
-      image: as the scorers saw it.
-      scores: for each scorer, larger = keep.
+      caption: displayed below the image.
+      image: the input of the scorers.
+      scores: {name of a scorer: one score per patch, larger = keep}.
     """
 
     caption: str
@@ -28,9 +29,18 @@ class Scored(NamedTuple):
 
 
 def keep_slider(section: Section, images: Sequence[Scored], grid: tuple[int, int], keep_rate: float = 0.5) -> Section:
-    """Appends each image beside the patches that scorers keep of it, with a slider for the keep rate, and heat maps.
+    """Appends each image next to the patches that scorers keep of it, with a slider for the keep rate and heat maps.
 
-    A photograph is in the page once, whatever the number of scorers. Without scripts the photographs are shown alone.
+    Each image is embedded once, regardless of the number of scorers. Without JavaScript, only the images are shown.
+
+    Args:
+      section: the section to append to.
+      images: the images and their scores.
+      grid: the number of rows and columns of patches.
+      keep_rate: the initial position of the slider, in [0, 1].
+
+    Returns:
+      The section.
     """
     name = section.new_id("keep")
     rows, columns = grid
@@ -58,12 +68,12 @@ def _figure(scored: Scored, grid: tuple[int, int]) -> str:
         order = np.argsort(-np.asarray(scores, np.float64), kind="stable")
         places = np.empty(len(order), "<u2")
         places[order] = np.arange(len(order))
-        # A picture of one pixel a patch is the list of the patches' colours.
+        # The heat map of an image with one pixel per patch lists the patches' colours.
         colours = heatmap(np.zeros((*grid, 3), np.uint8), np.asarray(scores, np.float64).reshape(grid), opacity=1.0)
         about = f'aria-label="patches of {html.escape(scored.caption)} kept by {html.escape(name)}" role="img"'
         data = f'data-places="{_base64(places)}" data-colours="{_base64(colours)}"'
         cells.append(_cell(name, f'<canvas width="{grid[1]}" height="{grid[0]}" {about} {data}></canvas>'))
-    # In one line on a wide screen, if there are not too many.
+    # On a wide screen, up to seven cells are in one row.
     style = f"--photo:url({data_uri(scored.image)});--shape:{width}/{height};--cells:{min(len(cells), 7)}"
     return f'<figure style="{style}" class="keep-cells">{"".join(cells)}</figure>'
 

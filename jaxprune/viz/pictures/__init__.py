@@ -1,0 +1,1 @@
+"""Pictures of images and their patches: masks, selected and merged patches, scores, predictions."""

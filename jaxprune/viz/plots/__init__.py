@@ -1,0 +1,9 @@
+"""Plots in one style, each returned as a matplotlib `Figure` that does not depend on pyplot or a window system."""
+
+from jaxprune.viz.plots.bars import bar_plot
+from jaxprune.viz.plots.confusion import confusion_matrix
+from jaxprune.viz.plots.lines import line_plot, moving_average
+from jaxprune.viz.plots.pareto import pareto_front
+from jaxprune.viz.plots.scatter import scatter_plot
+
+__all__ = ["bar_plot", "confusion_matrix", "line_plot", "moving_average", "pareto_front", "scatter_plot"]

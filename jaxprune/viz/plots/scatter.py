@@ -1,0 +1,60 @@
+"""Points of several series, with labels and a Pareto front."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter
+
+from jaxprune.viz.plots.labels import place_labels
+from jaxprune.viz.plots.pareto import Direction, pareto_front
+from jaxprune.viz.plots.style import MUTED, PALETTE, SIZE, Series, add_legend, format_tick, new_axes
+
+
+def scatter_plot(
+    series: Series,
+    xlabel: str = "",
+    ylabel: str = "",
+    title: str = "",
+    *,
+    labels: Mapping[str, Sequence[str]] | None = None,
+    pareto: tuple[Direction, Direction] | None = None,
+    log_x: bool = False,
+) -> Figure:
+    """Draws points with one colour and marker per series; the points of a series are connected by a thin line.
+
+    Args:
+      series: {name: (x, y)}; the name of a series of one point is written next to it instead of in the legend.
+      xlabel: label of the horizontal axis.
+      ylabel: label of the vertical axis.
+      title: displayed above.
+      labels: {name of a series: a text for each of its points}.
+      pareto: which direction is better along x and y, such as ("min", "max") for cost and accuracy; if set, the Pareto
+        front is drawn.
+      log_x: whether the horizontal axis is logarithmic.
+    """
+    figure, axes = new_axes(title, xlabel, ylabel, (SIZE[0], SIZE[1] + 0.5))
+    if log_x:
+        axes.set_xscale("log")
+    marks, texts, in_legend = "osD^vPX*", [], 0
+    points = {name: (np.atleast_1d(x).astype(float), np.atleast_1d(y).astype(float)) for name, (x, y) in series.items()}
+    if pareto is not None:
+        every_x, every_y = (np.concatenate([point[axis] for point in points.values()]) for axis in (0, 1))
+        front = pareto_front(every_x, every_y, pareto)
+        steps = "steps-post" if pareto[0] == "min" else "steps-pre"
+        axes.plot(every_x[front], every_y[front], color=MUTED, linewidth=1.6, alpha=0.45, drawstyle=steps, zorder=1)
+    for index, (name, (x, y)) in enumerate(points.items()):
+        colour, mark = PALETTE[index % len(PALETTE)], marks[(index + index // len(marks)) % len(marks)]
+        alone = len(x) == 1
+        axes.plot(x, y, color=colour, linewidth=0.9, alpha=0.55, zorder=2)
+        axes.scatter(x, y, s=30, color=colour, marker=mark, zorder=3, label=None if alone else name, linewidths=0)
+        in_legend += not alone
+        texts += [
+            (a, b, text) for a, b, text in zip(x, y, (labels or {}).get(name, [name] if alone else []), strict=False)
+        ]
+    axes.xaxis.set_major_formatter(FuncFormatter(format_tick))
+    axes.yaxis.set_major_formatter(FuncFormatter(format_tick))
+    axes.margins(0.08)
+    add_legend(figure, axes, in_legend)
+    place_labels(figure, axes, texts, np.concatenate([np.stack(point, 1) for point in points.values()]))
+    return figure

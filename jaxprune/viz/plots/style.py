@@ -1,0 +1,56 @@
+"""The style that all plots share: colours, axes, legends and tick labels."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from numpy.typing import ArrayLike
+
+# The neutral colours: a report replaces exactly these by the colours of the reader's theme.
+INK, MUTED, LINE, PAPER = "#1f2933", "#5b6775", "#dde3e8", "#fefefe"
+
+# Okabe and Ito's colours, which colour-blind readers can distinguish, darkened where thin lines need more contrast;
+# they are legible on white and on dark backgrounds.
+PALETTE = ("#0a78b8", "#d1660f", "#0f9372", "#c0508f", "#d39a09", "#3fa3d8", "#7d5fc0", "#7a8591")
+DASHES = ("-", "--", ":")
+SIZE = (5.4, 3.1)  # inches; readable on a phone, which displays a plot at about 60 % of this size
+
+Series = Mapping[str, tuple[ArrayLike, ArrayLike]]
+
+
+def new_axes(title: str, xlabel: str, ylabel: str, size: tuple[float, float] = SIZE) -> tuple[Figure, Axes]:
+    """Returns a new figure, created without pyplot and its global state, and its axes."""
+    figure = Figure(figsize=size, layout="constrained", facecolor=PAPER)
+    axes = figure.add_subplot(facecolor=PAPER)
+    axes.set_title(title, loc="left", fontsize=11, fontweight="bold", color=INK)
+    axes.set_xlabel(xlabel, fontsize=10, color=MUTED)
+    axes.set_ylabel(ylabel, fontsize=10, color=MUTED)
+    axes.tick_params(colors=MUTED, labelsize=9, length=0)
+    axes.grid(color=LINE, linewidth=0.7)
+    axes.set_axisbelow(True)
+    for side, spine in axes.spines.items():
+        spine.set_visible(side == "bottom")
+        spine.set_color(LINE)
+    return figure, axes
+
+
+def line_style(index: int) -> dict[str, Any]:
+    """Returns the colour and dash of the index-th series; the first 24 are distinct."""
+    return {"color": PALETTE[index % len(PALETTE)], "linestyle": DASHES[index // len(PALETTE) % len(DASHES)]}
+
+
+def add_legend(figure: Figure, axes: Axes, count: int) -> None:
+    """Adds a legend unless there are fewer than two series; a long one is placed outside the axes."""
+    if count < 2:
+        return
+    options = {"frameon": False, "fontsize": 9, "labelcolor": INK, "handlelength": 1.6}
+    if count > 5:
+        figure.legend(loc="outside right upper", **options)
+    else:
+        axes.legend(loc="best", **options)
+
+
+def format_tick(value: float, _: int | None = None) -> str:
+    """Returns a tick's value as text; the signature is that of matplotlib's formatters."""
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"

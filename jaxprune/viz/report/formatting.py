@@ -1,0 +1,53 @@
+"""Values formatted for display in tables and tiles."""
+
+import math
+import numbers
+from typing import Any
+
+
+def unwrap_scalar(value: Any) -> Any:
+    """Returns NumPy and JAX scalars as Python scalars, and any other value unchanged."""
+    return value.item() if hasattr(value, "item") and getattr(value, "size", 1) == 1 else value
+
+
+def sort_key(value: Any) -> float | None:
+    """Returns the number by which a table cell is sorted.
+
+    Args:
+      value: a scalar, or (centre, half width) of an interval, which is sorted by its centre.
+
+    Returns:
+      The number, or None for text and missing values.
+    """
+    if isinstance(value, tuple):
+        value = value[0]
+    if isinstance(value, numbers.Real) and not isinstance(value, bool) and not math.isnan(value):
+        return float(value)
+    return None
+
+
+def format_value(value: Any, spec: str = "") -> str:
+    """Returns a value as text for display.
+
+    Args:
+      value: a number, a bool, text, None, or a tuple (centre, half width), which is shown as "a ± b". None and NaN
+        are shown as a dash.
+      spec: the format specification of numbers; by default, they are shown with four significant digits.
+    """
+    value = unwrap_scalar(value)
+    if isinstance(value, tuple):
+        return " ± ".join(format_value(part, spec) for part in value)
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return "–"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if not isinstance(value, numbers.Real):
+        return str(value)
+    if spec:
+        return format(value, spec)
+    if isinstance(value, int):
+        return f"{value:,}"
+    size = abs(float(value))
+    if size >= 1000:
+        return f"{value:,.0f}"
+    return f"{value:.2e}" if 0 < size < 1e-3 else f"{value:.4g}"

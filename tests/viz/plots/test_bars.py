@@ -1,0 +1,15 @@
+"""Bar plots draw names and values."""
+
+from draw_plot import draw
+
+from jaxprune.viz import plots
+
+
+def test_bar_plot():
+    figure = plots.bar_plot(
+        {"x": 2.0, "y": 0.1, "z": float("nan")}, errors={"x": 0.5}, reference={"dense": 3.0}, spec=".2f"
+    )
+    (axes,) = figure.axes
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["x", "y", "z"]
+    assert [text.get_text() for text in axes.texts] == ["2.00", "0.10"]
+    assert draw(figure)
