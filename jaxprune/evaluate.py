@@ -1,0 +1,128 @@
+"""One pass over held-out images: batches × forward functions × collectors, on all devices of a mesh."""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from jaxprune import parallel, processes
+from jaxprune.errors import UserError
+from jaxprune.train.progress import progress
+
+Batch = Mapping[str, np.ndarray]
+
+
+class Forward(NamedTuple):
+    """What is computed for every batch.
+
+    Attributes:
+      call: (arrays, batch) -> a pytree of arrays with one row for each image of the batch; compiled by `run_over`.
+      arrays: the weights, an argument of the program; copied to every device unless they are spread over the mesh.
+    """
+
+    call: Callable[[Any, Mapping[str, jax.Array]], Any]
+    arrays: Any
+
+
+class Collector(Protocol):
+    """Gathers what one pass is about, batch by batch, on the host."""
+
+    def update(self, batch: Batch, outputs: Mapping[str, Any]) -> None:
+        """Takes the images of a batch, without padding, and what each forward function computed for them."""
+
+    def result(self) -> Any:
+        """Returns what was gathered."""
+
+
+def run_over(
+    batches: Iterable[Batch],
+    forwards: Mapping[str, Forward],
+    collectors: Iterable[Collector],
+    mesh: Mesh,
+    *,
+    desc: str = "evaluate",
+    show_progress: bool = True,
+) -> tuple[Any, ...]:
+    """Runs every forward function over all batches and returns the collectors' results.
+
+    Args:
+      batches: host batches; `valid` (b,) is False on padding rows, and all True where a batch lacks it.
+      forwards: by name; each is a program of its own.
+      collectors: get (batch, {name: outputs}) without the padding rows.
+      mesh: the devices to run on.
+      desc: the progress bar's label.
+      show_progress: whether there is a bar.
+
+    Raises:
+      UserError: there is no image.
+    """
+    collectors = tuple(collectors)
+    programs = {name: jax.jit(forward.call) for name, forward in forwards.items()}
+    arrays = {name: _placed(mesh, forward.arrays) for name, forward in forwards.items()}
+    total, waiting = 0, None
+
+    def collect(batch: Batch, outputs: Mapping[str, Any]) -> None:
+        small = {name: values for name, values in batch.items() if values.ndim < 3}
+        gathered, outputs = processes.whole((small, dict(outputs)))
+        valid = np.asarray(gathered["valid"], bool)
+        rows = lambda tree: jax.tree.map(lambda values: np.asarray(values)[valid], tree)
+        # Pictures stay where they were read; of several processes the first one draws.
+        pictures = {name: values[batch["valid"]] for name, values in batch.items() if name not in small}
+        for collector in collectors:
+            collector.update({**pictures, **rows(gathered)}, rows(outputs))
+
+    with progress(desc, len(batches) if hasattr(batches, "__len__") else None, show=show_progress) as bar:
+        for batch in batches:
+            count = len(next(iter(batch.values())))
+            batch = {"valid": np.ones(count, bool), **batch}
+            placed = parallel.place_batch(mesh, batch)
+            outputs = {name: program(arrays[name], placed) for name, program in programs.items()}
+            # One batch behind: the devices work on this one while the host collects the one before.
+            if waiting is not None:
+                collect(*waiting)
+            waiting = (batch, outputs)
+            total += int(np.sum(batch["valid"]))
+            bar.update(int(np.sum(batch["valid"])))
+        if waiting is not None:
+            collect(*waiting)
+    if not total:
+        raise UserError(f"{desc}: the held-out data is empty.")
+    return tuple(collector.result() for collector in collectors)
+
+
+def _placed(mesh: Mesh, arrays: Any) -> Any:
+    """Copies arrays to every device of the mesh; those of a training state, which are spread over it, stay so."""
+    spread = lambda leaf: isinstance(leaf, jax.Array) and len(leaf.sharding.device_set) == mesh.size
+    return jax.tree.map(lambda leaf: leaf if spread(leaf) else parallel.replicate(mesh, leaf), arrays)
+
+
+class Averages:
+    """Means over all images, in float64: of values an image, or of pairs (part, whole) the ratio of their sums.
+
+    Args:
+      name: of the forward function whose outputs, {metric: values (n,) or a pair of such}, are averaged.
+    """
+
+    def __init__(self, name: str):
+        self._name = name
+        self._sums: dict[str, np.ndarray] = {}
+
+    def update(self, batch: Batch, outputs: Mapping[str, Any]) -> None:
+        """See `Collector`."""
+        for metric, values in outputs[self._name].items():
+            part, whole = values if isinstance(values, tuple) else (values, np.ones(len(values)))
+            sums = np.array([np.sum(part, dtype=np.float64), np.sum(whole, dtype=np.float64)])
+            self._sums[metric] = self._sums.get(metric, np.zeros(2)) + sums
+
+    def result(self) -> dict[str, float]:
+        """Returns {metric: mean}.
+
+        Raises:
+          UserError: a metric counted nothing.
+        """
+        empty = [metric for metric, (_, whole) in self._sums.items() if whole == 0]
+        if empty:
+            raise UserError(f"Nothing to average for {', '.join(empty)}: the held-out data has none of it.")
+        return {metric: float(part / whole) for metric, (part, whole) in self._sums.items()}
