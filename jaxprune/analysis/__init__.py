@@ -1,1 +1,1 @@
-"""What one learns about a network and a plan: accuracy by keep rate, insertion and deletion, patch recall, agreement."""
+"""What one learns about a network and a plan: accuracy by keep rate, insertion and deletion, recall, agreement."""
