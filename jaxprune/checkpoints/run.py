@@ -1,6 +1,5 @@
-"""A run directory as a model: what was built, and its newest weights."""
+"""Networks in run directories and in files: saved with their card, and built again from it."""
 
-import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -9,19 +8,22 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file, save
 
 from jaxprune import mim, models, processes, ranking, scoring
+from jaxprune.checkpoints.card import Card, _tuples
 from jaxprune.checkpoints.files import write_atomically
 from jaxprune.checkpoints.store import load_params, load_running
 from jaxprune.errors import UserError
 from jaxprune.nn.params import unfilled, variables
 from jaxprune.ops.posembed import resample
-from jaxprune.reduction import Plan, apply
+from jaxprune.preprocessing import Preprocessing
+from jaxprune.reduction import apply
 from jaxprune.scoring import Scorer
 
-CARD = "model.json"
 SCORER = "scorer.safetensors"  # the weights of a scorer that prunes before the first block
+CREATE = {"mim": mim.create, "model": models.create, "ranker": ranking.create}
 
 
 def build(kind: str, arguments: Mapping[str, Any], *, dtype: str = "float32", rngs: nnx.Rngs) -> Any:
@@ -32,120 +34,151 @@ def build(kind: str, arguments: Mapping[str, Any], *, dtype: str = "float32", rn
       arguments: `name` and the keyword arguments of `mim.create`, `models.create` or `ranking.create`.
       dtype: compute dtype.
     """
-    create = {"mim": mim.create, "model": models.create, "ranker": ranking.create}[kind]
     compute = None if dtype == "float32" else jnp.dtype(dtype)
-    return create(**arguments, dtype=compute, rngs=rngs)
+    return CREATE[kind](**arguments, dtype=compute, rngs=rngs)
 
 
-def write_card(
-    workdir: str | os.PathLike,
-    kind: str,
-    arguments: Mapping[str, Any],
-    *,
-    dtype: str,
-    mean: Sequence[float],
-    std: Sequence[float],
-    class_names: Sequence[str] = (),
-    plan: Plan | None = None,
-    scorer: Scorer | None = None,
-    recipe: Mapping[str, Any] | None = None,
-) -> None:
+def backbone(model: Any) -> Any:
+    """The network that makes features: of a pre-training framework its encoder, which then carries its card."""
+    encoder = getattr(model, "encoder", None)
+    if encoder is None:
+        return model
+    encoder.recipe, encoder.preprocessing = model.recipe, model.preprocessing
+    return encoder
+
+
+def write_card(workdir: str | os.PathLike, model: Any, class_names: Sequence[str] = ()) -> None:
     """Notes in a run directory what its checkpoints are the weights of, and the plan by which it reduces tokens.
 
-    Args:
-      scorer: of a plan that has one; its weights are stored in the run directory, which so needs no other.
-      recipe: how it was built: `name`, `arguments` and `network`, the latter with `kind`, `arguments`, `mean`, `std`.
+    The weights of a scorer that prunes before the first block are stored beside the card.
     """
-    card = {
-        "kind": kind,
-        "arguments": dict(arguments),
-        "dtype": dtype,
-        "mean": list(mean),
-        "std": list(std),
-        "class_names": list(class_names),
-        "plan": None if plan is None else plan.text,
-        "scorer": None if recipe is None else dict(recipe),
-    }
-    if processes.leads():
-        if scorer is not None:
-            arrays = {name: np.asarray(variable[...]) for name, variable in variables(scorer).items()}
-            write_atomically(Path(workdir) / SCORER, save(arrays))
-        write_atomically(Path(workdir) / CARD, json.dumps(card, indent=2) + "\n")
+    Card.of(model, class_names).write(workdir)
+    pruner = getattr(model, "pruner", None)
+    if pruner is not None and processes.leads():
+        arrays = {name: np.asarray(variable[...]) for name, variable in variables(pruner.scorer).items()}
+        write_atomically(Path(workdir) / SCORER, save(arrays))
 
 
 def read_card(workdir: str | os.PathLike) -> dict[str, Any]:
-    """Returns what `write_card` noted: kind, arguments, dtype, mean, std, class_names, plan and scorer.
-
-    Raises:
-      UserError: the directory is no run with a model.
-    """
-    workdir = Path(workdir)
-    if not (workdir / CARD).is_file():
-        inside = sorted(path.parent.name for path in workdir.glob(f"*/{CARD}"))
-        hint = f"one of its runs: {', '.join(str(workdir / name) for name in inside)}" if inside else "a run directory"
-        raise UserError(f"{workdir} has no {CARD}, so it holds no model: give {hint}.")
-    card = json.loads((workdir / CARD).read_text())
-    plan = _plan(card.get("plan"))
-    return {"scorer": None, **card, "arguments": _tuples(card["arguments"]), "plan": plan}
+    """Returns the card of a run directory as a dict."""
+    card = Card.read(workdir)
+    return {**vars(card), "mean": list(card.preprocessing.mean), "std": list(card.preprocessing.std)}
 
 
-def _plan(noted: Any) -> Plan | None:
-    if not noted:
-        return None
-    # Cards of version 0.1 hold the arguments of the plan.
-    return Plan(**_tuples(noted)) if isinstance(noted, dict) else Plan.from_text(noted)
+def save_model(model: Any, path: str | os.PathLike, *, class_names: Sequence[str] = ()) -> None:
+    """Writes a network, dense or reducing, with all it takes to build it again, to one `.safetensors` file.
 
-
-def load_model(workdir: str | os.PathLike, *, ema: bool = False, img_size: int | tuple[int, int] | None = None) -> Any:
-    """Returns the model of a run directory with the weights of its newest good checkpoint, its plan applied.
+    >>> import os, tempfile; import jaxprune; from flax import nnx
+    >>> sizes = dict(img_size=16, patch_size=4, embed_dim=16, depth=2, num_heads=2, num_classes=3)
+    >>> model = jaxprune.models.create("vit", **sizes, rngs=nnx.Rngs(0))
+    >>> fast = jaxprune.reduction.apply(model, jaxprune.reduction.Plan("topk", 0.5, (1,)))
+    >>> path = os.path.join(tempfile.mkdtemp(), "fast.safetensors")
+    >>> save_model(fast, path)
+    >>> load_model(path).plan == fast.plan
+    True
 
     Args:
-      ema: take the averaged weights in place of the last ones.
+      model: from `models.create`, `mim.create` or `ranking.create`, perhaps with a plan applied.
+      path: of the file; it is replaced if it is there.
+      class_names: of a classifier.
+
+    Raises:
+      UserError: the network was built otherwise, or the path is no `.safetensors`.
+    """
+    path = Path(path)
+    if path.suffix != ".safetensors":
+        raise UserError(f"{path} would not be a .safetensors: call it {path.with_suffix('.safetensors').name}.")
+    if not path.parent.is_dir():
+        raise UserError(f"There is no directory {path.parent} to write {path.name} to: create it.")
+    arrays = {name: np.asarray(variable[...]) for name, variable in variables(model).items()}
+    write_atomically(path, save(arrays, metadata={"jaxprune": Card.of(model, class_names).as_json()}))
+
+
+def load_card(path: str | os.PathLike) -> Card:
+    """Returns the card of a run directory, or of a file that `save_model` wrote.
+
+    Raises:
+      UserError: there is neither.
+    """
+    path = Path(path)
+    if not path.is_file():
+        return Card.read(path)
+    try:
+        with safe_open(path, "numpy") as file:
+            metadata = file.metadata() or {}
+    except SafetensorError as error:
+        raise UserError(f"{path} is no file that save_model wrote ({error}).") from error
+    if "jaxprune" not in metadata:
+        raise UserError(
+            f"{path} holds weights without a card: build their network with models.create and fill it with "
+            "checkpoints.load_pretrained."
+        )
+    return Card.from_json(metadata["jaxprune"])
+
+
+def load_model(path: str | os.PathLike, *, ema: bool = False, img_size: int | tuple[int, int] | None = None) -> Any:
+    """Returns a network from a run directory (its newest good checkpoint) or from a file of `save_model`.
+
+    Its plan is applied, and `model.preprocessing` is how its images are prepared.
+
+    Args:
+      ema: take the averaged weights of a run in place of the last ones.
       img_size: for images of another size: learned positions are resampled to the new grid. A plan by keep rate keeps
         the same share of the patches.
 
     Raises:
-      UserError: the directory is no run with a model, or has no checkpoint yet, or no averaged weights.
+      UserError: there is no network, or the run has no checkpoint yet, or no averaged weights.
     """
-    card = read_card(workdir)
-    arguments = card["arguments"] | ({} if img_size is None else {"img_size": img_size})
-    model = build(card["kind"], arguments, dtype=card["dtype"], rngs=nnx.Rngs(0))
-    if card["plan"] is not None:
-        scorer = None if card["scorer"] is None else _scorer(Path(workdir) / SCORER, card["scorer"])
-        model = apply(model, card["plan"], scorer=scorer, rngs=nnx.Rngs(0))
+    path, card = Path(path), load_card(path)
+    arguments = card.arguments | ({} if img_size is None else {"img_size": img_size})
+    model = build(card.kind, arguments, dtype=card.dtype, rngs=nnx.Rngs(0))
+    model.preprocessing = card.preprocessing if img_size is None else card.preprocessing.with_size(img_size)
+    arrays = _arrays(path, card, ema)
+    if card.plan is not None:
+        scorer = None if card.scorer is None else _scorer(card.scorer, _scorer_arrays(path, arrays))
+        model = apply(model, card.plan, scorer=scorer, rngs=nnx.Rngs(0))
+    if img_size is not None and "pos_embed" in arrays:
+        trained = nnx.eval_shape(lambda: build(card.kind, card.arguments, rngs=nnx.Rngs(0)))
+        prefix = arrays["pos_embed"].shape[1] - trained.num_patches
+        arrays["pos_embed"] = resample(jnp.asarray(arrays["pos_embed"]), trained.grid, model.grid, prefix)
     targets = variables(model)
-    params = load_params(workdir, ema=ema)
-    if img_size is not None and "pos_embed" in params:
-        trained = nnx.eval_shape(lambda: build(card["kind"], card["arguments"], rngs=nnx.Rngs(0)))
-        prefix = params["pos_embed"].shape[1] - trained.num_patches
-        params["pos_embed"] = resample(jnp.asarray(params["pos_embed"]), trained.grid, model.grid, prefix)
-    # Of what a run keeps running, some is no network's: what its evaluation needed.
-    running = {name: array for name, array in load_running(workdir).items() if name in targets}
-    for name, array in {**params, **running}.items():
-        targets[name][...] = jnp.asarray(array)
+    for name, array in arrays.items():
+        # Of what a run keeps running, some is no network's: what its evaluation needed.
+        if name in targets:
+            targets[name][...] = jnp.asarray(array)
     return model
 
 
-def _scorer(weights: Path, recipe: Mapping[str, Any]) -> Scorer:
+def _arrays(path: Path, card: Card, ema: bool) -> dict[str, Any]:
+    if path.is_file():
+        return dict(load_file(path))
+    if card.weights:
+        return dict(load_file(path / card.weights))
+    return {**load_params(path, ema=ema), **load_running(path)}
+
+
+def _scorer_arrays(path: Path, arrays: Mapping[str, Any]) -> dict[str, Any]:
+    if path.is_dir():
+        return dict(load_file(path / SCORER))
+    prefix = "pruner.scorer."
+    return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
+
+
+def _scorer(recipe: Mapping[str, Any], arrays: Mapping[str, Any]) -> Scorer:
     def make() -> Scorer:
         arguments, how = _tuples(recipe["arguments"]), recipe["network"]
         if how is not None:
             network = build(how["kind"], _tuples(how["arguments"]), rngs=nnx.Rngs(0))
-            arguments["proposal"] = network = getattr(network, "encoder", network)
-            if "mean" in how:
-                network.mean, network.std = tuple(how["mean"]), tuple(how["std"])
+            if "preprocessing" in how:
+                network.preprocessing = Preprocessing.of_dict(how["preprocessing"])
+            elif "mean" in how:  # version 0.1
+                size = network.preprocessing.img_size
+                network.preprocessing = Preprocessing(size, mean=tuple(how["mean"]), std=tuple(how["std"]))
+            arguments["proposal"] = network = backbone(network)
+            network.mean, network.std = network.preprocessing.mean, network.preprocessing.std
         return scoring.create(recipe["name"], rngs=nnx.Rngs(0), **arguments)
 
-    scorer, arrays = unfilled(make), load_file(weights)
+    scorer = unfilled(make)
     for name, variable in variables(scorer).items():
         variable[...] = jnp.asarray(arrays[name])
     return scorer
-
-
-def _tuples(arguments: dict[str, Any]) -> dict[str, Any]:
-    # JSON knows no tuples, and a module's static attributes must be hashable.
-    return {name: _tuple(value) for name, value in arguments.items()}
-
-
-def _tuple(value: Any) -> Any:
-    return tuple(map(_tuple, value)) if isinstance(value, list) else value

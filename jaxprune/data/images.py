@@ -3,11 +3,14 @@
 import io
 import math
 import os
+from collections.abc import Iterable
 
 import numpy as np
+from jaxtyping import Float
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from jaxprune.errors import UserError, unknown
+from jaxprune.preprocessing import Preprocessing
 
 # Pillow is always used for resizing (with antialiasing, as in torchvision on Pillow images). OpenCV, if installed, only
 # decodes JPEG files, which is faster for small pictures. Built on the same libjpeg-turbo, the two decode RGB and grey
@@ -31,12 +34,11 @@ class Broken(ValueError):
     """Raised for bytes that are not an image, or a damaged one."""
 
 
-def decode(data: bytes, *, upright: bool = False) -> np.ndarray:
+def decode(data: bytes, *, upright: bool = True) -> np.ndarray:
     """Returns an encoded image as uint8 (h, w, 3), RGB.
 
     Grey, palette, RGBA (its alpha is dropped), CMYK and 16-bit grey become RGB; of an animation the first frame is
-    taken. An EXIF rotation is applied only if `upright`: torchvision, timm and TFDS leave it out, and so the published
-    numbers do. Raises `Broken` on what is no image or is damaged.
+    taken. Photographs are turned as their EXIF tag says unless `upright` is off, which is what torchvision and timm do. Raises `Broken` on what is no image or is damaged.
     """
     try:
         return _decode(data, upright)
@@ -49,8 +51,9 @@ def decode(data: bytes, *, upright: bool = False) -> np.ndarray:
 
 def _decode(data: bytes, upright: bool) -> np.ndarray:
     # OpenCV returns what it could read of a JPEG that was cut off; only whole files are left to it.
-    if cv2 is not None and not upright and data[:2] == b"\xff\xd8" and b"\xff\xd9" in data[-16:]:
-        bgr = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION)
+    if cv2 is not None and data[:2] == b"\xff\xd8" and b"\xff\xd9" in data[-16:]:
+        orientation = 0 if upright else cv2.IMREAD_IGNORE_ORIENTATION
+        bgr = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR | orientation)
         if bgr is not None:
             return cv2.cvtColor(bgr, cv2.COLOR_BGR2RGB)
     with Image.open(io.BytesIO(data)) as image:
@@ -141,19 +144,56 @@ def center_crop(image: np.ndarray, shape: tuple[int, int], crop_pct: float, resa
     return image[top : top + shape[0], left : left + shape[1]]
 
 
-def read_image(path: str | os.PathLike, image_size: int | tuple[int, int]) -> np.ndarray:
-    """Returns a picture file as model input, uint8 (h, w, 3): rotated upright, resized, and cropped to the center.
+def prepare(image: np.ndarray, preprocessing: Preprocessing) -> np.ndarray:
+    """Returns a decoded image, uint8 (h, w, 3), as evaluation shows it to a network: resized and cropped, still uint8.
 
-    Args:
-      path: The file.
-      image_size: Side in pixels, or (height, width).
+    Raises:
+      UserError: the record names no crop or filter that exists.
+    """
+    filter_ = interpolation(preprocessing.interpolation)
+    if preprocessing.crop == "none":
+        return resized_crop(image, (0, 0, *image.shape[:2]), preprocessing.img_size, filter_)
+    return center_crop(image, preprocessing.img_size, preprocessing.crop_pct, filter_)
+
+
+def read_image(path: str | os.PathLike, preprocessing: Preprocessing) -> np.ndarray:
+    """Returns a picture file as evaluation shows it to a network, uint8 (h, w, 3).
 
     Raises:
       UserError: There is no such file, or it is not a picture.
     """
     try:
         with open(os.path.expanduser(path), "rb") as file:
-            image = decode(file.read(), upright=True)
+            image = decode(file.read(), upright=preprocessing.exif)
     except (OSError, Broken) as error:
         raise UserError(f"Image {str(path)!r} cannot be read: {error}.") from error
-    return center_crop(image, size(image_size), 1.0, interpolation("bicubic"))
+    return prepare(image, preprocessing)
+
+
+def load_images(
+    images: Iterable[str | os.PathLike | np.ndarray], preprocessing: Preprocessing
+) -> Float[np.ndarray, "b h w c"]:
+    """Returns pictures as a network reads them: prepared as for its evaluation, and normalised, float32.
+
+    >>> from jaxprune.models import Preprocessing
+    >>> grey = np.full((30, 40, 3), 127, np.uint8)
+    >>> load_images([grey], Preprocessing((16, 16))).shape
+    (1, 16, 16, 3)
+
+    Args:
+      images: files, or decoded pictures, uint8 (h, w, 3).
+      preprocessing: of the network, `model.preprocessing`.
+
+    Raises:
+      UserError: there is no image, or one cannot be read.
+    """
+    rows = []
+    for image in images:
+        if isinstance(image, np.ndarray):
+            rows.append(prepare(to_rgb(image), preprocessing))
+        else:
+            rows.append(read_image(image, preprocessing))
+    if not rows:
+        raise UserError("There are no images to load: give files or uint8 arrays of (height, width, 3).")
+    mean, std = (np.asarray(values, np.float32) for values in (preprocessing.mean, preprocessing.std))
+    return (np.stack(rows).astype(np.float32) / 255.0 - mean) / std

@@ -5,6 +5,8 @@ from typing import Any
 from flax import nnx
 
 from jaxprune.mim.base import Framework
+from jaxprune.nn.patch_embed import pair
+from jaxprune.nn.recipe import remember
 
 
 def methods() -> dict[str, type[Framework]]:
@@ -27,7 +29,9 @@ def create(name: str, *, encoder: str | None = None, rngs: nnx.Rngs, **arguments
     from jaxprune import models, plugins
 
     sizes = models.arguments(encoder) if encoder else {}
-    return plugins.build(plugins.find(family, Framework, name), {**sizes, **arguments}, rngs=rngs)
+    framework = plugins.build(plugins.find(family, Framework, name), {**sizes, **arguments}, rngs=rngs)
+    framework.preprocessing = models.Preprocessing(pair({"img_size": 224, **sizes, **arguments}["img_size"]))
+    return remember(framework, "mim", {"name": name, "encoder": encoder, **arguments})
 
 
 __all__ = ["Framework", "create", "methods"]

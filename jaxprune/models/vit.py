@@ -14,9 +14,10 @@ from jaxprune.nn import Block, Host, LayerNorm, Linear, Overhead, PatchEmbed, Si
 from jaxprune.nn.flops import linear_flops
 from jaxprune.nn.linear import normal_02
 from jaxprune.nn.params import Fixed
-from jaxprune.nn.patch_embed import grid_of
+from jaxprune.nn.patch_embed import grid_of, pair
 from jaxprune.nn.tokens import all_present, coordinates
 from jaxprune.ops.posembed import sincos_2d
+from jaxprune.preprocessing import HALF, Preprocessing
 
 SIZES = {
     "tiny": {"embed_dim": 192, "depth": 12, "num_heads": 3},
@@ -41,6 +42,14 @@ def variants() -> dict[str, dict[str, Any]]:
             named[f"deit_{size}_patch16_{image}"] = deit
             named[f"deit_{size}_distilled_patch16_{image}"] = {**deit, "dist_token": True}
     return named
+
+
+def preprocessing(name: str, arguments: dict[str, Any]) -> Preprocessing:
+    """Returns how images are prepared for a network of this name: timm's default for it."""
+    size = pair(arguments.get("img_size", 224))
+    if name.startswith("vit_"):
+        return Preprocessing(size, crop_pct=0.9, mean=HALF, std=HALF)
+    return Preprocessing(size)
 
 
 class VisionTransformer(Host):

@@ -176,6 +176,7 @@ class Host(nnx.Module):
     Attributes:
       prunes_input: whether patches can be left out before any is embedded.
       pruner: the reducer that scores images before the first block (`from_scores`), or None; set by `reduction.apply`.
+      plan: the plan that it follows, or None; set by `reduction.apply`.
     """
 
     prunes_input: bool = True
@@ -183,6 +184,7 @@ class Host(nnx.Module):
 
     def __init__(self):
         self.pruner: Any = nnx.data(None)
+        self.plan: Any = None
 
     def sites(self, img_size: int | Sequence[int] | None = None) -> tuple[Site, ...]:
         """The blocks in their order, as a plan sees them.

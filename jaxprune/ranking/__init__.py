@@ -8,6 +8,7 @@ from typing import Any
 
 from flax import nnx
 
+from jaxprune.nn.recipe import remember
 from jaxprune.ranking.labels import Labels, pseudo_labels
 from jaxprune.ranking.ranker import ConvRanker, Ranker
 
@@ -31,7 +32,9 @@ def create(name: str = "vit_small_patch16_224", *, rngs: nnx.Rngs, **overrides: 
         raise UserError(
             f"{name} makes no ranker: take a ViT such as vit_small_patch16_224, or a ResNet such as resnet18."
         )
-    return plugins.build(RANKERS[kind], given, rngs=rngs)
+    ranker = plugins.build(RANKERS[kind], given, rngs=rngs)
+    ranker.preprocessing = models.Preprocessing(ranker.img_size)
+    return remember(ranker, "ranker", {"name": name, **overrides})
 
 
 RANKERS = {"vit": Ranker, "resnet": ConvRanker}

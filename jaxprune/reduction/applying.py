@@ -64,6 +64,7 @@ def apply(model: Any, plan: Plan | Sequence[Plan], *, scorer: Any = None, rngs: 
         cls = find(family, Reducer, at.method)
         fast.pruner = nnx.data(build(cls, dict(at.options), placement.entrance, scorer=scorer))
     _install(fast, sites, placement.placed)
+    fast.plan = plan
     return fast
 
 

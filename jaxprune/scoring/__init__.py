@@ -5,6 +5,7 @@ from typing import Any
 
 from flax import nnx
 
+from jaxprune.nn.recipe import remember
 from jaxprune.scoring.base import Scorer
 
 
@@ -33,7 +34,7 @@ def create(name: str, *, rngs: nnx.Rngs | None = None, **arguments: Any) -> Scor
 
     cls = plugins.find(family, Scorer, name)
     always = {"rngs": rngs} if "rngs" in inspect.signature(cls.__init__).parameters else {}
-    return plugins.build(cls, arguments, **always)
+    return remember(plugins.build(cls, arguments, **always), "scorer", {"name": name, **arguments})
 
 
 __all__ = ["Scorer", "create", "methods"]

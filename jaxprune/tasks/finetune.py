@@ -50,14 +50,12 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     model = build("model", arguments, dtype=config.dtype, rngs=nnx.Rngs(config.seed))
     if config.init:
         initialise(model, config.init)
-    scorer, recipe = open_pruner(config, model) if config.scorer else (None, None)
+    scorer = open_pruner(config, model)[0] if config.scorer else None
     if plan is not None:
         model = reduction.apply(model, plan, scorer=scorer, rngs=nnx.Rngs(config.seed))
     teacher = split(load_model(config.teacher)) if config.teacher else None
-    data = config.data
-    normal = {"mean": data.mean, "std": data.std}
-    pruned = {"plan": plan, "scorer": scorer, "recipe": recipe}
-    write_card(workdir, "model", arguments, dtype=config.dtype, **normal, class_names=train.class_names, **pruned)
+    model.preprocessing = setup.preprocessing(config)
+    write_card(workdir, model, train.class_names)
     parts = split(model)
     several = config.loss == "asymmetric"
     steps = setup.length(config, len(train))

@@ -29,7 +29,7 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     if card["kind"] != "model":
         raise UserError(f"{config.init} holds a pre-training model, which does not classify: fine-tune it first.")
     model = load_model(config.init)
-    image = loader.read_image(config.image, model.patch_embed.img_size)
+    image = loader.read_image(config.image, model.preprocessing)
     logits, _ = jitted(model)(normalize(jnp.asarray(image[None]), card["mean"], card["std"]))
     confidences = np.asarray(jax.nn.softmax(logits[0]))
     names = card["class_names"] or [str(i) for i in range(len(confidences))]

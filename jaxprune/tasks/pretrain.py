@@ -38,7 +38,8 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     train, held_out = setup.source(config, "train"), setup.source(config, "eval")
     arguments = {**setup.plain(config.mim)}
     model = build("mim", arguments, dtype=config.dtype, rngs=nnx.Rngs(config.seed))
-    write_card(workdir, "mim", arguments, dtype=config.dtype, mean=config.data.mean, std=config.data.std)
+    model.preprocessing = setup.preprocessing(config)
+    write_card(workdir, model)
     parts = split(model)
     steps = setup.length(config, len(train))
     schedule = setup.learning_rate(config, steps)

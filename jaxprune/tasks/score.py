@@ -20,6 +20,7 @@ from jaxprune.config import Config
 from jaxprune.data.folder import image_files
 from jaxprune.data.scenes import Scenes
 from jaxprune.errors import UserError
+from jaxprune.preprocessing import Preprocessing
 from jaxprune.tasks import setup
 from jaxprune.tasks.scorers import Opened, open_scorers, ready
 from jaxprune.train import workdir as workdirs
@@ -93,8 +94,8 @@ def open_images(config: Config, size: tuple[int, int]) -> Images:
     files = [root] if root.is_file() else [Path(file) for file in image_files(root)]
     if not files:
         raise UserError(f"{config.images} holds no pictures: give a folder with some, or one picture.")
-    base = root.parent if root.is_file() else root
-    return Images([str(file.relative_to(base)) for file in files], lambda index: loader.read_image(files[index], size))
+    base, view = root.parent if root.is_file() else root, Preprocessing(size)
+    return Images([str(file.relative_to(base)) for file in files], lambda index: loader.read_image(files[index], view))
 
 
 # --- scores -------------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from ml_collections import ConfigDict
 from jaxprune import models, scoring
 from jaxprune.checkpoints.read import by_timm, load_pretrained, read_tensors
 from jaxprune.checkpoints.rules import to_ours
-from jaxprune.checkpoints.run import load_model, read_card
+from jaxprune.checkpoints.run import backbone, load_model, read_card
 from jaxprune.config import Config
 from jaxprune.data import images as host
 from jaxprune.data.augment import normalize
@@ -229,7 +229,7 @@ class _Shared:
     def _open(self, init: str, model: str) -> Any:
         if init and Path(init).is_dir():
             card, network = read_card(init), load_model(init)
-            network = getattr(network, "encoder", network)
+            network = backbone(network)
             network.mean, network.std = tuple(card["mean"]), tuple(card["std"])
             return network
         if not model:

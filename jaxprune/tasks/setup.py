@@ -17,6 +17,8 @@ from jaxprune.config import Config
 from jaxprune.data.augment import normalize
 from jaxprune.errors import UserError
 from jaxprune.nn.params import Split
+from jaxprune.nn.patch_embed import pair
+from jaxprune.preprocessing import Preprocessing
 from jaxprune.train import loop, optimizer
 from jaxprune.train import workdir as workdirs
 from jaxprune.train.writer import read_metrics
@@ -225,6 +227,12 @@ def conclude(workdir: Path, summary: dict[str, Any], describe: Callable[[], None
         describe()
     processes.wait("described")
     return summary
+
+
+def preprocessing(config: Config) -> Preprocessing:
+    """How the images of a run's network are prepared for evaluation."""
+    data = config.data
+    return Preprocessing(pair(data.img_size), crop=data.eval_crop, mean=tuple(data.mean), std=tuple(data.std))
 
 
 def normalized(config: Config, images: jax.Array) -> jax.Array:

@@ -70,7 +70,8 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     _check(config, ranker, source)
     if config.warm_start:
         begin_as_encoder(ranker, source)
-    write_card(workdir, "ranker", arguments, dtype=config.dtype, mean=config.data.mean, std=config.data.std)
+    ranker.preprocessing = setup.preprocessing(config)
+    write_card(workdir, ranker)
     parts = split(ranker)
     mesh = setup.mesh(config)
     steps = setup.length(config, len(train))

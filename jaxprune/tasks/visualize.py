@@ -11,6 +11,7 @@ from jaxprune.checkpoints.run import load_model, read_card
 from jaxprune.config import Config
 from jaxprune.errors import UserError
 from jaxprune.nn.params import split
+from jaxprune.preprocessing import Preprocessing
 from jaxprune.tasks import evaluate, pretrain, setup
 from jaxprune.train.writer import Writer
 from jaxprune.viz.report import Report
@@ -28,7 +29,7 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     settings: Config = ConfigDict({"data": data, "batch_size": config.num_images, "seed": 0})
     if config.image:
         size = (data.img_size, data.img_size) if isinstance(data.img_size, int) else tuple(data.img_size)
-        images = loader.read_image(config.image, size)[None]
+        images = loader.read_image(config.image, Preprocessing(size))[None]
     else:
         images = next(iter(setup.eval_batches(settings, setup.source(settings, "eval"))))["image"]
     settings.data.update(mean=card["mean"], std=card["std"])

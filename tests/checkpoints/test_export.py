@@ -114,9 +114,7 @@ def test_every_form_goes_out_and_comes_back(form, tmp_path):
 
 def test_a_run_directory_is_converted(tmp_path):
     model = vit()
-    run.write_card(
-        tmp_path, "model", {"name": "vit", **TINY, "num_classes": 2}, dtype="float32", mean=(0.5,) * 3, std=(0.5,) * 3
-    )
+    run.write_card(tmp_path, model)
     with CheckpointStore(tmp_path / "checkpoints") as store:
         store.save(4, {"params": split(model).params}, {})
     convert(tmp_path, tmp_path / "run.safetensors")

@@ -10,6 +10,7 @@ from PIL import Image
 from jaxprune.data import images
 from jaxprune.data.images import read_image
 from jaxprune.errors import UserError
+from jaxprune.preprocessing import Preprocessing
 
 
 def encoded(image, **options):
@@ -42,8 +43,8 @@ def test_exif_rotation_is_optional():
     exif = Image.Exif()
     exif[0x0112] = 6
     data = encoded(picture(3, (20, 10)), format="JPEG", exif=exif)
-    assert images.decode(data).shape == (10, 20, 3)
-    assert images.decode(data, upright=True).shape == (20, 10, 3)
+    assert images.decode(data, upright=False).shape == (10, 20, 3)
+    assert images.decode(data).shape == (20, 10, 3)
 
 
 @pytest.mark.parametrize("form", ["JPEG", "PNG", "BMP"])
@@ -93,9 +94,11 @@ def test_center_crop_resizes_and_crops():
 
 def test_read_image(tmp_path):
     picture(1, (40, 20)).save(tmp_path / "a.png")
-    assert read_image(tmp_path / "a.png", 16).shape == (16, 16, 3)
-    np.testing.assert_array_equal(read_image(tmp_path / "a.png", (20, 40)), np.asarray(picture(1, (40, 20))))
+    assert read_image(tmp_path / "a.png", Preprocessing((16, 16))).shape == (16, 16, 3)
+    np.testing.assert_array_equal(
+        read_image(tmp_path / "a.png", Preprocessing((20, 40))), np.asarray(picture(1, (40, 20)))
+    )
     (tmp_path / "b.png").write_text("x")
     for name in ("b.png", "c.png"):
         with pytest.raises(UserError, match=rf"{name}' cannot be read"):
-            read_image(tmp_path / name, 16)
+            read_image(tmp_path / name, Preprocessing((16, 16)))

@@ -1,0 +1,167 @@
+"""The card of a saved network: what its weights are the weights of, all of it plain values."""
+
+import dataclasses
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from jaxprune import processes
+from jaxprune.checkpoints.files import write_atomically
+from jaxprune.errors import UserError
+from jaxprune.nn.patch_embed import pair
+from jaxprune.nn.recipe import Recipe
+from jaxprune.preprocessing import Preprocessing
+from jaxprune.reduction import Plan
+
+CARD = "model.json"
+FORMAT = 2  # 1: version 0.1, mean and std without the rest of the preprocessing, plans as arguments
+
+_KINDS = {"model": "a network", "mim": "a pre-training framework", "ranker": "a ranker of patches"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Card:
+    """What a network's weights belong to.
+
+    Attributes:
+      kind: "model", "mim" or "ranker".
+      arguments: of the `create` of that kind, the name among them.
+      preprocessing: how its images are prepared.
+      dtype: compute dtype.
+      class_names: of a classifier.
+      plan: by which it reduces tokens.
+      scorer: how the scorer of such a plan was built: {"name", "arguments", "network": None or {"kind", "arguments",
+        "preprocessing"}}.
+      weights: a file beside the card that holds the weights, where they are not those of the newest checkpoint.
+    """
+
+    kind: str
+    arguments: dict[str, Any]
+    preprocessing: Preprocessing
+    dtype: str = "float32"
+    class_names: tuple[str, ...] = ()
+    plan: Plan | None = None
+    scorer: dict[str, Any] | None = None
+    weights: str = ""
+
+    @classmethod
+    def of(cls, model: Any, class_names: Sequence[str] = (), *, weights: str = "") -> "Card":
+        """The card of a network that one of our `create` functions built.
+
+        Raises:
+          UserError: it was built otherwise.
+        """
+        recipe = getattr(model, "recipe", None)
+        if not isinstance(recipe, Recipe):
+            raise UserError(
+                f"This {type(model).__name__} cannot be rebuilt from a file: build it with models.create, mim.create "
+                "or ranking.create."
+            )
+        arguments = recipe.as_dict()
+        dtype = arguments.pop("dtype", None) or "float32"
+        pruner = getattr(model, "pruner", None)
+        return cls(
+            recipe.kind,
+            arguments,
+            model.preprocessing,
+            dtype,
+            tuple(class_names),
+            getattr(model, "plan", None),
+            None if pruner is None else _scorer_recipe(pruner.scorer),
+            weights,
+        )
+
+    def as_json(self) -> str:
+        """The card as text; `from_json` reads it."""
+        values = {
+            **vars(self),
+            "format": FORMAT,
+            "preprocessing": self.preprocessing.as_dict(),
+            "plan": None if self.plan is None else self.plan.text,
+        }
+        return json.dumps(values, indent=2)
+
+    @classmethod
+    def from_json(cls, text: str) -> "Card":
+        """Reads a card, also one of version 0.1."""
+        values = json.loads(text)
+        arguments = _tuples(values["arguments"])
+        if "preprocessing" in values:
+            preprocessing = Preprocessing.of_dict(values["preprocessing"])
+        else:
+            size = pair(arguments.get("img_size", 224))
+            preprocessing = Preprocessing(size, mean=tuple(values["mean"]), std=tuple(values["std"]))
+        plan = values.get("plan")
+        if isinstance(plan, dict):
+            plan = Plan(**_tuples(plan))
+        elif plan:
+            plan = Plan.from_text(plan)
+        return cls(
+            values["kind"],
+            arguments,
+            preprocessing,
+            values.get("dtype", "float32"),
+            tuple(values.get("class_names", ())),
+            plan or None,
+            values.get("scorer"),
+            values.get("weights", ""),
+        )
+
+    def write(self, workdir: str | os.PathLike) -> None:
+        """Writes the card into a run directory, once in all processes."""
+        if processes.leads():
+            write_atomically(Path(workdir) / CARD, self.as_json() + "\n")
+
+    @classmethod
+    def read(cls, workdir: str | os.PathLike) -> "Card":
+        """Reads the card of a run directory.
+
+        Raises:
+          UserError: the directory is missing, or is no run with a network.
+        """
+        workdir = Path(workdir)
+        if not workdir.exists():
+            raise UserError(f"There is no run directory {workdir}: check the path.")
+        if not (workdir / CARD).is_file():
+            inside = sorted(path.parent.name for path in workdir.glob(f"*/{CARD}"))
+            runs = ", ".join(str(workdir / name) for name in inside)
+            hint = f"one of its runs: {runs}" if inside else "a run directory"
+            raise UserError(f"{workdir} has no {CARD}, so it holds no model: give {hint}.")
+        return cls.from_json((workdir / CARD).read_text())
+
+    def require(self, kind: str, where: str | os.PathLike) -> "Card":
+        """Returns the card if it is of a kind.
+
+        Raises:
+          UserError: it is of another.
+        """
+        if self.kind != kind:
+            remedies = {"model": "fine-tune it first", "mim": "give a pre-training run", "ranker": "train one first"}
+            raise UserError(f"{where} holds {_KINDS[self.kind]}, and {_KINDS[kind]} is needed: {remedies[kind]}.")
+        return self
+
+
+def _scorer_recipe(scorer: Any) -> dict[str, Any]:
+    recipe = getattr(scorer, "recipe", None)
+    if not isinstance(recipe, Recipe):
+        raise UserError(
+            f"The plan's scorer, a {type(scorer).__name__}, cannot be rebuilt from a file: build it by scoring.create"
+        )
+    arguments = recipe.as_dict()
+    network = scorer.proposal
+    how = None
+    if network is not None:
+        card = Card.of(network)
+        how = {"kind": card.kind, "arguments": card.arguments, "preprocessing": card.preprocessing.as_dict()}
+    return {"name": arguments.pop("name"), "arguments": arguments, "network": how}
+
+
+def _tuples(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    # JSON has no tuples, and a module's static attributes must be hashable.
+    return {name: _tuple(value) for name, value in arguments.items()}
+
+
+def _tuple(value: Any) -> Any:
+    return tuple(map(_tuple, value)) if isinstance(value, list) else value

@@ -1,0 +1,50 @@
+"""How a module was built, as plain values that the module carries along: what a saved model is rebuilt from."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+
+class Recipe(NamedTuple):
+    """The call that built a module.
+
+    Attributes:
+      kind: "model", "mim", "ranker" or "scorer": which package's `create`.
+      arguments: of that call, as sorted (name, value) pairs; the name of the method or network is one of them.
+    """
+
+    kind: str
+    arguments: tuple[tuple[str, Any], ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """The arguments by name."""
+        return dict(self.arguments)
+
+
+def remember(module: Any, kind: str, arguments: Mapping[str, Any]) -> Any:
+    """Notes on a module how it was built, and returns it.
+
+    Only plain values are kept: initialisers do not matter once there are weights, and modules among the arguments
+    carry a recipe of their own.
+    """
+    plain = {name: _plain(value) for name, value in arguments.items()}
+    module.recipe = Recipe(kind, tuple(sorted((name, value) for name, value in plain.items() if value is not _LOST)))
+    return module
+
+
+_LOST = object()
+
+
+def _plain(value: Any) -> Any:
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, (tuple, list)):
+        parts = tuple(_plain(part) for part in value)
+        return _LOST if any(part is _LOST for part in parts) else parts
+    if isinstance(value, np.generic):
+        return value.item()
+    try:
+        return np.dtype(value).name
+    except TypeError:
+        return _LOST

@@ -1,0 +1,49 @@
+"""How a network wants its images: the record that training, evaluation, prediction and export read alike."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+HALF = (0.5, 0.5, 0.5)
+
+
+@dataclasses.dataclass(frozen=True)
+class Preprocessing:
+    """What happens to an image before a network sees it; plain values, in timm's words.
+
+    >>> Preprocessing((384, 384)).crop_pct
+    0.875
+
+    Attributes:
+      img_size: (height, width) in pixels.
+      crop: "center" resizes and cuts out the middle; "none" squeezes the whole image.
+      crop_pct: share of the shorter side that the centre crop covers.
+      interpolation: Pillow's filter for resizing.
+      mean, std: of the normalisation, for pixels from 0 to 1, a value a channel.
+      exif: whether photographs are turned upright as their EXIF tag says.
+    """
+
+    img_size: tuple[int, int]
+    crop: str = "center"
+    crop_pct: float = 0.875
+    interpolation: str = "bicubic"
+    mean: tuple[float, ...] = IMAGENET_MEAN
+    std: tuple[float, ...] = IMAGENET_STD
+    exif: bool = True
+
+    def with_size(self, img_size: int | Sequence[int]) -> "Preprocessing":
+        """The same for images of another size."""
+        height, width = (img_size, img_size) if isinstance(img_size, int) else img_size
+        return dataclasses.replace(self, img_size=(int(height), int(width)))
+
+    def as_dict(self) -> dict[str, Any]:
+        """The record as plain values, for JSON."""
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in vars(self).items()}
+
+    @classmethod
+    def of_dict(cls, values: Mapping[str, Any]) -> "Preprocessing":
+        """The record that `as_dict` wrote; fields of later versions are left out."""
+        known = {field.name for field in dataclasses.fields(cls)}
+        tuples = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+        return cls(**{name: value for name, value in tuples.items() if name in known})
