@@ -38,7 +38,8 @@ def decode(data: bytes, *, upright: bool = True) -> np.ndarray:
     """Returns an encoded image as uint8 (h, w, 3), RGB.
 
     Grey, palette, RGBA (its alpha is dropped), CMYK and 16-bit grey become RGB; of an animation the first frame is
-    taken. Photographs are turned as their EXIF tag says unless `upright` is off, which is what torchvision and timm do. Raises `Broken` on what is no image or is damaged.
+    taken. Photographs are turned as their EXIF tag says unless `upright` is off, as torchvision and timm leave them.
+    Raises `Broken` on what is no image or is damaged.
     """
     try:
         return _decode(data, upright)

@@ -44,7 +44,6 @@ def _plain(value: Any) -> Any:
         return _LOST if any(part is _LOST for part in parts) else parts
     if isinstance(value, np.generic):
         return value.item()
-    try:
+    if isinstance(value, (np.dtype, type)):
         return np.dtype(value).name
-    except TypeError:
-        return _LOST
+    return _LOST
