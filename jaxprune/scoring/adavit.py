@@ -8,7 +8,7 @@ from flax import nnx
 from jaxtyping import Array, Float, Int
 
 from jaxprune.nn import Linear
-from jaxprune.scoring.base import Normalisation, Scorer
+from jaxprune.scoring.base import Scorer
 from jaxprune.scoring.networks import run_masked
 
 
@@ -28,20 +28,11 @@ class AdaViT(Scorer):
 
     reads = "vit"
 
-    def __init__(
-        self,
-        *,
-        proposal: Any = None,
-        grid: tuple[int, ...] | None = None,
-        normalised: Normalisation | None = None,
-        threshold: float = 0.6,
-        last: int = 6,
-        rngs: nnx.Rngs | None = None,
-    ):
-        super().__init__(proposal=proposal, grid=grid, normalised=normalised)
+    def __init__(self, *, threshold: float = 0.6, last: int = 6, rngs: nnx.Rngs | None = None, **kwargs: Any):
+        super().__init__(**kwargs)
         rngs = rngs or nnx.Rngs(0)
         self.threshold, self.last = threshold, last
-        self.heads = nnx.List([Linear(proposal.embed_dim, 1, rngs=rngs) for _ in proposal.blocks])
+        self.heads = nnx.List([Linear(self.proposal.embed_dim, 1, rngs=rngs) for _ in self.proposal.blocks])
 
     def __call__(self, images, *, key=None) -> Float[Array, "b p"]:
         logits = self.policy_logits(self.prepared(images))

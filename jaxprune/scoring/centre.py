@@ -1,5 +1,7 @@
 """Centre: the nearer to the middle of the image, the better; photographers centre what they photograph."""
 
+from typing import Any
+
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
@@ -16,8 +18,8 @@ class Centre(Scorer):
       norm: "l1", "l2" or "linf".
     """
 
-    def __init__(self, *, grid: tuple[int, ...] | None = None, norm: str = "l2"):
-        super().__init__(grid=grid)
+    def __init__(self, *, norm: str = "l2", **kwargs: Any):
+        super().__init__(**kwargs)
         if norm not in NORMS:
             raise unknown("norm", norm, NORMS)
         self.norm = norm

@@ -5,7 +5,7 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from jaxprune.scoring.base import Normalisation, Scorer
+from jaxprune.scoring.base import Scorer
 from jaxprune.scoring.networks import cls_attention
 
 
@@ -20,15 +20,8 @@ class DINO(Scorer):
 
     reads = "vit"
 
-    def __init__(
-        self,
-        *,
-        proposal: Any = None,
-        grid: tuple[int, ...] | None = None,
-        normalised: Normalisation | None = None,
-        votes: int = 0,
-    ):
-        super().__init__(proposal=proposal, grid=grid, normalised=normalised)
+    def __init__(self, *, votes: int = 0, **kwargs: Any):
+        super().__init__(**kwargs)
         self.votes = votes
 
     def __call__(self, images, *, key=None) -> Float[Array, "b p"]:

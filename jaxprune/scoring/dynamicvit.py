@@ -7,7 +7,7 @@ from jaxtyping import Array, Float
 
 from jaxprune.errors import UserError
 from jaxprune.reduction.dynamicvit import DynamicViT as Reducer
-from jaxprune.scoring.base import Normalisation, Scorer
+from jaxprune.scoring.base import Scorer
 from jaxprune.scoring.networks import survival, tokens_before
 
 
@@ -22,17 +22,10 @@ class DynamicViT(Scorer):
 
     reads = "vit"
 
-    def __init__(
-        self,
-        *,
-        proposal: Any = None,
-        grid: tuple[int, ...] | None = None,
-        normalised: Normalisation | None = None,
-        first_stage: bool = False,
-    ):
-        super().__init__(proposal=proposal, grid=grid, normalised=normalised)
+    def __init__(self, *, first_stage: bool = False, **kwargs: Any):
+        super().__init__(**kwargs)
         self.first_stage = first_stage
-        blocks = [proposal.block(site) for site in proposal.sites()]
+        blocks = [self.proposal.block(site) for site in self.proposal.sites()]
         layers = [layer for layer, block in enumerate(blocks) if isinstance(block.reducer, Reducer)]
         if not layers:
             raise UserError(

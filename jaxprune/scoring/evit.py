@@ -7,7 +7,7 @@ from jaxtyping import Array, Float
 
 from jaxprune import reduction
 from jaxprune.errors import UserError
-from jaxprune.scoring.base import Normalisation, Scorer, is_vit
+from jaxprune.scoring.base import Scorer
 from jaxprune.scoring.networks import cls_attention, survival
 
 
@@ -24,24 +24,16 @@ class EViT(Scorer):
 
     reads = "vit"
 
-    def __init__(
-        self,
-        *,
-        proposal: Any = None,
-        grid: tuple[int, ...] | None = None,
-        normalised: Normalisation | None = None,
-        layer: int = 3,
-        num_keep: int = 0,
-        reduction_loc: tuple[int, ...] = (3, 6, 9),
-    ):
-        if num_keep and is_vit(proposal):
-            counts = stage_counts(proposal.num_patches, num_keep, len(reduction_loc))
-            proposal = reduction.apply(proposal, reduction.Plan("evit", num_keep=counts, reduction_loc=reduction_loc))
-        super().__init__(proposal=proposal, grid=grid, normalised=normalised)
-        depth = len(proposal.blocks)
+    def __init__(self, *, layer: int = 3, num_keep: int = 0, reduction_loc: tuple[int, ...] = (3, 6, 9), **kwargs: Any):
+        super().__init__(**kwargs)
+        depth = len(self.proposal.blocks)
         if not -depth <= layer < depth:
             raise UserError(f"evit reads block {layer}, and the ViT has {depth} blocks: use layer={depth - 1}.")
         self.layer, self.in_stages = layer, bool(num_keep)
+        if num_keep:
+            counts = stage_counts(self.proposal.num_patches, num_keep, len(reduction_loc))
+            plan = reduction.Plan("evit", num_keep=counts, reduction_loc=reduction_loc)
+            self.proposal = reduction.apply(self.proposal, plan)
 
     def __call__(self, images, *, key=None) -> Float[Array, "b p"]:
         images = self.prepared(images)

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Int
 from jaxprune.errors import UserError
 from jaxprune.nn import Linear
 from jaxprune.ops.resize import resize
-from jaxprune.scoring.base import Normalisation, Scorer
+from jaxprune.scoring.base import Scorer
 from jaxprune.scoring.networks import feature_map
 
 
@@ -34,17 +34,15 @@ class GFNet(Scorer):
     def __init__(
         self,
         *,
-        proposal: Any = None,
         focus: Any = None,
         features: int = 2048,
-        grid: tuple[int, ...] | None = None,
-        normalised: Normalisation | None = None,
         window: tuple[int, int] = (8, 8),
         steps: int = 5,
         hidden: int = 1024,
         rngs: nnx.Rngs | None = None,
+        **kwargs: Any,
     ):
-        super().__init__(proposal=proposal, grid=grid, normalised=normalised)
+        super().__init__(**kwargs)
         if not all(w <= side for w, side in zip(window, self.grid, strict=True)):
             raise UserError(f"gfnet's window {window} is larger than the grid {self.grid}: give a smaller window.")
         rngs = rngs or nnx.Rngs(0)

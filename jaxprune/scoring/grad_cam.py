@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxprune.nn import Host
-from jaxprune.scoring.base import Normalisation, Scorer, is_vit
+from jaxprune.scoring.base import Scorer, is_vit
 from jaxprune.scoring.maps import activation
 from jaxprune.scoring.networks import logit_of, predicted, tokens_before
 
@@ -23,15 +23,8 @@ class GradCAM(Scorer):
 
     reads = "any"
 
-    def __init__(
-        self,
-        *,
-        proposal: Any = None,
-        grid: tuple[int, ...] | None = None,
-        normalised: Normalisation | None = None,
-        via_input_size: bool = False,
-    ):
-        super().__init__(proposal=proposal, grid=grid, normalised=normalised)
+    def __init__(self, *, via_input_size: bool = False, **kwargs: Any):
+        super().__init__(**kwargs)
         self.via_input_size = via_input_size
 
     def __call__(self, images, *, key=None) -> Float[Array, "b p"]:

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 
 from jaxprune.errors import UserError
 from jaxprune.nn import Linear
-from jaxprune.scoring.base import Normalisation, Scorer
+from jaxprune.scoring.base import Scorer
 
 
 class Agent(nnx.Module):
@@ -46,28 +46,20 @@ class IARED2(Scorer):
 
     reads = "vit"
 
-    def __init__(
-        self,
-        *,
-        proposal: Any = None,
-        grid: tuple[int, ...] | None = None,
-        normalised: Normalisation | None = None,
-        groups: int = 3,
-        group: int = 1,
-        rngs: nnx.Rngs | None = None,
-    ):
-        super().__init__(proposal=proposal, grid=grid, normalised=normalised)
-        depth = len(proposal.blocks)
+    def __init__(self, *, groups: int = 3, group: int = 1, rngs: nnx.Rngs | None = None, **kwargs: Any):
+        super().__init__(**kwargs)
+        vit = self.proposal
+        depth = len(vit.blocks)
         if depth % groups or not 0 <= group < groups:
             raise UserError(
                 f"ia_red2 cannot take group {group} of {groups} groups of {depth} blocks: give groups= that divides "
                 "the depth, and a group below it."
             )
-        if not proposal.num_prefix_tokens:
+        if not vit.num_prefix_tokens:
             raise UserError("ia_red2 asks the CLS token which patches are informative, and this ViT has none.")
         rngs = rngs or nnx.Rngs(0)
         self.group, self.blocks_each = group, depth // groups
-        self.agents = nnx.List([Agent(proposal.embed_dim, proposal.num_heads, rngs=rngs) for _ in range(groups)])
+        self.agents = nnx.List([Agent(vit.embed_dim, vit.num_heads, rngs=rngs) for _ in range(groups)])
 
     def __call__(self, images, *, key=None) -> Float[Array, "b p"]:
         return self.probabilities(self.prepared(images))[:, self.proposal.num_prefix_tokens :]

@@ -10,7 +10,6 @@ from jaxprune.errors import UserError
 from jaxprune.ops.patches import patchify
 from jaxprune.reduction.dpc_knn import dpc_knn
 from jaxprune.reduction.rows import best, places
-from jaxprune.scoring.base import Normalisation
 from jaxprune.scoring.ltrp import Ltrp
 
 
@@ -25,16 +24,8 @@ class LtrpCluster(Ltrp):
       ratio: share of those that the score alone decides.
     """
 
-    def __init__(
-        self,
-        *,
-        proposal: Any = None,
-        grid: tuple[int, ...] | None = None,
-        normalised: Normalisation | None = None,
-        num_keep: int = 0,
-        ratio: float = 0.7,
-    ):
-        super().__init__(proposal=proposal, grid=grid, normalised=normalised)
+    def __init__(self, *, num_keep: int = 0, ratio: float = 0.7, **kwargs: Any):
+        super().__init__(**kwargs)
         if not 0 <= num_keep <= self.num_patches:
             raise UserError(f"num_keep {num_keep} is not a number of the {self.num_patches} patches.")
         if not 0 <= ratio <= 1:

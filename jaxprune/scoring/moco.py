@@ -5,7 +5,7 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxprune.scoring.base import Normalisation, Scorer, is_vit
+from jaxprune.scoring.base import Scorer, is_vit
 from jaxprune.scoring.maps import min_max, to_grid
 from jaxprune.scoring.networks import cls_attention, feature_map
 
@@ -22,15 +22,8 @@ class MoCo(Scorer):
 
     reads = "any"
 
-    def __init__(
-        self,
-        *,
-        proposal: Any = None,
-        grid: tuple[int, ...] | None = None,
-        normalised: Normalisation | None = None,
-        over_batch: bool = False,
-    ):
-        super().__init__(proposal=proposal, grid=grid, normalised=normalised)
+    def __init__(self, *, over_batch: bool = False, **kwargs: Any):
+        super().__init__(**kwargs)
         self.over_batch = over_batch
 
     def __call__(self, images, *, key=None) -> Float[Array, "b p"]:

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxprune.scoring.base import Normalisation, Scorer
+from jaxprune.scoring.base import Scorer
 from jaxprune.scoring.maps import to_grid
 from jaxprune.scoring.networks import class_rows, feature_map
 
@@ -26,16 +26,8 @@ class PaPr(Scorer):
 
     reads = "any"
 
-    def __init__(
-        self,
-        *,
-        proposal: Any = None,
-        grid: tuple[int, ...] | None = None,
-        normalised: Normalisation | None = None,
-        align_corners: bool = True,
-        with_fc: bool = False,
-    ):
-        super().__init__(proposal=proposal, grid=grid, normalised=normalised)
+    def __init__(self, *, align_corners: bool = True, with_fc: bool = False, **kwargs: Any):
+        super().__init__(**kwargs)
         self.align_corners, self.with_fc = align_corners, with_fc
 
     def __call__(self, images, *, key=None) -> Float[Array, "b p"]:

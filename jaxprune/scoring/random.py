@@ -1,5 +1,7 @@
 """Random: scores drawn uniformly, the baseline that every scorer has to beat."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -18,8 +20,8 @@ class Random(Scorer):
       seed: of the draw without a key.
     """
 
-    def __init__(self, *, grid: tuple[int, ...] | None = None, seed: int = 0):
-        super().__init__(grid=grid)
+    def __init__(self, *, seed: int = 0, **kwargs: Any):
+        super().__init__(**kwargs)
         self.seed = seed
 
     def __call__(self, images, *, key=None) -> Float[Array, "b p"]:

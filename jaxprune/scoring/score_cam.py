@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from jaxprune.ops.resize import resize
-from jaxprune.scoring.base import Normalisation, Scorer
+from jaxprune.scoring.base import Scorer
 from jaxprune.scoring.maps import activation, min_max
 from jaxprune.scoring.networks import logit_of, predicted
 
@@ -24,16 +24,8 @@ class ScoreCAM(Scorer):
 
     reads = "convnet"
 
-    def __init__(
-        self,
-        *,
-        proposal: Any = None,
-        grid: tuple[int, ...] | None = None,
-        normalised: Normalisation | None = None,
-        top_channels: int = 0,
-        chunk: int = 16,
-    ):
-        super().__init__(proposal=proposal, grid=grid, normalised=normalised)
+    def __init__(self, *, top_channels: int = 0, chunk: int = 16, **kwargs: Any):
+        super().__init__(**kwargs)
         self.top_channels, self.chunk = top_channels, chunk
 
     def __call__(self, images, *, key=None) -> Float[Array, "b p"]:

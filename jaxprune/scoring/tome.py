@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from jaxprune import reduction
-from jaxprune.scoring.base import Normalisation, Scorer
+from jaxprune.scoring.base import Scorer
 
 
 class ToMe(Scorer):
@@ -23,19 +23,12 @@ class ToMe(Scorer):
 
     reads = "vit"
 
-    def __init__(
-        self,
-        *,
-        proposal: Any = None,
-        grid: tuple[int, ...] | None = None,
-        normalised: Normalisation | None = None,
-        num_keep: int = 0,
-    ):
-        super().__init__(proposal=proposal, grid=grid, normalised=normalised)
-        tokens = self.num_patches + min(proposal.num_prefix_tokens, 1)
-        r = int((tokens - (num_keep or self.num_patches // 2)) / len(proposal.blocks))
+    def __init__(self, *, num_keep: int = 0, **kwargs: Any):
+        super().__init__(**kwargs)
+        tokens = self.num_patches + min(self.proposal.num_prefix_tokens, 1)
+        r = int((tokens - (num_keep or self.num_patches // 2)) / len(self.proposal.blocks))
         if r:
-            self.proposal = reduction.apply(proposal, reduction.Plan("tome", r=r))
+            self.proposal = reduction.apply(self.proposal, reduction.Plan("tome", r=r))
 
     def __call__(self, images, *, key=None, noise: Float[Array, "b g n"] | None = None) -> Float[Array, "b p"]:
         """See `Scorer`; without a key the first patch of each group stands for it.

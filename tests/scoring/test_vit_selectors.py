@@ -140,7 +140,7 @@ def test_gfnet_turns_an_action_into_a_window():
 def test_networks_that_do_not_fit_are_refused():
     with pytest.raises(UserError, match=r"has none: give the network that reduction\.apply"):
         vit_scorer("dynamicvit")
-    with pytest.raises(UserError, match=r"cam reads a ConvNet .* was given a ViT"):
+    with pytest.raises(UserError, match=r"CAM requires proposal= to be a ConvNet .* but got a VisionTransformer\."):
         vit_scorer("cam")
     with pytest.raises(UserError, match="give groups= that divides"):
         vit_scorer("ia_red2")
