@@ -114,13 +114,13 @@ class Scorer(nnx.Module):
         return images * per_channel(scale) + per_channel(shift)
 
 
-def is_vit(network: Any) -> bool:
+def is_host(network: Any) -> bool:
     """Whether a network is a `Host`, a transformer that exposes its tokens and attention."""
     return isinstance(network, Host)
 
 
 def _check_proposal(name: str, reads: str, proposal: Any) -> None:
-    is_network, host = proposal is not None, is_vit(proposal)
+    is_network, host = proposal is not None, is_host(proposal)
     kinds = {
         "vit": (host, "a ViT"),
         "convnet": (is_network and not host, "a ConvNet such as efficientnet_lite0"),

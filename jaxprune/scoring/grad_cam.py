@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxprune.nn import Host
-from jaxprune.scoring.base import Scorer, is_vit
+from jaxprune.scoring.base import Scorer, is_host
 from jaxprune.scoring.maps import activation
 from jaxprune.scoring.networks import logit_of, predicted, tokens_before
 
@@ -33,7 +33,7 @@ class GradCAM(Scorer):
 
     def raw(self, images: Float[Array, "b H W c"]) -> Float[Array, "b h w"]:
         """The weighted sum, before its positive part is taken."""
-        maps, gradient = (self._of_vit if is_vit(self.proposal) else self._of_convnet)(images)
+        maps, gradient = (self._of_vit if is_host(self.proposal) else self._of_convnet)(images)
         return jnp.einsum("bhwc,bc->bhw", maps, gradient.mean((1, 2)))
 
     def _of_convnet(self, images: Array) -> tuple[Array, Array]:

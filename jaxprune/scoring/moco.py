@@ -5,7 +5,7 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxprune.scoring.base import Scorer, is_vit
+from jaxprune.scoring.base import Scorer, is_host
 from jaxprune.scoring.maps import min_max, to_grid
 from jaxprune.scoring.networks import cls_attention, feature_map
 
@@ -28,7 +28,7 @@ class MoCo(Scorer):
 
     def __call__(self, images, *, key=None) -> Float[Array, "b p"]:
         images = self.prepared(images)
-        if is_vit(self.proposal):
+        if is_host(self.proposal):
             return cls_attention(self.proposal, images).mean(1)
         maps = feature_map(self.proposal, images).astype(jnp.float32).sum(-1)
         stretched = min_max(maps[None], eps=0.0)[0] if self.over_batch else min_max(maps)

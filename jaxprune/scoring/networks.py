@@ -8,12 +8,12 @@ from jaxtyping import Array, Float, Int
 
 from jaxprune.nn import Attended, Host, Tokens
 from jaxprune.reduction.rows import present
-from jaxprune.scoring.base import is_vit
+from jaxprune.scoring.base import is_host
 
 
 def feature_map(network: Any, images: Float[Array, "b ..."]) -> Float[Array, "b ..."]:
     """The last features at every place: a ConvNet's map, or the tokens of a transformer laid out on its grid."""
-    if not is_vit(network):
+    if not is_host(network):
         return network.forward_features(images)
     return network.forward_intermediates(images, 1, norm=True, intermediates_only=True)[0]
 
