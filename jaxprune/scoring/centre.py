@@ -1,4 +1,4 @@
-"""Centre: the nearer to the middle of the image, the better; photographers centre what they photograph."""
+"""Centre: patches nearer the centre of the image score higher, since photographers centre their subject."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from jaxprune.scoring.base import Scorer
 
 
 class Centre(Scorer):
-    """Minus the distance of a patch from the centre in patches, the same for every image.
+    """The negative distance of a patch from the centre, in patches; the same for every image.
 
     Args:
       norm: "l1", "l2" or "linf".

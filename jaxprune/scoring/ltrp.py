@@ -1,4 +1,4 @@
-"""LTRP: what a ranker has learnt from a masked autoencoder's reconstructions (Luo et al., 2024)."""
+"""LTRP: a ranker trained on a masked autoencoder's reconstructions (Luo et al., 2024)."""
 
 from typing import Any
 
@@ -10,13 +10,13 @@ from jaxprune.scoring.base import Scorer
 
 
 class Ltrp(Scorer):
-    """The ranker's outputs on the whole image, one a patch.
+    """The ranker's outputs on the whole image, one per patch.
 
     Args:
-      proposal: the ranker, with one output for each of its patches; a run of the task `train_ranker` loads as one.
+      proposal: the ranker, with one output per patch, such as a run of the task `train_ranker`.
 
     Raises:
-      UserError: the network has another number of outputs, and so is no ranker.
+      UserError: the number of outputs is not the number of patches, so the network is not a ranker.
     """
 
     reads = "ranker"

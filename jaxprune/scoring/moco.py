@@ -1,4 +1,4 @@
-"""MoCo: how strongly a network trained by contrast answers to each place (He et al., 2020; Chen et al., 2021)."""
+"""MoCo: the activation strength of a contrastively trained network (He et al., 2020; Chen et al., 2021)."""
 
 from typing import Any
 
@@ -11,13 +11,13 @@ from jaxprune.scoring.networks import cls_attention, feature_map
 
 
 class MoCo(Scorer):
-    """The last map of a ConvNet summed over its channels, stretched and bicubic to the grid.
+    """The last feature map of a ConvNet summed over channels, rescaled to [0, 1), bicubic to the grid.
 
-    Of a ViT (MoCo v3) it is the CLS attention of the last block, averaged over the heads.
+    For a ViT (MoCo v3), the CLS attention of the last block averaged over heads.
 
     Args:
-      over_batch: stretches between the extremes of the whole batch, as published; then an image's scores depend on the
-        others beside it, though not the order of its patches.
+      over_batch: rescales by the extremes of the whole batch, as published; an image's scores then depend on the rest
+        of the batch, but the order of its patches does not.
     """
 
     reads = "any"
@@ -31,5 +31,5 @@ class MoCo(Scorer):
         if is_host(self.proposal):
             return cls_attention(self.proposal, images).mean(1)
         maps = feature_map(self.proposal, images).astype(jnp.float32).sum(-1)
-        stretched = min_max(maps[None], eps=0.0)[0] if self.over_batch else min_max(maps)
-        return to_grid(stretched, self.grid)
+        rescaled = min_max(maps[None], eps=0.0)[0] if self.over_batch else min_max(maps)
+        return to_grid(rescaled, self.grid)
