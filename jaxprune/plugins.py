@@ -79,13 +79,25 @@ def find(package: ModuleType, base: type, name: str) -> type:
     return known[name]
 
 
+def parameters(cls: type) -> set[str]:
+    """Names of the arguments of a class's constructor, including those that it passes on to its bases as **kwargs."""
+    names: set[str] = set()
+    for base in cls.__mro__:
+        if "__init__" in vars(base):
+            own = inspect.signature(vars(base)["__init__"]).parameters.values()
+            names.update(each.name for each in own if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD))
+            if all(each.kind is not each.VAR_KEYWORD for each in own):
+                break
+    return names - {"self"}
+
+
 def build(cls: type, arguments: dict[str, Any], *positional: Any, **always: Any) -> Any:
     """Constructs `cls(*positional, **arguments, **always)`; an argument it does not have is refused by name.
 
     Raises:
       UserError: names the argument that is unknown and the nearest one that is not.
     """
-    known = set(inspect.signature(cls.__init__).parameters) - {"self", "step", "rngs"}
+    known = parameters(cls) - {"step", "rngs"}
     for name in arguments:
         if name not in known:
             raise UserError(

@@ -1,6 +1,5 @@
-"""Scorers: images to one score a patch, larger = keep; a file each."""
+"""Scorers: images to one score per patch, higher = keep; one file each."""
 
-import inspect
 from typing import Any
 
 from flax import nnx
@@ -10,7 +9,7 @@ from jaxprune.scoring.base import Scorer
 
 
 def methods() -> dict[str, type[Scorer]]:
-    """Returns {name: class} of every scorer, found by file."""
+    """Returns {name: class} of every scorer, found by module or entry point."""
     import jaxprune.scoring as family
     from jaxprune import plugins
 
@@ -21,10 +20,9 @@ def create(name: str, *, rngs: nnx.Rngs | None = None, **arguments: Any) -> Scor
     """Builds a scorer.
 
     Args:
-      name: a module of this package, such as "papr".
-      rngs: initialises the parameters of scorers that have any.
-      arguments: of the scorer's class: `proposal`, the network that it reads; `grid`, the patches (rows, columns) that
-        it scores, by default those of a ViT that it reads; `normalised`; and its own options.
+      name: of a module of this package, such as "papr", or of an entry point.
+      rngs: initialises the scorer's own parameters, if it has any.
+      arguments: `proposal`, `grid` and `normalised`, as in `Scorer`, and the scorer's own options.
 
     Raises:
       UserError: the scorer or an argument is unknown, or does not fit the network.
@@ -33,7 +31,7 @@ def create(name: str, *, rngs: nnx.Rngs | None = None, **arguments: Any) -> Scor
     from jaxprune import plugins
 
     cls = plugins.find(family, Scorer, name)
-    always = {"rngs": rngs} if "rngs" in inspect.signature(cls.__init__).parameters else {}
+    always = {"rngs": rngs} if "rngs" in plugins.parameters(cls) else {}
     return remember(plugins.build(cls, arguments, **always), "scorer", {"name": name, **arguments})
 
 

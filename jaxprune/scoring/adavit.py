@@ -1,4 +1,4 @@
-"""AdaViT: in how many blocks a learned policy lets a patch take part (Meng et al., 2022)."""
+"""AdaViT: the number of blocks in which a learned token policy keeps a patch (Meng et al., 2022)."""
 
 from typing import Any
 
@@ -8,40 +8,31 @@ from flax import nnx
 from jaxtyping import Array, Float, Int
 
 from jaxprune.nn import Linear
-from jaxprune.scoring.base import Normalisation, Scorer
+from jaxprune.scoring.base import Scorer
 from jaxprune.scoring.networks import run_masked
 
 
 class AdaViT(Scorer):
-    """The number of the last six blocks whose token policy keeps a patch: whole numbers, with many ties.
+    """How many of the last blocks keep a patch, by their token policies; an integer, so ties are common.
 
-    A head of one output on each block's normalised patches decides about them; who is out is no key of that block and
-    is not changed by it. Policies for whole heads and blocks, which AdaViT has too, are not part of the score.
+    The policy of a block is a head with one output on its normalised patches. A patch that it drops is masked as a key
+    in that block and passes through unchanged. AdaViT's policies for whole heads and blocks are not part of the score.
 
     Args:
-      threshold: of the head's sigmoid.
-      last: how many blocks count.
+      threshold: on the sigmoid of a head's output.
+      last: the number of blocks that are counted, from the end.
 
     Attributes:
-      heads: the heads, a block each.
+      heads: one policy head per block.
     """
 
     reads = "vit"
 
-    def __init__(
-        self,
-        *,
-        proposal: Any = None,
-        grid: tuple[int, ...] | None = None,
-        normalised: Normalisation | None = None,
-        threshold: float = 0.6,
-        last: int = 6,
-        rngs: nnx.Rngs | None = None,
-    ):
-        super().__init__(proposal=proposal, grid=grid, normalised=normalised)
+    def __init__(self, *, threshold: float = 0.6, last: int = 6, rngs: nnx.Rngs | None = None, **kwargs: Any):
+        super().__init__(**kwargs)
         rngs = rngs or nnx.Rngs(0)
         self.threshold, self.last = threshold, last
-        self.heads = nnx.List([Linear(proposal.embed_dim, 1, rngs=rngs) for _ in proposal.blocks])
+        self.heads = nnx.List([Linear(self.proposal.embed_dim, 1, rngs=rngs) for _ in self.proposal.blocks])
 
     def __call__(self, images, *, key=None) -> Float[Array, "b p"]:
         logits = self.policy_logits(self.prepared(images))

@@ -1,4 +1,4 @@
-"""The Scorer protocol: images in, one score a patch out."""
+"""The Scorer protocol: images in, one score per patch out."""
 
 import math
 from typing import Any, ClassVar
@@ -8,7 +8,7 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from jaxprune.errors import UserError
+from jaxprune.errors import UserError, unknown
 from jaxprune.nn import Host
 from jaxprune.reduction.rows import best
 
@@ -16,23 +16,46 @@ Normalisation = tuple[tuple[float, ...], tuple[float, ...]]
 
 
 class Scorer(nnx.Module):
-    """Ranks the patches of images: subclass it in a file of its own and the family finds it.
+    """Ranks the patches of images. A scorer is a module, so the weights it reads are arguments of a jitted program.
 
-    A scorer is a module, so the weights that it reads are arguments of a program and not constants in it.
+    To write one, subclass this class, set `reads`, and define `__call__`, which runs under jit and scores each image
+    independently of the rest of its batch. A constructor is needed only for options: it names them, passes the
+    remaining keywords on to `super().__init__`, and may then use or replace `self.proposal`. If it has a parameter
+    `rngs`, `create` supplies it. Override `select` or `num_keep` to change which or how many patches are kept.
+
+    >>> from flax import nnx; from jaxprune import models, scoring
+    >>> from jaxprune.scoring.maps import to_grid; from jaxprune.scoring.networks import feature_map
+    >>> class Peak(scoring.Scorer):
+    ...     reads = "any"
+    ...     def __init__(self, *, power: float = 1.0, **kwargs):
+    ...         super().__init__(**kwargs)
+    ...         self.power = power
+    ...     def __call__(self, images, *, key=None):
+    ...         features = feature_map(self.proposal, self.prepared(images))
+    ...         return to_grid(features.max(-1) ** self.power, self.grid)
+    >>> sizes = dict(img_size=16, patch_size=4, embed_dim=16, depth=1, num_heads=2)
+    >>> peak = Peak(proposal=models.create("vit", **sizes, rngs=nnx.Rngs(0)), power=2.0)
+    >>> peak(jnp.zeros((1, 16, 16, 3))).shape
+    (1, 16)
+
+    `create` finds a scorer in a module of this package, by the module's name, or behind an entry point in the group
+    "jaxprune.scoring" (see `jaxprune.plugins`).
 
     Args:
       proposal: the network whose features, attention or gradients rank the patches.
-      grid: patches that are scored, (rows, columns), of a video (frames, rows, columns); by default those of a
-        `proposal` that has patches itself.
-      normalised: (mean, std) that the pixels, from 0 to 1, were normalised with, a value each a channel. They are then
-        put into the form that `proposal` was trained on (its `mean` and `std`). None: it gets the images as they are.
+      grid: the patches to score, (rows, columns), or (frames, rows, columns) of a video; defaults to the grid of
+        `proposal` if it has one.
+      normalised: (mean, std) per channel with which the pixels, from 0 to 1, were normalised. `prepared` then converts
+        them to the `mean` and `std` of `proposal`. With None it leaves them unchanged.
 
     Attributes:
-      reads: what `proposal` has to be: "vit", "convnet", "any" of the two, "ranker", "optional" (it can do
-        without) or "nothing".
+      reads: the kind of network that `proposal` must be: "vit" (any `Host`), "convnet", "any" (either), "ranker",
+        "optional" (either or None) or "nothing" (None).
+      proposal, grid, normalised: the arguments above.
+      num_patches: the number of patches in `grid`.
 
     Raises:
-      UserError: there is no grid, or the network is of the wrong kind.
+      UserError: the grid is missing, or the network is of the wrong kind.
     """
 
     reads: ClassVar[str] = "nothing"
@@ -44,18 +67,16 @@ class Scorer(nnx.Module):
         grid: tuple[int, ...] | None = None,
         normalised: Normalisation | None = None,
     ):
-        name = type(self).__module__.rsplit(".", 1)[-1]
-        _check(name, self.reads, proposal)
+        name = type(self).__name__
+        _check_proposal(name, self.reads, proposal)
         if grid is None:
             grid = getattr(proposal, "grid", None)
         if grid is None:
+            raise UserError(f"{name} has no patch grid: pass grid=(rows, columns), such as (14, 14).")
+        if normalised is not None and not (hasattr(proposal, "mean") and hasattr(proposal, "std")):
             raise UserError(
-                f"{name} does not know which patches to score: give grid=(rows, columns), such as (14, 14)."
-            )
-        if normalised is not None and not hasattr(proposal, "mean"):
-            raise UserError(
-                f"{name} was told normalised={normalised}, but its network does not say what it was trained on: leave "
-                "normalised out, or set mean and std of the network."
+                f"{name} cannot convert pixels from normalised={normalised}, because it has no network with a mean "
+                "and std: leave normalised out, or set mean and std on the network."
             )
         self.proposal = nnx.data(proposal)
         self.grid: Any = tuple(int(side) for side in grid)
@@ -63,23 +84,26 @@ class Scorer(nnx.Module):
         self.normalised = normalised
 
     def __call__(self, images: Float[Array, "b *sides c"], *, key: PRNGKeyArray | None = None) -> Float[Array, "b p"]:
-        """Scores the patches of normalised images, in raster order; larger = keep.
+        """Scores the patches of normalised images, in raster order; a higher score means keep.
 
         Args:
-          key: randomness of the scorers that have any; they are deterministic without one.
+          key: for scorers that draw random numbers; without one they are deterministic.
         """
         raise NotImplementedError
 
     def select(self, scores: Float[Array, "b p"], num_keep: int) -> Int[Array, "b k"]:
-        """The patches to keep, best first; of equal scores the first patch wins."""
+        """The indices of the patches to keep, best first; ties go to the lower index."""
         return best(scores, num_keep)
 
     def num_keep(self, keep_rate: float, num_prefix_tokens: int) -> int:
-        """How many patches a keep rate leaves: the product in double precision, truncated."""
+        """The number of patches at a keep rate: the product in double precision, truncated."""
         return int(self.num_patches * keep_rate)
 
     def prepared(self, images: Float[Array, "b *sides c"]) -> Float[Array, "b *sides c"]:
-        """The images as `proposal` was trained on them, if it is known how they come."""
+        """The images as `proposal` expects them: renormalised from `normalised` to its own mean and std.
+
+        Every scorer passes its images through here before its network reads them, and nowhere else are they converted.
+        """
         if self.normalised is None:
             return images
         (mean, std), (own_mean, own_std) = self.normalised, (self.proposal.mean, self.proposal.std)
@@ -90,19 +114,24 @@ class Scorer(nnx.Module):
         return images * per_channel(scale) + per_channel(shift)
 
 
-def is_vit(network: Any) -> bool:
-    """Whether a network is a transformer that reports tokens and attention (a `Host`)."""
+def is_host(network: Any) -> bool:
+    """Whether a network is a `Host`, a transformer that exposes its tokens and attention."""
     return isinstance(network, Host)
 
 
-def _check(name: str, reads: str, proposal: Any) -> None:
-    given = "nothing" if proposal is None else "a ViT" if is_vit(proposal) else f"a {type(proposal).__name__}"
-    wanted = {
-        "vit": (is_vit(proposal), "a ViT"),
-        "convnet": (proposal is not None and not is_vit(proposal), "a ConvNet such as efficientnet_lite0"),
-        "any": (proposal is not None, "a ConvNet or a ViT"),
-        "nothing": (proposal is None, "nothing"),
+def _check_proposal(name: str, reads: str, proposal: Any) -> None:
+    is_network, host = proposal is not None, is_host(proposal)
+    kinds = {
+        "vit": (host, "a ViT"),
+        "convnet": (is_network and not host, "a ConvNet such as efficientnet_lite0"),
+        "any": (is_network, "a ConvNet or a ViT"),
+        "ranker": (is_network, "a ranker"),
+        "nothing": (not is_network, "None"),
+        "optional": (True, ""),
     }
-    fits, words = wanted.get(reads, (True, ""))
+    if reads not in kinds:
+        raise unknown(f"{name}.reads", reads, kinds)
+    fits, required = kinds[reads]
     if not fits:
-        raise UserError(f"{name} reads {words}, and was given {given} as its network: proposal= has to be {words}.")
+        got = f"a {type(proposal).__name__}" if is_network else "None"
+        raise UserError(f"{name} requires proposal= to be {required}, but got {got}.")

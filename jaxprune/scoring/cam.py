@@ -1,4 +1,4 @@
-"""CAM: the classifier's weights of the predicted class on the last feature map (Zhou et al., 2016)."""
+"""CAM: the last feature map weighted by the classifier's row for the predicted class (Zhou et al., 2016)."""
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -9,7 +9,7 @@ from jaxprune.scoring.networks import class_rows, feature_map
 
 
 class CAM(Scorer):
-    """`ReLU(Σ_c w_c A_c)` of a ConvNet whose classifier reads the mean of its last map A; stretched, then bilinear."""
+    """`ReLU(Σ_c w_c A_c)` for a ConvNet whose classifier reads the mean of its last feature map A."""
 
     reads = "convnet"
 
@@ -17,6 +17,6 @@ class CAM(Scorer):
         return activation(self.raw(self.prepared(images)), self.grid)
 
     def raw(self, images: Float[Array, "b H W c"]) -> Float[Array, "b h w"]:
-        """The weighted sum, before its positive part is taken."""
+        """The weighted sum before the ReLU."""
         features = feature_map(self.proposal, images).astype(jnp.float32)
         return jnp.einsum("bhwc,bc->bhw", features, class_rows(self.proposal, features))

@@ -1,4 +1,6 @@
-"""Centre: the nearer to the middle of the image, the better; photographers centre what they photograph."""
+"""Centre: patches nearer the centre of the image score higher, since photographers centre their subject."""
+
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -10,14 +12,14 @@ from jaxprune.scoring.base import Scorer
 
 
 class Centre(Scorer):
-    """Minus the distance of a patch from the centre in patches, the same for every image.
+    """The negative distance of a patch from the centre, in patches; the same for every image.
 
     Args:
       norm: "l1", "l2" or "linf".
     """
 
-    def __init__(self, *, grid: tuple[int, ...] | None = None, norm: str = "l2"):
-        super().__init__(grid=grid)
+    def __init__(self, *, norm: str = "l2", **kwargs: Any):
+        super().__init__(**kwargs)
         if norm not in NORMS:
             raise unknown("norm", norm, NORMS)
         self.norm = norm

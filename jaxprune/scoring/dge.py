@@ -1,4 +1,4 @@
-"""DGE: how well the CLS token's key agrees with each patch's (Song et al., 2021)."""
+"""DGE: the similarity of each patch's key to the CLS token's (Song et al., 2021)."""
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -10,33 +10,33 @@ from jaxprune.scoring.networks import attended
 
 
 class DGE(Scorer):
-    """Dot product of the CLS token's key with each patch's key in the last block, unscaled, averaged over the heads.
+    """Dot product of the CLS token's key with each patch's key in the last block, unscaled, averaged over heads.
 
-    A network for larger images sees them in the middle of zeros, as published (224 in 256); its map is then resized to
-    `grid`, bicubic.
+    Images smaller than the network's input are zero-padded on all sides, as published (224 to 256); the map is then
+    resized to `grid`, bicubic.
     """
 
     reads = "vit"
 
     def __call__(self, images, *, key=None) -> Float[Array, "b p"]:
         vit = self.proposal
-        seen = attended(vit, _centred(self.prepared(images), vit.patch_embed.img_size), frozenset({"keys"}))
-        return self.agreement(jnp.asarray(seen.keys), vit.grid)
+        last = attended(vit, _padded(self.prepared(images), vit.patch_embed.img_size), frozenset({"keys"}))
+        return self.agreement(jnp.asarray(last.keys), vit.grid)
 
     def agreement(self, keys: Float[Array, "b h n d"], grid: tuple[int, int]) -> Float[Array, "b p"]:
-        """The score from all tokens' keys, of which the first is the CLS token's and the last are the patches'."""
+        """The scores from the keys of all tokens, the CLS token first and the patches last."""
         patches = keys[:, :, keys.shape[2] - grid[0] * grid[1] :]
         dots = jnp.einsum("bhd,bhpd->bhp", keys[:, :, 0], patches).astype(jnp.float32).mean(1)
         return to_grid(dots.reshape(-1, *grid), self.grid)
 
 
-def _centred(images: Float[Array, "b H W c"], size: tuple[int, int]) -> Float[Array, "b h w c"]:
-    """Puts smaller images into the middle of zeros."""
+def _padded(images: Float[Array, "b H W c"], size: tuple[int, int]) -> Float[Array, "b h w c"]:
+    """Zero-pads images to a size, with the image in the centre."""
     missing = [wanted - side for wanted, side in zip(size, images.shape[1:3], strict=True)]
     if min(missing) < 0:
         raise UserError(
-            f"Images of {images.shape[1]}×{images.shape[2]} pixels are larger than the {size[0]}×{size[1]} of the "
-            "network that dge reads: resize them."
+            f"Images of {images.shape[1]}×{images.shape[2]} pixels are larger than the {size[0]}×{size[1]} that "
+            "DGE's network expects: resize them."
         )
     edges = [(m // 2, m - m // 2) for m in missing]
     return jnp.pad(images, ((0, 0), *edges, (0, 0)))

@@ -1,34 +1,27 @@
-"""DINO: where the heads of the last CLS attention look (Caron et al., 2021)."""
+"""DINO: the CLS attention of the last block (Caron et al., 2021)."""
 
 from typing import Any
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from jaxprune.scoring.base import Normalisation, Scorer
+from jaxprune.scoring.base import Scorer
 from jaxprune.scoring.networks import cls_attention
 
 
 class DINO(Scorer):
-    """Attention of the CLS token in the last block, summed over the heads.
+    """Attention of the CLS token in the last block, summed over heads.
 
     Args:
-      votes: counts instead the heads that keep a patch when each keeps the largest weights that make up the share
-        votes/p of its attention to patches, as published code does for `votes` patches; whole numbers, with many ties.
-        0 stands for the sum.
+      votes: if not 0, scores a patch by the number of heads that select it, as published code does to keep `votes`
+        patches: each head selects its largest weights that make up the fraction votes/p of its attention to patches.
+        An integer, so ties are common.
     """
 
     reads = "vit"
 
-    def __init__(
-        self,
-        *,
-        proposal: Any = None,
-        grid: tuple[int, ...] | None = None,
-        normalised: Normalisation | None = None,
-        votes: int = 0,
-    ):
-        super().__init__(proposal=proposal, grid=grid, normalised=normalised)
+    def __init__(self, *, votes: int = 0, **kwargs: Any):
+        super().__init__(**kwargs)
         self.votes = votes
 
     def __call__(self, images, *, key=None) -> Float[Array, "b p"]:
@@ -39,9 +32,9 @@ class DINO(Scorer):
 
 
 def votes(attention: Float[Array, "b h p"], mass: float) -> Int[Array, "b h p"]:
-    """1 where a patch is among the largest weights of its head that make up `mass` of them all."""
+    """1 where a patch is among the largest weights of a head that make up the fraction `mass` of their sum."""
     order = jnp.argsort(attention, axis=-1, stable=True)
     ascending = jnp.take_along_axis(attention, order, axis=-1)
     share = jnp.cumsum(ascending / ascending.sum(-1, keepdims=True), axis=-1)
-    places = jnp.argsort(order, axis=-1, stable=True)
-    return jnp.take_along_axis((share > 1 - mass).astype(jnp.int32), places, axis=-1)
+    ranks = jnp.argsort(order, axis=-1, stable=True)
+    return jnp.take_along_axis((share > 1 - mass).astype(jnp.int32), ranks, axis=-1)

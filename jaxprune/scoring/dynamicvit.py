@@ -1,4 +1,4 @@
-"""DynamicViT: the patches that its predictors let through, step after step (Rao et al., 2021)."""
+"""DynamicViT: the patches that its learned predictors keep, step by step (Rao et al., 2021)."""
 
 from typing import Any
 
@@ -7,36 +7,29 @@ from jaxtyping import Array, Float
 
 from jaxprune.errors import UserError
 from jaxprune.reduction.dynamicvit import DynamicViT as Reducer
-from jaxprune.scoring.base import Normalisation, Scorer
+from jaxprune.scoring.base import Scorer
 from jaxprune.scoring.networks import survival, tokens_before
 
 
 class DynamicViT(Scorer):
-    """Ranks patches by the steps of a ViT under `Plan("dynamicvit", …)` that keep them, then by the last of those.
+    """Ranks patches by how many steps of `Plan("dynamicvit", …)` keep them, then by their order in the last of those.
 
-    To rank for k patches as published, that plan keeps the share (k/p)^(1/3) at each of three steps.
+    To rank for k patches as published, let that plan keep the fraction (k/p)^(1/3) at each of three steps.
 
     Args:
-      first_stage: the log-probability of being kept at the first stage instead: it tells all patches apart.
+      first_stage: scores by the log-probability of being kept at the first step instead, which has no ties.
     """
 
     reads = "vit"
 
-    def __init__(
-        self,
-        *,
-        proposal: Any = None,
-        grid: tuple[int, ...] | None = None,
-        normalised: Normalisation | None = None,
-        first_stage: bool = False,
-    ):
-        super().__init__(proposal=proposal, grid=grid, normalised=normalised)
+    def __init__(self, *, first_stage: bool = False, **kwargs: Any):
+        super().__init__(**kwargs)
         self.first_stage = first_stage
-        blocks = [proposal.block(site) for site in proposal.sites()]
+        blocks = [self.proposal.block(site) for site in self.proposal.sites()]
         layers = [layer for layer, block in enumerate(blocks) if isinstance(block.reducer, Reducer)]
         if not layers:
             raise UserError(
-                "dynamicvit reads the predictors of a DynamicViT, and this ViT has none: give the network that "
+                "DynamicViT requires a ViT with predictors, but this one has none: pass the network that "
                 'reduction.apply(vit, Plan("dynamicvit"), rngs=…) returns.'
             )
         self.layer = layers[0]

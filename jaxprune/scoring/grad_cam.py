@@ -1,4 +1,4 @@
-"""Grad-CAM: feature maps weighted by what the predicted class gains from them (Selvaraju et al., 2017)."""
+"""Grad-CAM: feature maps weighted by the gradient of the predicted class's logit (Selvaraju et al., 2017)."""
 
 from typing import Any
 
@@ -7,31 +7,23 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxprune.nn import Host
-from jaxprune.scoring.base import Normalisation, Scorer, is_vit
+from jaxprune.scoring.base import Scorer, is_host
 from jaxprune.scoring.maps import activation
 from jaxprune.scoring.networks import logit_of, predicted, tokens_before
 
 
 class GradCAM(Scorer):
-    """`ReLU(Σ_c w_c A_c)`, where w is the spatial mean of the gradient of the predicted class's logit by A.
-
-    A is a ConvNet's last map, or the output of the first norm in the last block of a ViT, its prefix left out.
+    """`ReLU(Σ_c w_c A_c)`, where w is the spatial mean of the gradient of the predicted class's logit with
+    respect to A, a ConvNet's last feature map or a ViT's patch tokens after the first norm of its last block.
 
     Args:
-      via_input_size: takes the way over the image's size, as published code does for its pictures.
+      via_input_size: upsamples the map to the size of the image first, as published code does to visualise it.
     """
 
     reads = "any"
 
-    def __init__(
-        self,
-        *,
-        proposal: Any = None,
-        grid: tuple[int, ...] | None = None,
-        normalised: Normalisation | None = None,
-        via_input_size: bool = False,
-    ):
-        super().__init__(proposal=proposal, grid=grid, normalised=normalised)
+    def __init__(self, *, via_input_size: bool = False, **kwargs: Any):
+        super().__init__(**kwargs)
         self.via_input_size = via_input_size
 
     def __call__(self, images, *, key=None) -> Float[Array, "b p"]:
@@ -39,15 +31,15 @@ class GradCAM(Scorer):
         return activation(raw, self.grid, images.shape[1:3] if self.via_input_size else None)
 
     def raw(self, images: Float[Array, "b H W c"]) -> Float[Array, "b h w"]:
-        """The weighted sum, before its positive part is taken."""
-        maps, gradient = (self._of_vit if is_vit(self.proposal) else self._of_convnet)(images)
+        """The weighted sum before the ReLU."""
+        maps, gradient = (self._vit_maps if is_host(self.proposal) else self._convnet_maps)(images)
         return jnp.einsum("bhwc,bc->bhw", maps, gradient.mean((1, 2)))
 
-    def _of_convnet(self, images: Array) -> tuple[Array, Array]:
+    def _convnet_maps(self, images: Array) -> tuple[Array, Array]:
         features = self.proposal.forward_features(images).astype(jnp.float32)
         return features, _gradient(self.proposal.forward_head, features)
 
-    def _of_vit(self, images: Array) -> tuple[Array, Array]:
+    def _vit_maps(self, images: Array) -> tuple[Array, Array]:
         host: Host = self.proposal
         site = host.sites()[-1]
         tokens, block = tokens_before(host, images, -1), host.block(site)
@@ -63,7 +55,7 @@ class GradCAM(Scorer):
 
 
 def _gradient(head, features: Array) -> Array:
-    """The gradient of each image's predicted logit; images do not mix, so one backward pass serves the batch."""
+    """The gradient of each image's predicted logit; images are independent, so one backward pass serves the batch."""
 
     def logits_sum(features):
         logits = head(features)

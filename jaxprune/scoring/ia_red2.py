@@ -1,4 +1,4 @@
-"""IA-RED²: what agents before groups of blocks call informative, by query and key (Pan et al., 2021)."""
+"""IA-RED²: patches that a learned agent in front of a group of blocks finds informative (Pan et al., 2021)."""
 
 import math
 from typing import Any
@@ -10,15 +10,15 @@ from jaxtyping import Array, Float
 
 from jaxprune.errors import UserError
 from jaxprune.nn import Linear
-from jaxprune.scoring.base import Normalisation, Scorer
+from jaxprune.scoring.base import Scorer
 
 
 class Agent(nnx.Module):
-    """Probabilities of being informative: the sigmoid of the CLS query times each key, averaged over the heads."""
+    """The probability that each token is informative: sigmoid of the CLS query times its key, averaged over heads."""
 
     def __init__(self, dim: int, num_heads: int, *, rngs: nnx.Rngs):
         self.num_heads = num_heads
-        # Published with room for values, which nothing reads.
+        # The published layer also has values, which are unused.
         self.qk = Linear(dim, 3 * dim, rngs=rngs)
 
     def __call__(self, x: Float[Array, "b n d"]) -> Float[Array, "b n"]:
@@ -32,48 +32,40 @@ class Agent(nnx.Module):
 
 
 class IARED2(Scorer):
-    """The probability that the agent of one group of blocks gives a patch; 0 for patches that a group before left out.
+    """The probability of being informative, from the agent of one group of blocks; 0 if an earlier group drops a patch.
 
-    Patches at or below one half are left out of their group's blocks. It needs a CLS token.
+    A group drops patches with a probability of one half or less: its blocks mask them. The ViT must have a CLS token.
 
     Args:
-      groups: groups of equally many blocks.
-      group: whose agent scores, from 0: the second, as described; published code takes the first (0).
+      groups: the number of groups, all of the same number of blocks.
+      group: the index of the group whose agent scores: the second, as in the paper; published code uses the first (0).
 
     Attributes:
-      agents: a group each.
+      agents: one per group.
     """
 
     reads = "vit"
 
-    def __init__(
-        self,
-        *,
-        proposal: Any = None,
-        grid: tuple[int, ...] | None = None,
-        normalised: Normalisation | None = None,
-        groups: int = 3,
-        group: int = 1,
-        rngs: nnx.Rngs | None = None,
-    ):
-        super().__init__(proposal=proposal, grid=grid, normalised=normalised)
-        depth = len(proposal.blocks)
+    def __init__(self, *, groups: int = 3, group: int = 1, rngs: nnx.Rngs | None = None, **kwargs: Any):
+        super().__init__(**kwargs)
+        vit = self.proposal
+        depth = len(vit.blocks)
         if depth % groups or not 0 <= group < groups:
             raise UserError(
-                f"ia_red2 cannot take group {group} of {groups} groups of {depth} blocks: give groups= that divides "
-                "the depth, and a group below it."
+                f"group={group} and groups={groups} do not fit a ViT of {depth} blocks: pass groups= that divides "
+                "the depth, and a group= from 0 to groups - 1."
             )
-        if not proposal.num_prefix_tokens:
-            raise UserError("ia_red2 asks the CLS token which patches are informative, and this ViT has none.")
+        if not vit.num_prefix_tokens:
+            raise UserError("IARED2 requires a ViT with a CLS token, but this one has none.")
         rngs = rngs or nnx.Rngs(0)
-        self.group, self.blocks_each = group, depth // groups
-        self.agents = nnx.List([Agent(proposal.embed_dim, proposal.num_heads, rngs=rngs) for _ in range(groups)])
+        self.group, self.blocks_per_group = group, depth // groups
+        self.agents = nnx.List([Agent(vit.embed_dim, vit.num_heads, rngs=rngs) for _ in range(groups)])
 
     def __call__(self, images, *, key=None) -> Float[Array, "b p"]:
         return self.probabilities(self.prepared(images))[:, self.proposal.num_prefix_tokens :]
 
     def probabilities(self, images: Float[Array, "b H W c"]) -> Float[Array, "b n"]:
-        """Of every token; the policy of the prefix is 1 whatever its probability."""
+        """The probability for every token; prefix tokens are never dropped, whatever theirs is."""
         vit = self.proposal
         prefix = vit.num_prefix_tokens
         x = vit.embed(images)
@@ -84,7 +76,7 @@ class IARED2(Scorer):
                 break
             policy = (probabilities > 0.5).astype(x.dtype).at[:, :prefix].set(1.0)
             x = x * policy[:, :, None]
-            for block in vit.blocks[group * self.blocks_each : (group + 1) * self.blocks_each]:
+            for block in vit.blocks[group * self.blocks_per_group : (group + 1) * self.blocks_per_group]:
                 gathered, _ = block.attend(block.project(block.norm1(x)), policy=policy)
                 x = block.feed(block.mix(x, gathered))
         return probabilities

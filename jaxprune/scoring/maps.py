@@ -1,4 +1,4 @@
-"""From the maps of a network to one value a patch."""
+"""Feature maps to one value per patch."""
 
 import math
 from typing import Literal
@@ -17,10 +17,10 @@ def to_grid(
     *,
     align_corners: bool = False,
 ) -> Float[Array, "b p"]:
-    """Resizes one map an image, (h, w) or of a video (t, h, w), to the patches' grid; flat, in raster order."""
+    """Resizes one map per image, (h, w) or of a video (t, h, w), to the patch grid; flattened in raster order."""
     if maps.ndim != len(grid) + 1:
         raise UserError(
-            f"A grid of {len(grid)} sides ({grid}) does not fit maps of {maps.ndim - 1}: give as many sides."
+            f"grid={grid} has {len(grid)} dimensions, but the maps have {maps.ndim - 1}: pass a grid with as many."
         )
     if len(grid) == 3:
         resized = resize_3d(maps[..., None], grid, "trilinear", align_corners=align_corners)
@@ -30,7 +30,7 @@ def to_grid(
 
 
 def min_max(values: Float[Array, "b ..."], eps: float = 1e-7) -> Float[Array, "b ..."]:
-    """Stretches the values of each image to [0, 1)."""
+    """Rescales the values of each image to [0, 1)."""
     axes = tuple(range(1, values.ndim))
     values = values - values.min(axes, keepdims=True)
     return values / (values.max(axes, keepdims=True) + eps)
@@ -39,11 +39,11 @@ def min_max(values: Float[Array, "b ..."], eps: float = 1e-7) -> Float[Array, "b
 def activation(
     raw: Float[Array, "b h w"], grid: tuple[int, ...], via: tuple[int, ...] | None = None
 ) -> Float[Array, "b p"]:
-    """What all activation maps end with: the positive part, stretched to [0, 1), bilinear to the grid, stretched again.
+    """The final steps of all activation maps: ReLU, rescaling to [0, 1), bilinear to the grid, and rescaling again.
 
     Args:
-      via: is resized to first, and stretched there, as published code does that lays the map over the image: a slight
-        blur. The step to the grid is then the last.
+      via: an intermediate size, at which the map is rescaled before it is resized to the grid, as in published code
+        that overlays it on the image; this blurs it slightly. There is no rescaling on the grid then.
     """
     maps = min_max(jnp.maximum(raw, 0))
     if via is not None:

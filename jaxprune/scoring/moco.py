@@ -1,42 +1,35 @@
-"""MoCo: how strongly a network trained by contrast answers to each place (He et al., 2020; Chen et al., 2021)."""
+"""MoCo: the activation strength of a contrastively trained network (He et al., 2020; Chen et al., 2021)."""
 
 from typing import Any
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxprune.scoring.base import Normalisation, Scorer, is_vit
+from jaxprune.scoring.base import Scorer, is_host
 from jaxprune.scoring.maps import min_max, to_grid
 from jaxprune.scoring.networks import cls_attention, feature_map
 
 
 class MoCo(Scorer):
-    """The last map of a ConvNet summed over its channels, stretched and bicubic to the grid.
+    """The last feature map of a ConvNet summed over channels, rescaled to [0, 1), bicubic to the grid.
 
-    Of a ViT (MoCo v3) it is the CLS attention of the last block, averaged over the heads.
+    For a ViT (MoCo v3), the CLS attention of the last block averaged over heads.
 
     Args:
-      over_batch: stretches between the extremes of the whole batch, as published; then an image's scores depend on the
-        others beside it, though not the order of its patches.
+      over_batch: rescales by the extremes of the whole batch, as published; an image's scores then depend on the rest
+        of the batch, but the order of its patches does not.
     """
 
     reads = "any"
 
-    def __init__(
-        self,
-        *,
-        proposal: Any = None,
-        grid: tuple[int, ...] | None = None,
-        normalised: Normalisation | None = None,
-        over_batch: bool = False,
-    ):
-        super().__init__(proposal=proposal, grid=grid, normalised=normalised)
+    def __init__(self, *, over_batch: bool = False, **kwargs: Any):
+        super().__init__(**kwargs)
         self.over_batch = over_batch
 
     def __call__(self, images, *, key=None) -> Float[Array, "b p"]:
         images = self.prepared(images)
-        if is_vit(self.proposal):
+        if is_host(self.proposal):
             return cls_attention(self.proposal, images).mean(1)
         maps = feature_map(self.proposal, images).astype(jnp.float32).sum(-1)
-        stretched = min_max(maps[None], eps=0.0)[0] if self.over_batch else min_max(maps)
-        return to_grid(stretched, self.grid)
+        rescaled = min_max(maps[None], eps=0.0)[0] if self.over_batch else min_max(maps)
+        return to_grid(rescaled, self.grid)

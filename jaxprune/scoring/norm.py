@@ -1,4 +1,4 @@
-"""Norm: how large the features of a place are, or without a network how far its pixels are from grey."""
+"""Norm: the magnitude of the features at each location, or of the pixels if there is no network."""
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -11,7 +11,7 @@ from jaxprune.scoring.networks import feature_map
 
 
 class Norm(Scorer):
-    """The L2 norm over the channels of the last features, bicubic to the grid; without `proposal` of the pixels."""
+    """The L2 norm of the last features over channels, bicubic to the grid; without `proposal`, that of the pixels."""
 
     reads = "optional"
 
@@ -25,7 +25,7 @@ class Norm(Scorer):
         (height, width), (rows, columns) = images.shape[1:3], self.grid
         if height % rows or width % columns:
             raise UserError(
-                f"Images of {height}×{width} pixels are not {rows}×{columns} patches of whole pixels: resize them to "
-                f"{-(-height // rows) * rows}×{-(-width // columns) * columns}, or give another grid."
+                f"Images of {height}×{width} pixels do not divide into {rows}×{columns} equal patches: resize them to "
+                f"{-(-height // rows) * rows}×{-(-width // columns) * columns}, or pass another grid."
             )
         return height // rows, width // columns

@@ -1,4 +1,6 @@
-"""Random: scores drawn uniformly, the baseline that every scorer has to beat."""
+"""Random: uniform random scores, the baseline that every scorer has to beat."""
+
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -9,17 +11,17 @@ from jaxprune.scoring.base import Scorer
 
 
 class Random(Scorer):
-    """Uniform in [0, 1), independently for each patch.
+    """Uniform in [0, 1), independent for each patch.
 
-    Without a key the draw is the same for every image, so that an image's scores do not depend on its batch; with a key
-    each image has a draw of its own.
+    Without a key every image gets the same scores, so that they do not depend on the batch; with a key they are drawn
+    for each image.
 
     Args:
-      seed: of the draw without a key.
+      seed: for the scores without a key.
     """
 
-    def __init__(self, *, grid: tuple[int, ...] | None = None, seed: int = 0):
-        super().__init__(grid=grid)
+    def __init__(self, *, seed: int = 0, **kwargs: Any):
+        super().__init__(**kwargs)
         self.seed = seed
 
     def __call__(self, images, *, key=None) -> Float[Array, "b p"]:

@@ -1,4 +1,4 @@
-"""Score-CAM: each channel's map as a mask on the image, weighted by what the network then says (Wang et al., 2020)."""
+"""Score-CAM: feature maps weighted by the predicted class's logit on the image that they mask (Wang et al., 2020)."""
 
 from typing import Any
 
@@ -7,40 +7,32 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from jaxprune.ops.resize import resize
-from jaxprune.scoring.base import Normalisation, Scorer
+from jaxprune.scoring.base import Scorer
 from jaxprune.scoring.maps import activation, min_max
 from jaxprune.scoring.networks import logit_of, predicted
 
 
 class ScoreCAM(Scorer):
-    """`ReLU(Σ_c w_c A_c)`, where w is the softmax over the channels of the predicted class's logit on masked images.
+    """`ReLU(Σ_c w_c A_c)`, where w is the softmax over channels of the predicted class's logit on masked images.
 
-    That is one forward pass a channel. They run in chunks over the whole batch, and may be restricted to some channels.
+    This takes one forward pass per channel. They run in chunks, each on the whole batch.
 
     Args:
-      top_channels: only the channels whose maps are largest in the mean, chosen image by image; 0 stands for all.
-      chunk: channels that run at once, each on the whole batch.
+      top_channels: uses only the channels with the largest mean activation, chosen per image; 0 means all.
+      chunk: channels that are processed at once.
     """
 
     reads = "convnet"
 
-    def __init__(
-        self,
-        *,
-        proposal: Any = None,
-        grid: tuple[int, ...] | None = None,
-        normalised: Normalisation | None = None,
-        top_channels: int = 0,
-        chunk: int = 16,
-    ):
-        super().__init__(proposal=proposal, grid=grid, normalised=normalised)
+    def __init__(self, *, top_channels: int = 0, chunk: int = 16, **kwargs: Any):
+        super().__init__(**kwargs)
         self.top_channels, self.chunk = top_channels, chunk
 
     def __call__(self, images, *, key=None) -> Float[Array, "b p"]:
         return activation(self.raw(self.prepared(images)), self.grid)
 
     def raw(self, images: Float[Array, "b H W c"]) -> Float[Array, "b h w"]:
-        """The weighted sum, before its positive part is taken."""
+        """The weighted sum before the ReLU."""
         features = self.proposal.forward_features(images).astype(jnp.float32)
         target = predicted(self.proposal.forward_head(features))
         if 0 < self.top_channels < features.shape[-1]:
@@ -52,7 +44,7 @@ class ScoreCAM(Scorer):
     def channel_scores(
         self, images: Float[Array, "b H W c"], features: Float[Array, "b h w k"], target: Int[Array, "b"]
     ) -> Float[Array, "b k"]:
-        """The logit of the target on the image under each channel's mask."""
+        """The target's logit on the image masked by each channel."""
         b, h, w, channels = features.shape
         chunk = min(self.chunk, channels)
         size = (images.shape[1], images.shape[2])
@@ -61,10 +53,10 @@ class ScoreCAM(Scorer):
         def score(maps: Float[Array, "b h w m"]) -> Float[Array, "b m"]:
             masks = jnp.moveaxis(resize(maps, size, "bilinear", align_corners=True), -1, 1)
             masks = min_max(masks.reshape(-1, *size), 1e-8).reshape(masks.shape)
-            # The batch stays in front: merging it behind the channels would move images between devices.
+            # The batch axis stays first: merged behind the channels, it would move images between devices.
             masked = images[:, None] * masks[..., None].astype(images.dtype)
-            seen = self.proposal.forward_features(masked.reshape(-1, *images.shape[1:]))
-            return logit_of(self.proposal.forward_head(seen), jnp.repeat(target, chunk)).reshape(b, chunk)
+            of_masked = self.proposal.forward_features(masked.reshape(-1, *images.shape[1:]))
+            return logit_of(self.proposal.forward_head(of_masked), jnp.repeat(target, chunk)).reshape(b, chunk)
 
         chunks = jnp.moveaxis(padded.reshape(b, h, w, -1, chunk), 3, 0)
         return jnp.moveaxis(jax.lax.map(score, chunks), 0, 1).reshape(b, -1)[:, :channels]

@@ -1,4 +1,4 @@
-"""ToMe: one patch of each group that merging leaves (Bolya et al., 2023)."""
+"""ToMe: one patch from each group of merged patches (Bolya et al., 2023)."""
 
 from typing import Any
 
@@ -7,41 +7,34 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from jaxprune import reduction
-from jaxprune.scoring.base import Normalisation, Scorer
+from jaxprune.scoring.base import Scorer
 
 
 class ToMe(Scorer):
-    """Merges in every block of a ViT until about `num_keep` groups are left, and draws one patch of each.
+    """Merges patches in every block of a ViT until about `num_keep` groups remain, and selects one patch from each.
 
-    The drawn patches score the number of their group, from 1 in the order in which the network lists them; all others
-    score 0. Every block merges `int((n - num_keep) / depth)` of the n tokens, CLS counted, so there may be one group
-    less than asked for.
+    A selected patch scores the number of its group, from 1 in the order of the network's tokens; all others score 0.
+    Every block merges `int((n - num_keep) / depth)` of the n tokens, CLS included, so one group fewer than `num_keep`
+    may remain.
 
     Args:
-      num_keep: groups to leave; 0 stands for half of the patches.
+      num_keep: the number of groups; 0 means half the number of patches.
     """
 
     reads = "vit"
 
-    def __init__(
-        self,
-        *,
-        proposal: Any = None,
-        grid: tuple[int, ...] | None = None,
-        normalised: Normalisation | None = None,
-        num_keep: int = 0,
-    ):
-        super().__init__(proposal=proposal, grid=grid, normalised=normalised)
-        tokens = self.num_patches + min(proposal.num_prefix_tokens, 1)
-        r = int((tokens - (num_keep or self.num_patches // 2)) / len(proposal.blocks))
+    def __init__(self, *, num_keep: int = 0, **kwargs: Any):
+        super().__init__(**kwargs)
+        tokens = self.num_patches + min(self.proposal.num_prefix_tokens, 1)
+        r = int((tokens - (num_keep or self.num_patches // 2)) / len(self.proposal.blocks))
         if r:
-            self.proposal = reduction.apply(proposal, reduction.Plan("tome", r=r))
+            self.proposal = reduction.apply(self.proposal, reduction.Plan("tome", r=r))
 
     def __call__(self, images, *, key=None, noise: Float[Array, "b g n"] | None = None) -> Float[Array, "b p"]:
-        """See `Scorer`; without a key the first patch of each group stands for it.
+        """See `Scorer`; without a key each group is represented by its first patch.
 
         Args:
-          noise: in place of the key's, for each group and patch.
+          noise: replaces the key's random numbers, for each group and patch.
         """
         _, aux = self.proposal(self.prepared(images))
         assign, groups = aux.tokens.assign, aux.tokens.x.shape[1] - self.proposal.num_prefix_tokens
@@ -53,7 +46,7 @@ class ToMe(Scorer):
 
 
 def representatives(assign: Int[Array, "b p"], noise: Float[Array, "b g p"]) -> Float[Array, "b p"]:
-    """For each group the number of it, from 1, at its member with the most noise; 0 elsewhere."""
+    """The number of each group, from 1, at its member with the largest noise; 0 elsewhere."""
     groups = noise.shape[1]
     member = assign[:, None, :] == jnp.arange(groups)[None, :, None]
     chosen = jnp.argmax(jnp.where(member, noise, -1.0), axis=2)

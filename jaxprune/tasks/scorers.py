@@ -23,7 +23,7 @@ from jaxprune.models.convnet import ConvNet
 from jaxprune.nn.params import merge, split, unfilled, variables
 from jaxprune.ops.resize import resize
 from jaxprune.scoring import Scorer
-from jaxprune.scoring.base import is_vit
+from jaxprune.scoring.base import is_host
 from jaxprune.text import parse_value
 
 READABLE = 224  # shorter side that a ConvNet gets if the images are smaller
@@ -86,7 +86,7 @@ def open_scorers(config: Config) -> Opened:
     """
     shared = _Shared(config)
     described = {text: _read(text, shared) for text in config.scorers}
-    vits = {text: options["proposal"] for text, (_, options) in described.items() if is_vit(options.get("proposal"))}
+    vits = {text: options["proposal"] for text, (_, options) in described.items() if is_host(options.get("proposal"))}
     host_vit = next(iter(vits.values()), None) or shared.vit()
     if host_vit is not None:
         size, grid, prefix = host_vit.patch_embed.img_size, host_vit.grid, host_vit.num_prefix_tokens

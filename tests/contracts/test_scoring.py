@@ -1,5 +1,6 @@
 """What every scorer promises; a new file in `jaxprune/scoring` is tested by being there."""
 
+import doctest
 import functools
 import re
 import textwrap
@@ -16,6 +17,7 @@ from support import quick_compile
 from jaxprune import models, ranking, reduction, scoring
 from jaxprune.errors import UserError
 from jaxprune.nn import Linear
+from jaxprune.scoring import base
 
 METHODS = sorted(scoring.methods())
 GRID, BATCH = (4, 4), 2
@@ -118,14 +120,14 @@ def test_a_key_makes_it_random(method):
     assert not np.array_equal(first, second)
 
 
-def test_images_normalised_for_another_network_are_put_right():
+def test_images_normalised_for_another_network_are_converted():
     pixels = jax.random.uniform(jax.random.key(0), (BATCH, 16, 16, 3))
     theirs = ((0.4, 0.5, 0.6), (0.2, 0.3, 0.4))
     given = (pixels - jnp.array(theirs[0]).reshape(1, 1, 1, 3)) / jnp.array(theirs[1]).reshape(1, 1, 1, 3)
     convnet = network("convnet")
-    told = scoring.create("papr", proposal=convnet, grid=GRID, normalised=theirs)
+    converted = scoring.create("papr", proposal=convnet, grid=GRID, normalised=theirs)
     chex.assert_trees_all_close(
-        told(given), scoring.create("papr", proposal=convnet, grid=GRID)((pixels - 0.5) / 0.25), atol=1e-5
+        converted(given), scoring.create("papr", proposal=convnet, grid=GRID)((pixels - 0.5) / 0.25), atol=1e-5
     )
 
 
@@ -159,16 +161,36 @@ def test_a_new_file_is_a_new_scorer(tmp_path, monkeypatch):
     assert scoring.create("brightest", grid=GRID)(images()).shape == (BATCH, 16)
 
 
+def test_the_docstring_example_of_a_scorer_runs():
+    found = doctest.testmod(base)
+    assert found.attempted and not found.failed
+
+
 BAD = {
     "unknown method": (lambda: scoring.create("pap"), r"Unknown scoring method 'pap'\. Did you mean 'papr'"),
     "unknown option": (
         lambda: scoring.create("papr", proposal=network("convnet"), align_corner=True),
         "no argument 'align_corner'. Did you mean 'align_corners'",
     ),
-    "no network": (lambda: scoring.create("papr", grid=GRID), "papr reads a ConvNet or a ViT, and was given nothing"),
-    "no grid": (lambda: scoring.create("papr", proposal=network("convnet")), "give grid="),
-    "a ConvNet for a ViT": (lambda: scoring.create("dino", proposal=network("convnet")), "given a ConvNet"),
-    "a network that does not say": (
+    "unknown argument of the base": (
+        lambda: scoring.create("evit", proposal=network("vit"), normalized=None),
+        r"no argument 'normalized'. Did you mean 'normalised'\? It has: grid, layer, normalised, num_keep, proposal, ",
+    ),
+    "no network": (
+        lambda: scoring.create("papr", grid=GRID),
+        r"PaPr requires proposal= to be a ConvNet or a ViT, but got None\.",
+    ),
+    "no ranker": (lambda: scoring.create("ltrp", grid=GRID), "Ltrp requires proposal= to be a ranker, but got None"),
+    "a network for a scorer that reads none": (
+        lambda: scoring.create("random", proposal=network("vit")),
+        r"Random requires proposal= to be None, but got a VisionTransformer\.",
+    ),
+    "no grid": (lambda: scoring.create("papr", proposal=network("convnet")), r"PaPr has no patch grid: pass grid="),
+    "a ConvNet for a ViT": (
+        lambda: scoring.create("dino", proposal=network("convnet")),
+        r"DINO requires proposal= to be a ViT, but got a ConvNet\.",
+    ),
+    "a network without mean and std": (
         lambda: scoring.create("dino", proposal=network("vit"), normalised=((0.5,) * 3, (0.5,) * 3)),
         "set mean and std",
     ),

@@ -54,5 +54,5 @@ def test_diversity_keeps_the_best_and_no_patch_twice(rng_key):
 
 def test_networks_that_do_not_rank_are_refused():
     classifier = models.create("vit", **SIZES, num_classes=7, rngs=nnx.Rngs(0))
-    with pytest.raises(UserError, match="each of the 16 patches, and was given a VisionTransformer with 7 outputs"):
+    with pytest.raises(UserError, match="each of the 16 patches, but got a VisionTransformer with 7 outputs"):
         scoring.create("ltrp", proposal=classifier)

@@ -92,7 +92,7 @@ def test_adavit_counts_the_blocks_that_keep_a_patch():
 
 
 @pytest.mark.parametrize("group", [0, 1])
-def test_ia_red2_takes_the_group_it_is_told(group):
+def test_ia_red2_scores_by_the_agent_of_its_group(group):
     scorer = vit_scorer("ia_red2", groups=2, group=group)
     for index, agent in enumerate(scorer.agents):
         fill(agent.qk, FILE[f"agent/{index}.qk.weight"], FILE[f"agent/{index}.qk.bias"])
@@ -138,11 +138,11 @@ def test_gfnet_turns_an_action_into_a_window():
 
 
 def test_networks_that_do_not_fit_are_refused():
-    with pytest.raises(UserError, match=r"has none: give the network that reduction\.apply"):
+    with pytest.raises(UserError, match=r"has none: pass the network that reduction\.apply"):
         vit_scorer("dynamicvit")
-    with pytest.raises(UserError, match=r"cam reads a ConvNet .* was given a ViT"):
+    with pytest.raises(UserError, match=r"CAM requires proposal= to be a ConvNet .* but got a VisionTransformer\."):
         vit_scorer("cam")
-    with pytest.raises(UserError, match="give groups= that divides"):
+    with pytest.raises(UserError, match="pass groups= that divides"):
         vit_scorer("ia_red2")
     with pytest.raises(UserError, match="the ViT has 4 blocks: use layer=3"):
         vit_scorer("evit", layer=4)
