@@ -108,10 +108,8 @@ class ResNet(ConvNet):
 
 def _max_pool(x: Float[Array, "b h w c"]) -> Float[Array, "b H W c"]:
     """The largest of 3×3 values at every other place."""
-    lowest = jnp.finfo(x.dtype).min
-    return jax.lax.reduce_window(
-        x, jnp.array(lowest, x.dtype), jax.lax.max, (1, 3, 3, 1), (1, 2, 2, 1), ((0, 0), (1, 1), (1, 1), (0, 0))
-    )
+    # Only from minus infinity is this the maximum that JAX has a derivative for.
+    return jax.lax.reduce_window(x, -jnp.inf, jax.lax.max, (1, 3, 3, 1), (1, 2, 2, 1), ((0, 0), (1, 1), (1, 1), (0, 0)))
 
 
 NETWORK = ResNet
