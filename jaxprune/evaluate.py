@@ -1,6 +1,6 @@
 """One pass over held-out images: batches × forward functions × collectors, on all devices of a mesh."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sized
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -73,7 +73,7 @@ def run_over(
         for collector in collectors:
             collector.update({**pictures, **rows(gathered)}, rows(outputs))
 
-    with progress(desc, len(batches) if hasattr(batches, "__len__") else None, show=show_progress) as bar:
+    with progress(desc, len(batches) if isinstance(batches, Sized) else None, show=show_progress) as bar:
         for batch in batches:
             count = len(next(iter(batch.values())))
             batch = {"valid": np.ones(count, bool), **batch}

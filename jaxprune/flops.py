@@ -208,7 +208,8 @@ def compiled_flops(fn: Callable[..., Any], *args: Any) -> float:
       fn: a function, jitted or not, or a program that is compiled already, then without args.
       args: arrays, or shapes of arrays; nothing is computed.
     """
-    return _compiled(fn, args).cost_analysis()["flops"] / 2
+    counted: Any = _compiled(fn, args).cost_analysis()
+    return counted["flops"] / 2
 
 
 def temporary_bytes(fn: Callable[..., Any], *args: Any) -> int:
@@ -217,7 +218,8 @@ def temporary_bytes(fn: Callable[..., Any], *args: Any) -> int:
     Args:
       fn: as for `compiled_flops`.
     """
-    return _compiled(fn, args).memory_analysis().temp_size_in_bytes
+    used: Any = _compiled(fn, args).memory_analysis()
+    return used.temp_size_in_bytes
 
 
 def _compiled(fn: Callable[..., Any], args: tuple[Any, ...]) -> jax.stages.Compiled:

@@ -45,5 +45,7 @@ class Preprocessing:
     def of_dict(cls, values: Mapping[str, Any]) -> "Preprocessing":
         """The record that `as_dict` wrote; fields of later versions are left out."""
         known = {field.name for field in dataclasses.fields(cls)}
-        tuples = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+        tuples: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value for name, value in values.items()
+        }
         return cls(**{name: value for name, value in tuples.items() if name in known})

@@ -26,8 +26,9 @@ def get_config(arg=None):
         config.data.update(source="tfds", name="imagenet2012", eval_split="validation", crop_scale=(0.08, 1.0))
         config.update(batch_size=16384, epochs=args.epochs or EPOCHS[args.size], dtype="bfloat16")
     else:
-        config.model = {**config.model.to_dict(), **c.small(args.data), "name": "vit"}
-        config.data.update(source=args.source, path=args.path, img_size=config.model.img_size, crop_scale=(0.6, 1.0))
+        sizes = c.small(args.data)
+        config.model = {**config.model.to_dict(), **sizes, "name": "vit"}
+        config.data.update(source=args.source, path=args.path, img_size=sizes["img_size"], crop_scale=(0.6, 1.0))
         config.update(batch_size=256, epochs=args.epochs or 3.0)
         config.optimizer.update(base_lr=0.1 * 32, warmup_epochs=0.1 * config.epochs)
     return c.shrink(config) if args.smoke else config

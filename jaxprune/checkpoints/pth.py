@@ -380,7 +380,7 @@ def _follow(file: BinaryIO, storages: dict[str, Storage]) -> Any:
                 items = marked()
                 stack[-1].update(pairs(items))
             case "GLOBAL":
-                stack.append(_name(value.replace(" ", ".")))
+                stack.append(_name(str(value).replace(" ", ".")))
             case "STACK_GLOBAL":
                 stack.append(_name(".".join(pop(2))))
             case "REDUCE" | "NEWOBJ":

@@ -14,7 +14,7 @@ from jaxprune.nn.linear import normal_02
 from jaxprune.nn.mlp import Mlp
 from jaxprune.nn.norm import LayerNorm
 from jaxprune.nn.reducible import Reducible
-from jaxprune.nn.tokens import Attended, Tokens, take
+from jaxprune.nn.tokens import NOTHING, Attended, Tokens, take
 
 
 class LayerScale(nnx.Module):
@@ -141,7 +141,7 @@ class Block(Reducible):
     def __call__(
         self,
         tokens: Tokens,
-        attended: Attended | None = None,
+        attended: Attended = NOTHING,
         *,
         taps: frozenset[str] = frozenset(),
         train: bool = False,
@@ -157,22 +157,22 @@ class Block(Reducible):
         Returns:
           The new tokens, what this block's attention saw, and the reducer's report (None without one).
         """
+        reducer: Any = self.reducer
         keys = (None, None, None) if key is None else jax.random.split(key, 3)
         drop_keys = keys[:2] if train else (None, None)
-        where = None if self.reducer is None else self.reducer.where if self.leaves else "skip"
+        where = self.reduces_where()
         soft = self.soft_policy and train
-        scores = None if attended is None else attended.scores
-        report = None
+        scores, report = attended.scores, None
 
         if where == "before":
-            tokens, report = self.reducer(tokens, attended, train=train, key=keys[2])
+            tokens, report = reducer(tokens, attended, train=train, key=keys[2])
         heads, bias = self.project(self.norm1(tokens.x), tokens.position), self.size_bias(tokens)
         policy = tokens.policy if self.masked or soft else None
         if where == "attention":
             # All keys and values, but only the rows of attention that the reducer keeps.
             bias = hide(bias, policy)
             attended = observe(heads, bias, policy, None, self.needs | taps, self.num_prefix_tokens)
-            tokens, report = self.reducer(tokens, attended, train=train, key=keys[2])
+            tokens, report = reducer(tokens, attended, train=train, key=keys[2])
             queries = take(heads.q.swapaxes(1, 2), report.kept, self.num_prefix_tokens).swapaxes(1, 2)
             gathered = side_by_side(attend(queries, heads.k, heads.v, bias))
         else:
@@ -184,7 +184,7 @@ class Block(Reducible):
             branch, report = self.skip(tokens, seen, work, train=train, key=keys[2])
             return tokens._replace(x=tokens.x + self.drop_path(branch, drop_keys[1])), attended, report
         if where == "after":
-            tokens, report = self.reducer(tokens, attended, train=train, key=keys[2])
+            tokens, report = reducer(tokens, attended, train=train, key=keys[2])
         return tokens._replace(x=self.feed(tokens.x, drop_keys[1])), attended, report
 
     def _branch(self, out: Array, scale: LayerScale | None, key: PRNGKeyArray | None) -> Array:
@@ -194,7 +194,7 @@ class Block(Reducible):
 def run_block(
     block: Reducible,
     tokens: Tokens,
-    attended: Attended | None = None,
+    attended: Attended = NOTHING,
     *,
     taps: frozenset[str] = frozenset(),
     train: bool = False,

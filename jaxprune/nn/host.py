@@ -116,7 +116,7 @@ class Walk:
     ):
         self.tokens, self._prefix, self._taps = tokens, num_prefix_tokens, taps or {}
         self._train, self._key, self._remat, self._scores = train, key, remat, scores
-        self._attended: Attended | None = None
+        self._attended = Attended()
         self._origin: Any = tokens.assign
         self.entered: list[Tokens] = []  # the tokens that enter each block
         self.left: list[Tokens] = []  # and those that leave it
@@ -136,7 +136,7 @@ class Walk:
         key = None if self._key is None else jax.random.fold_in(self._key, layer)
         taps, attended = frozenset(self._taps.get(layer, ())), self._attended
         if "scores" in block.needs and self._scores is not None and grid is not None:
-            attended = (attended or Attended())._replace(scores=_on_grid(*self._scores, grid))
+            attended = attended._replace(scores=_on_grid(*self._scores, grid))
         self.entered.append(self.tokens)
         self.tokens, self._attended, report = run_block(
             block, self.tokens, attended, taps=taps, train=self._train, key=key, remat=self._remat
@@ -358,7 +358,8 @@ def _on_grid(scores: Float[Array, "b p"], grid: tuple[int, ...], wanted: tuple[i
     if grid == wanted:
         return scores
     maps = scores.reshape(scores.shape[0], *grid, 1)
-    resized = resize_3d(maps, wanted, "trilinear") if len(wanted) == 3 else resize(maps, wanted, "bicubic")
+    shape: Any = wanted
+    resized = resize_3d(maps, shape, "trilinear") if len(wanted) == 3 else resize(maps, shape, "bicubic")
     return resized.reshape(scores.shape[0], int(np.prod(wanted)))
 
 

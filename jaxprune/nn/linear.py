@@ -1,5 +1,7 @@
 """A linear layer whose weight gradient is one plain matrix product."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
@@ -16,9 +18,18 @@ class Linear(nnx.Module):
     about twice as slow, on accelerators both compile to the same program.
     """
 
-    def __init__(self, in_features: int, out_features: int, *, use_bias=True, kernel_init=normal_02, dtype=None, rngs):
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        *,
+        use_bias=True,
+        kernel_init: Any = normal_02,
+        dtype: Any = None,
+        rngs,
+    ):
         self.kernel = nnx.Param(kernel_init(rngs.params(), (in_features, out_features), jnp.float32))
-        self.bias = nnx.data(nnx.Param(jnp.zeros((out_features,), jnp.float32)) if use_bias else None)
+        self.bias: Any = nnx.data(nnx.Param(jnp.zeros((out_features,), jnp.float32)) if use_bias else None)
         self.dtype = dtype
 
     def __call__(self, x: Float[Array, "*lead i"]) -> Float[Array, "*lead o"]:

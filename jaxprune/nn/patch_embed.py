@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -46,7 +47,7 @@ class PatchEmbed(nnx.Module):
         inputs = self.patch_size[0] * self.patch_size[1] * in_chans
         bound = 1 / math.sqrt(inputs)
 
-        def uniform(key, shape, dtype=jnp.float32):
+        def uniform(key: Any, shape: Any, dtype: Any = jnp.float32) -> Any:
             return jax.random.uniform(key, shape, dtype, -bound, bound)
 
         self.proj = Linear(inputs, dim, kernel_init=kernel_init or uniform, dtype=dtype, rngs=rngs)

@@ -36,10 +36,16 @@ class Reducible(nnx.Module):
         self.needs: frozenset[str] = frozenset()
         self.proportional = self.masked = self.soft_policy = False
 
+    def reduces_where(self) -> str | None:
+        """Where the reducer acts, see `reduction.Reducer`; "skip" where rows cannot leave, None without a reducer."""
+        if self.reducer is None:
+            return None
+        return self.reducer.where if self.leaves else "skip"
+
     def skip(
         self,
         tokens: Tokens,
-        attended: Attended | None,
+        attended: Attended,
         work: Callable[[Float[Array, "b k d"]], Float[Array, "b k d"]],
         *,
         train: bool = False,

@@ -50,6 +50,9 @@ class Attended(NamedTuple):
     scores: Float[Array, "b r"] | None = None
 
 
+NOTHING = Attended()
+
+
 def coordinates(grid: tuple[int, ...]) -> Float[np.ndarray, "p c"]:
     """The place of every patch of a grid in raster order, in patches from 0: (row, column), or (frame, row, column)."""
     return np.stack(np.unravel_index(np.arange(math.prod(grid)), grid), axis=1).astype(np.float32)

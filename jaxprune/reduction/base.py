@@ -130,7 +130,7 @@ class Reducer(nnx.Module):
         return {}
 
     def __call__(
-        self, tokens: Tokens, attended: Attended | None, *, train: bool = False, key: PRNGKeyArray | None = None
+        self, tokens: Tokens, attended: Attended, *, train: bool = False, key: PRNGKeyArray | None = None
     ) -> tuple[Tokens, StepReport]:
         """Reduces the tokens of a batch."""
         raise NotImplementedError

@@ -51,7 +51,7 @@ class EViT(Reducer):
         fused_size = fused_sizes.sum(1, keepdims=True)
         # The fused row stands for many, so its position is their mean under either rule.
         position = merged_position(tokens, fused_sizes[:, None, :], None, self.step)
-        kept, report = keep_rows(tokens, ids, prefix)
+        kept, _ = keep_rows(tokens, ids, prefix)
         reduced = Tokens(
             x=jnp.concatenate([kept.x, fused], axis=1),
             size=jnp.concatenate([kept.size, fused_size], axis=1),
@@ -59,7 +59,7 @@ class EViT(Reducer):
             assign=compose(tokens.assign, row_map),
             position=jnp.concatenate([kept.position, position], axis=1),
         )
-        return reduced, StepReport(row_map=row_map, kept=jnp.pad(report.kept, ((0, 0), (0, 1)), constant_values=-1))
+        return reduced, StepReport(row_map=row_map, kept=jnp.pad(ids, ((0, 0), (0, 1)), constant_values=-1))
 
 
 def warm_up(epoch: int, keep_rate: float, *, start: int = 10, epochs: int = 100) -> float:

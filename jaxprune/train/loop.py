@@ -130,7 +130,7 @@ def fit(
             store, params, optimizer, batches, mesh, rules, ema=bool(ema_decay), running=running
         )
         clock = _Clock(start - past["seconds"], max_seconds)
-        writer = _rewound(writer, first, workdir, stack)
+        log: Any = _rewound(writer, first, workdir, stack)
         stop = stack.enter_context(_StopSignal())
         bar = stack.enter_context(progress(desc, total_steps, first))
         losses = _LossWatch(store)
@@ -146,7 +146,7 @@ def fit(
             batch = parallel.place_batch(mesh, _next_batch(batches, step)) | fixed
             train_step, is_new = programs.at(step)
             if is_new:
-                with _compiling(desc, step + 1, writer):
+                with _compiling(desc, step + 1, log):
                     state, metrics = jax.block_until_ready(train_step(state, batch, key))
                 bar.restart_clock()
             else:
@@ -162,18 +162,18 @@ def fit(
             last = step == total_steps or stopped == "time"
             if last or step % log_every == 0:
                 losses.check()
-                writer.metrics(step, "train", jax.device_get(metrics) | _learning_rate(schedule, step))
-                writer.timing(step, _rates(bar.images_per_second(), examples_per_step))
+                log.metrics(step, "train", jax.device_get(metrics) | _learning_rate(schedule, step))
+                log.timing(step, _rates(bar.images_per_second(), examples_per_step))
                 bar.restart_clock()
             for hook in hooks:
                 if last or step % hook.every == 0:
                     losses.check()
-                    hook.run(step, state, writer)
+                    hook.run(step, state, log)
                     bar.restart_clock()
             if last or stopped or step % checkpoint_every == 0:
                 losses.check()
                 _check_sound(state, step, store)
-                writer.sync()
+                log.sync()
                 past = {"batches": batches.get_state(), "seconds": clock.seconds(), "last": last}
                 store.save(step, state, past)
                 bar.restart_clock()

@@ -223,8 +223,9 @@ def _learning_rates(schedule: Schedule | float, schedules: Mapping[str, Schedule
         rates = {rate: rate(state.count) for rate in {schedule, *schedules.values()} if callable(rate)}
 
         def step(name, value):
-            given: Any = schedules.get(name, schedule)
-            return jax.tree.map(lambda u: -rates.get(given, given) * u, value)
+            own = schedules.get(name, schedule)
+            rate: Any = rates[own] if callable(own) else own
+            return jax.tree.map(lambda u: -rate * u, value)
 
         count = optax.safe_increment(state.count)
         return {name: step(name, value) for name, value in updates.items()}, optax.ScaleByScheduleState(count)
