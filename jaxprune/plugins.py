@@ -12,6 +12,7 @@ import importlib
 import importlib.metadata
 import inspect
 import pkgutil
+from collections.abc import Collection
 from types import ModuleType
 from typing import Any
 
@@ -79,13 +80,25 @@ def find(package: ModuleType, base: type, name: str) -> type:
     return known[name]
 
 
-def build(cls: type, arguments: dict[str, Any], *positional: Any, **always: Any) -> Any:
+def argument_names(cls: type) -> set[str]:
+    """The names of what `cls(…)` takes, but for what the family itself passes and for arguments passed on."""
+    parameters = inspect.signature(cls.__init__).parameters.values()
+    passed_on = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return {p.name for p in parameters if p.kind not in passed_on} - {"self", "step", "rngs"}
+
+
+def build(
+    cls: type, arguments: dict[str, Any], *positional: Any, passed_on: Collection[str] = (), **always: Any
+) -> Any:
     """Constructs `cls(*positional, **arguments, **always)`; an argument it does not have is refused by name.
+
+    Args:
+      passed_on: further names that it takes as keyword arguments and passes on.
 
     Raises:
       UserError: names the argument that is unknown and the nearest one that is not.
     """
-    known = set(inspect.signature(cls.__init__).parameters) - {"self", "step", "rngs"}
+    known = argument_names(cls) | set(passed_on)
     for name in arguments:
         if name not in known:
             raise UserError(

@@ -22,6 +22,7 @@ from jaxprune.scoring import Scorer
 
 CARD = "model.json"
 SCORER = "scorer.safetensors"  # the weights of a scorer that prunes before the first block
+FIXED = "fixed.safetensors"  # arrays that training leaves as they are, such as a teacher's
 
 
 def build(kind: str, arguments: Mapping[str, Any], *, dtype: str = "float32", rngs: nnx.Rngs) -> Any:
@@ -49,12 +50,14 @@ def write_card(
     plan: Plan | None = None,
     scorer: Scorer | None = None,
     recipe: Mapping[str, Any] | None = None,
+    fixed: Mapping[str, Any] | None = None,
 ) -> None:
     """Notes in a run directory what its checkpoints are the weights of, and the plan by which it reduces tokens.
 
     Args:
       scorer: of a plan that has one; its weights are stored in the run directory, which so needs no other.
       recipe: how it was built: `name`, `arguments` and `network`, the latter with `kind`, `arguments`, `mean`, `std`.
+      fixed: {dotted name: array} that checkpoints do not hold because training leaves them as they are.
     """
     card = {
         "kind": kind,
@@ -70,6 +73,8 @@ def write_card(
         if scorer is not None:
             arrays = {name: np.asarray(variable[...]) for name, variable in variables(scorer).items()}
             write_atomically(Path(workdir) / SCORER, save(arrays))
+        if fixed:
+            write_atomically(Path(workdir) / FIXED, save({name: np.asarray(array) for name, array in fixed.items()}))
         write_atomically(Path(workdir) / CARD, json.dumps(card, indent=2) + "\n")
 
 
@@ -121,7 +126,8 @@ def load_model(workdir: str | os.PathLike, *, ema: bool = False, img_size: int |
         params["pos_embed"] = resample(jnp.asarray(params["pos_embed"]), trained.grid, model.grid, prefix)
     # Of what a run keeps running, some is no network's: what its evaluation needed.
     running = {name: array for name, array in load_running(workdir).items() if name in targets}
-    for name, array in {**params, **running}.items():
+    fixed = load_file(Path(workdir) / FIXED) if (Path(workdir) / FIXED).is_file() else {}
+    for name, array in {**fixed, **params, **running}.items():
         targets[name][...] = jnp.asarray(array)
     return model
 

@@ -9,6 +9,7 @@ from typing import Any
 from flax import nnx
 
 from jaxprune.ranking.labels import Labels, pseudo_labels
+from jaxprune.ranking.masks import LabelMasks, label_masks
 from jaxprune.ranking.ranker import ConvRanker, Ranker
 
 
@@ -36,4 +37,4 @@ def create(name: str = "vit_small_patch16_224", *, rngs: nnx.Rngs, **overrides: 
 
 RANKERS = {"vit": Ranker, "resnet": ConvRanker}
 
-__all__ = ["ConvRanker", "Labels", "Ranker", "create", "pseudo_labels"]
+__all__ = ["ConvRanker", "LabelMasks", "Labels", "Ranker", "create", "label_masks", "pseudo_labels"]
