@@ -29,7 +29,7 @@ def save_pretrained(model: Any, path: str | os.PathLike, *, overwrite: bool = Fa
       UserError: the file is there already, or is not to be a `.safetensors`.
     """
     path = _writable(path, overwrite)
-    # Loaders of Hugging Face refuse a file that does not say for which framework its layouts are.
+    # Loaders of Hugging Face refuse a file that does not name the framework of its layouts.
     write_atomically(path, save(to_published(model), metadata={"format": "pt"}))
 
 
@@ -57,13 +57,13 @@ def convert(
 
     Args:
       source: any file that `read_tensors` reads, or a run directory.
-      model: name of a model that they are of, such as "vit_base_patch16_224"; by default as their shapes say. Of a
+      model: name of a model that they are of, such as "vit_base_patch16_224"; by default as their shapes show. Of a
         masked autoencoder, the encoder's.
       key: see `read_tensors`.
       ignored: see `load_pretrained`.
 
     Returns:
-      The network. Of one read from a file the number of heads is made up, unless `model` tells it.
+      The network. Of one read from a file the number of heads is made up, unless `model` names it.
 
     Raises:
       UserError: the weights are of no known network or not of this one.

@@ -104,8 +104,10 @@ class Framework(nnx.Module):
     encoder_excludes: frozenset[str] = frozenset()
 
     def __init__(self, *, encoder: Host, masker: Masker, decoder: Decoder, target: Target):
-        self.encoder, self.decoder = encoder, decoder
-        self.masker, self.target = masker, target
+        self.encoder: Any = encoder
+        self.decoder: Any = decoder
+        self.masker: Any = masker
+        self.target: Any = target
 
     @property
     def grid(self) -> tuple[int, int]:
@@ -160,7 +162,7 @@ class Framework(nnx.Module):
         return self.error(pred, self.target(images), self.learned(masks)), Reconstruction(pred, latent, masks)
 
     def mean_colour_loss(self, images: Float[Array, "b H W c"], masks: Masks) -> Float[Array, ""] | None:
-        """The loss of one who knows the mean colour of every masked patch only; None where colour says nothing."""
+        """The loss of predicting every masked patch's mean colour; None where that is no prediction of the target."""
         guess = self.target.mean_colour(images)
         return None if guess is None else self.error(guess, self.target(images), masks.masked)
 

@@ -34,7 +34,7 @@ class Target:
         raise NotImplementedError
 
     def mean_colour(self, images: Float[Array, "b H W c"]) -> Float[Array, "b p q"] | None:
-        """What one predicts who knows each patch's mean colour and nothing else; None where colour says nothing."""
+        """The target as predicted from each patch's mean colour alone, a baseline; None where that makes no sense."""
         return None
 
 

@@ -17,7 +17,7 @@ def create(name: str = "vit_small_patch16_224", *, rngs: nnx.Rngs, **overrides: 
     """Builds a ranker, freshly initialised.
 
     Args:
-      name: of the network whose sizes it has: a ViT's such as "vit_small_patch16_224", "vit" with all sizes given, or a
+      name: of the network whose sizes it has: a ViT's such as "vit_small_patch16_224", "vit" with explicit sizes, or a
         ResNet's such as "resnet18".
       overrides: arguments of `Ranker` or `ConvRanker`, in place of what the name stands for.
 
@@ -27,12 +27,12 @@ def create(name: str = "vit_small_patch16_224", *, rngs: nnx.Rngs, **overrides: 
     from jaxprune import models, plugins
     from jaxprune.errors import UserError
 
-    given, kind = {**models.arguments(name), **overrides}, models.names()[name]
+    arguments, kind = {**models.arguments(name), **overrides}, models.names()[name]
     if kind not in RANKERS:
         raise UserError(
             f"{name} makes no ranker: take a ViT such as vit_small_patch16_224, or a ResNet such as resnet18."
         )
-    return plugins.build(RANKERS[kind], given, rngs=rngs)
+    return plugins.build(RANKERS[kind], arguments, rngs=rngs)
 
 
 RANKERS = {"vit": Ranker, "resnet": ConvRanker}

@@ -42,7 +42,8 @@ class Removal:
     """
 
     def __init__(self, framework: Framework, images: Float[Array, "b H W c"], masks: LabelMasks, *, over: str):
-        self.encoder, self.decoder, self.masks = framework.encoder, token_decoder(framework), masks
+        self.encoder: Any = framework.encoder
+        self.decoder, self.masks = token_decoder(framework), masks
         self.prefix, self.decoded = self.decoder.num_prefix_tokens, masks.ids_decode.shape[1]
         # Behind the tokens that no removal touches come the visible ones.
         self.staying = self.decoded + self.prefix

@@ -31,7 +31,7 @@ PICTURES = 6
 
 
 def run(config: Config, workdir: Path) -> dict[str, Any]:
-    """Pre-trains as the config says and leaves checkpoints, metrics, pictures and a report in `workdir`."""
+    """Pre-trains as configured and leaves checkpoints, metrics, pictures and a report in `workdir`."""
     workdirs.prepare(workdir, setup.plain(config))
     if workdirs.is_complete(workdir):
         return workdirs.read_summary(workdir)

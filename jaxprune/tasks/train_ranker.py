@@ -31,7 +31,7 @@ from jaxprune.train import loop
 from jaxprune.train import workdir as workdirs
 from jaxprune.train.evaluator import evaluate
 from jaxprune.train.state import RUNNING
-from jaxprune.train.step import OBSERVED
+from jaxprune.train.step import GIVEN, OBSERVED
 from jaxprune.train.writer import Writer, read_metrics
 from jaxprune.viz.pictures.base import to_uint8
 from jaxprune.viz.pictures.heatmap import heatmap
@@ -48,7 +48,7 @@ LOSSES = {
     "point_wise": losses.point_wise_loss,
 }
 PRETRAIN = "pretrain"  # the directory, inside of the run's, of the autoencoder that it pre-trains
-KEPT = 0.3  # of the patches, where recall of object masks is told while training
+KEPT = 0.3  # of the patches, where recall of object masks is measured while training
 SCORE_MAPS, REMOVED = 8, 4  # pictures
 _RED = (214, 39, 40)
 
@@ -56,7 +56,7 @@ _log = logging.getLogger(__name__)
 
 
 def run(config: Config, workdir: Path) -> dict[str, Any]:
-    """Trains a ranker as the config says and leaves checkpoints, metrics, pictures and a report in `workdir`."""
+    """Trains a ranker as configured and leaves checkpoints, metrics, pictures and a report in `workdir`."""
     workdirs.prepare(workdir, setup.plain(config))
     if workdirs.is_complete(workdir):
         return workdirs.read_summary(workdir)
@@ -77,7 +77,7 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     mesh = setup.mesh(config)
     steps = setup.length(config, len(train))
     schedule = setup.learning_rate(config, steps)
-    given = parallel.replicate(mesh, {**source.params, **source.rest})
+    frozen = parallel.replicate(mesh, {**source.params, **source.rest})
     # A ViT's tables stay as they are; a ConvNet's statistics follow the batches.
     running = parts.rest if isinstance(ranker, ConvRanker) else {}
 
@@ -88,7 +88,7 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
             images = random_flip(flip_key, images)
         images = setup.normalized(config, images)
         relevance, ids_keep, _ = pseudo_labels(
-            merge(source.graph, batch["given"], {}),
+            merge(source.graph, batch[GIVEN], {}),
             images,
             key=mask_key,
             shards=mesh.size,
@@ -97,15 +97,15 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
         ranker = merge(parts.graph, params, parts.rest)
         scores = ranker.scores(images, ids_keep if config.sparse else None, train=True)
         seen = jnp.take_along_axis(scores, ids_keep, axis=1)
-        told: dict[str, Any] = {"tau": metrics.kendall_tau(seen, relevance).mean()}
+        reported: dict[str, Any] = {"tau": metrics.kendall_tau(seen, relevance).mean()}
         if running:
-            told[OBSERVED] = observed(split(ranker).rest, running)
-        return ranking_loss(seen, relevance).mean(), told
+            reported[OBSERVED] = observed(split(ranker).rest, running)
+        return ranking_loss(seen, relevance).mean(), reported
 
     tx = setup.adamw(config, schedule, parts.params)
-    hook = loop.Hook(config.eval_every or steps.total, _evaluator(config, parts, source, given, held_out))
+    hook = loop.Hook(config.eval_every or steps.total, _evaluator(config, parts, source, frozen, held_out))
     batches = setup.train_batches(config, train)
-    fixed = {"given": given, "running": running or None}
+    fixed = {"given": frozen, "running": running or None}
     result = setup.fit(config, workdir, parts, loss_fn, tx, schedule, steps, batches, [hook], **fixed)
     if result.stopped == "signal":
         return {"stopped": "signal", "step": result.step}
@@ -114,7 +114,7 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
 
 
 def _pretrain(config: Config, workdir: Path) -> dict[str, Any] | None:
-    """Pre-trains the autoencoder if need be; returns what to say if that was interrupted."""
+    """Pre-trains the autoencoder if need be; returns the summary if that was interrupted."""
     if "pretrain" not in config:
         raise UserError(
             "Nothing makes the labels: give --config.init=RUN, a pre-training run of ours or a weights file of the "
@@ -216,11 +216,11 @@ def begin_as_encoder(ranker: Any, source: Split) -> None:
     Raises:
       UserError: the sizes differ.
     """
-    given = {**source.params, **source.rest}
+    encoder = {**source.params, **source.rest}
     for name, variable in variables(ranker).items():
         if name.startswith("head"):
             continue
-        value = given.get(f"encoder.{name}")
+        value = encoder.get(f"encoder.{name}")
         if value is None or value.shape != variable.shape:
             theirs = "absent" if value is None else value.shape
             raise UserError(
@@ -230,13 +230,13 @@ def begin_as_encoder(ranker: Any, source: Split) -> None:
         variable[...] = value
 
 
-def _evaluator(config: Config, parts: Split, source: Split, given: dict[str, jax.Array], held_out: Any):
+def _evaluator(config: Config, parts: Split, source: Split, frozen: dict[str, jax.Array], held_out: Any):
     # Exact labels, whatever training makes do with, so that runs can be compared.
     options, ranking_loss = {**label_options(config.labels), "throw_ratio": 0.0}, ranking_loss_of(config)
 
     def eval_fn(params, batch):
         images, valid = setup.normalized(config, batch["image"]), batch["valid"]
-        framework = merge(source.graph, params["given"], {})
+        framework = merge(source.graph, params["frozen"], {})
         ranker = merge(parts.graph, params["ranker"], {**parts.rest, **params["running"]})
 
         def draw(index):
@@ -259,7 +259,7 @@ def _evaluator(config: Config, parts: Split, source: Split, given: dict[str, jax
         return found
 
     def hook(step: int, state: Any, writer: Writer) -> None:
-        params = {"ranker": state.params, "given": given, "running": state.extra.get(RUNNING, {})}
+        params = {"ranker": state.params, "frozen": frozen, "running": state.extra.get(RUNNING, {})}
         batches = setup.eval_batches(config, held_out)
         writer.metrics(step, "eval", evaluate(eval_fn, params, batches, setup.mesh(config), desc="held-out"))
 

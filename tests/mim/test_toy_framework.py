@@ -129,7 +129,10 @@ def test_it_is_pre_trained_and_loads_back(colours, tmp_path, monkeypatch):
     resumed = pretrain.run(settings, workdir)
     assert resumed["steps"] == whole["steps"] == 4 and resumed["loss"] == whole["loss"]
     assert "mean_colour_loss" not in json.loads((workdir / "metrics.jsonl").read_text().splitlines()[-1])
-    assert "Colours predicts the mean colours of the 50% of all patches that it masks." in (workdir / "report.html").read_text()
+    assert (
+        "Colours predicts the mean colours of the 50% of all patches that it masks."
+        in (workdir / "report.html").read_text()
+    )
     assert sorted(path.name for path in (workdir / "pictures").iterdir())
 
     model = checkpoints.load_model(workdir)
