@@ -85,24 +85,38 @@ def _common() -> dict[str, Any]:
     }
 
 
-def pretrain() -> Config:
-    """Returns the defaults of the task `pretrain`: PR-MIM on MAE, PR-MIM Tab. 13."""
+# MAE's, for every size of the encoder.
+_DECODER = {"decoder_embed_dim": 512, "decoder_depth": 8, "decoder_num_heads": 16}
+
+
+def _mae() -> dict[str, Any]:
+    """Returns PR-MIM on MAE, as `config.mim` has it."""
+    return {
+        "name": "mae",
+        "encoder": "vit_base_patch16_224",
+        **_DECODER,
+        "mask_ratio": 0.75,
+        "norm_pix_loss": True,
+        "reconstruction": "progressive",
+        "throw_ratio": 0.5,
+        "retain": "furthest",
+        "kernel_size": 7,
+        "aggregation": "thrown",
+        "remat": False,
+    }
+
+
+def pretrain(mim: dict[str, Any] | None = None) -> Config:
+    """Returns the defaults of the task `pretrain`: the recipe of PR-MIM Tab. 13.
+
+    Args:
+      mim: `config.mim`, the name and the arguments of a framework; by default PR-MIM on MAE.
+    """
     return ConfigDict(
         {
             **_common(),
             "task": "pretrain",
-            "mim": {
-                "name": "mae",
-                "encoder": "vit_base_patch16_224",
-                "mask_ratio": 0.75,
-                "norm_pix_loss": True,
-                "reconstruction": "progressive",
-                "throw_ratio": 0.5,
-                "retain": "furthest",
-                "kernel_size": 7,
-                "aggregation": "thrown",
-                "remat": False,
-            },
+            "mim": _mae() if mim is None else dict(mim),
             "optimizer": {
                 "base_lr": 1.5e-4,  # times batch_size / 256
                 "b1": 0.9,
@@ -198,7 +212,7 @@ def train_ranker() -> Config:
             # The masked autoencoder that makes the labels: a run directory, or a weights file of the network `mim`.
             # Empty: one that is pre-trained first, by the config in `pretrain`.
             "init": "",
-            "mim": {"name": "mae", "encoder": "vit_base_patch16_224", "norm_pix_loss": False},
+            "mim": {"name": "mae", "encoder": "vit_base_patch16_224", **_DECODER, "norm_pix_loss": False},
             "expects": "full",  # how it learnt to reconstruct; another than this is warned about
             "ranker": {"name": "vit_small_patch16_224", "remat": False},
             "warm_start": False,  # the ranker begins as the autoencoder's encoder, which has to be of its sizes
@@ -238,6 +252,8 @@ def shrink(config: Config) -> Config:
         tiny = {"img_size": 32, "patch_size": 8, "embed_dim": 16, "depth": 2, "num_heads": 2}
         if "mim" in phase:
             decoder = {"decoder_embed_dim": 16, "decoder_depth": 1, "decoder_num_heads": 2}
+            # A framework has these, or a decoder of another kind.
+            decoder = {name: size for name, size in decoder.items() if name in phase.mim}
             phase.mim = {**phase.mim.to_dict(), **tiny, **decoder, "encoder": ""}
             phase.picture_every = 2
         if "ranker" in phase:
@@ -355,8 +371,7 @@ def ranking(
       mask_ratio: of the labels; the autoencoder is trained with MAE's.
       data: what to change in `config.data` of both.
     """
-    mae = pretrain()
-    mae.mim = {
+    autoencoder = {
         "name": "mae",
         "mask_ratio": 0.75,
         "norm_pix_loss": False,
@@ -365,8 +380,9 @@ def ranking(
         **encoder,
         **decoder,
     }
-    mae.update(epochs=args.mae_epochs or mae_epochs)
-    mae.optimizer.update(base_lr=6e-3, warmup_epochs=0.05 * mae.epochs)
+    first = pretrain(autoencoder)
+    first.update(epochs=args.mae_epochs or mae_epochs)
+    first.optimizer.update(base_lr=6e-3, warmup_epochs=0.05 * first.epochs)
     config = train_ranker()
     config.update(init=args.init, ranker={"name": "vit", **encoder}, epochs=args.epochs or epochs, seed=args.seed)
     config.optimizer.update(base_lr=4e-3, warmup_epochs=0.05 * config.epochs)
@@ -374,8 +390,8 @@ def ranking(
     # stand at the end of the order, where they are redundant, is chance.
     config.update(warm_start=True, loss=args.loss, loss_options={"top_k": args.top_k} if args.top_k else {})
     config.labels.update(mask_ratio=args.mask_ratio or mask_ratio, throw_ratio=args.throw)
-    for phase in (mae, config):
+    for phase in (first, config):
         phase.data.update(source=args.source, path=args.path, img_size=encoder["img_size"], **data)
         phase.update(batch_size=64, log_every=20, checkpoint_every=400)
-    config.pretrain, config.mim = mae, mae.mim
+    config.pretrain, config.mim = first, first.mim
     return shrink(config) if args.smoke else config

@@ -1,7 +1,8 @@
 """What a network costs: counted from its layers as the papers count, and as the compiler counts.
 
 One FLOP is one multiply-accumulate of a forward pass over one image. Products of attention count; norms, softmax, GELU,
-biases and additions do not. A training step is three forward passes for every term, so ratios are the same.
+biases and additions do not. A training step is three forward passes for every term, so ratios are the same. A
+pre-training framework counts itself: `Framework.flops`.
 """
 
 from collections.abc import Callable, Sequence
@@ -40,21 +41,6 @@ class HostFlops(NamedTuple):
     @property
     def total(self) -> int:
         return self.patch_embed + sum(self.blocks) + self.reducers + self.between + self.head
-
-
-class MaeFlops(NamedTuple):
-    """The cost of a masked autoencoder, part by part."""
-
-    patch_embed: int
-    encoder: int
-    decoder_embed: int
-    decoder: int
-    aggregate: int
-    predict: int
-
-    @property
-    def total(self) -> int:
-        return sum(self)
 
 
 def host(
@@ -173,30 +159,6 @@ def _counted(model: Any, count: Callable[[int], None]) -> Any:
                 if isinstance(value, Conv):
                     setattr(node, name, _Counted(value, count))
     return model
-
-
-def mae(model: Any, *, as_published: bool = True) -> MaeFlops:
-    """Counts an `MAE`, plain partial reconstruction or PR-MIM.
-
-    Args:
-      model: the framework, or its abstract form under `nnx.eval_shape`.
-      as_published: counts what the reference implementation computes: all patches are embedded and then most of them
-        left out, and without aggregation the CLS row is predicted and left out too. False counts what runs here:
-        neither is computed.
-    """
-    visible, prefix = model.num_visible, model.encoder.num_prefix_tokens
-    decoded = visible + model.num_retained
-    encoder = host(model.encoder, embedded=visible)
-    rows = rows_of(None, prefix + decoded, prefix + decoded)
-    predicted = model.num_patches if model.aggregate is not None else decoded + (prefix if as_published else 0)
-    return MaeFlops(
-        patch_embed=linear_flops(model.encoder.patch_embed.proj, model.num_patches if as_published else visible),
-        encoder=sum(encoder.blocks),
-        decoder_embed=linear_flops(model.decoder_embed, prefix + visible),
-        decoder=sum(block_flops(block.cost(), rows) for block in model.decoder_blocks),
-        aggregate=0 if model.aggregate is None else model.aggregate.flops(model.grid),
-        predict=linear_flops(model.decoder_pred, predicted),
-    )
 
 
 def compiled_flops(fn: Callable[..., Any], *args: Any) -> float:

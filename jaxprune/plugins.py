@@ -12,6 +12,7 @@ import importlib
 import importlib.metadata
 import inspect
 import pkgutil
+from collections.abc import Collection
 from types import ModuleType
 from typing import Any
 
@@ -91,13 +92,18 @@ def parameters(cls: type) -> set[str]:
     return names - {"self"}
 
 
-def build(cls: type, arguments: dict[str, Any], *positional: Any, **always: Any) -> Any:
+def build(
+    cls: type, arguments: dict[str, Any], *positional: Any, passed_on: Collection[str] = (), **always: Any
+) -> Any:
     """Constructs `cls(*positional, **arguments, **always)`; an argument it does not have is refused by name.
+
+    Args:
+      passed_on: further names that it takes as keyword arguments and passes on.
 
     Raises:
       UserError: names the argument that is unknown and the nearest one that is not.
     """
-    known = parameters(cls) - {"step", "rngs"}
+    known = (parameters(cls) | set(passed_on)) - {"step", "rngs"}
     for name in arguments:
         if name not in known:
             raise UserError(

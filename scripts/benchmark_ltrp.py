@@ -25,11 +25,12 @@ from ml_collections import ConfigDict
 from jaxprune import flops, metrics, mim
 from jaxprune.checkpoints.run import load_model
 from jaxprune.host_memory import keep_freed_memory
+from jaxprune.mim import RandomMasker
 from jaxprune.nn.flops import Rows, block_flops, linear_flops, rows_of
 from jaxprune.nn.params import merge, split
 from jaxprune.nn.tokens import all_present
 from jaxprune.ops.patches import gather_tokens
-from jaxprune.ranking.labels import draw_masks, pseudo_labels
+from jaxprune.ranking import label_masks, pseudo_labels
 from jaxprune.tasks import setup
 from jaxprune.tasks.evaluate import data_of
 from jaxprune.tasks.timing import interleaved_medians
@@ -41,24 +42,20 @@ MASK_RATIO = 0.9
 
 def plain_loop(parts, images, noise):
     """Returns a function that makes labels by one decoder call after the other, as the paper's pseudo-code does."""
-    batch, mae = len(images), merge(parts.graph, parts.params, parts.rest)
-    patches = mae.num_patches
+    batch, framework = len(images), merge(parts.graph, parts.params, parts.rest)
+    patches, masker = framework.num_patches, RandomMasker(framework.grid, MASK_RATIO)
 
     @jax.jit
     def encode(params, images):
-        mae = merge(parts.graph, params, parts.rest)
-        masks = draw_masks(patches, batch, grid=mae.grid, noise=noise, mask_ratio=MASK_RATIO)
-        x = mae.decoder_embed(mae.encode(images, masks.ids_keep))
-        rows = jnp.broadcast_to(mae.mask_token[...].astype(x.dtype), (batch, patches, x.shape[2]))
-        rows = jax.vmap(lambda rows, ids, seen: rows.at[ids].set(seen))(rows, masks.ids_keep, x[:, 1:])
-        x = jnp.concatenate([x[:, :1], rows], axis=1) + mae.decoder_pos_embed[...].astype(x.dtype)
-        return x, masks
+        framework = merge(parts.graph, params, parts.rest)
+        masks = masker.draw(batch, noise=noise)
+        return framework.decoder.sequence(framework.encode(images, masks), masks), label_masks(masks, masker.grid)
 
     def decode(params, x):
-        mae = merge(parts.graph, params, parts.rest)
-        for block in mae.decoder_blocks:
+        decoder = merge(parts.graph, params, parts.rest).decoder
+        for block in decoder.blocks:
             x = block(all_present(x, 1))[0].x
-        return mae.decoder_pred(mae.decoder_norm(x))[:, 1:].astype(jnp.float32)
+        return decoder.head(x)[:, 1:]
 
     @jax.jit
     def change(params, x, anchor, masked, patch):
@@ -83,33 +80,34 @@ def maker(parts, throw_ratio, memory):
     """Returns the labels as a function of weights, images and noise."""
 
     def make(params, images, noise):
-        mae = merge(parts.graph, params, parts.rest)
+        framework = merge(parts.graph, params, parts.rest)
         first = jnp.zeros(len(images), jnp.int32)
         options = {"mask_ratio": MASK_RATIO, "throw_ratio": throw_ratio, "memory": memory}
-        return pseudo_labels(mae, images, noise=noise, first=first, **options).relevance
+        return pseudo_labels(framework, images, noise=noise, first=first, **options).relevance
 
     return jax.jit(make)
 
 
-def gigamacs(mae, visible, decoded):
+def gigamacs(framework, visible, decoded):
     """Counts the labels of an image: (by the plain loop, by ours), in thousand millions of multiply-accumulates."""
-    *blocks, last = mae.decoder_blocks
+    decoder = framework.decoder
+    *blocks, last = decoder.blocks
     rows = decoded + visible + 1
 
     def plain(rows):
-        dense = sum(block_flops(block.cost(), rows_of(None, rows, rows)) for block in mae.decoder_blocks)
-        return dense + linear_flops(mae.decoder_pred, rows)
+        dense = sum(block_flops(block.cost(), rows_of(None, rows, rows)) for block in decoder.blocks)
+        return dense + linear_flops(decoder.pred, rows)
 
     def ours(rows):
         dense = sum(block_flops(block.cost(), rows_of(None, rows, rows)) for block in blocks)
         last_rows = Rows(keys=rows, queries=decoded, fed=decoded, left=decoded)
-        return dense + block_flops(last.cost(), last_rows) + linear_flops(mae.decoder_pred, decoded)
+        return dense + block_flops(last.cost(), last_rows) + linear_flops(decoder.pred, decoded)
 
     # What the removals share of the first block, and what each of them has in its place: attention to visible rows.
     cost = last.cost()
     shared = (rows - 1) * cost.project + (rows - 1) ** 2 * cost.pair
     joined = rows * visible * cost.pair
-    encoder = flops.host(mae.encoder, embedded=visible).total + linear_flops(mae.decoder_embed, visible + 1)
+    encoder = flops.host(framework.encoder, embedded=visible).total + linear_flops(decoder.embed, visible + 1)
     by_loop = encoder + plain(rows) + visible * plain(rows - 1)
     by_ours = encoder + ours(rows) + shared + visible * (ours(rows - 1) - shared + joined)
     return by_loop / 1e9, by_ours / 1e9
@@ -133,17 +131,12 @@ def taus(parts, images, noise, batch, throws, memory):
 def measure(parts, images, noise, args):
     """Returns a row for each contestant."""
     memory = int(args.memory * 2**20)
-    mae = merge(parts.graph, parts.params, parts.rest)
-    masks = lambda throw: jax.eval_shape(
-        lambda: draw_masks(
-            mae.num_patches,
-            1,
-            grid=mae.grid,
-            key=jax.random.key(0),
-            mask_ratio=MASK_RATIO,
-            throw_ratio=throw,
-        )
-    )
+    framework = merge(parts.graph, parts.params, parts.rest)
+
+    def masks(throw):
+        masker = RandomMasker(framework.grid, MASK_RATIO, throw)
+        return jax.eval_shape(lambda: label_masks(masker.draw(1, key=jax.random.key(0)), masker.grid))
+
     batch, shots = images[: args.batch], noise[: args.batch]
     loop = plain_loop(parts, batch, shots)
     reference = np.asarray(loop())
@@ -160,7 +153,7 @@ def measure(parts, images, noise, args):
     seconds = interleaved_medians(contestants, args.rounds)
     visible = masks(0.0).ids_keep.shape[1]
     for row in rows:
-        loop_cost, own_cost = gigamacs(mae, visible, row["decoded"])
+        loop_cost, own_cost = gigamacs(framework, visible, row["decoded"])
         row["GMAC"] = loop_cost if row["labels"] == "plain loop" else own_cost
         row["images/s"] = args.batch / seconds[row["labels"]]
         row["speed-up"] = seconds["plain loop"] / seconds[row["labels"]]

@@ -87,7 +87,7 @@ class SharedState:
 
 
 def _map(change, tree, *others):
-    is_params = lambda node: isinstance(node, dict) and "mask_token" in node
+    is_params = lambda node: isinstance(node, dict) and "decoder.mask_token" in node
     return jax.tree.map(
         lambda node, *rest: change(node, *rest) if is_params(node) else (rest or [node])[-1],
         tree,
@@ -157,7 +157,7 @@ def cost(name, args, dtype):
         model = framework(name, method, throw_ratio, dtype)
         img_size, parts = model.encoder.patch_embed.img_size, split(model)
         tables = {n: jnp.zeros(table.shape, table.dtype) for n, table in parts.rest.items()}
-        published, computed = (flops.mae(model, as_published=told).total for told in (True, False))
+        published, computed = (model.flops(as_published=paper).total for paper in (True, False))
         print(f"  compiling {LABELS[method]} {throw_ratio:g}", flush=True)
         program = compile_step(parts, tables, args.batch, img_size)
         rows.append(

@@ -82,7 +82,7 @@ def randomness(arguments, batches, seed):
     for number, images in enumerate(batches):
         keys = jax.random.split(jax.random.fold_in(jax.random.key(seed), number), 3)
         noise = jax.random.uniform(keys[0], (len(images), model.num_patches))
-        first = jax.random.randint(keys[1], (len(images),), 0, model.num_masked)
+        first = jax.random.randint(keys[1], (len(images),), 0, model.masker.num_masked)
         given.append({"noise": noise, "first": first, "key": keys[2]})
     return given
 

@@ -30,19 +30,17 @@ def test_ratios_to_mae_are_the_published_ones(size):
         for reconstruction in ("partial", "progressive"):
             part = abstract_mae(size, reconstruction, throw_ratio=throw_ratio)
             for as_published in (True, False):
-                ratio = (
-                    flops.mae(part, as_published=as_published).total / flops.mae(whole, as_published=as_published).total
-                )
+                ratio = part.flops(as_published=as_published).total / whole.flops(as_published=as_published).total
                 assert ratio == pytest.approx(PUBLISHED[size, throw_ratio], abs=0.015)
 
 
 def test_the_parts_of_vit_base():
     n, d, width = 196, 768, 512
     block = lambda rows, dim: 12 * rows * dim**2 + 2 * rows**2 * dim
-    whole, ours = (flops.mae(abstract_mae("base", "full"), as_published=told) for told in (True, False))
+    whole, ours = (abstract_mae("base", "full").flops(as_published=published) for published in (True, False))
     assert whole == (n * 768 * d, 12 * block(50, d), 50 * d * width, 8 * block(197, width), 0, 197 * width * 768)
     assert ours == whole._replace(patch_embed=whole.patch_embed // 4, predict=n * width * 768)
-    progressive = flops.mae(abstract_mae("base", "progressive", throw_ratio=0.5))
+    progressive = abstract_mae("base", "progressive", throw_ratio=0.5).flops()
     assert progressive.decoder == 8 * block(99, width)
     assert progressive.aggregate == n * width * 49
 
@@ -54,7 +52,7 @@ def test_the_parts_of_vit_base():
 )
 def test_aggregators_cost_what_the_table_says(aggregator, giga):
     model = abstract_mae("base", "progressive", aggregator=aggregator)
-    assert flops.mae(model).aggregate / 1e9 == pytest.approx(giga, abs=5e-5)
+    assert model.flops().aggregate / 1e9 == pytest.approx(giga, abs=5e-5)
 
 
 def test_a_reducing_vit_is_counted_by_its_rows():
@@ -96,7 +94,7 @@ def test_the_compiler_counts_the_same():
         return merge(parts.graph, params, parts.rest)(images, noise=noise)[0]
 
     program = loss.lower(parts.params, images, noise).compile()
-    counted = 8 * flops.mae(model, as_published=False).total
+    counted = 8 * model.flops(as_published=False).total
     # The compiler counts elementwise work as well, which is a larger share in a small model.
     np.testing.assert_allclose(flops.compiled_flops(program), counted, rtol=0.05)
 

@@ -39,7 +39,7 @@ def get_config(arg=None):
         by_ranker = args.scorer == "ltrp" and args.ranker
         config.scorer = f"ltrp:init={args.ranker}" if by_ranker else args.scorer
         config.reduction = {"method": "from_scores", "keep_rate": args.keep_rate, "train_scorer": args.train_scorer}
-    config.update(init=args.init or (f"{args.ranker}/mae" if args.ranker else ""))
+    config.update(init=args.init or (f"{args.ranker}/pretrain" if args.ranker else ""))
     config.update(batch_size=64, epochs=args.epochs, seed=args.seed, log_every=20, checkpoint_every=400)
     config.optimizer.update(base_lr=4e-3, warmup_epochs=0.1 * args.epochs, layer_decay=0.75)
     config.augment.update(erasing=0.0, mixup=0.0, cutmix=0.0)

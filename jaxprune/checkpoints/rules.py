@@ -1,51 +1,27 @@
-"""Published tensor names and layouts to ours and back: a table of rules per family."""
+"""Published tensor names and layouts to ours and back, by a table of rules per family."""
 
 import contextlib
 import functools
 import re
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
 from jaxprune.checkpoints.families import Published
 from jaxprune.errors import UserError
+from jaxprune.mim import Framework
 from jaxprune.models.convnet import ConvNet
 from jaxprune.nn import Host
 from jaxprune.nn.params import variables
+from jaxprune.nn.published import LAYERS, Rule, Tensor, within
 
-Tensor = np.ndarray
-
-
-class Rule(NamedTuple):
-    """How one kind of published tensor is stored here.
-
-    Attributes:
-      published: the published name; a field such as {norm} stands for a part of it, see `_FIELDS`.
-      ours: the dotted name here, with the same fields.
-      convert: published layout to ours.
-      revert: our layout to the published one, given the network's (rows, columns) of a patch.
-    """
-
-    published: str
-    ours: str
-    convert: Callable[[Tensor], Tensor] = lambda tensor: tensor
-    revert: Callable[[Tensor, tuple[int, int]], Tensor] = lambda tensor, patch_size: tensor
-
-
+# The parts of names that the fields of a rule stand for.
 _FIELDS = {
     "norm": r"(?:.*\.)?\w*norm\d?",
     "batch_norm": r"(?:.*\.)?(?:bn\d?|rbr_skip|downsample\.1)",
     "any": r".+",
 }
-
-
-def _linear(tensor: Tensor) -> Tensor:
-    return tensor.T
-
-
-def _linear_back(tensor: Tensor, patch_size: tuple[int, int]) -> Tensor:
-    return tensor.T
 
 
 def _patch_projection(tensor: Tensor) -> Tensor:
@@ -57,14 +33,6 @@ def _patch_projection_back(tensor: Tensor, patch_size: tuple[int, int]) -> Tenso
     return tensor.reshape(*patch_size, -1, tensor.shape[1]).transpose(3, 2, 0, 1)
 
 
-def _depthwise(tensor: Tensor) -> Tensor:
-    return tensor[:, 0].transpose(1, 2, 0)
-
-
-def _depthwise_back(tensor: Tensor, patch_size: tuple[int, int]) -> Tensor:
-    return tensor.transpose(2, 0, 1)[:, None]
-
-
 def _convolution(tensor: Tensor) -> Tensor:
     # (out, in, row, column) to (row, column, in, out); what has no rows and columns is a linear layer.
     return tensor.transpose(2, 3, 1, 0) if tensor.ndim == 4 else tensor.T
@@ -74,15 +42,9 @@ def _convolution_back(tensor: Tensor, patch_size: tuple[int, int]) -> Tensor:
     return tensor.transpose(3, 2, 0, 1) if tensor.ndim == 4 else tensor.T
 
 
-# Order matters both ways: the first rule that matches is taken.
-_LAYERS = (
-    Rule("{norm}.weight", "{norm}.scale"),
-    Rule("{any}.weight", "{any}.kernel", _linear, _linear_back),
-    Rule("{any}", "{any}"),
-)
 VIT = (
     Rule("patch_embed.proj.weight", "patch_embed.proj.kernel", _patch_projection, _patch_projection_back),
-    *_LAYERS,
+    *LAYERS,
 )
 
 
@@ -95,29 +57,11 @@ CONVNET = (
 )
 
 
-def _within(published: str, ours: str, rules: tuple[Rule, ...] = _LAYERS) -> tuple[Rule, ...]:
-    return tuple(rule._replace(published=published + rule.published, ours=ours + rule.ours) for rule in rules)
-
-
-# MAE's repository keeps encoder and decoder side by side; here the encoder is a ViT of its own. Of PR-MIM's
-# aggregation no weights were published: "agg" is what a PyTorch module of that name would save.
-MAE = (
-    Rule("agg.weight", "aggregate.kernel", _depthwise, _depthwise_back),
-    Rule("agg.conv_dw.weight", "aggregate.conv_dw.kernel", _depthwise, _depthwise_back),
-    *_within("agg.", "aggregate."),
-    Rule("aggregate.weight", "aggregate.kernel", _depthwise),
-    *_within("aggregate.", "aggregate."),
-    Rule("mask_token", "mask_token"),
-    *_within("decoder_", "decoder_"),
-    *_within("", "encoder.", VIT),
-)
-
-
 def rules_for(model: Any) -> tuple[Rule, ...]:
-    """Returns the rules of the family that a network belongs to."""
-    if isinstance(model, ConvNet):
-        return CONVNET
-    return MAE if hasattr(model, "decoder_blocks") else VIT
+    """Returns the rules of the family that a network belongs to; a framework's own, with those of its encoder."""
+    if isinstance(model, Framework):
+        return (*model.published_rules, *within("", "encoder.", rules_for(model.encoder)))
+    return CONVNET if isinstance(model, ConvNet) else VIT
 
 
 def to_ours(tensors: Mapping[str, Published], model: Any) -> dict[str, Published]:
@@ -141,7 +85,7 @@ def to_ours(tensors: Mapping[str, Published], model: Any) -> dict[str, Published
 
 
 def to_published(model: Any) -> dict[str, Tensor]:
-    """Returns all weights of a network in PyTorch's layouts, under timm's names (of a MAE: its repository's).
+    """Returns all weights of a network in PyTorch's layouts, under timm's names (of a framework: its own).
 
     The modules of a token-reduction method have the names that were published with them.
     """

@@ -24,6 +24,7 @@ from jaxprune.scoring import Scorer
 
 SCORER = "scorer.safetensors"  # the weights of a scorer that prunes before the first block
 CREATE = {"mim": mim.create, "model": models.create, "ranker": ranking.create}
+FIXED = "fixed.safetensors"  # arrays that training leaves as they are, such as a teacher's
 
 
 def build(kind: str, arguments: Mapping[str, Any], *, dtype: str = "float32", rngs: nnx.Rngs) -> Any:
@@ -47,16 +48,30 @@ def backbone(model: Any) -> Any:
     return encoder
 
 
-def write_card(workdir: str | os.PathLike, model: Any, class_names: Sequence[str] = ()) -> None:
+def write_card(
+    workdir: str | os.PathLike,
+    model: Any,
+    class_names: Sequence[str] = (),
+    *,
+    fixed: Mapping[str, Any] | None = None,
+) -> None:
     """Notes in a run directory what its checkpoints are the weights of, and the plan by which it reduces tokens.
 
     The weights of a scorer that prunes before the first block are stored beside the card.
+
+    Args:
+      class_names: of a classifier.
+      fixed: {dotted name: array} that checkpoints do not hold because training leaves them as they are.
     """
     Card.of(model, class_names).write(workdir)
+    if not processes.leads():
+        return
     pruner = getattr(model, "pruner", None)
-    if pruner is not None and processes.leads():
+    if pruner is not None:
         arrays = {name: np.asarray(variable[...]) for name, variable in variables(pruner.scorer).items()}
         write_atomically(Path(workdir) / SCORER, save(arrays))
+    if fixed:
+        write_atomically(Path(workdir) / FIXED, save({name: np.asarray(array) for name, array in fixed.items()}))
 
 
 def read_card(workdir: str | os.PathLike) -> dict[str, Any]:
@@ -154,7 +169,8 @@ def _arrays(path: Path, card: Card, ema: bool) -> dict[str, Any]:
         return dict(load_file(path))
     if card.weights:
         return dict(load_file(path / card.weights))
-    return {**load_params(path, ema=ema), **load_running(path)}
+    fixed = load_file(path / FIXED) if (path / FIXED).is_file() else {}
+    return {**fixed, **load_params(path, ema=ema), **load_running(path)}
 
 
 def _scorer_arrays(path: Path, arrays: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any
 from flax import nnx
 from safetensors.numpy import save
 
-from jaxprune import models
+from jaxprune import mim, models
 from jaxprune.checkpoints.families import PATCHES, Published
 from jaxprune.checkpoints.files import write_atomically
 from jaxprune.checkpoints.read import by_timm, load_pretrained, read_tensors
@@ -22,14 +22,14 @@ from jaxprune.errors import UserError
 def save_pretrained(model: Any, path: str | os.PathLike, *, overwrite: bool = False) -> None:
     """Writes a network's weights as `.safetensors`, under the names and in the layouts that PyTorch code expects.
 
-    Those are timm's; of a masked autoencoder the MAE repository's, position tables included; and of a token-reduction
-    method the names that were published with it. `load_pretrained` reads the file back to the same bits.
+    Those are timm's; of a pre-training framework (position tables included) and of a token-reduction method the names
+    that were published with it. `load_pretrained` reads the file back to the same bits.
 
     Raises:
       UserError: the file is there already, or is not to be a `.safetensors`.
     """
     path = _writable(path, overwrite)
-    # Loaders of Hugging Face refuse a file that does not say for which framework its layouts are.
+    # Loaders of Hugging Face refuse a file that does not name the framework of its layouts.
     write_atomically(path, save(to_published(model), metadata={"format": "pt"}))
 
 
@@ -57,13 +57,13 @@ def convert(
 
     Args:
       source: any file that `read_tensors` reads, or a run directory.
-      model: name of a model that they are of, such as "vit_base_patch16_224"; by default as their shapes say. Of a
+      model: name of a model that they are of, such as "vit_base_patch16_224"; by default as their shapes show. Of a
         masked autoencoder, the encoder's.
       key: see `read_tensors`.
       ignored: see `load_pretrained`.
 
     Returns:
-      The network. Of one read from a file the number of heads is made up, unless `model` tells it.
+      The network. Of one read from a file the number of heads is made up, unless `model` names it.
 
     Raises:
       UserError: the weights are of no known network or not of this one.
@@ -91,7 +91,7 @@ def architecture(tensors: Mapping[str, Published], what: str) -> tuple[str, dict
       what: what to call the weights in an error.
 
     Raises:
-      UserError: they are of no ViT and no masked autoencoder, or made for a grid that is not square.
+      UserError: they are of no ViT and no pre-training framework, or made for a grid that is not square.
     """
     shapes = {name: entry.tensor.shape for name, entry in tensors.items()}
     if len(shapes.get(PATCHES, ())) != 4 or "pos_embed" not in shapes or "blocks.0.mlp.fc1.weight" not in shapes:
@@ -119,32 +119,24 @@ def architecture(tensors: Mapping[str, Published], what: str) -> tuple[str, dict
             f"{what} has positions for {patches} patches, which make no square grid: load it into a network of its "
             "img_size, and save that with save_pretrained."
         )
-    arguments["img_size"] = (side * patch_size[0], side * patch_size[1])
-    if "decoder_embed.weight" not in shapes:
-        return "model", arguments | {
-            "name": "vit",
-            "num_classes": shapes.get("head.weight", (0,))[0],
-            "global_pool": "avg" if "fc_norm.weight" in shapes or "cls_token" not in shapes else "token",
-            "fc_norm": "fc_norm.weight" in shapes,
-            "class_token": "cls_token" in shapes,
-            "dist_token": "dist_token" in shapes,
-            "reg_tokens": shapes.get("reg_token", (0, 0))[1],
-            "no_embed_class": no_embed_class,
-            "qkv_bias": "blocks.0.attn.qkv.bias" in shapes,
-            "init_values": 1.0 if "blocks.0.ls1.gamma" in shapes else None,
-        }
     arguments |= {
-        "name": "mae",
-        "decoder_embed_dim": shapes["decoder_embed.weight"][0],
-        "decoder_depth": _count(shapes, "decoder_blocks"),
-        "decoder_num_heads": 1,
+        "img_size": (side * patch_size[0], side * patch_size[1]),
+        "class_token": "cls_token" in shapes,
+        "dist_token": "dist_token" in shapes,
+        "reg_tokens": shapes.get("reg_token", (0, 0))[1],
+        "no_embed_class": no_embed_class,
+        "qkv_bias": "blocks.0.attn.qkv.bias" in shapes,
+        "init_values": 1.0 if "blocks.0.ls1.gamma" in shapes else None,
     }
-    for aggregator, kernel in (("depthwise", "agg.weight"), ("convnext", "agg.conv_dw.weight")):
-        if kernel in shapes:
-            arguments |= {"aggregator": aggregator, "kernel_size": shapes[kernel][-1], "reconstruction": "progressive"}
-    if any(name.startswith("agg.block.") for name in shapes):
-        arguments |= {"aggregator": "transformer", "reconstruction": "progressive"}
-    return "mim", arguments
+    framework = mim.recognise(shapes)
+    if framework is not None:
+        return "mim", arguments | framework
+    return "model", arguments | {
+        "name": "vit",
+        "num_classes": shapes.get("head.weight", (0,))[0],
+        "global_pool": "avg" if "fc_norm.weight" in shapes or "cls_token" not in shapes else "token",
+        "fc_norm": "fc_norm.weight" in shapes,
+    }
 
 
 def _count(shapes: Mapping[str, Any], blocks: str) -> int:

@@ -1,10 +1,14 @@
 """Masked image modelling: frameworks that turn images into a pre-training loss, a file each."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from flax import nnx
 
-from jaxprune.mim.base import Framework
+from jaxprune.mim.base import Framework, Picture, Reconstruction
+from jaxprune.mim.decoder import Decoder, TokenDecoder
+from jaxprune.mim.masker import Masker, Masks, RandomMasker
+from jaxprune.mim.target import NormalizedPixels, Pixels, Target
 from jaxprune.nn.patch_embed import pair
 from jaxprune.nn.recipe import remember
 
@@ -23,15 +27,47 @@ def create(name: str, *, encoder: str | None = None, rngs: nnx.Rngs, **arguments
     Args:
       name: a module of this package, such as "mae".
       encoder: a model name such as "vit_base_patch16_224" that gives the encoder's sizes; arguments overrule it.
-      arguments: of the framework's class.
+      arguments: of the framework's class, or of its encoder.
+
+    Raises:
+      UserError: the framework or an argument is unknown.
     """
     import jaxprune.mim as family
     from jaxprune import models, plugins
 
+    cls = plugins.find(family, Framework, name)
     sizes = models.arguments(encoder) if encoder else {}
-    framework = plugins.build(plugins.find(family, Framework, name), {**sizes, **arguments}, rngs=rngs)
+    of_encoder = plugins.parameters(cls.encoder_class) - cls.encoder_excludes if cls.encoder_class else ()
+    framework = plugins.build(cls, {**sizes, **arguments}, passed_on=of_encoder, rngs=rngs)
     framework.preprocessing = models.Preprocessing(pair({"img_size": 224, **sizes, **arguments}["img_size"]))
     return remember(framework, "mim", {"name": name, "encoder": encoder, **arguments})
 
 
-__all__ = ["Framework", "create", "methods"]
+def recognise(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any] | None:
+    """The framework that published tensors of these shapes are of, and its arguments beside the encoder's; or None.
+
+    Args:
+      shapes: {published name: shape}.
+    """
+    for name, cls in methods().items():
+        if (found := cls.recognise(shapes)) is not None:
+            return {"name": name, **found}
+    return None
+
+
+__all__ = [
+    "Decoder",
+    "Framework",
+    "Masker",
+    "Masks",
+    "NormalizedPixels",
+    "Picture",
+    "Pixels",
+    "RandomMasker",
+    "Reconstruction",
+    "Target",
+    "TokenDecoder",
+    "create",
+    "methods",
+    "recognise",
+]

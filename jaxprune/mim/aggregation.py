@@ -18,7 +18,7 @@ MODES = ("thrown", "all", "residual")
 
 
 class Aggregation(nnx.Module):
-    """Rebuilds tokens from the grid around them; subclasses say how.
+    """Rebuilds tokens from the grid around them; subclasses define how.
 
     Args:
       mode: "thrown" takes what is rebuilt at thrown cells and the decoded token elsewhere, so that nothing thrown is

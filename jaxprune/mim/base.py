@@ -1,20 +1,214 @@
-"""The Framework protocol of masked image modelling: images in, a loss out."""
+"""The Framework protocol of masked image modelling: masker, encoder, decoder, target and loss."""
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 from flax import nnx
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+
+from jaxprune import losses
+from jaxprune.mim.decoder import Decoder
+from jaxprune.mim.masker import Masker, Masks
+from jaxprune.mim.target import Target
+from jaxprune.nn import Host
+from jaxprune.nn.flops import block_flops, rows_of
+from jaxprune.nn.published import Rule, within
+from jaxprune.ops.patches import unpatchify
+
+# Arrays under these names that are not trained are stored in a run directory: they cannot be computed again.
+STORED = ("target.", "teacher.")
+
+
+class Reconstruction(NamedTuple):
+    """What a framework reports besides its loss.
+
+    Attributes:
+      pred: the prediction of every patch, in the framework's target; zeros where nothing is predicted.
+      latent: the encoder's output, prefix tokens first, visible patches in the order of `masks.ids_keep`.
+      masks: which patches were visible, masked and reconstructed.
+    """
+
+    pred: Float[Array, "b p q"]
+    latent: Float[Array, "b k d"]
+    masks: Masks
+
+    @property
+    def masked(self) -> Bool[Array, "b p"]:
+        """True where the encoder did not see the patch."""
+        return self.masks.masked
+
+    @property
+    def retained(self) -> Bool[Array, "b p"]:
+        """Masked patches that the decoder reconstructed."""
+        return self.masks.retained
+
+    @property
+    def thrown(self) -> Bool[Array, "b p"]:
+        """Masked patches that never entered the decoder."""
+        return self.masks.thrown
+
+    @property
+    def ids_restore(self) -> Int[Array, "b p"]:
+        """Each patch's place in the order of the noise."""
+        return self.masks.ids_restore
+
+
+class Picture(NamedTuple):
+    """What a report draws of a reconstruction.
+
+    Attributes:
+      images: every patch as predicted, in the normalisation of the images.
+      masked: True where the encoder did not see the patch.
+      thrown: masked patches that never entered the decoder.
+      predicted: False where there is no prediction to draw.
+    """
+
+    images: Float[Array, "b H W c"]
+    masked: Bool[Array, "b p"]
+    thrown: Bool[Array, "b p"]
+    predicted: Bool[Array, "b p"]
+
+
+class FrameworkFlops(NamedTuple):
+    """The cost of a framework, part by part."""
+
+    patch_embed: int
+    encoder: int
+    decoder: int
+
+    @property
+    def total(self) -> int:
+        return sum(self)
 
 
 class Framework(nnx.Module):
-    """One pre-training method: subclass it in a file of its own and the family finds it."""
+    """One pre-training method: subclass it in a file of its own and the family finds it.
+
+    A subclass makes the four parts of plain values and passes them to `super().__init__`; what it does in another way
+    it overrides. Tasks, reports and files of weights know a framework by the methods here only. Arrays that are not
+    trained are `nn.params.Fixed`: pre-training passes them to every step, and those of `target` or `teacher` are stored
+    in the run directory.
+
+    Args:
+      encoder: a network that can embed and encode some of the patches, such as a ViT.
+      masker: draws which patches it sees.
+      decoder: predicts every patch from what it makes of them.
+      target: what is predicted.
+
+    Attributes:
+      encoder_class: the network whose arguments a subclass takes beside its own and passes on, or None.
+      encoder_excludes: those of them that it does not pass on.
+    """
+
+    encoder_class: type | None = None
+    encoder_excludes: frozenset[str] = frozenset()
+
+    def __init__(self, *, encoder: Host, masker: Masker, decoder: Decoder, target: Target):
+        self.encoder: Any = encoder
+        self.decoder: Any = decoder
+        self.masker: Any = masker
+        self.target: Any = target
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """Patches down and across."""
+        return self.masker.grid
+
+    @property
+    def num_patches(self) -> int:
+        """Patches of an image."""
+        return self.masker.num_patches
+
+    @property
+    def patch_size(self) -> tuple[int, int]:
+        """Height and width of a patch in pixels."""
+        return self.encoder.patch_embed.patch_size
+
+    @property
+    def reconstruction(self) -> str:
+        """Which masked patches are reconstructed, see `Decoder`."""
+        return self.decoder.reconstruction
+
+    def draw(self, images: Float[Array, "b H W c"], *, key: PRNGKeyArray | None = None, **drawn: Any) -> Masks:
+        """Draws the masks of a batch; see `Masker.draw`."""
+        return self.masker.draw(images.shape[0], key=key, **drawn)
+
+    def encode(self, images: Float[Array, "b H W c"], masks: Masks) -> Float[Array, "b n d"]:
+        """The encoder's output: prefix tokens, then the visible patches only."""
+        walk = self.encoder.encode(self.encoder.embed(images, masks.ids_keep), masks.ids_keep)
+        return self.encoder.final_norm(walk.tokens.x)
+
+    def error(
+        self, pred: Float[Array, "b p q"], target: Float[Array, "b p q"], learned: Bool[Array, "b p"]
+    ) -> Float[Array, ""]:
+        """How far predictions are from the target over the patches `learned` of the whole batch."""
+        return losses.masked_mse(pred, target, learned)
+
+    def learned(self, masks: Masks) -> Bool[Array, "b p"]:
+        """The patches that the loss averages: all masked ones, under partial reconstruction the retained ones."""
+        return masks.retained if self.reconstruction == "partial" else masks.masked
 
     def __call__(
-        self, images: Float[Array, "b H W c"], *, key: PRNGKeyArray | None = None, **given: Any
+        self, images: Float[Array, "b H W c"], *, key: PRNGKeyArray | None = None, **drawn: Any
     ) -> tuple[Float[Array, ""], Any]:
-        """Returns the loss of a batch of normalised images and the method's aux.
+        """Returns the loss of a batch of normalised images, and what led to it, with the `masks` among it.
 
         Args:
-          key: draws what is random; whatever is in `given` (noise, first, …) is taken in place of a draw.
+          key: draws what is random; whatever is in `drawn` (noise, first, …) is taken in place of a draw.
         """
-        raise NotImplementedError
+        masks = self.draw(images, key=key, **drawn)
+        latent = self.encode(images, masks)
+        pred = self.decoder(latent, masks)
+        return self.error(pred, self.target(images), self.learned(masks)), Reconstruction(pred, latent, masks)
+
+    def mean_colour_loss(self, images: Float[Array, "b H W c"], masks: Masks) -> Float[Array, ""] | None:
+        """The loss of predicting every masked patch's mean colour; None where that is no prediction of the target."""
+        guess = self.target.mean_colour(images)
+        return None if guess is None else self.error(guess, self.target(images), masks.masked)
+
+    def picture(self, images: Float[Array, "b H W c"], key: PRNGKeyArray) -> Picture:
+        """Reconstructs normalised images, for a report."""
+        _, aux = self(images, key=key)
+        patches = self.target.to_pixels(aux.pred, images)
+        masks = aux.masks
+        predicted = masks.present if self.reconstruction == "partial" else masks.masked | ~masks.masked
+        return Picture(unpatchify(patches, self.patch_size, self.grid), masks.masked, masks.thrown, predicted)
+
+    def flops(self, *, as_published: bool = True) -> Any:
+        """Multiply-accumulates of one image's forward pass: a NamedTuple of parts, with their sum as `total`.
+
+        Args:
+          as_published: counts what published implementations compute, which embed all patches and then leave most of
+            them out. False counts what runs here.
+        """
+        masker, prefix = self.masker, self.encoder.num_prefix_tokens
+        rows = rows_of(None, prefix + masker.num_visible, prefix + masker.num_visible)
+        decoder = self.decoder.flops(
+            masker.num_visible, masker.num_visible + masker.num_retained, as_published=as_published
+        )
+        return FrameworkFlops(
+            patch_embed=self.encoder.overhead().embed * (self.num_patches if as_published else masker.num_visible),
+            encoder=sum(block_flops(self.encoder.block_cost(site), rows) for site in self.encoder.sites()),
+            decoder=decoder if isinstance(decoder, int) else decoder.total,
+        )
+
+    def summary(self) -> str:
+        """What the framework does, as a sentence for the report."""
+        masked = self.masker.num_masked / self.num_patches
+        return (
+            f"{type(self).__name__} predicts the {self.target.name} of the {masked:.0%} of all patches that it masks."
+        )
+
+    @property
+    def published_rules(self) -> tuple[Rule, ...]:
+        """The tensor names of published weights of everything but the encoder, whose names stand without a prefix."""
+        return tuple(rule for part in ("decoder.", *STORED) for rule in within(part, part))
+
+    @classmethod
+    def recognise(cls, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any] | None:
+        """The arguments, beside the encoder's, of the network that published tensors are of; None = another's.
+
+        Args:
+          shapes: {published name: shape}.
+        """
+        return None

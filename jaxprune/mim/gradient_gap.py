@@ -38,7 +38,7 @@ def gradient_gap(gradients: Mapping[str, Array], reference: Mapping[str, Array])
 
 
 def loss_gradients(
-    parts: Split, weights: Mapping[str, Array], images: Float[Array, "b H W c"], **given: Any
+    parts: Split, weights: Mapping[str, Array], images: Float[Array, "b H W c"], **drawn: Any
 ) -> dict[str, Array]:
     """Returns the gradient of a framework's loss at `weights`.
 
@@ -46,10 +46,10 @@ def loss_gradients(
       parts: the framework taken apart; only its structure and its fixed tables are read.
       weights: {dotted name: array}, of which those are taken that the framework has.
       images: normalised.
-      given: key, noise, first: with the same noise every framework sees the same patches.
+      drawn: key, noise, first: with the same noise every framework sees the same patches.
     """
 
     def loss(params):
-        return merge(parts.graph, params, parts.rest)(images, **given)[0]
+        return merge(parts.graph, params, parts.rest)(images, **drawn)[0]
 
     return jax.grad(loss)({name: weights[name] for name in parts.params})

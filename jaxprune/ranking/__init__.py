@@ -10,6 +10,7 @@ from flax import nnx
 
 from jaxprune.nn.recipe import remember
 from jaxprune.ranking.labels import Labels, pseudo_labels
+from jaxprune.ranking.masks import LabelMasks, label_masks
 from jaxprune.ranking.ranker import ConvRanker, Ranker
 
 
@@ -17,7 +18,7 @@ def create(name: str = "vit_small_patch16_224", *, rngs: nnx.Rngs, **overrides: 
     """Builds a ranker, freshly initialised.
 
     Args:
-      name: of the network whose sizes it has: a ViT's such as "vit_small_patch16_224", "vit" with all sizes given, or a
+      name: of the network whose sizes it has: a ViT's such as "vit_small_patch16_224", "vit" with explicit sizes, or a
         ResNet's such as "resnet18".
       overrides: arguments of `Ranker` or `ConvRanker`, in place of what the name stands for.
 
@@ -27,16 +28,16 @@ def create(name: str = "vit_small_patch16_224", *, rngs: nnx.Rngs, **overrides: 
     from jaxprune import models, plugins
     from jaxprune.errors import UserError
 
-    given, kind = {**models.arguments(name), **overrides}, models.names()[name]
+    arguments, kind = {**models.arguments(name), **overrides}, models.names()[name]
     if kind not in RANKERS:
         raise UserError(
             f"{name} makes no ranker: take a ViT such as vit_small_patch16_224, or a ResNet such as resnet18."
         )
-    ranker = plugins.build(RANKERS[kind], given, rngs=rngs)
+    ranker = plugins.build(RANKERS[kind], arguments, rngs=rngs)
     ranker.preprocessing = models.Preprocessing(ranker.img_size)
     return remember(ranker, "ranker", {"name": name, **overrides})
 
 
 RANKERS = {"vit": Ranker, "resnet": ConvRanker}
 
-__all__ = ["ConvRanker", "Labels", "Ranker", "create", "pseudo_labels"]
+__all__ = ["ConvRanker", "LabelMasks", "Labels", "Ranker", "create", "label_masks", "pseudo_labels"]

@@ -1,4 +1,4 @@
-"""LTRP's ranking models: a plain ViT whose CLS token says how much every patch of the image matters, or a ResNet."""
+"""LTRP's ranking models: a plain ViT whose CLS token scores how much every patch matters, or a ResNet."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Masked pre-training of a vision transformer: MAE, plain partial reconstruction or PR-MIM."""
+"""Masked pre-training of a vision transformer by any framework of `jaxprune.mim`."""
 
 from pathlib import Path
 from typing import Any
@@ -8,18 +8,18 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from jaxprune import processes
+from jaxprune import parallel, processes
 from jaxprune.checkpoints.run import build, write_card
 from jaxprune.config import Config
 from jaxprune.data.augment import random_flip
-from jaxprune.losses import masked_mse
 from jaxprune.metrics import average
-from jaxprune.nn.params import Split, merge, split
-from jaxprune.ops.patches import normalize_patches, patchify, unpatchify
+from jaxprune.mim.base import STORED
+from jaxprune.nn.params import Split, jitted, merge, split
 from jaxprune.tasks import setup
 from jaxprune.train import loop
 from jaxprune.train import workdir as workdirs
 from jaxprune.train.evaluator import evaluate
+from jaxprune.train.step import GIVEN
 from jaxprune.train.writer import Writer, read_metrics
 from jaxprune.viz.pictures.base import GREY, to_uint8
 from jaxprune.viz.pictures.reconstruction import reconstruction_rows
@@ -31,16 +31,19 @@ PICTURES = 6
 
 
 def run(config: Config, workdir: Path) -> dict[str, Any]:
-    """Pre-trains as the config says and leaves checkpoints, metrics, pictures and a report in `workdir`."""
+    """Pre-trains as configured and leaves checkpoints, metrics, pictures and a report in `workdir`."""
     workdirs.prepare(workdir, setup.plain(config))
     if workdirs.is_complete(workdir):
         return workdirs.read_summary(workdir)
     train, held_out = setup.source(config, "train"), setup.source(config, "eval")
     arguments = {**setup.plain(config.mim)}
     model = build("mim", arguments, dtype=config.dtype, rngs=nnx.Rngs(config.seed))
-    model.preprocessing = setup.preprocessing(config)
-    write_card(workdir, model)
     parts = split(model)
+    stored = {name: array for name, array in parts.rest.items() if name.startswith(STORED)}
+    model.preprocessing = setup.preprocessing(config)
+    write_card(workdir, model, fixed=stored)
+    # Arguments of every step, and not constants in it: a teacher is large.
+    fixed = parallel.replicate(setup.mesh(config), parts.rest)
     steps = setup.length(config, len(train))
     schedule = setup.learning_rate(config, steps)
 
@@ -49,12 +52,12 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
         images = batch["image"]
         if config.flip:
             images = random_flip(flip_key, images)
-        loss, _ = merge(parts.graph, params, parts.rest)(setup.normalized(config, images), key=mask_key)
+        loss, _ = merge(parts.graph, params, batch.get(GIVEN, {}))(setup.normalized(config, images), key=mask_key)
         return loss, {}
 
     hooks = [
         loop.Hook(config.picture_every or steps.total, _drawer(config, parts, held_out)),
-        loop.Hook(config.eval_every or steps.total, _evaluator(config, parts, held_out)),
+        loop.Hook(config.eval_every or steps.total, _evaluator(config, parts, fixed, held_out)),
     ]
     result = setup.fit(
         config,
@@ -66,6 +69,7 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
         steps,
         setup.train_batches(config, train),
         hooks,
+        given=fixed,
     )
     if result.stopped == "signal":
         return {"stopped": "signal", "step": result.step}
@@ -73,62 +77,39 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     return setup.conclude(workdir, summary, lambda: describe(config, workdir, summary, train, held_out))
 
 
-def mean_colour_loss(model: Any, images: jax.Array, masked: jax.Array) -> jax.Array:
-    """The loss of whoever knows the mean colour of every masked patch and nothing else, in the model's own target."""
-    target = model.target(images)
-    b, p, q = target.shape
-    pixels = target.reshape(b, p, -1, images.shape[-1])
-    guess = jnp.broadcast_to(pixels.mean(2, keepdims=True), pixels.shape).reshape(b, p, q)
-    return masked_mse(guess, target, masked)
-
-
-def _evaluator(config: Config, parts: Split, source: Any):
-    def eval_fn(params, batch):
-        model = merge(parts.graph, params, parts.rest)
+def _evaluator(config: Config, parts: Split, fixed: dict[str, jax.Array], source: Any):
+    def eval_fn(arrays, batch):
+        model = merge(parts.graph, arrays["params"], arrays["fixed"])
         images = setup.normalized(config, batch["image"])
 
         def one(image, index):
-            key = jax.random.fold_in(jax.random.key(EVAL_KEY), index)
-            loss, aux = model(image[None], key=key)
-            return loss, mean_colour_loss(model, image[None], aux.masked)
+            loss, aux = model(image[None], key=jax.random.fold_in(jax.random.key(EVAL_KEY), index))
+            colour = model.mean_colour_loss(image[None], aux.masks)
+            return {"loss": loss} | ({} if colour is None else {"mean_colour_loss": colour})
 
-        loss, colour = jax.vmap(one)(images, batch["index"])
-        return {"loss": average(loss, batch["valid"]), "mean_colour_loss": average(colour, batch["valid"])}
+        found = jax.vmap(one)(images, batch["index"])
+        return {name: average(values, batch["valid"]) for name, values in found.items()}
 
     def hook(step: int, state: Any, writer: Writer) -> None:
-        batches = setup.eval_batches(config, source)
-        metrics = evaluate(eval_fn, state.params, batches, setup.mesh(config), desc="held-out")
-        metrics["ratio_to_mean_colour"] = metrics["loss"] / metrics["mean_colour_loss"]
+        arrays, batches = {"params": state.params, "fixed": fixed}, setup.eval_batches(config, source)
+        metrics = evaluate(eval_fn, arrays, batches, setup.mesh(config), desc="held-out")
+        if "mean_colour_loss" in metrics:
+            metrics["ratio_to_mean_colour"] = metrics["loss"] / metrics["mean_colour_loss"]
         writer.metrics(step, "eval", metrics)
 
     return hook
 
 
-def reconstruct(parts: Split, params: dict, images: jax.Array, key: jax.Array) -> tuple[jax.Array, Any]:
-    """Returns normalised images with every patch as the model predicts it, and the model's aux."""
-    model = merge(parts.graph, params, parts.rest)
-    _, aux = model(images, key=key)
-    pred = aux.pred
-    if model.norm_pix_loss:
-        # A model of normalised pixels says nothing of a patch's own mean and contrast: borrow them from the image.
-        _, mean, std = normalize_patches(patchify(images, model.patch_size))
-        pred = pred * std + mean
-    return unpatchify(pred, model.patch_size, model.grid), aux
-
-
 def picture(config: Any, parts: Split, params: dict, images: np.ndarray) -> np.ndarray:
     """Draws originals, what was masked, what was reconstructed and which cells were thrown."""
     pixels = setup.normalized(config, jnp.asarray(images))
-    rebuilt, aux = jax.jit(lambda p, x: reconstruct(parts, p, x, jax.random.key(EVAL_KEY)))(params, pixels)
-    shown = to_uint8(np.asarray(rebuilt), config.data.mean, config.data.std)
     model = merge(parts.graph, params, parts.rest)
-    if model.reconstruction == "partial":
-        for image, cells in zip(shown, np.asarray(aux.thrown), strict=True):
-            rows, columns = model.patch_size
-            whole = np.kron(cells.reshape(model.grid), np.ones((rows, columns))).astype(bool)
-            image[whole] = GREY
-    thrown = np.asarray(aux.thrown)
-    return reconstruction_rows(images, np.asarray(aux.masked), thrown if thrown.any() else None, shown, model.grid)
+    found = jitted(model, lambda model, pixels: model.picture(pixels, jax.random.key(EVAL_KEY)))(pixels)
+    shown = to_uint8(np.asarray(found.images), config.data.mean, config.data.std)
+    for image, cells in zip(shown, np.asarray(found.predicted), strict=True):
+        image[np.kron(~cells.reshape(model.grid), np.ones(model.patch_size, bool))] = GREY
+    thrown = np.asarray(found.thrown)
+    return reconstruction_rows(images, np.asarray(found.masked), thrown if thrown.any() else None, shown, model.grid)
 
 
 def _drawer(config: Config, parts: Split, source: Any):
@@ -146,24 +127,17 @@ def describe(config: Config, workdir: Path, summary: dict[str, Any], *sources: A
     """Adds the section of this run to its report, or to the one at `path`."""
     report = Report("jaxprune", f"{workdir.name}")
     section = report.section("Pre-training", slug="pretrain")
-    model = config.mim
-    section.text(
-        f"{model.name.upper()} with {model.reconstruction} reconstruction on {summary['data']}: "
-        f"{model.mask_ratio:.0%} of the patches are masked, {model.throw_ratio or 0:.0%} never enter the decoder."
-    )
+    model = nnx.eval_shape(lambda: build("mim", setup.plain(config.mim), rngs=nnx.Rngs(0)))
+    section.text(f"{model.summary()} It is trained on {summary['data']}.")
     if summary["steps"] < summary["planned_steps"]:
         section.note(
             f"Stopped at step {summary['steps']} of {summary['planned_steps']}: the time of max_minutes was up.",
             kind="warning",
         )
-    section.metric_tiles(
-        {
-            "held-out loss": summary["loss"],
-            "of mean colour's": (summary["ratio_to_mean_colour"], "1 = predicting each patch's mean colour"),
-            "steps": summary["steps"],
-            "seconds": round(summary["seconds"]),
-        }
-    )
+    tiles = {"held-out loss": summary["loss"], "steps": summary["steps"], "seconds": round(summary["seconds"])}
+    if "ratio_to_mean_colour" in summary:
+        tiles["of mean colour's"] = (summary["ratio_to_mean_colour"], "1 = predicting each patch's mean colour")
+    section.metric_tiles(tiles)
     records = read_metrics(workdir)
     setup.curves(section, records, {"train/loss": "training", "eval/loss": "held-out"}, "loss on masked patches")
     pictures = sorted((workdir / "pictures").glob("reconstruction_*.png"))

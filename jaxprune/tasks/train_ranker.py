@@ -19,17 +19,19 @@ from jaxprune.checkpoints.run import build, load_model, read_card, write_card
 from jaxprune.config import Config
 from jaxprune.data.augment import normalize, random_flip
 from jaxprune.errors import UserError, unknown
+from jaxprune.mim import Pixels, RandomMasker
 from jaxprune.nn import BatchNorm
 from jaxprune.nn.params import Split, jitted, merge, split, variables
 from jaxprune.ops.patches import patchify, unpatchify
-from jaxprune.ranking import ConvRanker
-from jaxprune.ranking.labels import draw_masks, pseudo_labels, reconstructions
+from jaxprune.ranking import ConvRanker, label_masks, pseudo_labels
+from jaxprune.ranking.labels import reconstructions
+from jaxprune.ranking.removals import token_decoder
 from jaxprune.tasks import pretrain, setup
 from jaxprune.train import loop
 from jaxprune.train import workdir as workdirs
 from jaxprune.train.evaluator import evaluate
 from jaxprune.train.state import RUNNING
-from jaxprune.train.step import OBSERVED
+from jaxprune.train.step import GIVEN, OBSERVED
 from jaxprune.train.writer import Writer, read_metrics
 from jaxprune.viz.pictures.base import to_uint8
 from jaxprune.viz.pictures.heatmap import heatmap
@@ -45,22 +47,22 @@ LOSSES = {
     "focused_rank": losses.focused_rank_loss,
     "point_wise": losses.point_wise_loss,
 }
-MAE = "mae"  # the directory, inside of the run's, of the autoencoder that it pre-trains
-KEPT = 0.3  # of the patches, where recall of object masks is told while training
-SCORE_MAPS, REMOVALS = 8, 4  # pictures
+PRETRAIN = "pretrain"  # the directory, inside of the run's, of the autoencoder that it pre-trains
+KEPT = 0.3  # of the patches, where recall of object masks is measured while training
+SCORE_MAPS, REMOVED = 8, 4  # pictures
 _RED = (214, 39, 40)
 
 _log = logging.getLogger(__name__)
 
 
 def run(config: Config, workdir: Path) -> dict[str, Any]:
-    """Trains a ranker as the config says and leaves checkpoints, metrics, pictures and a report in `workdir`."""
+    """Trains a ranker as configured and leaves checkpoints, metrics, pictures and a report in `workdir`."""
     workdirs.prepare(workdir, setup.plain(config))
     if workdirs.is_complete(workdir):
         return workdirs.read_summary(workdir)
     ranking_loss = ranking_loss_of(config)
     if not config.init:
-        stopped = _pretrain(config, workdir / MAE)
+        stopped = _pretrain(config, workdir / PRETRAIN)
         if stopped:
             return stopped
     source = label_source(config, workdir)
@@ -76,7 +78,7 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     mesh = setup.mesh(config)
     steps = setup.length(config, len(train))
     schedule = setup.learning_rate(config, steps)
-    given = parallel.replicate(mesh, {**source.params, **source.rest})
+    frozen = parallel.replicate(mesh, {**source.params, **source.rest})
     # A ViT's tables stay as they are; a ConvNet's statistics follow the batches.
     running = parts.rest if isinstance(ranker, ConvRanker) else {}
 
@@ -87,7 +89,7 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
             images = random_flip(flip_key, images)
         images = setup.normalized(config, images)
         relevance, ids_keep, _ = pseudo_labels(
-            merge(source.graph, batch["given"], {}),
+            merge(source.graph, batch[GIVEN], {}),
             images,
             key=mask_key,
             shards=mesh.size,
@@ -96,15 +98,15 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
         ranker = merge(parts.graph, params, parts.rest)
         scores = ranker.scores(images, ids_keep if config.sparse else None, train=True)
         seen = jnp.take_along_axis(scores, ids_keep, axis=1)
-        told: dict[str, Any] = {"tau": metrics.kendall_tau(seen, relevance).mean()}
+        reported: dict[str, Any] = {"tau": metrics.kendall_tau(seen, relevance).mean()}
         if running:
-            told[OBSERVED] = observed(split(ranker).rest, running)
-        return ranking_loss(seen, relevance).mean(), told
+            reported[OBSERVED] = observed(split(ranker).rest, running)
+        return ranking_loss(seen, relevance).mean(), reported
 
     tx = setup.adamw(config, schedule, parts.params)
-    hook = loop.Hook(config.eval_every or steps.total, _evaluator(config, parts, source, given, held_out))
+    hook = loop.Hook(config.eval_every or steps.total, _evaluator(config, parts, source, frozen, held_out))
     batches = setup.train_batches(config, train)
-    fixed = {"given": given, "running": running or None}
+    fixed = {"given": frozen, "running": running or None}
     result = setup.fit(config, workdir, parts, loss_fn, tx, schedule, steps, batches, [hook], **fixed)
     if result.stopped == "signal":
         return {"stopped": "signal", "step": result.step}
@@ -113,7 +115,7 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
 
 
 def _pretrain(config: Config, workdir: Path) -> dict[str, Any] | None:
-    """Pre-trains the autoencoder if need be; returns what to say if that was interrupted."""
+    """Pre-trains the autoencoder if need be; returns the summary if that was interrupted."""
     if "pretrain" not in config:
         raise UserError(
             "Nothing makes the labels: give --config.init=RUN, a pre-training run of ours or a weights file of the "
@@ -122,7 +124,7 @@ def _pretrain(config: Config, workdir: Path) -> dict[str, Any] | None:
     settings = ConfigDict(config.pretrain.to_dict())
     settings.seed = config.seed
     summary = pretrain.run(settings, workdir)
-    return {"phase": MAE, **summary} if summary.get("stopped") else None
+    return {"phase": PRETRAIN, **summary} if summary.get("stopped") else None
 
 
 def label_source(config: Config, workdir: Path) -> Split:
@@ -131,7 +133,7 @@ def label_source(config: Config, workdir: Path) -> Split:
     Raises:
       UserError: it is no masked autoencoder, or it was trained on pixels normalised in another way.
     """
-    init = Path(config.init or workdir / MAE)
+    init = Path(config.init or workdir / PRETRAIN)
     if init.is_dir():
         card = read_card(init)
         if card["kind"] != "mim":
@@ -145,24 +147,25 @@ def label_source(config: Config, workdir: Path) -> Split:
         arguments, loaded = card["arguments"], split(load_model(init))
     else:
         arguments = setup.plain(config.mim)
-        mae = build("mim", arguments, rngs=nnx.Rngs(0))
+        framework = build("mim", arguments, rngs=nnx.Rngs(0))
         # A checkpoint of LTRP's training holds the ranker beside the autoencoder.
-        loaded = split(load_pretrained(mae, init, ignored=("score_net.*",)))
-    if arguments["name"] != "mae":
-        raise UserError(f"{init} is of the kind {arguments['name']!r}: labels need a masked autoencoder, 'mae'.")
+        loaded = split(load_pretrained(framework, init, ignored=("score_net.*",)))
     # The same weights, computed with in this run's precision.
     graph = split(nnx.eval_shape(lambda: build("mim", arguments, dtype=config.dtype, rngs=nnx.Rngs(0)))).graph
-    mae = nnx.eval_shape(lambda: merge(graph, loaded.params, loaded.rest))
-    if mae.norm_pix_loss:
+    framework = nnx.eval_shape(lambda: merge(graph, loaded.params, loaded.rest))
+    token_decoder(framework)  # refuses a decoder that labels cannot be made with
+    if framework.target.name != Pixels.name:
         _log.warning(
-            "%s was trained on normalised pixels; LTRP makes its labels from raw ones (norm_pix_loss=False).", init
+            "%s was trained on %s; LTRP makes its labels from raw pixels (norm_pix_loss=False).",
+            init,
+            framework.target.name,
         )
-    if mae.reconstruction != config.expects:
+    if framework.reconstruction != config.expects:
         _log.warning(
             "%s was trained with %s reconstruction, and %s was expected; LTRP's labels come from a decoder that was "
             "trained on all patches.",
             init,
-            mae.reconstruction,
+            framework.reconstruction,
             config.expects,
         )
     return Split(graph, loaded.params, loaded.rest)
@@ -192,8 +195,7 @@ def label_options(settings: Config) -> dict[str, Any]:
 
 
 def _check(config: Config, ranker: Any, source: Split) -> None:
-    mae = nnx.eval_shape(lambda: merge(source.graph, source.params, source.rest))
-    theirs = mae.encoder.patch_embed
+    theirs = nnx.eval_shape(lambda: merge(source.graph, source.params, source.rest)).encoder.patch_embed
     if (theirs.img_size, theirs.grid) != (ranker.img_size, ranker.grid):
         raise UserError(
             f"The ranker reads {ranker.img_size} pixels in {ranker.grid} patches, the autoencoder {theirs.img_size} in "
@@ -215,11 +217,11 @@ def begin_as_encoder(ranker: Any, source: Split) -> None:
     Raises:
       UserError: the sizes differ.
     """
-    given = {**source.params, **source.rest}
+    encoder = {**source.params, **source.rest}
     for name, variable in variables(ranker).items():
         if name.startswith("head"):
             continue
-        value = given.get(f"encoder.{name}")
+        value = encoder.get(f"encoder.{name}")
         if value is None or value.shape != variable.shape:
             theirs = "absent" if value is None else value.shape
             raise UserError(
@@ -229,20 +231,22 @@ def begin_as_encoder(ranker: Any, source: Split) -> None:
         variable[...] = value
 
 
-def _evaluator(config: Config, parts: Split, source: Split, given: dict[str, jax.Array], held_out: Any):
+def _evaluator(config: Config, parts: Split, source: Split, frozen: dict[str, jax.Array], held_out: Any):
     # Exact labels, whatever training makes do with, so that runs can be compared.
     options, ranking_loss = {**label_options(config.labels), "throw_ratio": 0.0}, ranking_loss_of(config)
 
     def eval_fn(params, batch):
         images, valid = setup.normalized(config, batch["image"]), batch["valid"]
-        mae = merge(source.graph, params["given"], {})
+        framework = merge(source.graph, params["frozen"], {})
         ranker = merge(parts.graph, params["ranker"], {**parts.rest, **params["running"]})
 
         def draw(index):
-            return jax.random.uniform(jax.random.fold_in(jax.random.key(pretrain.EVAL_KEY), index), (mae.num_patches,))
+            key = jax.random.fold_in(jax.random.key(pretrain.EVAL_KEY), index)
+            return jax.random.uniform(key, (framework.num_patches,))
 
         noise = jax.vmap(draw)(batch["index"])
-        relevance, ids_keep, _ = pseudo_labels(mae, images, noise=noise, shards=setup.mesh(config).size, **options)
+        shards = setup.mesh(config).size
+        relevance, ids_keep, _ = pseudo_labels(framework, images, noise=noise, shards=shards, **options)
         of_visible = lambda scores: jnp.take_along_axis(scores, ids_keep, axis=1)
         whole = ranker.scores(images)
         seen = of_visible(ranker.scores(images, ids_keep) if config.sparse else whole)
@@ -256,7 +260,7 @@ def _evaluator(config: Config, parts: Split, source: Split, given: dict[str, jax
         return found
 
     def hook(step: int, state: Any, writer: Writer) -> None:
-        params = {"ranker": state.params, "given": given, "running": state.extra.get(RUNNING, {})}
+        params = {"ranker": state.params, "frozen": frozen, "running": state.extra.get(RUNNING, {})}
         batches = setup.eval_batches(config, held_out)
         writer.metrics(step, "eval", evaluate(eval_fn, params, batches, setup.mesh(config), desc="held-out"))
 
@@ -286,13 +290,14 @@ def removal_pictures(config: Config, source: Split, images: np.ndarray) -> np.nd
     From left to right: the image, its reconstruction from the visible patches, the two reconstructions that change most
     when a visible patch (red) goes, and the one that changes least.
     """
-    mae = merge(source.graph, source.params, source.rest)
+    framework = merge(source.graph, source.params, source.rest)
     pixels = setup.normalized(config, jnp.asarray(images))
     key = jax.random.key(pretrain.EVAL_KEY)
 
-    def compared(mae, pixels):
-        masks = draw_masks(mae.num_patches, len(pixels), grid=mae.grid, key=key, mask_ratio=config.labels.mask_ratio)
-        found = reconstructions(mae, pixels, masks)
+    def compared(framework, pixels):
+        masker = RandomMasker(framework.grid, config.labels.mask_ratio)
+        masks = label_masks(masker.draw(len(pixels), key=key), framework.grid)
+        found = reconstructions(framework, pixels, masks)
         change = jnp.abs(found.removed - found.anchor[:, None]).mean(3).sum(2) / masks.masked.sum(1)[:, None]
         order = jnp.argsort(-change, axis=1, stable=True)
         # With two visible patches the second is also the last.
@@ -300,20 +305,20 @@ def removal_pictures(config: Config, source: Split, images: np.ndarray) -> np.nd
         removed = jnp.take_along_axis(found.removed, chosen[:, :, None, None], axis=1)
         shown = jnp.concatenate([found.anchor[:, None], removed], axis=1)
         # Visible patches as they are.
-        shown = jnp.where(masks.masked[:, None, :, None], shown, patchify(pixels, mae.patch_size)[:, None])
+        shown = jnp.where(masks.masked[:, None, :, None], shown, patchify(pixels, framework.patch_size)[:, None])
         of_chosen = lambda values: jnp.take_along_axis(values, chosen, axis=1)
         return shown, of_chosen(masks.ids_keep), of_chosen(change)
 
     cells = []
     for image, shown, patches, change in zip(
-        images, *jax.tree.map(np.asarray, jitted(mae, compared)(pixels)), strict=True
+        images, *jax.tree.map(np.asarray, jitted(framework, compared)(pixels)), strict=True
     ):
-        restored = np.asarray(unpatchify(jnp.asarray(shown), mae.patch_size, mae.grid))
+        restored = np.asarray(unpatchify(jnp.asarray(shown), framework.patch_size, framework.grid))
         restored = [upscale(picture) for picture in to_uint8(restored, config.data.mean, config.data.std)]
         cells += [label(upscale(image), "image"), label(restored[0], "from what is seen")]
         for picture, patch, amount in zip(restored[1:], patches, change, strict=True):
-            gone = np.arange(mae.num_patches) == patch
-            cells.append(label(outline_patches(picture, gone, mae.grid, _RED), f"changed by {amount:.3f}"))
+            gone = np.arange(framework.num_patches) == patch
+            cells.append(label(outline_patches(picture, gone, framework.grid, _RED), f"changed by {amount:.3f}"))
     return tile(cells, 5)
 
 
@@ -349,7 +354,7 @@ def describe(config: Config, workdir: Path, summary: dict[str, Any], *sources: A
     section.figure(tile(maps, SCORE_MAPS), "Held-out images, and what the ranker makes of them: bright matters.")
     source = label_source(config, workdir)
     section.figure(
-        removal_pictures(config, source, images[:REMOVALS]),
+        removal_pictures(config, source, images[:REMOVED]),
         "What the labels come from: without the patch in red, the reconstruction changes or it does not.",
     )
     setup.broken_files(section, *sources)
@@ -358,5 +363,5 @@ def describe(config: Config, workdir: Path, summary: dict[str, Any], *sources: A
     if not config.init:
         Report("jaxprune", workdir.name).add_to(path)  # the page is this run's, though the autoencoder comes first
         settings = ConfigDict(config.pretrain.to_dict())
-        pretrain.describe(settings, workdir / MAE, workdirs.read_summary(workdir / MAE), path=path)
+        pretrain.describe(settings, workdir / PRETRAIN, workdirs.read_summary(workdir / PRETRAIN), path=path)
     report.add_to(path)

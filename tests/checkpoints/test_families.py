@@ -72,12 +72,12 @@ def timm(w, last="norm"):
 def mae_repository(w):
     return {
         **timm_encoder(w, "encoder."),
-        "mask_token": w["mask_token"],
-        "decoder_pos_embed": w["decoder_pos_embed"],
-        **linear("decoder_embed", "decoder_embed", w),
-        **timm_block("decoder_blocks.0", "decoder_blocks.0", w),
-        **norm("decoder_norm", "decoder_norm", w),
-        **linear("decoder_pred", "decoder_pred", w),
+        "mask_token": w["decoder.mask_token"],
+        "decoder_pos_embed": w["decoder.pos_embed"],
+        **linear("decoder_embed", "decoder.embed", w),
+        **timm_block("decoder_blocks.0", "decoder.blocks.0", w),
+        **norm("decoder_norm", "decoder.norm", w),
+        **linear("decoder_pred", "decoder.pred", w),
     }
 
 
@@ -129,12 +129,12 @@ def hf_deit(w):
 def hf_vitmae(w, layers="encoder.layer", decoder="decoder_layers", names=HUB):
     return {
         **hf_encoder(w, "encoder.", layers=layers, names=names),
-        "decoder.mask_token": w["mask_token"],
-        "decoder.decoder_pos_embed": w["decoder_pos_embed"],
-        **linear("decoder.decoder_embed", "decoder_embed", w),
-        **hf_layer(f"decoder.{decoder}.0", "decoder_blocks.0", w, names),
-        **norm("decoder.decoder_norm", "decoder_norm", w),
-        **linear("decoder.decoder_pred", "decoder_pred", w),
+        "decoder.mask_token": w["decoder.mask_token"],
+        "decoder.decoder_pos_embed": w["decoder.pos_embed"],
+        **linear("decoder.decoder_embed", "decoder.embed", w),
+        **hf_layer(f"decoder.{decoder}.0", "decoder.blocks.0", w, names),
+        **norm("decoder.decoder_norm", "decoder.norm", w),
+        **linear("decoder.decoder_pred", "decoder.pred", w),
     }
 
 

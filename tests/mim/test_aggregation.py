@@ -35,7 +35,7 @@ def create(name: str, **arguments):
 def test_only_thrown_tokens_are_rebuilt_and_everything_learns(name, decoded):
     model = create(name)
     x, thrown = decoded
-    rebuilt = model.aggregate(x, thrown, GRID)
+    rebuilt = model.decoder.aggregate(x, thrown, GRID)
     chex.assert_trees_all_equal(rebuilt[~thrown], x[~thrown])
     # A zero has no position, and still thrown tokens are not all rebuilt the same.
     assert len(np.unique(np.asarray(rebuilt[thrown]).round(6), axis=0)) > 9
@@ -76,8 +76,8 @@ def test_a_convnext_block_is_convolution_norm_mlp_and_residual(decoded):
 
 def test_depthwise_weights_keep_their_names():
     assert {name for name in split(create("depthwise")).params if "aggregate" in name} == {
-        "aggregate.kernel",
-        "aggregate.bias",
+        "decoder.aggregate.kernel",
+        "decoder.aggregate.bias",
     }
     assert not [name for name in split(create("avg_pool")).params if "aggregate" in name]
 

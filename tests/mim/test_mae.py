@@ -10,6 +10,7 @@ from support import golden, nhwc, weights
 
 from jaxprune import checkpoints, mim
 from jaxprune.errors import UserError
+from jaxprune.mim import Pixels
 from jaxprune.mim.aggregation import fill_grid
 from jaxprune.nn.params import merge, split
 
@@ -18,14 +19,14 @@ TO_PUBLISHED = {
     "encoder.blocks.0.attn.qkv.kernel": "blocks.0.attn.qkv.weight",
     "encoder.blocks.1.mlp.fc2.bias": "blocks.1.mlp.fc2.bias",
     "encoder.cls_token": "cls_token",
-    "mask_token": "mask_token",
-    "decoder_embed.kernel": "decoder_embed.weight",
-    "decoder_embed.bias": "decoder_embed.bias",
-    "decoder_blocks.0.norm1.scale": "decoder_blocks.0.norm1.weight",
-    "decoder_pred.kernel": "decoder_pred.weight",
-    "decoder_pred.bias": "decoder_pred.bias",
-    "aggregate.kernel": "agg.weight",
-    "aggregate.bias": "agg.bias",
+    "decoder.mask_token": "mask_token",
+    "decoder.embed.kernel": "decoder_embed.weight",
+    "decoder.embed.bias": "decoder_embed.bias",
+    "decoder.blocks.0.norm1.scale": "decoder_blocks.0.norm1.weight",
+    "decoder.pred.kernel": "decoder_pred.weight",
+    "decoder.pred.bias": "decoder_pred.bias",
+    "decoder.aggregate.kernel": "agg.weight",
+    "decoder.aggregate.bias": "agg.bias",
 }
 
 
@@ -55,8 +56,8 @@ def run(model, images, **given):
     def loss_fn(params):
         model = merge(parts.graph, params, parts.rest)
         loss, aux = model(images, **given)
-        decoded = model.decode(aux.latent, aux.ids_restore, aux.masked, aux.retained)
-        model.norm_pix_loss = False
+        decoded = model.decoder.decode(aux.latent, aux.masks)
+        model.target = Pixels(model.patch_size)
         return loss, (aux, model(images, **given)[0], decoded)
 
     (loss, (aux, raw, decoded)), grads = jax.jit(jax.value_and_grad(loss_fn, has_aux=True))(parts.params)
@@ -68,7 +69,7 @@ def run(model, images, **given):
         if ours == "encoder.patch_embed.proj.kernel":
             size = model.patch_size[0]
             grad = grad.reshape(size, size, 3, -1).transpose(3, 2, 0, 1)
-        elif ours == "aggregate.kernel":
+        elif ours == "decoder.aggregate.kernel":
             grad = grad.transpose(2, 0, 1)[:, None]
         elif ours.endswith(".kernel"):
             grad = grad.T
@@ -131,7 +132,7 @@ def test_progressive_reconstruction_matches(name, aggregation):
     if aggregation == "thrown":
         chex.assert_trees_all_close(aux.pred, file[f"{prefix}/pred"], atol=2e-5, rtol=0)
         grid = fill_grid(decoded[:, 1:], ~aux.thrown)
-        tokens = jax.jit(lambda grid, thrown: model.aggregate(grid, thrown, model.grid))(grid, aux.thrown)
+        tokens = jax.jit(lambda grid, thrown: model.decoder.aggregate(grid, thrown, model.grid))(grid, aux.thrown)
         chex.assert_trees_all_close(tokens, file[f"{prefix}/tokens"], atol=2e-5, rtol=0)
         chex.assert_trees_all_close(decoded, file["dec_out_kept"], atol=2e-5, rtol=0)
         assert decoded.shape[1] == int(file["dec_tokens"])
@@ -156,7 +157,7 @@ def test_plain_partial_reconstruction_matches(name):
     def both(params):
         model = merge(parts.graph, params, parts.rest)
         loss, aux = model(images, **given)
-        model.norm_pix_loss = False
+        model.target = Pixels(model.patch_size)
         return loss, aux, model(images, **given)[0]
 
     loss, aux, raw = both(parts.params)

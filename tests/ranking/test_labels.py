@@ -1,5 +1,6 @@
 """Pseudo labels against the published numbers, and every way to make them cheaper against the plain one."""
 
+import functools
 import json
 import re
 
@@ -14,18 +15,14 @@ from support import golden, nhwc, quick_compile, weights
 
 from jaxprune import checkpoints, flops, mim
 from jaxprune.errors import UserError
-from jaxprune.nn.params import merge, split
+from jaxprune.mim import RandomMasker
+from jaxprune.nn.params import merge, split, variables
 from jaxprune.nn.tokens import all_present
 from jaxprune.ops.patches import gather_tokens
-from jaxprune.ranking.labels import (
-    _Removals,
-    _stand_for,
-    draw_masks,
-    estimated_bytes,
-    pseudo_labels,
-    reconstructions,
-    schedule,
-)
+from jaxprune.ranking.budget import estimated_bytes, fit_memory
+from jaxprune.ranking.labels import pseudo_labels, reconstructions
+from jaxprune.ranking.masks import label_masks, stand_for
+from jaxprune.ranking.removals import REMOVALS
 
 FILE = golden("ltrp_papr/ltrp_labels_24x4")
 SIZES = json.loads(str(FILE["config_json"]))
@@ -53,6 +50,11 @@ def published(**arguments):
 
 
 MODEL = published()
+
+
+def draw(mask_ratio=SIZES["mask_ratio"], throw_ratio=0.0, first=None):
+    masker = RandomMasker((6, 6), mask_ratio, throw_ratio)
+    return label_masks(masker.draw(3, noise=NOISE, first=first), masker.grid)
 
 
 def labels(images=IMAGES, noise=NOISE, model=MODEL, **options):
@@ -89,15 +91,15 @@ def test_other_readings_match(removal, over, name):
     ("images", "at_once", "parts"), [(3, 4, 1), (3, 1, 1), (1, 2, 3)], ids=["chunks", "one by one", "parts"]
 )
 def test_less_memory_gives_the_same_labels(images, at_once, parts):
-    line = estimated_bytes(MODEL, images, at_once, 9, 27)
-    assert schedule(MODEL, 3, 9, 27, memory=line)[0] == parts
+    line = estimated_bytes(MODEL.decoder, images, at_once, 9, 27)
+    assert fit_memory(MODEL.decoder, 3, 9, 27, memory=line)[0] == parts
     chex.assert_trees_all_close(labels(memory=line).relevance, FILE["s"], rtol=2e-4)
 
 
 def test_memory_stays_within_the_line():
     parts = split(MODEL)
     for images, at_once in ((3, 9), (1, 1)):
-        line = estimated_bytes(MODEL, images, at_once, 9, 27)
+        line = estimated_bytes(MODEL.decoder, images, at_once, 9, 27)
         options = {"mask_ratio": SIZES["mask_ratio"], "memory": line}
 
         def make(params, images, noise, options=options):
@@ -105,44 +107,119 @@ def test_memory_stays_within_the_line():
 
         program = jax.jit(make, compiler_options=quick_compile())
         assert flops.temporary_bytes(program, parts.params, IMAGES, NOISE) <= line
-    with pytest.raises(UserError, match=r"MiB for one removal from one image, and the line is at 0\.0625 MiB"):
-        schedule(MODEL, 3, 9, 27, memory=2**16)
+    with pytest.raises(UserError, match=r"MiB for one removal from one image, and memory is limited to 0\.0625 MiB"):
+        fit_memory(MODEL.decoder, 3, 9, 27, memory=2**16)
+
+
+def in_grid_order(model, latent, ids_keep):
+    """The decoder's input with every patch, in the order of the grid."""
+    decoder, prefix = model.decoder, model.encoder.num_prefix_tokens
+    x = decoder.embed(latent)
+    token = jnp.broadcast_to(decoder.mask_token[...], (len(x), model.num_patches, x.shape[2]))
+    patches = jax.vmap(lambda t, ids, seen: t.at[ids].set(seen))(token, ids_keep, x[:, prefix:])
+    return jnp.concatenate([x[:, :prefix], patches], axis=1) + decoder.pos_embed[...]
+
+
+def decode(model, x):
+    """One call of the whole decoder."""
+    prefix = model.encoder.num_prefix_tokens
+    for block in model.decoder.blocks:
+        x = block(all_present(x, prefix))[0].x
+    return model.decoder.head(x)[:, prefix:]
+
+
+def encode(model, images, ids_keep):
+    embedded = model.encoder.embed(images, ids_keep)
+    return model.encoder.final_norm(model.encoder.encode(embedded, ids_keep).tokens.x)
+
+
+def without_one(model, images, ids_keep, number):
+    """(anchor, reconstruction, the patches that both have) without a visible patch, by whole calls of the decoder."""
+    prefix, patches = model.encoder.num_prefix_tokens, model.num_patches
+    x = in_grid_order(model, encode(model, images, ids_keep), ids_keep)
+    gone = ids_keep[:, number : number + 1]
+    left = jnp.arange(patches - 1)[None, :] + (jnp.arange(patches - 1)[None, :] >= gone)
+    removed = decode(model, jnp.concatenate([x[:, :prefix], gather_tokens(x[:, prefix:], left)], axis=1))
+    return gather_tokens(decode(model, x), left), removed, left
 
 
 def test_labels_over_all_patches_count_those_that_are_left():
-    masks = draw_masks(36, 3, grid=(6, 6), noise=NOISE, mask_ratio=SIZES["mask_ratio"])
-
-    @jax.jit
-    def plainly(images):
-        """Without the third visible patch: MAE's own decoder, on a sequence in the order of the grid."""
-        latent = MODEL.decoder_embed(MODEL.encode(images, masks.ids_keep))
-        token = jnp.broadcast_to(MODEL.mask_token[...], (3, 36, latent.shape[2]))
-        patches = jax.vmap(lambda t, ids, seen: t.at[ids].set(seen))(token, masks.ids_keep, latent[:, 1:])
-        x = jnp.concatenate([latent[:, :1], patches], axis=1) + MODEL.decoder_pos_embed[...]
-        gone = masks.ids_keep[:, 2:3]
-        left = jnp.arange(35)[None, :] + (jnp.arange(35)[None, :] >= gone)
-
-        def decode(x):
-            for block in MODEL.decoder_blocks:
-                x = block(all_present(x, 1))[0].x
-            return MODEL.decoder_pred(MODEL.decoder_norm(x))[:, 1:]
-
-        anchor = gather_tokens(decode(x), left)
-        removed = decode(jnp.concatenate([x[:, :1], gather_tokens(x[:, 1:], left)], axis=1))
-        change = jnp.abs(anchor - removed)
-        return change.mean((1, 2)), change, left
-
-    mean, change, left = plainly(IMAGES)
-    chex.assert_trees_all_close(labels(over="all").relevance[:, 2], mean, rtol=2e-4)
+    masks = draw()
+    anchor, removed, left = jax.jit(lambda images: without_one(MODEL, images, masks.ids_keep, 2))(IMAGES)
+    change = jnp.abs(anchor - removed)
+    chex.assert_trees_all_close(labels(over="all").relevance[:, 2], change.mean((1, 2)), rtol=2e-4)
     found = jax.jit(lambda x: reconstructions(MODEL, x, masks))(IMAGES)
     ours = gather_tokens(jnp.abs(found.removed[:, 2] - found.anchor), left)
     hidden = jnp.take_along_axis(masks.masked, left, axis=1)[:, :, None]
     chex.assert_trees_all_close(ours, change * hidden, atol=1e-5)
 
 
+AUTOENCODERS = {
+    "two prefix tokens and LayerScale": {"reg_tokens": 1, "init_values": 0.5},
+    "no prefix token": {"class_token": False},
+}
+
+
+@functools.cache
+def unlike_mae(which):
+    sizes = {"img_size": 24, "patch_size": 4, "embed_dim": 16, "depth": 2, "num_heads": 2}
+    decoder = {"decoder_embed_dim": 16, "decoder_depth": 2, "decoder_num_heads": 2}
+    model = mim.create("mae", **sizes, **decoder, **AUTOENCODERS[which], rngs=nnx.Rngs(0))
+    rng = np.random.default_rng(0)
+    for variable in variables(model).values():
+        variable[...] += 0.2 * rng.normal(size=variable.shape).astype(np.float32)
+    return model
+
+
+@pytest.mark.parametrize("which", AUTOENCODERS)
+def test_labels_equal_the_plain_loop_of_decoder_calls(which):
+    model, masks = unlike_mae(which), draw()
+
+    @jax.jit
+    def plainly(images):
+        def change(number):
+            anchor, removed, left = without_one(model, images, masks.ids_keep, number)
+            masked = jnp.take_along_axis(masks.masked, left, axis=1)
+            change = jnp.abs(anchor - removed).mean(2)
+            return (change * masked).sum(1) / masked.sum(1), change.mean(1)
+
+        return tuple(jnp.stack(rows, axis=1) for rows in zip(*map(change, range(9)), strict=True))
+
+    of_masked, of_all = plainly(IMAGES)
+    chex.assert_trees_all_close(labels(model=model).relevance, of_masked, rtol=2e-4)
+    chex.assert_trees_all_close(labels(model=model, over="all").relevance, of_all, rtol=2e-4)
+    # To the masked tokens a hidden token is one that is not there.
+    chex.assert_trees_all_close(labels(model=model, removal="attention").relevance, of_masked, rtol=2e-4)
+
+
+@pytest.mark.parametrize("which", AUTOENCODERS)
+def test_other_readings_equal_plain_decoder_calls(which):
+    model, masks, prefix = unlike_mae(which), draw(), unlike_mae(which).encoder.num_prefix_tokens
+
+    @jax.jit
+    def plainly(images):
+        """The mask token in place of the third visible patch; and that patch hidden in the encoder."""
+        ids = masks.ids_keep
+        x = in_grid_order(model, encode(model, images, ids), ids)
+        token = model.decoder.mask_tokens(ids[:, 2:3], x.dtype)
+        place = prefix + ids[:, 2]
+        replaced = jax.vmap(lambda row, p, t: row.at[p].set(t[0]))(x, place, token)
+        others = encode(model, images, jnp.delete(ids, 2, axis=1))
+        alone = model.encoder.embed(images, ids)[:, prefix + 2 : prefix + 3]
+        for block in model.encoder.blocks:
+            alone = block.feed(block.mix(alone, jnp.zeros_like(alone)))
+        latent = jnp.insert(others, prefix + 2, model.encoder.final_norm(alone)[:, 0], axis=1)
+        hidden = in_grid_order(model, latent, ids)
+        anchor, weights = decode(model, x), masks.masked / masks.masked.sum(1, keepdims=True)
+        return [(jnp.abs(decode(model, y) - anchor).mean(2) * weights).sum(1) for y in (replaced, hidden)]
+
+    for removal, expected in zip(("mask_token", "encoder"), plainly(IMAGES), strict=True):
+        chex.assert_trees_all_close(labels(model=model, removal=removal).relevance[:, 2], expected, rtol=2e-4)
+
+
 def test_fewer_decoded_patches_are_spread_out_and_give_nearby_labels():
     first = jnp.zeros(3, jnp.int32)
-    masks = draw_masks(36, 3, grid=(6, 6), noise=NOISE, first=first, mask_ratio=0.75, throw_ratio=0.5)
+    masks = draw(0.75, 0.5, first)
     assert masks.ids_keep.shape == (3, 9) and masks.ids_decode.shape == (3, 9)
     decoded = np.zeros((3, 36), bool)
     np.put_along_axis(decoded, np.asarray(masks.ids_decode), True, axis=1)
@@ -158,22 +235,22 @@ def test_a_patch_stands_for_those_that_it_is_the_nearest_to():
     masked = np.ones(9, bool)
     masked[4] = False
     # Corners of a grid of 3 x 3 and the middle of its left side: the middle of the top is halfway between two of them.
-    sizes = _stand_for(jnp.asarray(masked), jnp.array([0, 2, 3, 6, 8]), (3, 3))
+    sizes = stand_for(jnp.asarray(masked), jnp.array([0, 2, 3, 6, 8]), (3, 3))
     chex.assert_trees_all_close(sizes, jnp.array([1.5, 2.0, 1.0, 1.5, 2.0]))
 
 
-@pytest.mark.parametrize("removal", ["delete", "mask_token", "attention", "encoder"])
+@pytest.mark.parametrize("removal", REMOVALS)
 @pytest.mark.parametrize("over", ["masked", "all"])
 def test_a_patch_that_stands_for_two_is_as_good_as_two(removal, over):
-    masks = draw_masks(36, 3, grid=(6, 6), noise=NOISE, mask_ratio=SIZES["mask_ratio"])
+    masks = draw()
     ids, sizes = masks.ids_decode[:, :6], jnp.array([[2.0, 1, 1, 3, 1, 2]] * 3)
     twice = jnp.repeat(ids, jnp.array([2, 1, 1, 3, 1, 2]), axis=1, total_repeat_length=10)
 
     @jax.jit
     def change(images):
-        numbers, kind = jnp.arange(9), {"removal": removal, "over": over}
-        once = _Removals(MODEL, images, masks.ids_keep, ids, sizes, **kind).change(numbers)
-        return once, _Removals(MODEL, images, masks.ids_keep, twice, None, **kind).change(numbers)
+        numbers = jnp.arange(9)
+        once, repeated = masks._replace(ids_decode=ids, sizes=sizes), masks._replace(ids_decode=twice, sizes=None)
+        return [REMOVALS[removal](MODEL, images, m, over=over).change(numbers) for m in (once, repeated)]
 
     chex.assert_trees_all_close(*change(IMAGES), rtol=1e-4)
 
@@ -189,7 +266,7 @@ def test_half_precision_gives_nearly_the_same_labels():
     [
         ({"removal": "delet"}, "Did you mean 'delete'"),
         ({"over": "most"}, "Choose one of: all, masked"),
-        ({"throw_ratio": 0.75}, "leaves none of the 27 masked patches"),
+        ({"throw_ratio": 0.75}, "would throw 27 of the 27 patches"),
         ({"throw_ratio": 0.5}, "first="),
         ({"mask_ratio": 0.99}, "patches visible"),
     ],
@@ -207,7 +284,7 @@ def test_no_device_waits_for_another():
     parts = split(MODEL)
     params = jax.device_put(parts.params, NamedSharding(mesh, PartitionSpec()))
     # One image at a time on every device, two removals of it.
-    line = estimated_bytes(MODEL, 1, 2, 9, 27)
+    line = estimated_bytes(MODEL.decoder, 1, 2, 9, 27)
     for options in ({}, {"memory": line, "shards": 8}, {"throw_ratio": 0.5, "first": jnp.zeros(16, jnp.int32)}):
 
         @jax.jit

@@ -1,0 +1,84 @@
+"""What a framework predicts of every patch: the Target protocol, and pixels as they are or normalised (MAE)."""
+
+import dataclasses
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from jaxprune.ops.patches import normalize_patches, patchify
+
+
+class Target:
+    """Images to what is predicted of every patch.
+
+    A subclass is a frozen dataclass of Python values, or an `nnx.Module` where it has arrays, such as a teacher's.
+
+    Attributes:
+      size: values a patch, the width of a prediction.
+      name: for reports and messages.
+    """
+
+    size: int
+    name: str
+
+    def __call__(self, images: Float[Array, "b H W c"]) -> Float[Array, "b p q"]:
+        """The target of every patch, in float32."""
+        raise NotImplementedError
+
+    def to_pixels(self, pred: Float[Array, "b p q"], images: Float[Array, "b H W c"]) -> Float[Array, "b p v"]:
+        """A prediction as pixels in `patchify`'s order, for pictures.
+
+        Args:
+          images: that it is of; a target that leaves something out borrows it from them.
+        """
+        raise NotImplementedError
+
+    def mean_colour(self, images: Float[Array, "b H W c"]) -> Float[Array, "b p q"] | None:
+        """The target as predicted from each patch's mean colour alone, a baseline; None where that makes no sense."""
+        return None
+
+
+@dataclasses.dataclass(frozen=True)
+class Pixels(Target):
+    """The pixels of every patch.
+
+    Args:
+      patch_size: height and width.
+      in_chans: channels of the images.
+    """
+
+    patch_size: tuple[int, int]
+    in_chans: int = 3
+    name = "pixels"
+
+    @property
+    def size(self) -> int:
+        height, width = self.patch_size
+        return height * width * self.in_chans
+
+    def __call__(self, images: Float[Array, "b H W c"]) -> Float[Array, "b p q"]:
+        return patchify(images.astype(jnp.float32), self.patch_size)
+
+    def to_pixels(self, pred: Float[Array, "b p q"], images: Float[Array, "b H W c"]) -> Float[Array, "b p q"]:
+        return pred
+
+    def mean_colour(self, images: Float[Array, "b H W c"]) -> Float[Array, "b p q"]:
+        target = self(images)
+        b, p, q = target.shape
+        pixels = target.reshape(b, p, -1, self.in_chans)
+        return jnp.broadcast_to(pixels.mean(2, keepdims=True), pixels.shape).reshape(b, p, q)
+
+
+@dataclasses.dataclass(frozen=True)
+class NormalizedPixels(Pixels):
+    """The pixels of every patch, normalised to mean 0 and variance 1 within the patch (MAE's `norm_pix_loss`)."""
+
+    name = "normalised pixels"
+
+    def __call__(self, images: Float[Array, "b H W c"]) -> Float[Array, "b p q"]:
+        return normalize_patches(super().__call__(images))[0]
+
+    def to_pixels(self, pred: Float[Array, "b p q"], images: Float[Array, "b H W c"]) -> Float[Array, "b p q"]:
+        # The prediction holds neither a patch's mean nor its contrast: they are the image's own.
+        _, mean, std = normalize_patches(patchify(images, self.patch_size))
+        return pred * std + mean

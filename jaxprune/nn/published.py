@@ -1,0 +1,57 @@
+"""How published tensors are named and laid out, as rules: a family keeps a table of its own beside its networks."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+Tensor = np.ndarray
+
+
+class Rule(NamedTuple):
+    """How one kind of published tensor is stored here.
+
+    Attributes:
+      published: the published name; a field in braces stands for a part of it, see `checkpoints.rules`.
+      ours: the dotted name here, with the same fields.
+      convert: published layout to ours.
+      revert: our layout to the published one, with the network's (rows, columns) of a patch.
+    """
+
+    published: str
+    ours: str
+    convert: Callable[[Tensor], Tensor] = lambda tensor: tensor
+    revert: Callable[[Tensor, tuple[int, int]], Tensor] = lambda tensor, patch_size: tensor
+
+
+def linear(tensor: Tensor) -> Tensor:
+    """(out, in) to (in, out)."""
+    return tensor.T
+
+
+def linear_back(tensor: Tensor, patch_size: tuple[int, int]) -> Tensor:
+    """The inverse of `linear`."""
+    return tensor.T
+
+
+def depthwise(tensor: Tensor) -> Tensor:
+    """(channel, 1, row, column) to (row, column, channel)."""
+    return tensor[:, 0].transpose(1, 2, 0)
+
+
+def depthwise_back(tensor: Tensor, patch_size: tuple[int, int]) -> Tensor:
+    """The inverse of `depthwise`."""
+    return tensor.transpose(2, 0, 1)[:, None]
+
+
+# Norms, linear layers, and everything else as it is. Order matters both ways: the first rule that matches is taken.
+LAYERS = (
+    Rule("{norm}.weight", "{norm}.scale"),
+    Rule("{any}.weight", "{any}.kernel", linear, linear_back),
+    Rule("{any}", "{any}"),
+)
+
+
+def within(published: str, ours: str, rules: tuple[Rule, ...] = LAYERS) -> tuple[Rule, ...]:
+    """The rules for parts whose names begin with `published` there and with `ours` here."""
+    return tuple(rule._replace(published=published + rule.published, ours=ours + rule.ours) for rule in rules)

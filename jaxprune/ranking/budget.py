@@ -1,0 +1,68 @@
+"""The memory of pseudo labels: what removals take by estimate, and how many fit at the same time."""
+
+import math
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from jaxprune.errors import UserError
+from jaxprune.mim import TokenDecoder
+
+
+def fit_memory(
+    decoder: TokenDecoder, batch: int, visible: int, decoded: int, *, memory: int | None = None, shards: int = 1
+) -> tuple[int, int]:
+    """Returns in how many parts a batch is worked through, and how many removals are done at once in each part.
+
+    Args:
+      visible, decoded: visible patches of an image, and masked ones that enter the decoder.
+      memory: bytes on a device beside weights and images; None does everything at once.
+      shards: devices that share the batch.
+
+    Raises:
+      UserError: one removal from one image takes more.
+    """
+    own = batch // shards
+    if memory is None:
+        return 1, visible
+    for parts in (count for count in range(1, own + 1) if own % count == 0):
+        for chunks in range(1, visible + 1):
+            at_once = math.ceil(visible / chunks)
+            if estimated_bytes(decoder, own // parts, at_once, visible, decoded) <= memory:
+                return parts, at_once
+    least = estimated_bytes(decoder, 1, 1, visible, decoded)
+    raise UserError(
+        f"Pseudo labels take about {least / 2**20:.3g} MiB for one removal from one image, and memory is limited to "
+        f"{memory / 2**20:.3g} MiB: raise the limit, or raise throw_ratio."
+    )
+
+
+def estimated_bytes(decoder: TokenDecoder, images: int, at_once: int, visible: int, decoded: int) -> int:
+    """Estimates from above the bytes that `at_once` removals from each of `images` take at the same time."""
+    block = decoder.blocks[0]
+    width, heads = block.attn.proj.kernel.shape[0], block.attn.num_heads
+    hidden, pixels = block.mlp.fc1.kernel.shape[1], decoder.pred.kernel.shape[1]
+    patches, rows = decoder.grid[0] * decoder.grid[1], decoded + decoder.num_prefix_tokens + visible
+    # Of a row: in attention its scores before and after the exponential beside queries, keys and values as they come
+    # and as the product wants them; or the MLP's hidden layer before and after GELU.
+    row = 2 * width + max(2 * heads * rows + 7 * width, 2 * hidden + width, 2 * pixels)
+    # Of an image: its patches as they are cut, the anchor, and what the removals share of the first block.
+    image = 3 * patches * pixels + rows * (pixels + 6 * width + 2 * heads * rows)
+    return 4 * images * (image + at_once * rows * row)
+
+
+def in_chunks(
+    change: Callable[[Int[Array, "c"]], Float[Array, "b c"]], count: int, at_once: int
+) -> Float[Array, "b {count}"]:
+    """Concatenates `change` of the numbers 0 … count - 1, `at_once` of them at a time."""
+    numbers, whole = jnp.arange(count), count // at_once * at_once
+    if whole == at_once:
+        parts = [change(numbers[:whole])]
+    else:
+        chunks = jax.lax.map(change, numbers[:whole].reshape(-1, at_once))
+        parts = [chunks.swapaxes(0, 1).reshape(-1, whole)]
+    if whole < count:
+        parts.append(change(numbers[whole:]))
+    return jnp.concatenate(parts, axis=1)

@@ -1,0 +1,201 @@
+"""How a visible patch is taken away from a masked autoencoder: a class for each reading of LTRP.
+
+The order of tokens means nothing to a transformer, so the decoder's sequence is laid out as `[masked | prefix |
+visible]`: what a removal leaves alone comes first, and what is read in the end is a slice.
+"""
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from jaxprune.errors import UserError
+from jaxprune.mim import Framework, TokenDecoder
+from jaxprune.nn import Block
+from jaxprune.nn.attention import attend, hide, side_by_side
+from jaxprune.ranking.masks import LabelMasks
+from jaxprune.ranking.shared_attention import SharedAttention
+
+
+def token_decoder(framework: Framework) -> TokenDecoder:
+    """The decoder of a framework whose reconstructions can be compared with and without a patch.
+
+    Raises:
+      UserError: it cannot leave out tokens.
+    """
+    if not isinstance(framework.decoder, TokenDecoder):
+        raise UserError(
+            f"{type(framework).__name__} reconstructs by a {type(framework.decoder).__name__}, which cannot leave out "
+            "a patch: make labels with a framework whose decoder is a TokenDecoder, a masked autoencoder."
+        )
+    return framework.decoder
+
+
+class Removal:
+    """One batch: the reconstruction with all visible patches (`anchor`), and those without each of them.
+
+    Args:
+      framework: with a `TokenDecoder`.
+      images: normalised.
+      over: the patches that are compared: "masked" ones, or "all" that both reconstructions have.
+    """
+
+    def __init__(self, framework: Framework, images: Float[Array, "b H W c"], masks: LabelMasks, *, over: str):
+        self.encoder: Any = framework.encoder
+        self.decoder, self.masks = token_decoder(framework), masks
+        self.prefix, self.decoded = self.decoder.num_prefix_tokens, masks.ids_decode.shape[1]
+        # Behind the tokens that no removal touches come the visible ones.
+        self.staying = self.decoded + self.prefix
+        # The last block and the prediction run for the first `rows` rows only; None is all.
+        self.rows = self.decoded if over == "masked" else None
+        self.embedded = self.encoder.embed(images, masks.ids_keep)
+        encoded = self.encoder.encode(self.embedded, masks.ids_keep).tokens.x
+        self.x = self.sequence(self.encoder.final_norm(encoded))
+        self.anchor = self.decode(self.x)
+
+    def predict(self, numbers: Int[Array, "c"]) -> Float[Array, "bc rows q"]:
+        """Reconstructions without each of the visible patches `numbers`, those of an image one after the other."""
+        raise NotImplementedError
+
+    def left(self, numbers: Int[Array, "c"]) -> Int[Array, "c rows"] | None:
+        """The rows of the whole sequence that each reconstruction without a patch has; None is all."""
+        return None
+
+    def without(self, numbers: Int[Array, "c"]) -> Float[Array, "b c rows q"]:
+        """Reconstructions without each of the visible patches `numbers`."""
+        pred = self.predict(numbers)
+        return pred.reshape(-1, len(numbers), *pred.shape[1:])
+
+    def change(self, numbers: Int[Array, "c"]) -> Float[Array, "b c"]:
+        """Mean absolute change of the reconstruction by each of the removals `numbers`."""
+        pred, anchor = self.without(numbers), self.anchor[:, None]
+        if self.rows is None:
+            left = self.left(numbers)
+            anchor = anchor if left is None else self.anchor[:, left]
+            # Prefix tokens predict no patch.
+            pred, anchor = (jnp.delete(p, np.arange(self.decoded, self.staying), axis=2) for p in (pred, anchor))
+        change, sizes = jnp.abs(pred - anchor).mean(3), self.masks.sizes
+        if sizes is None:
+            return change.mean(2)
+        others = jnp.ones((sizes.shape[0], change.shape[2] - self.decoded))
+        weights = jnp.concatenate([sizes, others], axis=1)[:, None]
+        return (change * weights).sum(2) / weights.sum(2)
+
+    def sequence(self, latent: Float[Array, "bc n d"]) -> Float[Array, "bc m e"]:
+        """The decoder's input of an encoder's output; one image may have several of them."""
+        x = self.decoder.embed(latent)
+        repeat = lambda rows: jnp.repeat(rows, x.shape[0] // self.masks.ids_keep.shape[0], axis=0)
+        of_prefix, of_patches = self.decoder.positions(x.dtype)
+        seen = x[:, self.prefix :] + repeat(of_patches[self.masks.ids_keep])
+        masked = repeat(self.decoder.mask_tokens(self.masks.ids_decode, x.dtype))
+        return jnp.concatenate([masked, x[:, : self.prefix] + of_prefix[None], seen], axis=1)
+
+    def decode(
+        self, x: Float[Array, "bc n e"], hidden: Bool[Array, "bc n"] | None = None, *, blocks: Any = None
+    ) -> Float[Array, "bc rows q"]:
+        """Runs decoder blocks (all by default) and predicts the rows that are compared."""
+        blocks = self.decoder.blocks if blocks is None else blocks
+        bias = self.bias(x)
+        for index, block in enumerate(blocks):
+            x = run_rows(block, x, hidden, self.rows if index == len(blocks) - 1 else None, bias)
+        return self.decoder.head(x)
+
+    def bias(self, x: Float[Array, "bc n e"]) -> Float[Array, "bc 1 1 n"] | None:
+        """What is added to the logits of each key of the sequences `x`: the log of the patches that it stands for."""
+        sizes = self.masks.sizes
+        if sizes is None:
+            return None
+        logs = jnp.repeat(jnp.log(sizes), x.shape[0] // sizes.shape[0], axis=0)
+        return jnp.pad(logs, ((0, 0), (0, x.shape[1] - self.decoded)))[:, None, None, :]
+
+
+class Deleted(Removal):
+    """The token is left out of the decoder's sequence, as in the published code.
+
+    In the first block only the removed token differs: queries, keys, values and the attention to the tokens that stay
+    are computed once.
+    """
+
+    def __init__(self, framework: Framework, images: Float[Array, "b H W c"], masks: LabelMasks, *, over: str):
+        super().__init__(framework, images, masks, over=over)
+        self.shared = SharedAttention(self.decoder.blocks[0], self.x, self.staying, self.bias(self.x))
+
+    def left(self, numbers: Int[Array, "c"]) -> Int[Array, "c rows"]:
+        places = jnp.arange(self.x.shape[1] - 1)[None, :]
+        return places + (places >= self.staying + numbers[:, None])
+
+    def predict(self, numbers: Int[Array, "c"]) -> Float[Array, "bc rows q"]:
+        first, *blocks = self.decoder.blocks
+        left = self.left(numbers)
+        gathered = jnp.take_along_axis(self.shared.without(numbers), left[None, :, :, None], axis=2)
+        x, gathered = _merge(self.x[:, left]), _merge(gathered)
+        if not blocks:
+            x, gathered = x[:, : self.rows], gathered[:, : self.rows]
+        return self.decode(first.feed(first.mix(x, gathered)), blocks=blocks)
+
+
+class MaskToken(Removal):
+    """The mask token stands in the token's place."""
+
+    def predict(self, numbers: Int[Array, "c"]) -> Float[Array, "bc rows q"]:
+        removed = jnp.arange(self.x.shape[1])[None, :] == self.staying + numbers[:, None]
+        masked = self.decoder.mask_tokens(self.masks.ids_keep, self.x.dtype)
+        tokens = jnp.concatenate([self.x[:, : self.staying], masked], axis=1)
+        return self.decode(_merge(jnp.where(removed[None, :, :, None], tokens[:, None], self.x[:, None])))
+
+
+class HiddenInDecoder(Removal):
+    """The token is hidden from all others' attention in the decoder, and gathers nothing itself."""
+
+    def predict(self, numbers: Int[Array, "c"]) -> Float[Array, "bc rows q"]:
+        hidden = jnp.arange(self.x.shape[1])[None, :] == self.staying + numbers[:, None]
+        return self.decode(*_repeated(self.x, hidden))
+
+
+class HiddenInEncoder(Removal):
+    """The token is hidden in the encoder, which runs again, and what comes out is decoded."""
+
+    def predict(self, numbers: Int[Array, "c"]) -> Float[Array, "bc rows q"]:
+        hidden = jnp.arange(self.embedded.shape[1])[None, :] == self.prefix + numbers[:, None]
+        x, hidden = _repeated(self.embedded, hidden)
+        for block in self.encoder.blocks:
+            x = run_rows(block, x, hidden)
+        return self.decode(self.sequence(self.encoder.final_norm(x)))
+
+
+REMOVALS: dict[str, type[Removal]] = {
+    "delete": Deleted,
+    "mask_token": MaskToken,
+    "attention": HiddenInDecoder,
+    "encoder": HiddenInEncoder,
+}
+
+
+def run_rows(
+    block: Block,
+    x: Float[Array, "b n d"],
+    hidden: Bool[Array, "b n"] | None = None,
+    rows: int | None = None,
+    bias: Float[Array, "b 1 1 n"] | None = None,
+) -> Float[Array, "b m d"]:
+    """A dense block, its output for the first `rows` rows only; `hidden` rows neither attend nor are attended to."""
+    heads = block.project(block.norm1(x))
+    if hidden is not None:
+        bias = hide(bias, jnp.where(hidden, 0.0, 1.0))
+    gathered = side_by_side(attend(heads.q[:, :, :rows], heads.k, heads.v, bias))
+    if hidden is not None:
+        gathered = jnp.where(hidden[:, :rows, None], 0, gathered)
+    return block.feed(block.mix(x[:, :rows], gathered))
+
+
+def _repeated(x: Float[Array, "b n d"], hidden: Bool[Array, "c n"]) -> tuple[Array, Array]:
+    """Each image once for every removal, and what that removal hides."""
+    b, n, d = x.shape
+    count = len(hidden)
+    x = jnp.broadcast_to(x[:, None], (b, count, n, d))
+    return _merge(x), _merge(jnp.broadcast_to(hidden[None], (b, count, n)))
+
+
+def _merge(x: Array) -> Array:
+    return x.reshape(-1, *x.shape[2:])
