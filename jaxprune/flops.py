@@ -59,7 +59,7 @@ def host(
     >>> sizes = dict(img_size=32, patch_size=8, embed_dim=64, depth=4, num_heads=2, num_classes=0)
     >>> model = jaxprune.models.create("vit", **sizes, rngs=nnx.Rngs(0))
     >>> jaxprune.flops.host(model, jaxprune.reduction.Plan("topk", 0.5, (1,))).rows
-    (17, 17, 9, 9)
+    (17, 9, 9, 9)
 
     Args:
       model: the network, or its abstract form under `nnx.eval_shape`.
