@@ -76,10 +76,10 @@ def vit(**arguments):
     return models.create("vit", **{**TINY, **arguments}, num_classes=2, rngs=nnx.Rngs(0))
 
 
-def prmim(aggregator):
+def prmim(aggregator, **encoder):
     decoder = {"decoder_embed_dim": 12, "decoder_depth": 1, "decoder_num_heads": 3, "mask_ratio": 0.5}
     options = {"reconstruction": "progressive", "throw_ratio": 0.25, "aggregator": aggregator, "kernel_size": 3}
-    return mim.create("mae", **TINY, **decoder, **options, rngs=nnx.Rngs(0))
+    return mim.create("mae", **TINY, **decoder, **options, **encoder, rngs=nnx.Rngs(0))
 
 
 FORMS = {
@@ -91,6 +91,7 @@ FORMS = {
     "avg_pool": lambda: prmim("avg_pool"),
     "transformer": lambda: prmim("transformer"),
     "convnext": lambda: prmim("convnext"),
+    "autoencoder_with_registers": lambda: prmim("depthwise", reg_tokens=2, init_values=0.1, qkv_bias=False),
 }
 
 

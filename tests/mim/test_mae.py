@@ -217,11 +217,24 @@ def test_the_key_draws_masks_of_the_promised_sizes(retain, rng_key):
         ({"reconstruction": "progressive", "aggregation": "both"}, "aggregation"),
         ({"reconstruction": "progressive", "kernel_size": 6}, "an odd one"),
         ({"embed_dim": 18}, "4"),
+        ({"num_classes": 3}, "MAE has no argument 'num_classes'"),
+        ({"reg_token": 3}, "Did you mean 'reg_tokens'"),
     ],
 )
 def test_bad_settings_are_refused(arguments, message):
     with pytest.raises(UserError, match=message):
         mim.create("mae", **{**SMALL, **arguments}, rngs=nnx.Rngs(0))
+
+
+def test_the_encoder_takes_the_arguments_of_a_vit():
+    model = mim.create("mae", **SMALL, reg_tokens=2, dist_token=True, init_values=0.1, norm_eps=1e-5, rngs=nnx.Rngs(0))
+    assert model.encoder.num_prefix_tokens == model.decoder.num_prefix_tokens == 4
+    assert model.decoder.pos_embed.shape == (1, 20, 16)
+    for block in (model.encoder.blocks[0], model.decoder.blocks[0]):
+        assert block.norm1.eps == 1e-5 and block.ls1.gamma[0] == np.float32(0.1)
+    images = jax.random.normal(jax.random.key(0), (2, 32, 32, 3))
+    loss, aux = jax.jit(lambda images, key: model(images, key=key))(images, jax.random.key(1))
+    assert np.isfinite(loss) and aux.latent.shape == (2, 4 + 4, 16) and aux.pred.shape == (2, 16, 192)
 
 
 def test_randomness_must_come_from_somewhere():
