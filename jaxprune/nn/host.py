@@ -130,8 +130,12 @@ class Walk:
         """Runs the next block.
 
         Args:
-          grid: of the tokens, for blocks that are guided by scores.
+          grid: of the tokens at this place, for blocks that depend on it and for steps that read scores.
+
+        Raises:
+          UserError: the plan was made for images of another size.
         """
+        _check_rows(block, self.tokens.x.shape[1] - self._prefix)
         layer = len(self.left)
         key = None if self._key is None else jax.random.fold_in(self._key, layer)
         taps, attended = frozenset(self._taps.get(layer, ())), self._attended
@@ -139,10 +143,15 @@ class Walk:
             attended = (attended or Attended())._replace(scores=_on_grid(*self._scores, grid))
         self.entered.append(self.tokens)
         self.tokens, self._attended, report = run_block(
-            block, self.tokens, attended, taps=taps, train=self._train, key=key, remat=self._remat
+            block, self.tokens, attended, grid=grid, taps=taps, train=self._train, key=key, remat=self._remat
         )
         self.left.append(self.tokens)
         if taps:
+            if self._attended is None:
+                raise UserError(
+                    f"Block {layer} has no attention that could report {', '.join(sorted(taps))}: read a block of a "
+                    "network with attention."
+                )
             self._seen[layer] = Attended(**{name: getattr(self._attended, name) for name in taps})
         if report is not None:
             self._account(block, report)
@@ -156,7 +165,8 @@ class Walk:
             self._kept.append(self._origin)
         else:
             self._assign.append(report.row_map)
-            self._kept.append(report.kept)
+            new = jnp.full((self.tokens.x.shape[0], block.reducer.num_rows()), -1, jnp.int32)
+            self._kept.append(new if report.kept is None else report.kept)
         self._steps.append(report)
 
     def forward(self) -> Forward:
@@ -170,11 +180,13 @@ class Walk:
 class Host(nnx.Module):
     """A network that plans reduce: subclass it, and plans, scorers, costs and intermediates work.
 
-    A subclass has `num_prefix_tokens`, calls `super().__init__()`, and defines `sites`, `overhead`, `walk`, `pool` and
-    `forward_head`. Its blocks are `Reducible`.
+    A subclass has `num_prefix_tokens`, calls `super().__init__()`, and defines `sites`, `overhead`, `walk` and
+    `forward_head`, and `embed` where it prunes its input. Its blocks are `Reducible`.
+
+    Images are (b, height, width, c), clips (b, frames, height, width, c); an `img_size` has the same sides.
 
     Attributes:
-      prunes_input: whether patches can be left out before any is embedded.
+      prunes_input: whether patches can be left out before any is embedded; otherwise a scorer guides every block.
       pruner: the reducer that scores images before the first block (`from_scores`), or None; set by `reduction.apply`.
     """
 
@@ -188,7 +200,7 @@ class Host(nnx.Module):
         """The blocks in their order, as a plan sees them.
 
         Args:
-          img_size: (height, width) of the images; by default the size the network was built for.
+          img_size: sides of the images; by default those the network was built for.
         """
         raise NotImplementedError
 
@@ -207,6 +219,33 @@ class Host(nnx.Module):
     ) -> Walk:
         """Embeds images and runs the first `stop` blocks (all by default), without the final norm."""
         raise NotImplementedError
+
+    def embed(self, images: Float[Array, "b *sides c"], ids_keep: Int[Array, "b k"] | None = None) -> Array:
+        """Embeds patches (all, or `ids_keep` in that order) and puts the prefix tokens in front."""
+        raise NotImplementedError
+
+    def embed_chosen(
+        self, images: Float[Array, "b *sides c"], key: PRNGKeyArray | None = None
+    ) -> tuple[Float[Array, "b n d"], Int[Array, "b k"] | None, Any]:
+        """Embeds the patches that the plan's scorer keeps, for a `walk` whose rows can leave.
+
+        Returns:
+          (embedded tokens, the patches they are (None = all), the scorer's report for `Walk`; None without a scorer).
+        """
+        if self.pruner is None:
+            return self.embed(images), None, None
+        sites = self.sites(images.shape[1:-1])
+        chosen = self.pruner.choose(images, _key_of_scorer(key, sites))
+        ids_keep = chosen.kept if self.pruner.num_rows() < sites[0].num_patches else None
+        return self.pruner.with_gradient(self.embed(images, ids_keep), chosen), ids_keep, chosen
+
+    def guiding_scores(
+        self, images: Float[Array, "b *sides c"], key: PRNGKeyArray | None = None
+    ) -> tuple[Array, tuple[int, ...]] | None:
+        """What the plan's scorer makes of images and its grid, for a `Walk` whose rows cannot leave; None without."""
+        if self.pruner is None:
+            return None
+        return self.pruner.scores(images, _key_of_scorer(key, self.sites(images.shape[1:-1])))
 
     def final_norm(self, x: Float[Array, "b n d"]) -> Float[Array, "b n d"]:
         """The norm behind the last block; the tokens as they are where there is none."""
@@ -280,7 +319,7 @@ class Host(nnx.Module):
           indices: which intermediates (blocks of a ViT, stages of a hierarchical network): a list, negative ones from
             the end; an int is the last so many; None is all.
           return_prefix_tokens: makes each intermediate a pair (map, prefix tokens) where there are prefix tokens.
-          norm: applies the final norm to each.
+          norm: applies the final norm to each; of a hierarchical network to the last stage, whose norm it is.
           stop_early: runs no block behind the last one asked for.
           output_fmt: "NHWC" (b, *grid, d), "NCHW" (b, d, *grid) or "NLC" (b, patches, d).
           intermediates_only: leaves out the final tokens.
@@ -302,7 +341,8 @@ class Host(nnx.Module):
         found = []
         for layer in chosen:
             tokens, site = walk.left[layer], sites[layer]
-            x = self.final_norm(tokens.x) if norm else tokens.x
+            # Earlier stages have another width and grid, and no norm of their own.
+            x = self.final_norm(tokens.x) if norm and _alike(site, sites[-1]) else tokens.x
             prefix, rows = x[:, : site.num_prefix_tokens], x[:, site.num_prefix_tokens :]
             patches = unmerge(rows, tokens.assign) if layer >= thinned else rows
             shaped = _formatted(patches, site.grid, output_fmt)
@@ -342,6 +382,24 @@ def _first_reduction(host: Host, sites: Sequence[Site]) -> int:
         return 0
     reducing = (s.layer for s in sites if s.leaves and host.block(s).reducer is not None)
     return min(reducing, default=len(sites))
+
+
+def _alike(one: Site, other: Site) -> bool:
+    return (one.grid, one.embed_dim) == (other.grid, other.embed_dim)
+
+
+def _key_of_scorer(key: PRNGKeyArray | None, sites: Sequence[Site]) -> PRNGKeyArray | None:
+    """Blocks take the keys of their numbers; the scorer takes the next."""
+    return None if key is None else jax.random.fold_in(key, len(sites))
+
+
+def _check_rows(block: Reducible, arriving: int) -> None:
+    if block.reducer is None or block.leaves or block.reducer.step.rows_in == arriving:
+        return
+    raise UserError(
+        f"The plan was applied for {block.reducer.step.rows_in} tokens at a block where {arriving} arrive: use "
+        "reduction.apply(…, img_size=) with the size of these images."
+    )
 
 
 def _formatted(patches: Float[Array, "b p d"], grid: tuple[int, ...], output_fmt: str) -> Array:
