@@ -117,6 +117,7 @@ class Walk:
         self.tokens, self._prefix, self._taps = tokens, num_prefix_tokens, taps or {}
         self._train, self._key, self._remat, self._scores = train, key, remat, scores
         self._attended: Attended | None = None
+        self._reduced: Any = None  # the report of a reducer that acted behind the attention of the block before
         self._origin: Any = tokens.assign
         self.entered: list[Tokens] = []  # the tokens that enter each block
         self.left: list[Tokens] = []  # and those that leave it
@@ -139,6 +140,8 @@ class Walk:
         layer = len(self.left)
         key = None if self._key is None else jax.random.fold_in(self._key, layer)
         taps, attended = frozenset(self._taps.get(layer, ())), self._attended
+        if self._reduced is not None and attended is not None and _reads_block_before(block):
+            attended = _of_rows_left(attended, self._reduced.row_map, self.tokens.x.shape[1], self._prefix)
         if "scores" in block.needs and self._scores is not None and grid is not None:
             attended = (attended or Attended())._replace(scores=_on_grid(*self._scores, grid))
         self.entered.append(self.tokens)
@@ -153,6 +156,7 @@ class Walk:
                     "network with attention."
                 )
             self._seen[layer] = Attended(**{name: getattr(self._attended, name) for name in taps})
+        self._reduced = report if report is not None and block.leaves and block.reducer.where != "before" else None
         if report is not None:
             self._account(block, report)
 
@@ -300,7 +304,7 @@ class Host(nnx.Module):
     def forward_intermediates(
         self,
         images: Float[Array, "b *sides c"],
-        indices: int | Sequence[int] | None = None,
+        indices: int | np.integer | Sequence[int] | None = None,
         *,
         return_prefix_tokens: bool = False,
         norm: bool = False,
@@ -356,7 +360,7 @@ def at_path(module: Any, path: str) -> Any:
     return functools.reduce(step, path.split("."), module)
 
 
-def intermediate_indices(indices: int | Sequence[int] | None, count: int) -> list[int]:
+def intermediate_indices(indices: int | np.integer | Sequence[int] | None, count: int) -> list[int]:
     """The numbers of `count` intermediates that timm's `indices` stand for, in the order of the network.
 
     Raises:
@@ -382,6 +386,32 @@ def _first_reduction(host: Host, sites: Sequence[Site]) -> int:
         return 0
     reducing = (s.layer for s in sites if s.leaves and host.block(s).reducer is not None)
     return min(reducing, default=len(sites))
+
+
+def _reads_block_before(block: Reducible) -> bool:
+    return block.reducer is not None and block.leaves and block.reducer.where == "before" and bool(block.reducer.needs)
+
+
+def _of_rows_left(attended: Attended, row_map: Int[Array, "b n"], num_tokens: int, prefix: int) -> Attended:
+    """What the attention of a block saw, by the rows that its reducer left: merged rows add up what they received.
+
+    Keys and values of merged rows are averaged.
+    """
+    num_rows = num_tokens - prefix
+
+    def add_up(field: Float[Array, "h n *e"], row_map: Int[Array, "r"]) -> Array:
+        by_row = jnp.moveaxis(field[:, prefix:], 1, 0)
+        # A dropped row goes past the end, where it does not count.
+        sums = jax.ops.segment_sum(by_row, jnp.where(row_map < 0, num_rows, row_map), num_rows)
+        return jnp.concatenate([field[:, :prefix], jnp.moveaxis(sums, 0, 1)], axis=1)
+
+    def of_rows(field: Array | None) -> Array | None:
+        if field is None or field.ndim == 3:
+            return None if field is None else jax.vmap(add_up)(field, row_map)
+        counts = jax.vmap(add_up)(jnp.ones(field.shape[:3], field.dtype), row_map)
+        return jax.vmap(add_up)(field, row_map) / jnp.maximum(counts, 1)[..., None]
+
+    return Attended(*map(of_rows, attended._replace(scores=None)))
 
 
 def _alike(one: Site, other: Site) -> bool:

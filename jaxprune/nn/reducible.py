@@ -15,8 +15,8 @@ class Reducible(nnx.Module):
     """A block with a place for a token reducer; `jaxprune.reduction.apply` fills it in.
 
     A block is called as `block(tokens, attended, grid=…, taps=…, train=…, key=…)` and returns (tokens, attended,
-    report), see `Block`; without attention, `attended` is None. A block whose rows have to stay (`leaves=False`: windows, convolutions) runs its per-token work, such as
-    its MLP, through `skip`.
+    report), see `Block`; without attention, `attended` is None. A block whose rows have to stay (`leaves=False`:
+    windows, convolutions) runs its per-token work, such as its MLP, through `skip`.
 
     Args:
       num_prefix_tokens: CLS, distillation and register tokens in front.

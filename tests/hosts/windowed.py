@@ -56,7 +56,17 @@ class Windowed(Host):
     prunes_input = False
 
     def __init__(
-        self, *, img_size=32, patch_size=4, embed_dim=16, depths=(2, 1), window=4, num_classes=3, dtype=None, rngs
+        self,
+        *,
+        img_size=32,
+        patch_size=4,
+        embed_dim=16,
+        depths=(2, 1),
+        window=4,
+        head_dim=8,
+        num_classes=3,
+        dtype=None,
+        rngs,
     ):
         super().__init__()
         common = {"kernel_init": nnx.initializers.normal(0.3), "dtype": dtype, "rngs": rngs}
@@ -64,9 +74,9 @@ class Windowed(Host):
         rows, columns = self.patch_embed.grid
         self.grids = tuple((rows >> stage, columns >> stage) for stage in range(len(depths)))
         self.widths = tuple(embed_dim << stage for stage in range(len(depths)))
-        self.dtype, self.depths = dtype, depths
+        self.dtype, self.depths, self.head_dim = dtype, depths, head_dim
         self.stages = nnx.List(
-            nnx.List(WindowBlock(width, width // 8, window=window, **common) for _ in range(depth))
+            nnx.List(WindowBlock(width, width // head_dim, window=window, **common) for _ in range(depth))
             for depth, width in zip(depths, self.widths, strict=True)
         )
         self.merges = nnx.List(Linear(4 * width, 2 * width, **common) for width in self.widths[:-1])
@@ -76,7 +86,15 @@ class Windowed(Host):
     def sites(self, img_size=None):
         places = [(stage, index) for stage, depth in enumerate(self.depths) for index in range(depth)]
         return tuple(
-            Site(layer, f"stages.{s}.{i}", self.grids[s], 0, self.widths[s], self.widths[s] // 8, leaves=False)
+            Site(
+                layer,
+                f"stages.{s}.{i}",
+                self.grids[s],
+                0,
+                self.widths[s],
+                self.widths[s] // self.head_dim,
+                leaves=False,
+            )
             for layer, (s, i) in enumerate(places)
         )
 
