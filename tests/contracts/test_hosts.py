@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from hosts import BATCH, HOSTS, host, images
+from hosts import BATCH, HOSTS, host, images, sites
 from support import quick_compile
 
 from jaxprune import flops, reduction, scoring
@@ -17,8 +17,7 @@ from jaxprune.nn.params import merge, split
 from jaxprune.reduction import At, Plan
 
 METHODS = sorted(reduction.methods())
-ATTENDING = [name for name in HOSTS if host(name).sites()[0].num_heads]
-LEAVING = [name for name in HOSTS if host(name).sites()[0].leaves]
+ATTENDING = [name for name in HOSTS if sites(name)[0].num_heads]
 FIELDS = frozenset({"cls_attn", "received", "keys", "values"})
 
 
@@ -50,17 +49,17 @@ def test_cost_is_counted_without_building_the_reduced_network(method, on):
     counted, dense = flops.host(model, plan, **scorer), flops.host(model)
     assert counted == flops.host(fast)
     assert sum(counted.blocks) < sum(dense.blocks)
-    sites, kept = model.sites(), [reducer.num_rows() for reducer in reduction.installed(fast)]
-    if not sites[0].leaves:
+    places, kept = model.sites(), [reducer.num_rows() for reducer in reduction.installed(fast)]
+    if not places[0].leaves:
         assert counted.rows == dense.rows
         assert counted.blocks == tuple(
             cost - (site.num_patches - rows) * model.block_cost(site).feed
-            for site, cost, rows in zip(sites, dense.blocks, [sites[0].num_patches, *kept][-3:], strict=True)
+            for site, cost, rows in zip(places, dense.blocks, [places[0].num_patches, *kept][-3:], strict=True)
         )
     elif cls.where == "embed":
-        assert counted.rows == (sites[0].num_prefix_tokens + kept[0],) * 3
+        assert counted.rows == (places[0].num_prefix_tokens + kept[0],) * 3
     else:
-        assert counted.rows == (dense.rows[0], *(sites[0].num_prefix_tokens + rows for rows in kept))
+        assert counted.rows == (dense.rows[0], *(places[0].num_prefix_tokens + rows for rows in kept))
 
 
 # Sizes at which matrix products dominate.
@@ -128,10 +127,10 @@ def test_taps_report_the_attention_of_several_layers_in_one_pass(on):
 
     attended, entered = compiled(model, call)(images(on))
     assert set(attended) == set(taps)
-    sites, prefix = model.sites(), model.num_prefix_tokens
+    places, prefix = model.sites(), model.num_prefix_tokens
     tolerance = {"atol": 1e-5} if on != "registers" else {"atol": 2e-2}
     for (layer, fields), x in zip(taps.items(), entered, strict=True):
-        site, block = sites[layer], model.block(sites[layer])
+        site, block = places[layer], model.block(places[layer])
         q, k, v = block.project(block.norm1(x))
         logits = jnp.einsum("bhme,bhne->bhmn", *(part.astype(jnp.float32) for part in (q, k))) * k.shape[-1] ** -0.5
         weights = jax.nn.softmax(jnp.where(same_window(model, site), logits, -jnp.inf), axis=-1)
@@ -213,10 +212,10 @@ def test_intermediates_are_whole_maps_where_rows_stay(on):
         return final, found, model.forward_intermediates(images, norm=True)[1], model(images)[1].features
 
     final, found, normed, features = compiled(fast, call)(images(on))
-    ends, sites = model.intermediate_layers(), model.sites()
+    ends, places = model.intermediate_layers(), model.sites()
     assert ends == ((1, 2) if on == "windowed" else (0, 1, 2))
     for layer, maps, after in zip(ends, found, normed, strict=True):
-        assert maps.shape == (BATCH, *sites[layer].grid, sites[layer].embed_dim)
+        assert maps.shape == (BATCH, *places[layer].grid, places[layer].embed_dim)
         np.testing.assert_array_equal(np.asarray(maps).reshape(features[layer].shape), features[layer])
         has_norm = on == "conv_map" or layer == 2
         expected = model.final_norm(features[layer]) if has_norm else features[layer]

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from hosts import BATCH, CLASSES, HOSTS, host, images
+from hosts import BATCH, CLASSES, HOSTS, host, images, sites
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from support import quick_compile
 
@@ -25,7 +25,7 @@ METHODS = sorted(reduction.methods())
 # What works before the first block needs a scorer, and does not go with other steps in `groups`.
 STANDALONE = sorted(reduction.standalone())
 # Where rows leave, and where they only skip work.
-LEAVING = [name for name in HOSTS if host(name).sites()[0].leaves]
+LEAVING = [name for name in HOSTS if sites(name)[0].leaves]
 SKIPPING = [name for name in HOSTS if name not in LEAVING]
 LOCATIONS = (1, 2)
 COLLECTIVES = re.compile(r"\b(all-gather|all-reduce|all-to-all|collective-permute|reduce-scatter)\b")
@@ -57,7 +57,7 @@ def reduce(method: str, on: str, keep_rate: float = 0.6, **arguments):
 
 def readable(method: str, on: str) -> bool:
     """Whether a host has what a method reads."""
-    return not cls_of(method).needs or host(on).sites()[0].num_heads > 0
+    return not cls_of(method).needs or sites(on)[0].num_heads > 0
 
 
 def groups(on: str, chosen=lambda cls: True) -> list[tuple[str, ...]]:
@@ -86,12 +86,12 @@ def compiled(function, **options):
 def check_account(model, logits, aux):
     """Every patch is where the tokens say, and there are as many rows as promised."""
     assert logits.shape == (BATCH, CLASSES) and logits.dtype == jnp.float32 and np.isfinite(logits).all()
-    sites, prefix = model.sites(), model.num_prefix_tokens
-    patches, steps = sites[0].num_patches, reduction.installed(model)
+    places, prefix = model.sites(), model.num_prefix_tokens
+    patches, steps = places[0].num_patches, reduction.installed(model)
     assert len(steps) == len(aux.steps) == len(aux.assign) == len(aux.kept)
     for index, reducer in enumerate(steps):
         report, assign, kept = aux.steps[index], np.asarray(aux.assign[index]), np.asarray(aux.kept[index])
-        rows, at = reducer.num_rows(), sites[max(reducer.step.layer, 0)]
+        rows, at = reducer.num_rows(), places[max(reducer.step.layer, 0)]
         if at.leaves:
             assert aux.features[at.layer].shape == (BATCH, prefix + rows, at.embed_dim)
             assert assign.shape == (BATCH, patches)
@@ -103,10 +103,10 @@ def check_account(model, logits, aux):
         assert report.row_map.shape == (BATCH, reducer.step.rows_in)
         if report.kept is not None:
             for image, ids in enumerate(kept):
-                places = np.flatnonzero(ids >= 0)
-                np.testing.assert_array_equal(assign[image, ids[places]], places)
+                single = np.flatnonzero(ids >= 0)
+                np.testing.assert_array_equal(assign[image, ids[single]], single)
     held = aux.tokens.size[:, prefix:]
-    if not sites[-1].leaves:
+    if not places[-1].leaves:
         np.testing.assert_array_equal(held, 1)
     elif report.soft is None:
         np.testing.assert_allclose(
@@ -155,7 +155,7 @@ def test_a_scorer_guides_every_block_whose_rows_stay(on):
         np.testing.assert_array_equal(kept, reduction.best(there, int(0.6 * site.num_patches)))
 
 
-@pytest.mark.parametrize("on", [name for name in SKIPPING if not host(name).sites()[0].num_heads])
+@pytest.mark.parametrize("on", [name for name in SKIPPING if not sites(name)[0].num_heads])
 @pytest.mark.parametrize("method", METHODS)
 def test_what_reads_attention_needs_some(method, on):
     if readable(method, on):

@@ -13,6 +13,7 @@ from hosts.clip import Clip
 from hosts.conv_map import ConvMap
 from hosts.windowed import Windowed
 from jaxprune import models
+from jaxprune.nn import Site
 
 WIDTH, DEPTH, CLASSES, BATCH = 16, 3, 3, 2
 
@@ -56,6 +57,12 @@ HOSTS = {
 def host(name: str, **arguments):
     """The host of a name, built once for each set of arguments that replace its own."""
     return HOSTS[name].make(**arguments, rngs=nnx.Rngs(0))
+
+
+@functools.cache
+def sites(name: str) -> tuple[Site, ...]:
+    """The sites of that host; nothing is computed."""
+    return nnx.eval_shape(lambda: HOSTS[name].make(rngs=nnx.Rngs(0))).sites()
 
 
 @functools.cache
