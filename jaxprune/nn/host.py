@@ -444,7 +444,10 @@ def _on_grid(scores: Float[Array, "b p"], grid: tuple[int, ...], wanted: tuple[i
     if grid == wanted:
         return scores
     maps = scores.reshape(scores.shape[0], *grid, 1)
-    resized = resize_3d(maps, wanted, "trilinear") if len(wanted) == 3 else resize(maps, wanted, "bicubic")
+    if len(wanted) == 3:
+        resized = resize_3d(maps, wanted, "trilinear")
+    else:
+        resized = resize(maps, (wanted[0], wanted[1]), "bicubic")
     return resized.reshape(scores.shape[0], int(np.prod(wanted)))
 
 

@@ -372,3 +372,9 @@ def test_no_device_waits_for_another_where_rows_stay(on, group):
 @pytest.mark.parametrize("on", [*SKIPPING, "clip"])
 def test_no_device_waits_for_another_behind_a_scorer(on):
     check_no_collectives(reduce("from_scores", on), on)
+
+
+@pytest.mark.eight_devices
+def test_no_device_waits_for_another_when_methods_mix():
+    plan = Plan(steps=(At(0, "ats", keep_rate=0.9), At(1, "topk", r=3), At(2, "kmedoids", r=3)))
+    check_no_collectives(apply(host("cls"), plan), "cls")

@@ -14,7 +14,7 @@ from support import quick_compile
 from jaxprune import reduction
 from jaxprune.errors import UserError
 from jaxprune.nn.params import merge, split
-from jaxprune.nn.tokens import coordinates
+from jaxprune.nn.tokens import all_present, coordinates
 from jaxprune.reduction import At, Plan
 from jaxprune.reduction.kmedoids import kmedoids
 from jaxprune.tasks.objective import reduction_losses
@@ -149,9 +149,34 @@ def test_what_follows_ats_leaves_absent_rows_absent(method):
     held = [np.bincount(image[image >= 0], minlength=size.shape[1]) for image in assign]
     np.testing.assert_array_equal(size, held)
     np.testing.assert_array_equal(present, size > 0)
+    # Every row that holds patches is one of those that were there, but for the one that EViT fuses.
+    single = present[:, :-1] if method == "evit" else present
+    assert (np.asarray(aux.kept[-1])[:, : single.shape[1]][single] >= 0).all()
     sampled = np.asarray(aux.assign[0])
     assert (np.asarray(aux.kept[0]) < 0).any(), "every row was used: nothing is absent"
     assert ((assign >= 0) <= (sampled >= 0)).all()
+
+
+@pytest.mark.parametrize("method", ["dpc_knn", "kmedoids"])
+def test_what_an_absent_row_holds_does_not_count(method):
+    model = apply("cls", Plan(steps=(At(1, "ats", keep_rate=0.9), At(2, method, r=5))))
+    reducer = model.blocks[2].reducer
+    rows = reducer.step.rows_in
+    rng = np.random.default_rng(0)
+    there = jnp.ones((BATCH, 1 + rows)).at[:, jnp.asarray([2, 5, 6])].set(0)
+    x = rng.normal(size=(BATCH, 1 + rows, 16)).astype(np.float32)
+    received = jnp.asarray(rng.uniform(size=(BATCH, 2, 1 + rows)), jnp.float32) * there[:, None]
+
+    def reduce(fill):
+        tokens = all_present(jnp.where(there[:, :, None] > 0, x, fill), 1, jnp.zeros((1, rows, 2)))
+        tokens = tokens._replace(policy=there, size=there)
+        return reducer(tokens, reduction.Attended(received=received))
+
+    (one, report), (other, _) = reduce(0.1), reduce(3 * np.roll(x, 1, axis=1))
+    filled = np.asarray(one.size) > 0
+    np.testing.assert_array_equal(filled, np.asarray(other.size) > 0)
+    np.testing.assert_allclose(np.asarray(one.x)[filled], np.asarray(other.x)[filled], atol=1e-5)
+    assert not np.isin(np.asarray(report.kept), [1, 4, 5]).any()
 
 
 @pytest.mark.parametrize("method", ["sit", "sinkhorn", "patch_merger"])
