@@ -12,7 +12,7 @@ import importlib
 import importlib.metadata
 import inspect
 import pkgutil
-from collections.abc import Collection
+from collections.abc import Collection, Container
 from types import ModuleType
 from typing import Any
 
@@ -29,13 +29,12 @@ def methods(package: ModuleType, base: type) -> dict[str, type]:
     for info in pkgutil.iter_modules(package.__path__):
         if (cls := _defined_in(f"{package.__name__}.{info.name}", base)) is not None:
             found[info.name] = cls
-    for name, entry in entry_points(package.__name__).items():
-        if name in found:
-            raise UserError(f"{entry.value} registers {package.__name__} {name!r}, which exists already: rename it.")
-        found[name] = _loaded(entry, package.__name__, base)
+    for name, entry in entry_points(package.__name__, found).items():
+        found[name] = load(entry, base)
     return found
 
 
+@functools.cache
 def _defined_in(module_name: str, base: type) -> type | None:
     module = importlib.import_module(module_name)
     own = [
@@ -54,21 +53,42 @@ def _installed(group: str) -> tuple[importlib.metadata.EntryPoint, ...]:
     return tuple(importlib.metadata.entry_points(group=group))
 
 
-def entry_points(group: str) -> dict[str, importlib.metadata.EntryPoint]:
-    """Returns {name: entry point} of what other packages add to a group such as "jaxprune.reduction"."""
-    return {entry.name: entry for entry in _installed(group)}
+def entry_points(group: str, known: Container[str] = ()) -> dict[str, importlib.metadata.EntryPoint]:
+    """Returns {name: entry point} of what other packages add to a group such as "jaxprune.reduction".
+
+    Args:
+      known: names that are in use.
+
+    Raises:
+      UserError: an entry point takes a name that is in use, or two have the same.
+    """
+    found: dict[str, importlib.metadata.EntryPoint] = {}
+    for entry in _installed(group):
+        # The same package may be on the path twice.
+        if entry.name in known or (entry.name in found and found[entry.name].value != entry.value):
+            raise UserError(f"{entry.value} registers {group} {entry.name!r}, which exists already: rename it.")
+        found[entry.name] = entry
+    return found
 
 
-def _loaded(entry: importlib.metadata.EntryPoint, group: str, base: type) -> type:
+def load(entry: importlib.metadata.EntryPoint, base: type) -> type:
+    """The class that an entry point names.
+
+    Raises:
+      UserError: it cannot be imported, or is no subclass of `base`.
+    """
     try:
         cls = entry.load()
     except (ImportError, AttributeError) as error:
         raise UserError(
-            f"{entry.value}, which another package registers as {group} {entry.name!r}, cannot be loaded ({error}): "
-            "mend or uninstall that package."
+            f"{entry.value}, which another package registers as {entry.group} {entry.name!r}, cannot be loaded "
+            f"({error}): mend or uninstall that package."
         ) from error
     if not (inspect.isclass(cls) and issubclass(cls, base)):
-        raise UserError(f"{entry.value}, registered as {group} {entry.name!r}, is no subclass of {base.__name__}.")
+        raise UserError(
+            f"{entry.value}, registered as {entry.group} {entry.name!r}, is no subclass of {base.__name__}: mend or "
+            "uninstall that package."
+        )
     return cls
 
 

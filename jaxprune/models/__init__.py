@@ -8,24 +8,33 @@ from flax import nnx
 
 from jaxprune import plugins
 from jaxprune.errors import unknown
+from jaxprune.nn.patch_embed import pair
 from jaxprune.nn.recipe import remember
-from jaxprune.preprocessing import Preprocessing
+from jaxprune.preprocessing import IMAGENET_MEAN, IMAGENET_STD, Preprocessing
 
 
 def names() -> dict[str, str]:
-    """Returns {model name: module of this package that defines its class, as NETWORK}."""
+    """Returns {model name: where its class is}: a module of this package (its NETWORK), or another package's class.
+
+    A package of one's own adds a network by an entry point in the group "jaxprune.models" (name → class).
+    """
     found = {}
     for info in pkgutil.iter_modules(__path__):
         module = importlib.import_module(f"{__name__}.{info.name}")
         found.update(dict.fromkeys(getattr(module, "variants", dict)(), info.name))
-    return found
+    return {**found, **{name: entry.value for name, entry in plugins.entry_points(__name__, found).items()}}
 
 
 def arguments(name: str) -> dict[str, Any]:
-    """Returns what a model's name stands for; a `UserError` names the nearest one if there is none."""
+    """Returns what a model's name stands for; a `UserError` names the nearest one if there is none.
+
+    The name of another package's class stands for the defaults of that class.
+    """
     known = names()
     if name not in known:
         raise unknown("model", name, known)
+    if name in plugins.entry_points(__name__):
+        return {}
     return dict(importlib.import_module(f"{__name__}.{known[name]}").variants()[name])
 
 
@@ -40,17 +49,28 @@ def create(name: str, *, rngs: nnx.Rngs, **overrides: Any) -> Any:
       name: such as "vit_small_patch16_224", or "vit" with all arguments given.
       overrides: arguments of the model's class, in place of what the name stands for.
     """
-    chosen = {**arguments(name), **overrides}
-    module = importlib.import_module(f"{__name__}.{names()[name]}")
-    network = plugins.build(module.NETWORK, chosen, rngs=rngs)
-    network.preprocessing = _preprocessing(module, name, chosen)
+    cls, chosen = _class_of(name), {**arguments(name), **overrides}
+    network = plugins.build(cls, chosen, rngs=rngs)
+    network.preprocessing = _preprocessing(cls, name, chosen)
     return remember(network, "model", {"name": name, **overrides})
 
 
-def _preprocessing(module: Any, name: str, chosen: dict[str, Any]) -> Preprocessing:
+def _class_of(name: str) -> type:
+    known = names()
+    if name not in known:
+        raise unknown("model", name, known)
+    if (entry := plugins.entry_points(__name__).get(name)) is not None:
+        return plugins.load(entry, nnx.Module)
+    return importlib.import_module(f"{__name__}.{known[name]}").NETWORK
+
+
+def _preprocessing(cls: Any, name: str, chosen: dict[str, Any]) -> Preprocessing:
+    """What the network's module has for the name; else the class's mean and std, or ImageNet's, at 224 pixels."""
+    module = importlib.import_module(cls.__module__)
     if hasattr(module, "preprocessing"):
         return module.preprocessing(name, chosen)
-    return Preprocessing((224, 224), mean=module.NETWORK.mean, std=module.NETWORK.std)
+    size = pair(chosen.get("img_size", (224, 224)))
+    return Preprocessing(size, mean=getattr(cls, "mean", IMAGENET_MEAN), std=getattr(cls, "std", IMAGENET_STD))
 
 
 __all__ = ["Preprocessing", "arguments", "create", "names"]

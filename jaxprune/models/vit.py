@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
@@ -217,7 +216,7 @@ class VisionTransformer(Host):
             remat=self.remat,
         )
         for block in self.blocks[:stop]:
-            walk.run(block)
+            walk.run(block, self.grid)
         return walk
 
     def walk(
@@ -230,13 +229,8 @@ class VisionTransformer(Host):
         key: PRNGKeyArray | None = None,
     ) -> Walk:
         """Embeds images and runs the first `stop` blocks; a plan's scorer leaves out patches before."""
-        options: Any = {"taps": taps, "stop": stop, "train": train, "key": key}
-        if self.pruner is None:
-            return self.encode(self.embed(images), **options)
-        chosen = self.pruner.choose(images, None if key is None else jax.random.fold_in(key, self.depth))
-        ids_keep = chosen.kept if self.pruner.num_rows() < self.num_patches else None
-        x = self.pruner.with_gradient(self.embed(images, ids_keep), chosen)
-        return self.encode(x, ids_keep, chosen=chosen, **options)
+        x, ids_keep, chosen = self.embed_chosen(images, key)
+        return self.encode(x, ids_keep, chosen=chosen, taps=taps, stop=stop, train=train, key=key)
 
     def sites(self, img_size: int | Sequence[int] | None = None) -> tuple[Site, ...]:
         """The blocks, all of one shape."""

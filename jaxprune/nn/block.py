@@ -92,11 +92,13 @@ class Block(Reducible):
         policy: Float[Array, "b n"] | None = None,
         soft_policy: bool = False,
         needs: frozenset[str] = frozenset(),
+        grid: tuple[int, ...] | None = None,
     ) -> tuple[Float[Array, "b m d"], Attended]:
         """What each token gathers, heads side by side, and the fields of `Attended` named in `needs`.
 
         Args:
           bias, policy, soft_policy: see `nn.attention.self_attention`.
+          grid: of the tokens, for blocks that attend inside windows; a plain block does not read it.
         """
         return self_attention(
             heads,
@@ -143,6 +145,7 @@ class Block(Reducible):
         tokens: Tokens,
         attended: Attended = NOTHING,
         *,
+        grid: tuple[int, ...] | None = None,
         taps: frozenset[str] = frozenset(),
         train: bool = False,
         key: PRNGKeyArray | None = None,
@@ -151,6 +154,7 @@ class Block(Reducible):
 
         Args:
           attended: what the block before saw, for a reducer that runs before this block.
+          grid: of the tokens at this place, see `attend`.
           taps: fields of `Attended` to report besides those that reducers need.
           key: randomness of DropPath and of the reducer; needed only in training.
 
@@ -162,6 +166,8 @@ class Block(Reducible):
         drop_keys = keys[:2] if train else (None, None)
         where = self.reduces_where()
         soft = self.soft_policy and train
+        # Scores come from outside: attention reports the other fields.
+        needs = (self.needs | taps) - {"scores"}
         scores, report = attended.scores, None
 
         if where == "before":
@@ -171,12 +177,12 @@ class Block(Reducible):
         if where == "attention":
             # All keys and values, but only the rows of attention that the reducer keeps.
             bias = hide(bias, policy)
-            attended = observe(heads, bias, policy, None, self.needs | taps, self.num_prefix_tokens)
+            attended = observe(heads, bias, policy, None, needs, self.num_prefix_tokens)
             tokens, report = reducer(tokens, attended, train=train, key=keys[2])
             queries = take(heads.q.swapaxes(1, 2), report.kept, self.num_prefix_tokens).swapaxes(1, 2)
             gathered = side_by_side(attend(queries, heads.k, heads.v, bias))
         else:
-            gathered, attended = self.attend(heads, bias=bias, policy=policy, soft_policy=soft, needs=self.needs | taps)
+            gathered, attended = self.attend(heads, bias=bias, policy=policy, soft_policy=soft, needs=needs, grid=grid)
         tokens = tokens._replace(x=self.mix(tokens.x, gathered, drop_keys[0]))
         if where == "skip":
             work = lambda x: self._branch(self.mlp(self.norm2(x)), self.ls2, None)
@@ -196,6 +202,7 @@ def run_block(
     tokens: Tokens,
     attended: Attended = NOTHING,
     *,
+    grid: tuple[int, ...] | None = None,
     taps: frozenset[str] = frozenset(),
     train: bool = False,
     key: PRNGKeyArray | None = None,
@@ -203,10 +210,10 @@ def run_block(
 ) -> tuple[Tokens, Attended, Any]:
     """Calls a block; with `remat` its activations are computed again in the backward pass instead of kept."""
     if not remat:
-        return block(tokens, attended, taps=taps, train=train, key=key)
+        return block(tokens, attended, grid=grid, taps=taps, train=train, key=key)
     graph, state = nnx.split(block)
 
     def pure(state, tokens, attended, key):
-        return nnx.merge(graph, state)(tokens, attended, taps=taps, train=train, key=key)
+        return nnx.merge(graph, state)(tokens, attended, grid=grid, taps=taps, train=train, key=key)
 
     return jax.checkpoint(pure)(state, tokens, attended, key)

@@ -117,6 +117,7 @@ class Walk:
         self.tokens, self._prefix, self._taps = tokens, num_prefix_tokens, taps or {}
         self._train, self._key, self._remat, self._scores = train, key, remat, scores
         self._attended = Attended()
+        self._reduced: Any = None  # the report of a reducer that acted behind the attention of the block before
         self._origin: Any = tokens.assign
         self.entered: list[Tokens] = []  # the tokens that enter each block
         self.left: list[Tokens] = []  # and those that leave it
@@ -130,20 +131,32 @@ class Walk:
         """Runs the next block.
 
         Args:
-          grid: of the tokens, for blocks that are guided by scores.
+          grid: of the tokens at this place, for blocks that depend on it and for steps that read scores.
+
+        Raises:
+          UserError: the plan was made for images of another size.
         """
+        _check_rows(block, self.tokens.x.shape[1] - self._prefix)
         layer = len(self.left)
         key = None if self._key is None else jax.random.fold_in(self._key, layer)
         taps, attended = frozenset(self._taps.get(layer, ())), self._attended
+        if self._reduced is not None and _reads_block_before(block):
+            attended = _of_rows_left(attended, self._reduced.row_map, self.tokens.x.shape[1], self._prefix)
         if "scores" in block.needs and self._scores is not None and grid is not None:
             attended = attended._replace(scores=_on_grid(*self._scores, grid))
         self.entered.append(self.tokens)
         self.tokens, self._attended, report = run_block(
-            block, self.tokens, attended, taps=taps, train=self._train, key=key, remat=self._remat
+            block, self.tokens, attended, grid=grid, taps=taps, train=self._train, key=key, remat=self._remat
         )
         self.left.append(self.tokens)
         if taps:
+            if any(getattr(self._attended, name) is None for name in taps):
+                raise UserError(
+                    f"Block {layer} has no attention that could report {', '.join(sorted(taps))}: read a block of a "
+                    "network with attention."
+                )
             self._seen[layer] = Attended(**{name: getattr(self._attended, name) for name in taps})
+        self._reduced = report if report is not None and block.leaves and block.reducer.where != "before" else None
         if report is not None:
             self._account(block, report)
 
@@ -156,7 +169,8 @@ class Walk:
             self._kept.append(self._origin)
         else:
             self._assign.append(report.row_map)
-            self._kept.append(report.kept)
+            new = jnp.full((self.tokens.x.shape[0], block.reducer.num_rows()), -1, jnp.int32)
+            self._kept.append(new if report.kept is None else report.kept)
         self._steps.append(report)
 
     def forward(self) -> Forward:
@@ -170,11 +184,13 @@ class Walk:
 class Host(nnx.Module):
     """A network that plans reduce: subclass it, and plans, scorers, costs and intermediates work.
 
-    A subclass has `num_prefix_tokens`, calls `super().__init__()`, and defines `sites`, `overhead`, `walk`, `pool` and
-    `forward_head`. Its blocks are `Reducible`.
+    A subclass has `num_prefix_tokens`, calls `super().__init__()`, and defines `sites`, `overhead`, `walk` and
+    `forward_head`, and `embed` where it prunes its input. Its blocks are `Reducible`.
+
+    Images are (b, height, width, c), clips (b, frames, height, width, c); an `img_size` has the same sides.
 
     Attributes:
-      prunes_input: whether patches can be left out before any is embedded.
+      prunes_input: whether patches can be left out before any is embedded; otherwise a scorer guides every block.
       pruner: the reducer that scores images before the first block (`from_scores`), or None; set by `reduction.apply`.
       plan: the plan that it follows, or None; set by `reduction.apply`.
     """
@@ -190,7 +206,7 @@ class Host(nnx.Module):
         """The blocks in their order, as a plan sees them.
 
         Args:
-          img_size: (height, width) of the images; by default the size the network was built for.
+          img_size: sides of the images; by default those the network was built for.
         """
         raise NotImplementedError
 
@@ -209,6 +225,33 @@ class Host(nnx.Module):
     ) -> Walk:
         """Embeds images and runs the first `stop` blocks (all by default), without the final norm."""
         raise NotImplementedError
+
+    def embed(self, images: Float[Array, "b *sides c"], ids_keep: Int[Array, "b k"] | None = None) -> Array:
+        """Embeds patches (all, or `ids_keep` in that order) and puts the prefix tokens in front."""
+        raise NotImplementedError
+
+    def embed_chosen(
+        self, images: Float[Array, "b *sides c"], key: PRNGKeyArray | None = None
+    ) -> tuple[Float[Array, "b n d"], Int[Array, "b k"] | None, Any]:
+        """Embeds the patches that the plan's scorer keeps, for a `walk` whose rows can leave.
+
+        Returns:
+          (embedded tokens, the patches they are (None = all), the scorer's report for `Walk`; None without a scorer).
+        """
+        if self.pruner is None:
+            return self.embed(images), None, None
+        sites = self.sites(images.shape[1:-1])
+        chosen = self.pruner.choose(images, _key_of_scorer(key, sites))
+        ids_keep = chosen.kept if self.pruner.num_rows() < sites[0].num_patches else None
+        return self.pruner.with_gradient(self.embed(images, ids_keep), chosen), ids_keep, chosen
+
+    def guiding_scores(
+        self, images: Float[Array, "b *sides c"], key: PRNGKeyArray | None = None
+    ) -> tuple[Array, tuple[int, ...]] | None:
+        """What the plan's scorer makes of images and its grid, for a `Walk` whose rows cannot leave; None without."""
+        if self.pruner is None:
+            return None
+        return self.pruner.scores(images, _key_of_scorer(key, self.sites(images.shape[1:-1])))
 
     def final_norm(self, x: Float[Array, "b n d"]) -> Float[Array, "b n d"]:
         """The norm behind the last block; the tokens as they are where there is none."""
@@ -263,7 +306,7 @@ class Host(nnx.Module):
     def forward_intermediates(
         self,
         images: Float[Array, "b *sides c"],
-        indices: int | Sequence[int] | None = None,
+        indices: int | np.integer | Sequence[int] | None = None,
         *,
         return_prefix_tokens: bool = False,
         norm: bool = False,
@@ -282,7 +325,7 @@ class Host(nnx.Module):
           indices: which intermediates (blocks of a ViT, stages of a hierarchical network): a list, negative ones from
             the end; an int is the last so many; None is all.
           return_prefix_tokens: makes each intermediate a pair (map, prefix tokens) where there are prefix tokens.
-          norm: applies the final norm to each.
+          norm: applies the final norm to each; of a hierarchical network to the last stage, whose norm it is.
           stop_early: runs no block behind the last one asked for.
           output_fmt: "NHWC" (b, *grid, d), "NCHW" (b, d, *grid) or "NLC" (b, patches, d).
           intermediates_only: leaves out the final tokens.
@@ -304,7 +347,8 @@ class Host(nnx.Module):
         found = []
         for layer in chosen:
             tokens, site = walk.left[layer], sites[layer]
-            x = self.final_norm(tokens.x) if norm else tokens.x
+            # Earlier stages have another width and grid, and no norm of their own.
+            x = self.final_norm(tokens.x) if norm and _alike(site, sites[-1]) else tokens.x
             prefix, rows = x[:, : site.num_prefix_tokens], x[:, site.num_prefix_tokens :]
             patches = unmerge(rows, tokens.assign) if layer >= thinned else rows
             shaped = _formatted(patches, site.grid, output_fmt)
@@ -318,7 +362,7 @@ def at_path(module: Any, path: str) -> Any:
     return functools.reduce(step, path.split("."), module)
 
 
-def intermediate_indices(indices: int | Sequence[int] | None, count: int) -> list[int]:
+def intermediate_indices(indices: int | np.integer | Sequence[int] | None, count: int) -> list[int]:
     """The numbers of `count` intermediates that timm's `indices` stand for, in the order of the network.
 
     Raises:
@@ -344,6 +388,50 @@ def _first_reduction(host: Host, sites: Sequence[Site]) -> int:
         return 0
     reducing = (s.layer for s in sites if s.leaves and host.block(s).reducer is not None)
     return min(reducing, default=len(sites))
+
+
+def _reads_block_before(block: Reducible) -> bool:
+    return block.reducer is not None and block.leaves and block.reducer.where == "before" and bool(block.reducer.needs)
+
+
+def _of_rows_left(attended: Attended, row_map: Int[Array, "b n"], num_tokens: int, prefix: int) -> Attended:
+    """What the attention of a block saw, by the rows that its reducer left: merged rows add up what they received.
+
+    Keys and values of merged rows are averaged.
+    """
+    num_rows = num_tokens - prefix
+
+    def add_up(field: Float[Array, "h n *e"], row_map: Int[Array, "r"]) -> Array:
+        by_row = jnp.moveaxis(field[:, prefix:], 1, 0)
+        # A dropped row goes past the end, where it does not count.
+        sums = jax.ops.segment_sum(by_row, jnp.where(row_map < 0, num_rows, row_map), num_rows)
+        return jnp.concatenate([field[:, :prefix], jnp.moveaxis(sums, 0, 1)], axis=1)
+
+    def of_rows(field: Array | None) -> Array | None:
+        if field is None or field.ndim == 3:
+            return None if field is None else jax.vmap(add_up)(field, row_map)
+        counts = jax.vmap(add_up)(jnp.ones(field.shape[:3], field.dtype), row_map)
+        return jax.vmap(add_up)(field, row_map) / jnp.maximum(counts, 1)[..., None]
+
+    return Attended(*map(of_rows, attended._replace(scores=None)))
+
+
+def _alike(one: Site, other: Site) -> bool:
+    return (one.grid, one.embed_dim) == (other.grid, other.embed_dim)
+
+
+def _key_of_scorer(key: PRNGKeyArray | None, sites: Sequence[Site]) -> PRNGKeyArray | None:
+    """Blocks take the keys of their numbers; the scorer takes the next."""
+    return None if key is None else jax.random.fold_in(key, len(sites))
+
+
+def _check_rows(block: Reducible, arriving: int) -> None:
+    if block.reducer is None or block.leaves or block.reducer.step.rows_in == arriving:
+        return
+    raise UserError(
+        f"The plan was applied for {block.reducer.step.rows_in} tokens at a block where {arriving} arrive: use "
+        "reduction.apply(…, img_size=) with the size of these images."
+    )
 
 
 def _formatted(patches: Float[Array, "b p d"], grid: tuple[int, ...], output_fmt: str) -> Array:

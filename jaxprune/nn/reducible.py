@@ -14,9 +14,9 @@ from jaxprune.ops.tokens import unmerge
 class Reducible(nnx.Module):
     """A block with a place for a token reducer; `jaxprune.reduction.apply` fills it in.
 
-    A block is called as `block(tokens, attended, taps=…, train=…, key=…)` and returns (tokens, attended, report), see
-    `Block`. A block whose rows have to stay (`leaves=False`: windows, convolutions) runs its per-token work, such as
-    its MLP, through `skip`.
+    A block is called as `block(tokens, attended, grid=…, taps=…, train=…, key=…)` and returns (tokens, attended,
+    report), see `Block`; without attention, `attended` is None. A block whose rows have to stay (`leaves=False`:
+    windows, convolutions) runs its per-token work, such as its MLP, through `skip`.
 
     Args:
       num_prefix_tokens: CLS, distillation and register tokens in front.
@@ -55,6 +55,10 @@ class Reducible(nnx.Module):
 
         A row that the reducer drops gets zeros, and rows that it merges get what their common row gets.
 
+        Args:
+          attended: what the reducer reads.
+          work: the residual branch of tokens, row by row.
+
         Returns:
           (the residual branch of every token, the reducer's report; None without a reducer).
         """
@@ -62,7 +66,8 @@ class Reducible(nnx.Module):
             return work(tokens.x), None
         reduced, report = self.reducer(tokens, attended, train=train, key=key)
         out, prefix = work(reduced.x), self.num_prefix_tokens
-        if train and self.soft_policy:
-            out = out * reduced.policy[:, :, None].astype(out.dtype)
+        if train and self.reducer.soft_policy:
+            # Every row is in its place, and the policy is what drops it: with a gradient for the dropped ones too.
+            return out * reduced.policy[:, :, None].astype(out.dtype), report
         rows = unmerge(out[:, prefix:], report.row_map)
         return jnp.concatenate([out[:, :prefix], rows], axis=1), report

@@ -1,19 +1,46 @@
 """How much a step of a plan keeps: a share of the patches, a number of them, or all but so many rows."""
 
+import math
+import numbers
 from dataclasses import dataclass
+from typing import Any
 
 from jaxprune.errors import UserError
+
+
+def number(name: str, value: Any) -> Any:
+    """The value, if it is a number: True and "0.5" are none.
+
+    Raises:
+      UserError: it is something else.
+    """
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise UserError(f"{name} {value!r} is no number: write one, such as {'0.7' if name == 'keep_rate' else '8'}.")
+    return value
+
+
+def whole(name: str, value: Any) -> int:
+    """The value as an int, if it is a whole number.
+
+    Raises:
+      UserError: it is something else.
+    """
+    if not math.isfinite(number(name, value)):
+        raise UserError(f"{name} {value!r} is no whole number: use one such as 8.")
+    if value != int(value):
+        raise UserError(f"{name} {value!r} is no whole number: use {int(value)} or {int(value) + 1}.")
+    return int(value)
 
 
 @dataclass(frozen=True)
 class Rate:
     """Keeps `int(patches * rate)`, the product in double precision and truncated."""
 
-    rate: float
+    rate: float | int
     name = "keep_rate"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "rate", float(self.rate))
+        object.__setattr__(self, "rate", float(number("keep_rate", self.rate)))
         if not 0.0 < self.rate <= 1.0:
             nearest = 0.05 if not self.rate > 0 else 1.0
             raise UserError(f"keep_rate {self.rate} is outside (0, 1]: use {nearest}.")
@@ -35,7 +62,9 @@ class Count:
     name = "num_keep"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "count", int(self.count))
+        object.__setattr__(self, "count", whole("num_keep", self.count))
+        if self.count < 1:
+            raise UserError(f"num_keep {self.count} keeps nothing: use 1 or more.")
 
     @property
     def value(self) -> int:
@@ -56,7 +85,7 @@ class Removal:
     name = "r"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "removed", int(self.removed))
+        object.__setattr__(self, "removed", whole("r", self.removed))
         if self.removed < 0:
             raise UserError(f"r {self.removed} would add tokens: use a positive number such as 8, or 0 for none.")
 
@@ -72,7 +101,7 @@ class Removal:
 Amount = Rate | Count | Removal
 
 
-def falling(amounts: tuple[Amount, ...]) -> tuple[float, ...] | None:
+def falling(amounts: tuple[Amount, ...]) -> tuple[float | int, ...] | None:
     """Returns amounts of one kind as they would have to be so as not to rise; None if they do not rise."""
     if not amounts or isinstance(amounts[0], Removal) or len({type(amount) for amount in amounts}) > 1:
         return None

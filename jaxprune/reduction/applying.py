@@ -15,7 +15,14 @@ from jaxprune.reduction.placing import Placed, place
 from jaxprune.reduction.plan import INPUT, Plan
 
 
-def apply(model: Any, plan: Plan | Sequence[Plan], *, scorer: Any = None, rngs: nnx.Rngs | None = None) -> Any:
+def apply(
+    model: Any,
+    plan: Plan | Sequence[Plan],
+    *,
+    scorer: Any = None,
+    img_size: int | Sequence[int] | None = None,
+    rngs: nnx.Rngs | None = None,
+) -> Any:
     """Returns a network that follows `plan`; it shares the arrays of `model`, which stays as it was.
 
     Applying to a network that already reduces replaces its plan, so `apply(fast, Plan("topk", r=0))` is the way back
@@ -32,6 +39,7 @@ def apply(model: Any, plan: Plan | Sequence[Plan], *, scorer: Any = None, rngs: 
       model: a network that offers sites, such as a ViT (`jaxprune.nn.Host`).
       plan: a plan; or two, of which one is `Plan("from_scores")` and the other reduces what that one keeps.
       scorer: ranks the patches for a step at the input: a `jaxprune.scoring.Scorer` of the network's grid.
+      img_size: sides of the images, for a network that takes any; by default those it was built for.
       rngs: initialises the parameters of methods that have any.
 
     Raises:
@@ -43,7 +51,7 @@ def apply(model: Any, plan: Plan | Sequence[Plan], *, scorer: Any = None, rngs: 
             "network such as models.create('vit_small_patch16_224', …)."
         )
     plan = joined(plan)
-    sites = model.sites()
+    sites = model.sites(img_size)
     at = next((at for at in plan.steps if at.layer == INPUT), None)
     if (at is None) != (scorer is None):
         raise UserError(
@@ -121,8 +129,9 @@ def _install(host: Host, sites: Sequence[Site], placed: Sequence[Placed]) -> Non
     for step in placed:
         cls, layer = type(step.reducer), step.site.layer
         if cls.soft_policy:
+            # Where rows stay, their own block alone knows of a decision (`Reducible.skip`).
             for site in sites:
-                host.block(site).soft_policy = True
+                host.block(site).soft_policy |= site.leaves
         if step.idle:
             continue
         if cls.where == "embed":

@@ -123,5 +123,7 @@ class DpcKnn(Reducer):
             weights = jnp.ones(x.shape[:2], jnp.float32)
         else:
             weights = jnp.exp(self.score(x)[:, :, 0].astype(jnp.float32))
+        if present is not None:
+            weights = jnp.where(present, weights, 0)
         rows = shares(weights, assign, num_keep).astype(x.dtype) @ x
         return clusters.clustered(tokens, rows, assign, centres, self.step)

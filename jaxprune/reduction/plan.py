@@ -7,7 +7,7 @@ from typing import Any
 import jaxprune.reduction as family
 from jaxprune.errors import UserError, unknown
 from jaxprune.plugins import find
-from jaxprune.reduction.amounts import Amount, Count, Rate, Removal, falling
+from jaxprune.reduction.amounts import Amount, Count, Rate, Removal, falling, number, whole
 from jaxprune.reduction.base import Reducer
 
 INPUT = "input"
@@ -38,7 +38,7 @@ class At:
         layer: int | str,
         method: str,
         *,
-        keep_rate: float | None = None,
+        keep_rate: float | int | None = None,
         num_keep: int | None = None,
         r: int | None = None,
         position: str = "mean",
@@ -70,7 +70,7 @@ class At:
             raise UserError(f"{method} cannot work at {layer!r}: {remedy}.")
         if where == "embed" and isinstance(amount, Removal):
             raise UserError(f"{method} prunes once, before the first block: use keep_rate or num_keep in place of r.")
-        if not isinstance(layer, str) and layer < 0:
+        if not isinstance(layer, str) and whole("block", layer) < 0:
             raise UserError(f"reduction_loc {layer} is outside the network: blocks count from 0.")
         if position not in POSITIONS:
             raise unknown("position of merged rows", position, POSITIONS)
@@ -145,13 +145,13 @@ class Plan:
             )
         self.method, self.position = method, position
         self.options = tuple(sorted(options.items()))
-        self.inflection = float(inflection)
-        self.num_keep = None if num_keep is None else _whole_numbers(num_keep)
-        self.r: Any = None if r is None else int(r) if isinstance(r, (int, float)) else _whole_numbers(r)
+        self.inflection = float(number("inflection", inflection))
+        self.num_keep = None if num_keep is None else _whole_numbers("num_keep", num_keep)
+        self.r: Any = None if r is None else _whole_numbers("r", r) if isinstance(r, (tuple, list)) else whole("r", r)
         if isinstance(keep_rate, (tuple, list)):
-            self.keep_rate: Any = tuple(map(float, keep_rate))
+            self.keep_rate: Any = tuple(float(number("keep_rate", rate)) for rate in keep_rate)
         else:
-            self.keep_rate = float(keep_rate)
+            self.keep_rate = float(number("keep_rate", keep_rate))
         self.reduction_loc: tuple[int, ...] = ()
         if steps is not None:
             self.steps = _checked_order(tuple(steps))
@@ -175,7 +175,7 @@ class Plan:
                 )
             self.reduction_loc = (0,)
             return tuple(make(INPUT, amount) for amount in self._amounts(1))
-        self.reduction_loc = _whole_numbers((3, 6, 9) if reduction_loc is None else reduction_loc)
+        self.reduction_loc = _whole_numbers("reduction_loc", (3, 6, 9) if reduction_loc is None else reduction_loc)
         rising = tuple(sorted(set(self.reduction_loc)))
         if not self.reduction_loc or self.reduction_loc != rising:
             raise UserError(
@@ -309,8 +309,8 @@ class Plan:
         return f"Plan({self.method!r}, {amount}{options})"
 
 
-def _whole_numbers(values: Any) -> tuple[int, ...]:
-    return (int(values),) if isinstance(values, (int, float)) else tuple(int(value) for value in values)
+def _whole_numbers(name: str, values: Any) -> tuple[int, ...]:
+    return tuple(whole(name, value) for value in (values if isinstance(values, (tuple, list)) else (values,)))
 
 
 def _checked_order(steps: tuple[At, ...]) -> tuple[At, ...]:

@@ -11,9 +11,12 @@ from jaxprune.text import format_items, parse_items
 
 def read(text: str, defaults: Mapping[str, Any]) -> Plan:
     """Reads a plan; see `Plan.from_text`."""
+    if not text.strip() and not defaults:
+        return Plan(steps=())  # what a plan that takes nothing away is written as
     # A "+" joins steps where a method's name follows, so that 1e+3 stays a number.
     parts = re.split(r"\+(?=\s*[A-Za-z_])", text.strip())
-    if len(parts) == 2 and "@" in parts[0] and "@" not in parts[1].split(":", 1)[0]:
+    places = [part.split(":", 1)[0].partition("@")[2].strip() for part in parts]
+    if len(parts) == 2 and places == [INPUT, ""]:
         # A scorer at the input, and a common plan behind it.
         return read(parts[1], defaults).behind(read(parts[0], {}))
     if len(parts) > 1 or "@" in text.split(":", 1)[0]:

@@ -31,7 +31,7 @@ def create(name: str, *, rngs: nnx.Rngs | None = None, **arguments: Any) -> Scor
     from jaxprune import plugins
 
     cls = plugins.find(family, Scorer, name)
-    always = {"rngs": rngs} if "rngs" in plugins.parameters(cls) else {}
+    always: Any = {"rngs": rngs} if "rngs" in plugins.parameters(cls) else {}
     return remember(plugins.build(cls, arguments, **always), "scorer", {"name": name, **arguments})
 
 

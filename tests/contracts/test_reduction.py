@@ -10,51 +10,73 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from hosts import BATCH, CLASSES, HOSTS, host, images, sites
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from support import quick_compile
 
-from jaxprune import models, reduction
+from jaxprune import reduction, scoring
 from jaxprune.errors import UserError
 from jaxprune.nn.tokens import all_present
+from jaxprune.reduction import At, Plan
+from jaxprune.reduction.dynamicvit import DynamicViT
+from jaxprune.scoring.maps import to_grid
 
-# What works before the first block needs a scorer: tests/reduction/test_from_scores.py.
-METHODS = sorted(name for name, cls in reduction.methods().items() if cls.where != "embed")
-HOSTS = {
-    "cls": {},
-    "none": {"class_token": False, "global_pool": "avg"},
-    "distilled": {"dist_token": True},
-    "registers": {"reg_tokens": 2, "dtype": jnp.bfloat16},
-}
+METHODS = sorted(reduction.methods())
+# What works before the first block needs a scorer, and does not go with other steps in `groups`.
+STANDALONE = sorted(reduction.standalone())
+# Where rows leave, and where they only skip work.
+LEAVING = [name for name in HOSTS if sites(name)[0].leaves]
+SKIPPING = [name for name in HOSTS if name not in LEAVING]
 LOCATIONS = (1, 2)
-PATCHES, DEPTH, BATCH = 16, 3, 2
 COLLECTIVES = re.compile(r"\b(all-gather|all-reduce|all-to-all|collective-permute|reduce-scatter)\b")
 
 
-@functools.cache
-def host(name: str):
-    return models.create(
-        "vit",
-        img_size=16,
-        patch_size=4,
-        embed_dim=16,
-        depth=DEPTH,
-        num_heads=2,
-        num_classes=3,
-        # Weights of this size make attention differ between tokens, so that choices are no ties.
-        kernel_init=nnx.initializers.normal(0.3),
-        rngs=nnx.Rngs(0),
-        **HOSTS[name],
-    )
+class Pixels(nnx.Module):
+    """A proposal network whose features are every second pixel along each side."""
+
+    def forward_features(self, images):
+        sides = tuple(slice(None, None, 2) for _ in images.shape[1:-1])
+        return images[(slice(None), *sides)]
 
 
-@functools.cache
-def images(batch: int = BATCH) -> jax.Array:
-    return jnp.asarray(np.random.default_rng(1).normal(size=(batch, 16, 16, 3)), jnp.float32)
+def cls_of(method: str) -> type[reduction.Reducer]:
+    return reduction.methods()[method]
 
 
-def reduce(method: str, on: str, keep_rate: float = 0.6):
-    plan = reduction.Plan(method, keep_rate=keep_rate, reduction_loc=LOCATIONS)
-    return reduction.apply(host(on), plan, rngs=nnx.Rngs(3))
+def apply(model, plan: Plan):
+    """The network under a plan, with a scorer where the plan has a step at the input."""
+    needs_scorer = any(at.layer == "input" for at in plan.steps)
+    scorer = {"scorer": scoring.create("papr", proposal=Pixels(), grid=model.sites()[0].grid)} if needs_scorer else {}
+    return reduction.apply(model, plan, rngs=nnx.Rngs(3), **scorer)
+
+
+def reduce(method: str, on: str, keep_rate: float = 0.6, **arguments):
+    locations = None if cls_of(method).where == "embed" else LOCATIONS
+    return apply(host(on, **arguments), Plan(method, keep_rate=keep_rate, reduction_loc=locations))
+
+
+def readable(method: str, on: str) -> bool:
+    """Whether a host has what a method reads."""
+    return not cls_of(method).needs or sites(on)[0].num_heads > 0
+
+
+def groups(on: str, chosen=lambda cls: True) -> list[tuple[str, ...]]:
+    """Methods three by three, for one network whose blocks each follow another: one program in place of three."""
+    known = [name for name in STANDALONE if readable(name, on) and chosen(cls_of(name))]
+    # What reads the block before cannot be at the first.
+    known.sort(key=lambda name: cls_of(name).where == "before" and bool(cls_of(name).needs))
+    count = -(-len(known) // 3)
+    return [tuple(known[i::count]) for i in range(count)]
+
+
+def group_cases(hosts, chosen=lambda cls: True):
+    return [pytest.param(on, group, id=f"{on}-{'+'.join(group)}") for on in hosts for group in groups(on, chosen)]
+
+
+def grouped(on: str, group: tuple[str, ...], keep_rate: float = 0.6, **arguments):
+    layers = range(3 - len(group), 3)
+    steps = [At(layer, name, keep_rate=keep_rate) for layer, name in zip(layers, group, strict=True)]
+    return apply(host(on, **arguments), Plan(steps=steps))
 
 
 def compiled(function, **options):
@@ -63,32 +85,38 @@ def compiled(function, **options):
 
 def check_account(model, logits, aux):
     """Every patch is where the tokens say, and there are as many rows as promised."""
-    assert logits.shape == (BATCH, 3) and np.isfinite(logits).all()
-    prefix = model.num_prefix_tokens
-    for index, layer in enumerate(LOCATIONS):
-        reducer, told, assign = model.blocks[layer].reducer, aux.steps[index], np.asarray(aux.assign[index])
-        rows = reducer.num_rows()
-        assert aux.features[layer].shape == (BATCH, prefix + rows, 16)
-        assert assign.shape == (BATCH, PATCHES) and assign.min() >= -1 and assign.max() < rows
-        assert told.row_map.shape == (BATCH, reducer.step.rows_in)
-        if told.kept is not None:
-            assert told.kept.shape == aux.kept[index].shape == (BATCH, rows)
-            origin = np.asarray(aux.kept[index])
-            for image, ids in enumerate(origin):
-                places = np.flatnonzero(ids >= 0)
-                np.testing.assert_array_equal(assign[image, ids[places]], places)
-    assert aux.tokens.x.shape == (BATCH, prefix + rows, 16)
-    if told.soft is None:
-        held = [np.bincount(image[image >= 0], minlength=rows) for image in assign]
-        np.testing.assert_allclose(aux.tokens.size[:, prefix:], held, rtol=1e-6)
+    assert logits.shape == (BATCH, CLASSES) and logits.dtype == jnp.float32 and np.isfinite(logits).all()
+    places, prefix = model.sites(), model.num_prefix_tokens
+    patches, steps = places[0].num_patches, reduction.installed(model)
+    assert len(steps) == len(aux.steps) == len(aux.assign) == len(aux.kept)
+    for index, reducer in enumerate(steps):
+        report, assign, kept = aux.steps[index], np.asarray(aux.assign[index]), np.asarray(aux.kept[index])
+        rows, at = reducer.num_rows(), places[max(reducer.step.layer, 0)]
+        if at.leaves:
+            assert aux.features[at.layer].shape == (BATCH, prefix + rows, at.embed_dim)
+            assert assign.shape == (BATCH, patches)
+        else:
+            # The map stays whole; the account is that of this block.
+            assert aux.features[at.layer].shape == (BATCH, prefix + at.num_patches, at.embed_dim)
+            assert assign.shape == (BATCH, at.num_patches)
+        assert assign.min() >= -1 and assign.max() < rows and kept.shape == (BATCH, rows)
+        assert report.row_map.shape == (BATCH, reducer.step.rows_in)
+        if report.kept is not None:
+            for image, ids in enumerate(kept):
+                single = np.flatnonzero(ids >= 0)
+                np.testing.assert_array_equal(assign[image, ids[single]], single)
+    held = aux.tokens.size[:, prefix:]
+    if not places[-1].leaves:
+        np.testing.assert_array_equal(held, 1)
+    elif report.soft is None:
+        np.testing.assert_allclose(
+            held, [np.bincount(image[image >= 0], minlength=rows) for image in assign], rtol=1e-6
+        )
     np.testing.assert_array_equal(aux.tokens.size[:, :prefix], 1)
 
 
-@pytest.mark.parametrize("on", HOSTS)
-@pytest.mark.parametrize("method", METHODS)
-def test_every_host_gets_what_was_promised_from_one_trace(method, on):
+def check_one_trace(model, on: str):
     chex.clear_trace_counter()
-    model = reduce(method, on)
     graph, state = nnx.split(model)
 
     @compiled
@@ -96,15 +124,52 @@ def test_every_host_gets_what_was_promised_from_one_trace(method, on):
     def forward(state, images):
         return nnx.merge(graph, state)(images)
 
-    logits, aux = forward(state, images())
+    logits, aux = forward(state, images(on))
     check_account(model, logits, aux)
-    again, _ = forward(state, images()[::-1])
+    again, _ = forward(state, images(on)[::-1])
     np.testing.assert_allclose(again[::-1], logits, atol=2e-5 if on != "registers" else 2e-2)
+    return aux
 
 
+@pytest.mark.parametrize("on", LEAVING)
 @pytest.mark.parametrize("method", METHODS)
-def test_training_has_finite_gradients(method):
-    graph, state = nnx.split(reduce(method, "cls"))
+def test_every_host_gets_what_was_promised_from_one_trace(method, on):
+    check_one_trace(reduce(method, on), on)
+
+
+@pytest.mark.parametrize(("on", "group"), group_cases(SKIPPING))
+def test_rows_that_stay_skip_work(on, group):
+    model = grouped(on, group)
+    check_one_trace(model, on)
+
+
+@pytest.mark.parametrize("on", SKIPPING)
+def test_a_scorer_guides_every_block_whose_rows_stay(on):
+    model = reduce("from_scores", on)
+    aux = check_one_trace(model, on)
+    assert len(aux.steps) == len(model.sites())
+    scores, first = images(on)[:, ::2, ::2].mean(-1), model.sites()[0].grid
+    scores = to_grid(scores, first, align_corners=True).reshape(BATCH, *first)
+    for site, kept in zip(model.sites(), aux.kept, strict=True):
+        there = to_grid(scores, site.grid)
+        np.testing.assert_array_equal(kept, reduction.best(there, int(0.6 * site.num_patches)))
+
+
+@pytest.mark.parametrize("on", [name for name in SKIPPING if not sites(name)[0].num_heads])
+@pytest.mark.parametrize("method", METHODS)
+def test_what_reads_attention_needs_some(method, on):
+    if readable(method, on):
+        assert reduction.installed(reduce(method, on))
+    else:
+        with pytest.raises(
+            UserError, match=rf"{method} reads .* of a block's attention, and blocks\.1 has none: use a"
+        ):
+            reduce(method, on)
+
+
+def check_gradients(model, on: str, learning: str):
+    """Finite gradients in training, and not all zero where a weight must learn."""
+    graph, state = nnx.split(model)
 
     @compiled
     def gradients(state, images, key):
@@ -112,20 +177,43 @@ def test_training_has_finite_gradients(method):
             logits, aux = nnx.merge(graph, state)(images, train=True, key=key)
             return jax.nn.logsumexp(logits, axis=-1).mean() + sum(x.mean() for x in aux.features)
 
-        return jax.grad(loss)(state)
+        return jax.grad(loss, allow_int=True)(state)
 
-    found = gradients(state, images(), jax.random.key(0))
+    found = {
+        ".".join(map(str, path)): leaf[...]
+        for path, leaf in nnx.to_flat_state(gradients(state, images(on), jax.random.key(0)))
+    }
+    found = {name: leaf for name, leaf in found.items() if jnp.issubdtype(leaf.dtype, jnp.floating)}
     chex.assert_tree_all_finite(found)
     # Whatever the reducer keeps, the patches and the first block must learn.
-    flat = dict(nnx.to_flat_state(found))
-    assert np.abs(flat["patch_embed", "proj", "kernel"][...]).max() > 0
+    assert np.abs(found[learning]).max() > 0
+    return found
 
 
 @pytest.mark.parametrize("method", METHODS)
+def test_training_has_finite_gradients(method):
+    check_gradients(reduce(method, "cls"), "cls", "patch_embed.proj.kernel")
+
+
+# The convolutional map skips by the same code; one group of it is enough.
+TRAINED = group_cases(["windowed"]) + [case for case in group_cases(["conv_map"]) if "dynamicvit" in case.id]
+
+
+@pytest.mark.parametrize(("on", "group"), TRAINED)
+def test_training_of_rows_that_stay_has_finite_gradients_in_bfloat16(on, group):
+    learning = {"windowed": "patch_embed.proj.kernel", "conv_map": "stem.kernel"}[on]
+    model = grouped(on, group, dtype=jnp.bfloat16)
+    found = check_gradients(model, on, learning)
+    for site in model.sites():
+        if isinstance(model.block(site).reducer, DynamicViT):
+            assert np.abs(found[f"{site.path}.reducer.fc3.kernel"]).max() > 0
+
+
+@pytest.mark.parametrize("method", STANDALONE)
 def test_prefix_is_untouched_and_jit_changes_nothing(method):
     rng = np.random.default_rng(2)
     reducer = reduce(method, "registers").blocks[1].reducer
-    prefix, n = 3, 3 + PATCHES
+    prefix, n = 3, 3 + 16
     tokens = all_present(jnp.asarray(rng.normal(size=(BATCH, n, 16)), jnp.float32), prefix)
     heads = lambda: jnp.asarray(rng.normal(size=(BATCH, 2, n, 8)), jnp.float32)
     weights = jax.nn.softmax(heads() @ heads().swapaxes(2, 3), axis=-1)
@@ -137,71 +225,97 @@ def test_prefix_is_untouched_and_jit_changes_nothing(method):
     np.testing.assert_array_equal(plain[0].x[:, :prefix], tokens.x[:, :prefix])
 
 
-@pytest.mark.parametrize("method", [name for name in METHODS if reduction.methods()[name].identity_at_one])
-def test_keep_rate_one_is_the_dense_model(method):
-    graph, state = nnx.split(reduce(method, "cls", keep_rate=1.0))
-    logits, _ = compiled(lambda state, images: nnx.merge(graph, state)(images))(state, images())
-    np.testing.assert_allclose(logits, dense_logits(), atol=1e-5, rtol=1e-5)
+def logits_of(model, on: str):
+    """The logits of a program that computes nothing else."""
+    graph, state = nnx.split(model)
+    return compiled(lambda state, images: nnx.merge(graph, state)(images)[0])(state, images(on))
 
 
 @functools.cache
-def dense_logits():
-    graph, state = nnx.split(host("cls"))
-    return compiled(lambda state, images: nnx.merge(graph, state)(images)[0])(state, images())
+def dense_logits(on: str):
+    return logits_of(host(on), on)
+
+
+@pytest.mark.parametrize("method", [name for name in METHODS if cls_of(name).identity_at_one])
+def test_keep_rate_one_is_the_dense_model(method):
+    np.testing.assert_array_equal(logits_of(reduce(method, "cls", keep_rate=1.0), "cls"), dense_logits("cls"))
+
+
+IDENTITY = group_cases(["none", *SKIPPING, "clip"], lambda cls: cls.identity_at_one)
+
+
+@pytest.mark.parametrize(("on", "group"), IDENTITY)
+def test_keep_rate_one_is_the_dense_model_on_every_host(on, group):
+    np.testing.assert_array_equal(logits_of(grouped(on, group, keep_rate=1.0), on), dense_logits(on))
+
+
+@pytest.mark.parametrize("on", [*SKIPPING, "clip"])
+def test_a_scorer_that_keeps_all_is_the_dense_model(on):
+    np.testing.assert_array_equal(logits_of(reduce("from_scores", on, keep_rate=1.0), on), dense_logits(on))
+
+
+@pytest.mark.parametrize("on", HOSTS)
+def test_taking_nothing_is_the_dense_model(on):
+    """Without a step the program is the dense one, and the way back from a plan is such a plan."""
+    fast = grouped(on, ("random",)) if on in SKIPPING else reduce("random", on)
+    back = reduction.apply(fast, Plan("l2", r=0))
+    assert nnx.split(back)[0] == nnx.split(reduction.apply(host(on), Plan("l2", r=0)))[0]
+    assert not reduction.installed(back)
+    np.testing.assert_array_equal(logits_of(back, on), dense_logits(on))
 
 
 BAD = {
-    "rate zero": (lambda: reduction.Plan("topk", 0.0), r"keep_rate 0\.0 is outside \(0, 1\]: use 0\.05"),
-    "rate above one": (lambda: reduction.Plan("topk", 1.5), r"keep_rate 1\.5 is outside \(0, 1\]: use 1\.0"),
+    "rate zero": (lambda: Plan("topk", 0.0), r"keep_rate 0\.0 is outside \(0, 1\]: use 0\.05"),
+    "rate above one": (lambda: Plan("topk", 1.5), r"keep_rate 1\.5 is outside \(0, 1\]: use 1\.0"),
     "rates that rise": (
-        lambda: reduction.Plan("topk", (0.5, 0.7), reduction_loc=LOCATIONS),
+        lambda: Plan("topk", (0.5, 0.7), reduction_loc=LOCATIONS),
         r"keep_rate \(0\.5, 0\.7\) rises.* use \(0\.5, 0\.5\)",
     ),
     "a rate too few": (
-        lambda: reduction.Plan("topk", (0.5, 0.3)),
+        lambda: Plan("topk", (0.5, 0.3)),
         r"2 values for 3 locations",
     ),
     "a location behind the last block": (
-        lambda: reduction.apply(host("cls"), reduction.Plan("topk")),
+        lambda: reduction.apply(host("cls"), Plan("topk")),
         r"reduction_loc 3 is outside this network of 3 blocks: use 2",
     ),
-    "a location before the first": (lambda: reduction.Plan("topk", reduction_loc=(-1,)), "blocks count from 0"),
-    "no location": (lambda: reduction.Plan("topk", reduction_loc=()), r"use \(3, 6, 9\)"),
-    "locations out of order": (lambda: reduction.Plan("topk", reduction_loc=(6, 3)), r"use \(3, 6\)"),
-    "ToMe below one half": (lambda: reduction.Plan("tome", 0.25), r"keep_rate 0\.25 is too low for tome.*use 0\.5"),
+    "a location before the first": (lambda: Plan("topk", reduction_loc=(-1,)), "blocks count from 0"),
+    "no location": (lambda: Plan("topk", reduction_loc=()), r"use \(3, 6, 9\)"),
+    "locations out of order": (lambda: Plan("topk", reduction_loc=(6, 3)), r"use \(3, 6\)"),
+    "ToMe below one half": (lambda: Plan("tome", 0.25), r"keep_rate 0\.25 is too low for tome.*use 0\.5"),
     "ToMe below one half at a step": (
-        lambda: reduction.Plan("tome", (0.7, 0.2), reduction_loc=LOCATIONS),
+        lambda: Plan("tome", (0.7, 0.2), reduction_loc=LOCATIONS),
         r"use \(0\.7, 0\.35\)",
     ),
     "K-Medoids at block 0": (
-        lambda: reduction.Plan("kmedoids", reduction_loc=(0, 1)),
+        lambda: Plan("kmedoids", reduction_loc=(0, 1)),
         "kmedoids reads the attention of the block before, so block 0 cannot reduce: use 1",
     ),
     "K-Medoids from block 0 on": (
-        lambda: reduction.apply(host("cls"), reduction.Plan("kmedoids", r=2)),
+        lambda: reduction.apply(host("cls"), Plan("kmedoids", r=2)),
         "block 0 cannot reduce: use 1",
     ),
     "more clusters than tokens": (
-        lambda: reduction.apply(host("cls"), reduction.Plan("dpc_knn", num_keep=(99, 9), reduction_loc=LOCATIONS)),
+        lambda: reduction.apply(host("cls"), Plan("dpc_knn", num_keep=(99, 9), reduction_loc=LOCATIONS)),
         "num_keep 99 is more than the 16 patches there are: use 16",
     ),
     "nothing left": (
-        lambda: reduction.apply(host("cls"), reduction.Plan("topk", 0.05, reduction_loc=LOCATIONS)),
+        lambda: reduction.apply(host("cls"), Plan("topk", 0.05, reduction_loc=LOCATIONS)),
         r"keeps 0 of 16 patches at step 1: use keep_rate=0\.25",
     ),
-    "unknown method": (lambda: reduction.Plan("tomee"), "Unknown reduction method 'tomee'. Did you mean 'tome'"),
+    "unknown method": (lambda: Plan("tomee"), "Unknown reduction method 'tomee'. Did you mean 'tome'"),
     "unknown option": (
-        lambda: reduction.apply(host("cls"), reduction.Plan("evit", reduction_loc=(1,), renormalize=True)),
+        lambda: reduction.apply(host("cls"), Plan("evit", reduction_loc=(1,), renormalize=True)),
         "no argument 'renormalize'. Did you mean 'renormalise'",
     ),
     "more values of r than blocks": (
-        lambda: reduction.apply(host("cls"), reduction.Plan("tome", r=(1, 1, 1, 1))),
+        lambda: reduction.apply(host("cls"), Plan("tome", r=(1, 1, 1, 1))),
         "network of 3 blocks: use 2",
     ),
-    "r and num_keep": (lambda: reduction.Plan("tome", r=2, num_keep=(3,)), "leave one out"),
-    "r that adds": (lambda: reduction.Plan("tome", r=-2), "use a positive number"),
-    "inflection": (lambda: reduction.Plan("tome", r=2, inflection=2.0), r"outside \[-1, 1\]: use 1\.0"),
-    "inflection of a tuple": (lambda: reduction.Plan("tome", r=(2, 1), inflection=1.0), "leave one of the two out"),
+    "r and num_keep": (lambda: Plan("tome", r=2, num_keep=(3,)), "leave one out"),
+    "r that adds": (lambda: Plan("tome", r=-2), "use a positive number"),
+    "inflection": (lambda: Plan("tome", r=2, inflection=2.0), r"outside \[-1, 1\]: use 1\.0"),
+    "inflection of a tuple": (lambda: Plan("tome", r=(2, 1), inflection=1.0), "leave one of the two out"),
 }
 
 
@@ -227,20 +341,40 @@ def test_a_new_file_is_a_new_method(tmp_path, monkeypatch):
     '''
     (tmp_path / "longest.py").write_text(textwrap.dedent(source))
     monkeypatch.setattr(reduction, "__path__", [*reduction.__path__, str(tmp_path)])
-    assert set(reduction.methods()) - set(METHODS) == {"longest", "from_scores"}
-    model = reduce("longest", "cls")
-    graph, state = nnx.split(model)
-    check_account(model, *compiled(lambda state, images: nnx.merge(graph, state)(images))(state, images()))
+    assert set(reduction.methods()) - set(METHODS) == {"longest"}
+    check_one_trace(reduce("longest", "cls"), "cls")
 
 
-@pytest.mark.eight_devices
-@pytest.mark.parametrize("on", ["cls", "none"])
-@pytest.mark.parametrize("method", METHODS)
-def test_no_device_waits_for_another(method, on):
+def check_no_collectives(model, on: str):
     mesh = jax.make_mesh((8,), ("data",), axis_types=(AxisType.Auto,))
-    batch = jax.device_put(images(16), NamedSharding(mesh, PartitionSpec("data")))
-    graph, state = nnx.split(reduce(method, on))
+    batch = jax.device_put(images(on, 16), NamedSharding(mesh, PartitionSpec("data")))
+    graph, state = nnx.split(model)
     state = jax.device_put(state, NamedSharding(mesh, PartitionSpec()))
     forward = compiled(lambda state, images, key: nnx.merge(graph, state)(images, key=key))
     program = forward.lower(state, batch, jax.random.key(0)).compile().as_text()
     assert not COLLECTIVES.findall(program)
+
+
+@pytest.mark.eight_devices
+@pytest.mark.parametrize("on", ["cls", "none"])
+@pytest.mark.parametrize("method", STANDALONE)
+def test_no_device_waits_for_another(method, on):
+    check_no_collectives(reduce(method, on), on)
+
+
+@pytest.mark.eight_devices
+@pytest.mark.parametrize(("on", "group"), group_cases(SKIPPING))
+def test_no_device_waits_for_another_where_rows_stay(on, group):
+    check_no_collectives(grouped(on, group), on)
+
+
+@pytest.mark.eight_devices
+@pytest.mark.parametrize("on", [*SKIPPING, "clip"])
+def test_no_device_waits_for_another_behind_a_scorer(on):
+    check_no_collectives(reduce("from_scores", on), on)
+
+
+@pytest.mark.eight_devices
+def test_no_device_waits_for_another_when_methods_mix():
+    plan = Plan(steps=(At(0, "ats", keep_rate=0.9), At(1, "topk", r=3), At(2, "kmedoids", r=3)))
+    check_no_collectives(apply(host("cls"), plan), "cls")

@@ -1,0 +1,65 @@
+"""Scorers that read networks beside the ViT: maps of any host, and the attention of those that have some."""
+
+import functools
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from hosts import BATCH, host, images
+from support import quick_compile
+
+from jaxprune import scoring
+from jaxprune.errors import UserError
+from jaxprune.scoring import networks
+
+# The grid of the map that a scorer reads: of the last block.
+GRIDS = {"windowed": (4, 4), "conv_map": (4, 4), "clip": (2, 4, 4)}
+MAPS = [(method, on) for method in ("papr", "norm") for on in GRIDS]
+ATTENTION = [(method, on) for method in ("dino", "moco") for on in ("windowed", "clip")]
+
+
+@pytest.mark.parametrize(("method", "on"), MAPS + ATTENTION)
+def test_a_host_is_read_like_any_network(method, on):
+    made = scoring.create(method, proposal=host(on), grid=GRIDS[on])
+    graph, state = nnx.split(made)
+
+    @functools.partial(jax.jit, compiler_options=quick_compile())
+    def score(state, images):
+        made = nnx.merge(graph, state)
+        model = made.proposal
+        maps = model.forward_intermediates(images, 1, norm=True, intermediates_only=True)[0]
+        heads = networks.cls_attention(model, images) if model.sites()[-1].num_heads else None
+        return made(images), maps, heads
+
+    scores, maps, heads = score(state, images(on))
+    assert scores.shape == (BATCH, int(np.prod(GRIDS[on])))
+    flat = maps.reshape(BATCH, scores.shape[1], -1)
+    expected = {
+        "papr": lambda: flat.mean(-1),
+        "norm": lambda: jnp.linalg.norm(flat, axis=-1),
+        "dino": lambda: heads.sum(1),
+        "moco": lambda: heads.mean(1),
+    }
+    chex.assert_trees_all_close(scores, expected[method](), atol=1e-4)
+    assert np.ptp(scores, axis=1).min() > 0
+    if heads is not None and on == "windowed":
+        # The mean attention received inside a window of 16 rows, of which there is one.
+        np.testing.assert_allclose(heads.sum(-1), 1, rtol=1e-5)
+
+
+def test_there_is_no_attention_to_read_of_a_convolutional_map():
+    with pytest.raises(UserError, match="Block 2 has no attention that could report cls_attn"):
+        networks.cls_attention(host("conv_map"), images("conv_map"))
+    with pytest.raises(UserError, match="Block 0 has no attention that could report keys"):
+        networks.attended(host("conv_map"), images("conv_map"), frozenset({"keys"}), layer=0)
+
+
+@pytest.mark.parametrize("on", ["windowed", "conv_map"])
+def test_the_tokens_that_enter_a_block(on):
+    model = host(on)
+    for layer, width in ((0, 16), (2, 32 if on == "windowed" else 16)):
+        tokens = jax.eval_shape(functools.partial(networks.tokens_before, model, layer=layer), images(on))
+        assert tokens.x.shape == (BATCH, model.sites()[layer].num_patches, width)
