@@ -13,8 +13,10 @@ import optax
 from flax import nnx
 
 from jaxprune import parallel, processes, reduction
+from jaxprune.checkpoints.networks import Networks
 from jaxprune.checkpoints.read import load_pretrained
 from jaxprune.checkpoints.run import build, load_model, read_card, write_card
+from jaxprune.checkpoints.scorers import open_scorer
 from jaxprune.config import Config
 from jaxprune.data.augment import augment, normalize
 from jaxprune.errors import UserError
@@ -23,8 +25,8 @@ from jaxprune.nn.params import Split, merge, split, variables
 from jaxprune.ops.posembed import resample
 from jaxprune.plugins import find
 from jaxprune.reduction.evit import warm_up
+from jaxprune.scoring import Scorer
 from jaxprune.tasks import objective, setup
-from jaxprune.tasks.scorers import open_pruner
 from jaxprune.train import loop, optimizer
 from jaxprune.train import workdir as workdirs
 from jaxprune.train.evaluator import evaluate
@@ -50,7 +52,7 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     model = build("model", arguments, dtype=config.dtype, rngs=nnx.Rngs(config.seed))
     if config.init:
         initialise(model, config.init)
-    scorer, recipe = open_pruner(config, model) if config.scorer else (None, None)
+    scorer, recipe = _open_scorer(config, model) if config.scorer else (None, None)
     if plan is not None:
         model = reduction.apply(model, plan, scorer=scorer, rngs=nnx.Rngs(config.seed))
     teacher = split(load_model(config.teacher)) if config.teacher else None
@@ -82,6 +84,17 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
         "classes": train.num_classes,
     }
     return setup.conclude(workdir, summary, lambda: describe(config, workdir, summary, train, held_out))
+
+
+def _open_scorer(config: Config, model: Any) -> tuple[Scorer, dict[str, Any]]:
+    """Opens `config.scorer`; what ConvNets read is EfficientNet-Lite0 unless its text names another network."""
+    return open_scorer(
+        config.scorer,
+        Networks(proposal="efficientnet_lite0", seed=config.seed),
+        grid=tuple(model.grid),
+        normalised=(tuple(config.data.mean), tuple(config.data.std)),
+        seed=config.seed,
+    )
 
 
 def _loss_fn(config: Config, model: Any, teacher: Split | None) -> LossFn:
