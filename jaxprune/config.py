@@ -5,6 +5,7 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from jaxprune.errors import UserError, unknown
+from jaxprune.text import split_items
 
 # An ml_collections.ConfigDict; what its keys hold is not known to a type checker.
 Config = Any
@@ -22,11 +23,10 @@ def parse_arg(arg: str | None, **defaults: Any) -> Config:
       UserError: a name is not understood, or a value does not have its default's type.
     """
     values: dict[str, Any] = {"smoke": False, **defaults}
-    for item in filter(None, (arg or "").split(",")):
-        name, given, text = item.partition("=")
+    for name, text in split_items(arg or ""):
         if name not in values:
             raise unknown("config argument", name, values)
-        values[name] = _typed(name, text if given else "true", values[name])
+        values[name] = _typed(name, "true" if text is None else text, values[name])
     return ConfigDict(values)
 
 
@@ -198,9 +198,10 @@ def linear_probe() -> Config:
 
 
 def inspect_run(task: str, **more: Any) -> Config:
-    """Returns the defaults of a task that looks at a run directory: `evaluate`, `predict`, `visualize`."""
+    """Returns the defaults of a task that examines a run directory: `evaluate`, `predict`, `visualize`."""
     chosen = {**data(), "source": ""}  # empty: the data of that run
-    return ConfigDict({"task": task, "seed": 0, "workdir": "", "init": "", "batch_size": 64, "data": chosen, **more})
+    common = {"task": task, "seed": 0, "workdir": "", "init": "", "batch_size": 64, "data": chosen, "mesh": "data=-1"}
+    return ConfigDict({**common, **more})
 
 
 def train_ranker() -> Config:

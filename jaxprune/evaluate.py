@@ -18,12 +18,14 @@ class Forward(NamedTuple):
     """What is computed for every batch.
 
     Attributes:
-      call: (arrays, batch) -> a pytree of arrays with one row for each image of the batch; compiled by `run_over`.
+      call: (arrays, batch) -> a pytree of arrays with one row for each image of the batch.
       arrays: the weights, an argument of the program; copied to every device unless they are spread over the mesh.
+      compiled: whether `run_over` compiles `call`, as one program; False for one that runs compiled programs itself.
     """
 
     call: Callable[[Any, Mapping[str, jax.Array]], Any]
     arrays: Any
+    compiled: bool = True
 
 
 class Collector(Protocol):
@@ -48,7 +50,9 @@ def run_over(
     """Runs every forward function over all batches and returns the collectors' results.
 
     Args:
-      batches: host batches; `valid` (b,) is False on padding rows, and all True where a batch lacks it.
+      batches: host batches of any size. What a batch lacks of these is added: `valid` (b,), False on padding rows, by
+        default all True; and `number` (b,), by which randomness differs from batch to batch, by default its place in
+        the pass, from 0.
       forwards: by name; each is a program of its own.
       collectors: get (batch, {name: outputs}) without the padding rows.
       mesh: the devices to run on.
@@ -59,8 +63,9 @@ def run_over(
       UserError: there is no image.
     """
     collectors = tuple(collectors)
-    programs = {name: jax.jit(forward.call) for name, forward in forwards.items()}
-    arrays = {name: _placed(mesh, forward.arrays) for name, forward in forwards.items()}
+    programs = {name: jax.jit(f.call) if f.compiled else f.call for name, f in forwards.items()}
+    place = _Placement(mesh)
+    arrays = {name: place(forward.arrays) for name, forward in forwards.items()}
     total, waiting = 0, None
 
     def collect(batch: Batch, outputs: Mapping[str, Any]) -> None:
@@ -74,9 +79,10 @@ def run_over(
             collector.update({**pictures, **rows(gathered)}, rows(outputs))
 
     with progress(desc, len(batches) if isinstance(batches, Sized) else None, show=show_progress) as bar:
-        for batch in batches:
+        for number, batch in enumerate(batches):
             count = len(next(iter(batch.values())))
-            batch = {"valid": np.ones(count, bool), **batch}
+            batch = {"valid": np.ones(count, bool), "number": np.full(count, number, np.int32), **batch}
+            batch = parallel.pad_batch(mesh, batch)
             placed = parallel.place_batch(mesh, batch)
             outputs = {name: program(arrays[name], placed) for name, program in programs.items()}
             # One batch behind: the devices work on this one while the host collects the one before.
@@ -92,10 +98,26 @@ def run_over(
     return tuple(collector.result() for collector in collectors)
 
 
-def _placed(mesh: Mesh, arrays: Any) -> Any:
-    """Copies arrays to every device of the mesh; those of a training state, which are spread over it, stay so."""
-    spread = lambda leaf: isinstance(leaf, jax.Array) and len(leaf.sharding.device_set) == mesh.size
-    return jax.tree.map(lambda leaf: leaf if spread(leaf) else parallel.replicate(mesh, leaf), arrays)
+class _Placement:
+    """Copies arrays to every device of a mesh, each once, whichever forward functions share it.
+
+    Those of a training state, which are spread over the mesh, stay so.
+    """
+
+    def __init__(self, mesh: Mesh):
+        self._mesh = mesh
+        self._copies: dict[int, tuple[Any, Any]] = {}
+
+    def __call__(self, arrays: Any) -> Any:
+        return jax.tree.map(self._leaf, arrays)
+
+    def _leaf(self, leaf: Any) -> Any:
+        if isinstance(leaf, jax.Array) and len(leaf.sharding.device_set) == self._mesh.size:
+            return leaf
+        if id(leaf) not in self._copies:
+            # The original is kept too: its id stays its own.
+            self._copies[id(leaf)] = (leaf, parallel.replicate(self._mesh, leaf))
+        return self._copies[id(leaf)][1]
 
 
 class Averages:
@@ -126,3 +148,24 @@ class Averages:
         if empty:
             raise UserError(f"Nothing to average for {', '.join(empty)}: the held-out data has none of it.")
         return {metric: float(part / whole) for metric, (part, whole) in self._sums.items()}
+
+
+class Stacked:
+    """All values that a pass computes or reads, in the order of the images.
+
+    Args:
+      name: of the forward function whose outputs are kept, a pytree of arrays with one row for each image.
+      columns: of the batches, kept too.
+    """
+
+    def __init__(self, name: str, columns: Iterable[str] = ()):
+        self._name, self._columns = name, tuple(columns)
+        self._parts: list[tuple[Any, dict[str, np.ndarray]]] = []
+
+    def update(self, batch: Batch, outputs: Mapping[str, Any]) -> None:
+        """See `Collector`."""
+        self._parts.append((outputs[self._name], {column: batch[column] for column in self._columns}))
+
+    def result(self) -> tuple[Any, dict[str, np.ndarray]]:
+        """Returns the outputs and the columns, each stacked to (n, …)."""
+        return jax.tree.map(lambda *parts: np.concatenate(parts), *self._parts)

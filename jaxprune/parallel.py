@@ -5,6 +5,7 @@ axis also spreads the parameters themselves; the batch is then split over both a
 """
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
@@ -14,6 +15,7 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from jaxprune.errors import UserError
+from jaxprune.text import split_items
 
 BATCH_AXES = ("data", "fsdp")
 
@@ -46,6 +48,23 @@ def make_mesh(axes: Mapping[str, int] | None = None, devices: Sequence[Any] | No
             "devices; at most one of them may be -1, which takes what is left."
         )
     return jax.make_mesh(tuple(axes.values()), tuple(axes), axis_types=(AxisType.Auto,) * len(axes), devices=devices)
+
+
+def mesh_from_text(text: str) -> Mesh:
+    """Returns the mesh over all devices that a text such as "data=-1" or "data=2,fsdp=4" describes.
+
+    Raises:
+      UserError: the text is no mesh, or its sizes do not multiply to the number of devices.
+    """
+    axes = {}
+    for name, size in list(split_items(text)) or [("", None)]:
+        if name not in BATCH_AXES or not re.fullmatch(r"-1|\d+", size or ""):
+            raise UserError(
+                f"mesh={text!r} is no mesh: write axes with their sizes, 'data=-1' or 'data=2,fsdp=4'; -1 takes what "
+                "is left."
+            )
+        axes[name] = int(size or 0)
+    return make_mesh(axes)
 
 
 def param_shardings(mesh: Mesh, params: Mapping[str, Any], rules: Rules = ()) -> dict[str, NamedSharding]:
@@ -84,6 +103,23 @@ def place_batch(mesh: Mesh, batch: Mapping[str, np.ndarray]) -> dict[str, jax.Ar
                 f"choose a batch size divisible by {parts}, or another mesh."
             )
     return {name: jax.make_array_from_process_local_data(sharding, value) for name, value in batch.items()}
+
+
+def pad_batch(mesh: Mesh, batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Returns this process's rows of a batch with as many added as its devices need to share them evenly.
+
+    Args:
+      mesh: the devices.
+      batch: `valid` (b,) becomes False on the added rows; in all other columns they repeat the last row.
+    """
+    parts = math.prod(mesh.shape[axis] for axis in _batch_axes(mesh))
+    share = parts // math.gcd(parts, jax.process_count())
+    missing = -len(batch["valid"]) % share
+    if not missing:
+        return dict(batch)
+    padded = {name: np.concatenate([rows, np.repeat(rows[-1:], missing, axis=0)]) for name, rows in batch.items()}
+    padded["valid"][-missing:] = False
+    return padded
 
 
 def replicate(mesh: Mesh, tree: Any) -> Any:

@@ -1,16 +1,29 @@
 """Settings as text: `name=value,name=value` and the values in it, read and written the same way everywhere."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from jaxprune.errors import UserError
 
 
-def parse_items(text: str, where: str) -> dict[str, Any]:
+def split_items(text: str) -> Iterator[tuple[str, str | None]]:
+    """Yields the (name, value) of each comma-separated item; the value is None where there is no `=`.
+
+    >>> list(split_items("seed=3, smoke"))
+    [('seed', '3'), ('smoke', None)]
+    """
+    for item in filter(None, (part.strip() for part in text.split(","))):
+        name, equals, value = item.partition("=")
+        yield name.strip(), value.strip() if equals else None
+
+
+def parse_items(text: str, where: str, *, texts: Collection[str] = ()) -> dict[str, Any]:
     """Reads `name=value,name=value`.
 
     Args:
+      text: the items.
       where: what the text belongs to, for the error.
+      texts: names whose values stay as they are written, such as those of files.
 
     Raises:
       UserError: an item is not `name=value`.
@@ -19,11 +32,10 @@ def parse_items(text: str, where: str) -> dict[str, Any]:
     {'keep_rate': 0.5, 'renormalise': True}
     """
     items = {}
-    for item in filter(None, (part.strip() for part in text.split(","))):
-        name, equals, value = item.partition("=")
-        if not equals:
-            raise UserError(f"{item!r} in {where} sets nothing: write name=value, such as keep_rate=0.5.")
-        items[name.strip()] = parse_value(value.strip())
+    for name, value in split_items(text):
+        if value is None:
+            raise UserError(f"{name!r} in {where} sets nothing: write name=value, such as keep_rate=0.5.")
+        items[name] = value if name in texts else parse_value(value)
     return items
 
 

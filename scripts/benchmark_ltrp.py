@@ -12,8 +12,6 @@ the same masks, on held-out images. Writes a table to the terminal and a CSV, an
 """
 
 import argparse
-import os
-import platform
 from pathlib import Path
 
 import jax
@@ -23,6 +21,8 @@ from flax import nnx
 from ml_collections import ConfigDict
 
 from jaxprune import flops, metrics, mim
+from jaxprune.bench.publish import publish
+from jaxprune.bench.timing import interleaved_medians
 from jaxprune.checkpoints.run import load_model
 from jaxprune.host_memory import keep_freed_memory
 from jaxprune.mim import RandomMasker
@@ -32,10 +32,7 @@ from jaxprune.nn.tokens import all_present
 from jaxprune.ops.patches import gather_tokens
 from jaxprune.ranking import label_masks, pseudo_labels
 from jaxprune.tasks import setup
-from jaxprune.tasks.evaluate import data_of
-from jaxprune.tasks.timing import interleaved_medians
 from jaxprune.viz import plots
-from jaxprune.viz.table import write_csv
 
 MASK_RATIO = 0.9
 
@@ -162,7 +159,7 @@ def measure(parts, images, noise, args):
 
 def held_out(run, count):
     """Returns normalised held-out images of a run, (n, h, w, c)."""
-    settings = ConfigDict({"data": data_of(Path(run), None), "batch_size": count, "seed": 0})
+    settings = setup.with_data_of(run, ConfigDict({"batch_size": count, "seed": 0}))
     images = next(iter(setup.eval_batches(settings, setup.source(settings, "eval"))))["image"]
     return setup.normalized(settings, jnp.asarray(images))
 
@@ -195,13 +192,9 @@ def main():
         found = taus(parts, images, noise, args.batch, args.throw, int(args.memory * 2**20))
         for row in rows:
             row["tau"], row["error"] = found.get(row["throw"], (1.0, 0.0))
-    shown = [name for name in COLUMNS if any(name in row for row in rows)]
-    print(f"{args.init or args.model}, batch {args.batch}, on {platform.machine()} with {os.cpu_count()} cores")
-    print("  ".join(f"{name:>13}" for name in shown))
-    for row in rows:
-        cells = [row.get(name, "") for name in shown]
-        print("  ".join(f"{cell:13.4g}" if isinstance(cell, float) else f"{cell:>13}" for cell in cells))
-    write_csv(args.out, rows)
+    columns = [name for name in COLUMNS if any(name in row for row in rows)]
+    shown = [{name: row.get(name, "") for name in columns} for row in rows]
+    publish(f"{args.init or args.model}, batch {args.batch}", rows, args.out, shown=shown)
     if args.init:
         curve = ([row["images/s"] for row in rows[1:]], [row["tau"] for row in rows[1:]])
         figure = plots.scatter_plot(

@@ -16,24 +16,22 @@ Writes a table to the terminal, a CSV and a plot a model.
 """
 
 import argparse
-import os
-import platform
 import statistics
-import time
 from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from jaxprune import flops, mim, models
+from jaxprune import flops, mim
+from jaxprune.bench.publish import publish
+from jaxprune.bench.timing import interleaved
 from jaxprune.host_memory import keep_freed_memory
 from jaxprune.nn.params import Split, merge, split
 from jaxprune.train import optimizer
 from jaxprune.train.state import TrainState
 from jaxprune.train.step import make_train_step
 from jaxprune.viz import plots
-from jaxprune.viz.table import write_csv
 
 # PR-MIM Tab. 2 and 3, relative to MAE: operations, memory, time.
 PAPER = {
@@ -103,9 +101,7 @@ def torch_step(batch, dtype, name):
 
     device = "cuda" if jax.default_backend() == "gpu" else "cpu"
     torch.set_default_device(device)
-    sizes = models.arguments(name)
-    renamed = {"img": "img_size", "patch": "patch_size", "dim": "embed_dim", "depth": "depth", "heads": "num_heads"}
-    run = torch_baseline.mae_step(batch, **{theirs: sizes[ours] for theirs, ours in renamed.items()})
+    run = torch_baseline.mae_step(batch, **torch_baseline.sizes(name))
 
     def step():
         with torch.autocast(device, torch.bfloat16, enabled=dtype == jnp.bfloat16):
@@ -125,25 +121,6 @@ def matrix_products(dtype):
     x = jax.random.normal(jax.random.key(0), (side, side), dtype or jnp.float32) / side**0.5
     chain = jax.jit(lambda x: jax.lax.fori_loop(0, PRODUCTS, lambda _, y: y @ x, x))
     return lambda: jax.block_until_ready(chain(x)), 2 * PRODUCTS * side**3
-
-
-def interleaved(contestants, rounds):
-    """Gives every contestant a turn a round; returns each one's seconds on the wall and of the processor.
-
-    A turn is two runs, of which the second counts: steps follow one another in real work, and only the first of them
-    finds its buffers in another contestant's hands.
-    """
-    wall, processor = ({name: [] for name in contestants} for _ in range(2))
-    for number in range(rounds + 1):
-        for name, run in contestants.items():
-            run()
-            began, busy = time.perf_counter(), os.times().user
-            run()
-            if number:  # the first round warms up
-                wall[name].append(time.perf_counter() - began)
-                processor[name].append(os.times().user - busy)
-        print(f"  round {number} of {rounds}", flush=True)
-    return wall, processor
 
 
 def cost(name, args, dtype):
@@ -188,14 +165,15 @@ def measure(name, args, dtype, rows, contestants):
         contestants["PyTorch"] = torch_step(args.measure, dtype, name)
     if args.ceiling:
         contestants["ceiling"], operations = matrix_products(dtype)
-    wall, processor = interleaved(contestants, args.rounds)
+    turns = interleaved(contestants, args.rounds)
+    wall = {key: [turn.wall for turn in own] for key, own in turns.items()}
     # The ceiling is what the device reaches when nothing disturbs it.
     ceiling = operations / min(wall["ceiling"]) if args.ceiling else 0.0
     for row, key in zip(rows, contestants, strict=False):
         seconds = statistics.median(wall[key])
         row["milliseconds"] = 1000 * seconds
         row["images_per_second"] = args.measure / seconds
-        row["processor_seconds"] = statistics.median(processor[key])
+        row["processor_seconds"] = statistics.median(turn.processor for turn in turns[key])
         if args.torch:
             row["speed_to_pytorch_mae"] = statistics.median(wall["PyTorch"]) / seconds
         if args.ceiling:
@@ -230,36 +208,31 @@ def add_ratios(rows):
 
 
 SHOWN = {
-    "method": ("", "<13"),
-    "throw_ratio": ("throw", ">5"),
-    "gflops": ("GFLOPs", ">7.2f"),
-    "gflops_ratio": ("ratio", ">5.3f"),
-    "gflops_paper": ("paper", ">5.2f"),
-    "gflops_computed_ratio": ("computed", ">8.3f"),
-    "gflops_compiler": ("compiler", ">8.2f"),
-    "gflops_compiler_ratio": ("ratio", ">5.3f"),
-    "temporary_gib": ("GiB", ">6.2f"),
-    "temporary_gib_ratio": ("ratio", ">5.3f"),
-    "temporary_gib_paper": ("paper", ">5.2f"),
-    "milliseconds": ("ms", ">8.1f"),
-    "milliseconds_ratio": ("ratio", ">5.3f"),
-    "milliseconds_paper": ("paper", ">5.2f"),
-    "processor_seconds_ratio": ("processor", ">9.3f"),
-    "images_per_second": ("images/s", ">8.2f"),
-    "speed_to_pytorch_mae": ("x PyTorch MAE", ">13.2f"),
-    "percent_of_ceiling": ("% ceiling", ">9.1f"),
+    "method": "method",
+    "throw_ratio": "throw",
+    "gflops": "GFLOPs",
+    "gflops_ratio": "ratio",
+    "gflops_paper": "paper",
+    "gflops_computed_ratio": "computed",
+    "gflops_compiler": "compiler",
+    "gflops_compiler_ratio": "compiler ratio",
+    "temporary_gib": "GiB",
+    "temporary_gib_ratio": "GiB ratio",
+    "temporary_gib_paper": "GiB paper",
+    "milliseconds": "ms",
+    "milliseconds_ratio": "ms ratio",
+    "milliseconds_paper": "ms paper",
+    "processor_seconds_ratio": "processor",
+    "images_per_second": "images/s",
+    "speed_to_pytorch_mae": "x PyTorch MAE",
+    "percent_of_ceiling": "% ceiling",
 }
 
 
-def table(rows):
-    """The rows as text."""
-    columns = {name: shown for name, shown in SHOWN.items() if name in rows[0]}
-    width = lambda spec: int(spec.strip("<>f").split(".")[0])
-    lines = ["  ".join(f"{title:>{width(spec)}}" for title, spec in columns.values())]
-    for row in rows:
-        cells = ("–".rjust(width(spec)) if row[n] is None else f"{row[n]:{spec}}" for n, (_, spec) in columns.items())
-        lines.append("  ".join(cells))
-    return "\n".join(lines)
+def shown(rows):
+    """The columns of the rows that a terminal shows, under their titles."""
+    columns = {name: title for name, title in SHOWN.items() if name in rows[0]}
+    return [{title: "–" if row[name] is None else row[name] for name, title in columns.items()} for row in rows]
 
 
 def plot(rows, title):
@@ -292,7 +265,6 @@ def main():
     args = parser.parse_args()
     keep_freed_memory()
     dtype = None if args.dtype == "float32" else jnp.dtype(args.dtype)
-    device = f"{jax.devices()[0].device_kind} ({platform.machine()})"
     written = []
     for name in args.models:
         print(name, flush=True)
@@ -300,15 +272,13 @@ def main():
         lines = measure(name, args, dtype, rows, contestants) if args.measure else []
         add_ratios(rows)
         sizes = f"memory at batch {args.batch}" + (f", time at batch {args.measure}" if args.measure else "")
-        print(f"\n{name}, {args.dtype}, {sizes}, {device}, jax {jax.__version__}")
-        print("\n".join([table(rows), *lines, ""]))
+        written += rows
+        same = {"batch": args.batch, "measured_batch": args.measure, "rounds": args.rounds, "dtype": args.dtype}
+        publish(f"{name}, {args.dtype}, {sizes}", written, args.out, shown=shown(rows), **same)
+        print("\n".join(lines), flush=True)
         picture = args.out.with_name(f"{args.out.stem}_{name}.png")
         plot(rows, f"PR-MIM, {name}").savefig(picture, dpi=150)
         print(f"drawn to {picture}", flush=True)
-        told = {"batch": args.batch, "measured_batch": args.measure, "rounds": args.rounds, "dtype": args.dtype}
-        written += [{**row, **told, "device": device, "jax": jax.__version__} for row in rows]
-        write_csv(args.out, written)
-    print(f"written to {args.out}")
 
 
 if __name__ == "__main__":

@@ -12,27 +12,19 @@ speed. Writes a table to the terminal and a CSV.
 import argparse
 from pathlib import Path
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
 from jaxprune import flops, models, reduction, scoring
+from jaxprune.bench.contestants import DENSE, Runner
+from jaxprune.bench.publish import publish
+from jaxprune.bench.timing import interleaved_medians
 from jaxprune.host_memory import keep_freed_memory
-from jaxprune.nn.params import merge, split, unfilled
+from jaxprune.nn.params import unfilled
 from jaxprune.plugins import find
-from jaxprune.tasks import plans
-from jaxprune.tasks.timing import interleaved_medians, publish
 
 FREE = "centre"  # a scorer that computes nothing
-
-
-def runner(module, images, answer):
-    """Returns a function that runs a module once, its weights arguments of the program."""
-    parts = split(module)
-    run = jax.jit(lambda arrays, images: answer(merge(parts.graph, arrays, {}), images))
-    arrays = {**parts.params, **parts.rest}
-    return lambda: jax.block_until_ready(run(arrays, images))
 
 
 def measure(args, batch):
@@ -45,25 +37,24 @@ def measure(args, batch):
     free = reduction.apply(model, plan, scorer=scoring.create(FREE, grid=model.grid))
     size = (batch, *model.patch_embed.img_size, 3)
     images = jnp.asarray(np.random.default_rng(0).normal(size=size), jnp.float32)
-    logits = lambda network, images: network(images)[0]
     seconds = interleaved_medians(
         {
-            plans.DENSE: runner(model, images, logits),
-            FREE: runner(free, images, logits),
-            args.scorer: runner(reduction.apply(model, plan, scorer=scorer), images, logits),
-            "scorer": runner(scorer, images, lambda scorer, images: scorer(images)),
+            DENSE: Runner(model, images),
+            FREE: Runner(free, images),
+            args.scorer: Runner(reduction.apply(model, plan, scorer=scorer), images),
+            "scorer": Runner(scorer, images, lambda scorer, images: scorer(images)),
         },
         args.rounds,
     )
     implied = flops.host(model).total / flops.host(free).total
-    without = seconds[plans.DENSE] / seconds[FREE]
+    without = seconds[DENSE] / seconds[FREE]
     milliseconds = {name: 1000 * value / batch for name, value in seconds.items()}
     return {
         "batch": batch,
-        "dense ms/image": milliseconds[plans.DENSE],
+        "dense ms/image": milliseconds[DENSE],
         "pruned": milliseconds[args.scorer],
         "scorer": milliseconds["scorer"],
-        "speed-up": seconds[plans.DENSE] / seconds[args.scorer],
+        "speed-up": seconds[DENSE] / seconds[args.scorer],
         "without scorer": without,
         "FLOP-implied": implied,
         "share": (without - 1) / (implied - 1),

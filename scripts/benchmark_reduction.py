@@ -7,21 +7,18 @@ round, and medians are compared: on a busy machine only ratios mean anything. Wr
 """
 
 import argparse
+from collections.abc import Callable
 from pathlib import Path
 
 import jax
 from flax import nnx
 
 from jaxprune import models, reduction
+from jaxprune.bench.contestants import DENSE, Runner, contestants
+from jaxprune.bench.costs import promise
+from jaxprune.bench.publish import publish
+from jaxprune.bench.timing import interleaved_medians
 from jaxprune.host_memory import keep_freed_memory
-from jaxprune.tasks import plans
-from jaxprune.tasks.benchmark import verdict
-from jaxprune.tasks.timing import interleaved_medians, publish
-
-
-def runner(contestant, images):
-    """Returns a function that runs one forward pass."""
-    return lambda: jax.block_until_ready(contestant.logits(contestant.params, images))
 
 
 def main():
@@ -36,40 +33,26 @@ def main():
     args = parser.parse_args()
     keep_freed_memory()
     model = models.create(args.model, rngs=nnx.Rngs(0))
-    made = {plans.DENSE: plans.contestant(model)}
-    for method in args.methods:
-        plan = reduction.Plan(method, keep_rate=args.keep_rate)
-        made[method] = plans.contestant(reduction.apply(model, plan, rngs=nnx.Rngs(0)))
+    plans = {method: reduction.Plan(method, keep_rate=args.keep_rate) for method in args.methods}
+    made = contestants(model, plans)
     images = jax.random.normal(jax.random.key(0), (args.batch, *model.patch_embed.img_size, 3))
-    contestants = {name: runner(contestant, images) for name, contestant in made.items()}
+    turns: dict[str, Callable[[], object]] = {name: Runner(made[name].model, images) for name in made}
     if args.torch:
         import torch_baseline
 
-        sizes = models.arguments(args.model)
-        names = {"img_size": "img", "patch_size": "patch", "embed_dim": "dim", "depth": "depth", "num_heads": "heads"}
-        shape = {theirs: sizes[ours] for ours, theirs in names.items()}
         num_keep = reduction.Plan("topk", keep_rate=args.keep_rate).counts(model.num_patches)
         for method in ("", "topk", "tome"):
-            run = torch_baseline.inference(args.batch, method, num_keep if method else (), **shape)
-            contestants[f"{method or plans.DENSE}, PyTorch"] = run
-    seconds = interleaved_medians(contestants, args.rounds)
+            keep, sizes = num_keep if method else (), torch_baseline.sizes(args.model)
+            turns[f"{method or DENSE}, PyTorch"] = torch_baseline.inference(args.batch, method, keep, **sizes)
+    seconds = interleaved_medians(turns, args.rounds)
+    gflops = {name: contestant.gflops() for name, contestant in made.items()}
     rows = []
-    for name, contestant in made.items():
-        faster = seconds[plans.DENSE] / seconds[name]
-        implied = made[plans.DENSE].gflops() / contestant.gflops()
+    for name in made:
         theirs = seconds.get(f"{name}, PyTorch")
-        rows.append(
-            {
-                "method": name,
-                "GFLOPs": contestant.gflops(),
-                "milliseconds": 1000 * seconds[name],
-                "speed-up": faster,
-                "FLOP-implied": implied,
-                "kept": faster / implied,
-                "x PyTorch": theirs / seconds[name] if theirs else "",
-                "verdict": verdict(name, faster, faster / implied),
-            }
-        )
+        row = {"method": name, "GFLOPs": gflops[name], "milliseconds": 1000 * seconds[name]}
+        row |= promise(name, seconds, gflops)
+        word = row.pop("verdict")
+        rows.append({**row, "x PyTorch": theirs / seconds[name] if theirs else "", "verdict": word})
     publish(f"{args.model}, batch {args.batch}, keep rate {args.keep_rate}", rows, args.out)
 
 

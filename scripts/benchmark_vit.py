@@ -7,7 +7,7 @@ Writes a table to the terminal and a CSV.
 """
 
 import argparse
-import platform
+from collections.abc import Callable
 from pathlib import Path
 
 import jax
@@ -15,21 +15,19 @@ import jax.numpy as jnp
 from flax import nnx
 
 from jaxprune import mim, models, parallel
+from jaxprune.bench.contestants import Runner
+from jaxprune.bench.publish import publish
+from jaxprune.bench.timing import interleaved_medians
 from jaxprune.host_memory import keep_freed_memory
 from jaxprune.nn.params import merge, split
-from jaxprune.tasks.timing import interleaved_medians
 from jaxprune.train import optimizer, state
 from jaxprune.train.step import make_train_step
-from jaxprune.viz.table import write_csv
 
 
 def inference(name, batch, dtype):
     """Returns a function that runs one forward pass."""
     model = models.create(name, dtype=dtype, rngs=nnx.Rngs(0))
-    parts = split(model)
-    images = jax.random.normal(jax.random.key(0), (batch, *model.patch_embed.img_size, 3))
-    forward = jax.jit(lambda params, images: merge(parts.graph, params, parts.rest)(images)[0])
-    return lambda: jax.block_until_ready(forward(parts.params, images))
+    return Runner(model, jax.random.normal(jax.random.key(0), (batch, *model.patch_embed.img_size, 3)))
 
 
 def mae_step(name, batch, dtype, **arguments):
@@ -65,8 +63,7 @@ def main():
     args = parser.parse_args()
     keep_freed_memory()
     dtype = None if args.dtype == "float32" else jnp.dtype(args.dtype)
-    sizes = models.arguments(args.model)
-    contestants = {
+    contestants: dict[str, Callable[[], object]] = {
         "inference": inference(args.model, args.batch, dtype),
         "MAE step": mae_step(args.model, args.batch, dtype),
         "PR-MIM .5 step": mae_step(args.model, args.batch, dtype, reconstruction="progressive"),
@@ -74,39 +71,23 @@ def main():
     if args.torch:
         import torch_baseline
 
-        shape = {
-            "img": sizes["img_size"],
-            "patch": sizes["patch_size"],
-            "dim": sizes["embed_dim"],
-            "depth": sizes["depth"],
-            "heads": sizes["num_heads"],
-        }
-        contestants["inference, PyTorch"] = torch_baseline.inference(args.batch, **shape)
-        contestants["MAE step, PyTorch"] = torch_baseline.mae_step(args.batch, **shape)
+        sizes = torch_baseline.sizes(args.model)
+        contestants["inference, PyTorch"] = torch_baseline.inference(args.batch, **sizes)
+        contestants["MAE step, PyTorch"] = torch_baseline.mae_step(args.batch, **sizes)
     seconds = interleaved_medians(contestants, args.rounds)
-    device = f"{jax.devices()[0].device_kind} ({platform.machine()})"
     rows = []
     for name, value in seconds.items():
-        beside = seconds.get(f"{name}, PyTorch")
+        theirs = seconds.get(f"{name}, PyTorch")
         rows.append(
             {
                 "what": name,
                 "milliseconds": round(1000 * value, 1),
                 "images_per_second": round(args.batch / value, 2),
-                "speed_to_pytorch": round(beside / value, 3) if beside else "",
-                "model": args.model,
-                "batch": args.batch,
-                "dtype": args.dtype,
-                "device": device,
-                "jax": jax.__version__,
+                "speed_to_pytorch": round(theirs / value, 3) if theirs else "",
             }
         )
-    write_csv(args.out, rows)
-    print(f"\n{args.model}, batch {args.batch}, {args.dtype}, {device}, jax {jax.__version__}")
-    for row in rows:
-        ratio = f"{row['speed_to_pytorch']:>6}x PyTorch" if row["speed_to_pytorch"] else ""
-        print(f"  {row['what']:<20} {row['milliseconds']:>9} ms {row['images_per_second']:>8} images/s {ratio}")
-    print(f"written to {args.out}")
+    same = {"model": args.model, "batch": args.batch, "dtype": args.dtype}
+    publish(f"{args.model}, batch {args.batch}, {args.dtype}", rows, args.out, **same)
 
 
 if __name__ == "__main__":

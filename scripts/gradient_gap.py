@@ -28,7 +28,7 @@ from jaxprune.data.augment import IMAGENET_MEAN, IMAGENET_STD, normalize
 from jaxprune.errors import UserError
 from jaxprune.mim.gradient_gap import gradient_gap, loss_gradients
 from jaxprune.nn.params import merge, split
-from jaxprune.tasks import evaluate, setup
+from jaxprune.tasks import setup
 from jaxprune.train import optimizer
 from jaxprune.train.state import TrainState
 from jaxprune.train.step import make_train_step
@@ -141,8 +141,8 @@ def of_run(args):
     missing = [name for name in fresh.params if name not in weights]
     if missing:
         print(f"The run has no aggregation: PR-MIM's is freshly initialised ({', '.join(missing)}).")
-    data = evaluate.data_of(args.run, None)
-    source = setup.source(ConfigDict({"data": data, "seed": args.seed}), "eval")
+    config = setup.with_data_of(args.run, ConfigDict({"seed": args.seed}))
+    source, data = setup.source(config, "eval"), config.data
     return (
         card["arguments"],
         {**fresh.params, **weights},

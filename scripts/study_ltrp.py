@@ -12,16 +12,17 @@ import argparse
 from pathlib import Path
 
 from jaxprune import checkpoints, flops, main, tasks
+from jaxprune.bench.contestants import DENSE
 from jaxprune.host_memory import keep_freed_memory
 from jaxprune.metrics import student_interval
-from jaxprune.tasks import plans, setup
+from jaxprune.tasks import setup
 from jaxprune.train.progress import log_to_terminal
 from jaxprune.viz import plots
 from jaxprune.viz.report import Report
 from jaxprune.viz.table import as_text, write_csv
 
 CONFIG = "configs/ranking/efficient.py"
-DENSE, LEARNING = plans.DENSE, "ltrp, learning"
+LEARNING = "ltrp, learning"
 
 
 def arguments(args, name, seed):

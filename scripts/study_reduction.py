@@ -16,10 +16,13 @@ from pathlib import Path
 from scipy import stats
 
 from jaxprune import checkpoints, main, reduction, tasks
+from jaxprune.analysis import plans
+from jaxprune.bench.contestants import DENSE, contestants
+from jaxprune.data.sample import Sample
 from jaxprune.errors import UserError
 from jaxprune.host_memory import keep_freed_memory
 from jaxprune.metrics import student_interval
-from jaxprune.tasks import plans, setup
+from jaxprune.tasks import setup
 from jaxprune.train.progress import log_to_terminal
 from jaxprune.viz import plots
 from jaxprune.viz.report import Report
@@ -54,14 +57,17 @@ def off_the_shelf(args, config):
         for rate in RATES:
             try:
                 plan = reduction.Plan(name, keep_rate=rate, reduction_loc=tuple(config.reduction.reduction_loc))
-                wanted[name, rate] = plans.contestant(reduction.apply(model, plan))
+                reduction.apply(model, plan)
+                wanted[name, rate] = plan
             except UserError as error:
                 print(f"{name} at {rate}: left out. {error}")
-    made = {plans.DENSE: plans.contestant(model)} | {f"{name} {rate}": c for (name, rate), c in wanted.items()}
-    source = setup.source(config, "eval")
-    found = plans.compare(made, source, card, batch_size=250, num_images=args.images)
+    made = contestants(model, {f"{name} {rate}": plan for (name, rate), plan in wanted.items()})
+    config.batch_size = 250
+    batches = setup.eval_batches(config, Sample(setup.source(config, "eval"), args.images), model.patch_embed.img_size)
+    normal = {"mean": card["mean"], "std": card["std"]}
+    found = plans.compare(made, batches, setup.mesh(config), class_names=card["class_names"], **normal)
     scores = {key: found.scores[f"{key[0]} {key[1]}"] for key in wanted}
-    return scores | {(plans.DENSE, 1.0): found.scores[plans.DENSE]}
+    return scores | {(DENSE, 1.0): found.scores[DENSE]}
 
 
 def fine_tuned(args, method, seed):
@@ -89,7 +95,7 @@ def run():
     args.out.mkdir(parents=True, exist_ok=True)
 
     raw = off_the_shelf(args, config)
-    dense = raw.pop((plans.DENSE, 1.0))
+    dense = raw.pop((DENSE, 1.0))
     methods = sorted({name for name, _ in raw})
     shelf = [
         {"method": name, **{f"{rate}": raw[name, rate]["accuracy"] if (name, rate) in raw else "-" for rate in RATES}}
@@ -100,7 +106,7 @@ def run():
     tuned = {}
     for seed in range(args.seeds):
         for method in ("", *PAPER, "random"):
-            tuned.setdefault(method or plans.DENSE, []).append(fine_tuned(args, method, seed))
+            tuned.setdefault(method or DENSE, []).append(fine_tuned(args, method, seed))
     rows = []
     for name, values in sorted(tuned.items(), key=lambda item: -statistics.fmean(item[1])):
         mean, half = student_interval(values)

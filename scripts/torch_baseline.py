@@ -4,6 +4,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from jaxprune import models
+
 
 class Block(nn.Module):
     """Pre-norm transformer block with fused scaled-dot-product attention."""
@@ -127,6 +129,13 @@ class MAE(nn.Module):
         target = (target - target.mean(-1, keepdim=True)) / (target.var(-1, keepdim=True) + 1e-6).sqrt()
         masked = (restore >= self.keep).float()
         return (((pred - target) ** 2).mean(-1) * masked).sum() / masked.sum()
+
+
+def sizes(name):
+    """Returns the sizes of the network that `jaxprune.models` calls `name`, under the names used here."""
+    ours = models.arguments(name)
+    names = {"img_size": "img", "patch_size": "patch", "embed_dim": "dim", "depth": "depth", "num_heads": "heads"}
+    return {theirs: ours[own] for own, theirs in names.items()}
 
 
 def inference(batch, method="", num_keep=(), **sizes):

@@ -7,7 +7,7 @@ import pytest
 
 from jaxprune import parallel
 from jaxprune.errors import UserError
-from jaxprune.evaluate import Averages, Forward, run_over
+from jaxprune.evaluate import Averages, Forward, Stacked, run_over
 
 
 def batches():
@@ -51,3 +51,23 @@ def test_no_image_is_an_error():
     mesh = parallel.make_mesh({"data": 1}, jax.devices()[:1])
     with pytest.raises(UserError, match="empty"):
         run_over([], {}, (), mesh, show_progress=False)
+
+
+@pytest.mark.eight_devices
+def test_a_batch_that_devices_cannot_share_is_padded():
+    mesh, twice = parallel.make_mesh(), Forward(lambda scale, batch: scale * batch["value"], jnp.float32(2.0))
+    ((outputs, columns),) = run_over(batches(), {"twice": twice}, [Stacked("twice", ["number"])], mesh)
+    np.testing.assert_array_equal(outputs, 2.0 * np.arange(7))
+    np.testing.assert_array_equal(columns["number"], [0] * 4 + [1] * 3)
+
+
+def test_programs_of_their_own_are_not_compiled_into_one():
+    mesh, seen = parallel.make_mesh({"data": 1}, jax.devices()[:1]), []
+
+    def call(arrays, batch):
+        seen.append(type(batch["value"]))
+        return {"value": batch["value"]}
+
+    ((outputs, _),) = run_over(batches(), {"own": Forward(call, {}, compiled=False)}, [Stacked("own")], mesh)
+    assert not any(issubclass(kind, jax.core.Tracer) for kind in seen) and len(seen) == 2
+    np.testing.assert_array_equal(outputs["value"], np.arange(7))

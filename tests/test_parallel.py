@@ -56,6 +56,23 @@ def test_eight_devices_share_a_batch_evenly_or_say_why_not():
 
 
 @pytest.mark.eight_devices
+def test_rows_are_added_until_the_devices_share_a_batch_evenly():
+    mesh = parallel.make_mesh({"data": -1, "fsdp": 2})
+    batch = {"image": np.arange(18).reshape(6, 3), "valid": np.array([True] * 5 + [False])}
+    padded = parallel.pad_batch(mesh, batch)
+    np.testing.assert_array_equal(padded["valid"], [True] * 5 + [False] * 3)
+    np.testing.assert_array_equal(padded["image"], batch["image"][[0, 1, 2, 3, 4, 5, 5, 5]])
+    whole = parallel.pad_batch(mesh, padded)
+    assert all(whole[name] is padded[name] for name in padded)
+
+
+@pytest.mark.parametrize("text", ["", "data", "model=2", "data=two"])
+def test_a_text_that_is_no_mesh_is_refused(text):
+    with pytest.raises(UserError, match="is no mesh: write axes with their sizes"):
+        parallel.mesh_from_text(text)
+
+
+@pytest.mark.eight_devices
 def test_an_fsdp_axis_splits_the_largest_divisible_dimension_of_large_parameters():
     shardings = parallel.param_shardings(parallel.make_mesh({"data": 2, "fsdp": 4}), PARAMS)
     assert shardings["blocks.0.fc.kernel"].spec == P(None, "fsdp")

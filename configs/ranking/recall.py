@@ -52,6 +52,7 @@ def get_config(arg=None):
             "batch_size": 32,
             "mean": data["mean"],
             "std": data["std"],
+            "mesh": "data=-1",
         }
     )
     if args.smoke:

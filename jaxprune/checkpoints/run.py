@@ -190,8 +190,7 @@ def _scorer(recipe: Mapping[str, Any], arrays: Mapping[str, Any]) -> Scorer:
             elif "mean" in how:  # version 0.1
                 size = network.preprocessing.img_size
                 network.preprocessing = Preprocessing(size, mean=tuple(how["mean"]), std=tuple(how["std"]))
-            arguments["proposal"] = network = backbone(network)
-            network.mean, network.std = network.preprocessing.mean, network.preprocessing.std
+            arguments["proposal"] = backbone(network)
         return scoring.create(recipe["name"], rngs=nnx.Rngs(0), **arguments)
 
     scorer = unfilled(make)

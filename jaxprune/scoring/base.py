@@ -46,7 +46,7 @@ class Scorer(nnx.Module):
       grid: the patches to score, (rows, columns), or (frames, rows, columns) of a video; defaults to the grid of
         `proposal` if it has one.
       normalised: (mean, std) per channel with which the pixels, from 0 to 1, were normalised. `prepared` then converts
-        them to the `mean` and `std` of `proposal`. With None it leaves them unchanged.
+        them to those of `proposal` (`trained_on`). With None it leaves them unchanged.
 
     Attributes:
       reads: the kind of network that `proposal` must be: "vit" (any `Host`), "convnet", "any" (either), "ranker",
@@ -73,10 +73,10 @@ class Scorer(nnx.Module):
             grid = getattr(proposal, "grid", None)
         if grid is None:
             raise UserError(f"{name} has no patch grid: pass grid=(rows, columns), such as (14, 14).")
-        if normalised is not None and not (hasattr(proposal, "mean") and hasattr(proposal, "std")):
+        if normalised is not None and trained_on(proposal) is None:
             raise UserError(
-                f"{name} cannot convert pixels from normalised={normalised}, because it has no network with a mean "
-                "and std: leave normalised out, or set mean and std on the network."
+                f"{name} cannot convert pixels from normalised={normalised}, because it has no network that "
+                "knows its own: leave normalised out, or build the network with models.create."
             )
         self.proposal = nnx.data(proposal)
         self.grid: Any = tuple(int(side) for side in grid)
@@ -104,14 +104,23 @@ class Scorer(nnx.Module):
 
         Every scorer passes its images through here before its network reads them, and nowhere else are they converted.
         """
-        if self.normalised is None:
+        own = trained_on(self.proposal)
+        if self.normalised is None or own is None or own == self.normalised:
             return images
-        (mean, std), (own_mean, own_std) = self.normalised, (self.proposal.mean, self.proposal.std)
+        (mean, std), (own_mean, own_std) = self.normalised, own
         scale = np.asarray(std, np.float64) / np.asarray(own_std)
         shift = (np.asarray(mean, np.float64) - np.asarray(own_mean)) / np.asarray(own_std)
         lead = (1,) * (images.ndim - 1)
         per_channel = lambda values: jnp.asarray(values, images.dtype).reshape(*lead, -1)
         return images * per_channel(scale) + per_channel(shift)
+
+
+def trained_on(network: Any) -> Normalisation | None:
+    """The (mean, std) that a network expects its pixels to be normalised with; None if it does not know."""
+    known = getattr(network, "preprocessing", network)
+    if hasattr(known, "mean") and hasattr(known, "std"):
+        return tuple(known.mean), tuple(known.std)
+    return None
 
 
 def is_host(network: Any) -> bool:

@@ -7,27 +7,26 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
-import numpy as np
-import optax
 from flax import nnx
 
-from jaxprune import parallel, processes, reduction
+from jaxprune import reduction
+from jaxprune.analysis import held_out
+from jaxprune.checkpoints.networks import Networks
 from jaxprune.checkpoints.read import load_pretrained
 from jaxprune.checkpoints.run import build, load_model, read_card, write_card
+from jaxprune.checkpoints.scorers import open_scorer
 from jaxprune.config import Config
-from jaxprune.data.augment import augment, normalize
+from jaxprune.data.augment import augment
 from jaxprune.errors import UserError
-from jaxprune.metrics import average, mean_average_precision, wilson_interval
+from jaxprune.metrics import wilson_interval
 from jaxprune.nn.params import Split, merge, split, variables
 from jaxprune.ops.posembed import resample
 from jaxprune.plugins import find
 from jaxprune.reduction.evit import warm_up
+from jaxprune.scoring import Scorer
 from jaxprune.tasks import objective, setup
-from jaxprune.tasks.scorers import open_pruner
 from jaxprune.train import loop, optimizer
 from jaxprune.train import workdir as workdirs
-from jaxprune.train.evaluator import evaluate
 from jaxprune.train.state import EMA
 from jaxprune.train.step import LossFn
 from jaxprune.train.writer import Writer, read_metrics
@@ -45,12 +44,12 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     if workdirs.is_complete(workdir):
         return workdirs.read_summary(workdir)
     plan = plan_of(config)
-    train, held_out = setup.source(config, "train"), setup.source(config, "eval")
+    train, examples = setup.source(config, "train"), setup.source(config, "eval")
     arguments = {**setup.plain(config.model), "num_classes": train.num_classes}
     model = build("model", arguments, dtype=config.dtype, rngs=nnx.Rngs(config.seed))
     if config.init:
         initialise(model, config.init)
-    scorer = open_pruner(config, model)[0] if config.scorer else None
+    scorer = _open_scorer(config, model) if config.scorer else None
     if plan is not None:
         model = reduction.apply(model, plan, scorer=scorer, rngs=nnx.Rngs(config.seed))
     teacher = split(load_model(config.teacher)) if config.teacher else None
@@ -65,21 +64,31 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
         remade = lambda plan: reduction.apply(model, plan, scorer=scorer)
         loss_fn = _WarmUp(config, plan, steps, lambda plan: _loss_fn(config, remade(plan), teacher))
     tx = _optimizer(config, parts, model.depth, schedule, steps)
-    look = _ranked if several else _evaluator
-    hook = loop.Hook(config.eval_every or steps.total, look(config, parts, held_out))
+    hook = loop.Hook(config.eval_every or steps.total, _evaluator(config, parts, examples))
     given = {"teacher": teacher.params} if teacher else None
     batches = setup.train_batches(config, train)
     result = setup.fit(config, workdir, parts, loss_fn, tx, schedule, steps, batches, [hook], given)
     if result.stopped == "signal":
         return {"stopped": "signal", "step": result.step}
-    found = setup.outcome(workdir, result, steps, train, held_out)
+    found = setup.outcome(workdir, result, steps, train, examples)
     summary = {
         **found,
-        **({} if several else _accuracy_interval(found["accuracy"], len(held_out))),
+        **({} if several else _accuracy_interval(found["accuracy"], len(examples))),
         "plan": None if plan is None else str(plan),
         "classes": train.num_classes,
     }
-    return setup.conclude(workdir, summary, lambda: describe(config, workdir, summary, train, held_out))
+    return setup.conclude(workdir, summary, lambda: describe(config, workdir, summary, train, examples))
+
+
+def _open_scorer(config: Config, model: Any) -> Scorer:
+    """Opens `config.scorer`; what ConvNets read is EfficientNet-Lite0 unless its text names another network."""
+    return open_scorer(
+        config.scorer,
+        Networks(proposal="efficientnet_lite0", seed=config.seed),
+        grid=tuple(model.grid),
+        normalised=(tuple(config.data.mean), tuple(config.data.std)),
+        seed=config.seed,
+    )
 
 
 def _loss_fn(config: Config, model: Any, teacher: Split | None) -> LossFn:
@@ -202,51 +211,16 @@ def initialise(model: Any, init: str) -> None:
     _log.info("Initialised from %s.", init)
 
 
-def accuracy_fn(parts: Split, mean: Any, std: Any):
-    """Returns the evaluation of a classifier: cross-entropy and top-1 accuracy of a batch."""
+def _evaluator(config: Config, parts: Split, source: Any) -> Callable[[int, Any, Writer], None]:
+    """The evaluation of the current parameters and, where there are any, of the averaged ones."""
+    several = config.loss == "asymmetric"
+    logits = held_out.logits(parts, config.data.mean, config.data.std)
+    call = logits if several else held_out.single_label(logits)
 
-    def eval_fn(params, batch):
-        logits, _ = merge(parts.graph, params, parts.rest)(normalize(batch["image"], mean, std))
-        loss = optax.softmax_cross_entropy_with_integer_labels(logits, batch["label"])
-        correct = (logits.argmax(-1) == batch["label"]).astype(jnp.float32)
-        return {"loss": average(loss, batch["valid"]), "accuracy": average(correct, batch["valid"])}
-
-    return eval_fn
-
-
-def _evaluator(config: Config, parts: Split, source: Any):
-    eval_fn = accuracy_fn(parts, config.data.mean, config.data.std)
-
-    def measure(params: dict[str, jax.Array]) -> dict[str, float]:
-        return evaluate(eval_fn, params, setup.eval_batches(config, source), setup.mesh(config), desc="held-out")
-
-    return _looker(measure)
-
-
-def _ranked(config: Config, parts: Split, source: Any):
-    """The evaluation of images of several classes: mean average precision over the classes, in percent."""
-
-    @jax.jit
-    def forward(params, images):
-        return merge(parts.graph, params, parts.rest)(normalize(images, config.data.mean, config.data.std))[0]
-
-    def measure(params: dict[str, jax.Array]) -> dict[str, float]:
-        mesh, seen = setup.mesh(config), []
-        for batch in setup.eval_batches(config, source):
-            placed = parallel.place_batch(mesh, batch)
-            logits, labels, valid = processes.whole(
-                (forward(params, placed["image"]), placed["label"], placed["valid"])
-            )
-            seen.append((logits[valid], labels[valid]))
-        logits, labels = (np.concatenate(columns) for columns in zip(*seen, strict=True))
-        loss = optax.sigmoid_binary_cross_entropy(logits, labels).mean()
-        return {"map": mean_average_precision(logits, labels), "loss": float(loss)}
-
-    return _looker(measure)
-
-
-def _looker(measure: Callable[[dict[str, jax.Array]], dict[str, float]]):
     def hook(step: int, state: Any, writer: Writer) -> None:
+        measure = lambda params: held_out.measure(
+            call, params, setup.eval_batches(config, source), setup.mesh(config), several=several
+        )
         found = measure(state.params)
         if EMA in state.extra:
             found |= {f"ema_{name}": value for name, value in measure(state.extra[EMA]).items()}

@@ -12,18 +12,18 @@ import numpy as np
 import optax
 from flax import nnx
 
+from jaxprune.analysis import held_out
 from jaxprune.checkpoints.run import build
 from jaxprune.checkpoints.write import save_pretrained
 from jaxprune.config import Config
 from jaxprune.data.augment import normalize, random_flip
 from jaxprune.errors import UserError
-from jaxprune.metrics import average, wilson_interval
+from jaxprune.metrics import wilson_interval
 from jaxprune.nn.params import merge, split
 from jaxprune.tasks import setup
 from jaxprune.tasks.finetune import initialise
 from jaxprune.train import loop, optimizer
 from jaxprune.train import workdir as workdirs
-from jaxprune.train.evaluator import evaluate
 from jaxprune.train.state import RUNNING
 from jaxprune.train.step import OBSERVED
 from jaxprune.train.writer import Writer, read_metrics
@@ -42,7 +42,7 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
         return workdirs.read_summary(workdir)
     if not config.init:
         raise UserError("Give --config.init=RUN, the run directory or the file of weights to probe.")
-    train, held_out = setup.source(config, "train"), setup.source(config, "eval")
+    train, examples = setup.source(config, "train"), setup.source(config, "eval")
     arguments = {**setup.plain(config.model), "num_classes": train.num_classes}
     model = build("model", arguments, dtype=config.dtype, rngs=nnx.Rngs(config.seed))
     initialise(model, config.init)
@@ -54,8 +54,8 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     schedule = setup.learning_rate(config, steps)
     normal = {"mean": config.data.mean, "std": config.data.std}
 
-    def features(given: dict[str, jax.Array], images: jax.Array) -> jax.Array:
-        net = merge(backbone.graph, given, backbone.rest)
+    def features(params: dict[str, jax.Array], images: jax.Array) -> jax.Array:
+        net = merge(backbone.graph, params, backbone.rest)
         tokens, _ = net.forward_features(images)
         return jax.lax.stop_gradient(net.pool(tokens)).astype(jnp.float32)
 
@@ -67,18 +67,17 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
         loss = optax.softmax_cross_entropy_with_integer_labels(logits, batch["label"]).mean()
         return loss, {"accuracy": (logits.argmax(-1) == batch["label"]).mean(), OBSERVED: statistics}
 
-    def eval_fn(given, batch):
-        seen = features(given["backbone"], normalize(batch["image"], **normal))
-        logits = standardize(seen, given["running"]) @ given["head"]["head.kernel"]
-        logits = logits + given["head"]["head.bias"][None, :]
-        loss = optax.softmax_cross_entropy_with_integer_labels(logits, batch["label"])
-        correct = (logits.argmax(-1) == batch["label"]).astype(jnp.float32)
-        return {"loss": average(loss, batch["valid"]), "accuracy": average(correct, batch["valid"])}
+    def logits(arrays, batch):
+        seen = features(arrays["backbone"], normalize(batch["image"], **normal))
+        scaled = standardize(seen, arrays["running"])
+        return scaled @ arrays["head"]["head.kernel"] + arrays["head"]["head.bias"][None, :]
 
-    def look(step: int, state: Any, writer: Writer) -> None:
-        given = {"backbone": backbone.params, "running": state.extra[RUNNING], "head": state.params}
-        batches = setup.eval_batches(config, held_out)
-        writer.metrics(step, "eval", evaluate(eval_fn, given, batches, setup.mesh(config), desc="held-out"))
+    call = held_out.single_label(logits)
+
+    def evaluate(step: int, state: Any, writer: Writer) -> None:
+        arrays = {"backbone": backbone.params, "running": state.extra[RUNNING], "head": state.params}
+        found = held_out.measure(call, arrays, setup.eval_batches(config, examples), setup.mesh(config))
+        writer.metrics(step, "eval", found)
 
     result = setup.fit(
         config,
@@ -89,19 +88,19 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
         schedule,
         steps,
         setup.train_batches(config, train),
-        [loop.Hook(config.eval_every or steps.total, look)],
+        [loop.Hook(config.eval_every or steps.total, evaluate)],
         given={"backbone": backbone.params},
         running={"mean": jnp.zeros((width,)), "var": jnp.ones((width,))},
     )
     if result.stopped == "signal":
         return {"stopped": "signal", "step": result.step}
-    found = setup.outcome(workdir, result, steps, train, held_out)
-    low, high = wilson_interval(round(found["accuracy"] * len(held_out)), len(held_out))
+    found = setup.outcome(workdir, result, steps, train, examples)
+    low, high = wilson_interval(round(found["accuracy"] * len(examples)), len(examples))
     kernel, bias = folded(result.state.params, result.state.extra[RUNNING])
     model.head.kernel[...], model.head.bias[...] = kernel, bias
     save_pretrained(model, workdir / "model.safetensors")
     summary = {**found, "accuracy_low": low, "accuracy_high": high}
-    return setup.conclude(workdir, summary, lambda: describe(config, workdir, summary, train, held_out))
+    return setup.conclude(workdir, summary, lambda: describe(config, workdir, summary, train, examples))
 
 
 def standardize_batch(x: jax.Array) -> tuple[jax.Array, dict[str, jax.Array]]:

@@ -3,16 +3,14 @@
 from pathlib import Path
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from jaxprune import data as loader
-from jaxprune.checkpoints.run import load_model, read_card
+from jaxprune.analysis.forwards import probabilities
+from jaxprune.checkpoints.run import load_model
 from jaxprune.config import Config
-from jaxprune.data.augment import normalize
 from jaxprune.errors import UserError
-from jaxprune.nn.params import jitted
+from jaxprune.evaluate import Stacked, run_over
 from jaxprune.tasks import setup
 from jaxprune.train.writer import Writer
 from jaxprune.viz.pictures.prediction_card import prediction_card
@@ -25,24 +23,22 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     """Classifies `config.image` with the run directory `config.init`."""
     if not config.init or not config.image:
         raise UserError("Give --config.init=RUN, the run directory of a classifier, and --config.image=FILE.")
-    card = read_card(config.init)
-    if card["kind"] != "model":
-        raise UserError(f"{config.init} holds a pre-training model, which does not classify: fine-tune it first.")
+    card = setup.classifier_card(config.init)
     model = load_model(config.init)
     image = loader.read_image(config.image, model.preprocessing)
-    logits, _ = jitted(model)(normalize(jnp.asarray(image[None]), card["mean"], card["std"]))
-    confidences = np.asarray(jax.nn.softmax(logits[0]))
+    forwards = {"classes": probabilities(model, card["mean"], card["std"])}
+    batches = [{"image": image[None]}]
+    ((stacked, _),) = run_over(batches, forwards, [Stacked("classes")], setup.mesh(config), show_progress=False)
+    confidences = stacked[0]
     names = card["class_names"] or [str(i) for i in range(len(confidences))]
+    order = np.argsort(-confidences)[:TOP]
+    best, slug = int(confidences.argmax()), f"predict-{Path(config.image).stem}"
     picture = prediction_card(image, names, confidences, TOP)
     writer = Writer(workdir, tensorboard=False)
-    path = writer.images(0, f"predict-{Path(config.image).stem}", picture)
+    path = writer.images(0, slug, picture)
     writer.close()
-    best = int(confidences.argmax())
     page = Report("jaxprune", str(config.init))
-    section = page.section("Prediction", slug=f"predict-{Path(config.image).stem}")
-    section.figure(picture, f"{config.image}: {names[best]}, {confidences[best]:.1%}.")
-    order = np.argsort(-confidences)[:TOP]
-    section.table([{"class": names[i], "confidence": float(confidences[i])} for i in order], formats=".1%")
-    section.command(setup.command())
-    page.add_to(workdir / "report.html")
+    with setup.report_section(workdir / "report.html", page, "Prediction", slug) as section:
+        section.figure(picture, f"{config.image}: {names[best]}, {confidences[best]:.1%}.")
+        section.table([{"class": names[i], "confidence": float(confidences[i])} for i in order], formats=".1%")
     return {"class": names[best], "confidence": float(confidences[best]), "picture": str(path)}

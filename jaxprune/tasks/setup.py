@@ -1,29 +1,37 @@
 """What the tasks share: from a config to data, a mesh, an optimizer and a training run."""
 
-import re
+import contextlib
+import json
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from ml_collections import ConfigDict
 from PIL import Image
 
 from jaxprune import data as loader
 from jaxprune import parallel, processes
+from jaxprune.checkpoints import scorers
+from jaxprune.checkpoints.networks import Networks
+from jaxprune.checkpoints.run import read_card
+from jaxprune.checkpoints.scorers import Opened
 from jaxprune.config import Config
+from jaxprune.config import data as defaults
 from jaxprune.data.augment import normalize
 from jaxprune.errors import UserError
 from jaxprune.nn.params import Split
 from jaxprune.nn.patch_embed import pair
 from jaxprune.preprocessing import Preprocessing
+from jaxprune.reduction import Plan
 from jaxprune.train import loop, optimizer
 from jaxprune.train import workdir as workdirs
 from jaxprune.train.writer import read_metrics
 from jaxprune.viz import plots
-from jaxprune.viz.report import Section
+from jaxprune.viz.report import Report, Section
 
 
 class Length(NamedTuple):
@@ -72,12 +80,12 @@ def train_batches(config: Config, examples: Any) -> Any:
     )
 
 
-def eval_batches(config: Config, examples: Any) -> Any:
-    """One pass over the held-out examples; the last batch is padded."""
+def eval_batches(config: Config, examples: Any, img_size: tuple[int, int] | None = None) -> Any:
+    """One pass over the held-out examples, of `img_size` in place of the config's; the last batch is padded."""
     return loader.eval_batches(
         examples,
         batch_size=config.batch_size,
-        image_size=config.data.img_size,
+        image_size=img_size or config.data.img_size,
         crop=config.data.get("eval_crop", "center"),
         process_index=jax.process_index(),
         process_count=jax.process_count(),
@@ -94,6 +102,86 @@ def length(config: Config, num_examples: int) -> Length:
             "lower batch_size or raise epochs."
         )
     return Length(per_epoch, total)
+
+
+def classifier_card(run: str | Path) -> dict[str, Any]:
+    """The card of the run directory of a classifier.
+
+    Raises:
+      UserError: there is none, or it holds another kind of model.
+    """
+    if not run:
+        raise UserError("Give --config.init=RUN, the run directory of a classifier.")
+    card = read_card(run)
+    if card["kind"] != "model":
+        raise UserError(f"{run} holds a pre-training model, which does not classify: fine-tune it first.")
+    return card
+
+
+def recorded_config(run: str | Path) -> dict[str, Any]:
+    """The config that a run directory was made with."""
+    return json.loads((Path(run) / "config.json").read_text())["config"]
+
+
+def with_data_of(run: str | Path, config: Config) -> Config:
+    """The config with the data settings of a run, except where `config.data` names a source of its own.
+
+    A `config.img_size` other than 0 takes the place of the size that the run was trained with.
+    """
+    own = config.get("data")
+    chosen = own.to_dict() if own is not None and own.source else recorded_config(run)["data"]
+    size = {"img_size": config.img_size} if config.get("img_size") else {}
+    return ConfigDict({**config.to_dict(), "data": {**defaults(), **chosen, **size}})
+
+
+def held_out(config: Config, run: str | Path, class_names: Sequence[str]) -> Any:
+    """Opens the held-out examples of `config.data` for the classifier in `run`.
+
+    Raises:
+      UserError: they have another number of classes than `class_names`.
+    """
+    examples = source(config, "eval")
+    if examples.num_classes != len(class_names):
+        raise UserError(
+            f"The data have {examples.num_classes} classes and {run} knows {len(class_names)}: give the data "
+            "it was trained on."
+        )
+    return examples
+
+
+def plans(config: Config) -> dict[str, Plan]:
+    """The plans that the texts in `config.plans` describe, by text."""
+    shared = {"keep_rate": config.keep_rate, "reduction_loc": tuple(config.reduction_loc)}
+    return {text: Plan.from_text(text, **shared) for text in config.plans}
+
+
+def networks(config: Config) -> Networks:
+    """The networks that scorers read by default: `config.init`, `config.model`, `config.proposal`."""
+    names = {name: config.get(name) or "" for name in ("model", "proposal", "weights")}
+    return Networks(run=config.get("init") or "", seed=config.seed, **names)
+
+
+def open_scorers(config: Config) -> Opened:
+    """Opens `config.scorers`; those that read a ConvNet see the images at `config.proposal_size`, if there is one."""
+    opened = scorers.open_scorers(
+        config.scorers,
+        networks(config),
+        normalised=(tuple(config.mean), tuple(config.std)),
+        img_size=config.get("img_size") or 0,
+        grid=config.get("grid") or 0,
+        seed=config.seed,
+    )
+    return scorers.enlarged(opened, config.proposal_size) if "proposal_size" in config else opened
+
+
+@contextlib.contextmanager
+def report_section(path: Path, report: Report, title: str, slug: str, shown: str = "") -> Iterator[Section]:
+    """A section of a report; it is added to the one at `path`, with the command line or `shown`, once it is filled."""
+    section = report.section(title, slug=slug)
+    yield section
+    section.command(shown or command())
+    path.parent.mkdir(parents=True, exist_ok=True)
+    report.add_to(path)
 
 
 def learning_rate(config: Config, steps: Length, scale: float = 1.0) -> optimizer.Schedule:
@@ -192,16 +280,7 @@ def _with_advice(config: Config, fit: Any, *arguments: Any, **options: Any) -> l
 
 def mesh(config: Config) -> jax.sharding.Mesh:
     """The device mesh of `config.mesh`, such as "data=-1" or "data=2,fsdp=4"."""
-    axes = {}
-    for item in config.mesh.split(","):
-        name, _, size = item.partition("=")
-        if name not in parallel.BATCH_AXES or not re.fullmatch(r"-1|\d+", size):
-            raise UserError(
-                f"mesh={config.mesh!r} is no mesh: write axes with their sizes, 'data=-1' or 'data=2,fsdp=4'; -1 takes "
-                "what is left."
-            )
-        axes[name] = int(size)
-    return parallel.make_mesh(axes)
+    return parallel.mesh_from_text(config.mesh)
 
 
 def outcome(workdir: Path, result: loop.FitResult, steps: Length, train: Any, held_out: Any) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from jaxprune.config import Config
 from jaxprune.errors import UserError
 from jaxprune.nn.params import split
 from jaxprune.preprocessing import Preprocessing
-from jaxprune.tasks import evaluate, pretrain, setup
+from jaxprune.tasks import pretrain, setup
 from jaxprune.train.writer import Writer
 from jaxprune.viz.report import Report
 
@@ -25,7 +25,7 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     if card["kind"] != "mim":
         raise UserError(f"{config.init} holds a classifier, which reconstructs nothing: give a pre-training run.")
     parts = split(load_model(config.init))
-    data = evaluate.data_of(Path(config.init), config.data)
+    data = setup.with_data_of(config.init, config).data
     settings: Config = ConfigDict({"data": data, "batch_size": config.num_images, "seed": 0})
     if config.image:
         size = (data.img_size, data.img_size) if isinstance(data.img_size, int) else tuple(data.img_size)

@@ -12,12 +12,13 @@ from flax import nnx
 from PIL import Image
 
 from jaxprune import main, models, tasks
+from jaxprune.analysis.score_files import read_part
 from jaxprune.checkpoints import save_pretrained
+from jaxprune.checkpoints.packaged import published_weights
 from jaxprune.errors import UserError
 from jaxprune.models import resnet
 from jaxprune.nn.params import split
-from jaxprune.tasks.score import read_part
-from jaxprune.tasks.scorers import open_scorers, published_weights
+from jaxprune.tasks.setup import open_scorers
 
 CONFIG = str(Path(__file__).parent.parent.parent / "configs" / "score.py:smoke")
 

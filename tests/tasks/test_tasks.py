@@ -15,12 +15,14 @@ from PIL import Image
 from support import golden
 
 from jaxprune import checkpoints, flops, main, models, reduction, tasks
+from jaxprune.analysis import pruning
+from jaxprune.analysis.insertion_deletion import area, curves
+from jaxprune.bench.contestants import DENSE
 from jaxprune.checkpoints.run import build
 from jaxprune.data.augment import normalize
 from jaxprune.errors import UserError
 from jaxprune.models import resnet
 from jaxprune.tasks import finetune, linear_probe, prune, setup
-from jaxprune.tasks.scorers import open_scorers
 
 CONFIGS = Path(__file__).parent.parent.parent / "configs"
 
@@ -225,21 +227,22 @@ def test_prune_measures_a_classifier_under_scorers(dense, tmp_path, monkeypatch)
 
 def test_prune_says_what_a_plan_from_scores_says(dense, tmp_path):
     config = main.load_config(str(CONFIGS / f"prune.py:smoke,init={dense}"))
-    model, card = prune._classifier(config)
-    config = prune._completed(config, card)
-    opened, images = open_scorers(config), prune._images(config, card)
-    found = prune.measure(model, opened, images, config)
-    plan = reduction.Plan("from_scores", num_keep=(prune.num_kept(model, 0.6),))
+    model, card = checkpoints.load_model(dense), setup.classifier_card(dense)
+    config = prune.completed(config, card)
+    opened, images = setup.open_scorers(config), setup.source(config, "eval")
+    found = prune.measure(config, card, model, opened)
+    plan = reduction.Plan("from_scores", num_keep=(pruning.num_kept(model, 0.6),))
     fast = reduction.apply(model, plan, scorer=opened.scorers["centre"])
     pixels = np.stack([images[index]["image"] for index in range(len(images))])
     logits, _ = fast(normalize(pixels, card["mean"], card["std"]))
-    told = np.asarray(jax.nn.softmax(logits))[np.arange(len(images)), found.truth]
-    np.testing.assert_allclose(found.confidence["centre", 10], told, atol=1e-5)
+    expected = np.asarray(jax.nn.softmax(logits))[np.arange(len(images)), found.labels]
+    np.testing.assert_allclose(found.confidences["centre", 10], expected, atol=1e-5)
     # The last of the curve's patches are all of them, and what is removed and what is there make up the image.
-    there, removed = prune.curves(found, "centre", model.num_patches).values()
+    dense_confidence = found.confidences[DENSE, model.num_patches]
+    there, removed = curves(found.confidences, found.removed, dense_confidence, "centre", model.num_patches).values()
     assert there[0][-1] == 1 and removed[0][0] == 0 and there[1][-1] == removed[1][0]
     np.testing.assert_allclose(there[0][::-1] + removed[0], 1)
-    assert prune.area(np.array([0.0, 1, 3]), np.array([1.0, 1, 4])) == 2.0
+    assert area(np.array([0.0, 1, 3]), np.array([1.0, 1, 4])) == 2.0
 
 
 @pytest.mark.parametrize(

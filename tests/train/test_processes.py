@@ -18,9 +18,9 @@ ROOT = Path(__file__).parent.parent.parent
 SMOKE = "configs/mim/imagenet.py:smoke"
 
 
-def start(workdir, *flags, devices=1) -> subprocess.Popen:
+def start(workdir, *flags, devices=1, config=SMOKE) -> subprocess.Popen:
     env = {**os.environ, "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}", "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", "jaxprune.main", f"--config={SMOKE}", f"--workdir={workdir}", *flags]
+    command = [sys.executable, "-m", "jaxprune.main", f"--config={config}", f"--workdir={workdir}", *flags]
     return subprocess.Popen(command, env=env, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
@@ -34,15 +34,14 @@ def rows(workdir):
     return [json.loads(line) for line in (Path(workdir) / "metrics.jsonl").read_text().splitlines()]
 
 
-@pytest.mark.slow
-def test_two_processes_train_what_one_does_and_another_number_of_devices_resumes(tmp_path):
-    one, two = tmp_path / "one", tmp_path / "two"
-    finish(start(one))
+def alone_and_together(one, two, *flags, **options):
+    """Runs a config in one process and in two, and compares their metrics."""
+    finish(start(one, *flags, **options))
     with socket.socket() as found:
         found.bind(("localhost", 0))
         port = found.getsockname()[1]
-    together = [f"--coordinator=localhost:{port}", "--num_processes=2"]
-    finish(*(start(two, *together, f"--process_id={i}") for i in range(2)))
+    together = [*flags, f"--coordinator=localhost:{port}", "--num_processes=2"]
+    finish(*(start(two, *together, f"--process_id={i}", **options) for i in range(2)))
     assert len(rows(one)) == len(rows(two)) > 2
     for mine, theirs in zip(rows(one), rows(two), strict=True):
         assert mine.keys() == theirs.keys()
@@ -51,6 +50,24 @@ def test_two_processes_train_what_one_does_and_another_number_of_devices_resumes
             [theirs[k] for k in sorted(mine) if k != "split"],
             rtol=1e-4,
         )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "config", ["configs/reduction/small.py:smoke,method=topk", "configs/mim/linear_probe.py:smoke"]
+)
+def test_two_processes_evaluate_classifiers_as_one_does(config, tmp_path):
+    flags = []
+    if "probe" in config:
+        finish(start(tmp_path / "weights", config="configs/reduction/small.py:smoke"))
+        flags = [f"--config.init={tmp_path / 'weights'}"]
+    alone_and_together(tmp_path / "one", tmp_path / "two", *flags, config=config)
+
+
+@pytest.mark.slow
+def test_two_processes_train_what_one_does_and_another_number_of_devices_resumes(tmp_path):
+    one, two = tmp_path / "one", tmp_path / "two"
+    alone_and_together(one, two)
     ours, joint = load_params(one), load_params(two)
     for name in ours:
         np.testing.assert_allclose(ours[name], joint[name], atol=2e-5, err_msg=name)

@@ -1,0 +1,75 @@
+"""What training reports about held-out images: loss and accuracy, or mean average precision for several classes."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax.sharding import Mesh
+
+from jaxprune.data.augment import normalize
+from jaxprune.evaluate import Averages, Batch, Collector, Forward, run_over
+from jaxprune.metrics import mean_average_precision
+from jaxprune.nn.params import Split, merge
+
+Call = Callable[[Any, Mapping[str, jax.Array]], Any]
+
+
+def logits(parts: Split, mean: Sequence[float], std: Sequence[float]) -> Call:
+    """Returns the forward function of a classifier: (parameters, batch) -> logits (b, c).
+
+    Args:
+      parts: the classifier.
+      mean, std: of its pixels.
+    """
+    return lambda params, batch: merge(parts.graph, params, parts.rest)(normalize(batch["image"], mean, std))[0]
+
+
+def single_label(logits: Call) -> Call:
+    """Returns what computes cross-entropy and top-1 accuracy of each image from the logits, for `Averages`."""
+
+    def call(arrays: Any, batch: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
+        found, labels = logits(arrays, batch), batch["label"]
+        loss = optax.softmax_cross_entropy_with_integer_labels(found, labels)
+        return {"loss": loss, "accuracy": (found.argmax(-1) == labels).astype(jnp.float32)}
+
+    return call
+
+
+class SeveralLabels:
+    """Collects mean average precision over the classes, in percent, and the binary cross-entropy.
+
+    Args:
+      name: of the forward function that computes logits (b, c); labels are (b, c) too.
+    """
+
+    def __init__(self, name: str):
+        self._name = name
+        self._seen: list[tuple[np.ndarray, np.ndarray]] = []
+
+    def update(self, batch: Batch, outputs: Mapping[str, Any]) -> None:
+        """See `Collector`."""
+        self._seen.append((outputs[self._name], batch["label"]))
+
+    def result(self) -> dict[str, float]:
+        """Returns {"map", "loss"}."""
+        found, labels = (np.concatenate(columns) for columns in zip(*self._seen, strict=True))
+        loss = optax.sigmoid_binary_cross_entropy(found, labels).mean()
+        return {"map": mean_average_precision(found, labels), "loss": float(loss)}
+
+
+def measure(call: Call, arrays: Any, batches: Any, mesh: Mesh, *, several: bool = False) -> dict[str, float]:
+    """Returns the metrics of a pass over held-out images.
+
+    Args:
+      call: what `single_label` returned, or logits of images of several classes.
+      arrays: its first argument; those of a training state stay where they are.
+      batches: with `image` and `label`.
+      mesh: the devices to run on.
+      several: whether images have several classes.
+    """
+    collector: Collector = SeveralLabels("model") if several else Averages("model")
+    (found,) = run_over(batches, {"model": Forward(call, arrays)}, [collector], mesh, desc="held-out")
+    return found

@@ -1,0 +1,41 @@
+"""Insertion and deletion curves: confidence while patches are added, or removed, in a scorer's order."""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+Values = Mapping[tuple[str, int], np.ndarray]  # by scorer and number of patches, a value for each image
+
+
+def counts(num_patches: int, steps: int) -> tuple[int, ...]:
+    """Returns the numbers of patches along a curve, from a `steps`-th of them to all; none for 0 steps."""
+    return tuple(sorted({max(num_patches * step // steps, 1) for step in range(1, steps + 1)})) if steps else ()
+
+
+def curves(
+    kept: Values, left: Values, dense: np.ndarray, scorer: str, num_patches: int
+) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Returns the mean confidence in the true class as {"insertion", "deletion"}: (shares of the patches, means).
+
+    Insertion is against the share of patches that are there, deletion against the share removed. A patch that is not
+    there is no token of the network; nothing stands in its place. The dense network is one end of both curves; the
+    other has the least number of patches, not none.
+
+    Args:
+      kept: confidences with only the best patches.
+      left: confidences where the best patches were removed, by the number of those that are left.
+      dense: confidences of the dense network, (n,).
+      scorer: whose order it is.
+      num_patches: of an image.
+    """
+    whole = float(dense.mean())
+    numbers = sorted(count for name, count in left if name == scorer)
+    shares = np.array([*numbers, num_patches]) / num_patches
+    inserted = np.array([*(kept[scorer, count].mean() for count in numbers), whole])
+    deleted = np.array([*(left[scorer, count].mean() for count in numbers), whole])
+    return {"insertion": (shares, inserted), "deletion": (1 - shares[::-1], deleted[::-1])}
+
+
+def area(x: np.ndarray, y: np.ndarray) -> float:
+    """Returns the area under a curve by the trapezoidal rule, divided by its width: its mean height."""
+    return float(((y[1:] + y[:-1]) / 2 * np.diff(x)).sum() / (x[-1] - x[0]))

@@ -1,0 +1,56 @@
+"""Pictures of what is left of an image after each step of a plan."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from jaxprune.evaluate import Batch
+from jaxprune.viz.pictures.layout import tile, upscale
+from jaxprune.viz.pictures.token_groups import token_groups
+
+SHOWN = 4
+
+
+class Kept:
+    """Collects for each network under a plan a picture of the first images, as `stages` draws it.
+
+    Args:
+      grids: the grid of patches of each network; each is a forward function that computes `assign`.
+      shown: images at most.
+    """
+
+    def __init__(self, grids: Mapping[str, tuple[int, int]], shown: int = SHOWN):
+        self._grids, self._shown = grids, shown
+        self._seen: list[tuple[np.ndarray, Mapping[str, Any]]] = []
+
+    def update(self, batch: Batch, outputs: Mapping[str, Any]) -> None:
+        """See `Collector`."""
+        if missing := self._shown - sum(len(images) for images, _ in self._seen):
+            assign = {name: [step[:missing] for step in outputs[name]["assign"]] for name in self._grids}
+            self._seen.append((batch["image"][:missing], assign))
+
+    def result(self) -> dict[str, np.ndarray]:
+        """Returns a picture by network; none of those without a plan."""
+        images = np.concatenate([images for images, _ in self._seen])
+        pictures = {}
+        for name, grid in self._grids.items():
+            steps = [np.concatenate(parts) for parts in zip(*(assign[name] for _, assign in self._seen), strict=True)]
+            if steps:
+                pictures[name] = stages(images, steps, grid)
+        return pictures
+
+
+def stages(images: np.ndarray, assign: Sequence[Any], grid: tuple[int, int]) -> np.ndarray:
+    """Draws a row for each image: itself, then after every step which patches are dropped and which are merged.
+
+    Args:
+      images: uint8 (n, h, w, 3).
+      assign: for each step the row that holds each patch, int (n, p); -1 = dropped.
+      grid: of the patches, (rows, columns).
+    """
+    cells = []
+    for row, image in enumerate(images):
+        cells.append(upscale(image))
+        cells += [token_groups(upscale(image), np.asarray(step)[row], grid) for step in assign]
+    return tile(cells, columns=1 + len(assign))

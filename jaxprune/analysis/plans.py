@@ -1,0 +1,74 @@
+"""Token-reduction plans on a classifier: accuracy, agreement with the dense network, and what each of them keeps."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from jax.sharding import Mesh
+
+from jaxprune.analysis.agreement import Agreement, Disagreements
+from jaxprune.analysis.forwards import under_plan
+from jaxprune.analysis.kept import Kept
+from jaxprune.bench.contestants import Contestant
+from jaxprune.evaluate import Batch, run_over
+from jaxprune.viz import plots
+from jaxprune.viz.report import Section
+
+
+class Comparison(NamedTuple):
+    """What was found about contestants on held-out images.
+
+    Attributes:
+      scores: by contestant; see `Agreement`.
+      kept: by plan, a picture of what is left after each step.
+      disagreements: pictures of images that a plan takes for another class than the dense network does.
+    """
+
+    scores: dict[str, dict[str, float]]
+    kept: dict[str, np.ndarray]
+    disagreements: list[np.ndarray]
+
+
+def compare(
+    contestants: Mapping[str, Contestant],
+    batches: Iterable[Batch],
+    mesh: Mesh,
+    *,
+    class_names: Sequence[str],
+    mean: Sequence[float],
+    std: Sequence[float],
+) -> Comparison:
+    """Runs every contestant over the same images.
+
+    Args:
+      contestants: by name; one of them is `DENSE`.
+      batches: with `image` and `label`.
+      mesh: the devices to run on.
+      class_names: of the classes.
+      mean, std: of the networks' pixels.
+    """
+    forwards = {name: under_plan(contestant, mean, std) for name, contestant in contestants.items()}
+    grids = {name: contestant.model.grid for name, contestant in contestants.items()}
+    collectors = (Agreement(), Kept(grids), Disagreements(class_names))
+    return Comparison(*run_over(batches, forwards, collectors, mesh, desc="plans"))
+
+
+def table(contestants: Mapping[str, Contestant], found: Comparison) -> list[dict[str, Any]]:
+    """Returns a row for each contestant: its cost and its scores."""
+    return [{"plan": name, "GFLOPs": c.gflops(), **found.scores[name]} for name, c in contestants.items()]
+
+
+def describe(section: Section, rows: Sequence[Mapping[str, Any]], found: Comparison) -> None:
+    """Adds the rows of `table`, accuracy against cost and the pictures to a section of a report."""
+    section.table(rows, highlight={"accuracy": "max"}, formats=".3g")
+    points = {row["plan"]: ([row["GFLOPs"]], [row["accuracy"]]) for row in rows}
+    section.figure(plots.scatter_plot(points, "GFLOPs", "accuracy", pareto=("min", "max")), "Accuracy against cost.")
+    pictures(section, found)
+
+
+def pictures(section: Section, found: Comparison) -> None:
+    """Adds what each plan keeps, and where it disagrees with the dense network, to a section of a report."""
+    for name, picture in found.kept.items():
+        section.figure(picture, f"{name}: the image, then what is left after each stage.")
+    if found.disagreements:
+        section.gallery(found.disagreements, columns=2)

@@ -1,0 +1,95 @@
+"""What a classifier predicts of held-out images: accuracy overall and by class, confusions, some pictures."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from jaxprune.evaluate import Batch
+from jaxprune.metrics import wilson_interval
+from jaxprune.viz import plots
+from jaxprune.viz.pictures.prediction_card import prediction_card
+from jaxprune.viz.report import Section
+
+SHOWN = 8
+
+
+class Predictions(NamedTuple):
+    """The predictions of a classifier for n held-out images.
+
+    Attributes:
+      labels, predictions: int (n,).
+      confidences: of the predicted class, float (n,).
+      cards: pictures of some images with their likeliest classes; wrong ones first.
+    """
+
+    labels: np.ndarray
+    predictions: np.ndarray
+    confidences: np.ndarray
+    cards: list[np.ndarray]
+
+
+class Predicted:
+    """Collects `Predictions`.
+
+    Args:
+      name: of the forward function that computes probabilities, (b, c).
+      class_names: of the classes, for the pictures.
+      shown: pictures at most.
+    """
+
+    def __init__(self, name: str, class_names: Sequence[str], shown: int = SHOWN):
+        self._name, self._class_names, self._shown = name, class_names, shown
+        self._columns: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
+        self._cards: dict[bool, list[np.ndarray]] = {True: [], False: []}  # by whether the prediction is right
+
+    def update(self, batch: Batch, outputs: Mapping[str, Any]) -> None:
+        """See `Collector`."""
+        confidences, labels = outputs[self._name], batch["label"]
+        predictions = confidences.argmax(-1)
+        self._columns.append((labels, predictions, confidences.max(-1)))
+        for row, image in enumerate(batch["image"]):
+            cards = self._cards[bool(predictions[row] == labels[row])]
+            if len(cards) < self._shown:
+                cards.append(prediction_card(image, self._class_names, confidences[row], truth=int(labels[row])))
+
+    def result(self) -> Predictions:
+        """Returns the predictions for all images."""
+        labels, predictions, confidences = (np.concatenate(column) for column in zip(*self._columns, strict=True))
+        right, wrong, half = self._cards[True], self._cards[False], self._shown // 2
+        cards = wrong[: self._shown - min(half, len(right))] + right[: self._shown - min(half, len(wrong))]
+        return Predictions(labels, predictions, confidences, cards[: self._shown])
+
+
+def summarise(found: Predictions) -> dict[str, Any]:
+    """Returns the accuracy with its 95 % interval (Wilson), and the number of images."""
+    correct = found.predictions == found.labels
+    low, high = wilson_interval(int(correct.sum()), len(correct))
+    return {"accuracy": float(correct.mean()), "accuracy_low": low, "accuracy_high": high, "images": len(correct)}
+
+
+def confusions(found: Predictions, num_classes: int) -> np.ndarray:
+    """Returns how often each class (row) is predicted as each other one (column), int (c, c)."""
+    matrix = np.zeros((num_classes, num_classes), int)
+    np.add.at(matrix, (found.labels, found.predictions), 1)
+    return matrix
+
+
+def by_class(matrix: np.ndarray, class_names: Sequence[str]) -> list[dict[str, Any]]:
+    """Returns a row for each class of a confusion matrix: its accuracy and its number of images."""
+    totals = matrix.sum(1)
+    return [
+        {"class": name, "accuracy": matrix[i, i] / max(totals[i], 1), "images": int(totals[i])}
+        for i, name in enumerate(class_names)
+    ]
+
+
+def describe(section: Section, found: Predictions, class_names: Sequence[str]) -> None:
+    """Adds accuracy, confusions and pictures to a section of a report."""
+    summary, matrix = summarise(found), confusions(found, len(class_names))
+    half = (summary["accuracy_high"] - summary["accuracy_low"]) / 2
+    section.metric_tiles({"accuracy": (f"{summary['accuracy']:.1%}", f"± {half:.1%}, {summary['images']} images")})
+    rows = by_class(matrix, class_names)
+    section.table(rows, caption="By class.", highlight={"accuracy": "max"}, formats={"accuracy": ".1%"})
+    section.figure(plots.confusion_matrix(matrix, class_names), "What was taken for what.")
+    section.gallery(found.cards, columns=2)

@@ -1,0 +1,194 @@
+"""A dense classifier with only the patches that scorers keep: predictions and confidences by number of patches."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+from jaxtyping import Array
+
+from jaxprune import flops, reduction
+from jaxprune.analysis.forwards import patch_scores
+from jaxprune.analysis.insertion_deletion import Values
+from jaxprune.analysis.scorer_cost import scorer_flops
+from jaxprune.bench.contestants import DENSE
+from jaxprune.data.augment import normalize
+from jaxprune.evaluate import Batch, Forward, Stacked, run_over
+from jaxprune.metrics import wilson_interval
+from jaxprune.nn.params import merge, split
+from jaxprune.reduction.rows import best
+from jaxprune.scoring import Scorer
+
+SHOWN = 6  # images whose scores are drawn
+
+
+class Shown(NamedTuple):
+    """An image to draw: its place in the pass, itself, and its scores by scorer."""
+
+    place: int
+    image: np.ndarray
+    scores: dict[str, np.ndarray]
+
+
+class Pruned(NamedTuple):
+    """What a classifier, dense and pruned, predicts for n held-out images.
+
+    Attributes:
+      labels: the true classes, (n,).
+      predictions: the predicted classes; the dense network is the scorer `DENSE`.
+      confidences: probability of the true class.
+      removed: the same where the best patches were removed, by the number of patches that are left.
+      shown: some images.
+    """
+
+    labels: np.ndarray
+    predictions: Values
+    confidences: Values
+    removed: Values
+    shown: list[Shown]
+
+
+def num_kept(model: Any, keep_rate: float) -> int:
+    """Returns how many patches a keep rate leaves by PaPr's count, `int(n·z)` with the prefix tokens in n.
+
+    All scorers are compared at this count.
+    """
+    return min(max(int((model.num_patches + model.num_prefix_tokens) * keep_rate), 1), model.num_patches)
+
+
+def measure(
+    model: Any,
+    scorers: Mapping[str, Scorer],
+    batches: Iterable[Batch],
+    mesh: Mesh,
+    *,
+    keep: Iterable[int],
+    curve: Iterable[int] = (),
+    mean: Sequence[float],
+    std: Sequence[float],
+    seed: int = 0,
+    shown: Iterable[int] = (),
+) -> Pruned:
+    """Runs a classifier over whole images, over what each scorer keeps of them, and over what that leaves.
+
+    Args:
+      model: the dense classifier.
+      scorers: by name, each of the model's patches.
+      batches: with `image`, `label` and `index`.
+      mesh: the devices to run on.
+      keep: numbers of patches that are kept.
+      curve: numbers of patches that are kept, and that are left when the others are removed.
+      mean, std: of the classifier's pixels.
+      seed: of scorers that draw at random.
+      shown: `index` of the images to draw.
+    """
+    patches = model.num_patches
+    curve = set(curve) - {patches}
+    forward = _forward(model, scorers, sorted(curve | set(keep)), sorted(curve), mean, std, seed)
+    collectors = (Stacked("pruned", ("label",)), _Images(shown))
+    (found, columns), images = run_over(batches, {"pruned": forward}, collectors, mesh, desc="prune")
+    scores_of = lambda place: {name: scores[place] for name, scores in found["scores"].items()}
+    drawn = [Shown(place, image, scores_of(place)) for place, image in images.items()]
+    return Pruned(columns["label"], found["predictions"], found["confidences"], found["removed"], drawn)
+
+
+def _forward(
+    model: Any,
+    scorers: Mapping[str, Scorer],
+    keep: Sequence[int],
+    curve: Sequence[int],
+    mean: Sequence[float],
+    std: Sequence[float],
+    seed: int,
+) -> Forward:
+    """Scores an image once; the programs take the ids of the patches, so there is one for each number of them."""
+    parts, patches = split(model), model.num_patches
+    scoring = patch_scores(scorers, mean, std, seed=seed)
+    scores_of = jax.jit(scoring.call)
+
+    @jax.jit
+    def predict(arrays: dict[str, Array], pixels: Array, labels: Array, ids: Array | None) -> tuple[Array, Array]:
+        network = merge(parts.graph, arrays, {})
+        tokens = network.encode(network.embed(normalize(pixels, mean, std), ids), ids).tokens
+        logits = network.forward_head(tokens._replace(x=network.final_norm(tokens.x)))[0]
+        probabilities = jax.nn.softmax(logits)
+        return jnp.take_along_axis(probabilities, labels[:, None], axis=1)[:, 0], probabilities.argmax(-1)
+
+    def call(arrays: Any, batch: Mapping[str, jax.Array]) -> dict[str, Any]:
+        scores = scores_of(arrays["scorers"], batch)
+        answer = lambda ids: predict(arrays["model"], batch["image"], batch["label"], ids)
+        kept, removed = {(DENSE, patches): answer(None)}, {}
+        for name, scorer in scorers.items():
+            order = best(scores[name], patches)
+            kept |= {(name, count): answer(scorer.select(scores[name], count)) for count in keep}
+            removed |= {(name, count): answer(order[:, patches - count :])[0] for count in curve}
+        confidences = {key: confidence for key, (confidence, _) in kept.items()}
+        predictions = {key: prediction for key, (_, prediction) in kept.items()}
+        return {"scores": scores, "confidences": confidences, "predictions": predictions, "removed": removed}
+
+    arrays = {"model": {**parts.params, **parts.rest}, "scorers": scoring.arrays}
+    return Forward(call, arrays, compiled=False)
+
+
+class _Images:
+    """Collects {place in the pass: image} of the images with one of `indices`."""
+
+    def __init__(self, indices: Iterable[int]):
+        self._indices, self._images, self._seen = set(indices), {}, 0
+
+    def update(self, batch: Batch, outputs: Mapping[str, Any]) -> None:
+        for row, (index, image) in enumerate(zip(batch["index"], batch["image"], strict=False)):
+            if int(index) in self._indices:
+                self._images[self._seen + row] = image
+        self._seen += len(batch["index"])
+
+    def result(self) -> dict[int, np.ndarray]:
+        return self._images
+
+
+def accuracies(
+    model: Any,
+    scorers: Mapping[str, Scorer],
+    size: tuple[int, int],
+    found: Pruned,
+    keep_rates: Sequence[float],
+) -> list[dict[str, Any]]:
+    """Returns a row for the dense network, then one for each scorer and keep rate.
+
+    "agreement" is the share of images for which the pruned network predicts what the dense one does; "confidence" the
+    mean probability of the true class, "surer" the share of images for which it is higher than the dense network's.
+    GFLOPs are those of the network and of the scorer.
+
+    Args:
+      model: the dense classifier.
+      scorers: by name.
+      size: (height, width) of the images.
+      found: what `measure` returned.
+      keep_rates: the keep rates to list.
+    """
+    whole = (DENSE, model.num_patches)
+    rows = [{"scorer": DENSE, "keep rate": 1.0, **_row(found, whole, whole), "GFLOPs": flops.host(model).total / 1e9}]
+    for name, scorer in scorers.items():
+        own = scorer_flops(scorer, size)
+        for rate in keep_rates:
+            count = num_kept(model, rate)
+            plan = reduction.Plan("from_scores", num_keep=(count,))
+            cost = flops.host(model, plan, scorer=scorer).total + own
+            rows.append({"scorer": name, "keep rate": rate, **_row(found, (name, count), whole), "GFLOPs": cost / 1e9})
+    return rows
+
+
+def _row(found: Pruned, key: tuple[str, int], whole: tuple[str, int]) -> dict[str, Any]:
+    right = found.predictions[key] == found.labels
+    low, high = wilson_interval(int(right.sum()), len(right))
+    return {
+        "patches": key[1],
+        "accuracy": float(right.mean()),
+        "low": low,
+        "high": high,
+        "agreement": float((found.predictions[key] == found.predictions[whole]).mean()),
+        "confidence": float(found.confidences[key].mean()),
+        "surer": float((found.confidences[key] > found.confidences[whole]).mean()),
+    }

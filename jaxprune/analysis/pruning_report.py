@@ -1,0 +1,174 @@
+"""Tables, plots and pictures of a classifier under scorers."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+
+from jaxprune.analysis.insertion_deletion import area, curves
+from jaxprune.analysis.pruning import Pruned, num_kept
+from jaxprune.bench.contestants import DENSE
+from jaxprune.scoring import Scorer
+from jaxprune.scoring.wrappers import Enlarged
+from jaxprune.viz import plots
+from jaxprune.viz.keep_slider import Scored, keep_slider
+from jaxprune.viz.pictures.layout import tile, upscale
+from jaxprune.viz.pictures.text import label
+from jaxprune.viz.pictures.token_groups import token_groups
+from jaxprune.viz.report import Section
+
+Rows = Sequence[Mapping[str, Any]]
+_CONFIDENCE = "confidence in the true class"
+
+
+class Setting(NamedTuple):
+    """What was pruned, and how.
+
+    Attributes:
+      model: the dense classifier.
+      class_names: of its classes.
+      scorers: by name.
+      size: (height, width) of the images.
+      keep_rate: of speeds and pictures.
+    """
+
+    model: Any
+    class_names: Sequence[str]
+    scorers: Mapping[str, Scorer]
+    size: tuple[int, int]
+    keep_rate: float
+
+
+def by_scorer(
+    rows: Rows, found: Pruned, speeds: Mapping[str, Mapping[str, float]], model: Any, keep_rate: float
+) -> list[dict[str, Any]]:
+    """Returns a row for the dense network and each scorer: cost and speed at `keep_rate`, areas under curves.
+
+    Args:
+      rows: what `pruning.accuracies` returned.
+      found: what `pruning.measure` returned.
+      speeds: what `bench.scorers.speeds` returned.
+      model: the dense classifier.
+      keep_rate: of the costs and speeds.
+    """
+    result = []
+    for row in rows:
+        name = row["scorer"]
+        if name == DENSE or row["keep rate"] == keep_rate:
+            areas = {curve: area(x, y) for curve, (x, y) in _curves(found, name, model.num_patches).items()}
+            implied = rows[0]["GFLOPs"] / row["GFLOPs"]
+            result.append(
+                {"scorer": name, "GFLOPs": row["GFLOPs"], "FLOP-implied": implied, **speeds.get(name, {}), **areas}
+            )
+    return result
+
+
+def as_published(rows: Rows, summary: Rows) -> list[dict[str, Any]]:
+    """Returns PaPr's Tab. III: accuracy of each scorer by keep rate, with the areas under its curves and its speed."""
+    dense, *others = rows
+    columns = {name: {"z=1": dense["accuracy"]} for name in dict.fromkeys(row["scorer"] for row in others)}
+    for row in others:
+        columns[row["scorer"]][f"z={row['keep rate']:g}"] = row["accuracy"]
+    more = {row["scorer"]: {k: row[k] for k in ("insertion", "deletion", "speed-up") if k in row} for row in summary}
+    return [{"scorer": name, **values, **more[name]} for name, values in columns.items()]
+
+
+def pictures(setting: Setting, found: Pruned) -> np.ndarray:
+    """Draws images in rows: whole, then what scorers keep, with the confidence in the true class (PaPr, Fig. 4)."""
+    model, cells, count = setting.model, [], num_kept(setting.model, setting.keep_rate)
+    for shown in found.shown:
+        image, name = upscale(shown.image), setting.class_names[found.labels[shown.place]]
+        confidence = lambda scorer, patches, place=shown.place: f"{found.confidences[scorer, patches][place]:.0%}"
+        cells.append(label(image, f"{name}: {confidence(DENSE, model.num_patches)}"))
+        for text, scorer in setting.scorers.items():
+            ids = np.asarray(scorer.select(jnp.asarray(shown.scores[text][None]), count))[0]
+            assign = np.full(model.num_patches, -1)
+            assign[ids] = ids
+            caption = f"{text.partition(':')[0]}: {confidence(text, count)}"
+            cells.append(label(token_groups(image, assign, model.grid), caption))
+    return tile(cells, 1 + len(setting.scorers), pad=6)
+
+
+def describe(section: Section, setting: Setting, rows: Rows, summary: Rows, found: Pruned, *, timing: str = "") -> None:
+    """Adds what was found to a section of a report.
+
+    Args:
+      section: the section.
+      setting: what was pruned.
+      rows: what `pruning.accuracies` returned.
+      summary: what `by_scorer` returned.
+      found: what `pruning.measure` returned.
+      timing: how speeds were measured; empty where they were not.
+    """
+    for height, width in {scorer.size for scorer in setting.scorers.values() if isinstance(scorer, Enlarged)}:
+        section.text(
+            f"Scorers that read a ConvNet see the images resized from {setting.size[0]} × {setting.size[1]} to "
+            f"{height} × {width} pixels; their cost is that of this size."
+        )
+    rates = dict.fromkeys(row["keep rate"] for row in rows[1:])
+    section.table(
+        as_published(rows, summary),
+        caption="Accuracy by keep rate. `insertion` and `deletion` are areas under the curves below.",
+        highlight={f"z={rate:g}": "max" for rate in rates},
+        formats=".3g",
+    )
+    _accuracy(section, rows)
+    _insertion_deletion(section, setting, found)
+    if timing:
+        _speed(section, summary, f"Cost and speed at keep rate {setting.keep_rate:g} with the scorer's own: {timing}")
+    points = {name: (cost, _lines(rows, "accuracy")[name][1]) for name, (_, cost) in _lines(rows, "GFLOPs").items()}
+    section.figure(
+        plots.scatter_plot(points, "GFLOPs", "accuracy", log_x=True), "Accuracy against cost, scorer included."
+    )
+    section.figure(pictures(setting, found), f"Kept at {setting.keep_rate:g}, and the confidence in the true class.")
+    captions = [setting.class_names[int(found.labels[shown.place])] for shown in found.shown]
+    slides = [Scored(name, upscale(s.image), s.scores) for name, s in zip(captions, found.shown, strict=True)]
+    keep_slider(section, slides, setting.model.grid, keep_rate=setting.keep_rate)
+    section.table(rows, caption="All keep rates.", formats=".3g")
+
+
+def _accuracy(section: Section, rows: Rows) -> None:
+    low, high = _lines(rows, "low"), _lines(rows, "high")
+    bands: dict[str, tuple[list[float], list[float]]] = {name: (low[name][1], high[name][1]) for name in low}
+    accuracy = plots.line_plot(_lines(rows, "accuracy"), "keep rate", "accuracy", bands=bands)
+    section.figure(accuracy, "Accuracy against keep rate; the bands are 95 % intervals.")
+    section.figure(
+        plots.line_plot(_lines(rows, "confidence"), "keep rate", _CONFIDENCE),
+        "Mean probability of the true class; at 1 nothing is pruned yet.",
+    )
+
+
+def _speed(section: Section, summary: Rows, caption: str) -> None:
+    section.table(summary, caption=caption, highlight={"images/s": "max"}, formats=".3g")
+    slower = [row["scorer"] for row in summary if row["speed-up"] < 1]
+    if slower:
+        section.note(f"Slower than the dense network on this machine: {', '.join(slower)}.", kind="warning")
+
+
+def _insertion_deletion(section: Section, setting: Setting, found: Pruned) -> None:
+    drawn = {name: _curves(found, name, setting.model.num_patches) for name in setting.scorers}
+    for curve, xlabel, caption in (
+        ("insertion", "share of patches there", "Insertion, best patches first: high is good."),
+        ("deletion", "share of patches removed", "Deletion, best patches first: low is good."),
+    ):
+        lines = {name: both[curve] for name, both in drawn.items() if both}
+        if lines:
+            section.figure(plots.line_plot(lines, xlabel, _CONFIDENCE), caption)
+
+
+def _curves(found: Pruned, scorer: str, num_patches: int) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Insertion and deletion of a scorer; nothing where they were not measured."""
+    if not any(name == scorer for name, _ in found.removed):
+        return {}
+    return curves(found.confidences, found.removed, found.confidences[DENSE, num_patches], scorer, num_patches)
+
+
+def _lines(rows: Rows, column: str) -> dict[str, tuple[list[float], list[float]]]:
+    """A column against the keep rate by scorer; all lines begin at the dense network."""
+    dense, *others = rows
+    lines = {row["scorer"]: ([1.0], [dense[column]]) for row in others}
+    for row in others:
+        lines[row["scorer"]][0].append(row["keep rate"])
+        lines[row["scorer"]][1].append(row[column])
+    return lines

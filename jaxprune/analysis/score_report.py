@@ -1,0 +1,143 @@
+"""What scorers keep of pictures, side by side: agreement over all of them, pictures of some."""
+
+import itertools
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from PIL import Image
+
+from jaxprune.analysis.score_files import read_part
+from jaxprune.checkpoints.scorers import Opened
+from jaxprune.data.pictures import Pictures
+from jaxprune.viz.keep_slider import Scored, keep_slider
+from jaxprune.viz.pictures.heatmap import heatmap
+from jaxprune.viz.pictures.layout import tile, upscale
+from jaxprune.viz.pictures.text import label
+from jaxprune.viz.pictures.token_groups import token_groups
+from jaxprune.viz.report import Section
+
+
+def kept(opened: Opened, text: str, scores: np.ndarray, keep_rate: float) -> np.ndarray:
+    """Returns the patches that a scorer keeps at a rate, by its own count and choice, (n, k).
+
+    Args:
+      opened: the scorers.
+      text: of the scorer.
+      scores: its scores, (n, p).
+      keep_rate: of all patches.
+    """
+    scorer = opened.scorers[text]
+    count = max(scorer.num_keep(keep_rate, opened.num_prefix_tokens), 1)
+    return np.asarray(scorer.select(jnp.asarray(scores), count))
+
+
+def agreement(paths: Sequence[Path], opened: Opened, keep_rates: Sequence[float]) -> list[dict[str, Any]]:
+    """Returns a row for each scorer: the share of its patches that the first scorer keeps too, by keep rate.
+
+    Args:
+      paths: the files of scores.
+      opened: the scorers.
+      keep_rates: of all patches.
+    """
+    first = next(iter(opened.scorers))
+    shares: dict[tuple[str, float], list[float]] = {}
+    for path in paths:
+        part = read_part(path)
+        readable = [not why for why in part.broken]
+        if not any(readable):
+            continue
+        for rate in keep_rates:
+            reference = kept(opened, first, part.scores[first][readable], rate)
+            for text, values in part.scores.items():
+                own = kept(opened, text, values[readable], rate)
+                common = [len(np.intersect1d(a, b)) / len(b) for a, b in zip(reference, own, strict=True)]
+                shares.setdefault((text, rate), []).extend(common)
+    return [
+        {"scorer": text, **{f"at {rate:.0%}": float(np.mean(shares[text, rate])) for rate in keep_rates}}
+        for text in opened.scorers
+    ]
+
+
+def draw(
+    folder: Path,
+    pictures: Pictures,
+    opened: Opened,
+    paths: Sequence[Path],
+    keep_rates: Sequence[float],
+    limit: int,
+) -> list[Scored]:
+    """Saves a drawing of each of the first pictures that can be read, and returns them with their scores.
+
+    Args:
+      folder: of the drawings.
+      pictures: the pictures.
+      opened: the scorers.
+      paths: the files of scores.
+      keep_rates: of all patches.
+      limit: drawings at most.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    drawn: list[Scored] = []
+    numbers = itertools.count()
+    for path in paths:
+        part = read_part(path)
+        for row, (name, why) in enumerate(zip(part.files, part.broken, strict=True)):
+            index = next(numbers)
+            if why or len(drawn) >= limit:
+                continue
+            scored = Scored(name, pictures.read(index), {text: values[row] for text, values in part.scores.items()})
+            file = re.sub(r"[^\w.-]+", "_", str(Path(name).with_suffix("")))
+            Image.fromarray(drawing(scored, opened, keep_rates)).save(folder / f"{index:06d}_{file}.png")
+            drawn.append(scored)
+        if len(drawn) >= limit:
+            break
+    return drawn
+
+
+def drawing(scored: Scored, opened: Opened, keep_rates: Sequence[float]) -> np.ndarray:
+    """Draws a row for each scorer: the picture, its scores as a heat map, and what the scorer keeps at each rate."""
+    image = upscale(scored.image)
+    cells = []
+    for text, scores in scored.scores.items():
+        cells += [label(image, text), label(heatmap(image, scores.reshape(opened.grid)), "scores")]
+        for rate in keep_rates:
+            ids = kept(opened, text, scores[None], rate)[0]
+            assign = np.full(scores.size, -1)
+            assign[ids] = ids
+            cells.append(label(token_groups(image, assign, opened.grid), f"{rate:.0%}: {len(ids)} patches"))
+    return tile(cells, columns=2 + len(keep_rates), pad=6)
+
+
+def describe(
+    section: Section,
+    opened: Opened,
+    drawn: Sequence[Scored],
+    shares: Sequence[Mapping[str, Any]],
+    broken: Mapping[str, str],
+    keep_rate: float,
+) -> None:
+    """Adds pictures with a slider, and the agreement of the scorers, to a section of a report.
+
+    Args:
+      section: the section.
+      opened: the scorers.
+      drawn: pictures and their scores.
+      shares: what `agreement` returned.
+      broken: pictures that cannot be read, and why.
+      keep_rate: that the slider begins with.
+    """
+    section.text(
+        f"What each scorer would keep of images of {opened.size[0]} × {opened.size[1]} pixels in "
+        f"{opened.grid[0]} × {opened.grid[1]} patches; the others are dark."
+    )
+    keep_slider(section, drawn, opened.grid, keep_rate=keep_rate)
+    first = next(iter(opened.scorers))
+    columns = {name: ".1%" for name in shares[0] if name != "scorer"}
+    section.table(shares, caption=f"Share of its patches that {first} keeps too, over all images", formats=columns)
+    if broken:
+        section.note(f"Left out, because they cannot be read: {len(broken)}.", kind="warning")
+        section.table([{"file": name, "why": why} for name, why in broken.items()])

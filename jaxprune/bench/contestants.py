@@ -1,0 +1,78 @@
+"""Networks that take part in a comparison, each dense or under one token-reduction plan."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+from flax import nnx
+
+from jaxprune import flops, reduction
+from jaxprune.nn.params import merge, split
+
+DENSE = "dense"
+
+
+class Contestant(NamedTuple):
+    """A network that follows one plan, with what a pass over data and a timing need of it.
+
+    Attributes:
+      model: the network.
+      call: (arrays, normalised images) -> (logits, aux), not compiled.
+      arrays: the network's, {dotted name: array}.
+    """
+
+    model: Any
+    call: Callable[[dict[str, jax.Array], jax.Array], Any]
+    arrays: dict[str, jax.Array]
+
+    def gflops(self) -> float:
+        """Returns the forward multiply-accumulates of an image, in units of 10⁹."""
+        return flops.host(self.model).total / 1e9
+
+
+def contestant(model: Any) -> Contestant:
+    """Returns a network as a contestant."""
+    parts = split(model)
+    return Contestant(
+        model,
+        lambda arrays, images: merge(parts.graph, arrays, {})(images),
+        {**parts.params, **parts.rest},
+    )
+
+
+def contestants(model: Any, plans: Mapping[str, reduction.Plan], *, seed: int = 0) -> dict[str, Contestant]:
+    """Returns the dense network as `DENSE`, and one under each plan.
+
+    Args:
+      model: the dense network.
+      plans: by name.
+      seed: initialises the weights of methods that have any.
+    """
+    reduced = {name: reduction.apply(model, plan, rngs=nnx.Rngs(seed)) for name, plan in plans.items()}
+    return {DENSE: contestant(model), **{name: contestant(network) for name, network in reduced.items()}}
+
+
+class Runner:
+    """One compiled call of a module on fixed images; calling the runner waits for the result.
+
+    The module's arrays are arguments of the program and not constants in it.
+
+    Args:
+      module: a network or a scorer.
+      images: normalised, (b, h, w, c).
+      call: what is timed; by default a network's logits.
+
+    Attributes:
+      program: the compiled program, for its FLOPs and memory.
+    """
+
+    def __init__(self, module: Any, images: jax.Array, call: Callable[[Any, jax.Array], Any] | None = None):
+        parts = split(module)
+        # Only the logits: what aux reports is then not computed.
+        call = call or (lambda network, images: network(images)[0])
+        forward = jax.jit(lambda arrays, images: call(merge(parts.graph, arrays, {}), images))
+        self._inputs = ({**parts.params, **parts.rest}, images)
+        self.program = forward.lower(*self._inputs).compile()
+
+    def __call__(self) -> Any:
+        return jax.block_until_ready(self.program(*self._inputs))

@@ -1,0 +1,66 @@
+"""What contestants cost, how fast they are, and whether they keep what their FLOPs promise."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+
+from jaxprune import flops
+from jaxprune.bench.contestants import DENSE, Contestant, Runner
+from jaxprune.bench.timing import interleaved_medians
+
+
+def costs(contestants: Mapping[str, Contestant], batch_size: int, rounds: int) -> list[dict[str, Any]]:
+    """Returns a row for each contestant: FLOPs by count and by compiler, speed, and the share of the promise kept.
+
+    Each runs on one device: what is compared is the network, not how a batch is spread.
+
+    Args:
+      contestants: by name; one of them is `DENSE`.
+      batch_size: images of the batches whose throughput is measured; latency is that of one image.
+      rounds: of the timing.
+    """
+    size = contestants[DENSE].model.patch_embed.img_size
+    images = jax.random.normal(jax.random.key(0), (batch_size, *size, 3))
+    many = {name: Runner(c.model, images) for name, c in contestants.items()}
+    seconds = interleaved_medians(many, rounds)
+    latency = interleaved_medians({name: Runner(c.model, images[:1]) for name, c in contestants.items()}, rounds)
+    gflops = {name: c.gflops() for name, c in contestants.items()}
+    return [
+        {
+            "plan": name,
+            "GFLOPs": gflops[name],
+            "GFLOPs compiled": flops.compiled_flops(many[name].program) / batch_size / 1e9,
+            "images/s": batch_size / seconds[name],
+            "latency ms": 1000 * latency[name],
+            **promise(name, seconds, gflops),
+        }
+        for name in contestants
+    ]
+
+
+def promise(name: str, seconds: Mapping[str, float], gflops: Mapping[str, float]) -> dict[str, Any]:
+    """Returns a contestant's speed-up over `DENSE`, the one that FLOPs imply, their quotient and a verdict.
+
+    Args:
+      name: of the contestant.
+      seconds, gflops: by contestant.
+    """
+    faster, implied = seconds[DENSE] / seconds[name], gflops[DENSE] / gflops[name]
+    kept = faster / implied
+    return {"speed-up": faster, "FLOP-implied": implied, "kept": kept, "verdict": verdict(name, faster, kept)}
+
+
+def verdict(name: str, faster: float, kept: float) -> str:
+    """Returns in words what a plan is worth on this machine.
+
+    Args:
+      name: of the contestant.
+      faster: measured speed-up over the dense network.
+      kept: its share of the speed-up that FLOPs imply.
+    """
+    if name == DENSE:
+        return "baseline"
+    if faster < 1:
+        return "slower than dense"
+    return "as promised" if kept >= 0.9 else f"{kept:.0%} of the promise"

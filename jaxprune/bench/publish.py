@@ -1,0 +1,30 @@
+"""Printing and storing measurements together with the device that they were made on."""
+
+import platform
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from jaxprune.viz.table import Rows, as_text, write_csv
+
+
+def device() -> dict[str, str]:
+    """Returns the columns that every stored measurement has: the device, and the version of JAX."""
+    return {"device": f"{jax.devices()[0].device_kind} ({platform.machine()})", "jax": jax.__version__}
+
+
+def publish(title: str, rows: Rows, path: Path, *, shown: Rows | None = None, **same: Any) -> None:
+    """Prints rows under a title that names the device, and writes them to a CSV that names it too.
+
+    Args:
+      title: of what was measured.
+      rows: the measurements; all their columns are written.
+      path: of the CSV.
+      shown: rows to print in place of `rows`, which may have more columns than a terminal.
+      same: further columns of the CSV, with the same value in every row.
+    """
+    named = device()
+    print(f"\n{title}, {named['device']}, jax {named['jax']}\n{as_text(rows if shown is None else shown)}")
+    write_csv(path, rows, **same, **named)
+    print(f"written to {path}", flush=True)

@@ -1,0 +1,46 @@
+"""How fast a classifier is when scorers prune it, end to end."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+
+from jaxprune import reduction
+from jaxprune.bench.contestants import DENSE, Runner
+from jaxprune.bench.timing import interleaved_medians
+from jaxprune.scoring import Scorer
+
+
+def speeds(
+    model: Any, scorers: Mapping[str, Scorer], size: tuple[int, int], *, num_keep: int, batch_size: int, rounds: int
+) -> dict[str, dict[str, float]]:
+    """Returns by scorer, and for the dense network: images/s end to end, the speed-up, and what scoring takes.
+
+    All of them take turns, on one device.
+
+    Args:
+      model: the dense classifier.
+      scorers: by name.
+      size: (height, width) of the images.
+      num_keep: patches that scorers keep.
+      batch_size: images of a batch.
+      rounds: of the timing; 0 measures nothing and returns nothing.
+    """
+    if not rounds:
+        return {}
+    images = jax.random.normal(jax.random.key(0), (batch_size, *size, 3))
+    plan = reduction.Plan("from_scores", num_keep=(num_keep,))
+    turns = {(DENSE, "whole"): Runner(model, images)}
+    for name, scorer in scorers.items():
+        turns[name, "whole"] = Runner(reduction.apply(model, plan, scorer=scorer), images)
+        turns[name, "scoring"] = Runner(scorer, images, lambda scorer, images: scorer(images))
+    by_text = {" ".join(key): run for key, run in turns.items()}
+    seconds = dict(zip(turns, interleaved_medians(by_text, rounds).values(), strict=True))
+    return {
+        name: {
+            "images/s": batch_size / seconds[name, "whole"],
+            "speed-up": seconds[DENSE, "whole"] / seconds[name, "whole"],
+            "scoring ms": 1000 * seconds.get((name, "scoring"), 0.0) / batch_size,
+        }
+        for name in (DENSE, *scorers)
+    }

@@ -1,0 +1,48 @@
+"""Timing side by side: on a busy machine only ratios within one run mean anything."""
+
+import os
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from jaxprune.train.progress import progress
+
+
+class Turn(NamedTuple):
+    """Seconds that one run took: on the wall, and of the processor in the program itself."""
+
+    wall: float
+    processor: float
+
+
+def interleaved(contestants: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, list[Turn]]:
+    """Returns the turns of each contestant; in every round each of them has one.
+
+    A turn is two runs, of which the second is timed: steps and batches follow one another in real work, and only the
+    first of them finds its buffers paged out or in another contestant's hands.
+
+    Args:
+      contestants: functions that return when their work is done; each runs twice beforehand, to compile and warm up.
+      rounds: turns of each contestant.
+    """
+    turns: dict[str, list[Turn]] = {name: [] for name in contestants}
+    with progress("timing", total=len(contestants) * (rounds + 1)) as bar:
+        for run in contestants.values():
+            run()
+            run()
+            bar.update(1)
+        for _ in range(rounds):
+            for name, run in contestants.items():
+                run()
+                start, busy = time.perf_counter(), os.times().user
+                run()
+                turns[name].append(Turn(time.perf_counter() - start, os.times().user - busy))
+                bar.update(1)
+    return turns
+
+
+def interleaved_medians(contestants: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, float]:
+    """Returns the median seconds of each contestant's turns on the wall; see `interleaved`."""
+    turns = interleaved(contestants, rounds)
+    return {name: statistics.median(turn.wall for turn in own) for name, own in turns.items()}

@@ -1,0 +1,91 @@
+"""Networks that scorers read, opened from run directories and from files of published weights, each once."""
+
+from pathlib import Path
+from typing import Any
+
+from flax import nnx
+
+from jaxprune import models
+from jaxprune.checkpoints.packaged import published_weights
+from jaxprune.checkpoints.read import by_timm, load_pretrained, read_tensors
+from jaxprune.checkpoints.rules import to_ours
+from jaxprune.checkpoints.run import backbone, load_model
+from jaxprune.errors import UserError
+from jaxprune.nn.params import unfilled, variables
+
+
+class Networks:
+    """The networks that scorers share; each is opened once, when it is first asked for.
+
+    Args:
+      run: the run directory of the ViT or ranker that scorers read by default; empty = there is none.
+      model: the name of the ViT whose patches are ranked where `run` is empty; its weights are not needed.
+      proposal: the name of the ConvNet that scorers read by default; empty = there is none.
+      weights: the weights file of `proposal`; empty = those of an installed package.
+      seed: initialises networks without weights.
+    """
+
+    def __init__(self, *, run: str = "", model: str = "", proposal: str = "", weights: str = "", seed: int = 0):
+        self._run, self._model, self._proposal, self._weights, self._seed = run, model, proposal, weights, seed
+        self._opened: dict[tuple[str, str], Any] = {}
+
+    def open(self, init: str, model: str = "") -> Any:
+        """Returns the network of a run directory, or the one called `model` with the weights of a file.
+
+        Args:
+          init: the run directory or file; empty = initial weights.
+          model: the name of the network that a file belongs to.
+
+        Raises:
+          UserError: `init` is a file and `model` is empty.
+        """
+        if (init, model) not in self._opened:
+            self._opened[init, model] = self._open(init, model)
+        return self._opened[init, model]
+
+    def convnet(self) -> Any:
+        """Returns the proposal network, or None if there is none."""
+        name = self._proposal
+        return self.open(self._weights or str(published_weights(name)), name) if name else None
+
+    def usual(self, scorer: str, reads: str) -> Any:
+        """Returns the network that a scorer reads when its text names none, or None.
+
+        Args:
+          scorer: the name of the scorer.
+          reads: what it has to be; see `Scorer`.
+
+        Raises:
+          UserError: the scorer needs a ViT or a ranker, and there is no default one.
+        """
+        if reads in ("any", "convnet"):
+            return self.convnet()
+        if reads not in ("vit", "ranker"):
+            return None
+        if not self._run:
+            what = "a ViT" if reads == "vit" else "a ranker"
+            raise UserError(f"{scorer} reads {what}: write {scorer}:init=RUN with a run directory that has one.")
+        return self.open(self._run)
+
+    def vit(self) -> Any:
+        """Returns the ViT whose patches are ranked, perhaps without weights, or None if there is none."""
+        if self._run:
+            return self.open(self._run)
+        name = self._model
+        return nnx.eval_shape(lambda: models.create(name, rngs=nnx.Rngs(0))) if name else None
+
+    def _open(self, init: str, model: str) -> Any:
+        if init and Path(init).is_dir():
+            return backbone(load_model(init))
+        if not model:
+            raise UserError(
+                f"{init} is no run directory: say which network its weights are of, such as model=resnet50."
+            )
+        make = lambda **head: models.create(model, **head, rngs=nnx.Rngs(self._seed))
+        if not init:
+            return make()
+        # Features are what scorers read: a file of self-supervised training, without a classifier, will do.
+        whole, bare = nnx.eval_shape(make), nnx.eval_shape(lambda: make(num_classes=0))
+        head = set(variables(whole)) - set(variables(bare))
+        present = to_ours(by_timm(read_tensors(init), ()), whole)
+        return load_pretrained(unfilled(make if head & set(present) else lambda: make(num_classes=0)), init)

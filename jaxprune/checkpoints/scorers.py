@@ -1,0 +1,147 @@
+"""Scorers of patches, opened from text with the networks that they read."""
+
+import logging
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from flax import nnx
+
+from jaxprune import scoring
+from jaxprune.checkpoints.networks import Networks
+from jaxprune.data import images
+from jaxprune.errors import UserError
+from jaxprune.models.convnet import ConvNet
+from jaxprune.nn.params import split
+from jaxprune.scoring import Scorer
+from jaxprune.scoring.base import Normalisation, is_host, trained_on
+from jaxprune.scoring.wrappers import Enlarged
+from jaxprune.text import parse_items
+
+READABLE = 224  # shorter side that a ConvNet gets if the images are smaller
+IMAGE_SIZE, GRID = (224, 224), (14, 14)  # by default, where no network has any
+
+_log = logging.getLogger(__name__)
+
+
+class Opened(NamedTuple):
+    """Scorers of the same patches of the same images.
+
+    Attributes:
+      scorers: by the text that describes them.
+      size: of the images, (height, width).
+      grid: of the patches, (rows, columns).
+      num_prefix_tokens: of the ViT whose patches are ranked; a count that includes the CLS token needs it.
+    """
+
+    scorers: dict[str, Scorer]
+    size: tuple[int, int]
+    grid: tuple[int, int]
+    num_prefix_tokens: int
+
+
+def open_scorers(
+    texts: Sequence[str],
+    networks: Networks,
+    *,
+    normalised: Normalisation,
+    img_size: int | tuple[int, int] = 0,
+    grid: int | tuple[int, int] = 0,
+    seed: int = 0,
+) -> Opened:
+    """Opens scorers.
+
+    A scorer is written as "random", "ltrp:init=RUN" or "papr:model=NAME,init=FILE": `init` is a run directory, or a
+    weights file of the network called `model`; other options are the scorer's own. Without them it reads one of
+    `networks`, where it reads any.
+
+    Images and grid are those of the first ViT among the scorers' networks; else of the ViT whose patches are ranked.
+
+    Args:
+      texts: a scorer each.
+      networks: that scorers read when their texts name none.
+      normalised: (mean, std) of the pixels that the scorers will get.
+      img_size: of the images, where no network has any; 0 = `IMAGE_SIZE`.
+      grid: of the patches, where no network has any; 0 or () = `GRID`.
+      seed: initialises the weights of scorers that have any.
+
+    Raises:
+      UserError: an item is not `name=value`, a scorer cannot be built, weights are missing, or two networks read images
+        of different sizes.
+    """
+    described = {text: _read(text, networks, normalised) for text in texts}
+    vits = {text: options["proposal"] for text, (_, options) in described.items() if is_host(options.get("proposal"))}
+    ranked = next(iter(vits.values()), None) or networks.vit()
+    if ranked is not None:
+        size, patches, prefix = ranked.patch_embed.img_size, ranked.grid, ranked.num_prefix_tokens
+    else:
+        size, patches, prefix = images.size(img_size or IMAGE_SIZE), images.size(grid or GRID), 1
+    if size[0] % patches[0] or size[1] % patches[1]:
+        raise UserError(f"Images of {size} pixels are not a grid of {patches} whole patches: change img_size or grid.")
+    scorers = {}
+    for text, (name, options) in described.items():
+        own = vits.get(text)
+        if own is None:
+            options["grid"] = patches
+        elif (own.patch_embed.img_size, own.grid) != (size, patches):
+            raise UserError(
+                f"The network of {text!r} reads {own.patch_embed.img_size} pixels in {own.grid} patches, another one "
+                f"{size} in {patches}: compare them in runs of their own."
+            )
+        scorers[text] = scoring.create(name, rngs=nnx.Rngs(seed), **options)
+        if any(not weight.startswith(("proposal.", "focus.")) for weight in split(scorers[text]).params):
+            _log.warning(
+                "%s has weights of its own beside its network's; they are random, and so are its scores.", text
+            )
+    return Opened(scorers, size, patches, prefix)
+
+
+def open_scorer(
+    text: str, networks: Networks, *, grid: tuple[int, ...], normalised: Normalisation, seed: int = 0
+) -> Scorer:
+    """Opens the scorer of a classifier's patches.
+
+    Args:
+      text: as in `open_scorers`.
+      networks: that it reads when its text names none.
+      grid: of the classifier's patches.
+      normalised: (mean, std) of the classifier's pixels.
+      seed: initialises its weights if it has any.
+    """
+    name, options = _read(text, networks, normalised)
+    network = options.pop("proposal", None)
+    arguments = {"grid": tuple(grid), **options}
+    proposal = {} if network is None else {"proposal": network}
+    return scoring.create(name, rngs=nnx.Rngs(seed), **arguments, **proposal)
+
+
+def enlarged(opened: Opened, side: int = 0) -> Opened:
+    """Returns the scorers with those that read a ConvNet seeing the images resized.
+
+    Args:
+      opened: the scorers.
+      side: the shorter side that they see; 0 = `READABLE`, or that of the images if they are larger.
+    """
+    own = min(opened.size)
+    factor = (side or max(own, READABLE)) / own
+    if factor == 1:
+        return opened
+    size = (round(opened.size[0] * factor), round(opened.size[1] * factor))
+    wrap = lambda scorer: Enlarged(scorer, size) if isinstance(scorer.proposal, ConvNet) else scorer
+    return opened._replace(scorers={text: wrap(scorer) for text, scorer in opened.scorers.items()})
+
+
+def _read(text: str, networks: Networks, normalised: Normalisation) -> tuple[str, dict[str, Any]]:
+    """Returns a scorer's name and its options, its network among them."""
+    name, _, rest = text.partition(":")
+    options = parse_items(rest, f"scorer {text!r}", texts=("init", "model"))
+    init, model = options.pop("init", ""), options.pop("model", "")
+    cls = scoring.methods().get(name)
+    if init or model:
+        network = networks.open(init, model)
+    else:
+        network = networks.usual(name, cls.reads if cls else "nothing")
+    if network is not None:
+        options["proposal"] = network
+        if trained_on(network) is not None:
+            options["normalised"] = normalised
+    return name, options

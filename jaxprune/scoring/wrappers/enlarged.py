@@ -1,0 +1,34 @@
+"""A scorer whose network sees the images at another resolution than the classifier that it prunes."""
+
+from flax import nnx
+from jaxtyping import Array, Float
+
+from jaxprune.ops.resize import resize
+from jaxprune.scoring.base import Scorer
+
+
+class Enlarged(Scorer):
+    """A scorer that sees the images resized, as Pillow's bicubic filter does it; its patches are the same.
+
+    A ConvNet of stride 32 makes one value of an image of 32 pixels, which ranks nothing.
+
+    Args:
+      scorer: the scorer.
+      size: (height, width) that it sees.
+    """
+
+    def __init__(self, scorer: Scorer, size: tuple[int, int]):
+        super().__init__(grid=scorer.grid)
+        self.scorer, self.size = nnx.data(scorer), size
+
+    def __call__(self, images, *, key=None) -> Float[Array, "b p"]:
+        """See `Scorer`."""
+        return self.scorer(resize(images, self.size, "bicubic", antialias=True), key=key)
+
+    def select(self, scores, num_keep):
+        """See `Scorer`."""
+        return self.scorer.select(scores, num_keep)
+
+    def num_keep(self, keep_rate, num_prefix_tokens):
+        """See `Scorer`."""
+        return self.scorer.num_keep(keep_rate, num_prefix_tokens)
