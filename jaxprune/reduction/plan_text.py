@@ -34,7 +34,7 @@ def _step(part: str, text: str) -> At:
     method, at, layer = place.partition("@")
     if not at or not (layer == INPUT or layer.isdigit()):
         raise UserError(
-            f"{part!r} in plan {text!r} says no place: write method@block:amount, such as topk@3:keep_rate=0.7."
+            f"{part!r} in plan {text!r} names no place: write method@block:amount, such as topk@3:keep_rate=0.7."
         )
     return At(INPUT if layer == INPUT else int(layer), method, **parse_items(rest, f"plan {text!r}"))
 
