@@ -90,7 +90,7 @@ class Networks:
             return network
         if not model:
             raise UserError(
-                f"{init} is no run directory: say which network its weights are of, such as model=resnet50."
+                f"{init} is no run directory: name the network that its weights belong to, such as model=resnet50."
             )
         make = lambda **head: models.create(model, **head, rngs=nnx.Rngs(self._seed))
         if not init:
