@@ -68,7 +68,7 @@ def run_over(
     arrays = {name: place(forward.arrays) for name, forward in forwards.items()}
     total, waiting = 0, None
 
-    def collect(batch: Batch, outputs: Mapping[str, Any]) -> None:
+    def collect(batch: Batch, outputs: Mapping[str, Any]) -> int:
         small = {name: values for name, values in batch.items() if values.ndim < 3}
         gathered, outputs = processes.whole((small, dict(outputs)))
         valid = np.asarray(gathered["valid"], bool)
@@ -77,6 +77,7 @@ def run_over(
         pictures = {name: values[batch["valid"]] for name, values in batch.items() if name not in small}
         for collector in collectors:
             collector.update({**pictures, **rows(gathered)}, rows(outputs))
+        return int(valid.sum())
 
     with progress(desc, len(batches) if isinstance(batches, Sized) else None, show=show_progress) as bar:
         for number, batch in enumerate(batches):
@@ -87,12 +88,11 @@ def run_over(
             outputs = {name: program(arrays[name], placed) for name, program in programs.items()}
             # One batch behind: the devices work on this one while the host collects the one before.
             if waiting is not None:
-                collect(*waiting)
+                total += collect(*waiting)
             waiting = (batch, outputs)
-            total += int(np.sum(batch["valid"]))
             bar.update(int(np.sum(batch["valid"])))
         if waiting is not None:
-            collect(*waiting)
+            total += collect(*waiting)
     if not total:
         raise UserError(f"{desc}: the held-out data is empty.")
     return tuple(collector.result() for collector in collectors)

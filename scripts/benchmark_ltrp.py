@@ -13,6 +13,7 @@ the same masks, on held-out images. Writes a table to the terminal and a CSV, an
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -180,6 +181,7 @@ def main():
     args = parser.parse_args()
     keep_freed_memory()
 
+    mae: Any
     if args.init:
         mae, images = load_model(args.init), held_out(args.init, max(args.images, args.batch))
     else:

@@ -3,7 +3,7 @@
 python scripts/benchmark_mim.py [--models vit_base_patch16_224 vit_large_patch16_224] [--batch 32]
                                 [--measure 8 [--rounds 7] [--torch] [--ceiling]] [--out benchmark_mim.csv]
 
-Without --measure nothing is run: operations are counted, and the compiler tells the memory that a training step of
+Without --measure nothing is run: operations are counted, and the compiler reports the memory that a training step of
 --batch images takes beside parameters and optimizer. --measure N times training steps of N images: the contestants take
 turns in every round and medians are compared, because on a busy machine only ratios mean anything. The processor's
 seconds in the program itself ("processor") are less disturbed by other work than those on the wall, and leave out what
@@ -18,6 +18,7 @@ Writes a table to the terminal, a CSV and a plot a model.
 import argparse
 import statistics
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -96,7 +97,7 @@ def _map(change, tree, *others):
 
 def torch_step(batch, dtype, name):
     """Returns a function that runs the same MAE step in PyTorch, on the same kind of device."""
-    import torch
+    import torch  # pyright: ignore[reportMissingImports]
     import torch_baseline
 
     device = "cuda" if jax.default_backend() == "gpu" else "cpu"
@@ -131,7 +132,7 @@ def cost(name, args, dtype):
         whole = split(mim.create("mae", encoder=name, reconstruction="progressive", dtype=dtype, rngs=nnx.Rngs(0)))
         shared = SharedState(whole.params)
     for method, throw_ratio in settings:
-        model = framework(name, method, throw_ratio, dtype)
+        model: Any = framework(name, method, throw_ratio, dtype)
         img_size, parts = model.encoder.patch_embed.img_size, split(model)
         tables = {n: jnp.zeros(table.shape, table.dtype) for n, table in parts.rest.items()}
         published, computed = (model.flops(as_published=paper).total for paper in (True, False))
@@ -255,7 +256,7 @@ def main():
     parser.add_argument("--models", nargs="+", default=["vit_base_patch16_224", "vit_large_patch16_224"])
     parser.add_argument("--methods", nargs="+", default=["partial", "progressive"], choices=["partial", "progressive"])
     parser.add_argument("--throw", nargs="+", type=float, default=[0.25, 0.5, 0.65])
-    parser.add_argument("--batch", type=int, default=32, help="images of the step whose memory is told")
+    parser.add_argument("--batch", type=int, default=32, help="images of the step whose memory is reported")
     parser.add_argument("--measure", type=int, default=0, help="images of the steps that are timed; 0 runs nothing")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--dtype", default="float32")

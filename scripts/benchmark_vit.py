@@ -9,6 +9,7 @@ Writes a table to the terminal and a CSV.
 import argparse
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -32,7 +33,7 @@ def inference(name, batch, dtype):
 
 def mae_step(name, batch, dtype, **arguments):
     """Returns a function that runs one optimizer step of masked pre-training."""
-    model = mim.create("mae", encoder=name, dtype=dtype, **arguments, rngs=nnx.Rngs(0))
+    model: Any = mim.create("mae", encoder=name, dtype=dtype, **arguments, rngs=nnx.Rngs(0))
     parts = split(model)
     tx = optimizer.adamw(1e-4, b2=0.95, weight_decay=0.05, decay_mask=optimizer.decay_mask(parts.params))
     mesh = parallel.make_mesh({"data": 1}, jax.devices()[:1])

@@ -14,6 +14,7 @@ CSV and a plot.
 import argparse
 import sys
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -23,8 +24,11 @@ from ml_collections import ConfigDict
 
 from jaxprune import data as loader
 from jaxprune import mim
+from jaxprune.bench.publish import publish
 from jaxprune.checkpoints.run import load_model, read_card
+from jaxprune.data import memory
 from jaxprune.data.augment import IMAGENET_MEAN, IMAGENET_STD, normalize
+from jaxprune.data.folder import open_split
 from jaxprune.errors import UserError
 from jaxprune.mim.gradient_gap import gradient_gap, loss_gradients
 from jaxprune.nn.params import merge, split
@@ -33,7 +37,6 @@ from jaxprune.train import optimizer
 from jaxprune.train.state import TrainState
 from jaxprune.train.step import make_train_step
 from jaxprune.viz import plots
-from jaxprune.viz.table import write_csv
 
 METHODS = {
     "plain": ("partial", "random"),
@@ -61,7 +64,7 @@ def framework(arguments, **changes):
 
 
 def programs(arguments, throw_ratios):
-    """Returns MAE's gradient and {(method, throw ratio): its gradient}; functions of weights, images and the given."""
+    """Returns MAE's gradient and {(method, throw ratio): its gradient}; functions of weights, images and draws."""
     settings = {
         (name, throw_ratio): {"reconstruction": reconstruction, "retain": retain, "throw_ratio": throw_ratio}
         for name, (reconstruction, retain) in METHODS.items()
@@ -69,7 +72,7 @@ def programs(arguments, throw_ratios):
     }
 
     def gradients(parts):
-        return jax.jit(lambda weights, images, given: loss_gradients(parts, weights, images, **given))
+        return jax.jit(lambda weights, images, draws: loss_gradients(parts, weights, images, **draws))
 
     whole = framework(arguments, reconstruction="full", throw_ratio=0.0)
     return gradients(whole), {key: gradients(framework(arguments, **changes)) for key, changes in settings.items()}
@@ -77,19 +80,19 @@ def programs(arguments, throw_ratios):
 
 def randomness(arguments, batches, seed):
     """Returns for each batch the noise of its masks, where furthest sampling starts, and a key for random sampling."""
-    model = nnx.eval_shape(lambda: mim.create(**{"name": "mae", **arguments}, rngs=nnx.Rngs(0)))
-    given = []
+    model: Any = nnx.eval_shape(lambda: mim.create(**{"name": "mae", **arguments}, rngs=nnx.Rngs(0)))
+    draws = []
     for number, images in enumerate(batches):
         keys = jax.random.split(jax.random.fold_in(jax.random.key(seed), number), 3)
         noise = jax.random.uniform(keys[0], (len(images), model.num_patches))
         first = jax.random.randint(keys[1], (len(images),), 0, model.masker.num_masked)
-        given.append({"noise": noise, "first": first, "key": keys[2]})
-    return given
+        draws.append({"noise": noise, "first": first, "key": keys[2]})
+    return draws
 
 
-def measure(of_mae, of_methods, weights, batches, given):
+def measure(of_mae, of_methods, weights, batches, draws):
     """Returns {(method, throw ratio): for each batch, the gap of all parameters and that of the encoder}."""
-    drawn = list(zip(batches, given, strict=True))
+    drawn = list(zip(batches, draws, strict=True))
     references = [of_mae(weights, *both) for both in drawn]
     return {
         key: [gaps(gradients(weights, *both), reference) for both, reference in zip(drawn, references, strict=True)]
@@ -155,7 +158,7 @@ def of_arguments(args):
     arguments = {name: getattr(args, name) for name in SIZES}
     count = args.batch * args.batches
     if args.images:
-        sources = [loader.create_source("folder", split=None, path=args.images, labels=False)] * 2
+        sources = [memory.load(open_split(args.images, labels=False), required=False)] * 2
     else:
         options = {"image_size": args.img_size, "seed": args.seed}
         sources = [
@@ -180,23 +183,18 @@ def table(step, found):
     return rows
 
 
-def as_text(rows):
-    """The rows as text."""
-    titles = {"gap": ">8.4f", "relative_gap": ">8.3f", "cosine": ">8.3f"}
-    head = "     gap  of norm  cosine"
-    lines = [f"  {'':<16} throw  {head}   encoder's:{head}"]
-    for row in rows:
-        whole, encoder = (
-            " ".join(f"{row[part + name]:{spec}}" for name, spec in titles.items()) for part in ("", "encoder_")
-        )
-        lines.append(f"  {row['method']:<16} {row['throw_ratio']:>5}  {whole}            {encoder}")
-    return "\n".join(lines)
+def shown(rows):
+    """The columns of the rows that a terminal shows, under their titles."""
+    columns = {"gap": "gap", "relative_gap": "of norm", "cosine": "cosine"}
+    titles = {"method": "method", "step": "step", "throw_ratio": "throw", **columns}
+    titles |= {f"encoder_{name}": f"encoder's {title}" for name, title in columns.items()}
+    return [{title: row[name] for name, title in titles.items()} for row in rows]
 
 
 def plot(rows, title):
     """The gap of each method by the share of patches thrown."""
-    of = lambda method: [(row["throw_ratio"], row["gap"]) for row in rows if row["method"] == method]
-    series = {method: tuple(zip(*of(method), strict=True)) for method in METHODS}
+    of = lambda method, column: [row[column] for row in rows if row["method"] == method]
+    series = {method: (of(method, "throw_ratio"), of(method, "gap")) for method in METHODS}
     return plots.line_plot(series, "share of the patches thrown", "L2 norm of the difference to MAE's gradient", title)
 
 
@@ -221,17 +219,17 @@ def main():
             arguments, source, batches = of_arguments(args)
             measured = trained(arguments, source, args, args.steps)
         of_mae, of_methods = programs(arguments, args.throw)
-        given, rows = randomness(arguments, batches, args.seed), []
+        draws, rows = randomness(arguments, batches, args.seed), []
         for step, weights in measured:
-            new = table(step, measure(of_mae, of_methods, weights, batches, given))
-            print(f"step {step}\n{as_text(new)}", flush=True)
+            new = table(step, measure(of_mae, of_methods, weights, batches, draws))
+            print(f"measured at step {step}", flush=True)
             rows += new
     except UserError as error:
         sys.exit(f"error: {error}")
-    write_csv(args.out, rows)
     title = f"Gradients beside MAE's, {args.run or f'step {step}'}"
+    publish(title, rows, args.out, shown=shown(rows))
     plot(new, title).savefig(args.out.with_suffix(".png"), dpi=150)
-    print(f"written to {args.out} and {args.out.with_suffix('.png')}")
+    print(f"drawn to {args.out.with_suffix('.png')}")
 
 
 if __name__ == "__main__":

@@ -12,14 +12,11 @@ import argparse
 from pathlib import Path
 
 from jaxprune import checkpoints, flops, main, tasks
+from jaxprune.bench import study
 from jaxprune.bench.contestants import DENSE
 from jaxprune.host_memory import keep_freed_memory
-from jaxprune.metrics import student_interval
-from jaxprune.tasks import setup
 from jaxprune.train.progress import log_to_terminal
 from jaxprune.viz import plots
-from jaxprune.viz.report import Report
-from jaxprune.viz.table import as_text, write_csv
 
 CONFIG = "configs/ranking/efficient.py"
 LEARNING = "ltrp, learning"
@@ -28,15 +25,20 @@ LEARNING = "ltrp, learning"
 def arguments(args, name, seed):
     """Returns what follows the colon of the config of one classifier."""
     own = {DENSE: "scorer=", LEARNING: "scorer=ltrp,train_scorer"}.get(name, f"scorer={name}")
-    given = {"data": args.data, "path": args.path, "ranker": args.ranker, "keep_rate": args.keep_rate}
-    return ",".join([own, f"seed={seed}", f"epochs={args.epochs}", *(f"{k}={v}" for k, v in given.items())])
+    shared = {"data": args.data, "path": args.path, "ranker": args.ranker, "keep_rate": args.keep_rate}
+    smoke = ["smoke"] if args.smoke else []
+    return ",".join([own, f"seed={seed}", f"epochs={args.epochs}", *smoke, *(f"{k}={v}" for k, v in shared.items())])
+
+
+def workdir(args, name, seed):
+    """Returns the run directory of one classifier."""
+    return args.out / f"{name.replace(', ', '_')}-{seed}"
 
 
 def measure(args, name, seed):
-    """Trains a classifier if that is not done yet; returns its accuracy and GFLOPs without what a scorer costs."""
-    workdir = args.out / f"{name.replace(', ', '_')}-{seed}"
-    accuracy = tasks.find("finetune")(main.load_config(f"{CONFIG}:{arguments(args, name, seed)}"), workdir)["accuracy"]
-    return accuracy, flops.host(checkpoints.load_model(workdir)).total / 1e9
+    """Trains a classifier if that is not done yet; returns its accuracy."""
+    config = main.load_config(f"{CONFIG}:{arguments(args, name, seed)}")
+    return {"accuracy": tasks.find("finetune")(config, workdir(args, name, seed))["accuracy"]}
 
 
 def run():
@@ -49,31 +51,27 @@ def run():
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--scorers", nargs="*", default=["ltrp", "random", "centre", "norm"])
     parser.add_argument("--out", type=Path, default=Path("runs/study_ltrp"))
+    parser.add_argument("--smoke", action="store_true", help="the smallest networks and data")
     args = parser.parse_args()
     keep_freed_memory()
     log_to_terminal()
-    args.out.mkdir(parents=True, exist_ok=True)
     names = [DENSE, *args.scorers, *([LEARNING] if "ltrp" in args.scorers else [])]
-    rows = []
-    for name in names:
-        found = [measure(args, name, seed) for seed in range(args.seeds)]
-        accuracy, half = student_interval([accuracy for accuracy, _ in found])
-        rows.append({"patches by": name, "accuracy": accuracy, "±": half, "GFLOPs": found[0][1]})
-        print(f"{name}: {', '.join(f'{accuracy:.1%}' for accuracy, _ in found)}", flush=True)
-    print(f"\n{args.data}, keep rate {args.keep_rate}, {args.epochs} epochs, {args.seeds} seeds\n{as_text(rows)}")
-    write_csv(args.out / "study_ltrp.csv", rows)
-    page = Report("jaxprune study", f"Classifiers on selected patches of {args.data}")
-    section = page.section("Equal training", slug="ltrp")
-    section.table(rows, formats=".3g", highlight={"accuracy": "max"})
+    found = study.over_seeds(names, args.seeds, lambda name, seed: measure(args, name, seed))
+    rows = study.intervals(found, "patches by")
+    for row in rows:
+        # Without what a scorer costs.
+        model = checkpoints.load_model(workdir(args, row["patches by"], 0))
+        row["GFLOPs"] = flops.host(model).total / 1e9
     dense, *others = rows
     bars = {row["patches by"]: row["accuracy"] for row in others}
     errors = {row["patches by"]: row["±"] for row in others if row["±"] == row["±"]}
-    title = f"keep rate {args.keep_rate}"
-    figure = plots.bar_plot(bars, errors, {DENSE: dense["accuracy"]}, xlabel="accuracy", title=title)
-    section.figure(figure, "Held-out accuracy; the dense network for comparison.")
-    section.command(setup.command())
-    page.add_to(args.out / "report.html")
-    print(f"written to {args.out / 'report.html'}")
+    plot = plots.bar_plot(
+        bars, errors, {DENSE: dense["accuracy"]}, xlabel="accuracy", title=f"keep rate {args.keep_rate}"
+    )
+    title = f"Classifiers on selected patches of {args.data}, keep rate {args.keep_rate}, {args.epochs} epochs"
+    with study.published(args.out, title, "Equal training", {"study_ltrp": rows}) as section:
+        section.table(rows, formats=".3g", highlight={"accuracy": "max"})
+        section.figure(plot, "Held-out accuracy; the dense network for comparison.")
 
 
 if __name__ == "__main__":

@@ -5,12 +5,11 @@ python scripts/study_mim.py --path DIR [--data cifar10] [--epochs 2] [--tune-epo
 Every method pre-trains the same network for as many steps, throw ratio .5 for the two that throw. Measured on held-out
 images: the reconstruction loss when all masked patches are decoded, the accuracy of a linear probe and that after
 fine-tuning. Every run is a run directory of its own below --out, so a study that was stopped goes on where it was. It
-ends in a table with 95 % intervals (Student's t, over the seeds), a CSV and a report; methods are said to differ only
-where their intervals part.
+ends in a table with 95 % intervals (Student's t, over the seeds), a CSV and a report; methods differ only where their
+intervals part.
 """
 
 import argparse
-from itertools import combinations
 from pathlib import Path
 
 import jax
@@ -18,19 +17,17 @@ from flax import nnx
 from ml_collections import ConfigDict
 
 from jaxprune import main, mim, tasks
+from jaxprune.bench import study
 from jaxprune.checkpoints.run import read_card
 from jaxprune.checkpoints.store import load_params
+from jaxprune.config import Config
+from jaxprune.evaluate import Averages, Forward, run_over
 from jaxprune.host_memory import keep_freed_memory
-from jaxprune.metrics import average, student_interval
 from jaxprune.nn.params import merge, split
 from jaxprune.tasks import setup
-from jaxprune.train.evaluator import evaluate
 from jaxprune.train.progress import log_to_terminal
-from jaxprune.viz.report import Report
-from jaxprune.viz.table import as_text, write_csv
 
 METHODS = {"MAE": ("full", 0.0), "plain .5": ("partial", 0.5), "PR-MIM .5": ("progressive", 0.5)}
-MEASURES = ("reconstruction", "linear probe", "fine-tuned")
 
 
 def configs(args, method, seed):
@@ -45,8 +42,10 @@ def configs(args, method, seed):
             "finetune_epochs": args.tune_epochs,
         }.items()
     )
+    row += ",smoke" if args.smoke else ""
     config = main.load_config(f"configs/{row}")
-    first, second = (ConfigDict(config[name].to_dict()) for name in ("pretrain", "finetune"))
+    first: Config = ConfigDict(config.pretrain.to_dict())
+    second: Config = ConfigDict(config.finetune.to_dict())
     first.mim.reconstruction, first.mim.throw_ratio = METHODS[method]
     first.seed = second.seed = seed
     return first, second
@@ -61,28 +60,29 @@ def full_mask_loss(run, config):
         arguments["reconstruction"] = "full"
     parts = split(mim.create(**arguments, rngs=nnx.Rngs(0)))
 
-    def eval_fn(params, batch):
+    def loss(params, batch):
         model = merge(parts.graph, params, parts.rest)
         images = setup.normalized(config, batch["image"])
 
         def one(image, index):
             return model(image[None], key=jax.random.fold_in(jax.random.key(1), index))[0]
 
-        return {"loss": average(jax.vmap(one)(images, batch["index"]), batch["valid"])}
+        return {"loss": jax.vmap(one)(images, batch["index"])}
 
-    source = setup.source(config, "eval")
-    return evaluate(eval_fn, weights, setup.eval_batches(config, source), setup.mesh(config))["loss"]
+    batches = setup.eval_batches(config, setup.source(config, "eval"))
+    (found,) = run_over(batches, {"model": Forward(loss, weights)}, [Averages("model")], setup.mesh(config))
+    return found["loss"]
 
 
 def measure(args, method, seed):
-    """Returns what one pre-training is worth."""
+    """Returns the measures of one pre-training."""
     first, second = configs(args, method, seed)
     name = method.replace(" ", "_")
     folder = args.out / f"{name}-{seed}"
     tasks.find("pretrain")(first, folder / "pretrain")
     second.init = str(folder / "pretrain")
-    given = f"data={args.data},path={args.path},init={second.init},epochs={args.tune_epochs},seed={seed}"
-    probe = main.load_config(f"configs/mim/linear_probe.py:{given}")
+    settings = f"data={args.data},path={args.path},init={second.init},epochs={args.tune_epochs},seed={seed}"
+    probe = main.load_config(f"configs/mim/linear_probe.py:{settings}{',smoke' if args.smoke else ''}")
     return {
         "reconstruction": full_mask_loss(folder / "pretrain", first),
         "linear probe": tasks.find("linear_probe")(probe, folder / "probe")["accuracy"],
@@ -90,51 +90,27 @@ def measure(args, method, seed):
     }
 
 
-def claims(found):
-    """Returns a sentence for each pair of methods and measure whose intervals part."""
-    said = []
-    for name in MEASURES:
-        spans = {method: student_interval([row[name] for row in rows]) for method, rows in found.items()}
-        for a, b in combinations(spans, 2):
-            (ours, half), (theirs, other) = spans[a], spans[b]
-            if abs(ours - theirs) > half + other:
-                said.append(f"{name}: {a if ours > theirs else b} above {b if ours > theirs else a}.")
-    return said or ["No two methods' intervals part in anything measured."]
-
-
 def run():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--path", required=True)
+    parser.add_argument("--path", default="", help="folder of the images; needed unless --smoke")
     parser.add_argument("--data", default="cifar10")
     parser.add_argument("--epochs", type=float, default=2.0)
     parser.add_argument("--tune-epochs", type=float, default=1.0)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--out", type=Path, default=Path("runs/study_mim"))
+    parser.add_argument("--smoke", action="store_true", help="the smallest networks, on built-in data")
     args = parser.parse_args()
+    if not (args.path or args.smoke):
+        parser.error("give --path DIR, the folder of the images")
     keep_freed_memory()
     log_to_terminal()
-    args.out.mkdir(parents=True, exist_ok=True)
-    found = {method: [] for method in METHODS}
-    for seed in range(args.seeds):
-        for method in METHODS:
-            found[method].append(measure(args, method, seed))
-            print(f"{method}, seed {seed}: {found[method][-1]}", flush=True)
-    rows = []
-    for method, values in found.items():
-        row = {"method": method}
-        for name in MEASURES:
-            row[name], row[f"± {name}"] = student_interval([value[name] for value in values])
-        rows.append(row)
-    print(f"\n{args.data}, {args.epochs} epochs, {args.seeds} seeds\n{as_text(rows)}")
-    print("\n".join(claims(found)))
-    write_csv(args.out / "study_mim.csv", rows)
-    page = Report("jaxprune study", f"Masked pre-training on {args.data}")
-    section = page.section("Equal budgets", slug="mim")
-    section.table(rows, formats=".3g")
-    section.text(" ".join(claims(found)))
-    section.command(setup.command())
-    page.add_to(args.out / "report.html")
-    print(f"written to {args.out / 'report.html'}")
+    found = study.over_seeds(METHODS, args.seeds, lambda method, seed: measure(args, method, seed))
+    rows, differences = study.intervals(found), study.differences(found)
+    title = f"Masked pre-training on {args.data}, {args.epochs} epochs, {args.seeds} seeds"
+    with study.published(args.out, title, "Equal budgets", {"study_mim": rows}) as section:
+        section.table(rows, formats=".3g")
+        section.text(" ".join(differences))
+    print("\n".join(differences))
 
 
 if __name__ == "__main__":

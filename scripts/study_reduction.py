@@ -10,23 +10,23 @@ correlation with the published order, a CSV and a report.
 """
 
 import argparse
-import statistics
+import math
 from pathlib import Path
+from typing import Any
 
 from scipy import stats
 
 from jaxprune import checkpoints, main, reduction, tasks
 from jaxprune.analysis import plans
+from jaxprune.bench import study
 from jaxprune.bench.contestants import DENSE, contestants
+from jaxprune.checkpoints.run import read_card
 from jaxprune.data.sample import Sample
 from jaxprune.errors import UserError
 from jaxprune.host_memory import keep_freed_memory
-from jaxprune.metrics import student_interval
 from jaxprune.tasks import setup
 from jaxprune.train.progress import log_to_terminal
 from jaxprune.viz import plots
-from jaxprune.viz.report import Report
-from jaxprune.viz.table import as_text, write_csv
 
 CONFIG = "configs/reduction/small.py"
 RATES = (0.9, 0.7, 0.5, 0.25)
@@ -50,7 +50,7 @@ PAPER = {
 
 def off_the_shelf(args, config):
     """Returns {(method, rate): scores} of the methods without parameters, without training."""
-    model, card = checkpoints.load_model(args.init), checkpoints.run.read_card(args.init)
+    model, card = checkpoints.load_model(args.init), read_card(args.init)
     names = [name for name in reduction.standalone() if reduction.methods()[name].published is None]
     wanted = {}
     for name in names:
@@ -72,67 +72,67 @@ def off_the_shelf(args, config):
 
 def fine_tuned(args, method, seed):
     """Returns the held-out accuracy of one fine-tuning at keep rate .5."""
-    given = {"data": args.data, "path": args.path, "init": args.init, "epochs": args.epochs, "seed": seed}
-    text = ",".join(f"{name}={value}" for name, value in (given | {"method": method, "keep_rate": 0.5}).items())
-    config = main.load_config(f"{CONFIG}:{text}")
-    workdir = args.out / f"{method or 'dense'}-{seed}"
-    return tasks.find("finetune")(config, workdir)["accuracy"]
+    settings = {"epochs": args.epochs, "seed": seed, "keep_rate": 0.5}
+    config = small(args, "" if method == DENSE else method, **settings)
+    return {"accuracy": tasks.find("finetune")(config, args.out / f"{method}-{seed}")["accuracy"]}
+
+
+def small(args, method, **settings):
+    """Returns the config of a classifier under a method."""
+    settings |= {"data": args.data, "path": args.path, "init": args.init, "method": method}
+    text = ",".join([*(f"{name}={value}" for name, value in settings.items()), *(["smoke"] if args.smoke else [])])
+    return main.load_config(f"{CONFIG}:{text}")
 
 
 def run():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--init", required=True)
-    parser.add_argument("--path", required=True)
+    parser.add_argument("--path", default="", help="folder of the images; needed unless --smoke")
     parser.add_argument("--data", default="cifar10")
     parser.add_argument("--epochs", type=float, default=0.5)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--images", type=int, default=10_000, help="held-out images for the methods as they are")
+    parser.add_argument("--methods", nargs="*", help="to fine-tune; by default those of the paper, and random")
     parser.add_argument("--out", type=Path, default=Path("runs/study"))
+    parser.add_argument("--smoke", action="store_true", help="the smallest networks, on built-in data")
     args = parser.parse_args()
+    if not (args.path or args.smoke):
+        parser.error("give --path DIR, the folder of the images")
     keep_freed_memory()
     log_to_terminal()
-    config = main.load_config(f"{CONFIG}:data={args.data},path={args.path},init={args.init},method=topk")
-    args.out.mkdir(parents=True, exist_ok=True)
 
-    raw = off_the_shelf(args, config)
-    dense = raw.pop((DENSE, 1.0))
+    raw = off_the_shelf(args, small(args, "topk"))
+    dense = raw.pop((DENSE, 1.0))["accuracy"]
     methods = sorted({name for name, _ in raw})
-    shelf = [
-        {"method": name, **{f"{rate}": raw[name, rate]["accuracy"] if (name, rate) in raw else "-" for rate in RATES}}
-        for name in methods
-    ]
-    print(f"\nOff the shelf; dense {dense['accuracy']:.1%}\n{as_text(shelf)}")
+    curves = {name: {rate: raw[name, rate]["accuracy"] for rate in RATES if (name, rate) in raw} for name in methods}
+    shelf = [{"method": name, **{f"{rate}": own.get(rate, "-") for rate in RATES}} for name, own in curves.items()]
 
-    tuned = {}
-    for seed in range(args.seeds):
-        for method in ("", *PAPER, "random"):
-            tuned.setdefault(method or DENSE, []).append(fine_tuned(args, method, seed))
-    rows = []
-    for name, values in sorted(tuned.items(), key=lambda item: -statistics.fmean(item[1])):
-        mean, half = student_interval(values)
-        rows.append({"method": name, "accuracy": mean, "±": half, "paper, DeiT-T": PAPER.get(name, "-")})
-    order = [row["method"] for row in rows if row["method"] in PAPER]
-    spearman = stats.spearmanr([statistics.fmean(tuned[n]) for n in order], [PAPER[n] for n in order]).statistic
-    print(f"\nFine-tuned {args.epochs} epochs at keep rate .5, {args.seeds} seeds\n{as_text(rows)}")
-    print(f"rank correlation with the paper: {spearman:.2f}")
+    arms = (DENSE, *(args.methods or (*PAPER, "random")))
+    found = study.over_seeds(arms, args.seeds, lambda method, seed: fine_tuned(args, method, seed))
+    rows = sorted(study.intervals(found), key=lambda row: -row["accuracy"])
+    for row in rows:
+        row["paper, DeiT-T"] = PAPER.get(row["method"], "-")
+    known = [row for row in rows if row["method"] in PAPER]
+    ours, theirs = ([row[column] for row in known] for column in ("accuracy", "paper, DeiT-T"))
+    correlation = f"Rank correlation with the published order: {spearman(ours, theirs):.2f}."
 
-    for name, table in (("off_the_shelf", shelf), ("fine_tuned", rows)):
-        write_csv(args.out / f"{name}.csv", table)
-    page = Report("jaxprune study", f"Token reduction on {args.data}")
-    section = page.section("Off the shelf", slug="shelf")
-    section.text(f"Methods without parameters on a trained network, whose own accuracy is {dense['accuracy']:.1%}.")
-    section.table(shelf, formats=".3g")
-    curves = {
-        name: tuple(zip(*[(rate, raw[name, rate]["accuracy"]) for rate in RATES if (name, rate) in raw], strict=True))
-        for name in methods
-    }
-    section.figure(plots.line_plot(curves, "keep rate", "held-out accuracy"), "Accuracy against keep rate.")
-    section = page.section("Fine-tuned at keep rate .5", slug="tuned")
-    section.text(f"Rank correlation with the published order: {spearman:.2f}.")
-    section.table(rows, formats=".3g")
-    section.command(setup.command())
-    page.add_to(args.out / "report.html")
-    print(f"written to {args.out / 'report.html'}")
+    title = f"Token reduction on {args.data}, {args.epochs} epochs, {args.seeds} seeds"
+    tables = {"off_the_shelf": shelf, "fine_tuned": rows}
+    with study.published(args.out, title, "Off the shelf and fine-tuned", tables) as section:
+        part = section.section("Off the shelf")
+        part.text(f"Methods without parameters on a trained network, whose own accuracy is {dense:.1%}.")
+        part.table(shelf, formats=".3g")
+        series = {name: (list(own), list(own.values())) for name, own in curves.items()}
+        part.figure(plots.line_plot(series, "keep rate", "held-out accuracy"), "Accuracy against keep rate.")
+        part = section.section("Fine-tuned at keep rate .5")
+        part.text(correlation).table(rows, formats=".3g")
+    print(f"Dense, not fine-tuned: {dense:.1%}. {correlation}")
+
+
+def spearman(ours, theirs):
+    """Returns the rank correlation of two lists; nan for fewer than two values."""
+    found: Any = stats.spearmanr(ours, theirs) if len(ours) > 1 else None
+    return math.nan if found is None else found.statistic
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """The same networks in plain PyTorch, for side-by-side timing only (needs `pip install torch`)."""
 
-import torch
-from torch import nn
-from torch.nn import functional as F
+import torch  # pyright: ignore[reportMissingImports]
+from torch import nn  # pyright: ignore[reportMissingImports]
+from torch.nn import functional as F  # pyright: ignore[reportMissingImports]
 
 from jaxprune import models
 

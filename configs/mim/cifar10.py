@@ -3,7 +3,7 @@
 python -m jaxprune.main --config=configs/mim/cifar10.py:path=DIR
 
 DIR is a folder of train/<class>/ and test/<class>/ images, or with `:source=tfds` a directory that
-scripts/prepare_tfds.py wrote. `:epochs=N` pre-trains longer (fine-tuning takes as long), `:method=mae` or `partial`
+jaxprune-prepare wrote. `:epochs=N` pre-trains longer (fine-tuning takes as long), `:method=mae` or `partial`
 changes the framework.
 """
 

@@ -13,7 +13,7 @@ Published for ViT-B/16, ImageNet-1k, 100 epochs, top-1 after fine-tuning; MAE 81
     .65        80.3            81.5            80.4             81.7           .64        .55     .65
 
 Here a small network is pre-trained, fine-tuned and trained from scratch, which leaves one report a run. DIR holds
-train/<class>/ and test/<class>/ images; with `source=tfds` it is a directory that scripts/prepare_tfds.py wrote. On two
+train/<class>/ and test/<class>/ images; with `source=tfds` it is a directory that jaxprune-prepare wrote. On two
 CPU cores a run takes hours (two and a half, going by its images per second). `epochs=` and `finetune_epochs=` set how
 long it trains: 20 and 10 on CIFAR-10, 60 and 20 on Caltech-101. Several seeds tell what a difference is worth.
 """

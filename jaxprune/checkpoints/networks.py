@@ -79,7 +79,7 @@ class Networks:
             return backbone(load_model(init))
         if not model:
             raise UserError(
-                f"{init} is no run directory: say which network its weights are of, such as model=resnet50."
+                f"{init} is no run directory: name the network that its weights belong to, such as model=resnet50."
             )
         make = lambda **head: models.create(model, **head, rngs=nnx.Rngs(self._seed))
         if not init:

@@ -120,7 +120,7 @@ def _only(root: str | os.PathLike | None) -> Path:
     if not found:
         raise UserError(
             f"{str(root)!r} holds no prepared TFDS data set (no dataset_info.json in it or below). Prepare a folder of "
-            "class directories or an archive with scripts/prepare_tfds.py, or read it with the folder source."
+            "class directories or an archive with jaxprune-prepare, or read it with the folder source."
         )
     if len({directory.parent for directory in found}) > 1:
         raise UserError(f"{str(root)!r} holds several prepared data sets, name one: {', '.join(map(str, found))}.")
@@ -145,7 +145,7 @@ def _open(builder: Any, split: str) -> Any:
             ) from error
         raise UserError(
             f"TFDS data set {builder.name!r} is not prepared in {builder.data_dir}. From a folder or an archive of "
-            "class directories, prepare it with scripts/prepare_tfds.py; one that TFDS downloads itself, with "
+            "class directories, prepare it with jaxprune-prepare; one that TFDS downloads itself, with "
             f"`tfds build {builder.name} --file_format=array_record`, on any machine that has TensorFlow."
         ) from error
 

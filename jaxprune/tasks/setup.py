@@ -208,7 +208,7 @@ def adamw(
     schedules=None,
     frozen=(),
 ) -> Any:
-    """AdamW as `config.optimizer` says."""
+    """AdamW with the settings of `config.optimizer`."""
     settings = config.optimizer
     return optimizer.adamw(
         schedule,
@@ -236,7 +236,7 @@ def fit(
     given: Any = None,
     running: Any = None,
 ) -> loop.FitResult:
-    """Trains `parts.params` as the config says; resumes if there is something to resume."""
+    """Trains `parts.params` by the config; resumes if there is something to resume."""
     return _with_advice(
         config,
         loop.fit,
@@ -284,7 +284,7 @@ def mesh(config: Config) -> jax.sharding.Mesh:
 
 
 def outcome(workdir: Path, result: loop.FitResult, steps: Length, train: Any, held_out: Any) -> dict[str, Any]:
-    """Returns what every training run tells in the end, its last held-out metrics first."""
+    """Returns what every training run reports in the end, its last held-out metrics first."""
     measured = [row for row in read_metrics(workdir) if row["split"] == "eval"]
     return {
         **{name: value for name, value in (measured[-1] if measured else {}).items() if name not in ("step", "split")},
@@ -345,7 +345,7 @@ def curves(section: Section, records: list[dict[str, Any]], names: dict[str, str
 
 
 def broken_files(section: Section, *sources: Any) -> None:
-    """Says in the report which files could not be read."""
+    """Lists in the report the files that could not be read."""
     broken = {path: why for s in sources for path, why in s.broken.items()}
     if broken:
         section.note(f"{len(broken)} files could not be read; other examples took their places.", kind="warning")

@@ -1,8 +1,6 @@
 """PyTorch → here → PyTorch: the same names and the same bits."""
 
 import json
-import runpy
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,6 +16,7 @@ from jaxprune.checkpoints.store import CheckpointStore
 from jaxprune.checkpoints.write import convert
 from jaxprune.errors import UserError
 from jaxprune.nn.params import split, variables
+from jaxprune.tools import convert as convert_tool
 
 # Golden weights have the names and layouts of the implementations that they come from.
 GOLDEN = ("timm_vit_cls", "timm_vit_gap", "deit_distilled", "mae_forward_small", "prmim_n64_rd50")
@@ -126,16 +125,15 @@ def test_a_run_directory_is_converted(tmp_path):
     assert found["patch_embed.proj.weight"].shape == (8, 3, 8, 8)
 
 
-def test_the_script_converts_and_refuses(tmp_path, monkeypatch, capsys):
+def test_the_command_converts_and_refuses(tmp_path, monkeypatch, capsys):
     save_pretrained(vit(), tmp_path / "in.safetensors")
-    script = str(Path(__file__).parent.parent.parent / "scripts/convert_checkpoint.py")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("sys.argv", [script, "--input=in.safetensors", "--output=out.safetensors"])
-    runpy.run_path(script, run_name="__main__")
+    monkeypatch.setattr("sys.argv", ["jaxprune-convert", "--input=in.safetensors", "--output=out.safetensors"])
+    convert_tool.main()
     assert "out.safetensors: the weights of a VisionTransformer" in capsys.readouterr().out
     same(load_file("out.safetensors"), load_file("in.safetensors"))
     with pytest.raises(SystemExit, match=r"^error: out.safetensors is there already"):
-        runpy.run_path(script, run_name="__main__")
+        convert_tool.main()
 
 
 def test_a_conversion_may_say_what_the_network_is(tmp_path, monkeypatch):

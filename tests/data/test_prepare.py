@@ -17,7 +17,7 @@ from jaxprune.data.prepare import prepare
 from jaxprune.data.tfds_source import Tfds
 from jaxprune.errors import UserError
 
-SCRIPT = Path(__file__).parents[2] / "scripts" / "prepare_tfds.py"
+ROOT = Path(__file__).parents[2]
 
 
 def pixels(source):
@@ -130,11 +130,18 @@ def test_a_split_with_only_broken_pictures_is_refused(folder, tmp_path):
         prepare(folder, tmp_path / "out")
 
 
-def test_the_script(folder, tmp_path):
+def test_the_command(folder, tmp_path):
     break_files(folder / "ant" / "000.png")
-    command = [sys.executable, str(SCRIPT), f"--input={folder}", f"--output={tmp_path / 'out'}", "--name=pets"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    command = [
+        sys.executable,
+        "-m",
+        "jaxprune.tools.prepare",
+        f"--input={folder}",
+        f"--output={tmp_path / 'out'}",
+        "--name=pets",
+    ]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     assert "left out: ant/000.png" in done.stdout
     assert "11 in train; 3 classes; 1 broken left out" in done.stdout
-    again = subprocess.run(command, capture_output=True, text=True, check=False)
+    again = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert again.returncode == 1 and "exists already" in again.stderr and "Traceback" not in again.stderr

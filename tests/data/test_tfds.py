@@ -104,9 +104,9 @@ def test_what_is_missing_is_named(prepared, options, message):
 def test_a_set_that_is_not_there(tmp_path):
     with pytest.raises(UserError, match=r"knows no data set 'cifar_10'.*Did you mean 'cifar10'"):
         Tfds("cifar_10", data_dir=tmp_path)
-    with pytest.raises(UserError, match=r"'cifar10' is not prepared in .*prepare_tfds\.py.*tfds build cifar10"):
+    with pytest.raises(UserError, match=r"'cifar10' is not prepared in .*jaxprune-prepare.*tfds build cifar10"):
         Tfds("cifar10", data_dir=tmp_path)
-    with pytest.raises(UserError, match=r"holds no prepared TFDS data set .*prepare_tfds\.py"):
+    with pytest.raises(UserError, match=r"holds no prepared TFDS data set .*jaxprune-prepare"):
         Tfds(str(tmp_path))
     with pytest.raises(UserError, match="does not exist"):
         Tfds(str(tmp_path / "nowhere"))

@@ -168,7 +168,7 @@ def test_scorers_that_cannot_be_read_are_refused(trained):
     open_scorers = tasks.setup.open_scorers
     for scorers, message in (
         (("ltrp:init",), "write name=value"),
-        (("ltrp:init=x.pth",), "say which network"),
+        (("ltrp:init=x.pth",), "name the network"),
         (("ltpr",), "Did you mean 'ltrp'"),
         (("random:sed=1",), "Did you mean 'seed'"),
         ((f"ltrp:init={workdir}", "dino:model=vit_tiny_patch16_224"), "compare them in runs of their own"),

@@ -1,6 +1,6 @@
 """Turns pictures in class directories into a TFDS data set of ArrayRecord files, without TensorFlow.
 
-    python scripts/prepare_tfds.py --input=cifar10.tar.xz --output=~/tensorflow_datasets --name=cifar10
+    jaxprune-prepare --input=cifar10.tar.xz --output=~/tensorflow_datasets --name=cifar10
 
 The input is a directory or an archive (.tar, .tar.gz, .tar.xz, .zip) of `train/<class>/*.jpg`, `test/<class>/*.jpg`, …
 or of `<class>/*.jpg`, which makes one split, `train` (cut a held-out part off it with `train[90%:]`). Broken pictures
@@ -15,6 +15,7 @@ from jaxprune.errors import UserError
 
 
 def main() -> None:
+    """Runs the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--input", required=True, help="directory or archive of class directories")
     parser.add_argument("--output", required=True, help="where TFDS data sets lie (its data_dir)")

@@ -1,7 +1,7 @@
 """Turns published weights or a run of ours into `.safetensors` under timm's names, which PyTorch code loads.
 
-    python scripts/convert_checkpoint.py --input=mae_pretrain_vit_base.pth --output=mae_base.safetensors
-    python scripts/convert_checkpoint.py --input=runs/quickstart/finetune --output=quickstart.safetensors
+    jaxprune-convert --input=mae_pretrain_vit_base.pth --output=mae_base.safetensors
+    jaxprune-convert --input=runs/quickstart/finetune --output=quickstart.safetensors
 
 The input is a run directory or a file: .pth, .pt, .bin, .ckpt (read without running the pickle in it), .safetensors or
 .npz, with the names of timm, DeiT, MAE, DINO or Hugging Face. Reading is strict: a tensor that is missing, left over or
@@ -16,10 +16,13 @@ from jaxprune.errors import UserError
 
 
 def main() -> None:
+    """Runs the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--input", required=True, help="weights file or run directory")
     parser.add_argument("--output", required=True, help="the .safetensors file to write")
-    parser.add_argument("--model", help="what the weights must be of, such as vit_base_patch16_224; else as they say")
+    parser.add_argument(
+        "--model", help="what the weights must be of, such as vit_base_patch16_224; by default what they fit"
+    )
     parser.add_argument("--key", help="entry of a PyTorch file that holds the weights, such as teacher")
     parser.add_argument("--ignored", action="append", default=[], help="pattern of tensors to leave out; repeatable")
     parser.add_argument("--overwrite", action="store_true", help="replace the output")

@@ -1,0 +1,84 @@
+"""Arms of a study compared over several seeds: measured, set out with 95 % intervals by Student's t, and published."""
+
+import contextlib
+import shlex
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+from jaxprune.bench.publish import publish
+from jaxprune.metrics import student_interval
+from jaxprune.viz.report import Report, Section
+from jaxprune.viz.table import Rows
+
+Found = Mapping[str, Sequence[Mapping[str, float]]]  # by arm, for each seed {measure: value}
+
+
+def over_seeds(
+    arms: Iterable[str], seeds: int, measure: Callable[[str, int], Mapping[str, float]]
+) -> dict[str, list[Mapping[str, float]]]:
+    """Measures every arm with every seed, and prints what was found.
+
+    Args:
+      arms: names.
+      seeds: how many, from 0.
+      measure: (arm, seed) -> {measure: value}.
+    """
+    found: dict[str, list[Mapping[str, float]]] = {arm: [] for arm in arms}
+    for seed in range(seeds):
+        for arm, values in found.items():
+            values.append(measure(arm, seed))
+            print(f"{arm}, seed {seed}: {', '.join(f'{k} {v:.4g}' for k, v in values[-1].items())}", flush=True)
+    return found
+
+
+def intervals(found: Found, column: str = "method") -> list[dict[str, Any]]:
+    """Returns a row for each arm: the mean over the seeds of each measure, and half its 95 % interval.
+
+    Args:
+      found: what `over_seeds` returned.
+      column: the name of the arms' column. The halves are "± MEASURE", or "±" if there is one measure only.
+    """
+    rows = []
+    for arm, values in found.items():
+        row: dict[str, Any] = {column: arm}
+        for name in values[0]:
+            half = f"± {name}" if len(values[0]) > 1 else "±"
+            row[name], row[half] = student_interval([value[name] for value in values])
+        rows.append(row)
+    return rows
+
+
+def differences(found: Found) -> list[str]:
+    """Returns a sentence for each measure and pair of arms whose intervals do not overlap."""
+    sentences = []
+    for name in next(iter(found.values()))[0]:
+        spans = {arm: student_interval([value[name] for value in values]) for arm, values in found.items()}
+        for (a, (ours, half)), (b, (theirs, other)) in combinations(spans.items(), 2):
+            if abs(ours - theirs) > half + other:
+                above, below = (b, a) if ours <= theirs else (a, b)
+                sentences.append(f"{name}: {above} above {below}.")
+    return sentences or ["No two intervals part in anything measured."]
+
+
+@contextlib.contextmanager
+def published(out: Path, title: str, section: str, tables: Mapping[str, Rows]) -> Iterator[Section]:
+    """Prints tables and writes each to a CSV, then a report, once its section is filled.
+
+    Args:
+      out: the directory of the files.
+      title: of the study.
+      section: title of the report's section.
+      tables: by name of the CSV.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    for name, rows in tables.items():
+        publish(title, rows, out / f"{name}.csv")
+    page = Report("jaxprune study", title)
+    body = page.section(section, slug="study")
+    yield body
+    body.command(shlex.join(["python", *sys.argv]))
+    page.add_to(out / "report.html")
+    print(f"written to {out / 'report.html'}")

@@ -1,0 +1,1 @@
+"""Programs beside the runs: `jaxprune-convert`, `jaxprune-prepare`."""

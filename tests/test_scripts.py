@@ -1,0 +1,80 @@
+"""Every benchmark and study once, at the smallest sizes, as the command line runs it."""
+
+import csv
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from jaxprune import main, tasks
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).parent.parent
+TINY = [f"--{name}={value}" for name, value in {"embed-dim": 16, "depth": 1, "num-heads": 2}.items()]
+TINY += [f"--decoder-{name}={value}" for name, value in {"embed-dim": 16, "depth": 1, "num-heads": 2}.items()]
+SMALLEST = "vit_tiny_patch16_224"
+BENCHMARKS = {
+    "benchmark_vit": [f"--model={SMALLEST}", "--batch=1", "--rounds=1"],
+    "benchmark_reduction": [f"--model={SMALLEST}", "--batch=1", "--rounds=1", "--methods", "topk"],
+    "benchmark_papr": [f"--model={SMALLEST}", "--scorer=norm", "--batch", "1", "--rounds=1"],
+    "benchmark_ltrp": [f"--model={SMALLEST}", "--batch=1", "--rounds=1", "--throw", "0.8"],
+    "benchmark_mim": ["--models", SMALLEST, "--batch=1", "--measure=1", "--rounds=1", "--throw", "0.5"],
+}
+
+
+def run(script, folder, *arguments):
+    """Runs a script in a folder and returns what it prints."""
+    command = [sys.executable, str(ROOT / "scripts" / f"{script}.py"), *map(str, arguments)]
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True)
+    assert done.returncode == 0, f"{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
+    return done.stdout
+
+
+def rows(path):
+    with path.open() as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.mark.parametrize("script", BENCHMARKS)
+def test_benchmarks_name_the_device(script, tmp_path):
+    printed = run(script, tmp_path, *BENCHMARKS[script])
+    found = rows(tmp_path / f"{script}.csv")
+    assert found[0]["device"] in printed and all(row["jax"] for row in found)
+
+
+def test_gradients_are_compared(tmp_path):
+    run("gradient_gap", tmp_path, *TINY, "--steps", 0, 1, "--throw", 0.5, 0.65, "--batch=4", "--batches=2")
+    found = rows(tmp_path / "gradient_gap.csv")
+    assert len(found) == 2 * 4 * 2 and all(float(row["gap"]) > 0 for row in found)
+
+
+def test_pre_training_methods_are_compared(tmp_path):
+    printed = run("study_mim", tmp_path, "--smoke", "--seeds=1", "--out=study")
+    found = rows(tmp_path / "study" / "study_mim.csv")
+    assert [row["method"] for row in found] == ["MAE", "plain .5", "PR-MIM .5"]
+    assert {"reconstruction", "linear probe", "fine-tuned", "± fine-tuned"} <= set(found[0])
+    assert "written to" in printed and (tmp_path / "study" / "report.html").is_file()
+
+
+def test_reduction_methods_are_compared(tmp_path):
+    config = main.load_config(str(ROOT / "configs/reduction/small.py:smoke"))
+    tasks.find("finetune")(config, tmp_path / "dense")
+    settings = [f"--init={tmp_path / 'dense'}", "--methods", "topk", "tome", "--seeds=1", "--epochs=1", "--out=study"]
+    printed = run("study_reduction", tmp_path, "--smoke", *settings)
+    assert {row["method"] for row in rows(tmp_path / "study" / "fine_tuned.csv")} == {"dense", "topk", "tome"}
+    assert {"tome", "topk"} <= {row["method"] for row in rows(tmp_path / "study" / "off_the_shelf.csv")}
+    assert "Rank correlation" in printed
+
+
+def test_classifiers_on_selected_patches_are_compared(tmp_path):
+    config = main.load_config(str(ROOT / "configs/ranking/scenes.py:smoke"))
+    tasks.find("train_ranker")(config, tmp_path / "ranker")
+    settings = [f"--ranker={tmp_path / 'ranker'}", "--scorers", "ltrp", "--seeds=1", "--epochs=1", "--out=study"]
+    run("study_ltrp", tmp_path, "--smoke", *settings)
+    found = rows(tmp_path / "study" / "study_ltrp.csv")
+    assert [row["patches by"] for row in found] == ["dense", "ltrp", "ltrp, learning"]
+    assert float(found[0]["GFLOPs"]) > float(found[1]["GFLOPs"])
