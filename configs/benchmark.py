@@ -1,10 +1,10 @@
 """Token-reduction plans side by side on one model: GFLOPs, images/s, latency, and whether the promise is kept.
 
 python -m jaxprune.main --config=configs/benchmark.py   # ViT-S/16, random weights
-python -m jaxprune.main --config=configs/benchmark.py --config.init=RUN --config.reduction_loc="(1,2,3)"
+python -m jaxprune.main --config=configs/benchmark.py --config.run=RUN --config.reduction_loc="(1,2,3)"
 
 `:keep_rate=0.5` sets what the plans share; `--config.plans="('topk','tome:keep_rate=0.7','tome:r=8')"` names them. With
-`init` the accuracy on that run's held-out data is measured too, and the report shows which patches were kept.
+`run` the accuracy on that run's held-out data is measured too, and the report shows which patches were kept.
 """
 
 from jaxprune import config as c

@@ -1,6 +1,6 @@
 """Accuracy of a trained classifier, overall and by class.
 
-python -m jaxprune.main --config=configs/evaluate.py --config.init=runs/quickstart/finetune
+python -m jaxprune.main --config=configs/evaluate.py --config.run=runs/quickstart/finetune
 
 `--config.img_size=384` evaluates at another resolution than the run trained at: positions are resampled.
 With `--config.plans="('topk','tome:keep_rate=0.5')" --config.reduction_loc="(1,2,3)"` also under these token-reduction

@@ -1,6 +1,6 @@
 """The class of one image, with the confidence and a picture.
 
-python -m jaxprune.main --config=configs/predict.py --config.init=runs/quickstart/finetune --config.image=photo.jpg
+python -m jaxprune.main --config=configs/predict.py --config.run=runs/quickstart/finetune --config.image=photo.jpg
 """
 
 from jaxprune import config as c

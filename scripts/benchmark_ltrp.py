@@ -1,14 +1,14 @@
 """What LTRP's pseudo labels cost: the plain loop of decoder calls, exact labels, and labels from a partial decoder.
 
 python scripts/benchmark_ltrp.py [--model vit_small_patch16_224] [--batch 4] [--rounds 5] [--memory 256]
-                                 [--throw .3 .5 .6 .65 .7 .8] [--init RUN [--images 64]] [--out benchmark_ltrp.csv]
+                                 [--throw .3 .5 .6 .65 .7 .8] [--run RUN [--images 64]] [--out benchmark_ltrp.csv]
 
 The contestants take turns in every round, and medians are compared. The plain loop calls one compiled decoder for the
 anchor and one for every removal, each with a whole batch. "GMAC" is counted: forward multiply-accumulates an image.
 
-Without --init the network has random weights, which is enough for its speed and for the equality of exact labels. With
+Without --run the network has random weights, which is enough for its speed and for the equality of exact labels. With
 a pre-training run of ours, that network is measured, and Kendall's tau between its exact and its cheaper labels, for
-the same masks, on held-out images. Writes a table to the terminal and a CSV, and with --init a plot.
+the same masks, on held-out images. Writes a table to the terminal and a CSV, and with --run a plot.
 """
 
 import argparse
@@ -175,29 +175,29 @@ def main():
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--memory", type=float, default=256.0, help="MiB that label making may take")
     parser.add_argument("--throw", type=float, nargs="*", default=[0.3, 0.5, 0.6, 0.65, 0.7, 0.8])
-    parser.add_argument("--init", default="", help="a pre-training run of ours")
+    parser.add_argument("--run", default="", help="a pre-training run of ours")
     parser.add_argument("--images", type=int, default=64, help="images that tau is measured on")
     parser.add_argument("--out", type=Path, default=Path("benchmark_ltrp.csv"))
     args = parser.parse_args()
     keep_freed_memory()
 
     mae: Any
-    if args.init:
-        mae, images = load_model(args.init), held_out(args.init, max(args.images, args.batch))
+    if args.run:
+        mae, images = load_model(args.run), held_out(args.run, max(args.images, args.batch))
     else:
         mae = mim.create("mae", encoder=args.model, norm_pix_loss=False, rngs=nnx.Rngs(0))
         images = jax.random.normal(jax.random.key(0), (args.batch, *mae.encoder.patch_embed.img_size, 3))
     parts = split(mae)
     noise = jax.random.uniform(jax.random.key(1), (len(images), mae.num_patches))
     rows = measure(parts, images, noise, args)
-    if args.init:
+    if args.run:
         found = taus(parts, images, noise, args.batch, args.throw, int(args.memory * 2**20))
         for row in rows:
             row["tau"], row["error"] = found.get(row["throw"], (1.0, 0.0))
     columns = [name for name in COLUMNS if any(name in row for row in rows)]
     shown = [{name: row.get(name, "") for name in columns} for row in rows]
-    publish(f"{args.init or args.model}, batch {args.batch}", rows, args.out, shown=shown)
-    if args.init:
+    publish(f"{args.run or args.model}, batch {args.batch}", rows, args.out, shown=shown)
+    if args.run:
         curve = ([row["images/s"] for row in rows[1:]], [row["tau"] for row in rows[1:]])
         figure = plots.scatter_plot(
             {"partial decoder": curve, "plain loop": ([rows[0]["images/s"]], [1.0])},

@@ -80,8 +80,8 @@ def measure(args, method, seed):
     name = method.replace(" ", "_")
     folder = args.out / f"{name}-{seed}"
     tasks.find("pretrain")(first, folder / "pretrain")
-    second.init = str(folder / "pretrain")
-    settings = f"data={args.data},path={args.path},init={second.init},epochs={args.tune_epochs},seed={seed}"
+    second.run = str(folder / "pretrain")
+    settings = f"data={args.data},path={args.path},run={second.run},epochs={args.tune_epochs},seed={seed}"
     probe = main.load_config(f"configs/mim/linear_probe.py:{settings}{',smoke' if args.smoke else ''}")
     return {
         "reconstruction": full_mask_loss(folder / "pretrain", first),

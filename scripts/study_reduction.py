@@ -1,6 +1,6 @@
 """All token-reduction methods on a classifier of your own: off the shelf, and briefly fine-tuned, beside the paper.
 
-python scripts/study_reduction.py --init RUN --path DIR [--data cifar10] [--epochs 0.5] [--seeds 3] [--out runs/study]
+python scripts/study_reduction.py --run RUN --path DIR [--data cifar10] [--epochs 0.5] [--seeds 3] [--out runs/study]
 
 RUN is the run directory of a dense classifier that `configs/reduction/small.py` trained, DIR its images. Methods
 without parameters run as they are at keep rates .9, .7, .5 and .25; then every method, and the dense network for
@@ -50,7 +50,7 @@ PAPER = {
 
 def off_the_shelf(args, config):
     """Returns {(method, rate): scores} of the methods without parameters, without training."""
-    model, card = checkpoints.load_model(args.init), read_card(args.init)
+    model, card = checkpoints.load_model(args.run), read_card(args.run)
     names = [name for name in reduction.standalone() if reduction.methods()[name].published is None]
     wanted = {}
     for name in names:
@@ -79,14 +79,14 @@ def fine_tuned(args, method, seed):
 
 def small(args, method, **settings):
     """Returns the config of a classifier under a method."""
-    settings |= {"data": args.data, "path": args.path, "init": args.init, "method": method}
+    settings |= {"data": args.data, "path": args.path, "run": args.run, "method": method}
     text = ",".join([*(f"{name}={value}" for name, value in settings.items()), *(["smoke"] if args.smoke else [])])
     return main.load_config(f"{CONFIG}:{text}")
 
 
 def run():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--init", required=True)
+    parser.add_argument("--run", required=True)
     parser.add_argument("--path", default="", help="folder of the images; needed unless --smoke")
     parser.add_argument("--data", default="cifar10")
     parser.add_argument("--epochs", type=float, default=0.5)

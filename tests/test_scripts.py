@@ -63,7 +63,7 @@ def test_pre_training_methods_are_compared(tmp_path):
 def test_reduction_methods_are_compared(tmp_path):
     config = main.load_config(str(ROOT / "configs/reduction/small.py:smoke"))
     tasks.find("finetune")(config, tmp_path / "dense")
-    settings = [f"--init={tmp_path / 'dense'}", "--methods", "topk", "tome", "--seeds=1", "--epochs=1", "--out=study"]
+    settings = [f"--run={tmp_path / 'dense'}", "--methods", "topk", "tome", "--seeds=1", "--epochs=1", "--out=study"]
     printed = run("study_reduction", tmp_path, "--smoke", *settings)
     assert {row["method"] for row in rows(tmp_path / "study" / "fine_tuned.csv")} == {"dense", "topk", "tome"}
     assert {"tome", "topk"} <= {row["method"] for row in rows(tmp_path / "study" / "off_the_shelf.csv")}

@@ -1,12 +1,13 @@
 """Fine-tuning on ImageNet-1k after masked pre-training: PR-MIM Tab. 14.
 
-python -m jaxprune.main --config=configs/mim/imagenet_finetune.py:size=base --config.init=runs/imagenet
+python -m jaxprune.main --config=configs/mim/imagenet_finetune.py:size=base --config.run=runs/imagenet
 
     size    base (100 epochs) or large (50 epochs)
 
     blocks  how many of the last blocks train (PR-MIM Fig. 6); -1, all of them; 0, the norm and the head
 
-`init` is a pre-training run of configs/mim/imagenet.py, or a file of published MAE or timm weights.
+`run` is a pre-training run of configs/mim/imagenet.py; a file of published MAE or timm weights is
+`--config.model.weights`.
 """
 
 from jaxprune import config as c

@@ -1,12 +1,12 @@
 """Linear probing on ImageNet-1k after masked pre-training: MAE's protocol.
 
-python -m jaxprune.main --config=configs/mim/linear_probe.py:size=base --config.init=runs/imagenet
+python -m jaxprune.main --config=configs/mim/linear_probe.py:size=base --config.run=runs/imagenet
 
     size    base (90 epochs) or large (50 epochs), as published in batches of 16384
     data    imagenet, or cifar10 and caltech101 with path=DIR, on networks of configs/reproduce
 
-`init` is a pre-training run, or a file of published MAE weights. The network with its classifier is left as
-`model.safetensors` in the run directory.
+`run` is a pre-training run; a file of published MAE weights is `--config.model.weights`. The network with its
+classifier is left as `model.safetensors` in the run directory.
 """
 
 from jaxprune import config as c
@@ -16,11 +16,11 @@ EPOCHS = {"base": 90.0, "large": 50.0}
 
 
 def get_config(arg=None):
-    args = c.parse_arg(arg, size="base", data="imagenet", source="folder", path="", init="", epochs=0.0, seed=0)
+    args = c.parse_arg(arg, size="base", data="imagenet", source="folder", path="", run="", epochs=0.0, seed=0)
     if args.size not in EPOCHS:
         raise unknown("size", args.size, EPOCHS)
     config = c.linear_probe()
-    config.update(init=args.init, seed=args.seed)
+    config.update(run=args.run, seed=args.seed)
     if args.data == "imagenet":
         config.model.name = f"vit_{args.size}_patch16_224"
         config.data.update(source="tfds", name="imagenet2012", eval_split="validation", crop_scale=(0.08, 1.0))

@@ -23,7 +23,7 @@ def get_config(arg=None):
         source="",
         path="",
         ranker="",
-        init="",
+        run="",
         scorer="ltrp",
         train_scorer=False,
         keep_rate=0.25,
@@ -37,9 +37,9 @@ def get_config(arg=None):
     config.model = {**config.model.to_dict(), **size, "name": "vit", "global_pool": "token", "drop_path_rate": 0.0}
     if args.scorer:
         by_ranker = args.scorer == "ltrp" and args.ranker
-        config.scorer = f"ltrp:init={args.ranker}" if by_ranker else args.scorer
+        config.scorer = f"ltrp:run={args.ranker}" if by_ranker else args.scorer
         config.reduction = {"method": "from_scores", "keep_rate": args.keep_rate, "train_scorer": args.train_scorer}
-    config.update(init=args.init or (f"{args.ranker}/pretrain" if args.ranker else ""))
+    config.update(run=args.run or (f"{args.ranker}/pretrain" if args.ranker else ""))
     config.update(batch_size=64, epochs=args.epochs, seed=args.seed, log_every=20, checkpoint_every=400)
     config.optimizer.update(base_lr=4e-3, warmup_epochs=0.1 * args.epochs, layer_decay=0.75)
     config.augment.update(erasing=0.0, mixup=0.0, cutmix=0.0)
@@ -49,5 +49,5 @@ def get_config(arg=None):
     if args.data == "scenes":
         config.data.update(num_train=4_000, num_eval=1_000)
     if args.smoke and args.scorer == "ltrp" and not args.ranker:
-        config.update(scorer="norm", init="")
+        config.update(scorer="norm", run="")
     return c.shrink(config) if args.smoke else config

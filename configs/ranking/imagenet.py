@@ -1,10 +1,10 @@
 """LTRP's ranker on ImageNet-1k: Tab. 3.
 
-python -m jaxprune.main --config=configs/ranking/imagenet.py:mae=base,size=small,init=mae_visualize_vit_base.pth
+python -m jaxprune.main --config=configs/ranking/imagenet.py:mae=base,size=small,label_model=mae_visualize_vit_base.pth
 
     mae   base, large or huge: the autoencoder that makes the labels     size   tiny, small or base: the ranker
-    init  its weights, with the decoder, trained without normalised pixels (MAE's "visualize" checkpoints), or a run
-          of ours, such as one of configs/mim/imagenet.py:method=mae with --config.mim.norm_pix_loss=False
+    label_model  its weights, with the decoder, trained without normalised pixels (MAE's "visualize" checkpoints), or a
+          run of ours, such as one of configs/mim/imagenet.py:method=mae with --config.mim.norm_pix_loss=False
     throw share of the patches that no reconstruction has: 0 as in the paper; .65 is three times cheaper
 
 Tab. 3: mask ratio .9, 400 epochs, weight decay .06, ListMLE, MAE ViT-B and a ranker ViT-S; the rest is MAE's recipe
@@ -21,13 +21,13 @@ PATCH = {"base": 16, "large": 16, "huge": 14}
 
 
 def get_config(arg=None):
-    args = c.parse_arg(arg, mae="base", size="small", init="", throw=0.0)
+    args = c.parse_arg(arg, mae="base", size="small", label_model="", throw=0.0)
     if args.mae not in PATCH:
         raise unknown("autoencoder", args.mae, PATCH)
     if args.size not in ("tiny", "small", "base"):
         raise unknown("size of a ranker", args.size, ("tiny", "small", "base"))
     config = c.train_ranker()
-    config.init = args.init
+    config.label_model = args.label_model
     config.mim.encoder = f"vit_{args.mae}_patch{PATCH[args.mae]}_224"
     config.ranker.name = f"vit_{args.size}_patch{PATCH[args.mae]}_224"
     config.labels.throw_ratio = args.throw

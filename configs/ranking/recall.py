@@ -1,11 +1,11 @@
 """Patches of objects that scorers keep, against the keep rate (LTRP Fig. 12, 9 and 11), on scenes or on photographs.
 
-python -m jaxprune.main --config=configs/ranking/recall.py:init=runs/scenes
-python -m jaxprune.main --config=configs/ranking/recall.py:init=RUN,source=yolo,path=coco128,unseen=coco
+python -m jaxprune.main --config=configs/ranking/recall.py:run=runs/scenes
+python -m jaxprune.main --config=configs/ranking/recall.py:run=RUN,source=yolo,path=coco128,unseen=coco
 
-`init` is a run of a ranker; it is compared with random, centre and norm. Others are named by
-`--config.scorers="('ltrp:init=RUN','papr','cam:model=NAME,init=FILE')"`: a scorer with its options, `init` a run or a
-weights file, `model` the network of the latter.
+`run` is a run of a ranker; it is compared with random, centre and norm. Others are named by
+`--config.scorers="('ltrp:run=RUN','papr','cam:model=NAME,weights=FILE')"`: a scorer with its options, `run` a run,
+`weights` a file of the network `model`.
 
     source  scenes (built in, exact masks), yolo (boxes or polygons), masks, voc, coco or tfds
     path    the folder; of tfds the data set's name, such as coco/2017, voc/2007 or scene_parse150
@@ -20,10 +20,10 @@ from jaxprune import config as c
 
 def get_config(arg=None):
     args = c.parse_arg(
-        arg, init="", source="scenes", path="", annotations="", classes="", kind="", split="", unseen="", num_images=500
+        arg, run="", source="scenes", path="", annotations="", classes="", kind="", split="", unseen="", num_images=500
     )
     where = "name" if args.source == "tfds" else "path"
-    own = ("ltrp:init=" + args.init,) if args.init else ()
+    own = ("ltrp:run=" + args.run,) if args.run else ()
     data = c.data()
     config = ConfigDict(
         {

@@ -2,7 +2,7 @@
 
 python -m jaxprune.main --config=configs/ranking/scenes.py[:seed=1,epochs=3,mae_epochs=11,mask_ratio=.7,throw=.3]
 
-Minutes on two CPU cores; no download. Ends in runs/scenes/report.html; configs/ranking/recall.py:init=runs/scenes then
+Minutes on two CPU cores; no download. Ends in runs/scenes/report.html; configs/ranking/recall.py:run=runs/scenes then
 compares it with other scorers. A grid of 64 patches would leave 6 visible at the paper's mask ratio .9. With so few, an
 object with three of them is no longer what is rare, and the labels call the wall's patches important: so here 19 are
 visible, as many as in the paper.

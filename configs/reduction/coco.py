@@ -1,7 +1,7 @@
 """Fine-tuning under a token-reduction plan on images of several classes ("Which Tokens to Use?", Tables 2–5).
 
 python -m jaxprune.main --config=configs/reduction/coco.py:method=topk,keep_rate=0.5 \\
-    --config.init=deit_small.safetensors
+    --config.model.weights=deit_small.safetensors
 
 COCO, published with batch 512 and 40 epochs: asymmetric loss, squeezed images, Cutout, RandAugment; measured in mAP
 (Table 6). Rates and freezing are those of the dense DeiT-S baseline (Table 4), which the paper takes for most methods.

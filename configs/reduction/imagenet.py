@@ -1,7 +1,7 @@
 """Fine-tuning a DeiT under a token-reduction plan on ImageNet ("Which Tokens to Use?", supplement Tables 1–3).
 
 python -m jaxprune.main --config=configs/reduction/imagenet.py:method=topk,keep_rate=0.5 \\
-    --config.init=deit_small.safetensors --config.data.path=DIR
+    --config.model.weights=deit_small.safetensors --config.data.path=DIR
 
 Published with DeiT-S at keep rates .25/.5/.7/.9, batch 1024 on two V100; the paper's numbers are in its Table 6.
 Warm-up, backbone rate and freezing are those found for each method. `:model=deit_base_patch16_224` for other sizes. For

@@ -29,19 +29,19 @@ class Networks:
         self._run, self._model, self._proposal, self._weights, self._seed = run, model, proposal, weights, seed
         self._opened: dict[tuple[str, str], Any] = {}
 
-    def open(self, init: str, model: str = "") -> Any:
+    def open(self, source: str, model: str = "") -> Any:
         """Returns the network of a run directory, or the one called `model` with the weights of a file.
 
         Args:
-          init: the run directory or file; empty = initial weights.
+          source: the run directory or file; empty = initial weights.
           model: the name of the network that a file belongs to.
 
         Raises:
-          UserError: `init` is a file and `model` is empty.
+          UserError: `source` is a file and `model` is empty.
         """
-        if (init, model) not in self._opened:
-            self._opened[init, model] = self._open(init, model)
-        return self._opened[init, model]
+        if (source, model) not in self._opened:
+            self._opened[source, model] = self._open(source, model)
+        return self._opened[source, model]
 
     def convnet(self) -> Any:
         """Returns the proposal network, or None if there is none."""
@@ -64,7 +64,7 @@ class Networks:
             return None
         if not self._run:
             what = "a ViT" if reads == "vit" else "a ranker"
-            raise UserError(f"{scorer} reads {what}: write {scorer}:init=RUN with a run directory that has one.")
+            raise UserError(f"{scorer} reads {what}: write {scorer}:run=RUN with a run directory that has one.")
         return self.open(self._run)
 
     def vit(self) -> Any:
@@ -74,18 +74,18 @@ class Networks:
         name = self._model
         return nnx.eval_shape(lambda: models.create(name, rngs=nnx.Rngs(0))) if name else None
 
-    def _open(self, init: str, model: str) -> Any:
-        if init and Path(init).is_dir():
-            return backbone(load_model(init))
+    def _open(self, source: str, model: str) -> Any:
+        if source and Path(source).is_dir():
+            return backbone(load_model(source))
         if not model:
             raise UserError(
-                f"{init} is no run directory: name the network that its weights belong to, such as model=resnet50."
+                f"{source} is no run directory: name the network that its weights belong to, such as model=resnet50."
             )
         make = lambda **head: models.create(model, **head, rngs=nnx.Rngs(self._seed))
-        if not init:
+        if not source:
             return make()
         # Features are what scorers read: a file of self-supervised training, without a classifier, will do.
         whole, bare = nnx.eval_shape(make), nnx.eval_shape(lambda: make(num_classes=0))
         head = set(variables(whole)) - set(variables(bare))
-        present = to_ours(by_timm(read_tensors(init), ()), whole)
-        return load_pretrained(unfilled(make if head & set(present) else lambda: make(num_classes=0)), init)
+        present = to_ours(by_timm(read_tensors(source), ()), whole)
+        return load_pretrained(unfilled(make if head & set(present) else lambda: make(num_classes=0)), source)

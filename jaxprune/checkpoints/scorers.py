@@ -50,8 +50,8 @@ def open_scorers(
 ) -> Opened:
     """Opens scorers.
 
-    A scorer is written as "random", "ltrp:init=RUN" or "papr:model=NAME,init=FILE": `init` is a run directory, or a
-    weights file of the network called `model`; other options are the scorer's own. Without them it reads one of
+    A scorer is written as "random", "ltrp:run=RUN" or "papr:model=NAME,weights=FILE": `run` is a run directory,
+    `weights` a file of the network called `model`; other options are the scorer's own. Without them it reads one of
     `networks`, where it reads any.
 
     Images and grid are those of the first ViT among the scorers' networks; else of the ViT whose patches are ranked.
@@ -133,11 +133,11 @@ def enlarged(opened: Opened, side: int = 0) -> Opened:
 def _read(text: str, networks: Networks, normalised: Normalisation) -> tuple[str, dict[str, Any]]:
     """Returns a scorer's name and its options, its network among them."""
     name, _, rest = text.partition(":")
-    options = parse_items(rest, f"scorer {text!r}", texts=("init", "model"))
-    init, model = options.pop("init", ""), options.pop("model", "")
+    options = parse_items(rest, f"scorer {text!r}", texts=("run", "weights", "model"))
+    run, weights, model = (options.pop(name, "") for name in ("run", "weights", "model"))
     cls = scoring.methods().get(name)
-    if init or model:
-        network = networks.open(init, model)
+    if run or weights or model:
+        network = networks.open(run or weights, model)
     else:
         network = networks.usual(name, cls.reads if cls else "nothing")
     if network is not None:

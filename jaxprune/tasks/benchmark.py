@@ -20,19 +20,19 @@ from jaxprune.viz.report import Report
 
 
 def run(config: Config, workdir: Path) -> dict[str, Any]:
-    """Compares `config.plans` on a model, or on the classifier in the run directory `config.init`, with its data.
+    """Compares `config.plans` on a model, or on the classifier in the run directory `config.run`, with its data.
 
     Costs and speed are those of one device; accuracy is measured on all devices of `config.mesh`.
     """
-    card = setup.classifier_card(config.init) if config.init else None
-    model = load_model(config.init) if card else models.create(config.model, rngs=nnx.Rngs(config.seed))
+    card = setup.classifier_card(config.run) if config.run else None
+    model = load_model(config.run) if card else models.create(config.model, rngs=nnx.Rngs(config.seed))
     made = contestants(model, setup.plans(config), seed=config.seed)
     rows = costs(made, config.batch_size, config.rounds)
     found = _compare(config, card, made) if card else None
     if found:
         rows = [{**row, **found.scores[row["plan"]]} for row in rows]
     workdir.mkdir(parents=True, exist_ok=True)
-    name = config.init or config.model
+    name = config.run or config.model
     publish(f"{name}, batch {config.batch_size}", rows, workdir / "benchmark.csv")
     page = Report("jaxprune benchmark", name)
     with setup.report_section(workdir / "report.html", page, "Plans side by side", "benchmark") as section:
@@ -48,7 +48,7 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
 
 
 def _compare(config: Config, card: dict[str, Any], made: dict[str, Contestant]) -> plans.Comparison:
-    config = setup.with_data_of(config.init, config)
+    config = setup.with_data_of(config.run, config)
     images, size = Sample(setup.source(config, "eval"), config.num_images), made[DENSE].model.patch_embed.img_size
     batches = setup.eval_batches(config, images, size)
     normal = {"mean": card["mean"], "std": card["std"]}

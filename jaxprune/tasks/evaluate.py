@@ -19,10 +19,10 @@ SETTINGS = {"batch_size": 64, "seed": 0, "mesh": "data=-1"}  # of an evaluation 
 
 
 def run(config: Config, workdir: Path) -> dict[str, Any]:
-    """Evaluates the run directory `config.init` on its own held-out data, or on what `config.data` names."""
-    setup.classifier_card(config.init)
+    """Evaluates the run directory `config.run` on its own held-out data, or on what `config.data` names."""
+    setup.classifier_card(config.run)
     report = workdir / "report.html"
-    found = assess(Path(config.init), report, config)
+    found = assess(Path(config.run), report, config)
     return found | (under_plans(config, report) if config.plans else {})
 
 
@@ -36,7 +36,7 @@ def assess(run: Path, report: Path, config: Config = None) -> dict[str, Any]:
     forwards = {"classes": probabilities(model, card["mean"], card["std"])}
     batches = setup.eval_batches(config, source)
     (found,) = run_over(batches, forwards, [predictions.Predicted("classes", names)], setup.mesh(config))
-    page, shown = Report("jaxprune", str(run)), f"{setup.command('configs/evaluate.py')} --config.init={run}"
+    page, shown = Report("jaxprune", str(run)), f"{setup.command('configs/evaluate.py')} --config.run={run}"
     with setup.report_section(report, page, "Evaluation", f"evaluate-{run.name}", shown) as section:
         predictions.describe(section, found, names)
         setup.broken_files(section, source)
@@ -45,7 +45,7 @@ def assess(run: Path, report: Path, config: Config = None) -> dict[str, Any]:
 
 def under_plans(config: Config, report: Path) -> dict[str, Any]:
     """Evaluates a classifier under each of `config.plans`, beside itself, and adds the findings to a report."""
-    run, card = Path(config.init), setup.classifier_card(config.init)
+    run, card = Path(config.run), setup.classifier_card(config.run)
     model = load_model(run, img_size=config.img_size or None)
     made = contestants(model, setup.plans(config), seed=config.seed)
     config = setup.with_data_of(run, config)

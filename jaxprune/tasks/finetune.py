@@ -45,10 +45,10 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
         return workdirs.read_summary(workdir)
     plan = plan_of(config)
     train, examples = setup.source(config, "train"), setup.source(config, "eval")
-    arguments = {**setup.plain(config.model), "num_classes": train.num_classes}
+    arguments = {**setup.model_arguments(config), "num_classes": train.num_classes}
     model = build("model", arguments, dtype=config.dtype, rngs=nnx.Rngs(config.seed))
-    if config.init:
-        initialise(model, config.init)
+    if start := setup.start_of(config):
+        initialise(model, start)
     scorer = _open_scorer(config, model) if config.scorer else None
     if plan is not None:
         model = reduction.apply(model, plan, scorer=scorer, rngs=nnx.Rngs(config.seed))
@@ -144,7 +144,7 @@ def plan_of(config: Config) -> reduction.Plan | None:
     if (arguments["method"] == "from_scores") != bool(config.scorer):
         raise UserError(
             f"reduction.method={arguments['method']!r} and scorer={config.scorer!r} do not go together: from_scores "
-            "prunes by a scorer, such as 'ltrp:init=RUN' or 'papr', and other methods do without."
+            "prunes by a scorer, such as 'ltrp:run=RUN' or 'papr', and other methods do without."
         )
     if config.scorer:
         arguments.pop("reduction_loc", None)  # it prunes before the first block
@@ -183,19 +183,19 @@ def frozen_names(params: Iterable[str], depth: int, trainable_blocks: int) -> tu
     return tuple(name for name in params if not name.startswith(trained))
 
 
-def initialise(model: Any, init: str) -> None:
+def initialise(model: Any, start: str) -> None:
     """Fills a classifier from a run directory of ours or from a file of published weights; its head stays new."""
     head = ("head.*", "head_dist.*", "fc_norm.*")
-    if not Path(init).is_dir():
+    if not Path(start).is_dir():
         ignored = ("decoder_*", "mask_token", "head.*", "head_dist.*", "fc_norm.*")
-        load_pretrained(model, init, new=head, ignored=(*ignored, "norm.*") if model.norm is None else ignored)
+        load_pretrained(model, start, new=head, ignored=(*ignored, "norm.*") if model.norm is None else ignored)
         return
-    pretrained = load_model(init)
+    pretrained = load_model(start)
     encoder = getattr(pretrained, "encoder", pretrained)
     given, wanted = variables(encoder), variables(model)
     missing = [n for n in wanted if n not in given and not n.startswith(("head", "fc_norm"))]
     if missing:
-        raise UserError(f"The model in {init} has no {', '.join(missing[:5])}: fine-tune a model of the same sizes.")
+        raise UserError(f"The model in {start} has no {', '.join(missing[:5])}: fine-tune a model of the same sizes.")
     for name in set(given) & set(wanted):
         value = given[name][...]
         if name == "pos_embed":
@@ -204,11 +204,11 @@ def initialise(model: Any, init: str) -> None:
             continue
         if value.shape != wanted[name].shape:
             raise UserError(
-                f"{name} is {value.shape} in {init} and {wanted[name].shape} here: give the model the sizes of "
-                f"{read_card(init)['arguments']}."
+                f"{name} is {value.shape} in {start} and {wanted[name].shape} here: give the model the sizes of "
+                f"{read_card(start)['arguments']}."
             )
         wanted[name][...] = value
-    _log.info("Initialised from %s.", init)
+    _log.info("Initialised from %s.", start)
 
 
 def _evaluator(config: Config, parts: Split, source: Any) -> Callable[[int, Any, Writer], None]:
@@ -237,9 +237,12 @@ def _accuracy_interval(accuracy: float, images: int) -> dict[str, float]:
 def describe(config: Config, workdir: Path, summary: dict[str, Any], *sources: Any, path: Path | None = None) -> None:
     """Adds the section of this run to its report, or to the one at `path`."""
     report = Report("jaxprune", workdir.name)
-    section = report.section("Fine-tuning" if config.init else "Training from scratch", slug=f"finetune-{workdir.name}")
+    section = report.section(
+        "Fine-tuning" if setup.start_of(config) else "Training from scratch", slug=f"finetune-{workdir.name}"
+    )
     plan = f", under {summary['plan']}" if summary.get("plan") else ""
-    section.text(f"On {summary['data']}, {f'from {config.init}' if config.init else 'from random weights'}{plan}.")
+    start = setup.start_of(config)
+    section.text(f"On {summary['data']}, {f'from {start}' if start else 'from random weights'}{plan}.")
     if summary["steps"] < summary["planned_steps"]:
         section.note(
             f"Stopped at step {summary['steps']} of {summary['planned_steps']}: the time of max_minutes was up.",

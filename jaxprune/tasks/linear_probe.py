@@ -33,19 +33,20 @@ _EPS = 1e-6
 
 
 def run(config: Config, workdir: Path) -> dict[str, Any]:
-    """Trains a linear classifier on the features of `config.init` and leaves it in `workdir` with a report.
+    """Trains a linear classifier on the features of a run or a weights file and leaves it in `workdir` with a report.
 
     `model.safetensors` there is the network with the classifier, the norm folded into it.
     """
     workdirs.prepare(workdir, setup.plain(config))
     if workdirs.is_complete(workdir):
         return workdirs.read_summary(workdir)
-    if not config.init:
-        raise UserError("Give --config.init=RUN, the run directory or the file of weights to probe.")
+    start = setup.start_of(config)
+    if not start:
+        raise UserError("Give --config.run=RUN, a run directory, or --config.model.weights=FILE, to probe.")
     train, examples = setup.source(config, "train"), setup.source(config, "eval")
-    arguments = {**setup.plain(config.model), "num_classes": train.num_classes}
+    arguments = {**setup.model_arguments(config), "num_classes": train.num_classes}
     model = build("model", arguments, dtype=config.dtype, rngs=nnx.Rngs(config.seed))
-    initialise(model, config.init)
+    initialise(model, start)
     backbone = split(model)
     width = model.embed_dim
     kernel = 0.01 * jax.random.truncated_normal(jax.random.key(config.seed), -2.0, 2.0, (width, train.num_classes))
@@ -127,7 +128,7 @@ def describe(config: Config, workdir: Path, summary: dict[str, Any], *sources: A
     """Adds the section of this run to its report."""
     report = Report("jaxprune", workdir.name)
     section = report.section("Linear probe", slug=f"probe-{workdir.name}")
-    section.text(f"On {summary['data']}, features of {config.init}, which stay as they are.")
+    section.text(f"On {summary['data']}, features of {setup.start_of(config)}, which stay as they are.")
     half = (summary["accuracy_high"] - summary["accuracy_low"]) / 2
     tile = (f"{summary['accuracy']:.1%}", f"± {half:.1%}, {summary['held_out']} images")
     section.metric_tiles({"held-out accuracy": tile, "steps": summary["steps"], "seconds": round(summary["seconds"])})

@@ -20,11 +20,11 @@ TOP = 5
 
 
 def run(config: Config, workdir: Path) -> dict[str, Any]:
-    """Classifies `config.image` with the run directory `config.init`."""
-    if not config.init or not config.image:
-        raise UserError("Give --config.init=RUN, the run directory of a classifier, and --config.image=FILE.")
-    card = setup.classifier_card(config.init)
-    model = load_model(config.init)
+    """Classifies `config.image` with the run directory `config.run`."""
+    if not config.run or not config.image:
+        raise UserError("Give --config.run=RUN, the run directory of a classifier, and --config.image=FILE.")
+    card = setup.classifier_card(config.run)
+    model = load_model(config.run)
     image = loader.read_image(config.image, model.preprocessing)
     forwards = {"classes": probabilities(model, card["mean"], card["std"])}
     batches = [{"image": image[None]}]
@@ -37,7 +37,7 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     writer = Writer(workdir, tensorboard=False)
     path = writer.images(0, slug, picture)
     writer.close()
-    page = Report("jaxprune", str(config.init))
+    page = Report("jaxprune", str(config.run))
     with setup.report_section(workdir / "report.html", page, "Prediction", slug) as section:
         section.figure(picture, f"{config.image}: {names[best]}, {confidences[best]:.1%}.")
         section.table([{"class": names[i], "confidence": float(confidences[i])} for i in order], formats=".1%")

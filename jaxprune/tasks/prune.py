@@ -21,11 +21,11 @@ RANDOM = "random"
 
 
 def run(config: Config, workdir: Path) -> dict[str, Any]:
-    """Prunes the classifier in the run directory `config.init` by each of `config.scorers`, on its held-out images."""
-    card = setup.classifier_card(config.init)
+    """Prunes the classifier in the run directory `config.run` by each of `config.scorers`, on its held-out images."""
+    card = setup.classifier_card(config.run)
     if card["plan"] is not None:
-        raise UserError(f"{config.init} is trained to reduce by {card['plan'].method}: give a dense classifier.")
-    config, model = completed(config, card), load_model(config.init)
+        raise UserError(f"{config.run} is trained to reduce by {card['plan'].method}: give a dense classifier.")
+    config, model = completed(config, card), load_model(config.run)
     opened = setup.open_scorers(config)
     found = measure(config, card, model, opened)
     rows = pruning.accuracies(model, opened.scorers, opened.size, found, config.keep_rates)
@@ -36,10 +36,10 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     write_csv(workdir / "prune.csv", rows)
     write_csv(workdir / "scorers.csv", summary)
     setting = pruning_report.Setting(model, card["class_names"], opened.scorers, opened.size, config.keep_rate)
-    slug, page = f"prune-{Path(config.init).name}", Report("jaxprune", config.init)
+    slug, page = f"prune-{Path(config.run).name}", Report("jaxprune", config.run)
     with setup.report_section(workdir / "report.html", page, "Pruned by scorers", slug) as section:
         section.text(
-            f"{config.init} on {len(found.labels)} held-out images, pruned before its first block and not trained for "
+            f"{config.run} on {len(found.labels)} held-out images, pruned before its first block and not trained for "
             f"it. At keep rate z all scorers leave `int(n·z)` of {model.num_patches} patches, where n counts the class "
             "token too."
         )
@@ -69,13 +69,13 @@ def completed(config: Config, card: dict[str, Any]) -> Config:
     scorers += () if any(map(_is_random, scorers)) else (RANDOM,)
     rates = sorted({*map(float, config.keep_rates), float(config.keep_rate)} - {1.0}, reverse=True)
     normal = {"mean": tuple(card["mean"]), "std": tuple(card["std"])}
-    config = setup.with_data_of(config.init, config)
+    config = setup.with_data_of(config.run, config)
     return ConfigDict({**config.to_dict(), "scorers": scorers, "keep_rates": tuple(rates), **normal})
 
 
 def measure(config: Config, card: dict[str, Any], model: Any, opened: Any) -> pruning.Pruned:
     """Runs the classifier over an evenly spaced sample of the held-out images of a `completed` config."""
-    images = Sample(setup.held_out(config, config.init, card["class_names"]), config.num_images)
+    images = Sample(setup.held_out(config, config.run, card["class_names"]), config.num_images)
     return pruning.measure(
         model,
         opened.scorers,

@@ -56,8 +56,11 @@ def phase_config(config: Config, phase: str, workdir: Path) -> Config:
     """The config of one phase; training from scratch is fine-tuning without pre-trained weights."""
     settings = ConfigDict(config["finetune" if phase == "scratch" else phase].to_dict())
     settings.seed = config.seed
-    if phase in ("finetune", "ranker"):
-        settings.init = str(workdir / "pretrain")
+    pretrained = str(workdir / "pretrain")
+    if phase == "finetune":
+        settings.run = pretrained
+    if phase == "ranker":
+        settings.label_model = pretrained
     return settings
 
 

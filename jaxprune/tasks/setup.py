@@ -111,7 +111,7 @@ def classifier_card(run: str | Path) -> dict[str, Any]:
       UserError: there is none, or it holds another kind of model.
     """
     if not run:
-        raise UserError("Give --config.init=RUN, the run directory of a classifier.")
+        raise UserError("Give --config.run=RUN, the run directory of a classifier.")
     card = read_card(run)
     if card["kind"] != "model":
         raise UserError(f"{run} holds a pre-training model, which does not classify: fine-tune it first.")
@@ -156,9 +156,9 @@ def plans(config: Config) -> dict[str, Plan]:
 
 
 def networks(config: Config) -> Networks:
-    """The networks that scorers read by default: `config.init`, `config.model`, `config.proposal`."""
+    """The networks that scorers read by default: `config.run`, `config.model`, `config.proposal`."""
     names = {name: config.get(name) or "" for name in ("model", "proposal", "weights")}
-    return Networks(run=config.get("init") or "", seed=config.seed, **names)
+    return Networks(run=config.get("run") or "", seed=config.seed, **names)
 
 
 def open_scorers(config: Config) -> Opened:
@@ -306,6 +306,24 @@ def conclude(workdir: Path, summary: dict[str, Any], describe: Callable[[], None
         describe()
     processes.wait("described")
     return summary
+
+
+def start_of(config: Config) -> str:
+    """What a classifier starts from: the run directory `config.run`, or the published file `config.model.weights`.
+
+    Raises:
+      UserError: both are set.
+    """
+    if config.run and config.model.weights:
+        raise UserError(
+            f"config.run={config.run} and config.model.weights={config.model.weights} are both set: start from one."
+        )
+    return config.run or config.model.weights
+
+
+def model_arguments(config: Config) -> dict[str, Any]:
+    """The arguments of `models.create` in `config.model`."""
+    return {name: value for name, value in plain(config.model).items() if name != "weights"}
 
 
 def preprocessing(config: Config) -> Preprocessing:

@@ -61,7 +61,7 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     if workdirs.is_complete(workdir):
         return workdirs.read_summary(workdir)
     ranking_loss = ranking_loss_of(config)
-    if not config.init:
+    if not config.label_model:
         stopped = _pretrain(config, workdir / PRETRAIN)
         if stopped:
             return stopped
@@ -118,8 +118,8 @@ def _pretrain(config: Config, workdir: Path) -> dict[str, Any] | None:
     """Pre-trains the autoencoder if need be; returns the summary if that was interrupted."""
     if "pretrain" not in config:
         raise UserError(
-            "Nothing makes the labels: give --config.init=RUN, a pre-training run of ours or a weights file of the "
-            "network config.mim."
+            "Nothing makes the labels: give --config.label_model=RUN, a pre-training run of ours or a weights file of "
+            "the network config.mim."
         )
     settings = ConfigDict(config.pretrain.to_dict())
     settings.seed = config.seed
@@ -133,23 +133,23 @@ def label_source(config: Config, workdir: Path) -> Split:
     Raises:
       UserError: it is no masked autoencoder, or it was trained on pixels normalised in another way.
     """
-    init = Path(config.init or workdir / PRETRAIN)
-    if init.is_dir():
-        card = read_card(init)
+    origin = Path(config.label_model or workdir / PRETRAIN)
+    if origin.is_dir():
+        card = read_card(origin)
         if card["kind"] != "mim":
-            raise UserError(f"{init} holds no masked autoencoder: give a pre-training run.")
+            raise UserError(f"{origin} holds no masked autoencoder: give a pre-training run.")
         for name in ("mean", "std"):
             if tuple(card[name]) != tuple(config.data[name]):
                 raise UserError(
-                    f"{init} was trained on pixels with {name} {tuple(card[name])}, and config.data.{name} is "
+                    f"{origin} was trained on pixels with {name} {tuple(card[name])}, and config.data.{name} is "
                     f"{tuple(config.data[name])}: give the same."
                 )
-        arguments, loaded = card["arguments"], split(load_model(init))
+        arguments, loaded = card["arguments"], split(load_model(origin))
     else:
         arguments = setup.plain(config.mim)
         framework = build("mim", arguments, rngs=nnx.Rngs(0))
         # A checkpoint of LTRP's training holds the ranker beside the autoencoder.
-        loaded = split(load_pretrained(framework, init, ignored=("score_net.*",)))
+        loaded = split(load_pretrained(framework, origin, ignored=("score_net.*",)))
     # The same weights, computed with in this run's precision.
     graph = split(nnx.eval_shape(lambda: build("mim", arguments, dtype=config.dtype, rngs=nnx.Rngs(0)))).graph
     framework = nnx.eval_shape(lambda: merge(graph, loaded.params, loaded.rest))
@@ -157,14 +157,14 @@ def label_source(config: Config, workdir: Path) -> Split:
     if framework.target.name != Pixels.name:
         _log.warning(
             "%s was trained on %s; LTRP makes its labels from raw pixels (norm_pix_loss=False).",
-            init,
+            origin,
             framework.target.name,
         )
     if framework.reconstruction != config.expects:
         _log.warning(
             "%s was trained with %s reconstruction, and %s was expected; LTRP's labels come from a decoder that was "
             "trained on all patches.",
-            init,
+            origin,
             framework.reconstruction,
             config.expects,
         )
@@ -360,7 +360,7 @@ def describe(config: Config, workdir: Path, summary: dict[str, Any], *sources: A
     setup.broken_files(section, *sources)
     section.command(setup.command())
     path = path or workdir / "report.html"
-    if not config.init:
+    if not config.label_model:
         Report("jaxprune", workdir.name).add_to(path)  # the page is this run's, though the autoencoder comes first
         settings = ConfigDict(config.pretrain.to_dict())
         pretrain.describe(settings, workdir / PRETRAIN, workdirs.read_summary(workdir / PRETRAIN), path=path)

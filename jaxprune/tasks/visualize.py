@@ -18,14 +18,14 @@ from jaxprune.viz.report import Report
 
 
 def run(config: Config, workdir: Path) -> dict[str, Any]:
-    """Draws reconstructions of `config.image`, or of held-out images, by the run directory `config.init`."""
-    if not config.init:
-        raise UserError("Give --config.init=RUN, the run directory of a pre-trained model.")
-    card = read_card(config.init)
+    """Draws reconstructions of `config.image`, or of held-out images, by the run directory `config.run`."""
+    if not config.run:
+        raise UserError("Give --config.run=RUN, the run directory of a pre-trained model.")
+    card = read_card(config.run)
     if card["kind"] != "mim":
-        raise UserError(f"{config.init} holds a classifier, which reconstructs nothing: give a pre-training run.")
-    parts = split(load_model(config.init))
-    data = setup.with_data_of(config.init, config).data
+        raise UserError(f"{config.run} holds a classifier, which reconstructs nothing: give a pre-training run.")
+    parts = split(load_model(config.run))
+    data = setup.with_data_of(config.run, config).data
     settings: Config = ConfigDict({"data": data, "batch_size": config.num_images, "seed": 0})
     if config.image:
         size = (data.img_size, data.img_size) if isinstance(data.img_size, int) else tuple(data.img_size)
@@ -37,7 +37,7 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     writer = Writer(workdir, tensorboard=False)
     path = writer.images(0, "visualize", picture)
     writer.close()
-    page = Report("jaxprune", str(config.init))
+    page = Report("jaxprune", str(config.run))
     section = page.section("Reconstructions", slug="visualize")
     section.figure(picture, "Original, what the encoder did not see, what the decoder made of it, what was thrown.")
     section.command(setup.command())

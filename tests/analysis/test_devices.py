@@ -51,14 +51,14 @@ def rows(path):
 
 def test_evaluation_under_plans(dense, tmp_path, monkeypatch):
     config = main.load_config(str(CONFIGS / "evaluate.py"))
-    config.update(init=dense, plans=("topk:keep_rate=0.5", "tome"), reduction_loc=(1,), batch_size=6)
+    config.update(run=dense, plans=("topk:keep_rate=0.5", "tome"), reduction_loc=(1,), batch_size=6)
     one, eight = on_both(config, tmp_path, monkeypatch)
     assert one["images"] == 12
     same(one, eight)
 
 
 def test_pruning_by_scorers(dense, tmp_path, monkeypatch):
-    config = main.load_config(str(CONFIGS / f"prune.py:smoke,init={dense}"))
+    config = main.load_config(str(CONFIGS / f"prune.py:smoke,run={dense}"))
     config.update(rounds=0, batch_size=5, scorers=("centre", "random"))
     same(*on_both(config, tmp_path, monkeypatch))
     for name in ("prune.csv", "scorers.csv"):

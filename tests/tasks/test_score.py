@@ -83,7 +83,7 @@ BAD = {
     "an option without value": ({"scorers": ("centre:l1",)}, "write name=value"),
     "an unknown option": ({"scorers": ("centre:norn=l1",)}, "Did you mean 'norm'"),
     "no network": ({"scorers": ("papr",)}, "PaPr requires proposal= to be a ConvNet or a ViT, but got None"),
-    "no ViT": ({"scorers": ("dino",)}, "write dino:init=RUN"),
+    "no ViT": ({"scorers": ("dino",)}, "write dino:run=RUN"),
     "no weights": ({"scorers": ("papr",), "proposal": "resnet50"}, "give --config.weights=FILE"),
 }
 
@@ -102,7 +102,7 @@ def test_weights_with_and_without_a_classifier_will_do(num_classes, tmp_path, mo
     network = models.create("resnet_tiny", num_classes=num_classes, rngs=nnx.Rngs(1))
     save_pretrained(network, tmp_path / "weights.safetensors")
     config = main.load_config(CONFIG)
-    config.update(scorers=(text := f"papr:model=resnet_tiny,init={tmp_path / 'weights.safetensors'}",))
+    config.update(scorers=(text := f"papr:model=resnet_tiny,weights={tmp_path / 'weights.safetensors'}",))
     proposal = open_scorers(config).scorers[text].proposal
     assert proposal.num_classes == num_classes
     chex.assert_trees_all_equal(split(proposal).params, split(network).params)

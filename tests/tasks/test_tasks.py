@@ -74,14 +74,14 @@ def test_another_config_is_refused_by_the_workdir(quickstart):
 
 def test_evaluate_adds_to_the_report(quickstart):
     workdir, summary = quickstart
-    found = run("evaluate.py", workdir / "finetune", init=str(workdir / "finetune"))
+    found = run("evaluate.py", workdir / "finetune", run=str(workdir / "finetune"))
     assert found["accuracy"] == pytest.approx(summary["accuracy"])
     assert "Evaluation" in (workdir / "finetune" / "report.html").read_text()
 
 
 def test_evaluate_at_another_resolution(quickstart, tmp_path):
     workdir, _ = quickstart
-    found = run("evaluate.py", tmp_path, init=str(workdir / "finetune"), img_size=48)
+    found = run("evaluate.py", tmp_path, run=str(workdir / "finetune"), img_size=48)
     assert found["images"] == 12
     larger = checkpoints.load_model(workdir / "finetune", img_size=48)
     assert larger.grid == (6, 6) and larger.pos_embed.shape == (1, 37, 16)
@@ -92,13 +92,13 @@ def test_evaluate_at_another_resolution(quickstart, tmp_path):
 def test_evaluate_takes_plans(quickstart, tmp_path):
     workdir, summary = quickstart
     names = ("topk:keep_rate=1.0", "tome")
-    found = run("evaluate.py", tmp_path, init=str(workdir / "finetune"), plans=names, reduction_loc=(1,))
+    found = run("evaluate.py", tmp_path, run=str(workdir / "finetune"), plans=names, reduction_loc=(1,))
     assert found["accuracy, topk:keep_rate=1.0"] == found["accuracy"] == pytest.approx(summary["accuracy"])
     assert "Under token-reduction plans" in (tmp_path / "report.html").read_text()
 
 
 def test_finetune_under_a_plan_with_a_teacher(dense, tmp_path):
-    name = f"reduction/small.py:smoke,method=dynamicvit,init={dense}"
+    name = f"reduction/small.py:smoke,method=dynamicvit,run={dense}"
     found = run(name, tmp_path, ema_decay=0.9, accumulate=2)
     assert "dynamicvit" in found["plan"] and 0 <= found["ema_accuracy"] <= 1
     metrics = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
@@ -122,7 +122,7 @@ def test_the_keep_rate_may_fall_by_the_epoch(tmp_path, caplog):
 
 def test_only_masking_methods_learn_tokens_from_a_teacher(dense, tmp_path):
     with pytest.raises(UserError, match=r"distill.tokens=0"):
-        run(f"reduction/small.py:smoke,method=topk,init={dense}", tmp_path, teacher=dense)
+        run(f"reduction/small.py:smoke,method=topk,run={dense}", tmp_path, teacher=dense)
 
 
 def test_images_of_several_classes_are_ranked(tmp_path):
@@ -137,7 +137,7 @@ def test_images_of_several_classes_are_ranked(tmp_path):
 
 def test_linear_probe_trains_a_layer_and_leaves_a_classifier(quickstart, tmp_path):
     workdir, _ = quickstart
-    found = run("mim/linear_probe.py:smoke", tmp_path, init=str(workdir / "pretrain"))
+    found = run("mim/linear_probe.py:smoke", tmp_path, run=str(workdir / "pretrain"))
     rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert found["accuracy"] == rows[-1]["accuracy"] and "observed" not in rows[0]
     assert "Linear probe" in (tmp_path / "report.html").read_text()
@@ -165,7 +165,7 @@ def test_the_norm_of_the_linear_probe_matches(tmp_path):
 
 
 def test_only_the_last_blocks_train(dense, tmp_path):
-    found = run("reduction/small.py:smoke", tmp_path, init=dense, trainable_blocks=1)
+    found = run("reduction/small.py:smoke", tmp_path, run=dense, trainable_blocks=1)
     assert found["steps"] == 4
     before, after = (checkpoints.store.load_params(path) for path in (dense, tmp_path))
     changed = {name for name in before if np.any(before[name] != after[name])}
@@ -179,14 +179,14 @@ def test_only_the_last_blocks_train(dense, tmp_path):
 def test_predict_names_the_class_and_draws_a_picture(quickstart, tmp_path):
     workdir, _ = quickstart
     Image.fromarray(np.full((50, 40, 3), 99, np.uint8)).save(tmp_path / "grey.png")
-    found = run("predict.py", tmp_path, init=str(workdir / "finetune"), image=str(tmp_path / "grey.png"))
+    found = run("predict.py", tmp_path, run=str(workdir / "finetune"), image=str(tmp_path / "grey.png"))
     assert found["class"] in checkpoints.run.read_card(workdir / "finetune")["class_names"]
     assert 0 < found["confidence"] <= 1 and Path(found["picture"]).is_file()
 
 
 def test_visualize_draws_reconstructions(quickstart, tmp_path):
     workdir, _ = quickstart
-    found = run("visualize.py", tmp_path, init=str(workdir / "pretrain"), num_images=3)
+    found = run("visualize.py", tmp_path, run=str(workdir / "pretrain"), num_images=3)
     assert found["images"] == 3 and Image.open(found["picture"]).width > 400
 
 
@@ -194,7 +194,7 @@ def test_benchmark_puts_plans_side_by_side(quickstart, tmp_path):
     workdir, _ = quickstart
     plans = ("topk", "tome:keep_rate=0.6")
     found = run(
-        "benchmark.py:batch=4,rounds=1", tmp_path, init=str(workdir / "finetune"), plans=plans, reduction_loc=(1,)
+        "benchmark.py:batch=4,rounds=1", tmp_path, run=str(workdir / "finetune"), plans=plans, reduction_loc=(1,)
     )
     assert found["plans"] == 2
     header, *rows = (tmp_path / "benchmark.csv").read_text().splitlines()
@@ -206,8 +206,8 @@ def test_benchmark_puts_plans_side_by_side(quickstart, tmp_path):
 
 def test_prune_measures_a_classifier_under_scorers(dense, tmp_path, monkeypatch):
     monkeypatch.setitem(resnet.DEPTHS, "resnet_tiny", (False, (1, 1)))
-    scorers = ("centre", f"grad_cam:init={dense}", "papr:model=resnet_tiny")
-    found = run(f"prune.py:smoke,init={dense}", tmp_path, scorers=scorers, proposal_size=64, keep_rates=(1.0, 0.7))
+    scorers = ("centre", f"grad_cam:run={dense}", "papr:model=resnet_tiny")
+    found = run(f"prune.py:smoke,run={dense}", tmp_path, scorers=scorers, proposal_size=64, keep_rates=(1.0, 0.7))
     assert found["images"] == 12 and found["keep rate"] == 0.5
     rows = list(csv.DictReader((tmp_path / "prune.csv").open()))
     assert [(row["scorer"], float(row["keep rate"])) for row in rows] == [
@@ -218,7 +218,7 @@ def test_prune_measures_a_classifier_under_scorers(dense, tmp_path, monkeypatch)
     counted = {row["scorer"]: float(row["GFLOPs"]) for row in rows if row["keep rate"] != "0.7"}
     proposal = models.create("resnet_tiny", rngs=nnx.Rngs(0))
     assert counted[scorers[2]] - counted["centre"] == pytest.approx(flops.convnet(proposal, (64, 64)) / 1e9)
-    assert counted["centre"] == counted["random"] < counted["dense"] < counted[f"grad_cam:init={dense}"]
+    assert counted["centre"] == counted["random"] < counted["dense"] < counted[f"grad_cam:run={dense}"]
     speeds = list(csv.DictReader((tmp_path / "scorers.csv").open()))
     assert all(0 < float(row["insertion"]) < 1 and float(row["speed-up"]) > 0 for row in speeds[1:])
     page = (tmp_path / "report.html").read_text()
@@ -226,7 +226,7 @@ def test_prune_measures_a_classifier_under_scorers(dense, tmp_path, monkeypatch)
 
 
 def test_prune_says_what_a_plan_from_scores_says(dense, tmp_path):
-    config = main.load_config(str(CONFIGS / f"prune.py:smoke,init={dense}"))
+    config = main.load_config(str(CONFIGS / f"prune.py:smoke,run={dense}"))
     model, card = checkpoints.load_model(dense), setup.classifier_card(dense)
     config = prune.completed(config, card)
     opened, images = setup.open_scorers(config), setup.source(config, "eval")
@@ -248,7 +248,7 @@ def test_prune_says_what_a_plan_from_scores_says(dense, tmp_path):
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        ({"init": ""}, "the run directory of a classifier"),
+        ({"run": ""}, "the run directory of a classifier"),
         ({"curve_steps": 1}, "give 2 or more"),
         ({"keep_rate": 1.0}, "prunes nothing"),
         ({"keep_rates": (0.0,)}, r"outside \(0, 1\]: use 0.05"),
@@ -257,7 +257,7 @@ def test_prune_says_what_a_plan_from_scores_says(dense, tmp_path):
 )
 def test_what_cannot_be_pruned_is_refused(overrides, message, dense, tmp_path):
     with pytest.raises(UserError, match=message):
-        run(f"prune.py:smoke,init={dense}", tmp_path, **overrides)
+        run(f"prune.py:smoke,run={dense}", tmp_path, **overrides)
 
 
 def test_plans_are_read_from_text():
@@ -281,7 +281,7 @@ def test_plans_are_read_from_text():
 )
 def test_the_wrong_kind_of_run_is_refused(quickstart, config, phase, message):
     workdir, _ = quickstart
-    overrides = {"init": str(workdir / phase)} | ({"image": "x.png"} if config == "predict.py" else {})
+    overrides = {"run": str(workdir / phase)} | ({"image": "x.png"} if config == "predict.py" else {})
     with pytest.raises(UserError, match=message):
         run(config, workdir, **overrides)
 

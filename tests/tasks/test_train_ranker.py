@@ -44,7 +44,7 @@ def weights(tmp_path_factory):
 @pytest.fixture(scope="module")
 def trained(weights, tmp_path_factory):
     workdir = tmp_path_factory.mktemp("ranker") / "run"
-    return workdir, run(load("scenes.py:smoke", init=weights, warm_start=True), workdir)
+    return workdir, run(load("scenes.py:smoke", label_model=weights, warm_start=True), workdir)
 
 
 def test_a_ranker_is_trained_and_reported(trained):
@@ -62,11 +62,11 @@ def test_a_ranker_is_trained_and_reported(trained):
 
 def test_scorers_are_compared_on_objects(trained, tmp_path):
     workdir, _ = trained
-    found = run(load(f"recall.py:smoke,init={workdir}"), tmp_path)
+    found = run(load(f"recall.py:smoke,run={workdir}"), tmp_path)
     assert found["images"] == 12
     with (tmp_path / "patch_recall.csv").open() as file:
         rows = list(csv.DictReader(file))
-    assert {row["scorer"] for row in rows} == {f"ltrp:init={workdir}", "random", "centre", "norm"}
+    assert {row["scorer"] for row in rows} == {f"ltrp:run={workdir}", "random", "centre", "norm"}
     assert {row["class"] for row in rows} > {ALL, "disc", "star"}
     page = (tmp_path / "report.html").read_text()
     assert "What each scorer keeps" in page and "Recall by class" in page
@@ -75,7 +75,7 @@ def test_scorers_are_compared_on_objects(trained, tmp_path):
 @pytest.mark.parametrize("learns", [False, True])
 def test_a_classifier_is_trained_on_what_the_ranker_selects(learns, trained, tmp_path):
     ranker, _ = trained
-    told = f"efficient.py:smoke,ranker={ranker},init={ranker},train_scorer={learns}"
+    told = f"efficient.py:smoke,ranker={ranker},run={ranker},train_scorer={learns}"
     summary = run(load(told), tmp_path / "run")
     assert "from_scores" in summary["plan"]
     model, before = checkpoints.load_model(tmp_path / "run"), split(checkpoints.load_model(ranker)).params
@@ -94,7 +94,7 @@ def test_a_scorer_and_its_method_come_together(tmp_path):
     config.reduction.method = "topk"
     with pytest.raises(UserError, match="from_scores prunes by a scorer"):
         run(config, tmp_path / "method")
-    with pytest.raises(UserError, match="ltrp reads a ranker: write ltrp:init=RUN"):
+    with pytest.raises(UserError, match="ltrp reads a ranker: write ltrp:run=RUN"):
         run(load("efficient.py:smoke", scorer="ltrp"), tmp_path / "scorer")
 
 
@@ -125,7 +125,7 @@ def test_every_ranker_is_built_abstractly(path):
 
 
 REFUSED = {
-    "no labels": ({"init": ""}, "Nothing makes the labels"),
+    "no labels": ({"label_model": ""}, "Nothing makes the labels"),
     "no such loss": ({"loss": "listmle"}, "Did you mean 'list_mle'"),
     "no such option": ({"loss": "list_mle", "loss_options": {"top": 3}}, "It has: top_k, eps"),
     "another grid": (
@@ -138,7 +138,7 @@ REFUSED = {
 @pytest.mark.parametrize("what", REFUSED)
 def test_what_makes_no_sense_is_refused(what, weights, tmp_path):
     overrides, message = REFUSED[what]
-    config = load("scenes.py:smoke", init=weights)
+    config = load("scenes.py:smoke", label_model=weights)
     for name in overrides:
         del config[name]
     config.update(overrides)
@@ -151,8 +151,8 @@ def test_what_makes_no_sense_is_refused(what, weights, tmp_path):
 def test_runs_of_another_kind_are_refused(trained, weights, tmp_path, caplog):
     workdir, _ = trained
     with pytest.raises(UserError, match="holds no masked autoencoder"):
-        run(load("scenes.py:smoke", init=str(workdir)), tmp_path / "run")
-    config = load("scenes.py:smoke", init=weights)
+        run(load("scenes.py:smoke", label_model=str(workdir)), tmp_path / "run")
+    config = load("scenes.py:smoke", label_model=weights)
     config.mim.norm_pix_loss = True
     with caplog.at_level(logging.WARNING):
         tasks.train_ranker.label_source(config, tmp_path)
@@ -167,11 +167,11 @@ def test_scorers_that_cannot_be_read_are_refused(trained):
     workdir, _ = trained
     open_scorers = tasks.setup.open_scorers
     for scorers, message in (
-        (("ltrp:init",), "write name=value"),
-        (("ltrp:init=x.pth",), "name the network"),
+        (("ltrp:run",), "write name=value"),
+        (("ltrp:weights=x.pth",), "name the network"),
         (("ltpr",), "Did you mean 'ltrp'"),
         (("random:sed=1",), "Did you mean 'seed'"),
-        ((f"ltrp:init={workdir}", "dino:model=vit_tiny_patch16_224"), "compare them in runs of their own"),
+        ((f"ltrp:run={workdir}", "dino:model=vit_tiny_patch16_224"), "compare them in runs of their own"),
     ):
         with pytest.raises(UserError, match=message):
             open_scorers(load("recall.py:smoke", scorers=scorers))
@@ -187,7 +187,7 @@ def test_the_autoencoder_is_pre_trained_first(tmp_path):
 @pytest.mark.slow
 def test_a_resnet_is_trained_with_its_statistics(weights, tmp_path):
     ranker = {"name": "resnet", "img_size": 32, "patch_size": 8, "layers": (1, 1), "width": 4}
-    config = load("scenes.py:smoke", init=weights, sparse=False, warm_start=False)
+    config = load("scenes.py:smoke", label_model=weights, sparse=False, warm_start=False)
     config.ranker = ConfigDict(ranker)
     run(config, tmp_path / "run")
     loaded = checkpoints.load_model(tmp_path / "run")

@@ -60,7 +60,7 @@ def test_two_processes_evaluate_classifiers_as_one_does(config, tmp_path):
     flags = []
     if "probe" in config:
         finish(start(tmp_path / "weights", config="configs/reduction/small.py:smoke"))
-        flags = [f"--config.init={tmp_path / 'weights'}"]
+        flags = [f"--config.run={tmp_path / 'weights'}"]
     alone_and_together(tmp_path / "one", tmp_path / "two", *flags, config=config)
 
 
