@@ -19,10 +19,12 @@ from jaxprune.analysis import pruning
 from jaxprune.analysis.insertion_deletion import area, curves
 from jaxprune.bench.contestants import DENSE
 from jaxprune.checkpoints.run import build
+from jaxprune.checkpoints.store import load_params
 from jaxprune.data.augment import normalize
 from jaxprune.errors import UserError
 from jaxprune.models import resnet
-from jaxprune.tasks import finetune, linear_probe, prune, setup
+from jaxprune.tasks import linear_probe, prune, setup
+from jaxprune.train import optimizer
 
 CONFIGS = Path(__file__).parent.parent.parent / "configs"
 
@@ -167,13 +169,13 @@ def test_the_norm_of_the_linear_probe_matches(tmp_path):
 def test_only_the_last_blocks_train(dense, tmp_path):
     found = run("reduction/small.py:smoke", tmp_path, init=dense, trainable_blocks=1)
     assert found["steps"] == 4
-    before, after = (checkpoints.store.load_params(path) for path in (dense, tmp_path))
+    before, after = (load_params(path) for path in (dense, tmp_path))
     changed = {name for name in before if np.any(before[name] != after[name])}
     assert {name.split(".")[0] for name in changed} <= {"blocks", "norm", "fc_norm", "head"}
     assert any(name.startswith("blocks.1.") for name in changed)
     assert not any(name.startswith("blocks.0.") for name in changed)
     with pytest.raises(UserError, match="trainable_blocks=3 of a network of 2 blocks"):
-        finetune.frozen_names(before, 2, 3)
+        optimizer.frozen_names(before, 2, 3)
 
 
 def test_predict_names_the_class_and_draws_a_picture(quickstart, tmp_path):
