@@ -39,7 +39,7 @@ def single_label(logits: Call) -> Call:
 
 
 class SeveralLabels:
-    """Collects mean average precision over the classes, in percent, and the binary cross-entropy.
+    """Collects mean average precision over the classes, a share of 1, and the binary cross-entropy.
 
     Args:
       name: of the forward function that computes logits (b, c); labels are (b, c) too.

@@ -1,7 +1,7 @@
 """Supervised training of a vision transformer, from pre-trained weights or from scratch, dense or under a plan."""
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -11,16 +11,15 @@ from flax import nnx
 
 from jaxprune import reduction
 from jaxprune.analysis import held_out
+from jaxprune.checkpoints.initialise import initialise
 from jaxprune.checkpoints.networks import Networks
-from jaxprune.checkpoints.read import load_pretrained
-from jaxprune.checkpoints.run import build, load_model, read_card, write_card
+from jaxprune.checkpoints.run import build, load_model, write_card
 from jaxprune.checkpoints.scorers import open_scorer
 from jaxprune.config import Config
 from jaxprune.data.augment import augment
 from jaxprune.errors import UserError
 from jaxprune.metrics import wilson_interval
-from jaxprune.nn.params import Split, merge, split, variables
-from jaxprune.ops.posembed import resample
+from jaxprune.nn.params import Split, merge, split
 from jaxprune.plugins import find
 from jaxprune.reduction.evit import warm_up
 from jaxprune.scoring import Scorer
@@ -162,53 +161,8 @@ def _optimizer(config: Config, parts: Split, depth: int, schedule: Any, steps: s
         slower = optimizer.frozen_until(slower, settings.freeze_epochs * steps.per_epoch)
         own = {name: slower for name in parts.params if not any(fnmatchcase(name, new) for new in _NEW)}
     exempt = ("pos_embed", "cls_token", "dist_token", "reg_token")
-    frozen = frozen_names(parts.params, depth, config.trainable_blocks)
+    frozen = optimizer.frozen_names(parts.params, depth, config.trainable_blocks)
     return setup.adamw(config, schedule, parts.params, exempt=exempt, layer_scales=scales, schedules=own, frozen=frozen)
-
-
-def frozen_names(params: Iterable[str], depth: int, trainable_blocks: int) -> tuple[str, ...]:
-    """Returns the parameters that do not train where only the last blocks do (partial fine-tuning, PR-MIM Fig. 6).
-
-    Raises:
-      UserError: there are not so many blocks.
-    """
-    if trainable_blocks == -1:
-        return ()
-    if not 0 <= trainable_blocks <= depth:
-        raise UserError(
-            f"trainable_blocks={trainable_blocks} of a network of {depth} blocks: use 0 to {depth}, or -1 for all."
-        )
-    first = depth - trainable_blocks
-    trained = ("norm.", "fc_norm.", "head.", "head_dist.", *(f"blocks.{i}." for i in range(first, depth)))
-    return tuple(name for name in params if not name.startswith(trained))
-
-
-def initialise(model: Any, start: str) -> None:
-    """Fills a classifier from a run directory of ours or from a file of published weights; its head stays new."""
-    head = ("head.*", "head_dist.*", "fc_norm.*")
-    if not Path(start).is_dir():
-        ignored = ("decoder_*", "mask_token", "head.*", "head_dist.*", "fc_norm.*")
-        load_pretrained(model, start, new=head, ignored=(*ignored, "norm.*") if model.norm is None else ignored)
-        return
-    pretrained = load_model(start)
-    encoder = getattr(pretrained, "encoder", pretrained)
-    given, wanted = variables(encoder), variables(model)
-    missing = [n for n in wanted if n not in given and not n.startswith(("head", "fc_norm"))]
-    if missing:
-        raise UserError(f"The model in {start} has no {', '.join(missing[:5])}: fine-tune a model of the same sizes.")
-    for name in set(given) & set(wanted):
-        value = given[name][...]
-        if name == "pos_embed":
-            value = resample(value, encoder.grid, model.grid, value.shape[1] - encoder.num_patches)
-        if name.startswith("head") and value.shape != wanted[name].shape:
-            continue
-        if value.shape != wanted[name].shape:
-            raise UserError(
-                f"{name} is {value.shape} in {start} and {wanted[name].shape} here: give the model the sizes of "
-                f"{read_card(start)['arguments']}."
-            )
-        wanted[name][...] = value
-    _log.info("Initialised from %s.", start)
 
 
 def _evaluator(config: Config, parts: Split, source: Any) -> Callable[[int, Any, Writer], None]:

@@ -13,6 +13,7 @@ import optax
 from flax import nnx
 
 from jaxprune.analysis import held_out
+from jaxprune.checkpoints.initialise import initialise
 from jaxprune.checkpoints.run import build
 from jaxprune.checkpoints.write import save_pretrained
 from jaxprune.config import Config
@@ -21,7 +22,6 @@ from jaxprune.errors import UserError
 from jaxprune.metrics import wilson_interval
 from jaxprune.nn.params import merge, split
 from jaxprune.tasks import setup
-from jaxprune.tasks.finetune import initialise
 from jaxprune.train import loop, optimizer
 from jaxprune.train import workdir as workdirs
 from jaxprune.train.state import RUNNING

@@ -4,7 +4,7 @@ Parameters are one flat dict {dotted name: array}; masks and scales are dicts wi
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -262,3 +262,20 @@ def _check_warmup(warmup_epochs: float, epochs: float) -> None:
 def _numpy_of(value: Any) -> Any:
     """NumPy keeps float64 on the host; traced and device values need jax.numpy."""
     return jnp if isinstance(value, jax.Array) else np
+
+
+def frozen_names(params: Iterable[str], depth: int, trainable_blocks: int) -> tuple[str, ...]:
+    """Returns the parameters that do not train where only the last blocks do (partial fine-tuning, PR-MIM Fig. 6).
+
+    Raises:
+      UserError: there are not so many blocks.
+    """
+    if trainable_blocks == -1:
+        return ()
+    if not 0 <= trainable_blocks <= depth:
+        raise UserError(
+            f"trainable_blocks={trainable_blocks} of a network of {depth} blocks: use 0 to {depth}, or -1 for all."
+        )
+    first = depth - trainable_blocks
+    trained = ("norm.", "fc_norm.", "head.", "head_dist.", *(f"blocks.{i}." for i in range(first, depth)))
+    return tuple(name for name in params if not name.startswith(trained))

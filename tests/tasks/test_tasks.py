@@ -19,10 +19,12 @@ from jaxprune.analysis import pruning
 from jaxprune.analysis.insertion_deletion import area, curves
 from jaxprune.bench.contestants import DENSE
 from jaxprune.checkpoints.run import build
+from jaxprune.checkpoints.store import load_params
 from jaxprune.data.augment import normalize
 from jaxprune.errors import UserError
 from jaxprune.models import resnet
-from jaxprune.tasks import finetune, linear_probe, prune, setup
+from jaxprune.tasks import linear_probe, prune, setup
+from jaxprune.train import optimizer
 
 CONFIGS = Path(__file__).parent.parent.parent / "configs"
 
@@ -142,7 +144,7 @@ def test_linear_probe_trains_a_layer_and_leaves_a_classifier(quickstart, tmp_pat
     assert found["accuracy"] == rows[-1]["accuracy"] and "observed" not in rows[0]
     assert "Linear probe" in (tmp_path / "report.html").read_text()
     config = main.load_config(str(CONFIGS / "mim/linear_probe.py:smoke"))
-    model = build("model", {**config.model.to_dict(), "num_classes": 10}, rngs=nnx.Rngs(1))
+    model = build("model", {**setup.model_arguments(config), "num_classes": 10}, rngs=nnx.Rngs(1))
     checkpoints.load_pretrained(model, tmp_path / "model.safetensors")
     batch = next(iter(setup.eval_batches(config, setup.source(config, "eval"))))
     logits, _ = model(setup.normalized(config, batch["image"]))
@@ -167,13 +169,13 @@ def test_the_norm_of_the_linear_probe_matches(tmp_path):
 def test_only_the_last_blocks_train(dense, tmp_path):
     found = run("reduction/small.py:smoke", tmp_path, run=dense, trainable_blocks=1)
     assert found["steps"] == 4
-    before, after = (checkpoints.store.load_params(path) for path in (dense, tmp_path))
+    before, after = (load_params(path) for path in (dense, tmp_path))
     changed = {name for name in before if np.any(before[name] != after[name])}
     assert {name.split(".")[0] for name in changed} <= {"blocks", "norm", "fc_norm", "head"}
     assert any(name.startswith("blocks.1.") for name in changed)
     assert not any(name.startswith("blocks.0.") for name in changed)
     with pytest.raises(UserError, match="trainable_blocks=3 of a network of 2 blocks"):
-        finetune.frozen_names(before, 2, 3)
+        optimizer.frozen_names(before, 2, 3)
 
 
 def test_predict_names_the_class_and_draws_a_picture(quickstart, tmp_path):
@@ -298,7 +300,7 @@ def test_every_config_builds_its_networks_abstractly(path):
     for phase in (config, *(config[name] for name in ("pretrain", "finetune") if name in config)):
         for kind in ("mim", "model"):
             if kind in phase and not isinstance(phase[kind], str):
-                arguments = phase[kind].to_dict()
+                arguments = phase[kind].to_dict() if kind == "mim" else setup.model_arguments(phase)
                 abstract = nnx.eval_shape(lambda k=kind, a=arguments: build(k, a, rngs=nnx.Rngs(0)))
                 assert sum(leaf.size for leaf in jax.tree.leaves(nnx.state(abstract))) > 1000
 
