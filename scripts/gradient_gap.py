@@ -25,7 +25,8 @@ from ml_collections import ConfigDict
 from jaxprune import data as loader
 from jaxprune import mim
 from jaxprune.bench.publish import publish
-from jaxprune.checkpoints.run import load_model, read_card
+from jaxprune.checkpoints.card import Card
+from jaxprune.checkpoints.run import load_model
 from jaxprune.data import memory
 from jaxprune.data.augment import IMAGENET_MEAN, IMAGENET_STD, normalize
 from jaxprune.data.folder import open_split
@@ -136,20 +137,20 @@ def held_out(source, image_size, args, mean, std):
 
 def of_run(args):
     """Returns a run's arguments, its weights, and batches of its held-out data."""
-    card = read_card(args.run)
-    if card["kind"] != "mim":
+    card = Card.read(args.run)
+    if card.kind != "mim":
         raise UserError(f"{args.run} holds a classifier: give a pre-training run.")
     weights = split(load_model(args.run)).params
-    fresh = framework(card["arguments"], reconstruction="progressive", throw_ratio=0.5)
+    fresh = framework(card.arguments, reconstruction="progressive", throw_ratio=0.5)
     missing = [name for name in fresh.params if name not in weights]
     if missing:
         print(f"The run has no aggregation: PR-MIM's is freshly initialised ({', '.join(missing)}).")
     config = setup.with_data_of(args.run, ConfigDict({"seed": args.seed}))
     source, data = setup.source(config, "eval"), config.data
     return (
-        card["arguments"],
+        card.arguments,
         {**fresh.params, **weights},
-        held_out(source, data.img_size, args, card["mean"], card["std"]),
+        held_out(source, data.img_size, args, card.preprocessing.mean, card.preprocessing.std),
     )
 
 

@@ -18,7 +18,7 @@ from ml_collections import ConfigDict
 
 from jaxprune import main, mim, tasks
 from jaxprune.bench import study
-from jaxprune.checkpoints.run import read_card
+from jaxprune.checkpoints.card import Card
 from jaxprune.checkpoints.store import load_params
 from jaxprune.config import Config
 from jaxprune.evaluate import Averages, Forward, run_over
@@ -53,9 +53,9 @@ def configs(args, method, seed):
 
 def full_mask_loss(run, config):
     """Returns the held-out loss of a run when every masked patch is decoded, the same masks for every method."""
-    card = read_card(run)
+    card = Card.read(run)
     weights = load_params(run)
-    arguments = {**card["arguments"], "throw_ratio": 0.0}
+    arguments = {**card.arguments, "throw_ratio": 0.0}
     if arguments["reconstruction"] == "partial":
         arguments["reconstruction"] = "full"
     parts = split(mim.create(**arguments, rngs=nnx.Rngs(0)))

@@ -20,7 +20,7 @@ from jaxprune import checkpoints, main, reduction, tasks
 from jaxprune.analysis import plans
 from jaxprune.bench import study
 from jaxprune.bench.contestants import DENSE, contestants
-from jaxprune.checkpoints.run import read_card
+from jaxprune.checkpoints.card import Card
 from jaxprune.data.sample import Sample
 from jaxprune.errors import UserError
 from jaxprune.host_memory import keep_freed_memory
@@ -50,7 +50,7 @@ PAPER = {
 
 def off_the_shelf(args, config):
     """Returns {(method, rate): scores} of the methods without parameters, without training."""
-    model, card = checkpoints.load_model(args.run), read_card(args.run)
+    model, card = checkpoints.load_model(args.run), Card.read(args.run)
     names = [name for name in reduction.standalone() if reduction.methods()[name].published is None]
     wanted = {}
     for name in names:
@@ -64,8 +64,8 @@ def off_the_shelf(args, config):
     made = contestants(model, {f"{name} {rate}": plan for (name, rate), plan in wanted.items()})
     config.batch_size = 250
     batches = setup.eval_batches(config, Sample(setup.source(config, "eval"), args.images), model.patch_embed.img_size)
-    normal = {"mean": card["mean"], "std": card["std"]}
-    found = plans.compare(made, batches, setup.mesh(config), class_names=card["class_names"], **normal)
+    normal = {"mean": card.preprocessing.mean, "std": card.preprocessing.std}
+    found = plans.compare(made, batches, setup.mesh(config), class_names=card.class_names, **normal)
     scores = {key: found.scores[f"{key[0]} {key[1]}"] for key in wanted}
     return scores | {(DENSE, 1.0): found.scores[DENSE]}
 

@@ -4,8 +4,9 @@ import logging
 from pathlib import Path
 from typing import Any
 
+from jaxprune.checkpoints.card import Card
 from jaxprune.checkpoints.read import load_pretrained
-from jaxprune.checkpoints.run import load_model, read_card
+from jaxprune.checkpoints.run import load_model
 from jaxprune.errors import UserError
 from jaxprune.nn.params import variables
 from jaxprune.ops.posembed import resample
@@ -43,7 +44,7 @@ def initialise(model: Any, init: str) -> None:
         if value.shape != wanted[name].shape:
             raise UserError(
                 f"{name} is {value.shape} in {init} and {wanted[name].shape} here: give the model the sizes of "
-                f"{read_card(init)['arguments']}."
+                f"{Card.read(init).arguments}."
             )
         wanted[name][...] = value
     _log.info("Initialised from %s.", init)

@@ -11,7 +11,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from jaxprune.checkpoints.families import Published, to_timm
+from jaxprune.checkpoints.naming import Published, to_timm
 from jaxprune.checkpoints.pth import read_pth
 from jaxprune.checkpoints.rules import to_ours
 from jaxprune.errors import UserError

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxprune.checkpoints.families import Published
+from jaxprune.checkpoints.naming import Published
 from jaxprune.errors import UserError
 from jaxprune.mim import Framework
 from jaxprune.models.convnet import ConvNet

@@ -74,12 +74,6 @@ def write_card(
         write_atomically(Path(workdir) / FIXED, save({name: np.asarray(array) for name, array in fixed.items()}))
 
 
-def read_card(workdir: str | os.PathLike) -> dict[str, Any]:
-    """Returns the card of a run directory as a dict."""
-    card = Card.read(workdir)
-    return {**vars(card), "mean": list(card.preprocessing.mean), "std": list(card.preprocessing.std)}
-
-
 def save_model(model: Any, path: str | os.PathLike, *, class_names: Sequence[str] = ()) -> None:
     """Writes a network, dense or reducing, with all it takes to build it again, to one `.safetensors` file.
 

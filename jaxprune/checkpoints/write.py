@@ -11,8 +11,8 @@ from flax import nnx
 from safetensors.numpy import save
 
 from jaxprune import mim, models
-from jaxprune.checkpoints.families import PATCHES, Published
 from jaxprune.checkpoints.files import write_atomically
+from jaxprune.checkpoints.naming import PATCHES, Published
 from jaxprune.checkpoints.read import by_timm, load_pretrained, read_tensors
 from jaxprune.checkpoints.rules import to_published
 from jaxprune.checkpoints.run import build, load_model

@@ -12,6 +12,7 @@ from jaxprune.bench import report
 from jaxprune.bench.contestants import DENSE, Contestant, contestants
 from jaxprune.bench.costs import costs
 from jaxprune.bench.publish import publish
+from jaxprune.checkpoints.card import Card
 from jaxprune.checkpoints.run import load_model
 from jaxprune.config import Config
 from jaxprune.data.sample import Sample
@@ -47,9 +48,9 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     return {"plans": len(config.plans), "fastest": fastest["plan"], "speed-up": fastest["speed-up"]}
 
 
-def _compare(config: Config, card: dict[str, Any], made: dict[str, Contestant]) -> plans.Comparison:
+def _compare(config: Config, card: Card, made: dict[str, Contestant]) -> plans.Comparison:
     config = setup.with_data_of(config.run, config)
     images, size = Sample(setup.source(config, "eval"), config.num_images), made[DENSE].model.patch_embed.img_size
     batches = setup.eval_batches(config, images, size)
-    normal = {"mean": card["mean"], "std": card["std"]}
-    return plans.compare(made, batches, setup.mesh(config), class_names=card["class_names"], **normal)
+    normal = {"mean": card.preprocessing.mean, "std": card.preprocessing.std}
+    return plans.compare(made, batches, setup.mesh(config), class_names=card.class_names, **normal)

@@ -30,10 +30,10 @@ def assess(run: Path, report: Path, config: Config = None) -> dict[str, Any]:
     """Evaluates the classifier in a run directory, by default on its own data, and adds the findings to a report."""
     card = setup.classifier_card(run)
     config = ConfigDict(SETTINGS) if config is None else config
-    names, config = list(card["class_names"]), setup.with_data_of(run, config)
+    names, config = list(card.class_names), setup.with_data_of(run, config)
     source = setup.held_out(config, run, names)
     model = load_model(run, img_size=config.get("img_size") or None)
-    forwards = {"classes": probabilities(model, card["mean"], card["std"])}
+    forwards = {"classes": probabilities(model, card.preprocessing.mean, card.preprocessing.std)}
     batches = setup.eval_batches(config, source)
     (found,) = run_over(batches, forwards, [predictions.Predicted("classes", names)], setup.mesh(config))
     page, shown = Report("jaxprune", str(run)), f"{setup.command('configs/evaluate.py')} --config.run={run}"
@@ -50,8 +50,8 @@ def under_plans(config: Config, report: Path) -> dict[str, Any]:
     made = contestants(model, setup.plans(config), seed=config.seed)
     config = setup.with_data_of(run, config)
     batches = setup.eval_batches(config, setup.source(config, "eval"), model.patch_embed.img_size)
-    normal = {"mean": card["mean"], "std": card["std"]}
-    found = plans.compare(made, batches, setup.mesh(config), class_names=card["class_names"], **normal)
+    normal = {"mean": card.preprocessing.mean, "std": card.preprocessing.std}
+    found = plans.compare(made, batches, setup.mesh(config), class_names=card.class_names, **normal)
     rows = plans.table(made, found)
     page, title = Report("jaxprune", str(run)), "Under token-reduction plans"
     with setup.report_section(report, page, title, f"plans-{run.name}") as section:

@@ -26,11 +26,11 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     card = setup.classifier_card(config.run)
     model = load_model(config.run)
     image = loader.read_image(config.image, model.preprocessing)
-    forwards = {"classes": probabilities(model, card["mean"], card["std"])}
+    forwards = {"classes": probabilities(model, card.preprocessing.mean, card.preprocessing.std)}
     batches = [{"image": image[None]}]
     ((stacked, _),) = run_over(batches, forwards, [Stacked("classes")], setup.mesh(config), show_progress=False)
     confidences = stacked[0]
-    names = card["class_names"] or [str(i) for i in range(len(confidences))]
+    names = card.class_names or [str(i) for i in range(len(confidences))]
     order = np.argsort(-confidences)[:TOP]
     best, slug = int(confidences.argmax()), f"predict-{Path(config.image).stem}"
     picture = prediction_card(image, names, confidences, TOP)

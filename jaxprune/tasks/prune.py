@@ -9,6 +9,7 @@ from ml_collections import ConfigDict
 
 from jaxprune.analysis import insertion_deletion, pruning, pruning_report
 from jaxprune.bench.scorers import speeds
+from jaxprune.checkpoints.card import Card
 from jaxprune.checkpoints.run import load_model
 from jaxprune.config import Config
 from jaxprune.data.sample import Sample
@@ -23,8 +24,8 @@ RANDOM = "random"
 def run(config: Config, workdir: Path) -> dict[str, Any]:
     """Prunes the classifier in the run directory `config.run` by each of `config.scorers`, on its held-out images."""
     card = setup.classifier_card(config.run)
-    if card["plan"] is not None:
-        raise UserError(f"{config.run} is trained to reduce by {card['plan'].method}: give a dense classifier.")
+    if card.plan is not None:
+        raise UserError(f"{config.run} is trained to reduce by {card.plan.method}: give a dense classifier.")
     config, model = completed(config, card), load_model(config.run)
     opened = setup.open_scorers(config)
     found = measure(config, card, model, opened)
@@ -35,7 +36,7 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     workdir.mkdir(parents=True, exist_ok=True)
     write_csv(workdir / "prune.csv", rows)
     write_csv(workdir / "scorers.csv", summary)
-    setting = pruning_report.Setting(model, card["class_names"], opened.scorers, opened.size, config.keep_rate)
+    setting = pruning_report.Setting(model, card.class_names, opened.scorers, opened.size, config.keep_rate)
     slug, page = f"prune-{Path(config.run).name}", Report("jaxprune", config.run)
     with setup.report_section(workdir / "report.html", page, "Pruned by scorers", slug) as section:
         section.text(
@@ -52,7 +53,7 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     return {**dense, "best": best, "accuracy of the best": at[best], "accuracy, random": by_chance}
 
 
-def completed(config: Config, card: dict[str, Any]) -> Config:
+def completed(config: Config, card: Card) -> Config:
     """The config with Random among its scorers, and the data and normalisation of the classifier.
 
     Raises:
@@ -68,14 +69,14 @@ def completed(config: Config, card: dict[str, Any]) -> Config:
     scorers = tuple(config.scorers)
     scorers += () if any(map(_is_random, scorers)) else (RANDOM,)
     rates = sorted({*map(float, config.keep_rates), float(config.keep_rate)} - {1.0}, reverse=True)
-    normal = {"mean": tuple(card["mean"]), "std": tuple(card["std"])}
+    normal = {"mean": tuple(card.preprocessing.mean), "std": tuple(card.preprocessing.std)}
     config = setup.with_data_of(config.run, config)
     return ConfigDict({**config.to_dict(), "scorers": scorers, "keep_rates": tuple(rates), **normal})
 
 
-def measure(config: Config, card: dict[str, Any], model: Any, opened: Any) -> pruning.Pruned:
+def measure(config: Config, card: Card, model: Any, opened: Any) -> pruning.Pruned:
     """Runs the classifier over an evenly spaced sample of the held-out images of a `completed` config."""
-    images = Sample(setup.held_out(config, config.run, card["class_names"]), config.num_images)
+    images = Sample(setup.held_out(config, config.run, card.class_names), config.num_images)
     return pruning.measure(
         model,
         opened.scorers,

@@ -16,8 +16,8 @@ from PIL import Image
 from jaxprune import data as loader
 from jaxprune import parallel, processes
 from jaxprune.checkpoints import scorers
+from jaxprune.checkpoints.card import Card
 from jaxprune.checkpoints.networks import Networks
-from jaxprune.checkpoints.run import read_card
 from jaxprune.checkpoints.scorers import Opened
 from jaxprune.config import Config
 from jaxprune.config import data as defaults
@@ -104,7 +104,7 @@ def length(config: Config, num_examples: int) -> Length:
     return Length(per_epoch, total)
 
 
-def classifier_card(run: str | Path) -> dict[str, Any]:
+def classifier_card(run: str | Path) -> Card:
     """The card of the run directory of a classifier.
 
     Raises:
@@ -112,10 +112,7 @@ def classifier_card(run: str | Path) -> dict[str, Any]:
     """
     if not run:
         raise UserError("Give --config.run=RUN, the run directory of a classifier.")
-    card = read_card(run)
-    if card["kind"] != "model":
-        raise UserError(f"{run} holds a pre-training model, which does not classify: fine-tune it first.")
-    return card
+    return Card.read(run).require("model", run)
 
 
 def recorded_config(run: str | Path) -> dict[str, Any]:

@@ -14,8 +14,9 @@ from flax import nnx
 from ml_collections import ConfigDict
 
 from jaxprune import losses, metrics, parallel
+from jaxprune.checkpoints.card import Card
 from jaxprune.checkpoints.read import load_pretrained
-from jaxprune.checkpoints.run import build, load_model, read_card, write_card
+from jaxprune.checkpoints.run import build, load_model, write_card
 from jaxprune.config import Config
 from jaxprune.data.augment import normalize, random_flip
 from jaxprune.errors import UserError, unknown
@@ -135,16 +136,15 @@ def label_source(config: Config, workdir: Path) -> Split:
     """
     origin = Path(config.label_model or workdir / PRETRAIN)
     if origin.is_dir():
-        card = read_card(origin)
-        if card["kind"] != "mim":
-            raise UserError(f"{origin} holds no masked autoencoder: give a pre-training run.")
+        card = Card.read(origin).require("mim", origin)
         for name in ("mean", "std"):
-            if tuple(card[name]) != tuple(config.data[name]):
+            own = getattr(card.preprocessing, name)
+            if own != tuple(config.data[name]):
                 raise UserError(
-                    f"{origin} was trained on pixels with {name} {tuple(card[name])}, and config.data.{name} is "
+                    f"{origin} was trained on pixels with {name} {own}, and config.data.{name} is "
                     f"{tuple(config.data[name])}: give the same."
                 )
-        arguments, loaded = card["arguments"], split(load_model(origin))
+        arguments, loaded = card.arguments, split(load_model(origin))
     else:
         arguments = setup.plain(config.mim)
         framework = build("mim", arguments, rngs=nnx.Rngs(0))

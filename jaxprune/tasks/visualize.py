@@ -7,7 +7,8 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from jaxprune import data as loader
-from jaxprune.checkpoints.run import load_model, read_card
+from jaxprune.checkpoints.card import Card
+from jaxprune.checkpoints.run import load_model
 from jaxprune.config import Config
 from jaxprune.errors import UserError
 from jaxprune.nn.params import split
@@ -21,9 +22,7 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     """Draws reconstructions of `config.image`, or of held-out images, by the run directory `config.run`."""
     if not config.run:
         raise UserError("Give --config.run=RUN, the run directory of a pre-trained model.")
-    card = read_card(config.run)
-    if card["kind"] != "mim":
-        raise UserError(f"{config.run} holds a classifier, which reconstructs nothing: give a pre-training run.")
+    card = Card.read(config.run).require("mim", config.run)
     parts = split(load_model(config.run))
     data = setup.with_data_of(config.run, config).data
     settings: Config = ConfigDict({"data": data, "batch_size": config.num_images, "seed": 0})
@@ -32,7 +31,7 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
         images = loader.read_image(config.image, Preprocessing(size))[None]
     else:
         images = next(iter(setup.eval_batches(settings, setup.source(settings, "eval"))))["image"]
-    settings.data.update(mean=card["mean"], std=card["std"])
+    settings.data.update(mean=card.preprocessing.mean, std=card.preprocessing.std)
     picture = pretrain.picture(settings, parts, parts.params, np.asarray(images))
     writer = Writer(workdir, tensorboard=False)
     path = writer.images(0, "visualize", picture)

@@ -18,6 +18,7 @@ from jaxprune import checkpoints, flops, main, models, reduction, tasks
 from jaxprune.analysis import pruning
 from jaxprune.analysis.insertion_deletion import area, curves
 from jaxprune.bench.contestants import DENSE
+from jaxprune.checkpoints.card import Card
 from jaxprune.checkpoints.run import build
 from jaxprune.checkpoints.store import load_params
 from jaxprune.data.augment import normalize
@@ -182,7 +183,7 @@ def test_predict_names_the_class_and_draws_a_picture(quickstart, tmp_path):
     workdir, _ = quickstart
     Image.fromarray(np.full((50, 40, 3), 99, np.uint8)).save(tmp_path / "grey.png")
     found = run("predict.py", tmp_path, run=str(workdir / "finetune"), image=str(tmp_path / "grey.png"))
-    assert found["class"] in checkpoints.run.read_card(workdir / "finetune")["class_names"]
+    assert found["class"] in Card.read(workdir / "finetune").class_names
     assert 0 < found["confidence"] <= 1 and Path(found["picture"]).is_file()
 
 
@@ -236,7 +237,7 @@ def test_prune_says_what_a_plan_from_scores_says(dense, tmp_path):
     plan = reduction.Plan("from_scores", num_keep=(pruning.num_kept(model, 0.6),))
     fast = reduction.apply(model, plan, scorer=opened.scorers["centre"])
     pixels = np.stack([images[index]["image"] for index in range(len(images))])
-    logits, _ = fast(normalize(pixels, card["mean"], card["std"]))
+    logits, _ = fast(normalize(pixels, card.preprocessing.mean, card.preprocessing.std))
     expected = np.asarray(jax.nn.softmax(logits))[np.arange(len(images)), found.labels]
     np.testing.assert_allclose(found.confidences["centre", 10], expected, atol=1e-5)
     # The last of the curve's patches are all of them, and what is removed and what is there make up the image.

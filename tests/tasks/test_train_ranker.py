@@ -150,7 +150,7 @@ def test_what_makes_no_sense_is_refused(what, weights, tmp_path):
 
 def test_runs_of_another_kind_are_refused(trained, weights, tmp_path, caplog):
     workdir, _ = trained
-    with pytest.raises(UserError, match="holds no masked autoencoder"):
+    with pytest.raises(UserError, match="give a pre-training run"):
         run(load("scenes.py:smoke", label_model=str(workdir)), tmp_path / "run")
     config = load("scenes.py:smoke", label_model=weights)
     config.mim.norm_pix_loss = True
