@@ -5,13 +5,15 @@ from jaxprune.nn.batch_norm import BatchNorm
 from jaxprune.nn.block import Block
 from jaxprune.nn.conv import Conv
 from jaxprune.nn.drop_path import DropPath
-from jaxprune.nn.host import Forward, Host, Overhead, Site, Walk
+from jaxprune.nn.host import Host, Overhead
 from jaxprune.nn.linear import Linear
 from jaxprune.nn.mlp import Mlp
 from jaxprune.nn.norm import LayerNorm
 from jaxprune.nn.patch_embed import PatchEmbed
 from jaxprune.nn.reducible import Reducible
+from jaxprune.nn.site import Site
 from jaxprune.nn.tokens import Attended, Tokens
+from jaxprune.nn.walk import Forward, Walk
 
 __all__ = [
     "Attended",

@@ -7,8 +7,9 @@ from flax import nnx
 
 import jaxprune.reduction as family
 from jaxprune.errors import UserError
-from jaxprune.nn.host import Host, Site
+from jaxprune.nn.host import Host
 from jaxprune.nn.params import copied
+from jaxprune.nn.site import Site
 from jaxprune.plugins import build, find
 from jaxprune.reduction.base import Reducer, Step
 from jaxprune.reduction.placing import Placed, place

@@ -9,7 +9,7 @@ from flax import nnx
 
 import jaxprune.reduction as family
 from jaxprune.errors import UserError
-from jaxprune.nn.host import Site
+from jaxprune.nn.site import Site
 from jaxprune.plugins import build, find
 from jaxprune.reduction.amounts import Count, Rate
 from jaxprune.reduction.base import Reducer, Step, is_idle

@@ -14,8 +14,9 @@ from support import golden, nhwc, quick_compile, weights
 from jaxprune import checkpoints, models
 from jaxprune.errors import UserError
 from jaxprune.nn import Attended
-from jaxprune.nn.host import _of_rows_left, intermediate_indices
+from jaxprune.nn.intermediates import intermediate_indices
 from jaxprune.nn.params import merge, split, unfilled
+from jaxprune.nn.walk import _of_rows_left
 
 NETWORKS = ["cls", "fc_norm", "no_cls", "registers", "distilled", "non_square"]
 CALLS = {

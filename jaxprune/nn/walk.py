@@ -1,0 +1,185 @@
+"""One pass over a network's blocks, and the account of what a plan does to the tokens on the way."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+
+from jaxprune.errors import UserError
+from jaxprune.nn.block import run_block
+from jaxprune.nn.reducible import Reducible
+from jaxprune.nn.tokens import Attended, Tokens
+from jaxprune.ops.resize import resize, resize_3d
+
+
+class Forward(NamedTuple):
+    """What a forward pass reports besides its logits; what nobody reads is not computed under jit.
+
+    Attributes:
+      tokens: behind the last block and, where there is one, the final norm; with sizes and the patches they hold.
+      features: the tokens behind each block, before the final norm.
+      assign: per step of the plan, for each original patch the row that holds it (-1 = dropped). Where rows cannot
+        leave, for each token of the site the row whose work it shares (-1 = it skips the work).
+      kept: per step, for each row the original patch it is; -1 = a row that is no single patch.
+      steps: per step, the method's whole report (`reduction.StepReport`).
+      attended: {layer: what its attention saw}, for the layers and fields that were asked for by `taps`.
+      head_logits: of a distilled model, the logits of the class head and of the distillation head.
+    """
+
+    tokens: Tokens
+    features: tuple[Array, ...]
+    assign: tuple[Int[Array, "b p"], ...]
+    kept: tuple[Int[Array, "b k"], ...]
+    steps: tuple[Any, ...]
+    attended: dict[int, Attended]
+    head_logits: tuple[Array, ...] = ()
+
+
+class Walk:
+    """Runs a host's blocks one after the other and keeps the account of what a plan does to the tokens.
+
+    Args:
+      tokens: that enter the first block.
+      num_prefix_tokens: CLS, distillation and register tokens in front.
+      taps: {layer: fields of `Attended` to report}.
+      chosen: the report of a reducer that left out patches before these tokens were embedded.
+      scores: (scores of patches, their grid), for steps that read them where rows cannot leave.
+      train, key: see `Host.forward_features`.
+      remat: see `run_block`.
+
+    Attributes:
+      tokens: behind the last block that was run; a host sets it where it changes them itself, between stages.
+    """
+
+    def __init__(
+        self,
+        tokens: Tokens,
+        num_prefix_tokens: int,
+        *,
+        taps: Mapping[int, frozenset[str]] | None = None,
+        chosen: Any = None,
+        scores: tuple[Array, tuple[int, ...]] | None = None,
+        train: bool = False,
+        key: PRNGKeyArray | None = None,
+        remat: bool = False,
+    ):
+        self.tokens, self._prefix, self._taps = tokens, num_prefix_tokens, taps or {}
+        self._train, self._key, self._remat, self._scores = train, key, remat, scores
+        self._attended = Attended()
+        self._reduced: Any = None  # the report of a reducer that acted behind the attention of the block before
+        self._origin: Any = tokens.assign
+        self.entered: list[Tokens] = []  # the tokens that enter each block
+        self.left: list[Tokens] = []  # and those that leave it
+        self._assign, self._kept, self._steps = [], [], []
+        self._seen: dict[int, Attended] = {}
+        if chosen is not None:
+            self.tokens, self._origin = tokens._replace(assign=chosen.row_map), chosen.kept
+            self._assign, self._kept, self._steps = [chosen.row_map], [chosen.kept], [chosen]
+
+    def run(self, block: Reducible, grid: tuple[int, ...] | None = None) -> None:
+        """Runs the next block.
+
+        Args:
+          grid: of the tokens at this place, for blocks that depend on it and for steps that read scores.
+
+        Raises:
+          UserError: the plan was made for images of another size.
+        """
+        _check_rows(block, self.tokens.x.shape[1] - self._prefix)
+        layer = len(self.left)
+        key = None if self._key is None else jax.random.fold_in(self._key, layer)
+        taps, attended = frozenset(self._taps.get(layer, ())), self._attended
+        if self._reduced is not None and _reads_block_before(block):
+            attended = _of_rows_left(attended, self._reduced.row_map, self.tokens.x.shape[1], self._prefix)
+        if "scores" in block.needs and self._scores is not None and grid is not None:
+            attended = attended._replace(scores=_on_grid(*self._scores, grid))
+        self.entered.append(self.tokens)
+        self.tokens, self._attended, report = run_block(
+            block, self.tokens, attended, grid=grid, taps=taps, train=self._train, key=key, remat=self._remat
+        )
+        self.left.append(self.tokens)
+        if taps:
+            if any(getattr(self._attended, name) is None for name in taps):
+                raise UserError(
+                    f"Block {layer} has no attention that could report {', '.join(sorted(taps))}: read a block of a "
+                    "network with attention."
+                )
+            self._seen[layer] = Attended(**{name: getattr(self._attended, name) for name in taps})
+        self._reduced = report if report is not None and block.leaves and block.reducer.where != "before" else None
+        if report is not None:
+            self._account(block, report)
+
+    def _account(self, block: Reducible, report: Any) -> None:
+        if block.leaves:
+            rows = self.tokens.x.shape[1] - self._prefix
+            unknown = jnp.full((self.tokens.x.shape[0], rows), -1, jnp.int32)
+            self._origin = unknown if report.kept is None else _follow(self._origin, report.kept)
+            self._assign.append(self.tokens.assign)
+            self._kept.append(self._origin)
+        else:
+            self._assign.append(report.row_map)
+            new = jnp.full((self.tokens.x.shape[0], block.reducer.num_rows()), -1, jnp.int32)
+            self._kept.append(new if report.kept is None else report.kept)
+        self._steps.append(report)
+
+    def forward(self) -> Forward:
+        """Everything there is to report so far."""
+        features = tuple(tokens.x for tokens in self.left)
+        return Forward(
+            self.tokens, features, tuple(self._assign), tuple(self._kept), tuple(self._steps), dict(self._seen)
+        )
+
+
+def _reads_block_before(block: Reducible) -> bool:
+    return block.reducer is not None and block.leaves and block.reducer.where == "before" and bool(block.reducer.needs)
+
+
+def _of_rows_left(attended: Attended, row_map: Int[Array, "b n"], num_tokens: int, prefix: int) -> Attended:
+    """What the attention of a block saw, by the rows that its reducer left: merged rows add up what they received.
+
+    Keys and values of merged rows are averaged.
+    """
+    num_rows = num_tokens - prefix
+
+    def add_up(field: Float[Array, "h n *e"], row_map: Int[Array, "r"]) -> Array:
+        by_row = jnp.moveaxis(field[:, prefix:], 1, 0)
+        # A dropped row goes past the end, where it does not count.
+        sums = jax.ops.segment_sum(by_row, jnp.where(row_map < 0, num_rows, row_map), num_rows)
+        return jnp.concatenate([field[:, :prefix], jnp.moveaxis(sums, 0, 1)], axis=1)
+
+    def of_rows(field: Array | None) -> Array | None:
+        if field is None or field.ndim == 3:
+            return None if field is None else jax.vmap(add_up)(field, row_map)
+        counts = jax.vmap(add_up)(jnp.ones(field.shape[:3], field.dtype), row_map)
+        return jax.vmap(add_up)(field, row_map) / jnp.maximum(counts, 1)[..., None]
+
+    return Attended(*map(of_rows, attended._replace(scores=None)))
+
+
+def _check_rows(block: Reducible, arriving: int) -> None:
+    if block.reducer is None or block.leaves or block.reducer.step.rows_in == arriving:
+        return
+    raise UserError(
+        f"The plan was applied for {block.reducer.step.rows_in} tokens at a block where {arriving} arrive: use "
+        "reduction.apply(…, img_size=) with the size of these images."
+    )
+
+
+def _on_grid(scores: Float[Array, "b p"], grid: tuple[int, ...], wanted: tuple[int, ...]) -> Float[Array, "b q"]:
+    """Scores of the patches of one grid, bicubic (of a clip trilinear) on another."""
+    if grid == wanted:
+        return scores
+    maps = scores.reshape(scores.shape[0], *grid, 1)
+    shape: Any = wanted
+    resized = resize_3d(maps, shape, "trilinear") if len(wanted) == 3 else resize(maps, shape, "bicubic")
+    return resized.reshape(scores.shape[0], int(np.prod(wanted)))
+
+
+def _follow(origin: Int[Array, "b n"], kept: Int[Array, "b k"]) -> Int[Array, "b k"]:
+    def one(origin, kept):
+        return jnp.where(kept < 0, -1, origin[jnp.maximum(kept, 0)])
+
+    return jax.vmap(one)(origin, kept)
