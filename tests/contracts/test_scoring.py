@@ -191,8 +191,8 @@ BAD = {
         r"DINO requires proposal= to be a ViT, but got a ConvNet\.",
     ),
     "a network without mean and std": (
-        lambda: scoring.create("dino", proposal=network("vit"), normalised=((0.5,) * 3, (0.5,) * 3)),
-        "set mean and std",
+        lambda: scoring.create("norm", grid=GRID, normalised=((0.5,) * 3, (0.5,) * 3)),
+        "no network that knows its own",
     ),
     "pixels that are no patches": (lambda: scoring.create("norm", grid=(5, 5))(images()), "resize them to 20×20"),
     "another norm": (lambda: scoring.create("centre", grid=GRID, norm="l3"), "Unknown norm 'l3'"),

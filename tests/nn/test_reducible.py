@@ -8,7 +8,7 @@ from flax import nnx
 
 from jaxprune import reduction
 from jaxprune.nn import Reducible
-from jaxprune.nn.tokens import all_present
+from jaxprune.nn.tokens import NOTHING, all_present
 from jaxprune.reduction import StepReport
 
 X = jnp.asarray(np.random.default_rng(0).normal(size=(2, 5, 3)), jnp.float32)
@@ -42,14 +42,14 @@ def block(reducer: type[reduction.Reducer] | None) -> Reducible:
 
 
 def test_without_a_reducer_every_row_is_worked_on():
-    branch, report = block(None).skip(all_present(X, 1), None, lambda x: 2 * x)
+    branch, report = block(None).skip(all_present(X, 1), NOTHING, lambda x: 2 * x)
     np.testing.assert_array_equal(branch, 2 * X)
     assert report is None
 
 
 def test_a_dropped_row_gets_nothing_and_merged_rows_the_same():
     seen = []
-    branch, report = block(Halves).skip(all_present(X, 1), None, lambda x: seen.append(x.shape) or 2 * x)
+    branch, report = block(Halves).skip(all_present(X, 1), NOTHING, lambda x: seen.append(x.shape) or 2 * x)
     assert seen == [(2, 3, 3)]
     np.testing.assert_array_equal(branch[:, :1], 2 * X[:, :1])
     np.testing.assert_array_equal(branch[:, 1], 0)
@@ -65,7 +65,7 @@ def test_a_learned_decision_has_a_gradient_at_dropped_rows_too(train):
 
     def total(policy):
         tokens = all_present(X, 1)._replace(policy=policy)
-        branch, _ = block(Decides).skip(tokens, None, lambda x: x * x, train=train)
+        branch, _ = block(Decides).skip(tokens, NOTHING, lambda x: x * x, train=train)
         return branch.sum(), branch
 
     slope, branch = jax.grad(total, has_aux=True)(policy)
