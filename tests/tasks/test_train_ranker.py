@@ -180,7 +180,7 @@ def test_scorers_that_cannot_be_read_are_refused(trained):
 @pytest.mark.slow
 def test_the_autoencoder_is_pre_trained_first(tmp_path):
     run(load("scenes.py:smoke"), tmp_path / "run")
-    assert (tmp_path / "run" / "mae" / "checkpoints").is_dir()
+    assert (tmp_path / "run" / "pretrain" / "checkpoints").is_dir()
     assert "Pre-training" in (tmp_path / "run" / "report.html").read_text()
 
 
