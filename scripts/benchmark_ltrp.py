@@ -32,7 +32,7 @@ from jaxprune.nn.params import merge, split
 from jaxprune.nn.tokens import all_present
 from jaxprune.ops.patches import gather_tokens
 from jaxprune.ranking import label_masks, pseudo_labels
-from jaxprune.tasks import setup
+from jaxprune.tasks.setup import inputs
 from jaxprune.viz import plots
 
 MASK_RATIO = 0.9
@@ -160,9 +160,9 @@ def measure(parts, images, noise, args):
 
 def held_out(run, count):
     """Returns normalised held-out images of a run, (n, h, w, c)."""
-    settings = setup.with_data_of(run, ConfigDict({"batch_size": count, "seed": 0}))
-    images = next(iter(setup.eval_batches(settings, setup.source(settings, "eval"))))["image"]
-    return setup.normalized(settings, jnp.asarray(images))
+    settings = inputs.with_data_of(run, ConfigDict({"batch_size": count, "seed": 0}))
+    images = next(iter(inputs.eval_batches(settings, inputs.source(settings, "eval"))))["image"]
+    return inputs.normalized(settings, jnp.asarray(images))
 
 
 COLUMNS = ("labels", "throw", "decoded", "GMAC", "temporary MiB", "images/s", "speed-up", "difference", "tau", "error")

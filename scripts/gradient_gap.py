@@ -33,7 +33,7 @@ from jaxprune.data.folder import open_split
 from jaxprune.errors import UserError
 from jaxprune.mim.gradient_gap import gradient_gap, loss_gradients
 from jaxprune.nn.params import merge, split
-from jaxprune.tasks import setup
+from jaxprune.tasks.setup import inputs
 from jaxprune.train import optimizer
 from jaxprune.train.state import TrainState
 from jaxprune.train.step import make_train_step
@@ -145,8 +145,8 @@ def of_run(args):
     missing = [name for name in fresh.params if name not in weights]
     if missing:
         print(f"The run has no aggregation: PR-MIM's is freshly initialised ({', '.join(missing)}).")
-    config = setup.with_data_of(args.run, ConfigDict({"seed": args.seed}))
-    source, data = setup.source(config, "eval"), config.data
+    config = inputs.with_data_of(args.run, ConfigDict({"seed": args.seed}))
+    source, data = inputs.source(config, "eval"), config.data
     return (
         card.arguments,
         {**fresh.params, **weights},

@@ -23,7 +23,8 @@ from jaxprune.nn.params import Split, merge, split
 from jaxprune.plugins import find
 from jaxprune.reduction.evit import warm_up
 from jaxprune.scoring import Scorer
-from jaxprune.tasks import objective, setup
+from jaxprune.tasks import objective
+from jaxprune.tasks.setup import inputs, networks, reporting, training
 from jaxprune.train import loop, optimizer
 from jaxprune.train import workdir as workdirs
 from jaxprune.train.state import EMA
@@ -39,25 +40,25 @@ _NEW = ("head.*", "head_dist.*", "pos_embed", "patch_embed.*", "*.reducer.*")
 
 def run(config: Config, workdir: Path) -> dict[str, Any]:
     """Trains a classifier as the config says and leaves checkpoints, metrics and a report in `workdir`."""
-    workdirs.prepare(workdir, setup.plain(config))
+    workdirs.prepare(workdir, config.to_dict())
     if workdirs.is_complete(workdir):
         return workdirs.read_summary(workdir)
     plan = plan_of(config)
-    train, examples = setup.source(config, "train"), setup.source(config, "eval")
-    arguments = {**setup.model_arguments(config), "num_classes": train.num_classes}
+    train, examples = inputs.source(config, "train"), inputs.source(config, "eval")
+    arguments = {**networks.model_arguments(config), "num_classes": train.num_classes}
     model = build("model", arguments, dtype=config.dtype, rngs=nnx.Rngs(config.seed))
-    if start := setup.start_of(config):
+    if start := networks.start_of(config):
         initialise(model, start)
     scorer = _open_scorer(config, model) if config.scorer else None
     if plan is not None:
         model = reduction.apply(model, plan, scorer=scorer, rngs=nnx.Rngs(config.seed))
     teacher = split(load_model(config.teacher)) if config.teacher else None
-    model.preprocessing = setup.preprocessing(config)
+    model.preprocessing = inputs.preprocessing(config)
     write_card(workdir, model, train.class_names)
     parts = split(model)
     several = config.loss == "asymmetric"
-    steps = setup.length(config, len(train))
-    schedule = setup.learning_rate(config, steps)
+    steps = training.length(config, len(train))
+    schedule = training.learning_rate(config, steps)
     loss_fn: Any = _loss_fn(config, model, teacher)
     if config.keep_rate_warmup.epochs:
         remade = lambda plan: reduction.apply(model, plan, scorer=scorer)
@@ -65,18 +66,18 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     tx = _optimizer(config, parts, model.depth, schedule, steps)
     hook = loop.Hook(config.eval_every or steps.total, _evaluator(config, parts, examples))
     given = {"teacher": teacher.params} if teacher else None
-    batches = setup.train_batches(config, train)
-    result = setup.fit(config, workdir, parts, loss_fn, tx, schedule, steps, batches, [hook], given)
+    batches = inputs.train_batches(config, train)
+    result = training.fit(config, workdir, parts, loss_fn, tx, schedule, steps, batches, [hook], given)
     if result.stopped == "signal":
         return {"stopped": "signal", "step": result.step}
-    found = setup.outcome(workdir, result, steps, train, examples)
+    found = training.outcome(workdir, result, steps, train, examples)
     summary = {
         **found,
         **({} if several else _accuracy_interval(found["accuracy"], len(examples))),
         "plan": None if plan is None else str(plan),
         "classes": train.num_classes,
     }
-    return setup.conclude(workdir, summary, lambda: describe(config, workdir, summary, train, examples))
+    return training.conclude(workdir, summary, lambda: describe(config, workdir, summary, train, examples))
 
 
 def _open_scorer(config: Config, model: Any) -> Scorer:
@@ -115,7 +116,7 @@ class _WarmUp:
       loss_of: plan -> the loss of the network under it.
     """
 
-    def __init__(self, config: Config, plan: reduction.Plan | None, steps: setup.Length, loss_of: Any):
+    def __init__(self, config: Config, plan: reduction.Plan | None, steps: training.Length, loss_of: Any):
         if plan is None or not isinstance(plan.keep_rate, float) or plan.num_keep or plan.r:
             raise UserError("keep_rate_warmup lowers one keep_rate: give reduction.method and a single keep_rate.")
         if plan.method is not None and find(reduction, reduction.Reducer, plan.method).published is not None:
@@ -139,7 +140,7 @@ class _WarmUp:
 
 def plan_of(config: Config) -> reduction.Plan | None:
     """The plan that `config.reduction` describes; None without a method."""
-    arguments = setup.plain(config.reduction)
+    arguments = config.reduction.to_dict()
     if (arguments["method"] == "from_scores") != bool(config.scorer):
         raise UserError(
             f"reduction.method={arguments['method']!r} and scorer={config.scorer!r} do not go together: from_scores "
@@ -150,19 +151,21 @@ def plan_of(config: Config) -> reduction.Plan | None:
     return reduction.Plan(**arguments) if arguments["method"] else None
 
 
-def _optimizer(config: Config, parts: Split, depth: int, schedule: Any, steps: setup.Length) -> Any:
+def _optimizer(config: Config, parts: Split, depth: int, schedule: Any, steps: training.Length) -> Any:
     settings = config.optimizer
     scales = optimizer.layer_scales(parts.params, depth, settings.layer_decay)
     # A scorer that learns comes before the first layer.
     scales |= {name: settings.layer_decay ** (depth + 1) for name in scales if name.startswith("pruner.")}
     own = None
     if settings.backbone_scale != 1.0 or settings.freeze_epochs:
-        slower = setup.learning_rate(config, steps, settings.backbone_scale)
+        slower = training.learning_rate(config, steps, settings.backbone_scale)
         slower = optimizer.frozen_until(slower, settings.freeze_epochs * steps.per_epoch)
         own = {name: slower for name in parts.params if not any(fnmatchcase(name, new) for new in _NEW)}
     exempt = ("pos_embed", "cls_token", "dist_token", "reg_token")
     frozen = optimizer.frozen_names(parts.params, depth, config.trainable_blocks)
-    return setup.adamw(config, schedule, parts.params, exempt=exempt, layer_scales=scales, schedules=own, frozen=frozen)
+    return training.adamw(
+        config, schedule, parts.params, exempt=exempt, layer_scales=scales, schedules=own, frozen=frozen
+    )
 
 
 def _evaluator(config: Config, parts: Split, source: Any) -> Callable[[int, Any, Writer], None]:
@@ -173,7 +176,7 @@ def _evaluator(config: Config, parts: Split, source: Any) -> Callable[[int, Any,
 
     def hook(step: int, state: Any, writer: Writer) -> None:
         measure = lambda params: held_out.measure(
-            call, params, setup.eval_batches(config, source), setup.mesh(config), several=several
+            call, params, inputs.eval_batches(config, source), inputs.mesh(config), several=several
         )
         found = measure(state.params)
         if EMA in state.extra:
@@ -192,10 +195,10 @@ def describe(config: Config, workdir: Path, summary: dict[str, Any], *sources: A
     """Adds the section of this run to its report, or to the one at `path`."""
     report = Report("jaxprune", workdir.name)
     section = report.section(
-        "Fine-tuning" if setup.start_of(config) else "Training from scratch", slug=f"finetune-{workdir.name}"
+        "Fine-tuning" if networks.start_of(config) else "Training from scratch", slug=f"finetune-{workdir.name}"
     )
     plan = f", under {summary['plan']}" if summary.get("plan") else ""
-    start = setup.start_of(config)
+    start = networks.start_of(config)
     section.text(f"On {summary['data']}, {f'from {start}' if start else 'from random weights'}{plan}.")
     if summary["steps"] < summary["planned_steps"]:
         section.note(
@@ -210,11 +213,13 @@ def describe(config: Config, workdir: Path, summary: dict[str, Any], *sources: A
         }
     )
     records = read_metrics(workdir)
-    setup.curves(section, records, {"train/loss": "training", "eval/loss": "held-out"}, "cross-entropy")
-    setup.curves(section, records, {"eval/accuracy": "held-out", "eval/ema_accuracy": "averaged weights"}, "accuracy")
-    setup.curves(section, records, {"eval/map": "held-out", "eval/ema_map": "averaged weights"}, "mAP, percent")
-    setup.broken_files(section, *sources)
-    section.command(setup.command())
+    reporting.curves(section, records, {"train/loss": "training", "eval/loss": "held-out"}, "cross-entropy")
+    reporting.curves(
+        section, records, {"eval/accuracy": "held-out", "eval/ema_accuracy": "averaged weights"}, "accuracy"
+    )
+    reporting.curves(section, records, {"eval/map": "held-out", "eval/ema_map": "averaged weights"}, "mAP, percent")
+    reporting.broken_files(section, *sources)
+    section.command(reporting.command())
     report.add_to(path or workdir / "report.html")
 
 

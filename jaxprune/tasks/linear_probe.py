@@ -21,7 +21,7 @@ from jaxprune.data.augment import normalize, random_flip
 from jaxprune.errors import UserError
 from jaxprune.metrics import wilson_interval
 from jaxprune.nn.params import merge, split
-from jaxprune.tasks import setup
+from jaxprune.tasks.setup import inputs, networks, reporting, training
 from jaxprune.train import loop, optimizer
 from jaxprune.train import workdir as workdirs
 from jaxprune.train.state import RUNNING
@@ -37,22 +37,22 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
 
     `model.safetensors` there is the network with the classifier, the norm folded into it.
     """
-    workdirs.prepare(workdir, setup.plain(config))
+    workdirs.prepare(workdir, config.to_dict())
     if workdirs.is_complete(workdir):
         return workdirs.read_summary(workdir)
-    start = setup.start_of(config)
+    start = networks.start_of(config)
     if not start:
         raise UserError("Give --config.run=RUN, a run directory, or --config.model.weights=FILE, to probe.")
-    train, examples = setup.source(config, "train"), setup.source(config, "eval")
-    arguments = {**setup.model_arguments(config), "num_classes": train.num_classes}
+    train, examples = inputs.source(config, "train"), inputs.source(config, "eval")
+    arguments = {**networks.model_arguments(config), "num_classes": train.num_classes}
     model = build("model", arguments, dtype=config.dtype, rngs=nnx.Rngs(config.seed))
     initialise(model, start)
     backbone = split(model)
     width = model.embed_dim
     kernel = 0.01 * jax.random.truncated_normal(jax.random.key(config.seed), -2.0, 2.0, (width, train.num_classes))
     params = {"head.kernel": kernel, "head.bias": jnp.zeros((train.num_classes,))}
-    steps = setup.length(config, len(train))
-    schedule = setup.learning_rate(config, steps)
+    steps = training.length(config, len(train))
+    schedule = training.learning_rate(config, steps)
     normal = {"mean": config.data.mean, "std": config.data.std}
 
     def features(params: dict[str, jax.Array], images: jax.Array) -> jax.Array:
@@ -77,10 +77,10 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
 
     def evaluate(step: int, state: Any, writer: Writer) -> None:
         arrays = {"backbone": backbone.params, "running": state.extra[RUNNING], "head": state.params}
-        found = held_out.measure(call, arrays, setup.eval_batches(config, examples), setup.mesh(config))
+        found = held_out.measure(call, arrays, inputs.eval_batches(config, examples), inputs.mesh(config))
         writer.metrics(step, "eval", found)
 
-    result = setup.fit(
+    result = training.fit(
         config,
         workdir,
         backbone._replace(params=params),
@@ -88,20 +88,20 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
         optimizer.lars(schedule, momentum=config.optimizer.momentum),
         schedule,
         steps,
-        setup.train_batches(config, train),
+        inputs.train_batches(config, train),
         [loop.Hook(config.eval_every or steps.total, evaluate)],
         given={"backbone": backbone.params},
         running={"mean": jnp.zeros((width,)), "var": jnp.ones((width,))},
     )
     if result.stopped == "signal":
         return {"stopped": "signal", "step": result.step}
-    found = setup.outcome(workdir, result, steps, train, examples)
+    found = training.outcome(workdir, result, steps, train, examples)
     low, high = wilson_interval(round(found["accuracy"] * len(examples)), len(examples))
     kernel, bias = folded(result.state.params, result.state.extra[RUNNING])
     model.head.kernel[...], model.head.bias[...] = kernel, bias
     save_pretrained(model, workdir / "model.safetensors")
     summary = {**found, "accuracy_low": low, "accuracy_high": high}
-    return setup.conclude(workdir, summary, lambda: describe(config, workdir, summary, train, examples))
+    return training.conclude(workdir, summary, lambda: describe(config, workdir, summary, train, examples))
 
 
 def standardize_batch(x: jax.Array) -> tuple[jax.Array, dict[str, jax.Array]]:
@@ -128,12 +128,12 @@ def describe(config: Config, workdir: Path, summary: dict[str, Any], *sources: A
     """Adds the section of this run to its report."""
     report = Report("jaxprune", workdir.name)
     section = report.section("Linear probe", slug=f"probe-{workdir.name}")
-    section.text(f"On {summary['data']}, features of {setup.start_of(config)}, which stay as they are.")
+    section.text(f"On {summary['data']}, features of {networks.start_of(config)}, which stay as they are.")
     half = (summary["accuracy_high"] - summary["accuracy_low"]) / 2
     tile = (f"{summary['accuracy']:.1%}", f"± {half:.1%}, {summary['held_out']} images")
     section.metric_tiles({"held-out accuracy": tile, "steps": summary["steps"], "seconds": round(summary["seconds"])})
     records = read_metrics(workdir)
-    setup.curves(section, records, {"train/accuracy": "training", "eval/accuracy": "held-out"}, "accuracy")
-    setup.broken_files(section, *sources)
-    section.command(setup.command())
+    reporting.curves(section, records, {"train/accuracy": "training", "eval/accuracy": "held-out"}, "accuracy")
+    reporting.broken_files(section, *sources)
+    section.command(reporting.command())
     report.add_to(workdir / "report.html")

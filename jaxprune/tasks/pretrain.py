@@ -15,7 +15,7 @@ from jaxprune.data.augment import random_flip
 from jaxprune.metrics import average
 from jaxprune.mim.base import STORED
 from jaxprune.nn.params import Split, jitted, merge, split
-from jaxprune.tasks import setup
+from jaxprune.tasks.setup import inputs, reporting, training
 from jaxprune.train import loop
 from jaxprune.train import workdir as workdirs
 from jaxprune.train.evaluator import evaluate
@@ -32,55 +32,55 @@ PICTURES = 6
 
 def run(config: Config, workdir: Path) -> dict[str, Any]:
     """Pre-trains as configured and leaves checkpoints, metrics, pictures and a report in `workdir`."""
-    workdirs.prepare(workdir, setup.plain(config))
+    workdirs.prepare(workdir, config.to_dict())
     if workdirs.is_complete(workdir):
         return workdirs.read_summary(workdir)
-    train, held_out = setup.source(config, "train"), setup.source(config, "eval")
-    arguments = {**setup.plain(config.mim)}
+    train, held_out = inputs.source(config, "train"), inputs.source(config, "eval")
+    arguments = {**config.mim.to_dict()}
     model = build("mim", arguments, dtype=config.dtype, rngs=nnx.Rngs(config.seed))
     parts = split(model)
     stored = {name: array for name, array in parts.rest.items() if name.startswith(STORED)}
-    model.preprocessing = setup.preprocessing(config)
+    model.preprocessing = inputs.preprocessing(config)
     write_card(workdir, model, fixed=stored)
     # Arguments of every step, and not constants in it: a teacher is large.
-    fixed = parallel.replicate(setup.mesh(config), parts.rest)
-    steps = setup.length(config, len(train))
-    schedule = setup.learning_rate(config, steps)
+    fixed = parallel.replicate(inputs.mesh(config), parts.rest)
+    steps = training.length(config, len(train))
+    schedule = training.learning_rate(config, steps)
 
     def loss_fn(params, batch, key):
         flip_key, mask_key = jax.random.split(key)
         images = batch["image"]
         if config.flip:
             images = random_flip(flip_key, images)
-        loss, _ = merge(parts.graph, params, batch.get(GIVEN, {}))(setup.normalized(config, images), key=mask_key)
+        loss, _ = merge(parts.graph, params, batch.get(GIVEN, {}))(inputs.normalized(config, images), key=mask_key)
         return loss, {}
 
     hooks = [
         loop.Hook(config.picture_every or steps.total, _drawer(config, parts, held_out)),
         loop.Hook(config.eval_every or steps.total, _evaluator(config, parts, fixed, held_out)),
     ]
-    result = setup.fit(
+    result = training.fit(
         config,
         workdir,
         parts,
         loss_fn,
-        setup.adamw(config, schedule, parts.params),
+        training.adamw(config, schedule, parts.params),
         schedule,
         steps,
-        setup.train_batches(config, train),
+        inputs.train_batches(config, train),
         hooks,
         given=fixed,
     )
     if result.stopped == "signal":
         return {"stopped": "signal", "step": result.step}
-    summary = setup.outcome(workdir, result, steps, train, held_out)
-    return setup.conclude(workdir, summary, lambda: describe(config, workdir, summary, train, held_out))
+    summary = training.outcome(workdir, result, steps, train, held_out)
+    return training.conclude(workdir, summary, lambda: describe(config, workdir, summary, train, held_out))
 
 
 def _evaluator(config: Config, parts: Split, fixed: dict[str, jax.Array], source: Any):
     def eval_fn(arrays, batch):
         model = merge(parts.graph, arrays["params"], arrays["fixed"])
-        images = setup.normalized(config, batch["image"])
+        images = inputs.normalized(config, batch["image"])
 
         def one(image, index):
             loss, aux = model(image[None], key=jax.random.fold_in(jax.random.key(EVAL_KEY), index))
@@ -91,8 +91,8 @@ def _evaluator(config: Config, parts: Split, fixed: dict[str, jax.Array], source
         return {name: average(values, batch["valid"]) for name, values in found.items()}
 
     def hook(step: int, state: Any, writer: Writer) -> None:
-        arrays, batches = {"params": state.params, "fixed": fixed}, setup.eval_batches(config, source)
-        metrics = evaluate(eval_fn, arrays, batches, setup.mesh(config), desc="held-out")
+        arrays, batches = {"params": state.params, "fixed": fixed}, inputs.eval_batches(config, source)
+        metrics = evaluate(eval_fn, arrays, batches, inputs.mesh(config), desc="held-out")
         if "mean_colour_loss" in metrics:
             metrics["ratio_to_mean_colour"] = metrics["loss"] / metrics["mean_colour_loss"]
         writer.metrics(step, "eval", metrics)
@@ -102,7 +102,7 @@ def _evaluator(config: Config, parts: Split, fixed: dict[str, jax.Array], source
 
 def picture(config: Any, parts: Split, params: dict, images: np.ndarray) -> np.ndarray:
     """Draws originals, what was masked, what was reconstructed and which cells were thrown."""
-    pixels = setup.normalized(config, jnp.asarray(images))
+    pixels = inputs.normalized(config, jnp.asarray(images))
     model = merge(parts.graph, params, parts.rest)
     found = jitted(model, lambda model, pixels: model.picture(pixels, jax.random.key(EVAL_KEY)))(pixels)
     shown = to_uint8(np.asarray(found.images), config.data.mean, config.data.std)
@@ -113,7 +113,7 @@ def picture(config: Any, parts: Split, params: dict, images: np.ndarray) -> np.n
 
 
 def _drawer(config: Config, parts: Split, source: Any):
-    images = next(iter(setup.eval_batches(config, source)))["image"][:PICTURES]
+    images = next(iter(inputs.eval_batches(config, source)))["image"][:PICTURES]
 
     def hook(step: int, state: Any, writer: Writer) -> None:
         params = processes.whole(state.params)
@@ -127,7 +127,7 @@ def describe(config: Config, workdir: Path, summary: dict[str, Any], *sources: A
     """Adds the section of this run to its report, or to the one at `path`."""
     report = Report("jaxprune", f"{workdir.name}")
     section = report.section("Pre-training", slug="pretrain")
-    model = nnx.eval_shape(lambda: build("mim", setup.plain(config.mim), rngs=nnx.Rngs(0)))
+    model = nnx.eval_shape(lambda: build("mim", config.mim.to_dict(), rngs=nnx.Rngs(0)))
     section.text(f"{model.summary()} It is trained on {summary['data']}.")
     if summary["steps"] < summary["planned_steps"]:
         section.note(
@@ -139,10 +139,10 @@ def describe(config: Config, workdir: Path, summary: dict[str, Any], *sources: A
         tiles["of mean colour's"] = (summary["ratio_to_mean_colour"], "1 = predicting each patch's mean colour")
     section.metric_tiles(tiles)
     records = read_metrics(workdir)
-    setup.curves(section, records, {"train/loss": "training", "eval/loss": "held-out"}, "loss on masked patches")
+    reporting.curves(section, records, {"train/loss": "training", "eval/loss": "held-out"}, "loss on masked patches")
     pictures = sorted((workdir / "pictures").glob("reconstruction_*.png"))
     if pictures:
-        section.figure(setup.read_picture(pictures[-1]), "Held-out images; thrown cells are marked.")
-    setup.broken_files(section, *sources)
-    section.command(setup.command())
+        section.figure(reporting.read_picture(pictures[-1]), "Held-out images; thrown cells are marked.")
+    reporting.broken_files(section, *sources)
+    section.command(reporting.command())
     report.add_to(path or workdir / "report.html")

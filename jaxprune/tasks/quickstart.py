@@ -9,7 +9,8 @@ from ml_collections import ConfigDict
 
 from jaxprune.checkpoints.files import write_atomically
 from jaxprune.config import Config
-from jaxprune.tasks import evaluate, finetune, pretrain, setup, train_ranker
+from jaxprune.tasks import evaluate, finetune, pretrain, train_ranker
+from jaxprune.tasks.setup import reporting
 from jaxprune.train import workdir as workdirs
 from jaxprune.train.writer import METRICS, read_metrics
 from jaxprune.viz import plots
@@ -22,7 +23,7 @@ RANKED = f"by the ranker, in {train_ranker.KEPT:.0%} of all patches; no label to
 
 def run(config: Config, workdir: Path) -> dict[str, Any]:
     """Runs the phases one after the other, each a run directory of its own in `workdir`, and writes one report."""
-    workdirs.prepare(workdir, setup.plain(config))
+    workdirs.prepare(workdir, config.to_dict())
     if workdirs.is_complete(workdir):
         return workdirs.read_summary(workdir)
     summaries = {}
@@ -99,7 +100,7 @@ def describe(config: Config, workdir: Path, summaries: dict[str, dict[str, Any]]
         curves[label] = tuple(zip(*points, strict=True))
     if all(len(x) > 1 for x, _ in curves.values()):
         section.figure(plots.line_plot(curves, "step", "held-out accuracy"), "Accuracy on held-out scenes.")
-    section.command(setup.command())
+    section.command(reporting.command())
     path = workdir / "report.html"
     report.add_to(path)
     pretrain.describe(phase_config(config, "pretrain", workdir), workdir / "pretrain", pre, path=path)

@@ -27,7 +27,8 @@ from jaxprune.ops.patches import patchify, unpatchify
 from jaxprune.ranking import ConvRanker, label_masks, pseudo_labels
 from jaxprune.ranking.labels import reconstructions
 from jaxprune.ranking.removals import token_decoder
-from jaxprune.tasks import pretrain, setup
+from jaxprune.tasks import pretrain
+from jaxprune.tasks.setup import inputs, reporting, training
 from jaxprune.train import loop
 from jaxprune.train import workdir as workdirs
 from jaxprune.train.evaluator import evaluate
@@ -58,7 +59,7 @@ _log = logging.getLogger(__name__)
 
 def run(config: Config, workdir: Path) -> dict[str, Any]:
     """Trains a ranker as configured and leaves checkpoints, metrics, pictures and a report in `workdir`."""
-    workdirs.prepare(workdir, setup.plain(config))
+    workdirs.prepare(workdir, config.to_dict())
     if workdirs.is_complete(workdir):
         return workdirs.read_summary(workdir)
     ranking_loss = ranking_loss_of(config)
@@ -67,18 +68,18 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
         if stopped:
             return stopped
     source = label_source(config, workdir)
-    train, held_out = setup.source(config, "train"), setup.source(config, "eval")
-    arguments = setup.plain(config.ranker)
+    train, held_out = inputs.source(config, "train"), inputs.source(config, "eval")
+    arguments = config.ranker.to_dict()
     ranker = build("ranker", arguments, dtype=config.dtype, rngs=nnx.Rngs(config.seed))
     _check(config, ranker, source)
     if config.warm_start:
         begin_as_encoder(ranker, source)
-    ranker.preprocessing = setup.preprocessing(config)
+    ranker.preprocessing = inputs.preprocessing(config)
     write_card(workdir, ranker)
     parts = split(ranker)
-    mesh = setup.mesh(config)
-    steps = setup.length(config, len(train))
-    schedule = setup.learning_rate(config, steps)
+    mesh = inputs.mesh(config)
+    steps = training.length(config, len(train))
+    schedule = training.learning_rate(config, steps)
     frozen = parallel.replicate(mesh, {**source.params, **source.rest})
     # A ViT's tables stay as they are; a ConvNet's statistics follow the batches.
     running = parts.rest if isinstance(ranker, ConvRanker) else {}
@@ -88,7 +89,7 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
         images = batch["image"]
         if config.flip:
             images = random_flip(flip_key, images)
-        images = setup.normalized(config, images)
+        images = inputs.normalized(config, images)
         relevance, ids_keep, _ = pseudo_labels(
             merge(source.graph, batch[GIVEN], {}),
             images,
@@ -104,15 +105,15 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
             reported[OBSERVED] = observed(split(ranker).rest, running)
         return ranking_loss(seen, relevance).mean(), reported
 
-    tx = setup.adamw(config, schedule, parts.params)
+    tx = training.adamw(config, schedule, parts.params)
     hook = loop.Hook(config.eval_every or steps.total, _evaluator(config, parts, source, frozen, held_out))
-    batches = setup.train_batches(config, train)
+    batches = inputs.train_batches(config, train)
     fixed = {"given": frozen, "running": running or None}
-    result = setup.fit(config, workdir, parts, loss_fn, tx, schedule, steps, batches, [hook], **fixed)
+    result = training.fit(config, workdir, parts, loss_fn, tx, schedule, steps, batches, [hook], **fixed)
     if result.stopped == "signal":
         return {"stopped": "signal", "step": result.step}
-    summary = setup.outcome(workdir, result, steps, train, held_out)
-    return setup.conclude(workdir, summary, lambda: describe(config, workdir, summary, train, held_out))
+    summary = training.outcome(workdir, result, steps, train, held_out)
+    return training.conclude(workdir, summary, lambda: describe(config, workdir, summary, train, held_out))
 
 
 def _pretrain(config: Config, workdir: Path) -> dict[str, Any] | None:
@@ -146,7 +147,7 @@ def label_source(config: Config, workdir: Path) -> Split:
                 )
         arguments, loaded = card.arguments, split(load_model(origin))
     else:
-        arguments = setup.plain(config.mim)
+        arguments = config.mim.to_dict()
         framework = build("mim", arguments, rngs=nnx.Rngs(0))
         # A checkpoint of LTRP's training holds the ranker beside the autoencoder.
         loaded = split(load_pretrained(framework, origin, ignored=("score_net.*",)))
@@ -179,7 +180,7 @@ def ranking_loss_of(config: Config) -> Callable[[jax.Array, jax.Array], jax.Arra
     """
     if config.loss not in LOSSES:
         raise unknown("ranking loss", config.loss, LOSSES)
-    function, options = LOSSES[config.loss], setup.plain(config.loss_options)
+    function, options = LOSSES[config.loss], config.loss_options.to_dict()
     known = [name for name in inspect.signature(function).parameters if name not in ("scores", "relevance", "where")]
     for name in options:
         if name not in known:
@@ -189,7 +190,7 @@ def ranking_loss_of(config: Config) -> Callable[[jax.Array, jax.Array], jax.Arra
 
 def label_options(settings: Config) -> dict[str, Any]:
     """Returns the arguments of `pseudo_labels` that `config.labels` stands for."""
-    options = setup.plain(settings)
+    options = settings.to_dict()
     options["memory"] = int(options.pop("memory_mib") * 2**20)
     return options
 
@@ -236,7 +237,7 @@ def _evaluator(config: Config, parts: Split, source: Split, frozen: dict[str, ja
     options, ranking_loss = {**label_options(config.labels), "throw_ratio": 0.0}, ranking_loss_of(config)
 
     def eval_fn(params, batch):
-        images, valid = setup.normalized(config, batch["image"]), batch["valid"]
+        images, valid = inputs.normalized(config, batch["image"]), batch["valid"]
         framework = merge(source.graph, params["frozen"], {})
         ranker = merge(parts.graph, params["ranker"], {**parts.rest, **params["running"]})
 
@@ -245,7 +246,7 @@ def _evaluator(config: Config, parts: Split, source: Split, frozen: dict[str, ja
             return jax.random.uniform(key, (framework.num_patches,))
 
         noise = jax.vmap(draw)(batch["index"])
-        shards = setup.mesh(config).size
+        shards = inputs.mesh(config).size
         relevance, ids_keep, _ = pseudo_labels(framework, images, noise=noise, shards=shards, **options)
         of_visible = lambda scores: jnp.take_along_axis(scores, ids_keep, axis=1)
         whole = ranker.scores(images)
@@ -261,8 +262,8 @@ def _evaluator(config: Config, parts: Split, source: Split, frozen: dict[str, ja
 
     def hook(step: int, state: Any, writer: Writer) -> None:
         params = {"ranker": state.params, "frozen": frozen, "running": state.extra.get(RUNNING, {})}
-        batches = setup.eval_batches(config, held_out)
-        writer.metrics(step, "eval", evaluate(eval_fn, params, batches, setup.mesh(config), desc="held-out"))
+        batches = inputs.eval_batches(config, held_out)
+        writer.metrics(step, "eval", evaluate(eval_fn, params, batches, inputs.mesh(config), desc="held-out"))
 
     return hook
 
@@ -291,7 +292,7 @@ def removal_pictures(config: Config, source: Split, images: np.ndarray) -> np.nd
     when a visible patch (red) goes, and the one that changes least.
     """
     framework = merge(source.graph, source.params, source.rest)
-    pixels = setup.normalized(config, jnp.asarray(images))
+    pixels = inputs.normalized(config, jnp.asarray(images))
     key = jax.random.key(pretrain.EVAL_KEY)
 
     def compared(framework, pixels):
@@ -346,9 +347,9 @@ def describe(config: Config, workdir: Path, summary: dict[str, Any], *sources: A
         tiles["object patches found"] = (f"{summary['recall']:.1%}", f"among the best {KEPT:.0%} of the patches")
     section.metric_tiles(tiles)
     records = read_metrics(workdir)
-    setup.curves(section, records, {"train/tau": "training", "eval/tau": "held-out"}, "Kendall's tau")
-    setup.curves(section, records, {"train/loss": "training", "eval/loss": "held-out"}, f"{config.loss} loss")
-    batch = next(iter(setup.eval_batches(config, sources[-1] if sources else setup.source(config, "eval"))))
+    reporting.curves(section, records, {"train/tau": "training", "eval/tau": "held-out"}, "Kendall's tau")
+    reporting.curves(section, records, {"train/loss": "training", "eval/loss": "held-out"}, f"{config.loss} loss")
+    batch = next(iter(inputs.eval_batches(config, sources[-1] if sources else inputs.source(config, "eval"))))
     images = batch["image"][:SCORE_MAPS]
     maps = score_maps(split(load_model(workdir)), images, config.data.mean, config.data.std)
     section.figure(tile(maps, SCORE_MAPS), "Held-out images, and what the ranker makes of them: bright matters.")
@@ -357,8 +358,8 @@ def describe(config: Config, workdir: Path, summary: dict[str, Any], *sources: A
         removal_pictures(config, source, images[:REMOVED]),
         "What the labels come from: without the patch in red, the reconstruction changes or it does not.",
     )
-    setup.broken_files(section, *sources)
-    section.command(setup.command())
+    reporting.broken_files(section, *sources)
+    section.command(reporting.command())
     path = path or workdir / "report.html"
     if not config.label_model:
         Report("jaxprune", workdir.name).add_to(path)  # the page is this run's, though the autoencoder comes first

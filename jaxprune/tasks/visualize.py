@@ -13,7 +13,8 @@ from jaxprune.config import Config
 from jaxprune.errors import UserError
 from jaxprune.nn.params import split
 from jaxprune.preprocessing import Preprocessing
-from jaxprune.tasks import pretrain, setup
+from jaxprune.tasks import pretrain
+from jaxprune.tasks.setup import inputs, reporting
 from jaxprune.train.writer import Writer
 from jaxprune.viz.report import Report
 
@@ -24,13 +25,13 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
         raise UserError("Give --config.run=RUN, the run directory of a pre-trained model.")
     card = Card.read(config.run).require("mim", config.run)
     parts = split(load_model(config.run))
-    data = setup.with_data_of(config.run, config).data
+    data = inputs.with_data_of(config.run, config).data
     settings: Config = ConfigDict({"data": data, "batch_size": config.num_images, "seed": 0})
     if config.image:
         size = (data.img_size, data.img_size) if isinstance(data.img_size, int) else tuple(data.img_size)
         images = loader.read_image(config.image, Preprocessing(size))[None]
     else:
-        images = next(iter(setup.eval_batches(settings, setup.source(settings, "eval"))))["image"]
+        images = next(iter(inputs.eval_batches(settings, inputs.source(settings, "eval"))))["image"]
     settings.data.update(mean=card.preprocessing.mean, std=card.preprocessing.std)
     picture = pretrain.picture(settings, parts, parts.params, np.asarray(images))
     writer = Writer(workdir, tensorboard=False)
@@ -39,6 +40,6 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     page = Report("jaxprune", str(config.run))
     section = page.section("Reconstructions", slug="visualize")
     section.figure(picture, "Original, what the encoder did not see, what the decoder made of it, what was thrown.")
-    section.command(setup.command())
+    section.command(reporting.command())
     page.add_to(workdir / "report.html")
     return {"picture": str(path), "images": len(images)}

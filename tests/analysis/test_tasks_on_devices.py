@@ -9,12 +9,12 @@ import pytest
 
 from jaxprune import main, parallel, tasks
 from jaxprune.analysis.score_files import read_part
-from jaxprune.tasks import setup
+from jaxprune.tasks.setup import inputs
 
 pytestmark = pytest.mark.eight_devices
 
 CONFIGS = Path(__file__).parent.parent.parent / "configs"
-MESHES = {"one": lambda config: parallel.make_mesh({"data": 1}, jax.devices()[:1]), "eight": setup.mesh}
+MESHES = {"one": lambda config: parallel.make_mesh({"data": 1}, jax.devices()[:1]), "eight": inputs.mesh}
 
 
 @pytest.fixture(scope="module")

@@ -123,7 +123,7 @@ def test_it_is_pre_trained_and_loads_back(colours, tmp_path, monkeypatch):
     whole = tasks.find("pretrain")(settings, tmp_path / "whole")
     # The second half of this run is a resumed one.
     with monkeypatch.context() as patched:
-        patched.setattr(pretrain.setup, "length", lambda *_: pretrain.setup.Length(4, 2))
+        patched.setattr(pretrain.setup, "length", lambda *_: pretrain.training.Length(4, 2))
         pretrain.run(settings, workdir)
     (workdir / workdirs.COMPLETE).unlink()
     resumed = pretrain.run(settings, workdir)

@@ -16,7 +16,8 @@ from jaxprune.analysis.patch_recall import ALL, LEARNED, UNLEARNED, class_groups
 from jaxprune.checkpoints.run import build
 from jaxprune.errors import UserError
 from jaxprune.nn.params import split
-from jaxprune.tasks import evaluate, setup
+from jaxprune.tasks import evaluate
+from jaxprune.tasks.setup import networks
 
 CONFIGS = Path(__file__).parent.parent.parent / "configs" / "ranking"
 
@@ -165,7 +166,7 @@ def test_runs_of_another_kind_are_refused(trained, weights, tmp_path, caplog):
 
 def test_scorers_that_cannot_be_read_are_refused(trained):
     workdir, _ = trained
-    open_scorers = setup.open_scorers
+    open_scorers = networks.open_scorers
     for scorers, message in (
         (("ltrp:run",), "write name=value"),
         (("ltrp:weights=x.pth",), "name the network"),
