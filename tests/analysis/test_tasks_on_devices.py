@@ -29,7 +29,7 @@ def on_both(config, tmp_path, monkeypatch):
     """Returns the summaries of a task on one device and on eight, and where each run is."""
     found = {}
     for name, mesh in MESHES.items():
-        monkeypatch.setattr(setup, "mesh", mesh)
+        monkeypatch.setattr(inputs, "mesh", mesh)
         found[name] = tasks.find(config.task)(config, tmp_path / name)
     return found["one"], found["eight"]
 

@@ -14,6 +14,7 @@ from jaxprune.errors import UserError
 from jaxprune.nn.params import split
 from jaxprune.ranking import pseudo_labels
 from jaxprune.tasks import pretrain
+from jaxprune.tasks.setup import training
 from jaxprune.train import workdir as workdirs
 
 SOURCE = '''
@@ -123,7 +124,7 @@ def test_it_is_pre_trained_and_loads_back(colours, tmp_path, monkeypatch):
     whole = tasks.find("pretrain")(settings, tmp_path / "whole")
     # The second half of this run is a resumed one.
     with monkeypatch.context() as patched:
-        patched.setattr(pretrain.setup, "length", lambda *_: pretrain.training.Length(4, 2))
+        patched.setattr(training, "length", lambda *_: training.Length(4, 2))
         pretrain.run(settings, workdir)
     (workdir / workdirs.COMPLETE).unlink()
     resumed = pretrain.run(settings, workdir)
