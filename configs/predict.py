@@ -1,6 +1,8 @@
 """The class of one image, with the confidence and a picture.
 
 python -m jaxprune.main --config=configs/predict.py --config.run=runs/quickstart/finetune --config.image=photo.jpg
+python -m jaxprune.main --config=configs/predict.py --config.model.weights=FILE --config.model.name=NAME \\
+    --config.model.class_names=FILE --config.image=photo.jpg     # a published file, its classes a line each
 """
 
 from jaxprune import config as c
@@ -8,4 +10,4 @@ from jaxprune import config as c
 
 def get_config(arg=None):
     c.parse_arg(arg)
-    return c.inspect_run("predict", image="")
+    return c.inspect_classifier("predict", image="")

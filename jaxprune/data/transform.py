@@ -51,6 +51,6 @@ class Transform:
         """
         if not self.random or rng is None:
             return images.prepare(image, self.preprocessing)
-        box = images.random_box(rng, *image.shape[:2], self.scale, self.ratio)
+        box = images.random_box(rng, image.shape[0], image.shape[1], self.scale, self.ratio)
         filter_ = images.interpolation(self.preprocessing.interpolation)
         return images.resized_crop(image, box, self.preprocessing.img_size, filter_)

@@ -55,6 +55,11 @@ def create(name: str, *, rngs: nnx.Rngs, **overrides: Any) -> Any:
     return remember(network, "model", {"name": name, **overrides})
 
 
+def takes(name: str, argument: str) -> bool:
+    """Returns whether the class behind a model's name has an argument, such as "img_size"."""
+    return argument in plugins.parameters(_class_of(name))
+
+
 def _class_of(name: str) -> type:
     known = names()
     if name not in known:
@@ -73,4 +78,4 @@ def _preprocessing(cls: Any, name: str, chosen: dict[str, Any]) -> Preprocessing
     return Preprocessing(size, mean=getattr(cls, "mean", IMAGENET_MEAN), std=getattr(cls, "std", IMAGENET_STD))
 
 
-__all__ = ["Preprocessing", "arguments", "create", "names"]
+__all__ = ["Preprocessing", "arguments", "create", "names", "takes"]

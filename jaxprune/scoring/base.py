@@ -45,7 +45,8 @@ class Scorer(nnx.Module):
       grid: the patches to score, (rows, columns), or (frames, rows, columns) of a video; defaults to the grid of
         `proposal` if it has one.
       normalised: (mean, std) per channel with which the pixels, from 0 to 1, were normalised. `prepared` then converts
-        them to those of `proposal` (`trained_on`). With None it leaves them unchanged.
+        them to those of `proposal` (`trained_on`). With None it leaves them unchanged; `reduction.apply` then fills in
+        those of the network that is pruned.
 
     Attributes:
       reads: the kind of network that `proposal` must be: "vit" (any `Host`), "convnet", "any" (either), "ranker",

@@ -12,10 +12,11 @@ import numpy as np
 import optax
 from flax import nnx
 
+from jaxprune import processes
 from jaxprune.analysis import held_out
 from jaxprune.checkpoints.initialise import initialise
 from jaxprune.checkpoints.run import build
-from jaxprune.checkpoints.write import save_pretrained
+from jaxprune.checkpoints.write import leave_network
 from jaxprune.config import Config
 from jaxprune.data.augment import normalize, random_flip
 from jaxprune.errors import UserError
@@ -47,6 +48,7 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     arguments = {**networks.model_arguments(config), "num_classes": train.num_classes}
     model = build("model", arguments, dtype=config.dtype, rngs=nnx.Rngs(config.seed))
     initialise(model, start)
+    model.preprocessing = inputs.preprocessing(config)
     backbone = split(model)
     width = model.embed_dim
     kernel = 0.01 * jax.random.truncated_normal(jax.random.key(config.seed), -2.0, 2.0, (width, train.num_classes))
@@ -97,9 +99,9 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
         return {"stopped": "signal", "step": result.step}
     found = training.outcome(workdir, result, steps, train, examples)
     low, high = wilson_interval(round(found["accuracy"] * len(examples)), len(examples))
-    kernel, bias = folded(result.state.params, result.state.extra[RUNNING])
+    kernel, bias = folded(*processes.whole((result.state.params, result.state.extra[RUNNING])))
     model.head.kernel[...], model.head.bias[...] = kernel, bias
-    save_pretrained(model, workdir / "model.safetensors")
+    leave_network(model, workdir, train.class_names)
     summary = {**found, "accuracy_low": low, "accuracy_high": high}
     return training.conclude(workdir, summary, lambda: describe(config, workdir, summary, train, examples))
 
