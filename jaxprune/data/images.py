@@ -158,7 +158,7 @@ def read_image(path: str | os.PathLike, preprocessing: Preprocessing) -> np.ndar
 
 def load_images(
     images: Iterable[str | os.PathLike | np.ndarray], preprocessing: Preprocessing
-) -> Float[np.ndarray, "b h w c"]:
+) -> Float[jax.Array, "b h w c"]:
     """Returns pictures as a network reads them: prepared as for its evaluation, and normalised, float32.
 
     >>> from jaxprune.models import Preprocessing
@@ -181,7 +181,7 @@ def load_images(
             rows.append(read_image(image, preprocessing))
     if not rows:
         raise UserError("There are no images to load: give files or uint8 arrays of (height, width, 3).")
-    return np.asarray(_normalized(np.stack(rows), preprocessing.mean, preprocessing.std))
+    return _normalized(np.stack(rows), preprocessing.mean, preprocessing.std)
 
 
 # Compiled, as it is in every program that reads pixels: NumPy and a program differ in the last bit.
