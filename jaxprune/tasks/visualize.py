@@ -7,13 +7,12 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from jaxprune import data as loader
+from jaxprune.analysis import reconstruction
 from jaxprune.checkpoints.card import Card
 from jaxprune.checkpoints.run import load_model
 from jaxprune.config import Config
 from jaxprune.errors import UserError
-from jaxprune.nn.params import split
 from jaxprune.preprocessing import Preprocessing
-from jaxprune.tasks import pretrain
 from jaxprune.tasks.setup import inputs, reporting
 from jaxprune.train.writer import Writer
 from jaxprune.viz.report import Report
@@ -24,7 +23,7 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     if not config.run:
         raise UserError("Give --config.run=RUN, the run directory of a pre-trained model.")
     card = Card.read(config.run).require("mim", config.run)
-    parts = split(load_model(config.run))
+    model = load_model(config.run)
     data = inputs.with_data_of(config.run, config).data
     settings: Config = ConfigDict({"data": data, "batch_size": config.num_images, "seed": 0})
     if config.image:
@@ -32,8 +31,7 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
         images = loader.read_image(config.image, Preprocessing(size))[None]
     else:
         images = next(iter(inputs.eval_batches(settings, inputs.source(settings, "eval"))))["image"]
-    settings.data.update(mean=card.preprocessing.mean, std=card.preprocessing.std)
-    picture = pretrain.picture(settings, parts, parts.params, np.asarray(images))
+    picture = reconstruction.picture(model, card.preprocessing, np.asarray(images))
     writer = Writer(workdir, tensorboard=False)
     path = writer.images(0, "visualize", picture)
     writer.close()

@@ -11,11 +11,11 @@ from ml_collections import ConfigDict
 from jaxprune import data as loader
 from jaxprune import parallel
 from jaxprune.config import Config
-from jaxprune.config import data as defaults
 from jaxprune.data.augment import normalize
 from jaxprune.errors import UserError
 from jaxprune.nn.patch_embed import pair
 from jaxprune.preprocessing import Preprocessing
+from jaxprune.tasks.setup import defaults
 
 
 def source(config: Config, split: str) -> Any:
@@ -82,7 +82,7 @@ def with_data_of(run: str | Path, config: Config) -> Config:
     own = config.get("data")
     chosen = own.to_dict() if own is not None and own.source else recorded_config(run)["data"]
     size = {"img_size": config.img_size} if config.get("img_size") else {}
-    return ConfigDict({**config.to_dict(), "data": {**defaults(), **chosen, **size}})
+    return ConfigDict({**config.to_dict(), "data": {**defaults.data(), **chosen, **size}})
 
 
 def held_out(config: Config, run: str | Path, class_names: Sequence[str]) -> Any:

@@ -10,6 +10,7 @@ from jaxprune.checkpoints.scorers import Opened
 from jaxprune.config import Config
 from jaxprune.errors import UserError
 from jaxprune.reduction import Plan
+from jaxprune.scoring import Scorer
 
 
 def classifier_card(run: str | Path) -> Card:
@@ -64,3 +65,14 @@ def open_scorers(config: Config) -> Opened:
         seed=config.seed,
     )
     return scorers.enlarged(opened, config.proposal_size) if "proposal_size" in config else opened
+
+
+def open_scorer(config: Config, grid: tuple[int, ...]) -> Scorer:
+    """Opens `config.scorer`; what ConvNets read is EfficientNet-Lite0 unless its text names another network."""
+    return scorers.open_scorer(
+        config.scorer,
+        Networks(proposal="efficientnet_lite0", seed=config.seed),
+        grid=tuple(grid),
+        normalised=(tuple(config.data.mean), tuple(config.data.std)),
+        seed=config.seed,
+    )
