@@ -8,13 +8,14 @@ python -m jaxprune.main --config=configs/benchmark.py --config.run=RUN --config.
 for a published file (`--config.model.weights=FILE --config.model.name=NAME`) with `--config.data.source`.
 """
 
-from jaxprune import config as c
 from jaxprune import reduction
+from jaxprune.config import parse_arg
+from jaxprune.tasks.setup.defaults import classifier_inspection
 
 
 def get_config(arg=None):
-    args = c.parse_arg(arg, keep_rate=0.5, model="vit_small_patch16_224", batch=8, rounds=5)
-    config = c.inspect_classifier(
+    args = parse_arg(arg, keep_rate=0.5, model="vit_small_patch16_224", batch=8, rounds=5)
+    config = classifier_inspection(
         "benchmark",
         plans=reduction.standalone(),
         keep_rate=args.keep_rate,

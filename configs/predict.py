@@ -5,9 +5,10 @@ python -m jaxprune.main --config=configs/predict.py --config.model.weights=FILE 
     --config.model.class_names=FILE --config.image=photo.jpg     # a published file, its classes a line each
 """
 
-from jaxprune import config as c
+from jaxprune.config import parse_arg
+from jaxprune.tasks.setup.defaults import classifier_inspection
 
 
 def get_config(arg=None):
-    c.parse_arg(arg)
-    return c.inspect_classifier("predict", image="")
+    parse_arg(arg)
+    return classifier_inspection("predict", image="")

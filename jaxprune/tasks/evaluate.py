@@ -7,9 +7,10 @@ from jaxprune.analysis import plans, predictions
 from jaxprune.analysis.forwards import probabilities
 from jaxprune.bench.contestants import DENSE, contestants
 from jaxprune.checkpoints.classifier import Classifier, open_classifier
-from jaxprune.config import Config, inspect_classifier
+from jaxprune.config import Config
 from jaxprune.evaluate import run_over
 from jaxprune.tasks.setup import inputs, networks, reporting
+from jaxprune.tasks.setup.defaults import classifier_inspection
 from jaxprune.viz.report import Report
 from jaxprune.viz.table import as_text
 
@@ -25,7 +26,7 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
 def assess(run: Path, report: Path) -> dict[str, Any]:
     """Evaluates the classifier in a run directory on its own data, and adds the findings to a report."""
     classifier = open_classifier(run)
-    config = inputs.with_data_of(run, classifier.model.preprocessing, inspect_classifier("evaluate"))
+    config = inputs.with_data_of(run, classifier.model.preprocessing, classifier_inspection("evaluate"))
     return _on_held_out(classifier, report, config, f"{reporting.command('configs/evaluate.py')} --config.run={run}")
 
 

@@ -6,11 +6,10 @@ from typing import Any
 import numpy as np
 
 from jaxprune import data as loader
+from jaxprune.analysis import reconstruction
 from jaxprune.checkpoints.run import load_card, load_model
 from jaxprune.config import Config
 from jaxprune.errors import UserError
-from jaxprune.nn.params import split
-from jaxprune.tasks import pretrain
 from jaxprune.tasks.setup import inputs, reporting
 from jaxprune.train.writer import Writer
 from jaxprune.viz.report import Report
@@ -22,14 +21,13 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
         raise UserError("Give --config.run=RUN, the run directory of a pre-trained model.")
     load_card(config.run).require("mim", config.run)
     model = load_model(config.run)
-    parts = split(model)
     settings = inputs.with_data_of(config.run, model.preprocessing, config)
     settings.batch_size = config.num_images
     if config.image:
         images = loader.read_image(config.image, model.preprocessing)[None]
     else:
         images = next(iter(inputs.eval_batches(settings, inputs.source(settings, "eval"))))["image"]
-    picture = pretrain.picture(settings, parts, parts.params, np.asarray(images))
+    picture = reconstruction.picture(model, model.preprocessing, np.asarray(images))
     writer = Writer(workdir, tensorboard=False)
     path = writer.images(0, "visualize", picture)
     writer.close()

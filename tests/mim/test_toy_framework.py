@@ -9,7 +9,6 @@ import pytest
 from flax import nnx
 
 from jaxprune import checkpoints, mim, tasks
-from jaxprune import config as configs
 from jaxprune.errors import UserError
 from jaxprune.nn.params import split
 from jaxprune.ranking import pseudo_labels
@@ -109,7 +108,7 @@ def colours(tmp_path, monkeypatch):
 
 
 def config(**changes):
-    smoke = configs.shrink(configs.pretrain({"name": "colours", "encoder": "vit_base_patch16_224"}))
+    smoke = pretrain.smoke(pretrain.defaults({"name": "colours", "encoder": "vit_base_patch16_224"}))
     smoke.update(changes)
     return smoke
 

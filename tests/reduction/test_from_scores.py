@@ -15,6 +15,7 @@ from support import golden, nhwc, quick_compile, weights
 
 from jaxprune import checkpoints, flops, models, reduction, scoring
 from jaxprune.errors import UserError
+from jaxprune.models import resnet
 from jaxprune.nn.params import split, unfilled
 from jaxprune.preprocessing import Preprocessing, trained_on
 from jaxprune.reduction import Plan
@@ -191,26 +192,27 @@ OTHER = ((0.5, 0.4, 0.3), (0.25, 0.2, 0.5))
 
 
 @pytest.mark.parametrize("wrapped", [False, True])
-def test_a_scorer_reads_the_pixels_of_the_network_that_it_prunes(wrapped, tmp_path):
-    host, proposal = (models.create("vit", **SIZES, rngs=nnx.Rngs(seed)) for seed in (0, 1))
+def test_a_scorer_reads_the_pixels_of_the_network_that_it_prunes(wrapped, tmp_path, monkeypatch):
+    monkeypatch.setitem(resnet.DEPTHS, "resnet_tiny", (False, (1, 1)))
+    host, proposal = models.create("vit", **SIZES, rngs=nnx.Rngs(0)), models.create("resnet_tiny", rngs=nnx.Rngs(1))
     host.preprocessing = Preprocessing((16, 16), mean=OTHER[0], std=OTHER[1])
     own = trained_on(proposal)
     around = (lambda scorer: Enlarged(scorer, (16, 16))) if wrapped else (lambda scorer: scorer)
     plan = Plan("from_scores", keep_rate=0.5)
-    scorer = scoring.create("papr", with_fc=True, proposal=proposal)
+    scorer = scoring.create("papr", grid=(4, 4), proposal=proposal)
     fast = reduction.apply(host, plan, scorer=around(scorer))
     assert scorer.normalised is None  # the copy in the network knows
-    told = scoring.create("papr", with_fc=True, proposal=proposal, normalised=OTHER)
+    knowing = scoring.create("papr", grid=(4, 4), proposal=proposal, normalised=OTHER)
     # Images that mean the same to both networks, each in its own terms.
     raw = jax.random.uniform(jax.random.key(0), (2, 16, 16, 3))
     channels = lambda values: jnp.array(values)[None, None, None]
     of_host, of_proposal = ((raw - channels(mean)) / channels(std) for mean, std in (OTHER, own))
     expected = around(scorer)(of_proposal)
     np.testing.assert_allclose(fast.pruner.scores(of_host)[0], expected, **CLOSE)
-    np.testing.assert_allclose(around(told)(of_host), expected, **CLOSE)
+    np.testing.assert_allclose(around(knowing)(of_host), expected, **CLOSE)
     assert np.abs(around(scorer)(of_host) - expected).max() > 1e-3
     # What is stated stays as it is.
-    stated = scoring.create("papr", with_fc=True, proposal=proposal, normalised=own)
+    stated = scoring.create("papr", grid=(4, 4), proposal=proposal, normalised=own)
     kept = reduction.apply(host, plan, scorer=stated)
     np.testing.assert_array_equal(kept.pruner.scores(of_host)[0], stated(of_host))
     if not wrapped:

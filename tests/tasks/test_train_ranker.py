@@ -18,6 +18,7 @@ from jaxprune.errors import UserError
 from jaxprune.nn.params import split
 from jaxprune.tasks import evaluate
 from jaxprune.tasks.setup import networks
+from jaxprune.tasks.train_ranker.settings import label_model
 
 CONFIGS = Path(__file__).parent.parent.parent / "configs" / "ranking"
 
@@ -156,11 +157,11 @@ def test_runs_of_another_kind_are_refused(trained, weights, tmp_path, caplog):
     config = load("scenes.py:smoke", label_model=weights)
     config.mim.norm_pix_loss = True
     with caplog.at_level(logging.WARNING):
-        tasks.train_ranker.label_source(config, tmp_path)
+        label_model(config, tmp_path)
     assert "trained on normalised pixels" in caplog.text and "reconstruction" not in caplog.text
     config.expects = "progressive"
     with caplog.at_level(logging.WARNING):
-        tasks.train_ranker.label_source(config, tmp_path)
+        label_model(config, tmp_path)
     assert "with full reconstruction, and progressive was expected" in caplog.text
 
 

@@ -11,11 +11,11 @@ from jaxprune import data as loader
 from jaxprune import parallel
 from jaxprune.checkpoints.classifier import Classifier
 from jaxprune.config import Config
-from jaxprune.config import data as defaults
 from jaxprune.data.augment import normalize
 from jaxprune.errors import UserError
 from jaxprune.nn.patch_embed import pair
 from jaxprune.preprocessing import Preprocessing
+from jaxprune.tasks.setup import defaults
 
 
 def source(config: Config, split: str) -> Any:
@@ -119,7 +119,7 @@ def with_data_of(origin: str | Path, record: Preprocessing, config: Config) -> C
         )
     chosen = config.data.to_dict() if config.data.source else recorded_config(origin)["data"]
     # Runs of earlier versions lack settings that were added since.
-    return ConfigDict({**config.to_dict(), "data": {**defaults(), **chosen, **prepared_as(record)}})
+    return ConfigDict({**config.to_dict(), "data": {**defaults.data(), **chosen, **prepared_as(record)}})
 
 
 def held_out(config: Config, classifier: Classifier) -> Any:

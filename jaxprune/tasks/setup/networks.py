@@ -11,6 +11,7 @@ from jaxprune.errors import UserError
 from jaxprune.nn.patch_embed import pair
 from jaxprune.preprocessing import Preprocessing
 from jaxprune.reduction import Plan
+from jaxprune.scoring import Scorer
 
 IMG_SIZE = 224  # of images, where neither a network nor the config has one
 
@@ -72,3 +73,14 @@ def open_scorers(config: Config, classifier: Classifier | None = None) -> Opened
     networks = Networks(proposal=config.proposal, weights=config.weights, seed=config.seed, **named)
     opened = scorers.open_scorers(config.scorers, networks, preprocessing=record, grid=grid, seed=config.seed)
     return scorers.enlarged(opened, config.proposal_size) if "proposal_size" in config else opened
+
+
+def open_scorer(config: Config, grid: tuple[int, ...]) -> Scorer:
+    """Opens `config.scorer`; what ConvNets read is EfficientNet-Lite0 unless its text names another network."""
+    return scorers.open_scorer(
+        config.scorer,
+        Networks(proposal="efficientnet_lite0", seed=config.seed),
+        grid=tuple(grid),
+        normalised=(tuple(config.data.mean), tuple(config.data.std)),
+        seed=config.seed,
+    )

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from jaxprune.metrics import wilson_interval
 from jaxprune.viz import plots
 from jaxprune.viz.report import Report, Section
 
@@ -56,3 +57,25 @@ def read_picture(path: Path) -> np.ndarray:
     """Reads a picture that a run drew."""
     with Image.open(path) as image:
         return np.asarray(image.convert("RGB"))
+
+
+def note_if_short(section: Section, summary: dict[str, Any]) -> None:
+    """Notes in the report that a run ended before its last planned step."""
+    if summary["steps"] < summary["planned_steps"]:
+        section.note(
+            f"Stopped at step {summary['steps']} of {summary['planned_steps']}: the time of max_minutes was up.",
+            kind="warning",
+        )
+
+
+def with_interval(summary: dict[str, Any]) -> dict[str, Any]:
+    """Returns a summary with the 95 % interval (Wilson) of its held-out accuracy."""
+    images = summary["held_out"]
+    low, high = wilson_interval(round(summary["accuracy"] * images), images)
+    return {**summary, "accuracy_low": low, "accuracy_high": high}
+
+
+def accuracy_tiles(summary: dict[str, Any]) -> dict[str, Any]:
+    """Returns the tile of a held-out accuracy with its 95 % interval."""
+    half = (summary["accuracy_high"] - summary["accuracy_low"]) / 2
+    return {"held-out accuracy": (f"{summary['accuracy']:.1%}", f"± {half:.1%}, {summary['held_out']} images")}
