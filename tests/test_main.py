@@ -67,8 +67,8 @@ def test_parse_arg_types():
 
 
 def test_the_old_name_of_a_key_is_refused_with_the_new_one():
-    with pytest.raises(UserError, match=r"key init is called run or model.weights now"):
-        main.checked(["main", f"--config={CONFIGS}/evaluate.py", "--config.init=runs/x"])
+    with pytest.raises(UserError, match=r"key init is called run now"):
+        main.checked(["main", f"--config={CONFIGS}/visualize.py", "--config.init=runs/x"])
     with pytest.raises(UserError, match=r"key init is called run or model\.weights now"):
         main.checked(["main", f"--config={CONFIGS}/mim/imagenet_finetune.py", "--config.init=runs/x"])
     with pytest.raises(UserError, match=r"argument init is called label_model now"):
