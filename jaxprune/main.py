@@ -24,6 +24,8 @@ _PROCESS_ID = flags.DEFINE_integer("process_id", -1, "With --coordinator: which 
 _COMPILED = flags.DEFINE_string("compile_cache", "", "A directory that keeps compiled programs for the next run.")
 _WORKDIR = flags.DEFINE_string("workdir", None, "Where the run lives; runs/<name of the config> by default.")
 
+_INTERRUPTED = 130  # the exit status of a program that Ctrl-C ended, by the shell's rule
+
 # The tasks that several processes can share.
 TOGETHER = ("pretrain", "finetune", "linear_probe")
 
@@ -167,6 +169,8 @@ def main(argv: list[str]) -> None:
     except UserError as error:
         _refuse(error)
     print(_closing(summary, workdir, "Complete already; nothing was run." if before else "Complete."))
+    if summary.get("signal") == "SIGINT":
+        sys.exit(_INTERRUPTED)
 
 
 def _join(task: str) -> None:
