@@ -18,7 +18,8 @@ def initialise(model: Any, init: str) -> None:
 
     Args:
       model: the classifier.
-      init: a run directory, a file that `save_model` wrote, or a published file. A learned position table is resampled to the classifier's grid.
+      init: a run directory, a file that `save_model` wrote, or a published file. A learned position table is resampled
+        to the classifier's grid.
 
     Raises:
       UserError: the weights are of a network of other sizes.

@@ -7,6 +7,7 @@ from flax import nnx
 
 from jaxprune import checkpoints, mim, models, ranking, reduction
 from jaxprune.checkpoints import open_classifier
+from jaxprune.checkpoints.initialise import initialise
 from jaxprune.checkpoints.write import leave_network
 from jaxprune.errors import UserError
 from jaxprune.models import resnet, vit
@@ -58,6 +59,15 @@ def test_a_run_directory_whose_weights_are_a_published_file(pool, tmp_path):
     assert checkpoints.load_model(tmp_path, img_size=24).grid == (6, 6)
     with pytest.raises(UserError, match="no averaged parameters"):
         open_classifier(tmp_path, ema=True)
+
+
+def test_a_classifier_begins_with_the_weights_of_a_file_of_save_model(tmp_path):
+    trained, fresh = classifier(), classifier(num_classes=5)
+    trained.blocks[0].mlp.fc1.bias[...] += 1.0
+    checkpoints.save_model(trained, tmp_path / "model.safetensors")
+    initialise(fresh, str(tmp_path / "model.safetensors"))
+    np.testing.assert_array_equal(fresh.blocks[0].mlp.fc1.bias[...], trained.blocks[0].mlp.fc1.bias[...])
+    assert fresh.num_classes == 5
 
 
 @pytest.mark.parametrize("pool", ["token", "avg"])
