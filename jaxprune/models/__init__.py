@@ -46,7 +46,7 @@ def create(name: str, *, rngs: nnx.Rngs, **overrides: Any) -> Any:
     0.875
 
     Args:
-      name: such as "vit_small_patch16_224", or "vit" with all arguments given.
+      name: such as "vit_small_patch16_224", or "vit" with all its arguments.
       overrides: arguments of the model's class, in place of what the name stands for.
     """
     cls, chosen = _class_of(name), {**arguments(name), **overrides}

@@ -104,7 +104,7 @@ def joined(plan: Plan | Sequence[Plan]) -> Plan:
     inside = [p for p in plans if p not in entrance]
     if len(entrance) != 1 or len(inside) != 1:
         raise UserError(
-            f'A network follows one plan, or Plan("from_scores") and one other, and was given {len(plans)}: '
+            f'A network follows one plan, or Plan("from_scores") and one other, and {len(plans)} are asked for: '
             f"{', '.join(p.text for p in plans) or 'none'}. Write the steps of one plan: Plan(steps=(At(…), …))."
         )
     return inside[0].behind(entrance[0])

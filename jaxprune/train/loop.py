@@ -1,4 +1,4 @@
-"""The train loop: resume, step, look, write, save; read `fit` from top to bottom."""
+"""The train loop: resume, step, evaluate, write, save; read `fit` from top to bottom."""
 
 import contextlib
 import logging
@@ -33,7 +33,7 @@ _log = logging.getLogger(__name__)
 
 
 class Batches(Protocol):
-    """An endless iterator over host batches that can say where it stands, in plain JSON values."""
+    """An endless iterator over host batches whose position can be saved, in plain JSON values."""
 
     def __next__(self) -> Mapping[str, np.ndarray]: ...
 
@@ -45,7 +45,7 @@ class Batches(Protocol):
 class Hook(NamedTuple):
     """Something to do every so many steps, and after the last one: evaluate, draw.
 
-    What it writes about a step goes through the writer it is given, before that step's checkpoint: that is what lets a
+    What it writes about a step goes through its writer, before that step's checkpoint: that is what lets a
     resumed run write each line exactly once. The state is the loop's own: its arrays are gone after the next step.
     """
 

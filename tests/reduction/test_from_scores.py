@@ -160,7 +160,7 @@ BAD = {
     ),
     "two plans inside": (
         lambda: reduction.apply(vit(), (Plan("topk", reduction_loc=(1,)), Plan("tome", r=1))),
-        r"one other, and was given 2: topk@1:keep_rate=0\.7, tome:r=1",
+        r"one other, and 2 are asked for: topk@1:keep_rate=0\.7, tome:r=1",
     ),
     "unknown option": (
         lambda: reduction.apply(vit(), Plan("from_scores", in_orde=True), scorer=papr()),
