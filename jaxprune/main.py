@@ -159,7 +159,7 @@ def main(argv: list[str]) -> None:
         jax.config.update("jax_compilation_cache_dir", _COMPILED.value)
     absl_logging.set_verbosity(absl_logging.WARNING)  # Orbax reports every file it touches
     config = _CONFIG.value
-    workdir = Path(_WORKDIR.value or config.get("workdir") or default_workdir(_value(sys.argv, "config") or ""))
+    workdir = Path(_WORKDIR.value or config.workdir or default_workdir(_value(sys.argv, "config") or ""))
     before = config.task in tasks.TRAINING and is_complete(workdir)
     try:
         if _DISTRIBUTED.value or _COORDINATOR.value or _NUM_PROCESSES.value or _PROCESS_ID.value >= 0:

@@ -46,6 +46,11 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     num_classes = training.train.num_classes
     arguments = {**networks.model_arguments(config), "num_classes": num_classes}
     model = build("model", arguments, dtype=config.dtype, rngs=nnx.Rngs(config.seed))
+    if getattr(model, "dist_token", None) is not None:
+        raise UserError(
+            f"{config.model.name} has two classifiers, of its class token and its distillation token, and a linear "
+            "probe trains one: name a model without the second."
+        )
     initialise(model, start)
     model.preprocessing = inputs.preprocessing(config)
     backbone = split(model)

@@ -117,9 +117,11 @@ def with_data_of(origin: str | Path, record: Preprocessing, config: Config) -> C
             f"{origin} does not know any images: give --config.data.source=folder and --config.data.path=FOLDER, or "
             "another source."
         )
-    chosen = config.data.to_dict() if config.data.source else recorded_config(origin)["data"]
-    # Runs of earlier versions lack settings that were added since.
-    return ConfigDict({**config.to_dict(), "data": {**defaults.data(), **chosen, **prepared_as(record)}})
+    recorded = {} if config.data.source else recorded_config(origin)
+    # The seed is part of the built-in scenes. Runs of earlier versions lack settings that were added since.
+    seed = {"seed": recorded["seed"]} if recorded else {}
+    chosen = {**defaults.data(), **(recorded["data"] if recorded else config.data.to_dict()), **prepared_as(record)}
+    return ConfigDict({**config.to_dict(), **seed, "data": chosen})
 
 
 def held_out(config: Config, classifier: Classifier) -> Any:
