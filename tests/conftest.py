@@ -1,12 +1,35 @@
 """The strict session: what Equinox asks of itself, we ask of ourselves."""
 
 import os
+import subprocess
+import sys
 import warnings
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("MPLBACKEND", "Agg")
-# Compiling is most of the time of these tests, and nothing here runs long enough to pay it back.
-os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_backend_optimization_level=0"
+
+# Compiling is most of the time of these tests, and nothing here runs long enough to pay back what XLA optimises.
+COMPILE_QUICKLY = [
+    "--xla_backend_optimization_level=0",
+    "--xla_llvm_disable_expensive_passes=true",
+    "--xla_cpu_use_fusion_emitters=false",
+    "--xla_cpu_parallel_codegen_split_count=1",
+]
+
+
+def accepted(flags: list[str]) -> bool:
+    """Whether this version of XLA knows the flags; it ends a process that sets another one."""
+    env = {**os.environ, "XLA_FLAGS": " ".join(flags)}
+    return (
+        subprocess.run([sys.executable, "-c", "import jax; jax.devices()"], env=env, capture_output=True).returncode
+        == 0
+    )
+
+
+# Once in a session: other processes of it, and what the tests start, inherit the flags.
+if COMPILE_QUICKLY[0] not in os.environ.get("XLA_FLAGS", ""):
+    known = COMPILE_QUICKLY if accepted(COMPILE_QUICKLY) else [flag for flag in COMPILE_QUICKLY if accepted([flag])]
+    os.environ["XLA_FLAGS"] = " ".join([os.environ.get("XLA_FLAGS", ""), *known]).strip()
 
 from jaxtyping import install_import_hook
 
