@@ -7,13 +7,14 @@ python -m jaxprune.main --config=configs/benchmark.py --config.run=RUN --config.
 `run` the accuracy on that run's held-out data is measured too, and the report shows which patches were kept.
 """
 
-from jaxprune import config as c
 from jaxprune import reduction
+from jaxprune.config import parse_arg
+from jaxprune.tasks.setup.defaults import inspection
 
 
 def get_config(arg=None):
-    args = c.parse_arg(arg, keep_rate=0.5, model="vit_small_patch16_224", batch=8, rounds=5)
-    config = c.inspect_run(
+    args = parse_arg(arg, keep_rate=0.5, model="vit_small_patch16_224", batch=8, rounds=5)
+    config = inspection(
         "benchmark",
         model=args.model,
         plans=reduction.standalone(),

@@ -7,9 +7,10 @@ With `--config.plans="('topk','tome:keep_rate=0.5')" --config.reduction_loc="(1,
 plans, without training: accuracy, agreement with the dense network, cost, and which patches were kept.
 """
 
-from jaxprune import config as c
+from jaxprune.config import parse_arg
+from jaxprune.tasks.setup.defaults import inspection
 
 
 def get_config(arg=None):
-    c.parse_arg(arg)
-    return c.inspect_run("evaluate", img_size=0, plans=(), keep_rate=0.7, reduction_loc=(3, 6, 9))
+    parse_arg(arg)
+    return inspection("evaluate", img_size=0, plans=(), keep_rate=0.7, reduction_loc=(3, 6, 9))

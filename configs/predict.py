@@ -3,9 +3,10 @@
 python -m jaxprune.main --config=configs/predict.py --config.run=runs/quickstart/finetune --config.image=photo.jpg
 """
 
-from jaxprune import config as c
+from jaxprune.config import parse_arg
+from jaxprune.tasks.setup.defaults import inspection
 
 
 def get_config(arg=None):
-    c.parse_arg(arg)
-    return c.inspect_run("predict", image="")
+    parse_arg(arg)
+    return inspection("predict", image="")

@@ -13,12 +13,13 @@ to 224, which costs more than a small classifier saves; `proposal_size` is anoth
     --config.proposal_size=160
 """
 
-from jaxprune import config as c
+from jaxprune.config import parse_arg
+from jaxprune.tasks.setup.defaults import inspection
 
 
 def get_config(arg=None):
-    args = c.parse_arg(arg, run="")
-    config = c.inspect_run(
+    args = parse_arg(arg, run="")
+    config = inspection(
         "prune",
         scorers=("papr", "grad_cam", "cam", "score_cam:top_channels=32"),
         proposal="efficientnet_lite0",

@@ -5,19 +5,18 @@ python -m jaxprune.main --config=configs/quickstart.py
 About six minutes on two CPU cores; no download. Ends in runs/quickstart/report.html.
 """
 
-from ml_collections import ConfigDict
-
-from jaxprune import config as c
+from jaxprune.config import parse_arg
+from jaxprune.tasks import finetune, pretrain, quickstart, train_ranker
 
 SIZE = {"img_size": 64, "patch_size": 8, "embed_dim": 96, "depth": 4, "num_heads": 3}
 
 
 def get_config(arg=None):
-    args = c.parse_arg(arg)
+    args = parse_arg(arg)
 
-    pretrain = c.pretrain()
-    pretrain.mim = {
-        **pretrain.mim.to_dict(),
+    first = pretrain.defaults()
+    first.mim = {
+        **first.mim.to_dict(),
         **SIZE,
         "encoder": "",
         "decoder_embed_dim": 64,
@@ -25,30 +24,29 @@ def get_config(arg=None):
         "decoder_num_heads": 4,
         "norm_pix_loss": False,
     }
-    pretrain.data.update(img_size=64, num_train=10_000, num_eval=500, crop="none")
-    pretrain.update(batch_size=64, epochs=11.0, max_minutes=2.5)
-    pretrain.update(log_every=20, checkpoint_every=400, picture_every=400, eval_every=400)
-    pretrain.optimizer.update(base_lr=6e-3, warmup_epochs=0.5)
+    first.data.update(img_size=64, num_train=10_000, num_eval=500, crop="none")
+    first.update(batch_size=64, epochs=11.0, max_minutes=2.5)
+    first.update(log_every=20, checkpoint_every=400, picture_every=400, eval_every=400)
+    first.optimizer.update(base_lr=6e-3, warmup_epochs=0.5)
 
-    finetune = c.finetune()
-    finetune.model = {**finetune.model.to_dict(), **SIZE, "name": "vit", "drop_path_rate": 0.0}
-    finetune.data.update(img_size=64, num_train=4_000, num_eval=1_000, crop_scale=(0.6, 1.0))
-    finetune.update(batch_size=32, epochs=5.0, max_minutes=1.25)
-    finetune.update(log_every=10, checkpoint_every=200, eval_every=125)
-    finetune.optimizer.update(base_lr=1.2e-2, warmup_epochs=0.5, layer_decay=0.8)
+    second = finetune.defaults()
+    second.model = {**second.model.to_dict(), **SIZE, "name": "vit", "drop_path_rate": 0.0}
+    second.data.update(img_size=64, num_train=4_000, num_eval=1_000, crop_scale=(0.6, 1.0))
+    second.update(batch_size=32, epochs=5.0, max_minutes=1.25)
+    second.update(log_every=10, checkpoint_every=200, eval_every=125)
+    second.optimizer.update(base_lr=1.2e-2, warmup_epochs=0.5, layer_decay=0.8)
     # Minutes are too short for a strong regulariser to pay.
-    finetune.augment.update(erasing=0.0, mixup=0.0, cutmix=0.0, label_smoothing=0.0)
+    second.augment.update(erasing=0.0, mixup=0.0, cutmix=0.0, label_smoothing=0.0)
 
     # LTRP, its labels from the network that is there already. (From a plain MAE they are better: configs/ranking/.)
-    ranker = c.train_ranker()
+    ranker = train_ranker.defaults()
     ranker.ranker = {"name": "vit", **SIZE}
-    ranker.update(mim=pretrain.mim, expects="progressive")
+    ranker.update(mim=first.mim, expects="progressive")
     ranker.data.update(img_size=64, num_train=10_000, num_eval=500, crop="none")
     ranker.update(batch_size=64, epochs=1.5, max_minutes=1.25, log_every=20, checkpoint_every=100, eval_every=100)
     ranker.update(warm_start=True, loss_options={"top_k": 5})
     ranker.labels.mask_ratio = 0.7
     ranker.optimizer.update(base_lr=4e-3, warmup_epochs=0.1)
 
-    phases = {"pretrain": pretrain, "finetune": finetune, "ranker": ranker}
-    config = ConfigDict({"task": "quickstart", "seed": 0, "workdir": "", **phases})
-    return c.shrink(config) if args.smoke else config
+    config = quickstart.defaults(first, second, ranker)
+    return quickstart.smoke(config) if args.smoke else config

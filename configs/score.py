@@ -15,12 +15,13 @@ it was.
 
 from ml_collections import ConfigDict
 
-from jaxprune import config as c
+from jaxprune.config import parse_arg
+from jaxprune.tasks.setup.defaults import data as data_defaults
 
 
 def get_config(arg=None):
-    args = c.parse_arg(arg, images="", run="")
-    data = c.data()
+    args = parse_arg(arg, images="", run="")
+    data = data_defaults()
     config = ConfigDict(
         {
             "task": "score",

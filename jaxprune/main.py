@@ -63,7 +63,8 @@ def help_text() -> str:
 
 def configs() -> list[str]:
     """Returns the names of the configs that come along."""
-    return sorted({f"configs/{path.relative_to(root)}" for root in _roots() for path in root.rglob("*.py")})
+    found = {path.relative_to(root) for root in _roots() for path in root.rglob("*.py")}
+    return sorted(f"configs/{path}" for path in found if not path.name.startswith("_"))
 
 
 def _roots() -> list[Path]:
@@ -86,14 +87,19 @@ def config_path(given: str) -> Path:
 
 
 def load_config(given: str) -> Config:
-    """Returns the config that `FILE.py:arguments` describes."""
+    """Returns the config that `FILE.py:arguments` describes; it may import what the configs here share (`_small`)."""
     file, _, arguments = given.partition(":")
     path = config_path(file)
     spec = importlib.util.spec_from_file_location(f"config_{path.stem}", path)
     if spec is None or spec.loader is None:
         raise UserError(f"{path} is no Python file: a config is a file with get_config().")
+    sys.path += [str(root) for root in _roots() if str(root) not in sys.path]
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
+    if not hasattr(module, "get_config"):
+        raise UserError(
+            f"{path} has no get_config(): a config is a file with that function, as in configs/evaluate.py."
+        )
     return module.get_config(arguments).lock()
 
 
@@ -152,11 +158,12 @@ def main(argv: list[str]) -> None:
     absl_logging.set_verbosity(absl_logging.WARNING)  # Orbax tells of every file it touches
     config = _CONFIG.value
     workdir = Path(_WORKDIR.value or config.get("workdir") or default_workdir(_value(sys.argv, "config") or ""))
-    before = is_complete(workdir) and config.task in ("pretrain", "finetune", "quickstart")
+    before = config.task in tasks.TRAINING and is_complete(workdir)
     try:
         if _DISTRIBUTED.value or _COORDINATOR.value or _NUM_PROCESSES.value or _PROCESS_ID.value >= 0:
             _join(config.task)
-        summary = tasks.find(config.task)(config, workdir)
+        with processes.failing_together():
+            summary = tasks.find(config.task)(config, workdir)
     except UserError as error:
         _refuse(error)
     print(_closing(summary, workdir, "Complete already; nothing was run." if before else "Complete."))

@@ -3,6 +3,11 @@
 One process alone is all of this and waits for nobody.
 """
 
+import contextlib
+import os
+import sys
+import traceback
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -15,7 +20,7 @@ def join(coordinator: str = "", num_processes: int = 0, process_id: int = -1) ->
     """Joins this process to its run; call it before anything else of JAX.
 
     Args:
-      coordinator: host:port of the first process; empty where the cluster tells (TPU pods, Slurm, MPI).
+      coordinator: host:port of the first process; empty where the cluster says (TPU pods, Slurm, MPI).
       num_processes, process_id: how many there are, and which this is; with `coordinator` only.
 
     Raises:
@@ -50,6 +55,19 @@ def wait(name: str) -> None:
         from jax.experimental import multihost_utils
 
         multihost_utils.sync_global_devices(name)
+
+
+@contextlib.contextmanager
+def failing_together() -> Iterator[None]:
+    """Ends this process at once if something fails in it: the others of its run would wait for it, and it for them."""
+    try:
+        yield
+    except Exception as error:
+        if jax.process_count() == 1:
+            raise
+        print(f"error: {error}", file=sys.stderr) if isinstance(error, UserError) else traceback.print_exc()
+        sys.stderr.flush()
+        os._exit(2 if isinstance(error, UserError) else 1)
 
 
 def most_urgent(level: int) -> int:

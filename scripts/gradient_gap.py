@@ -13,6 +13,7 @@ CSV and a plot.
 
 import argparse
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from flax import nnx
 from ml_collections import ConfigDict
 
 from jaxprune import data as loader
-from jaxprune import mim
+from jaxprune import mim, parallel
 from jaxprune.bench.publish import publish
 from jaxprune.checkpoints.card import Card
 from jaxprune.checkpoints.run import load_model
@@ -33,10 +34,8 @@ from jaxprune.data.folder import open_split
 from jaxprune.errors import UserError
 from jaxprune.mim.gradient_gap import gradient_gap, loss_gradients
 from jaxprune.nn.params import merge, split
-from jaxprune.tasks import setup
-from jaxprune.train import optimizer
-from jaxprune.train.state import TrainState
-from jaxprune.train.step import make_train_step
+from jaxprune.tasks.setup import inputs
+from jaxprune.train import loop, optimizer
 from jaxprune.viz import plots
 
 METHODS = {
@@ -108,7 +107,7 @@ def gaps(gradients, reference):
 
 
 def trained(arguments, source, args, steps):
-    """Yields (step, weights) at each of `steps` of pre-training with PR-MIM."""
+    """Returns [(step, weights)] at each of `steps` of pre-training with PR-MIM."""
     parts = framework(arguments, reconstruction="progressive", throw_ratio=0.5)
     tx = optimizer.adamw(LEARNING_RATE, b2=0.95, weight_decay=0.05, decay_mask=optimizer.decay_mask(parts.params))
 
@@ -116,15 +115,30 @@ def trained(arguments, source, args, steps):
         images = normalize(batch["image"])
         return merge(parts.graph, params, parts.rest)(images, key=key)[0], {}
 
-    step = make_train_step(loss_fn, tx)
-    state = TrainState(jnp.zeros((), jnp.int32), jax.tree.map(jnp.copy, parts.params), tx.init(parts.params), {})
-    stream = loader.train_batches(source, batch_size=args.batch, image_size=args.img_size, seed=args.seed)
-    batches = iter(stream)
-    for number in range(max(steps) + 1):
-        if number in steps:
-            yield number, jax.tree.map(jnp.copy, state.params)
-        if number < max(steps):
-            state, _ = step(state, {"image": next(batches)["image"]}, jax.random.key(args.seed))
+    kept = {0: parts.params} if 0 in steps else {}
+
+    def keep(step, state, writer):
+        if step in steps:
+            kept[step] = jax.tree.map(jnp.copy, state.params)
+
+    if last := max(steps):
+        with tempfile.TemporaryDirectory() as workdir:
+            loop.fit(
+                loss_fn,
+                parts.params,
+                tx,
+                loader.train_batches(source, batch_size=args.batch, image_size=args.img_size, seed=args.seed),
+                workdir=workdir,
+                mesh=parallel.make_mesh(),
+                total_steps=last,
+                seed=args.seed,
+                log_every=last,
+                checkpoint_every=last,
+                examples_per_step=args.batch,
+                hooks=[loop.Hook(1, keep)],
+                desc="pre-training",
+            )
+    return sorted(kept.items())
 
 
 def held_out(source, image_size, args, mean, std):
@@ -145,8 +159,8 @@ def of_run(args):
     missing = [name for name in fresh.params if name not in weights]
     if missing:
         print(f"The run has no aggregation: PR-MIM's is freshly initialised ({', '.join(missing)}).")
-    config = setup.with_data_of(args.run, ConfigDict({"seed": args.seed}))
-    source, data = setup.source(config, "eval"), config.data
+    config = inputs.with_data_of(args.run, ConfigDict({"seed": args.seed}))
+    source, data = inputs.source(config, "eval"), config.data
     return (
         card.arguments,
         {**fresh.params, **weights},

@@ -24,7 +24,7 @@ from jaxprune.config import Config
 from jaxprune.evaluate import Averages, Forward, run_over
 from jaxprune.host_memory import keep_freed_memory
 from jaxprune.nn.params import merge, split
-from jaxprune.tasks import setup
+from jaxprune.tasks.setup import inputs
 from jaxprune.train.progress import log_to_terminal
 
 METHODS = {"MAE": ("full", 0.0), "plain .5": ("partial", 0.5), "PR-MIM .5": ("progressive", 0.5)}
@@ -62,15 +62,15 @@ def full_mask_loss(run, config):
 
     def loss(params, batch):
         model = merge(parts.graph, params, parts.rest)
-        images = setup.normalized(config, batch["image"])
+        images = inputs.normalized(config, batch["image"])
 
         def one(image, index):
             return model(image[None], key=jax.random.fold_in(jax.random.key(1), index))[0]
 
         return {"loss": jax.vmap(one)(images, batch["index"])}
 
-    batches = setup.eval_batches(config, setup.source(config, "eval"))
-    (found,) = run_over(batches, {"model": Forward(loss, weights)}, [Averages("model")], setup.mesh(config))
+    batches = inputs.eval_batches(config, inputs.source(config, "eval"))
+    (found,) = run_over(batches, {"model": Forward(loss, weights)}, [Averages("model")], inputs.mesh(config))
     return found["loss"]
 
 

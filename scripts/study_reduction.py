@@ -24,7 +24,7 @@ from jaxprune.checkpoints.card import Card
 from jaxprune.data.sample import Sample
 from jaxprune.errors import UserError
 from jaxprune.host_memory import keep_freed_memory
-from jaxprune.tasks import setup
+from jaxprune.tasks.setup import inputs
 from jaxprune.train.progress import log_to_terminal
 from jaxprune.viz import plots
 
@@ -63,9 +63,11 @@ def off_the_shelf(args, config):
                 print(f"{name} at {rate}: left out. {error}")
     made = contestants(model, {f"{name} {rate}": plan for (name, rate), plan in wanted.items()})
     config.batch_size = 250
-    batches = setup.eval_batches(config, Sample(setup.source(config, "eval"), args.images), model.patch_embed.img_size)
+    batches = inputs.eval_batches(
+        config, Sample(inputs.source(config, "eval"), args.images), model.patch_embed.img_size
+    )
     normal = {"mean": card.preprocessing.mean, "std": card.preprocessing.std}
-    found = plans.compare(made, batches, setup.mesh(config), class_names=card.class_names, **normal)
+    found = plans.compare(made, batches, inputs.mesh(config), class_names=card.class_names, **normal)
     scores = {key: found.scores[f"{key[0]} {key[1]}"] for key in wanted}
     return scores | {(DENSE, 1.0): found.scores[DENSE]}
 

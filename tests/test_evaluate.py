@@ -47,6 +47,14 @@ def test_padding_does_not_count_and_every_collector_sees_every_image():
     assert part == {"part": pytest.approx(21 / 28)}
 
 
+def test_many_batches_do_not_lose_precision():
+    counts = [{"x": np.array([2**24], np.float32)}] + [{"x": np.array([1], np.float32)}] * 8
+    same = Forward(lambda _, batch: {"value": batch["x"]}, jnp.zeros(()))
+    mesh = parallel.make_mesh({"data": 1}, jax.devices()[:1])
+    (found,) = run_over(counts, {"same": same}, [Averages("same")], mesh, show_progress=False)
+    assert found["value"] == (2**24 + 8) / 9
+
+
 def test_no_image_is_an_error():
     mesh = parallel.make_mesh({"data": 1}, jax.devices()[:1])
     with pytest.raises(UserError, match="empty"):

@@ -7,41 +7,35 @@ jaxprune-prepare wrote. `:epochs=N` pre-trains longer (fine-tuning takes as long
 changes the framework.
 """
 
-from ml_collections import ConfigDict
+from _small import DECODERS, NETWORKS, RECONSTRUCTION
 
-from jaxprune import config as c
+from jaxprune.config import parse_arg
 from jaxprune.errors import unknown
-
-SIZE = {"img_size": 32, "patch_size": 4, "embed_dim": 96, "depth": 4, "num_heads": 3}
-RECONSTRUCTION = {"mae": "full", "partial": "partial", "prmim": "progressive"}
+from jaxprune.tasks import finetune, pretrain, quickstart
 
 
 def get_config(arg=None):
-    args = c.parse_arg(arg, source="folder", path="", epochs=3.0, finetune_epochs=3.0, method="prmim")
+    args = parse_arg(arg, source="folder", path="", epochs=3.0, finetune_epochs=3.0, method="prmim")
     if args.method not in RECONSTRUCTION:
         raise unknown("method", args.method, RECONSTRUCTION)
-    pretrain = c.pretrain()
-    pretrain.mim = {
-        **pretrain.mim.to_dict(),
-        **SIZE,
-        "encoder": "",
-        "reconstruction": RECONSTRUCTION[args.method],
-        "throw_ratio": 0.0 if args.method == "mae" else 0.5,
-        "decoder_embed_dim": 64,
-        "decoder_depth": 2,
-        "decoder_num_heads": 4,
-    }
-    pretrain.update(batch_size=128, epochs=args.epochs)
-    pretrain.optimizer.update(base_lr=3e-3, warmup_epochs=0.1 * args.epochs)
+    encoder, decoder = NETWORKS["cifar10"], DECODERS["cifar10"]
+    first = pretrain.defaults()
+    first.mim = {**first.mim.to_dict(), **encoder, **decoder, "encoder": ""}
+    first.mim.update(
+        reconstruction=RECONSTRUCTION[args.method],
+        throw_ratio=0.0 if args.method == "mae" else 0.5,
+    )
+    first.update(batch_size=128, epochs=args.epochs)
+    first.optimizer.update(base_lr=3e-3, warmup_epochs=0.1 * args.epochs)
 
-    finetune = c.finetune()
-    finetune.model = {**finetune.model.to_dict(), **SIZE, "name": "vit", "drop_path_rate": 0.0}
-    finetune.update(batch_size=128, epochs=args.finetune_epochs)
-    finetune.optimizer.update(base_lr=3e-3, warmup_epochs=0.1 * args.finetune_epochs, layer_decay=0.8)
-    finetune.augment.update(erasing=0.0, mixup=0.0, cutmix=0.0)
+    second = finetune.defaults()
+    second.model = {**second.model.to_dict(), **encoder, "name": "vit", "drop_path_rate": 0.0}
+    second.update(batch_size=128, epochs=args.finetune_epochs)
+    second.optimizer.update(base_lr=3e-3, warmup_epochs=0.1 * args.finetune_epochs, layer_decay=0.8)
+    second.augment.update(erasing=0.0, mixup=0.0, cutmix=0.0)
 
-    for phase in (pretrain, finetune):
+    for phase in (first, second):
         phase.data.update(source=args.source, path=args.path, img_size=32, crop_scale=(0.6, 1.0))
         phase.update(log_every=50, checkpoint_every=500, eval_every=390)
-    config = ConfigDict({"task": "quickstart", "seed": 0, "workdir": "", "pretrain": pretrain, "finetune": finetune})
-    return c.shrink(config) if args.smoke else config
+    config = quickstart.defaults(first, second)
+    return quickstart.smoke(config) if args.smoke else config

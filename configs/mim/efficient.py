@@ -7,25 +7,24 @@ pre-trains only. At mask ratio .9 a ViT-S sees 19 of 196 patches, its decoder is
 patches are thrown and rebuilt by PR-MIM. `:model=vit_tiny_patch16_224`, `:epochs=N`.
 """
 
-from ml_collections import ConfigDict
-
-from jaxprune import config as c
+from jaxprune.config import parse_arg
+from jaxprune.tasks import finetune, pretrain, quickstart
 
 
 def get_config(arg=None):
-    args = c.parse_arg(arg, path="", source="folder", labels=True, model="vit_small_patch16_224", epochs=50.0, batch=64)
-    first = c.pretrain()
+    args = parse_arg(arg, path="", source="folder", labels=True, model="vit_small_patch16_224", epochs=50.0, batch=64)
+    first = pretrain.defaults()
     first.mim.update(encoder=args.model, mask_ratio=0.9, throw_ratio=0.5)
     first.mim = {**first.mim.to_dict(), "decoder_embed_dim": 256, "decoder_depth": 2, "decoder_num_heads": 8}
     first.update(batch_size=args.batch, epochs=args.epochs)
     first.optimizer.update(base_lr=1e-3, warmup_epochs=0.1 * args.epochs)
-    second = c.finetune()
+    second = finetune.defaults()
     second.model.update(name=args.model, drop_path_rate=0.1)
     second.update(batch_size=args.batch, epochs=0.4 * args.epochs)
     second.optimizer.update(base_lr=1e-3, warmup_epochs=0.04 * args.epochs, layer_decay=0.75)
     for phase in (first, second):
         phase.data.update(source=args.source, path=args.path, labels=args.labels)
     if not args.labels:
-        return c.shrink(first) if args.smoke else first
-    config = ConfigDict({"task": "quickstart", "seed": 0, "workdir": "", "pretrain": first, "finetune": second})
-    return c.shrink(config) if args.smoke else config
+        return pretrain.smoke(first) if args.smoke else first
+    config = quickstart.defaults(first, second)
+    return quickstart.smoke(config) if args.smoke else config

@@ -12,19 +12,20 @@ Published top-1 after fine-tuning with configs/mim/imagenet_finetune.py (Tab. 3)
 Needs the TFDS data set `imagenet2012` prepared as ArrayRecord, or --config.data.source=folder and --config.data.path.
 """
 
-from jaxprune import config as c
+from jaxprune.config import parse_arg
 from jaxprune.errors import unknown
+from jaxprune.tasks import pretrain
 
 RECONSTRUCTION = {"mae": "full", "partial": "partial", "prmim": "progressive"}
 
 
 def get_config(arg=None):
-    args = c.parse_arg(arg, method="prmim", size="base", epochs=100, throw=0.5)
+    args = parse_arg(arg, method="prmim", size="base", epochs=100, throw=0.5)
     if args.method not in RECONSTRUCTION:
         raise unknown("method", args.method, RECONSTRUCTION)
     if args.size not in ("base", "large"):
         raise unknown("size", args.size, ("base", "large"))
-    config = c.pretrain()
+    config = pretrain.defaults()
     config.mim.update(
         encoder=f"vit_{args.size}_patch16_224",
         reconstruction=RECONSTRUCTION[args.method],
@@ -33,4 +34,4 @@ def get_config(arg=None):
     config.data.update(source="tfds", name="imagenet2012", eval_split="validation", img_size=224)
     # Tab. 13: base rate 1.5e-4 for 256 images, 2.4e-3 at this batch
     config.update(batch_size=4096, epochs=float(args.epochs), dtype="bfloat16", checkpoint_every=1000)
-    return c.shrink(config) if args.smoke else config
+    return pretrain.smoke(config) if args.smoke else config

@@ -10,19 +10,20 @@ python -m jaxprune.main --config=configs/mim/imagenet_finetune.py:size=base --co
 `--config.model.weights`.
 """
 
-from jaxprune import config as c
+from jaxprune.config import parse_arg
 from jaxprune.errors import unknown
+from jaxprune.tasks import finetune
 
 # base learning rate, epochs, layer-wise decay, drop path
 RECIPES = {"base": (5e-4, 100.0, 0.65, 0.1), "large": (1e-3, 50.0, 0.75, 0.2)}
 
 
 def get_config(arg=None):
-    args = c.parse_arg(arg, size="base", blocks=-1)
+    args = parse_arg(arg, size="base", blocks=-1)
     if args.size not in RECIPES:
         raise unknown("size", args.size, RECIPES)
     base_lr, epochs, layer_decay, drop_path_rate = RECIPES[args.size]
-    config = c.finetune()
+    config = finetune.defaults()
     config.model.update(name=f"vit_{args.size}_patch16_224", drop_path_rate=drop_path_rate)
     config.data.update(
         source="tfds", name="imagenet2012", eval_split="validation", img_size=224, crop_scale=(0.08, 1.0)
@@ -31,4 +32,4 @@ def get_config(arg=None):
     config.trainable_blocks = args.blocks
     config.optimizer.update(base_lr=base_lr, layer_decay=layer_decay, warmup_epochs=5.0)
     config.update(batch_size=1024, epochs=epochs, dtype="bfloat16", checkpoint_every=1000)
-    return c.shrink(config) if args.smoke else config
+    return finetune.smoke(config) if args.smoke else config

@@ -9,26 +9,31 @@ python -m jaxprune.main --config=configs/mim/linear_probe.py:size=base --config.
 classifier is left as `model.safetensors` in the run directory.
 """
 
-from jaxprune import config as c
+from _small import NETWORKS
+
+from jaxprune.config import parse_arg
 from jaxprune.errors import unknown
+from jaxprune.tasks import linear_probe
 
 EPOCHS = {"base": 90.0, "large": 50.0}
 
 
 def get_config(arg=None):
-    args = c.parse_arg(arg, size="base", data="imagenet", source="folder", path="", run="", epochs=0.0, seed=0)
+    args = parse_arg(arg, size="base", data="imagenet", source="folder", path="", run="", epochs=0.0, seed=0)
     if args.size not in EPOCHS:
         raise unknown("size", args.size, EPOCHS)
-    config = c.linear_probe()
+    config = linear_probe.defaults()
     config.update(run=args.run, seed=args.seed)
     if args.data == "imagenet":
         config.model.name = f"vit_{args.size}_patch16_224"
         config.data.update(source="tfds", name="imagenet2012", eval_split="validation", crop_scale=(0.08, 1.0))
         config.update(batch_size=16384, epochs=args.epochs or EPOCHS[args.size], dtype="bfloat16")
     else:
-        sizes = c.small(args.data)
+        if args.data not in NETWORKS:
+            raise unknown("data", args.data, ("imagenet", *NETWORKS))
+        sizes = NETWORKS[args.data]
         config.model = {**config.model.to_dict(), **sizes, "name": "vit"}
         config.data.update(source=args.source, path=args.path, img_size=sizes["img_size"], crop_scale=(0.6, 1.0))
         config.update(batch_size=256, epochs=args.epochs or 3.0)
         config.optimizer.update(base_lr=0.1 * 32, warmup_epochs=0.1 * config.epochs)
-    return c.shrink(config) if args.smoke else config
+    return linear_probe.smoke(config) if args.smoke else config

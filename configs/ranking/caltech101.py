@@ -7,19 +7,21 @@ DIR is a folder of <class>/ images, split into train/ and test/ or not. The clas
 a GPU, in bfloat16: larger networks, trained ten times as long.
 """
 
-from jaxprune import config as c
+from _small import RANKED, RANKING, ranking
 
-SIZE = c.RANKED["caltech101"]
+from jaxprune.config import parse_arg
+
+SIZE = RANKED["caltech101"]
 DECODER = {"decoder_embed_dim": 96, "decoder_depth": 2, "decoder_num_heads": 4}
 LONG_SIZE = {**SIZE, "embed_dim": 384, "depth": 12, "num_heads": 6}
 LONG_DECODER = {"decoder_embed_dim": 256, "decoder_depth": 4, "decoder_num_heads": 8}
 
 
 def get_config(arg=None):
-    args = c.parse_arg(arg, **c.RANKING, long=False)
+    args = parse_arg(arg, **RANKING, long=False)
     data = {"crop_scale": (0.35, 1.0)}
     if args.long:
-        config = c.ranking(args, LONG_SIZE, LONG_DECODER, epochs=100.0, mae_epochs=200.0, mask_ratio=0.9, data=data)
+        config = ranking(args, LONG_SIZE, LONG_DECODER, epochs=100.0, mae_epochs=200.0, mask_ratio=0.9, data=data)
         config.dtype = config.pretrain.dtype = "float32" if args.smoke else "bfloat16"
         return config
-    return c.ranking(args, SIZE, DECODER, epochs=10.0, mae_epochs=20.0, mask_ratio=0.9, data=data)
+    return ranking(args, SIZE, DECODER, epochs=10.0, mae_epochs=20.0, mask_ratio=0.9, data=data)

@@ -6,13 +6,15 @@ DIR is a folder of train/<class>/ and test/<class>/ images, or with `source=tfds
 jaxprune-prepare wrote. The classes are not used. As on the built-in scenes, 19 of 64 patches are visible.
 """
 
-from jaxprune import config as c
+from _small import RANKED, RANKING, ranking
 
-SIZE = c.RANKED["cifar10"]
+from jaxprune.config import parse_arg
+
+SIZE = RANKED["cifar10"]
 DECODER = {"decoder_embed_dim": 64, "decoder_depth": 2, "decoder_num_heads": 4}
 
 
 def get_config(arg=None):
-    args = c.parse_arg(arg, **c.RANKING)
+    args = parse_arg(arg, **RANKING)
     data = {"crop_scale": (0.6, 1.0)}
-    return c.ranking(args, SIZE, DECODER, epochs=4.0, mae_epochs=4.0, mask_ratio=0.7, data=data)
+    return ranking(args, SIZE, DECODER, epochs=4.0, mae_epochs=4.0, mask_ratio=0.7, data=data)

@@ -12,12 +12,15 @@ python -m jaxprune.main --config=configs/ranking/efficient.py:data=cifar10,path=
 scripts/study_ltrp.py runs all of these over several seeds.
 """
 
-from jaxprune import config as c
+from _small import RANKED
+
+from jaxprune.config import parse_arg
 from jaxprune.errors import unknown
+from jaxprune.tasks import finetune
 
 
 def get_config(arg=None):
-    args = c.parse_arg(
+    args = parse_arg(
         arg,
         data="scenes",
         source="",
@@ -30,10 +33,10 @@ def get_config(arg=None):
         epochs=5.0,
         seed=0,
     )
-    if args.data not in c.RANKED:
-        raise unknown("data", args.data, c.RANKED)
-    size = c.RANKED[args.data]
-    config = c.finetune()
+    if args.data not in RANKED:
+        raise unknown("data", args.data, RANKED)
+    size = RANKED[args.data]
+    config = finetune.defaults()
     config.model = {**config.model.to_dict(), **size, "name": "vit", "global_pool": "token", "drop_path_rate": 0.0}
     if args.scorer:
         by_ranker = args.scorer == "ltrp" and args.ranker
@@ -50,4 +53,4 @@ def get_config(arg=None):
         config.data.update(num_train=4_000, num_eval=1_000)
     if args.smoke and args.scorer == "ltrp" and not args.ranker:
         config.update(scorer="norm", run="")
-    return c.shrink(config) if args.smoke else config
+    return finetune.smoke(config) if args.smoke else config

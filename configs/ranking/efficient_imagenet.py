@@ -12,19 +12,18 @@ no mixing of images. Needs the TFDS data set `imagenet2012` prepared as ArrayRec
 --config.data.path.
 """
 
-from jaxprune import config as c
+from jaxprune.config import parse_arg
 from jaxprune.errors import unknown
+from jaxprune.tasks import finetune
 
 SIZES = ("base", "small")
 
 
 def get_config(arg=None):
-    args = c.parse_arg(
-        arg, ranker="", scorer="ltrp", train_scorer=False, keep_rate=0.25, size="base", weights="", run=""
-    )
+    args = parse_arg(arg, ranker="", scorer="ltrp", train_scorer=False, keep_rate=0.25, size="base", weights="", run="")
     if args.size not in SIZES:
         raise unknown("size", args.size, SIZES)
-    config = c.finetune()
+    config = finetune.defaults()
     config.model.update(name=f"vit_{args.size}_patch16_224", global_pool="token", drop_path_rate=0.1)
     if args.scorer:
         by_ranker = args.scorer == "ltrp" and args.ranker
@@ -40,4 +39,4 @@ def get_config(arg=None):
     config.update(run=args.run, batch_size=1024, epochs=50.0, dtype="bfloat16", checkpoint_every=1000)
     if args.smoke and args.scorer == "ltrp" and not args.ranker:
         config.update(scorer="norm", run="")
-    return c.shrink(config) if args.smoke else config
+    return finetune.smoke(config) if args.smoke else config

@@ -14,19 +14,20 @@ the decoder, 100 thousand million multiply-accumulates; the ranker that they tra
 Needs the TFDS data set `imagenet2012` prepared as ArrayRecord, or --config.data.source=folder and --config.data.path.
 """
 
-from jaxprune import config as c
+from jaxprune.config import parse_arg
 from jaxprune.errors import unknown
+from jaxprune.tasks import pretrain, train_ranker
 
 PATCH = {"base": 16, "large": 16, "huge": 14}
 
 
 def get_config(arg=None):
-    args = c.parse_arg(arg, mae="base", size="small", label_model="", throw=0.0)
+    args = parse_arg(arg, mae="base", size="small", label_model="", throw=0.0)
     if args.mae not in PATCH:
         raise unknown("autoencoder", args.mae, PATCH)
     if args.size not in ("tiny", "small", "base"):
         raise unknown("size of a ranker", args.size, ("tiny", "small", "base"))
-    config = c.train_ranker()
+    config = train_ranker.defaults()
     config.label_model = args.label_model
     config.mim.encoder = f"vit_{args.mae}_patch{PATCH[args.mae]}_224"
     config.ranker.name = f"vit_{args.size}_patch{PATCH[args.mae]}_224"
@@ -36,7 +37,7 @@ def get_config(arg=None):
     config.update(batch_size=4096, epochs=400.0, dtype="bfloat16", checkpoint_every=1000)
     if args.smoke:
         # There is nothing to make labels from: pre-train it.
-        config.pretrain = c.pretrain()
+        config.pretrain = pretrain.defaults()
         config.pretrain.mim.update(norm_pix_loss=False, reconstruction="full", throw_ratio=0.0)
-        return c.shrink(config)
+        return train_ranker.smoke(config)
     return config

@@ -15,16 +15,17 @@ python -m jaxprune.main --config=configs/ranking/recall.py:run=RUN,source=yolo,p
 
 from ml_collections import ConfigDict
 
-from jaxprune import config as c
+from jaxprune.config import parse_arg
+from jaxprune.tasks.setup.defaults import data as data_defaults
 
 
 def get_config(arg=None):
-    args = c.parse_arg(
+    args = parse_arg(
         arg, run="", source="scenes", path="", annotations="", classes="", kind="", split="", unseen="", num_images=500
     )
     where = "name" if args.source == "tfds" else "path"
     own = ("ltrp:run=" + args.run,) if args.run else ()
-    data = c.data()
+    data = data_defaults()
     config = ConfigDict(
         {
             "task": "patch_recall",

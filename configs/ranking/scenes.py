@@ -8,13 +8,15 @@ object with three of them is no longer what is rare, and the labels call the wal
 visible, as many as in the paper.
 """
 
-from jaxprune import config as c
+from _small import RANKED, RANKING, ranking
 
-SIZE = c.RANKED["scenes"]
+from jaxprune.config import parse_arg
+
+SIZE = RANKED["scenes"]
 DECODER = {"decoder_embed_dim": 64, "decoder_depth": 2, "decoder_num_heads": 4}
 
 
 def get_config(arg=None):
-    args = c.parse_arg(arg, **{**c.RANKING, "source": "scenes"})
+    args = parse_arg(arg, **{**RANKING, "source": "scenes"})
     data = {"num_train": 10_000, "num_eval": 500, "crop": "none"}
-    return c.ranking(args, SIZE, DECODER, epochs=3.0, mae_epochs=11.0, mask_ratio=0.7, data=data)
+    return ranking(args, SIZE, DECODER, epochs=3.0, mae_epochs=11.0, mask_ratio=0.7, data=data)

@@ -10,12 +10,13 @@ Any TFDS set whose class feature is a list will do: `--config.data.name=voc/2012
 
 from ml_collections import ConfigDict
 
-from jaxprune import config as c
+from jaxprune.config import parse_arg
+from jaxprune.tasks import finetune
 
 
 def get_config(arg=None):
-    args = c.parse_arg(arg, method="topk", keep_rate=0.5, model="deit_small_patch16_224", path="")
-    config = c.finetune()
+    args = parse_arg(arg, method="topk", keep_rate=0.5, model="deit_small_patch16_224", path="")
+    config = finetune.defaults()
     config.reduction = ConfigDict({"method": args.method, "keep_rate": args.keep_rate, "reduction_loc": (3, 6, 9)})
     config.update(loss="asymmetric", epochs=40.0, batch_size=512, ema_decay=0.9997, checkpoint_every=1000)
     config.model.update(name=args.model, global_pool="token", drop_path_rate=0.1, head_init_scale=1.0)
@@ -34,6 +35,6 @@ def get_config(arg=None):
     config.data.update(label_key="objects.label", crop="none", eval_crop="none", repeats=3)
     config.data.randaugment = "rand-m9-mstd0.5-inc1"
     if args.smoke:
-        config = c.shrink(config)
+        config = finetune.smoke(config)
         config.loss = "cross_entropy"  # the built-in scenes have one class each
     return config

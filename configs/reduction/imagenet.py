@@ -10,9 +10,10 @@ DynamicViT give the dense model as `--config.teacher=RUN`.
 
 from ml_collections import ConfigDict
 
-from jaxprune import config as c
 from jaxprune import reduction
+from jaxprune.config import parse_arg
 from jaxprune.errors import unknown
+from jaxprune.tasks import finetune
 
 # (warm-up epochs, backbone scale, freeze epochs) for keep rates .25, .5, .7, .9; supplement Table 3.
 SLOW, LONG, WHOLE, LONG_WHOLE = (5, 0.01, 5), (20, 0.01, 5), (5, 1.0, 0), (20, 1.0, 0)
@@ -38,12 +39,12 @@ RATES = (0.25, 0.5, 0.7, 0.9)
 
 
 def get_config(arg=None):
-    args = c.parse_arg(arg, method="topk", keep_rate=0.5, model="deit_small_patch16_224", source="tfds", path="")
+    args = parse_arg(arg, method="topk", keep_rate=0.5, model="deit_small_patch16_224", source="tfds", path="")
     if args.method not in FOUND:
         raise unknown("method", args.method, reduction.methods())
     nearest = min(range(4), key=lambda i: abs(RATES[i] - args.keep_rate))
     warmup, scale, freeze = FOUND[args.method][nearest]
-    config = c.finetune()
+    config = finetune.defaults()
     config.reduction = ConfigDict({"method": args.method, "keep_rate": args.keep_rate, "reduction_loc": (3, 6, 9)})
     config.update(epochs=30.0, batch_size=1024, ema_decay=0.9999, checkpoint_every=1000)
     config.model.update(name=args.model, global_pool="token", drop_path_rate=0.1, head_init_scale=1.0)
@@ -61,4 +62,4 @@ def get_config(arg=None):
     )
     config.data.update(source=args.source, path=args.path, name="imagenet2012", eval_split="validation")
     config.data.update(crop_scale=(0.08, 1.0), repeats=3, randaugment="rand-m9-mstd0.5-inc1")
-    return c.shrink(config) if args.smoke else config
+    return finetune.smoke(config) if args.smoke else config

@@ -10,21 +10,26 @@ A minute or two on two CPU cores. `:method=` without a value goes on training th
 also learns from `--config.teacher`, which is `run` unless another is set.
 """
 
+from _small import NETWORKS
 from ml_collections import ConfigDict
 
-from jaxprune import config as c
+from jaxprune.config import parse_arg
+from jaxprune.errors import unknown
+from jaxprune.tasks import finetune
 
 # Locations of the three stages, random crops.
 SMALL = {"cifar10": ((1, 2, 3), (0.6, 1.0)), "caltech101": ((1, 3, 5), (0.35, 1.0))}
 
 
 def get_config(arg=None):
-    args = c.parse_arg(
+    args = parse_arg(
         arg, method="", keep_rate=0.5, data="cifar10", source="folder", path="", run="", epochs=1.0, seed=0
     )
-    model = c.small(args.data)
+    if args.data not in NETWORKS:
+        raise unknown("data", args.data, NETWORKS)
+    model = NETWORKS[args.data]
     locations, crops = SMALL[args.data]
-    config = c.finetune()
+    config = finetune.defaults()
     config.reduction = ConfigDict({"method": args.method, "keep_rate": args.keep_rate, "reduction_loc": locations})
     config.update(epochs=args.epochs, batch_size=128, seed=args.seed, run=args.run, checkpoint_every=1000)
     # The class is read from the CLS token, as in DeiT: by its attention many methods choose.
@@ -35,4 +40,4 @@ def get_config(arg=None):
     if args.method == "dynamicvit":
         config.teacher = args.run
     config.data.update(source=args.source, path=args.path, img_size=model["img_size"], crop_scale=crops)
-    return c.shrink(config) if args.smoke else config
+    return finetune.smoke(config) if args.smoke else config

@@ -13,9 +13,11 @@ The grids here are 8×8 patches: from the middle, a kernel of 9 sees all of them
 configs/reproduce/table2.py.
 """
 
-from jaxprune import config as c
+from _small import PRETRAINING, pretraining
+
+from jaxprune.config import parse_arg
 
 
 def get_config(arg=None):
-    args = c.parse_arg(arg, **c.REPRODUCTION, kernel=7, throw=0.5)
-    return c.reproduction(args, kernel_size=args.kernel, throw_ratio=args.throw)
+    args = parse_arg(arg, **PRETRAINING, kernel=7, throw=0.5)
+    return pretraining(args, kernel_size=args.kernel, throw_ratio=args.throw)

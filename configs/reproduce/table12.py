@@ -15,9 +15,11 @@ Published for ViT-B/16, ImageNet-1k, 100 epochs, throw .5, top-1 after fine-tuni
 DIR and the cost are those of configs/reproduce/table2.py.
 """
 
-from jaxprune import config as c
+from _small import PRETRAINING, pretraining
+
+from jaxprune.config import parse_arg
 
 
 def get_config(arg=None):
-    args = c.parse_arg(arg, **c.REPRODUCTION, aggregator="depthwise", throw=0.5)
-    return c.reproduction(args, aggregator=args.aggregator, throw_ratio=args.throw)
+    args = parse_arg(arg, **PRETRAINING, aggregator="depthwise", throw=0.5)
+    return pretraining(args, aggregator=args.aggregator, throw_ratio=args.throw)

@@ -18,17 +18,17 @@ CPU cores a run takes hours (two and a half, going by its images per second). `e
 long it trains: 20 and 10 on CIFAR-10, 60 and 20 on Caltech-101. Several seeds tell what a difference is worth.
 """
 
-from jaxprune import config as c
-from jaxprune.errors import unknown
+from _small import PRETRAINING, RECONSTRUCTION, pretraining
 
-RECONSTRUCTION = {"mae": "full", "partial": "partial", "prmim": "progressive"}
+from jaxprune.config import parse_arg
+from jaxprune.errors import unknown
 
 
 def get_config(arg=None):
-    args = c.parse_arg(arg, **c.REPRODUCTION, method="prmim", throw=0.5, retain="furthest")
+    args = parse_arg(arg, **PRETRAINING, method="prmim", throw=0.5, retain="furthest")
     if args.method not in RECONSTRUCTION:
         raise unknown("method", args.method, RECONSTRUCTION)
-    return c.reproduction(
+    return pretraining(
         args,
         reconstruction=RECONSTRUCTION[args.method],
         throw_ratio=0.0 if args.method == "mae" else args.throw,

@@ -1,9 +1,13 @@
 """Batch normalisation, in float32 whatever the compute dtype."""
 
+from collections.abc import Mapping
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
+
+MOMENTUM = 0.1  # of a batch in the running statistics
 
 
 class BatchNorm(nnx.Module):
@@ -16,7 +20,7 @@ class BatchNorm(nnx.Module):
       momentum: weight of a batch in the running statistics.
     """
 
-    def __init__(self, features: int, *, eps: float = 1e-5, momentum: float = 0.1):
+    def __init__(self, features: int, *, eps: float = 1e-5, momentum: float = MOMENTUM):
         self.scale = nnx.Param(jnp.ones((features,), jnp.float32))
         self.bias = nnx.Param(jnp.zeros((features,), jnp.float32))
         self.mean = nnx.BatchStat(jnp.zeros((features,), jnp.float32))
@@ -40,3 +44,13 @@ class BatchNorm(nnx.Module):
         """The kernel and the bias of one convolution that does what `kernel` and this norm do in evaluation."""
         factor = self.scale[...] * jax.lax.rsqrt(self.var[...] + self.eps)
         return kernel * factor[None, None, None, :], self.bias[...] - self.mean[...] * factor
+
+
+def observed(written: Mapping[str, jax.Array], before: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
+    """Returns a batch's own statistics, of which `BatchNorm` in training mixed its share into those `before`.
+
+    Args:
+      written: {dotted name: array} of the running statistics after the batch.
+      before: the same before it.
+    """
+    return {name: jax.lax.stop_gradient((written[name] - (1 - MOMENTUM) * before[name]) / MOMENTUM) for name in before}

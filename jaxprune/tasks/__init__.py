@@ -1,4 +1,4 @@
-"""What a run does: one file a task, each with `run(config, workdir)`."""
+"""What a run does: one file or package a task, each with `run(config, workdir)`."""
 
 import importlib
 import inspect
@@ -8,6 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from jaxprune.errors import unknown
+
+# Those that train, have `defaults()` and `smoke(config)`, and go on where they were interrupted.
+TRAINING = ("pretrain", "finetune", "linear_probe", "train_ranker", "quickstart")
 
 
 def names() -> dict[str, str]:

@@ -16,7 +16,7 @@ from jaxprune.checkpoints.card import Card
 from jaxprune.checkpoints.run import load_model
 from jaxprune.config import Config
 from jaxprune.data.sample import Sample
-from jaxprune.tasks import setup
+from jaxprune.tasks.setup import inputs, networks, reporting
 from jaxprune.viz.report import Report
 
 
@@ -25,9 +25,9 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
 
     Costs and speed are those of one device; accuracy is measured on all devices of `config.mesh`.
     """
-    card = setup.classifier_card(config.run) if config.run else None
+    card = networks.classifier_card(config.run) if config.run else None
     model = load_model(config.run) if card else models.create(config.model, rngs=nnx.Rngs(config.seed))
-    made = contestants(model, setup.plans(config), seed=config.seed)
+    made = contestants(model, networks.plans(config), seed=config.seed)
     rows = costs(made, config.batch_size, config.rounds)
     found = _compare(config, card, made) if card else None
     if found:
@@ -36,7 +36,7 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     name = config.run or config.model
     publish(f"{name}, batch {config.batch_size}", rows, workdir / "benchmark.csv")
     page = Report("jaxprune benchmark", name)
-    with setup.report_section(workdir / "report.html", page, "Plans side by side", "benchmark") as section:
+    with reporting.report_section(workdir / "report.html", page, "Plans side by side", "benchmark") as section:
         section.text(
             f"Batch {config.batch_size} on {jax.devices()[0].device_kind}, medians of {config.rounds} rounds in which "
             "every plan takes its turn. `kept` is the measured speed-up over the one that the FLOPs imply."
@@ -49,8 +49,8 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
 
 
 def _compare(config: Config, card: Card, made: dict[str, Contestant]) -> plans.Comparison:
-    config = setup.with_data_of(config.run, config)
-    images, size = Sample(setup.source(config, "eval"), config.num_images), made[DENSE].model.patch_embed.img_size
-    batches = setup.eval_batches(config, images, size)
+    config = inputs.with_data_of(config.run, config)
+    images, size = Sample(inputs.source(config, "eval"), config.num_images), made[DENSE].model.patch_embed.img_size
+    batches = inputs.eval_batches(config, images, size)
     normal = {"mean": card.preprocessing.mean, "std": card.preprocessing.std}
-    return plans.compare(made, batches, setup.mesh(config), class_names=card.class_names, **normal)
+    return plans.compare(made, batches, inputs.mesh(config), class_names=card.class_names, **normal)

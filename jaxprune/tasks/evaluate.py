@@ -11,7 +11,7 @@ from jaxprune.bench.contestants import DENSE, contestants
 from jaxprune.checkpoints.run import load_model
 from jaxprune.config import Config
 from jaxprune.evaluate import run_over
-from jaxprune.tasks import setup
+from jaxprune.tasks.setup import inputs, networks, reporting
 from jaxprune.viz.report import Report
 from jaxprune.viz.table import as_text
 
@@ -20,7 +20,7 @@ SETTINGS = {"batch_size": 64, "seed": 0, "mesh": "data=-1"}  # of an evaluation 
 
 def run(config: Config, workdir: Path) -> dict[str, Any]:
     """Evaluates the run directory `config.run` on its own held-out data, or on what `config.data` names."""
-    setup.classifier_card(config.run)
+    networks.classifier_card(config.run)
     report = workdir / "report.html"
     found = assess(Path(config.run), report, config)
     return found | (under_plans(config, report) if config.plans else {})
@@ -28,33 +28,33 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
 
 def assess(run: Path, report: Path, config: Config = None) -> dict[str, Any]:
     """Evaluates the classifier in a run directory, by default on its own data, and adds the findings to a report."""
-    card = setup.classifier_card(run)
+    card = networks.classifier_card(run)
     config = ConfigDict(SETTINGS) if config is None else config
-    names, config = list(card.class_names), setup.with_data_of(run, config)
-    source = setup.held_out(config, run, names)
+    names, config = list(card.class_names), inputs.with_data_of(run, config)
+    source = inputs.held_out(config, run, names)
     model = load_model(run, img_size=config.get("img_size") or None)
     forwards = {"classes": probabilities(model, card.preprocessing.mean, card.preprocessing.std)}
-    batches = setup.eval_batches(config, source)
-    (found,) = run_over(batches, forwards, [predictions.Predicted("classes", names)], setup.mesh(config))
-    page, shown = Report("jaxprune", str(run)), f"{setup.command('configs/evaluate.py')} --config.run={run}"
-    with setup.report_section(report, page, "Evaluation", f"evaluate-{run.name}", shown) as section:
+    batches = inputs.eval_batches(config, source)
+    (found,) = run_over(batches, forwards, [predictions.Predicted("classes", names)], inputs.mesh(config))
+    page, shown = Report("jaxprune", str(run)), f"{reporting.command('configs/evaluate.py')} --config.run={run}"
+    with reporting.report_section(report, page, "Evaluation", f"evaluate-{run.name}", shown) as section:
         predictions.describe(section, found, names)
-        setup.broken_files(section, source)
+        reporting.broken_files(section, source)
     return predictions.summarise(found)
 
 
 def under_plans(config: Config, report: Path) -> dict[str, Any]:
     """Evaluates a classifier under each of `config.plans`, beside itself, and adds the findings to a report."""
-    run, card = Path(config.run), setup.classifier_card(config.run)
+    run, card = Path(config.run), networks.classifier_card(config.run)
     model = load_model(run, img_size=config.img_size or None)
-    made = contestants(model, setup.plans(config), seed=config.seed)
-    config = setup.with_data_of(run, config)
-    batches = setup.eval_batches(config, setup.source(config, "eval"), model.patch_embed.img_size)
+    made = contestants(model, networks.plans(config), seed=config.seed)
+    config = inputs.with_data_of(run, config)
+    batches = inputs.eval_batches(config, inputs.source(config, "eval"), model.patch_embed.img_size)
     normal = {"mean": card.preprocessing.mean, "std": card.preprocessing.std}
-    found = plans.compare(made, batches, setup.mesh(config), class_names=card.class_names, **normal)
+    found = plans.compare(made, batches, inputs.mesh(config), class_names=card.class_names, **normal)
     rows = plans.table(made, found)
     page, title = Report("jaxprune", str(run)), "Under token-reduction plans"
-    with setup.report_section(report, page, title, f"plans-{run.name}") as section:
+    with reporting.report_section(report, page, title, f"plans-{run.name}") as section:
         plans.describe(section, rows, found)
     print(as_text(rows))
     return {f"accuracy, {name}": scores["accuracy"] for name, scores in found.scores.items() if name != DENSE}

@@ -8,15 +8,15 @@ from jaxprune.analysis.forwards import patch_scores
 from jaxprune.config import Config
 from jaxprune.data.annotations import open_annotations
 from jaxprune.evaluate import run_over
-from jaxprune.tasks import setup
+from jaxprune.tasks.setup import inputs, networks, reporting
 from jaxprune.viz.report import Report
 from jaxprune.viz.table import write_csv
 
 
 def run(config: Config, workdir: Path) -> dict[str, Any]:
     """Puts `config.scorers` side by side on annotated images and adds a section to the report in `workdir`."""
-    opened = setup.open_scorers(config)
-    options = setup.plain(config.annotations)
+    opened = networks.open_scorers(config)
+    options = config.annotations.to_dict()
     if config.source == "scenes":
         options.update(num_images=config.num_images, image_size=opened.size[0], seed=config.seed)
     source = open_annotations(config.source, **options)
@@ -24,14 +24,14 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     scores = patch_scores(opened.scorers, config.mean, config.std, seed=config.seed, stride=config.batch_size)
     collectors = [patch_recall.Ranks("scores", config.scorers)]
     batches = view.batches(config.batch_size)
-    (ranks,) = run_over(batches, {"scores": scores}, collectors, setup.mesh(config), desc="scoring")
+    (ranks,) = run_over(batches, {"scores": scores}, collectors, inputs.mesh(config), desc="scoring")
     groups = patch_recall.class_groups(view.positive, config.unseen)
     rows = patch_recall.recall_table(ranks, view.positive, groups, tuple(config.keep_rates))
     at = patch_recall.nearest_rate(config.keep_rates, config.keep_rate)
     workdir.mkdir(parents=True, exist_ok=True)
     write_csv(workdir / "patch_recall.csv", rows)
     page = Report("jaxprune", workdir.name)
-    with setup.report_section(workdir / "report.html", page, "Patches of objects", "patch_recall") as section:
+    with reporting.report_section(workdir / "report.html", page, "Patches of objects", "patch_recall") as section:
         section.text(
             f"{source.name}: {len(view.images)} images. A patch belongs to a class if one of its pixels does; recall "
             "is the share of these that is kept."

@@ -11,7 +11,7 @@ from jaxprune.checkpoints.run import load_model
 from jaxprune.config import Config
 from jaxprune.errors import UserError
 from jaxprune.evaluate import Stacked, run_over
-from jaxprune.tasks import setup
+from jaxprune.tasks.setup import inputs, networks, reporting
 from jaxprune.train.writer import Writer
 from jaxprune.viz.pictures.prediction_card import prediction_card
 from jaxprune.viz.report import Report
@@ -23,12 +23,12 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     """Classifies `config.image` with the run directory `config.run`."""
     if not config.run or not config.image:
         raise UserError("Give --config.run=RUN, the run directory of a classifier, and --config.image=FILE.")
-    card = setup.classifier_card(config.run)
+    card = networks.classifier_card(config.run)
     model = load_model(config.run)
     image = loader.read_image(config.image, model.preprocessing)
     forwards = {"classes": probabilities(model, card.preprocessing.mean, card.preprocessing.std)}
     batches = [{"image": image[None]}]
-    ((stacked, _),) = run_over(batches, forwards, [Stacked("classes")], setup.mesh(config), show_progress=False)
+    ((stacked, _),) = run_over(batches, forwards, [Stacked("classes")], inputs.mesh(config), show_progress=False)
     confidences = stacked[0]
     names = card.class_names or [str(i) for i in range(len(confidences))]
     order = np.argsort(-confidences)[:TOP]
@@ -38,7 +38,7 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     path = writer.images(0, slug, picture)
     writer.close()
     page = Report("jaxprune", str(config.run))
-    with setup.report_section(workdir / "report.html", page, "Prediction", slug) as section:
+    with reporting.report_section(workdir / "report.html", page, "Prediction", slug) as section:
         section.figure(picture, f"{config.image}: {names[best]}, {confidences[best]:.1%}.")
         section.table([{"class": names[i], "confidence": float(confidences[i])} for i in order], formats=".1%")
     return {"class": names[best], "confidence": float(confidences[best]), "picture": str(path)}

@@ -14,7 +14,7 @@ from jaxprune.checkpoints.run import load_model
 from jaxprune.config import Config
 from jaxprune.data.sample import Sample
 from jaxprune.errors import UserError
-from jaxprune.tasks import setup
+from jaxprune.tasks.setup import inputs, networks, reporting
 from jaxprune.viz.report import Report
 from jaxprune.viz.table import as_text, write_csv
 
@@ -23,11 +23,11 @@ RANDOM = "random"
 
 def run(config: Config, workdir: Path) -> dict[str, Any]:
     """Prunes the classifier in the run directory `config.run` by each of `config.scorers`, on its held-out images."""
-    card = setup.classifier_card(config.run)
+    card = networks.classifier_card(config.run)
     if card.plan is not None:
         raise UserError(f"{config.run} is trained to reduce by {card.plan.method}: give a dense classifier.")
     config, model = completed(config, card), load_model(config.run)
-    opened = setup.open_scorers(config)
+    opened = networks.open_scorers(config)
     found = measure(config, card, model, opened)
     rows = pruning.accuracies(model, opened.scorers, opened.size, found, config.keep_rates)
     kept, timing = pruning.num_kept(model, config.keep_rate), {"batch_size": config.batch_size, "rounds": config.rounds}
@@ -38,7 +38,7 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     write_csv(workdir / "scorers.csv", summary)
     setting = pruning_report.Setting(model, card.class_names, opened.scorers, opened.size, config.keep_rate)
     slug, page = f"prune-{Path(config.run).name}", Report("jaxprune", config.run)
-    with setup.report_section(workdir / "report.html", page, "Pruned by scorers", slug) as section:
+    with reporting.report_section(workdir / "report.html", page, "Pruned by scorers", slug) as section:
         section.text(
             f"{config.run} on {len(found.labels)} held-out images, pruned before its first block and not trained for "
             f"it. At keep rate z all scorers leave `int(n·z)` of {model.num_patches} patches, where n counts the class "
@@ -70,18 +70,18 @@ def completed(config: Config, card: Card) -> Config:
     scorers += () if any(map(_is_random, scorers)) else (RANDOM,)
     rates = sorted({*map(float, config.keep_rates), float(config.keep_rate)} - {1.0}, reverse=True)
     normal = {"mean": tuple(card.preprocessing.mean), "std": tuple(card.preprocessing.std)}
-    config = setup.with_data_of(config.run, config)
+    config = inputs.with_data_of(config.run, config)
     return ConfigDict({**config.to_dict(), "scorers": scorers, "keep_rates": tuple(rates), **normal})
 
 
 def measure(config: Config, card: Card, model: Any, opened: Any) -> pruning.Pruned:
     """Runs the classifier over an evenly spaced sample of the held-out images of a `completed` config."""
-    images = Sample(setup.held_out(config, config.run, card.class_names), config.num_images)
+    images = Sample(inputs.held_out(config, config.run, card.class_names), config.num_images)
     return pruning.measure(
         model,
         opened.scorers,
-        setup.eval_batches(config, images, opened.size),
-        setup.mesh(config),
+        inputs.eval_batches(config, images, opened.size),
+        inputs.mesh(config),
         keep=[pruning.num_kept(model, rate) for rate in config.keep_rates],
         curve=insertion_deletion.counts(model.num_patches, config.curve_steps),
         mean=config.mean,

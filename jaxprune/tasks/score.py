@@ -9,21 +9,21 @@ from jaxprune.analysis.score_files import read_part, write_scores
 from jaxprune.config import Config
 from jaxprune.data.pictures import open_pictures
 from jaxprune.errors import UserError
-from jaxprune.tasks import setup
+from jaxprune.tasks.setup import inputs, networks, reporting
 from jaxprune.train import workdir as workdirs
 from jaxprune.viz.report import Report
 
 
 def run(config: Config, workdir: Path) -> dict[str, Any]:
     """Scores `config.images` part by part, and draws the first of them; parts that are there already are kept."""
-    opened = setup.open_scorers(config)
+    opened = networks.open_scorers(config)
     pictures = open_pictures(config.images, opened.size, seed=config.seed)
     batch_size = min(config.batch_size, len(pictures.names))
     scores = patch_scores(opened.scorers, config.mean, config.std, seed=config.seed, stride=batch_size)
     sizes = {"size": opened.size, "grid": opened.grid, "batch_size": batch_size, "num_threads": config.num_threads}
     with workdirs.locked(workdir):
-        workdirs.prepare(workdir, setup.plain(config))
-        paths = write_scores(workdir / "scores", pictures, scores, config.scorers, setup.mesh(config), **sizes)
+        workdirs.prepare(workdir, config.to_dict())
+        paths = write_scores(workdir / "scores", pictures, scores, config.scorers, inputs.mesh(config), **sizes)
         parts = [read_part(path) for path in paths]
         broken = {name: why for part in parts for name, why in zip(part.files, part.broken, strict=True) if why}
         if len(broken) == len(pictures.names):
@@ -31,7 +31,7 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
         rates, page = config.keep_rates, Report("jaxprune", config.images)
         drawn = score_report.draw(workdir / "pictures", pictures, opened, paths, rates, config.num_pictures)
         shares = score_report.agreement(paths, opened, rates)
-        with setup.report_section(workdir / "report.html", page, "Patches that matter", "score") as section:
+        with reporting.report_section(workdir / "report.html", page, "Patches that matter", "score") as section:
             score_report.describe(section, opened, drawn, shares, broken, rates[len(rates) // 2])
     unreadable = {"unreadable": len(broken)} if broken else {}
     return {"images": len(pictures.names) - len(broken), **unreadable, "scores": str(workdir / "scores")}

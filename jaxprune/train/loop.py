@@ -24,7 +24,7 @@ from jaxprune.errors import UserError
 from jaxprune.train import state as states
 from jaxprune.train.progress import progress
 from jaxprune.train.state import TrainState
-from jaxprune.train.step import GIVEN, LossFn, TrainStep, make_train_step
+from jaxprune.train.step import FIXED, LossFn, TrainStep, make_train_step
 from jaxprune.train.workdir import locked
 from jaxprune.train.writer import BEGINNING, Silent, Writer
 
@@ -81,7 +81,7 @@ def fit(
     max_seconds: float | None = None,
     accumulate: int = 1,
     ema_decay: float = 0.0,
-    given: Mapping[str, Any] | None = None,
+    fixed: Mapping[str, Any] | None = None,
     running: dict[str, Any] | None = None,
     writer: Writer | None = None,
     desc: str = "train",
@@ -108,7 +108,7 @@ def fit(
       max_seconds: ends the run early once it has worked this long, all sessions together.
       accumulate: parts that a batch is worked through in, for less memory at a time.
       ema_decay: of averaged parameters, kept in `state.extra`; 0 keeps none.
-      given: arrays that every step reads beside its batch (`batch["given"]`), such as a teacher's parameters.
+      fixed: arrays that every step reads beside its batch (`batch["fixed"]`), such as a teacher's parameters.
       running: statistics to begin with, of what the loss observes (`metrics["observed"]`): kept in `state.extra`.
       writer: where metrics go; by default one of this run directory, closed at the end.
       desc: the progress bar's label.
@@ -135,7 +135,7 @@ def fit(
         bar = stack.enter_context(progress(desc, total_steps, first))
         losses = _LossWatch(store)
         shardings = jax.tree.map(lambda x: x.sharding, state)
-        fixed = {GIVEN: parallel.replicate(mesh, dict(given))} if given else {}
+        beside = {FIXED: parallel.replicate(mesh, dict(fixed))} if fixed else {}
         programs = _Programs(loss_fn, optimizer, shardings, accumulate=accumulate, ema_decay=ema_decay)
         if first:
             _log.info("%s: resuming from step %d of %d (%s).", desc, first, total_steps, store.path(first))
@@ -143,7 +143,7 @@ def fit(
         # Unless the time was up before, a session takes a step: then there is something to save and to evaluate.
         step, stopped = first, _agreed("time" if past["last"] and clock.is_up() else None)
         while step < total_steps and stopped is None:
-            batch = parallel.place_batch(mesh, _next_batch(batches, step)) | fixed
+            batch = parallel.place_batch(mesh, _next_batch(batches, step)) | beside
             train_step, is_new = programs.at(step)
             if is_new:
                 with _compiling(desc, step + 1, log):

@@ -7,13 +7,13 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from jaxprune.nn.batch_norm import MOMENTUM
 from jaxprune.train.state import EMA, RUNNING, TrainState
 
 # The key of a batch under which come arrays that are no rows of it, such as a teacher's parameters.
-GIVEN = "given"
-# The key of a loss's metrics under which it tells the batch statistics that `TrainState.extra["running"]` follows.
+FIXED = "fixed"
+# The key of a loss's metrics with the batch statistics that `TrainState.extra["running"]` follows.
 OBSERVED = "observed"
-_MOMENTUM = 0.1  # of a batch in the running statistics: BatchNorm's
 
 Params = dict[str, jax.Array]
 Batch = Mapping[str, Any]
@@ -35,7 +35,7 @@ def make_train_step(
     Args:
       loss_fn: (params, batch, key) -> (loss, {name: scalar}).
       optimizer: turns gradients into updates.
-      shardings: where the new state lives (`state_shardings`); left to the compiler if not given.
+      shardings: where the new state lives (`state_shardings`); by default left to the compiler.
       accumulate: parts that a batch is worked through in, one after the other; gradients and metrics are their means.
       ema_decay: of the averaged parameters `state.extra["ema"]`, where the state has them.
 
@@ -51,7 +51,7 @@ def make_train_step(
         extra = state.extra
         if RUNNING in extra:
             observed = metrics.pop(OBSERVED)
-            extra = {**extra, RUNNING: optax.incremental_update(observed, extra[RUNNING], _MOMENTUM)}
+            extra = {**extra, RUNNING: optax.incremental_update(observed, extra[RUNNING], MOMENTUM)}
         if EMA in extra:
             extra = {**extra, EMA: optax.incremental_update(params, extra[EMA], 1.0 - ema_decay)}
         metrics = {**metrics, "loss": loss, "grad_norm": optax.tree.norm(grads)}
@@ -75,12 +75,12 @@ def _in_parts(gradient: Callable, parts: int) -> Callable:
         return jnp.moveaxis(rows, 1, 0)
 
     def total(params: Params, batch: Batch, key: jax.Array) -> Any:
-        def add(sums: Any, given: Any) -> tuple[Any, None]:
-            index, rows = given
+        def add(sums: Any, piece: Any) -> tuple[Any, None]:
+            index, rows = piece
             return jax.tree.map(jnp.add, sums, gradient(params, rows | fixed, jax.random.fold_in(key, index))), None
 
-        fixed = {name: value for name, value in batch.items() if name == GIVEN}
-        pieces = {name: part(value) for name, value in batch.items() if name != GIVEN}
+        fixed = {name: value for name, value in batch.items() if name == FIXED}
+        pieces = {name: part(value) for name, value in batch.items() if name != FIXED}
         first = {name: value[0] for name, value in pieces.items()} | fixed
         zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(gradient, params, first, key))
         sums, _ = jax.lax.scan(add, zeros, (jnp.arange(parts), pieces))

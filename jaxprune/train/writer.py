@@ -1,5 +1,6 @@
 """Everything a run writes while it works: metrics, pictures, timings, and the same for TensorBoard."""
 
+import importlib.util
 import json
 import logging
 import math
@@ -12,6 +13,7 @@ import numpy as np
 from PIL import Image
 
 from jaxprune.checkpoints.files import write_atomically
+from jaxprune.train.tensorboard import TensorBoard
 
 METRICS = "metrics.jsonl"
 TIMINGS = "timings.json"
@@ -56,7 +58,7 @@ class Writer:
         self.workdir = Path(workdir)
         self.workdir.mkdir(parents=True, exist_ok=True)
         self._tensorboard_wanted, self._purge_step = tensorboard, None
-        self._tensorboard: Any = None
+        self._tensorboard: TensorBoard | None = None
         timings = self.workdir / TIMINGS
         self._timings: dict[str, dict[str, float]] = json.loads(timings.read_text()) if timings.exists() else {}
         self._file = self._open()
@@ -82,7 +84,7 @@ class Writer:
             _log.info("step %d, %s: %s", step, split, ", ".join(f"{k} {v:.5g}" for k, v in sorted(numbers.items())))
         if board := self._board():
             for name, value in numbers.items():
-                board.add_scalar(f"{split}/{name}", value, step)
+                board.scalar(f"{split}/{name}", value, step)
 
     def images(self, step: int, name: str, image: np.ndarray) -> Path:
         """Saves a picture, (H, W, 3) uint8 or float in 0..1, and returns the path of its PNG."""
@@ -93,7 +95,7 @@ class Writer:
         path.parent.mkdir(exist_ok=True)
         Image.fromarray(image).save(path)
         if board := self._board():
-            board.add_image(name, image, step, dataformats="HWC")
+            board.image(name, image, step)
         return path
 
     def timing(self, step: int, values: Mapping[str, float]) -> None:
@@ -104,12 +106,12 @@ class Writer:
             seen["mean"] += (float(value) - seen["mean"]) / seen["count"]
             seen["last"] = float(value)
             if board := self._board():
-                board.add_scalar(f"timing/{name}", float(value), step)
+                board.scalar(f"timing/{name}", float(value), step)
 
     def text(self, step: int, name: str, text: str) -> None:
         """Shows a text (Markdown) in TensorBoard."""
         if board := self._board():
-            board.add_text(name, text, step)
+            board.text(name, text, step)
 
     def sync(self) -> None:
         """Puts everything written so far on disk; called before a checkpoint relies on it."""
@@ -130,15 +132,14 @@ class Writer:
         # Unbuffered: a line is either in the file or was never written.
         return (self.workdir / METRICS).open("ab", buffering=0)
 
-    def _board(self) -> Any:
+    def _board(self) -> TensorBoard | None:
         if self._tensorboard is None and self._tensorboard_wanted:
-            try:
-                from tensorboardX import SummaryWriter  # slow to import, and a run can do without
-            except ImportError:
+            # A run can do without.
+            if importlib.util.find_spec("tensorboardX") is None:
                 _log.info("No TensorBoard files: tensorboardX is not installed (pip install tensorboardX).")
                 self._tensorboard_wanted = False
                 return None
-            self._tensorboard = SummaryWriter(str(self.workdir / "tensorboard"), purge_step=self._purge_step)
+            self._tensorboard = TensorBoard(self.workdir / "tensorboard", self._purge_step)
         return self._tensorboard
 
 

@@ -9,12 +9,12 @@ import pytest
 
 from jaxprune import main, parallel, tasks
 from jaxprune.analysis.score_files import read_part
-from jaxprune.tasks import setup
+from jaxprune.tasks.setup import inputs
 
 pytestmark = pytest.mark.eight_devices
 
 CONFIGS = Path(__file__).parent.parent.parent / "configs"
-MESHES = {"one": lambda config: parallel.make_mesh({"data": 1}, jax.devices()[:1]), "eight": setup.mesh}
+MESHES = {"one": lambda config: parallel.make_mesh({"data": 1}, jax.devices()[:1]), "eight": inputs.mesh}
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +29,7 @@ def on_both(config, tmp_path, monkeypatch):
     """Returns the summaries of a task on one device and on eight, and where each run is."""
     found = {}
     for name, mesh in MESHES.items():
-        monkeypatch.setattr(setup, "mesh", mesh)
+        monkeypatch.setattr(inputs, "mesh", mesh)
         found[name] = tasks.find(config.task)(config, tmp_path / name)
     return found["one"], found["eight"]
 

@@ -9,11 +9,11 @@ import pytest
 from flax import nnx
 
 from jaxprune import checkpoints, mim, tasks
-from jaxprune import config as configs
 from jaxprune.errors import UserError
 from jaxprune.nn.params import split
 from jaxprune.ranking import pseudo_labels
 from jaxprune.tasks import pretrain
+from jaxprune.tasks.setup import training
 from jaxprune.train import workdir as workdirs
 
 SOURCE = '''
@@ -108,7 +108,7 @@ def colours(tmp_path, monkeypatch):
 
 
 def config(**changes):
-    smoke = configs.shrink(configs.pretrain({"name": "colours", "encoder": "vit_base_patch16_224"}))
+    smoke = pretrain.smoke(pretrain.defaults({"name": "colours", "encoder": "vit_base_patch16_224"}))
     smoke.update(changes)
     return smoke
 
@@ -123,7 +123,7 @@ def test_it_is_pre_trained_and_loads_back(colours, tmp_path, monkeypatch):
     whole = tasks.find("pretrain")(settings, tmp_path / "whole")
     # The second half of this run is a resumed one.
     with monkeypatch.context() as patched:
-        patched.setattr(pretrain.setup, "length", lambda *_: pretrain.setup.Length(4, 2))
+        patched.setattr(training, "length", lambda *_: training.Length(4, 2))
         pretrain.run(settings, workdir)
     (workdir / workdirs.COMPLETE).unlink()
     resumed = pretrain.run(settings, workdir)

@@ -17,7 +17,7 @@ from jaxprune.nn.params import merge, split
 from jaxprune.nn.tokens import all_present, coordinates
 from jaxprune.reduction import At, Plan
 from jaxprune.reduction.kmedoids import kmedoids
-from jaxprune.tasks.objective import reduction_losses
+from jaxprune.train.objective import reduction_losses
 
 
 def apply(on: str, plan: Plan, **arguments):

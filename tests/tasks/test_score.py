@@ -18,7 +18,7 @@ from jaxprune.checkpoints.packaged import published_weights
 from jaxprune.errors import UserError
 from jaxprune.models import resnet
 from jaxprune.nn.params import split
-from jaxprune.tasks.setup import open_scorers
+from jaxprune.tasks.setup.networks import open_scorers
 
 CONFIG = str(Path(__file__).parent.parent.parent / "configs" / "score.py:smoke")
 

@@ -16,7 +16,9 @@ from jaxprune.analysis.patch_recall import ALL, LEARNED, UNLEARNED, class_groups
 from jaxprune.checkpoints.run import build
 from jaxprune.errors import UserError
 from jaxprune.nn.params import split
-from jaxprune.tasks import evaluate, setup
+from jaxprune.tasks import evaluate
+from jaxprune.tasks.setup import networks
+from jaxprune.tasks.train_ranker.settings import label_model
 
 CONFIGS = Path(__file__).parent.parent.parent / "configs" / "ranking"
 
@@ -155,17 +157,17 @@ def test_runs_of_another_kind_are_refused(trained, weights, tmp_path, caplog):
     config = load("scenes.py:smoke", label_model=weights)
     config.mim.norm_pix_loss = True
     with caplog.at_level(logging.WARNING):
-        tasks.train_ranker.label_source(config, tmp_path)
+        label_model(config, tmp_path)
     assert "trained on normalised pixels" in caplog.text and "reconstruction" not in caplog.text
     config.expects = "progressive"
     with caplog.at_level(logging.WARNING):
-        tasks.train_ranker.label_source(config, tmp_path)
+        label_model(config, tmp_path)
     assert "with full reconstruction, and progressive was expected" in caplog.text
 
 
 def test_scorers_that_cannot_be_read_are_refused(trained):
     workdir, _ = trained
-    open_scorers = setup.open_scorers
+    open_scorers = networks.open_scorers
     for scorers, message in (
         (("ltrp:run",), "write name=value"),
         (("ltrp:weights=x.pth",), "name the network"),

@@ -14,17 +14,17 @@ from jaxprune.train.step import make_train_step
 def quiet_loss(params, batch, key):
     """The toy's loss, without noise: a mean over the rows."""
     error = batch["x"] @ params["linear.kernel"] + params["linear.bias"] - batch["y"]
-    return jnp.mean(error**2) + batch.get("given", {}).get("offset", 0.0), {"bias": jnp.mean(error)}
+    return jnp.mean(error**2) + batch.get("fixed", {}).get("offset", 0.0), {"bias": jnp.mean(error)}
 
 
-def run(steps=3, loss=quiet_loss, ema=False, given=None, **options):
+def run(steps=3, loss=quiet_loss, ema=False, fixed=None, **options):
     mesh = parallel.make_mesh({"data": 1}, jax.devices()[:1])
     tx = optax.adam(0.1)
     now, batches = state.create(parameters(), tx, mesh, ema=ema), Batches()
     step = make_train_step(loss, tx, **options)
     seen = []
     for _ in range(steps):
-        batch = next(batches) | ({"given": given} if given else {})
+        batch = next(batches) | ({"fixed": fixed} if fixed else {})
         now, metrics = step(now, batch, jax.random.key(0))
         seen.append((jax.device_get(now.params), jax.device_get(metrics)))
     return now, seen
@@ -32,7 +32,7 @@ def run(steps=3, loss=quiet_loss, ema=False, given=None, **options):
 
 def test_a_batch_in_parts_is_the_same_step():
     whole, one = run()
-    parts, many = run(accumulate=4, given={"offset": jnp.float32(2.0)})
+    parts, many = run(accumulate=4, fixed={"offset": jnp.float32(2.0)})
     chex.assert_trees_all_close(parts.params, whole.params, rtol=1e-5)
     np.testing.assert_allclose(many[-1][1]["loss"], one[-1][1]["loss"] + 2.0, rtol=1e-5)
     np.testing.assert_allclose(many[-1][1]["bias"], one[-1][1]["bias"], rtol=1e-5)

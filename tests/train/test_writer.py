@@ -85,3 +85,26 @@ def test_without_tensorboard_one_line_says_so(tmp_path, monkeypatch, caplog):
     writer.close()
     assert caplog.text.count("tensorboardX is not installed") == 1
     assert len(read_metrics(tmp_path)) == 2
+
+
+def test_a_tensorboard_that_cannot_be_written_stops_nothing(tmp_path, caplog):
+    (tmp_path / "tensorboard").write_text("in the way")
+    writer = Writer(tmp_path)
+    for step in range(1, 30):  # more than any queue holds
+        writer.metrics(step, "train", {"loss": 1.0})
+    writer.close()
+    assert caplog.text.count("No more TensorBoard files") == 1 and len(read_metrics(tmp_path)) == 29
+
+
+def test_a_disk_that_fills_up_stops_tensorboard_only(tmp_path, monkeypatch, caplog):
+    writer = Writer(tmp_path)
+    writer.metrics(1, "train", {"loss": 1.0})
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(writer._tensorboard._events, "write_event", full)
+    for step in range(2, 30):
+        writer.metrics(step, "train", {"loss": 1.0})
+    writer.close()
+    assert caplog.text.count("No space left on device") == 1 and len(read_metrics(tmp_path)) == 29

@@ -1,0 +1,44 @@
+"""The losses that a ranker can be trained with, by name."""
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from jaxtyping import Array, Float
+
+from jaxprune import losses
+from jaxprune.errors import UserError, unknown
+
+LOSSES = {
+    "list_mle": losses.list_mle_loss,
+    "list_net": losses.list_net_loss,
+    "rank_net": losses.rank_net_loss,
+    "focused_rank": losses.focused_rank_loss,
+    "point_wise": losses.point_wise_loss,
+}
+
+
+def ranking_loss(name: str, **options: Any) -> Callable[[Float[Array, "b n"], Float[Array, "b n"]], Float[Array, "b"]]:
+    """Returns a loss, (scores, relevance) -> one value for each image.
+
+    >>> import jax.numpy as jnp
+    >>> loss = ranking_loss("list_mle", top_k=1)
+    >>> [round(float(value), 2) for value in loss(jnp.asarray([[2.0, 0.0]]), jnp.asarray([[1.0, 0.5]]))]
+    [0.13]
+
+    Args:
+      name: "list_mle" (LTRP), "list_net", "rank_net", "focused_rank" or "point_wise".
+      options: of the function of that name in `jaxprune.losses`.
+
+    Raises:
+      UserError: there is no such loss, or it has no such option.
+    """
+    if name not in LOSSES:
+        raise unknown("ranking loss", name, LOSSES)
+    function = LOSSES[name]
+    known = [each for each in inspect.signature(function).parameters if each not in ("scores", "relevance", "where")]
+    for option in options:
+        if option not in known:
+            raise UserError(f"The loss {name!r} has no option {option!r}. It has: {', '.join(known)}.")
+    return functools.partial(function, **options)

@@ -1,0 +1,42 @@
+"""The section of a classifier's training in its report."""
+
+from pathlib import Path
+from typing import Any
+
+from jaxprune.config import Config
+from jaxprune.tasks.setup import networks, reporting
+from jaxprune.train.writer import read_metrics
+from jaxprune.viz.report import Report
+
+
+def describe(config: Config, workdir: Path, summary: dict[str, Any], *sources: Any, path: Path | None = None) -> None:
+    """Adds the section of a run to its report, or to the one at `path`.
+
+    Args:
+      summary: of the run.
+      sources: whose unreadable files are listed.
+    """
+    report, start = Report("jaxprune", workdir.name), networks.start_of(config)
+    title = "Fine-tuning" if start else "Training from scratch"
+    section = report.section(title, slug=f"finetune-{workdir.name}")
+    plan = f", under {summary['plan']}" if summary["plan"] else ""
+    section.text(f"On {summary['data']}, {f'from {start}' if start else 'from random weights'}{plan}.")
+    reporting.note_if_short(section, summary)
+    tiles = {**_tiles(summary), "steps": summary["steps"], "seconds": round(summary["seconds"])}
+    section.metric_tiles(tiles)
+    records = read_metrics(workdir)
+    for lines, caption in (
+        ({"train/loss": "training", "eval/loss": "held-out"}, "cross-entropy"),
+        ({"eval/accuracy": "held-out", "eval/ema_accuracy": "averaged weights"}, "accuracy"),
+        ({"eval/map": "held-out", "eval/ema_map": "averaged weights"}, "mAP, percent"),
+    ):
+        reporting.curves(section, records, lines, caption)
+    reporting.broken_files(section, *sources)
+    section.command(reporting.command())
+    report.add_to(path or workdir / "report.html")
+
+
+def _tiles(summary: dict[str, Any]) -> dict[str, Any]:
+    if "map" in summary:
+        return {"held-out mAP": (f"{summary['map']:.1f}", f"{summary['held_out']} images")}
+    return {**reporting.accuracy_tiles(summary), "chance": f"{1 / summary['classes']:.1%}"}

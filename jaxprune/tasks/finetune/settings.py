@@ -1,0 +1,97 @@
+"""The settings of fine-tuning: MAE's recipe, PR-MIM Tab. 14, with `data.randaugment` to set."""
+
+from ml_collections import ConfigDict
+
+from jaxprune.config import Config
+from jaxprune.errors import UserError
+from jaxprune.reduction import Plan
+from jaxprune.tasks.setup import defaults as shared
+from jaxprune.text import parse_items
+from jaxprune.train.objective import Objective
+
+
+def defaults() -> Config:
+    """Returns the defaults of the task."""
+    return ConfigDict(
+        {
+            **shared.training("finetune"),
+            "run": "",  # a run directory to start from; a published file is model.weights; without both, from scratch
+            "trainable_blocks": -1,  # the last so many train, with norm and head; -1: all, and what is before them
+            "loss": "cross_entropy",  # or "asymmetric", for images of several classes
+            "ema_decay": 0.0,  # of averaged parameters, evaluated beside the last ones; 0: none
+            "reduction": {"method": "", "keep_rate": 0.7, "reduction_loc": (3, 6, 9)},  # and the method's options
+            "scorer": "",  # of the method from_scores: "ltrp:run=RUN", "papr", … as in configs/score.py
+            # The keep rate falls from 1 by the epoch, from `start` on; 0 epochs: it is the plan's at once (EViT).
+            "keep_rate_warmup": {"start": 0, "epochs": 0},
+            "teacher": "",  # the run directory of a dense classifier to distil from
+            # What the loss adds to that of the classes: the weights of a teacher's logits and tokens, and those of the
+            # losses of reduction methods, as in "ratio=1.0" for DynamicViT's; empty: each method's own.
+            "distill": {"logits": 0.5, "tokens": 0.5, "tokens_kind": "mse"},
+            "loss_weights": "",
+            "model": {
+                "name": "vit_base_patch16_224",
+                "weights": "",  # a published file to start from
+                "global_pool": "avg",
+                "drop_path_rate": 0.1,
+                "head_init_scale": 1e-3,
+                "remat": False,
+            },
+            "optimizer": {
+                "base_lr": 5e-4,  # of a batch as large as lr_norm
+                "lr_norm": 256,
+                "b1": 0.9,
+                "b2": 0.999,
+                "weight_decay": 0.05,
+                "clip_norm": 0.0,  # 0: none
+                "warmup_epochs": 5.0,
+                "warmup_lr": 0.0,
+                "min_lr": 1e-6,
+                "cosine_from_start": False,  # True: the cosine counts the warm-up (DeiT)
+                "layer_decay": 0.65,
+                "backbone_scale": 1.0,  # of the learning rate of what came with the weights
+                "freeze_epochs": 0.0,  # before that trains at all
+            },
+            "augment": {
+                "flip": True,
+                "erasing": 0.25,
+                "cutout": 0.0,
+                "mixup": 0.8,
+                "cutmix": 1.0,
+                "label_smoothing": 0.1,
+            },
+        }
+    )
+
+
+def smoke(config: Config) -> Config:
+    """Shrinks a config of the task to run in seconds on a CPU, on built-in data."""
+    shared.shrink(config)
+    config.reduction.reduction_loc = (1,)
+    config.model = {**config.model.to_dict(), **shared.TINY, "name": "vit"}
+    return config
+
+
+def plan_of(config: Config) -> Plan | None:
+    """The plan that `config.reduction` describes; None without a method.
+
+    Raises:
+      UserError: a scorer is named and not used, or the other way round.
+    """
+    arguments = config.reduction.to_dict()
+    if (arguments["method"] == "from_scores") != bool(config.scorer):
+        raise UserError(
+            f"reduction.method={arguments['method']!r} and scorer={config.scorer!r} do not go together: from_scores "
+            "prunes by a scorer, such as 'ltrp:run=RUN' or 'papr', and other methods do without."
+        )
+    if config.scorer:
+        arguments.pop("reduction_loc", None)  # it prunes before the first block
+    return Plan(**arguments) if arguments["method"] else None
+
+
+def objective(config: Config) -> Objective:
+    """What the network is trained for, by `config.loss`, `config.distill` and `config.loss_weights`."""
+    weights = parse_items(config.loss_weights, f"config.loss_weights={config.loss_weights!r}")
+    for name, weight in weights.items():
+        if isinstance(weight, str | bool | None):
+            raise UserError(f"The weight {name}={weight!r} in config.loss_weights is no number: write {name}=1.0.")
+    return Objective(config.loss, weights, **config.distill)

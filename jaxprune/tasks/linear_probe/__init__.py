@@ -1,0 +1,82 @@
+"""Linear probing: how well a linear classifier does on the features of a frozen network, by MAE's protocol.
+
+The CLS token behind the last norm, BatchNorm without scale and offset, one linear layer, LARS.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from jaxprune import processes
+from jaxprune.analysis import held_out
+from jaxprune.checkpoints.initialise import initialise
+from jaxprune.checkpoints.run import build
+from jaxprune.checkpoints.write import save_pretrained
+from jaxprune.config import Config
+from jaxprune.data.augment import random_flip
+from jaxprune.errors import UserError
+from jaxprune.nn.params import merge, split
+from jaxprune.tasks.linear_probe.report import describe
+from jaxprune.tasks.linear_probe.settings import defaults, smoke
+from jaxprune.tasks.setup import inputs, networks, reporting
+from jaxprune.tasks.setup.training import Training, interrupted
+from jaxprune.train import optimizer, probe
+from jaxprune.train import workdir as workdirs
+from jaxprune.train.state import RUNNING, TrainState
+from jaxprune.train.step import FIXED
+from jaxprune.train.writer import Writer
+
+__all__ = ["defaults", "describe", "run", "smoke"]
+
+
+def run(config: Config, workdir: Path) -> dict[str, Any]:
+    """Trains a linear classifier on the features of a run or a weights file and leaves it in `workdir` with a report.
+
+    `model.safetensors` there is the network with the classifier, the norm folded into it.
+    """
+    workdirs.prepare(workdir, config.to_dict())
+    if workdirs.is_complete(workdir):
+        return workdirs.read_summary(workdir)
+    if not (start := networks.start_of(config)):
+        raise UserError("Give --config.run=RUN, a run directory, or --config.model.weights=FILE, to probe.")
+    training = Training.of(config, workdir)
+    num_classes = training.train.num_classes
+    arguments = {**networks.model_arguments(config), "num_classes": num_classes}
+    model = build("model", arguments, dtype=config.dtype, rngs=nnx.Rngs(config.seed))
+    initialise(model, start)
+    backbone = split(model)
+
+    def features(params: dict[str, jax.Array], images: jax.Array) -> jax.Array:
+        net = merge(backbone.graph, params, backbone.rest)
+        tokens, _ = net.forward_features(inputs.normalized(config, images))
+        return jax.lax.stop_gradient(net.pool(tokens)).astype(jnp.float32)
+
+    def loss_fn(params, batch, key):
+        images = random_flip(key, batch["image"]) if config.flip else batch["image"]
+        return probe.loss(params, features(batch[FIXED]["backbone"], images), batch["label"])
+
+    def logits(arrays, batch):
+        return probe.logits(arrays["head"], features(arrays["backbone"], batch["image"]), arrays["running"])
+
+    def evaluate(step: int, state: TrainState, writer: Writer) -> None:
+        arrays = {"backbone": backbone.params, "running": state.extra[RUNNING], "head": state.params}
+        call, batches = held_out.single_label(logits), training.held_out_batches()
+        writer.metrics(step, "eval", held_out.measure(call, arrays, batches, training.mesh))
+
+    result = training.fit(
+        probe.classifier(jax.random.key(config.seed), model.embed_dim, num_classes),
+        loss_fn,
+        optimizer.lars(training.schedule, momentum=config.optimizer.momentum),
+        [training.every(config.eval_every, evaluate)],
+        fixed={"backbone": backbone.params},
+        running=probe.no_statistics(model.embed_dim),
+    )
+    if stopped := interrupted(result):
+        return stopped
+    model.head.kernel[...], model.head.bias[...] = probe.folded(result.state.params, result.state.extra[RUNNING])
+    if processes.leads():
+        save_pretrained(model, workdir / "model.safetensors")
+    return training.conclude(reporting.with_interval(training.outcome(result)), describe)

@@ -1,0 +1,29 @@
+"""The section of a linear probe in its report."""
+
+from pathlib import Path
+from typing import Any
+
+from jaxprune.config import Config
+from jaxprune.tasks.setup import networks, reporting
+from jaxprune.train.writer import read_metrics
+from jaxprune.viz.report import Report
+
+
+def describe(config: Config, workdir: Path, summary: dict[str, Any], *sources: Any) -> None:
+    """Adds the section of a run to its report.
+
+    Args:
+      summary: of the run.
+      sources: whose unreadable files are listed.
+    """
+    report = Report("jaxprune", workdir.name)
+    section = report.section("Linear probe", slug=f"probe-{workdir.name}")
+    section.text(f"On {summary['data']}, features of {networks.start_of(config)}, which stay as they are.")
+    reporting.note_if_short(section, summary)
+    tiles = reporting.accuracy_tiles(summary)
+    section.metric_tiles({**tiles, "steps": summary["steps"], "seconds": round(summary["seconds"])})
+    records = read_metrics(workdir)
+    reporting.curves(section, records, {"train/accuracy": "training", "eval/accuracy": "held-out"}, "accuracy")
+    reporting.broken_files(section, *sources)
+    section.command(reporting.command())
+    report.add_to(workdir / "report.html")

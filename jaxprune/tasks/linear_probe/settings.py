@@ -1,0 +1,34 @@
+"""The settings of linear probing: MAE's protocol, with LARS and no decay."""
+
+from ml_collections import ConfigDict
+
+from jaxprune.config import Config
+from jaxprune.tasks.setup import defaults as shared
+
+
+def defaults() -> Config:
+    """Returns the defaults of the task."""
+    return ConfigDict(
+        {
+            **shared.training("linear_probe"),
+            "run": "",  # a run directory to probe; a published file is model.weights
+            "model": {"name": "vit_base_patch16_224", "weights": "", "global_pool": "token"},
+            "flip": True,
+            "optimizer": {
+                "base_lr": 0.1,  # of a batch as large as lr_norm
+                "lr_norm": 256,
+                "momentum": 0.9,
+                "warmup_epochs": 10.0,
+                "warmup_lr": 0.0,
+                "min_lr": 0.0,
+                "cosine_from_start": False,  # True: the cosine counts the warm-up (DeiT)
+            },
+        }
+    )
+
+
+def smoke(config: Config) -> Config:
+    """Shrinks a config of the task to run in seconds on a CPU, on built-in data."""
+    shared.shrink(config)
+    config.model = {**config.model.to_dict(), **shared.TINY, "name": "vit"}
+    return config

@@ -1,0 +1,76 @@
+"""Masked pre-training of a vision transformer by any framework of `jaxprune.mim`."""
+
+from pathlib import Path
+from typing import Any
+
+import jax
+from flax import nnx
+
+from jaxprune import parallel, processes
+from jaxprune.analysis import reconstruction
+from jaxprune.checkpoints.run import build, write_card
+from jaxprune.config import Config
+from jaxprune.data.augment import random_flip
+from jaxprune.evaluate import Averages, run_over
+from jaxprune.mim.base import STORED
+from jaxprune.nn.params import Split, merge, split
+from jaxprune.tasks.pretrain.report import describe
+from jaxprune.tasks.pretrain.settings import defaults, smoke
+from jaxprune.tasks.setup import inputs
+from jaxprune.tasks.setup.training import Training, adamw, interrupted
+from jaxprune.train import workdir as workdirs
+from jaxprune.train.state import TrainState
+from jaxprune.train.step import FIXED, LossFn
+from jaxprune.train.writer import Writer
+
+__all__ = ["defaults", "describe", "run", "smoke"]
+
+PICTURES = 6
+
+
+def run(config: Config, workdir: Path) -> dict[str, Any]:
+    """Pre-trains as configured and leaves checkpoints, metrics, pictures and a report in `workdir`."""
+    workdirs.prepare(workdir, config.to_dict())
+    if workdirs.is_complete(workdir):
+        return workdirs.read_summary(workdir)
+    training = Training.of(config, workdir)
+    model = build("mim", config.mim.to_dict(), dtype=config.dtype, rngs=nnx.Rngs(config.seed))
+    model.preprocessing = inputs.preprocessing(config)
+    parts = split(model)
+    write_card(workdir, model, fixed={name: a for name, a in parts.rest.items() if name.startswith(STORED)})
+    # Arguments of every step, and not constants in it: a teacher is large.
+    fixed = parallel.replicate(training.mesh, parts.rest)
+    preprocessing, shown = model.preprocessing, next(iter(training.held_out_batches()))["image"][:PICTURES]
+
+    def evaluate(step: int, state: TrainState, writer: Writer) -> None:
+        arrays = {"params": state.params, "fixed": fixed}
+        forwards = {"loss": reconstruction.losses(parts, preprocessing, arrays)}
+        batches = training.held_out_batches()
+        (found,) = run_over(batches, forwards, [Averages("loss")], training.mesh, desc="held-out")
+        writer.metrics(step, "eval", reconstruction.with_ratio(found))
+
+    def draw(step: int, state: TrainState, writer: Writer) -> None:
+        params = processes.whole(state.params)
+        if processes.leads():
+            model = merge(parts.graph, params, parts.rest)
+            writer.images(step, "reconstruction", reconstruction.picture(model, preprocessing, shown))
+
+    result = training.fit(
+        parts.params,
+        _loss_fn(config, parts),
+        adamw(config, training.schedule, parts.params),
+        [training.every(config.picture_every, draw), training.every(config.eval_every, evaluate)],
+        fixed=fixed,
+    )
+    return interrupted(result) or training.conclude(training.outcome(result), describe)
+
+
+def _loss_fn(config: Config, parts: Split) -> LossFn:
+    def loss_fn(params, batch, key):
+        flip_key, mask_key = jax.random.split(key)
+        images = random_flip(flip_key, batch["image"]) if config.flip else batch["image"]
+        model = merge(parts.graph, params, batch.get(FIXED, {}))
+        loss, _ = model(inputs.normalized(config, images), key=mask_key)
+        return loss, {}
+
+    return loss_fn

@@ -1,0 +1,38 @@
+"""The section of a pre-training run in its report."""
+
+from pathlib import Path
+from typing import Any
+
+from flax import nnx
+
+from jaxprune.checkpoints.run import build
+from jaxprune.config import Config
+from jaxprune.tasks.setup import reporting
+from jaxprune.train.writer import read_metrics
+from jaxprune.viz.report import Report
+
+
+def describe(config: Config, workdir: Path, summary: dict[str, Any], *sources: Any, path: Path | None = None) -> None:
+    """Adds the section of a run to its report, or to the one at `path`.
+
+    Args:
+      summary: of the run.
+      sources: whose unreadable files are listed.
+    """
+    report = Report("jaxprune", workdir.name)
+    section = report.section("Pre-training", slug="pretrain")
+    model = nnx.eval_shape(lambda: build("mim", config.mim.to_dict(), rngs=nnx.Rngs(0)))
+    section.text(f"{model.summary()} It is trained on {summary['data']}.")
+    reporting.note_if_short(section, summary)
+    tiles = {"held-out loss": summary["loss"], "steps": summary["steps"], "seconds": round(summary["seconds"])}
+    if "ratio_to_mean_colour" in summary:
+        tiles["of mean colour's"] = (summary["ratio_to_mean_colour"], "1 = predicting each patch's mean colour")
+    section.metric_tiles(tiles)
+    records = read_metrics(workdir)
+    reporting.curves(section, records, {"train/loss": "training", "eval/loss": "held-out"}, "loss on masked patches")
+    pictures = sorted((workdir / "pictures").glob("reconstruction_*.png"))
+    if pictures:
+        section.figure(reporting.read_picture(pictures[-1]), "Held-out images; thrown cells are marked.")
+    reporting.broken_files(section, *sources)
+    section.command(reporting.command())
+    report.add_to(path or workdir / "report.html")

@@ -1,0 +1,70 @@
+"""The settings of masked pre-training: the recipe of PR-MIM Tab. 13."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from jaxprune.config import Config
+from jaxprune.tasks.setup import defaults as shared
+
+# PR-MIM on MAE, as `config.mim` has it.
+PR_MIM = {
+    "name": "mae",
+    "encoder": "vit_base_patch16_224",
+    "decoder_embed_dim": 512,
+    "decoder_depth": 8,
+    "decoder_num_heads": 16,
+    "mask_ratio": 0.75,
+    "norm_pix_loss": True,
+    "reconstruction": "progressive",
+    "throw_ratio": 0.5,
+    "retain": "furthest",
+    "kernel_size": 7,
+    "aggregation": "thrown",
+    "remat": False,
+}
+
+
+def defaults(mim: Mapping[str, Any] = PR_MIM) -> Config:
+    """Returns the defaults of the task.
+
+    Args:
+      mim: `config.mim`, the name and the arguments of a framework.
+    """
+    return ConfigDict(
+        {
+            **shared.training("pretrain"),
+            "mim": dict(mim),
+            "optimizer": {
+                "base_lr": 1.5e-4,  # of a batch as large as lr_norm
+                "lr_norm": 256,
+                "b1": 0.9,
+                "b2": 0.95,
+                "weight_decay": 0.05,
+                "clip_norm": 0.0,  # 0: none
+                "warmup_epochs": 40.0,
+                "warmup_lr": 0.0,
+                "min_lr": 0.0,
+                "cosine_from_start": False,  # True: the cosine counts the warm-up (DeiT)
+            },
+            "flip": True,
+            "picture_every": 500,
+        }
+    )
+
+
+def smoke(config: Config) -> Config:
+    """Shrinks a config of the task to run in seconds on a CPU, on built-in data."""
+    shared.shrink(config)
+    config.mim = tiny(config.mim)
+    config.picture_every = 2
+    return config
+
+
+def tiny(mim: Config) -> dict[str, Any]:
+    """Returns `config.mim` with the sizes of a smoke run."""
+    decoder = {"decoder_embed_dim": 16, "decoder_depth": 1, "decoder_num_heads": 2}
+    # A framework has these, or a decoder of another kind.
+    decoder = {name: size for name, size in decoder.items() if name in mim}
+    return {**mim.to_dict(), **shared.TINY, **decoder, "encoder": ""}

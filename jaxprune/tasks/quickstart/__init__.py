@@ -1,0 +1,54 @@
+"""The main job in minutes: pre-train with PR-MIM, fine-tune, compare with scratch, rank patches, look at the report."""
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+from jaxprune.checkpoints.files import write_atomically
+from jaxprune.config import Config
+from jaxprune.tasks import finetune, pretrain, train_ranker
+from jaxprune.tasks.quickstart.report import describe
+from jaxprune.tasks.quickstart.settings import defaults, phase_config, phases, smoke
+from jaxprune.train import workdir as workdirs
+from jaxprune.train.writer import METRICS, read_metrics
+
+__all__ = ["defaults", "describe", "run", "smoke"]
+
+_TASKS = {"pretrain": pretrain.run, "finetune": finetune.run, "scratch": finetune.run, "ranker": train_ranker.run}
+
+
+def run(config: Config, workdir: Path) -> dict[str, Any]:
+    """Runs the phases one after the other, each a run directory of its own in `workdir`, and writes one report."""
+    workdirs.prepare(workdir, config.to_dict())
+    if workdirs.is_complete(workdir):
+        return workdirs.read_summary(workdir)
+    summaries = {}
+    for phase in phases(config):
+        task, settings = _TASKS[phase], phase_config(config, phase, workdir)
+        began = time.monotonic()
+        summaries[phase] = task(settings, workdir / phase)
+        if summaries[phase].get("stopped"):
+            return {"phase": phase, **summaries[phase]}
+        summaries[phase]["wall_seconds"] = round(time.monotonic() - began, 1)
+    _join_metrics(config, workdir)
+    # Not every framework's target has a mean colour, and not all data have masks of objects.
+    optional = {
+        "reconstruction_ratio": summaries["pretrain"].get("ratio_to_mean_colour"),
+        "object_recall": summaries.get("ranker", {}).get("recall"),
+    }
+    summary = {
+        **{name: value for name, value in optional.items() if value is not None},
+        "accuracy": summaries["finetune"]["accuracy"],
+        "accuracy_from_scratch": summaries["scratch"]["accuracy"],
+        "seconds": {phase: round(s["seconds"], 1) for phase, s in summaries.items()},
+    }
+    describe(config, workdir, summaries)
+    workdirs.mark_complete(workdir, summary)
+    return summary
+
+
+def _join_metrics(config: Config, workdir: Path) -> None:
+    rows = ((phase, row) for phase in phases(config) for row in read_metrics(workdir / phase))
+    lines = [json.dumps({"phase": phase, **row}, sort_keys=True) for phase, row in rows]
+    write_atomically(workdir / METRICS, "\n".join(lines) + "\n")

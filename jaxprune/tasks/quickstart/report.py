@@ -1,0 +1,61 @@
+"""The report of the whole job: what came out, then a section of each phase."""
+
+from pathlib import Path
+from typing import Any
+
+from jaxprune.analysis.ranking import KEPT
+from jaxprune.config import Config
+from jaxprune.tasks import evaluate, finetune, pretrain, train_ranker
+from jaxprune.tasks.quickstart.settings import phase_config
+from jaxprune.tasks.setup import reporting
+from jaxprune.train.writer import read_metrics
+from jaxprune.viz import plots
+from jaxprune.viz.report import Report
+
+_RANKED = f"by the ranker, in {KEPT:.0%} of all patches; it saw no labels"
+
+
+def describe(config: Config, workdir: Path, summaries: dict[str, dict[str, Any]]) -> None:
+    """Writes the report of the whole job."""
+    pre, tuned, scratch = (summaries[phase] for phase in ("pretrain", "finetune", "scratch"))
+    ranked = summaries.get("ranker", {})
+    report = Report("jaxprune quickstart", "A vision transformer pre-trained by masked image modelling, in minutes")
+    section = report.section("What came out", slug="quickstart")
+    section.metric_tiles(
+        {
+            "accuracy, pre-trained": (f"{tuned['accuracy']:.1%}", f"{tuned['held_out']} held-out images"),
+            "accuracy, from scratch": (f"{scratch['accuracy']:.1%}", "the same network and training"),
+            "chance": f"{1 / tuned['classes']:.0%}",
+            **_reconstruction_tile(pre),
+            **({"object patches found": (f"{ranked['recall']:.1%}", _RANKED)} if "recall" in ranked else {}),
+        }
+    )
+    caps = {phase: phase_config(config, phase, workdir).max_minutes * 60 for phase in summaries}
+    section.table(
+        [
+            {"phase": p, "steps": s["steps"], "of": s["planned_steps"], "seconds": round(s["seconds"]), "cap": caps[p]}
+            for p, s in summaries.items()
+        ],
+        caption="Every phase is timed and capped in the config; the report is not.",
+    )
+    curves = {}
+    for phase, label in (("finetune", "pre-trained"), ("scratch", "from scratch")):
+        points = [(r["step"], r["accuracy"]) for r in read_metrics(workdir / phase) if r["split"] == "eval"]
+        curves[label] = tuple(zip(*points, strict=True))
+    if all(len(x) > 1 for x, _ in curves.values()):
+        section.figure(plots.line_plot(curves, "step", "held-out accuracy"), "Accuracy on held-out scenes.")
+    section.command(reporting.command())
+    path = workdir / "report.html"
+    report.add_to(path)
+    pretrain.describe(phase_config(config, "pretrain", workdir), workdir / "pretrain", pre, path=path)
+    for phase in ("finetune", "scratch"):
+        finetune.describe(phase_config(config, phase, workdir), workdir / phase, summaries[phase], path=path)
+    if ranked:
+        train_ranker.describe(phase_config(config, "ranker", workdir), workdir / "ranker", ranked, path=path)
+    evaluate.assess(workdir / "finetune", path)
+
+
+def _reconstruction_tile(summary: dict[str, Any]) -> dict[str, Any]:
+    if "ratio_to_mean_colour" not in summary:
+        return {"reconstruction loss": f"{summary['loss']:.3g}"}
+    return {"reconstruction loss": (f"{summary['ratio_to_mean_colour']:.2f}", "1 = each patch's mean colour")}

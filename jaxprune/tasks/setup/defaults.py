@@ -1,0 +1,69 @@
+"""Settings that the configs of several tasks share, each with its default; what `:smoke` makes of them."""
+
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from jaxprune.config import Config
+
+# The network of a smoke run.
+TINY = {"img_size": 32, "patch_size": 8, "embed_dim": 16, "depth": 2, "num_heads": 2}
+
+
+def data() -> dict[str, Any]:
+    """Returns the defaults of `config.data`."""
+    return {
+        "source": "scenes",  # "scenes", "folder" or "tfds"
+        "path": "",  # of the image folder, or of a prepared TFDS directory
+        "name": "",  # a TFDS name
+        "label_key": "label",  # of a TFDS set; "objects.label" for images of several classes
+        "labels": True,  # False: pre-train on images without classes
+        "train_split": "train",
+        "eval_split": "test",
+        "img_size": 224,
+        "num_train": 10_000,  # of the built-in scenes
+        "num_eval": 1_000,
+        "crop": "random_resized",
+        "eval_crop": "center",  # or "none": the whole image, squeezed
+        "crop_scale": (0.2, 1.0),
+        "randaugment": "",  # a policy, such as "rand-m9-mstd0.5-inc1"
+        "repeats": 1,  # repeated augmentation: so many crops of each example in a row
+        "mean": (0.485, 0.456, 0.406),
+        "std": (0.229, 0.224, 0.225),
+        "num_threads": 8,
+    }
+
+
+def training(task: str) -> dict[str, Any]:
+    """Returns the defaults that every training task has."""
+    return {
+        "task": task,
+        "seed": 0,
+        "workdir": "",  # empty: runs/<name of the config file>
+        "batch_size": 64,
+        "epochs": 1.0,
+        "max_minutes": 0.0,  # > 0: ends the phase early, in good order
+        "accumulate": 1,  # parts that a batch is worked through in, for less memory
+        "dtype": "float32",  # of the computation; "bfloat16" on accelerators
+        "data": data(),
+        "mesh": "data=-1",  # devices by axis: "fsdp=-1" spreads the parameters too; -1 takes what is left
+        "log_every": 50,
+        "checkpoint_every": 500,
+        "keep": 3,  # checkpoints
+        "eval_every": 0,  # 0: at the end only
+    }
+
+
+def inspection(task: str, **more: Any) -> Config:
+    """Returns the defaults of a task that examines a run directory: `evaluate`, `predict`, `visualize`, …"""
+    chosen = {**data(), "source": ""}  # empty: the data of that run
+    common = {"task": task, "seed": 0, "workdir": "", "run": "", "batch_size": 64, "data": chosen, "mesh": "data=-1"}
+    return ConfigDict({**common, **more})
+
+
+def shrink(config: Config) -> None:
+    """Shrinks what all training configs share to seconds on a CPU, on built-in data."""
+    config.data.update(source="scenes", path="", name="", img_size=32, num_train=32, num_eval=12, num_threads=1)
+    config.update(batch_size=8, epochs=1.0, log_every=2, checkpoint_every=2, max_minutes=0.0, dtype="float32")
+    config.mesh = "data=-1"
+    config.optimizer.warmup_epochs = 0.5

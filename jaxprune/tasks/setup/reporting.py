@@ -1,0 +1,81 @@
+"""What the reports of all tasks share: a section with its command line, curves, unreadable files."""
+
+import contextlib
+import shlex
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from jaxprune.metrics import wilson_interval
+from jaxprune.viz import plots
+from jaxprune.viz.report import Report, Section
+
+
+@contextlib.contextmanager
+def report_section(path: Path, report: Report, title: str, slug: str, shown: str = "") -> Iterator[Section]:
+    """A section of a report; it is added to the one at `path`, with the command line or `shown`, once it is filled."""
+    section = report.section(title, slug=slug)
+    yield section
+    section.command(shown or command())
+    path.parent.mkdir(parents=True, exist_ok=True)
+    report.add_to(path)
+
+
+def command(config_file: str | None = None) -> str:
+    """The command line that led here, for the report."""
+    if config_file:
+        return f"python -m jaxprune.main --config={config_file}"
+    return shlex.join(["python", "-m", "jaxprune.main", *sys.argv[1:]])
+
+
+def curves(section: Section, records: list[dict[str, Any]], names: dict[str, str], caption: str) -> None:
+    """Adds a plot of the metrics `names` ("split/metric" to label) that `records` hold."""
+    series = {}
+    for name, label in names.items():
+        split, metric = name.split("/")
+        points = [(r["step"], r[metric]) for r in records if r["split"] == split and metric in r]
+        if points:
+            x, y = np.array(points, float).T
+            series[label] = (x, y)
+    if series:
+        section.figure(plots.line_plot(series, xlabel="step", ylabel=caption), caption=caption)
+
+
+def broken_files(section: Section, *sources: Any) -> None:
+    """Lists in the report the files that could not be read."""
+    broken = {path: why for s in sources for path, why in s.broken.items()}
+    if broken:
+        section.note(f"{len(broken)} files could not be read; other examples took their places.", kind="warning")
+        section.table([{"file": str(path), "why": str(why)} for path, why in sorted(broken.items())])
+
+
+def read_picture(path: Path) -> np.ndarray:
+    """Reads a picture that a run drew."""
+    with Image.open(path) as image:
+        return np.asarray(image.convert("RGB"))
+
+
+def note_if_short(section: Section, summary: dict[str, Any]) -> None:
+    """Notes in the report that a run ended before its last planned step."""
+    if summary["steps"] < summary["planned_steps"]:
+        section.note(
+            f"Stopped at step {summary['steps']} of {summary['planned_steps']}: the time of max_minutes was up.",
+            kind="warning",
+        )
+
+
+def with_interval(summary: dict[str, Any]) -> dict[str, Any]:
+    """Returns a summary with the 95 % interval (Wilson) of its held-out accuracy."""
+    images = summary["held_out"]
+    low, high = wilson_interval(round(summary["accuracy"] * images), images)
+    return {**summary, "accuracy_low": low, "accuracy_high": high}
+
+
+def accuracy_tiles(summary: dict[str, Any]) -> dict[str, Any]:
+    """Returns the tile of a held-out accuracy with its 95 % interval."""
+    half = (summary["accuracy_high"] - summary["accuracy_low"]) / 2
+    return {"held-out accuracy": (f"{summary['accuracy']:.1%}", f"± {half:.1%}, {summary['held_out']} images")}

@@ -1,0 +1,73 @@
+"""The section of a ranker's training in its report."""
+
+from pathlib import Path
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from jaxprune.analysis import ranking_pictures
+from jaxprune.analysis.ranking import KEPT
+from jaxprune.checkpoints.run import load_model
+from jaxprune.config import Config
+from jaxprune.nn.params import merge
+from jaxprune.tasks.pretrain.report import describe as describe_pretraining
+from jaxprune.tasks.setup import inputs, reporting
+from jaxprune.tasks.train_ranker.settings import PRETRAIN, label_model
+from jaxprune.train import workdir as workdirs
+from jaxprune.train.writer import read_metrics
+from jaxprune.viz.report import Report, Section
+
+_SCORE_MAPS, _REMOVALS = 8, 4  # pictures
+
+
+def describe(config: Config, workdir: Path, summary: dict[str, Any], *sources: Any, path: Path | None = None) -> None:
+    """Adds the section of a run to its report, or to the one at `path`.
+
+    Args:
+      summary: of the run.
+      sources: whose unreadable files are listed; the last one's images are drawn.
+    """
+    report = Report("jaxprune", workdir.name)
+    section = report.section("Ranking patches", slug="train_ranker")
+    section.text(
+        f"A ranker learns on {summary['data']} which patches matter, without labels: a frozen masked autoencoder sees "
+        f"{1 - config.labels.mask_ratio:.0%} of them, and a patch matters as much as the reconstruction changes "
+        "without it."
+    )
+    reporting.note_if_short(section, summary)
+    section.metric_tiles(_tiles(summary))
+    records = read_metrics(workdir)
+    reporting.curves(section, records, {"train/tau": "training", "eval/tau": "held-out"}, "Kendall's tau")
+    reporting.curves(section, records, {"train/loss": "training", "eval/loss": "held-out"}, f"{config.loss} loss")
+    _pictures(section, config, workdir, sources[-1] if sources else inputs.source(config, "eval"))
+    reporting.broken_files(section, *sources)
+    section.command(reporting.command())
+    path = path or workdir / "report.html"
+    if not config.label_model:
+        Report("jaxprune", workdir.name).add_to(path)  # the page is this run's, though the autoencoder comes first
+        settings = ConfigDict(config.pretrain.to_dict())
+        describe_pretraining(settings, workdir / PRETRAIN, workdirs.read_summary(workdir / PRETRAIN), path=path)
+    report.add_to(path)
+
+
+def _tiles(summary: dict[str, Any]) -> dict[str, Any]:
+    tiles = {
+        "Kendall's tau": (summary["tau"], "with held-out labels; 1 = the same order"),
+        "on whole images": (summary["tau_whole_image"], "the same, all patches seen"),
+        "steps": summary["steps"],
+        "seconds": round(summary["seconds"]),
+    }
+    if "recall" in summary:
+        tiles["object patches found"] = (f"{summary['recall']:.1%}", f"among the best {KEPT:.0%} of the patches")
+    return tiles
+
+
+def _pictures(section: Section, config: Config, workdir: Path, examples: Any) -> None:
+    images, ranker = next(iter(inputs.eval_batches(config, examples)))["image"], load_model(workdir)
+    maps = ranking_pictures.score_maps(ranker, ranker.preprocessing, images[:_SCORE_MAPS])
+    section.figure(maps, "Held-out images, and what the ranker makes of them: bright matters.")
+    parts = label_model(config, workdir)
+    framework = merge(parts.graph, parts.params, parts.rest)
+    compared = ranking_pictures.removals(framework, ranker.preprocessing, images[:_REMOVALS], config.labels.mask_ratio)
+    caption = "What the labels come from: without the patch in red, the reconstruction changes or it does not."
+    section.figure(compared, caption)

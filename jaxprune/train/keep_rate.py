@@ -1,0 +1,53 @@
+"""Training that begins with all tokens and lowers the keep rate by the epoch (EViT)."""
+
+import logging
+from collections.abc import Callable, Mapping
+
+from jaxprune import reduction
+from jaxprune.errors import UserError
+from jaxprune.plugins import find
+from jaxprune.reduction.evit import warm_up
+from jaxprune.train.step import LossFn
+
+_log = logging.getLogger(__name__)
+
+
+class KeepRateWarmUp:
+    """The losses of a run whose keep rate falls from 1 to the plan's: one, and so a program, for each rate.
+
+    Args:
+      plan: whose keep rate it ends at.
+      steps_per_epoch: optimizer steps.
+      schedule: the arguments `start` and `epochs` of `reduction.evit.warm_up`.
+      loss_of: plan -> the loss of the network under it.
+
+    Raises:
+      UserError: the plan has no single keep rate, or its method has weights for one number of tokens.
+    """
+
+    def __init__(
+        self,
+        plan: reduction.Plan | None,
+        steps_per_epoch: int,
+        schedule: Mapping[str, int],
+        loss_of: Callable[[reduction.Plan], LossFn],
+    ):
+        if plan is None or not isinstance(plan.keep_rate, float) or plan.num_keep or plan.r:
+            raise UserError("keep_rate_warmup lowers one keep_rate: give reduction.method and a single keep_rate.")
+        if plan.method is not None and find(reduction, reduction.Reducer, plan.method).published is not None:
+            raise UserError(
+                f"keep_rate_warmup changes how many tokens there are, and the weights of {plan.method} are made for one"
+                " number: set keep_rate_warmup.epochs=0, or take a method without weights, such as evit."
+            )
+        self._plan, self._steps_per_epoch, self._loss_of = plan, steps_per_epoch, loss_of
+        self._rate: float = plan.keep_rate
+        self._schedule = dict(schedule)
+        self._made: dict[float, LossFn] = {}
+
+    def at(self, step: int) -> LossFn:
+        """The loss of the step after `step`."""
+        rate = warm_up(step // self._steps_per_epoch, self._rate, **self._schedule)
+        if rate not in self._made:
+            _log.info("The keep rate is %.3g from step %d on.", rate, step + 1)
+            self._made[rate] = self._loss_of(self._plan.with_keep_rate(rate))
+        return self._made[rate]

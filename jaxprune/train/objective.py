@@ -1,0 +1,127 @@
+"""What a classifier is trained for: its classes, its reduction method's own loss, and a teacher's answers."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from jaxprune import losses
+from jaxprune.errors import UserError, unknown
+from jaxprune.nn.params import Split, merge
+from jaxprune.reduction import LossContext, Reducer
+
+ASYMMETRIC, CROSS_ENTROPY = "asymmetric", "cross_entropy"
+
+# A teacher's logits and aux on the same images.
+Answers = tuple[jax.Array, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Objective:
+    """The parts of a classifier's loss and their weights.
+
+    Attributes:
+      classes: "cross_entropy", or "asymmetric" for images of several classes.
+      of_methods: weights of the losses that reduction methods add, by name, in place of the methods' own.
+      logits, tokens: weights of the distillation from a teacher.
+      tokens_kind: of the distillation of tokens, "mse" or "cosine" (`losses.token_distillation`).
+    """
+
+    classes: str = CROSS_ENTROPY
+    of_methods: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    logits: float = 0.5
+    tokens: float = 0.5
+    tokens_kind: str = "mse"
+
+    def __post_init__(self) -> None:
+        if self.classes not in (ASYMMETRIC, CROSS_ENTROPY):
+            raise unknown("loss", self.classes, (CROSS_ENTROPY, ASYMMETRIC))
+
+    def __call__(
+        self,
+        reducers: Sequence[Reducer],
+        logits: jax.Array,
+        aux: Any,
+        targets: jax.Array,
+        teacher: Answers | None = None,
+    ) -> tuple[jax.Array, dict[str, jax.Array]]:
+        """Returns the loss of a batch, and its parts by name where there are several.
+
+        Args:
+          reducers: of the network, in the order of its plan; none without one.
+          logits, aux: of the network.
+          targets: of the classes, (b, c).
+          teacher: its answers, if there is one.
+
+        Raises:
+          UserError: `of_methods` names a loss that no method of the plan has.
+        """
+        parts = {"classes": (1.0, class_loss(self.classes, logits, targets))}
+        added = reduction_losses(reducers, logits, aux, targets, teacher)
+        for name in self.of_methods:
+            if name not in added:
+                raise unknown("loss of a reduction method", name, added)
+        for name, (weight, value) in added.items():
+            parts[name] = (self.of_methods.get(name, weight), value)
+        if teacher is not None:
+            parts["logits"] = (self.logits, losses.kl_distillation(logits, teacher[0]))
+            if self.tokens:
+                parts["tokens"] = (self.tokens, _token_loss(aux, teacher[1], self.tokens_kind))
+        loss = jnp.stack([weight * value for weight, value in parts.values()]).sum()
+        return loss, {f"loss_{name}": value for name, (_, value) in parts.items()} if len(parts) > 1 else {}
+
+
+def reduction_losses(
+    reducers: Sequence[Reducer], logits: jax.Array, aux: Any, targets: jax.Array, teacher: Answers | None
+) -> dict[str, tuple[float, jax.Array]]:
+    """Returns {name: (default weight, value)} of the losses that reduction methods add to the network's own.
+
+    Args:
+      reducers: of the network, in the order of its plan (`reduction.installed`).
+
+    Raises:
+      UserError: two methods name a loss alike.
+    """
+    found = {}
+    for cls in dict.fromkeys(map(type, reducers)):
+        own = [(reducer, report) for reducer, report in zip(reducers, aux.steps, strict=True) if type(reducer) is cls]
+        context = LossContext(
+            tuple(report for _, report in own),
+            tuple(reducer.step.keep_rate for reducer, _ in own),
+            logits,
+            targets,
+            aux.tokens,
+            teacher,
+        )
+        for name, value in cls.losses(context).items():
+            if name in found:
+                raise UserError(f"Two methods of one plan have a loss called {name!r}: rename one in its `losses`.")
+            found[name] = (cls.loss_weights.get(name, 1.0), value)
+    return found
+
+
+def class_loss(kind: str, logits: jax.Array, targets: jax.Array) -> jax.Array:
+    """Returns the loss of the classes; the asymmetric one is summed over the batch, as published (ASL)."""
+    if kind == ASYMMETRIC:
+        return losses.asymmetric_loss(logits, targets).sum()
+    return optax.softmax_cross_entropy(logits, targets).mean()
+
+
+def answers(teacher: Split, params: Mapping[str, jax.Array], images: jax.Array) -> Answers:
+    """Returns a teacher's logits and aux on a batch of images, without a gradient."""
+    return jax.lax.stop_gradient(merge(teacher.graph, dict(params), teacher.rest)(images))
+
+
+def _token_loss(aux: Any, theirs: Any, kind: str) -> jax.Array:
+    student, teacher = aux.tokens, theirs.tokens
+    if student.x.shape != teacher.x.shape or student.policy is None:
+        raise UserError(
+            "distill.tokens compares every patch with the teacher's, and this network has no token for every patch: "
+            "set config.distill.tokens=0, or train a method that masks (dynamicvit) under a teacher of its own size."
+        )
+    first = student.x.shape[1] - student.assign.shape[1]
+    kept = student.policy[:, first:]
+    return losses.token_distillation(student.x[:, first:], teacher.x[:, first:], kept, kind=kind)

@@ -1,0 +1,68 @@
+"""The classifier of linear probing: BatchNorm without scale and offset, then one linear layer (MAE's protocol)."""
+
+from collections.abc import Mapping
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from jaxprune.train.step import OBSERVED
+
+_EPS = 1e-6
+
+Arrays = Mapping[str, jax.Array]
+
+
+def classifier(key: jax.Array, width: int, num_classes: int) -> dict[str, jax.Array]:
+    """Returns the parameters to begin with: a truncated normal of standard deviation 0.01, and no bias."""
+    kernel = 0.01 * jax.random.truncated_normal(key, -2.0, 2.0, (width, num_classes))
+    return {"head.kernel": kernel, "head.bias": jnp.zeros((num_classes,))}
+
+
+def no_statistics(width: int) -> dict[str, jax.Array]:
+    """Returns the running statistics to begin with."""
+    return {"mean": jnp.zeros((width,)), "var": jnp.ones((width,))}
+
+
+def loss(params: Arrays, features: jax.Array, labels: jax.Array) -> tuple[jax.Array, dict]:
+    """Returns the cross-entropy of a training batch, its accuracy, and the statistics that it observed.
+
+    Args:
+      params: from `classifier`.
+      features: (b, d) float32.
+      labels: (b,) integers.
+    """
+    scaled, statistics = standardize_batch(features)
+    found = _linear(params, scaled)
+    value = optax.softmax_cross_entropy_with_integer_labels(found, labels).mean()
+    return value, {"accuracy": (found.argmax(-1) == labels).mean(), OBSERVED: statistics}
+
+
+def logits(params: Arrays, features: jax.Array, statistics: Arrays) -> jax.Array:
+    """Returns the logits (b, c) of features (b, d) in evaluation, by running statistics."""
+    return _linear(params, standardize(features, statistics))
+
+
+def standardize_batch(x: jax.Array) -> tuple[jax.Array, dict[str, jax.Array]]:
+    """BatchNorm without scale and offset, in training: returns (b, d) normalised, mean and unbiased variance."""
+    mean, var = x.mean(0), x.var(0)
+    scaled = standardize(x, {"mean": mean, "var": var})
+    return scaled, {"mean": mean, "var": var * (len(x) / max(len(x) - 1, 1))}
+
+
+def standardize(x: jax.Array, statistics: Arrays) -> jax.Array:
+    """The same in evaluation, by running statistics."""
+    return (x - statistics["mean"][None, :]) * jax.lax.rsqrt(statistics["var"][None, :] + _EPS)
+
+
+def folded(params: Arrays, statistics: Arrays) -> tuple[np.ndarray, np.ndarray]:
+    """Returns kernel and bias of one linear layer that does what the norm and the classifier do."""
+    scale = 1.0 / np.sqrt(np.asarray(statistics["var"], np.float64) + _EPS)
+    kernel = np.asarray(params["head.kernel"], np.float64) * scale[:, None]
+    bias = np.asarray(params["head.bias"], np.float64) - np.asarray(statistics["mean"], np.float64) @ kernel
+    return kernel.astype(np.float32), bias.astype(np.float32)
+
+
+def _linear(params: Arrays, x: jax.Array) -> jax.Array:
+    return x @ params["head.kernel"] + params["head.bias"][None, :]
