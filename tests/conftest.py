@@ -31,7 +31,7 @@ if COMPILE_QUICKLY[0] not in os.environ.get("XLA_FLAGS", ""):
     known = COMPILE_QUICKLY if accepted(COMPILE_QUICKLY) else [flag for flag in COMPILE_QUICKLY if accepted([flag])]
     os.environ["XLA_FLAGS"] = " ".join([os.environ.get("XLA_FLAGS", ""), *known]).strip()
 
-from jaxtyping import install_import_hook
+from jaxtyping import install_import_hook  # noqa: E402
 
 # Shapes written in the signatures are checked while the tests run, and only then.
 install_import_hook(
