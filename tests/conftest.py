@@ -1,8 +1,11 @@
 """The strict session: what Equinox asks of itself, we ask of ourselves."""
 
+import atexit
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 import warnings
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
@@ -20,16 +23,21 @@ COMPILE_QUICKLY = [
 def accepted(flags: list[str]) -> bool:
     """Whether this version of XLA knows the flags; it ends a process that sets another one."""
     env = {**os.environ, "XLA_FLAGS": " ".join(flags)}
-    return (
-        subprocess.run([sys.executable, "-c", "import jax; jax.devices()"], env=env, capture_output=True).returncode
-        == 0
-    )
+    command = [sys.executable, "-c", "import jax; jax.devices()"]
+    return subprocess.run(command, env=env, capture_output=True).returncode == 0
 
 
 # Once in a session: other processes of it, and what the tests start, inherit the flags.
 if COMPILE_QUICKLY[0] not in os.environ.get("XLA_FLAGS", ""):
     known = COMPILE_QUICKLY if accepted(COMPILE_QUICKLY) else [flag for flag in COMPILE_QUICKLY if accepted([flag])]
     os.environ["XLA_FLAGS"] = " ".join([os.environ.get("XLA_FLAGS", ""), *known]).strip()
+
+# What one process of the session compiled, another loads: the other worker, or a command that a test starts.
+if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(prefix="jaxprune-compiled-")
+    atexit.register(shutil.rmtree, os.environ["JAX_COMPILATION_CACHE_DIR"], ignore_errors=True)
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 
 from jaxtyping import install_import_hook  # noqa: E402
 

@@ -22,9 +22,10 @@ def examples():
                     yield pytest.param(module, text, id=f"{module}.{getattr(node, 'name', '')}".rstrip("."))
 
 
-@pytest.mark.parametrize(("module", "text"), examples())
+@pytest.mark.parametrize(("module", "text"), list(examples()))
 def test_the_example_in_a_docstring_runs(module, text):
     names = dict(vars(importlib.import_module(module)))
     example = doctest.DocTestParser().get_doctest(text, names, module, None, None)
     told = []
+    assert example.examples
     assert not doctest.DocTestRunner().run(example, out=told.append).failed, "".join(told)
