@@ -1,11 +1,9 @@
 """The strict session: what Equinox asks of itself, we ask of ourselves."""
 
-import atexit
+import gc
 import os
-import shutil
 import subprocess
 import sys
-import tempfile
 import warnings
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
@@ -32,13 +30,6 @@ if COMPILE_QUICKLY[0] not in os.environ.get("XLA_FLAGS", ""):
     known = COMPILE_QUICKLY if accepted(COMPILE_QUICKLY) else [flag for flag in COMPILE_QUICKLY if accepted([flag])]
     os.environ["XLA_FLAGS"] = " ".join([os.environ.get("XLA_FLAGS", ""), *known]).strip()
 
-# What one process of the session compiled, another loads: the other worker, or a command that a test starts.
-if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
-    os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(prefix="jaxprune-compiled-")
-    atexit.register(shutil.rmtree, os.environ["JAX_COMPILATION_CACHE_DIR"], ignore_errors=True)
-os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
-os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
-
 from jaxtyping import install_import_hook  # noqa: E402
 
 # Shapes written in the signatures are checked while the tests run, and only then.
@@ -55,6 +46,11 @@ import pytest  # noqa: E402
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_default_matmul_precision", "highest")
+# Programs need not say where in the source they come from.
+jax.config.update("jax_traceback_in_locations_limit", 0)
+
+# A full collection visits all that JAX has cached, seconds towards the end: a few are enough.
+gc.set_threshold(*gc.get_threshold()[:2], 100)
 
 
 @pytest.fixture
