@@ -19,12 +19,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from ml_collections import ConfigDict
 
 from jaxprune import flops, metrics, mim
 from jaxprune.bench.publish import publish
 from jaxprune.bench.timing import interleaved_medians
-from jaxprune.checkpoints.run import load_model
+from jaxprune.checkpoints.run import load_card, load_model
 from jaxprune.host_memory import keep_freed_memory
 from jaxprune.mim import RandomMasker
 from jaxprune.nn.params import merge, split
@@ -32,6 +31,7 @@ from jaxprune.nn.tokens import all_present
 from jaxprune.ops.patches import gather_tokens
 from jaxprune.ranking import label_masks, pseudo_labels
 from jaxprune.tasks.setup import inputs
+from jaxprune.tasks.setup.defaults import inspection
 from jaxprune.viz import plots
 
 MASK_RATIO = 0.9
@@ -134,7 +134,7 @@ def measure(parts, images, noise, args):
 
 def held_out(run, count):
     """Returns normalised held-out images of a run, (n, h, w, c)."""
-    settings = inputs.with_data_of(run, ConfigDict({"batch_size": count, "seed": 0}))
+    settings = inputs.with_data_of(run, load_card(run).preprocessing, inspection("benchmark_ltrp", batch_size=count))
     images = next(iter(inputs.eval_batches(settings, inputs.source(settings, "eval"))))["image"]
     return inputs.normalized(settings, jnp.asarray(images))
 

@@ -21,7 +21,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from ml_collections import ConfigDict
 
 from jaxprune import data as loader
 from jaxprune import mim, parallel
@@ -29,12 +28,14 @@ from jaxprune.bench.publish import publish
 from jaxprune.checkpoints.card import Card
 from jaxprune.checkpoints.run import load_model
 from jaxprune.data import memory
-from jaxprune.data.augment import IMAGENET_MEAN, IMAGENET_STD, normalize
+from jaxprune.data.augment import normalize
 from jaxprune.data.folder import open_split
 from jaxprune.errors import UserError
 from jaxprune.mim.gradient_gap import gradient_gap, loss_gradients
 from jaxprune.nn.params import merge, split
+from jaxprune.preprocessing import Preprocessing
 from jaxprune.tasks.setup import inputs
+from jaxprune.tasks.setup.defaults import inspection
 from jaxprune.train import loop, optimizer
 from jaxprune.viz import plots
 
@@ -121,13 +122,14 @@ def trained(arguments, source, args, steps):
         if step in steps:
             kept[step] = jax.tree.map(jnp.copy, state.params)
 
+    view = Preprocessing((args.img_size, args.img_size))
     if last := max(steps):
         with tempfile.TemporaryDirectory() as workdir:
             loop.fit(
                 loss_fn,
                 parts.params,
                 tx,
-                loader.train_batches(source, batch_size=args.batch, image_size=args.img_size, seed=args.seed),
+                loader.train_batches(source, batch_size=args.batch, preprocessing=view, seed=args.seed),
                 workdir=workdir,
                 mesh=parallel.make_mesh(),
                 total_steps=last,
@@ -141,12 +143,15 @@ def trained(arguments, source, args, steps):
     return sorted(kept.items())
 
 
-def held_out(source, image_size, args, mean, std):
+def held_out(source, preprocessing, args):
     """Returns the batches that gaps are measured on."""
     # In the order of a folder, they would all be of one class.
-    options = {"batch_size": args.batch, "image_size": image_size, "crop": "center", "seed": args.seed + 1}
+    options = {"batch_size": args.batch, "preprocessing": preprocessing, "crop": "center", "seed": args.seed + 1}
     batches = iter(loader.train_batches(source, **options))
-    return [normalize(jnp.asarray(next(batches)["image"]), mean, std) for _ in range(args.batches)]
+    return [
+        normalize(jnp.asarray(next(batches)["image"]), preprocessing.mean, preprocessing.std)
+        for _ in range(args.batches)
+    ]
 
 
 def of_run(args):
@@ -159,12 +164,11 @@ def of_run(args):
     missing = [name for name in fresh.params if name not in weights]
     if missing:
         print(f"The run has no aggregation: PR-MIM's is freshly initialised ({', '.join(missing)}).")
-    config = inputs.with_data_of(args.run, ConfigDict({"seed": args.seed}))
-    source, data = inputs.source(config, "eval"), config.data
+    config = inputs.with_data_of(args.run, card.preprocessing, inspection("gradient_gap", seed=args.seed))
     return (
         card.arguments,
         {**fresh.params, **weights},
-        held_out(source, data.img_size, args, card.preprocessing.mean, card.preprocessing.std),
+        held_out(inputs.source(config, "eval"), card.preprocessing, args),
     )
 
 
@@ -180,7 +184,7 @@ def of_arguments(args):
             loader.create_source("scenes", split="train", num_examples=max(2000, count), **options),
             loader.create_source("scenes", split="test", num_examples=count, **options),
         ]
-    return arguments, sources[0], held_out(sources[1], args.img_size, args, IMAGENET_MEAN, IMAGENET_STD)
+    return arguments, sources[0], held_out(sources[1], Preprocessing((args.img_size, args.img_size)), args)
 
 
 def table(step, found):

@@ -22,6 +22,7 @@ class ImageFolder:
     Args:
       root: Directory of class directories, or with `labels=False` any directory.
       labels: Whether directories are classes. False: every picture below `root`, with label -1, for pre-training.
+      exif: Whether photographs are turned upright as their EXIF tags say.
       class_names: The classes in label order; by default the directories in `root`, sorted.
       name: What it is called in messages; by default the path.
 
@@ -34,11 +35,12 @@ class ImageFolder:
         root: str | os.PathLike,
         *,
         labels: bool = True,
+        exif: bool = True,
         class_names: tuple[str, ...] | None = None,
         name: str | None = None,
     ):
         self.root = Path(root).expanduser()
-        self.name = name or str(root)
+        self.name, self.exif = name or str(root), exif
         self.broken: dict[str, str] = {}
         if not self.root.is_dir():
             raise UserError(f"Image folder {self.name!r} does not exist or is not a directory.")
@@ -63,7 +65,7 @@ class ImageFolder:
         path = self._files[index]
         try:
             with open(path, "rb") as file:
-                image = images.decode(file.read())
+                image = images.decode(file.read(), upright=self.exif)
         except (OSError, images.Broken) as error:
             raise Unreadable(path, str(error)) from error
         return {"image": image, "label": self._labels[index], "index": np.int32(index)}
@@ -88,6 +90,7 @@ def open_split(
     split: str | None = None,
     *,
     labels: bool = True,
+    exif: bool = True,
     shown_as: str | os.PathLike | None = None,
 ) -> ImageFolder:
     """Opens `root/<split>` if `root` holds splits (`train`, `test`, …), else `root` itself as its only split.
@@ -97,7 +100,7 @@ def open_split(
     Args:
       root: Directory of splits, or of classes.
       split: One of its splits. None: `root` itself, whatever it holds.
-      labels: As for `ImageFolder`.
+      labels, exif: As for `ImageFolder`.
       shown_as: What messages call `root`; by default its path.
 
     Raises:
@@ -107,12 +110,13 @@ def open_split(
     shown = str(shown_as or root)
     splits = split_names(top)
     if split is None or not top.is_dir() or (split == "train" and not splits):
-        return ImageFolder(root, labels=labels, name=shown)
+        return ImageFolder(root, labels=labels, exif=exif, name=shown)
     if split not in splits:
         there = f"the splits {', '.join(splits)}" if splits else "no split directories (such as train/ and test/)"
         raise UserError(f"Image folder {shown!r} has no split {split!r}: it holds {there}.{nearest(split, splits)}")
     class_names = tuple(sorted({name for s in splits for name in _directories(top / s)}))
-    return ImageFolder(top / split, labels=labels, class_names=class_names if labels else None, name=f"{shown}/{split}")
+    known = class_names if labels else None
+    return ImageFolder(top / split, labels=labels, exif=exif, class_names=known, name=f"{shown}/{split}")
 
 
 def split_names(root: Path) -> tuple[str, ...]:

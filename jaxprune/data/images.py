@@ -5,11 +5,13 @@ import math
 import os
 from collections.abc import Iterable
 
+import jax
 import numpy as np
 from jaxtyping import Float
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from jaxprune.errors import UserError, unknown
+from jaxprune.data.augment import normalize
+from jaxprune.errors import UserError
 from jaxprune.preprocessing import Preprocessing
 
 # Pillow is always used for resizing (with antialiasing, as in torchvision on Pillow images). OpenCV, if installed, only
@@ -21,12 +23,6 @@ except ImportError:
     cv2 = None
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".gif", ".ppm", ".tif", ".tiff")
-INTERPOLATIONS = {
-    "nearest": Image.Resampling.NEAREST,
-    "bilinear": Image.Resampling.BILINEAR,
-    "bicubic": Image.Resampling.BICUBIC,
-    "lanczos": Image.Resampling.LANCZOS,
-}
 Box = tuple[int, int, int, int]  # top, left, height, width
 
 
@@ -83,18 +79,8 @@ def to_rgb(array: np.ndarray) -> np.ndarray:
 
 
 def interpolation(name: str) -> Image.Resampling:
-    """Returns Pillow's filter called `name`."""
-    if name not in INTERPOLATIONS:
-        raise unknown("interpolation", name, INTERPOLATIONS)
-    return INTERPOLATIONS[name]
-
-
-def size(image_size: int | tuple[int, int]) -> tuple[int, int]:
-    """Returns (height, width) of a side in pixels or of such a pair."""
-    pair = (image_size, image_size) if isinstance(image_size, int) else tuple(image_size)
-    if len(pair) != 2 or min(pair) < 1:
-        raise UserError(f"image_size must be a number of pixels or (height, width), not {image_size!r}.")
-    return pair
+    """Returns Pillow's filter of one of `preprocessing.INTERPOLATIONS`."""
+    return Image.Resampling[name.upper()]
 
 
 def resized_crop(image: np.ndarray, box: Box, shape: tuple[int, int], resample: Image.Resampling) -> np.ndarray:
@@ -148,8 +134,7 @@ def center_crop(image: np.ndarray, shape: tuple[int, int], crop_pct: float, resa
 def prepare(image: np.ndarray, preprocessing: Preprocessing) -> np.ndarray:
     """Returns a decoded image, uint8 (h, w, 3), as evaluation shows it to a network: resized and cropped, still uint8.
 
-    Raises:
-      UserError: the record names no crop or filter that exists.
+    A mask, bool (h, w), is cropped likewise.
     """
     filter_ = interpolation(preprocessing.interpolation)
     if preprocessing.crop == "none":
@@ -173,7 +158,7 @@ def read_image(path: str | os.PathLike, preprocessing: Preprocessing) -> np.ndar
 
 def load_images(
     images: Iterable[str | os.PathLike | np.ndarray], preprocessing: Preprocessing
-) -> Float[np.ndarray, "b h w c"]:
+) -> Float[jax.Array, "b h w c"]:
     """Returns pictures as a network reads them: prepared as for its evaluation, and normalised, float32.
 
     >>> from jaxprune.models import Preprocessing
@@ -196,5 +181,8 @@ def load_images(
             rows.append(read_image(image, preprocessing))
     if not rows:
         raise UserError("There are no images to load: give files or uint8 arrays of (height, width, 3).")
-    mean, std = (np.asarray(values, np.float32) for values in (preprocessing.mean, preprocessing.std))
-    return (np.stack(rows).astype(np.float32) / 255.0 - mean) / std
+    return _normalized(np.stack(rows), preprocessing.mean, preprocessing.std)
+
+
+# Compiled, as it is in every program that reads pixels: NumPy and a program differ in the last bit.
+_normalized = jax.jit(normalize, static_argnums=(1, 2))

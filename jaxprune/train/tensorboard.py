@@ -75,7 +75,9 @@ class TensorBoard:
 
     def _add(self, step: int, **content: Any) -> None:
         from tensorboardX.event_file_writer import EventsWriter
-        from tensorboardX.proto import event_pb2
+        from tensorboardX.proto import event_pb2 as made  # by protobuf: its classes are not in the file's text
+
+        event_pb2: Any = made
 
         if self._events is None:
             self._directory.mkdir(parents=True, exist_ok=True)

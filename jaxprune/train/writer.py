@@ -5,7 +5,7 @@ import json
 import logging
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -31,6 +31,8 @@ class Silent:
     def rewind(self, step: int) -> None: ...
 
     def metrics(self, step: int, split: str, values: Mapping[str, Any]) -> None: ...
+
+    def forget(self, step: int) -> None: ...
 
     def images(self, step: int, name: str, image: np.ndarray) -> None: ...
 
@@ -67,12 +69,19 @@ class Writer:
 
     def rewind(self, step: int) -> None:
         """Cuts the metrics of later steps and a half-written last line; `BEGINNING` cuts everything."""
+        self._keep(lambda row: row["step"] <= step)
+        self._purge_step = step + 1
+
+    def forget(self, step: int) -> None:
+        """Cuts what was evaluated after a step, to be done again."""
+        self._keep(lambda row: row["step"] != step or row["split"] == "train")
+
+    def _keep(self, wanted: Callable[[dict[str, Any]], bool]) -> None:
         self._file.close()
         path = self.workdir / METRICS
         lines = path.read_bytes().splitlines(keepends=True)
-        write_atomically(path, b"".join(line for line in lines if (row := _parse(line)) and row["step"] <= step))
+        write_atomically(path, b"".join(line for line in lines if (row := _parse(line)) and wanted(row)))
         self._file = self._open()
-        self._purge_step = step + 1
 
     def metrics(self, step: int, split: str, values: Mapping[str, Any]) -> None:
         """Appends one line of scalars about a step; `split` is "train" or "eval"."""
