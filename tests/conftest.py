@@ -1,14 +1,36 @@
 """The strict session: what Equinox asks of itself, we ask of ourselves."""
 
+import gc
 import os
+import subprocess
+import sys
 import warnings
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("MPLBACKEND", "Agg")
-# Compiling is most of the time of these tests, and nothing here runs long enough to pay it back.
-os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_backend_optimization_level=0"
 
-from jaxtyping import install_import_hook
+# Compiling is most of the time of these tests, and nothing here runs long enough to pay back what XLA optimises.
+COMPILE_QUICKLY = [
+    "--xla_backend_optimization_level=0",
+    "--xla_llvm_disable_expensive_passes=true",
+    "--xla_cpu_use_fusion_emitters=false",
+    "--xla_cpu_parallel_codegen_split_count=1",
+]
+
+
+def accepted(flags: list[str]) -> bool:
+    """Whether this version of XLA knows the flags; it ends a process that sets another one."""
+    env = {**os.environ, "XLA_FLAGS": " ".join(flags)}
+    command = [sys.executable, "-c", "import jax; jax.devices()"]
+    return subprocess.run(command, env=env, capture_output=True).returncode == 0
+
+
+# Once in a session: other processes of it, and what the tests start, inherit the flags.
+if COMPILE_QUICKLY[0] not in os.environ.get("XLA_FLAGS", ""):
+    known = COMPILE_QUICKLY if accepted(COMPILE_QUICKLY) else [flag for flag in COMPILE_QUICKLY if accepted([flag])]
+    os.environ["XLA_FLAGS"] = " ".join([os.environ.get("XLA_FLAGS", ""), *known]).strip()
+
+from jaxtyping import install_import_hook  # noqa: E402
 
 # Shapes written in the signatures are checked while the tests run, and only then.
 install_import_hook(
@@ -24,6 +46,11 @@ import pytest  # noqa: E402
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_default_matmul_precision", "highest")
+# Programs need not say where in the source they come from.
+jax.config.update("jax_traceback_in_locations_limit", 0)
+
+# A full collection visits all that JAX has cached, seconds towards the end: a few are enough.
+gc.set_threshold(*gc.get_threshold()[:2], 100)
 
 
 @pytest.fixture

@@ -3,11 +3,13 @@
 from pathlib import Path
 
 import nbformat
+import pytest
 from nbclient import NotebookClient
 
 NOTEBOOK = Path(__file__).parent.parent / "scripts" / "colab_tpu.ipynb"
 
 
+@pytest.mark.slow
 def test_the_notebook_runs_from_top_to_bottom(tmp_path, monkeypatch):
     monkeypatch.setenv("JAXPRUNE_SMOKE", "1")
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")

@@ -1,6 +1,5 @@
 """What every scorer promises; a new file in `jaxprune/scoring` is tested by being there."""
 
-import doctest
 import functools
 import re
 import textwrap
@@ -17,7 +16,6 @@ from support import quick_compile
 from jaxprune import models, ranking, reduction, scoring
 from jaxprune.errors import UserError
 from jaxprune.nn import Linear
-from jaxprune.scoring import base
 
 METHODS = sorted(scoring.methods())
 GRID, BATCH = (4, 4), 2
@@ -159,11 +157,6 @@ def test_a_new_file_is_a_new_scorer(tmp_path, monkeypatch):
     monkeypatch.setattr(scoring, "__path__", [*scoring.__path__, str(tmp_path)])
     assert set(scoring.methods()) - set(METHODS) == {"brightest"}
     assert scoring.create("brightest", grid=GRID)(images()).shape == (BATCH, 16)
-
-
-def test_the_docstring_example_of_a_scorer_runs():
-    found = doctest.testmod(base)
-    assert found.attempted and not found.failed
 
 
 BAD = {

@@ -102,9 +102,12 @@ def test_mae_matches(name, norm):
 PR_FILES = ["prmim_n64_rd0", "prmim_n64_rd50", "prmim_n196_rd25", "prmim_n196_rd50", "prmim_n196_rd65"]
 
 
-# Every file in the default mode; the other modes on one file here, on all of them with `-m slow`.
+# Two ratios on few patches and one on many are quick. The other modes are so on one file.
+SLOW = pytest.mark.slow
+QUICK_FILES = ("prmim_n64_rd0", "prmim_n64_rd50", "prmim_n196_rd50")
+QUICK = [(name, "thrown") for name in QUICK_FILES] + [("prmim_n64_rd50", "all"), ("prmim_n64_rd50", "residual")]
 PR_CASES = [
-    pytest.param(name, mode, marks=[pytest.mark.slow] if mode != "thrown" and name != "prmim_n64_rd50" else [])
+    pytest.param(name, mode, marks=[] if (name, mode) in QUICK else SLOW)
     for name in PR_FILES
     for mode in ("thrown", "all", "residual")
 ]
@@ -143,7 +146,7 @@ def test_progressive_reconstruction_matches(name, aggregation):
     assert_gradients(grads, file, f"{prefix}/grad/")
 
 
-@pytest.mark.parametrize("name", PR_FILES)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[] if name in QUICK_FILES else SLOW) for name in PR_FILES])
 def test_plain_partial_reconstruction_matches(name):
     file = golden(f"mim/{name}")
     model = published(

@@ -49,7 +49,9 @@ def published(**arguments):
     return checkpoints.load_pretrained(model, weights(FILE, "mae/"))
 
 
-MODEL = published()
+@functools.cache
+def mae():
+    return published()
 
 
 def draw(mask_ratio=SIZES["mask_ratio"], throw_ratio=0.0, first=None):
@@ -57,7 +59,8 @@ def draw(mask_ratio=SIZES["mask_ratio"], throw_ratio=0.0, first=None):
     return label_masks(masker.draw(3, noise=NOISE, first=first), masker.grid)
 
 
-def labels(images=IMAGES, noise=NOISE, model=MODEL, **options):
+def labels(images=IMAGES, noise=NOISE, model=None, **options):
+    model = model or mae()
     options = {"mask_ratio": SIZES["mask_ratio"], **options}
     make = jax.jit(
         lambda images, noise: pseudo_labels(model, images, noise=noise, **options), compiler_options=quick_compile()
@@ -91,15 +94,15 @@ def test_other_readings_match(removal, over, name):
     ("images", "at_once", "parts"), [(3, 4, 1), (3, 1, 1), (1, 2, 3)], ids=["chunks", "one by one", "parts"]
 )
 def test_less_memory_gives_the_same_labels(images, at_once, parts):
-    line = estimated_bytes(MODEL.decoder, images, at_once, 9, 27)
-    assert fit_memory(MODEL.decoder, 3, 9, 27, memory=line)[0] == parts
+    line = estimated_bytes(mae().decoder, images, at_once, 9, 27)
+    assert fit_memory(mae().decoder, 3, 9, 27, memory=line)[0] == parts
     chex.assert_trees_all_close(labels(memory=line).relevance, FILE["s"], rtol=2e-4)
 
 
 def test_memory_stays_within_the_line():
-    parts = split(MODEL)
+    parts = split(mae())
     for images, at_once in ((3, 9), (1, 1)):
-        line = estimated_bytes(MODEL.decoder, images, at_once, 9, 27)
+        line = estimated_bytes(mae().decoder, images, at_once, 9, 27)
         options = {"mask_ratio": SIZES["mask_ratio"], "memory": line}
 
         def make(params, images, noise, options=options):
@@ -108,7 +111,7 @@ def test_memory_stays_within_the_line():
         program = jax.jit(make, compiler_options=quick_compile())
         assert flops.temporary_bytes(program, parts.params, IMAGES, NOISE) <= line
     with pytest.raises(UserError, match=r"MiB for one removal from one image, and memory is limited to 0\.0625 MiB"):
-        fit_memory(MODEL.decoder, 3, 9, 27, memory=2**16)
+        fit_memory(mae().decoder, 3, 9, 27, memory=2**16)
 
 
 def in_grid_order(model, latent, ids_keep):
@@ -144,11 +147,11 @@ def without_one(model, images, ids_keep, number):
 
 
 def test_labels_over_all_patches_count_those_that_are_left():
-    masks = draw()
-    anchor, removed, left = jax.jit(lambda images: without_one(MODEL, images, masks.ids_keep, 2))(IMAGES)
+    model, masks = mae(), draw()
+    anchor, removed, left = jax.jit(lambda images: without_one(model, images, masks.ids_keep, 2))(IMAGES)
     change = jnp.abs(anchor - removed)
     chex.assert_trees_all_close(labels(over="all").relevance[:, 2], change.mean((1, 2)), rtol=2e-4)
-    found = jax.jit(lambda x: reconstructions(MODEL, x, masks))(IMAGES)
+    found = jax.jit(lambda x: reconstructions(model, x, masks))(IMAGES)
     ours = gather_tokens(jnp.abs(found.removed[:, 2] - found.anchor), left)
     hidden = jnp.take_along_axis(masks.masked, left, axis=1)[:, :, None]
     chex.assert_trees_all_close(ours, change * hidden, atol=1e-5)
@@ -242,7 +245,7 @@ def test_a_patch_stands_for_those_that_it_is_the_nearest_to():
 @pytest.mark.parametrize("removal", REMOVALS)
 @pytest.mark.parametrize("over", ["masked", "all"])
 def test_a_patch_that_stands_for_two_is_as_good_as_two(removal, over):
-    masks = draw()
+    model, masks = mae(), draw()
     ids, sizes = masks.ids_decode[:, :6], jnp.array([[2.0, 1, 1, 3, 1, 2]] * 3)
     twice = jnp.repeat(ids, jnp.array([2, 1, 1, 3, 1, 2]), axis=1, total_repeat_length=10)
 
@@ -250,7 +253,7 @@ def test_a_patch_that_stands_for_two_is_as_good_as_two(removal, over):
     def change(images):
         numbers = jnp.arange(9)
         once, repeated = masks._replace(ids_decode=ids, sizes=sizes), masks._replace(ids_decode=twice, sizes=None)
-        return [REMOVALS[removal](MODEL, images, m, over=over).change(numbers) for m in (once, repeated)]
+        return [REMOVALS[removal](model, images, m, over=over).change(numbers) for m in (once, repeated)]
 
     chex.assert_trees_all_close(*change(IMAGES), rtol=1e-4)
 
@@ -272,8 +275,9 @@ def test_half_precision_gives_nearly_the_same_labels():
     ],
 )
 def test_bad_settings_are_refused(options, message):
+    model = mae()
     with pytest.raises(UserError, match=message):
-        jax.eval_shape(lambda: pseudo_labels(MODEL, IMAGES, noise=NOISE, **{"mask_ratio": 0.75, **options}))
+        jax.eval_shape(lambda: pseudo_labels(model, IMAGES, noise=NOISE, **{"mask_ratio": 0.75, **options}))
 
 
 @pytest.mark.eight_devices
@@ -281,10 +285,10 @@ def test_no_device_waits_for_another():
     images, noise = jnp.tile(IMAGES[:1], (16, 1, 1, 1)), jnp.tile(NOISE[:1], (16, 1))
     mesh = jax.make_mesh((8,), ("data",), axis_types=(AxisType.Auto,))
     spread = jax.device_put((images, noise), NamedSharding(mesh, PartitionSpec("data")))
-    parts = split(MODEL)
+    parts = split(mae())
     params = jax.device_put(parts.params, NamedSharding(mesh, PartitionSpec()))
     # One image at a time on every device, two removals of it.
-    line = estimated_bytes(MODEL.decoder, 1, 2, 9, 27)
+    line = estimated_bytes(mae().decoder, 1, 2, 9, 27)
     for options in ({}, {"memory": line, "shards": 8}, {"throw_ratio": 0.5, "first": jnp.zeros(16, jnp.int32)}):
 
         @jax.jit

@@ -1,5 +1,7 @@
 """CAM, Grad-CAM and Score-CAM against published numbers, on a ConvNet and on a ViT."""
 
+import functools
+
 import chex
 import jax.numpy as jnp
 import numpy as np
@@ -10,13 +12,17 @@ from support import golden, nhwc, weights
 from jaxprune import scoring
 
 FILE = golden("ltrp_papr/cam_family")
-CONVNET = SmallConvNet(weights(FILE))
 IMAGES = jnp.asarray(nhwc(FILE["x"]))
 CLOSE = {"atol": 1e-5, "rtol": 0}
 
 
+@functools.cache
+def convnet():
+    return SmallConvNet(weights(FILE))
+
+
 def scorer(name, **options):
-    return scoring.create(name, proposal=CONVNET, grid=(14, 14), **options)
+    return scoring.create(name, proposal=convnet(), grid=(14, 14), **options)
 
 
 @pytest.mark.parametrize("name", ["cam", "grad_cam", "score_cam"])

@@ -44,13 +44,20 @@ def quickstart(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def dense(tmp_path_factory):
+def runs(tmp_path_factory):
+    """A pre-training and a fine-tuning run side by side, as in a quickstart, and what the second one found."""
+    folder = tmp_path_factory.mktemp("runs")
+    run("mim/imagenet.py:smoke", folder / "pretrain")
+    return folder, run("reduction/small.py:smoke", folder / "finetune")
+
+
+@pytest.fixture(scope="module")
+def dense(runs):
     """A classifier that reads its CLS token."""
-    workdir = tmp_path_factory.mktemp("dense") / "run"
-    run("reduction/small.py:smoke", workdir)
-    return str(workdir)
+    return str(runs[0] / "finetune")
 
 
+@pytest.mark.slow
 def test_quickstart_leaves_checkpoints_metrics_and_a_report(quickstart):
     workdir, summary = quickstart
     assert set(summary) == {"reconstruction_ratio", "accuracy", "accuracy_from_scratch", "object_recall", "seconds"}
@@ -63,6 +70,7 @@ def test_quickstart_leaves_checkpoints_metrics_and_a_report(quickstart):
     assert all(words in page for words in (*sections, "By class"))
 
 
+@pytest.mark.slow
 def test_quickstart_again_says_that_it_is_complete(quickstart):
     workdir, summary = quickstart
     before = (workdir / "report.html").stat().st_mtime_ns
@@ -70,21 +78,22 @@ def test_quickstart_again_says_that_it_is_complete(quickstart):
     assert (workdir / "report.html").stat().st_mtime_ns == before
 
 
+@pytest.mark.slow
 def test_another_config_is_refused_by_the_workdir(quickstart):
     workdir, _ = quickstart
     with pytest.raises(UserError, match="seed"):
         run("quickstart.py:smoke", workdir, seed=1)
 
 
-def test_evaluate_adds_to_the_report(quickstart):
-    workdir, summary = quickstart
+def test_evaluate_adds_to_the_report(runs):
+    workdir, summary = runs
     found = run("evaluate.py", workdir / "finetune", run=str(workdir / "finetune"))
     assert found["accuracy"] == pytest.approx(summary["accuracy"])
     assert "Evaluation" in (workdir / "finetune" / "report.html").read_text()
 
 
-def test_evaluate_at_another_resolution(quickstart, tmp_path):
-    workdir, _ = quickstart
+def test_evaluate_at_another_resolution(runs, tmp_path):
+    workdir, _ = runs
     found = run("evaluate.py", tmp_path, run=str(workdir / "finetune"), img_size=48)
     assert found["images"] == 12
     larger = checkpoints.load_model(workdir / "finetune", img_size=48)
@@ -93,8 +102,8 @@ def test_evaluate_at_another_resolution(quickstart, tmp_path):
     np.testing.assert_array_equal(before[:, 0], after[:, 0])
 
 
-def test_evaluate_takes_plans(quickstart, tmp_path):
-    workdir, summary = quickstart
+def test_evaluate_takes_plans(runs, tmp_path):
+    workdir, summary = runs
     names = ("topk:keep_rate=1.0", "tome")
     found = run("evaluate.py", tmp_path, run=str(workdir / "finetune"), plans=names, reduction_loc=(1,))
     assert found["accuracy, topk:keep_rate=1.0"] == found["accuracy"] == pytest.approx(summary["accuracy"])
@@ -139,8 +148,8 @@ def test_images_of_several_classes_are_ranked(tmp_path):
     assert "held-out mAP" in (tmp_path / "report.html").read_text()
 
 
-def test_linear_probe_trains_a_layer_and_leaves_a_classifier(quickstart, tmp_path):
-    workdir, _ = quickstart
+def test_linear_probe_trains_a_layer_and_leaves_a_classifier(runs, tmp_path):
+    workdir, _ = runs
     probe = tmp_path / "probe"
     found = run("mim/linear_probe.py:smoke", probe, run=str(workdir / "pretrain"))
     rows = [json.loads(line) for line in (probe / "metrics.jsonl").read_text().splitlines()]
@@ -187,22 +196,22 @@ def test_only_the_last_blocks_train(dense, tmp_path):
         optimizer.frozen_names(before, 2, 3)
 
 
-def test_predict_names_the_class_and_draws_a_picture(quickstart, tmp_path):
-    workdir, _ = quickstart
+def test_predict_names_the_class_and_draws_a_picture(runs, tmp_path):
+    workdir, _ = runs
     Image.fromarray(np.full((50, 40, 3), 99, np.uint8)).save(tmp_path / "grey.png")
     found = run("predict.py", tmp_path, run=str(workdir / "finetune"), image=str(tmp_path / "grey.png"))
     assert found["class"] in Card.read(workdir / "finetune").class_names
     assert 0 < found["confidence"] <= 1 and Path(found["picture"]).is_file()
 
 
-def test_visualize_draws_reconstructions(quickstart, tmp_path):
-    workdir, _ = quickstart
+def test_visualize_draws_reconstructions(runs, tmp_path):
+    workdir, _ = runs
     found = run("visualize.py", tmp_path, run=str(workdir / "pretrain"), num_images=3)
     assert found["images"] == 3 and Image.open(found["picture"]).width > 400
 
 
-def test_benchmark_puts_plans_side_by_side(quickstart, tmp_path):
-    workdir, _ = quickstart
+def test_benchmark_puts_plans_side_by_side(runs, tmp_path):
+    workdir, _ = runs
     plans = ("topk", "tome:keep_rate=0.6")
     found = run(
         "benchmark.py:batch=4,rounds=1", tmp_path, run=str(workdir / "finetune"), plans=plans, reduction_loc=(1,)
@@ -290,15 +299,15 @@ def test_plans_are_read_from_text():
         ("evaluate.py", ".", "give one of its runs"),
     ],
 )
-def test_the_wrong_kind_of_run_is_refused(quickstart, config, phase, message):
-    workdir, _ = quickstart
+def test_the_wrong_kind_of_run_is_refused(runs, config, phase, message):
+    workdir, _ = runs
     overrides = {"run": str(workdir / phase)} | ({"image": "x.png"} if config == "predict.py" else {})
     with pytest.raises(UserError, match=message):
         run(config, workdir, **overrides)
 
 
-def test_a_run_directory_loads_as_a_model_in_one_line(quickstart):
-    workdir, _ = quickstart
+def test_a_run_directory_loads_as_a_model_in_one_line(runs):
+    workdir, _ = runs
     model = checkpoints.load_model(workdir / "finetune")
     assert model.num_classes == 10
 

@@ -19,7 +19,8 @@ SMOKE = "configs/mim/imagenet.py:smoke"
 
 
 def start(workdir, *flags, devices=1, config=SMOKE) -> subprocess.Popen:
-    env = {**os.environ, "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}", "PYTHONPATH": str(ROOT)}
+    flags_of_xla = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices}"
+    env = {**os.environ, "XLA_FLAGS": flags_of_xla, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "jaxprune.main", f"--config={config}", f"--workdir={workdir}", *flags]
     return subprocess.Popen(command, env=env, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 

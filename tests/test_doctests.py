@@ -1,0 +1,31 @@
+"""Every example in a docstring of the package does what it says."""
+
+import ast
+import doctest
+import importlib
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parent.parent / "jaxprune"
+
+
+def examples():
+    """Read from the source: type checking wraps functions, and doctest's own search passes over what is wrapped."""
+    for path in sorted(PACKAGE.rglob("*.py")):
+        source = path.read_text()
+        module = ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__")
+        for node in ast.walk(ast.parse(source)) if ">>> " in source else ():
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
+                text = ast.get_docstring(node) or ""
+                if ">>> " in text:
+                    yield pytest.param(module, text, id=f"{module}.{getattr(node, 'name', '')}".rstrip("."))
+
+
+@pytest.mark.parametrize(("module", "text"), list(examples()))
+def test_the_example_in_a_docstring_runs(module, text):
+    names = dict(vars(importlib.import_module(module)))
+    example = doctest.DocTestParser().get_doctest(text, names, module, None, None)
+    told = []
+    assert example.examples
+    assert not doctest.DocTestRunner().run(example, out=told.append).failed, "".join(told)
