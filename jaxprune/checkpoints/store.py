@@ -83,11 +83,20 @@ class CheckpointStore:
                 partial.mkdir(parents=True)
             processes.wait("into a save")
             arrays = _flatten(state)
-            self._orbax.save(partial / _STATE, args=ocp.args.PyTreeSave(arrays))
+            self._write(partial / _STATE, arrays)
             processes.wait("after a save")
             if processes.leads():
                 self._commit(step, partial, final, arrays, data_state)
         processes.wait("committed")
+
+    def _write(self, path: Path, arrays: dict[str, Any]) -> None:
+        try:
+            self._orbax.save(path, args=ocp.args.PyTreeSave(arrays))
+        except ValueError as error:  # as which TensorStore hands on what the file system refuses
+            code = re.search(r"os_error_code='(\d+)'", str(error))
+            if code is None:
+                raise
+            raise OSError(int(code[1]), os.strerror(int(code[1]))) from error
 
     def _commit(self, step: int, partial: Path, final: Path, arrays: dict[str, Any], data_state: dict) -> None:
         (partial / _DATA).write_text(json.dumps(data_state))

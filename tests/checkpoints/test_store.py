@@ -270,6 +270,17 @@ def test_a_save_that_the_disk_refuses_is_one_line(filled, function, number, reme
     assert filled.restore_latest(abstract(make_state(0)))[0] == 30
 
 
+def test_a_full_disk_under_the_arrays_is_one_line(filled, monkeypatch):
+    def refuse(*args, **options):
+        raise ValueError("RESOURCE_EXHAUSTED: Error writing … No space left on device [os_error_code='28']")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(filled._orbax, "save", refuse)
+        with pytest.raises(UserError, match=r"40\.writing cannot be written \(No space left on device\)"):
+            filled.save(40, make_state(40), {})
+    filled.save(40, make_state(40), {})
+
+
 def test_a_file_in_place_of_the_directory_is_one_line(tmp_path):
     (tmp_path / "checkpoints").write_text("x")
     with CheckpointStore(tmp_path / "checkpoints") as store:
