@@ -3,6 +3,7 @@
 import io
 import math
 import os
+import struct
 from collections.abc import Iterable
 
 import numpy as np
@@ -72,9 +73,13 @@ def open_image(data: bytes) -> Image.Image:
       Exception: Whatever Pillow raises for what is no image of `FORMATS`.
     """
     image = Image.open(io.BytesIO(data), formats=FORMATS)
-    if image.width * image.height > MAX_PIXELS or max(image.size) > MAX_SIDE:
-        raise Broken(_too_large(f"{image.width:,}×{image.height:,} pixels"))
+    _check_size(*image.size)
     return image
+
+
+def _check_size(width: int, height: int) -> None:
+    if width * height > MAX_PIXELS or max(width, height) > MAX_SIDE:
+        raise Broken(_too_large(f"{width:,}×{height:,} pixels"))
 
 
 def _too_large(what: str) -> str:
@@ -85,13 +90,14 @@ def _too_large(what: str) -> str:
 
 
 def _decode(data: bytes, upright: bool) -> np.ndarray:
+    # OpenCV returns what it could read of a JPEG that was cut off; only whole files are left to it.
+    if cv2 is not None and b"\xff\xd9" in data[-16:] and (size := _jpeg_size(data)):
+        _check_size(*size)
+        orientation = 0 if upright else cv2.IMREAD_IGNORE_ORIENTATION
+        bgr = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR | orientation)
+        if bgr is not None:
+            return cv2.cvtColor(bgr, cv2.COLOR_BGR2RGB)
     with open_image(data) as image:
-        # OpenCV returns what it could read of a JPEG that was cut off; only whole files are left to it.
-        if cv2 is not None and data[:2] == b"\xff\xd8" and b"\xff\xd9" in data[-16:]:
-            orientation = 0 if upright else cv2.IMREAD_IGNORE_ORIENTATION
-            bgr = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR | orientation)
-            if bgr is not None:
-                return cv2.cvtColor(bgr, cv2.COLOR_BGR2RGB)
         if image.mode == "F" or (image.mode == "I" and image.format == "TIFF"):
             # Pillow would clip them to 0..255: black where they go from 0 to 1, white where they count to 65535.
             raise Broken(f"pixels of mode {image.mode!r} have no known range: save it with 8 or 16 bits a channel")
@@ -103,6 +109,27 @@ def _decode(data: bytes, upright: bool) -> np.ndarray:
         if upright:
             ImageOps.exif_transpose(image, in_place=True)
         return np.asarray(image if image.mode == "RGB" else image.convert("RGB"))
+
+
+def _jpeg_size(data: bytes) -> tuple[int, int] | None:
+    """Returns (width, height) as the header of a JPEG file has them; None if it is no such file.
+
+    Pillow's header takes as long as decoding a small picture.
+    """
+    if data[:2] != b"\xff\xd8":
+        return None
+    place = data.find(b"\xff", 2)
+    while 0 < place < len(data) - 9:
+        marker = data[place + 1]
+        if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):  # a frame
+            height, width = struct.unpack(">HH", data[place + 5 : place + 9])
+            return width, height
+        if marker in (0xD9, 0xDA):  # the end, or pixels
+            return None
+        has_length = marker not in (0x00, 0x01, 0xFF) and not 0xD0 <= marker <= 0xD7
+        length = int.from_bytes(data[place + 2 : place + 4], "big") if has_length else 0
+        place = data.find(b"\xff", place + 1 + (1 + length if has_length else 0))
+    return None
 
 
 def read(path: str | os.PathLike, *, upright: bool = True) -> np.ndarray:

@@ -94,6 +94,23 @@ def test_a_picture_beyond_the_bounds_is_broken_before_it_is_decoded(size):
     tracemalloc.stop()
 
 
+@pytest.mark.parametrize(
+    "options", [{}, {"progressive": True}, {"exif": b"Exif\0\0" + bytes(99)}, {"comment": "\xff" * 99}]
+)
+def test_the_size_of_a_jpeg_is_that_of_its_header(options):
+    for size in ((17, 40), (300, 2), (1, 1)):
+        buffer = io.BytesIO()
+        picture(1, size).save(buffer, "JPEG", **options)
+        data = buffer.getvalue()
+        assert images._jpeg_size(data) == size
+        for length in range(0, len(data), 7):
+            assert images._jpeg_size(data[:length]) in (size, None)
+    large = data.replace(struct.pack(">BHH", 8, 1, 1), struct.pack(">BHH", 8, 50_000, 50_000), 1)
+    with pytest.raises(images.Broken, match="67,108,864"):
+        images.decode(large)
+    assert images._jpeg_size(b"\x89PNG") is None
+
+
 def test_no_format_leaves_the_process(tmp_path, monkeypatch):
     monkeypatch.setattr(EpsImagePlugin, "Ghostscript", lambda *args, **options: pytest.fail("Ghostscript was run"))
     buffer = io.BytesIO()
