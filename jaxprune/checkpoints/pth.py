@@ -42,12 +42,11 @@ logger = logging.getLogger(__name__)
 
 # What a file may ask for besides what its own size explains.
 _STEPS = 2**20  # of the pickle machine: a second; a checkpoint has some dozen a tensor
-_BYTES_OF_STEP = 64  # of a file, which bring another step
+_BYTES_OF_STEP = 8  # of a file, which bring another step
 _BYTES = 2**26  # of tensors: small ones that are views of one number are common
 _DEPTH = 16  # dicts around the weights
 _DIMENSIONS = 64  # as many as NumPy has
 _NAMES_SHOWN = 12
-_LETTERS_SHOWN = 80
 
 _LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
 _TYPES = {
@@ -131,7 +130,7 @@ class _Budget:
         """Pays for a tensor of `count` bytes."""
         self._bytes -= count
         if self._bytes < 0:
-            raise _Damaged("its tensors repeat what is stored many times over, far beyond the size of the file")
+            raise _Damaged("its tensors repeat what is stored far beyond the size of the file")
 
 
 def read_pth(path: Path, key: str | None = None) -> dict[str, np.ndarray]:
@@ -158,13 +157,13 @@ def read_pth(path: Path, key: str | None = None) -> dict[str, np.ndarray]:
         raise
     except _Refused as refusal:
         raise UserError(
-            f"{path} contains {_clipped(str(refusal))}, which is no tensor and no plain value: it is refused, and "
+            f"{path} contains {_clipped(str(refusal), 120)}, which is no tensor and no plain value: it is refused, and "
             "nothing of it was run. Save the tensors alone in PyTorch: torch.save(model.state_dict(), path)."
         ) from None
     except Exception as error:  # a damaged file can break anything
+        why = _clipped(str(error), 160) or type(error).__name__
         raise UserError(
-            f"{path} cannot be read ({_clipped(str(error)) or type(error).__name__}): it is truncated, damaged or no "
-            "file of PyTorch; fetch it again."
+            f"{path} cannot be read ({why}): it is truncated, damaged or no file of PyTorch; fetch it again."
         ) from error
 
 
@@ -299,8 +298,8 @@ def _kind(value: Any) -> str:
     return "tensor" if isinstance(value, Tensor) else type(value).__name__.lstrip("_")
 
 
-def _clipped(text: str) -> str:
-    return text if len(text) <= _LETTERS_SHOWN else text[:_LETTERS_SHOWN] + "…"
+def _clipped(text: str, length: int = 60) -> str:
+    return text if len(text) <= length else text[:length] + "…"
 
 
 # Hashing, comparing and printing a value that contains others visits them again and again, and a deep one ends the

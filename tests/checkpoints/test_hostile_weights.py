@@ -22,7 +22,7 @@ from jaxprune.nn.params import variables
 
 ONE = {"0": np.ones(1, np.float32)}
 W = constant("w") + tensor("0", 1, (1,), (1,)) + b"s"
-SHARED = b")" + b"q\x01h\x01h\x01\x86" * 60  # a pair of a pair of a pair …, 2**60 of them
+SHARED = b")" + b"q\x01h\x01\x86" * 60  # a pair of a pair of a pair …, 2**60 of them
 DEVICE = b"ctorch\ndevice\n("
 
 
@@ -30,7 +30,7 @@ def nested_dicts(levels):
     """Dicts that hold the one inside twice, under names that weights go by."""
     program = b"}"
     for _ in range(levels):
-        program += b"q\x01}" + constant("model") + b"h\x01s" + constant("state_dict") + b"h\x01s"
+        program += b"q\x010}" + constant("model") + b"h\x01s" + constant("state_dict") + b"h\x01s"
     return program
 
 
