@@ -4,24 +4,24 @@ python -m jaxprune.main --config=configs/benchmark.py   # ViT-S/16, random weigh
 python -m jaxprune.main --config=configs/benchmark.py --config.run=RUN --config.reduction_loc="(1,2,3)"
 
 `:keep_rate=0.5` sets what the plans share; `--config.plans="('topk','tome:keep_rate=0.7','tome:r=8')"` names them. With
-`run` the accuracy on that run's held-out data is measured too, and the report shows which patches were kept.
+`run` the accuracy on that run's held-out data is measured too, and the report shows which patches were kept. So it is
+for a published file (`--config.model.weights=FILE --config.model.name=NAME`) with `--config.data.source`.
 """
 
 from jaxprune import reduction
 from jaxprune.config import parse_arg
-from jaxprune.tasks.setup.defaults import inspection
+from jaxprune.tasks.setup.defaults import classifier_inspection
 
 
 def get_config(arg=None):
     args = parse_arg(arg, keep_rate=0.5, model="vit_small_patch16_224", batch=8, rounds=5)
-    config = inspection(
+    config = classifier_inspection(
         "benchmark",
-        model=args.model,
         plans=reduction.standalone(),
         keep_rate=args.keep_rate,
         reduction_loc=(3, 6, 9),
         rounds=args.rounds,
         num_images=1000,
     )
-    config.batch_size = args.batch
+    config.batch_size, config.model.name = args.batch, args.model
     return config

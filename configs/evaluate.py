@@ -2,15 +2,19 @@
 
 python -m jaxprune.main --config=configs/evaluate.py --config.run=runs/quickstart/finetune
 
+`--config.model.weights=FILE --config.model.name=NAME` in place of `run` opens a published file, and
+`--config.model.class_names=FILE` names its classes, a line each; such a file knows no images of its own:
+`--config.data.source=folder --config.data.path=DIR --config.data.eval_split=val`. However images come, they are
+prepared as the network's card or name says.
 `--config.img_size=384` evaluates at another resolution than the run trained at: positions are resampled.
 With `--config.plans="('topk','tome:keep_rate=0.5')" --config.reduction_loc="(1,2,3)"` also under these token-reduction
 plans, without training: accuracy, agreement with the dense network, cost, and which patches were kept.
 """
 
 from jaxprune.config import parse_arg
-from jaxprune.tasks.setup.defaults import inspection
+from jaxprune.tasks.setup.defaults import classifier_inspection
 
 
 def get_config(arg=None):
     parse_arg(arg)
-    return inspection("evaluate", img_size=0, plans=(), keep_rate=0.7, reduction_loc=(3, 6, 9))
+    return classifier_inspection("evaluate", plans=(), keep_rate=0.7, reduction_loc=(3, 6, 9))

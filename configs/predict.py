@@ -1,12 +1,14 @@
 """The class of one image, with the confidence and a picture.
 
 python -m jaxprune.main --config=configs/predict.py --config.run=runs/quickstart/finetune --config.image=photo.jpg
+python -m jaxprune.main --config=configs/predict.py --config.model.weights=FILE --config.model.name=NAME \\
+    --config.model.class_names=FILE --config.image=photo.jpg     # a published file, its classes a line each
 """
 
 from jaxprune.config import parse_arg
-from jaxprune.tasks.setup.defaults import inspection
+from jaxprune.tasks.setup.defaults import classifier_inspection
 
 
 def get_config(arg=None):
     parse_arg(arg)
-    return inspection("predict", image="")
+    return classifier_inspection("predict", image="")

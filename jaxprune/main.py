@@ -24,6 +24,8 @@ _PROCESS_ID = flags.DEFINE_integer("process_id", -1, "With --coordinator: which 
 _COMPILED = flags.DEFINE_string("compile_cache", "", "A directory that keeps compiled programs for the next run.")
 _WORKDIR = flags.DEFINE_string("workdir", None, "Where the run lives; runs/<name of the config> by default.")
 
+_INTERRUPTED = 130  # the exit status of a program that Ctrl-C ended, by the shell's rule
+
 # The tasks that several processes can share.
 TOGETHER = ("pretrain", "finetune", "linear_probe")
 
@@ -46,7 +48,7 @@ def help_text() -> str:
                     "--config           what to run; every config takes :smoke, which shrinks it to seconds",
                     "--config.key=value replaces one value of it",
                     "--workdir          where the run lives; the same command resumes it (default runs/<config>)",
-                    "--distributed      join the processes of this run as TPU pods, Slurm or MPI tell; elsewhere give",
+                    "--distributed      join the processes of this run as TPU pods, Slurm or MPI say; elsewhere give",
                     "                   every process --coordinator=HOST:PORT --num_processes=N --process_id=I",
                     "--compile_cache    a directory that keeps compiled programs for the next run",
                 ],
@@ -73,22 +75,22 @@ def _roots() -> list[Path]:
     return [root for root in (package / "configs", package.parent / "configs") if root.is_dir()]
 
 
-def config_path(given: str) -> Path:
-    """Finds a config file: as given, or among those that come along.
+def config_path(file: str) -> Path:
+    """Finds a config file: at that path, or among those that come along.
 
     Raises:
       UserError: there is no such file; the nearest name is offered.
     """
-    for path in (Path(given), *(root / given.removeprefix("configs/") for root in _roots())):
+    for path in (Path(file), *(root / file.removeprefix("configs/") for root in _roots())):
         if path.is_file():
             return path
     known = configs()
-    raise UserError(f"There is no config file {given}.{nearest(given, known)} There are: {', '.join(known)}.")
+    raise UserError(f"There is no config file {file}.{nearest(file, known)} There are: {', '.join(known)}.")
 
 
-def load_config(given: str) -> Config:
+def load_config(text: str) -> Config:
     """Returns the config that `FILE.py:arguments` describes; it may import what the configs here share (`_small`)."""
-    file, _, arguments = given.partition(":")
+    file, _, arguments = text.partition(":")
     path = config_path(file)
     spec = importlib.util.spec_from_file_location(f"config_{path.stem}", path)
     if spec is None or spec.loader is None:
@@ -109,19 +111,19 @@ def checked(argv: list[str]) -> list[str]:
     Raises:
       UserError: there is no config, or it has no such key; the nearest one is offered.
     """
-    given = _value(argv, "config")
-    if given is None:
+    text = _value(argv, "config")
+    if text is None:
         raise UserError("Give --config=FILE.py, such as --config=configs/quickstart.py; --help lists what there is.")
-    keys = _leaves(load_config(given))
+    keys = _leaves(load_config(text))
     for word in argv:
         if match := re.match(r"--?config\.([^=]+)", word):
             key = match.group(1)
             if key not in keys and (error := renamed("key", key, keys)):
                 raise error
             if key not in keys:
-                raise UserError(f"{given} has no key {key!r}.{nearest(key, keys)} It has: {', '.join(keys)}.")
-    file, colon, arguments = given.partition(":")
-    return [word.replace(given, f"{config_path(file)}{colon}{arguments}", 1) for word in argv]
+                raise UserError(f"{text} has no key {key!r}.{nearest(key, keys)} It has: {', '.join(keys)}.")
+    file, colon, arguments = text.partition(":")
+    return [word.replace(text, f"{config_path(file)}{colon}{arguments}", 1) for word in argv]
 
 
 def _value(argv: list[str], flag: str) -> str | None:
@@ -139,9 +141,9 @@ def _leaves(config: Config, prefix: str = "") -> list[str]:
     return found
 
 
-def default_workdir(given: str) -> Path:
+def default_workdir(text: str) -> Path:
     """Returns runs/<name of the config file, and its arguments>."""
-    file, _, arguments = given.partition(":")
+    file, _, arguments = text.partition(":")
     return Path("runs") / "-".join(filter(None, (Path(file).stem, re.sub(r"[^\w=.]+", "-", arguments))))
 
 
@@ -155,9 +157,9 @@ def main(argv: list[str]) -> None:
     keep_freed_memory()
     if _COMPILED.value:
         jax.config.update("jax_compilation_cache_dir", _COMPILED.value)
-    absl_logging.set_verbosity(absl_logging.WARNING)  # Orbax tells of every file it touches
+    absl_logging.set_verbosity(absl_logging.WARNING)  # Orbax reports every file it touches
     config = _CONFIG.value
-    workdir = Path(_WORKDIR.value or config.get("workdir") or default_workdir(_value(sys.argv, "config") or ""))
+    workdir = Path(_WORKDIR.value or config.workdir or default_workdir(_value(sys.argv, "config") or ""))
     before = config.task in tasks.TRAINING and is_complete(workdir)
     try:
         if _DISTRIBUTED.value or _COORDINATOR.value or _NUM_PROCESSES.value or _PROCESS_ID.value >= 0:
@@ -167,6 +169,8 @@ def main(argv: list[str]) -> None:
     except UserError as error:
         _refuse(error)
     print(_closing(summary, workdir, "Complete already; nothing was run." if before else "Complete."))
+    if summary.get("signal") == "SIGINT":
+        sys.exit(_INTERRUPTED)
 
 
 def _join(task: str) -> None:
@@ -180,7 +184,7 @@ def _closing(summary: dict, workdir: Path, word: str) -> str:
         return f"Stopped at step {summary['step']}; the same command goes on from there."
     numbers = [f"  {k:<24} {v:.4g}" if isinstance(v, float) else f"  {k:<24} {v}" for k, v in summary.items()]
     report = workdir / "report.html"
-    return "\n".join(["", word, *numbers, *([f"  look at {report}"] if report.exists() else [])])
+    return "\n".join(["", word, *numbers, *([f"  report: {report}"] if report.exists() else [])])
 
 
 def _refuse(error: UserError) -> None:

@@ -4,8 +4,12 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from jaxprune.errors import UserError, unknown
+
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 HALF = (0.5, 0.5, 0.5)
+CROPS = ("center", "none")
+INTERPOLATIONS = ("nearest", "bilinear", "bicubic", "lanczos")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,9 +23,12 @@ class Preprocessing:
       img_size: (height, width) in pixels.
       crop: "center" resizes and cuts out the middle; "none" squeezes the whole image.
       crop_pct: share of the shorter side that the centre crop covers.
-      interpolation: Pillow's filter for resizing.
+      interpolation: Pillow's filter for resizing, one of `INTERPOLATIONS`.
       mean, std: of the normalisation, for pixels from 0 to 1, a value a channel.
       exif: whether photographs are turned upright as their EXIF tag says.
+
+    Raises:
+      UserError: an attribute is out of range.
     """
 
     img_size: tuple[int, int]
@@ -31,6 +38,20 @@ class Preprocessing:
     mean: tuple[float, ...] = IMAGENET_MEAN
     std: tuple[float, ...] = IMAGENET_STD
     exif: bool = True
+
+    def __post_init__(self):
+        if len(self.img_size) != 2 or min(self.img_size) < 1:
+            raise UserError(f"img_size must be (height, width) in pixels, such as (224, 224), not {self.img_size!r}.")
+        if self.crop not in CROPS:
+            raise unknown("crop", self.crop, CROPS)
+        if not 0.0 < self.crop_pct <= 1.0:
+            raise UserError(f"crop_pct={self.crop_pct} is outside (0, 1]: use 0.875, or 1.0 to cut off no border.")
+        if self.interpolation not in INTERPOLATIONS:
+            raise unknown("interpolation", self.interpolation, INTERPOLATIONS)
+        if len(self.mean) != len(self.std) or min(self.std) <= 0:
+            raise UserError(
+                f"mean={self.mean} and std={self.std} must have a value a channel each, and those of std be above 0."
+            )
 
     def with_size(self, img_size: int | Sequence[int]) -> "Preprocessing":
         """The same for images of another size."""
@@ -49,3 +70,14 @@ class Preprocessing:
             name: tuple(value) if isinstance(value, list) else value for name, value in values.items()
         }
         return cls(**{name: value for name, value in tuples.items() if name in known})
+
+
+Normalisation = tuple[tuple[float, ...], tuple[float, ...]]
+
+
+def trained_on(network: Any) -> Normalisation | None:
+    """The (mean, std) that a network expects its pixels to be normalised with; None if it does not know."""
+    known = getattr(network, "preprocessing", network)
+    if hasattr(known, "mean") and hasattr(known, "std"):
+        return tuple(known.mean), tuple(known.std)
+    return None

@@ -24,11 +24,11 @@ def join(coordinator: str = "", num_processes: int = 0, process_id: int = -1) ->
       num_processes, process_id: how many there are, and which this is; with `coordinator` only.
 
     Raises:
-      UserError: the three are not given together, or there is no cluster that tells.
+      UserError: one of the three is missing, or there is no cluster.
     """
-    given = {"--coordinator": coordinator, "--num_processes": num_processes > 0, "--process_id": process_id >= 0}
-    missing = [name for name, value in given.items() if not value]
-    if 0 < len(missing) < len(given):
+    flags = {"--coordinator": coordinator, "--num_processes": num_processes > 0, "--process_id": process_id >= 0}
+    missing = [name for name, value in flags.items() if not value]
+    if 0 < len(missing) < len(flags):
         raise UserError(
             f"{', '.join(missing)} is missing: give --coordinator, --num_processes and --process_id together."
         )
@@ -39,7 +39,7 @@ def join(coordinator: str = "", num_processes: int = 0, process_id: int = -1) ->
             jax.distributed.initialize(coordinator, num_processes, process_id)
     except (ValueError, RuntimeError) as error:
         raise UserError(
-            f"The processes of this run could not be joined ({error}). Where no cluster tells JAX about them, give "
+            f"The processes of this run could not be joined ({error}). Without a cluster that JAX knows, give "
             "every process --coordinator=HOST:PORT --num_processes=N --process_id=I."
         ) from None
 

@@ -19,20 +19,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from ml_collections import ConfigDict
 
 from jaxprune import flops, metrics, mim
 from jaxprune.bench.publish import publish
 from jaxprune.bench.timing import interleaved_medians
-from jaxprune.checkpoints.run import load_model
+from jaxprune.checkpoints.run import load_card, load_model
 from jaxprune.host_memory import keep_freed_memory
 from jaxprune.mim import RandomMasker
-from jaxprune.nn.flops import Rows, block_flops, linear_flops, rows_of
 from jaxprune.nn.params import merge, split
 from jaxprune.nn.tokens import all_present
 from jaxprune.ops.patches import gather_tokens
 from jaxprune.ranking import label_masks, pseudo_labels
 from jaxprune.tasks.setup import inputs
+from jaxprune.tasks.setup.defaults import inspection
 from jaxprune.viz import plots
 
 MASK_RATIO = 0.9
@@ -86,31 +85,6 @@ def maker(parts, throw_ratio, memory):
     return jax.jit(make)
 
 
-def gigamacs(framework, visible, decoded):
-    """Counts the labels of an image: (by the plain loop, by ours), in thousand millions of multiply-accumulates."""
-    decoder = framework.decoder
-    *blocks, last = decoder.blocks
-    rows = decoded + visible + 1
-
-    def plain(rows):
-        dense = sum(block_flops(block.cost(), rows_of(None, rows, rows)) for block in decoder.blocks)
-        return dense + linear_flops(decoder.pred, rows)
-
-    def ours(rows):
-        dense = sum(block_flops(block.cost(), rows_of(None, rows, rows)) for block in blocks)
-        last_rows = Rows(keys=rows, queries=decoded, fed=decoded, left=decoded)
-        return dense + block_flops(last.cost(), last_rows) + linear_flops(decoder.pred, decoded)
-
-    # What the removals share of the first block, and what each of them has in its place: attention to visible rows.
-    cost = last.cost()
-    shared = (rows - 1) * cost.project + (rows - 1) ** 2 * cost.pair
-    joined = rows * visible * cost.pair
-    encoder = flops.host(framework.encoder, embedded=visible).total + linear_flops(decoder.embed, visible + 1)
-    by_loop = encoder + plain(rows) + visible * plain(rows - 1)
-    by_ours = encoder + ours(rows) + shared + visible * (ours(rows - 1) - shared + joined)
-    return by_loop / 1e9, by_ours / 1e9
-
-
 def taus(parts, images, noise, batch, throws, memory):
     """Returns {throw ratio: mean Kendall's tau of its labels to the exact ones, and its standard error}."""
 
@@ -151,8 +125,8 @@ def measure(parts, images, noise, args):
     seconds = interleaved_medians(contestants, args.rounds)
     visible = masks(0.0).ids_keep.shape[1]
     for row in rows:
-        loop_cost, own_cost = gigamacs(framework, visible, row["decoded"])
-        row["GMAC"] = loop_cost if row["labels"] == "plain loop" else own_cost
+        cost = flops.labels(framework, visible, row["decoded"])
+        row["GMAC"] = (cost.by_loop if row["labels"] == "plain loop" else cost.shared) / 1e9
         row["images/s"] = args.batch / seconds[row["labels"]]
         row["speed-up"] = seconds["plain loop"] / seconds[row["labels"]]
     return rows
@@ -160,7 +134,7 @@ def measure(parts, images, noise, args):
 
 def held_out(run, count):
     """Returns normalised held-out images of a run, (n, h, w, c)."""
-    settings = inputs.with_data_of(run, ConfigDict({"batch_size": count, "seed": 0}))
+    settings = inputs.with_data_of(run, load_card(run).preprocessing, inspection("benchmark_ltrp", batch_size=count))
     images = next(iter(inputs.eval_batches(settings, inputs.source(settings, "eval"))))["image"]
     return inputs.normalized(settings, jnp.asarray(images))
 

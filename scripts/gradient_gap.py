@@ -13,6 +13,7 @@ CSV and a plot.
 
 import argparse
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -20,23 +21,22 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from ml_collections import ConfigDict
 
 from jaxprune import data as loader
-from jaxprune import mim
+from jaxprune import mim, parallel
 from jaxprune.bench.publish import publish
 from jaxprune.checkpoints.card import Card
 from jaxprune.checkpoints.run import load_model
 from jaxprune.data import memory
-from jaxprune.data.augment import IMAGENET_MEAN, IMAGENET_STD, normalize
+from jaxprune.data.augment import normalize
 from jaxprune.data.folder import open_split
 from jaxprune.errors import UserError
 from jaxprune.mim.gradient_gap import gradient_gap, loss_gradients
 from jaxprune.nn.params import merge, split
+from jaxprune.preprocessing import Preprocessing
 from jaxprune.tasks.setup import inputs
-from jaxprune.train import optimizer
-from jaxprune.train.state import TrainState
-from jaxprune.train.step import make_train_step
+from jaxprune.tasks.setup.defaults import inspection
+from jaxprune.train import loop, optimizer
 from jaxprune.viz import plots
 
 METHODS = {
@@ -108,7 +108,7 @@ def gaps(gradients, reference):
 
 
 def trained(arguments, source, args, steps):
-    """Yields (step, weights) at each of `steps` of pre-training with PR-MIM."""
+    """Returns [(step, weights)] at each of `steps` of pre-training with PR-MIM."""
     parts = framework(arguments, reconstruction="progressive", throw_ratio=0.5)
     tx = optimizer.adamw(LEARNING_RATE, b2=0.95, weight_decay=0.05, decay_mask=optimizer.decay_mask(parts.params))
 
@@ -116,23 +116,42 @@ def trained(arguments, source, args, steps):
         images = normalize(batch["image"])
         return merge(parts.graph, params, parts.rest)(images, key=key)[0], {}
 
-    step = make_train_step(loss_fn, tx)
-    state = TrainState(jnp.zeros((), jnp.int32), jax.tree.map(jnp.copy, parts.params), tx.init(parts.params), {})
-    stream = loader.train_batches(source, batch_size=args.batch, image_size=args.img_size, seed=args.seed)
-    batches = iter(stream)
-    for number in range(max(steps) + 1):
-        if number in steps:
-            yield number, jax.tree.map(jnp.copy, state.params)
-        if number < max(steps):
-            state, _ = step(state, {"image": next(batches)["image"]}, jax.random.key(args.seed))
+    kept = {0: parts.params} if 0 in steps else {}
+
+    def keep(step, state, writer):
+        if step in steps:
+            kept[step] = jax.tree.map(jnp.copy, state.params)
+
+    view = Preprocessing((args.img_size, args.img_size))
+    if last := max(steps):
+        with tempfile.TemporaryDirectory() as workdir:
+            loop.fit(
+                loss_fn,
+                parts.params,
+                tx,
+                loader.train_batches(source, batch_size=args.batch, preprocessing=view, seed=args.seed),
+                workdir=workdir,
+                mesh=parallel.make_mesh(),
+                total_steps=last,
+                seed=args.seed,
+                log_every=last,
+                checkpoint_every=last,
+                examples_per_step=args.batch,
+                hooks=[loop.Hook(1, keep)],
+                desc="pre-training",
+            )
+    return sorted(kept.items())
 
 
-def held_out(source, image_size, args, mean, std):
+def held_out(source, preprocessing, args):
     """Returns the batches that gaps are measured on."""
     # In the order of a folder, they would all be of one class.
-    options = {"batch_size": args.batch, "image_size": image_size, "crop": "center", "seed": args.seed + 1}
+    options = {"batch_size": args.batch, "preprocessing": preprocessing, "crop": "center", "seed": args.seed + 1}
     batches = iter(loader.train_batches(source, **options))
-    return [normalize(jnp.asarray(next(batches)["image"]), mean, std) for _ in range(args.batches)]
+    return [
+        normalize(jnp.asarray(next(batches)["image"]), preprocessing.mean, preprocessing.std)
+        for _ in range(args.batches)
+    ]
 
 
 def of_run(args):
@@ -145,12 +164,11 @@ def of_run(args):
     missing = [name for name in fresh.params if name not in weights]
     if missing:
         print(f"The run has no aggregation: PR-MIM's is freshly initialised ({', '.join(missing)}).")
-    config = inputs.with_data_of(args.run, ConfigDict({"seed": args.seed}))
-    source, data = inputs.source(config, "eval"), config.data
+    config = inputs.with_data_of(args.run, card.preprocessing, inspection("gradient_gap", seed=args.seed))
     return (
         card.arguments,
         {**fresh.params, **weights},
-        held_out(source, data.img_size, args, card.preprocessing.mean, card.preprocessing.std),
+        held_out(inputs.source(config, "eval"), card.preprocessing, args),
     )
 
 
@@ -166,7 +184,7 @@ def of_arguments(args):
             loader.create_source("scenes", split="train", num_examples=max(2000, count), **options),
             loader.create_source("scenes", split="test", num_examples=count, **options),
         ]
-    return arguments, sources[0], held_out(sources[1], args.img_size, args, IMAGENET_MEAN, IMAGENET_STD)
+    return arguments, sources[0], held_out(sources[1], Preprocessing((args.img_size, args.img_size)), args)
 
 
 def table(step, found):

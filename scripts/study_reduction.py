@@ -20,7 +20,6 @@ from jaxprune import checkpoints, main, reduction, tasks
 from jaxprune.analysis import plans
 from jaxprune.bench import study
 from jaxprune.bench.contestants import DENSE, contestants
-from jaxprune.checkpoints.card import Card
 from jaxprune.data.sample import Sample
 from jaxprune.errors import UserError
 from jaxprune.host_memory import keep_freed_memory
@@ -50,7 +49,8 @@ PAPER = {
 
 def off_the_shelf(args, config):
     """Returns {(method, rate): scores} of the methods without parameters, without training."""
-    model, card = checkpoints.load_model(args.run), Card.read(args.run)
+    classifier = checkpoints.open_classifier(args.run)
+    model = classifier.model
     names = [name for name in reduction.standalone() if reduction.methods()[name].published is None]
     wanted = {}
     for name in names:
@@ -63,11 +63,9 @@ def off_the_shelf(args, config):
                 print(f"{name} at {rate}: left out. {error}")
     made = contestants(model, {f"{name} {rate}": plan for (name, rate), plan in wanted.items()})
     config.batch_size = 250
-    batches = inputs.eval_batches(
-        config, Sample(inputs.source(config, "eval"), args.images), model.patch_embed.img_size
-    )
-    normal = {"mean": card.preprocessing.mean, "std": card.preprocessing.std}
-    found = plans.compare(made, batches, inputs.mesh(config), class_names=card.class_names, **normal)
+    config = inputs.with_data_of(args.run, model.preprocessing, config)
+    batches = inputs.eval_batches(config, Sample(inputs.held_out(config, classifier), args.images))
+    found = plans.compare(made, batches, inputs.mesh(config), class_names=classifier.class_names)
     scores = {key: found.scores[f"{key[0]} {key[1]}"] for key in wanted}
     return scores | {(DENSE, 1.0): found.scores[DENSE]}
 

@@ -1,5 +1,6 @@
 """The command line: what it lists, what it refuses."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,14 @@ def test_every_config_loads_whole_and_small(path):
         config = main.load_config(f"{path}{arguments}")
         assert config.task
         assert config.is_locked
+
+
+def test_every_value_of_a_config_is_declared_where_its_defaults_are():
+    """No default in `.get`: it would be a second place that knows the value."""
+    read = re.compile(r"\b(config|args|data|settings|phase)(\.\w+)*\.get\(")
+    files = [path for folder in ("jaxprune", "configs", "scripts") for path in (CONFIGS.parent / folder).rglob("*.py")]
+    assert len(files) > 200
+    assert not [str(path) for path in files if read.search(path.read_text())]
 
 
 def test_an_unknown_key_is_refused_with_the_nearest():
@@ -68,7 +77,7 @@ def test_parse_arg_types():
 
 def test_the_old_name_of_a_key_is_refused_with_the_new_one():
     with pytest.raises(UserError, match=r"key init is called run now"):
-        main.checked(["main", f"--config={CONFIGS}/evaluate.py", "--config.init=runs/x"])
+        main.checked(["main", f"--config={CONFIGS}/visualize.py", "--config.init=runs/x"])
     with pytest.raises(UserError, match=r"key init is called run or model\.weights now"):
         main.checked(["main", f"--config={CONFIGS}/mim/imagenet_finetune.py", "--config.init=runs/x"])
     with pytest.raises(UserError, match=r"argument init is called label_model now"):

@@ -7,6 +7,9 @@ python -m jaxprune.main --config=configs/ranking/recall.py:run=RUN,source=yolo,p
 `--config.scorers="('ltrp:run=RUN','papr','cam:model=NAME,weights=FILE')"`: a scorer with its options, `run` a run,
 `weights` a file of the network `model`.
 
+Images are prepared as the ViT whose patches are ranked wants them: that of `run` or `model`, else the first that a
+scorer reads. `img_size`, `grid`, `crop_pct`, `mean` and `std` hold where there is no ViT.
+
     source  scenes (built in, exact masks), yolo (boxes or polygons), masks, voc, coco or tfds
     path    the folder; of tfds the data set's name, such as coco/2017, voc/2007 or scene_parse150
     kind    boxes or masks, of voc and coco            annotations  directory or file of the annotations
@@ -32,6 +35,8 @@ def get_config(arg=None):
             "seed": 0,
             "workdir": "",
             "scorers": (*own, "random", "centre", "norm"),
+            "run": args.run,
+            "model": {"name": "", "weights": ""},  # a published ViT, in place of `run`
             "proposal": "efficientnet_lite0",  # what papr, cam, … read if they do not say; see configs/score.py
             "weights": "",
             "proposal_size": 0,  # shorter side that it sees; 0: 224, or that of the images if they are larger
@@ -47,9 +52,9 @@ def get_config(arg=None):
             "num_images": args.num_images,  # 0: all
             "keep_rates": (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9),
             "keep_rate": 0.3,  # of the table and the pictures
-            "img_size": 0,  # 0: that of the networks, or 224
-            "grid": (),  # empty: that of the networks, or (14, 14)
-            "crop_pct": 0.875,
+            "img_size": 0,  # 0: 224
+            "grid": (),  # empty: (14, 14)
+            "crop_pct": data["crop_pct"],
             "batch_size": 32,
             "mean": data["mean"],
             "std": data["std"],

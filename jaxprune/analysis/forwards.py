@@ -1,6 +1,6 @@
 """The forward functions of analyses, for `evaluate.run_over`: all read a batch's `image`, pixels from 0 to 255."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -10,51 +10,50 @@ from jaxprune.bench.contestants import Contestant
 from jaxprune.data.augment import normalize
 from jaxprune.evaluate import Forward
 from jaxprune.nn.params import merge, split
+from jaxprune.preprocessing import Preprocessing
 from jaxprune.scoring import Scorer
 
 
-def probabilities(model: Any, mean: Sequence[float], std: Sequence[float]) -> Forward:
-    """Returns what computes a classifier's probabilities, (b, c).
+def pixels(images: jax.Array, preprocessing: Preprocessing) -> jax.Array:
+    """Returns what a network reads of images that were resized and cropped for it, (b, h, w, 3)."""
+    return normalize(images, preprocessing.mean, preprocessing.std)
 
-    Args:
-      model: the classifier.
-      mean, std: of its pixels.
-    """
-    parts = split(model)
+
+def probabilities(model: Any) -> Forward:
+    """Returns what computes a classifier's probabilities, (b, c)."""
+    parts, record = split(model), model.preprocessing
 
     def call(arrays: Any, batch: Mapping[str, jax.Array]) -> jax.Array:
-        return jax.nn.softmax(merge(parts.graph, arrays, {})(normalize(batch["image"], mean, std))[0])
+        return jax.nn.softmax(merge(parts.graph, arrays, {})(pixels(batch["image"], record))[0])
 
     return Forward(call, {**parts.params, **parts.rest})
 
 
-def under_plan(contestant: Contestant, mean: Sequence[float], std: Sequence[float]) -> Forward:
+def under_plan(contestant: Contestant) -> Forward:
     """Returns what computes a contestant's `logits`, (b, c), and `assign` of each step of its plan, each (b, p)."""
 
     def call(arrays: Any, batch: Mapping[str, jax.Array]) -> dict[str, Any]:
-        logits, aux = contestant.call(arrays, normalize(batch["image"], mean, std))
+        logits, aux = contestant.call(arrays, pixels(batch["image"], contestant.model.preprocessing))
         return {"logits": logits, "assign": aux.assign}
 
     return Forward(call, contestant.arrays)
 
 
-def patch_scores(
-    scorers: Mapping[str, Scorer], mean: Sequence[float], std: Sequence[float], *, seed: int, stride: int = 1
-) -> Forward:
+def patch_scores(scorers: Mapping[str, Scorer], preprocessing: Preprocessing, *, seed: int, stride: int = 1) -> Forward:
     """Returns what computes {name: scores (b, p)} of all scorers in one program.
 
     A network that several scorers read is there once, and runs once.
 
     Args:
       scorers: by name.
-      mean, std: of the pixels that they get.
+      preprocessing: of the images that they get.
       seed: of the scorers that draw at random.
       stride: their draws differ by the batch's `number` times this.
     """
     parts = split(nnx.List(list(scorers.values())))
 
     def call(arrays: Any, batch: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
-        images = normalize(batch["image"], mean, std)
+        images = pixels(batch["image"], preprocessing)
         key = jax.random.fold_in(jax.random.key(seed), batch["number"][0] * stride)
         opened = merge(parts.graph, arrays, {})
         return {name: scorer(images, key=key) for name, scorer in zip(scorers, opened, strict=True)}

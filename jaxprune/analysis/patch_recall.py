@@ -7,10 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxprune import metrics
-from jaxprune.data import images as host
 from jaxprune.data.annotations import UNSEEN, Annotations
+from jaxprune.data.images import prepare
 from jaxprune.errors import UserError, unknown
 from jaxprune.evaluate import Batch
+from jaxprune.preprocessing import Preprocessing
 from jaxprune.train.progress import progress
 
 ALL, LEARNED, UNLEARNED = "all classes", "learned classes", "unseen classes"
@@ -37,21 +38,18 @@ class View(NamedTuple):
             yield {"image": np.resize(own, (batch_size, *own.shape[1:])), "valid": valid}
 
 
-def view(
-    source: Annotations, size: tuple[int, int], grid: tuple[int, int], *, limit: int = 0, crop_pct: float = 0.875
-) -> View:
-    """Returns images and regions in evaluation's view: resized, and the middle cut out.
+def view(source: Annotations, preprocessing: Preprocessing, grid: tuple[int, int], *, limit: int = 0) -> View:
+    """Returns images and regions as evaluation shows them to a network: resized and cropped.
 
     Args:
-      source: the annotated images.
-      size: (height, width) of the view.
+      source: the annotated images; their regions fix which way up they are.
+      preprocessing: of the network.
       grid: of the patches, (rows, columns).
       limit: images at most; 0 takes all.
-      crop_pct: the crop's share of the shorter side of the resized image.
     """
     images, regions, positive = [], [], []
     count = min(limit or len(source), len(source))
-    crop = lambda picture: host.center_crop(picture, size, crop_pct, host.interpolation("bicubic"))
+    crop = lambda picture: prepare(picture, preprocessing)
     with progress("reading annotations", count) as bar:
         for index in range(count):
             example = source[index]

@@ -35,8 +35,6 @@ def compare(
     mesh: Mesh,
     *,
     class_names: Sequence[str],
-    mean: Sequence[float],
-    std: Sequence[float],
 ) -> Comparison:
     """Runs every contestant over the same images.
 
@@ -45,9 +43,8 @@ def compare(
       batches: with `image` and `label`.
       mesh: the devices to run on.
       class_names: of the classes.
-      mean, std: of the networks' pixels.
     """
-    forwards = {name: under_plan(contestant, mean, std) for name, contestant in contestants.items()}
+    forwards = {name: under_plan(contestant) for name, contestant in contestants.items()}
     grids = {name: contestant.model.grid for name, contestant in contestants.items()}
     collectors = (Agreement(), Kept(grids), Disagreements(class_names))
     return Comparison(*run_over(batches, forwards, collectors, mesh, desc="plans"))

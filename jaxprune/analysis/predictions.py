@@ -1,11 +1,16 @@
 """What a classifier predicts of held-out images: accuracy overall and by class, confusions, some pictures."""
 
-from collections.abc import Mapping, Sequence
+import itertools
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from jax.sharding import Mesh
 
-from jaxprune.evaluate import Batch
+from jaxprune.analysis.forwards import probabilities
+from jaxprune.data.images import read_image
+from jaxprune.evaluate import Batch, Stacked, run_over
 from jaxprune.metrics import wilson_interval
 from jaxprune.viz import plots
 from jaxprune.viz.pictures.prediction_card import prediction_card
@@ -27,6 +32,31 @@ class Predictions(NamedTuple):
     predictions: np.ndarray
     confidences: np.ndarray
     cards: list[np.ndarray]
+
+
+def of_pictures(
+    model: Any, pictures: Iterable[str | os.PathLike], mesh: Mesh, *, batch_size: int = 64
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns what a classifier sees of picture files, uint8 (n, h, w, 3), and its probabilities, (n, c).
+
+    Args:
+      model: the classifier; its preprocessing is how the pictures are prepared.
+      pictures: the files.
+      mesh: the devices to run on.
+      batch_size: pictures at a time.
+
+    Raises:
+      UserError: there is no picture, or one cannot be read.
+    """
+
+    def batches() -> Iterator[dict[str, np.ndarray]]:
+        images = (read_image(path, model.preprocessing) for path in pictures)
+        while part := list(itertools.islice(images, batch_size)):
+            yield {"image": np.stack(part)}
+
+    forwards, collectors = {"classes": probabilities(model)}, [Stacked("classes", ("image",))]
+    ((found, columns),) = run_over(batches(), forwards, collectors, mesh, desc="predict", show_progress=False)
+    return columns["image"], found
 
 
 class Predicted:

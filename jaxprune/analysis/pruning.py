@@ -10,11 +10,10 @@ from jax.sharding import Mesh
 from jaxtyping import Array
 
 from jaxprune import flops, reduction
-from jaxprune.analysis.forwards import patch_scores
+from jaxprune.analysis.forwards import patch_scores, pixels
 from jaxprune.analysis.insertion_deletion import Values
 from jaxprune.analysis.scorer_cost import scorer_flops
 from jaxprune.bench.contestants import DENSE
-from jaxprune.data.augment import normalize
 from jaxprune.evaluate import Batch, Forward, Stacked, run_over
 from jaxprune.metrics import wilson_interval
 from jaxprune.nn.params import merge, split
@@ -66,8 +65,6 @@ def measure(
     *,
     keep: Iterable[int],
     curve: Iterable[int] = (),
-    mean: Sequence[float],
-    std: Sequence[float],
     seed: int = 0,
     shown: Iterable[int] = (),
 ) -> Pruned:
@@ -80,13 +77,12 @@ def measure(
       mesh: the devices to run on.
       keep: numbers of patches that are kept.
       curve: numbers of patches that are kept, and that are left when the others are removed.
-      mean, std: of the classifier's pixels.
       seed: of scorers that draw at random.
       shown: `index` of the images to draw.
     """
     patches = model.num_patches
     curve = set(curve) - {patches}
-    forward = _forward(model, scorers, sorted(curve | set(keep)), sorted(curve), mean, std, seed)
+    forward = _forward(model, scorers, sorted(curve | set(keep)), sorted(curve), seed)
     collectors = (Stacked("pruned", ("label",)), _Images(shown))
     (found, columns), images = run_over(batches, {"pruned": forward}, collectors, mesh, desc="prune")
     scores_of = lambda place: {name: scores[place] for name, scores in found["scores"].items()}
@@ -99,19 +95,17 @@ def _forward(
     scorers: Mapping[str, Scorer],
     keep: Sequence[int],
     curve: Sequence[int],
-    mean: Sequence[float],
-    std: Sequence[float],
     seed: int,
 ) -> Forward:
     """Scores an image once; the programs take the ids of the patches, so there is one for each number of them."""
-    parts, patches = split(model), model.num_patches
-    scoring = patch_scores(scorers, mean, std, seed=seed)
+    parts, patches, record = split(model), model.num_patches, model.preprocessing
+    scoring = patch_scores(scorers, record, seed=seed)
     scores_of = jax.jit(scoring.call)
 
     @jax.jit
-    def predict(arrays: dict[str, Array], pixels: Array, labels: Array, ids: Array | None) -> tuple[Array, Array]:
+    def predict(arrays: dict[str, Array], images: Array, labels: Array, ids: Array | None) -> tuple[Array, Array]:
         network = merge(parts.graph, arrays, {})
-        tokens = network.encode(network.embed(normalize(pixels, mean, std), ids), ids).tokens
+        tokens = network.encode(network.embed(pixels(images, record), ids), ids).tokens
         logits = network.forward_head(tokens._replace(x=network.final_norm(tokens.x)))[0]
         probabilities = jax.nn.softmax(logits)
         return jnp.take_along_axis(probabilities, labels[:, None], axis=1)[:, 0], probabilities.argmax(-1)

@@ -1,7 +1,17 @@
 """Weights and training states: reading what people already have, keeping what we make."""
 
+from jaxprune.checkpoints.classifier import Classifier, open_classifier
 from jaxprune.checkpoints.read import load_pretrained, read_tensors
 from jaxprune.checkpoints.run import load_card, load_model, save_model
 from jaxprune.checkpoints.write import save_pretrained
 
-__all__ = ["load_card", "load_model", "load_pretrained", "read_tensors", "save_model", "save_pretrained"]
+__all__ = [
+    "Classifier",
+    "load_card",
+    "load_model",
+    "load_pretrained",
+    "open_classifier",
+    "read_tensors",
+    "save_model",
+    "save_pretrained",
+]

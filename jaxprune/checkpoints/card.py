@@ -34,7 +34,7 @@ class Card:
       plan: by which it reduces tokens.
       scorer: how the scorer of such a plan was built: {"name", "arguments", "network": None or {"kind", "arguments",
         "preprocessing"}}.
-      weights: a file beside the card that holds the weights, where they are not those of the newest checkpoint.
+      weights: a published file beside the card, which holds the weights where the checkpoints are not theirs.
     """
 
     kind: str

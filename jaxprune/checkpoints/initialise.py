@@ -4,9 +4,8 @@ import logging
 from pathlib import Path
 from typing import Any
 
-from jaxprune.checkpoints.card import Card
 from jaxprune.checkpoints.read import load_pretrained
-from jaxprune.checkpoints.run import load_model
+from jaxprune.checkpoints.run import carries_card, load_card, load_model
 from jaxprune.errors import UserError
 from jaxprune.nn.params import variables
 from jaxprune.ops.posembed import resample
@@ -15,17 +14,18 @@ _log = logging.getLogger(__name__)
 
 
 def initialise(model: Any, init: str) -> None:
-    """Fills a classifier from a run directory of ours or from a file of published weights; its head stays new.
+    """Fills a classifier from a network of ours or from a file of published weights; its head stays new.
 
     Args:
       model: the classifier.
-      init: the run directory or the file. A learned position table is resampled to the classifier's grid.
+      init: a run directory, a file that `save_model` wrote, or a published file. A learned position table is resampled
+        to the classifier's grid.
 
     Raises:
       UserError: the weights are of a network of other sizes.
     """
     head = ("head.*", "head_dist.*", "fc_norm.*")
-    if not Path(init).is_dir():
+    if not (Path(init).is_dir() or carries_card(init)):
         ignored = ("decoder_*", "mask_token", "head.*", "head_dist.*", "fc_norm.*")
         load_pretrained(model, init, new=head, ignored=(*ignored, "norm.*") if model.norm is None else ignored)
         return
@@ -44,7 +44,7 @@ def initialise(model: Any, init: str) -> None:
         if value.shape != wanted[name].shape:
             raise UserError(
                 f"{name} is {value.shape} in {init} and {wanted[name].shape} here: give the model the sizes of "
-                f"{Card.read(init).arguments}."
+                f"{load_card(init).arguments}."
             )
         wanted[name][...] = value
     _log.info("Initialised from %s.", init)

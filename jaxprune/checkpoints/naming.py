@@ -92,7 +92,7 @@ def to_timm(tensors: Mapping[str, Any]) -> dict[str, Published]:
     """Returns the tensors by timm's name (a masked autoencoder's by that of MAE's repository).
 
     Names of no known family stay as they are. The projection heads of DINO's and MoCo's training, the slower of MoCo's
-    two encoders and the pooler of Hugging Face are left out, which the log tells.
+    two encoders and the pooler of Hugging Face are left out, which the log names.
 
     Raises:
       UserError: the tensors are of several networks, or two of them would have one name.
@@ -192,7 +192,7 @@ def _fused(named: dict[str, Published]) -> Iterator[tuple[str, Published]]:
         if query := re.fullmatch(r"(.*\battn\.)q(\.weight|\.bias)", name):
             parts = [f"{query[1]}{letter}{query[2]}" for letter in "qkv"]
             shapes = {np.shape(named[part].tensor) if part in named else () for part in parts}
-            # Where a part is missing or of another shape, the strict check that follows tells.
+            # Where a part is missing or of another shape, the strict check that follows names it.
             if len(shapes) == 1 and () not in shapes:
                 groups[f"{query[1]}qkv{query[2]}"] = parts
     fused = {part for parts in groups.values() for part in parts}

@@ -9,7 +9,7 @@ from jaxprune import models
 from jaxprune.checkpoints.packaged import published_weights
 from jaxprune.checkpoints.read import by_timm, load_pretrained, read_tensors
 from jaxprune.checkpoints.rules import to_ours
-from jaxprune.checkpoints.run import backbone, load_model
+from jaxprune.checkpoints.run import backbone, carries_card, load_model
 from jaxprune.errors import UserError
 from jaxprune.nn.params import unfilled, variables
 
@@ -18,15 +18,29 @@ class Networks:
     """The networks that scorers share; each is opened once, when it is first asked for.
 
     Args:
-      run: the run directory of the ViT or ranker that scorers read by default; empty = there is none.
-      model: the name of the ViT whose patches are ranked where `run` is empty; its weights are not needed.
+      run: the run directory of the ViT or ranker that scorers read by default, or a ViT that is open already; empty =
+        there is none.
+      model: the name of the ViT whose patches are ranked where `run` is empty.
+      model_weights: the weights file of `model`, which scorers then read by default; empty = it is not read.
       proposal: the name of the ConvNet that scorers read by default; empty = there is none.
       weights: the weights file of `proposal`; empty = those of an installed package.
       seed: initialises networks without weights.
     """
 
-    def __init__(self, *, run: str = "", model: str = "", proposal: str = "", weights: str = "", seed: int = 0):
-        self._run, self._model, self._proposal, self._weights, self._seed = run, model, proposal, weights, seed
+    def __init__(
+        self,
+        *,
+        run: Any = "",
+        model: str = "",
+        model_weights: str = "",
+        proposal: str = "",
+        weights: str = "",
+        seed: int = 0,
+    ):
+        if run and model_weights:
+            raise UserError(f"run={run} and model.weights={model_weights} are both named: scorers read one of them.")
+        self._run, self._model, self._model_weights = run, model, model_weights
+        self._proposal, self._weights, self._seed = proposal, weights, seed
         self._opened: dict[tuple[str, str], Any] = {}
 
     def open(self, source: str, model: str = "") -> Any:
@@ -62,20 +76,25 @@ class Networks:
             return self.convnet()
         if reads not in ("vit", "ranker"):
             return None
-        if not self._run:
+        network = self.host()
+        if network is None:
             what = "a ViT" if reads == "vit" else "a ranker"
             raise UserError(f"{scorer} reads {what}: write {scorer}:run=RUN with a run directory that has one.")
-        return self.open(self._run)
+        return network
+
+    def host(self) -> Any:
+        """Returns the network of `run` or `model_weights`, or None if there is neither."""
+        if self._model_weights:
+            return self.open(self._model_weights, self._model)
+        return self.open(self._run) if isinstance(self._run, str) and self._run else self._run or None
 
     def vit(self) -> Any:
-        """Returns the ViT whose patches are ranked, perhaps without weights, or None if there is none."""
-        if self._run:
-            return self.open(self._run)
+        """Returns the ViT called `model`, without weights, or None if there is none."""
         name = self._model
         return nnx.eval_shape(lambda: models.create(name, rngs=nnx.Rngs(0))) if name else None
 
     def _open(self, source: str, model: str) -> Any:
-        if source and Path(source).is_dir():
+        if source and (Path(source).is_dir() or carries_card(source)):
             return backbone(load_model(source))
         if not model:
             raise UserError(

@@ -15,6 +15,7 @@ from jaxprune import mim, models, processes, ranking, scoring
 from jaxprune.checkpoints.arrays import require_finite
 from jaxprune.checkpoints.card import Card, _tuples
 from jaxprune.checkpoints.files import write_atomically
+from jaxprune.checkpoints.read import load_pretrained
 from jaxprune.checkpoints.store import load_params, load_running
 from jaxprune.errors import UserError
 from jaxprune.nn.params import unfilled, variables
@@ -113,17 +114,28 @@ def load_card(path: str | os.PathLike) -> Card:
     path = Path(path)
     if not path.is_file():
         return Card.read(path)
-    try:
-        with safe_open(path, "numpy") as file:
-            metadata = file.metadata() or {}
-    except SafetensorError as error:
-        raise UserError(f"{path} is no file that save_model wrote ({error}).") from error
-    if "jaxprune" not in metadata:
+    card = _metadata(path)
+    if card is None:
         raise UserError(
-            f"{path} holds weights without a card: build their network with models.create and fill it with "
+            f"{path} holds weights without a card: give it as published weights, with the name of their network "
+            "(checkpoints.open_classifier), or build that with models.create and fill it with "
             "checkpoints.load_pretrained."
         )
-    return Card.from_json(metadata["jaxprune"])
+    return Card.from_json(card)
+
+
+def carries_card(path: str | os.PathLike) -> bool:
+    """Returns whether a file is one that `save_model` wrote."""
+    path = Path(path)
+    return path.is_file() and path.suffix == ".safetensors" and _metadata(path) is not None
+
+
+def _metadata(path: Path) -> str | None:
+    try:
+        with safe_open(path, "numpy") as file:
+            return (file.metadata() or {}).get("jaxprune")
+    except SafetensorError as error:
+        raise UserError(f"{path} is no file that save_model wrote ({error}).") from error
 
 
 def load_model(path: str | os.PathLike, *, ema: bool = False, img_size: int | tuple[int, int] | None = None) -> Any:
@@ -141,9 +153,15 @@ def load_model(path: str | os.PathLike, *, ema: bool = False, img_size: int | tu
         finite.
     """
     path, card = Path(path), load_card(path)
-    arguments = card.arguments | ({} if img_size is None else {"img_size": img_size})
+    arguments = dict(card.arguments)
+    if img_size is not None and (card.kind != "model" or models.takes(arguments["name"], "img_size")):
+        arguments["img_size"] = img_size
     model = build(card.kind, arguments, dtype=card.dtype, rngs=nnx.Rngs(0))
     model.preprocessing = card.preprocessing if img_size is None else card.preprocessing.with_size(img_size)
+    if ema and (card.weights or path.is_file()):
+        raise UserError(f"{path} holds no averaged parameters: leave ema out.")
+    if card.weights and path.is_dir():
+        return load_pretrained(model, path / card.weights)
     arrays = _arrays(path, card, ema)
     if card.plan is not None:
         scorer = None if card.scorer is None else _scorer(card.scorer, _scorer_arrays(path, arrays))
@@ -163,8 +181,6 @@ def load_model(path: str | os.PathLike, *, ema: bool = False, img_size: int | tu
 def _arrays(path: Path, card: Card, ema: bool) -> dict[str, Any]:
     if path.is_file():
         return _read(path)
-    if card.weights:
-        return _read(path / card.weights)
     fixed = _read(path / FIXED) if (path / FIXED).is_file() else {}
     return {**fixed, **load_params(path, ema=ema), **load_running(path)}
 

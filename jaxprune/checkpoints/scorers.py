@@ -1,24 +1,25 @@
 """Scorers of patches, opened from text with the networks that they read."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from flax import nnx
 
 from jaxprune import scoring
 from jaxprune.checkpoints.networks import Networks
-from jaxprune.data import images
 from jaxprune.errors import UserError
 from jaxprune.models.convnet import ConvNet
 from jaxprune.nn.params import split
+from jaxprune.nn.patch_embed import pair
+from jaxprune.preprocessing import Normalisation, Preprocessing, trained_on
 from jaxprune.scoring import Scorer
-from jaxprune.scoring.base import Normalisation, is_host, trained_on
+from jaxprune.scoring.base import is_host
 from jaxprune.scoring.wrappers import Enlarged
 from jaxprune.text import parse_items
 
 READABLE = 224  # shorter side that a ConvNet gets if the images are smaller
-IMAGE_SIZE, GRID = (224, 224), (14, 14)  # by default, where no network has any
+GRID = (14, 14)  # by default, where there is no ViT
 
 _log = logging.getLogger(__name__)
 
@@ -28,24 +29,28 @@ class Opened(NamedTuple):
 
     Attributes:
       scorers: by the text that describes them.
-      size: of the images, (height, width).
+      preprocessing: how the images are prepared that they get.
       grid: of the patches, (rows, columns).
       num_prefix_tokens: of the ViT whose patches are ranked; a count that includes the CLS token needs it.
     """
 
     scorers: dict[str, Scorer]
-    size: tuple[int, int]
+    preprocessing: Preprocessing
     grid: tuple[int, int]
     num_prefix_tokens: int
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """(height, width) of the images."""
+        return self.preprocessing.img_size
 
 
 def open_scorers(
     texts: Sequence[str],
     networks: Networks,
     *,
-    normalised: Normalisation,
-    img_size: int | tuple[int, int] = 0,
-    grid: int | tuple[int, int] = 0,
+    preprocessing: Preprocessing,
+    grid: int | Sequence[int] = (),
     seed: int = 0,
 ) -> Opened:
     """Opens scorers.
@@ -54,27 +59,30 @@ def open_scorers(
     `weights` a file of the network called `model`; other options are the scorer's own. Without them it reads one of
     `networks`, where it reads any.
 
-    Images and grid are those of the first ViT among the scorers' networks; else of the ViT whose patches are ranked.
+    Preprocessing and grid are those of the ViT whose patches are ranked: the one that is open or has weights in
+    `networks`, else the first among the scorers' own, else the one whose name `networks` has. Every other network gets
+    the same images, normalised as it wants them.
 
     Args:
       texts: a scorer each.
       networks: that scorers read when their texts name none.
-      normalised: (mean, std) of the pixels that the scorers will get.
-      img_size: of the images, where no network has any; 0 = `IMAGE_SIZE`.
-      grid: of the patches, where no network has any; 0 or () = `GRID`.
+      preprocessing: of the images, where there is no ViT.
+      grid: of the patches, where there is no ViT; () = `GRID`.
       seed: initialises the weights of scorers that have any.
 
     Raises:
       UserError: an item is not `name=value`, a scorer cannot be built, weights are missing, or two networks read images
         of different sizes.
     """
-    described = {text: _read(text, networks, normalised) for text in texts}
+    described = {text: _read(text, networks) for text in texts}
     vits = {text: options["proposal"] for text, (_, options) in described.items() if is_host(options.get("proposal"))}
-    ranked = next(iter(vits.values()), None) or networks.vit()
+    ranked = next(filter(is_host, (networks.host(), *vits.values(), networks.vit())), None)
     if ranked is not None:
-        size, patches, prefix = ranked.patch_embed.img_size, ranked.grid, ranked.num_prefix_tokens
+        preprocessing = ranked.preprocessing.with_size(ranked.patch_embed.img_size)
+        patches, prefix = ranked.grid, ranked.num_prefix_tokens
     else:
-        size, patches, prefix = images.size(img_size or IMAGE_SIZE), images.size(grid or GRID), 1
+        patches, prefix = pair(grid or GRID), 1
+    size = preprocessing.img_size
     if size[0] % patches[0] or size[1] % patches[1]:
         raise UserError(f"Images of {size} pixels are not a grid of {patches} whole patches: change img_size or grid.")
     scorers = {}
@@ -87,12 +95,13 @@ def open_scorers(
                 f"The network of {text!r} reads {own.patch_embed.img_size} pixels in {own.grid} patches, another one "
                 f"{size} in {patches}: compare them in runs of their own."
             )
-        scorers[text] = scoring.create(name, rngs=nnx.Rngs(seed), **options)
+        normalised = _converts(options, (preprocessing.mean, preprocessing.std))
+        scorers[text] = scoring.create(name, rngs=nnx.Rngs(seed), **options, **normalised)
         if any(not weight.startswith(("proposal.", "focus.")) for weight in split(scorers[text]).params):
             _log.warning(
                 "%s has weights of its own beside its network's; they are random, and so are its scores.", text
             )
-    return Opened(scorers, size, patches, prefix)
+    return Opened(scorers, preprocessing, patches, prefix)
 
 
 def open_scorer(
@@ -107,11 +116,9 @@ def open_scorer(
       normalised: (mean, std) of the classifier's pixels.
       seed: initialises its weights if it has any.
     """
-    name, options = _read(text, networks, normalised)
-    network = options.pop("proposal", None)
-    arguments = {"grid": tuple(grid), **options}
-    proposal = {} if network is None else {"proposal": network}
-    return scoring.create(name, rngs=nnx.Rngs(seed), **arguments, **proposal)
+    name, options = _read(text, networks)
+    arguments = {"grid": tuple(grid), **options, **_converts(options, normalised)}
+    return scoring.create(name, rngs=nnx.Rngs(seed), **arguments)
 
 
 def enlarged(opened: Opened, side: int = 0) -> Opened:
@@ -130,7 +137,7 @@ def enlarged(opened: Opened, side: int = 0) -> Opened:
     return opened._replace(scorers={text: wrap(scorer) for text, scorer in opened.scorers.items()})
 
 
-def _read(text: str, networks: Networks, normalised: Normalisation) -> tuple[str, dict[str, Any]]:
+def _read(text: str, networks: Networks) -> tuple[str, dict[str, Any]]:
     """Returns a scorer's name and its options, its network among them."""
     name, _, rest = text.partition(":")
     options = parse_items(rest, f"scorer {text!r}", texts=("run", "weights", "model"))
@@ -142,6 +149,9 @@ def _read(text: str, networks: Networks, normalised: Normalisation) -> tuple[str
         network = networks.usual(name, cls.reads if cls else "nothing")
     if network is not None:
         options["proposal"] = network
-        if trained_on(network) is not None:
-            options["normalised"] = normalised
     return name, options
+
+
+def _converts(options: Mapping[str, Any], normalised: Normalisation) -> dict[str, Normalisation]:
+    """Returns the argument by which a scorer converts the pixels for its network, if that knows its own."""
+    return {} if trained_on(options.get("proposal")) is None else {"normalised": normalised}

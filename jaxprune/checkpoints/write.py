@@ -10,7 +10,8 @@ from typing import Any
 from flax import nnx
 from safetensors.numpy import save
 
-from jaxprune import mim, models
+from jaxprune import mim, models, processes
+from jaxprune.checkpoints.card import Card
 from jaxprune.checkpoints.files import write_atomically
 from jaxprune.checkpoints.naming import PATCHES, Published
 from jaxprune.checkpoints.read import by_timm, load_pretrained, read_tensors
@@ -40,6 +41,21 @@ _RANKS = dict.fromkeys(("pos_embed", "cls_token", "dist_token", "reg_token"), 3)
     **dict.fromkeys(("blocks.0.mlp.fc1.weight", "head.weight", "decoder_embed.weight"), 2),
     **dict.fromkeys(("agg.weight", "agg.conv_dw.weight"), 4),
 }
+WEIGHTS = "model.safetensors"  # of a run directory whose checkpoints are not the weights of its network
+
+
+def leave_network(model: Any, workdir: str | os.PathLike, class_names: Sequence[str] = ()) -> None:
+    """Writes a dense network into a run directory whose checkpoints are not its weights, once in all processes.
+
+    The weights are in `model.safetensors`, as `save_pretrained` writes them. `load_model` reads the directory.
+
+    Args:
+      class_names: of a classifier.
+    """
+    if processes.leads():
+        # The card comes last: a directory with one is whole.
+        save_pretrained(model, Path(workdir) / WEIGHTS, overwrite=True)
+        Card.of(model, class_names, weights=WEIGHTS).write(workdir)
 
 
 def _writable(path: str | os.PathLike, overwrite: bool) -> Path:

@@ -71,7 +71,7 @@ class BatchReader:
     def _example(self, epoch: int, row: int, copy: int) -> Example:
         example = read_or_next(self.source, row)
         generator = None
-        if self.order.seed is not None and self._transform.crop == "random_resized":
+        if self.order.seed is not None and self._transform.random:
             generator = rng.generator(self.order.seed, rng.CROP, epoch, row, copy)
         pictures = {name: self._transform(example[name], generator) for name in ("image", "mask") if name in example}
         if self._transform.augment is not None:

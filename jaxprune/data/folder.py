@@ -25,6 +25,7 @@ class ImageFolder:
     Args:
       root: Directory of class directories, or with `labels=False` any directory.
       labels: Whether directories are classes. False: every picture below `root`, with label -1, for pre-training.
+      exif: Whether photographs are turned upright as their EXIF tags say.
       class_names: The classes in label order; by default the directories in `root` with pictures, sorted. Those
         without are left out with a warning.
       name: What it is called in messages; by default the path.
@@ -38,11 +39,12 @@ class ImageFolder:
         root: str | os.PathLike,
         *,
         labels: bool = True,
+        exif: bool = True,
         class_names: tuple[str, ...] | None = None,
         name: str | None = None,
     ):
         self.root = Path(root).expanduser()
-        self.name = name or str(root)
+        self.name, self.exif = name or str(root), exif
         self.broken: dict[str, str] = {}
         if not self.root.is_dir():
             raise UserError(f"Image folder {self.name!r} does not exist or is not a directory.")
@@ -67,7 +69,7 @@ class ImageFolder:
         index = range(len(self))[index]
         path = self._files[index]
         try:
-            image = images.read(path)
+            image = images.read(path, upright=self.exif)
         except (OSError, images.Broken) as error:
             raise Unreadable(path, str(error)) from error
         return {"image": image, "label": self._labels[index], "index": np.int32(index)}
@@ -92,6 +94,7 @@ def open_split(
     split: str | None = None,
     *,
     labels: bool = True,
+    exif: bool = True,
     shown_as: str | os.PathLike | None = None,
 ) -> ImageFolder:
     """Opens `root/<split>` if `root` holds splits (`train`, `test`, …), else `root` itself as its only split.
@@ -102,7 +105,7 @@ def open_split(
     Args:
       root: Directory of splits, or of classes.
       split: One of its splits. None: `root` itself, whatever it holds.
-      labels: As for `ImageFolder`.
+      labels, exif: As for `ImageFolder`.
       shown_as: What messages call `root`; by default its path.
 
     Raises:
@@ -112,12 +115,12 @@ def open_split(
     shown = str(shown_as or root)
     splits = split_names(top)
     if split is None or not top.is_dir() or (split == "train" and not splits):
-        return ImageFolder(root, labels=labels, name=shown)
+        return ImageFolder(root, labels=labels, exif=exif, name=shown)
     if split not in splits:
         there = f"the splits {', '.join(splits)}" if splits else "no split directories (such as train/ and test/)"
         raise UserError(f"Image folder {shown!r} has no split {split!r}: it holds {there}.{nearest(split, splits)}")
     class_names = _classes([top / s for s in splits], shown) if labels else None
-    return ImageFolder(top / split, labels=labels, class_names=class_names, name=f"{shown}/{split}")
+    return ImageFolder(top / split, labels=labels, exif=exif, class_names=class_names, name=f"{shown}/{split}")
 
 
 def split_names(root: Path) -> tuple[str, ...]:

@@ -6,12 +6,14 @@ import os
 import struct
 from collections.abc import Iterable
 
+import jax
 import numpy as np
 from jaxtyping import Float
 from PIL import Image, ImageOps, UnidentifiedImageError
 
+from jaxprune.data.augment import normalize
 from jaxprune.data.files import read_bytes
-from jaxprune.errors import UserError, unknown
+from jaxprune.errors import UserError
 from jaxprune.preprocessing import Preprocessing
 
 # Pillow is always used for resizing (with antialiasing, as in torchvision on Pillow images). OpenCV, if installed, only
@@ -31,12 +33,6 @@ MAX_BYTES = 8 * MAX_PIXELS  # of a file: no picture within these bounds takes mo
 # Sides of image and crop, beyond which only what the crop shows is resized. Within it the whole image is, as in timm
 # and torchvision; the two agree but for rounding, and for what is clipped between resizing one side and the other.
 MAX_ASPECT = 8
-INTERPOLATIONS = {
-    "nearest": Image.Resampling.NEAREST,
-    "bilinear": Image.Resampling.BILINEAR,
-    "bicubic": Image.Resampling.BICUBIC,
-    "lanczos": Image.Resampling.LANCZOS,
-}
 Box = tuple[int, int, int, int]  # top, left, height, width
 
 
@@ -159,18 +155,8 @@ def to_rgb(array: np.ndarray) -> np.ndarray:
 
 
 def interpolation(name: str) -> Image.Resampling:
-    """Returns Pillow's filter called `name`."""
-    if name not in INTERPOLATIONS:
-        raise unknown("interpolation", name, INTERPOLATIONS)
-    return INTERPOLATIONS[name]
-
-
-def size(image_size: int | tuple[int, int]) -> tuple[int, int]:
-    """Returns (height, width) of a side in pixels or of such a pair."""
-    pair = (image_size, image_size) if isinstance(image_size, int) else tuple(image_size)
-    if len(pair) != 2 or min(pair) < 1:
-        raise UserError(f"image_size must be a number of pixels or (height, width), not {image_size!r}.")
-    return pair
+    """Returns Pillow's filter of one of `preprocessing.INTERPOLATIONS`."""
+    return Image.Resampling[name.upper()]
 
 
 def resized_crop(image: np.ndarray, box: Box, shape: tuple[int, int], resample: Image.Resampling) -> np.ndarray:
@@ -239,8 +225,7 @@ def _resized_part(image: np.ndarray, part: Box, new: tuple[int, int], resample: 
 def prepare(image: np.ndarray, preprocessing: Preprocessing) -> np.ndarray:
     """Returns a decoded image, uint8 (h, w, 3), as evaluation shows it to a network: resized and cropped, still uint8.
 
-    Raises:
-      UserError: the record names no crop or filter that exists.
+    A mask, bool (h, w), is cropped likewise.
     """
     filter_ = interpolation(preprocessing.interpolation)
     if preprocessing.crop == "none":
@@ -263,7 +248,7 @@ def read_image(path: str | os.PathLike, preprocessing: Preprocessing) -> np.ndar
 
 def load_images(
     images: Iterable[str | os.PathLike | np.ndarray], preprocessing: Preprocessing
-) -> Float[np.ndarray, "b h w c"]:
+) -> Float[jax.Array, "b h w c"]:
     """Returns pictures as a network reads them: prepared as for its evaluation, and normalised, float32.
 
     >>> from jaxprune.models import Preprocessing
@@ -286,5 +271,8 @@ def load_images(
             rows.append(read_image(image, preprocessing))
     if not rows:
         raise UserError("There are no images to load: give files or uint8 arrays of (height, width, 3).")
-    mean, std = (np.asarray(values, np.float32) for values in (preprocessing.mean, preprocessing.std))
-    return (np.stack(rows).astype(np.float32) / 255.0 - mean) / std
+    return _normalized(np.stack(rows), preprocessing.mean, preprocessing.std)
+
+
+# Compiled, as it is in every program that reads pixels: NumPy and a program differ in the last bit.
+_normalized = jax.jit(normalize, static_argnums=(1, 2))

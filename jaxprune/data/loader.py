@@ -1,16 +1,19 @@
 """Batches for training and evaluation."""
 
+import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
-from jaxprune.data import images
 from jaxprune.data.batch_reader import Batch, BatchReader
 from jaxprune.data.order import Order
 from jaxprune.data.prefetch import prefetch
 from jaxprune.data.randaugment import RandAugment
-from jaxprune.data.source import Source
+from jaxprune.data.source import Source, turned
 from jaxprune.data.transform import Transform
-from jaxprune.errors import UserError
+from jaxprune.errors import UserError, unknown
+from jaxprune.preprocessing import CROPS, Preprocessing
+
+RANDOM_RESIZED = "random_resized"
 
 _NO_END = 2**48  # the training stream is endless, but Grain needs a last step
 
@@ -19,12 +22,11 @@ def train_batches(
     source: Source,
     *,
     batch_size: int,
-    image_size: int | tuple[int, int],
+    preprocessing: Preprocessing,
     seed: int,
-    crop: str = "random_resized",
+    crop: str = RANDOM_RESIZED,
     scale: tuple[float, float] = (0.2, 1.0),
     ratio: tuple[float, float] = (3 / 4, 4 / 3),
-    interpolation: str = "bicubic",
     repeats: int = 1,
     randaugment: str = "",
     num_threads: int | None = None,
@@ -41,12 +43,11 @@ def train_batches(
     Args:
       source: The examples.
       batch_size: Of all processes together.
-      image_size: Side in pixels, or (height, width).
+      preprocessing: Of the network: the size of its images, and how they are resized.
       seed: Of order and crops.
-      crop: "random_resized"; "center", as in evaluation; or "none": the whole image, squeezed to `image_size`.
+      crop: "random_resized"; "center", as in evaluation; or "none": the whole image, squeezed to its size.
       scale: Share of the image's area that a random crop covers.
       ratio: Width over height of a random crop.
-      interpolation: Of resizing: "bicubic", "bilinear", "lanczos" or "nearest".
       repeats: Repeated augmentation (Hoffer et al., 2020): every example comes this many times in a row, each time with
         a different crop, and an epoch contains correspondingly fewer different examples.
       randaugment: A policy such as "rand-m9-mstd0.5-inc1", applied after the crop; empty for none.
@@ -59,16 +60,20 @@ def train_batches(
       start_step: Step to begin with.
 
     Raises:
-      UserError: The source does not fill one batch, or an argument is out of range.
+      UserError: The source does not fill one batch or turns photographs otherwise, or an argument is out of range.
     """
+    if crop not in (RANDOM_RESIZED, *CROPS):
+        raise unknown("crop", crop, (RANDOM_RESIZED, *CROPS))
+    _check_turned(source, preprocessing)
     if len(source) < batch_size:
         raise UserError(
             f"{source.name!r} has {len(source)} images, which do not fill one batch of {batch_size}: lower batch_size "
             "or add images."
         )
     policy = RandAugment.parse(randaugment) if randaugment else None
-    shape, resample = images.size(image_size), images.interpolation(interpolation)
-    transform = Transform(shape, crop, resample, scale, ratio, augment=policy)
+    random = crop == RANDOM_RESIZED
+    view = preprocessing if random else dataclasses.replace(preprocessing, crop=crop)
+    transform = Transform(view, random, scale, ratio, policy)
     order = Order.of_process(len(source), batch_size, process_index, process_count, seed, repeats)
     return TrainBatches(BatchReader(source, order, transform, num_threads), num_workers, start_step)
 
@@ -77,10 +82,7 @@ def eval_batches(
     source: Source,
     *,
     batch_size: int,
-    image_size: int | tuple[int, int],
-    crop: str = "center",
-    crop_pct: float = 0.875,
-    interpolation: str = "bicubic",
+    preprocessing: Preprocessing,
     num_threads: int | None = None,
     num_workers: int = 0,
     process_index: int = 0,
@@ -94,24 +96,26 @@ def eval_batches(
     Args:
       source: The examples.
       batch_size: Of all processes together.
-      image_size: Side in pixels, or (height, width). Images that already have this size are left unchanged.
-      crop: "center", or "none": the whole image, squeezed to `image_size`.
-      crop_pct: The crop's share of the shorter side of the resized image (224 of 256).
-      interpolation: As in training.
+      preprocessing: Of the network, `model.preprocessing`. Images that already have its size are left unchanged.
       num_threads: As in training.
       num_workers: As in training.
       process_index: As in training.
       process_count: As in training.
 
     Raises:
-      UserError: An argument is out of range.
+      UserError: An argument is out of range, or the source turns photographs otherwise.
     """
-    if crop == "random_resized":
-        raise UserError('Evaluation has no random crops: take crop="center" or crop="none".')
-    shape, resample = images.size(image_size), images.interpolation(interpolation)
-    transform = Transform(shape, crop, resample, crop_pct=crop_pct)
+    _check_turned(source, preprocessing)
     order = Order.of_process(len(source), batch_size, process_index, process_count, None)
-    return EvalBatches(BatchReader(source, order, transform, num_threads), num_workers)
+    return EvalBatches(BatchReader(source, order, Transform(preprocessing), num_threads), num_workers)
+
+
+def _check_turned(source: Source, preprocessing: Preprocessing) -> None:
+    if turned(source) not in (None, preprocessing.exif):
+        raise UserError(
+            f"{source.name!r} is read with exif={turned(source)}, and the network's preprocessing has "
+            f"exif={preprocessing.exif}: open the source with exif={preprocessing.exif}."
+        )
 
 
 class TrainBatches:

@@ -9,7 +9,7 @@ from tqdm import tqdm
 
 from jaxprune.data.broken import read_or_next
 from jaxprune.data.scenes import Scenes
-from jaxprune.data.source import Example, Source
+from jaxprune.data.source import Example, Source, turned
 from jaxprune.errors import UserError
 
 LIMIT = 2**30  # bytes of pixels up to which a source is held unasked
@@ -25,7 +25,7 @@ class InMemory:
 
     def __init__(self, source: Source, columns: dict[str, np.ndarray]):
         self.name, self.class_names, self.num_classes = source.name, source.class_names, source.num_classes
-        self.broken = source.broken
+        self.broken, self.exif = source.broken, turned(source)
         self.columns = columns
 
     def __len__(self) -> int:

@@ -28,19 +28,19 @@ class Pictures(NamedTuple):
     read: Callable[[int], np.ndarray]
 
 
-def open_pictures(path: str, size: tuple[int, int], *, seed: int = 0) -> Pictures:
+def open_pictures(path: str, preprocessing: Preprocessing, *, seed: int = 0) -> Pictures:
     """Finds pictures.
 
     Args:
       path: a folder, one picture, or "scenes" for the built-in ones.
-      size: (height, width) that they are read at.
+      preprocessing: how they are prepared.
       seed: of the built-in scenes.
 
     Raises:
       UserError: there are none.
     """
     if path == "scenes":
-        scenes = Scenes(split="test", num_examples=SCENES, image_size=size, seed=seed)
+        scenes = Scenes(split="test", num_examples=SCENES, image_size=preprocessing.img_size, seed=seed)
         return Pictures([f"scene {i}" for i in range(SCENES)], lambda index: scenes[index]["image"])
     if not path:
         raise UserError("Give --config.images=FOLDER, or one picture, to score.")
@@ -48,8 +48,9 @@ def open_pictures(path: str, size: tuple[int, int], *, seed: int = 0) -> Picture
     files = [root] if root.is_file() else [Path(file) for file in image_files(root)]
     if not files:
         raise UserError(f"{path} holds no pictures: give a folder with some, or one picture.")
-    base, view = root.parent if root.is_file() else root, Preprocessing(size)
-    return Pictures([str(file.relative_to(base)) for file in files], lambda index: read_image(files[index], view))
+    base = root.parent if root.is_file() else root
+    names = [str(file.relative_to(base)) for file in files]
+    return Pictures(names, lambda index: read_image(files[index], preprocessing))
 
 
 def read_ahead(

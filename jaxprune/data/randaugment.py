@@ -99,11 +99,11 @@ class RandAugment:
         """
         names = {"m": "magnitude", "n": "num_layers", "mstd": "magnitude_std", "p": "probability"}
         first, *rest = policy.split("-")
-        given = {}
+        settings = {}
         for word in rest:
             match = re.fullmatch(r"([a-z]+)(\d+(?:\.\d+)?)", word)
             if match and match[1] in names:
-                given[names[match[1]]] = int(match[2]) if match[1] == "n" else float(match[2])
+                settings[names[match[1]]] = int(match[2]) if match[1] == "n" else float(match[2])
             elif word != "inc1":
                 first = ""
         if first != "rand":
@@ -111,7 +111,7 @@ class RandAugment:
                 f"{policy!r} is no RandAugment policy: write it as 'rand-m9-mstd0.5-inc1' (m magnitude, n operations, "
                 "mstd, p probability; strengths always increase, inc1)."
             )
-        return cls(**given)
+        return cls(**settings)
 
     def __call__(self, image: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         """Returns an augmented uint8 image (h, w, 3)."""

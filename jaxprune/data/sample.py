@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from jaxprune.data.source import Example, Source
+from jaxprune.data.source import Example, Source, turned
 
 
 class Sample:
@@ -15,7 +15,7 @@ class Sample:
 
     def __init__(self, source: Source, count: int):
         self.name, self.class_names, self.num_classes = source.name, source.class_names, source.num_classes
-        self.broken = source.broken
+        self.broken, self.exif = source.broken, turned(source)
         self._source, self._count = source, min(count, len(source))
 
     def __len__(self) -> int:

@@ -5,9 +5,16 @@ from typing import Any, Protocol, runtime_checkable
 Example = dict[str, Any]  # "image" uint8 (h, w, 3), "label" int32, "index" int32; scenes add "mask" bool (h, w)
 
 
+def turned(source: "Source") -> bool | None:
+    """Returns whether a source turns its photographs by their EXIF tags; None if it reads no picture files."""
+    return getattr(source, "exif", None)
+
+
 @runtime_checkable
 class Source(Protocol):
     """Numbered examples.
+
+    A source that decodes picture files also has `exif`: whether it turns photographs upright as their EXIF tags say.
 
     Attributes:
       name: The name used in messages, such as `"scenes/train"`.

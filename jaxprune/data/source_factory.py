@@ -11,10 +11,10 @@ from jaxprune.data.tfds_source import Tfds
 from jaxprune.errors import UserError, nearest, unknown
 
 
-def _open_folder(path: str = "", *, split: str, labels: bool = True) -> Source:
+def _open_folder(path: str = "", *, split: str, labels: bool = True, exif: bool = True) -> Source:
     if not path:
         raise UserError("The folder source needs the path of a directory of images.")
-    return open_split(path, split, labels=labels)
+    return open_split(path, split, labels=labels, exif=exif)
 
 
 SOURCES = {"scenes": Scenes, "folder": _open_folder, "tfds": Tfds}
@@ -26,8 +26,8 @@ def create_source(
     """Opens a source of examples.
 
     Args:
-      source: "scenes" (options num_examples, image_size, seed), "folder" (path, labels) or "tfds" (name, data_dir,
-        labels, image_key, label_key).
+      source: "scenes" (options num_examples, image_size, seed), "folder" (path, labels, exif) or "tfds" (name,
+        data_dir, labels, image_key, label_key, exif).
       split: The split to open.
       in_memory: Whether to decode all images up front and hold them in memory, which requires images of one size. None:
         if they are of one size and take no more than `memory.LIMIT`.

@@ -28,6 +28,7 @@ class Tfds:
       labels: False: every label is -1, and the set need not have any.
       image_key: The feature that holds the image.
       label_key: The feature that holds the class, or the classes: "objects.label" of COCO and VOC.
+      exif: Whether photographs are turned upright as their EXIF tags say.
 
     Raises:
       UserError: The set is unknown or not prepared, or lacks the split or the features.
@@ -42,18 +43,28 @@ class Tfds:
         labels: bool = True,
         image_key: str = "image",
         label_key: str = "label",
+        exif: bool = True,
     ):
         # The data source holds a builder and open files; a worker process opens its own.
         self._reopen = functools.partial(
-            Tfds, name, split=split, data_dir=data_dir, labels=labels, image_key=image_key, label_key=label_key
+            Tfds,
+            name,
+            split=split,
+            data_dir=data_dir,
+            labels=labels,
+            image_key=image_key,
+            label_key=label_key,
+            exif=exif,
         )
-        self.name = f"{name or data_dir}/{split}"
+        self.name, self.exif = f"{name or data_dir}/{split}", exif
         self.broken: dict[str, str] = {}
         self._image_key, self._label_key = image_key, label_key if labels else None
         builder = _builder(name, data_dir)
         self.class_names = _class_names(builder, image_key, self._label_key)
         self.num_classes = len(self.class_names)
         self._records = _open(builder, split)
+        # Pictures are decoded here, for TFDS knows no EXIF tags.
+        self._records.decoders = _undecoded(builder, image_key)
 
     def _label(self, value: Any) -> np.ndarray | np.int32:
         if np.ndim(value) == 0:
@@ -72,8 +83,11 @@ class Tfds:
         index = range(len(self))[index]
         try:
             record = self._records[index]
-            image = images.to_rgb(record[self._image_key])
-        # TFDS hands on whatever the decoder raises.
+            encoded = record[self._image_key]
+            image = images.decode(encoded, upright=self.exif) if isinstance(encoded, bytes) else images.to_rgb(encoded)
+        except images.Broken as error:
+            raise Unreadable(f"{self.name}[{index}]", str(error)) from error
+        # TFDS hands on whatever its reader raises.
         except Exception as error:
             raise Unreadable(f"{self.name}[{index}]", f"{type(error).__name__}: {error}") from error
         label = np.int32(-1) if self._label_key is None else self._label(_at(record, self._label_key))
@@ -148,6 +162,14 @@ def _open(builder: Any, split: str) -> Any:
             "class directories, prepare it with jaxprune-prepare; one that TFDS downloads itself, with "
             f"`tfds build {builder.name} --file_format=array_record`, on any machine that has TensorFlow."
         ) from error
+
+
+def _undecoded(builder: Any, image_key: str) -> dict[str, Any] | None:
+    """Returns the decoders that leave the images of a data set as they are stored, if those are pictures."""
+    import tensorflow_datasets as tfds
+
+    is_picture = isinstance(builder.info.features[image_key], tfds.features.Image)
+    return {image_key: tfds.decode.SkipDecoding()} if is_picture else None
 
 
 def _class_names(builder: Any, image_key: str, label_key: str | None) -> tuple[str, ...]:

@@ -46,13 +46,18 @@ def create(name: str, *, rngs: nnx.Rngs, **overrides: Any) -> Any:
     0.875
 
     Args:
-      name: such as "vit_small_patch16_224", or "vit" with all arguments given.
+      name: such as "vit_small_patch16_224", or "vit" with all its arguments.
       overrides: arguments of the model's class, in place of what the name stands for.
     """
     cls, chosen = _class_of(name), {**arguments(name), **overrides}
     network = plugins.build(cls, chosen, rngs=rngs)
     network.preprocessing = _preprocessing(cls, name, chosen)
     return remember(network, "model", {"name": name, **overrides})
+
+
+def takes(name: str, argument: str) -> bool:
+    """Returns whether the class behind a model's name has an argument, such as "img_size"."""
+    return argument in plugins.parameters(_class_of(name))
 
 
 def _class_of(name: str) -> type:
@@ -73,4 +78,4 @@ def _preprocessing(cls: Any, name: str, chosen: dict[str, Any]) -> Preprocessing
     return Preprocessing(size, mean=getattr(cls, "mean", IMAGENET_MEAN), std=getattr(cls, "std", IMAGENET_STD))
 
 
-__all__ = ["Preprocessing", "arguments", "create", "names"]
+__all__ = ["Preprocessing", "arguments", "create", "names", "takes"]

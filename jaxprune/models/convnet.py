@@ -10,7 +10,7 @@ IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 
 
 class ConvAux(NamedTuple):
-    """What a forward pass tells besides its logits: the last map of features."""
+    """What a forward pass returns beside its logits: the last map of features."""
 
     features: Float[Array, "b h w c"]
 

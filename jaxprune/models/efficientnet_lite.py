@@ -115,11 +115,11 @@ class EfficientNetLite(ConvNet):
             stage = []
             for index in range(count):
                 stride = first_stride if index == 0 else 1
-                given = {"dtype": dtype, "rngs": rngs}
+                common = {"dtype": dtype, "rngs": rngs}
                 if expansion == 1:
-                    stage.append(Separable(inputs, outputs, kernel_size, stride, **given))
+                    stage.append(Separable(inputs, outputs, kernel_size, stride, **common))
                 else:
-                    stage.append(InvertedResidual(inputs, outputs, kernel_size, stride, expansion, **given))
+                    stage.append(InvertedResidual(inputs, outputs, kernel_size, stride, expansion, **common))
                 inputs = outputs
             blocks.append(nnx.List(stage))
         self.blocks = nnx.List(blocks)

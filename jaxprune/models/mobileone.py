@@ -45,7 +45,7 @@ class ConvNorm(nnx.Module):
 
 
 class SqueezeExcite(nnx.Module):
-    """Scales each channel by what the means of all channels say (Hu et al., 2018)."""
+    """Scales each channel by a function of the means of all channels (Hu et al., 2018)."""
 
     def __init__(self, channels: int, *, dtype: Any = None, rngs: nnx.Rngs):
         self.reduce = Conv(channels, int(channels * 0.0625), use_bias=True, dtype=dtype, rngs=rngs)
@@ -151,10 +151,10 @@ class MobileOne(ConvNet):
         for stage, (base, width, count) in enumerate(zip((64, 128, 256, 512), widths, blocks, strict=True)):
             outputs, made = int(base * width), []
             for index in range(count):
-                given = {**common, "branches": branches, "se": index >= count - with_se[stage]}
+                arguments = {**common, "branches": branches, "se": index >= count - with_se[stage]}
                 stride = 2 if index == 0 else 1
-                made.append(MobileOneBlock(inputs, inputs, 3, stride=stride, depthwise=True, **given))
-                made.append(MobileOneBlock(inputs, outputs, 1, **given))
+                made.append(MobileOneBlock(inputs, inputs, 3, stride=stride, depthwise=True, **arguments))
+                made.append(MobileOneBlock(inputs, outputs, 1, **arguments))
                 inputs = outputs
             setattr(self, f"stage{stage + 1}", nnx.List(made))
         self.linear = nnx.data(Linear(inputs, num_classes, rngs=rngs) if num_classes else None)
@@ -178,7 +178,7 @@ class MobileOne(ConvNet):
 def fuse(model: MobileOne) -> MobileOne:
     """Returns the form for inference: the same function in evaluation, with one convolution a block.
 
-    The network given stays as it was.
+    The network itself stays as it was.
 
     Raises:
       UserError: it is in that form already.

@@ -31,7 +31,7 @@ def depthwise_conv2d(
       padding: zeros ((above, below), (left, right)); None stands for k // 2, which keeps the size at stride 1.
 
     Raises:
-      UserError: k is even and there is no padding given, so the result would have another size.
+      UserError: k is even and there is no padding, so the result would have another size.
     """
     half = kernel.shape[0] // 2
     centred = ((half, half), (half, half))

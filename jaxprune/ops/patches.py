@@ -72,7 +72,7 @@ def normalize_patches(
 
 
 def gather_tokens(x: Shaped[Array, "b n d"], ids: Int[Array, "b k"]) -> Shaped[Array, "b k d"]:
-    """Takes rows `ids` of each image, in the order given."""
+    """Takes rows `ids` of each image, in that order."""
     return jnp.take_along_axis(x, ids[:, :, None], axis=1)
 
 

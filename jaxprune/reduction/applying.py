@@ -11,6 +11,7 @@ from jaxprune.nn.host import Host
 from jaxprune.nn.params import copied
 from jaxprune.nn.site import Site
 from jaxprune.plugins import build, find
+from jaxprune.preprocessing import Normalisation, trained_on
 from jaxprune.reduction.base import Reducer, Step
 from jaxprune.reduction.placing import Placed, place
 from jaxprune.reduction.plan import INPUT, Plan
@@ -39,7 +40,8 @@ def apply(
     Args:
       model: a network that offers sites, such as a ViT (`jaxprune.nn.Host`).
       plan: a plan; or two, of which one is `Plan("from_scores")` and the other reduces what that one keeps.
-      scorer: ranks the patches for a step at the input: a `jaxprune.scoring.Scorer` of the network's grid.
+      scorer: ranks the patches for a step at the input: a `jaxprune.scoring.Scorer` of the network's grid. If its
+        `normalised` is None, it gets images normalised as `model.preprocessing` says, where both networks know theirs.
       img_size: sides of the images, for a network that takes any; by default those it was built for.
       rngs: initialises the parameters of methods that have any.
 
@@ -72,6 +74,7 @@ def apply(
     if at is not None and placement.entrance is not None:
         cls = find(family, Reducer, at.method)
         fast.pruner = nnx.data(build(cls, dict(at.options), placement.entrance, scorer=scorer))
+        _convert_pixels(fast.pruner.scorer, trained_on(model))
     _install(fast, sites, placement.placed)
     fast.plan = plan
     return fast
@@ -101,7 +104,7 @@ def joined(plan: Plan | Sequence[Plan]) -> Plan:
     inside = [p for p in plans if p not in entrance]
     if len(entrance) != 1 or len(inside) != 1:
         raise UserError(
-            f'A network follows one plan, or Plan("from_scores") and one other, and was given {len(plans)}: '
+            f'A network follows one plan, or Plan("from_scores") and one other, and {len(plans)} are asked for: '
             f"{', '.join(p.text for p in plans) or 'none'}. Write the steps of one plan: Plan(steps=(At(…), …))."
         )
     return inside[0].behind(entrance[0])
@@ -113,6 +116,14 @@ def _check_grid(scorer: Any, first: Site, prunes_input: bool) -> None:
             f"The scorer ranks a grid of {tuple(scorer.grid)} patches, and the network has {first.grid}: create "
             f"the scorer with grid={first.grid}."
         )
+
+
+def _convert_pixels(scorer: Any, normalised: Normalisation | None) -> None:
+    """Notes how the pixels are normalised on a scorer, or on the one it wraps, whose network wants them otherwise."""
+    for _, node in nnx.iter_graph(scorer):
+        network = getattr(node, "proposal", None)
+        if normalised is not None and trained_on(network) is not None and node.normalised is None:
+            node.normalised = normalised
 
 
 def _clear(host: Host, sites: Sequence[Site]) -> None:

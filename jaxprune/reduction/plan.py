@@ -100,7 +100,7 @@ class At:
 class Plan:
     """A token-reduction plan: hashable, so that one plan is one compiled program.
 
-    It is given as steps, or by the arguments that make the common ones: one method at several places. `Plan.from_text`
+    It is made of steps, or by the arguments that make the common ones: one method at several places. `Plan.from_text`
     and `Plan.text` are its form in configs and on run cards.
 
     >>> Plan("topk", keep_rate=0.5, reduction_loc=(3, 6)).text

@@ -10,9 +10,8 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from jaxprune.errors import UserError, unknown
 from jaxprune.nn import Host
+from jaxprune.preprocessing import Normalisation, trained_on
 from jaxprune.reduction.rows import best
-
-Normalisation = tuple[tuple[float, ...], tuple[float, ...]]
 
 
 class Scorer(nnx.Module):
@@ -46,7 +45,8 @@ class Scorer(nnx.Module):
       grid: the patches to score, (rows, columns), or (frames, rows, columns) of a video; defaults to the grid of
         `proposal` if it has one.
       normalised: (mean, std) per channel with which the pixels, from 0 to 1, were normalised. `prepared` then converts
-        them to those of `proposal` (`trained_on`). With None it leaves them unchanged.
+        them to those of `proposal` (`trained_on`). With None it leaves them unchanged; `reduction.apply` then fills in
+        those of the network that is pruned.
 
     Attributes:
       reads: the kind of network that `proposal` must be: "vit" (any `Host`), "convnet", "any" (either), "ranker",
@@ -113,14 +113,6 @@ class Scorer(nnx.Module):
         lead = (1,) * (images.ndim - 1)
         per_channel = lambda values: jnp.asarray(values, images.dtype).reshape(*lead, -1)
         return images * per_channel(scale) + per_channel(shift)
-
-
-def trained_on(network: Any) -> Normalisation | None:
-    """The (mean, std) that a network expects its pixels to be normalised with; None if it does not know."""
-    known = getattr(network, "preprocessing", network)
-    if hasattr(known, "mean") and hasattr(known, "std"):
-        return tuple(known.mean), tuple(known.std)
-    return None
 
 
 def is_host(network: Any) -> bool:

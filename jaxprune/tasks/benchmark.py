@@ -9,11 +9,10 @@ from flax import nnx
 from jaxprune import models
 from jaxprune.analysis import plans
 from jaxprune.bench import report
-from jaxprune.bench.contestants import DENSE, Contestant, contestants
+from jaxprune.bench.contestants import Contestant, contestants
 from jaxprune.bench.costs import costs
 from jaxprune.bench.publish import publish
-from jaxprune.checkpoints.card import Card
-from jaxprune.checkpoints.run import load_model
+from jaxprune.checkpoints.classifier import Classifier
 from jaxprune.config import Config
 from jaxprune.data.sample import Sample
 from jaxprune.tasks.setup import inputs, networks, reporting
@@ -21,19 +20,22 @@ from jaxprune.viz.report import Report
 
 
 def run(config: Config, workdir: Path) -> dict[str, Any]:
-    """Compares `config.plans` on a model, or on the classifier in the run directory `config.run`, with its data.
+    """Compares `config.plans` on the classifier of `config.run` or `config.model`, or on a model with random weights.
 
-    Costs and speed are those of one device; accuracy is measured on all devices of `config.mesh`.
+    Costs and speed are those of one device. Accuracy is measured if there are images, those of the run or of
+    `config.data`, on all devices of `config.mesh`.
     """
-    card = networks.classifier_card(config.run) if config.run else None
-    model = load_model(config.run) if card else models.create(config.model, rngs=nnx.Rngs(config.seed))
+    classifier = networks.classifier(config) if config.run or config.model.weights else None
+    model = classifier.model if classifier else models.create(config.model.name, rngs=nnx.Rngs(config.seed))
     made = contestants(model, networks.plans(config), seed=config.seed)
     rows = costs(made, config.batch_size, config.rounds)
-    found = _compare(config, card, made) if card else None
+    found = None
+    if classifier is not None and inputs.has_images(classifier.origin, config):
+        found = _compare(config, classifier, made)
     if found:
         rows = [{**row, **found.scores[row["plan"]]} for row in rows]
     workdir.mkdir(parents=True, exist_ok=True)
-    name = config.run or config.model
+    name = classifier.origin if classifier else config.model.name
     publish(f"{name}, batch {config.batch_size}", rows, workdir / "benchmark.csv")
     page = Report("jaxprune benchmark", name)
     with reporting.report_section(workdir / "report.html", page, "Plans side by side", "benchmark") as section:
@@ -48,9 +50,7 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     return {"plans": len(config.plans), "fastest": fastest["plan"], "speed-up": fastest["speed-up"]}
 
 
-def _compare(config: Config, card: Card, made: dict[str, Contestant]) -> plans.Comparison:
-    config = inputs.with_data_of(config.run, config)
-    images, size = Sample(inputs.source(config, "eval"), config.num_images), made[DENSE].model.patch_embed.img_size
-    batches = inputs.eval_batches(config, images, size)
-    normal = {"mean": card.preprocessing.mean, "std": card.preprocessing.std}
-    return plans.compare(made, batches, inputs.mesh(config), class_names=card.class_names, **normal)
+def _compare(config: Config, classifier: Classifier, made: dict[str, Contestant]) -> plans.Comparison:
+    config = inputs.with_data_of(classifier.origin, classifier.model.preprocessing, config)
+    batches = inputs.eval_batches(config, Sample(inputs.held_out(config, classifier), config.num_images))
+    return plans.compare(made, batches, inputs.mesh(config), class_names=classifier.class_names)

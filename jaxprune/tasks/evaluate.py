@@ -3,58 +3,54 @@
 from pathlib import Path
 from typing import Any
 
-from ml_collections import ConfigDict
-
 from jaxprune.analysis import plans, predictions
 from jaxprune.analysis.forwards import probabilities
 from jaxprune.bench.contestants import DENSE, contestants
-from jaxprune.checkpoints.run import load_model
+from jaxprune.checkpoints.classifier import Classifier, open_classifier
 from jaxprune.config import Config
 from jaxprune.evaluate import run_over
 from jaxprune.tasks.setup import inputs, networks, reporting
+from jaxprune.tasks.setup.defaults import classifier_inspection
 from jaxprune.viz.report import Report
 from jaxprune.viz.table import as_text
 
-SETTINGS = {"batch_size": 64, "seed": 0, "mesh": "data=-1"}  # of an evaluation without a config
-
 
 def run(config: Config, workdir: Path) -> dict[str, Any]:
-    """Evaluates the run directory `config.run` on its own held-out data, or on what `config.data` names."""
-    networks.classifier_card(config.run)
-    report = workdir / "report.html"
-    found = assess(Path(config.run), report, config)
-    return found | (under_plans(config, report) if config.plans else {})
+    """Evaluates the classifier of `config.run` or `config.model` on its own held-out data, or on `config.data`."""
+    classifier, report = networks.classifier(config), workdir / "report.html"
+    config = inputs.with_data_of(classifier.origin, classifier.model.preprocessing, config)
+    found = _on_held_out(classifier, report, config)
+    return found | (under_plans(classifier, report, config) if config.plans else {})
 
 
-def assess(run: Path, report: Path, config: Config = None) -> dict[str, Any]:
-    """Evaluates the classifier in a run directory, by default on its own data, and adds the findings to a report."""
-    card = networks.classifier_card(run)
-    config = ConfigDict(SETTINGS) if config is None else config
-    names, config = list(card.class_names), inputs.with_data_of(run, config)
-    source = inputs.held_out(config, run, names)
-    model = load_model(run, img_size=config.get("img_size") or None)
-    forwards = {"classes": probabilities(model, card.preprocessing.mean, card.preprocessing.std)}
-    batches = inputs.eval_batches(config, source)
-    (found,) = run_over(batches, forwards, [predictions.Predicted("classes", names)], inputs.mesh(config))
-    page, shown = Report("jaxprune", str(run)), f"{reporting.command('configs/evaluate.py')} --config.run={run}"
-    with reporting.report_section(report, page, "Evaluation", f"evaluate-{run.name}", shown) as section:
+def assess(run: Path, report: Path) -> dict[str, Any]:
+    """Evaluates the classifier in a run directory on its own data, and adds the findings to a report."""
+    classifier = open_classifier(run)
+    config = inputs.with_data_of(run, classifier.model.preprocessing, classifier_inspection("evaluate"))
+    return _on_held_out(classifier, report, config, f"{reporting.command('configs/evaluate.py')} --config.run={run}")
+
+
+def _on_held_out(classifier: Classifier, report: Path, config: Config, command: str = "") -> dict[str, Any]:
+    model, names, origin = classifier
+    source = inputs.held_out(config, classifier)
+    batches, collectors = inputs.eval_batches(config, source), [predictions.Predicted("classes", names)]
+    (found,) = run_over(batches, {"classes": probabilities(model)}, collectors, inputs.mesh(config))
+    page, slug = Report("jaxprune", origin), f"evaluate-{Path(origin).name}"
+    with reporting.report_section(report, page, "Evaluation", slug, command) as section:
         predictions.describe(section, found, names)
         reporting.broken_files(section, source)
     return predictions.summarise(found)
 
 
-def under_plans(config: Config, report: Path) -> dict[str, Any]:
+def under_plans(classifier: Classifier, report: Path, config: Config) -> dict[str, Any]:
     """Evaluates a classifier under each of `config.plans`, beside itself, and adds the findings to a report."""
-    run, card = Path(config.run), networks.classifier_card(config.run)
-    model = load_model(run, img_size=config.img_size or None)
+    model, names, origin = classifier
     made = contestants(model, networks.plans(config), seed=config.seed)
-    config = inputs.with_data_of(run, config)
-    batches = inputs.eval_batches(config, inputs.source(config, "eval"), model.patch_embed.img_size)
-    normal = {"mean": card.preprocessing.mean, "std": card.preprocessing.std}
-    found = plans.compare(made, batches, inputs.mesh(config), class_names=card.class_names, **normal)
+    batches = inputs.eval_batches(config, inputs.held_out(config, classifier))
+    found = plans.compare(made, batches, inputs.mesh(config), class_names=names)
     rows = plans.table(made, found)
-    page, title = Report("jaxprune", str(run)), "Under token-reduction plans"
-    with reporting.report_section(report, page, title, f"plans-{run.name}") as section:
+    page, title = Report("jaxprune", origin), "Under token-reduction plans"
+    with reporting.report_section(report, page, title, f"plans-{Path(origin).name}") as section:
         plans.describe(section, rows, found)
     print(as_text(rows))
     return {f"accuracy, {name}": scores["accuracy"] for name, scores in found.scores.items() if name != DENSE}

@@ -20,8 +20,8 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     if config.source == "scenes":
         options.update(num_images=config.num_images, image_size=opened.size[0], seed=config.seed)
     source = open_annotations(config.source, **options)
-    view = patch_recall.view(source, opened.size, opened.grid, limit=config.num_images, crop_pct=config.crop_pct)
-    scores = patch_scores(opened.scorers, config.mean, config.std, seed=config.seed, stride=config.batch_size)
+    view = patch_recall.view(source, opened.preprocessing, opened.grid, limit=config.num_images)
+    scores = patch_scores(opened.scorers, opened.preprocessing, seed=config.seed, stride=config.batch_size)
     collectors = [patch_recall.Ranks("scores", config.scorers)]
     batches = view.batches(config.batch_size)
     (ranks,) = run_over(batches, {"scores": scores}, collectors, inputs.mesh(config), desc="scoring")

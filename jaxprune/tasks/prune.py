@@ -9,11 +9,12 @@ from ml_collections import ConfigDict
 
 from jaxprune.analysis import insertion_deletion, pruning, pruning_report
 from jaxprune.bench.scorers import speeds
-from jaxprune.checkpoints.card import Card
-from jaxprune.checkpoints.run import load_model
+from jaxprune.checkpoints.classifier import Classifier
+from jaxprune.checkpoints.scorers import Opened
 from jaxprune.config import Config
 from jaxprune.data.sample import Sample
 from jaxprune.errors import UserError
+from jaxprune.scoring.base import is_host
 from jaxprune.tasks.setup import inputs, networks, reporting
 from jaxprune.viz.report import Report
 from jaxprune.viz.table import as_text, write_csv
@@ -22,13 +23,17 @@ RANDOM = "random"
 
 
 def run(config: Config, workdir: Path) -> dict[str, Any]:
-    """Prunes the classifier in the run directory `config.run` by each of `config.scorers`, on its held-out images."""
-    card = networks.classifier_card(config.run)
-    if card.plan is not None:
-        raise UserError(f"{config.run} is trained to reduce by {card.plan.method}: give a dense classifier.")
-    config, model = completed(config, card), load_model(config.run)
-    opened = networks.open_scorers(config)
-    found = measure(config, card, model, opened)
+    """Prunes the classifier of `config.run` or `config.model` by each of `config.scorers`, on held-out images."""
+    checked(config)
+    classifier = networks.classifier(config)
+    model, names, origin = classifier
+    if not is_host(model):
+        raise UserError(f"{origin} holds a {type(model).__name__}, which has no patches to prune: give a ViT.")
+    if model.plan is not None:
+        raise UserError(f"{origin} is trained to reduce by {model.plan.text}: give a dense classifier.")
+    config = completed(config, classifier)
+    opened = networks.open_scorers(config, classifier)
+    found = measure(config, classifier, opened)
     rows = pruning.accuracies(model, opened.scorers, opened.size, found, config.keep_rates)
     kept, timing = pruning.num_kept(model, config.keep_rate), {"batch_size": config.batch_size, "rounds": config.rounds}
     timed = speeds(model, opened.scorers, opened.size, num_keep=kept, **timing)
@@ -36,11 +41,11 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     workdir.mkdir(parents=True, exist_ok=True)
     write_csv(workdir / "prune.csv", rows)
     write_csv(workdir / "scorers.csv", summary)
-    setting = pruning_report.Setting(model, card.class_names, opened.scorers, opened.size, config.keep_rate)
-    slug, page = f"prune-{Path(config.run).name}", Report("jaxprune", config.run)
+    setting = pruning_report.Setting(model, names, opened.scorers, opened.size, config.keep_rate)
+    slug, page = f"prune-{Path(origin).name}", Report("jaxprune", origin)
     with reporting.report_section(workdir / "report.html", page, "Pruned by scorers", slug) as section:
         section.text(
-            f"{config.run} on {len(found.labels)} held-out images, pruned before its first block and not trained for "
+            f"{origin} on {len(found.labels)} held-out images, pruned before its first block and not trained for "
             f"it. At keep rate z all scorers leave `int(n·z)` of {model.num_patches} patches, where n counts the class "
             "token too."
         )
@@ -53,11 +58,11 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     return {**dense, "best": best, "accuracy of the best": at[best], "accuracy, random": by_chance}
 
 
-def completed(config: Config, card: Card) -> Config:
-    """The config with Random among its scorers, and the data and normalisation of the classifier.
+def checked(config: Config) -> None:
+    """Refuses numbers that are out of range.
 
     Raises:
-      UserError: a keep rate or the number of curve points is out of range.
+      UserError: a keep rate or the number of curve points is.
     """
     if config.curve_steps < 2 and config.curve_steps != 0:
         raise UserError(f"curve_steps={config.curve_steps} is no curve: give 2 or more, or 0 for none.")
@@ -66,26 +71,27 @@ def completed(config: Config, card: Card) -> Config:
             raise UserError(f"keep rate {rate} is outside (0, 1]: use {min(max(rate, 0.05), 1.0)}.")
     if config.keep_rate == 1:
         raise UserError("keep_rate=1 prunes nothing, and speed and pictures are of it: give one below 1, such as 0.5.")
+
+
+def completed(config: Config, classifier: Classifier) -> Config:
+    """The config with Random among its scorers, all keep rates in order, and the data of the classifier."""
     scorers = tuple(config.scorers)
     scorers += () if any(map(_is_random, scorers)) else (RANDOM,)
     rates = sorted({*map(float, config.keep_rates), float(config.keep_rate)} - {1.0}, reverse=True)
-    normal = {"mean": tuple(card.preprocessing.mean), "std": tuple(card.preprocessing.std)}
-    config = inputs.with_data_of(config.run, config)
-    return ConfigDict({**config.to_dict(), "scorers": scorers, "keep_rates": tuple(rates), **normal})
+    config = inputs.with_data_of(classifier.origin, classifier.model.preprocessing, config)
+    return ConfigDict({**config.to_dict(), "scorers": scorers, "keep_rates": tuple(rates)})
 
 
-def measure(config: Config, card: Card, model: Any, opened: Any) -> pruning.Pruned:
+def measure(config: Config, classifier: Classifier, opened: Opened) -> pruning.Pruned:
     """Runs the classifier over an evenly spaced sample of the held-out images of a `completed` config."""
-    images = Sample(inputs.held_out(config, config.run, card.class_names), config.num_images)
+    images, model = Sample(inputs.held_out(config, classifier), config.num_images), classifier.model
     return pruning.measure(
         model,
         opened.scorers,
-        inputs.eval_batches(config, images, opened.size),
+        inputs.eval_batches(config, images),
         inputs.mesh(config),
         keep=[pruning.num_kept(model, rate) for rate in config.keep_rates],
         curve=insertion_deletion.counts(model.num_patches, config.curve_steps),
-        mean=config.mean,
-        std=config.std,
         seed=config.seed,
         shown=_spaced(len(images), pruning.SHOWN),
     )

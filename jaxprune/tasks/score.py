@@ -17,9 +17,9 @@ from jaxprune.viz.report import Report
 def run(config: Config, workdir: Path) -> dict[str, Any]:
     """Scores `config.images` part by part, and draws the first of them; parts that are there already are kept."""
     opened = networks.open_scorers(config)
-    pictures = open_pictures(config.images, opened.size, seed=config.seed)
+    pictures = open_pictures(config.images, opened.preprocessing, seed=config.seed)
     batch_size = min(config.batch_size, len(pictures.names))
-    scores = patch_scores(opened.scorers, config.mean, config.std, seed=config.seed, stride=batch_size)
+    scores = patch_scores(opened.scorers, opened.preprocessing, seed=config.seed, stride=batch_size)
     sizes = {"size": opened.size, "grid": opened.grid, "batch_size": batch_size, "num_threads": config.num_threads}
     with workdirs.locked(workdir):
         workdirs.prepare(workdir, config.to_dict())

@@ -1,4 +1,4 @@
-"""The train loop: resume, step, look, write, save; read `fit` from top to bottom."""
+"""The train loop: resume, step, evaluate, write, save; read `fit` from top to bottom."""
 
 import contextlib
 import logging
@@ -22,6 +22,7 @@ from jaxprune import parallel, processes
 from jaxprune.checkpoints.store import CheckpointStore
 from jaxprune.errors import UserError
 from jaxprune.train import state as states
+from jaxprune.train.interrupt import Interrupted, interruptible
 from jaxprune.train.progress import progress
 from jaxprune.train.state import TrainState
 from jaxprune.train.step import FIXED, LossFn, TrainStep, make_train_step
@@ -32,7 +33,7 @@ _log = logging.getLogger(__name__)
 
 
 class Batches(Protocol):
-    """An endless iterator over host batches that can say where it stands, in plain JSON values."""
+    """An endless iterator over host batches whose position can be saved, in plain JSON values."""
 
     def __next__(self) -> Mapping[str, np.ndarray]: ...
 
@@ -44,7 +45,7 @@ class Batches(Protocol):
 class Hook(NamedTuple):
     """Something to do every so many steps, and after the last one: evaluate, draw.
 
-    What it writes about a step goes through the writer it is given, before that step's checkpoint: that is what lets a
+    What it writes about a step goes through its writer, before that step's checkpoint: that is what lets a
     resumed run write each line exactly once. The state is the loop's own: its arrays are gone after the next step.
     """
 
@@ -53,12 +54,21 @@ class Hook(NamedTuple):
 
 
 class FitResult(NamedTuple):
-    """Where training ended: `stopped` is None if all steps are done; `seconds` counts earlier sessions too."""
+    """Where training ended.
+
+    Attributes:
+      state: after the last step.
+      step: how many were taken.
+      stopped: None if all steps are done.
+      seconds: worked, in this session and earlier ones; compiling the step is left out.
+      signal: the name of the one that ended it, such as "SIGINT", or "".
+    """
 
     state: TrainState
     step: int
     stopped: Literal["signal", "time"] | None
     seconds: float
+    signal: str = ""
 
 
 def fit(
@@ -105,7 +115,7 @@ def fit(
       hooks: what else happens every so many steps.
       schedule: steps taken -> learning rate, to log it.
       rules: the parameters' shardings (`parallel.param_shardings`).
-      max_seconds: ends the run early once it has worked this long, all sessions together.
+      max_seconds: ends the run early once it has worked this long, all sessions together; compiling does not count.
       accumulate: parts that a batch is worked through in, for less memory at a time.
       ema_decay: of averaged parameters, kept in `state.extra`; 0 keeps none.
       fixed: arrays that every step reads beside its batch (`batch["fixed"]`), such as a teacher's parameters.
@@ -113,8 +123,9 @@ def fit(
       writer: where metrics go; by default one of this run directory, closed at the end.
       desc: the progress bar's label.
 
-    The first SIGTERM or SIGINT finishes the step, saves and returns. Killed at any other moment, the next call resumes
-    to the same numbers, bit for bit, on the same kind of machine.
+    The first SIGTERM or SIGINT finishes the step, saves and returns; an evaluation ends at its next batch and is done
+    again later. Killed at any other moment, the next call resumes to the same numbers, bit for bit, on the same kind of
+    machine.
 
     Raises:
       UserError: a loss, gradient or parameter is not finite; the data ends; the checkpoints do not fit; another
@@ -140,13 +151,33 @@ def fit(
         if first:
             _log.info("%s: resuming from step %d of %d (%s).", desc, first, total_steps, store.path(first))
 
+        def run_hooks(step: int, last: bool) -> bool:
+            """Runs what is due after a step; returns False if a signal came before it ended, and then all is due."""
+            for hook in hooks:
+                if last or step % hook.every == 0:
+                    losses.check()
+                    try:
+                        with stop.interrupting():
+                            hook.run(step, state, log)
+                    except Interrupted:
+                        log.forget(step)
+                        return False
+                    bar.restart_clock()
+            return True
+
         # Unless the time was up before, a session takes a step: then there is something to save and to evaluate.
         step, stopped = first, _agreed("time" if past["last"] and clock.is_up() else None)
+        due = past.get("due", False)
+        if due:
+            log.forget(step)
+            due = not run_hooks(step, step == total_steps or past["last"])
+            if due:
+                return FitResult(state, step, "signal", clock.seconds(), stop.received or "")
         while step < total_steps and stopped is None:
             batch = parallel.place_batch(mesh, _next_batch(batches, step)) | beside
             train_step, is_new = programs.at(step)
             if is_new:
-                with _compiling(desc, step + 1, log):
+                with clock.left_out(), _compiling(desc, step + 1, log):
                     state, metrics = jax.block_until_ready(train_step(state, batch, key))
                 bar.restart_clock()
             else:
@@ -163,24 +194,22 @@ def fit(
             if last or step % log_every == 0:
                 losses.check()
                 log.metrics(step, "train", jax.device_get(metrics) | _learning_rate(schedule, step))
-                log.timing(step, _rates(bar.images_per_second(), examples_per_step))
+                log.timing(step, _rates(bar.images_per_second(done=True), examples_per_step))
                 bar.restart_clock()
-            for hook in hooks:
-                if last or step % hook.every == 0:
-                    losses.check()
-                    hook.run(step, state, log)
-                    bar.restart_clock()
+            due = not run_hooks(step, last)
+            if due:
+                stopped = "signal"
             if last or stopped or step % checkpoint_every == 0:
                 losses.check()
                 _check_sound(state, step, store)
                 log.sync()
-                past = {"batches": batches.get_state(), "seconds": clock.seconds(), "last": last}
+                past = {"batches": batches.get_state(), "seconds": clock.seconds(), "last": last, "due": due}
                 store.save(step, state, past)
                 bar.restart_clock()
 
-        stopped = stopped if step < total_steps else None
+        stopped = stopped if step < total_steps or due else None
         _say_goodbye(desc, step, total_steps, stopped, stop, store)
-        return FitResult(state, step, stopped, clock.seconds())
+        return FitResult(state, step, stopped, clock.seconds(), stop.received or "")
 
 
 def _resume(
@@ -282,13 +311,20 @@ class _Programs:
 
 
 class _Clock:
-    """Seconds worked, earlier sessions included."""
+    """Seconds worked, earlier sessions included, compiling left out."""
 
     def __init__(self, start: float, limit: float | None):
         self._start, self._limit = start, limit
 
     def seconds(self) -> float:
         return time.monotonic() - self._start
+
+    @contextlib.contextmanager
+    def left_out(self) -> Iterator[None]:
+        """What happens inside the `with` block does not count."""
+        began = time.monotonic()
+        yield
+        self._start += time.monotonic() - began
 
     def is_up(self) -> bool:
         return self._limit is not None and self.seconds() >= self._limit
@@ -362,6 +398,15 @@ class _StopSignal:
     def __exit__(self, *exception: object) -> None:
         for number, handler in self._previous.items():
             signal.signal(number, handler)
+
+    @contextlib.contextmanager
+    def interrupting(self) -> Iterator[None]:
+        """Evaluations in the `with` block end at the first signal that comes while it runs."""
+        before = self.received
+        # Several processes have to end an evaluation at the same batch: there it runs to its end.
+        wanted = lambda: self.received != before and jax.process_count() == 1
+        with interruptible(wanted):
+            yield
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         if self.received is not None and number == signal.SIGINT:

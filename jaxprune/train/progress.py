@@ -16,7 +16,7 @@ _log = logging.getLogger(__name__)
 
 
 class Progress:
-    """Counts steps and images, and shows both with the values it is given."""
+    """Counts steps and images, and shows both with the values of the last step."""
 
     def __init__(self, desc: str, total: int | None = None, initial: int = 0, show: bool = True):
         self._desc, self._total, self._done = desc, total, initial
@@ -49,15 +49,19 @@ class Progress:
     def restart_clock(self) -> None:
         """Leaves the time until now out of the rate: compiling, evaluating and saving are not training."""
         if time.monotonic() - self._since > _SECONDS_FOR_A_RATE:
-            self._rate_before = self.images_per_second()
+            self._rate_before = self.images_per_second(done=True)
         self._images, self._since = 0, time.monotonic()
 
-    def images_per_second(self) -> float | None:
-        """Returns the rate since the clock was restarted, or the one before while that is too short a time to tell."""
+    def images_per_second(self, *, done: bool = False) -> float | None:
+        """Returns the rate since the clock was restarted, or the one before while that is too short a time to say.
+
+        Args:
+          done: whether the step that was counted last has ended; usually it was only just sent to the device.
+        """
         seconds = time.monotonic() - self._since
-        # Steps are only sent off at first, and not waited for.
-        if self._images and (seconds > _SECONDS_FOR_A_RATE or self._rate_before is None):
-            return self._images / seconds
+        images = self._images - (0 if done else self._images_per_step)
+        if images > 0 and (seconds > _SECONDS_FOR_A_RATE or self._rate_before is None):
+            return images / seconds
         return self._rate_before
 
     def close(self) -> None:

@@ -101,7 +101,7 @@ def is_complete(workdir: str | os.PathLike) -> bool:
 
 
 def read_summary(workdir: str | os.PathLike) -> dict[str, Any]:
-    """Returns what `mark_complete` was given.
+    """Returns the summary that `mark_complete` wrote.
 
     Raises:
       UserError: the run is not complete.

@@ -1,10 +1,11 @@
 """Everything a run writes while it works: metrics, pictures, timings, and the same for TensorBoard."""
 
+import importlib.util
 import json
 import logging
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -12,6 +13,7 @@ import numpy as np
 from PIL import Image
 
 from jaxprune.checkpoints.files import write_atomically, writing
+from jaxprune.train.tensorboard import TensorBoard
 
 METRICS = "metrics.jsonl"
 TIMINGS = "timings.json"
@@ -29,6 +31,8 @@ class Silent:
     def rewind(self, step: int) -> None: ...
 
     def metrics(self, step: int, split: str, values: Mapping[str, Any]) -> None: ...
+
+    def forget(self, step: int) -> None: ...
 
     def images(self, step: int, name: str, image: np.ndarray) -> None: ...
 
@@ -57,7 +61,7 @@ class Writer:
         with writing(self.workdir):
             self.workdir.mkdir(parents=True, exist_ok=True)
         self._tensorboard_wanted, self._purge_step = tensorboard, None
-        self._tensorboard: Any = None
+        self._tensorboard: TensorBoard | None = None
         self._timings = _read_timings(self.workdir / TIMINGS)
         self._timed = False  # since the last sync: another run may hold the directory, and write timings of its own
         self._file = self._open()
@@ -66,17 +70,25 @@ class Writer:
 
     def rewind(self, step: int) -> None:
         """Cuts the metrics of later steps and what is no line of metrics; `BEGINNING` cuts everything."""
+        self._keep(lambda row: row["step"] <= step)
+        self._purge_step = step + 1
+
+    def forget(self, step: int) -> None:
+        """Cuts what was evaluated after a step, to be done again."""
+        self._keep(lambda row: row["step"] != step or row["split"] == "train")
+
+    def _keep(self, wanted: Callable[[dict[str, Any]], bool]) -> None:
         self._file.close()
         path = self.workdir / METRICS
         with writing(path):
             lines = path.read_bytes().splitlines(keepends=True)
         rows = [(line, row) for line in lines if (row := _parse(line))]
+        # The last line may be cut off by the end of an earlier session; any other was.
         odd = len(lines) - len(rows) - bool(lines and not lines[-1].endswith(b"\n"))
-        if odd and step != BEGINNING:
+        if odd:
             _log.warning("%s: cutting %d lines that are no metrics of ours.", path, odd)
-        write_atomically(path, b"".join(line for line, row in rows if row["step"] <= step))
+        write_atomically(path, b"".join(line for line, row in rows if wanted(row)))
         self._file = self._open()
-        self._purge_step = step + 1
 
     def metrics(self, step: int, split: str, values: Mapping[str, Any]) -> None:
         """Appends one line of scalars about a step; `split` is "train" or "eval"."""
@@ -89,7 +101,7 @@ class Writer:
             _log.info("step %d, %s: %s", step, split, ", ".join(f"{k} {v:.5g}" for k, v in sorted(numbers.items())))
         if board := self._board():
             for name, value in numbers.items():
-                board.add_scalar(f"{split}/{name}", value, step)
+                board.scalar(f"{split}/{name}", value, step)
 
     def images(self, step: int, name: str, image: np.ndarray) -> Path:
         """Saves a picture, (H, W, 3) uint8 or float in 0..1, and returns the path of its PNG."""
@@ -101,7 +113,7 @@ class Writer:
             path.parent.mkdir(exist_ok=True)
             Image.fromarray(image).save(path)
         if board := self._board():
-            board.add_image(name, image, step, dataformats="HWC")
+            board.image(name, image, step)
         return path
 
     def timing(self, step: int, values: Mapping[str, float]) -> None:
@@ -113,12 +125,12 @@ class Writer:
             seen["mean"] += (float(value) - seen["mean"]) / seen["count"]
             seen["last"] = float(value)
             if board := self._board():
-                board.add_scalar(f"timing/{name}", float(value), step)
+                board.scalar(f"timing/{name}", float(value), step)
 
     def text(self, step: int, name: str, text: str) -> None:
         """Shows a text (Markdown) in TensorBoard."""
         if board := self._board():
-            board.add_text(name, text, step)
+            board.text(name, text, step)
 
     def sync(self) -> None:
         """Puts everything written so far on disk; called before a checkpoint relies on it."""
@@ -148,15 +160,14 @@ class Writer:
         while line:  # a disk that fills up takes a part of it first
             line = line[self._file.write(line) :]
 
-    def _board(self) -> Any:
+    def _board(self) -> TensorBoard | None:
         if self._tensorboard is None and self._tensorboard_wanted:
-            try:
-                from tensorboardX import SummaryWriter  # slow to import, and a run can do without
-            except ImportError:
+            # A run can do without.
+            if importlib.util.find_spec("tensorboardX") is None:
                 _log.info("No TensorBoard files: tensorboardX is not installed (pip install tensorboardX).")
                 self._tensorboard_wanted = False
                 return None
-            self._tensorboard = SummaryWriter(str(self.workdir / "tensorboard"), purge_step=self._purge_step)
+            self._tensorboard = TensorBoard(self.workdir / "tensorboard", self._purge_step)
         return self._tensorboard
 
 

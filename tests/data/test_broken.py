@@ -11,6 +11,7 @@ from jaxprune.data.loader import eval_batches, train_batches
 from jaxprune.data.memory import InMemory
 from jaxprune.data.source_factory import create_source, describe
 from jaxprune.errors import UserError
+from jaxprune.preprocessing import Preprocessing
 
 
 def test_broken_files_are_recorded_and_replaced(folder, caplog):
@@ -42,12 +43,14 @@ def test_broken_files_do_not_stop_a_run(folder, in_memory):
     break_files(folder / "ant" / "003.png", folder / "cow" / "000.png")
     source = create_source("folder", path=str(folder), in_memory=in_memory)
     assert isinstance(source, InMemory) == (in_memory is None)
-    first, second = (take(train_batches(source, batch_size=4, image_size=24, seed=0), 6) for _ in range(2))
+    first, second = (
+        take(train_batches(source, batch_size=4, preprocessing=Preprocessing((24, 24)), seed=0), 6) for _ in range(2)
+    )
     assert_equal(first, second)
     assert sorted(np.concatenate([b["index"] for b in first[:3]])) == [0, 1, 2, 4, 4, 5, 6, 7, 9, 9, 10, 11]
     assert set(source.broken) == {str(folder / "ant" / "003.png"), str(folder / "cow" / "000.png")}
     assert describe(source).endswith("2 broken")
-    seen = list(eval_batches(source, batch_size=8, image_size=24))
+    seen = list(eval_batches(source, batch_size=8, preprocessing=Preprocessing((24, 24))))
     valid = np.concatenate([b["valid"] for b in seen])
     assert np.flatnonzero(~valid).tolist() == [3, 8, 12, 13, 14, 15]
     replaced = np.concatenate([b["label"] for b in seen])

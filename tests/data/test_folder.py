@@ -3,9 +3,12 @@
 import numpy as np
 import pytest
 from pictures import picture
+from PIL import Image
 
 from jaxprune.data.folder import ImageFolder, open_split
+from jaxprune.data.prepare import prepare
 from jaxprune.data.source import Source
+from jaxprune.data.source_factory import create_source
 from jaxprune.errors import UserError
 
 
@@ -59,3 +62,22 @@ def test_nothing_usable_is_an_error_that_says_so(tmp_path):
     picture(1).save(tmp_path / "loose.png")
     with pytest.raises(UserError, match=r"no class directories.*labels=False"):
         ImageFolder(tmp_path)
+
+
+def turned_jpeg(path, orientation=6):
+    """Writes a photograph that a viewer turns by its tag; returns it as it is stored."""
+    stored = picture(3, (40, 30))
+    tags = stored.getexif()
+    tags[0x0112] = orientation
+    path.parent.mkdir(parents=True)
+    stored.save(path, exif=tags, quality=95)
+    return np.asarray(Image.open(path))
+
+
+def test_photographs_are_turned_as_their_tags_say_or_left(tmp_path):
+    stored = turned_jpeg(tmp_path / "in" / "ant" / "a.jpg")
+    prepare(tmp_path / "in", tmp_path / "out", name="turned")
+    for name, where in (("folder", {"path": tmp_path / "in"}), ("tfds", {"data_dir": tmp_path / "out"})):
+        read = lambda name=name, where=where, **exif: create_source(name, **where, **exif)[0]["image"]
+        np.testing.assert_array_equal(read(exif=False), stored)
+        np.testing.assert_array_equal(read(), np.rot90(stored, -1))

@@ -10,11 +10,17 @@ from jaxprune.data import images
 from jaxprune.data.loader import eval_batches, train_batches
 from jaxprune.data.memory import InMemory
 from jaxprune.data.scenes import Scenes
+from jaxprune.data.source_factory import create_source
 from jaxprune.errors import UserError
+from jaxprune.preprocessing import Preprocessing
+
+
+def of(*size, **options):
+    return Preprocessing((*size, *size)[:2], **options)
 
 
 def test_contents_of_a_batch(held):
-    batches = train_batches(held, batch_size=6, image_size=16, seed=0)
+    batches = train_batches(held, batch_size=6, preprocessing=of(16), seed=0)
     batch = next(batches)
     assert set(batch) == {"image", "label", "index"}
     assert batch["image"].shape == (6, 16, 16, 3) and batch["image"].dtype == np.uint8
@@ -25,26 +31,26 @@ def test_contents_of_a_batch(held):
 
 
 def test_every_epoch_is_a_different_permutation(held):
-    batches = train_batches(held, batch_size=5, image_size=32, seed=0, crop="none")
+    batches = train_batches(held, batch_size=5, preprocessing=of(32), seed=0, crop="none")
     epochs = [np.concatenate([b["index"] for b in take(batches, 4)]) for _ in range(3)]
     for order in epochs:
         np.testing.assert_array_equal(np.sort(order), np.arange(20))
     assert len({tuple(order) for order in epochs}) == 3
-    other = train_batches(held, batch_size=5, image_size=32, seed=1, crop="none")
+    other = train_batches(held, batch_size=5, preprocessing=of(32), seed=1, crop="none")
     assert not np.array_equal(next(other)["index"], epochs[0][:5])
 
 
 def test_repeats_are_consecutive_and_cropped_differently(drawn):
-    batches = train_batches(drawn, batch_size=6, image_size=8, seed=1, repeats=3)
+    batches = train_batches(drawn, batch_size=6, preprocessing=of(8), seed=1, repeats=3)
     batch = next(batches)
     assert batch["index"].tolist() == [i for i in batch["index"][::3] for _ in range(3)]
     assert len({image.tobytes() for image in batch["image"][:3]}) == 3
     with pytest.raises(UserError, match="repeats=0"):
-        train_batches(drawn, batch_size=6, image_size=8, seed=1, repeats=0)
+        train_batches(drawn, batch_size=6, preprocessing=of(8), seed=1, repeats=0)
 
 
 def test_the_remainder_of_an_epoch_is_dropped(held):
-    batches = train_batches(held, batch_size=8, image_size=32, seed=0, crop="none")
+    batches = train_batches(held, batch_size=8, preprocessing=of(32), seed=0, crop="none")
     for _ in range(3):
         assert len(set(np.concatenate([b["index"] for b in take(batches, 2)]))) == 16
 
@@ -52,7 +58,7 @@ def test_the_remainder_of_an_epoch_is_dropped(held):
 @pytest.mark.parametrize("crop", ["none", "random_resized"])
 def test_the_stream_depends_on_neither_memory_nor_threads(held, drawn, crop):
     assert isinstance(held, InMemory) and isinstance(drawn, Scenes)
-    options = {"batch_size": 6, "image_size": 32, "seed": 3, "crop": crop}
+    options = {"batch_size": 6, "preprocessing": of(32), "seed": 3, "crop": crop}
     expected = take(train_batches(held, **options), 7)
     assert_equal(expected, take(train_batches(drawn, **options, num_threads=1), 7))
     assert_equal(expected, take(train_batches(drawn, **options, num_threads=5), 7))
@@ -62,7 +68,7 @@ def test_the_stream_depends_on_neither_memory_nor_threads(held, drawn, crop):
 @pytest.mark.parametrize("stop", [0, 1, 3, 8])
 def test_a_resumed_stream_continues_bit_for_bit(request, which, stop):
     source = request.getfixturevalue(which)
-    options = {"batch_size": 6, "image_size": 24, "seed": 5}
+    options = {"batch_size": 6, "preprocessing": of(24), "seed": 5}
     whole = take(train_batches(source, **options), 12)
     first = train_batches(source, **options)
     assert_equal(whole[:stop], take(first, stop))
@@ -76,14 +82,14 @@ def test_a_resumed_stream_continues_bit_for_bit(request, which, stop):
 
 
 def test_the_state_of_a_different_stream_is_rejected(held):
-    state = train_batches(held, batch_size=5, image_size=32, seed=0).get_state()
+    state = train_batches(held, batch_size=5, preprocessing=of(32), seed=0).get_state()
     with pytest.raises(UserError, match="seed was 0 and is 1; batch_size was 5 and is 4"):
-        train_batches(held, batch_size=4, image_size=32, seed=1).set_state(state)
+        train_batches(held, batch_size=4, preprocessing=of(32), seed=1).set_state(state)
 
 
 @pytest.mark.parametrize("count", [2, 3])
 def test_processes_share_the_batches_of_a_single_one(held, count):
-    options = {"batch_size": 6, "image_size": 32, "seed": 0}
+    options = {"batch_size": 6, "preprocessing": of(32), "seed": 0}
     parts = [train_batches(held, **options, process_index=i, process_count=count) for i in range(count)]
     for whole in take(train_batches(held, **options), 5):
         shares = [next(part) for part in parts]
@@ -98,7 +104,7 @@ def test_processes_share_the_batches_of_a_single_one(held, count):
 @pytest.mark.parametrize("which", ["held", "drawn"])
 def test_evaluation_reads_everything_once_and_pads_the_last_batch(request, which):
     source = request.getfixturevalue(which)
-    batches = eval_batches(source, batch_size=8, image_size=32)
+    batches = eval_batches(source, batch_size=8, preprocessing=of(32))
     assert len(batches) == 3
     for _ in range(2):
         seen = list(batches)
@@ -112,7 +118,7 @@ def test_evaluation_reads_everything_once_and_pads_the_last_batch(request, which
 
 def test_masks_are_transformed_like_their_images(drawn):
     for crop in ("center", "none"):
-        batch = next(iter(eval_batches(drawn, batch_size=20, image_size=(24, 20), crop=crop, crop_pct=0.8)))
+        batch = next(iter(eval_batches(drawn, batch_size=20, preprocessing=of(24, 20, crop=crop, crop_pct=0.8))))
         assert batch["image"].shape == (20, 24, 20, 3) and batch["mask"].shape == (20, 24, 20)
     same = images.center_crop(drawn[0]["mask"], (64, 64), 1.0, images.interpolation("bicubic"))
     np.testing.assert_array_equal(same, drawn[0]["mask"].repeat(2, 0).repeat(2, 1))
@@ -123,19 +129,37 @@ def test_masks_are_transformed_like_their_images(drawn):
     [
         ({"batch_size": 21}, r"has 20 images, which do not fill one batch of 21: lower batch_size"),
         ({"crop": "centre"}, r"Unknown crop 'centre'\. Did you mean 'center'"),
-        ({"interpolation": "cubic"}, r"Unknown interpolation 'cubic'\. Did you mean 'bicubic'"),
         ({"scale": (0.0, 1.0)}, r"A random crop needs 0 < scale"),
         ({"ratio": (2.0, 1.0)}, r"A random crop needs 0 < scale"),
-        ({"image_size": (1, 2, 3)}, r"image_size must be"),
         ({"process_count": 2, "batch_size": 5}, r"cannot be shared evenly"),
         ({"process_index": 1}, r"cannot be shared evenly"),
     ],
 )
 def test_invalid_arguments_are_rejected(held, change, message):
     with pytest.raises(UserError, match=message):
-        train_batches(held, **{"batch_size": 4, "image_size": 32, "seed": 0, **change})
+        train_batches(held, **{"batch_size": 4, "preprocessing": of(32), "seed": 0, **change})
 
 
-def test_evaluation_rejects_random_crops():
-    with pytest.raises(UserError, match="no random crops"):
-        eval_batches(Scenes(4, 16), batch_size=2, image_size=16, crop="random_resized")
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"img_size": (1, 2, 3)}, r"img_size must be \(height, width\).* not \(1, 2, 3\)"),
+        ({"crop": "random_resized"}, r"Unknown crop 'random_resized'.*center, none"),
+        ({"crop_pct": 1.2}, r"crop_pct=1.2 is outside \(0, 1\]"),
+        ({"interpolation": "cubic"}, r"Unknown interpolation 'cubic'\. Did you mean 'bicubic'"),
+        ({"std": (0.2, 0.0, 0.2)}, r"std=\(0.2, 0.0, 0.2\)"),
+    ],
+)
+def test_a_record_refuses_what_no_image_can_be_prepared_by(change, message):
+    with pytest.raises(UserError, match=message):
+        Preprocessing(**{"img_size": (16, 16), **change})
+
+
+@pytest.mark.parametrize("batches", [eval_batches, train_batches])
+def test_a_source_that_turns_photographs_otherwise_is_refused(folder, batches):
+    options = {"seed": 0} if batches is train_batches else {}
+    for memory in (True, False):
+        source = create_source("folder", path=folder, exif=False, in_memory=memory)
+        assert next(iter(batches(source, batch_size=4, preprocessing=of(16, exif=False), **options)))
+        with pytest.raises(UserError, match="exif=False, and the network's preprocessing has exif=True: open"):
+            batches(source, batch_size=4, preprocessing=of(16), **options)

@@ -6,6 +6,7 @@ from jaxprune.data.loader import train_batches
 from jaxprune.data.randaugment import OPERATIONS, RandAugment
 from jaxprune.data.source_factory import create_source
 from jaxprune.errors import UserError
+from jaxprune.preprocessing import Preprocessing
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +42,7 @@ def test_half_of_the_operations_are_done(image):
 
 def test_the_stream_augments_and_stays_a_function_of_the_seed():
     source = create_source("scenes", num_examples=8, image_size=16)
-    common = {"batch_size": 8, "image_size": 16, "seed": 1, "crop": "none"}
+    common = {"batch_size": 8, "preprocessing": Preprocessing((16, 16)), "seed": 1, "crop": "none"}
     plain = next(train_batches(source, **common))
     once, again = (next(train_batches(source, **common, randaugment="rand-m9-n4-p1")) for _ in range(2))
     np.testing.assert_array_equal(once["image"], again["image"])

@@ -7,6 +7,7 @@ from pictures import fill
 from jaxprune.data.loader import train_batches
 from jaxprune.data.source_factory import create_source, describe
 from jaxprune.errors import UserError
+from jaxprune.preprocessing import Preprocessing
 
 
 def test_invalid_sources_are_rejected():
@@ -21,7 +22,7 @@ def test_invalid_sources_are_rejected():
 def test_labels_are_optional(tmp_path):
     fill(tmp_path / "unlabelled", ("x",), 4)
     source = create_source("folder", path=tmp_path / "unlabelled" / "x", labels=False)
-    batch = next(train_batches(source, batch_size=4, image_size=8, seed=0))
+    batch = next(train_batches(source, batch_size=4, preprocessing=Preprocessing((8, 8)), seed=0))
     np.testing.assert_array_equal(batch["label"], [-1, -1, -1, -1])
 
 

@@ -15,8 +15,11 @@ from support import golden, nhwc, quick_compile, weights
 
 from jaxprune import checkpoints, flops, models, reduction, scoring
 from jaxprune.errors import UserError
+from jaxprune.models import resnet
 from jaxprune.nn.params import split, unfilled
+from jaxprune.preprocessing import Preprocessing, trained_on
 from jaxprune.reduction import Plan
+from jaxprune.scoring.wrappers import Enlarged
 
 FILE = golden("ltrp_papr/papr_vit")
 CONFIG = json.loads(str(FILE["config_json"]))
@@ -157,7 +160,7 @@ BAD = {
     ),
     "two plans inside": (
         lambda: reduction.apply(vit(), (Plan("topk", reduction_loc=(1,)), Plan("tome", r=1))),
-        r"one other, and was given 2: topk@1:keep_rate=0\.7, tome:r=1",
+        r"one other, and 2 are asked for: topk@1:keep_rate=0\.7, tome:r=1",
     ),
     "unknown option": (
         lambda: reduction.apply(vit(), Plan("from_scores", in_orde=True), scorer=papr()),
@@ -182,3 +185,42 @@ def test_no_device_waits_for_another():
     state = jax.device_put(state, NamedSharding(mesh, PartitionSpec()))
     call = jax.jit(lambda state, images: nnx.merge(graph, state)(images), compiler_options=quick_compile())
     assert not COLLECTIVES.findall(call.lower(state, batch).compile().as_text())
+
+
+SIZES = {"img_size": 16, "patch_size": 4, "embed_dim": 16, "depth": 1, "num_heads": 2, "num_classes": 2}
+OTHER = ((0.5, 0.4, 0.3), (0.25, 0.2, 0.5))
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_a_scorer_reads_the_pixels_of_the_network_that_it_prunes(wrapped, tmp_path, monkeypatch):
+    monkeypatch.setitem(resnet.DEPTHS, "resnet_tiny", (False, (1, 1)))
+    host, proposal = models.create("vit", **SIZES, rngs=nnx.Rngs(0)), models.create("resnet_tiny", rngs=nnx.Rngs(1))
+    host.preprocessing = Preprocessing((16, 16), mean=OTHER[0], std=OTHER[1])
+    own = trained_on(proposal)
+    around = (lambda scorer: Enlarged(scorer, (16, 16))) if wrapped else (lambda scorer: scorer)
+    plan = Plan("from_scores", keep_rate=0.5)
+    scorer = scoring.create("papr", grid=(4, 4), proposal=proposal)
+    fast = reduction.apply(host, plan, scorer=around(scorer))
+    assert scorer.normalised is None  # the copy in the network knows
+    knowing = scoring.create("papr", grid=(4, 4), proposal=proposal, normalised=OTHER)
+    # Images that mean the same to both networks, each in its own terms.
+    raw = jax.random.uniform(jax.random.key(0), (2, 16, 16, 3))
+    channels = lambda values: jnp.array(values)[None, None, None]
+    of_host, of_proposal = ((raw - channels(mean)) / channels(std) for mean, std in (OTHER, own))
+    expected = around(scorer)(of_proposal)
+    np.testing.assert_allclose(fast.pruner.scores(of_host)[0], expected, **CLOSE)
+    np.testing.assert_allclose(around(knowing)(of_host), expected, **CLOSE)
+    assert np.abs(around(scorer)(of_host) - expected).max() > 1e-3
+    # What is stated stays as it is.
+    stated = scoring.create("papr", grid=(4, 4), proposal=proposal, normalised=own)
+    kept = reduction.apply(host, plan, scorer=stated)
+    np.testing.assert_array_equal(kept.pruner.scores(of_host)[0], stated(of_host))
+    if not wrapped:
+        checkpoints.save_model(fast, tmp_path / "fast.safetensors")
+        loaded = checkpoints.load_model(tmp_path / "fast.safetensors")
+        np.testing.assert_array_equal(loaded.pruner.scores(of_host)[0], fast.pruner.scores(of_host)[0])
+
+
+def test_a_network_that_says_nothing_gets_the_images_as_they_are():
+    model, scorer = vit(), papr()
+    assert reduction.apply(model, Plan("from_scores", keep_rate=0.5), scorer=scorer).pruner.scorer.normalised is None

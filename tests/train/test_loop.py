@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import jax
@@ -16,6 +17,7 @@ from toy_run import BATCH, STEPS, Batches, evaluate_hook, loss_fn, parameters, t
 from jaxprune import parallel
 from jaxprune.checkpoints.store import CheckpointStore, load_params
 from jaxprune.errors import UserError
+from jaxprune.train import interrupt, loop
 from jaxprune.train.loop import Hook
 from jaxprune.train.state import abstract, create
 from jaxprune.train.step import make_train_step
@@ -103,6 +105,45 @@ def test_a_signal_finishes_the_step_saves_and_a_second_call_goes_on(undisturbed,
     assert "resuming from step 8 of 24" in caplog.text
     assert finished.stopped is None and finished.seconds > stopped.seconds
     assert same_state(finished.state, result.state) and metrics_bytes(tmp_path) == metrics_bytes(workdir)
+
+
+@pytest.mark.parametrize("number", [12, STEPS])
+def test_a_signal_ends_an_evaluation_which_is_done_again(undisturbed, tmp_path, number):
+    """The evaluation's own line is written after the signal would have ended it."""
+    workdir, result = undisturbed
+
+    def long_evaluation(step, state, writer):
+        writer.metrics(step, "eval", {"half": 0.5})
+        if step == number:
+            os.kill(os.getpid(), signal.SIGINT)
+        interrupt.check()
+        pytest.fail("not ended") if step == number else None
+
+    stopped = toy_fit(tmp_path, hooks=[Hook(6, evaluate_hook), Hook(number, long_evaluation)])
+    assert (stopped.stopped, stopped.step, stopped.signal) == ("signal", number, "SIGINT")
+    assert not [row for row in read_metrics(tmp_path) if row["step"] == number and row["split"] == "eval"]
+    # Interrupted once more, before it has taken a step.
+    again = toy_fit(tmp_path, hooks=[Hook(6, evaluate_hook), Hook(number, long_evaluation)])
+    assert (again.stopped, again.step) == ("signal", number)
+    finished = toy_fit(tmp_path)
+    assert finished.stopped is None
+    assert same_state(finished.state, result.state) and metrics_bytes(tmp_path) == metrics_bytes(workdir)
+
+
+def test_compiling_does_not_count_as_work(tmp_path, monkeypatch):
+    def slow(loss_fn, *arguments, **options):
+        step = make_train_step(loss_fn, *arguments, **options)
+        calls = []
+
+        def run(*values):
+            if not calls:
+                calls.append(time.sleep(1.0))
+            return step(*values)
+
+        return run
+
+    monkeypatch.setattr(loop, "make_train_step", slow)
+    assert toy_fit(tmp_path, max_seconds=0.9, total_steps=2, hooks=[]).stopped is None
 
 
 def test_a_second_interrupt_does_not_wait(tmp_path):

@@ -152,3 +152,26 @@ def test_a_full_disk_is_one_line(tmp_path, monkeypatch):
         monkeypatch.setattr(writer, "_file", full)
         with pytest.raises(UserError, match=r"metrics\.jsonl cannot be written .*Free some space"):
             writer.metrics(1, "train", {"loss": 1.0})
+
+
+def test_a_tensorboard_that_cannot_be_written_stops_nothing(tmp_path, caplog):
+    (tmp_path / "tensorboard").write_text("in the way")
+    writer = Writer(tmp_path)
+    for step in range(1, 30):  # more than any queue holds
+        writer.metrics(step, "train", {"loss": 1.0})
+    writer.close()
+    assert caplog.text.count("No more TensorBoard files") == 1 and len(read_metrics(tmp_path)) == 29
+
+
+def test_a_disk_that_fills_up_stops_tensorboard_only(tmp_path, monkeypatch, caplog):
+    writer = Writer(tmp_path)
+    writer.metrics(1, "train", {"loss": 1.0})
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(writer._tensorboard._events, "write_event", full)
+    for step in range(2, 30):
+        writer.metrics(step, "train", {"loss": 1.0})
+    writer.close()
+    assert caplog.text.count("No space left on device") == 1 and len(read_metrics(tmp_path)) == 29

@@ -39,11 +39,11 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     model = build("model", arguments, dtype=config.dtype, rngs=nnx.Rngs(config.seed))
     if start := networks.start_of(config):
         initialise(model, start)
+    model.preprocessing = inputs.preprocessing(config)
     scorer = networks.open_scorer(config, model.grid) if config.scorer else None
     if plan is not None:
         model = reduction.apply(model, plan, scorer=scorer, rngs=nnx.Rngs(config.seed))
     teacher = split(load_model(config.teacher)) if config.teacher else None
-    model.preprocessing = inputs.preprocessing(config)
     write_card(workdir, model, training.train.class_names)
     parts, several = split(model), wanted.classes == ASYMMETRIC
     loss_fn: Any = _loss_fn(config, model, teacher)

@@ -14,7 +14,7 @@ from jaxprune import processes
 from jaxprune.analysis import held_out
 from jaxprune.checkpoints.initialise import initialise
 from jaxprune.checkpoints.run import build
-from jaxprune.checkpoints.write import save_pretrained
+from jaxprune.checkpoints.write import leave_network
 from jaxprune.config import Config
 from jaxprune.data.augment import random_flip
 from jaxprune.errors import UserError
@@ -46,7 +46,13 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     num_classes = training.train.num_classes
     arguments = {**networks.model_arguments(config), "num_classes": num_classes}
     model = build("model", arguments, dtype=config.dtype, rngs=nnx.Rngs(config.seed))
+    if getattr(model, "dist_token", None) is not None:
+        raise UserError(
+            f"{config.model.name} has two classifiers, of its class token and its distillation token, and a linear "
+            "probe trains one: name a model without the second."
+        )
     initialise(model, start)
+    model.preprocessing = inputs.preprocessing(config)
     backbone = split(model)
 
     def features(params: dict[str, jax.Array], images: jax.Array) -> jax.Array:
@@ -76,7 +82,7 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     )
     if stopped := interrupted(result):
         return stopped
-    model.head.kernel[...], model.head.bias[...] = probe.folded(result.state.params, result.state.extra[RUNNING])
-    if processes.leads():
-        save_pretrained(model, workdir / "model.safetensors")
+    trained = processes.whole((result.state.params, result.state.extra[RUNNING]))
+    model.head.kernel[...], model.head.bias[...] = probe.folded(*trained)
+    leave_network(model, workdir, training.train.class_names)
     return training.conclude(reporting.with_interval(training.outcome(result)), describe)

@@ -25,6 +25,9 @@ def data() -> dict[str, Any]:
         "num_eval": 1_000,
         "crop": "random_resized",
         "eval_crop": "center",  # or "none": the whole image, squeezed
+        "crop_pct": 0.875,  # share of the shorter side that the centre crop covers
+        "interpolation": "bicubic",  # of resizing, in training too
+        "exif": True,  # photographs are turned upright as their EXIF tags say
         "crop_scale": (0.2, 1.0),
         "randaugment": "",  # a policy, such as "rand-m9-mstd0.5-inc1"
         "repeats": 1,  # repeated augmentation: so many crops of each example in a row
@@ -59,6 +62,18 @@ def inspection(task: str, **more: Any) -> Config:
     chosen = {**data(), "source": ""}  # empty: the data of that run
     common = {"task": task, "seed": 0, "workdir": "", "run": "", "batch_size": 64, "data": chosen, "mesh": "data=-1"}
     return ConfigDict({**common, **more})
+
+
+def classifier_inspection(task: str, **more: Any) -> Config:
+    """Returns the defaults of a task that examines a classifier: `evaluate`, `predict`, `prune`, `benchmark`.
+
+    The classifier is a run directory or a file of `save_model` (`run`), or a published file (`model.weights` of the
+    network `model.name`; `model.class_names` is a text file with a name a line). Images are prepared as its card says,
+    or as timm prepares them for that name: of `data` only where they come from is read. An `img_size` other than 0
+    takes the place of the network's: its positions are resampled.
+    """
+    published = {"name": "", "weights": "", "class_names": ""}
+    return inspection(task, **{"model": published, "img_size": 0, **more})
 
 
 def shrink(config: Config) -> None:

@@ -1,7 +1,6 @@
 """From a config to images: sources, batches, and the mesh they are spread over."""
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ from ml_collections import ConfigDict
 
 from jaxprune import data as loader
 from jaxprune import parallel
+from jaxprune.checkpoints.classifier import Classifier
 from jaxprune.config import Config
 from jaxprune.data.augment import normalize
 from jaxprune.errors import UserError
@@ -24,15 +24,16 @@ def source(config: Config, split: str) -> Any:
     options: dict[str, Any] = {
         "scenes": {
             "num_examples": data.num_train if split == "train" else data.num_eval,
-            "image_size": data.img_size,
+            "image_size": pair(data.img_size),
             "seed": config.seed,
         },
-        "folder": {"path": data.path, "labels": data.labels},
+        "folder": {"path": data.path, "labels": data.labels, "exif": data.exif},
         "tfds": {
             "name": data.name,
             "data_dir": data.path or None,
             "labels": data.labels,
-            "label_key": data.get("label_key", "label"),
+            "label_key": data.label_key,
+            "exif": data.exif,
         },
     }.get(data.source, {})
     chosen = data.train_split if split == "train" else data.eval_split
@@ -45,28 +46,47 @@ def train_batches(config: Config, examples: Any) -> Any:
     return loader.train_batches(
         examples,
         batch_size=config.batch_size,
-        image_size=data.img_size,
+        preprocessing=preprocessing(config),
         seed=config.seed,
         crop=data.crop,
         scale=tuple(data.crop_scale),
-        repeats=data.get("repeats", 1),
-        randaugment=data.get("randaugment", ""),
+        repeats=data.repeats,
+        randaugment=data.randaugment,
         process_index=jax.process_index(),
         process_count=jax.process_count(),
         num_threads=data.num_threads,
     )
 
 
-def eval_batches(config: Config, examples: Any, img_size: tuple[int, int] | None = None) -> Any:
-    """One pass over the held-out examples, of `img_size` in place of the config's; the last batch is padded."""
+def eval_batches(config: Config, examples: Any) -> Any:
+    """One pass over the held-out examples; the last batch is padded."""
     return loader.eval_batches(
         examples,
         batch_size=config.batch_size,
-        image_size=img_size or config.data.img_size,
-        crop=config.data.get("eval_crop", "center"),
+        preprocessing=preprocessing(config),
         process_index=jax.process_index(),
         process_count=jax.process_count(),
     )
+
+
+def preprocessing(config: Config) -> Preprocessing:
+    """How `config.data` has the images of a network prepared for evaluation."""
+    data = config.data
+    return Preprocessing(
+        pair(data.img_size),
+        crop=data.eval_crop,
+        crop_pct=data.crop_pct,
+        interpolation=data.interpolation,
+        mean=tuple(data.mean),
+        std=tuple(data.std),
+        exif=data.exif,
+    )
+
+
+def prepared_as(record: Preprocessing) -> dict[str, Any]:
+    """What `config.data` has to hold for `preprocessing` to return a record."""
+    values = dict(vars(record))
+    return {"eval_crop": values.pop("crop"), **values}
 
 
 def recorded_config(run: str | Path) -> dict[str, Any]:
@@ -74,41 +94,55 @@ def recorded_config(run: str | Path) -> dict[str, Any]:
     return json.loads((Path(run) / "config.json").read_text())["config"]
 
 
-def with_data_of(run: str | Path, config: Config) -> Config:
-    """The config with the data settings of a run, except where `config.data` names a source of its own.
-
-    A `config.img_size` other than 0 takes the place of the size that the run was trained with.
-    """
-    own = config.get("data")
-    chosen = own.to_dict() if own is not None and own.source else recorded_config(run)["data"]
-    size = {"img_size": config.img_size} if config.get("img_size") else {}
-    return ConfigDict({**config.to_dict(), "data": {**defaults.data(), **chosen, **size}})
+def has_images(origin: str | Path, config: Config) -> bool:
+    """Whether there are images to show to the network from `origin`: its run's own, or those of `config.data`."""
+    return bool(config.data.source) or Path(origin).is_dir()
 
 
-def held_out(config: Config, run: str | Path, class_names: Sequence[str]) -> Any:
-    """Opens the held-out examples of `config.data` for the classifier in `run`.
+def with_data_of(origin: str | Path, record: Preprocessing, config: Config) -> Config:
+    """The config with the data settings for a network that is inspected.
+
+    Where images come from is what `config.data` says if that names a source, else what the network was trained on. How
+    they are prepared is always what the network's record says.
+
+    Args:
+      origin: the run directory of the network, or its file.
+      record: how its images are prepared.
 
     Raises:
-      UserError: they have another number of classes than `class_names`.
+      UserError: `config.data` names no source, and a file knows none.
+    """
+    if not has_images(origin, config):
+        raise UserError(
+            f"{origin} does not know any images: give --config.data.source=folder and --config.data.path=FOLDER, or "
+            "another source."
+        )
+    recorded = {} if config.data.source else recorded_config(origin)
+    # The seed is part of the built-in scenes. Runs of earlier versions lack settings that were added since.
+    seed = {"seed": recorded["seed"]} if recorded else {}
+    chosen = {**defaults.data(), **(recorded["data"] if recorded else config.data.to_dict()), **prepared_as(record)}
+    return ConfigDict({**config.to_dict(), **seed, "data": chosen})
+
+
+def held_out(config: Config, classifier: Classifier) -> Any:
+    """Opens the held-out examples of `config.data` for a classifier.
+
+    Raises:
+      UserError: they have another number of classes than the classifier.
     """
     examples = source(config, "eval")
-    if examples.num_classes != len(class_names):
+    if examples.num_classes != len(classifier.class_names):
         raise UserError(
-            f"The data have {examples.num_classes} classes and {run} knows {len(class_names)}: give the data "
-            "it was trained on."
+            f"The data have {examples.num_classes} classes and {classifier.origin} knows "
+            f"{len(classifier.class_names)}: give the data it was trained on."
         )
     return examples
 
 
-def preprocessing(config: Config) -> Preprocessing:
-    """How the images of a run's network are prepared for evaluation."""
-    data = config.data
-    return Preprocessing(pair(data.img_size), crop=data.eval_crop, mean=tuple(data.mean), std=tuple(data.std))
-
-
 def normalized(config: Config, images: jax.Array) -> jax.Array:
     """Pixels 0–255 to what the networks read."""
-    return normalize(images, config.data.mean, config.data.std)
+    record = preprocessing(config)
+    return normalize(images, record.mean, record.std)
 
 
 def mesh(config: Config) -> jax.sharding.Mesh:

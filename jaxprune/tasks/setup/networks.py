@@ -1,27 +1,35 @@
 """From a config to networks, plans and scorers."""
 
-from pathlib import Path
 from typing import Any
 
 from jaxprune.checkpoints import scorers
-from jaxprune.checkpoints.card import Card
+from jaxprune.checkpoints.classifier import Classifier, open_classifier
 from jaxprune.checkpoints.networks import Networks
 from jaxprune.checkpoints.scorers import Opened
 from jaxprune.config import Config
 from jaxprune.errors import UserError
+from jaxprune.nn.patch_embed import pair
+from jaxprune.preprocessing import Preprocessing
 from jaxprune.reduction import Plan
 from jaxprune.scoring import Scorer
 
+IMG_SIZE = 224  # of images, where neither a network nor the config has one
 
-def classifier_card(run: str | Path) -> Card:
-    """The card of the run directory of a classifier.
+
+def classifier(config: Config) -> Classifier:
+    """Opens the classifier of `config.run`, or of the published file `config.model.weights`.
 
     Raises:
-      UserError: there is none, or it holds another kind of model.
+      UserError: there is none, there are two, or it is another kind of model.
     """
-    if not run:
-        raise UserError("Give --config.run=RUN, the run directory of a classifier.")
-    return Card.read(run).require("model", run)
+    published = config.model
+    return open_classifier(
+        config.run,
+        published.weights,
+        published.name,
+        class_names=published.class_names,
+        img_size=config.img_size or None,
+    )
 
 
 def start_of(config: Config) -> str:
@@ -39,7 +47,7 @@ def start_of(config: Config) -> str:
 
 def model_arguments(config: Config) -> dict[str, Any]:
     """The arguments of `models.create` in `config.model`."""
-    return {name: value for name, value in config.model.to_dict().items() if name != "weights"}
+    return {name: value for name, value in config.model.to_dict().items() if name not in ("weights", "class_names")}
 
 
 def plans(config: Config) -> dict[str, Plan]:
@@ -48,22 +56,22 @@ def plans(config: Config) -> dict[str, Plan]:
     return {text: Plan.from_text(text, **shared) for text in config.plans}
 
 
-def networks(config: Config) -> Networks:
-    """The networks that scorers read by default: `config.run`, `config.model`, `config.proposal`."""
-    names = {name: config.get(name) or "" for name in ("model", "proposal", "weights")}
-    return Networks(run=config.get("run") or "", seed=config.seed, **names)
+def open_scorers(config: Config, classifier: Classifier | None = None) -> Opened:
+    """Opens `config.scorers`; those that read a ConvNet see the images at `config.proposal_size`, if there is one.
 
-
-def open_scorers(config: Config) -> Opened:
-    """Opens `config.scorers`; those that read a ConvNet see the images at `config.proposal_size`, if there is one."""
-    opened = scorers.open_scorers(
-        config.scorers,
-        networks(config),
-        normalised=(tuple(config.mean), tuple(config.std)),
-        img_size=config.get("img_size") or 0,
-        grid=config.get("grid") or 0,
-        seed=config.seed,
-    )
+    Args:
+      classifier: whose patches they rank; else those of the ViT of `config.run` or `config.model`, or of the ViT that a
+        scorer reads. Without any, the size and grid of the patches and what happens to the images are the config's.
+    """
+    if classifier is None:
+        named = {"run": config.run, "model": config.model.name, "model_weights": config.model.weights}
+        size, grid = pair(config.img_size or IMG_SIZE), config.grid
+        mean, std = tuple(config.mean), tuple(config.std)
+        record = Preprocessing(size, crop_pct=config.crop_pct, mean=mean, std=std)
+    else:
+        named, record, grid = {"run": classifier.model}, classifier.model.preprocessing, ()
+    networks = Networks(proposal=config.proposal, weights=config.weights, seed=config.seed, **named)
+    opened = scorers.open_scorers(config.scorers, networks, preprocessing=record, grid=grid, seed=config.seed)
     return scorers.enlarged(opened, config.proposal_size) if "proposal_size" in config else opened
 
 

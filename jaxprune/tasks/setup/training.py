@@ -1,6 +1,7 @@
 """From a config to a training run: its length, its optimizer, the loop, and what it reports in the end."""
 
 import dataclasses
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,6 +18,8 @@ from jaxprune.train import loop, optimizer
 from jaxprune.train import workdir as workdirs
 from jaxprune.train.state import TrainState
 from jaxprune.train.writer import Writer, read_metrics
+
+_log = logging.getLogger(__name__)
 
 
 class Length(NamedTuple):
@@ -160,6 +163,11 @@ class Training:
 
     def outcome(self, result: loop.FitResult) -> dict[str, Any]:
         """Returns what every run reports in the end, its last held-out metrics first."""
+        if result.stopped == "time" and result.step < self.steps.per_epoch:
+            _log.warning(
+                "%s: max_minutes=%g ended it after %d steps, and one epoch is %d: raise max_minutes.",
+                self.workdir.name, self.config.max_minutes, result.step, self.steps.per_epoch,
+            )  # fmt: skip
         measured = [row for row in read_metrics(self.workdir) if row["split"] == "eval"]
         last = measured[-1] if measured else {}
         return {
@@ -190,7 +198,9 @@ class Training:
 
 def interrupted(result: loop.FitResult) -> dict[str, Any] | None:
     """Returns the summary of a run that a signal stopped, to be resumed; None of any other."""
-    return {"stopped": "signal", "step": result.step} if result.stopped == "signal" else None
+    if result.stopped != "signal":
+        return None
+    return {"stopped": "signal", "signal": result.signal, "step": result.step}
 
 
 def _out_of_memory(config: Config, message: str) -> UserError:

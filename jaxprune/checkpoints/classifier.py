@@ -1,0 +1,116 @@
+"""One way to open a classifier: from a run directory, from a file of `save_model`, or from published weights."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from flax import nnx
+
+from jaxprune import models
+from jaxprune.checkpoints.read import by_timm, load_pretrained, read_tensors
+from jaxprune.checkpoints.rules import to_ours
+from jaxprune.checkpoints.run import carries_card, load_card, load_model
+from jaxprune.errors import UserError
+from jaxprune.nn.params import unfilled, variables
+
+
+class Classifier(NamedTuple):
+    """A network with a head.
+
+    Attributes:
+      model: the network; `model.preprocessing` is how its images are prepared.
+      class_names: of its classes, in the order of its logits.
+      origin: where it comes from: a run directory or a file.
+    """
+
+    model: Any
+    class_names: tuple[str, ...]
+    origin: str
+
+
+def open_classifier(
+    run: str | os.PathLike = "",
+    weights: str | os.PathLike = "",
+    name: str = "",
+    *,
+    class_names: str | os.PathLike | Sequence[str] = (),
+    img_size: int | tuple[int, int] | None = None,
+    ema: bool = False,
+) -> Classifier:
+    """Opens a classifier.
+
+    >>> import os, tempfile; import jaxprune; from flax import nnx
+    >>> sizes = dict(img_size=16, patch_size=4, embed_dim=16, depth=1, num_heads=2, num_classes=2)
+    >>> model = jaxprune.models.create("vit", **sizes, rngs=nnx.Rngs(0))
+    >>> path = os.path.join(tempfile.mkdtemp(), "model.safetensors")
+    >>> jaxprune.checkpoints.save_model(model, path)
+    >>> open_classifier(path, class_names=("cat", "dog")).class_names
+    ('cat', 'dog')
+
+    Args:
+      run: a run directory, or a file that `save_model` wrote.
+      weights: a published file, in place of `run`. It fixes the number of classes, and whether patches are pooled.
+      name: of the network that `weights` are of, such as "vit_base_patch16_224"; its images are prepared as timm's.
+      class_names: a text file with a name a line, or the names; by default those of the run, else "0", "1", ….
+      img_size: for images of another size; see `load_model`.
+      ema: take the averaged weights of a run.
+
+    Raises:
+      UserError: there is no classifier, or there are two, or it has another number of classes than there are names.
+    """
+    if bool(run) == bool(weights):
+        what = f"{run} and {weights} are both named: open one of them" if run else "No classifier is named"
+        raise UserError(
+            f"{what}. Give --config.run=RUN, the run directory of a classifier or a file of save_model, or "
+            "--config.model.weights=FILE with --config.model.name=NAME, a published file."
+        )
+    if run:
+        card = load_card(run).require("model", run)
+        model, known = load_model(run, ema=ema, img_size=img_size), card.class_names
+    else:
+        model, known = _published(Path(weights), name, img_size), ()
+    origin = str(run or weights)
+    if not model.num_classes:
+        raise UserError(f"{origin} holds a network without a classifier: fine-tune it first.")
+    names = _names(class_names) or known or tuple(map(str, range(model.num_classes)))
+    if len(names) != model.num_classes:
+        raise UserError(f"{len(names)} classes are named, and {origin} has {model.num_classes}: name these.")
+    return Classifier(model, tuple(names), origin)
+
+
+def _published(weights: Path, name: str, img_size: int | tuple[int, int] | None) -> Any:
+    """Builds the network of a published file with as many classes as the file has."""
+    if carries_card(weights):
+        raise UserError(f"{weights} was written by save_model, and says itself what it holds: give it as a run.")
+    if not name:
+        raise UserError(f"{weights} does not say of which network it is: name that, such as vit_base_patch16_224.")
+    tensors = by_timm(read_tensors(weights), ())
+    arguments: dict[str, Any] = {}
+    if img_size is not None and models.takes(name, "img_size"):
+        arguments["img_size"] = img_size
+    if "fc_norm.weight" in tensors and models.takes(name, "global_pool"):
+        arguments["global_pool"] = "avg"
+    make = lambda **head: models.create(name, **arguments, **head, rngs=nnx.Rngs(0))
+    whole, bare = nnx.eval_shape(make), nnx.eval_shape(lambda: make(num_classes=0))
+    found = to_ours(tensors, whole)
+    head = sorted(found.keys() & (variables(whole).keys() - variables(bare).keys()))
+    if not head:
+        raise UserError(f"{weights} has no classifier for {name}: give a file of a trained one, or fine-tune it first.")
+    num_classes = found[head[0]].tensor.shape[-1]
+    model = load_pretrained(unfilled(lambda: make(num_classes=num_classes)), weights)
+    if img_size is not None:
+        model.preprocessing = model.preprocessing.with_size(img_size)
+    return model
+
+
+def _names(class_names: str | os.PathLike | Sequence[str]) -> tuple[str, ...]:
+    if not isinstance(class_names, (str, os.PathLike)):
+        return tuple(class_names)
+    if not class_names:
+        return ()
+    try:
+        lines = Path(class_names).expanduser().read_text().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"The file of class names {class_names} cannot be read: {error}.") from error
+    return tuple(line.strip() for line in lines if line.strip())
