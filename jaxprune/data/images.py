@@ -54,8 +54,6 @@ def decode(data: bytes, *, upright: bool = True) -> np.ndarray:
         raise
     except UnidentifiedImageError as error:
         raise Broken("no image, or of an unknown format" if data else "empty file") from error
-    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
-        raise Broken(_too_large("it")) from error
     # Decoders raise all sorts of things at all sorts of damage.
     except Exception as error:
         raise Broken(f"{type(error).__name__}: {error}") from error
@@ -68,7 +66,10 @@ def open_image(data: bytes) -> Image.Image:
       Broken: It is too large.
       Exception: Whatever Pillow raises for what is no image of `FORMATS`.
     """
-    image = Image.open(io.BytesIO(data), formats=FORMATS)
+    try:
+        image = Image.open(io.BytesIO(data), formats=FORMATS)
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+        raise Broken(_too_large("it")) from error
     _check_size(*image.size)
     return image
 

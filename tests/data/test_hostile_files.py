@@ -157,7 +157,8 @@ def test_annotations_that_cannot_be_read_are_named(tmp_path):
     (tmp_path / "Annotations" / "000.xml").write_text("<annotation>")
     (tmp_path / "masks" / "000.png").write_bytes(grey_png(12_000, 12_000))
     (tmp_path / "masks" / "001.png").write_text("no picture")
-    for source, count in (("yolo", 3), ("voc", 1), ("masks", 2)):
+    (tmp_path / "masks" / "002.png").write_bytes(grey_png(20_000, 20_000))
+    for source, count in (("yolo", 3), ("voc", 1), ("masks", 3)):
         found = open_annotations(source, path=str(tmp_path))
         assert len(found) == count
         for index in range(count):

@@ -70,5 +70,5 @@ def reading(file: Path) -> Iterator[None]:
         yield
     except UserError:
         raise
-    except (OSError, ValueError, OverflowError, SyntaxError) as error:  # XML's errors are of syntax
-        raise UserError(f"The annotation {file} cannot be read: {error}.") from error
+    except Exception as error:  # parsers and decoders raise all sorts of things at all sorts of damage
+        raise UserError(f"The annotation {file} cannot be read: {error or type(error).__name__}.") from error
