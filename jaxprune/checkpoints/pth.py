@@ -311,7 +311,7 @@ def _flat_key(key: Any) -> Any:
     """Returns the key of a dict or a member of a set."""
     parts = key if type(key) is tuple else (key,)
     if not all(isinstance(part, (*_SCALARS, Tensor, Storage)) for part in parts):
-        raise _Damaged(f"a {_kind(key)} of containers is no name of anything")
+        raise _Damaged(f"a {_kind(key)} that contains other containers is used as a key")
     return key
 
 

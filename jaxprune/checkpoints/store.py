@@ -280,7 +280,7 @@ def _unsealed(text: bytes, path: Path) -> dict:
             f"{path} was written by a newer jaxprune (checkpoint format {manifest['format']}; this one reads up to "
             f"{FORMAT}). Update jaxprune."
         )
-    # One that has lost the name of its seal has a name too many.
+    # A seal whose name is damaged is a key that no manifest has.
     if set(manifest) != _CONTENTS or manifest["format"] != FORMAT:
         raise _Damage(f"{_MANIFEST} has other content than was written")
     return manifest
