@@ -1,4 +1,4 @@
-"""What is found about a network is the same on eight devices as on one, for batches that these cannot share evenly."""
+"""Tasks find the same on eight devices as on one, with batches that these cannot share evenly where none trains."""
 
 import csv
 from pathlib import Path
@@ -6,6 +6,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from PIL import Image
 
 from jaxprune import main, parallel, tasks
 from jaxprune.analysis.score_files import read_part
@@ -82,3 +83,35 @@ def test_scores_of_pictures(tmp_path, monkeypatch):
         assert ours.files == theirs.files
         for name in ("norm", "centre", "random"):
             np.testing.assert_allclose(ours.scores[name], theirs.scores[name], rtol=1e-5)
+
+
+def test_a_prediction(dense, tmp_path, monkeypatch):
+    Image.fromarray(np.full((50, 40, 3), 99, np.uint8)).save(tmp_path / "grey.png")
+    config = main.load_config(str(CONFIGS / "predict.py"))
+    config.update(run=dense, image=str(tmp_path / "grey.png"))
+    one, eight = on_both(config, tmp_path, monkeypatch)
+    assert one["class"] == eight["class"] and one["confidence"] == pytest.approx(eight["confidence"], rel=1e-4)
+
+
+def test_accuracy_beside_speed(dense, tmp_path, monkeypatch):
+    config = main.load_config(str(CONFIGS / "benchmark.py:batch=5,rounds=1"))
+    config.update(run=dense, plans=("topk",), reduction_loc=(1,))
+    on_both(config, tmp_path, monkeypatch)
+    for ours, theirs in zip(*(rows(tmp_path / name / "benchmark.csv") for name in MESHES), strict=True):
+        for column in ("plan", "GFLOPs", "accuracy", "agreement"):
+            assert ours[column] == theirs[column]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "config", ["mim/imagenet.py", "reduction/small.py", "mim/linear_probe.py", "ranking/scenes.py"]
+)
+def test_training(config, dense, tmp_path, monkeypatch):
+    config = main.load_config(str(CONFIGS / f"{config}:smoke"))
+    config.seed = 1
+    if config.task == "linear_probe":
+        config.run = dense
+    one, eight = on_both(config, tmp_path, monkeypatch)
+    for summary in (one, eight):
+        summary.pop("seconds")
+    same(one, eight)
