@@ -1,21 +1,56 @@
 """Files that are either whole or absent, however the process ends."""
 
+import contextlib
+import errno
 import os
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 
+from jaxprune.errors import UserError
+
 _CHUNK = 1 << 20
+_REMEDIES = {
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), "Free some space, and run the same command again."),
+    **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "Make it writable, or choose another place."),
+    **dict.fromkeys((errno.ENOENT, errno.ESTALE), "Was its directory removed or unmounted meanwhile?"),
+    **dict.fromkeys((errno.ENOTDIR, errno.EEXIST, errno.EISDIR), "Remove what is in its place, or choose another."),
+}
+
+
+@contextlib.contextmanager
+def writing(path: str | os.PathLike) -> Iterator[None]:
+    """Turns what a file system refuses while `path` is written into one line that names it.
+
+    Raises:
+      UserError: the disk is full, the place is read-only or gone, or whatever else keeps it from being written.
+    """
+    try:
+        yield
+    except OSError as error:
+        remedy = _REMEDIES.get(error.errno or 0, "Check the disk, and run the same command again.")
+        raise UserError(f"{path} cannot be written ({error.strerror or error}). {remedy}") from error
 
 
 def write_atomically(path: Path, data: bytes | str) -> None:
-    """Writes `data` so that `path` holds the old content or all of the new one, on disk when this returns."""
+    """Writes `data` so that `path` holds the old content or all of the new one, on disk when this returns.
+
+    Raises:
+      UserError: the file system refuses.
+    """
     temporary = path.with_name(f".{path.name}.tmp")
-    with temporary.open("wb") as file:
-        file.write(data.encode() if isinstance(data, str) else data)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
-    sync_directory(path.parent)
+    with writing(path):
+        try:
+            with temporary.open("wb") as file:
+                file.write(data.encode() if isinstance(data, str) else data)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+        except OSError:
+            with contextlib.suppress(OSError):
+                temporary.unlink()
+            raise
+        sync_directory(path.parent)
 
 
 def sync_directory(path: Path) -> None:

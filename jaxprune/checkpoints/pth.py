@@ -4,13 +4,19 @@ A pickle is a program: it builds values on a stack and may call whatever it name
 calls nothing. A name is a mark on the stack, and only the names of tensors, storages and plain containers are known;
 any other ends the reading. Tensors stay descriptions until it is decided which of them are wanted, so the state of an
 optimizer beside the weights costs no memory.
+
+A small file can describe something huge: values inside each other many times over, tensors that repeat a number, zeros
+that are compressed. So no value is walked through, hashed or printed but flat ones, and every effort has its budget.
 """
 
 import io
+import itertools
 import logging
+import math
 import pickletools
+import re
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sized
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -34,6 +40,14 @@ KEYS = (
 
 logger = logging.getLogger(__name__)
 
+# What a file may ask for besides what its own size explains.
+_STEPS = 2**20  # of the pickle machine: a second; a checkpoint has some dozen a tensor
+_BYTES_OF_STEP = 8  # of a file, which bring another step
+_BYTES = 2**26  # of tensors: small ones that are views of one number are common
+_DEPTH = 16  # dicts around the weights
+_DIMENSIONS = 64  # as many as NumPy has
+_NAMES_SHOWN = 12
+
 _LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
 _TYPES = {
     "Float": np.float32,
@@ -51,7 +65,9 @@ _TYPES = {
 }
 _STORAGES = {f"torch.{kind}Storage": np.dtype(dtype) for kind, dtype in _TYPES.items()}
 _STORAGES |= dict.fromkeys(("torch.storage.UntypedStorage", "torch.UntypedStorage"), np.dtype(np.uint8))
-_MENTIONED = frozenset({"torch.Tensor", "torch.nn.parameter.Parameter"})
+# Calls a function with arguments: (function, class of the result, arguments, state).
+_OF_CLASS = "torch._tensor._rebuild_from_type_v2"
+_MENTIONED = frozenset({_OF_CLASS, "torch.Tensor", "torch.nn.parameter.Parameter"})
 # Instructions with a value behind them that is not the value that they stand for.
 _UNKNOWN = frozenset({"INST", "PERSID", "EXT1", "EXT2", "EXT4"})
 _DTYPES = {f"torch.{np.dtype(dtype).name}": np.dtype(dtype) for dtype in (*_TYPES.values(), np.uint16, np.uint32)}
@@ -93,6 +109,30 @@ class _Damaged(Exception):
     """Why a file of PyTorch cannot be read."""
 
 
+class _Budget:
+    """What a file may still ask for.
+
+    Args:
+      size: of the file, in bytes.
+    """
+
+    def __init__(self, size: int):
+        self._steps = _STEPS + size // _BYTES_OF_STEP
+        self._bytes = _BYTES + 2 * size
+
+    def step(self, count: int = 1) -> None:
+        """Pays for steps of the pickle machine; one that copies `count` values costs as many."""
+        self._steps -= count
+        if self._steps < 0:
+            raise _Damaged("its pickle takes more steps than a file of this size has use for")
+
+    def hold(self, count: int) -> None:
+        """Pays for a tensor of `count` bytes."""
+        self._bytes -= count
+        if self._bytes < 0:
+            raise _Damaged("its tensors repeat what is stored far beyond the size of the file")
+
+
 def read_pth(path: Path, key: str | None = None) -> dict[str, np.ndarray]:
     """Reads the tensors of a `.pth`, `.pt`, `.bin` or `.ckpt` file under their names; both of PyTorch's formats.
 
@@ -110,32 +150,40 @@ def read_pth(path: Path, key: str | None = None) -> dict[str, np.ndarray]:
         with path.open("rb") as file:
             zipped = file.read(4) == b"PK\x03\x04"
             file.seek(0)
-            value, load = (_open_zip if zipped else _open_legacy)(file)
-            return _materialise(_choose(value, key, path), load)
+            budget = _Budget(path.stat().st_size)
+            value, load = (_open_zip if zipped else _open_legacy)(file, budget)
+            return _materialise(_choose(value, key, path), load, budget)
     except UserError:
         raise
     except _Refused as refusal:
         raise UserError(
-            f"{path} contains {refusal}, which is no tensor and no plain value: it is refused, and nothing of it was "
-            "run. Save the tensors alone in PyTorch: torch.save(model.state_dict(), path)."
+            f"{path} contains {_clipped(str(refusal), 120)}, which is no tensor and no plain value: it is refused, and "
+            "nothing of it was run. Save the tensors alone in PyTorch: torch.save(model.state_dict(), path)."
         ) from None
     except Exception as error:  # a damaged file can break anything
+        why = _clipped(str(error), 160) or type(error).__name__
         raise UserError(
-            f"{path} cannot be read ({error or type(error).__name__}): it is truncated, damaged or no file of "
-            "PyTorch; fetch it again."
+            f"{path} cannot be read ({why}): it is truncated, damaged or no file of PyTorch; fetch it again."
         ) from error
 
 
-def _open_zip(file: BinaryIO) -> tuple[Any, Callable[[Storage], bytes]]:
+def _open_zip(file: BinaryIO, budget: _Budget) -> tuple[Any, Callable[[Storage], bytes]]:
     archive = zipfile.ZipFile(file)
     members = {info.filename: info for info in archive.infolist()}
     pickled = next((name for name in members if name.split("/", 1)[-1] == "data.pkl"), None)
     if pickled is None:
         raise _Damaged("a zip archive without data.pkl")
     root = pickled.removesuffix("data.pkl")
+
+    def read(member: zipfile.ZipInfo) -> bytes:
+        if member.compress_type != zipfile.ZIP_STORED:
+            raise _Damaged(f"{member.filename} is compressed, which PyTorch does not do: unpack it, and zip -0 it")
+        budget.hold(member.file_size)
+        return archive.read(member)
+
     if f"{root}constants.pkl" in members:
         raise _Refused("a TorchScript program")
-    if f"{root}byteorder" in members and archive.read(f"{root}byteorder") != b"little":
+    if f"{root}byteorder" in members and read(members[f"{root}byteorder"]) != b"little":
         raise _Damaged("its numbers are big-endian")
 
     def load(storage: Storage) -> bytes:
@@ -143,22 +191,22 @@ def _open_zip(file: BinaryIO) -> tuple[Any, Callable[[Storage], bytes]]:
         size, found = storage.size * storage.dtype.itemsize, 0 if member is None else member.file_size
         if member is None or found != size:
             raise _Damaged(f"{found} of {size} bytes of storage {storage.key}")
-        return archive.read(member)
+        return read(member)
 
-    return _follow(io.BytesIO(archive.read(pickled)), {}), load
+    return _follow(io.BytesIO(read(members[pickled])), {}, budget), load
 
 
-def _open_legacy(file: BinaryIO) -> tuple[Any, Callable[[Storage], bytes]]:
-    if _follow(file, {}) != _LEGACY_MAGIC:
+def _open_legacy(file: BinaryIO, budget: _Budget) -> tuple[Any, Callable[[Storage], bytes]]:
+    if _follow(file, {}, budget) != _LEGACY_MAGIC:
         raise _Damaged("torch.save did not write it")
-    _follow(file, {})  # the version of the protocol
-    if not _follow(file, {})["little_endian"]:
+    _follow(file, {}, budget)  # the version of the protocol
+    if not _follow(file, {}, budget)["little_endian"]:
         raise _Damaged("its numbers are big-endian")
     storages: dict[str, Storage] = {}
-    value = _follow(file, storages)
+    value = _follow(file, storages, budget)
     # Behind the pickles lie the storages, each with its count of numbers in front.
     places, end = {}, 0
-    for key in _follow(file, {}):
+    for key in map(_flat_key, _follow(file, {}, budget)):
         size = int.from_bytes(file.read(8), "little") * storages[key].dtype.itemsize
         places[key] = (file.tell(), size)
         end = file.seek(size, 1)
@@ -167,23 +215,27 @@ def _open_legacy(file: BinaryIO) -> tuple[Any, Callable[[Storage], bytes]]:
 
     def load(storage: Storage) -> bytes:
         offset, size = places[storage.key]
+        budget.hold(size)
         file.seek(offset)
         return file.read(size)
 
     return value, load
 
 
-def _materialise(wanted: dict[str, Tensor], load: Callable[[Storage], bytes]) -> dict[str, np.ndarray]:
-    arrays, kept = {}, {}
-    for name, tensor in wanted.items():
-        storage = tensor.storage
-        if storage.key not in kept:
-            kept = {storage.key: load(storage)}  # tensors that share a storage mostly follow each other
-        arrays[name] = _view(np.frombuffer(kept[storage.key], storage.dtype), tensor, name)
-    return arrays
+def _materialise(wanted: dict[str, Tensor], load: Callable[[Storage], bytes], budget: _Budget) -> dict[str, np.ndarray]:
+    """Reads tensors, each storage once; tensors that are the same view of one are the same array."""
+    views: dict[Tensor, np.ndarray] = {}
+    key, flat = None, b""
+    for name, tensor in sorted(wanted.items(), key=lambda item: item[1].storage.key):
+        if tensor in views:
+            continue
+        if tensor.storage.key != key:
+            key, flat = tensor.storage.key, load(tensor.storage)
+        views[tensor] = _view(np.frombuffer(flat, tensor.storage.dtype), tensor, name, budget)
+    return {name: views[tensor] for name, tensor in wanted.items()}
 
 
-def _view(flat: np.ndarray, tensor: Tensor, name: str) -> np.ndarray:
+def _view(flat: np.ndarray, tensor: Tensor, name: str, budget: _Budget) -> np.ndarray:
     first = tensor.storage.start + tensor.offset
     if len(tensor.shape) != len(tensor.strides) or min((first, *tensor.shape, *tensor.strides)) < 0:
         raise _Damaged(f"{name} has no shape")
@@ -192,6 +244,7 @@ def _view(flat: np.ndarray, tensor: Tensor, name: str) -> np.ndarray:
     # as_strided would read beyond the end without a word.
     if first + sum((n - 1) * stride for n, stride in zip(tensor.shape, tensor.strides, strict=True)) >= len(flat):
         raise _Damaged(f"{name} lies beyond the end of its storage")
+    budget.hold(math.prod(tensor.shape) * flat.itemsize)
     strides = [stride * flat.itemsize for stride in tensor.strides]
     return np.lib.stride_tricks.as_strided(flat[first:], tensor.shape, strides).copy()
 
@@ -201,13 +254,18 @@ def _choose(value: Any, key: str | None, path: Path) -> dict[str, Tensor]:
         raise UserError(f"{path} holds one {_kind(value)} and no names: save a state_dict.")
     if key is not None:
         if not _has_tensors(value.get(key)):
-            raise UserError(f"{path} has no tensors under {key!r}.{nearest(key, value)} It has: {_tell(value)}.")
+            there = [name for name in value if isinstance(name, str)][:_NAMES_SHOWN]
+            raise UserError(f"{path} has no tensors under {key!r}.{nearest(key, there)} It has: {_tell(value)}.")
         value = value[key]
-    there = [name for name in KEYS if _has_tensors(value.get(name))]
-    if there:
+    for _ in range(_DEPTH):
+        there = [name for name in KEYS if _has_tensors(value.get(name))]
+        if not there:
+            break
         if len(there) > 1:
             logger.info("%s: taking %r; key= chooses another of %s", path, there[0], ", ".join(there))
-        return _choose(value[there[0]], None, path)
+        value = value[there[0]]
+    else:
+        raise _Damaged(f"its weights lie more than {_DEPTH} dicts deep")
     tensors = {str(name): entry for name, entry in value.items() if isinstance(entry, Tensor)}
     if not tensors:
         raise UserError(f"{path} has no tensors where weights usually are; choose with key=. It has: {_tell(value)}.")
@@ -215,13 +273,23 @@ def _choose(value: Any, key: str | None, path: Path) -> dict[str, Tensor]:
 
 
 def _has_tensors(value: Any) -> bool:
-    return isinstance(value, dict) and any(
-        isinstance(entry, Tensor) or (name in KEYS and _has_tensors(entry)) for name, entry in value.items()
-    )
+    """Whether there are tensors in a dict, or in those inside of it under `KEYS`; each of them is looked at once."""
+    pending, seen = [value], set()
+    while pending:
+        entry = pending.pop()
+        if not isinstance(entry, dict) or id(entry) in seen:
+            continue
+        seen.add(id(entry))
+        if any(isinstance(inside, Tensor) for inside in entry.values()):
+            return True
+        pending += [entry[name] for name in KEYS if name in entry]
+    return False
 
 
 def _tell(value: dict) -> str:
-    return ", ".join(f"{name} ({_kind(entry)})" for name, entry in value.items()) or "nothing"
+    shown = itertools.islice(value.items(), _NAMES_SHOWN)
+    more = f", and {len(value) - _NAMES_SHOWN} more" if len(value) > _NAMES_SHOWN else ""
+    return ", ".join(f"{_clipped(str(name))} ({_kind(entry)})" for name, entry in shown) + more or "nothing"
 
 
 def _kind(value: Any) -> str:
@@ -230,15 +298,64 @@ def _kind(value: Any) -> str:
     return "tensor" if isinstance(value, Tensor) else type(value).__name__.lstrip("_")
 
 
+def _clipped(text: str, length: int = 60) -> str:
+    return text if len(text) <= length else text[:length] + "…"
+
+
+# Hashing, comparing and printing a value that contains others visits them again and again, and a deep one ends the
+# process. What does so here is flat.
+_SCALARS = (str, int, float, bytes, type(None), _Name, np.dtype)
+
+
+def _flat_key(key: Any) -> Any:
+    """Returns the key of a dict or a member of a set."""
+    parts = key if type(key) is tuple else (key,)
+    if not all(isinstance(part, (*_SCALARS, Tensor, Storage)) for part in parts):
+        raise _Damaged(f"a {_kind(key)} that contains other containers is used as a key")
+    return key
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, _SCALARS):
+        raise _Damaged(f"a {_kind(value)} where a text belongs")
+    return str(value)
+
+
+def _count(value: Any) -> int:
+    if not isinstance(value, int):
+        raise _Damaged(f"a {_kind(value)} where a whole number belongs")
+    return value
+
+
+def _sizes(values: Any) -> tuple[int, ...]:
+    if not isinstance(values, (tuple, list)) or len(values) > _DIMENSIONS:
+        raise _Damaged(f"a {_kind(values)} where a shape belongs")
+    return tuple(map(_count, values))
+
+
+def _dict(*given: Any) -> dict[Any, Any]:
+    """`dict` of nothing, of a dict, or of pairs."""
+    if not given:
+        return {}
+    (pairs,) = given
+    return {_flat_key(key): value for key, value in (pairs.items() if isinstance(pairs, dict) else pairs)}
+
+
+def _namespace(*given: Any) -> _Namespace:
+    return _Namespace(_dict(*given))
+
+
 def _rebuild(storage: Storage, offset: int, shape: tuple, strides: tuple, *_: Any) -> Tensor:
-    return Tensor(storage, offset, tuple(shape), tuple(strides))
+    if not isinstance(storage, Storage):
+        raise _Damaged(f"a tensor of a {_kind(storage)}")
+    return Tensor(storage, _count(offset), _sizes(shape), _sizes(strides))
 
 
 def _rebuild_typed(storage: Storage, offset: int, shape: tuple, strides: tuple, *rest: Any) -> Tensor:
     # The storage counts bytes; the kind of number follows "requires grad" and the hooks.
     dtype = _DTYPES[rest[2].name]
     typed = storage._replace(dtype=dtype, size=storage.size // dtype.itemsize)
-    return Tensor(typed, offset, tuple(shape), tuple(strides))
+    return _rebuild(typed, offset, shape, strides)
 
 
 def _scalar(dtype: np.dtype, data: bytes) -> Any:
@@ -246,27 +363,26 @@ def _scalar(dtype: np.dtype, data: bytes) -> Any:
 
 
 def _dtype(code: str, *_: Any) -> np.dtype:
-    if code[:1] not in "biufc":
-        raise _Refused(f"numpy.dtype({code!r})")
+    if not re.fullmatch(r"[biufc]\d{1,2}", _text(code)):
+        raise _Refused(f"numpy.dtype({_text(code)!r})")
     return np.dtype(code)
 
 
 # What a pickle may "call", and what stands for the result. Nothing here reaches outside this file.
 _CALLS: dict[str, Callable] = {
-    "collections.OrderedDict": dict,
-    "collections.defaultdict": lambda factory=None, *rest: dict(*rest),
-    "collections.Counter": dict,
-    "builtins.dict": dict,
-    "builtins.set": set,
-    "argparse.Namespace": _Namespace,
+    "collections.OrderedDict": _dict,
+    "collections.defaultdict": lambda factory=None, *rest: _dict(*rest),
+    "collections.Counter": _dict,
+    "builtins.dict": _dict,
+    "builtins.set": lambda members=(): set(map(_flat_key, members)),
+    "argparse.Namespace": _namespace,
     "torch.Size": tuple,
-    "torch.device": lambda *parts: ":".join(map(str, parts)),
+    "torch.device": lambda *parts: ":".join(map(_text, parts)),
     "torch._utils._rebuild_tensor": _rebuild,
     "torch._utils._rebuild_tensor_v2": _rebuild,
     "torch._utils._rebuild_tensor_v3": _rebuild_typed,
     "torch._utils._rebuild_parameter": lambda tensor, *_: tensor,
     "torch._utils._rebuild_parameter_with_state": lambda tensor, *_: tensor,
-    "torch._tensor._rebuild_from_type_v2": lambda function, kind, arguments, state: _call(function, arguments),
     "numpy.dtype": _dtype,
     "numpy.core.multiarray.scalar": _scalar,
     "numpy._core.multiarray.scalar": _scalar,
@@ -274,10 +390,19 @@ _CALLS: dict[str, Callable] = {
 }
 
 
-def _call(function: Any, arguments: Any) -> Any:
+def _call(function: Any, arguments: Any, budget: _Budget) -> Any:
+    while isinstance(function, _Name) and function.name == _OF_CLASS:
+        budget.step()
+        function, _, arguments, _ = arguments
     if not isinstance(function, _Name) or function.name not in _CALLS:
         raise _Refused(f"a call of {function.name if isinstance(function, _Name) else _kind(function)}")
+    budget.step(_extent(arguments))
     return _CALLS[function.name](*arguments)
+
+
+def _extent(arguments: Iterable[Any]) -> int:
+    """How many values or bytes a call with these arguments may copy."""
+    return sum(len(argument) for argument in arguments if isinstance(argument, Sized))
 
 
 def _name(name: str) -> _Name:
@@ -289,21 +414,22 @@ def _name(name: str) -> _Name:
 
 def _storage(description: Any) -> Storage:
     if not isinstance(description, tuple) or description[0] != "storage":
-        raise _Refused("a whole module" if description[0] == "module" else f"a persistent {description[0]!r}")
+        first = description[0] if isinstance(description, tuple) and description else None
+        raise _Refused("a whole module" if first == "module" else f"a persistent {_text(first)!r}")
     kind, key, _, size, *view = description[1:]
-    start = view[0][1] if view and view[0] is not None else 0
-    return Storage(str(key), _STORAGES[kind.name], size, start)
+    start = _count(view[0][1]) if view and view[0] is not None else 0
+    return Storage(_text(key), _STORAGES[kind.name], _count(size), start)
 
 
 def _update(target: Any, state: Any) -> None:
     """What BUILD would set on an object: kept of a namespace only."""
     if isinstance(target, _Namespace):
-        target.update(state)
+        target.update(_dict(state))
     elif isinstance(target, np.dtype) and ">" in state:
         raise _Damaged("its numbers are big-endian")
 
 
-def _follow(file: BinaryIO, storages: dict[str, Storage]) -> Any:
+def _follow(file: BinaryIO, storages: dict[str, Storage], budget: _Budget) -> Any:
     """Follows one pickle to its end and returns its value; `storages` receives those that it mentions, by key."""
     stack: list[Any] = []
     marks: list[int] = []
@@ -322,9 +448,10 @@ def _follow(file: BinaryIO, storages: dict[str, Storage]) -> Any:
         return pop(len(stack) - marks.pop())
 
     def pairs(values: list[Any]) -> dict[Any, Any]:
-        return dict(zip(values[::2], values[1::2], strict=True))
+        return dict(zip(map(_flat_key, values[::2]), values[1::2], strict=True))
 
     for opcode, value, _ in pickletools.genops(file):
+        budget.step()
         match opcode.name:
             case "PROTO" | "FRAME":
                 pass
@@ -372,10 +499,10 @@ def _follow(file: BinaryIO, storages: dict[str, Storage]) -> Any:
                 stack[-1].extend(items)
             case "ADDITEMS":
                 items = marked()
-                stack[-1].update(items)
+                stack[-1].update(map(_flat_key, items))
             case "SETITEM":
                 key, item = pop(2)
-                stack[-1].update({key: item})
+                stack[-1].update({_flat_key(key): item})
             case "SETITEMS":
                 items = marked()
                 stack[-1].update(pairs(items))
@@ -385,9 +512,10 @@ def _follow(file: BinaryIO, storages: dict[str, Storage]) -> Any:
                 stack.append(_name(".".join(pop(2))))
             case "REDUCE" | "NEWOBJ":
                 function, arguments = pop(2)
-                stack.append(_call(function, arguments))
+                stack.append(_call(function, arguments, budget))
             case "BUILD":
                 (state,) = pop(1)
+                budget.step(_extent((state,)))
                 _update(stack[-1], state)
             case "BINPERSID":
                 storage = _storage(stack.pop())

@@ -4,6 +4,7 @@ import fnmatch
 import logging
 import os
 import re
+import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from jaxprune.checkpoints.arrays import is_real, require_finite
 from jaxprune.checkpoints.naming import Published, to_timm
 from jaxprune.checkpoints.pth import read_pth
 from jaxprune.checkpoints.rules import to_ours
@@ -20,6 +22,10 @@ from jaxprune.ops.posembed import resample, table_grid
 
 logger = logging.getLogger(__name__)
 
+
+# Bytes that a compressed archive may unpack to besides those that weights of its size do.
+_UNPACKED = 2**28
+_RATIO = 16
 
 _PYTORCH = (".pth", ".pt", ".bin", ".ckpt", ".tar")  # the last of ".pth.tar"
 
@@ -51,11 +57,24 @@ def read_tensors(path: str | os.PathLike, key: str | None = None) -> dict[str, n
 
             return load_file(path)
         if path.suffix == ".npz":
-            with np.load(path, allow_pickle=False) as file:
-                return dict(file)
+            return _read_npz(path)
+    except UserError:
+        raise
     except Exception as error:  # safetensors, zip and numpy have a kind each
         raise UserError(f"{path} cannot be read ({error}): it may be truncated; fetch it again.") from error
     raise UserError(f"{path} is neither .safetensors nor .npz nor one of {', '.join(_PYTORCH)}: save the weights so.")
+
+
+def _read_npz(path: Path) -> dict[str, np.ndarray]:
+    with zipfile.ZipFile(path) as archive:
+        size = sum(member.file_size for member in archive.infolist())
+    if size > _UNPACKED + _RATIO * path.stat().st_size:
+        raise UserError(
+            f"{path} unpacks to {size:,} bytes, which no weights do that take {path.stat().st_size:,}: if they are "
+            "yours, save them uncompressed with np.savez."
+        )
+    with np.load(path, allow_pickle=False) as file:
+        return dict(file)
 
 
 def load_pretrained(
@@ -85,8 +104,8 @@ def load_pretrained(
       The network.
 
     Raises:
-      UserError: the file cannot be read or is of another network; tensors are missing, left over or of another shape,
-        and all of them are named.
+      UserError: the file cannot be read or is of another network; tensors are missing, left over, of another shape,
+        not of real numbers or not finite, and all of them are named. The network is as it was then.
     """
     what = str(source) if isinstance(source, (str, os.PathLike)) else "the given tensors"
     tensors = source if isinstance(source, Mapping) else read_tensors(source, key)
@@ -97,15 +116,18 @@ def load_pretrained(
             f"{what} are weights of another network: none of their {len(found)} tensors ({_some(found)}) belongs to "
             f"this {type(model).__name__} ({', '.join(list(targets)[:3])}, …)."
         )
-    _resample_positions(model, targets, found)
-
     wanted = {name for name in targets if not _matches(name, new)}
-    missing = sorted(n for n in wanted - set(found) if not isinstance(targets[n], Fixed))
+    used = {name: entry for name, entry in found.items() if name in wanted}
+    if unreal := sorted(f"{name} ({array.dtype})" for name, array in used.values() if not is_real(array)):
+        raise UserError(f"{what} hold tensors that are not of real numbers: {', '.join(unreal)}.")
+    _resample_positions(model, targets, used)
+
+    missing = sorted(n for n in wanted - set(used) if not isinstance(targets[n], Fixed))
     left_over = sorted(published for name, (published, _) in found.items() if name not in wanted)
     misfits = sorted(
         f"{published} {tensor.shape} for {name} {targets[name].shape}"
-        for name, (published, tensor) in found.items()
-        if name in wanted and tensor.shape != targets[name].shape
+        for name, (published, tensor) in used.items()
+        if tensor.shape != targets[name].shape
     )
     problems = [
         *(["missing (list them in new= to keep them as built): " + ", ".join(missing)] if missing else []),
@@ -117,8 +139,12 @@ def load_pretrained(
         own = _sizes({name: target.shape for name, target in targets.items()})
         why = f" ({sizes} against {own})" if sizes and sizes != own else ""
         raise UserError(f"{what} do not fit this {type(model).__name__}{why}; tensors " + "; ".join(problems) + ".")
-    for name in wanted & set(found):
-        targets[name][...] = jnp.asarray(found[name][1], targets[name].dtype)
+    # All of them before the first is put in place; what is beyond the dtype's range becomes infinite.
+    with np.errstate(over="ignore", invalid="ignore"):
+        arrays = {name: array.astype(targets[name].dtype, copy=False) for name, (_, array) in used.items()}
+    require_finite({used[name].name: array for name, array in arrays.items()}, what)
+    for name, array in arrays.items():
+        targets[name][...] = jnp.asarray(array)
     return model
 
 
@@ -150,7 +176,7 @@ def _resample_positions(model: Any, targets: dict, found: dict[str, Published]) 
         return
     published, table = found[name]
     host = model.encoder if name.startswith("encoder") else model
-    if table.ndim != 3 or table.shape[2] != host.embed_dim:
+    if table.ndim != 3 or table.shape[0] != 1 or table.shape[2] != host.embed_dim:
         return  # of another network: the check of all shapes names it
     prefix = targets[name].shape[1] - host.num_patches
     grid = table_grid(table.shape[1], prefix, host.grid, published)

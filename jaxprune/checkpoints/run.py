@@ -12,6 +12,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file, save
 
 from jaxprune import mim, models, processes, ranking, scoring
+from jaxprune.checkpoints.arrays import require_finite
 from jaxprune.checkpoints.card import Card, _tuples
 from jaxprune.checkpoints.files import write_atomically
 from jaxprune.checkpoints.read import load_pretrained
@@ -148,7 +149,8 @@ def load_model(path: str | os.PathLike, *, ema: bool = False, img_size: int | tu
         the same share of the patches.
 
     Raises:
-      UserError: there is no network, or the run has no checkpoint yet, or no averaged weights.
+      UserError: there is no network, or the run has no checkpoint yet, or no averaged weights; or weights that are not
+        finite.
     """
     path, card = Path(path), load_card(path)
     arguments = dict(card.arguments)
@@ -178,14 +180,23 @@ def load_model(path: str | os.PathLike, *, ema: bool = False, img_size: int | tu
 
 def _arrays(path: Path, card: Card, ema: bool) -> dict[str, Any]:
     if path.is_file():
-        return dict(load_file(path))
-    fixed = load_file(path / FIXED) if (path / FIXED).is_file() else {}
+        return _read(path)
+    fixed = _read(path / FIXED) if (path / FIXED).is_file() else {}
     return {**fixed, **load_params(path, ema=ema), **load_running(path)}
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        arrays = load_file(path)
+    except (SafetensorError, OSError) as error:
+        raise UserError(f"{path} cannot be read ({error}): it is damaged; save the network again.") from error
+    require_finite(arrays, str(path))
+    return arrays
 
 
 def _scorer_arrays(path: Path, arrays: Mapping[str, Any]) -> dict[str, Any]:
     if path.is_dir():
-        return dict(load_file(path / SCORER))
+        return _read(path / SCORER)
     prefix = "pruner.scorer."
     return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
 

@@ -4,7 +4,7 @@ A checkpoint is a directory named by its step:
 
     40/state/         Orbax's files; the state as one flat {name: array}
     40/data.json      what the caller wants back with it, such as where the data iterator stood
-    40/manifest.json  format, step, every array's shape and dtype, every file's size and CRC-32
+    40/manifest.json  format, step, every array's shape and dtype, every file's size and CRC-32, and a CRC-32 of that
 
 It is written as `40.writing`, and the rename to `40` is the commit: a process killed before it leaves a directory
 that nobody mistakes for a checkpoint, a process killed after it leaves a complete one. A checkpoint whose files no
@@ -16,6 +16,7 @@ import logging
 import os
 import re
 import shutil
+import zlib
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
@@ -25,7 +26,8 @@ import numpy as np
 import orbax.checkpoint as ocp
 
 from jaxprune import processes
-from jaxprune.checkpoints.files import size_and_crc, sync_directory
+from jaxprune.checkpoints.arrays import require_finite
+from jaxprune.checkpoints.files import size_and_crc, sync_directory, writing
 from jaxprune.errors import UserError
 
 FORMAT = 1
@@ -37,6 +39,9 @@ _WRITING = ".writing"
 _REMOVING = ".removing"
 _DAMAGED = ".damaged"
 _NAMES_SHOWN = 8
+_SEAL = "crc32"  # of the manifest itself; checkpoints of version 0.1 have none
+_CONTENTS = {"format", "step", "arrays", "files"}
+_STEP = r"0|[1-9][0-9]*"
 
 _log = logging.getLogger(__name__)
 
@@ -63,30 +68,43 @@ class CheckpointStore:
           step: its name; must not have been saved already.
           state: a pytree of arrays, sharded or not.
           data_state: a dict of plain JSON values.
+
+        Raises:
+          UserError: the file system refuses; the checkpoints that are there stay as they are.
         """
         final = self.directory / str(step)
         if final.exists():
             raise FileExistsError(f"{final} has been saved already")
-        writing = self.directory / f"{step}{_WRITING}"
+        partial = self.directory / f"{step}{_WRITING}"
         processes.wait("before a save")
-        if processes.leads():
-            self._clear_leftovers()
-            writing.mkdir(parents=True)
-        processes.wait("into a save")
-        arrays = _flatten(state)
-        self._orbax.save(writing / _STATE, args=ocp.args.PyTreeSave(arrays))
-        processes.wait("after a save")
-        if processes.leads():
-            self._commit(step, writing, final, arrays, data_state)
+        with writing(partial):
+            if processes.leads():
+                self._clear_leftovers()
+                partial.mkdir(parents=True)
+            processes.wait("into a save")
+            arrays = _flatten(state)
+            self._write(partial / _STATE, arrays)
+            processes.wait("after a save")
+            if processes.leads():
+                self._commit(step, partial, final, arrays, data_state)
         processes.wait("committed")
 
-    def _commit(self, step: int, writing: Path, final: Path, arrays: dict[str, Any], data_state: dict) -> None:
-        (writing / _DATA).write_text(json.dumps(data_state))
-        (writing / _MANIFEST).write_text(json.dumps(_seal(writing, step, arrays)))
-        size_and_crc(writing / _MANIFEST, sync=True)
-        for folder in [writing, *(path for path in writing.rglob("*") if path.is_dir())]:
+    def _write(self, path: Path, arrays: dict[str, Any]) -> None:
+        try:
+            self._orbax.save(path, args=ocp.args.PyTreeSave(arrays))
+        except ValueError as error:  # as which TensorStore hands on what the file system refuses
+            code = re.search(r"os_error_code='(\d+)'", str(error))
+            if code is None:
+                raise
+            raise OSError(int(code[1]), os.strerror(int(code[1]))) from error
+
+    def _commit(self, step: int, partial: Path, final: Path, arrays: dict[str, Any], data_state: dict) -> None:
+        (partial / _DATA).write_text(json.dumps(data_state))
+        (partial / _MANIFEST).write_text(_sealed(_manifest(partial, step, arrays)))
+        size_and_crc(partial / _MANIFEST, sync=True)
+        for folder in [partial, *(path for path in partial.rglob("*") if path.is_dir())]:
             sync_directory(folder)
-        os.rename(writing, final)
+        os.rename(partial, final)
         sync_directory(self.directory)
         self._prune()
 
@@ -140,7 +158,9 @@ class CheckpointStore:
     def _clear_leftovers(self) -> None:
         for suffix in (_WRITING, _REMOVING):
             for path in self.directory.glob(f"*{suffix}"):
-                shutil.rmtree(path)
+                if not re.fullmatch(_STEP, path.name.removesuffix(suffix)):
+                    continue  # not ours
+                shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
 
     def _prune(self) -> None:
         for step in self.all_steps()[: -self.keep]:
@@ -159,7 +179,7 @@ def load_params(directory: str | os.PathLike, *, ema: bool = False) -> dict[str,
       ema: the averaged parameters in place of the last ones.
 
     Raises:
-      UserError: there is no good checkpoint, or it holds no averaged parameters.
+      UserError: there is no good checkpoint, or it holds no averaged parameters, or some that are not finite.
     """
     found = _load(directory, "extra/ema/" if ema else "params/")
     if not found:
@@ -174,7 +194,7 @@ def load_running(directory: str | os.PathLike) -> dict[str, np.ndarray]:
 
 def _load(directory: str | os.PathLike, prefix: str) -> dict[str, np.ndarray]:
     directory = Path(directory).absolute()
-    if (directory / _MANIFEST).is_file():
+    if (directory / _MANIFEST).is_file() or (directory / _STATE).is_dir():
         path, manifest = directory, _verify_named(directory)
     else:
         folder = directory / "checkpoints" if (directory / "checkpoints").is_dir() else directory
@@ -197,6 +217,7 @@ def _load(directory: str | os.PathLike, prefix: str) -> dict[str, np.ndarray]:
         ),
     )
     orbax.close()
+    require_finite({name.removeprefix(prefix): value for name, value in arrays.items()}, str(path))
     return {name.removeprefix(prefix): value for name, value in arrays.items()}
 
 
@@ -221,25 +242,54 @@ def _flatten(state: Any) -> dict[str, Any]:
     return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in leaves}
 
 
-def _seal(writing: Path, step: int, arrays: dict[str, Any]) -> dict:
-    files = [path for path in sorted(writing.rglob("*")) if path.is_file()]
+def _manifest(partial: Path, step: int, arrays: dict[str, Any]) -> dict:
+    files = [path for path in sorted(partial.rglob("*")) if path.is_file()]
     return {
         "format": FORMAT,
         "step": step,
         "arrays": {name: [list(value.shape), str(value.dtype)] for name, value in arrays.items()},
-        "files": {path.relative_to(writing).as_posix(): size_and_crc(path, sync=True) for path in files},
+        "files": {path.relative_to(partial).as_posix(): size_and_crc(path, sync=True) for path in files},
     }
+
+
+def _sealed(manifest: dict) -> str:
+    return json.dumps(manifest | {_SEAL: _crc(manifest)})
+
+
+def _crc(manifest: dict) -> int:
+    return zlib.crc32(json.dumps(manifest, sort_keys=True).encode())
+
+
+def _unsealed(text: bytes, path: Path) -> dict:
+    """Returns the manifest of the checkpoint at `path`, as it was written.
+
+    Raises:
+      _Damage: it is not as it was written.
+      UserError: a newer jaxprune wrote it.
+    """
+    try:
+        manifest = json.loads(text)
+        sealed = _SEAL in manifest
+        if sealed and manifest.pop(_SEAL) != _crc(manifest):
+            raise _Damage(f"{_MANIFEST} has other content than was written")
+        newer = manifest["format"] > FORMAT
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        raise _Damage(f"{_MANIFEST} is not readable") from None
+    if newer and sealed:  # where the number is what it was
+        raise UserError(
+            f"{path} was written by a newer jaxprune (checkpoint format {manifest['format']}; this one reads up to "
+            f"{FORMAT}). Update jaxprune."
+        )
+    # A seal whose name is damaged is a key that no manifest has.
+    if set(manifest) != _CONTENTS or manifest["format"] != FORMAT:
+        raise _Damage(f"{_MANIFEST} has other content than was written")
+    return manifest
 
 
 def _verify(path: Path) -> dict:
     """Returns the manifest of the checkpoint at `path`, having read every byte of it."""
     try:
-        manifest = json.loads((path / _MANIFEST).read_text())
-        if manifest["format"] > FORMAT:
-            raise UserError(
-                f"{path} was written by a newer jaxprune (checkpoint format {manifest['format']}; this one reads up to "
-                f"{FORMAT}). Update jaxprune."
-            )
+        manifest = _unsealed((path / _MANIFEST).read_bytes(), path)
         for name, sealed in manifest["files"].items():
             found = size_and_crc(path / name)
             if found[0] != sealed[0]:
@@ -248,7 +298,13 @@ def _verify(path: Path) -> dict:
                 raise _Damage(f"{name} has other content than was written")
     except FileNotFoundError as error:
         raise _Damage(f"{Path(error.filename).relative_to(path)} is missing") from None
-    except (KeyError, TypeError, json.JSONDecodeError, UnicodeDecodeError):
+    except PermissionError as error:
+        raise UserError(f"{error.filename} may not be read: let this user read the whole of {path}.") from error
+    except OSError as error:
+        raise _Damage(f"{error.strerror}") from None
+    except (TypeError, AttributeError, IndexError, ValueError) as error:
+        if isinstance(error, UserError):
+            raise
         raise _Damage(f"{_MANIFEST} is not readable") from None
     return manifest
 
@@ -262,6 +318,13 @@ def _verify_named(path: Path) -> dict:
 
 def _survey(directory: Path) -> _Survey:
     """Finds the newest good checkpoint; warns once about everything newer that is not one."""
+    try:
+        return _surveyed(directory)
+    except OSError as error:
+        raise UserError(f"{error.filename} cannot be read ({error.strerror}): let this user read it.") from error
+
+
+def _surveyed(directory: Path) -> _Survey:
     damaged: dict[str, str] = {}
     found, manifest = None, {}
     for step in sorted(_steps(directory), reverse=True):
@@ -290,13 +353,13 @@ def _survey(directory: Path) -> _Survey:
 def _steps(directory: Path) -> list[int]:
     if not directory.is_dir():
         return []
-    return [int(path.name) for path in directory.iterdir() if path.is_dir() and re.fullmatch(r"\d+", path.name)]
+    return [int(path.name) for path in directory.iterdir() if path.is_dir() and re.fullmatch(_STEP, path.name)]
 
 
 def _half_written(directory: Path, newer_than: int | None) -> list[str]:
     """Returns names like `40.writing`: never committed, so nothing was lost and nothing has to be moved."""
     names = [path.name for path in directory.iterdir()] if directory.is_dir() else []
-    matches = [re.fullmatch(r"(\d+)(\..+)", name) for name in names]
+    matches = [re.fullmatch(rf"({_STEP})(\..+)", name) for name in names]
     return sorted(
         match[0]
         for match in matches
@@ -312,7 +375,8 @@ def _set_aside(path: Path) -> None:
     while target.exists():
         count += 1
         target = path.with_name(f"{path.name}{_DAMAGED}-{count}")
-    os.rename(path, target)
+    with writing(target):
+        os.rename(path, target)
     _log.info("The damaged checkpoint is kept as %s.", target)
 
 

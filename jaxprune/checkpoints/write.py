@@ -34,7 +34,14 @@ def save_pretrained(model: Any, path: str | os.PathLike, *, overwrite: bool = Fa
     write_atomically(path, save(to_published(model), metadata={"format": "pt"}))
 
 
-WEIGHTS = "model.safetensors"
+# What the sizes of a vision transformer are read from.
+_NEEDED = {PATCHES, "pos_embed", "blocks.0.mlp.fc1.weight"}
+_RANKS = dict.fromkeys(("pos_embed", "cls_token", "dist_token", "reg_token"), 3) | {
+    PATCHES: 4,
+    **dict.fromkeys(("blocks.0.mlp.fc1.weight", "head.weight", "decoder_embed.weight"), 2),
+    **dict.fromkeys(("agg.weight", "agg.conv_dw.weight"), 4),
+}
+WEIGHTS = "model.safetensors"  # of a run directory whose checkpoints are not the weights of its network
 
 
 def leave_network(model: Any, workdir: str | os.PathLike, class_names: Sequence[str] = ()) -> None:
@@ -112,7 +119,10 @@ def architecture(tensors: Mapping[str, Published], what: str) -> tuple[str, dict
       UserError: they are of no ViT and no pre-training framework, or made for a grid that is not square.
     """
     shapes = {name: entry.tensor.shape for name, entry in tensors.items()}
-    if len(shapes.get(PATCHES, ())) != 4 or "pos_embed" not in shapes or "blocks.0.mlp.fc1.weight" not in shapes:
+    width = shapes.get(PATCHES, (0,))[:1]
+    # The shapes are indexed below. A width that a block does not share would be a network far beyond the file.
+    known = all(len(shapes[name]) == rank and min(shapes[name]) > 0 for name, rank in _RANKS.items() if name in shapes)
+    if not known or not shapes.keys() >= _NEEDED or shapes["blocks.0.mlp.fc1.weight"][1:] != width:
         names = ", ".join(list(shapes)[:3])
         raise UserError(
             f"{what} holds no vision transformer by the names of timm, MAE, DINO or Hugging Face: {names}, …"

@@ -1,10 +1,11 @@
 """Image folders: one directory a class, or a flat heap of pictures without labels."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
+from absl import logging
 
 from jaxprune.data import images
 from jaxprune.data.broken import Unreadable
@@ -12,18 +13,21 @@ from jaxprune.data.source import Example
 from jaxprune.errors import UserError, nearest
 
 SPLITS = ("train", "test", "val", "valid", "validation")
+_NAMES_SHOWN = 8
 
 
 class ImageFolder:
     """The pictures below `root`; a directory's name is the class of all pictures below it.
 
-    `folder[i]` is a dict: `image` uint8 (h, w, 3), `label` int32, `index` i. Files are taken in sorted order.
+    `folder[i]` is a dict: `image` uint8 (h, w, 3), `label` int32, `index` i. Files are taken in sorted order. Links are
+    followed, but a directory that several ways lead to counts once, and one that a class is made of only as that class.
 
     Args:
       root: Directory of class directories, or with `labels=False` any directory.
       labels: Whether directories are classes. False: every picture below `root`, with label -1, for pre-training.
       exif: Whether photographs are turned upright as their EXIF tags say.
-      class_names: The classes in label order; by default the directories in `root`, sorted.
+      class_names: The classes in label order; by default the directories in `root` with pictures, sorted. Those
+        without are left out with a warning.
       name: What it is called in messages; by default the path.
 
     Raises:
@@ -45,8 +49,9 @@ class ImageFolder:
         if not self.root.is_dir():
             raise UserError(f"Image folder {self.name!r} does not exist or is not a directory.")
         if labels:
-            self.class_names = tuple(class_names or _directories(self.root))
-            per_class = [list(image_files(self.root / directory)) for directory in self.class_names]
+            self.class_names = _classes([self.root], self.name) if class_names is None else tuple(class_names)
+            places = [self.root / directory for directory in self.class_names]
+            per_class = [list(image_files(place, closed=places)) for place in places]
         else:
             self.class_names = ()
             per_class = [list(image_files(self.root))]
@@ -64,8 +69,7 @@ class ImageFolder:
         index = range(len(self))[index]
         path = self._files[index]
         try:
-            with open(path, "rb") as file:
-                image = images.decode(file.read(), upright=self.exif)
+            image = images.read(path, upright=self.exif)
         except (OSError, images.Broken) as error:
             raise Unreadable(path, str(error)) from error
         return {"image": image, "label": self._labels[index], "index": np.int32(index)}
@@ -95,7 +99,8 @@ def open_split(
 ) -> ImageFolder:
     """Opens `root/<split>` if `root` holds splits (`train`, `test`, …), else `root` itself as its only split.
 
-    Labels count over the classes of all splits, so that a class that one split lacks does not shift the others.
+    Labels count over the classes of all splits, so that a class that one split lacks, or has no pictures of, does not
+    shift the others. A class without pictures in any split is left out with a warning.
 
     Args:
       root: Directory of splits, or of classes.
@@ -114,9 +119,8 @@ def open_split(
     if split not in splits:
         there = f"the splits {', '.join(splits)}" if splits else "no split directories (such as train/ and test/)"
         raise UserError(f"Image folder {shown!r} has no split {split!r}: it holds {there}.{nearest(split, splits)}")
-    class_names = tuple(sorted({name for s in splits for name in _directories(top / s)}))
-    known = class_names if labels else None
-    return ImageFolder(top / split, labels=labels, exif=exif, class_names=known, name=f"{shown}/{split}")
+    class_names = _classes([top / s for s in splits], shown) if labels else None
+    return ImageFolder(top / split, labels=labels, exif=exif, class_names=class_names, name=f"{shown}/{split}")
 
 
 def split_names(root: Path) -> tuple[str, ...]:
@@ -124,11 +128,55 @@ def split_names(root: Path) -> tuple[str, ...]:
     return tuple(d for d in _directories(root) if d in SPLITS) if root.is_dir() else ()
 
 
-def image_files(directory: Path) -> Iterator[str]:
-    """Yields the pictures anywhere below `directory`, known by their extension, in sorted order."""
+def image_files(directory: Path, closed: Iterable[Path] = ()) -> Iterator[str]:
+    """Yields the pictures anywhere below `directory`, known by their extension, in sorted order.
+
+    Links are followed, but every real directory is entered once, and none that `directory` lies in.
+
+    Args:
+      directory: Where to look.
+      closed: Directories that are not entered either.
+    """
+    above = (path for place in (directory.absolute(), directory.resolve()) for path in (place, *place.parents))
+    entered = {_identity(path) for path in (*above, *closed)}
     for parent, directories, files in os.walk(directory, followlinks=True):
-        directories[:] = sorted(d for d in directories if _visible(d))
+        inside = [(name, _identity(os.path.join(parent, name))) for name in sorted(directories) if _visible(name)]
+        directories[:] = []
+        for name, identity in inside:
+            if identity not in entered:
+                entered.add(identity)
+                directories.append(name)
         yield from (os.path.join(parent, f) for f in sorted(files) if _visible(f) and _is_image(f))
+
+
+def _identity(path: str | os.PathLike) -> tuple[int, int] | str:
+    """What all paths of one directory have in common."""
+    try:
+        status = os.stat(path)
+    except OSError:  # a link to nowhere
+        return str(path)
+    return status.st_dev, status.st_ino
+
+
+def _classes(roots: list[Path], name: str) -> tuple[str, ...]:
+    """Returns the directories that have pictures in any of `roots`, sorted; warns of those that have none."""
+    names = sorted({directory for root in roots for directory in _directories(root)})
+    found = tuple(name for name in names if any(_has_pictures(root / name) for root in roots))
+    if found and len(found) < len(names):
+        empty = [name for name in names if name not in found]
+        more = f" and {len(empty) - _NAMES_SHOWN} more" if len(empty) > _NAMES_SHOWN else ""
+        shown = ", ".join(empty[:_NAMES_SHOWN]) + more
+        logging.warning("%s: no class is made of directories without pictures: %s", name, shown)
+    return found
+
+
+def _has_pictures(directory: Path) -> bool:
+    if not directory.is_dir():
+        return False
+    with os.scandir(directory) as entries:  # ends at the first one, where a walk lists all
+        if any(_visible(entry.name) and _is_image(entry.name) and entry.is_file() for entry in entries):
+            return True
+    return next(image_files(directory), None) is not None
 
 
 def _directories(root: Path) -> list[str]:

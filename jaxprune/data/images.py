@@ -3,6 +3,7 @@
 import io
 import math
 import os
+import struct
 from collections.abc import Iterable
 
 import jax
@@ -11,6 +12,7 @@ from jaxtyping import Float
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from jaxprune.data.augment import normalize
+from jaxprune.data.files import read_bytes
 from jaxprune.errors import UserError
 from jaxprune.preprocessing import Preprocessing
 
@@ -23,11 +25,19 @@ except ImportError:
     cv2 = None
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".gif", ".ppm", ".tif", ".tiff")
+# Pillow knows many more, and hands some to other programs whatever the file is called: PostScript to Ghostscript.
+FORMATS = ("JPEG", "PNG", "BMP", "WEBP", "GIF", "PPM", "TIFF")
+MAX_PIXELS = 2**26  # of a picture that is decoded, which takes up to 12 bytes a pixel meanwhile
+MAX_SIDE = 2**16  # resizing one side first holds the whole of the other
+MAX_BYTES = 8 * MAX_PIXELS  # of a file: no picture within these bounds takes more, even uncompressed
+# Sides of image and crop, beyond which only what the crop shows is resized. Within it the whole image is, as in timm
+# and torchvision; the two agree but for rounding, and for what is clipped between resizing one side and the other.
+MAX_ASPECT = 8
 Box = tuple[int, int, int, int]  # top, left, height, width
 
 
 class Broken(ValueError):
-    """Raised for bytes that are not an image, or a damaged one."""
+    """Raised for bytes that are not an image, a damaged one, or one beyond the bounds on its size."""
 
 
 def decode(data: bytes, *, upright: bool = True) -> np.ndarray:
@@ -35,10 +45,13 @@ def decode(data: bytes, *, upright: bool = True) -> np.ndarray:
 
     Grey, palette, RGBA (its alpha is dropped), CMYK and 16-bit grey become RGB; of an animation the first frame is
     taken. Photographs are turned as their EXIF tag says unless `upright` is off, as torchvision and timm leave them.
-    Raises `Broken` on what is no image or is damaged.
+    Raises `Broken` on what is no image of `FORMATS`, is damaged, has more than `MAX_PIXELS` pixels or a side beyond
+    `MAX_SIDE`, or has pixels of no known range: floating-point numbers, or 32-bit integers of a TIFF file.
     """
     try:
         return _decode(data, upright)
+    except Broken:
+        raise
     except UnidentifiedImageError as error:
         raise Broken("no image, or of an unknown format" if data else "empty file") from error
     # Decoders raise all sorts of things at all sorts of damage.
@@ -46,20 +59,84 @@ def decode(data: bytes, *, upright: bool = True) -> np.ndarray:
         raise Broken(f"{type(error).__name__}: {error}") from error
 
 
+def open_image(data: bytes) -> Image.Image:
+    """Returns an encoded image with its header read and nothing decoded.
+
+    Raises:
+      Broken: It is too large.
+      Exception: Whatever Pillow raises for what is no image of `FORMATS`.
+    """
+    try:
+        image = Image.open(io.BytesIO(data), formats=FORMATS)
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+        raise Broken(_too_large("it")) from error
+    _check_size(*image.size)
+    return image
+
+
+def _check_size(width: int, height: int) -> None:
+    if width * height > MAX_PIXELS or max(width, height) > MAX_SIDE:
+        raise Broken(_too_large(f"{width:,}×{height:,} pixels"))
+
+
+def _too_large(what: str) -> str:
+    return (
+        f"{what} is more than the {MAX_PIXELS:,} pixels, and {MAX_SIDE:,} a side, that are decoded: save it smaller, "
+        "or cut into pieces"
+    )
+
+
 def _decode(data: bytes, upright: bool) -> np.ndarray:
     # OpenCV returns what it could read of a JPEG that was cut off; only whole files are left to it.
-    if cv2 is not None and data[:2] == b"\xff\xd8" and b"\xff\xd9" in data[-16:]:
+    if cv2 is not None and b"\xff\xd9" in data[-16:] and (size := _jpeg_size(data)):
+        _check_size(*size)
         orientation = 0 if upright else cv2.IMREAD_IGNORE_ORIENTATION
         bgr = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR | orientation)
         if bgr is not None:
             return cv2.cvtColor(bgr, cv2.COLOR_BGR2RGB)
-    with Image.open(io.BytesIO(data)) as image:
+    with open_image(data) as image:
+        if image.mode == "F" or (image.mode == "I" and image.format == "TIFF"):
+            # Pillow would clip them to 0..255: black where they go from 0 to 1, white where they count to 65535.
+            raise Broken(f"pixels of mode {image.mode!r} have no known range: save it with 8 or 16 bits a channel")
         if image.mode.startswith("I"):
             # 16-bit grey: Pillow's own conversion would clip it to white.
             return to_rgb(np.clip(np.asarray(image), 0, 65535).astype(np.uint16))
         if image.mode == "P" and "transparency" in image.info:
             image = image.convert("RGBA")
-        return np.asarray((ImageOps.exif_transpose(image) if upright else image).convert("RGB"))
+        if upright:
+            ImageOps.exif_transpose(image, in_place=True)
+        return np.asarray(image if image.mode == "RGB" else image.convert("RGB"))
+
+
+def _jpeg_size(data: bytes) -> tuple[int, int] | None:
+    """Returns (width, height) as the header of a JPEG file has them; None if it is no such file.
+
+    Pillow's header takes as long as decoding a small picture.
+    """
+    if data[:2] != b"\xff\xd8":
+        return None
+    place = data.find(b"\xff", 2)
+    while 0 < place < len(data) - 9:
+        marker = data[place + 1]
+        if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):  # a frame
+            height, width = struct.unpack(">HH", data[place + 5 : place + 9])
+            return width, height
+        if marker in (0xD9, 0xDA):  # the end, or pixels
+            return None
+        has_length = marker not in (0x00, 0x01, 0xFF) and not 0xD0 <= marker <= 0xD7
+        length = int.from_bytes(data[place + 2 : place + 4], "big") if has_length else 0
+        place = data.find(b"\xff", place + 1 + (1 + length if has_length else 0))
+    return None
+
+
+def read(path: str | os.PathLike, *, upright: bool = True) -> np.ndarray:
+    """Returns a picture file as uint8 (h, w, 3), RGB; see `decode`.
+
+    Raises:
+      OSError: It is no regular file, has more than `MAX_BYTES` bytes, or cannot be read.
+      Broken: See `decode`.
+    """
+    return decode(read_bytes(path, MAX_BYTES), upright=upright)
 
 
 def to_rgb(array: np.ndarray) -> np.ndarray:
@@ -119,16 +196,31 @@ def random_box(
 def center_crop(image: np.ndarray, shape: tuple[int, int], crop_pct: float, resample: Image.Resampling) -> np.ndarray:
     """Resizes so that the crop is `crop_pct` of the shorter side, then cuts the middle; the usual evaluation view.
 
-    Keeps the aspect ratio. An image that has `shape` already is returned as it is.
+    Keeps the aspect ratio. An image that has `shape` already is returned as it is. Of one that is `MAX_ASPECT` times
+    longer or wider than `shape`, only the part that is shown is resized.
     """
     height, width = image.shape[:2]
     if (height, width) == shape:
         return image
     zoom = max(shape[0] / height, shape[1] / width) / crop_pct
     new = max(shape[0], int(height * zoom + 1e-6)), max(shape[1], int(width * zoom + 1e-6))
-    image = resized_crop(image, (0, 0, height, width), new, resample)
     top, left = round((new[0] - shape[0]) / 2), round((new[1] - shape[1]) / 2)
+    aspect = height * shape[1] / (width * shape[0])
+    if max(aspect, 1 / aspect) > MAX_ASPECT:
+        return _resized_part(image, (top, left, *shape), new, resample)
+    image = resized_crop(image, (0, 0, height, width), new, resample)
     return image[top : top + shape[0], left : left + shape[1]]
+
+
+def _resized_part(image: np.ndarray, part: Box, new: tuple[int, int], resample: Image.Resampling) -> np.ndarray:
+    """Returns `part` of the image resized to `new`, without the rest of it."""
+    top, left, height, width = part
+    down, across = image.shape[0] / new[0], image.shape[1] / new[1]
+    right, bottom = min((left + width) * across, image.shape[1]), min((top + height) * down, image.shape[0])
+    if image.dtype == bool:
+        resample = Image.Resampling.NEAREST
+    box = (left * across, top * down, right, bottom)
+    return np.asarray(Image.fromarray(image).resize((width, height), resample, box=box))
 
 
 def prepare(image: np.ndarray, preprocessing: Preprocessing) -> np.ndarray:
@@ -149,8 +241,7 @@ def read_image(path: str | os.PathLike, preprocessing: Preprocessing) -> np.ndar
       UserError: There is no such file, or it is not a picture.
     """
     try:
-        with open(os.path.expanduser(path), "rb") as file:
-            image = decode(file.read(), upright=preprocessing.exif)
+        image = read(os.path.expanduser(path), upright=preprocessing.exif)
     except (OSError, Broken) as error:
         raise UserError(f"Image {str(path)!r} cannot be read: {error}.") from error
     return prepare(image, preprocessing)

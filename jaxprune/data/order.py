@@ -40,8 +40,9 @@ class Order:
         """Returns the order for process `process_index` of `process_count`, which share every batch evenly.
 
         Raises:
-          UserError: `repeats` is less than 1, or the batch cannot be shared evenly.
+          UserError: `repeats` is less than 1, the seed is no number of 64 bits, or the batch cannot be shared evenly.
         """
+        seed = None if seed is None else rng.checked_seed(seed)
         if repeats < 1:
             raise UserError(f"repeats={repeats} must be at least 1, which is no repeated augmentation.")
         if batch_size < 1 or batch_size % process_count or not 0 <= process_index < process_count:

@@ -18,7 +18,9 @@ import numpy as np
 from PIL import Image
 from tqdm import tqdm
 
+from jaxprune.data import images
 from jaxprune.data.broken import Unreadable, note_broken, read_or_next
+from jaxprune.data.files import read_bytes
 from jaxprune.data.folder import ImageFolder, open_split, split_names
 from jaxprune.errors import UserError
 
@@ -184,8 +186,8 @@ def _examples(folder: ImageFolder, root: Path, split: str, broken: dict[str, str
 
 
 def _encoded(path: str, image: np.ndarray) -> bytes:
-    data = Path(path).read_bytes()
-    with Image.open(io.BytesIO(data)) as header:
+    data = read_bytes(path, images.MAX_BYTES)
+    with images.open_image(data) as header:
         if header.format in ("JPEG", "PNG") and header.mode == "RGB":
             return data
     buffer = io.BytesIO()

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
+from jaxprune.data.rng import checked_seed
 from jaxprune.data.source import Example
 from jaxprune.errors import UserError
 
@@ -147,7 +148,7 @@ class Scenes:
         self.name = f"scenes/{split}"
         self.broken: dict[str, str] = {}
         self._num_examples = num_examples
-        self._stream = np.array([seed % 2**64, zlib.crc32(split.encode())], np.uint64)
+        self._stream = np.array([checked_seed(seed) % 2**64, zlib.crc32(split.encode())], np.uint64)
         self._side = min(height, width)
         self._extent = height / self._side, width / self._side
         self._y = ((np.arange(height, dtype=np.float32) + 0.5) / self._side)[:, None]

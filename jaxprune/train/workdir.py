@@ -9,11 +9,11 @@ import os
 import subprocess
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import jaxprune
 from jaxprune import processes
-from jaxprune.checkpoints.files import write_atomically
+from jaxprune.checkpoints.files import write_atomically, writing
 from jaxprune.errors import UserError
 
 CONFIG = "config.json"
@@ -23,6 +23,8 @@ _LOCK = ".lock"
 _PACKAGES = ("jax", "flax", "optax", "orbax-checkpoint")
 _KEYS_SHOWN = 12
 _ABSENT = object()
+# The run directories that this process holds, with its id: what it forks holds none of them.
+_held: set[tuple[int, Path]] = set()
 
 _log = logging.getLogger(__name__)
 
@@ -39,7 +41,8 @@ def prepare(workdir: str | os.PathLike, config: Mapping[str, Any]) -> Path:
     Of the processes of one run the first makes it, and the others check.
 
     Raises:
-      UserError: the directory holds a run with another config (the keys are named), or something that is no run.
+      UserError: the directory holds a run with another config (the keys are named), or something that is no run; it
+        cannot be written; or another process makes it a run right now.
     """
     if processes.leads():
         try:
@@ -51,24 +54,20 @@ def prepare(workdir: str | os.PathLike, config: Mapping[str, Any]) -> Path:
 
 
 def _prepare(workdir: Path, config: Mapping[str, Any]) -> Path:
-    workdir.mkdir(parents=True, exist_ok=True)
     config = json.loads(json.dumps(config, default=str))
     record = {"config": config, "versions": versions(), "commit": commit()}
     path = workdir / CONFIG
     if not path.exists():
-        strangers = [entry.name for entry in sorted(workdir.iterdir()) if not entry.name.startswith(".")]
-        if strangers:
-            raise UserError(
-                f"{workdir} holds {', '.join(strangers[:3])} but no {CONFIG}, so it is not the directory of a run and "
-                "is left alone. Give another --workdir."
-            )
-        write_atomically(path, json.dumps(record, indent=2) + "\n")
-        return workdir
+        _refuse_strangers(workdir)
+        # Of two runs that begin here in the same instant, one finds what the other has written.
+        with locked(workdir):
+            if not path.exists():
+                write_atomically(path, json.dumps(record, indent=2) + "\n")
     try:
-        existing = json.loads(path.read_text())
+        existing = json.loads(path.read_bytes())
         differences = _differences(existing["config"], config)
         changed = _differences(existing["versions"], record["versions"])
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise UserError(f"{path} cannot be read as the config of a run. Give another --workdir.") from None
     if differences:
         raise UserError(
@@ -80,45 +79,101 @@ def _prepare(workdir: Path, config: Mapping[str, Any]) -> Path:
     return workdir
 
 
+def _refuse_strangers(workdir: Path) -> None:
+    with writing(workdir):
+        entries = sorted(workdir.iterdir()) if workdir.exists() else []
+    strangers = [entry.name for entry in entries if not entry.name.startswith(".")]
+    if strangers:
+        raise UserError(
+            f"{workdir} holds {', '.join(strangers[:3])} but no {CONFIG}, so it is not the directory of a run and is "
+            "left alone. Give another --workdir."
+        )
+
+
 def mark_complete(workdir: str | os.PathLike, summary: Mapping[str, Any]) -> None:
     """Notes that the run has nothing left to do, with its results."""
     write_atomically(Path(workdir) / COMPLETE, json.dumps(summary, indent=2, default=str) + "\n")
 
 
 def is_complete(workdir: str | os.PathLike) -> bool:
-    """Returns whether the run has nothing left to do."""
-    return (Path(workdir) / COMPLETE).exists()
+    """Returns whether the run has nothing left to do; a damaged note that it has is none."""
+    return _summary(Path(workdir)) is not None
 
 
 def read_summary(workdir: str | os.PathLike) -> dict[str, Any]:
-    """Returns the summary that `mark_complete` wrote."""
-    return json.loads((Path(workdir) / COMPLETE).read_text())
+    """Returns the summary that `mark_complete` wrote.
+
+    Raises:
+      UserError: the run is not complete.
+    """
+    summary = _summary(Path(workdir))
+    if summary is None:
+        raise UserError(f"{workdir} holds no complete run (no readable {COMPLETE}): run its command again.")
+    return summary
+
+
+def _summary(workdir: Path) -> dict[str, Any] | None:
+    path = workdir / COMPLETE
+    try:
+        summary = json.loads(path.read_bytes())
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, ValueError, RecursionError):
+        summary = None
+    if not isinstance(summary, dict):
+        _log.warning("%s is damaged; the run counts as not complete.", path)
+        return None
+    return summary
 
 
 @contextlib.contextmanager
 def locked(workdir: str | os.PathLike) -> Iterator[None]:
     """Holds the run directory for this process; the system lets go of it however the process ends.
 
+    A process may hold a directory that it holds already.
+
     Raises:
-      UserError: another process holds it.
+      UserError: another process holds it, or it cannot be written.
     """
     path = Path(workdir) / _LOCK
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a+") as file:
+    with writing(path.parent):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    holding = os.getpid(), path.parent.resolve()
+    if holding in _held:
+        # A second lock would be none, and closing its file would let go of the first.
+        yield
+        return
+    with writing(path):
+        file = path.open("a+", errors="replace")
+    with file:
+        _lock(file, path)
+        _held.add(holding)
         try:
-            # A POSIX lock is not inherited: a data worker that outlives a killed run does not keep it.
-            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except (BlockingIOError, PermissionError):
-            file.seek(0)
-            holder = file.read().strip() or "unknown"
-            raise UserError(
-                f"{workdir} is in use by another process (id {holder}). Wait for it, stop it, or give another "
-                "--workdir."
-            ) from None
+            yield
+        finally:
+            _held.discard(holding)
+
+
+def _lock(file: IO[str], path: Path) -> None:
+    try:
+        # A POSIX lock is not inherited: a data worker that outlives a killed run does not keep it.
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (BlockingIOError, PermissionError):
+        file.seek(0)
+        holder = file.read(20).strip() or "unknown"
+        raise UserError(
+            f"{path.parent} is in use by another process (id {holder}). Wait for it, stop it, or give another "
+            "--workdir."
+        ) from None
+    except OSError as error:
+        raise UserError(
+            f"{path} cannot be locked ({error.strerror}): its file system may have no locks. Give a --workdir on "
+            "another one."
+        ) from error
+    with writing(path):
         file.truncate(0)
         file.write(str(os.getpid()))
         file.flush()
-        yield
 
 
 def versions() -> dict[str, str]:

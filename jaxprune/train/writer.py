@@ -12,7 +12,7 @@ from typing import IO, Any
 import numpy as np
 from PIL import Image
 
-from jaxprune.checkpoints.files import write_atomically
+from jaxprune.checkpoints.files import write_atomically, writing
 from jaxprune.train.tensorboard import TensorBoard
 
 METRICS = "metrics.jsonl"
@@ -58,17 +58,18 @@ class Writer:
 
     def __init__(self, workdir: str | os.PathLike, resume_step: int | None = None, tensorboard: bool = True):
         self.workdir = Path(workdir)
-        self.workdir.mkdir(parents=True, exist_ok=True)
+        with writing(self.workdir):
+            self.workdir.mkdir(parents=True, exist_ok=True)
         self._tensorboard_wanted, self._purge_step = tensorboard, None
         self._tensorboard: TensorBoard | None = None
-        timings = self.workdir / TIMINGS
-        self._timings: dict[str, dict[str, float]] = json.loads(timings.read_text()) if timings.exists() else {}
+        self._timings = _read_timings(self.workdir / TIMINGS)
+        self._timed = False  # since the last sync: another run may hold the directory, and write timings of its own
         self._file = self._open()
         if resume_step is not None:
             self.rewind(resume_step)
 
     def rewind(self, step: int) -> None:
-        """Cuts the metrics of later steps and a half-written last line; `BEGINNING` cuts everything."""
+        """Cuts the metrics of later steps and what is no line of metrics; `BEGINNING` cuts everything."""
         self._keep(lambda row: row["step"] <= step)
         self._purge_step = step + 1
 
@@ -79,8 +80,14 @@ class Writer:
     def _keep(self, wanted: Callable[[dict[str, Any]], bool]) -> None:
         self._file.close()
         path = self.workdir / METRICS
-        lines = path.read_bytes().splitlines(keepends=True)
-        write_atomically(path, b"".join(line for line in lines if (row := _parse(line)) and wanted(row)))
+        with writing(path):
+            lines = path.read_bytes().splitlines(keepends=True)
+        rows = [(line, row) for line in lines if (row := _parse(line))]
+        # The last line may be cut off by the end of an earlier session; any other was.
+        odd = len(lines) - len(rows) - bool(lines and not lines[-1].endswith(b"\n"))
+        if odd:
+            _log.warning("%s: cutting %d lines that are no metrics of ours.", path, odd)
+        write_atomically(path, b"".join(line for line, row in rows if wanted(row)))
         self._file = self._open()
 
     def metrics(self, step: int, split: str, values: Mapping[str, Any]) -> None:
@@ -88,7 +95,8 @@ class Writer:
         numbers = {name: float(value) for name, value in values.items()}
         # JSON has no infinity and no NaN.
         row = {k: v if math.isfinite(v) else None for k, v in numbers.items()} | {"step": int(step), "split": split}
-        self._file.write(json.dumps(row, sort_keys=True).encode() + b"\n")
+        with writing(self.workdir / METRICS):
+            self._append(json.dumps(row, sort_keys=True).encode() + b"\n")
         if split != "train":
             _log.info("step %d, %s: %s", step, split, ", ".join(f"{k} {v:.5g}" for k, v in sorted(numbers.items())))
         if board := self._board():
@@ -101,8 +109,9 @@ class Writer:
         if image.dtype != np.uint8:
             image = np.round(np.clip(image, 0, 1) * 255).astype(np.uint8)
         path = self.workdir / PICTURES / f"{name.replace('/', '_')}_{step:08d}.png"
-        path.parent.mkdir(exist_ok=True)
-        Image.fromarray(image).save(path)
+        with writing(path):
+            path.parent.mkdir(exist_ok=True)
+            Image.fromarray(image).save(path)
         if board := self._board():
             board.image(name, image, step)
         return path
@@ -110,6 +119,7 @@ class Writer:
     def timing(self, step: int, values: Mapping[str, float]) -> None:
         """Notes clock measurements (seconds, rates): for TensorBoard and the summary in `timings.json`."""
         for name, value in values.items():
+            self._timed = True
             seen = self._timings.setdefault(name, {"count": 0, "mean": 0.0})
             seen["count"] += 1
             seen["mean"] += (float(value) - seen["mean"]) / seen["count"]
@@ -124,9 +134,13 @@ class Writer:
 
     def sync(self) -> None:
         """Puts everything written so far on disk; called before a checkpoint relies on it."""
-        os.fsync(self._file.fileno())
-        if self._timings:
+        if self._file.closed:  # by a rewind that failed
+            return
+        with writing(self.workdir / METRICS):
+            os.fsync(self._file.fileno())
+        if self._timed:
             write_atomically(self.workdir / TIMINGS, json.dumps(self._timings, indent=2, sort_keys=True) + "\n")
+            self._timed = False
         if self._tensorboard is not None:
             self._tensorboard.flush()
 
@@ -139,7 +153,12 @@ class Writer:
 
     def _open(self) -> IO[bytes]:
         # Unbuffered: a line is either in the file or was never written.
-        return (self.workdir / METRICS).open("ab", buffering=0)
+        with writing(self.workdir / METRICS):
+            return (self.workdir / METRICS).open("ab", buffering=0)
+
+    def _append(self, line: bytes) -> None:
+        while line:  # a disk that fills up takes a part of it first
+            line = line[self._file.write(line) :]
 
     def _board(self) -> TensorBoard | None:
         if self._tensorboard is None and self._tensorboard_wanted:
@@ -160,8 +179,27 @@ def read_metrics(workdir: str | os.PathLike) -> list[dict[str, Any]]:
 
 
 def _parse(line: bytes) -> dict[str, Any] | None:
+    """The metrics of a step, or None of anything else."""
     try:
         row = json.loads(line) if line.endswith(b"\n") else None
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
-    return row if isinstance(row, dict) and "step" in row else None
+    if not isinstance(row, dict) or type(row.get("step")) is not int or not isinstance(row.get("split"), str):
+        return None
+    numbers = (value for name, value in row.items() if name != "split")
+    return row if all(value is None or isinstance(value, (int, float)) for value in numbers) else None
+
+
+def _read_timings(path: Path) -> dict[str, dict[str, float]]:
+    try:
+        timings = json.loads(path.read_bytes())
+        return {name: {"count": int(seen["count"]), **_floats(seen)} for name, seen in timings.items()}
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        _log.warning("%s is damaged; timings are counted from here on.", path)
+        return {}
+
+
+def _floats(seen: Mapping[str, Any]) -> dict[str, float]:
+    return {name: float(seen[name]) for name in ("mean", "last")}

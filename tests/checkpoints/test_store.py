@@ -1,3 +1,5 @@
+import errno
+import json
 import logging
 import os
 import shutil
@@ -8,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxprune.checkpoints import store as store_module
 from jaxprune.checkpoints.store import CheckpointStore, load_params
 from jaxprune.errors import UserError
 
@@ -57,6 +60,11 @@ def flip_a_bit(path):
     data_file(path / "state").write_bytes(content)
 
 
+def flip_in_manifest(path):
+    manifest = path / "manifest.json"
+    manifest.write_text(manifest.read_text().replace("float32", "float33", 1))
+
+
 def empty(path):
     shutil.rmtree(path)
     path.mkdir()
@@ -67,6 +75,7 @@ DAMAGES = {
     "flipped": flip_a_bit,
     "file missing": lambda path: data_file(path / "state").unlink(),
     "no data state": lambda path: (path / "data.json").unlink(),
+    "flipped in the manifest": flip_in_manifest,
     "half a manifest": lambda path: os.truncate(path / "manifest.json", 40),
     "not a manifest": lambda path: (path / "manifest.json").write_text("[]"),
     "no manifest": lambda path: (path / "manifest.json").unlink(),
@@ -133,11 +142,11 @@ def test_if_no_checkpoint_is_good_nothing_is_touched(filled):
 @pytest.mark.parametrize("function", ["rename", "fsync"])
 def test_a_save_cut_short_is_harmless(filled, function, monkeypatch, caplog):
     def stop(*args):
-        raise InterruptedError
+        raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
         patch.setattr(os, function, stop)
-        with pytest.raises(InterruptedError):
+        with pytest.raises(KeyboardInterrupt):
             filled.save(40, make_state(40), {})
     assert filled.all_steps() == [10, 20, 30]
     assert filled.restore_latest(abstract(make_state(0)))[0] == 30
@@ -155,11 +164,11 @@ def test_a_first_save_cut_short_leaves_a_fresh_start(store, caplog):
 
 def test_a_removal_cut_short_is_no_damage(filled, monkeypatch, caplog):
     def stop(*args):
-        raise InterruptedError
+        raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
         patch.setattr(shutil, "rmtree", stop)
-        with pytest.raises(InterruptedError):
+        with pytest.raises(KeyboardInterrupt):
             filled.save(40, make_state(40), {})
     assert filled.restore_latest(abstract(make_state(0)))[0] == 40
     assert not caplog.records
@@ -176,7 +185,9 @@ def test_tensors_that_do_not_fit_are_all_named(filled):
 
 def test_a_checkpoint_of_a_newer_format_asks_for_an_update(filled):
     manifest = filled.path(30) / "manifest.json"
-    manifest.write_text(manifest.read_text().replace('"format": 1', '"format": 99'))
+    content = json.loads(manifest.read_text())
+    content.pop("crc32")
+    manifest.write_text(store_module._sealed(content | {"format": 99, "shards": []}))
     with pytest.raises(UserError, match="Update jaxprune"):
         filled.restore_latest(abstract(make_state(0)))
 
@@ -203,3 +214,76 @@ def test_loading_from_nothing_says_so(filled, tmp_path):
     truncate(filled.path(10))
     with pytest.raises(UserError, match="damaged"):
         load_params(filled.path(10))
+
+
+def test_every_flipped_bit_of_a_manifest_is_damage(filled):
+    path = filled.path(30)
+    text = (path / "manifest.json").read_bytes()
+    manifest = store_module._unsealed(text, path)
+    for position in range(8 * len(text)):
+        flipped = bytearray(text)
+        flipped[position // 8] ^= 1 << position % 8
+        try:
+            assert store_module._unsealed(bytes(flipped), path) == manifest
+        except store_module._Damage:
+            continue
+
+
+def test_a_manifest_without_a_checksum_is_one_of_an_earlier_version(filled):
+    manifest = filled.path(30) / "manifest.json"
+    content = json.loads(manifest.read_text())
+    del content["crc32"]
+    manifest.write_text(json.dumps(content))
+    assert filled.restore_latest(abstract(make_state(0)))[0] == 30
+    assert load_params(filled.path(30))["norm.scale"].shape == (3,)
+    for change in ({"format": 3}, {"extra": 0}):  # of a later one there is always a checksum
+        manifest.write_text(json.dumps(content | change))
+        with pytest.raises(store_module._Damage):
+            store_module._unsealed(manifest.read_bytes(), manifest.parent)
+
+
+def test_what_else_lies_among_the_checkpoints_is_left_alone(filled, caplog):
+    for name in ("notes.writing", "007", "٣"):
+        (filled.directory / name).mkdir()
+    for name in ("50", "50.writing", "60.removing", "best.txt", ".DS_Store"):
+        (filled.directory / name).write_text("x")
+    assert filled.restore_latest(abstract(make_state(0)))[0] == 30
+    filled.save(40, make_state(40), {})
+    assert filled.all_steps() == [20, 30, 40]
+    left = {path.name for path in filled.directory.iterdir()}
+    assert left == {"20", "30", "40", "50", "007", "٣", "notes.writing", "best.txt", ".DS_Store"}
+
+
+@pytest.mark.parametrize(
+    ("number", "remedy"),
+    [(errno.ENOSPC, "Free some space"), (errno.EROFS, "Make it writable"), (errno.ENOENT, "removed or unmounted")],
+)
+@pytest.mark.parametrize("function", ["rename", "fsync", "mkdir"])
+def test_a_save_that_the_disk_refuses_is_one_line(filled, function, number, remedy, monkeypatch):
+    def refuse(*args, **options):
+        raise OSError(number, os.strerror(number))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, function, refuse)
+        with pytest.raises(UserError, match=rf"checkpoints/40\.writing cannot be written \(.*\)\. .*{remedy}"):
+            filled.save(40, make_state(40), {})
+    assert filled.restore_latest(abstract(make_state(0)))[0] == 30
+
+
+def test_a_full_disk_under_the_arrays_is_one_line(filled, monkeypatch):
+    def refuse(*args, **options):
+        raise ValueError("RESOURCE_EXHAUSTED: Error writing … No space left on device [os_error_code='28']")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(filled._orbax, "save", refuse)
+        with pytest.raises(UserError, match=r"40\.writing cannot be written \(No space left on device\)"):
+            filled.save(40, make_state(40), {})
+    filled.save(40, make_state(40), {})
+
+
+def test_a_file_in_place_of_the_directory_is_one_line(tmp_path):
+    (tmp_path / "checkpoints").write_text("x")
+    with CheckpointStore(tmp_path / "checkpoints") as store:
+        assert store.restore_latest(abstract(make_state(0))) is None
+        with pytest.raises(UserError, match="Remove what is in its place"):
+            store.save(1, make_state(1), {})

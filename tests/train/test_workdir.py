@@ -1,4 +1,6 @@
+import contextlib
 import json
+import os
 import subprocess
 import sys
 
@@ -62,15 +64,81 @@ def test_completion_is_remembered_with_its_results(tmp_path):
     assert workdir.is_complete(tmp_path) and workdir.read_summary(tmp_path) == {"accuracy": 0.5}
 
 
-def test_a_directory_in_use_is_refused_until_its_holder_dies(tmp_path):
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff", b"[" * 10**5])
+def test_a_damaged_note_of_completion_is_none(tmp_path, content, caplog):
+    (tmp_path / "complete.json").write_bytes(content)
+    assert not workdir.is_complete(tmp_path)
+    assert "complete.json is damaged" in caplog.text
+    with pytest.raises(UserError, match="holds no complete run"):
+        workdir.read_summary(tmp_path)
+
+
+@contextlib.contextmanager
+def another_process_holding(path):
     hold = "import fcntl, sys; f = open(sys.argv[1], 'w'); fcntl.lockf(f, fcntl.LOCK_EX); print(1, flush=True); input()"
-    with subprocess.Popen(
-        [sys.executable, "-c", hold, tmp_path / ".lock"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    ) as holder:
+    command = [sys.executable, "-c", hold, path / ".lock"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
         assert holder.stdout.readline()
-        with pytest.raises(UserError, match="in use"), workdir.locked(tmp_path):
+        try:
+            yield
+        finally:
+            holder.kill()
+
+
+def test_a_directory_in_use_is_refused_until_its_holder_dies(tmp_path):
+    with another_process_holding(tmp_path), pytest.raises(UserError, match="in use"), workdir.locked(tmp_path):
+        pass
+    with workdir.locked(tmp_path):
+        assert (tmp_path / ".lock").read_text().isdigit()
+
+
+def test_a_run_is_begun_by_one_process(tmp_path):
+    with another_process_holding(tmp_path), pytest.raises(UserError, match="in use"):
+        workdir.prepare(tmp_path, CONFIG)
+    assert not (tmp_path / "config.json").exists()
+    workdir.prepare(tmp_path, CONFIG)
+    with another_process_holding(tmp_path):  # looking does no harm
+        workdir.prepare(tmp_path, CONFIG)
+
+
+def test_of_two_runs_that_begin_in_the_same_instant_one_finds_the_other(tmp_path, monkeypatch):
+    locked = workdir.locked
+
+    @contextlib.contextmanager
+    def late(path):
+        (tmp_path / "config.json").write_text(json.dumps({"config": {"lr": 1.0}, "versions": {}}))
+        with locked(path):
+            yield
+
+    monkeypatch.setattr(workdir, "locked", late)
+    with pytest.raises(UserError, match=r"lr is 1\.0 there and 0\.001 here"):
+        workdir.prepare(tmp_path, CONFIG)
+    assert json.loads((tmp_path / "config.json").read_text())["config"] == {"lr": 1.0}
+
+
+def test_a_process_may_hold_what_it_holds(tmp_path):
+    attempt = "import fcntl, sys; fcntl.lockf(open(sys.argv[1], 'a'), fcntl.LOCK_EX | fcntl.LOCK_NB)"
+    with workdir.locked(tmp_path):
+        workdir.prepare(tmp_path, CONFIG)
+        with workdir.locked(tmp_path / ".." / tmp_path.name):
             pass
-        holder.kill()
-        holder.wait()
-        with workdir.locked(tmp_path):
-            assert (tmp_path / ".lock").read_text().isdigit()
+        assert subprocess.run([sys.executable, "-c", attempt, tmp_path / ".lock"], stderr=subprocess.PIPE).returncode
+    assert subprocess.run([sys.executable, "-c", attempt, tmp_path / ".lock"]).returncode == 0
+
+
+@pytest.mark.parametrize("function", ["mkdir", "replace"])
+def test_a_directory_that_cannot_be_written_is_one_line(tmp_path, function, monkeypatch):
+    def refuse(*args, **options):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(os, function, refuse)
+    with pytest.raises(UserError, match=r"cannot be written \(Permission denied\)\. Make it writable"):
+        workdir.prepare(tmp_path / "run", CONFIG)
+
+
+def test_a_file_in_place_of_the_directory_is_one_line(tmp_path):
+    (tmp_path / "run").write_text("x")
+    for use in (lambda: workdir.prepare(tmp_path / "run", CONFIG), lambda: workdir.mark_complete(tmp_path / "run", {})):
+        with pytest.raises(UserError, match=r"run\S* cannot be written .*Remove what is in its place"):
+            use()
+    assert not workdir.is_complete(tmp_path / "run")

@@ -1,10 +1,13 @@
 import json
 import logging
+import shutil
 import sys
 
 import numpy as np
+import pytest
 from PIL import Image
 
+from jaxprune.errors import UserError
 from jaxprune.train.writer import BEGINNING, Writer, read_metrics
 
 
@@ -85,6 +88,70 @@ def test_without_tensorboard_one_line_says_so(tmp_path, monkeypatch, caplog):
     writer.close()
     assert caplog.text.count("tensorboardX is not installed") == 1
     assert len(read_metrics(tmp_path)) == 2
+
+
+ODD = [b"\n", b"[]\n", b"\xff\n", b"[" * 10**5 + b"\n", b'{"step": "2", "split": "train"}\n', b'{"step": 2}\n']
+ODD += [b'{"step": null, "split": "train"}\n', b'{"step": 2, "split": "train", "loss": "x"}\n']
+
+
+@pytest.mark.parametrize("odd", ODD)
+def test_an_odd_line_is_passed_over_and_cut_with_a_warning(tmp_path, odd, caplog):
+    whole = write_lines(tmp_path, [1, 2])
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(odd + whole)
+    assert [row["step"] for row in read_metrics(tmp_path)] == [1, 2]
+    Writer(tmp_path, resume_step=2, tensorboard=False).close()
+    assert path.read_bytes() == whole and "cutting 1 lines" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "content", ["", "{", "[]", '{"a": 1}', '{"a": {"count": "x", "mean": 1, "last": 1}}', "[" * 10**5]
+)
+def test_damaged_timings_begin_again(tmp_path, content, caplog):
+    (tmp_path / "timings.json").write_text(content)
+    writer = Writer(tmp_path, tensorboard=False)
+    writer.timing(1, {"a": 2.0})
+    writer.close()
+    assert json.loads((tmp_path / "timings.json").read_text()) == {"a": {"count": 1, "last": 2.0, "mean": 2.0}}
+    assert "timings.json is damaged" in caplog.text
+
+
+def test_timings_are_written_by_who_took_them(tmp_path):
+    other, own = (Writer(tmp_path, tensorboard=False) for _ in range(2))
+    own.timing(1, {"a": 2.0})
+    own.close()
+    other.close()
+    assert (tmp_path / "timings.json").exists()
+    looking = Writer(tmp_path, tensorboard=False)
+    (tmp_path / "timings.json").unlink()
+    looking.close()
+    assert not (tmp_path / "timings.json").exists()
+
+
+def test_a_directory_that_vanishes_is_one_line(tmp_path):
+    writer = Writer(tmp_path / "run", tensorboard=False)
+    writer.timing(1, {"a": 2.0})
+    shutil.rmtree(tmp_path / "run")
+    for use in (
+        lambda: writer.images(1, "a", np.zeros((2, 2, 3))),
+        writer.sync,
+        lambda: writer.rewind(0),
+        writer.close,
+    ):
+        try:
+            use()
+        except UserError as error:
+            assert "removed or unmounted" in str(error)
+        else:
+            assert use == writer.close  # of a file that is closed already
+
+
+def test_a_full_disk_is_one_line(tmp_path, monkeypatch):
+    writer = Writer(tmp_path, tensorboard=False)
+    with open("/dev/full", "ab", buffering=0) as full:
+        monkeypatch.setattr(writer, "_file", full)
+        with pytest.raises(UserError, match=r"metrics\.jsonl cannot be written .*Free some space"):
+            writer.metrics(1, "train", {"loss": 1.0})
 
 
 def test_a_tensorboard_that_cannot_be_written_stops_nothing(tmp_path, caplog):

@@ -1,7 +1,6 @@
 """What every annotation format provides: numbered images with the pixels of each class."""
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -76,6 +75,6 @@ def add_region(regions: Regions, name: str, pixels: np.ndarray) -> None:
 
 def _read_picture(file: str) -> np.ndarray:
     try:
-        return images.decode(Path(file).read_bytes())
+        return images.read(file)
     except (OSError, images.Broken) as error:
         raise UserError(f"Picture {file} cannot be read: {error}.") from error

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from jaxprune.data.annotations.coco_classes import COCO_NUMBERS
 from jaxprune.data.annotations.voc_classes import VOC_CLASSES
+from jaxprune.data.files import read_text
 from jaxprune.errors import UserError
 
 
@@ -26,8 +27,8 @@ def read_class_names(root: Path, classes: str, first: int = 1) -> dict[int, str]
     if not classes and not path.is_file():
         return {}
     try:
-        lines = [line.strip() for line in path.read_text().splitlines() if line.strip()]
-    except OSError as error:
+        lines = [line.strip() for line in read_text(path).splitlines() if line.strip()]
+    except (OSError, ValueError) as error:
         raise UserError(f"The file of class names {path} cannot be read: {error}.") from error
     return dict(_parse_line(line, number) for number, line in enumerate(lines, first))
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from jaxprune.data.annotations.base import AnnotatedFiles, Annotations, Regions, add_region
 from jaxprune.data.annotations.files import existing_directory
 from jaxprune.data.annotations.shapes import box, segmentation
+from jaxprune.data.files import read_bytes
 from jaxprune.errors import UserError, unknown
 
 
@@ -24,13 +25,13 @@ def open_coco(path: str, *, annotations: str, kind: str = "boxes") -> Annotation
         raise unknown("kind of COCO annotation", kind, ("boxes", "masks"))
     root = existing_directory(path)
     try:
-        content = json.loads(Path(annotations).expanduser().read_text())
+        content = json.loads(read_bytes(Path(annotations).expanduser()))
         names = {entry["id"]: entry["name"] for entry in content["categories"]}
         pictures = [(entry["id"], str(root / entry["file_name"])) for entry in content["images"]]
         entries: dict[int, list[dict]] = {number: [] for number, _ in pictures}
         for entry in content["annotations"]:
             entries.setdefault(entry["image_id"], []).append(entry)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise UserError(
             f"{annotations} cannot be read as COCO's annotations ({error!r}): give instances_*.json."
         ) from None

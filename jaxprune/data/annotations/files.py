@@ -1,5 +1,7 @@
-"""Finds pictures and their annotation files in a directory."""
+"""Finds pictures and their annotation files in a directory, and reads the latter."""
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 
 from jaxprune.data.folder import image_files
@@ -55,3 +57,18 @@ def annotated_pictures(root: Path, annotations: Path, suffix: str) -> list[str]:
     if not found:
         raise UserError(f"No picture in {pictures} has a {suffix} file of the same name in {annotations}.")
     return found
+
+
+@contextlib.contextmanager
+def reading(file: Path) -> Iterator[None]:
+    """Turns what goes wrong while an annotation file is read into one line that names it.
+
+    Raises:
+      UserError: Something did.
+    """
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:  # parsers and decoders raise all sorts of things at all sorts of damage
+        raise UserError(f"The annotation {file} cannot be read: {error or type(error).__name__}.") from error

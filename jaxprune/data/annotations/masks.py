@@ -4,11 +4,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
-from PIL import Image
 
+from jaxprune.data import images
 from jaxprune.data.annotations.base import OBJECT, AnnotatedFiles, Annotations, Regions
 from jaxprune.data.annotations.class_names import read_class_names
-from jaxprune.data.annotations.files import annotated_pictures, annotation_directory, existing_directory
+from jaxprune.data.annotations.files import annotated_pictures, annotation_directory, existing_directory, reading
+from jaxprune.data.files import read_bytes
 from jaxprune.errors import UserError
 
 
@@ -37,7 +38,8 @@ def open_masks(path: str, *, annotations: str = "", classes: str = "", void: int
     files = annotated_pictures(root, folder, ".png")
 
     def read_regions(index: int, shape: tuple[int, int]) -> Regions:
-        with Image.open(folder / f"{Path(files[index]).stem}.png") as picture:
+        file = folder / f"{Path(files[index]).stem}.png"
+        with reading(file), images.open_image(read_bytes(file, images.MAX_BYTES)) as picture:
             return mask_regions(np.asarray(picture), names, void, files[index], shape)
 
     return AnnotatedFiles(str(path), files, read_regions)

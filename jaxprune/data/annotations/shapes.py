@@ -48,11 +48,16 @@ def segmentation(value: Any, shape: tuple[int, int]) -> np.ndarray:
       shape: (height, width) of the image.
 
     Raises:
-      UserError: The run lengths are compressed.
+      UserError: The run lengths are compressed, or not of that size.
     """
     if isinstance(value, Mapping):
         if not isinstance(value["counts"], list):
             raise UserError("Compressed run lengths of COCO cannot be read: use kind='boxes', or uncompressed ones.")
+        if tuple(value["size"]) != tuple(shape) or sum(value["counts"]) != shape[0] * shape[1]:
+            raise UserError(
+                f"Run lengths of {sum(value['counts'])} pixels, of a picture of {value['size']}, do not fit one of "
+                f"{list(shape)}: they belong to another picture."
+            )
         runs = np.repeat(np.arange(len(value["counts"])) % 2 == 1, value["counts"])
         return runs.reshape(value["size"], order="F")
     return functools.reduce(np.logical_or, (polygon(points, shape) for points in value), np.zeros(shape, bool))

@@ -5,9 +5,10 @@ from pathlib import Path
 
 from jaxprune.data.annotations.base import OBJECT, AnnotatedFiles, Annotations, Regions, add_region
 from jaxprune.data.annotations.class_names import read_class_names
-from jaxprune.data.annotations.files import annotated_pictures, annotation_directory, existing_directory
+from jaxprune.data.annotations.files import annotated_pictures, annotation_directory, existing_directory, reading
 from jaxprune.data.annotations.masks import open_masks
 from jaxprune.data.annotations.shapes import box
+from jaxprune.data.files import TEXT_LIMIT, read_bytes
 from jaxprune.errors import unknown
 
 
@@ -30,13 +31,14 @@ def open_voc(path: str, *, kind: str = "boxes") -> Annotations:
     files = annotated_pictures(root, folder, ".xml")
 
     def read_regions(index: int, shape: tuple[int, int]) -> Regions:
-        tree = xml.etree.ElementTree.parse(folder / f"{Path(files[index]).stem}.xml")
+        file = folder / f"{Path(files[index]).stem}.xml"
         regions: Regions = {}
-        for item in tree.iter("object"):
-            corners = [float(item.findtext(f"bndbox/{side}", "0")) for side in ("ymin", "xmin", "ymax", "xmax")]
-            # VOC's pixel coordinates start at 1, and both ends are inclusive.
-            top, left, bottom, right = corners
-            add_region(regions, item.findtext("name", OBJECT), box((top - 1, left - 1, bottom, right), shape))
+        with reading(file):
+            for item in xml.etree.ElementTree.fromstring(read_bytes(file, TEXT_LIMIT)).iter("object"):
+                corners = [float(item.findtext(f"bndbox/{side}", "0")) for side in ("ymin", "xmin", "ymax", "xmax")]
+                # VOC's pixel coordinates start at 1, and both ends are inclusive.
+                top, left, bottom, right = corners
+                add_region(regions, item.findtext("name", OBJECT), box((top - 1, left - 1, bottom, right), shape))
         return regions
 
     return AnnotatedFiles(str(path), files, read_regions)

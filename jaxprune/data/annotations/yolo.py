@@ -5,8 +5,9 @@ from pathlib import Path
 from jaxprune.data.annotations.base import AnnotatedFiles, Annotations, Regions, add_region
 from jaxprune.data.annotations.class_names import class_name, read_class_names
 from jaxprune.data.annotations.coco_classes import COCO_CLASSES
-from jaxprune.data.annotations.files import annotated_pictures, annotation_directory, existing_directory
+from jaxprune.data.annotations.files import annotated_pictures, annotation_directory, existing_directory, reading
 from jaxprune.data.annotations.shapes import box, polygon
+from jaxprune.data.files import read_text
 from jaxprune.errors import UserError
 
 
@@ -33,20 +34,21 @@ def open_yolo(path: str, *, annotations: str = "", classes: str = "") -> Annotat
     files = annotated_pictures(root, folder, ".txt")
 
     def read_regions(index: int, shape: tuple[int, int]) -> Regions:
-        text = (folder / f"{Path(files[index]).stem}.txt").read_text()
+        file = folder / f"{Path(files[index]).stem}.txt"
         regions: Regions = {}
-        for number, line in enumerate(filter(str.strip, text.splitlines())):
-            kind, *values = map(float, line.split())
-            if len(values) != 4 and (len(values) < 6 or len(values) % 2):
-                raise UserError(
-                    f"Line {number + 1} for {files[index]} has {len(values)} numbers behind the class: a box has 4, a "
-                    "polygon an even number from 6 on."
-                )
-            pixels = polygon(values, shape, relative=True)
-            if len(values) == 4:
-                x, y, width, height = values
-                pixels = box((y - height / 2, x - width / 2, y + height / 2, x + width / 2), shape, relative=True)
-            add_region(regions, class_name(names, int(kind), path), pixels)
+        with reading(file):
+            for number, line in enumerate(filter(str.strip, read_text(file).splitlines())):
+                kind, *values = map(float, line.split())
+                if len(values) != 4 and (len(values) < 6 or len(values) % 2):
+                    raise UserError(
+                        f"Line {number + 1} for {files[index]} has {len(values)} numbers behind the class: a box has "
+                        "4, a polygon an even number from 6 on."
+                    )
+                pixels = polygon(values, shape, relative=True)
+                if len(values) == 4:
+                    x, y, width, height = values
+                    pixels = box((y - height / 2, x - width / 2, y + height / 2, x + width / 2), shape, relative=True)
+                add_region(regions, class_name(names, int(kind), path), pixels)
         return regions
 
     return AnnotatedFiles(str(path), files, read_regions)

@@ -1,0 +1,36 @@
+"""Reads files that may be anything: regular ones only, of a bounded size, and without waiting."""
+
+import os
+import stat
+
+TEXT_LIMIT = 2**24  # bytes of a text file that describes one picture
+
+
+def read_bytes(path: str | os.PathLike, limit: int | None = None) -> bytes:
+    """Returns the content of a regular file.
+
+    Args:
+      path: The file; links are followed.
+      limit: The most bytes that it may have; None for any number.
+
+    Raises:
+      OSError: It is no regular file (a directory, a pipe, a device), has more than `limit` bytes, or cannot be read.
+    """
+    # Without O_NONBLOCK, opening a pipe waits until somebody writes into it.
+    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError("not a regular file")
+        if limit is not None and status.st_size > limit:
+            raise OSError(f"it has {status.st_size:,} bytes, and at most {limit:,} are read")
+        return file.read()
+
+
+def read_text(path: str | os.PathLike, limit: int | None = TEXT_LIMIT) -> str:
+    """Returns the content of a regular file of UTF-8 text.
+
+    Raises:
+      OSError: As for `read_bytes`.
+      ValueError: It is not UTF-8.
+    """
+    return read_bytes(path, limit).decode()
