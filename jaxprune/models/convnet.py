@@ -35,6 +35,9 @@ class ConvNet(nnx.Module):
 
         Args:
           train: normalises by the statistics of the batch, and writes the running ones.
+
+        Raises:
+          UserError: the images are of an integer dtype.
         """
         raise NotImplementedError
 

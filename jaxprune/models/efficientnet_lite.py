@@ -12,6 +12,7 @@ from jaxtyping import Array, Float
 
 from jaxprune.models.convnet import ConvNet
 from jaxprune.nn import BatchNorm, Conv, Linear
+from jaxprune.nn.images import require_float
 
 # A stage: blocks, kernel size, stride of the first block, expansion, channels.
 Stage = tuple[int, int, int, int, int]
@@ -127,6 +128,7 @@ class EfficientNetLite(ConvNet):
         self.classifier = nnx.data(Linear(features, num_classes, rngs=rngs) if num_classes else None)
 
     def forward_features(self, images, *, train: bool = False) -> Float[Array, "b h w d"]:
+        require_float(images)
         x = images.astype(self.dtype or jnp.float32)
         x = jax.nn.relu6(self.bn1(self.conv_stem(x), train=train))
         for stage in self.blocks:

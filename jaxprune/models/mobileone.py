@@ -12,6 +12,7 @@ from jaxtyping import Array, Float
 from jaxprune.errors import UserError
 from jaxprune.models.convnet import ConvNet
 from jaxprune.nn import BatchNorm, Conv, Linear
+from jaxprune.nn.images import require_float
 from jaxprune.nn.params import unfilled, variables
 
 WIDTHS = {
@@ -167,6 +168,7 @@ class MobileOne(ConvNet):
         return [self.stage0, *(block for stage in range(1, 5) for block in getattr(self, f"stage{stage}"))]
 
     def forward_features(self, images, *, train: bool = False) -> Float[Array, "b h w d"]:
+        require_float(images)
         x = images.astype(self.dtype or jnp.float32)
         for block in self.parts():
             x = block(x, train=train)

@@ -9,6 +9,7 @@ from jaxtyping import Array, Float
 
 from jaxprune.models.convnet import ConvNet
 from jaxprune.nn import BatchNorm, Conv, Linear
+from jaxprune.nn.images import require_float
 
 DEPTHS = {
     "resnet18": (False, (2, 2, 2, 2)),
@@ -98,6 +99,7 @@ class ResNet(ConvNet):
         return self.fc
 
     def forward_features(self, images, *, train: bool = False) -> Float[Array, "b h w d"]:
+        require_float(images)
         x = images.astype(self.dtype or jnp.float32)
         x = _max_pool(jax.nn.relu(self.bn1(self.conv1(x), train=train)))
         for stage in range(self.num_stages):

@@ -11,6 +11,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from jaxprune.errors import UserError
 from jaxprune.nn import Block, Host, LayerNorm, Linear, Overhead, PatchEmbed, Site, Tokens, Walk
 from jaxprune.nn.flops import linear_flops
+from jaxprune.nn.images import require_float
 from jaxprune.nn.linear import normal_02
 from jaxprune.nn.params import Fixed
 from jaxprune.nn.patch_embed import grid_of, pair
@@ -165,6 +166,7 @@ class VisionTransformer(Host):
         self, images: Float[Array, "b H W c"], ids_keep: Int[Array, "b k"] | None = None
     ) -> Float[Array, "b n d"]:
         """Embeds patches (all, or `ids_keep` in that order), adds positions and puts the prefix tokens in front."""
+        require_float(images)
         x = self.patch_embed(images.astype(self.dtype or images.dtype), ids_keep)
         positions = self.pos_embed[...].astype(x.dtype)
         prefix = [t[...].astype(x.dtype) for t in (self.cls_token, self.dist_token, self.reg_token) if t is not None]

@@ -11,6 +11,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from jaxprune.errors import unknown
 from jaxprune.nn.flops import BlockCost
+from jaxprune.nn.images import require_float
 from jaxprune.nn.intermediates import OUTPUT_FORMATS, dense_map, intermediate_indices
 from jaxprune.nn.site import Site
 from jaxprune.nn.tokens import Tokens
@@ -136,7 +137,11 @@ class Host(nnx.Module):
         Args:
           taps: {layer: fields of `Attended`} to report in `Forward.attended`, of any set of layers in one pass.
           train: turns DropPath on and reducers to their training form; then `key` is needed.
+
+        Raises:
+          UserError: the images are of an integer dtype.
         """
+        require_float(images)
         forward = self.walk(images, taps=taps, train=train, key=key).forward()
         tokens = forward.tokens._replace(x=self.final_norm(forward.tokens.x))
         return tokens, forward._replace(tokens=tokens)
@@ -148,6 +153,9 @@ class Host(nnx.Module):
 
         Args:
           train: turns DropPath on and reducers to their training form; then `key` is needed.
+
+        Raises:
+          UserError: the images are of an integer dtype.
         """
         tokens, forward = self.forward_features(images, train=train, key=key)
         logits, head_logits = self.forward_head(tokens)
@@ -184,8 +192,9 @@ class Host(nnx.Module):
           (final tokens behind the final norm (b, n, d), list of intermediates), or the list alone.
 
         Raises:
-          UserError: there is no such intermediate or format.
+          UserError: there is no such intermediate or format, or the images are of an integer dtype.
         """
+        require_float(images)
         if output_fmt not in OUTPUT_FORMATS:
             raise unknown("output_fmt", output_fmt, OUTPUT_FORMATS)
         ends = self.intermediate_layers()
