@@ -32,3 +32,10 @@ def smoke(config: Config) -> Config:
     shared.shrink(config)
     config.model = {**config.model.to_dict(), **shared.TINY, "name": "vit"}
     return config
+
+
+def missing(config: Config) -> list[str]:
+    """Returns that there is no network to probe, if so."""
+    if config.run or config.model.weights:
+        return []
+    return ["Give --config.run=RUN, a run directory, or --config.model.weights=FILE, to probe."]

@@ -6,6 +6,8 @@ from ml_collections import ConfigDict
 
 from jaxprune.config import Config
 
+# What a network may compute in; its weights are float32.
+DTYPES = ("float32", "bfloat16", "float16")
 # The network of a smoke run.
 TINY = {"img_size": 32, "patch_size": 8, "embed_dim": 16, "depth": 2, "num_heads": 2}
 
