@@ -38,7 +38,11 @@ def find(task: str) -> Callable[[Any, Path], dict[str, Any]]:
         checks = importlib.import_module(f"{__name__}.setup.checks")
         missing = getattr(module, "missing", lambda _: ())
         checks.require([*checks.of_workdir(Path(workdir)), *problems(config), *missing(config)])
-        return module.run(config, Path(workdir))
+        if task in TRAINING:
+            return module.run(config, Path(workdir))
+        first = importlib.import_module(f"{__name__}.setup.first")
+        config, stopped = first.with_run(config, Path(workdir))
+        return stopped or module.run(config, Path(workdir))
 
     return run
 

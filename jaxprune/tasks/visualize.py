@@ -9,7 +9,7 @@ from jaxprune import data as loader
 from jaxprune.analysis import reconstruction
 from jaxprune.checkpoints.run import load_card, load_model
 from jaxprune.config import Config
-from jaxprune.tasks.setup import inputs, reporting
+from jaxprune.tasks.setup import first, inputs, reporting
 from jaxprune.train.writer import Writer
 from jaxprune.viz.report import Report
 
@@ -38,4 +38,6 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
 
 def missing(config: Config) -> list[str]:
     """Returns that there is no pre-trained model, if so."""
-    return [] if config.run else ["Give --config.run=RUN, the run directory of a pre-trained model."]
+    if config.run or first.brings_run(config):
+        return []
+    return ["Give --config.run=RUN, the run directory of a pre-trained model."]

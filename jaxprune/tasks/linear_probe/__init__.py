@@ -20,7 +20,7 @@ from jaxprune.data.augment import random_flip
 from jaxprune.nn.params import merge, split
 from jaxprune.tasks.linear_probe.report import describe
 from jaxprune.tasks.linear_probe.settings import defaults, missing, smoke
-from jaxprune.tasks.setup import inputs, networks, reporting
+from jaxprune.tasks.setup import first, inputs, networks, reporting
 from jaxprune.tasks.setup.training import Training, interrupted
 from jaxprune.train import optimizer, probe
 from jaxprune.train import workdir as workdirs
@@ -39,6 +39,9 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     workdirs.prepare(workdir, config.to_dict())
     if workdirs.is_complete(workdir):
         return workdirs.read_summary(workdir)
+    config, stopped = first.with_run(config, workdir)
+    if stopped:
+        return stopped
     start = networks.start_of(config)
     training = Training.of(config, workdir)
     num_classes = training.train.num_classes
