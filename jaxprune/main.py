@@ -1,9 +1,11 @@
 """The command line: `python -m jaxprune.main --config=configs/quickstart.py[:arguments] [--workdir=…]`."""
 
+import ast
 import importlib.util
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 import jax
 from absl import app, flags
@@ -12,7 +14,7 @@ from ml_collections import ConfigDict, config_flags
 
 import jaxprune
 from jaxprune import processes
-from jaxprune.config import Config, renamed
+from jaxprune.config import LIST_ARGUMENTS, Arguments, Config, renamed
 from jaxprune.errors import UserError, nearest
 from jaxprune.host_memory import keep_freed_memory
 
@@ -53,7 +55,7 @@ def help_text() -> str:
                     "--compile_cache    a directory that keeps compiled programs for the next run",
                 ],
             ),
-            listed("configs", configs()),
+            listed("configs (--config=FILE.py --help lists what one takes)", configs()),
             listed("tasks", [f"{name:<12} {line}" for name, line in tasks.names().items()]),
             listed("pre-training methods (config.mim.name)", sorted(mim.methods())),
             listed("token-reduction methods", sorted(reduction.methods())),
@@ -61,6 +63,48 @@ def help_text() -> str:
             listed("models (config.model.name, config.mim.encoder)", sizes),
         ]
     )
+
+
+def config_help(text: str) -> str:
+    """Returns what there is to know about one config: its purpose, its arguments, its settings with their comments.
+
+    Args:
+      text: `FILE.py`, or `FILE.py:arguments`; the settings are those that the arguments lead to.
+    """
+    from jaxprune.tasks.setup import documented
+
+    file = text.partition(":")[0]
+    path = config_path(file)
+    about = ast.get_docstring(ast.parse(path.read_text())) or ""
+    named = [
+        (f":{name}={value}", "shrinks it to seconds" if name == "smoke" else "")
+        for name, value in arguments(file).items()
+    ]
+    keys = [
+        (f"--config.{name}={_as_flag(value)}", comment)
+        for name, value, comment in documented.settings(load_config(text), path)
+    ]
+    sections = {f"arguments, as in --config={file}:name=value,…": named, "settings, with their values": keys}
+    listed = ["\n".join([title, *_columns(rows)]) for title, rows in sections.items() if rows]
+    return "\n\n".join([file, about, *listed])
+
+
+def arguments(file: str) -> dict[str, Any]:
+    """Returns the arguments that a config understands, with their defaults."""
+    try:
+        load_config(f"{file}:{LIST_ARGUMENTS}")
+    except Arguments as found:
+        return found.values
+    return {}  # it reads its arguments in a way of its own
+
+
+def _as_flag(value: Any) -> str:
+    return f'"{value}"' if isinstance(value, (tuple, list)) else str(value)
+
+
+def _columns(rows: list[tuple[str, str]]) -> list[str]:
+    width = min(max(len(left) for left, _ in rows), 48)
+    return [f"  {left:<{width}}  {right}".rstrip() for left, right in rows]
 
 
 def configs() -> list[str]:
@@ -195,7 +239,11 @@ def _refuse(error: UserError) -> None:
 def run() -> None:
     """Starts the program; also the `jaxprune` command."""
     if any(word in ("--help", "-h", "-help") for word in sys.argv[1:]):
-        print(help_text())
+        text = _value(sys.argv, "config")
+        try:
+            print(config_help(text) if text else help_text())
+        except UserError as error:
+            _refuse(error)
         return
     try:
         argv = checked(sys.argv)
