@@ -7,13 +7,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import jax
 from absl import app, flags
 from absl import logging as absl_logging
 from ml_collections import ConfigDict, config_flags
 
 import jaxprune
-from jaxprune import processes
+from jaxprune import compile_cache, processes
 from jaxprune.config import LIST_ARGUMENTS, Arguments, Config, renamed
 from jaxprune.errors import UserError, nearest
 from jaxprune.host_memory import keep_freed_memory
@@ -23,7 +22,7 @@ _DISTRIBUTED = flags.DEFINE_bool("distributed", False, "Join the other processes
 _COORDINATOR = flags.DEFINE_string("coordinator", "", "host:port of the first process, where no cluster says.")
 _NUM_PROCESSES = flags.DEFINE_integer("num_processes", 0, "With --coordinator: how many processes there are.")
 _PROCESS_ID = flags.DEFINE_integer("process_id", -1, "With --coordinator: which of them this is, from 0.")
-_COMPILED = flags.DEFINE_string("compile_cache", "", "A directory that keeps compiled programs for the next run.")
+_COMPILED = flags.DEFINE_string("compile_cache", "", "Where compiled programs are kept for the next run, or off.")
 _WORKDIR = flags.DEFINE_string("workdir", None, "Where the run lives; runs/<name of the config> by default.")
 
 _INTERRUPTED = 130  # the exit status of a program that Ctrl-C ended, by the shell's rule
@@ -52,7 +51,8 @@ def help_text() -> str:
                     "--workdir          where the run lives; the same command resumes it (default runs/<config>)",
                     "--distributed      join the processes of this run as TPU pods, Slurm or MPI say; elsewhere give",
                     "                   every process --coordinator=HOST:PORT --num_processes=N --process_id=I",
-                    "--compile_cache    a directory that keeps compiled programs for the next run",
+                    "--compile_cache    where compiled programs are kept for the next run (default: the user's cache",
+                    "                   directory, at most 2 GiB); off keeps none",
                 ],
             ),
             listed("configs (--config=FILE.py --help lists what one takes)", configs()),
@@ -199,13 +199,12 @@ def main(argv: list[str]) -> None:
 
     log_to_terminal()
     keep_freed_memory()
-    if _COMPILED.value:
-        jax.config.update("jax_compilation_cache_dir", _COMPILED.value)
     absl_logging.set_verbosity(absl_logging.WARNING)  # Orbax reports every file it touches
     config = _CONFIG.value
     workdir = Path(_WORKDIR.value or config.get("workdir") or default_workdir(_value(sys.argv, "config") or ""))
     before = config.task in tasks.TRAINING and is_complete(workdir)
     try:
+        compile_cache.enable(_COMPILED.value)
         if _DISTRIBUTED.value or _COORDINATOR.value or _NUM_PROCESSES.value or _PROCESS_ID.value >= 0:
             _join(config.task)
         with processes.failing_together():

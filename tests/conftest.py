@@ -5,6 +5,9 @@ import warnings
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("MPLBACKEND", "Agg")
+# Commands that the tests start keep nothing in the user's directory.
+if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+    os.environ.setdefault("JAX_ENABLE_COMPILATION_CACHE", "false")
 # Compiling is most of the time of these tests, and nothing here runs long enough to pay it back.
 os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_backend_optimization_level=0"
 
