@@ -36,6 +36,7 @@ BAD = [
     *((SMALL, "data.mean", value) for value in ((0.5, 0.5), (0.5, 0.5, NAN), 0.5)),
     *((SMALL, "data.std", value) for value in ((0.5, 0.5), (0.5, 0.5, 0.0))),
     *((SMALL, "dtype", value) for value in ("float64", "int8", "half")),
+    *((SMALL, "data.held_out", value) for value in (-0.1, 1.0, NAN)),
     (SMALL, "data.source", "foldr"),
     (SMALL, "data.crop", "centre"),
     (SMALL, "data.randaugment", "rand-9"),

@@ -80,6 +80,8 @@ NUMBERS = {
     "keep": _COUNT._replace(usual=3),
     "eval_every": _COUNT_OR_NONE,
     "picture_every": _COUNT_OR_NONE,
+    "data.held_out": Numbers("[0, 1)", 0.2),
+    "data.held_out_seed": Numbers("(-inf, inf)", 0, whole=True),
     "data.img_size": _COUNT._replace(usual=224),
     "data.num_train": _COUNT._replace(usual=10_000),
     "data.num_eval": _COUNT._replace(usual=1_000),

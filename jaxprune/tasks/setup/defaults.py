@@ -22,6 +22,8 @@ def data() -> dict[str, Any]:
         "labels": True,  # False: pre-train on images without classes
         "train_split": "train",
         "eval_split": "test",
+        "held_out": 0.2,  # share of each class that a folder without splits holds out; 0: none
+        "held_out_seed": 0,  # which ones these are; one for all the runs that are compared
         "img_size": 224,
         "num_train": 10_000,  # of the built-in scenes
         "num_eval": 1_000,

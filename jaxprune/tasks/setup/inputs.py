@@ -27,7 +27,13 @@ def source(config: Config, split: str) -> Any:
             "image_size": pair(data.img_size),
             "seed": config.seed,
         },
-        "folder": {"path": data.path, "labels": data.labels, "exif": data.exif},
+        "folder": {
+            "path": data.path,
+            "labels": data.labels,
+            "exif": data.exif,
+            "held_out": data.held_out,
+            "held_out_seed": data.held_out_seed,
+        },
         "tfds": {
             "name": data.name,
             "data_dir": data.path or None,
@@ -118,8 +124,9 @@ def with_data_of(origin: str | Path, record: Preprocessing, config: Config) -> C
             "another source."
         )
     chosen = config.data.to_dict() if config.data.source else recorded_config(origin)["data"]
-    # Runs of earlier versions lack settings that were added since.
-    return ConfigDict({**config.to_dict(), "data": {**defaults.data(), **chosen, **prepared_as(record)}})
+    # Runs of earlier versions lack settings that were added since, and divided no folders.
+    settings = {**defaults.data(), "held_out": 0.0, **chosen, **prepared_as(record)}
+    return ConfigDict({**config.to_dict(), "data": settings})
 
 
 def held_out(config: Config, classifier: Classifier) -> Any:
