@@ -10,6 +10,7 @@ for a published file (`--config.model.weights=FILE --config.model.name=NAME`) wi
 
 from jaxprune import reduction
 from jaxprune.config import parse_arg
+from jaxprune.tasks import finetune
 from jaxprune.tasks.setup.defaults import classifier_inspection
 
 
@@ -24,4 +25,7 @@ def get_config(arg=None):
         num_images=1000,
     )
     config.batch_size, config.model.name = args.batch, args.model
+    if args.smoke:
+        config.update(train=finetune.smoke(finetune.defaults()), plans=("topk", "tome"), reduction_loc=(1,))
+        config.update(batch_size=4, rounds=1, num_images=12)
     return config

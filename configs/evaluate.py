@@ -12,9 +12,13 @@ plans, without training: accuracy, agreement with the dense network, cost, and w
 """
 
 from jaxprune.config import parse_arg
+from jaxprune.tasks import finetune
 from jaxprune.tasks.setup.defaults import classifier_inspection
 
 
 def get_config(arg=None):
-    parse_arg(arg)
-    return classifier_inspection("evaluate", plans=(), keep_rate=0.7, reduction_loc=(3, 6, 9))
+    args = parse_arg(arg)
+    config = classifier_inspection("evaluate", plans=(), keep_rate=0.7, reduction_loc=(3, 6, 9))
+    if args.smoke:
+        config.update(train=finetune.smoke(finetune.defaults()), plans=("topk",), reduction_loc=(1,))
+    return config

@@ -6,9 +6,13 @@ python -m jaxprune.main --config=configs/predict.py --config.model.weights=FILE 
 """
 
 from jaxprune.config import parse_arg
+from jaxprune.tasks import finetune
 from jaxprune.tasks.setup.defaults import classifier_inspection
 
 
 def get_config(arg=None):
-    parse_arg(arg)
-    return classifier_inspection("predict", image="")
+    args = parse_arg(arg)
+    config = classifier_inspection("predict", image="")  # a file, or "scenes": a built-in picture
+    if args.smoke:
+        config.update(train=finetune.smoke(finetune.defaults()), image="scenes")
+    return config

@@ -16,6 +16,7 @@ to 224, which costs more than a small classifier saves; `proposal_size` is anoth
 """
 
 from jaxprune.config import parse_arg
+from jaxprune.tasks import finetune
 from jaxprune.tasks.setup.defaults import classifier_inspection
 
 
@@ -36,4 +37,6 @@ def get_config(arg=None):
     config.update(run=args.run, batch_size=8)
     if args.smoke:
         config.update(scorers=("centre", "norm"), proposal="", num_images=12, curve_steps=3, rounds=1)
+        if not args.run:
+            config.train = finetune.smoke(finetune.defaults())
     return config

@@ -4,9 +4,13 @@ python -m jaxprune.main --config=configs/visualize.py --config.run=runs/quicksta
 """
 
 from jaxprune.config import parse_arg
+from jaxprune.tasks import pretrain
 from jaxprune.tasks.setup.defaults import inspection
 
 
 def get_config(arg=None):
-    parse_arg(arg)
-    return inspection("visualize", image="", num_images=8)
+    args = parse_arg(arg)
+    config = inspection("visualize", image="", num_images=8)
+    if args.smoke:
+        config.update(train=pretrain.smoke(pretrain.defaults()), num_images=2)
+    return config

@@ -12,6 +12,18 @@ from jaxprune.text import split_items
 Config = Any
 
 
+# In place of arguments: asks a config for those that it understands, which end its reading as an `Arguments`.
+LIST_ARGUMENTS = "?"
+
+
+class Arguments(Exception):
+    """The arguments that a config understands, with their defaults: `values`."""
+
+    def __init__(self, values: dict[str, Any]):
+        super().__init__(", ".join(values))
+        self.values = values
+
+
 def parse_arg(arg: str | None, **defaults: Any) -> Config:
     """Reads what follows the colon of `--config=file.py:size=large,epochs=300`.
 
@@ -24,6 +36,8 @@ def parse_arg(arg: str | None, **defaults: Any) -> Config:
       UserError: a name is not understood, or a value does not have its default's type.
     """
     values: dict[str, Any] = {"smoke": False, **defaults}
+    if arg == LIST_ARGUMENTS:
+        raise Arguments(values)
     for name, text in split_items(arg or ""):
         if name not in values:
             raise renamed("argument", name, values) or unknown("config argument", name, values)

@@ -1,18 +1,19 @@
 """The command line: `python -m jaxprune.main --config=configs/quickstart.py[:arguments] [--workdir=…]`."""
 
+import ast
 import importlib.util
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
-import jax
 from absl import app, flags
 from absl import logging as absl_logging
 from ml_collections import ConfigDict, config_flags
 
 import jaxprune
-from jaxprune import processes
-from jaxprune.config import Config, renamed
+from jaxprune import compile_cache, processes
+from jaxprune.config import LIST_ARGUMENTS, Arguments, Config, renamed
 from jaxprune.errors import UserError, nearest
 from jaxprune.host_memory import keep_freed_memory
 
@@ -21,7 +22,7 @@ _DISTRIBUTED = flags.DEFINE_bool("distributed", False, "Join the other processes
 _COORDINATOR = flags.DEFINE_string("coordinator", "", "host:port of the first process, where no cluster says.")
 _NUM_PROCESSES = flags.DEFINE_integer("num_processes", 0, "With --coordinator: how many processes there are.")
 _PROCESS_ID = flags.DEFINE_integer("process_id", -1, "With --coordinator: which of them this is, from 0.")
-_COMPILED = flags.DEFINE_string("compile_cache", "", "A directory that keeps compiled programs for the next run.")
+_COMPILED = flags.DEFINE_string("compile_cache", "", "Where compiled programs are kept for the next run, or off.")
 _WORKDIR = flags.DEFINE_string("workdir", None, "Where the run lives; runs/<name of the config> by default.")
 
 _INTERRUPTED = 130  # the exit status of a program that Ctrl-C ended, by the shell's rule
@@ -50,10 +51,11 @@ def help_text() -> str:
                     "--workdir          where the run lives; the same command resumes it (default runs/<config>)",
                     "--distributed      join the processes of this run as TPU pods, Slurm or MPI say; elsewhere give",
                     "                   every process --coordinator=HOST:PORT --num_processes=N --process_id=I",
-                    "--compile_cache    a directory that keeps compiled programs for the next run",
+                    "--compile_cache    where compiled programs are kept for the next run (default: the user's cache",
+                    "                   directory, at most 2 GiB); off keeps none",
                 ],
             ),
-            listed("configs", configs()),
+            listed("configs (--config=FILE.py --help lists what one takes)", configs()),
             listed("tasks", [f"{name:<12} {line}" for name, line in tasks.names().items()]),
             listed("pre-training methods (config.mim.name)", sorted(mim.methods())),
             listed("token-reduction methods", sorted(reduction.methods())),
@@ -61,6 +63,48 @@ def help_text() -> str:
             listed("models (config.model.name, config.mim.encoder)", sizes),
         ]
     )
+
+
+def config_help(text: str) -> str:
+    """Returns what there is to know about one config: its purpose, its arguments, its settings with their comments.
+
+    Args:
+      text: `FILE.py`, or `FILE.py:arguments`; the settings are those that the arguments lead to.
+    """
+    from jaxprune.tasks.setup import documented
+
+    file = text.partition(":")[0]
+    path = config_path(file)
+    about = ast.get_docstring(ast.parse(path.read_text())) or ""
+    named = [
+        (f":{name}={value}", "shrinks it to seconds" if name == "smoke" else "")
+        for name, value in arguments(file).items()
+    ]
+    keys = [
+        (f"--config.{name}={_as_flag(value)}", comment)
+        for name, value, comment in documented.settings(load_config(text), path)
+    ]
+    sections = {f"arguments, as in --config={file}:name=value,…": named, "settings, with their values": keys}
+    listed = ["\n".join([title, *_columns(rows)]) for title, rows in sections.items() if rows]
+    return "\n\n".join([file, about, *listed])
+
+
+def arguments(file: str) -> dict[str, Any]:
+    """Returns the arguments that a config understands, with their defaults."""
+    try:
+        load_config(f"{file}:{LIST_ARGUMENTS}")
+    except Arguments as found:
+        return found.values
+    return {}  # it reads its arguments in a way of its own
+
+
+def _as_flag(value: Any) -> str:
+    return f'"{value}"' if isinstance(value, (tuple, list)) else str(value)
+
+
+def _columns(rows: list[tuple[str, str]]) -> list[str]:
+    width = min(max(len(left) for left, _ in rows), 48)
+    return [f"  {left:<{width}}  {right}".rstrip() for left, right in rows]
 
 
 def configs() -> list[str]:
@@ -155,13 +199,12 @@ def main(argv: list[str]) -> None:
 
     log_to_terminal()
     keep_freed_memory()
-    if _COMPILED.value:
-        jax.config.update("jax_compilation_cache_dir", _COMPILED.value)
     absl_logging.set_verbosity(absl_logging.WARNING)  # Orbax reports every file it touches
     config = _CONFIG.value
     workdir = Path(_WORKDIR.value or config.workdir or default_workdir(_value(sys.argv, "config") or ""))
     before = config.task in tasks.TRAINING and is_complete(workdir)
     try:
+        compile_cache.enable(_COMPILED.value)
         if _DISTRIBUTED.value or _COORDINATOR.value or _NUM_PROCESSES.value or _PROCESS_ID.value >= 0:
             _join(config.task)
         with processes.failing_together():
@@ -195,7 +238,11 @@ def _refuse(error: UserError) -> None:
 def run() -> None:
     """Starts the program; also the `jaxprune` command."""
     if any(word in ("--help", "-h", "-help") for word in sys.argv[1:]):
-        print(help_text())
+        text = _value(sys.argv, "config")
+        try:
+            print(config_help(text) if text else help_text())
+        except UserError as error:
+            _refuse(error)
         return
     try:
         argv = checked(sys.argv)

@@ -82,6 +82,11 @@ def param_shardings(mesh: Mesh, params: Mapping[str, Any], rules: Rules = ()) ->
     return {name: NamedSharding(mesh, _spec(mesh, name, value.shape, rules)) for name, value in params.items()}
 
 
+def batch_parts(mesh: Mesh) -> int:
+    """Returns by how many devices a batch is shared."""
+    return math.prod(mesh.shape[axis] for axis in _batch_axes(mesh))
+
+
 def batch_sharding(mesh: Mesh) -> NamedSharding:
     """Returns the sharding of a batch: its leading axis over the mesh's data axes."""
     return NamedSharding(mesh, PartitionSpec(_batch_axes(mesh) or None))
@@ -93,7 +98,7 @@ def place_batch(mesh: Mesh, batch: Mapping[str, np.ndarray]) -> dict[str, jax.Ar
     Raises:
       UserError: the rows cannot be shared evenly by the devices.
     """
-    parts = math.prod(mesh.shape[axis] for axis in _batch_axes(mesh))
+    parts = batch_parts(mesh)
     sharding = batch_sharding(mesh)
     for name, value in batch.items():
         rows = len(value) * jax.process_count()
@@ -112,7 +117,7 @@ def pad_batch(mesh: Mesh, batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarr
       mesh: the devices.
       batch: `valid` (b,) becomes False on the added rows; in all other columns they repeat the last row.
     """
-    parts = math.prod(mesh.shape[axis] for axis in _batch_axes(mesh))
+    parts = batch_parts(mesh)
     share = parts // math.gcd(parts, jax.process_count())
     missing = -len(batch["valid"]) % share
     if not missing:

@@ -8,6 +8,9 @@ import warnings
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("MPLBACKEND", "Agg")
+# Commands that the tests start keep nothing in the user's directory.
+if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+    os.environ.setdefault("JAX_ENABLE_COMPILATION_CACHE", "false")
 
 # Compiling is most of the time of these tests, and nothing here runs long enough to pay back what XLA optimises.
 COMPILE_QUICKLY = [

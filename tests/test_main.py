@@ -1,12 +1,13 @@
 """The command line: what it lists, what it refuses."""
 
 import re
+import time
 from pathlib import Path
 
 import pytest
 
 from jaxprune import config as c
-from jaxprune import main
+from jaxprune import main, tasks
 from jaxprune.errors import UserError
 
 CONFIGS = Path(__file__).parent.parent / "configs"
@@ -33,6 +34,40 @@ def test_every_value_of_a_config_is_declared_where_its_defaults_are():
     files = [path for folder in ("jaxprune", "configs", "scripts") for path in (CONFIGS.parent / folder).rglob("*.py")]
     assert len(files) > 200
     assert not [str(path) for path in files if read.search(path.read_text())]
+
+
+def test_help_of_a_config_lists_its_arguments_and_its_settings(capsys, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["main", f"--config={CONFIGS}/reduction/small.py:keep_rate=0.7", "--help"])
+    main.run()
+    text = capsys.readouterr().out
+    assert "A minute or two on two CPU cores" in text and ":smoke=False" in text and ":data=cifar10" in text
+    lines = {line.split("=")[0].strip(): line for line in text.splitlines() if line.startswith("  --config.")}
+    assert lines["--config.reduction.keep_rate"].endswith("keep_rate=0.7")
+    assert lines["--config.accumulate"].endswith("parts that a batch is worked through in, for less memory")
+    assert lines["--config.data.crop_pct"].endswith("share of the shorter side that the centre crop covers")
+    assert (
+        "=0.001 " in lines["--config.optimizer.base_lr"]
+        and "as large as lr_norm" in lines["--config.optimizer.base_lr"]
+    )
+
+
+@pytest.mark.parametrize("path", sorted(CONFIGS.rglob("[!_]*.py")), ids=lambda p: str(p.relative_to(CONFIGS)))
+def test_every_config_has_help(path):
+    text = main.config_help(str(path))
+    assert ":smoke=False" in text
+    for name in main._leaves(main.load_config(str(path))):
+        assert f"--config.{name}=" in text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", sorted(CONFIGS.rglob("[!_]*.py")), ids=lambda p: str(p.relative_to(CONFIGS)))
+def test_every_config_has_a_smoke_run_of_less_than_a_minute(path, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (word,) = main.checked([f"--config={path}:smoke"])
+    config, began = main.load_config(word.removeprefix("--config=")), time.process_time()
+    summary = tasks.find(config.task)(config, tmp_path / "run")
+    assert summary and "stopped" not in summary and (tmp_path / "run" / "report.html").is_file()
+    assert time.process_time() - began < 60
 
 
 def test_an_unknown_key_is_refused_with_the_nearest():

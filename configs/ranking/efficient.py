@@ -52,5 +52,5 @@ def get_config(arg=None):
     if args.data == "scenes":
         config.data.update(num_train=4_000, num_eval=1_000)
     if args.smoke and args.scorer == "ltrp" and not args.ranker:
-        config.update(scorer="norm", run="")
+        config.update(scorer="centre", run="")
     return finetune.smoke(config) if args.smoke else config

@@ -38,5 +38,5 @@ def get_config(arg=None):
     config.model.weights = args.weights
     config.update(run=args.run, batch_size=1024, epochs=50.0, dtype="bfloat16", checkpoint_every=1000)
     if args.smoke and args.scorer == "ltrp" and not args.ranker:
-        config.update(scorer="norm", run="")
+        config.update(scorer="centre", run="")
     return finetune.smoke(config) if args.smoke else config

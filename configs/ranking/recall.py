@@ -63,5 +63,6 @@ def get_config(arg=None):
     )
     if args.smoke:
         config.update(source="scenes", num_images=12, batch_size=6, img_size=32, grid=(4, 4), unseen="")
+        config.proposal = ""
         config.annotations = {}
     return config

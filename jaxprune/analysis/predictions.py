@@ -35,13 +35,13 @@ class Predictions(NamedTuple):
 
 
 def of_pictures(
-    model: Any, pictures: Iterable[str | os.PathLike], mesh: Mesh, *, batch_size: int = 64
+    model: Any, pictures: Iterable[str | os.PathLike | np.ndarray], mesh: Mesh, *, batch_size: int = 64
 ) -> tuple[np.ndarray, np.ndarray]:
     """Returns what a classifier sees of picture files, uint8 (n, h, w, 3), and its probabilities, (n, c).
 
     Args:
       model: the classifier; its preprocessing is how the pictures are prepared.
-      pictures: the files.
+      pictures: the files, or what was read from them for the classifier.
       mesh: the devices to run on.
       batch_size: pictures at a time.
 
@@ -50,7 +50,8 @@ def of_pictures(
     """
 
     def batches() -> Iterator[dict[str, np.ndarray]]:
-        images = (read_image(path, model.preprocessing) for path in pictures)
+        read = lambda picture: picture if isinstance(picture, np.ndarray) else read_image(picture, model.preprocessing)
+        images = map(read, pictures)
         while part := list(itertools.islice(images, batch_size)):
             yield {"image": np.stack(part)}
 

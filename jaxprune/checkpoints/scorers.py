@@ -8,7 +8,7 @@ from flax import nnx
 
 from jaxprune import scoring
 from jaxprune.checkpoints.networks import Networks
-from jaxprune.errors import UserError
+from jaxprune.errors import UserError, unknown
 from jaxprune.models.convnet import ConvNet
 from jaxprune.nn.params import split
 from jaxprune.nn.patch_embed import pair
@@ -137,16 +137,43 @@ def enlarged(opened: Opened, side: int = 0) -> Opened:
     return opened._replace(scorers={text: wrap(scorer) for text, scorer in opened.scorers.items()})
 
 
-def _read(text: str, networks: Networks) -> tuple[str, dict[str, Any]]:
-    """Returns a scorer's name and its options, its network among them."""
+class Described(NamedTuple):
+    """What the text of a scorer says.
+
+    Attributes:
+      name: of the scorer.
+      run, weights, model: of the network that it reads; empty where the text does not say.
+      options: the scorer's own.
+    """
+
+    name: str
+    run: str
+    weights: str
+    model: str
+    options: dict[str, Any]
+
+
+def describe(text: str) -> Described:
+    """Reads the text of a scorer, such as "papr:model=NAME,weights=FILE,with_fc=true"; opens nothing.
+
+    Raises:
+      UserError: there is no such scorer, or an item is not `name=value`.
+    """
     name, _, rest = text.partition(":")
     options = parse_items(rest, f"scorer {text!r}", texts=("run", "weights", "model"))
-    run, weights, model = (options.pop(name, "") for name in ("run", "weights", "model"))
-    cls = scoring.methods().get(name)
+    network = {part: options.pop(part, "") for part in ("run", "weights", "model")}
+    if name not in (known := scoring.methods()):
+        raise unknown("scoring method", name, known)
+    return Described(name, **network, options=options)
+
+
+def _read(text: str, networks: Networks) -> tuple[str, dict[str, Any]]:
+    """Returns a scorer's name and its options, its network among them."""
+    name, run, weights, model, options = describe(text)
     if run or weights or model:
         network = networks.open(run or weights, model)
     else:
-        network = networks.usual(name, cls.reads if cls else "nothing")
+        network = networks.usual(name, scoring.methods()[name].reads)
     if network is not None:
         options["proposal"] = network
     return name, options

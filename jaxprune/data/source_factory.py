@@ -5,15 +5,26 @@ from typing import Any
 
 from jaxprune.data import memory
 from jaxprune.data.folder import open_split
+from jaxprune.data.held_out import is_split_here, part_of
 from jaxprune.data.scenes import Scenes
 from jaxprune.data.source import Source
 from jaxprune.data.tfds_source import Tfds
 from jaxprune.errors import UserError, nearest, unknown
 
 
-def _open_folder(path: str = "", *, split: str, labels: bool = True, exif: bool = True) -> Source:
+def _open_folder(
+    path: str = "",
+    *,
+    split: str,
+    labels: bool = True,
+    exif: bool = True,
+    held_out: float = 0.0,
+    held_out_seed: int = 0,
+) -> Source:
     if not path:
         raise UserError("The folder source needs the path of a directory of images.")
+    if held_out and is_split_here(path, split):
+        return part_of(open_split(path, labels=labels, exif=exif), split, held_out, held_out_seed)
     return open_split(path, split, labels=labels, exif=exif)
 
 
@@ -26,8 +37,9 @@ def create_source(
     """Opens a source of examples.
 
     Args:
-      source: "scenes" (options num_examples, image_size, seed), "folder" (path, labels, exif) or "tfds" (name,
-        data_dir, labels, image_key, label_key, exif).
+      source: "scenes" (options num_examples, image_size, seed), "folder" (path, labels, exif, held_out,
+        held_out_seed) or "tfds" (name, data_dir, labels, image_key, label_key, exif). With `held_out`, a folder without
+        splits is divided: that share of each class is held out.
       split: The split to open.
       in_memory: Whether to decode all images up front and hold them in memory, which requires images of one size. None:
         if they are of one size and take no more than `memory.LIMIT`.

@@ -12,6 +12,7 @@ from jaxprune.mim.masker import Masker, Masks
 from jaxprune.mim.target import Target
 from jaxprune.nn import Host
 from jaxprune.nn.flops import block_flops, rows_of
+from jaxprune.nn.images import require_float
 from jaxprune.nn.published import Rule, within
 from jaxprune.ops.patches import unpatchify
 
@@ -155,7 +156,11 @@ class Framework(nnx.Module):
 
         Args:
           key: draws what is random; whatever is in `drawn` (noise, first, …) is taken in place of a draw.
+
+        Raises:
+          UserError: the images are no batch of an array of floating-point numbers.
         """
+        require_float(images, 4)
         masks = self.draw(images, key=key, **drawn)
         latent = self.encode(images, masks)
         pred = self.decoder(latent, masks)

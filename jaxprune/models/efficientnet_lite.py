@@ -128,7 +128,7 @@ class EfficientNetLite(ConvNet):
         self.classifier = nnx.data(Linear(features, num_classes, rngs=rngs) if num_classes else None)
 
     def forward_features(self, images, *, train: bool = False) -> Float[Array, "b h w d"]:
-        require_float(images)
+        require_float(images, 4)
         x = images.astype(self.dtype or jnp.float32)
         x = jax.nn.relu6(self.bn1(self.conv_stem(x), train=train))
         for stage in self.blocks:

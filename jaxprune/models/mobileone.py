@@ -168,7 +168,7 @@ class MobileOne(ConvNet):
         return [self.stage0, *(block for stage in range(1, 5) for block in getattr(self, f"stage{stage}"))]
 
     def forward_features(self, images, *, train: bool = False) -> Float[Array, "b h w d"]:
-        require_float(images)
+        require_float(images, 4)
         x = images.astype(self.dtype or jnp.float32)
         for block in self.parts():
             x = block(x, train=train)

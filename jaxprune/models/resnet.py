@@ -99,7 +99,7 @@ class ResNet(ConvNet):
         return self.fc
 
     def forward_features(self, images, *, train: bool = False) -> Float[Array, "b h w d"]:
-        require_float(images)
+        require_float(images, 4)
         x = images.astype(self.dtype or jnp.float32)
         x = _max_pool(jax.nn.relu(self.bn1(self.conv1(x), train=train)))
         for stage in range(self.num_stages):

@@ -166,7 +166,7 @@ class VisionTransformer(Host):
         self, images: Float[Array, "b H W c"], ids_keep: Int[Array, "b k"] | None = None
     ) -> Float[Array, "b n d"]:
         """Embeds patches (all, or `ids_keep` in that order), adds positions and puts the prefix tokens in front."""
-        require_float(images)
+        require_float(images, 4)
         x = self.patch_embed(images.astype(self.dtype or images.dtype), ids_keep)
         positions = self.pos_embed[...].astype(x.dtype)
         prefix = [t[...].astype(x.dtype) for t in (self.cls_token, self.dist_token, self.reg_token) if t is not None]

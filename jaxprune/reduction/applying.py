@@ -96,7 +96,7 @@ def joined(plan: Plan | Sequence[Plan]) -> Plan:
       UserError: they are no plans, or too many.
     """
     plans = (plan,) if isinstance(plan, Plan) else plan
-    if isinstance(plans, str) or not all(isinstance(each, Plan) for each in plans):
+    if not isinstance(plans, (tuple, list)) or not all(isinstance(each, Plan) for each in plans):
         raise UserError(f"{plan!r} is no plan: write Plan('topk', keep_rate=0.7), or Plan.from_text(…).")
     if len(plans) == 1:
         return plans[0]

@@ -140,8 +140,13 @@ class Plan:
     ):
         if (method is None) == (steps is None):
             raise UserError(
-                "A plan is a method with its amounts, or steps=(At(…), …): give "
-                + ("one of them, such as Plan('topk', 0.7)." if method is None else "only one of them.")
+                "A plan is a method with its amounts, or steps=(At(…), …), and "
+                + (
+                    f"keep_rate={keep_rate}, reduction_loc={reduction_loc} have no method: write "
+                    "Plan('topk', keep_rate=0.7, reduction_loc=(3, 6, 9))."
+                    if method is None
+                    else f"{method!r} and steps={steps!r} are both set: give only one of them."
+                )
             )
         self.method, self.position = method, position
         self.options = tuple(sorted(options.items()))

@@ -7,7 +7,7 @@ import numpy as np
 
 from jaxprune.analysis import predictions
 from jaxprune.config import Config
-from jaxprune.errors import UserError
+from jaxprune.data.pictures import open_pictures
 from jaxprune.tasks.setup import inputs, networks, reporting
 from jaxprune.train.writer import Writer
 from jaxprune.viz.pictures.prediction_card import prediction_card
@@ -18,10 +18,9 @@ TOP = 5
 
 def run(config: Config, workdir: Path) -> dict[str, Any]:
     """Classifies `config.image` with the classifier of `config.run` or `config.model`."""
-    if not config.image:
-        raise UserError("Give --config.image=FILE, the picture to classify.")
     model, names, origin = networks.classifier(config)
-    (image,), (confidences,) = predictions.of_pictures(model, [config.image], inputs.mesh(config))
+    picture = open_pictures(config.image, model.preprocessing, seed=config.seed).read(0)
+    (image,), (confidences,) = predictions.of_pictures(model, [picture], inputs.mesh(config))
     order = np.argsort(-confidences)[:TOP]
     best, slug = int(confidences.argmax()), f"predict-{Path(config.image).stem}"
     picture = prediction_card(image, names, confidences, TOP)
@@ -33,3 +32,8 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
         section.figure(picture, f"{config.image}: {names[best]}, {confidences[best]:.1%}.")
         section.table([{"class": names[i], "confidence": float(confidences[i])} for i in order], formats=".1%")
     return {"class": names[best], "confidence": float(confidences[best]), "picture": str(path)}
+
+
+def missing(config: Config) -> list[str]:
+    """Returns that there is no picture, if so."""
+    return [] if config.image else ["Give --config.image=FILE, the picture to classify."]

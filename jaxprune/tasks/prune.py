@@ -1,6 +1,6 @@
 """A trained classifier pruned by scorers of patches, as it is: accuracy against keep rate, curves, cost and speed."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,6 @@ RANDOM = "random"
 
 def run(config: Config, workdir: Path) -> dict[str, Any]:
     """Prunes the classifier of `config.run` or `config.model` by each of `config.scorers`, on held-out images."""
-    checked(config)
     classifier = networks.classifier(config)
     model, names, origin = classifier
     if not is_host(model):
@@ -58,19 +57,12 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     return {**dense, "best": best, "accuracy of the best": at[best], "accuracy, random": by_chance}
 
 
-def checked(config: Config) -> None:
-    """Refuses numbers that are out of range.
-
-    Raises:
-      UserError: a keep rate or the number of curve points is.
-    """
+def check(config: Config) -> Iterator[str]:
+    """Yields what is wrong with the config beside what `setup.checks` finds."""
     if config.curve_steps < 2 and config.curve_steps != 0:
-        raise UserError(f"curve_steps={config.curve_steps} is no curve: give 2 or more, or 0 for none.")
-    for rate in (*config.keep_rates, config.keep_rate):
-        if not 0 < rate <= 1:
-            raise UserError(f"keep rate {rate} is outside (0, 1]: use {min(max(rate, 0.05), 1.0)}.")
+        yield f"curve_steps={config.curve_steps} is no curve: give 2 or more, or 0 for none."
     if config.keep_rate == 1:
-        raise UserError("keep_rate=1 prunes nothing, and speed and pictures are of it: give one below 1, such as 0.5.")
+        yield "keep_rate=1 prunes nothing, and speed and pictures are of it: give one below 1, such as 0.5."
 
 
 def completed(config: Config, classifier: Classifier) -> Config:

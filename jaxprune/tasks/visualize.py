@@ -9,16 +9,13 @@ from jaxprune import data as loader
 from jaxprune.analysis import reconstruction
 from jaxprune.checkpoints.run import load_card, load_model
 from jaxprune.config import Config
-from jaxprune.errors import UserError
-from jaxprune.tasks.setup import inputs, reporting
+from jaxprune.tasks.setup import first, inputs, reporting
 from jaxprune.train.writer import Writer
 from jaxprune.viz.report import Report
 
 
 def run(config: Config, workdir: Path) -> dict[str, Any]:
     """Draws reconstructions of `config.image`, or of held-out images, by the run directory `config.run`."""
-    if not config.run:
-        raise UserError("Give --config.run=RUN, the run directory of a pre-trained model.")
     load_card(config.run).require("mim", config.run)
     model = load_model(config.run)
     settings = inputs.with_data_of(config.run, model.preprocessing, config)
@@ -37,3 +34,10 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     section.command(reporting.command())
     page.add_to(workdir / "report.html")
     return {"picture": str(path), "images": len(images)}
+
+
+def missing(config: Config) -> list[str]:
+    """Returns that there is no pre-trained model, if so."""
+    if config.run or first.brings_run(config):
+        return []
+    return ["Give --config.run=RUN, the run directory of a pre-trained model."]

@@ -1,14 +1,16 @@
 """Image folders: classes, splits, and errors that name what was expected."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
-from pictures import picture
+from pictures import fill, picture
 from PIL import Image
 
 from jaxprune.data.folder import ImageFolder, open_split
 from jaxprune.data.prepare import prepare
 from jaxprune.data.source import Source
-from jaxprune.data.source_factory import create_source
+from jaxprune.data.source_factory import create_source, describe
 from jaxprune.errors import UserError
 
 
@@ -81,3 +83,46 @@ def test_photographs_are_turned_as_their_tags_say_or_left(tmp_path):
         read = lambda name=name, where=where, **exif: create_source(name, **where, **exif)[0]["image"]
         np.testing.assert_array_equal(read(exif=False), stored)
         np.testing.assert_array_equal(read(), np.rot90(stored, -1))
+
+
+def held_out_files(root, seed=0, share=0.25, **options):
+    settings = {"path": str(root), "held_out": share, "held_out_seed": seed, "in_memory": False, **options}
+    train, test = (create_source("folder", split=split, **settings) for split in ("train", "test"))
+    files = [{Path(part.path(i)).relative_to(root).as_posix() for i in range(len(part))} for part in (train, test)]
+    return train, test, *files
+
+
+def test_a_folder_without_splits_holds_out_a_share_of_each_class(folder, caplog):
+    with caplog.at_level("INFO"):
+        train, test, trained, held = held_out_files(folder)
+    assert "3 of its 12 pictures are held out, 25 % of each class, by seed 0" in caplog.text
+    assert isinstance(train, Source) and len(trained) == 9 and not trained & held
+    assert trained | held == {path.relative_to(folder).as_posix() for path in folder.rglob("*.png")}
+    assert sorted(file.partition("/")[0] for file in held) == ["ant", "bee", "cow"]
+    examples = [test[number] for number in range(3)]
+    assert [int(e["label"]) for e in examples] == [int(e["index"]) for e in examples] == [0, 1, 2]
+    np.testing.assert_array_equal(examples[0]["image"], np.asarray(Image.open(test.path(0))))
+    assert "(without 25 % of each class, held out by seed 0): 9 images, 3 classes" in describe(train)
+    again = create_source("folder", path=str(folder), split="val", held_out=0.25, in_memory=False)
+    assert again.path(0) == test.path(0)
+
+
+def test_what_is_held_out_depends_on_the_seed_and_on_the_class_alone(tmp_path):
+    root = fill(tmp_path / "root", ("bee", "cow"), 20)
+    _, _, _, held = held_out_files(root)
+    assert held_out_files(root)[3] == held and held_out_files(root, seed=1)[3] != held
+    fill(root, ("ant",), 7)
+    fill(root, ("single",), 1)
+    train, _, trained, more = held_out_files(root)
+    assert {file for file in more if file[:3] in ("bee", "cow")} == held
+    assert "single/000.png" in trained and train.num_classes == 4
+
+
+def test_splits_that_are_there_are_kept_and_a_heap_is_one_class(splits, folder, tmp_path):
+    settings = {"path": str(splits), "in_memory": False}
+    for split in ("train", "test"):
+        assert len(create_source("folder", split=split, held_out=0.5, **settings)) == len(open_split(splits, split))
+    train, test, *_ = held_out_files(folder, labels=False)
+    assert (len(train), len(test)) == (9, 3) and int(train[0]["label"]) == -1
+    with pytest.raises(UserError, match="no class with two pictures"):
+        held_out_files(fill(tmp_path / "few", ("a", "b"), 1))

@@ -45,3 +45,27 @@ def test_images_of_an_integer_dtype_are_refused(make, monkeypatch):
 def test_half_precision_is_read():
     network, images = unfilled(vit), jax.ShapeDtypeStruct((1, 32, 32, 3), jnp.bfloat16)
     assert jax.eval_shape(lambda x: network(x)[0], images).shape == (1, 3)
+
+
+@pytest.mark.parametrize("make", NETWORKS.values(), ids=NETWORKS)
+def test_what_is_no_batch_of_images_is_refused(make, monkeypatch):
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+    network = nnx.eval_shape(make)
+    key = {"key": jax.random.key(0)} if isinstance(network, mim.Framework) else {}
+    others = [getattr(network, name, None) for name in ("forward_features", "forward_intermediates")]
+    wrong = ((None, "these are None: stack them"), ([[1.0]], "these are of type list: stack"), ("x.png", "of type str"))
+    for call, (images, message) in itertools.product(filter(None, [network, *others]), wrong):
+        with pytest.raises(UserError, match=message):
+            call(images, **key)
+    with pytest.raises(UserError, match=r"shape \(32, 32, 3\) have 3 dimensions.* images\[None\]"):
+        jax.eval_shape(functools.partial(network, **key), jnp.zeros((32, 32, 3)))
+
+
+def test_a_plan_is_applied_to_a_transformer_and_is_a_plan(monkeypatch):
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+    plan = reduction.Plan("topk", 0.5, (1,))
+    with pytest.raises(UserError, match=r"a ResNet offers none: apply it to"):
+        reduction.apply(nnx.eval_shape(NETWORKS["resnet"]), plan)
+    for wrong in ("topk", None, 3, {plan: 1}):
+        with pytest.raises(UserError, match="is no plan: write Plan"):
+            reduction.apply(unfilled(vit), wrong)

@@ -119,7 +119,7 @@ BAD = {
     ),
     "counts rising": (lambda: Plan("topk", num_keep=(3, 4), reduction_loc=(1, 2)), r"rises.* use \(3, 3\)"),
     "a method and steps": (lambda: Plan("topk", steps=(At(1, "topk", r=1),)), "give only one of them"),
-    "nothing": (lambda: Plan(), "give one of them"),
+    "nothing": (lambda: Plan(reduction_loc=1), r"reduction_loc=1 have no method: write Plan\('topk'"),
     "text without a place": (lambda: Plan.from_text("topk@3:r=2+tome:r=1"), "'tome:r=1' in plan .* names no place"),
     "text with half an item": (
         lambda: Plan.from_text("topk:keep_rate"),

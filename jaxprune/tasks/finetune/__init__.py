@@ -15,7 +15,7 @@ from jaxprune.data.augment import augment
 from jaxprune.nn.params import Split, merge, split
 from jaxprune.tasks.finetune.optimizer import optimizer_of
 from jaxprune.tasks.finetune.report import describe
-from jaxprune.tasks.finetune.settings import defaults, objective, plan_of, smoke
+from jaxprune.tasks.finetune.settings import check, defaults, objective, plan_of, smoke
 from jaxprune.tasks.setup import inputs, networks, reporting
 from jaxprune.tasks.setup.training import Training, interrupted
 from jaxprune.train import workdir as workdirs
@@ -25,7 +25,7 @@ from jaxprune.train.state import EMA, TrainState
 from jaxprune.train.step import FIXED, LossFn
 from jaxprune.train.writer import Writer
 
-__all__ = ["defaults", "describe", "run", "smoke"]
+__all__ = ["check", "defaults", "describe", "run", "smoke"]
 
 
 def run(config: Config, workdir: Path) -> dict[str, Any]:

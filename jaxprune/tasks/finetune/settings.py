@@ -5,6 +5,7 @@ from ml_collections import ConfigDict
 from jaxprune.config import Config
 from jaxprune.errors import UserError
 from jaxprune.reduction import Plan
+from jaxprune.tasks.setup import checks
 from jaxprune.tasks.setup import defaults as shared
 from jaxprune.text import parse_items
 from jaxprune.train.objective import Objective
@@ -95,3 +96,8 @@ def objective(config: Config) -> Objective:
         if isinstance(weight, str | bool | None):
             raise UserError(f"The weight {name}={weight!r} in config.loss_weights is no number: write {name}=1.0.")
     return Objective(config.loss, weights, **config.distill)
+
+
+def check(config: Config) -> list[str]:
+    """Returns what is wrong with the plan and the objective."""
+    return [*checks.refused(lambda: plan_of(config)), *checks.refused(lambda: objective(config))]

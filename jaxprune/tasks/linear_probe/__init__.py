@@ -17,11 +17,10 @@ from jaxprune.checkpoints.run import build
 from jaxprune.checkpoints.write import leave_network
 from jaxprune.config import Config
 from jaxprune.data.augment import random_flip
-from jaxprune.errors import UserError
 from jaxprune.nn.params import merge, split
 from jaxprune.tasks.linear_probe.report import describe
-from jaxprune.tasks.linear_probe.settings import defaults, smoke
-from jaxprune.tasks.setup import inputs, networks, reporting
+from jaxprune.tasks.linear_probe.settings import defaults, missing, smoke
+from jaxprune.tasks.setup import first, inputs, networks, reporting
 from jaxprune.tasks.setup.training import Training, interrupted
 from jaxprune.train import optimizer, probe
 from jaxprune.train import workdir as workdirs
@@ -29,7 +28,7 @@ from jaxprune.train.state import RUNNING, TrainState
 from jaxprune.train.step import FIXED
 from jaxprune.train.writer import Writer
 
-__all__ = ["defaults", "describe", "run", "smoke"]
+__all__ = ["defaults", "describe", "missing", "run", "smoke"]
 
 
 def run(config: Config, workdir: Path) -> dict[str, Any]:
@@ -40,8 +39,10 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     workdirs.prepare(workdir, config.to_dict())
     if workdirs.is_complete(workdir):
         return workdirs.read_summary(workdir)
-    if not (start := networks.start_of(config)):
-        raise UserError("Give --config.run=RUN, a run directory, or --config.model.weights=FILE, to probe.")
+    config, stopped = first.with_run(config, workdir)
+    if stopped:
+        return stopped
+    start = networks.start_of(config)
     training = Training.of(config, workdir)
     num_classes = training.train.num_classes
     arguments = {**networks.model_arguments(config), "num_classes": num_classes}

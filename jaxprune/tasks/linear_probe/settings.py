@@ -3,7 +3,9 @@
 from ml_collections import ConfigDict
 
 from jaxprune.config import Config
+from jaxprune.tasks.pretrain import settings as pretraining
 from jaxprune.tasks.setup import defaults as shared
+from jaxprune.tasks.setup import first
 
 
 def defaults() -> Config:
@@ -31,4 +33,13 @@ def smoke(config: Config) -> Config:
     """Shrinks a config of the task to run in seconds on a CPU, on built-in data."""
     shared.shrink(config)
     config.model = {**config.model.to_dict(), **shared.TINY, "name": "vit"}
+    if not (config.run or config.model.weights):
+        config.train = pretraining.smoke(pretraining.defaults())
     return config
+
+
+def missing(config: Config) -> list[str]:
+    """Returns that there is no network to probe, if so."""
+    if config.run or config.model.weights or first.brings_run(config):
+        return []
+    return ["Give --config.run=RUN, a run directory, or --config.model.weights=FILE, to probe."]

@@ -6,6 +6,8 @@ from ml_collections import ConfigDict
 
 from jaxprune.config import Config
 
+# What a network may compute in; its weights are float32.
+DTYPES = ("float32", "bfloat16", "float16")
 # The network of a smoke run.
 TINY = {"img_size": 32, "patch_size": 8, "embed_dim": 16, "depth": 2, "num_heads": 2}
 
@@ -20,6 +22,8 @@ def data() -> dict[str, Any]:
         "labels": True,  # False: pre-train on images without classes
         "train_split": "train",
         "eval_split": "test",
+        "held_out": 0.2,  # share of each class that a folder without splits holds out; 0: none
+        "held_out_seed": 0,  # which ones these are; one for all the runs that are compared
         "img_size": 224,
         "num_train": 10_000,  # of the built-in scenes
         "num_eval": 1_000,

@@ -27,7 +27,13 @@ def source(config: Config, split: str) -> Any:
             "image_size": pair(data.img_size),
             "seed": config.seed,
         },
-        "folder": {"path": data.path, "labels": data.labels, "exif": data.exif},
+        "folder": {
+            "path": data.path,
+            "labels": data.labels,
+            "exif": data.exif,
+            "held_out": data.held_out,
+            "held_out_seed": data.held_out_seed,
+        },
         "tfds": {
             "name": data.name,
             "data_dir": data.path or None,
@@ -118,10 +124,12 @@ def with_data_of(origin: str | Path, record: Preprocessing, config: Config) -> C
             "another source."
         )
     recorded = {} if config.data.source else recorded_config(origin)
-    # The seed is part of the built-in scenes. Runs of earlier versions lack settings that were added since.
+    # The seed is part of the built-in scenes.
     seed = {"seed": recorded["seed"]} if recorded else {}
-    chosen = {**defaults.data(), **(recorded["data"] if recorded else config.data.to_dict()), **prepared_as(record)}
-    return ConfigDict({**config.to_dict(), **seed, "data": chosen})
+    chosen = recorded["data"] if recorded else config.data.to_dict()
+    # Runs of earlier versions lack settings that were added since, and divided no folders.
+    settings = {**defaults.data(), "held_out": 0.0, **chosen, **prepared_as(record)}
+    return ConfigDict({**config.to_dict(), **seed, "data": settings})
 
 
 def held_out(config: Config, classifier: Classifier) -> Any:

@@ -52,8 +52,12 @@ def model_arguments(config: Config) -> dict[str, Any]:
 
 def plans(config: Config) -> dict[str, Plan]:
     """The plans that the texts in `config.plans` describe, by text."""
-    shared = {"keep_rate": config.keep_rate, "reduction_loc": tuple(config.reduction_loc)}
-    return {text: Plan.from_text(text, **shared) for text in config.plans}
+    return {text: plan(config, text) for text in config.plans}
+
+
+def plan(config: Config, text: str) -> Plan:
+    """The plan that a text describes; what it does not say is the config's."""
+    return Plan.from_text(text, keep_rate=config.keep_rate, reduction_loc=tuple(config.reduction_loc))
 
 
 def open_scorers(config: Config, classifier: Classifier | None = None) -> Opened:

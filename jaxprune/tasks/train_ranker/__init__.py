@@ -25,13 +25,13 @@ from jaxprune.tasks import pretrain
 from jaxprune.tasks.setup import inputs
 from jaxprune.tasks.setup.training import Training, adamw, interrupted
 from jaxprune.tasks.train_ranker.report import describe
-from jaxprune.tasks.train_ranker.settings import PRETRAIN, defaults, label_model, label_options, smoke
+from jaxprune.tasks.train_ranker.settings import PRETRAIN, check, defaults, label_model, label_options, missing, smoke
 from jaxprune.train import workdir as workdirs
 from jaxprune.train.state import RUNNING, TrainState
 from jaxprune.train.step import FIXED, OBSERVED
 from jaxprune.train.writer import Writer
 
-__all__ = ["defaults", "describe", "run", "smoke"]
+__all__ = ["check", "defaults", "describe", "missing", "run", "smoke"]
 
 
 def run(config: Config, workdir: Path) -> dict[str, Any]:
@@ -90,11 +90,6 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
 
 def _pretrain(config: Config, workdir: Path) -> dict[str, Any] | None:
     """Pre-trains the autoencoder if need be; returns the summary if that was interrupted."""
-    if "pretrain" not in config:
-        raise UserError(
-            "Nothing makes the labels: give --config.label_model=RUN, a pre-training run of ours or a weights file of "
-            "the network config.mim."
-        )
     settings = ConfigDict(config.pretrain.to_dict())
     settings.seed = config.seed
     summary = pretrain.run(settings, workdir)

@@ -8,9 +8,10 @@ from ml_collections import ConfigDict
 from jaxprune.checkpoints.label_model import open_label_model
 from jaxprune.config import Config
 from jaxprune.nn.params import Split
+from jaxprune.ranking.loss import ranking_loss
 from jaxprune.tasks.pretrain import settings as pretraining
+from jaxprune.tasks.setup import checks, inputs
 from jaxprune.tasks.setup import defaults as shared
-from jaxprune.tasks.setup import inputs
 
 PRETRAIN = "pretrain"  # the directory, inside of the run's, of the autoencoder that it pre-trains
 
@@ -94,3 +95,18 @@ def label_options(config: Config) -> dict[str, Any]:
     options = config.labels.to_dict()
     options["memory"] = int(options.pop("memory_mib") * 2**20)
     return options
+
+
+def check(config: Config) -> list[str]:
+    """Returns what is wrong with the loss."""
+    return checks.refused(lambda: ranking_loss(config.loss, **config.loss_options))
+
+
+def missing(config: Config) -> list[str]:
+    """Returns that there is nothing to make the labels with, if so."""
+    if config.label_model or "pretrain" in config:
+        return []
+    return [
+        "Nothing makes the labels: give --config.label_model=RUN, a pre-training run of ours or a weights file of "
+        "the network config.mim."
+    ]

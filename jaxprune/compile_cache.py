@@ -1,0 +1,66 @@
+"""Compiled programs that are kept for the next run, in a directory of bounded size."""
+
+import importlib.util
+import logging
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import jax
+
+from jaxprune.errors import UserError
+
+OFF = "off"
+MAX_BYTES = 2 * 2**30
+MIN_SECONDS = 1.0  # what compiles faster than this is compiled again
+
+_log = logging.getLogger(__name__)
+
+
+def default_directory(platform: str = sys.platform, environment: Mapping[str, str] = os.environ) -> Path:
+    """Returns the user's directory for what programs can make again, by the convention of the platform."""
+    home = Path.home()
+    if environment.get("XDG_CACHE_HOME"):
+        return Path(environment["XDG_CACHE_HOME"]) / "jaxprune"
+    if platform == "win32":
+        return Path(environment.get("LOCALAPPDATA") or home / "AppData" / "Local") / "jaxprune" / "Cache"
+    return (home / "Library" / "Caches" if platform == "darwin" else home / ".cache") / "jaxprune"
+
+
+def enable(where: str = "") -> Path | None:
+    """Has JAX keep compiled programs, the least recently used of which go when there are too many.
+
+    Args:
+      where: a directory, "off", or empty: the user's (`default_directory`), unless JAX has been configured already, by
+        JAX_COMPILATION_CACHE_DIR or JAX_ENABLE_COMPILATION_CACHE.
+
+    Returns:
+      The directory that is used; None without one.
+
+    Raises:
+      UserError: the directory cannot be written to.
+    """
+    if where == OFF:
+        jax.config.update("jax_enable_compilation_cache", False)
+        return None
+    if not where and not jax.config.jax_enable_compilation_cache:
+        return None
+    if not where and jax.config.jax_compilation_cache_dir:
+        return Path(jax.config.jax_compilation_cache_dir)
+    directory = Path(where).expanduser() if where else default_directory()
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        writable = os.access(directory, os.W_OK)
+    except OSError:
+        writable = False
+    if not writable and where:
+        raise UserError(f"--compile_cache={where} is no directory that can be written to: give another one, or {OFF}.")
+    # JAX bounds the size with a lock from that package.
+    if not writable or importlib.util.find_spec("filelock") is None:
+        _log.info("Compiled programs are not kept: %s.", "no filelock" if writable else f"{directory} is read-only")
+        return None
+    jax.config.update("jax_compilation_cache_dir", str(directory))
+    jax.config.update("jax_compilation_cache_max_size", MAX_BYTES)
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", MIN_SECONDS)
+    return directory

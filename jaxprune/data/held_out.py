@@ -1,0 +1,93 @@
+"""A held-out split of a folder that comes without splits."""
+
+import hashlib
+import logging
+from collections import defaultdict
+from pathlib import Path
+
+import numpy as np
+
+from jaxprune.data.folder import SPLITS, ImageFolder, split_names
+from jaxprune.data.source import Example
+from jaxprune.errors import UserError
+
+_log = logging.getLogger(__name__)
+
+
+class Part:
+    """Some of the pictures of a folder, renumbered.
+
+    Args:
+      folder: Its pictures.
+      numbers: Which of them, in ascending order.
+      name: What it is called in messages and reports.
+    """
+
+    def __init__(self, folder: ImageFolder, numbers: list[int], name: str):
+        self.name, self.class_names, self.num_classes = name, folder.class_names, folder.num_classes
+        self.broken, self.exif = folder.broken, folder.exif
+        self._folder, self._numbers = folder, numbers
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def __getitem__(self, index: int) -> Example:
+        return {**self._folder[self._numbers[index]], "index": np.int32(index)}
+
+    def path(self, index: int) -> str:
+        """Returns the file of example `index`."""
+        return self._folder.path(self._numbers[index])
+
+
+def is_split_here(root: str | Path, split: str) -> bool:
+    """Whether a folder has no splits of its own, and `split` is the name of one that it can be divided into."""
+    root = Path(root).expanduser()
+    return split in SPLITS and root.is_dir() and not split_names(root)
+
+
+def part_of(folder: ImageFolder, split: str, share: float, seed: int = 0) -> Part:
+    """Returns the pictures of a folder that are trained on ("train"), or those that are held out (any other split).
+
+    Of every class the same share is held out: at least one picture, and never all. Which ones depends only on the seed
+    and on the names in that class, not on other classes.
+
+    Args:
+      folder: All pictures.
+      split: "train", or another of `folder.SPLITS`.
+      share: Of the pictures of a class that are held out.
+      seed: Another seed holds out others.
+
+    Raises:
+      UserError: No class has two pictures.
+    """
+    held = _held_out(folder, share, seed)
+    if not held:
+        raise UserError(
+            f"Image folder {folder.name!r} has no class with two pictures, of which one could be held out: add "
+            "pictures, or train/ and test/ directories."
+        )
+    numbers = [number for number in range(len(folder)) if (number in held) == (split != "train")]
+    part = f"{100 * share:g} %" + (" of each class" if folder.class_names else "")
+    if split == "train":
+        _log.info(
+            "%s has no train/ and test/ directories: %d of its %d pictures are held out, %s, by seed %d "
+            "(config.data.held_out, config.data.held_out_seed).",
+            folder.name, len(held), len(folder), part, seed,
+        )  # fmt: skip
+    which = f"without {part}" if split == "train" else part
+    name = f"{folder.name} ({which}, held out by seed {seed})"
+    return Part(folder, numbers, name)
+
+
+def _held_out(folder: ImageFolder, share: float, seed: int) -> set[int]:
+    groups = defaultdict(list)
+    for number in range(len(folder)):
+        inside = Path(folder.path(number)).relative_to(folder.root)
+        # A hash of a name stays what it is, whatever else there is.
+        drawn = hashlib.blake2b(f"{seed}/{inside.as_posix()}".encode(errors="surrogateescape")).digest()
+        groups[inside.parts[0] if folder.class_names else ""].append((drawn, number))
+    held = set()
+    for group in groups.values():
+        count = min(max(round(share * len(group)), 1), len(group) - 1)
+        held.update(number for _, number in sorted(group)[:count])
+    return held

@@ -1,0 +1,293 @@
+"""Checks of a whole config, before anything is built or written: all that is wrong with it, in one error."""
+
+import math
+import numbers
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+from ml_collections import ConfigDict
+
+from jaxprune import mim, models, parallel
+from jaxprune.checkpoints import scorers
+from jaxprune.config import Config
+from jaxprune.data.loader import RANDOM_RESIZED
+from jaxprune.data.randaugment import RandAugment
+from jaxprune.data.source_factory import SOURCES
+from jaxprune.errors import UserError, unknown
+from jaxprune.preprocessing import CROPS, IMAGENET_MEAN, IMAGENET_STD
+from jaxprune.tasks.setup import inputs, networks
+from jaxprune.tasks.setup.defaults import DTYPES
+
+
+class Numbers(NamedTuple):
+    """The numbers that a setting may have.
+
+    Attributes:
+      interval: such as "(0, 1]"; "inf" is an end that is always open.
+      usual: an example.
+      whole: whether they are whole.
+      count: how many of them the setting has; 0: one, or a sequence of any length.
+    """
+
+    interval: str
+    usual: Any
+    whole: bool = False
+    count: int = 0
+
+    def hold(self, value: Any) -> bool:
+        """Whether a value is such a number, or all that it holds are."""
+        if isinstance(value, (tuple, list)):
+            return self.count in (0, len(value)) and all(map(self._holds, value))
+        return not self.count and self._holds(value)
+
+    def _holds(self, value: Any) -> bool:
+        if isinstance(value, bool) or not isinstance(value, numbers.Real) or not math.isfinite(value):
+            return False
+        low, high = map(float, self.interval[1:-1].split(","))
+        above = value > low or (value == low and self.interval[0] == "[")
+        below = value < high or (value == high and self.interval[-1] == "]")
+        return above and below and (not self.whole or value == int(value))
+
+    def __str__(self) -> str:
+        kind = "whole number" if self.whole else "finite number"
+        words = f"{self.count} {kind}s" if self.count else f"a {kind}"
+        low, _, high = self.interval[1:-1].partition(", ")
+        if high != "inf":
+            return f"{words} in {self.interval}"
+        if low == "-inf":
+            return words
+        return f"{words} above {low}" if self.interval[0] == "(" else f"{words} of {low} or more"
+
+
+_COUNT = Numbers("[1, inf)", 1, whole=True)
+_COUNT_OR_NONE = Numbers("[0, inf)", 0, whole=True)
+_SHARE, _RATE = Numbers("[0, 1]", 0.5), Numbers("(0, 1]", 0.7)
+_MEAN = Numbers("(-inf, inf)", IMAGENET_MEAN, count=3)
+_STD = Numbers("(0, inf)", IMAGENET_STD, count=3)
+
+# The numbers of each setting, by its name in the config of a task.
+NUMBERS = {
+    # JAX makes its keys from the low 32 bits: of two seeds with the same, one would be the other's run again.
+    "seed": Numbers(f"[{-(2**31)}, {2**31})", 0, whole=True),
+    "batch_size": _COUNT._replace(usual=64),
+    "epochs": Numbers("(0, inf)", 1.0),
+    "max_minutes": Numbers("[0, inf)", 0.0),
+    "accumulate": _COUNT,
+    "log_every": _COUNT._replace(usual=50),
+    "checkpoint_every": _COUNT._replace(usual=500),
+    "keep": _COUNT._replace(usual=3),
+    "eval_every": _COUNT_OR_NONE,
+    "picture_every": _COUNT_OR_NONE,
+    "data.held_out": Numbers("[0, 1)", 0.2),
+    "data.held_out_seed": Numbers("(-inf, inf)", 0, whole=True),
+    "data.img_size": _COUNT._replace(usual=224),
+    "data.num_train": _COUNT._replace(usual=10_000),
+    "data.num_eval": _COUNT._replace(usual=1_000),
+    "data.num_threads": _COUNT_OR_NONE._replace(usual=8),
+    "data.crop_pct": _RATE._replace(usual=0.875),
+    "data.crop_scale": Numbers("(0, 1]", (0.2, 1.0), count=2),
+    "data.repeats": _COUNT,
+    "data.mean": _MEAN,
+    "data.std": _STD,
+    "optimizer.base_lr": Numbers("(0, inf)", 1e-3),
+    "optimizer.lr_norm": Numbers("(0, inf)", 256),
+    "optimizer.b1": Numbers("[0, 1)", 0.9),
+    "optimizer.b2": Numbers("[0, 1)", 0.95),
+    "optimizer.momentum": Numbers("[0, 1)", 0.9),
+    "optimizer.weight_decay": Numbers("[0, inf)", 0.05),
+    "optimizer.clip_norm": Numbers("[0, inf)", 1.0),
+    "optimizer.warmup_epochs": Numbers("[0, inf)", 5.0),
+    "optimizer.warmup_lr": Numbers("[0, inf)", 0.0),
+    "optimizer.min_lr": Numbers("[0, inf)", 0.0),
+    "optimizer.layer_decay": _RATE._replace(usual=0.75),
+    "optimizer.backbone_scale": Numbers("[0, inf)", 1.0),
+    "optimizer.freeze_epochs": Numbers("[0, inf)", 0.0),
+    "trainable_blocks": Numbers("[-1, inf)", -1, whole=True),
+    "ema_decay": Numbers("[0, 1)", 0.9999),
+    "keep_rate_warmup.start": Numbers("[0, inf)", 0),
+    "keep_rate_warmup.epochs": Numbers("[0, inf)", 0),
+    "distill.logits": Numbers("[0, inf)", 0.5),
+    "distill.tokens": Numbers("[0, inf)", 0.5),
+    "augment.erasing": _SHARE._replace(usual=0.25),
+    "augment.cutout": _SHARE,
+    "augment.mixup": Numbers("[0, inf)", 0.8),
+    "augment.cutmix": Numbers("[0, inf)", 1.0),
+    "augment.label_smoothing": Numbers("[0, 1)", 0.1),
+    "model.drop_path_rate": Numbers("[0, 1)", 0.1),
+    "model.head_init_scale": Numbers("[0, inf)", 1.0),
+    "mim.mask_ratio": Numbers("(0, 1)", 0.75),
+    "mim.throw_ratio": Numbers("[0, 1)", 0.5),
+    "labels.mask_ratio": Numbers("(0, 1)", 0.9),
+    "labels.throw_ratio": Numbers("[0, 1)", 0.0),
+    "labels.memory_mib": Numbers("(0, inf)", 2048.0),
+    "keep_rate": _RATE,
+    "keep_rates": _RATE._replace(usual=(0.7, 0.5)),
+    "img_size": _COUNT_OR_NONE,
+    "proposal_size": _COUNT_OR_NONE,
+    "grid": _COUNT._replace(usual=(14, 14)),
+    "crop_pct": _RATE._replace(usual=0.875),
+    "mean": _MEAN,
+    "std": _STD,
+    "num_threads": _COUNT._replace(usual=8),
+    "num_images": _COUNT_OR_NONE,
+    "num_pictures": _COUNT_OR_NONE,
+    "rounds": _COUNT_OR_NONE._replace(usual=3),
+}
+# What sizes a network, in config.model, config.mim and config.ranker; a network may lack one, or have None there.
+SIZES = ("img_size", "patch_size", "embed_dim", "depth", "num_heads")
+SIZES += tuple(f"decoder_{size}" for size in ("embed_dim", "depth", "num_heads"))
+
+# Settings that name a file or a directory, if they are not empty, and what has to be there.
+PATHS = {
+    "run": "run directory or file",
+    "teacher": "run directory or file",
+    "label_model": "run directory or file",
+    "model.weights": "weights file",
+    "model.class_names": "file of class names",
+    "weights": "weights file",
+}
+
+
+def require(problems: Sequence[str]) -> None:
+    """Refuses a config with problems.
+
+    Raises:
+      UserError: there is one; it lists all of them.
+    """
+    problems = list(dict.fromkeys(problems))
+    if len(problems) == 1:
+        raise UserError(problems[0])
+    if problems:
+        listed = "\n".join(f"  - {problem}" for problem in problems)
+        raise UserError(f"{len(problems)} settings cannot be used:\n{listed}")
+
+
+def of_workdir(workdir: Path) -> list[str]:
+    """Returns what keeps a run directory from being made."""
+    existing = next(path for path in (workdir.absolute(), *workdir.absolute().parents) if path.exists())
+    if existing.is_dir():
+        return []
+    return [f"workdir={workdir}: {existing} is no directory: give another --workdir."]
+
+
+def of_settings(config: Config, prefix: str = "config.") -> list[str]:
+    """Returns what is wrong with the settings that tasks share, without those of the tasks inside of this one."""
+    values = dict(leaves(config))
+    found = list(_numbers(values, prefix))
+    bad_numbers = bool(found)
+    found += _paths(values, prefix)
+    if "dtype" in values and values["dtype"] not in DTYPES:
+        found.append(f"{prefix}dtype={values['dtype']!r} is no dtype to compute with: use {', '.join(DTYPES)}.")
+    if not bad_numbers:
+        found += _shares(config, prefix)
+    if "data" in config and config.data.source:
+        found += _data(config.data, prefix, bad_numbers)
+    found += _names(values)
+    for text in config.get("scorers", ()):
+        found += refused(lambda text=text: _scorer(text))
+    if config.get("scorer"):
+        found += refused(lambda: _scorer(config.scorer))
+    if "plans" in config and not bad_numbers:
+        for text in config.plans:
+            found += [
+                f"{prefix}plans={text!r}: {why}" for why in refused(lambda text=text: networks.plan(config, text))
+            ]
+    return found
+
+
+def leaves(config: Config, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yields the dotted names and the values of a task's own settings."""
+    for name, value in config.items():
+        if not isinstance(value, ConfigDict):
+            yield prefix + name, value
+        elif "task" not in value:
+            yield from leaves(value, f"{prefix}{name}.")
+
+
+def refused(make: Callable[[], Any]) -> list[str]:
+    """Returns the message of the `UserError` that a call ends in, if it does."""
+    try:
+        make()
+    except UserError as error:
+        return [str(error)]
+    return []
+
+
+def _numbers(values: Mapping[str, Any], prefix: str) -> Iterator[str]:
+    for name, value in values.items():
+        part, _, last = name.rpartition(".")
+        size = part in ("model", "mim", "ranker") and last in SIZES
+        allowed = _COUNT._replace(usual=16) if size else NUMBERS.get(name)
+        if allowed is None or (value is None and part in ("model", "mim", "ranker")):
+            continue
+        if not allowed.hold(value):
+            yield f"{prefix}{name}={value!r} is not {allowed}: give such a value, for example {allowed.usual!r}."
+        elif name == "data.crop_scale" and value[0] > value[1]:
+            yield f"{prefix}{name}={value!r} ends below where it begins: write {tuple(sorted(value))}."
+
+
+def _paths(values: Mapping[str, Any], prefix: str) -> Iterator[str]:
+    for name, what in PATHS.items():
+        path = values.get(name)
+        if isinstance(path, (str, Path)) and str(path) and not _exists(path):
+            yield f"There is no {what} {path}: check {prefix}{name}."
+
+
+def _exists(path: str | Path) -> bool:
+    return Path(path).expanduser().exists()
+
+
+def _shares(config: Config, prefix: str) -> list[str]:
+    """A training batch is shared evenly by devices and processes, and by the parts it is worked through in."""
+    if "mesh" not in config:
+        return []
+    if problems := refused(lambda: inputs.mesh(config)):
+        return problems
+    if "accumulate" not in config:
+        return []  # held-out batches are padded
+    batch, found = config.batch_size, []
+    sharers = {"devices": parallel.batch_parts(inputs.mesh(config)), "processes": jax.process_count()}
+    shown = f"{prefix}batch_size={batch} cannot be shared evenly by"
+    for what, count in sharers.items():
+        if batch % count:
+            found.append(f"{shown} {count} {what}: use {math.ceil(batch / count) * count}.")
+    if batch % config.accumulate:
+        divisors = [parts for parts in range(1, batch + 1) if batch % parts == 0]
+        nearest = min(divisors, key=lambda parts: abs(parts - config.accumulate))
+        found.append(f"{shown} {prefix}accumulate={config.accumulate} parts: accumulate in {nearest}.")
+    return found
+
+
+def _data(data: Config, prefix: str, bad_numbers: bool) -> list[str]:
+    if data.source not in SOURCES:
+        return [str(unknown("data source", data.source, SOURCES))]
+    found, path = [], data.path
+    if data.source == "folder" and not path:
+        found.append(f"{prefix}data.source=folder needs {prefix}data.path, a directory of images.")
+    elif data.source == "folder" and not Path(path).expanduser().is_dir():
+        found.append(f"Image folder {path!r} does not exist or is not a directory: check {prefix}data.path.")
+    if data.crop not in (crops := (RANDOM_RESIZED, *CROPS)):
+        found.append(str(unknown("crop", data.crop, crops)))
+    if data.randaugment:
+        found += refused(lambda: RandAugment.parse(data.randaugment))
+    if not bad_numbers:
+        found += refused(lambda: inputs.preprocessing(ConfigDict({"data": data})))
+    return found
+
+
+def _names(values: Mapping[str, Any]) -> list[str]:
+    found = []
+    for name in filter(None, map(values.get, ("model.name", "mim.encoder"))):
+        found += refused(lambda name=name: models.arguments(name))
+    if (method := values.get("mim.name")) is not None and method not in mim.methods():
+        found.append(str(unknown("mim method", method, mim.methods())))
+    return found
+
+
+def _scorer(text: str) -> None:
+    described = scorers.describe(text)
+    for path in (described.run, described.weights):
+        if path and not _exists(path):
+            raise UserError(f"There is no run directory or file {path}, which the scorer {text!r} reads: check it.")

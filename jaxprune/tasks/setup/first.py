@@ -1,0 +1,34 @@
+"""The run that a task examines, trained first where the config brings that training along."""
+
+from pathlib import Path
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from jaxprune import tasks
+from jaxprune.config import Config
+
+TRAIN = "train"  # the key of that training's config, and its directory inside of the run's
+
+
+def brings_run(config: Config) -> bool:
+    """Whether a config names no network, and how to train one in place of it."""
+    return TRAIN in config and not (config.run or config.get("model", {}).get("weights"))
+
+
+def with_run(config: Config, workdir: Path) -> tuple[Config, dict[str, Any] | None]:
+    """Trains the run that a config brings along, if it does.
+
+    Args:
+      config: of a task that reads `config.run`; `config.train` is the config of another task.
+      workdir: of the task; the run goes into a directory in it, and stays when it is complete.
+
+    Returns:
+      The config with that run as its `run`, and the summary of the training if a signal stopped it.
+    """
+    if not brings_run(config):
+        return config, None
+    config = ConfigDict(config.to_dict())
+    training, config.run = ConfigDict({**config.train.to_dict(), "seed": config.seed}), str(workdir / TRAIN)
+    summary = tasks.find(training.task)(training, workdir / TRAIN)
+    return config, {"phase": TRAIN, **summary} if summary.get("stopped") else None
