@@ -162,7 +162,8 @@ def describe(
         )
     section.figure(
         kept_pictures(view, ranks, grid, keep_rate),
-        f"What each scorer keeps at keep rate {keep_rate}; patches that it drops are grey with a cross, objects outlined.",
+        f"What each scorer keeps at keep rate {keep_rate}: patches that it drops are grey with a cross. Objects are "
+        "outlined in the first column.",
     )
     single = [group for group in groups if group not in whole]
     if len(single) > 1:

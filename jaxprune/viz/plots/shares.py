@@ -8,6 +8,7 @@ from numpy.typing import ArrayLike
 from jaxprune.viz.plots.style import MUTED
 
 NARROW = 0.25  # values that span less than this share of the axis are shown on a part of it
+LEAST = 0.1  # of the axis is shown at least, so that noise does not look like a difference
 
 _CUT = "cut"  # gid of the marks of a cut axis, by which `cut_note` finds them
 
@@ -22,7 +23,7 @@ def limit_shares(axes: Axes, values: ArrayLike) -> None:
     known = np.asarray(values, float)
     known = known[np.isfinite(known)]
     low, high = (known.min(), known.max()) if known.size else (0.0, 1.0)
-    pad = max(0.2 * (high - low), 0.01)
+    pad = max(0.2 * (high - low), (LEAST - (high - low)) / 2)
     if high - low >= NARROW or low - pad <= 0:
         axes.set_ylim(-0.02, 1.02)  # lines at 0 and at 1 are visible over their whole width
         return

@@ -17,7 +17,7 @@ def test_a_cut_axis_is_marked_and_noted():
         plots.line_plot({"a": ([0, 1], [0.8, 0.85])}, shares=True),
         plots.scatter_plot({"a": ([0, 1], [0.8, 0.85])}, shares=True),
     ):
-        assert "is cut: it shows 0.79 to 0.86" in plots.cut_note(figure)
+        assert "is cut: it shows 0.78 to 0.88" in plots.cut_note(figure)
 
 
 def test_chance_is_part_of_the_axis():
