@@ -29,6 +29,7 @@ def limit_shares(axes: Axes, values: ArrayLike) -> None:
         return
     axes.set_ylim(low - pad, min(high + pad, 1.02))
     axes.spines["left"].set_visible(True)
+    axes.tick_params(axis="y", pad=9)  # room for the marks
     for end in (0.0, 1.0) if high + pad < 1 else (0.0,):
         for shift in (0.02, 0.045):
             y = abs(end - shift)
