@@ -32,7 +32,7 @@ def get_config(arg=None):
         keep_rate=0.5,  # of the timing and the pictures
         num_images=200,
         curve_steps=10,  # points of the insertion and deletion curves; 0: none
-        rounds=3,  # of the timing; 0: none
+        rounds=5,  # of the timing, whose median and range are shown; 0: none
     )
     config.update(run=args.run, batch_size=8)
     if args.smoke:

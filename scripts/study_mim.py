@@ -108,9 +108,9 @@ def run():
     rows, differences = study.intervals(found), study.differences(found)
     title = f"Masked pre-training on {args.data}, {args.epochs} epochs, {args.seeds} seeds"
     with study.published(args.out, title, "Equal budgets", {"study_mim": rows}) as section:
-        section.table(rows, formats=".3g")
+        section.table(rows, caption=f"Means over the seeds; {study.meaning(found)}.", formats=".3g")
         section.text(" ".join(differences))
-    print("\n".join(differences))
+    print("\n".join([study.meaning(found), *differences]))
 
 
 if __name__ == "__main__":

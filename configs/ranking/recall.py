@@ -14,6 +14,9 @@ scorer reads. `img_size`, `grid`, `crop_pct`, `mean` and `std` hold where there 
     path    the folder; of tfds the data set's name, such as coco/2017, voc/2007 or scene_parse150
     kind    boxes or masks, of voc and coco            annotations  directory or file of the annotations
     unseen  coco or voc: LTRP's list of classes that ImageNet-1k does not have
+
+`--config.min_area=0.01 --config.max_area=0.1` counts only objects of this size: the share of the image that all
+objects of a class cover together.
 """
 
 from ml_collections import ConfigDict
@@ -50,6 +53,8 @@ def get_config(arg=None):
             },
             "unseen": args.unseen,
             "num_images": args.num_images,  # 0: all
+            "min_area": 0.0,  # smallest and largest share of the image that objects of a class cover
+            "max_area": 1.0,
             "keep_rates": (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9),
             "keep_rate": 0.3,  # of the table and the pictures
             "img_size": 0,  # 0: 224

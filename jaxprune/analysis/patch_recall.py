@@ -3,10 +3,8 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import jax.numpy as jnp
 import numpy as np
 
-from jaxprune import metrics
 from jaxprune.data.annotations import UNSEEN, Annotations
 from jaxprune.data.images import prepare
 from jaxprune.errors import UserError, unknown
@@ -14,7 +12,7 @@ from jaxprune.evaluate import Batch
 from jaxprune.preprocessing import Preprocessing
 from jaxprune.train.progress import progress
 
-ALL, LEARNED, UNLEARNED = "all classes", "learned classes", "unseen classes"
+ANY, ALL, LEARNED, UNLEARNED = "any class", "all classes", "learned classes", "unseen classes"
 
 
 class View(NamedTuple):
@@ -22,7 +20,7 @@ class View(NamedTuple):
 
     Attributes:
       images: uint8 (n, h, w, 3).
-      regions: for each image {class: bool (h, w)}.
+      regions: for each image {class: bool (h, w)}; the objects of a class are one region.
       positive: for each image {class: bool (p,)}; a patch belongs to a class if one of its pixels does.
     """
 
@@ -38,7 +36,15 @@ class View(NamedTuple):
             yield {"image": np.resize(own, (batch_size, *own.shape[1:])), "valid": valid}
 
 
-def view(source: Annotations, preprocessing: Preprocessing, grid: tuple[int, int], *, limit: int = 0) -> View:
+def view(
+    source: Annotations,
+    preprocessing: Preprocessing,
+    grid: tuple[int, int],
+    *,
+    limit: int = 0,
+    min_area: float = 0.0,
+    max_area: float = 1.0,
+) -> View:
     """Returns images and regions as evaluation shows them to a network: resized and cropped.
 
     Args:
@@ -46,7 +52,13 @@ def view(source: Annotations, preprocessing: Preprocessing, grid: tuple[int, int
       preprocessing: of the network.
       grid: of the patches, (rows, columns).
       limit: images at most; 0 takes all.
+      min_area, max_area: shares of the image, as the network sees it; regions that cover less or more are left out.
+
+    Raises:
+      UserError: the areas are no range within [0, 1].
     """
+    if not 0 <= min_area < max_area <= 1:
+        raise UserError(f"min_area={min_area} and max_area={max_area} are no range: use 0 <= min_area < max_area <= 1.")
     images, regions, positive = [], [], []
     count = min(limit or len(source), len(source))
     crop = lambda picture: prepare(picture, preprocessing)
@@ -55,7 +67,8 @@ def view(source: Annotations, preprocessing: Preprocessing, grid: tuple[int, int
             example = source[index]
             images.append(crop(example.image))
             seen = {name: crop(pixels) for name, pixels in example.regions.items()}
-            regions.append({name: pixels for name, pixels in seen.items() if pixels.any()})
+            fits = lambda pixels: pixels.any() and min_area <= pixels.mean() <= max_area
+            regions.append({name: pixels for name, pixels in seen.items() if fits(pixels)})
             positive.append({name: _touched(pixels, grid) for name, pixels in regions[-1].items()})
             bar.update(1)
     return View(np.stack(images), regions, positive)
@@ -93,7 +106,7 @@ class Ranks:
 def class_groups(
     positive: Sequence[Mapping[str, np.ndarray]], unseen: str | Sequence[str] = ""
 ) -> dict[str, tuple[str, ...]]:
-    """Returns {what a row of the table is about: its classes}: all, learned and unseen ones, and each by itself.
+    """Returns {what a row of the table is about: its classes}: any, all, learned and unseen ones, and each by itself.
 
     Args:
       positive: of the images; see `View`.
@@ -110,7 +123,7 @@ def class_groups(
         for name in image:
             counts[name] = counts.get(name, 0) + 1
     names = sorted(counts, key=lambda name: (-counts[name], name))
-    groups = {ALL: tuple(names)}
+    groups = {ANY: tuple(names), ALL: tuple(names)}
     if listed:
         groups[LEARNED] = tuple(name for name in names if name not in listed)
         groups[UNLEARNED] = tuple(name for name in names if name in listed)
@@ -126,7 +139,9 @@ def recall_table(
     """Returns a row for each group of classes, scorer and keep rate.
 
     "micro" is the share of all patches of the classes that is kept; "macro" the mean of that share over the images,
-    with its standard error.
+    with its standard error. A patch counts once for each class that lies on it, in the group `ANY` once in all.
+    "precision" is the mean share of the kept patches that belong to one of the classes or more; "chance" and "chance
+    precision" are what keeping patches at random has on average.
 
     Args:
       ranks: by scorer; see `Ranks`.
@@ -137,36 +152,34 @@ def recall_table(
     Raises:
       UserError: no image has a region.
     """
-    pairs = [(index, name) for index, image in enumerate(positive) for name in image]
-    if not pairs:
+    if not any(positive):
         raise UserError("None of the images has a region in view: there is nothing to recall.")
-    owner, names = np.array([index for index, _ in pairs]), np.array([name for _, name in pairs])
-    patches = np.stack([positive[index][name] for index, name in pairs])
-    counts = tuple(int(patches.shape[1] * rate) for rate in keep_rates)
+    patches = len(next(iter(next(filter(None, positive)).values())))
+    counts = tuple(int(patches * rate) for rate in keep_rates)
     rows = []
-    found = {
-        text: metrics.patch_recall(jnp.asarray(r[owner]), jnp.asarray(patches), counts) for text, r in ranks.items()
-    }
-    found = {text: tuple(np.asarray(part) for part in parts) for text, parts in found.items()}
     for group, members in groups.items():
-        chosen = np.isin(names, list(members))
-        images, place = np.unique(owner[chosen], return_inverse=True)
-        for text, (hits, total) in found.items():
-            kept, there = np.zeros((len(images), len(counts))), np.zeros(len(images))
-            np.add.at(kept, place, hits[chosen])
-            np.add.at(there, place, total[chosen])
-            shares = kept / there[:, None]
-            error = shares.std(0, ddof=1) / len(images) ** 0.5 if len(images) > 1 else np.full(len(counts), np.nan)
-            for column, rate in enumerate(keep_rates):
+        # Of each image that has one of the classes: which patches they touch, and how many of them.
+        chosen = [index for index, image in enumerate(positive) if any(name in image for name in members)]
+        classes = np.stack([sum(positive[index].get(name, 0) for name in members) for index in chosen]).astype(int)
+        weights = np.minimum(classes, 1) if group == ANY else classes
+        there, covered = weights.sum(1), (classes > 0).mean(1)
+        for text, places in ranks.items():
+            for rate, count in zip(keep_rates, counts, strict=True):
+                best = places[chosen] < count
+                kept, on_objects = (best * weights).sum(1), (best & (classes > 0)).sum(1)
+                shares = kept / there
                 rows.append(
                     {
                         "class": group,
                         "scorer": text,
                         "keep rate": rate,
-                        "micro": float(kept[:, column].sum() / there.sum()),
-                        "macro": float(shares[:, column].mean()),
-                        "error": float(error[column]),
-                        "images": len(images),
+                        "micro": float(kept.sum() / there.sum()),
+                        "macro": float(shares.mean()),
+                        "error": float(shares.std(ddof=1) / len(chosen) ** 0.5) if len(chosen) > 1 else float("nan"),
+                        "precision": float((on_objects / count).mean()) if count else float("nan"),
+                        "chance": count / patches,
+                        "chance precision": float(covered.mean()),
+                        "images": len(chosen),
                         "patches": int(there.sum()),
                     }
                 )

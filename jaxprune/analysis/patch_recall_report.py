@@ -5,56 +5,99 @@ from typing import Any
 
 import numpy as np
 
-from jaxprune.analysis.patch_recall import ALL, LEARNED, UNLEARNED, View
-from jaxprune.viz import plots
+from jaxprune.analysis.patch_recall import ALL, ANY, LEARNED, UNLEARNED, View
+from jaxprune.analysis.scorer_names import short_names
+from jaxprune.viz import plots, spread
 from jaxprune.viz.pictures.layout import tile, upscale
 from jaxprune.viz.pictures.marks import mask_outline, mask_patches
 from jaxprune.viz.pictures.text import label
 from jaxprune.viz.report import Section
 
 SHOWN, CLASSES = 6, 6  # images and classes in the report's pictures and plots
+_HALF = 4.2  # inches; of plots of which two are side by side
 
 Rows = Sequence[Mapping[str, Any]]
+
+
+def definition(min_area: float = 0.0, max_area: float = 1.0) -> str:
+    """Returns in words what is counted.
+
+    Args:
+      min_area, max_area: of the regions; see `patch_recall.view`.
+    """
+    limits = ""
+    if min_area > 0 or max_area < 1:
+        limits = (
+            f" Only regions that cover {min_area:.1%} to {max_area:.1%} of the image count, where a class's objects in "
+            "an image are one region; all other patches count as background."
+        )
+    return (
+        "A patch belongs to a class if at least one of its pixels does. Recall is the share of these patches that is "
+        f"kept; `{ANY}` counts each patch once, `{ALL}` once for each class that lies on it. Precision is the share of "
+        "the kept patches that belong to one of the classes. Images without a region of the classes are left out. "
+        f"Patches kept at random have a recall of the keep rate.{limits}"
+    )
 
 
 def summary_text(rows: Rows) -> str:
     """Lays the rows of one group and keep rate out for a terminal."""
     width = max(len(row["scorer"]) for row in rows)
     first = rows[0]
-    lines = [f"recall of {first['class']} at keep rate {first['keep rate']}, {first['images']} images"]
+    lines = [
+        f"recall of {first['class']} at keep rate {first['keep rate']} (random: {first['chance']:.1%}); "
+        + spread.meaning(spread.STANDARD_ERROR, first["images"])
+    ]
     for row in sorted(rows, key=lambda row: -row["macro"]):
-        lines.append(f"  {row['scorer']:<{width}}  {row['macro']:6.1%} ± {row['error']:.1%}   micro {row['micro']:.1%}")
+        half = "" if np.isnan(row["error"]) else f" ± {row['error']:.1%}"
+        more = f"of all patches {row['micro']:.1%}, precision {row['precision']:.1%}"
+        lines.append(f"  {row['scorer']:<{width}}  {row['macro']:6.1%}{half}   {more}")
     return "\n".join(lines)
+
+
+def finding(rows: Rows) -> str:
+    """Returns a sentence on the rows of one group and keep rate: what the best scorer finds, beside chance."""
+    best = max(rows, key=lambda row: row["macro"])
+    return (
+        f"{best['scorer'].partition(':')[0]} keeps {best['macro']:.0%} of the object patches at keep rate "
+        f"{best['keep rate']:g}, random {best['chance']:.0%}"
+    )
 
 
 def curves(rows: Rows, group: str, title: str = "") -> Any:
     """Draws recall against the keep rate, a line each scorer; the band is two standard errors either way."""
-    lines: dict[str, list[Mapping[str, Any]]] = {}
+    names, lines = short_names(dict.fromkeys(row["scorer"] for row in rows)), {}
     for row in rows:
         if row["class"] == group:
-            lines.setdefault(row["scorer"], []).append(row)
-    series = {text: ([r["keep rate"] for r in own], [r["macro"] for r in own]) for text, own in lines.items()}
-    bands = {
-        text: ([r["macro"] - 2 * r["error"] for r in own], [r["macro"] + 2 * r["error"] for r in own])
-        for text, own in lines.items()
-    }
-    return plots.line_plot(series, "keep rate", "recall of object patches", title, bands=bands)
+            lines.setdefault(names[row["scorer"]], []).append(row)
+    rates = lambda own: [row["keep rate"] for row in own]
+    series = {text: (rates(own), [row["macro"] for row in own]) for text, own in lines.items()}
+    edge = lambda own, sign: np.clip([row["macro"] + sign * 2 * row["error"] for row in own], 0, 1)
+    bands = {text: (edge(own, -1), edge(own, 1)) for text, own in lines.items()}
+    own = next(iter(lines.values()))
+    chance = {"chance": (rates(own), [row["chance"] for row in own])}
+    options = {"bands": bands, "reference": chance, "shares": True}
+    return plots.line_plot(series, "keep rate", "recall of object patches", title, **options)
 
 
 def bars(rows: Rows, group: str) -> Any:
     """Draws the recall of one class at one keep rate, a bar each scorer, with two standard errors (LTRP, Fig. 9)."""
-    own = {row["scorer"]: row for row in rows if row["class"] == group}
+    names = short_names(dict.fromkeys(row["scorer"] for row in rows))
+    own = {names[row["scorer"]]: row for row in rows if row["class"] == group}
     recall = {text: row["macro"] for text, row in own.items()}
     errors = {text: 2 * row["error"] for text, row in own.items() if np.isfinite(row["error"])}
-    title = f"{group}, {next(iter(own.values()))['images']} images"
-    return plots.bar_plot(recall, errors, xlabel="recall", title=title, spec=".2f")
+    first = next(iter(own.values()))
+    title = f"{group}: {first['images']} images, {first['patches']} patches"
+    chance = {"chance": first["chance"]}
+    return plots.bar_plot(
+        recall, errors, chance, xlabel="recall", title=title, spec=".2f", limits=(0.0, 1.0), width=_HALF
+    )
 
 
 def kept_pictures(
     view: View, ranks: Mapping[str, np.ndarray], grid: tuple[int, int], keep_rate: float, count: int = SHOWN
 ) -> np.ndarray:
     """Draws images in rows: with their regions outlined, then what each scorer keeps of them (LTRP, Fig. 11)."""
-    cells = []
+    cells, names = [], short_names(ranks)
     for index in range(min(count, len(view.images))):
         image = upscale(view.images[index])
         factor = image.shape[0] // view.images.shape[1]
@@ -64,7 +107,7 @@ def kept_pictures(
         cells.append(label(outlined, ", ".join(view.regions[index]) or "nothing"))
         for text, places in ranks.items():
             dropped = places[index] >= int(places.shape[1] * keep_rate)
-            cells.append(label(mask_patches(image, dropped, grid), text.partition(":")[0]))
+            cells.append(label(mask_patches(image, dropped, grid), names[text]))
     return tile(cells, 1 + len(ranks))
 
 
@@ -87,8 +130,9 @@ def describe(
       keep_rate: one of those of the rows, of the tables and pictures.
     """
     groups = list(dict.fromkeys(row["class"] for row in rows))
-    whole = [group for group in groups if group in (ALL, LEARNED, UNLEARNED)]
+    whole = [group for group in groups if group in (ANY, ALL, LEARNED, UNLEARNED)]
     chosen = [row for row in rows if row["keep rate"] == keep_rate]
+    shares = ("recall, mean of images", "recall of all patches", "precision")
     section.table(
         [
             {
@@ -96,25 +140,44 @@ def describe(
                 "classes": row["class"],
                 "recall, mean of images": (row["macro"], row["error"]),
                 "recall of all patches": row["micro"],
+                "precision": row["precision"],
+                "precision at random": row["chance precision"],
                 "images": row["images"],
+                "patches": row["patches"],
             }
             for row in chosen
             if row["class"] in whole
         ],
-        caption=f"Recall at keep rate {keep_rate}, ± standard error.",
-        highlight={"recall, mean of images": "max", "recall of all patches": "max"},
-        formats={"recall, mean of images": ".1%", "recall of all patches": ".1%"},
+        caption=f"Recall and precision at keep rate {keep_rate}; recall at random is {chosen[0]['chance']:.1%}. "
+        f"{spread.meaning(spread.STANDARD_ERROR)}.",
+        highlight=dict.fromkeys(shares, "max"),
+        formats=dict.fromkeys((*shares, "precision at random"), ".1%"),
     )
     for group in whole:
-        section.figure(curves(rows, group), f"Recall of {group}; the band is two standard errors.")
-    section.figure(kept_pictures(view, ranks, grid, keep_rate), f"What each scorer keeps at keep rate {keep_rate}.")
+        own = [row for row in chosen if row["class"] == group]
+        section.figure(
+            curves(rows, group),
+            f"{group.capitalize()}: {finding(own)} ({own[0]['images']} images, {own[0]['patches']} patches). "
+            "Bands are two standard errors of the mean over images either way; the dashed line is chance.",
+        )
+    section.figure(
+        kept_pictures(view, ranks, grid, keep_rate),
+        f"What each scorer keeps at keep rate {keep_rate}: patches that it drops are grey with a cross. Objects are "
+        "outlined in the first column.",
+    )
     single = [group for group in groups if group not in whole]
     if len(single) > 1:
         section.gallery([bars(chosen, name) for name in single[:CLASSES]], columns=2)
+        section.text(
+            "Recall of the most frequent classes, on one axis from 0 to 1: lines over the bars are two standard errors "
+            "of the mean over images either way and end at 0 and at 1; the dashed line is chance."
+        )
         by_class = {name: {r["scorer"]: r["macro"] for r in chosen if r["class"] == name} for name in single}
-        images = {row["class"]: row["images"] for row in chosen}
+        first = {row["class"]: row for row in reversed(chosen)}
+        counted = lambda name: {key: first[name][key] for key in ("images", "patches")}
         section.table(
-            [{"class": name, "images": images[name], **by_class[name]} for name in single],
-            caption=f"Recall by class at keep rate {keep_rate}, mean of the images that have it.",
+            [{"class": name, **counted(name), **by_class[name]} for name in single],
+            caption=f"Recall by class at keep rate {keep_rate}, mean of the images that have it; "
+            f"at random {chosen[0]['chance']:.1%}.",
             formats=dict.fromkeys(ranks, ".1%"),
         )

@@ -10,8 +10,9 @@ from jaxprune.analysis.agreement import Agreement, Disagreements
 from jaxprune.analysis.forwards import under_plan
 from jaxprune.analysis.kept import Kept
 from jaxprune.bench.contestants import Contestant
+from jaxprune.bench.report import finding
 from jaxprune.evaluate import Batch, run_over
-from jaxprune.viz import plots
+from jaxprune.viz import plots, spread
 from jaxprune.viz.report import Section
 
 
@@ -55,17 +56,32 @@ def table(contestants: Mapping[str, Contestant], found: Comparison) -> list[dict
     return [{"plan": name, "GFLOPs": c.gflops(), **found.scores[name]} for name, c in contestants.items()]
 
 
-def describe(section: Section, rows: Sequence[Mapping[str, Any]], found: Comparison) -> None:
-    """Adds the rows of `table`, accuracy against cost and the pictures to a section of a report."""
-    section.table(rows, highlight={"accuracy": "max"}, formats=".3g")
+def describe(section: Section, rows: Sequence[Mapping[str, Any]], found: Comparison, *, classes: int) -> None:
+    """Adds the rows of `table`, accuracy against cost and the pictures to a section of a report.
+
+    Args:
+      section: the section.
+      rows: what `table` returned.
+      found: what `compare` returned.
+      classes: that the networks tell apart, for the accuracy at chance.
+    """
+    caption = f"Accuracy ({spread.BRACKETS}) and agreement with the dense network."
+    section.table(spread.as_ranges(rows), caption=caption, highlight={"accuracy": "max"}, formats=".3g")
     points = {row["plan"]: ([row["GFLOPs"]], [row["accuracy"]]) for row in rows}
-    section.figure(plots.scatter_plot(points, "GFLOPs", "accuracy", pareto=("min", "max")), "Accuracy against cost.")
+    options = {"pareto": ("min", "max"), "reference": {"chance": 1 / classes}, "shares": True}
+    plot = plots.scatter_plot(points, "GFLOPs", "accuracy", **options)
+    section.figure(plot, f"{finding(rows, 'accuracy')}{plots.cut_note(plot)}")
     pictures(section, found)
 
 
 def pictures(section: Section, found: Comparison) -> None:
     """Adds what each plan keeps, and where it disagrees with the dense network, to a section of a report."""
     for name, picture in found.kept.items():
-        section.figure(picture, f"{name}: the image, then what is left after each stage.")
+        section.figure(
+            picture,
+            f"{name}: the image, then what is left after each step of the plan. Dropped patches are grey with a cross; "
+            "patches merged into one token have a border of one colour.",
+        )
     if found.disagreements:
+        section.text("Images for which a plan and the dense network predict different classes:")
         section.gallery(found.disagreements, columns=2)

@@ -12,7 +12,7 @@ from jaxprune.analysis.forwards import probabilities
 from jaxprune.data.images import read_image
 from jaxprune.evaluate import Batch, Stacked, run_over
 from jaxprune.metrics import wilson_interval
-from jaxprune.viz import plots
+from jaxprune.viz import plots, spread
 from jaxprune.viz.pictures.prediction_card import prediction_card
 from jaxprune.viz.report import Section
 
@@ -107,20 +107,40 @@ def confusions(found: Predictions, num_classes: int) -> np.ndarray:
 
 
 def by_class(matrix: np.ndarray, class_names: Sequence[str]) -> list[dict[str, Any]]:
-    """Returns a row for each class of a confusion matrix: its accuracy and its number of images."""
-    totals = matrix.sum(1)
-    return [
-        {"class": name, "accuracy": matrix[i, i] / max(totals[i], 1), "images": int(totals[i])}
-        for i, name in enumerate(class_names)
-    ]
+    """Returns a row for each class of a confusion matrix: accuracy, its 95 % interval (Wilson) and number of images."""
+    rows = []
+    for name, right, total in zip(class_names, matrix.diagonal(), matrix.sum(1), strict=True):
+        low, high = wilson_interval(int(right), int(total))
+        rows.append({"class": name, "accuracy": right / max(total, 1), "low": low, "high": high, "images": int(total)})
+    return rows
 
 
 def describe(section: Section, found: Predictions, class_names: Sequence[str]) -> None:
     """Adds accuracy, confusions and pictures to a section of a report."""
     summary, matrix = summarise(found), confusions(found, len(class_names))
     half = (summary["accuracy_high"] - summary["accuracy_low"]) / 2
-    section.metric_tiles({"accuracy": (f"{summary['accuracy']:.1%}", f"± {half:.1%}, {summary['images']} images")})
+    note = spread.with_meaning(half, spread.WILSON, summary["images"])
+    chance = f"{1 / len(class_names):.1%}"
+    section.metric_tiles({"accuracy": (f"{summary['accuracy']:.1%}", note), "chance": chance})
     rows = by_class(matrix, class_names)
-    section.table(rows, caption="By class.", highlight={"accuracy": "max"}, formats={"accuracy": ".1%"})
-    section.figure(plots.confusion_matrix(matrix, class_names), "What was taken for what.")
+    section.table(
+        spread.as_ranges(rows),
+        caption=f"Accuracy by class, {spread.BRACKETS} over the class's images.",
+        highlight={"accuracy": "max"},
+        formats={"accuracy": ".1%"},
+    )
+    section.figure(plots.confusion_matrix(matrix, class_names), confusion_text(matrix, class_names))
+    section.text("Predictions for some of the images, wrong ones first:")
     section.gallery(found.cards, columns=2)
+
+
+def confusion_text(matrix: np.ndarray, class_names: Sequence[str]) -> str:
+    """Returns what the caption of a confusion matrix says: the most frequent confusion."""
+    wrong = matrix * (1 - np.eye(len(matrix), dtype=int))
+    if not wrong.any():
+        return "No image is taken for another class."
+    row, column = np.unravel_index(wrong.argmax(), wrong.shape)
+    return (
+        f"Most often, {class_names[row]} is taken for {class_names[column]}: {wrong[row, column]} of "
+        f"{matrix[row].sum()} images. A row is a true class; colours are shares of its images."
+    )

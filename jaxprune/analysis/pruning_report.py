@@ -8,10 +8,11 @@ import numpy as np
 
 from jaxprune.analysis.insertion_deletion import area, curves
 from jaxprune.analysis.pruning import Pruned, num_kept
+from jaxprune.analysis.scorer_names import about_images, short_names
 from jaxprune.bench.contestants import DENSE
 from jaxprune.scoring import Scorer
 from jaxprune.scoring.wrappers import Enlarged
-from jaxprune.viz import plots
+from jaxprune.viz import plots, spread
 from jaxprune.viz.keep_slider import Scored, keep_slider
 from jaxprune.viz.pictures.layout import tile, upscale
 from jaxprune.viz.pictures.text import label
@@ -31,6 +32,7 @@ class Setting(NamedTuple):
       scorers: by name.
       size: (height, width) of the images.
       keep_rate: of speeds and pictures.
+      networks: a sentence on the networks that the scorers read; see `scorer_names.about_scorers`.
     """
 
     model: Any
@@ -38,6 +40,7 @@ class Setting(NamedTuple):
     scorers: Mapping[str, Scorer]
     size: tuple[int, int]
     keep_rate: float
+    networks: str = ""
 
 
 def by_scorer(
@@ -70,13 +73,27 @@ def as_published(rows: Rows, summary: Rows) -> list[dict[str, Any]]:
     columns = {name: {"z=1": dense["accuracy"]} for name in dict.fromkeys(row["scorer"] for row in others)}
     for row in others:
         columns[row["scorer"]][f"z={row['keep rate']:g}"] = row["accuracy"]
-    more = {row["scorer"]: {k: row[k] for k in ("insertion", "deletion", "speed-up") if k in row} for row in summary}
+    wanted = ("insertion", "deletion", "speed-up", "speed-up low", "speed-up high")
+    # Without the range of a single round, which it does not have.
+    known = lambda row: {name: row[name] for name in wanted if name in row and not np.isnan(row[name])}
+    more = {row["scorer"]: known(row) for row in summary}
     return [{"scorer": name, **values, **more[name]} for name, values in columns.items()]
+
+
+def finding(rows: Rows, keep_rate: float) -> str:
+    """Returns a sentence on the scorer with the highest accuracy at a keep rate, beside Random and the network."""
+    at = {row["scorer"]: row["accuracy"] for row in rows[1:] if row["keep rate"] == keep_rate}
+    best = max(at, key=lambda name: at[name])
+    randoms = [name for name in at if name.partition(":")[0] == "random" and name != best]
+    others = [*(f"random {at[name]:.1%}" for name in randoms[:1]), f"the dense network {rows[0]['accuracy']:.1%}"]
+    found = f"{short_names(at)[best]} leaves an accuracy of {at[best]:.1%}; {', '.join(others)}"
+    return f"At keep rate {keep_rate:g}, {found}."
 
 
 def pictures(setting: Setting, found: Pruned) -> np.ndarray:
     """Draws images in rows: whole, then what scorers keep, with the confidence in the true class (PaPr, Fig. 4)."""
     model, cells, count = setting.model, [], num_kept(setting.model, setting.keep_rate)
+    names = short_names(setting.scorers)
     for shown in found.shown:
         image, name = upscale(shown.image), setting.class_names[found.labels[shown.place]]
         confidence = lambda scorer, patches, place=shown.place: f"{found.confidences[scorer, patches][place]:.0%}"
@@ -85,7 +102,7 @@ def pictures(setting: Setting, found: Pruned) -> np.ndarray:
             ids = np.asarray(scorer.select(jnp.asarray(shown.scores[text][None]), count))[0]
             assign = np.full(model.num_patches, -1)
             assign[ids] = ids
-            caption = f"{text.partition(':')[0]}: {confidence(text, count)}"
+            caption = f"{names[text]}: {confidence(text, count)}"
             cells.append(label(token_groups(image, assign, model.grid), caption))
     return tile(cells, 1 + len(setting.scorers), pad=6)
 
@@ -108,39 +125,69 @@ def describe(section: Section, setting: Setting, rows: Rows, summary: Rows, foun
         )
     rates = dict.fromkeys(row["keep rate"] for row in rows[1:])
     section.table(
-        as_published(rows, summary),
-        caption="Accuracy by keep rate. `insertion` and `deletion` are areas under the curves below.",
+        spread.as_ranges(as_published(rows, summary)),
+        caption="Accuracy by keep rate (`z`). `insertion` and `deletion` are areas under the curves below."
+        + (f" `speed-up` is that at keep rate {setting.keep_rate:g}, {timing}" if timing else ""),
         highlight={f"z={rate:g}": "max" for rate in rates},
         formats=".3g",
     )
-    _accuracy(section, rows)
+    _accuracy(section, setting, rows)
     _insertion_deletion(section, setting, found)
     if timing:
         _speed(section, summary, f"Cost and speed at keep rate {setting.keep_rate:g} with the scorer's own: {timing}")
     points = {name: (cost, _lines(rows, "accuracy")[name][1]) for name, (_, cost) in _lines(rows, "GFLOPs").items()}
+    options = {"log_x": True, "reference": _chance(setting), "shares": True}
+    plot = plots.scatter_plot(points, "GFLOPs", "accuracy", **options)
+    names, costs = short_names(setting.scorers), {row["scorer"]: row["GFLOPs"] for row in summary}
+    cheapest = min(names, key=lambda text: costs[text])
     section.figure(
-        plots.scatter_plot(points, "GFLOPs", "accuracy", log_x=True), "Accuracy against cost, scorer included."
+        plot,
+        f"At keep rate {setting.keep_rate:g} and with the scorer's own cost, {names[cheapest]} is the cheapest with "
+        f"{costs[cheapest]:.3g} GFLOPs; the dense network costs {rows[0]['GFLOPs']:.3g}. Lines join the keep "
+        f"rates of a scorer.{plots.cut_note(plot)}",
     )
-    section.figure(pictures(setting, found), f"Kept at {setting.keep_rate:g}, and the confidence in the true class.")
+    section.figure(
+        pictures(setting, found),
+        f"What scorers keep at keep rate {setting.keep_rate:g}, and the probability that the network then gives the "
+        f"true class; dropped patches are grey with a cross. {setting.networks} "
+        f"{about_images(setting.model.preprocessing)}".strip(),
+    )
     captions = [setting.class_names[int(found.labels[shown.place])] for shown in found.shown]
     slides = [Scored(name, upscale(s.image), s.scores) for name, s in zip(captions, found.shown, strict=True)]
     keep_slider(section, slides, setting.model.grid, keep_rate=setting.keep_rate)
-    section.table(rows, caption="All keep rates.", formats=".3g")
+    section.table(
+        spread.as_ranges(rows),
+        caption=f"All keep rates. `accuracy`: {spread.BRACKETS} over {len(found.labels)} images. `agreement`: share of "
+        "images for which the dense network predicts the same class; `confidence`: mean probability of the true class; "
+        "`surer`: share of images for which it is higher than the dense network's.",
+        formats=".3g",
+    )
 
 
-def _accuracy(section: Section, rows: Rows) -> None:
+def _chance(setting: Setting) -> dict[str, float]:
+    return {"chance": 1 / len(setting.class_names)}
+
+
+def _accuracy(section: Section, setting: Setting, rows: Rows) -> None:
     low, high = _lines(rows, "low"), _lines(rows, "high")
     bands: dict[str, tuple[list[float], list[float]]] = {name: (low[name][1], high[name][1]) for name in low}
-    accuracy = plots.line_plot(_lines(rows, "accuracy"), "keep rate", "accuracy", bands=bands)
-    section.figure(accuracy, "Accuracy against keep rate; the bands are 95 % intervals.")
+    rates, (chance,) = sorted({row["keep rate"] for row in rows}), _chance(setting).values()
+    reference = {"chance": ([rates[0], rates[-1]], [chance, chance])}
+    options = {"bands": bands, "reference": reference, "shares": True}
+    plot = plots.line_plot(_lines(rows, "accuracy"), "keep rate", "accuracy", **options)
     section.figure(
-        plots.line_plot(_lines(rows, "confidence"), "keep rate", _CONFIDENCE),
-        "Mean probability of the true class; at 1 nothing is pruned yet.",
+        plot, f"{finding(rows, setting.keep_rate)} Bands are 95 % intervals (Wilson) over images.{plots.cut_note(plot)}"
+    )
+    plot = plots.line_plot(_lines(rows, "confidence"), "keep rate", _CONFIDENCE, reference=reference, shares=True)
+    section.figure(
+        plot,
+        f"Mean probability of the true class: {rows[0]['confidence']:.1%} for the dense network, at keep rate 1."
+        f"{plots.cut_note(plot)}",
     )
 
 
 def _speed(section: Section, summary: Rows, caption: str) -> None:
-    section.table(summary, caption=caption, highlight={"images/s": "max"}, formats=".3g")
+    section.table(spread.as_ranges(summary), caption=caption, highlight={"images/s": "max"}, formats=".3g")
     slower = [row["scorer"] for row in summary if row["speed-up"] < 1]
     if slower:
         section.note(f"Slower than the dense network on this machine: {', '.join(slower)}.", kind="warning")
@@ -148,13 +195,27 @@ def _speed(section: Section, summary: Rows, caption: str) -> None:
 
 def _insertion_deletion(section: Section, setting: Setting, found: Pruned) -> None:
     drawn = {name: _curves(found, name, setting.model.num_patches) for name in setting.scorers}
-    for curve, xlabel, caption in (
-        ("insertion", "share of patches there", "Insertion, best patches first: high is good."),
-        ("deletion", "share of patches removed", "Deletion, best patches first: low is good."),
+    chance, names = _chance(setting)["chance"], short_names(setting.scorers)
+    for curve, xlabel, better, word in (
+        ("insertion", "share of patches there", max, "highest"),
+        ("deletion", "share of patches removed", min, "lowest"),
     ):
         lines = {name: both[curve] for name, both in drawn.items() if both}
         if lines:
-            section.figure(plots.line_plot(lines, xlabel, _CONFIDENCE), caption)
+            areas = {name: area(x, y) for name, (x, y) in lines.items()}
+            best = better(areas, key=lambda name: areas[name])
+            plot = plots.line_plot(
+                {names[name]: line for name, line in lines.items()},
+                xlabel,
+                _CONFIDENCE,
+                reference={"chance": ([0, 1], [chance, chance])},
+                shares=True,
+            )
+            section.figure(
+                plot,
+                f"{curve.capitalize()}, best patches first: {names[best]} has the {word} area under its curve, "
+                f"{areas[best]:.2f}; {'high' if better is max else 'low'} is good.{plots.cut_note(plot)}",
+            )
 
 
 def _curves(found: Pruned, scorer: str, num_patches: int) -> dict[str, tuple[np.ndarray, np.ndarray]]:
@@ -167,8 +228,9 @@ def _curves(found: Pruned, scorer: str, num_patches: int) -> dict[str, tuple[np.
 def _lines(rows: Rows, column: str) -> dict[str, tuple[list[float], list[float]]]:
     """A column against the keep rate by scorer; all lines begin at the dense network."""
     dense, *others = rows
-    lines = {row["scorer"]: ([1.0], [dense[column]]) for row in others}
+    names = short_names(dict.fromkeys(row["scorer"] for row in others))
+    lines = {name: ([1.0], [dense[column]]) for name in names.values()}
     for row in others:
-        lines[row["scorer"]][0].append(row["keep rate"])
-        lines[row["scorer"]][1].append(row[column])
+        lines[names[row["scorer"]]][0].append(row["keep rate"])
+        lines[names[row["scorer"]]][1].append(row[column])
     return lines

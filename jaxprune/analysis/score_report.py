@@ -11,6 +11,7 @@ import numpy as np
 from PIL import Image
 
 from jaxprune.analysis.score_files import read_part
+from jaxprune.analysis.scorer_names import about_images
 from jaxprune.checkpoints.scorers import Opened
 from jaxprune.data.pictures import Pictures
 from jaxprune.viz.keep_slider import Scored, keep_slider
@@ -119,6 +120,7 @@ def describe(
     shares: Sequence[Mapping[str, Any]],
     broken: Mapping[str, str],
     keep_rate: float,
+    networks: str = "",
 ) -> None:
     """Adds pictures with a slider, and the agreement of the scorers, to a section of a report.
 
@@ -129,10 +131,12 @@ def describe(
       shares: what `agreement` returned.
       broken: pictures that cannot be read, and why.
       keep_rate: that the slider begins with.
+      networks: a sentence on the networks that the scorers read; see `scorer_names.about_scorers`.
     """
     section.text(
         f"What each scorer would keep of images of {opened.size[0]} × {opened.size[1]} pixels in "
-        f"{opened.grid[0]} × {opened.grid[1]} patches; the others are dark."
+        f"{opened.grid[0]} × {opened.grid[1]} patches; the others are grey. {networks} "
+        f"{about_images(opened.preprocessing)}"
     )
     keep_slider(section, drawn, opened.grid, keep_rate=keep_rate)
     first = next(iter(opened.scorers))

@@ -7,7 +7,7 @@ import jax
 
 from jaxprune import flops
 from jaxprune.bench.contestants import DENSE, Contestant, Runner
-from jaxprune.bench.timing import interleaved_medians
+from jaxprune.bench.timing import OverRounds, interleaved, interleaved_medians, speed_up
 
 
 def costs(contestants: Mapping[str, Contestant], batch_size: int, rounds: int) -> list[dict[str, Any]]:
@@ -23,7 +23,8 @@ def costs(contestants: Mapping[str, Contestant], batch_size: int, rounds: int) -
     size = contestants[DENSE].model.patch_embed.img_size
     images = jax.random.normal(jax.random.key(0), (batch_size, *size, 3))
     many = {name: Runner(c.model, images) for name, c in contestants.items()}
-    seconds = interleaved_medians(many, rounds)
+    turns = interleaved(many, rounds)
+    seconds = {name: OverRounds.of([turn.wall for turn in own]).median for name, own in turns.items()}
     latency = interleaved_medians({name: Runner(c.model, images[:1]) for name, c in contestants.items()}, rounds)
     gflops = {name: c.gflops() for name, c in contestants.items()}
     return [
@@ -33,22 +34,27 @@ def costs(contestants: Mapping[str, Contestant], batch_size: int, rounds: int) -
             "GFLOPs compiled": flops.compiled_flops(many[name].program) / batch_size / 1e9,
             "images/s": batch_size / seconds[name],
             "latency ms": 1000 * latency[name],
-            **promise(name, seconds, gflops),
+            **promise(name, seconds, gflops, speed_up(turns[DENSE], turns[name])),
         }
         for name in contestants
     ]
 
 
-def promise(name: str, seconds: Mapping[str, float], gflops: Mapping[str, float]) -> dict[str, Any]:
+def promise(
+    name: str, seconds: Mapping[str, float], gflops: Mapping[str, float], measured: OverRounds | None = None
+) -> dict[str, Any]:
     """Returns a contestant's speed-up over `DENSE`, the one that FLOPs imply, their quotient and a verdict.
 
     Args:
       name: of the contestant.
       seconds, gflops: by contestant.
+      measured: the speed-up over the rounds of a timing; without it, that of `seconds`, which has no range.
     """
     faster, implied = seconds[DENSE] / seconds[name], gflops[DENSE] / gflops[name]
+    columns = {"speed-up": faster} if measured is None else measured.columns("speed-up")
+    faster = columns["speed-up"]
     kept = faster / implied
-    return {"speed-up": faster, "FLOP-implied": implied, "kept": kept, "verdict": verdict(name, faster, kept)}
+    return {**columns, "FLOP-implied": implied, "kept": kept, "verdict": verdict(name, faster, kept)}
 
 
 def verdict(name: str, faster: float, kept: float) -> str:

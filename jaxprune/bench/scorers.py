@@ -7,7 +7,7 @@ import jax
 
 from jaxprune import reduction
 from jaxprune.bench.contestants import DENSE, Runner
-from jaxprune.bench.timing import interleaved_medians
+from jaxprune.bench.timing import OverRounds, interleaved, speed_up
 from jaxprune.scoring import Scorer
 
 
@@ -16,7 +16,8 @@ def speeds(
 ) -> dict[str, dict[str, float]]:
     """Returns by scorer, and for the dense network: images/s end to end, the speed-up, and what scoring takes.
 
-    All of them take turns, on one device.
+    All of them take turns, on one device. Values are medians over the rounds; those of images/s and of the speed-up
+    have their smallest and largest values beside them, "low" and "high", which are NaN for a single round.
 
     Args:
       model: the dense classifier.
@@ -35,12 +36,14 @@ def speeds(
         turns[name, "whole"] = Runner(reduction.apply(model, plan, scorer=scorer), images)
         turns[name, "scoring"] = Runner(scorer, images, lambda scorer, images: scorer(images))
     by_text = {" ".join(key): run for key, run in turns.items()}
-    seconds = dict(zip(turns, interleaved_medians(by_text, rounds).values(), strict=True))
-    return {
-        name: {
-            "images/s": batch_size / seconds[name, "whole"],
-            "speed-up": seconds[DENSE, "whole"] / seconds[name, "whole"],
-            "scoring ms": 1000 * seconds.get((name, "scoring"), 0.0) / batch_size,
+    taken = dict(zip(turns, interleaved(by_text, rounds).values(), strict=True))
+    dense = taken[DENSE, "whole"]
+    table = {}
+    for name in (DENSE, *scorers):
+        whole, scoring = taken[name, "whole"], taken.get((name, "scoring"))
+        table[name] = {
+            **OverRounds.of([batch_size / turn.wall for turn in whole]).columns("images/s"),
+            **speed_up(dense, whole).columns("speed-up"),
+            "scoring ms": 1000 * OverRounds.of([t.wall for t in scoring]).median / batch_size if scoring else 0.0,
         }
-        for name in (DENSE, *scorers)
-    }
+    return table

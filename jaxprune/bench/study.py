@@ -10,6 +10,7 @@ from typing import Any
 
 from jaxprune.bench.publish import publish
 from jaxprune.metrics import student_interval
+from jaxprune.viz import spread
 from jaxprune.viz.report import Report, Section
 from jaxprune.viz.table import Rows
 
@@ -49,6 +50,11 @@ def intervals(found: Found, column: str = "method") -> list[dict[str, Any]]:
             row[name], row[half] = student_interval([value[name] for value in values])
         rows.append(row)
     return rows
+
+
+def meaning(found: Found) -> str:
+    """Returns what the "±" of `intervals` is, for the captions of tables."""
+    return spread.meaning(spread.STUDENT, len(next(iter(found.values()))), "seeds")
 
 
 def differences(found: Found) -> list[str]:

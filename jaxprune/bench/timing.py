@@ -1,9 +1,10 @@
 """Timing side by side: on a busy machine only ratios within one run mean anything."""
 
+import math
 import os
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from jaxprune.train.progress import progress
@@ -40,6 +41,35 @@ def interleaved(contestants: Mapping[str, Callable[[], object]], rounds: int) ->
                 turns[name].append(Turn(time.perf_counter() - start, os.times().user - busy))
                 bar.update(1)
     return turns
+
+
+class OverRounds(NamedTuple):
+    """A quantity over the rounds of a timing: its median, and the smallest and the largest value.
+
+    With a single round there is no spread, and `low` and `high` are NaN.
+    """
+
+    median: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> "OverRounds":
+        """Summarises a value of each round."""
+        ends = (min(values), max(values)) if len(values) > 1 else (math.nan, math.nan)
+        return cls(statistics.median(values), *ends)
+
+    def columns(self, name: str) -> dict[str, float]:
+        """Returns the columns of a table: `name`, "`name` low" and "`name` high"."""
+        return {name: self.median, f"{name} low": self.low, f"{name} high": self.high}
+
+
+def speed_up(reference: Sequence[Turn], own: Sequence[Turn]) -> OverRounds:
+    """Returns how many times as fast as a reference a contestant is, compared round by round.
+
+    What else the machine does in a round slows both of them down, and cancels.
+    """
+    return OverRounds.of([theirs.wall / ours.wall for theirs, ours in zip(reference, own, strict=True)])
 
 
 def interleaved_medians(contestants: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, float]:

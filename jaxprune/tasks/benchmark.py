@@ -41,9 +41,11 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     with reporting.report_section(workdir / "report.html", page, "Plans side by side", "benchmark") as section:
         section.text(
             f"Batch {config.batch_size} on {jax.devices()[0].device_kind}, medians of {config.rounds} rounds in which "
-            "every plan takes its turn. `kept` is the measured speed-up over the one that the FLOPs imply."
+            "every plan takes its turn. The speed-up is that within a round; `kept` is its share of the one "
+            "that the FLOPs imply."
         )
-        report.describe(section, rows, "accuracy" if found else "speed-up")
+        options = {"rounds": config.rounds, "classes": len(classifier.class_names) if found and classifier else 0}
+        report.describe(section, rows, "accuracy" if found else "speed-up", **options)
         if found:
             plans.pictures(section, found)
     fastest = max(rows, key=lambda row: row["images/s"])

@@ -51,6 +51,6 @@ def under_plans(classifier: Classifier, report: Path, config: Config) -> dict[st
     rows = plans.table(made, found)
     page, title = Report("jaxprune", origin), "Under token-reduction plans"
     with reporting.report_section(report, page, title, f"plans-{Path(origin).name}") as section:
-        plans.describe(section, rows, found)
+        plans.describe(section, rows, found, classes=len(names))
     print(as_text(rows))
     return {f"accuracy, {name}": scores["accuracy"] for name, scores in found.scores.items() if name != DENSE}

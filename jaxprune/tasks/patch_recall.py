@@ -20,7 +20,8 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     if config.source == "scenes":
         options.update(num_images=config.num_images, image_size=opened.size[0], seed=config.seed)
     source = open_annotations(config.source, **options)
-    view = patch_recall.view(source, opened.preprocessing, opened.grid, limit=config.num_images)
+    area = {"min_area": config.min_area, "max_area": config.max_area}
+    view = patch_recall.view(source, opened.preprocessing, opened.grid, limit=config.num_images, **area)
     scores = patch_scores(opened.scorers, opened.preprocessing, seed=config.seed, stride=config.batch_size)
     collectors = [patch_recall.Ranks("scores", config.scorers)]
     batches = view.batches(config.batch_size)
@@ -32,12 +33,9 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     write_csv(workdir / "patch_recall.csv", rows)
     page = Report("jaxprune", workdir.name)
     with reporting.report_section(workdir / "report.html", page, "Patches of objects", "patch_recall") as section:
-        section.text(
-            f"{source.name}: {len(view.images)} images. A patch belongs to a class if one of its pixels does; recall "
-            "is the share of these that is kept."
-        )
+        section.text(f"{source.name}: {len(view.images)} images. {patch_recall_report.definition(**area)}")
         patch_recall_report.describe(section, rows, view, ranks, opened.grid, at)
-    whole = [row for row in rows if row["class"] == patch_recall.ALL and row["keep rate"] == at]
+    whole = [row for row in rows if row["class"] == patch_recall.ANY and row["keep rate"] == at]
     print(patch_recall_report.summary_text(whole))
     best = max(whole, key=lambda row: row["macro"])
     return {"images": len(view.images), "keep_rate": at, "best": best["scorer"], "recall": best["macro"]}

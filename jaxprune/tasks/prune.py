@@ -8,6 +8,7 @@ import jax
 from ml_collections import ConfigDict
 
 from jaxprune.analysis import insertion_deletion, pruning, pruning_report
+from jaxprune.analysis.scorer_names import about_scorers
 from jaxprune.bench.scorers import speeds
 from jaxprune.checkpoints.classifier import Classifier
 from jaxprune.checkpoints.scorers import Opened
@@ -16,6 +17,7 @@ from jaxprune.data.sample import Sample
 from jaxprune.errors import UserError
 from jaxprune.scoring.base import is_host
 from jaxprune.tasks.setup import inputs, networks, reporting
+from jaxprune.viz import spread
 from jaxprune.viz.report import Report
 from jaxprune.viz.table import as_text, write_csv
 
@@ -40,7 +42,8 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     workdir.mkdir(parents=True, exist_ok=True)
     write_csv(workdir / "prune.csv", rows)
     write_csv(workdir / "scorers.csv", summary)
-    setting = pruning_report.Setting(model, names, opened.scorers, opened.size, config.keep_rate)
+    about = about_scorers(config.scorers, proposal=config.proposal, weights=config.weights, host=origin)
+    setting = pruning_report.Setting(model, names, opened.scorers, opened.size, config.keep_rate, about)
     slug, page = f"prune-{Path(origin).name}", Report("jaxprune", origin)
     with reporting.report_section(workdir / "report.html", page, "Pruned by scorers", slug) as section:
         section.text(
@@ -50,6 +53,8 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
         )
         pruning_report.describe(section, setting, rows, summary, found, timing=_timing(config))
     print(as_text(pruning_report.as_published(rows, summary)))
+    if config.rounds:
+        print(f"speed-up at keep rate {config.keep_rate:g}, {_timing(config)}")
     at = {row["scorer"]: row["accuracy"] for row in rows if row["keep rate"] == config.keep_rate}
     best = max(at, key=lambda text: at[text])
     dense = {"images": len(found.labels), "keep rate": config.keep_rate, "accuracy, dense": rows[0]["accuracy"]}
@@ -99,5 +104,5 @@ def _is_random(scorer: str) -> bool:
 
 def _timing(config: Config) -> str:
     device = jax.devices()[0].device_kind
-    turns = f"medians of {config.rounds} rounds in which all take turns."
-    return f"batches of {config.batch_size} on {device}, {turns}" if config.rounds else ""
+    turns = f"{spread.ranges(config.rounds)}; in a round all take turns."
+    return f"in batches of {config.batch_size} on {device}: {turns}" if config.rounds else ""

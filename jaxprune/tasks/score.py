@@ -6,6 +6,7 @@ from typing import Any
 from jaxprune.analysis import score_report
 from jaxprune.analysis.forwards import patch_scores
 from jaxprune.analysis.score_files import read_part, write_scores
+from jaxprune.analysis.scorer_names import about_scorers
 from jaxprune.config import Config
 from jaxprune.data.pictures import open_pictures
 from jaxprune.errors import UserError
@@ -32,6 +33,8 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
         drawn = score_report.draw(workdir / "pictures", pictures, opened, paths, rates, config.num_pictures)
         shares = score_report.agreement(paths, opened, rates)
         with reporting.report_section(workdir / "report.html", page, "Patches that matter", "score") as section:
-            score_report.describe(section, opened, drawn, shares, broken, rates[len(rates) // 2])
+            host = config.run or f"{config.model.name} {config.model.weights}".strip()
+            about = about_scorers(config.scorers, proposal=config.proposal, weights=config.weights, host=host)
+            score_report.describe(section, opened, drawn, shares, broken, rates[len(rates) // 2], about)
     unreadable = {"unreadable": len(broken)} if broken else {}
     return {"images": len(pictures.names) - len(broken), **unreadable, "scores": str(workdir / "scores")}

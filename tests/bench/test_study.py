@@ -7,7 +7,7 @@ import pytest
 
 from jaxprune.bench import study
 from jaxprune.bench.costs import promise
-from jaxprune.bench.timing import interleaved_medians
+from jaxprune.bench.timing import OverRounds, Turn, interleaved_medians, speed_up
 from jaxprune.metrics import student_interval
 
 VALUES = {"plain": [1.0, 1.1, 0.9], "better": [3.0, 3.1, 2.9], "close": [1.1, 1.0, 1.2]}
@@ -64,3 +64,11 @@ def test_contestants_take_turns():
     medians = interleaved_medians({name: lambda name=name: order.append(name) for name in "ab"}, 2)
     assert "".join(order) == "aabb" + "aabb" * 2
     assert set(medians) == {"a", "b"} and all(np.isfinite(value) for value in medians.values())
+
+
+def test_speed_ups_have_the_range_of_their_rounds():
+    dense, fast = ([Turn(wall, 0) for wall in walls] for walls in ((2.0, 4.0, 3.0), (1.0, 1.0, 2.0)))
+    assert speed_up(dense, fast) == (2.0, 1.5, 4.0)
+    assert speed_up(dense, fast).columns("x") == {"x": 2.0, "x low": 1.5, "x high": 4.0}
+    single = OverRounds.of([3.43])
+    assert single.median == 3.43 and np.isnan([single.low, single.high]).all()

@@ -214,7 +214,7 @@ def test_benchmark_puts_plans_side_by_side(runs, tmp_path):
     workdir, _ = runs
     plans = ("topk", "tome:keep_rate=0.6")
     found = run(
-        "benchmark.py:batch=4,rounds=1", tmp_path, run=str(workdir / "finetune"), plans=plans, reduction_loc=(1,)
+        "benchmark.py:batch=4,rounds=2", tmp_path, run=str(workdir / "finetune"), plans=plans, reduction_loc=(1,)
     )
     assert found["plans"] == 2
     header, *rows = (tmp_path / "benchmark.csv").read_text().splitlines()
@@ -222,6 +222,7 @@ def test_benchmark_puts_plans_side_by_side(runs, tmp_path):
     assert [row.partition(",")[0] for row in rows] == ["dense", *plans]
     page = (tmp_path / "report.html").read_text()
     assert "Plans side by side" in page and "topk: the image, then what is left" in page
+    assert "median over 2 rounds, in brackets the smallest and the largest" in page and "95 % interval (Wilson)" in page
 
 
 def test_prune_measures_a_classifier_under_scorers(dense, tmp_path, monkeypatch):
@@ -243,6 +244,8 @@ def test_prune_measures_a_classifier_under_scorers(dense, tmp_path, monkeypatch)
     assert all(0 < float(row["insertion"]) < 1 and float(row["speed-up"]) > 0 for row in speeds[1:])
     page = (tmp_path / "report.html").read_text()
     assert "from 32 × 32 to 64 × 64 pixels" in page and "Insertion, best patches first" in page
+    assert "measured in a single round, so there is no spread" in page and "accuracy" in page and "chance" in page
+    assert "grad_cam explains the class that its own network predicts" in page
 
 
 def test_prune_says_what_a_plan_from_scores_says(dense, tmp_path):

@@ -12,10 +12,12 @@ from flax import nnx
 from ml_collections import ConfigDict
 
 from jaxprune import checkpoints, main, mim, ranking, tasks
-from jaxprune.analysis.patch_recall import ALL, LEARNED, UNLEARNED, class_groups, recall_table
+from jaxprune.analysis.patch_recall import ALL, ANY, LEARNED, UNLEARNED, class_groups, recall_table, view
 from jaxprune.checkpoints.run import build
+from jaxprune.data.annotations.base import Annotated
 from jaxprune.errors import UserError
 from jaxprune.nn.params import split
+from jaxprune.preprocessing import Preprocessing
 from jaxprune.tasks import evaluate
 from jaxprune.tasks.setup import networks
 from jaxprune.tasks.train_ranker.settings import label_model
@@ -28,6 +30,12 @@ def load(config: str, **overrides):
     loaded.unlock()
     loaded.update(overrides)
     return loaded
+
+
+class Pictures(list):
+    """Annotated images without files."""
+
+    name = "pictures"
 
 
 def run(config, workdir):
@@ -69,9 +77,11 @@ def test_scorers_are_compared_on_objects(trained, tmp_path):
     with (tmp_path / "patch_recall.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert {row["scorer"] for row in rows} == {f"ltrp:run={workdir}", "random", "centre", "norm"}
-    assert {row["class"] for row in rows} > {ALL, "disc", "star"}
+    assert {row["class"] for row in rows} > {ANY, ALL, "disc", "star"}
     page = (tmp_path / "report.html").read_text()
     assert "What each scorer keeps" in page and "Recall by class" in page
+    assert "counts each patch once" in page and "± = the standard error of the mean" in page and "precision" in page
+    assert "of the object patches at keep rate 0.3, random 25%" in page
 
 
 @pytest.mark.parametrize("learns", [False, True])
@@ -108,13 +118,36 @@ def test_recall_is_that_of_patches_and_of_images():
     ]
     groups = class_groups(positive, "voc")
     assert groups == {
-        ALL: ("cat", "person"), LEARNED: ("cat",), UNLEARNED: ("person",), "cat": ("cat",), "person": ("person",),
+        ANY: ("cat", "person"), ALL: ("cat", "person"), LEARNED: ("cat",), UNLEARNED: ("person",),
+        "cat": ("cat",), "person": ("person",),
     }  # fmt: skip
     rows = {(row["class"], row["keep rate"]): row for row in recall_table(ranks, positive, groups, (0.25, 0.5))}
     assert rows[ALL, 0.25]["micro"] == 2 / 4 and rows[ALL, 0.25]["macro"] == (1 / 2 + 1 / 2) / 2
     assert rows[ALL, 0.5]["micro"] == 3 / 4 and rows["cat", 0.5]["macro"] == (1 + 0) / 2
     assert rows["person", 0.25]["images"] == 1 and rows["cat", 0.5]["patches"] == 3
     assert rows["cat", 0.5]["error"] == pytest.approx(0.5)
+
+
+def test_a_patch_of_two_classes_counts_once_in_their_union():
+    ranks = {"best": np.array([[0, 1, 2, 3]])}
+    positive = [{"cat": np.array([True, True, False, False]), "dog": np.array([True, False, True, False])}]
+    found = recall_table(ranks, positive, class_groups(positive), (0.25, 0.5))
+    rows = {(row["class"], row["keep rate"]): row for row in found}
+    assert rows[ALL, 0.25]["micro"] == 2 / 4 and rows[ANY, 0.25]["micro"] == 1 / 3
+    assert (rows[ALL, 0.25]["patches"], rows[ANY, 0.25]["patches"]) == (4, 3)
+    assert rows[ANY, 0.5]["precision"] == rows[ALL, 0.5]["precision"] == 1 and rows["dog", 0.5]["precision"] == 1 / 2
+    assert rows[ANY, 0.5]["chance"] == 0.5 and rows[ANY, 0.5]["chance precision"] == 3 / 4
+
+
+def test_objects_are_filtered_by_area():
+    pixels = np.arange(64).reshape(8, 8)
+    source = Pictures([Annotated(np.zeros((8, 8, 3), np.uint8), {"small": pixels < 4, "large": pixels < 32})])
+    record = Preprocessing((8, 8), crop_pct=1.0)
+    assert set(view(source, record, (2, 2)).positive[0]) == {"small", "large"}
+    assert set(view(source, record, (2, 2), max_area=0.25).positive[0]) == {"small"}
+    assert set(view(source, record, (2, 2), min_area=0.25).positive[0]) == {"large"}
+    with pytest.raises(UserError, match="no range"):
+        view(source, record, (2, 2), min_area=0.5, max_area=0.5)
 
 
 @pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.py")), ids=lambda path: path.name)

@@ -25,12 +25,11 @@ def describe(config: Config, workdir: Path, summary: dict[str, Any], *sources: A
     tiles = {**_tiles(summary), "steps": summary["steps"], "seconds": round(summary["seconds"])}
     section.metric_tiles(tiles)
     records = read_metrics(workdir)
-    for lines, caption in (
-        ({"train/loss": "training", "eval/loss": "held-out"}, "cross-entropy"),
-        ({"eval/accuracy": "held-out", "eval/ema_accuracy": "averaged weights"}, "accuracy"),
-        ({"eval/map": "held-out", "eval/ema_map": "averaged weights"}, "mAP, percent"),
-    ):
-        reporting.curves(section, records, lines, caption)
+    reporting.curves(section, records, {"train/loss": "training", "eval/loss": "held-out"}, "cross-entropy")
+    accuracy = {"eval/accuracy": "held-out", "eval/ema_accuracy": "averaged weights"}
+    reporting.curves(section, records, accuracy, "accuracy", shares=True, chance=1 / summary["classes"])
+    several = {"eval/map": "held-out", "eval/ema_map": "averaged weights"}
+    reporting.curves(section, records, several, "mean average precision", shares=True)
     reporting.broken_files(section, *sources)
     section.command(reporting.command())
     report.add_to(path or workdir / "report.html")
@@ -38,5 +37,5 @@ def describe(config: Config, workdir: Path, summary: dict[str, Any], *sources: A
 
 def _tiles(summary: dict[str, Any]) -> dict[str, Any]:
     if "map" in summary:
-        return {"held-out mAP": (f"{summary['map']:.1f}", f"{summary['held_out']} images")}
+        return {"held-out mAP": (f"{summary['map']:.1%}", f"mean average precision over {summary['held_out']} images")}
     return {**reporting.accuracy_tiles(summary), "chance": f"{1 / summary['classes']:.1%}"}

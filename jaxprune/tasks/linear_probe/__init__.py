@@ -86,4 +86,5 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     trained = processes.whole((result.state.params, result.state.extra[RUNNING]))
     model.head.kernel[...], model.head.bias[...] = probe.folded(*trained)
     leave_network(model, workdir, training.train.class_names)
-    return training.conclude(reporting.with_interval(training.outcome(result)), describe)
+    outcome = {**training.outcome(result), "classes": num_classes}
+    return training.conclude(reporting.with_interval(outcome), describe)

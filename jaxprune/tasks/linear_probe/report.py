@@ -23,7 +23,8 @@ def describe(config: Config, workdir: Path, summary: dict[str, Any], *sources: A
     tiles = reporting.accuracy_tiles(summary)
     section.metric_tiles({**tiles, "steps": summary["steps"], "seconds": round(summary["seconds"])})
     records = read_metrics(workdir)
-    reporting.curves(section, records, {"train/accuracy": "training", "eval/accuracy": "held-out"}, "accuracy")
+    lines = {"train/accuracy": "training", "eval/accuracy": "held-out"}
+    reporting.curves(section, records, lines, "accuracy", shares=True, chance=1 / summary["classes"])
     reporting.broken_files(section, *sources)
     section.command(reporting.command())
     report.add_to(workdir / "report.html")

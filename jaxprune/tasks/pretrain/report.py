@@ -32,7 +32,9 @@ def describe(config: Config, workdir: Path, summary: dict[str, Any], *sources: A
     reporting.curves(section, records, {"train/loss": "training", "eval/loss": "held-out"}, "loss on masked patches")
     pictures = sorted((workdir / "pictures").glob("reconstruction_*.png"))
     if pictures:
-        section.figure(reporting.read_picture(pictures[-1]), "Held-out images; thrown cells are marked.")
+        seen = "what the encoder sees (the rest is grey) and what the decoder makes of it"
+        caption = f"Held-out images, {seen}; thrown cells are marked."
+        section.figure(reporting.read_picture(pictures[-1]), caption)
     reporting.broken_files(section, *sources)
     section.command(reporting.command())
     report.add_to(path or workdir / "report.html")

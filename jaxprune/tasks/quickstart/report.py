@@ -12,7 +12,7 @@ from jaxprune.train.writer import read_metrics
 from jaxprune.viz import plots
 from jaxprune.viz.report import Report
 
-_RANKED = f"by the ranker, in {KEPT:.0%} of all patches; it saw no labels"
+_RANKED = f"by the ranker, in {KEPT:.0%} of all patches, where random finds {KEPT:.0%}; it saw no labels"
 
 
 def describe(config: Config, workdir: Path, summaries: dict[str, dict[str, Any]]) -> None:
@@ -23,8 +23,8 @@ def describe(config: Config, workdir: Path, summaries: dict[str, dict[str, Any]]
     section = report.section("What came out", slug="quickstart")
     section.metric_tiles(
         {
-            "accuracy, pre-trained": (f"{tuned['accuracy']:.1%}", f"{tuned['held_out']} held-out images"),
-            "accuracy, from scratch": (f"{scratch['accuracy']:.1%}", "the same network and training"),
+            "accuracy, pre-trained": _accuracy(tuned),
+            "accuracy, from scratch": _accuracy(scratch),
             "chance": f"{1 / tuned['classes']:.0%}",
             **_reconstruction_tile(pre),
             **({"object patches found": (f"{ranked['recall']:.1%}", _RANKED)} if "recall" in ranked else {}),
@@ -43,7 +43,15 @@ def describe(config: Config, workdir: Path, summaries: dict[str, dict[str, Any]]
         points = [(r["step"], r["accuracy"]) for r in read_metrics(workdir / phase) if r["split"] == "eval"]
         curves[label] = tuple(zip(*points, strict=True))
     if all(len(x) > 1 for x, _ in curves.values()):
-        section.figure(plots.line_plot(curves, "step", "held-out accuracy"), "Accuracy on held-out scenes.")
+        ends = [x[i] for x, _ in curves.values() for i in (0, -1)]
+        chance = 1 / tuned["classes"]
+        reference = {"chance": ([min(ends), max(ends)], [chance, chance])}
+        plot = plots.line_plot(curves, "step", "held-out accuracy", reference=reference, shares=True)
+        section.figure(
+            plot,
+            f"At the end, the pre-trained network has an accuracy of {tuned['accuracy']:.1%} on held-out scenes, that "
+            f"from scratch {scratch['accuracy']:.1%}, chance {chance:.1%}.{plots.cut_note(plot)}",
+        )
     section.command(reporting.command())
     path = workdir / "report.html"
     report.add_to(path)
@@ -53,6 +61,11 @@ def describe(config: Config, workdir: Path, summaries: dict[str, dict[str, Any]]
     if ranked:
         train_ranker.describe(phase_config(config, "ranker", workdir), workdir / "ranker", ranked, path=path)
     evaluate.assess(workdir / "finetune", path)
+
+
+def _accuracy(summary: dict[str, Any]) -> tuple[str, str]:
+    (tile,) = reporting.accuracy_tiles(summary).values()
+    return tile
 
 
 def _reconstruction_tile(summary: dict[str, Any]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import numpy as np
 from PIL import Image
 
 from jaxprune.metrics import wilson_interval
-from jaxprune.viz import plots
+from jaxprune.viz import plots, spread
 from jaxprune.viz.report import Report, Section
 
 
@@ -32,8 +32,25 @@ def command(config_file: str | None = None) -> str:
     return shlex.join(["python", "-m", "jaxprune.main", *sys.argv[1:]])
 
 
-def curves(section: Section, records: list[dict[str, Any]], names: dict[str, str], caption: str) -> None:
-    """Adds a plot of the metrics `names` ("split/metric" to label) that `records` hold."""
+def curves(
+    section: Section,
+    records: list[dict[str, Any]],
+    names: dict[str, str],
+    caption: str,
+    *,
+    shares: bool = False,
+    chance: float | None = None,
+) -> None:
+    """Adds a plot of the metrics `names` that `records` hold, with their last values in its caption.
+
+    Args:
+      section: the section.
+      records: the lines of the run's metrics.
+      names: {"split/metric": label of its line}.
+      caption: what the metrics are.
+      shares: whether the metrics are shares of 1, shown in percent in the caption.
+      chance: the value at chance, drawn as a line.
+    """
     series = {}
     for name, label in names.items():
         split, metric = name.split("/")
@@ -42,7 +59,13 @@ def curves(section: Section, records: list[dict[str, Any]], names: dict[str, str
             x, y = np.array(points, float).T
             series[label] = (x, y)
     if series:
-        section.figure(plots.line_plot(series, xlabel="step", ylabel=caption), caption=caption)
+        ends = [x[i] for x, _ in series.values() for i in (0, -1)]
+        reference = None if chance is None else {"chance": ([min(ends), max(ends)], [chance, chance])}
+        options = {"reference": reference, "shares": shares}
+        plot = plots.line_plot(series, xlabel="step", ylabel=caption, **options)
+        last = ", ".join(f"{label} {y[-1]:{'.1%' if shares else '.4g'}}" for label, (_, y) in series.items())
+        against = "" if chance is None else f"; chance {chance:.1%}"
+        section.figure(plot, caption=f"At the end, {caption}: {last}{against}.{plots.cut_note(plot)}")
 
 
 def broken_files(section: Section, *sources: Any) -> None:
@@ -78,4 +101,5 @@ def with_interval(summary: dict[str, Any]) -> dict[str, Any]:
 def accuracy_tiles(summary: dict[str, Any]) -> dict[str, Any]:
     """Returns the tile of a held-out accuracy with its 95 % interval."""
     half = (summary["accuracy_high"] - summary["accuracy_low"]) / 2
-    return {"held-out accuracy": (f"{summary['accuracy']:.1%}", f"± {half:.1%}, {summary['held_out']} images")}
+    note = spread.with_meaning(half, spread.WILSON, summary["held_out"])
+    return {"held-out accuracy": (f"{summary['accuracy']:.1%}", note)}

@@ -7,6 +7,7 @@ from ml_collections import ConfigDict
 
 from jaxprune.analysis import ranking_pictures
 from jaxprune.analysis.ranking import KEPT
+from jaxprune.analysis.scorer_names import about_images
 from jaxprune.checkpoints.run import load_model
 from jaxprune.config import Config
 from jaxprune.nn.params import merge
@@ -58,16 +59,22 @@ def _tiles(summary: dict[str, Any]) -> dict[str, Any]:
         "seconds": round(summary["seconds"]),
     }
     if "recall" in summary:
-        tiles["object patches found"] = (f"{summary['recall']:.1%}", f"among the best {KEPT:.0%} of the patches")
+        tiles["object patches found"] = (
+            f"{summary['recall']:.1%}",
+            f"among the best {KEPT:.0%} of the patches; random {KEPT:.0%}",
+        )
     return tiles
 
 
 def _pictures(section: Section, config: Config, workdir: Path, examples: Any) -> None:
     images, ranker = next(iter(inputs.eval_batches(config, examples)))["image"], load_model(workdir)
+    crop = about_images(ranker.preprocessing)
     maps = ranking_pictures.score_maps(ranker, ranker.preprocessing, images[:_SCORE_MAPS])
-    section.figure(maps, "Held-out images, and what the ranker makes of them: bright matters.")
+    section.figure(
+        maps, f"Held-out images, and the ranker's scores of their patches below, bright = kept first. {crop}"
+    )
     parts = label_model(config, workdir)
     framework = merge(parts.graph, parts.params, parts.rest)
     compared = ranking_pictures.removals(framework, ranker.preprocessing, images[:_REMOVALS], config.labels.mask_ratio)
     caption = "What the labels come from: without the patch in red, the reconstruction changes or it does not."
-    section.figure(compared, caption)
+    section.figure(compared, f"{caption} {crop}")

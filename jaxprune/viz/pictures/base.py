@@ -12,6 +12,7 @@ Colour = tuple[int, int, int]
 Picture = UInt8[np.ndarray, "H W 3"]
 
 GREY, WHITE, INK, MUTED = (128, 128, 128), (255, 255, 255), (31, 41, 51), (91, 103, 117)
+CROSS = (72, 72, 76)  # on grey patches that are hidden
 ORANGE, BLUE, GREEN = (230, 110, 10), (10, 120, 184), (15, 147, 114)
 
 

@@ -5,7 +5,7 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Bool
 
-from jaxprune.viz.pictures.base import GREY, ORANGE, WHITE, Colour, Picture
+from jaxprune.viz.pictures.base import CROSS, GREY, ORANGE, WHITE, Colour, Picture
 from jaxprune.viz.pictures.drawing import blend, edges, line_width, patch_ids, patches_to_pixels
 
 
@@ -19,10 +19,27 @@ def grid_overlay(image: Picture, grid: tuple[int, int], color: Colour = WHITE, o
 
 
 def mask_patches(
-    image: Picture, masked: Bool[np.ndarray, " p"], grid: tuple[int, int], color: Colour = GREY
+    image: Picture,
+    masked: Bool[np.ndarray, " p"],
+    grid: tuple[int, int],
+    color: Colour | None = None,
+    opacity: float = 1.0,
 ) -> Picture:
-    """Fills the masked patches with a colour."""
-    return blend(image, patches_to_pixels(masked, image.shape, grid).astype(bool), color, 1.0)
+    """Hides the masked patches: with a colour, or by default with grey and a cross.
+
+    The grey differs from dark and from bright photographs, the cross from grey ones.
+
+    Args:
+      image: the picture.
+      masked: the patches to hide.
+      grid: the number of rows and columns of patches.
+      color: of the filling; None for grey with a cross.
+      opacity: below 1, the brightness of what is hidden stays visible, but not its colour.
+    """
+    where = patches_to_pixels(masked, image.shape, grid).astype(bool)
+    without_colour = np.broadcast_to(image.mean(axis=-1, keepdims=True), image.shape).round().astype(np.uint8)
+    out = blend(np.where(where[..., None], without_colour, image), where, GREY if color is None else color, opacity)
+    return mark_patches(out, masked, grid, "cross", CROSS) if color is None else out
 
 
 def outline_patches(

@@ -3,7 +3,7 @@
 import numpy as np
 from jaxtyping import Bool, UInt8
 
-from jaxprune.viz.pictures.base import WHITE, Picture
+from jaxprune.viz.pictures.base import GREY, WHITE, Picture
 from jaxprune.viz.pictures.drawing import patches_to_pixels
 from jaxprune.viz.pictures.layout import beside, upscale
 from jaxprune.viz.pictures.marks import mark_patches, mask_patches, outline_patches
@@ -33,7 +33,7 @@ def reconstruction_rows(
     for index, original in enumerate(np.asarray(originals)):
         hidden = patches_to_pixels(masked[index], original.shape, grid).astype(bool)
         pasted = np.where(hidden[..., None], reconstructions[index], original).astype(np.uint8)
-        cells = [upscale(picture) for picture in (original, mask_patches(original, masked[index], grid), pasted)]
+        cells = [upscale(picture) for picture in (original, mask_patches(original, masked[index], grid, GREY), pasted)]
         if thrown is not None:
             cells.append(outline_patches(mark_patches(cells[2], thrown[index], grid), thrown[index], grid))
         if index == 0:

@@ -5,6 +5,9 @@ from jaxtyping import Int
 
 from jaxprune.viz.pictures.base import Picture
 from jaxprune.viz.pictures.drawing import edges, line_width, patches_to_pixels
+from jaxprune.viz.pictures.marks import mask_patches
+
+_HIDDEN = 0.7  # opacity over dropped patches: one still recognises what was dropped
 
 
 def token_groups(
@@ -14,7 +17,7 @@ def token_groups(
     average: bool = False,
     thickness: int | None = None,
 ) -> Picture:
-    """Darkens dropped patches, and draws a border of one colour around patches merged into the same token.
+    """Greys dropped patches out, and draws a border of one colour around patches merged into the same token.
 
     Args:
       image: the picture.
@@ -29,7 +32,7 @@ def token_groups(
     ids = patches_to_pixels(compact, image.shape, grid)
     dropped = groups < 0
     merged = (sizes > 1) & ~dropped
-    out = np.where(dropped[ids][..., None], image * 0.22, image)
+    out = mask_patches(image, dropped[compact], grid, opacity=_HIDDEN) if dropped.any() else image
     if average:
         totals = [np.bincount(ids.ravel(), image[..., channel].ravel()) for channel in range(3)]
         means = np.stack(totals, axis=-1) / np.bincount(ids.ravel())[:, None]

@@ -5,5 +5,6 @@ from jaxprune.viz.plots.confusion import confusion_matrix
 from jaxprune.viz.plots.lines import line_plot, moving_average
 from jaxprune.viz.plots.pareto import pareto_front
 from jaxprune.viz.plots.scatter import scatter_plot
+from jaxprune.viz.plots.shares import cut_note
 
-__all__ = ["bar_plot", "confusion_matrix", "line_plot", "moving_average", "pareto_front", "scatter_plot"]
+__all__ = ["bar_plot", "confusion_matrix", "cut_note", "line_plot", "moving_average", "pareto_front", "scatter_plot"]

@@ -5,6 +5,7 @@ from jaxtyping import Real
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
+from jaxprune.viz.plots.shares import limit_shares
 from jaxprune.viz.plots.style import LINE, MUTED, Series, add_legend, format_tick, line_style, new_axes
 
 
@@ -24,6 +25,8 @@ def line_plot(
     log_y: bool = False,
     smooth: int | None = None,
     bands: Series | None = None,
+    reference: Series | None = None,
+    shares: bool = False,
 ) -> Figure:
     """Draws lines over a common axis.
 
@@ -35,6 +38,8 @@ def line_plot(
       log_y: whether the vertical axis is logarithmic.
       smooth: number of points of a moving average; the original line is drawn faintly behind it.
       bands: {name of a series: (low, high)}, an interval at each of its x.
+      reference: {name: (x, y)} of lines to compare with, such as chance, drawn thin and dashed.
+      shares: whether the values are shares of 1; the vertical axis then ends at 0 and at 1, or is visibly cut.
     """
     figure, axes = new_axes(title, xlabel, ylabel)
     for index, (name, (x, y)) in enumerate(series.items()):
@@ -46,6 +51,8 @@ def line_plot(
         axes.plot(x, y, label=name, linewidth=1.8, marker=marker, markersize=4, **style)
         if bands and name in bands:
             axes.fill_between(x, *np.asarray(bands[name], float), color=style["color"], alpha=0.15, linewidth=0)
+    for name, (x, y) in (reference or {}).items():
+        axes.plot(x, y, label=name, color=MUTED, linewidth=1.1, dashes=(5, 3), zorder=1)
     if log_y:
         axes.set_yscale("log")
         axes.grid(which="minor", axis="y", color=LINE, linewidth=0.3)
@@ -54,5 +61,9 @@ def line_plot(
         axes.yaxis.set_major_formatter(FuncFormatter(format_tick))
     axes.xaxis.set_major_formatter(FuncFormatter(format_tick))
     axes.margins(x=0.02)
-    add_legend(figure, axes, len(series))
+    if shares:
+        drawn = [y for _, y in (*series.values(), *(reference or {}).values())]
+        drawn += [edge for band in (bands or {}).values() for edge in band]
+        limit_shares(axes, np.concatenate([np.ravel(np.asarray(y, float)) for y in drawn]))
+    add_legend(figure, axes, len(series) + len(reference or {}))
     return figure

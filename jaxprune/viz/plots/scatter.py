@@ -8,6 +8,7 @@ from matplotlib.ticker import FuncFormatter
 
 from jaxprune.viz.plots.labels import place_labels
 from jaxprune.viz.plots.pareto import Direction, pareto_front
+from jaxprune.viz.plots.shares import limit_shares
 from jaxprune.viz.plots.style import MUTED, PALETTE, SIZE, Series, add_legend, format_tick, new_axes
 
 
@@ -20,6 +21,8 @@ def scatter_plot(
     labels: Mapping[str, Sequence[str]] | None = None,
     pareto: tuple[Direction, Direction] | None = None,
     log_x: bool = False,
+    reference: Mapping[str, float] | None = None,
+    shares: bool = False,
 ) -> Figure:
     """Draws points with one colour and marker per series; the points of a series are connected by a thin line.
 
@@ -32,6 +35,8 @@ def scatter_plot(
       pareto: which direction is better along x and y, such as ("min", "max") for cost and accuracy; if set, the Pareto
         front is drawn.
       log_x: whether the horizontal axis is logarithmic.
+      reference: {name: y} to compare with, such as chance, drawn as dashed horizontal lines.
+      shares: whether y are shares of 1; the vertical axis then ends at 0 and at 1, or is visibly cut.
     """
     figure, axes = new_axes(title, xlabel, ylabel, (SIZE[0], SIZE[1] + 0.5))
     if log_x:
@@ -55,6 +60,12 @@ def scatter_plot(
     axes.xaxis.set_major_formatter(FuncFormatter(format_tick))
     axes.yaxis.set_major_formatter(FuncFormatter(format_tick))
     axes.margins(0.08)
-    add_legend(figure, axes, in_legend)
+    levels = reference or {}
+    for name, level in levels.items():
+        axes.axhline(level, color=MUTED, linewidth=1.1, dashes=(5, 3), zorder=1, label=f"{name} ({level:.3g})")
+    if shares:
+        limit_shares(axes, [*(y for _, own in points.values() for y in own), *levels.values()])
+    # The name of a single reference is not written next to its line, where points and their names may be.
+    add_legend(figure, axes, in_legend + 2 * len(levels))
     place_labels(figure, axes, texts, np.concatenate([np.stack(point, 1) for point in points.values()]))
     return figure

@@ -14,7 +14,7 @@ def sort_key(value: Any) -> float | None:
     """Returns the number by which a table cell is sorted.
 
     Args:
-      value: a scalar, or (centre, half width) of an interval, which is sorted by its centre.
+      value: a scalar, or a tuple as in `format_value`, which is sorted by its centre.
 
     Returns:
       The number, or None for text and missing values.
@@ -30,13 +30,16 @@ def format_value(value: Any, spec: str = "") -> str:
     """Returns a value as text for display.
 
     Args:
-      value: a number, a bool, text, None, or a tuple (centre, half width), which is shown as "a ± b". None and NaN
-        are shown as a dash.
+      value: a number, a bool, text, None, or a tuple: (centre, half width) is shown as "a ± b", (centre, low, high)
+        as "a (b–c)". None and NaN are shown as a dash; a spread that is one of them is not shown.
       spec: the format specification of numbers; by default, they are shown with four significant digits.
     """
     value = unwrap_scalar(value)
     if isinstance(value, tuple):
-        return " ± ".join(format_value(part, spec) for part in value)
+        centre, *spread = (format_value(part, spec) for part in value)
+        if "–" in spread:
+            return centre
+        return f"{centre} ± {spread[0]}" if len(spread) == 1 else f"{centre} ({'–'.join(spread)})"
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return "–"
     if isinstance(value, bool):

@@ -22,7 +22,7 @@ def table_element(
     """Returns a `<table>` element.
 
     Args:
-      rows: one mapping per row. A cell is text, a number, None, or (centre, half width of an interval).
+      rows: one mapping per row. A cell is text, a number, None, or a tuple as in `format_value`.
       columns: keys in order, or {key: header}; by default every key, in order of first appearance.
       highlight: {column: "max" or "min"}: the best values of that column are highlighted.
       formats: a format specification for all numbers (".1f") or {column: specification}.

@@ -129,7 +129,7 @@ class Section:
         """Appends a table that can be sorted by any column: click its header, or press Enter on it.
 
         Args:
-          rows: one mapping per row. A cell is text, a number, None, or (centre, half width of an interval).
+          rows: one mapping per row. A cell is text, a number, None, (centre, half width) or (centre, low, high).
           columns: keys in order, or {key: header}; by default every key, in order of first appearance.
           caption: displayed above.
           highlight: {column: "max" or "min"}: the best values of that column are highlighted.

@@ -32,9 +32,14 @@ def plot_element(figure: Any, alt: str, prefix: str) -> str:
         return svg
     data = io.BytesIO()
     figure.savefig(data, format="png", dpi=160)
-    width, height = (round(96 * inches) for inches in figure.get_size_inches())
+    width, height = (_pixels(72 * inches) for inches in figure.get_size_inches())
     src = bytes_uri("image/png", data.getvalue())
     return f'<img class="plot" src="{src}" width="{width}" height="{height}" alt="{escape(alt)}">'
+
+
+def _pixels(points: float) -> int:
+    """Returns at which size a plot is shown: one of the usual width, 6.4 inches, fills a report."""
+    return round(points * 1.95)
 
 
 def _clean(svg: str, alt: str, prefix: str) -> str:
@@ -44,7 +49,8 @@ def _clean(svg: str, alt: str, prefix: str) -> str:
     svg = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>|<!--.*?-->", "", svg, flags=re.S)
     svg = re.sub(r"<defs>\s*</defs>", "", svg).replace("xlink:href", "href")
     used = sorted({a or b for a, b in re.findall(r'url\(#([^)]+)\)|href="#([^"]+)"', svg)})
-    ids = {old: f"{prefix}-{index}" for index, old in enumerate(used)}
+    # Two hyphens: an id of the page, such as that of a later figure, never continues the prefix so.
+    ids = {old: f"{prefix}--{index}" for index, old in enumerate(used)}
     svg = re.sub(r' id="([^"]*)"', lambda m: f' id="{ids[m[1]]}"' if m[1] in ids else "", svg)
     svg = re.sub(r'(url\(|href=")#([^)"]+)', lambda m: f"{m[1]}#{ids[m[2]]}", svg)
     svg = re.sub(
@@ -55,5 +61,4 @@ def _clean(svg: str, alt: str, prefix: str) -> str:
     for colour, variable in THEME.items():
         svg = svg.replace(colour, f"var({variable})")
     svg = re.sub(r"\s*\n\s*", "\n", svg).strip()
-    shown = float(width) * 5 / 3  # points to pixels (4/3), enlarged by a quarter
-    return f'<svg {view} role="img" aria-label="{escape(alt)}" style="max-width:{shown:.0f}px">\n{svg}'
+    return f'<svg {view} role="img" aria-label="{escape(alt)}" style="max-width:{_pixels(float(width))}px">\n{svg}'

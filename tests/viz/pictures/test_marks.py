@@ -61,3 +61,11 @@ def test_mask_outline_is_inside_the_mask():
     mask[4:12, 6:18] = True
     changed = (mask_outline(np.zeros((16, 24, 3), np.uint8), mask, thickness=1) != 0).any(axis=-1)
     assert changed.sum() == 2 * 12 + 2 * 6 and not changed[~mask].any()
+
+
+@pytest.mark.parametrize("level", [0, 60, 128, 200, 255])
+@pytest.mark.parametrize("draw", [mask_patches, lambda *args: mask_patches(*args, opacity=0.7)])
+def test_hidden_patches_differ_from_dark_grey_and_bright_images(draw, level):
+    image = np.full((64, 96, 3), level, np.uint8)
+    hidden, visible = patches(draw(image, SELECTED, GRID).astype(int))[[1, 0]]
+    assert (visible == level).all() and (abs(hidden - level).max(axis=-1) >= 40).mean() > 0.08

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from example_picture import GRID, IMAGE, SELECTED
 
+from jaxprune.viz.pictures.base import GREY
 from jaxprune.viz.pictures.marks import mask_patches
 from jaxprune.viz.pictures.reconstruction import reconstruction_rows
 
@@ -19,5 +20,5 @@ def test_reconstruction_rows_paste_visible_patches(plain):
     second = sheet[-height:][::factor, ::1]
     column = lambda index: second[:, index * (width + 4) : index * (width + 4) + width][:, ::factor]
     np.testing.assert_array_equal(column(0), originals[1])
-    np.testing.assert_array_equal(column(1), mask_patches(originals[1], masked[1], GRID))
+    np.testing.assert_array_equal(column(1), mask_patches(originals[1], masked[1], GRID, GREY))
     np.testing.assert_array_equal(column(2), mask_patches(originals[1], masked[1], GRID, (0, 0, 0)))

@@ -13,3 +13,11 @@ def test_bar_plot():
     assert [label.get_text() for label in axes.get_yticklabels()] == ["x", "y", "z"]
     assert [text.get_text() for text in axes.texts] == ["2.00", "0.10"]
     assert draw(figure)
+
+
+def test_reference_lines_never_cross_a_value():
+    figure = plots.bar_plot({"x": 0.5, "y": 0.52}, errors={"x": 0.3}, reference={"chance": 0.5}, limits=(0.0, 1.0))
+    draw(figure)
+    (axes,) = figure.axes
+    values, frame = [text.get_window_extent() for text in axes.texts], axes.get_window_extent()
+    assert all(box.x0 > frame.x1 and box.x1 < figure.bbox.x1 for box in values)

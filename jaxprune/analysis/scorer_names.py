@@ -1,0 +1,77 @@
+"""Scorers in the captions of plots and pictures: short names, and what they read of which images."""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+from jaxprune import scoring
+from jaxprune.preprocessing import Preprocessing
+
+
+def short_names(texts: Iterable[str]) -> dict[str, str]:
+    """Returns {text of a scorer: its name}, with its options where another scorer has the same name.
+
+    >>> list(short_names(["papr", "cam:run=runs/a", "cam:run=runs/b"]).values())
+    ['papr', 'cam:run=a', 'cam:run=b']
+
+    Args:
+      texts: as in `checkpoints.scorers.open_scorers`.
+    """
+    texts = list(texts)
+    names = Counter(text.partition(":")[0] for text in texts)
+    # Of paths only the last part: directories are long, and scorers that are compared often share them.
+    full = {text: re.sub(r"=[^,]*/([^,/]+)", r"=\1", text) for text in texts}
+    clashes = {name for name, count in Counter(full.values()).items() if count > 1}
+    result = {}
+    for text in texts:
+        name = text.partition(":")[0]
+        result[text] = name if names[name] == 1 else text if full[text] in clashes else full[text]
+    return result
+
+
+def about_scorers(texts: Iterable[str], *, proposal: str, weights: str, host: str) -> str:
+    """Returns a sentence on each network that scorers read, with its weights, and on the class that they explain.
+
+    Args:
+      texts: as in `checkpoints.scorers.open_scorers`.
+      proposal: the name of the ConvNet that scorers read by default.
+      weights: the weights file of `proposal`; empty = those of an installed package.
+      host: the ViT or run that scorers read by default.
+    """
+    names, readers, of_class = short_names(texts), {}, []
+    for text, name in names.items():
+        options = dict(item.partition("=")[::2] for item in text.partition(":")[2].split(",") if item)
+        cls = scoring.methods().get(text.partition(":")[0])
+        network = _network(options, cls.reads if cls else "nothing", proposal, weights, host)
+        if network:
+            readers.setdefault(network, []).append(name)
+        if cls and (cls.__name__.endswith("CAM") or options.get("with_fc", "").lower() == "true"):
+            of_class.append(name)
+    sentences = [f"{_listed(own)} {'read' if len(own) > 1 else 'reads'} {network}." for network, own in readers.items()]
+    if of_class:
+        verb, whose = ("explain", "their") if len(of_class) > 1 else ("explains", "its")
+        sentences.append(f"{_listed(of_class)} {verb} the class that {whose} own network predicts for the image.")
+    return " ".join(sentences)
+
+
+def about_images(preprocessing: Preprocessing) -> str:
+    """Returns a sentence on how images are cropped and resized."""
+    height, width = preprocessing.img_size
+    if preprocessing.crop == "none":
+        return f"Images are squeezed to {height} × {width} pixels, without a crop."
+    return f"Images are {height} × {width} pixels: a centre crop of {preprocessing.crop_pct:.1%} of the shorter side."
+
+
+def _network(options: Mapping[str, str], reads: str, proposal: str, weights: str, host: str) -> str:
+    if "run" in options:
+        return f"the network of `{options['run']}`"
+    if "model" in options or "weights" in options:
+        source = f"weights of `{options['weights']}`" if options.get("weights") else "random weights"
+        return f"{options.get('model', 'a network')} ({source})"
+    if reads in ("any", "convnet") and proposal:
+        return f"{proposal} ({f'weights of `{weights}`' if weights else 'its published ImageNet weights'})"
+    return f"`{host}`" if reads in ("vit", "ranker") and host else ""
+
+
+def _listed(names: list[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

@@ -1,0 +1,65 @@
+"""What a "±" or a range means, in words: every table and tile that shows one names it with these."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+WILSON = "half the 95 % interval (Wilson)"
+STUDENT = "half the 95 % interval (Student's t)"
+STANDARD_ERROR = "the standard error of the mean"
+BRACKETS = "in brackets the 95 % interval (Wilson)"
+
+
+def meaning(kind: str, count: int | None = None, of: str = "images") -> str:
+    """Returns what the "±" of a table stands for.
+
+    >>> meaning(STANDARD_ERROR, 12)
+    '± = the standard error of the mean over 12 images'
+
+    Args:
+      kind: `WILSON`, `STUDENT` or `STANDARD_ERROR`.
+      count: of what the values were taken over; None where it differs between rows.
+      of: what they were taken over, in the plural.
+    """
+    if count == 1 and kind != WILSON:
+        return f"no ±: it needs more than one of the {of}"
+    return f"± = {kind} over {'the row’s' if count is None else count} {of}"
+
+
+def with_meaning(half: float, kind: str, count: int, of: str = "images", spec: str = ".1%") -> str:
+    """Returns half an interval as text, together with what it is.
+
+    >>> with_meaning(0.021, WILSON, 500)
+    '± 2.1%, half the 95 % interval (Wilson) over 500 images'
+    """
+    if math.isnan(half):
+        return f"{meaning(kind, 1, of)}"
+    return f"± {half:{spec}}, {kind} over {count} {of}"
+
+
+def ranges(rounds: int) -> str:
+    """Returns what the ranges of a table of timings stand for."""
+    if rounds == 1:
+        return "measured in a single round, so there is no spread: a number may be off by what else the machine did"
+    return f"median over {rounds} rounds, in brackets the smallest and the largest of them"
+
+
+def as_ranges(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Returns rows for a table of a report, in which the ends of a range are in the cell of its centre.
+
+    >>> as_ranges([{"speed-up": 1.5, "speed-up low": 1.25, "speed-up high": 1.75}])
+    [{'speed-up': (1.5, 1.25, 1.75)}]
+
+    Args:
+      rows: with columns "`name` low" and "`name` high" beside `name`; "low" and "high" alone are those of "accuracy".
+    """
+    return [_as_ranges(row) for row in rows]
+
+
+def _as_ranges(row: Mapping[str, Any]) -> dict[str, Any]:
+    ends = {name: (f"{name} low", f"{name} high") for name in row if f"{name} low" in row}
+    if "accuracy" in row and "low" in row:
+        ends["accuracy"] = ("low", "high")
+    inside = {end for pair in ends.values() for end in pair}
+    cell = lambda name: (row[name], *(row[end] for end in ends[name])) if name in ends else row[name]
+    return {name: cell(name) for name in row if name not in inside}
