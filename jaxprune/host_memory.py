@@ -1,4 +1,4 @@
-"""How this process holds on to host memory: on CPU a step's buffers are the heap's, and it pays to keep some of them."""
+"""How this process keeps host memory: on CPU a step's buffers are the heap's, and it pays to keep some of them."""
 
 import ctypes
 import platform
@@ -25,4 +25,5 @@ def keep_freed_memory() -> bool:
         return False
     mallopt = ctypes.CDLL(None).mallopt
     settings = ((_M_ARENA_MAX, 1), (_M_MMAP_THRESHOLD, _HEAP_BLOCK), (_M_TRIM_THRESHOLD, _KEPT))
-    return all([mallopt(*setting) for setting in settings])
+    done = [mallopt(*setting) for setting in settings]
+    return all(done)
