@@ -51,10 +51,11 @@ def settings(config: Config, file: str | Path) -> Iterator[tuple[str, Any, str]]
 
 def _settings(config: Config, shown: str, name: str, written: list[dict[str, str]]) -> Iterator[tuple[str, Any, str]]:
     for key, value in config.items():
+        part: Config = value
         if not isinstance(value, ConfigDict):
             yield shown + key, value, next((found[name + key] for found in written if name + key in found), "")
         elif "task" in value:
-            inner = [comments(source) for source in _sources(value.task)]
+            inner = [comments(source) for source in _sources(part.task)]
             yield from _settings(value, f"{shown}{key}.", "", inner)
         else:
             yield from _settings(value, f"{shown}{key}.", f"{name}{key}.", written)

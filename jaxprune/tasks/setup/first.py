@@ -28,7 +28,7 @@ def with_run(config: Config, workdir: Path) -> tuple[Config, dict[str, Any] | No
     """
     if not brings_run(config):
         return config, None
-    config = ConfigDict(config.to_dict())
-    training, config.run = ConfigDict({**config.train.to_dict(), "seed": config.seed}), str(workdir / TRAIN)
+    training: Config = ConfigDict({**config.train.to_dict(), "seed": config.seed})
+    config = ConfigDict({**config.to_dict(), "run": str(workdir / TRAIN)})
     summary = tasks.find(training.task)(training, workdir / TRAIN)
     return config, {"phase": TRAIN, **summary} if summary.get("stopped") else None
