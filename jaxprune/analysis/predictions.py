@@ -139,7 +139,7 @@ def confusion_text(matrix: np.ndarray, class_names: Sequence[str]) -> str:
     wrong = matrix * (1 - np.eye(len(matrix), dtype=int))
     if not wrong.any():
         return "No image is taken for another class."
-    row, column = np.unravel_index(wrong.argmax(), wrong.shape)
+    row, column = divmod(int(wrong.argmax()), len(wrong))
     return (
         f"Most often, {class_names[row]} is taken for {class_names[column]}: {wrong[row, column]} of "
         f"{matrix[row].sum()} images. A row is a true class; colours are shares of its images."

@@ -3,9 +3,11 @@
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from jaxprune import scoring
 from jaxprune.preprocessing import Preprocessing
+from jaxprune.text import parse_items
 
 
 def short_names(texts: Iterable[str]) -> dict[str, str]:
@@ -40,12 +42,12 @@ def about_scorers(texts: Iterable[str], *, proposal: str, weights: str, host: st
     """
     names, readers, of_class = short_names(texts), {}, []
     for text, name in names.items():
-        options = dict(item.partition("=")[::2] for item in text.partition(":")[2].split(",") if item)
+        options = parse_items(text.partition(":")[2], f"scorer {text!r}", texts=("run", "weights", "model"))
         cls = scoring.methods().get(text.partition(":")[0])
         network = _network(options, cls.reads if cls else "nothing", proposal, weights, host)
         if network:
             readers.setdefault(network, []).append(name)
-        if cls and (cls.__name__.endswith("CAM") or options.get("with_fc", "").lower() == "true"):
+        if cls and (cls.__name__.endswith("CAM") or options.get("with_fc", False)):
             of_class.append(name)
     sentences = [f"{_listed(own)} {'read' if len(own) > 1 else 'reads'} {network}." for network, own in readers.items()]
     if of_class:
@@ -62,7 +64,7 @@ def about_images(preprocessing: Preprocessing) -> str:
     return f"Images are {height} × {width} pixels: a centre crop of {preprocessing.crop_pct:.1%} of the shorter side."
 
 
-def _network(options: Mapping[str, str], reads: str, proposal: str, weights: str, host: str) -> str:
+def _network(options: Mapping[str, Any], reads: str, proposal: str, weights: str, host: str) -> str:
     if "run" in options:
         return f"the network of `{options['run']}`"
     if "model" in options or "weights" in options:

@@ -41,7 +41,7 @@ def ranges(rounds: int) -> str:
     """Returns what the ranges of a table of timings stand for."""
     if rounds == 1:
         return "measured in a single round, so there is no spread: a number may be off by what else the machine did"
-    return f"median over {rounds} rounds, in brackets the smallest and the largest of them"
+    return f"median over {rounds} rounds with the smallest and the largest of them"
 
 
 def as_ranges(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -222,7 +222,7 @@ def test_benchmark_puts_plans_side_by_side(runs, tmp_path):
     assert [row.partition(",")[0] for row in rows] == ["dense", *plans]
     page = (tmp_path / "report.html").read_text()
     assert "Plans side by side" in page and "topk: the image, then what is left" in page
-    assert "median over 2 rounds, in brackets the smallest and the largest" in page and "95 % interval (Wilson)" in page
+    assert "median over 2 rounds with the smallest and the largest" in page and "95 % interval (Wilson)" in page
 
 
 def test_prune_measures_a_classifier_under_scorers(dense, tmp_path, monkeypatch):

@@ -13,7 +13,7 @@ def test_a_half_width_is_named_with_its_number():
 
 
 def test_timings_say_what_their_range_is_or_that_there_is_none():
-    assert "median over 5 rounds, in brackets the smallest and the largest" in spread.ranges(5)
+    assert "median over 5 rounds with the smallest and the largest" in spread.ranges(5)
     assert "no spread" in spread.ranges(1)
 
 

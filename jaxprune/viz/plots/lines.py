@@ -38,7 +38,8 @@ def line_plot(
       log_y: whether the vertical axis is logarithmic.
       smooth: number of points of a moving average; the original line is drawn faintly behind it.
       bands: {name of a series: (low, high)}, an interval at each of its x.
-      reference: {name: (x, y)} of lines to compare with, such as chance, drawn thin and dashed.
+      reference: {name: (x, y)} of lines to compare with, such as chance, drawn thin and dashed; a constant one is drawn
+        over the whole width.
       shares: whether the values are shares of 1; the vertical axis then ends at 0 and at 1, or is visibly cut.
     """
     figure, axes = new_axes(title, xlabel, ylabel)
@@ -52,7 +53,12 @@ def line_plot(
         if bands and name in bands:
             axes.fill_between(x, *np.asarray(bands[name], float), color=style["color"], alpha=0.15, linewidth=0)
     for name, (x, y) in (reference or {}).items():
-        axes.plot(x, y, label=name, color=MUTED, linewidth=1.1, dashes=(5, 3), zorder=1)
+        y = np.asarray(y, float)
+        style = {"label": name, "color": MUTED, "linewidth": 1.1, "dashes": (5, 3), "zorder": 1}
+        if np.ptp(y):
+            axes.plot(x, y, **style)
+        else:  # over the whole width, even if there is a single x
+            axes.axhline(float(y[0]), **style)
     if log_y:
         axes.set_yscale("log")
         axes.grid(which="minor", axis="y", color=LINE, linewidth=0.3)

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from jaxprune.viz.plots.labels import place_labels
 from jaxprune.viz.plots.pareto import Direction, pareto_front
@@ -41,6 +41,8 @@ def scatter_plot(
     figure, axes = new_axes(title, xlabel, ylabel, (SIZE[0], SIZE[1] + 0.5))
     if log_x:
         axes.set_xscale("log")
+        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.xaxis.set_minor_formatter(NullFormatter())  # labels of all minor ticks would overlap
     marks, texts, in_legend = "osD^vPX*", [], 0
     points = {name: (np.atleast_1d(x).astype(float), np.atleast_1d(y).astype(float)) for name, (x, y) in series.items()}
     if pareto is not None:

@@ -27,3 +27,9 @@ def test_line_plot_draws_every_series():
 def test_moving_average_keeps_length_and_constants():
     np.testing.assert_allclose(plots.moving_average(np.full(7, 3.0), 3), 3.0)
     np.testing.assert_allclose(plots.moving_average(np.array([0.0, 3.0, 6.0]), 3), [1.5, 3.0, 4.5])
+
+
+def test_chance_is_drawn_beside_a_single_point():
+    figure = plots.line_plot({"a": ([4], [0.3])}, reference={"chance": ([4, 4], [0.1, 0.1])}, shares=True)
+    chance = next(line for line in figure.axes[0].lines if line.get_label() == "chance")
+    assert list(chance.get_xdata()) == [0, 1]  # of the axes' width
