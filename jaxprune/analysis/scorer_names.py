@@ -40,7 +40,9 @@ def about_scorers(texts: Iterable[str], *, proposal: str, weights: str, host: st
       weights: the weights file of `proposal`; empty = those of an installed package.
       host: the ViT or run that scorers read by default.
     """
-    names, readers, of_class = short_names(texts), {}, []
+    names: dict[str, str] = short_names(texts)
+    readers: dict[str, list[str]] = {}
+    of_class: list[str] = []
     for text, name in names.items():
         options = parse_items(text.partition(":")[2], f"scorer {text!r}", texts=("run", "weights", "model"))
         cls = scoring.methods().get(text.partition(":")[0])

@@ -17,6 +17,7 @@ from jaxprune.checkpoints.run import build
 from jaxprune.checkpoints.write import leave_network
 from jaxprune.config import Config
 from jaxprune.data.augment import random_flip
+from jaxprune.errors import UserError
 from jaxprune.nn.params import merge, split
 from jaxprune.tasks.linear_probe.report import describe
 from jaxprune.tasks.linear_probe.settings import defaults, missing, smoke
