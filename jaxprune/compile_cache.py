@@ -44,10 +44,11 @@ def enable(where: str = "") -> Path | None:
     if where == OFF:
         jax.config.update("jax_enable_compilation_cache", False)
         return None
-    if not where and not jax.config.jax_enable_compilation_cache:
+    settings: Any = jax.config  # whose attributes are made when JAX is imported
+    if not where and not settings.jax_enable_compilation_cache:
         return None
-    if not where and jax.config.jax_compilation_cache_dir:
-        return Path(jax.config.jax_compilation_cache_dir)
+    if not where and settings.jax_compilation_cache_dir:
+        return Path(settings.jax_compilation_cache_dir)
     directory = Path(where).expanduser() if where else default_directory()
     try:
         directory.mkdir(parents=True, exist_ok=True)

@@ -45,6 +45,7 @@ class Numbers(NamedTuple):
     def _holds(self, value: Any) -> bool:
         if isinstance(value, bool) or not isinstance(value, numbers.Real) or not math.isfinite(value):
             return False
+        value = float(value)
         low, high = map(float, self.interval[1:-1].split(","))
         above = value > low or (value == low and self.interval[0] == "[")
         below = value < high or (value == high and self.interval[-1] == "]")
