@@ -125,7 +125,7 @@ def describe(section: Section, found: Predictions, class_names: Sequence[str]) -
     rows = by_class(matrix, class_names)
     section.table(
         spread.as_ranges(rows),
-        caption=f"Accuracy by class, {spread.BRACKETS} over the class's images.",
+        caption=f"By class: accuracy, {spread.BRACKETS} over the class's images.",
         highlight={"accuracy": "max"},
         formats={"accuracy": ".1%"},
     )
