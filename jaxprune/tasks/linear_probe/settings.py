@@ -32,9 +32,9 @@ def defaults() -> Config:
 def smoke(config: Config) -> Config:
     """Shrinks a config of the task to run in seconds on a CPU, on built-in data."""
     shared.shrink(config)
-    config.model = {**config.model.to_dict(), **shared.TINY, "name": "vit"}
     if not (config.run or config.model.weights):
         config.train = pretraining.smoke(pretraining.defaults())
+    config.model = {**config.model.to_dict(), **shared.TINY, "name": "vit"}
     return config
 
 

@@ -225,8 +225,8 @@ def _numbers(values: Mapping[str, Any], prefix: str) -> Iterator[str]:
             continue
         if not allowed.hold(value):
             yield f"{prefix}{name}={value!r} is not {allowed}: give such a value, for example {allowed.usual!r}."
-        elif name == "data.crop_scale" and value[0] > value[1]:
-            yield f"{prefix}{name}={value!r} ends below where it begins: write {tuple(sorted(value))}."
+        elif name == "data.crop_scale" and list(value or ()) != sorted(value or ()):
+            yield f"{prefix}{name}={value!r} ends below where it begins: write {tuple(reversed(value or ()))}."
 
 
 def _paths(values: Mapping[str, Any], prefix: str) -> Iterator[str]:
