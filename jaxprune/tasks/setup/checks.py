@@ -186,10 +186,8 @@ def of_settings(config: Config, prefix: str = "config.") -> list[str]:
     if "data" in config and config.data.source:
         found += _data(config.data, prefix, bad_numbers)
     found += _names(values)
-    for text in config.get("scorers", ()):
+    for text in (*values.get("scorers", ()), *filter(None, [values.get("scorer")])):
         found += refused(lambda text=text: _scorer(text))
-    if config.get("scorer"):
-        found += refused(lambda: _scorer(config.scorer))
     if "plans" in config and not bad_numbers:
         for text in config.plans:
             found += [

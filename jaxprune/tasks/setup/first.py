@@ -13,7 +13,7 @@ TRAIN = "train"  # the key of that training's config, and its directory inside o
 
 def brings_run(config: Config) -> bool:
     """Whether a config names no network, and how to train one in place of it."""
-    return TRAIN in config and not (config.run or config.get("model", {}).get("weights"))
+    return TRAIN in config and not (config.run or ("model" in config and config.model.weights))
 
 
 def with_run(config: Config, workdir: Path) -> tuple[Config, dict[str, Any] | None]:
