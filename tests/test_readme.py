@@ -1,0 +1,53 @@
+"""The README is true: its commands name what there is, and its Python runs as it stands."""
+
+import re
+import textwrap
+from pathlib import Path
+
+import numpy as np
+import pytest
+from checkpoints.torch_files import write
+from flax import nnx
+from PIL import Image
+
+from jaxprune import main, models, reduction
+from jaxprune.checkpoints import save_pretrained
+from jaxprune.checkpoints.rules import to_published
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text()
+OWN_METHOD = "# jaxprune/reduction/my_method.py\n"
+
+
+def blocks(language):
+    return re.findall(rf"^```{language}\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+
+
+def test_every_command_names_a_config_and_keys_that_there_are():
+    commands = re.findall(r"--config=configs/\S+.*", README)
+    assert len(commands) > 10
+    for command in commands:
+        words = command.partition("#")[0].replace("`", " ").split()
+        main.checked([word for word in words if word.startswith("--config")])
+
+
+@pytest.mark.slow
+def test_its_python_runs_in_one_go(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Image.fromarray(np.full((300, 200, 3), 99, np.uint8)).save("photo.jpg")
+    save_pretrained(
+        models.create("deit_small_patch16_224", num_classes=1000, rngs=nnx.Rngs(1)), "deit_small.safetensors"
+    )
+    write(Path("resnet18.pth"), to_published(models.create("resnet18", rngs=nnx.Rngs(1))))
+    names: dict = {}
+    own = [block for block in blocks("python") if block.startswith(OWN_METHOD)]
+    for block in blocks("python"):
+        if block not in own:
+            exec(compile(block, "README.md", "exec"), names)
+    assert names["logits"].shape == (1, 1000)
+    # The method in a file of its own.
+    (Path("family")).mkdir()
+    (Path("family") / "my_method.py").write_text(textwrap.dedent(own[0]))
+    monkeypatch.setattr(reduction, "__path__", [*reduction.__path__, str(tmp_path / "family")])
+    fast = reduction.apply(names["model"], reduction.Plan("my_method", keep_rate=0.5, reduction_loc=(6,)))
+    assert fast(names["images"])[0].shape == (1, 1000)
