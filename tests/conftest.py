@@ -64,3 +64,13 @@ def rng_key():
 @pytest.fixture(autouse=True)
 def warnings_of_ours_are_errors():
     warnings.filterwarnings("error", module=r"jaxprune(\..*)?$")
+
+
+def pytest_collection_modifyitems(config, items):
+    """Leaves tests that need eight devices to the process that has them."""
+    if "--xla_force_host_platform_device_count=8" in os.environ["XLA_FLAGS"]:
+        return
+    elsewhere = [item for item in items if item.get_closest_marker("eight_devices")]
+    if elsewhere:
+        config.hook.pytest_deselected(items=elsewhere)
+        items[:] = [item for item in items if item not in elsewhere]

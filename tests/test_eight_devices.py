@@ -10,12 +10,12 @@ import pytest
 ROOT = Path(__file__).parent.parent
 
 
-@pytest.mark.parametrize("part", ["not slow", pytest.param("slow", marks=pytest.mark.slow)])
-def test_everything_that_needs_eight_devices(part):
+@pytest.mark.slow
+def test_everything_that_needs_eight_devices():
     flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=8".strip()
     files = sorted(path for path in ROOT.glob("tests/**/test_*.py") if "mark.eight_devices" in path.read_text())
     # This mark comes after the one in pyproject.toml, and wins.
-    marked = ["-m", f"eight_devices and {part}", "-q", "-n", "0", "-p", "no:cacheprovider"]
+    marked = ["-m", "eight_devices", "-q", "-n", "0", "-p", "no:cacheprovider"]
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *marked, *files],
         cwd=ROOT,

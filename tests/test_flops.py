@@ -23,6 +23,7 @@ def abstract_mae(size: str, reconstruction: str, **arguments):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", ["base", "large"])
 def test_ratios_to_mae_are_the_published_ones(size):
     whole = abstract_mae(size, "full")
@@ -47,6 +48,7 @@ def test_the_parts_of_vit_base():
 
 # PR-MIM Tab. 12 in multiply-accumulates; the paper prints 0.65 and 0.41 G. Its 7.3e-3 G for the convolution is that of
 # 768 channels; the decoder has 512.
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("aggregator", "giga"), [("depthwise", 0.0049), ("transformer", 0.6559), ("convnext", 0.4160), ("avg_pool", 0.0)]
 )

@@ -74,11 +74,13 @@ def test_everything_that_another_package_adds_works(installed):
     run(installed, "-c", USE)
 
 
+@pytest.mark.slow
 def test_the_command_line_lists_it(installed):
     text = run(installed, "-m", "jaxprune.main", "--help")
     assert all(word in text for word in ("longest", "brightest", "plain_mae", "vit_toy"))
 
 
+@pytest.mark.slow
 def test_the_contract_of_reducers_tests_it(installed):
     arguments = ("-n", "0", "-q", "-p", "no:cacheprovider", "-k", "longest and (cls or conv_map)")
     text = run(installed, "-m", "pytest", "tests/contracts/test_reduction.py", *arguments)

@@ -94,6 +94,7 @@ FORMS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", FORMS)
 def test_every_form_goes_out_and_comes_back(form, tmp_path):
     rng = np.random.default_rng(3)

@@ -80,6 +80,7 @@ COUNTED = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("on", "plan"), COUNTED, ids=lambda x: x if isinstance(x, str) else x.text if x else "dense")
 def test_the_compiler_counts_the_same(on, plan):
     arguments, sides = WIDE[on]

@@ -145,6 +145,7 @@ def test_every_method_gives_what_was_promised_from_one_trace(method, on):
     check_one_trace(reduce(method, on), on)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("on", "group"), group_cases(IN_GROUPS))
 def test_every_host_gets_what_was_promised_from_one_trace(on, group):
     check_one_trace(grouped(on, group), on)
@@ -215,6 +216,7 @@ def test_training_behind_a_scorer_has_finite_gradients():
 TRAINED = group_cases(["windowed"]) + [case for case in group_cases(["conv_map"]) if "dynamicvit" in case.id]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("on", "group"), TRAINED)
 def test_training_of_rows_that_stay_has_finite_gradients_in_bfloat16(on, group):
     learning = {"windowed": "patch_embed.proj.kernel", "conv_map": "stem.kernel"}[on]
@@ -260,6 +262,7 @@ def test_keep_rate_one_is_the_dense_model(method):
 IDENTITY = group_cases(["none", *SKIPPING, "clip"], lambda cls: cls.identity_at_one)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("on", "group"), IDENTITY)
 def test_keep_rate_one_is_the_dense_model_on_every_host(on, group):
     np.testing.assert_array_equal(logits_of(grouped(on, group, keep_rate=1.0), on), dense_logits(on))

@@ -29,6 +29,7 @@ def test_only_shared_parameters_are_compared():
     assert same.distance == 0 and same.cosine == pytest.approx(1)
 
 
+@pytest.mark.slow
 def test_nothing_thrown_leaves_no_gap_and_throwing_does():
     weights = parts_of("progressive", 0.0).params
     images = jax.random.normal(jax.random.key(0), (4, 24, 24, 3))

@@ -171,6 +171,7 @@ def test_plain_partial_reconstruction_matches(name):
     chex.assert_trees_all_close(raw, file["plain/loss_raw"], rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_nothing_thrown_is_exactly_mae():
     file = golden("mim/prmim_n64_rd0")
     images, noise = jnp.asarray(nhwc(file["imgs"])), jnp.asarray(file["noise"])

@@ -118,6 +118,7 @@ def create(**sizes):
     return mim.create("colours", **{**tiny, **sizes}, rngs=nnx.Rngs(0))
 
 
+@pytest.mark.slow
 def test_it_is_pre_trained_and_loads_back(colours, tmp_path, monkeypatch):
     settings, workdir = config(seed=3), tmp_path / "run"
     whole = tasks.find("pretrain")(settings, tmp_path / "whole")

@@ -110,6 +110,7 @@ def test_the_network_in_both_forms():
         fuse(fused)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "fused", "parameters"),
     [

@@ -99,6 +99,7 @@ def test_drop_path_is_random_in_training_only(rng_key):
     assert float(branch.mean()) == pytest.approx(1.0, abs=0.05)
 
 
+@pytest.mark.slow
 def test_bfloat16_stays_close_and_keeps_float32_logits():
     full = models.create("vit", **TINY, img_size=16, patch_size=8, rngs=nnx.Rngs(0))
     half = models.create("vit", **TINY, img_size=16, patch_size=8, dtype=jnp.bfloat16, rngs=nnx.Rngs(0))

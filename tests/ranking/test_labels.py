@@ -90,6 +90,7 @@ def test_other_readings_match(removal, over, name):
     chex.assert_trees_all_close(np.asarray(found, np.float64), FILE[f"s_{name}_f64"], rtol=2e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("images", "at_once", "parts"), [(3, 4, 1), (3, 1, 1), (1, 2, 3)], ids=["chunks", "one by one", "parts"]
 )
@@ -174,6 +175,7 @@ def unlike_mae(which):
     return model
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("which", AUTOENCODERS)
 def test_labels_equal_the_plain_loop_of_decoder_calls(which):
     model, masks = unlike_mae(which), draw()
@@ -195,6 +197,7 @@ def test_labels_equal_the_plain_loop_of_decoder_calls(which):
     chex.assert_trees_all_close(labels(model=model, removal="attention").relevance, of_masked, rtol=2e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("which", AUTOENCODERS)
 def test_other_readings_equal_plain_decoder_calls(which):
     model, masks, prefix = unlike_mae(which), draw(), unlike_mae(which).encoder.num_prefix_tokens
@@ -220,6 +223,7 @@ def test_other_readings_equal_plain_decoder_calls(which):
         chex.assert_trees_all_close(labels(model=model, removal=removal).relevance[:, 2], expected, rtol=2e-4)
 
 
+@pytest.mark.slow
 def test_fewer_decoded_patches_are_spread_out_and_give_nearby_labels():
     first = jnp.zeros(3, jnp.int32)
     masks = draw(0.75, 0.5, first)
@@ -242,6 +246,7 @@ def test_a_patch_stands_for_those_that_it_is_the_nearest_to():
     chex.assert_trees_all_close(sizes, jnp.array([1.5, 2.0, 1.0, 1.5, 2.0]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("removal", REMOVALS)
 @pytest.mark.parametrize("over", ["masked", "all"])
 def test_a_patch_that_stands_for_two_is_as_good_as_two(removal, over):

@@ -110,6 +110,7 @@ def test_evaluate_takes_plans(runs, tmp_path):
     assert "Under token-reduction plans" in (tmp_path / "report.html").read_text()
 
 
+@pytest.mark.slow
 def test_finetune_under_a_plan_with_a_teacher(dense, tmp_path):
     name = f"reduction/small.py:smoke,method=dynamicvit,run={dense}"
     found = run(name, tmp_path, ema_decay=0.9, accumulate=2)
@@ -122,6 +123,7 @@ def test_finetune_under_a_plan_with_a_teacher(dense, tmp_path):
         checkpoints.load_model(dense, ema=True)
 
 
+@pytest.mark.slow
 def test_the_keep_rate_may_fall_by_the_epoch(tmp_path, caplog):
     given = {"epochs": 3.0, "keep_rate_warmup": {"start": 1, "epochs": 2}}
     with caplog.at_level(logging.INFO, "jaxprune"):
@@ -138,6 +140,7 @@ def test_only_masking_methods_learn_tokens_from_a_teacher(dense, tmp_path):
         run(f"reduction/small.py:smoke,method=topk,run={dense}", tmp_path, teacher=dense)
 
 
+@pytest.mark.slow
 def test_images_of_several_classes_are_ranked(tmp_path):
     config = main.load_config(str(CONFIGS / "reduction/coco.py:smoke,method=topk"))
     config.update(loss="asymmetric")
@@ -210,6 +213,7 @@ def test_visualize_draws_reconstructions(runs, tmp_path):
     assert found["images"] == 3 and Image.open(found["picture"]).width > 400
 
 
+@pytest.mark.slow
 def test_benchmark_puts_plans_side_by_side(runs, tmp_path):
     workdir, _ = runs
     plans = ("topk", "tome:keep_rate=0.6")
@@ -225,6 +229,7 @@ def test_benchmark_puts_plans_side_by_side(runs, tmp_path):
     assert "median over 2 rounds with the smallest and the largest" in page and "95 % interval (Wilson)" in page
 
 
+@pytest.mark.slow
 def test_prune_measures_a_classifier_under_scorers(dense, tmp_path, monkeypatch):
     monkeypatch.setitem(resnet.DEPTHS, "resnet_tiny", (False, (1, 1)))
     scorers = ("centre", f"grad_cam:run={dense}", "papr:model=resnet_tiny")
@@ -248,6 +253,7 @@ def test_prune_measures_a_classifier_under_scorers(dense, tmp_path, monkeypatch)
     assert "grad_cam explains the class that its own network predicts" in page
 
 
+@pytest.mark.slow
 def test_prune_says_what_a_plan_from_scores_says(dense, tmp_path):
     config = main.load_config(str(CONFIGS / f"prune.py:smoke,run={dense}"))
     classifier = checkpoints.open_classifier(dense)

@@ -84,6 +84,7 @@ def test_scorers_are_compared_on_objects(trained, tmp_path):
     assert "of the object patches at keep rate 0.3, random 25%" in page
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("learns", [False, True])
 def test_a_classifier_is_trained_on_what_the_ranker_selects(learns, trained, tmp_path):
     ranker, _ = trained

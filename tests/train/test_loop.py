@@ -65,6 +65,7 @@ def test_a_finished_run_has_nothing_left_to_do(undisturbed):
     assert same_state(again.state, result.state) and metrics_bytes(workdir) == before
 
 
+@pytest.mark.slow
 def test_killed_three_times_once_inside_a_save_the_run_ends_with_the_same_bytes(undisturbed, tmp_path):
     for kill in ("step:4", "orbax:10", "commit:20"):
         done = run_toy(tmp_path, kill)
