@@ -129,7 +129,14 @@ class Card:
             runs = ", ".join(str(workdir / name) for name in inside)
             hint = f"one of its runs: {runs}" if inside else "a run directory"
             raise UserError(f"{workdir} has no {CARD}, so it holds no model: give {hint}.")
-        return cls.from_json((workdir / CARD).read_text())
+        try:
+            return cls.from_json((workdir / CARD).read_text())
+        except UserError:
+            raise
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise UserError(
+                f"{workdir / CARD} is damaged ({type(error).__name__}: {error}): copy it from a run of the same config."
+            ) from error
 
     def require(self, kind: str, where: str | os.PathLike) -> "Card":
         """Returns the card if it is of a kind.

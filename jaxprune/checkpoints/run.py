@@ -18,7 +18,7 @@ from jaxprune.checkpoints.files import write_atomically
 from jaxprune.checkpoints.read import load_pretrained
 from jaxprune.checkpoints.store import load_params, load_running
 from jaxprune.errors import UserError
-from jaxprune.nn.params import unfilled, variables
+from jaxprune.nn.params import split, unfilled, variables
 from jaxprune.ops.posembed import resample
 from jaxprune.preprocessing import Preprocessing
 from jaxprune.reduction import apply
@@ -26,6 +26,7 @@ from jaxprune.scoring import Scorer
 
 SCORER = "scorer.safetensors"  # the weights of a scorer that prunes before the first block
 CREATE = {"mim": mim.create, "model": models.create, "ranker": ranking.create}
+_SHOWN = 5  # names in an error
 FIXED = "fixed.safetensors"  # arrays that training leaves as they are, such as a teacher's
 
 
@@ -170,12 +171,30 @@ def load_model(path: str | os.PathLike, *, ema: bool = False, img_size: int | tu
         trained = nnx.eval_shape(lambda: build(card.kind, card.arguments, rngs=nnx.Rngs(0)))
         prefix = arrays["pos_embed"].shape[1] - trained.num_patches
         arrays["pos_embed"] = resample(jnp.asarray(arrays["pos_embed"]), trained.grid, model.grid, prefix)
-    targets = variables(model)
-    for name, array in arrays.items():
-        # Of what a run keeps running, some is no network's: what its evaluation needed.
-        if name in targets:
-            targets[name][...] = jnp.asarray(array)
+    _fill(model, arrays, path)
     return model
+
+
+def _fill(model: Any, arrays: Mapping[str, Any], path: Path) -> None:
+    """Fills a network, once it is known that everything fits; of a run, tables that are computed are not stored."""
+    targets = variables(model)
+    needed = targets if path.is_file() else split(model).params
+    missing = [name for name in needed if name not in arrays]
+    # Of what a run keeps running, some is no network's: what its evaluation needed.
+    present = {name: array for name, array in arrays.items() if name in targets}
+    misfits = [
+        f"{name} is {tuple(array.shape)} and not {targets[name].shape}"
+        for name, array in present.items()
+        if tuple(array.shape) != targets[name].shape
+    ]
+    if missing or misfits:
+        what = [f"{', '.join(missing[:_SHOWN])} is missing"] * bool(missing) + misfits[:_SHOWN]
+        raise UserError(
+            f"The weights in {path} are not those of the network on its card: {'; '.join(what)}. It is damaged, or was "
+            "written by a version whose network was another: train or save it again."
+        )
+    for name, array in present.items():
+        targets[name][...] = jnp.asarray(array)
 
 
 def _arrays(path: Path, card: Card, ema: bool) -> dict[str, Any]:

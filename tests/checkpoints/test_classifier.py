@@ -4,6 +4,8 @@ import chex
 import numpy as np
 import pytest
 from flax import nnx
+from safetensors import safe_open
+from safetensors.numpy import save_file
 
 from jaxprune import checkpoints, mim, models, ranking, reduction
 from jaxprune.checkpoints import open_classifier
@@ -128,3 +130,25 @@ def test_what_is_no_classifier_is_refused(tiny, tmp_path):
     ):
         with pytest.raises(UserError, match=message):
             open_classifier(**where)
+
+
+def test_weights_that_are_not_the_cards_fill_nothing_in_silence(tmp_path):
+    path = tmp_path / "model.safetensors"
+    checkpoints.save_model(classifier(), path)
+    with safe_open(path, "numpy") as file:
+        card, arrays = file.metadata(), {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    kernel = arrays.pop("head.kernel")
+    save_file(arrays, path, metadata=card)
+    with pytest.raises(UserError, match=r"head\.kernel is missing"):
+        checkpoints.load_model(path)
+    save_file({**arrays, "head.kernel": kernel[:3]}, path, metadata=card)
+    with pytest.raises(UserError, match=r"head\.kernel is \(3, 3\) and not \(16, 3\)"):
+        checkpoints.load_model(path)
+
+
+def test_a_torn_card_is_named(tmp_path):
+    leave_network(classifier(), tmp_path, NAMES)
+    card = tmp_path / "model.json"
+    card.write_text(card.read_text()[:40])
+    with pytest.raises(UserError, match=r"model\.json is damaged"):
+        checkpoints.load_model(tmp_path)

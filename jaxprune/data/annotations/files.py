@@ -49,13 +49,20 @@ def annotated_pictures(root: Path, annotations: Path, suffix: str) -> list[str]:
       suffix: Of the annotation files, such as ".txt".
 
     Raises:
-      UserError: There are none.
+      UserError: There are none, or two of them would share a file.
     """
     pictures = next((root / name for name in ("images", "JPEGImages") if (root / name).is_dir()), root)
     stems = {entry.stem for entry in annotations.iterdir() if entry.suffix == suffix}
     found = [file for file in image_files(pictures) if Path(file).stem in stems and Path(file).parent != annotations]
     if not found:
         raise UserError(f"No picture in {pictures} has a {suffix} file of the same name in {annotations}.")
+    owner: dict[str, str] = {}
+    for file in found:
+        if (other := owner.setdefault(Path(file).stem, file)) != file:
+            raise UserError(
+                f"{other} and {file} have one annotation file between them, {annotations / Path(file).stem}{suffix}: "
+                "give the pictures different names."
+            )
     return found
 
 

@@ -23,3 +23,11 @@ def test_boxes_and_polygons(tmp_path):
     write_text(tmp_path / "boxes_yolo" / "a.txt", "0 0.1 0.2 0.3\n")
     with pytest.raises(UserError, match=r"Line 1 for .* has 3 numbers"):
         open_annotations("yolo", path=str(tmp_path))[0]
+
+
+def test_pictures_of_one_name_do_not_share_an_annotation(tmp_path):
+    for folder in ("x", "y"):
+        write_picture(tmp_path / "images" / folder / "a.png")
+    write_text(tmp_path / "labels" / "a.txt", "0 0.75 0.75 0.5 0.5\n")
+    with pytest.raises(UserError, match=r"x/a\.png and .*y/a\.png have one annotation file"):
+        open_annotations("yolo", path=str(tmp_path), annotations="labels")
