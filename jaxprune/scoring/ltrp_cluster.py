@@ -58,20 +58,19 @@ def diverse(
 ) -> Int[Array, "b k"]:
     """Selects patches by score, and the rest of `num_keep` from clusters of pixels.
 
-    There are `num_keep` clusters (DPC-KNN, five neighbours). Each of the largest contributes its patch with the largest
-    noise that was not selected by score. Of clusters of equal size, those with more such patches come first.
+    There are `num_keep` clusters (DPC-KNN, five neighbours). Each is represented by the one of all its patches with the
+    largest noise. A cluster whose representative was selected by score contributes nothing; of the others, the largest
+    contribute theirs. The order among clusters of equal size is arbitrary, as it is in the published code.
 
     Returns:
       Patch indices: those selected by score, best first, then those from clusters.
     """
     first = best(scores, int(num_keep * ratio))
-    free = places(first, scores.shape[1]) < 0
+    selected = places(first, scores.shape[1]) >= 0
     _, assign = dpc_knn(pixels, num_keep)
     member = assign[:, None, :] == jnp.arange(num_keep, dtype=assign.dtype)[None, :, None]
-    left = member & free[:, None, :]
-    representative = jnp.where(left, noise[:, None, :], -jnp.inf).argmax(2)
-    total, remaining = member.sum(2), left.sum(2)
-    # A cluster with no patch left to select comes last.
-    size = jnp.where(remaining > 0, total * scores.shape[1] + remaining, -1)
+    representative = jnp.where(member, noise[:, None, :], -jnp.inf).argmax(2)
+    # There are as many clusters as patches to keep, so that enough are left whichever the scores have selected.
+    size = jnp.where(jnp.take_along_axis(selected, representative, axis=1), -1, member.sum(2))
     largest = best(size.astype(jnp.float32), num_keep - first.shape[1])
     return jnp.concatenate([first, jnp.take_along_axis(representative, largest, axis=1)], axis=1).astype(jnp.int32)
