@@ -103,6 +103,7 @@ def test_the_compiler_counts_the_same():
 
 # Multiply-accumulates at 224 pixels in thousand millions: MobileOne as published (its form for inference), ResNet by
 # torchvision's table, and what EfficientNet's paper has for B0, whose convolutions are those of Lite0.
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "giga"),
     [

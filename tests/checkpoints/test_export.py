@@ -57,6 +57,7 @@ def test_published_weights_come_out_as_they_went_in(name, tmp_path):
     same(load_file(tmp_path / "converted.safetensors"), tensors)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["dpcknn", "sit", "patchmerger", "sinkhorn", "dynamicvit"])
 def test_weights_of_a_method_come_out_under_their_published_names(method, tmp_path):
     shared, own = golden("token_reduction/backbone_p6"), weights(golden(f"token_reduction/model_p6_{method}"), "w.")

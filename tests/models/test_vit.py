@@ -88,6 +88,7 @@ def test_every_form_has_the_shapes_it_promises(arguments, prefix):
     chex.assert_shape(aux.tokens.assign, (2, model.num_patches))
 
 
+@pytest.mark.slow
 def test_drop_path_is_random_in_training_only(rng_key):
     model = models.create("vit", **TINY, img_size=16, patch_size=8, drop_path_rate=0.5, rngs=nnx.Rngs(0))
     images = jnp.ones((8, 16, 16, 3))

@@ -72,6 +72,7 @@ def _compare(got, wanted, relative):
     chex.assert_trees_all_close(got, wanted, atol=relative * float(np.abs(wanted).max()), rtol=0)
 
 
+@pytest.mark.slow
 def test_training_losses_and_gradients(monkeypatch):
     file = golden("token_reduction/train_dynamicvit_p6")
     config = config_of(file)
