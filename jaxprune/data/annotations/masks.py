@@ -10,10 +10,12 @@ from jaxprune.data.annotations.base import OBJECT, AnnotatedFiles, Annotations, 
 from jaxprune.data.annotations.class_names import read_class_names
 from jaxprune.data.annotations.files import annotated_pictures, annotation_directory, existing_directory, reading
 from jaxprune.data.files import read_bytes
-from jaxprune.errors import UserError
+from jaxprune.errors import UserError, unknown
+
+ADE20K = "ade20k"
 
 
-def open_masks(path: str, *, annotations: str = "", classes: str = "", void: int = 255) -> Annotations:
+def open_masks(path: str, *, annotations: str = "", classes: str = "", kind: str = "", void: int = 255) -> Annotations:
     """Opens a directory with `images/` and a directory of PNG masks of the same names.
 
     The values of a mask are class numbers, with 0 for the background. A mask of nothing but 0 and 255 marks a single
@@ -26,12 +28,15 @@ def open_masks(path: str, *, annotations: str = "", classes: str = "", void: int
       classes: "coco" or "voc" for the numbers that these data sets use, or the path of a text file with one class per
         line: a name, counted from 1, or a number and a name. By default `classes.txt` in `path`. A class without a name
         is called by its number.
+      kind: "ade20k" for coloured masks whose red and green code the class, as in the full ADE20K: R // 10 · 256 + G.
       void: The value of pixels that belong to no class.
 
     Raises:
       UserError: There are no annotated pictures, or the class names cannot be read. Reading an example also raises it
-        if the sizes of mask and picture differ.
+        if the sizes of mask and picture differ, or if a mask is coloured and nothing says how.
     """
+    if kind not in ("", ADE20K):
+        raise unknown("kind of masks", kind, (ADE20K,))
     root = existing_directory(path)
     folder = annotation_directory(root, annotations, ("masks", "semantic_masks", "SegmentationClass", "annotations"))
     names = read_class_names(root, classes)
@@ -40,16 +45,44 @@ def open_masks(path: str, *, annotations: str = "", classes: str = "", void: int
     def read_regions(index: int, shape: tuple[int, int]) -> Regions:
         file = folder / f"{Path(files[index]).stem}.png"
         with reading(file), images.open_image(read_bytes(file, images.MAX_BYTES)) as picture:
-            return mask_regions(np.asarray(picture), names, void, files[index], shape)
+            mask = class_numbers(np.asarray(picture), kind, str(file))
+            return mask_regions(mask, names, void, files[index], shape)
 
     return AnnotatedFiles(str(path), files, read_regions)
+
+
+def class_numbers(mask: np.ndarray, kind: str, source: str) -> np.ndarray:
+    """Returns the class numbers of a decoded mask, (h, w).
+
+    Args:
+      mask: (h, w), or (h, w, c): grey or colours, perhaps with alpha, which does not count.
+      kind: "ade20k", or "".
+      source: What the error message calls the mask.
+
+    Raises:
+      UserError: It has several colours, and they are not those of a `kind`.
+    """
+    if mask.ndim == 2 or mask.shape[2] < 3:
+        return mask if mask.ndim == 2 else mask[..., 0]
+    red, green, blue = (mask[..., channel].astype(np.int32) for channel in range(3))
+    if kind == ADE20K:
+        return red // 10 * 256 + green
+    if (red == green).all() and (green == blue).all():
+        return mask[..., 0]
+    colours = np.unique((red * 256 + green) * 256 + blue)
+    if len(colours[colours > 0]) == 1:  # a single object on black
+        return np.where(mask[..., :3].any(-1), np.uint8(255), np.uint8(0))
+    raise UserError(
+        f"The mask {source} has {len(colours)} colours in place of class numbers: give masks with one channel, or "
+        f"kind={ADE20K} if red and green code the class as in the full ADE20K."
+    )
 
 
 def mask_regions(mask: np.ndarray, names: Mapping[int, str], void: int, source: str, shape: tuple[int, int]) -> Regions:
     """Splits a mask of class numbers into {class: bool (h, w)}.
 
     Args:
-      mask: (h, w), or (h, w, c), of which the maximum over the channels counts.
+      mask: Class numbers, (h, w).
       names: {number: name}; a class without a name is called by its number.
       void: The value of pixels that belong to no class.
       source: What the error message calls the picture.
@@ -60,7 +93,6 @@ def mask_regions(mask: np.ndarray, names: Mapping[int, str], void: int, source: 
     """
     if mask.shape[:2] != shape:
         raise UserError(f"The mask of {source} is {mask.shape[:2]} and its picture {shape}: they must be of one size.")
-    mask = mask if mask.ndim == 2 else mask.max(-1)
     values = [int(value) for value in np.unique(mask) if value]
     if values == [255] or mask.dtype == bool:
         return {OBJECT: mask > 0} if values else {}

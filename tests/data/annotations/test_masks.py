@@ -23,3 +23,27 @@ def test_masks_of_classes_and_of_one_object(tmp_path):
     Image.fromarray(np.zeros((2, 2), np.uint8)).save(tmp_path / "masks" / "a.png")
     with pytest.raises(UserError, match="must be of one size"):
         open_annotations("masks", path=str(tmp_path))[0]
+
+
+def test_masks_of_several_channels(tmp_path):
+    write_picture(tmp_path / "images" / "a.jpg")
+    (tmp_path / "masks").mkdir()
+    found = lambda **options: only(open_annotations("masks", path=str(tmp_path), **options))
+
+    def save(*channels):
+        planes = [np.where(LOWER_RIGHT, inside, outside) for inside, outside in channels]
+        Image.fromarray(np.stack(planes, -1).astype(np.uint8)).save(tmp_path / "masks" / "a.png")
+
+    save((3, 0), (255, 255))  # grey and alpha, which was taken for the class
+    assert_regions(found(), {"3": LOWER_RIGHT})
+    save((3, 0), (3, 0), (3, 0), (255, 255))
+    assert_regions(found(), {"3": LOWER_RIGHT})
+    save((0, 0), (200, 0), (0, 0))
+    assert_regions(found(), {"object": LOWER_RIGHT})
+    save((40, 0), (7, 0), (99, 0))
+    assert_regions(found(kind="ade20k"), {str(4 * 256 + 7): LOWER_RIGHT})
+    save((40, 10), (7, 20), (99, 30))
+    with pytest.raises(UserError, match=r"has 2 colours in place of class numbers.* kind=ade20k"):
+        found()
+    with pytest.raises(UserError, match="ade20k"):
+        found(kind="ade")
