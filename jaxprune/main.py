@@ -15,7 +15,6 @@ import jaxprune
 from jaxprune import compile_cache, processes
 from jaxprune.config import LIST_ARGUMENTS, Arguments, Config, renamed
 from jaxprune.errors import UserError, nearest
-from jaxprune.host_memory import keep_freed_memory
 
 _CONFIG = config_flags.DEFINE_config_file("config", None, "What to run: a config file, `:arguments` behind it.")
 _DISTRIBUTED = flags.DEFINE_bool("distributed", False, "Join the other processes of this run, as the cluster says.")
@@ -198,7 +197,6 @@ def main(argv: list[str]) -> None:
     from jaxprune.train.workdir import is_complete
 
     log_to_terminal()
-    keep_freed_memory()
     absl_logging.set_verbosity(absl_logging.WARNING)  # Orbax reports every file it touches
     config = _CONFIG.value
     workdir = Path(_WORKDIR.value or config.workdir or default_workdir(_value(sys.argv, "config") or ""))

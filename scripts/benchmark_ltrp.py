@@ -24,7 +24,6 @@ from jaxprune import flops, metrics, mim
 from jaxprune.bench.publish import publish
 from jaxprune.bench.timing import interleaved_medians
 from jaxprune.checkpoints.run import load_card, load_model
-from jaxprune.host_memory import keep_freed_memory
 from jaxprune.mim import RandomMasker
 from jaxprune.nn.params import merge, split
 from jaxprune.nn.tokens import all_present
@@ -153,7 +152,6 @@ def main():
     parser.add_argument("--images", type=int, default=64, help="images that tau is measured on")
     parser.add_argument("--out", type=Path, default=Path("benchmark_ltrp.csv"))
     args = parser.parse_args()
-    keep_freed_memory()
 
     mae: Any
     if args.run:

@@ -27,7 +27,6 @@ from flax import nnx
 from jaxprune import flops, mim
 from jaxprune.bench.publish import publish
 from jaxprune.bench.timing import interleaved
-from jaxprune.host_memory import keep_freed_memory
 from jaxprune.nn.params import Split, merge, split
 from jaxprune.train import optimizer
 from jaxprune.train.state import TrainState
@@ -264,7 +263,6 @@ def main():
     parser.add_argument("--ceiling", action="store_true", help="with --measure: percentage of large matrix products")
     parser.add_argument("--out", type=Path, default=Path("benchmark_mim.csv"))
     args = parser.parse_args()
-    keep_freed_memory()
     dtype = None if args.dtype == "float32" else jnp.dtype(args.dtype)
     written = []
     for name in args.models:

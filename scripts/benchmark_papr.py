@@ -20,7 +20,6 @@ from jaxprune import flops, models, reduction, scoring
 from jaxprune.bench.contestants import DENSE, Runner
 from jaxprune.bench.publish import publish
 from jaxprune.bench.timing import interleaved_medians
-from jaxprune.host_memory import keep_freed_memory
 from jaxprune.nn.params import unfilled
 from jaxprune.plugins import find
 
@@ -71,7 +70,6 @@ def main():
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--out", type=Path, default=Path("benchmark_papr.csv"))
     args = parser.parse_args()
-    keep_freed_memory()
     rows = [measure(args, batch) for batch in args.batch]
     publish(f"{args.model} under {args.scorer} at keep rate {args.keep_rate}", rows, args.out)
 

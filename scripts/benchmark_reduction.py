@@ -18,7 +18,6 @@ from jaxprune.bench.contestants import DENSE, Runner, contestants
 from jaxprune.bench.costs import promise
 from jaxprune.bench.publish import publish
 from jaxprune.bench.timing import interleaved_medians
-from jaxprune.host_memory import keep_freed_memory
 
 
 def main():
@@ -31,7 +30,6 @@ def main():
     parser.add_argument("--torch", action="store_true", help="PyTorch beside it, in float32")
     parser.add_argument("--out", type=Path, default=Path("benchmark_reduction.csv"))
     args = parser.parse_args()
-    keep_freed_memory()
     model = models.create(args.model, rngs=nnx.Rngs(0))
     plans = {method: reduction.Plan(method, keep_rate=args.keep_rate) for method in args.methods}
     made = contestants(model, plans)

@@ -19,7 +19,6 @@ from jaxprune import mim, models, parallel
 from jaxprune.bench.contestants import Runner
 from jaxprune.bench.publish import publish
 from jaxprune.bench.timing import interleaved_medians
-from jaxprune.host_memory import keep_freed_memory
 from jaxprune.nn.params import merge, split
 from jaxprune.train import optimizer, state
 from jaxprune.train.step import make_train_step
@@ -62,7 +61,6 @@ def main():
     parser.add_argument("--torch", action="store_true", help="PyTorch beside it, in float32")
     parser.add_argument("--out", type=Path, default=Path("benchmark_vit.csv"))
     args = parser.parse_args()
-    keep_freed_memory()
     dtype = None if args.dtype == "float32" else jnp.dtype(args.dtype)
     contestants: dict[str, Callable[[], object]] = {
         "inference": inference(args.model, args.batch, dtype),

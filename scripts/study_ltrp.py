@@ -14,7 +14,6 @@ from pathlib import Path
 from jaxprune import checkpoints, flops, main, tasks
 from jaxprune.bench import study
 from jaxprune.bench.contestants import DENSE
-from jaxprune.host_memory import keep_freed_memory
 from jaxprune.train.progress import log_to_terminal
 from jaxprune.viz import plots
 
@@ -53,7 +52,6 @@ def run():
     parser.add_argument("--out", type=Path, default=Path("runs/study_ltrp"))
     parser.add_argument("--smoke", action="store_true", help="the smallest networks and data")
     args = parser.parse_args()
-    keep_freed_memory()
     log_to_terminal()
     names = [DENSE, *args.scorers, *([LEARNING] if "ltrp" in args.scorers else [])]
     found = study.over_seeds(names, args.seeds, lambda name, seed: measure(args, name, seed))

@@ -22,7 +22,6 @@ from jaxprune.checkpoints.card import Card
 from jaxprune.checkpoints.store import load_params
 from jaxprune.config import Config
 from jaxprune.evaluate import Averages, Forward, run_over
-from jaxprune.host_memory import keep_freed_memory
 from jaxprune.nn.params import merge, split
 from jaxprune.tasks.setup import inputs
 from jaxprune.train.progress import log_to_terminal
@@ -102,7 +101,6 @@ def run():
     args = parser.parse_args()
     if not (args.path or args.smoke):
         parser.error("give --path DIR, the folder of the images")
-    keep_freed_memory()
     log_to_terminal()
     found = study.over_seeds(METHODS, args.seeds, lambda method, seed: measure(args, method, seed))
     rows, differences = study.intervals(found), study.differences(found)

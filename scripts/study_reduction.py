@@ -22,7 +22,6 @@ from jaxprune.bench import study
 from jaxprune.bench.contestants import DENSE, contestants
 from jaxprune.data.sample import Sample
 from jaxprune.errors import UserError
-from jaxprune.host_memory import keep_freed_memory
 from jaxprune.tasks.setup import inputs
 from jaxprune.train.progress import log_to_terminal
 from jaxprune.viz import plots
@@ -98,7 +97,6 @@ def run():
     args = parser.parse_args()
     if not (args.path or args.smoke):
         parser.error("give --path DIR, the folder of the images")
-    keep_freed_memory()
     log_to_terminal()
 
     raw = off_the_shelf(args, small(args, "topk"))
