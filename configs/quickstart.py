@@ -2,7 +2,7 @@
 
 python -m jaxprune.main --config=configs/quickstart.py
 
-About six minutes on two CPU cores; no download. Ends in runs/quickstart/report.html.
+About eight minutes on two CPU cores; no download. Ends in runs/quickstart/report.html.
 """
 
 from jaxprune.config import parse_arg

@@ -86,7 +86,9 @@ class Networks:
         """Returns the network of `run` or `model_weights`, or None if there is neither."""
         if self._model_weights:
             return self.open(self._model_weights, self._model)
-        return self.open(self._run) if isinstance(self._run, str) and self._run else self._run or None
+        if not self._run:
+            return None
+        return self.open(self._run) if isinstance(self._run, str) else self._run
 
     def vit(self) -> Any:
         """Returns the ViT called `model`, without weights, or None if there is none."""

@@ -34,13 +34,6 @@ def save_pretrained(model: Any, path: str | os.PathLike, *, overwrite: bool = Fa
     write_atomically(path, save(to_published(model), metadata={"format": "pt"}))
 
 
-# What the sizes of a vision transformer are read from.
-_NEEDED = {PATCHES, "pos_embed", "blocks.0.mlp.fc1.weight"}
-_RANKS = dict.fromkeys(("pos_embed", "cls_token", "dist_token", "reg_token"), 3) | {
-    PATCHES: 4,
-    **dict.fromkeys(("blocks.0.mlp.fc1.weight", "head.weight", "decoder_embed.weight"), 2),
-    **dict.fromkeys(("agg.weight", "agg.conv_dw.weight"), 4),
-}
 WEIGHTS = "model.safetensors"  # of a run directory whose checkpoints are not the weights of its network
 
 
@@ -105,6 +98,15 @@ def convert(
         load_pretrained(network, tensors, ignored=ignored)
     save_pretrained(network, output, overwrite=overwrite)
     return network
+
+
+# What the sizes of a vision transformer are read from.
+_NEEDED = {PATCHES, "pos_embed", "blocks.0.mlp.fc1.weight"}
+_RANKS = dict.fromkeys(("pos_embed", "cls_token", "dist_token", "reg_token"), 3) | {
+    PATCHES: 4,
+    **dict.fromkeys(("blocks.0.mlp.fc1.weight", "head.weight", "decoder_embed.weight"), 2),
+    **dict.fromkeys(("agg.weight", "agg.conv_dw.weight"), 4),
+}
 
 
 def architecture(tensors: Mapping[str, Published], what: str) -> tuple[str, dict[str, Any]]:

@@ -38,16 +38,7 @@ def defaults() -> Config:
                 "remat": False,
             },
             "optimizer": {
-                "base_lr": 5e-4,  # of a batch as large as lr_norm
-                "lr_norm": 256,
-                "b1": 0.9,
-                "b2": 0.999,
-                "weight_decay": 0.05,
-                "clip_norm": 0.0,  # 0: none
-                "warmup_epochs": 5.0,
-                "warmup_lr": 0.0,
-                "min_lr": 1e-6,
-                "cosine_from_start": False,  # True: the cosine counts the warm-up (DeiT)
+                **shared.adamw(base_lr=5e-4, b2=0.999, weight_decay=0.05, warmup_epochs=5.0, min_lr=1e-6),
                 "layer_decay": 0.65,
                 "backbone_scale": 1.0,  # of the learning rate of what came with the weights
                 "freeze_epochs": 0.0,  # before that trains at all

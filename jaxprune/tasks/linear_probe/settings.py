@@ -16,15 +16,7 @@ def defaults() -> Config:
             "run": "",  # a run directory to probe; a published file is model.weights
             "model": {"name": "vit_base_patch16_224", "weights": "", "global_pool": "token"},
             "flip": True,
-            "optimizer": {
-                "base_lr": 0.1,  # of a batch as large as lr_norm
-                "lr_norm": 256,
-                "momentum": 0.9,
-                "warmup_epochs": 10.0,
-                "warmup_lr": 0.0,
-                "min_lr": 0.0,
-                "cosine_from_start": False,  # True: the cosine counts the warm-up (DeiT)
-            },
+            "optimizer": {**shared.schedule(base_lr=0.1, warmup_epochs=10.0), "momentum": 0.9},
         }
     )
 

@@ -8,13 +8,16 @@ from ml_collections import ConfigDict
 from jaxprune.config import Config
 from jaxprune.tasks.setup import defaults as shared
 
-# PR-MIM on MAE, as `config.mim` has it.
-PR_MIM = {
+# MAE's networks, and PR-MIM on them, as `config.mim` has them.
+NETWORKS = {
     "name": "mae",
     "encoder": "vit_base_patch16_224",
     "decoder_embed_dim": 512,
     "decoder_depth": 8,
     "decoder_num_heads": 16,
+}
+PR_MIM = {
+    **NETWORKS,
     "mask_ratio": 0.75,
     "norm_pix_loss": True,
     "reconstruction": "progressive",
@@ -36,18 +39,7 @@ def defaults(mim: Mapping[str, Any] = PR_MIM) -> Config:
         {
             **shared.training("pretrain"),
             "mim": dict(mim),
-            "optimizer": {
-                "base_lr": 1.5e-4,  # of a batch as large as lr_norm
-                "lr_norm": 256,
-                "b1": 0.9,
-                "b2": 0.95,
-                "weight_decay": 0.05,
-                "clip_norm": 0.0,  # 0: none
-                "warmup_epochs": 40.0,
-                "warmup_lr": 0.0,
-                "min_lr": 0.0,
-                "cosine_from_start": False,  # True: the cosine counts the warm-up (DeiT)
-            },
+            "optimizer": shared.adamw(base_lr=1.5e-4, b2=0.95, weight_decay=0.05, warmup_epochs=40.0),
             "flip": True,
             "picture_every": 500,
         }

@@ -61,6 +61,29 @@ def training(task: str) -> dict[str, Any]:
     }
 
 
+def schedule(*, base_lr: float, warmup_epochs: float, min_lr: float = 0.0) -> dict[str, Any]:
+    """Returns what every `config.optimizer` says of the learning rate."""
+    return {
+        "base_lr": base_lr,  # of a batch as large as lr_norm
+        "lr_norm": 256,
+        "warmup_epochs": warmup_epochs,
+        "warmup_lr": 0.0,
+        "min_lr": min_lr,
+        "cosine_from_start": False,  # True: the cosine counts the warm-up (DeiT)
+    }
+
+
+def adamw(*, b2: float, weight_decay: float, **rate: float) -> dict[str, Any]:
+    """Returns `config.optimizer` of a task that trains with AdamW; `rate` is what `schedule` takes."""
+    return {
+        **schedule(**rate),
+        "b1": 0.9,
+        "b2": b2,
+        "weight_decay": weight_decay,
+        "clip_norm": 0.0,  # 0: none
+    }
+
+
 def inspection(task: str, **more: Any) -> Config:
     """Returns the defaults of a task that examines a run directory: `evaluate`, `predict`, `visualize`, …"""
     chosen = {**data(), "source": ""}  # empty: the data of that run

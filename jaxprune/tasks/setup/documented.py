@@ -16,7 +16,8 @@ from ml_collections import ConfigDict
 from jaxprune.config import Config
 from jaxprune.tasks.setup import defaults
 
-_NESTED = {"data": "data."}  # functions whose result is a part of the config, and what its names begin with
+# Functions whose result is a part of the config, and what its names begin with.
+_NESTED = {"data": "data.", "schedule": "optimizer.", "adamw": "optimizer."}
 
 
 def comments(source: str) -> dict[str, str]:

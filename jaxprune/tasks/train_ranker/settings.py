@@ -16,14 +16,7 @@ from jaxprune.tasks.setup import defaults as shared
 PRETRAIN = "pretrain"  # the directory, inside of the run's, of the autoencoder that it pre-trains
 
 # The autoencoder that makes the labels, as `config.mim` has it.
-LABEL_MODEL = {
-    "name": "mae",
-    "encoder": "vit_base_patch16_224",
-    "decoder_embed_dim": 512,
-    "decoder_depth": 8,
-    "decoder_num_heads": 16,
-    "norm_pix_loss": False,
-}
+LABEL_MODEL = {**pretraining.NETWORKS, "norm_pix_loss": False}
 
 
 def defaults() -> Config:
@@ -51,18 +44,7 @@ def defaults() -> Config:
             },
             "loss": "list_mle",
             "loss_options": {},
-            "optimizer": {
-                "base_lr": 1.5e-4,  # of a batch as large as lr_norm
-                "lr_norm": 256,
-                "b1": 0.9,
-                "b2": 0.95,
-                "weight_decay": 0.06,
-                "clip_norm": 0.0,  # 0: none
-                "warmup_epochs": 40.0,
-                "warmup_lr": 0.0,
-                "min_lr": 0.0,
-                "cosine_from_start": False,  # True: the cosine counts the warm-up (DeiT)
-            },
+            "optimizer": shared.adamw(base_lr=1.5e-4, b2=0.95, weight_decay=0.06, warmup_epochs=40.0),
             "flip": True,
         }
     )
