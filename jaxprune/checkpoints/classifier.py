@@ -5,14 +5,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from flax import nnx
-
-from jaxprune import models
-from jaxprune.checkpoints.read import by_timm, load_pretrained, read_tensors
-from jaxprune.checkpoints.rules import to_ours
+from jaxprune.checkpoints.published import open_published
 from jaxprune.checkpoints.run import carries_card, load_card, load_model
 from jaxprune.errors import UserError
-from jaxprune.nn.params import unfilled, variables
 
 
 class Classifier(NamedTuple):
@@ -80,27 +75,14 @@ def open_classifier(
 
 
 def _published(weights: Path, name: str, img_size: int | tuple[int, int] | None) -> Any:
-    """Builds the network of a published file with as many classes as the file has."""
+    """Opens a published file, which says neither what it is of nor whether it is one of ours."""
     if carries_card(weights):
         raise UserError(f"{weights} was written by save_model, and says itself what it holds: give it as a run.")
     if not name:
         raise UserError(f"{weights} does not say of which network it is: name that, such as vit_base_patch16_224.")
-    tensors = by_timm(read_tensors(weights), ())
-    arguments: dict[str, Any] = {}
-    if img_size is not None and models.takes(name, "img_size"):
-        arguments["img_size"] = img_size
-    if "fc_norm.weight" in tensors and models.takes(name, "global_pool"):
-        arguments["global_pool"] = "avg"
-    make = lambda **head: models.create(name, **arguments, **head, rngs=nnx.Rngs(0))
-    whole, bare = nnx.eval_shape(make), nnx.eval_shape(lambda: make(num_classes=0))
-    found = to_ours(tensors, whole)
-    head = sorted(found.keys() & (variables(whole).keys() - variables(bare).keys()))
-    if not head:
+    model = open_published(weights, name, img_size=img_size)
+    if not model.num_classes:
         raise UserError(f"{weights} has no classifier for {name}: give a file of a trained one, or fine-tune it first.")
-    num_classes = found[head[0]].tensor.shape[-1]
-    model = load_pretrained(unfilled(lambda: make(num_classes=num_classes)), weights)
-    if img_size is not None:
-        model.preprocessing = model.preprocessing.with_size(img_size)
     return model
 
 

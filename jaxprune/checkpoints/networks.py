@@ -7,11 +7,9 @@ from flax import nnx
 
 from jaxprune import models
 from jaxprune.checkpoints.packaged import published_weights
-from jaxprune.checkpoints.read import by_timm, load_pretrained, read_tensors
-from jaxprune.checkpoints.rules import to_ours
+from jaxprune.checkpoints.published import open_published
 from jaxprune.checkpoints.run import backbone, carries_card, load_model
 from jaxprune.errors import UserError
-from jaxprune.nn.params import unfilled, variables
 
 
 class Networks:
@@ -102,11 +100,6 @@ class Networks:
             raise UserError(
                 f"{source} is no run directory: name the network that its weights belong to, such as model=resnet50."
             )
-        make = lambda **head: models.create(model, **head, rngs=nnx.Rngs(self._seed))
-        if not source:
-            return make()
-        # Features are what scorers read: a file of self-supervised training, without a classifier, will do.
-        whole, bare = nnx.eval_shape(make), nnx.eval_shape(lambda: make(num_classes=0))
-        head = set(variables(whole)) - set(variables(bare))
-        present = to_ours(by_timm(read_tensors(source), ()), whole)
-        return load_pretrained(unfilled(make if head & set(present) else lambda: make(num_classes=0)), source)
+        if source:
+            return open_published(source, model)
+        return models.create(model, rngs=nnx.Rngs(self._seed))

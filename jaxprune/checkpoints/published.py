@@ -1,0 +1,41 @@
+"""A network by its name, filled from a file of published weights."""
+
+import os
+from typing import Any
+
+from flax import nnx
+
+from jaxprune import models
+from jaxprune.checkpoints.read import by_timm, load_pretrained, read_tensors
+from jaxprune.checkpoints.rules import to_ours
+from jaxprune.nn.params import unfilled, variables
+
+
+def open_published(weights: str | os.PathLike, name: str, *, img_size: int | tuple[int, int] | None = None) -> Any:
+    """Returns the network called `name` with as many classes as the file has: 0 of one without a classifier.
+
+    A file with `fc_norm` is of a network that pools over its patches.
+
+    Args:
+      weights: see `load_pretrained`.
+      name: see `models.create`.
+      img_size: for images of another size, of a network that has one: positions are resampled.
+
+    Raises:
+      UserError: the file cannot be read, or is of another network.
+    """
+    tensors = by_timm(read_tensors(weights), ())
+    arguments: dict[str, Any] = {}
+    if img_size is not None and models.takes(name, "img_size"):
+        arguments["img_size"] = img_size
+    if "fc_norm.weight" in tensors and models.takes(name, "global_pool"):
+        arguments["global_pool"] = "avg"
+    make = lambda **head: models.create(name, **arguments, **head, rngs=nnx.Rngs(0))
+    whole, bare = nnx.eval_shape(make), nnx.eval_shape(lambda: make(num_classes=0))
+    found = to_ours(tensors, whole)
+    head = sorted(found.keys() & (variables(whole).keys() - variables(bare).keys()))
+    num_classes = found[head[0]].tensor.shape[-1] if head else 0
+    model = load_pretrained(unfilled(lambda: make(num_classes=num_classes)), weights)
+    if img_size is not None:
+        model.preprocessing = model.preprocessing.with_size(img_size)
+    return model
