@@ -3,6 +3,8 @@
 import difflib
 from collections.abc import Iterable
 
+_MANY, _LISTED = 60, 12  # names in an error
+
 
 class UserError(ValueError):
     """A mistake in what was asked for; the command line prints its message without a traceback."""
@@ -15,6 +17,8 @@ def nearest(value: str, choices: Iterable[str]) -> str:
 
 
 def unknown(thing: str, value: str, choices: Iterable[str]) -> UserError:
-    """Builds the error for a name that is none of `choices`."""
+    """Builds the error for a name that is none of `choices`; of very many it names those most like it."""
     choices = sorted(str(c) for c in choices)
-    return UserError(f"Unknown {thing} {value!r}.{nearest(value, choices)} Choose one of: {', '.join(choices)}.")
+    some = difflib.get_close_matches(str(value), choices, n=_LISTED, cutoff=0.0) if len(choices) > _MANY else choices
+    more = f", … ({len(choices)} in all)" if len(some) < len(choices) else ""
+    return UserError(f"Unknown {thing} {value!r}.{nearest(value, choices)} Choose one of: {', '.join(some)}{more}.")

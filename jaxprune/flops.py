@@ -78,7 +78,8 @@ def host(
         placed = {step.site.layer: step.reducer for step in placement.placed}
     patches = embedded or entering or sites[0].num_patches
     costs, own, rows = _blocks([(site, model.block_cost(site), placed.get(site.layer)) for site in sites], patches)
-    return HostFlops(patches * overhead.embed, costs, own, overhead.between, overhead.head, rows)
+    head = overhead.head + rows[-1] * overhead.pool
+    return HostFlops(patches * overhead.embed, costs, own, overhead.between, head, rows)
 
 
 def _blocks(

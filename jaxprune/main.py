@@ -1,5 +1,10 @@
 """The command line: `python -m jaxprune.main --config=configs/quickstart.py[:arguments] [--workdir=…]`."""
 
+from jaxprune import host_memory
+
+if __name__ == "__main__":
+    host_memory.use_huge_pages()  # starts the program again: before what takes seconds to import
+
 import ast
 import importlib.util
 import re

@@ -27,7 +27,8 @@ def initialise(model: Any, init: str) -> None:
     head = ("head.*", "head_dist.*", "fc_norm.*")
     if not (Path(init).is_dir() or carries_card(init)):
         ignored = ("decoder_*", "mask_token", "head.*", "head_dist.*", "fc_norm.*")
-        load_pretrained(model, init, new=head, ignored=(*ignored, "norm.*") if model.norm is None else ignored)
+        ignored = (*ignored, "norm.*") if model.norm is None else ignored
+        load_pretrained(model, init, new=head, ignored=ignored, antialias=False)  # as MAE's fine-tuning does
         return
     pretrained = load_model(init)
     encoder = getattr(pretrained, "encoder", pretrained)

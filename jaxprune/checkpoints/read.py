@@ -13,12 +13,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxprune.checkpoints.arrays import is_real, require_finite
-from jaxprune.checkpoints.naming import Published, to_timm
+from jaxprune.checkpoints.naming import to_timm
 from jaxprune.checkpoints.pth import read_pth
 from jaxprune.checkpoints.rules import to_ours
+from jaxprune.checkpoints.spellings import Published
 from jaxprune.errors import UserError
 from jaxprune.nn.params import Fixed, variables
-from jaxprune.ops.posembed import resample, table_grid
+from jaxprune.ops.posembed import resample, resample_relative, table_grid
 
 logger = logging.getLogger(__name__)
 
@@ -84,10 +85,11 @@ def load_pretrained(
     new: Sequence[str] = (),
     ignored: Sequence[str] = (),
     key: str | None = None,
+    antialias: bool | None = None,
 ) -> Any:
     """Fills a network in place with published weights, strictly: every tensor is used and every parameter filled.
 
-    A position table made for another grid is resampled (bicubic) to the network's.
+    A position table made for another grid is resampled to the network's: bicubic, or by BEiT's rule.
 
     Args:
       model: a ViT or a masked autoencoder, reducing or not.
@@ -99,6 +101,7 @@ def load_pretrained(
       ignored: patterns of published tensors that are left out, such as ("decoder_*",); either the name in the source
         or timm's may match.
       key: see `read_tensors`.
+      antialias: see `ops.posembed.resample`; by default as the network's family does it.
 
     Returns:
       The network.
@@ -120,7 +123,8 @@ def load_pretrained(
     used = {name: entry for name, entry in found.items() if name in wanted}
     if unreal := sorted(f"{name} ({array.dtype})" for name, array in used.values() if not is_real(array)):
         raise UserError(f"{what} hold tensors that are not of real numbers: {', '.join(unreal)}.")
-    _resample_positions(model, targets, used)
+    _resample_positions(model, targets, used, antialias)
+    _resample_relative(model, targets, used)
 
     missing = sorted(n for n in wanted - set(used) if not isinstance(targets[n], Fixed))
     left_over = sorted(published for name, (published, _) in found.items() if name not in wanted)
@@ -170,7 +174,7 @@ def _sizes(shapes: Mapping[str, tuple[int, ...]]) -> str:
     return f"width {patches[1]} and {len(depth)} blocks" if len(patches) == 2 else ""
 
 
-def _resample_positions(model: Any, targets: dict, found: dict[str, Published]) -> None:
+def _resample_positions(model: Any, targets: dict, found: dict[str, Published], antialias: bool | None) -> None:
     name = "encoder.pos_embed" if "encoder.pos_embed" in targets else "pos_embed"
     if name not in found or found[name][1].shape == targets[name].shape or isinstance(targets[name], Fixed):
         return
@@ -181,4 +185,15 @@ def _resample_positions(model: Any, targets: dict, found: dict[str, Published]) 
     prefix = targets[name].shape[1] - host.num_patches
     grid = table_grid(table.shape[1], prefix, host.grid, published)
     logger.warning("%s: resampled from a grid of %dx%d to %dx%d", published, *grid, *host.grid)
-    found[name] = Published(published, np.asarray(resample(jnp.asarray(table), grid, host.grid, prefix)))
+    # The networks inside of pre-training frameworks are MAE's, whatever their sizes are called.
+    smooth = host is model and host.style.antialias if antialias is None else antialias
+    moved = resample(jnp.asarray(table), grid, host.grid, prefix, antialias=smooth)
+    found[name] = Published(published, np.asarray(moved))
+
+
+def _resample_relative(model: Any, targets: dict, found: dict[str, Published]) -> None:
+    host = getattr(model, "encoder", model)
+    for name, (published, table) in found.items():
+        wanted = targets[name].shape
+        if name.endswith(".relative_position_bias_table") and table.shape != wanted and table.shape[1:] == wanted[1:]:
+            found[name] = Published(published, resample_relative(table, host.grid))

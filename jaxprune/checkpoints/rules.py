@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxprune.checkpoints.naming import Published
+from jaxprune.checkpoints.spellings import Published, timm
 from jaxprune.errors import UserError
 from jaxprune.mim import Framework
 from jaxprune.models.convnet import ConvNet
@@ -18,7 +18,7 @@ from jaxprune.nn.published import LAYERS, Rule, Tensor, within
 
 # The parts of names that the fields of a rule stand for.
 _FIELDS = {
-    "norm": r"(?:.*\.)?\w*norm\d?",
+    "norm": r"(?:.*\.)?(?:\w*norm\d?|norm_pre)",
     "batch_norm": r"(?:.*\.)?(?:bn\d?|rbr_skip|downsample\.1)",
     "any": r".+",
 }
@@ -81,7 +81,29 @@ def to_ours(tensors: Mapping[str, Published], model: Any) -> dict[str, Published
         if ours in found:
             raise UserError(f"{found[ours].name} and {published} both stand for {ours}: list one of them in ignored=.")
         found[ours] = Published(published, layout)
-    return found
+    return _fitted_biases(found, variables(model))
+
+
+def _fitted_biases(found: dict[str, Published], targets: Mapping[str, Any]) -> dict[str, Published]:
+    """Adapts biases of queries, keys and values to a network that has none, or none for its keys.
+
+    Those of the keys, or all of them, are then left out if they are zero, as in DINOv3's files.
+    """
+    fitted: dict[str, Published] = {}
+    for name, entry in found.items():
+        place = name.removesuffix("qkv.bias")
+        zero = not np.any(entry.tensor)
+        if name in targets or not name.endswith(("attn.qkv.bias", "attn.q_bias", "attn.v_bias")):
+            fitted[name] = entry
+        elif f"{place}q_bias" in targets and np.ndim(entry.tensor) == 1 and len(entry.tensor) % 3 == 0:
+            q, k, v = np.split(entry.tensor, 3)
+            if np.any(k):
+                fitted[name] = entry  # the check that follows names it
+            else:
+                fitted |= {f"{place}q_bias": entry._replace(tensor=q), f"{place}v_bias": entry._replace(tensor=v)}
+        elif not zero or f"{name.rpartition('.')[0]}.qkv.bias" in targets:
+            fitted[name] = entry
+    return fitted
 
 
 def to_published(model: Any) -> dict[str, Tensor]:
@@ -99,7 +121,14 @@ def to_published(model: Any) -> dict[str, Tensor]:
         rule, published = _apply(rules, name, back=True)
         layout = rule.revert(np.asarray(variable[...]), patch_size)
         tensors[_place(published, modules)] = np.array(layout, order="C")
-    return tensors
+    style = getattr(getattr(model, "encoder", model), "style", None)
+    return tensors if style is None else timm.write(tensors, style.names)
+
+
+def published_names(model: Any) -> set[str]:
+    """Returns the names of a network's tensors as `load_pretrained` reads them; nothing is computed."""
+    rules = rules_for(model)
+    return {_apply(rules, name, back=True)[1] for name in variables(model)}
 
 
 def _apply(rules: tuple[Rule, ...], name: str, *, back: bool) -> tuple[Rule, str]:

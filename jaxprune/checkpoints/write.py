@@ -7,16 +7,20 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from flax import nnx
 from safetensors.numpy import save
 
 from jaxprune import mim, models, processes
 from jaxprune.checkpoints.card import Card
+from jaxprune.checkpoints.families import likeness
 from jaxprune.checkpoints.files import write_atomically
-from jaxprune.checkpoints.naming import PATCHES, Published
+from jaxprune.checkpoints.naming import PATCHES
+from jaxprune.checkpoints.published import open_published
 from jaxprune.checkpoints.read import by_timm, load_pretrained, read_tensors
 from jaxprune.checkpoints.rules import to_published
 from jaxprune.checkpoints.run import build, load_model
+from jaxprune.checkpoints.spellings import Published
 from jaxprune.errors import UserError
 
 
@@ -49,6 +53,11 @@ def leave_network(model: Any, workdir: str | os.PathLike, class_names: Sequence[
         # The card comes last: a directory with one is whole.
         save_pretrained(model, Path(workdir) / WEIGHTS, overwrite=True)
         Card.of(model, class_names, weights=WEIGHTS).write(workdir)
+
+
+def _of_framework(source: str | os.PathLike, key: str | None, ignored: Sequence[str]) -> bool:
+    tensors = by_timm(read_tensors(source, key), ignored)
+    return mim.recognise({name: np.shape(entry.tensor) for name, entry in tensors.items()}) is not None
 
 
 def _writable(path: str | os.PathLike, overwrite: bool) -> Path:
@@ -89,11 +98,13 @@ def convert(
     _writable(output, overwrite)
     if Path(source).is_dir():
         network = load_model(source)
+    elif model is not None and not _of_framework(source, key, ignored):
+        network = open_published(source, model, key=key, ignored=ignored)
     else:
         tensors = read_tensors(source, key)
         kind, arguments = architecture(by_timm(tensors, ignored), str(source))
         if model is not None:
-            arguments |= models.arguments(model)
+            arguments |= {name: value for name, value in models.arguments(model).items() if name in arguments}
         network = build(kind, arguments, rngs=nnx.Rngs(0))
         load_pretrained(network, tensors, ignored=ignored)
     save_pretrained(network, output, overwrite=overwrite)
@@ -126,9 +137,15 @@ def architecture(tensors: Mapping[str, Published], what: str) -> tuple[str, dict
     known = all(len(shapes[name]) == rank and min(shapes[name]) > 0 for name, rank in _RANKS.items() if name in shapes)
     if not known or not shapes.keys() >= _NEEDED or shapes["blocks.0.mlp.fc1.weight"][1:] != width:
         names = ", ".join(list(shapes)[:3])
+        of_another = f": {likeness(tensors)}; name its network with model=" if PATCHES in shapes else ""
         raise UserError(
-            f"{what} holds no vision transformer by the names of timm, MAE, DINO or Hugging Face: {names}, …"
+            f"{what} holds no plain vision transformer by the names of timm, MAE, DINO or Hugging Face "
+            f"({names}, …){of_another}."
         )
+    if any(name.startswith(("norm_pre.", "attn_pool.", "patch_embed.norm.")) for name in shapes) or (
+        "blocks.0.attn.q_bias" in shapes or "blocks.0.mlp.norm.weight" in shapes
+    ):
+        raise UserError(f"{what} are weights of no plain vision transformer: {likeness(tensors)}; name it with model=.")
     width, channels, *patch_size = shapes[PATCHES]
     arguments = {
         "patch_size": tuple(patch_size),

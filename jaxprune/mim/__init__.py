@@ -36,8 +36,9 @@ def create(name: str, *, encoder: str | None = None, rngs: nnx.Rngs, **arguments
     from jaxprune import models, plugins
 
     cls = plugins.find(family, Framework, name)
-    sizes = models.arguments(encoder) if encoder else {}
-    of_encoder = plugins.parameters(cls.encoder_class) - cls.encoder_excludes if cls.encoder_class else ()
+    excluded = cls.encoder_excludes
+    sizes = {key: value for key, value in (models.arguments(encoder) if encoder else {}).items() if key not in excluded}
+    of_encoder = plugins.parameters(cls.encoder_class) - excluded if cls.encoder_class else ()
     framework = plugins.build(cls, {**sizes, **arguments}, passed_on=of_encoder, rngs=rngs)
     framework.preprocessing = models.Preprocessing(pair({"img_size": 224, **sizes, **arguments}["img_size"]))
     return remember(framework, "mim", {"name": name, "encoder": encoder, **arguments})

@@ -18,11 +18,33 @@ def names() -> dict[str, str]:
 
     A package of one's own adds a network by an entry point in the group "jaxprune.models" (name → class).
     """
+    found = {name: module for name, module in _modules().items() if "." not in name}
+    return {**found, **{name: entry.value for name, entry in plugins.entry_points(__name__, found).items()}}
+
+
+def _modules() -> dict[str, str]:
+    """Returns {model name, or name.tag of a published file: the module of this package that has it}."""
     found = {}
     for info in pkgutil.iter_modules(__path__):
         module = importlib.import_module(f"{__name__}.{info.name}")
-        found.update(dict.fromkeys(getattr(module, "variants", dict)(), info.name))
-    return {**found, **{name: entry.value for name, entry in plugins.entry_points(__name__, found).items()}}
+        if hasattr(module, "NETWORK"):
+            found.update(dict.fromkeys(module.variants(), info.name))
+    return found
+
+
+def _found(name: str) -> str:
+    """Returns a name that is known, without its tag if its network has none.
+
+    Raises:
+      UserError: there is no such network, or it has other tags.
+    """
+    known, (network, _, tag) = names(), name.partition(".")
+    if network not in known:
+        raise unknown("model", name, known)
+    tags = [file.partition(".")[2] for file in _modules() if file.startswith(f"{network}.")]
+    if tag and tags and tag not in tags:
+        raise unknown(f"tag of {network}", tag, tags)
+    return name if tags else network
 
 
 def arguments(name: str) -> dict[str, Any]:
@@ -30,12 +52,10 @@ def arguments(name: str) -> dict[str, Any]:
 
     The name of another package's class stands for the defaults of that class.
     """
-    known = names()
-    if name not in known:
-        raise unknown("model", name, known)
+    name = _found(name)
     if name in plugins.entry_points(__name__):
         return {}
-    return dict(importlib.import_module(f"{__name__}.{known[name]}").variants()[name])
+    return dict(importlib.import_module(f"{__name__}.{_modules()[name]}").variants()[name])
 
 
 def create(name: str, *, rngs: nnx.Rngs, **overrides: Any) -> Any:
@@ -43,10 +63,11 @@ def create(name: str, *, rngs: nnx.Rngs, **overrides: Any) -> Any:
 
     >>> from flax import nnx
     >>> create("deit_tiny_patch16_224", depth=1, rngs=nnx.Rngs(0)).preprocessing.crop_pct
-    0.875
+    0.9
 
     Args:
-      name: such as "vit_small_patch16_224", or "vit" with all its arguments.
+      name: timm's, such as "vit_small_patch16_dinov3", with the tag of a published file or without; or "vit" with all
+        its arguments.
       overrides: arguments of the model's class, in place of what the name stands for.
     """
     cls, chosen = _class_of(name), {**arguments(name), **overrides}
@@ -61,12 +82,10 @@ def takes(name: str, argument: str) -> bool:
 
 
 def _class_of(name: str) -> type:
-    known = names()
-    if name not in known:
-        raise unknown("model", name, known)
+    name = _found(name)
     if (entry := plugins.entry_points(__name__).get(name)) is not None:
         return plugins.load(entry, nnx.Module)
-    return importlib.import_module(f"{__name__}.{known[name]}").NETWORK
+    return importlib.import_module(f"{__name__}.{_modules()[name]}").NETWORK
 
 
 def _preprocessing(cls: Any, name: str, chosen: dict[str, Any]) -> Preprocessing:

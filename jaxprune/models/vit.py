@@ -1,4 +1,7 @@
-"""The vision transformer, with timm's words and timm's numbers (Dosovitskiy et al., 2021; Touvron et al., 2021)."""
+"""The vision transformer in the forms that its families gave it, with timm's words and timm's numbers.
+
+Dosovitskiy et al., 2021; Touvron et al., 2021. What distinguishes a family is in `vit_styles`; `vit_names` has names.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -8,66 +11,42 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from jaxprune.errors import UserError
-from jaxprune.nn import Block, Host, LayerNorm, Linear, Overhead, PatchEmbed, Site, Tokens, Walk
+from jaxprune.errors import UserError, unknown
+from jaxprune.models.vit_names import preprocessing, variants
+from jaxprune.models.vit_styles import STYLES
+from jaxprune.nn import Block, Host, Linear, Overhead, PatchEmbed, Site, Tokens, Walk
+from jaxprune.nn.attention_pool import AttentionPool
 from jaxprune.nn.flops import linear_flops
 from jaxprune.nn.images import require_float
 from jaxprune.nn.linear import normal_02
+from jaxprune.nn.norm import make_norm
 from jaxprune.nn.params import Fixed
-from jaxprune.nn.patch_embed import grid_of, pair
+from jaxprune.nn.patch_embed import grid_of
 from jaxprune.nn.tokens import all_present, coordinates
 from jaxprune.ops.posembed import sincos_2d
-from jaxprune.preprocessing import HALF, Preprocessing
 
-SIZES = {
-    "tiny": {"embed_dim": 192, "depth": 12, "num_heads": 3},
-    "small": {"embed_dim": 384, "depth": 12, "num_heads": 6},
-    "base": {"embed_dim": 768, "depth": 12, "num_heads": 12},
-    "large": {"embed_dim": 1024, "depth": 24, "num_heads": 16},
-    "huge": {"embed_dim": 1280, "depth": 32, "num_heads": 16},
-}
-
-
-def variants() -> dict[str, dict[str, Any]]:
-    """Returns {timm's name: the arguments it stands for}."""
-    named: dict[str, dict[str, Any]] = {"vit": {}}
-    for size, arguments in SIZES.items():
-        for patch in (8, 14, 16, 32):
-            for image in (224, 384):
-                if image % patch == 0:
-                    named[f"vit_{size}_patch{patch}_{image}"] = {**arguments, "patch_size": patch, "img_size": image}
-    for size in ("tiny", "small", "base"):
-        for image in (224, 384):
-            deit = {**SIZES[size], "patch_size": 16, "img_size": image}
-            named[f"deit_{size}_patch16_{image}"] = deit
-            named[f"deit_{size}_distilled_patch16_{image}"] = {**deit, "dist_token": True}
-    return named
-
-
-def preprocessing(name: str, arguments: dict[str, Any]) -> Preprocessing:
-    """Returns how images are prepared for a network of this name: timm's default for it."""
-    size = pair(arguments.get("img_size", 224))
-    if name.startswith("vit_"):
-        return Preprocessing(size, crop_pct=0.9, mean=HALF, std=HALF)
-    return Preprocessing(size)
+POOLINGS = ("token", "avg", "map")
+POSITIONS = ("learn", "sincos", "none")
 
 
 class VisionTransformer(Host):
-    """A plain ViT.
+    """A ViT.
 
     Args:
+      style: what the family of the network is called in `vit_styles.STYLES`; "vit" is the plain one.
       img_size: height and width in pixels; an int stands for a square.
       patch_size: likewise.
       num_classes: 0 leaves out the head; the logits are then the pooled features.
       global_pool: "token" reads the CLS token behind the final norm; "avg" averages the patch tokens and normalises
-        the mean (`fc_norm`).
+        the mean (`fc_norm`); "map" lets a learned query attend to the tokens (`nn.attention_pool`).
       class_token: whether a CLS token leads.
       dist_token: whether a distillation token with its own head follows it; the logits are the mean of both heads.
       reg_tokens: register tokens behind those.
       no_embed_class: positions for the patches only, not for the prefix.
-      pos_embed: "learn", or "sincos" for MAE's fixed table.
-      fc_norm: None follows `global_pool`.
-      norm_eps: of the layer norms.
+      pos_embed: "learn", "sincos" for MAE's fixed table, or "none".
+      fc_norm: whether what is pooled is normalised, in place of all tokens; None follows `global_pool`.
+      qkv_bias: see `nn.attention.Attention`.
+      norm_eps: of the norms.
       init_values: LayerScale's initial value; None leaves it out.
       drop_path_rate: rises linearly from 0 to this over the depth.
       head_init_scale: scales the head's initial weights (MAE fine-tunes with 1e-3).
@@ -79,6 +58,7 @@ class VisionTransformer(Host):
     def __init__(
         self,
         *,
+        style: str = "vit",
         img_size: int | tuple[int, int] = 224,
         patch_size: int | tuple[int, int] = 16,
         in_chans: int = 3,
@@ -88,7 +68,7 @@ class VisionTransformer(Host):
         depth: int = 12,
         num_heads: int = 12,
         mlp_ratio: float = 4.0,
-        qkv_bias: bool = True,
+        qkv_bias: bool | str = True,
         norm_eps: float = 1e-6,
         init_values: float | None = None,
         class_token: bool = True,
@@ -106,14 +86,30 @@ class VisionTransformer(Host):
         rngs: nnx.Rngs,
     ):
         super().__init__()
-        if global_pool not in ("token", "avg"):
-            raise UserError(f"global_pool {global_pool!r} is neither 'token' nor 'avg'.")
-        if pos_embed not in ("learn", "sincos"):
-            raise UserError(f"pos_embed {pos_embed!r} is neither 'learn' nor 'sincos'.")
+        if style not in STYLES:
+            raise unknown("style of a vision transformer", style, STYLES)
+        if global_pool not in POOLINGS:
+            raise unknown("global_pool", global_pool, POOLINGS)
+        if pos_embed not in POSITIONS:
+            raise unknown("pos_embed", pos_embed, POSITIONS)
         if global_pool == "token" and not class_token and num_classes:
             raise UserError("global_pool='token' needs class_token=True: use global_pool='avg' without a CLS token.")
+        self.style = STYLES[style]
+        if self.style.block.relative_bias and (dist_token or reg_tokens or not class_token):
+            raise UserError(
+                f"style={style!r} has relative positions for a CLS token and patches only: leave out others."
+            )
+        norm = lambda: make_norm(self.style.block.norm, embed_dim, norm_eps)
         self.patch_embed = PatchEmbed(
-            img_size, patch_size, in_chans, embed_dim, kernel_init=patch_kernel_init, dtype=dtype, rngs=rngs
+            img_size,
+            patch_size,
+            in_chans,
+            embed_dim,
+            use_bias=not self.style.pre_norm,
+            norm=norm() if self.style.embed_norm else None,
+            kernel_init=patch_kernel_init,
+            dtype=dtype,
+            rngs=rngs,
         )
         self.grid = self.patch_embed.grid
         self.num_patches = self.grid[0] * self.grid[1]
@@ -128,10 +124,12 @@ class VisionTransformer(Host):
         self.cls_token, self.dist_token = token(int(class_token)), token(int(dist_token))
         self.reg_token = token(reg_tokens)
         embedded_prefix = 0 if no_embed_class else self.num_prefix_tokens
+        self.pos_embed: Any = nnx.data(None)
         if pos_embed == "learn":
             self.pos_embed = nnx.Param(normal_02(rngs.params(), (1, self.num_patches + embedded_prefix, embed_dim)))
-        else:
+        elif pos_embed == "sincos":
             self.pos_embed = Fixed(jnp.asarray(sincos_2d(embed_dim, self.grid, embedded_prefix))[None])
+        self.norm_pre = nnx.data(norm() if self.style.pre_norm else None)
 
         self.blocks = nnx.List(
             [
@@ -144,6 +142,8 @@ class VisionTransformer(Host):
                     init_values=init_values,
                     drop_path=rate,
                     num_prefix_tokens=self.num_prefix_tokens,
+                    style=self.style.block,
+                    grid=self.grid,
                     kernel_init=kernel_init,
                     dtype=dtype,
                     rngs=rngs,
@@ -152,8 +152,21 @@ class VisionTransformer(Host):
             ]
         )
         use_fc_norm = global_pool == "avg" if fc_norm is None else fc_norm
-        self.norm = nnx.data(None if use_fc_norm else LayerNorm(embed_dim, eps=norm_eps))
-        self.fc_norm = nnx.data(LayerNorm(embed_dim, eps=norm_eps) if use_fc_norm else None)
+        self.norm = nnx.data(norm() if self.style.final_norm and not use_fc_norm else None)
+        self.fc_norm = nnx.data(norm() if self.style.final_norm and use_fc_norm else None)
+        self.attn_pool = nnx.data(None)
+        if global_pool == "map":
+            self.attn_pool = AttentionPool(
+                embed_dim,
+                self.style.pool_heads or num_heads,
+                mlp_ratio=mlp_ratio if self.style.pool_heads is None else 4.0,
+                norm=self.style.block.norm,
+                norm_eps=norm_eps,
+                activation=self.style.block.activation,
+                kernel_init=kernel_init,
+                dtype=dtype,
+                rngs=rngs,
+            )
 
         def head():
             init: Any = lambda key, shape, dtype=jnp.float32: head_init_scale * normal_02(key, shape, dtype)
@@ -168,21 +181,17 @@ class VisionTransformer(Host):
         """Embeds patches (all, or `ids_keep` in that order), adds positions and puts the prefix tokens in front."""
         require_float(images, 4)
         x = self.patch_embed(images.astype(self.dtype or images.dtype), ids_keep)
-        positions = self.pos_embed[...].astype(x.dtype)
         prefix = [t[...].astype(x.dtype) for t in (self.cls_token, self.dist_token, self.reg_token) if t is not None]
-        split = positions.shape[1] - self.num_patches
-        patch_positions = positions[:, split:]
-        if ids_keep is not None:
-            x = x + patch_positions[0][ids_keep]
-        else:
-            x = x + patch_positions
-        if not prefix:
-            return x
-        front = jnp.concatenate(prefix, axis=1)
-        if split:
-            front = front + positions[:, :split]
-        front = jnp.broadcast_to(front, (x.shape[0], *front.shape[1:]))
-        return jnp.concatenate([front, x], axis=1)
+        front = jnp.concatenate(prefix, axis=1) if prefix else None
+        if self.pos_embed is not None:
+            positions = self.pos_embed[...].astype(x.dtype)
+            split = positions.shape[1] - self.num_patches
+            patch_positions = positions[:, split:]
+            x = x + (patch_positions if ids_keep is None else patch_positions[0][ids_keep])
+            front = front + positions[:, :split] if front is not None and split else front
+        if front is not None:
+            x = jnp.concatenate([jnp.broadcast_to(front, (x.shape[0], *front.shape[1:])), x], axis=1)
+        return x if self.norm_pre is None else self.norm_pre(x)
 
     def tokens(self, x: Float[Array, "b n d"], ids_keep: Int[Array, "b k"] | None = None) -> Tokens:
         """Wraps embedded tokens: all patches, or `ids_keep` of them."""
@@ -215,6 +224,7 @@ class VisionTransformer(Host):
             chosen=chosen,
             train=train,
             key=key,
+            whole=ids_keep is None,
             remat=self.remat,
         )
         for block in self.blocks[:stop]:
@@ -244,8 +254,9 @@ class VisionTransformer(Host):
 
     def overhead(self, img_size: int | Sequence[int] | None = None) -> Overhead:
         """What embedding a patch and the classifier cost."""
-        heads = (head for head in (self.head, self.head_dist) if head is not None)
-        return Overhead(linear_flops(self.patch_embed.proj, 1), sum(linear_flops(head, 1) for head in heads))
+        heads = sum(linear_flops(head, 1) for head in (self.head, self.head_dist) if head is not None)
+        pooling, each = (0, 0) if self.attn_pool is None else self.attn_pool.flops()
+        return Overhead(linear_flops(self.patch_embed.proj, 1), heads + pooling, pool=each)
 
     def final_norm(self, x: Float[Array, "b n d"]) -> Float[Array, "b n d"]:
         """The norm behind the last block; of a network with `fc_norm`, which normalises what it pools, none."""
@@ -263,14 +274,19 @@ class VisionTransformer(Host):
         return (logits + distilled) / 2, (logits, distilled)
 
     def pool(self, tokens: Tokens) -> Float[Array, "b d"]:
-        """The CLS token, or the mean of the patch tokens, each counted by the patches it stands for."""
+        """The CLS token, or what the patch tokens have in common, each counted by the patches it stands for."""
+        first = 0 if self.attn_pool is not None and self.style.map_prefix else self.num_prefix_tokens
+        x, size = tokens.x[:, first:], tokens.size[:, first:]
         if self.global_pool == "token":
             pooled = tokens.x[:, 0]
+        elif self.attn_pool is not None:
+            pooled = self.attn_pool(x, size)
         else:
-            counts = tokens.size[:, self.num_prefix_tokens :, None]
-            total = (tokens.x[:, self.num_prefix_tokens :].astype(jnp.float32) * counts).sum(1)
-            pooled = (total / counts.sum(1)).astype(tokens.x.dtype)
+            counts = size[:, :, None]
+            pooled = ((x.astype(jnp.float32) * counts).sum(1) / counts.sum(1)).astype(x.dtype)
         return pooled if self.fc_norm is None else self.fc_norm(pooled)
 
 
 NETWORK = VisionTransformer
+
+__all__ = ["NETWORK", "VisionTransformer", "preprocessing", "variants"]

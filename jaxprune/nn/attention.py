@@ -1,6 +1,7 @@
 """Multi-head self-attention as parts, which reports only what it is asked for, and computes no more."""
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -9,6 +10,7 @@ from jaxtyping import Array, Float
 
 from jaxprune.errors import UserError
 from jaxprune.nn.linear import Linear, normal_02
+from jaxprune.nn.relative_bias import table_rows
 from jaxprune.nn.tokens import Attended
 
 
@@ -21,7 +23,7 @@ class Heads(NamedTuple):
 
 
 def attention_logits(
-    q: Float[Array, "b h m d"], k: Float[Array, "b h n d"], bias: Float[Array, "b #h #m n"] | None = None
+    q: Float[Array, "b h m d"], k: Float[Array, "b h n d"], bias: Float[Array, "#b #h #m n"] | None = None
 ) -> Float[Array, "b h m n"]:
     """Scaled dot products, plus `bias`, in float32."""
     b, h, m, d = q.shape
@@ -33,7 +35,7 @@ def attention_logits(
 
 
 def attention_weights(
-    q: Float[Array, "b h m d"], k: Float[Array, "b h n d"], bias: Float[Array, "b #h #m n"] | None = None
+    q: Float[Array, "b h m d"], k: Float[Array, "b h n d"], bias: Float[Array, "#b #h #m n"] | None = None
 ) -> Float[Array, "b h m n"]:
     """Softmax over the keys of the scaled dot products, in float32."""
     return jax.nn.softmax(attention_logits(q, k, bias), axis=-1)
@@ -65,7 +67,7 @@ def attend(
     q: Float[Array, "b h m d"],
     k: Float[Array, "b h n d"],
     v: Float[Array, "b h n d"],
-    bias: Float[Array, "b #h #m n"] | None = None,
+    bias: Float[Array, "#b #h #m n"] | None = None,
 ) -> Float[Array, "b h m d"]:
     """Attention of the queries to all keys; on accelerators the matrix of weights stays inside XLA's fused kernel.
 
@@ -93,26 +95,69 @@ def _attend_on_cpu(q: Array, k: Array, v: Array, bias: Array | None) -> Array:
 
 
 class Attention(nnx.Module):
-    """The projections of a ViT's self-attention: one fused q|k|v, and the output (Vaswani et al., 2017)."""
+    """The projections of a ViT's self-attention: one fused q|k|v, and the output (Vaswani et al., 2017).
 
-    def __init__(self, dim: int, num_heads: int, *, qkv_bias=True, kernel_init=normal_02, dtype=None, rngs):
+    Args:
+      qkv_bias: False, True, or "qv": of queries and values only (BEiT, EVA).
+      proj_bias: of the output.
+      qk_norm: makes a norm for the queries, and one for the keys, from their width; None leaves them out.
+      norm: makes the norm of what is gathered, from its width (EVA-02-CLIP, BEiT-3); None leaves it out.
+      relative_grid: the grid between whose patches there are learned biases (`relative_bias`); None has none.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int,
+        *,
+        qkv_bias: bool | str = True,
+        proj_bias: bool = True,
+        qk_norm: Callable[[int], Any] | None = None,
+        norm: Callable[[int], Any] | None = None,
+        relative_grid: tuple[int, int] | None = None,
+        kernel_init=normal_02,
+        dtype=None,
+        rngs,
+    ):
         if dim % num_heads:
             raise UserError(f"embed_dim {dim} is not divisible by num_heads {num_heads}: change one of them.")
+        if qkv_bias not in (True, False, "qv"):
+            raise UserError(f"qkv_bias {qkv_bias!r} is neither True nor False nor 'qv'.")
+        common = {"kernel_init": kernel_init, "dtype": dtype, "rngs": rngs}
+        zeros = lambda *shape: nnx.Param(jnp.zeros(shape, jnp.float32))
         self.num_heads = num_heads
-        self.qkv = Linear(dim, 3 * dim, use_bias=qkv_bias, kernel_init=kernel_init, dtype=dtype, rngs=rngs)
-        self.proj = Linear(dim, dim, kernel_init=kernel_init, dtype=dtype, rngs=rngs)
+        self.qkv = Linear(dim, 3 * dim, use_bias=qkv_bias is True, **common)
+        self.q_bias = nnx.data(zeros(dim) if qkv_bias == "qv" else None)
+        self.v_bias = nnx.data(zeros(dim) if qkv_bias == "qv" else None)
+        self.q_norm = nnx.data(qk_norm(dim // num_heads) if qk_norm else None)
+        self.k_norm = nnx.data(qk_norm(dim // num_heads) if qk_norm else None)
+        self.relative_position_bias_table = nnx.data(
+            zeros(table_rows(relative_grid), num_heads) if relative_grid else None
+        )
+        self.norm = nnx.data(norm(dim) if norm else None)
+        self.proj = Linear(dim, dim, use_bias=proj_bias, **common)
 
     def project(self, x: Float[Array, "b n d"]) -> Heads:
-        """Queries, keys and values of every head."""
+        """Queries, keys and values of every head, not rotated."""
         b, n, d = x.shape
-        qkv = self.qkv(x).reshape(b, n, 3, self.num_heads, d // self.num_heads)
-        return Heads(*qkv.transpose(2, 0, 3, 1, 4))
+        qkv = self.qkv(x)
+        if self.q_bias is not None and self.v_bias is not None:
+            bias = jnp.concatenate([self.q_bias[...], jnp.zeros((d,)), self.v_bias[...]])
+            qkv = qkv + bias.astype(qkv.dtype)[None, None]
+        q, k, v = qkv.reshape(b, n, 3, self.num_heads, d // self.num_heads).transpose(2, 0, 3, 1, 4)
+        if self.q_norm is not None and self.k_norm is not None:
+            q, k = self.q_norm(q), self.k_norm(k)
+        return Heads(q, k, v)
+
+    def output(self, gathered: Float[Array, "b m d"]) -> Float[Array, "b m d"]:
+        """What tokens gathered, heads side by side, through the norm there may be and the output projection."""
+        return self.proj(gathered if self.norm is None else self.norm(gathered))
 
 
 def self_attention(
     heads: Heads,
     *,
-    bias: Float[Array, "b #h #m n"] | None = None,
+    bias: Float[Array, "#b #h #m n"] | None = None,
     policy: Float[Array, "b n"] | None = None,
     soft_policy: bool = False,
     needs: frozenset[str] = frozenset(),
@@ -143,8 +188,8 @@ def side_by_side(out: Float[Array, "b h m e"]) -> Float[Array, "b m d"]:
 
 
 def hide(
-    bias: Float[Array, "b #h #m n"] | None, policy: Float[Array, "b n"] | None
-) -> Float[Array, "b #h #m n"] | None:
+    bias: Float[Array, "#b #h #m n"] | None, policy: Float[Array, "b n"] | None
+) -> Float[Array, "#b #h #m n"] | None:
     """Adds to `bias` what keeps every query from seeing the keys of policy 0."""
     if policy is None:
         return bias
@@ -154,7 +199,7 @@ def hide(
 
 def observe(
     heads: Heads,
-    bias: Float[Array, "b #h #m n"] | None,
+    bias: Float[Array, "#b #h #m n"] | None,
     policy: Float[Array, "b n"] | None,
     weights: Float[Array, "b h n n"] | None,
     needs: frozenset[str],
@@ -172,7 +217,8 @@ def observe(
         seen["cls_attn"] = seen["received"] / q.shape[2]
     elif "cls_attn" in needs:
         # One extra row is all that a ranking by CLS attention costs.
-        seen["cls_attn"] = attention_weights(q[:, :, :1], k, bias)[:, :, 0] if weights is None else weights[:, :, 0]
+        first = bias if bias is None else bias[:, :, :1]
+        seen["cls_attn"] = attention_weights(q[:, :, :1], k, first)[:, :, 0] if weights is None else weights[:, :, 0]
     return Attended(**{name: seen[name] for name in needs})
 
 

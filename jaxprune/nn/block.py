@@ -1,5 +1,7 @@
 """The pre-norm transformer block as public parts, with a place for a token reducer."""
 
+import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -7,14 +9,17 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from jaxprune.errors import UserError, unknown
 from jaxprune.nn.attention import Attention, Heads, attend, hide, observe, self_attention, side_by_side
 from jaxprune.nn.drop_path import DropPath
 from jaxprune.nn.flops import BlockCost, linear_flops
 from jaxprune.nn.linear import normal_02
-from jaxprune.nn.mlp import Mlp
-from jaxprune.nn.norm import LayerNorm
+from jaxprune.nn.mlp import Mlp, SwiGLU
+from jaxprune.nn.norm import make_norm
 from jaxprune.nn.reducible import Reducible
-from jaxprune.nn.tokens import NOTHING, Attended, Tokens, take
+from jaxprune.nn.relative_bias import relative_bias
+from jaxprune.nn.rotary import Rotary
+from jaxprune.nn.tokens import NOTHING, Attended, Tokens, coordinates, take
 
 
 class LayerScale(nnx.Module):
@@ -25,6 +30,47 @@ class LayerScale(nnx.Module):
 
     def __call__(self, x: Float[Array, "b n d"]) -> Float[Array, "b n d"]:
         return x * self.gamma[...].astype(x.dtype)[None, None, :]
+
+
+@dataclasses.dataclass(frozen=True)
+class Style:
+    """What else distinguishes the blocks of one family of networks from those of another; plain values.
+
+    >>> Style(norm="rms", mlp="swiglu").proj_bias
+    True
+
+    Attributes:
+      norm: "layer" or "rms".
+      activation: of a plain MLP, see `nn.mlp.ACTIVATIONS`.
+      mlp: "plain"; "swiglu", whose gate and value are `mlp_ratio` times as wide as a token each; or "swiglu_packed",
+        where that is the width of both together.
+      align: the hidden width of a SwiGLU is rounded up to a multiple of this.
+      mlp_norm: whether the MLP normalises its hidden layer.
+      attn_norm: whether attention normalises what is gathered.
+      qk_norm: whether queries and keys are normalised, each head by itself.
+      proj_bias: whether output projection and MLP have biases.
+      relative_bias: whether attention has learned biases by relative position (BEiT).
+      rotary: rotates queries and keys; None does not.
+    """
+
+    norm: str = "layer"
+    activation: str = "gelu"
+    mlp: str = "plain"
+    align: int = 1
+    mlp_norm: bool = False
+    attn_norm: bool = False
+    qk_norm: bool = False
+    proj_bias: bool = True
+    relative_bias: bool = False
+    rotary: Rotary | None = None
+
+    def __post_init__(self):
+        if self.mlp not in MLPS:
+            raise unknown("mlp", self.mlp, MLPS)
+
+
+MLPS = ("plain", "swiglu", "swiglu_packed")
+PLAIN = Style()
 
 
 class Block(Reducible):
@@ -48,6 +94,8 @@ class Block(Reducible):
       init_values: LayerScale's initial value; None leaves it out.
       drop_path: probability that training leaves out a branch.
       num_prefix_tokens, leaves: see `Reducible`.
+      style: what else the family of the network has.
+      grid: the patches of the network's images, for styles with rotary or relative positions.
     """
 
     def __init__(
@@ -56,23 +104,38 @@ class Block(Reducible):
         num_heads: int,
         *,
         mlp_ratio: float = 4.0,
-        qkv_bias: bool = True,
+        qkv_bias: bool | str = True,
         norm_eps: float = 1e-6,
         init_values: float | None = None,
         drop_path: float = 0.0,
         num_prefix_tokens: int = 1,
         leaves: bool = True,
+        style: Style = PLAIN,
+        grid: tuple[int, int] | None = None,
         kernel_init=normal_02,
         dtype=None,
         rngs: nnx.Rngs,
     ):
         super().__init__(num_prefix_tokens=num_prefix_tokens, leaves=leaves)
         common = {"kernel_init": kernel_init, "dtype": dtype, "rngs": rngs}
-        self.norm1 = LayerNorm(dim, eps=norm_eps)
-        self.attn = Attention(dim, num_heads, qkv_bias=qkv_bias, **common)
+        if grid is None and (style.rotary is not None or style.relative_bias):
+            raise UserError("A block with rotary or relative positions needs the grid of the network's patches.")
+        self.style, self.grid = style, grid
+        norm = lambda width: make_norm(style.norm, width, norm_eps)
+        self.norm1 = norm(dim)
+        self.attn = Attention(
+            dim,
+            num_heads,
+            qkv_bias=qkv_bias,
+            proj_bias=style.proj_bias,
+            qk_norm=norm if style.qk_norm else None,
+            norm=norm if style.attn_norm else None,
+            relative_grid=grid if style.relative_bias else None,
+            **common,
+        )
         self.ls1 = nnx.data(LayerScale(dim, init_values) if init_values is not None else None)
-        self.norm2 = LayerNorm(dim, eps=norm_eps)
-        self.mlp = Mlp(dim, int(dim * mlp_ratio), **common)
+        self.norm2 = norm(dim)
+        self.mlp: Any = _mlp(style, dim, int(dim * mlp_ratio), norm, **common)
         self.ls2 = nnx.data(LayerScale(dim, init_values) if init_values is not None else None)
         self.drop_path = DropPath(drop_path)
 
@@ -80,15 +143,22 @@ class Block(Reducible):
         """Queries, keys and values of normalised tokens.
 
         Args:
-          position: of the tokens, for blocks that rotate queries and keys by it; a plain block does not read it.
+          position: (row, column) of each token in patches, for blocks that rotate queries and keys by it; None if
+            every patch is there, in raster order. A plain block does not read it.
         """
-        return self.attn.project(normed)
+        heads, rotary, grid = self.attn.project(normed), self.style.rotary, self.grid
+        if rotary is None or grid is None:
+            return heads
+        if position is None:
+            position = jnp.pad(jnp.asarray(coordinates(grid)), ((self.num_prefix_tokens, 0), (0, 0)))[None]
+        angles = rotary.angles(position, grid, heads.q.shape[-1], self.num_prefix_tokens)
+        return Heads(rotary.turn(heads.q, angles), rotary.turn(heads.k, angles), heads.v)
 
     def attend(
         self,
         heads: Heads,
         *,
-        bias: Float[Array, "b #h #m n"] | None = None,
+        bias: Float[Array, "#b #h #m n"] | None = None,
         policy: Float[Array, "b n"] | None = None,
         soft_policy: bool = False,
         needs: frozenset[str] = frozenset(),
@@ -113,7 +183,7 @@ class Block(Reducible):
         self, x: Float[Array, "b m d"], gathered: Float[Array, "b m d"], key: PRNGKeyArray | None = None
     ) -> Float[Array, "b m d"]:
         """Adds what tokens gathered to them. With a key, DropPath is on."""
-        return x + self._branch(self.attn.proj(gathered), self.ls1, key)
+        return x + self._branch(self.attn.output(gathered), self.ls1, key)
 
     def feed(self, x: Float[Array, "b m d"], key: PRNGKeyArray | None = None) -> Float[Array, "b m d"]:
         """Adds the MLP's output to tokens. With a key, DropPath is on."""
@@ -125,6 +195,24 @@ class Block(Reducible):
             return None
         # An absent token has size 0; it is hidden anyway, and the log of 0 has no gradient.
         return jnp.log(jnp.maximum(tokens.size, jnp.finfo(jnp.float32).tiny))[:, None, None, :]
+
+    def position_bias(self, position: Float[Array, "b n c"] | None = None) -> Float[Array, "#b h n n"] | None:
+        """What relative positions add to the logits; None for a block without them.
+
+        Args:
+          position: of the tokens; None if every patch is there, in raster order.
+        """
+        table = self.attn.relative_position_bias_table
+        return None if table is None or self.grid is None else relative_bias(table[...], position, self.grid)
+
+    def bias(self, tokens: Tokens, grid: tuple[int, ...] | None = None) -> Float[Array, "#b #h #n n"] | None:
+        """What is added to the logits of each key: `position_bias` and `size_bias`; None without both.
+
+        Args:
+          grid: of the tokens if every patch is there, in raster order; else None.
+        """
+        by_place, by_size = self.position_bias(tokens.position if grid is None else None), self.size_bias(tokens)
+        return by_size if by_place is None else by_place if by_size is None else by_place + by_size
 
     def cost(self, grid: tuple[int, ...] | None = None) -> BlockCost:
         """What the block costs; only shapes are read.
@@ -154,7 +242,7 @@ class Block(Reducible):
 
         Args:
           attended: what the block before saw, for a reducer that runs before this block.
-          grid: of the tokens at this place, see `attend`.
+          grid: of the tokens at this place, see `attend`; None if rows have left before.
           taps: fields of `Attended` to report besides those that reducers need.
           key: randomness of DropPath and of the reducer; needed only in training.
 
@@ -172,14 +260,19 @@ class Block(Reducible):
 
         if where == "before":
             tokens, report = reducer(tokens, attended, train=train, key=keys[2])
-        heads, bias = self.project(self.norm1(tokens.x), tokens.position), self.size_bias(tokens)
+            grid = None
+        heads, bias = self.project(self.norm1(tokens.x), tokens.position), self.bias(tokens, grid)
         policy = tokens.policy if self.masked or soft else None
         if where == "attention":
             # All keys and values, but only the rows of attention that the reducer keeps.
             bias = hide(bias, policy)
             attended = observe(heads, bias, policy, None, needs, self.num_prefix_tokens)
             tokens, report = reducer(tokens, attended, train=train, key=keys[2])
-            queries = take(heads.q.swapaxes(1, 2), report.kept, self.num_prefix_tokens).swapaxes(1, 2)
+            kept = report.kept
+            of_rows = lambda values: take(values.swapaxes(1, 2), kept, self.num_prefix_tokens).swapaxes(1, 2)
+            queries = of_rows(heads.q)
+            if bias is not None and bias.shape[2] > 1:
+                bias = of_rows(jnp.broadcast_to(bias, (queries.shape[0], *bias.shape[1:])))
             gathered = side_by_side(attend(queries, heads.k, heads.v, bias))
         else:
             gathered, attended = self.attend(heads, bias=bias, policy=policy, soft_policy=soft, needs=needs, grid=grid)
@@ -195,6 +288,17 @@ class Block(Reducible):
 
     def _branch(self, out: Array, scale: LayerScale | None, key: PRNGKeyArray | None) -> Array:
         return self.drop_path(out if scale is None else scale(out), key)
+
+
+def _mlp(style: Style, dim: int, hidden: int, norm: Callable[[int], Any], **common: Any) -> Mlp | SwiGLU:
+    """The MLP of a block, see `Style.mlp`."""
+    if style.mlp != "plain":
+        hidden = hidden // 2 if style.mlp == "swiglu_packed" else hidden
+        hidden += -hidden % style.align
+    inner = norm(hidden) if style.mlp_norm else None
+    if style.mlp == "plain":
+        return Mlp(dim, hidden, activation=style.activation, norm=inner, use_bias=style.proj_bias, **common)
+    return SwiGLU(dim, hidden, norm=inner, use_bias=style.proj_bias, **common)
 
 
 def run_block(

@@ -25,11 +25,13 @@ class Overhead(NamedTuple):
       embed: each patch that is embedded.
       head: the classifier.
       between: whatever else there is (a stem, layers between stages).
+      pool: each token that is pooled, where pooling costs something.
     """
 
     embed: int
     head: int
     between: int = 0
+    pool: int = 0
 
 
 class Host(nnx.Module):

@@ -1,9 +1,13 @@
-"""Layer normalisation, in float32 whatever the compute dtype."""
+"""Normalisation of the last axis, in float32 whatever the compute dtype."""
+
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
+
+from jaxprune.errors import unknown
 
 
 class LayerNorm(nnx.Module):
@@ -21,3 +25,26 @@ class LayerNorm(nnx.Module):
         lead = (None,) * (x.ndim - 1)
         y = centred * jax.lax.rsqrt(variance + self.eps) * self.scale[...][*lead] + self.bias[...][*lead]
         return y.astype(x.dtype)
+
+
+class RmsNorm(nnx.Module):
+    """Divides the last axis by its root mean square, then scales (Zhang and Sennrich, 2019)."""
+
+    def __init__(self, features: int, *, eps: float = 1e-6):
+        self.scale = nnx.Param(jnp.ones((features,), jnp.float32))
+        self.eps = eps
+
+    def __call__(self, x: Float[Array, "*lead d"]) -> Float[Array, "*lead d"]:
+        wide = x.astype(jnp.float32)
+        y = wide * jax.lax.rsqrt(jnp.square(wide).mean(-1, keepdims=True) + self.eps)
+        return (y * self.scale[...][*(None,) * (x.ndim - 1)]).astype(x.dtype)
+
+
+NORMS = {"layer": LayerNorm, "rms": RmsNorm}
+
+
+def make_norm(name: str, features: int, eps: float) -> Any:
+    """Returns a norm by its name in `NORMS`."""
+    if name not in NORMS:
+        raise unknown("norm", name, NORMS)
+    return NORMS[name](features, eps=eps)

@@ -39,9 +39,24 @@ class PatchEmbed(nnx.Module):
 
     The projection is the published convolution (kernel = stride = patch) written as a matrix over patches in the
     order row, column, channel; as a `Linear` it can embed some patches and leave out the others.
+
+    Args:
+      norm: normalises what was projected; None leaves it out.
     """
 
-    def __init__(self, img_size, patch_size, in_chans: int, dim: int, *, kernel_init=None, dtype=None, rngs):
+    def __init__(
+        self,
+        img_size,
+        patch_size,
+        in_chans: int,
+        dim: int,
+        *,
+        use_bias: bool = True,
+        norm: Any = None,
+        kernel_init=None,
+        dtype=None,
+        rngs,
+    ):
         self.img_size, self.patch_size, self.in_chans = pair(img_size), pair(patch_size), in_chans
         self.grid = grid_of(img_size, patch_size)
         inputs = self.patch_size[0] * self.patch_size[1] * in_chans
@@ -50,8 +65,10 @@ class PatchEmbed(nnx.Module):
         def uniform(key: Any, shape: Any, dtype: Any = jnp.float32) -> Any:
             return jax.random.uniform(key, shape, dtype, -bound, bound)
 
-        self.proj = Linear(inputs, dim, kernel_init=kernel_init or uniform, dtype=dtype, rngs=rngs)
-        self.proj.bias[...] = uniform(rngs.params(), (dim,))
+        self.proj = Linear(inputs, dim, use_bias=use_bias, kernel_init=kernel_init or uniform, dtype=dtype, rngs=rngs)
+        if use_bias:
+            self.proj.bias[...] = uniform(rngs.params(), (dim,))
+        self.norm = nnx.data(norm)
 
     def __call__(
         self, images: Float[Array, "b H W c"], ids_keep: Int[Array, "b k"] | None = None
@@ -63,4 +80,5 @@ class PatchEmbed(nnx.Module):
                 "(height, width, channels): resize them, or create the model with their img_size."
             )
         patches = patchify(images, self.patch_size)
-        return self.proj(patches if ids_keep is None else gather_tokens(patches, ids_keep))
+        x = self.proj(patches if ids_keep is None else gather_tokens(patches, ids_keep))
+        return x if self.norm is None else self.norm(x)

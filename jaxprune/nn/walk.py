@@ -48,6 +48,7 @@ class Walk:
       chosen: the report of a reducer that left out patches before these tokens were embedded.
       scores: (scores of patches, their grid), for steps that read them where rows cannot leave.
       train, key: see `Host.forward_features`.
+      whole: whether the tokens are all patches, in raster order.
       remat: see `run_block`.
 
     Attributes:
@@ -64,8 +65,10 @@ class Walk:
         scores: tuple[Array, tuple[int, ...]] | None = None,
         train: bool = False,
         key: PRNGKeyArray | None = None,
+        whole: bool = True,
         remat: bool = False,
     ):
+        self._whole = whole and chosen is None
         self.tokens, self._prefix, self._taps = tokens, num_prefix_tokens, taps or {}
         self._train, self._key, self._remat, self._scores = train, key, remat, scores
         self._attended = Attended()
@@ -98,7 +101,14 @@ class Walk:
             attended = attended._replace(scores=_on_grid(*self._scores, grid))
         self.entered.append(self.tokens)
         self.tokens, self._attended, report = run_block(
-            block, self.tokens, attended, grid=grid, taps=taps, train=self._train, key=key, remat=self._remat
+            block,
+            self.tokens,
+            attended,
+            grid=grid if self._whole else None,
+            taps=taps,
+            train=self._train,
+            key=key,
+            remat=self._remat,
         )
         self.left.append(self.tokens)
         if taps:
@@ -114,6 +124,7 @@ class Walk:
 
     def _account(self, block: Reducible, report: Any) -> None:
         if block.leaves:
+            self._whole = False
             rows = self.tokens.x.shape[1] - self._prefix
             unknown = jnp.full((self.tokens.x.shape[0], rows), -1, jnp.int32)
             self._origin = unknown if report.kept is None else _follow(self._origin, report.kept)

@@ -62,11 +62,19 @@ def table_grid(
 
 
 def resample(
-    pos_embed: Float[Array, "1 n d"], old_grid: tuple[int, int], new_grid: tuple[int, int], num_prefix_tokens: int
+    pos_embed: Float[Array, "1 n d"],
+    old_grid: tuple[int, int],
+    new_grid: tuple[int, int],
+    num_prefix_tokens: int,
+    *,
+    antialias: bool = False,
 ) -> Float[Array, "1 m d"]:
-    """Moves a position table to another grid: bicubic (a = -0.75, half-pixel centres, no antialiasing).
+    """Moves a position table to another grid, bicubic with half-pixel centres.
 
     The rows of prefix tokens are copied; a table of that grid stays as it is.
+
+    Args:
+      antialias: with smoothing (and a = -0.5), as timm does it; otherwise without (a = -0.75), as MAE does.
 
     Raises:
       UserError: the table does not have `old_grid`'s rows.
@@ -81,5 +89,46 @@ def resample(
     if old_grid == new_grid:
         return pos_embed
     prefix, patches = jnp.split(jnp.asarray(pos_embed), [num_prefix_tokens], axis=1)
-    patches = resize(patches.reshape(1, height, width, d), new_grid, "bicubic")
+    patches = resize(patches.reshape(1, height, width, d), new_grid, "bicubic", antialias=antialias)
     return jnp.concatenate([prefix, patches.reshape(1, new_grid[0] * new_grid[1], d)], axis=1)
+
+
+def resample_relative(
+    table: Float[np.ndarray, "r h"], new_grid: tuple[int, int], num_extra: int = 3
+) -> Float[np.ndarray, "s h"]:
+    """Moves a table of relative positions, made for a square grid, to another grid, as BEiT's and timm's code does.
+
+    The offsets that the table has are spread out, each step a constant factor wider than the one before it, until they
+    reach the largest offset of the new grid; between them it is linear.
+
+    Args:
+      table: the bias of each head by offset, (rows, columns) in raster order, and `num_extra` rows that are copied.
+
+    Raises:
+      UserError: the rows are those of no square grid.
+    """
+    side = math.isqrt(len(table) - num_extra)
+    sides = tuple(2 * patches - 1 for patches in new_grid)
+    if side * side != len(table) - num_extra or side % 2 == 0:
+        raise UserError(
+            f"A table of {len(table)} relative positions is of no square grid: build the network with the img_size "
+            "that it was made for."
+        )
+    if sides == (side, side):
+        return table
+    offsets, extra = table[: side * side].reshape(side, side, -1), table[side * side :]
+    for axis, new in enumerate(sides):
+        places, wanted = _spread(side, new), np.arange(new) - new // 2
+        offsets = np.apply_along_axis(lambda line, p=places, w=wanted: np.interp(w, p, line), axis, offsets)
+    return np.concatenate([offsets.reshape(-1, table.shape[1]), extra]).astype(table.dtype)
+
+
+def _spread(old: int, new: int) -> Float[np.ndarray, "n"]:
+    """Where the offsets of a table of `old` lie among `new`: 0, 1, 1 + q, 1 + q + q^2, … and their negatives."""
+    low, high = 1.01, 1.5
+    while high - low > 1e-6:
+        q = (low + high) / 2
+        low, high = (low, q) if sum(q**i for i in range(old // 2)) > new // 2 else (q, high)
+    # The last value tried, not the bounds' middle: as published.
+    places = np.cumsum([q**i for i in range(old // 2)])
+    return np.concatenate([-places[::-1], [0.0], places])

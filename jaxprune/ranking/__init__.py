@@ -28,12 +28,14 @@ def create(name: str = "vit_small_patch16_224", *, rngs: nnx.Rngs, **overrides: 
     from jaxprune import models, plugins
     from jaxprune.errors import UserError
 
-    arguments, kind = {**models.arguments(name), **overrides}, models.names()[name]
+    sizes, kind = models.arguments(name), models.names()[name.partition(".")[0]]
     if kind not in RANKERS:
         raise UserError(
             f"{name} makes no ranker: take a ViT such as vit_small_patch16_224, or a ResNet such as resnet18."
         )
-    ranker = plugins.build(RANKERS[kind], arguments, rngs=rngs)
+    taken = plugins.parameters(RANKERS[kind])
+    sizes = {key: value for key, value in sizes.items() if key in taken}
+    ranker = plugins.build(RANKERS[kind], {**sizes, **overrides}, rngs=rngs)
     ranker.preprocessing = models.Preprocessing(ranker.img_size)
     return remember(ranker, "ranker", {"name": name, **overrides})
 

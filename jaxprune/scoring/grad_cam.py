@@ -45,7 +45,9 @@ class GradCAM(Scorer):
         tokens, block = tokens_before(host, images, -1), host.block(site)
 
         def head(normed: Float[Array, "b n d"]) -> Float[Array, "b classes"]:
-            gathered, _ = block.attend(block.project(normed, tokens.position))
+            gathered, _ = block.attend(
+                block.project(normed, tokens.position), bias=block.position_bias(), grid=site.grid
+            )
             last = block.feed(block.mix(tokens.x, gathered))
             return host.forward_head(tokens._replace(x=host.final_norm(last)))[0]
 

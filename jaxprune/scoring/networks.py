@@ -55,7 +55,7 @@ def run_masked(
       policy: 0 masks a token.
     """
     active = policy[:, :, None] > 0
-    gathered, _ = block.attend(block.project(normed), policy=policy)
+    gathered, _ = block.attend(block.project(normed), bias=block.position_bias(), policy=policy)
     x = jnp.where(active, block.mix(x, gathered), x)
     return jnp.where(active, block.feed(x), x)
 

@@ -234,7 +234,7 @@ def _learning_rates(schedule: Schedule | float, schedules: Mapping[str, Schedule
 
 
 def _layer_of(name: str, depths: tuple[int, ...]) -> int:
-    if re.match(r"(cls_token|dist_token|reg_token|mask_token|pos_embed|patch_embed)(\.|$)", name):
+    if re.match(r"(cls_token|dist_token|reg_token|mask_token|pos_embed|patch_embed|norm_pre)(\.|$)", name):
         return 0
     match = re.match(r"(?:layers\.(\d+)\.)?(?:blocks\.(\d+)|downsample)\.", name)
     if not match:

@@ -140,7 +140,9 @@ def test_the_command_converts_and_refuses(tmp_path, monkeypatch, capsys):
 
 def test_a_conversion_may_say_what_the_network_is(tmp_path, monkeypatch):
     save_pretrained(vit(), tmp_path / "in.safetensors")
-    monkeypatch.setattr(models, "arguments", {"same": {"embed_dim": 8}, "narrow": {"embed_dim": 4}, "vit": {}}.get)
+    same_sizes = {"img_size": 16, "patch_size": 8, "embed_dim": 8, "depth": 1, "num_heads": 2}
+    networks = {"same": same_sizes, "narrow": {**same_sizes, "embed_dim": 4}, "vit": {}}
+    monkeypatch.setattr("jaxprune.models.vit.variants", lambda: networks)
     convert(tmp_path / "in.safetensors", tmp_path / "same.safetensors", model="same")
     same(load_file(tmp_path / "same.safetensors"), load_file(tmp_path / "in.safetensors"))
     with pytest.raises(UserError, match=r"width 8 and 1 blocks against width 4 and 1 blocks"):
@@ -153,7 +155,7 @@ def test_a_conversion_may_say_what_the_network_is(tmp_path, monkeypatch):
         ({"extra": np.zeros(3)}, r"left over .*: extra\."),
         (
             {"patch_embed.proj.weight": None},
-            r"in.safetensors holds no vision transformer .*: blocks.0.attn.proj.bias",
+            r"in.safetensors holds no plain vision transformer .*blocks.0.attn.proj.bias",
         ),
         ({"pos_embed": np.zeros((1, 7, 8))}, r"positions for 6 patches"),
         ({"norm.bias": None}, r"missing .*: norm.bias\."),

@@ -134,6 +134,8 @@ def test_taps_report_the_attention_of_several_layers_in_one_pass(on):
         site, block = places[layer], model.block(places[layer])
         q, k, v = block.project(block.norm1(x))
         logits = jnp.einsum("bhme,bhne->bhmn", *(part.astype(jnp.float32) for part in (q, k))) * k.shape[-1] ** -0.5
+        if (bias := block.position_bias()) is not None:
+            logits = logits + bias
         weights = jax.nn.softmax(jnp.where(same_window(model, site), logits, -jnp.inf), axis=-1)
         # Without a prefix: the mean attention that each row received, of those that see it.
         seen_by = 16 if on == "windowed" else x.shape[1]

@@ -42,11 +42,28 @@ _vit = functools.partial(
     num_classes=CLASSES,
     kernel_init=nnx.initializers.normal(0.3),
 )
+# As DINOv3: rotary positions, CLS token and registers, SwiGLU; as SigLIP: attention pooling without a CLS token.
+_DINOV3 = {"style": "dinov3_swiglu", "pos_embed": "none", "reg_tokens": 2, "qkv_bias": "qv", "init_values": 1.0}
+_SIGLIP = {"style": "gelu_tanh", "class_token": False, "global_pool": "map"}
+
+
+def _beit(**arguments):
+    """As BEiT: relative positions, whose biases are drawn, since fresh ones are zero."""
+    model = _vit(style="beit", pos_embed="none", qkv_bias="qv", **arguments)
+    for block in model.blocks:
+        table = block.attn.relative_position_bias_table
+        table[...] = arguments["rngs"].params.normal(table.shape)
+    return model
+
+
 HOSTS = {
     "cls": Kind(_vit),
     "none": Kind(functools.partial(_vit, class_token=False, global_pool="avg")),
     "distilled": Kind(functools.partial(_vit, dist_token=True)),
     "registers": Kind(functools.partial(_vit, reg_tokens=2, dtype=jnp.bfloat16)),
+    "rotary": Kind(functools.partial(_vit, **_DINOV3)),
+    "map": Kind(functools.partial(_vit, **_SIGLIP)),
+    "relative": Kind(functools.partial(_beit)),
     "windowed": Kind(functools.partial(Windowed), (32, 32)),
     "conv_map": Kind(functools.partial(ConvMap)),
     "clip": Kind(functools.partial(Clip), (4, 16, 16)),

@@ -1,0 +1,36 @@
+"""EfficientNet-Lite0 in the spelling of efficientnet-lite-pytorch, which numbers the blocks of all stages through."""
+
+import re
+
+from jaxprune.checkpoints.spellings import Tensors
+
+_STEM = "_conv_stem.weight"
+_PLACES = tuple(f"{stage}.{index}" for stage, count in enumerate((1, 2, 2, 3, 3, 4, 1)) for index in range(count))
+_AROUND = {"_conv_stem": "conv_stem", "_bn0": "bn1", "_conv_head": "conv_head", "_bn1": "bn2", "_fc": "classifier"}
+_IN_BLOCK = {
+    "_expand_conv": "conv_pw",
+    "_bn0": "bn1",
+    "_depthwise_conv": "conv_dw",
+    "_bn1": "bn2",
+    "_project_conv": "conv_pwl",
+    "_bn2": "bn3",
+}
+# Of a block that does not widen.
+_IN_FIRST = {"_depthwise_conv": "conv_dw", "_bn1": "bn1", "_project_conv": "conv_pw", "_bn2": "bn2"}
+
+
+def read(tensors: Tensors) -> tuple[Tensors, list[str]] | None:
+    """Returns the tensors by timm's names, and no others; None if they are not of this spelling."""
+    if _STEM not in tensors:
+        return None
+    return {_timm(name, tensors): entry for name, entry in tensors.items()}, []
+
+
+def _timm(name: str, names: Tensors) -> str:
+    if block := re.fullmatch(r"_blocks\.(\d+)\.(\w+)\.(.+)", name):
+        index, layer, kind = block.groups()
+        known = _IN_BLOCK if f"_blocks.{index}._expand_conv.weight" in names else _IN_FIRST
+        if layer in known and int(index) < len(_PLACES):
+            return f"blocks.{_PLACES[int(index)]}.{known[layer]}.{kind}"
+    layer, _, kind = name.partition(".")
+    return f"{_AROUND[layer]}.{kind}" if layer in _AROUND else name

@@ -1,0 +1,59 @@
+"""The image towers of CLIP, SigLIP and AIMv2 as Hugging Face's transformers names them."""
+
+import re
+
+import numpy as np
+
+from jaxprune.checkpoints.spellings import Published, Tensors, inside, renamed
+from jaxprune.checkpoints.spellings.openai_clip import split_pooling
+
+_KIND = r"\.(weight|bias)"
+_PATCHES = r"((?:.+\.)?)embeddings\.(?:patch_embedding|patch_embed)\.weight"
+_LAYER = r"encoder\.layers\.(\d+)\."
+_NAMES = (
+    (rf"embeddings\.(?:patch_embedding|patch_embed){_KIND}", r"patch_embed.proj.\1"),
+    (r"embeddings\.class_embedding", "cls_token"),
+    (r"embeddings\.position_embedding\.weight", "pos_embed"),
+    (rf"embeddings\.rms_norm{_KIND}", r"patch_embed.norm.\1"),
+    (rf"pre_layrnorm{_KIND}", r"norm_pre.\1"),
+    (rf"(?:post_layernorm|rms_norm){_KIND}", r"norm.\1"),
+    (r"head\.probe", "attn_pool.latent"),
+    (r"head\.attention\.in_proj_(weight|bias)", r"attn_pool.qkv.\1"),
+    (rf"head\.attention\.out_proj{_KIND}", r"attn_pool.proj.\1"),
+    (rf"head\.layernorm{_KIND}", r"attn_pool.norm.\1"),
+    (rf"head\.mlp\.(fc[12]){_KIND}", r"attn_pool.mlp.\1.\2"),
+    (rf"{_LAYER}(?:layer_norm|rms_norm)([12]){_KIND}", r"blocks.\1.norm\2.\3"),
+    (rf"{_LAYER}(?:self_attn|attention)\.([qkv])_proj{_KIND}", r"blocks.\1.attn.\2.\3"),
+    (rf"{_LAYER}(?:self_attn|attention)\.out_proj{_KIND}", r"blocks.\1.attn.proj.\2"),
+    (rf"{_LAYER}mlp\.(fc[12]){_KIND}", r"blocks.\1.mlp.\2.\3"),
+    (rf"{_LAYER}ffn\.gate_proj{_KIND}", r"blocks.\1.mlp.fc1_g.\2"),
+    (rf"{_LAYER}ffn\.up_proj{_KIND}", r"blocks.\1.mlp.fc1_x.\2"),
+    (rf"{_LAYER}ffn\.down_proj{_KIND}", r"blocks.\1.mlp.fc2.\2"),
+)
+
+
+def read(tensors: Tensors) -> tuple[Tensors, list[str]] | None:
+    """Returns the tensors by timm's names and the names of the others; None if they are of none of these towers."""
+    places = [match[1] for name in tensors if (match := re.fullmatch(_PATCHES, name))]
+    if len(places) != 1:
+        return None
+    tower, others = inside(tensors, places[0])
+    found: Tensors = {}
+    for name, (published, tensor) in tower.items():
+        timm = renamed(name, _NAMES) or name
+        if name == "embeddings.position_ids":
+            others.append(published)
+            continue
+        if timm == "cls_token" and np.ndim(tensor) == 1:
+            tensor = np.asarray(tensor)[None, None]
+        elif timm == "pos_embed" and np.ndim(tensor) == 2:
+            tensor = np.asarray(tensor)[None]
+        found[timm] = Published(published, tensor)
+    # CLIP projects what it pooled, without a bias; timm has that as the classifier.
+    projection = next((name for name in others if name.endswith("visual_projection.weight")), None)
+    if projection is not None:
+        others.remove(projection)
+        weights = np.asarray(tensors[projection].tensor)
+        found["head.weight"] = tensors[projection]
+        found["head.bias"] = Published(tensors[projection].name, np.zeros(len(weights), weights.dtype))
+    return split_pooling(found), others

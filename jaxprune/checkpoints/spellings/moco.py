@@ -1,0 +1,28 @@
+"""The checkpoints of MoCo's training, v1 to v3, which hold two encoders."""
+
+import re
+
+from jaxprune.checkpoints.spellings import Tensors
+
+# The encoder that learns, the one that follows it, and their heads: of v3, and of v1 and v2.
+_ENCODERS = (
+    ("base_encoder.", "momentum_encoder.", r"(?:head|fc)\.\d+\..+"),
+    ("encoder_q.", "encoder_k.", r"fc\..+"),
+)
+# What else the training saves.
+_AROUND = ("predictor.", "queue")
+
+
+def read(tensors: Tensors) -> tuple[Tensors, list[str]] | None:
+    """Returns the tensors of one encoder and the names of all others; None if it is no checkpoint of MoCo's training.
+
+    The encoder is the one that learns, or the one that follows it where it is the only one. Heads are not of it.
+    """
+    for *encoders, heads in _ENCODERS:
+        there = [encoder for encoder in encoders if any(path.startswith(encoder) for path in tensors)]
+        if there and all(path.startswith((*encoders, *_AROUND)) for path in tensors):
+            found = {path.removeprefix(there[0]): entry for path, entry in tensors.items() if path.startswith(there[0])}
+            found = {path: entry for path, entry in found.items() if not re.fullmatch(heads, path)}
+            kept = {entry.name for entry in found.values()}
+            return found, [entry.name for entry in tensors.values() if entry.name not in kept]
+    return None

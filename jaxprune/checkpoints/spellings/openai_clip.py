@@ -1,0 +1,61 @@
+"""The image tower of CLIP as OpenAI and OpenCLIP name it, and that of Meta's Perception Encoder."""
+
+import re
+
+import numpy as np
+
+from jaxprune.checkpoints.spellings import Published, Tensors, inside, renamed
+
+_AROUND = (
+    (r"conv1\.(weight|bias)", r"patch_embed.proj.\1"),
+    (r"class_embedding", "cls_token"),
+    (r"positional_embedding", "pos_embed"),
+    (r"ln_pre\.(weight|bias)", r"norm_pre.\1"),
+    (r"ln_post\.(weight|bias)", r"norm.\1"),
+    (r"proj", "head.weight"),
+    (r"attn_pool\.probe", "attn_pool.latent"),
+    (r"attn_pool\.attn\.in_proj_(weight|bias)", r"attn_pool.qkv.\1"),
+    (r"attn_pool\.attn\.out_proj\.(weight|bias)", r"attn_pool.proj.\1"),
+    (r"attn_pool\.layernorm\.(weight|bias)", r"attn_pool.norm.\1"),
+    (r"attn_pool\.mlp\.c_fc\.(weight|bias)", r"attn_pool.mlp.fc1.\1"),
+    (r"attn_pool\.mlp\.c_proj\.(weight|bias)", r"attn_pool.mlp.fc2.\1"),
+    (r"transformer\.resblocks\.(\d+)\.ln_([12])\.(weight|bias)", r"blocks.\1.norm\2.\3"),
+    (r"transformer\.resblocks\.(\d+)\.ls_([12])\.gamma", r"blocks.\1.ls\2.gamma"),
+    (r"transformer\.resblocks\.(\d+)\.attn\.in_proj_(weight|bias)", r"blocks.\1.attn.qkv.\2"),
+    (r"transformer\.resblocks\.(\d+)\.attn\.out_proj\.(weight|bias)", r"blocks.\1.attn.proj.\2"),
+    (r"transformer\.resblocks\.(\d+)\.mlp\.c_fc\.(weight|bias)", r"blocks.\1.mlp.fc1.\2"),
+    (r"transformer\.resblocks\.(\d+)\.mlp\.c_proj\.(weight|bias)", r"blocks.\1.mlp.fc2.\2"),
+)
+
+
+def read(tensors: Tensors) -> tuple[Tensors, list[str]] | None:
+    """Returns the tensors by timm's names and the names of those of the text tower; None if they are not of CLIP."""
+    towers = [match[1] for name in tensors if (match := re.fullmatch(r"((?:.+\.)?)conv1\.weight", name))]
+    towers = [tower for tower in towers if f"{tower}positional_embedding" in tensors]
+    if len(towers) != 1:
+        return None
+    tower, others = inside(tensors, towers[0])
+    found: Tensors = {}
+    for name, (published, tensor) in tower.items():
+        timm = renamed(name, _AROUND) or name
+        if timm == "cls_token" and np.ndim(tensor) == 1:
+            tensor = np.asarray(tensor)[None, None]
+        elif timm == "pos_embed" and np.ndim(tensor) == 2:
+            tensor = np.asarray(tensor)[None]
+        elif timm == "head.weight" and np.ndim(tensor) == 2:
+            # A matrix that is multiplied from the right, without a bias.
+            tensor = np.asarray(tensor).T
+            found["head.bias"] = Published(published, np.zeros(tensor.shape[0], np.asarray(tensor).dtype))
+        found[timm] = Published(published, tensor)
+    return split_pooling(found), others
+
+
+def split_pooling(tensors: Tensors) -> Tensors:
+    """Splits queries from keys and values in attention pooling, as timm stores them."""
+    for kind in ("weight", "bias"):
+        whole = tensors.pop(f"attn_pool.qkv.{kind}", None)
+        if whole is not None:
+            rows = len(np.asarray(whole.tensor)) // 3
+            tensors[f"attn_pool.q.{kind}"] = whole._replace(tensor=np.asarray(whole.tensor)[:rows])
+            tensors[f"attn_pool.kv.{kind}"] = whole._replace(tensor=np.asarray(whole.tensor)[rows:])
+    return tensors

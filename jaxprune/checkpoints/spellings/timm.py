@@ -1,0 +1,127 @@
+"""timm's own spellings, which differ by class, and those of DINOv2, DINOv3, EVA and BEiT: to one, and back to timm's.
+
+The one is that of timm's `VisionTransformer`, with queries, keys and values in one tensor, and gate and value of a
+SwiGLU in one.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+
+from jaxprune.checkpoints.spellings import Published, Tensors, renamed
+
+_KIND = r"\.(weight|bias)"
+_NAMES = (
+    (r"(.*)gamma_([12])", r"\1ls\2.gamma"),
+    (r"(?:storage_tokens|register_tokens)", "reg_token"),
+    (rf"(.*attn\.)([qkv])_proj{_KIND}", r"\1\2.\3"),
+    (rf"(.*attn)\.inner_attn_ln{_KIND}", r"\1.norm.\2"),
+    (rf"(.*mlp)\.ffn_ln{_KIND}", r"\1.norm.\2"),
+    (rf"(.*mlp)\.w12{_KIND}", r"\1.fc1.\2"),
+    (rf"(.*mlp)\.w1{_KIND}", r"\1.fc1_g.\2"),
+    (rf"(.*mlp)\.w2{_KIND}", r"\1.fc1_x.\2"),
+    (rf"(.*mlp)\.w3{_KIND}", r"\1.fc2.\2"),
+)
+# What DINOv2's and DINOv3's training saves besides.
+_UNUSED = (
+    r".+\.bias_mask",
+    r"rope_embed\.periods",
+    r"local_cls_norm\..+",
+    r"projectors\..+",
+    r".+\.rope\.freqs_(?:cos|sin)|rope\.freqs_(?:cos|sin)",
+    r".+\.relative_position_index",
+)
+
+
+def read(tensors: Tensors) -> tuple[Tensors, list[str]]:
+    """Returns the tensors by the one spelling and the names of those that only training needs."""
+    found: Tensors = {}
+    unused = []
+    for name, entry in tensors.items():
+        # The mask token of DINO has two axes; that of a masked autoencoder, which is used, has three.
+        if any(re.fullmatch(pattern, name) for pattern in _UNUSED) or (
+            name == "mask_token" and np.ndim(entry.tensor) == 2
+        ):
+            unused.append(entry.name)
+        else:
+            found[renamed(name, _NAMES) or name] = entry
+    return _registers(dict(_joined(found))), unused
+
+
+def _registers(tensors: Tensors) -> Tensors:
+    """Adds the position of the CLS token to that token where there are registers, which have no position.
+
+    timm does so, too: none of the prefix tokens of such a network has a position of its own.
+    """
+    cls, table = tensors.get("cls_token"), tensors.get("pos_embed")
+    if "reg_token" not in tensors or cls is None or table is None:
+        return tensors
+    rows = np.shape(table.tensor)[1] if np.ndim(table.tensor) == 3 else 0
+    registers = np.shape(tensors["reg_token"].tensor)
+    if not _is_square(rows - 1) or _is_square(rows) or (len(registers) == 3 and _is_square(rows - 1 - registers[1])):
+        return tensors
+    positions = np.asarray(table.tensor)
+    return {
+        **tensors,
+        "cls_token": cls._replace(tensor=np.asarray(cls.tensor) + positions[:, :1]),
+        "pos_embed": table._replace(tensor=positions[:, 1:]),
+    }
+
+
+def _is_square(number: int) -> bool:
+    return number > 0 and int(np.sqrt(number) + 0.5) ** 2 == number
+
+
+# Parts that are one tensor here: (of what name the first is, names of all parts, name of the whole).
+_PARTS = (
+    (rf"(.*attn\.)q{_KIND}", ("q", "k", "v"), "qkv"),
+    (rf"(.*mlp\.)fc1_g{_KIND}", ("fc1_g", "fc1_x"), "fc1"),
+)
+
+
+def _joined(tensors: Tensors) -> Iterator[tuple[str, Published]]:
+    """Puts tensors that are parts of one into one; queries and values may have biases where keys have none."""
+    groups: dict[str, list[str]] = {}
+    for name in tensors:
+        for pattern, parts, whole in _PARTS:
+            if match := re.fullmatch(pattern, name):
+                names = [f"{match[1]}{part}.{match[2]}" for part in parts]
+                shapes = {np.shape(tensors[part].tensor) if part in tensors else () for part in names}
+                # Where a part is missing or of another shape, the strict check that follows names it.
+                if len(shapes) == 1 and () not in shapes:
+                    groups[f"{match[1]}{whole}.{match[2]}"] = names
+    joined = {part for names in groups.values() for part in names}
+    for name, entry in tensors.items():
+        if name not in joined:
+            lone = re.fullmatch(r"(.*attn\.)([qv])\.bias", name)
+            of_pair = lone is not None and f"{lone[1]}k.bias" not in tensors
+            yield (f"{lone[1]}{lone[2]}_bias" if lone is not None and of_pair else name), entry
+    for name, names in groups.items():
+        sources = [tensors[part] for part in names]
+        whole = np.concatenate([np.asarray(source.tensor) for source in sources])
+        yield name, Published(", ".join(source.name for source in sources), whole)
+
+
+def write(tensors: Mapping[str, np.ndarray], names: Sequence[str]) -> dict[str, np.ndarray]:
+    """Returns tensors of the one spelling in that of a class of timm's.
+
+    Args:
+      names: what that class calls otherwise: "gamma" (LayerScale), "split_qkv" (queries, keys and values are tensors of
+        their own), "split_mlp" (gate and value are).
+    """
+    found: dict[str, np.ndarray] = {}
+    for name, tensor in tensors.items():
+        if "gamma" in names and (scale := re.fullmatch(r"(blocks\.\d+\.)ls([12])\.gamma", name)):
+            found[f"{scale[1]}gamma_{scale[2]}"] = tensor
+        elif "split_qkv" in names and (qkv := re.fullmatch(rf"(blocks\.\d+\.attn\.)qkv{_KIND}", name)):
+            parts = zip("qkv", np.split(tensor, 3), strict=True)
+            found.update({f"{qkv[1]}{letter}_proj.{qkv[2]}": part for letter, part in parts})
+        elif "split_qkv" in names and (bias := re.fullmatch(r"(blocks\.\d+\.attn\.)([qv])_bias", name)):
+            found[f"{bias[1]}{bias[2]}_proj.bias"] = tensor
+        elif "split_mlp" in names and (gate := re.fullmatch(rf"(blocks\.\d+\.mlp\.)fc1{_KIND}", name)):
+            parts = zip(("fc1_g", "fc1_x"), np.split(tensor, 2), strict=True)
+            found.update({f"{gate[1]}{layer}.{gate[2]}": part for layer, part in parts})
+        else:
+            found[name] = tensor
+    return found

@@ -1,0 +1,83 @@
+"""The forms of the vision transformer: what distinguishes one family of networks from another, besides sizes."""
+
+import dataclasses
+
+from jaxprune.nn.block import PLAIN, Style
+from jaxprune.nn.rotary import Rotary
+
+
+@dataclasses.dataclass(frozen=True)
+class VitStyle:
+    """What a family has besides its blocks; plain values.
+
+    Attributes:
+      block: see `nn.block.Style`.
+      pre_norm: whether tokens are normalised before the first block; then patches are projected without a bias.
+      embed_norm: whether patches are normalised when they are embedded.
+      final_norm: whether there is a norm behind the last block, or behind pooling (`fc_norm`).
+      map_prefix: whether attention pooling reads the prefix tokens too.
+      pool_heads: heads of attention pooling, whose MLP is then four tokens wide; None: those of the blocks, and
+        their width.
+      antialias: whether a position table that is resampled is also smoothed, as timm does it; otherwise as MAE does.
+      names: how its published weights are named, see `checkpoints.spellings.timm`.
+    """
+
+    block: Style = PLAIN
+    pre_norm: bool = False
+    embed_norm: bool = False
+    final_norm: bool = True
+    map_prefix: bool = False
+    pool_heads: int | None = None
+    antialias: bool = True
+    names: tuple[str, ...] = ()
+
+
+# What timm calls otherwise in its class `Eva` and in BEiT: the LayerScale, and layers that are tensors of their own.
+_GAMMA = ("gamma",)
+_DINOV3 = Rotary("dinov3", temperature=100.0, halves=True)
+_EVA02 = Rotary(reference=(16, 16))
+_SWIGLU = Style(mlp="swiglu_packed", activation="silu")
+
+
+def _dinov3(**block) -> VitStyle:
+    names = (*_GAMMA, "split_mlp") if block else _GAMMA
+    return VitStyle(Style(rotary=_DINOV3, **block), names=names)
+
+
+def _perception(reference: int, *, offset: float = 1.0, **options) -> VitStyle:
+    rotary = Rotary(reference=(reference, reference), offset=offset, columns_first=True)
+    return VitStyle(Style(rotary=rotary), pre_norm=True, names=_GAMMA, **options)
+
+
+_CORE = {"map_prefix": True, "pool_heads": 8}
+
+STYLES: dict[str, VitStyle] = {
+    "vit": VitStyle(antialias=False),
+    "timm": VitStyle(),
+    "no_norm": VitStyle(final_norm=False),
+    "gelu_tanh": VitStyle(Style(activation="gelu_tanh")),
+    "clip": VitStyle(pre_norm=True),
+    "clip_quickgelu": VitStyle(Style(activation="quick_gelu"), pre_norm=True),
+    "dinov2_swiglu": VitStyle(_SWIGLU),
+    "dinov3": _dinov3(),
+    "dinov3_swiglu": _dinov3(mlp="swiglu", align=8),
+    "dinov3_swiglu64": _dinov3(mlp="swiglu", align=64),
+    "eva": VitStyle(names=_GAMMA),
+    "eva02": VitStyle(Style(mlp="swiglu", rotary=_EVA02), names=_GAMMA),
+    "eva02_norm": VitStyle(
+        Style(mlp="swiglu", mlp_norm=True, rotary=_EVA02), names=(*_GAMMA, "split_mlp", "split_qkv")
+    ),
+    "eva02_clip": VitStyle(
+        Style(mlp="swiglu", mlp_norm=True, attn_norm=True, rotary=_EVA02), names=(*_GAMMA, "split_mlp", "split_qkv")
+    ),
+    "rope": VitStyle(Style(rotary=_EVA02), names=_GAMMA),
+    "rope_axial": VitStyle(Style(rotary=Rotary(temperature=100.0, columns_first=True)), names=_GAMMA),
+    "pe_core_14": _perception(14, **_CORE),
+    "pe_core_24": _perception(24, **_CORE),
+    "pe_core_32": _perception(32, offset=0.0, **_CORE),
+    "pe_32": _perception(32, final_norm=False),
+    "pe_32_gigantic": _perception(32, offset=0.0, final_norm=False),
+    "aimv2": VitStyle(Style(norm="rms", mlp="swiglu", proj_bias=False), embed_norm=True, names=("split_mlp",)),
+    "beit": VitStyle(Style(relative_bias=True), names=_GAMMA),
+    "beit3": VitStyle(Style(mlp_norm=True, attn_norm=True)),
+}

@@ -1,0 +1,87 @@
+"""Rotary positions on a grid (Su et al., 2021; Heo et al., 2024): each row is turned by angles of its place."""
+
+import dataclasses
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from jaxprune.errors import UserError, unknown
+
+FREQUENCIES = ("language", "dinov3")
+
+
+@dataclasses.dataclass(frozen=True)
+class Rotary:
+    """How places on a grid become angles; plain values, a family of networks has one.
+
+    Half of the angles of a head follow one axis of the grid, half the other, each with `head_dim / 4` frequencies f_j.
+
+    Attributes:
+      frequencies: "language": the angle is place x temperature^(-j / (head_dim / 4)), places counted in patches
+        (EVA-02, Perception Encoder). "dinov3": 2 pi x place / temperature^(2j / (head_dim / 2)), places from -1 to 1,
+        those of patches in the middle of each.
+      temperature: see there.
+      reference: the grid of pre-training, to which places are scaled; None leaves them ("language" only).
+      offset: is added to places, in patches.
+      columns_first: whether the first half of the angles follows the column.
+      halves: whether channel i turns with channel i + head_dim / 2; otherwise channels 2i and 2i + 1 turn together.
+
+    Raises:
+      UserError: there are no such frequencies.
+    """
+
+    frequencies: str = "language"
+    temperature: float = 10000.0
+    reference: tuple[int, int] | None = None
+    offset: float = 0.0
+    columns_first: bool = False
+    halves: bool = False
+
+    def __post_init__(self):
+        if self.frequencies not in FREQUENCIES:
+            raise unknown("frequencies of rotary positions", self.frequencies, FREQUENCIES)
+
+    def angles(
+        self, position: Float[Array, "b n 2"], grid: tuple[int, int], head_dim: int, num_prefix_tokens: int = 0
+    ) -> Float[Array, "b n {head_dim//2}"]:
+        """The angles by which the channels of queries and keys turn, in float32; 0 for the prefix.
+
+        Args:
+          position: (row, column) of each token in patches, not necessarily whole: a merged row lies between others.
+          grid: of the network, (rows, columns).
+
+        Raises:
+          UserError: `head_dim` is no multiple of 4.
+        """
+        if head_dim % 4:
+            raise UserError(f"Rotary positions need heads of a width divisible by 4, not {head_dim}: change num_heads.")
+        exponents = np.arange(head_dim // 4, dtype=np.float32) / np.float32(head_dim // 4)
+        sides = np.asarray(grid, np.float32)[None, None]
+        place = position.astype(jnp.float32) + self.offset
+        if self.frequencies == "dinov3":
+            place = 2.0 * ((place + 0.5) / sides) - 1.0
+            factors = 2 * np.pi / np.float32(self.temperature) ** exponents
+        else:
+            if self.reference is not None:
+                place = place / sides * np.asarray(self.reference, np.float32)[None, None]
+            factors = 1.0 / np.float32(self.temperature) ** exponents
+        if self.columns_first:
+            place = place[..., ::-1]
+        angles = place[..., None] * factors.astype(np.float32)[None, None, None]
+        angles = angles.reshape(*place.shape[:-1], -1)
+        # A rotation by 0 leaves the prefix as it is, to the bit.
+        return jnp.where(jnp.arange(angles.shape[1])[None, :, None] < num_prefix_tokens, 0.0, angles)
+
+    def turn(self, x: Float[Array, "b h n e"], angles: Float[Array, "#b n _"]) -> Float[Array, "b h n e"]:
+        """Queries or keys turned by `angles`."""
+        sin, cos = jnp.sin(angles)[:, None], jnp.cos(angles)[:, None]
+        wide = x.astype(jnp.float32)
+        if self.halves:
+            first, second = jnp.split(wide, 2, axis=-1)
+            turned = jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
+        else:
+            pairs = wide.reshape(*wide.shape[:-1], -1, 2)
+            first, second = pairs[..., 0], pairs[..., 1]
+            turned = jnp.stack([first * cos - second * sin, second * cos + first * sin], axis=-1).reshape(wide.shape)
+        return turned.astype(x.dtype)

@@ -1,0 +1,107 @@
+"""Makes the `.npz` files beside it: tiny random networks of timm, their images and what timm computes of them.
+
+Run by hand with torch and timm 1.0.31, which the project does not depend on: python tests/golden/hosts/make_timm.py
+
+A file holds `name`, `options` (of timm's `create_model`, as text), `w/<timm's name>` in float32, `images` (b, c, h,
+w), and in float64 `logits`, `features` (`forward_features`) and `map_<i>` (`forward_intermediates`, before the final
+norm). With `resized`, the weights are those of a network for images of 48 by 48 pixels, loaded into the one that
+`options` makes, as timm loads files.
+"""
+
+from pathlib import Path
+
+import numpy as np
+import timm
+import torch
+from timm.models import beit, deit, eva, vision_transformer
+
+HERE = Path(__file__).parent
+FILTERS = {
+    "Eva": eva.checkpoint_filter_fn,
+    "Beit": beit.checkpoint_filter_fn,
+    "VisionTransformer": vision_transformer.checkpoint_filter_fn,
+    "VisionTransformerDistilled": deit.checkpoint_filter_fn,
+}
+TINY = {"embed_dim": 24, "depth": 2, "num_heads": 2, "num_classes": 5}
+WIDE, TALL, SQUARE = (32, 48), (48, 32), 48  # (height, width) in pixels
+CASES = {
+    "dinov2": ("vit_small_patch14_dinov2", {"img_size": (28, 42)}),
+    "dinov2_reg4": ("vit_small_patch14_reg4_dinov2", {"img_size": (42, 28)}),
+    "dinov2_giant": ("vit_giant_patch14_reg4_dinov2", {"img_size": 28}),
+    "tipsv2": ("vit_base_patch14_reg1_tipsv2", {"img_size": 28}),
+    "dinov3": ("vit_small_patch16_dinov3", {"img_size": WIDE}),
+    "dinov3_token": ("vit_small_patch16_dinov3", {"img_size": TALL, "global_pool": "token"}),
+    "dinov3_qkvb": ("vit_base_patch16_dinov3_qkvb", {"img_size": SQUARE}),
+    "dinov3_plus": ("vit_small_plus_patch16_dinov3", {"img_size": SQUARE}),
+    "dinov3_7b": ("vit_7b_patch16_dinov3", {"img_size": TALL}),
+    "siglip": ("vit_base_patch16_siglip_224", {"img_size": WIDE}),
+    "siglip_tanh": ("vit_so400m_patch16_siglip_256", {"img_size": SQUARE}),
+    "siglip_gap": ("vit_base_patch16_siglip_gap_224", {"img_size": TALL}),
+    "map_registers": ("vit_so150m_patch16_reg4_map_256", {"img_size": SQUARE}),
+    "clip": ("vit_base_patch16_clip_224", {"img_size": WIDE}),
+    "clip_quickgelu": ("vit_base_patch16_clip_quickgelu_224", {"img_size": SQUARE}),
+    "eva_giant": ("eva_giant_patch14_224", {"img_size": 28}),
+    "eva02_tiny": ("eva02_tiny_patch14_224", {"img_size": (28, 42)}),
+    "eva02_base": ("eva02_base_patch14_448", {"img_size": (42, 28)}),
+    "eva02_clip": ("eva02_base_patch16_clip_224", {"img_size": WIDE}),
+    "pe_core": ("vit_pe_core_base_patch16_224", {"img_size": WIDE}),
+    "pe_core_gigantic": ("vit_pe_core_gigantic_patch14_448", {"img_size": (42, 28)}),
+    "pe_lang": ("vit_pe_lang_large_patch14_448", {"img_size": (28, 42)}),
+    "pe_spatial": ("vit_pe_spatial_base_patch16_512", {"img_size": SQUARE}),
+    "aimv2": ("aimv2_large_patch14_224", {"img_size": (28, 42)}),
+    "beit": ("beit_base_patch16_224", {"img_size": WIDE}),
+    "beitv2": ("beitv2_large_patch16_224", {"img_size": SQUARE}),
+    "beit3": ("beit3_base_patch16_224", {"img_size": TALL}),
+    "deit3": ("deit3_small_patch16_224", {"img_size": WIDE}),
+    "deit_distilled": ("deit_tiny_distilled_patch16_224", {"img_size": WIDE}),
+    "gap": ("vit_medium_patch16_gap_256", {"img_size": SQUARE}),
+    "gap_registers": ("vit_medium_patch16_reg4_gap_256", {"img_size": WIDE}),
+    "rope_gap": ("vit_medium_patch16_rope_reg1_gap_256", {"img_size": WIDE}),
+    "rope_axial": ("vit_small_patch16_rope_224", {"img_size": TALL}),
+    "rope_ape": ("vit_small_patch16_rope_ape_224", {"img_size": SQUARE}),
+    "intern": ("vit_intern300m_patch14_448", {"img_size": 28}),
+    "radio": ("vit_base_patch16_radio_v3", {"img_size": SQUARE}),
+    "deit3_resized": ("deit3_small_patch16_224", {"img_size": (64, 32)}),
+    "clip_resized": ("vit_base_patch16_clip_224", {"img_size": (32, 64)}),
+    "siglip_resized": ("vit_base_patch16_siglip_224", {"img_size": 64}),
+    "eva02_resized": ("eva02_base_patch16_clip_224", {"img_size": 64}),
+    "beit_resized": ("beit_base_patch16_224", {"img_size": (64, 32)}),
+}
+
+
+def make(name: str, model: str, options: dict) -> None:
+    torch.manual_seed(sorted(CASES).index(name))
+    options = {**TINY, **options}
+    resized = name.endswith("_resized")
+    first = timm.create_model(model, **{**options, **({"img_size": 48} if resized else {})})
+    with torch.no_grad():
+        for parameter in first.parameters():
+            # Fresh norms, biases and tables are ones and zeros.
+            parameter.copy_(parameter + 0.2 * torch.randn_like(parameter))
+    weights = {key: tensor.clone() for key, tensor in first.state_dict().items()}
+    network = first
+    if resized:
+        network = timm.create_model(model, **options)
+        network.load_state_dict(FILTERS[type(network).__name__](dict(weights), network), strict=False)
+    network = network.double().eval()
+    height, width = options["img_size"] if isinstance(options["img_size"], tuple) else (options["img_size"],) * 2
+    images = torch.randn(2, 3, height, width)
+    with torch.no_grad():
+        wide = images.double()
+        _, maps = network.forward_intermediates(wide)
+        arrays = {"logits": network(wide), "features": network.forward_features(wide)}
+    np.savez_compressed(
+        HERE / f"{name}.npz",
+        name=model,
+        options=repr(options),
+        images=images.numpy(),
+        **{f"w/{key}": tensor.numpy() for key, tensor in weights.items()},
+        **{key: tensor.numpy() for key, tensor in arrays.items()},
+        **{f"map_{index}": tensor.numpy() for index, tensor in enumerate(maps)},
+    )
+
+
+if __name__ == "__main__":
+    for name, (model, options) in CASES.items():
+        make(name, model, options)
+        print(name)

@@ -1,0 +1,34 @@
+"""Networks of Hugging Face's transformers, loaded under their own names: what they compute, ours computes."""
+
+import ast
+from pathlib import Path
+
+import chex
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from support import golden, nhwc, weights
+
+from jaxprune import checkpoints, models
+from jaxprune.nn.params import jitted, unfilled
+
+CASES = sorted(path.stem for path in (Path(__file__).parent.parent / "golden/hosts").glob("hf_*.npz"))
+# Hugging Face pools DINO's networks by their CLS token, timm by the mean; and CLIP's tokens are not normalised there.
+POOLED_BY_CLS = ("hf_dinov2", "hf_dinov2_registers", "hf_dinov2_giant", "hf_dinov3", "hf_dinov3_plus")
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_matches_transformers(name):
+    file = golden(f"hosts/{name}")
+    options = ast.literal_eval(str(file["options"]))
+    if name in POOLED_BY_CLS:
+        options["global_pool"] = "token"
+    model = unfilled(lambda: models.create(str(file["name"]), **options, rngs=nnx.Rngs(0)))
+    checkpoints.load_pretrained(model, weights(file))
+    both = jitted(model, lambda model, images: (model(images)[0], model.forward_features(images)[0].x))
+    pooled, features = both(jnp.asarray(nhwc(file["images"])))
+    if "pooled" in file:
+        chex.assert_trees_all_close(np.float64(pooled), file["pooled"], atol=1e-4, rtol=0)
+    if "features" in file and name != "hf_clip":
+        chex.assert_trees_all_close(np.float64(features), file["features"], atol=1e-4, rtol=0)

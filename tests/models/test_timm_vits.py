@@ -1,0 +1,54 @@
+"""The families of vision transformers against what timm computes: logits, features, intermediates; and their files."""
+
+import ast
+import functools
+from pathlib import Path
+
+import chex
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from support import golden, nhwc, weights
+
+from jaxprune import checkpoints, models
+from jaxprune.checkpoints.rules import to_published
+from jaxprune.nn.params import jitted, unfilled
+
+FILES = (Path(__file__).parent.parent / "golden/hosts").glob("*.npz")
+CASES = sorted(path.stem for path in FILES if not path.stem.startswith("hf_"))
+
+
+@functools.cache
+def network(name: str):
+    file = golden(f"hosts/{name}")
+    options = ast.literal_eval(str(file["options"]))
+    model = unfilled(lambda: models.create(str(file["name"]), **options, rngs=nnx.Rngs(0)))
+    return file, checkpoints.load_pretrained(model, weights(file))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_matches_timm(name):
+    file, model = network(name)
+    images = jnp.asarray(nhwc(file["images"]))
+    logits, features, maps = jitted(
+        model,
+        lambda model, images: (
+            model(images)[0],
+            model.forward_features(images)[0].x,
+            model.forward_intermediates(images, output_fmt="NCHW", intermediates_only=True),
+        ),
+    )(images)
+    chex.assert_trees_all_close(np.float64(features), file["features"], atol=1e-4, rtol=0)
+    chex.assert_trees_all_close(np.float64(logits), file["logits"], atol=1e-4, rtol=0)
+    for index, found in enumerate(maps):
+        chex.assert_trees_all_close(np.float64(found), file[f"map_{index}"], atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if not name.endswith("_resized")])
+def test_weights_go_back_to_timms_names_to_the_bit(name):
+    file, model = network(name)
+    published, ours = weights(file), to_published(model)
+    assert set(ours) == set(published)
+    for key, tensor in published.items():
+        np.testing.assert_array_equal(ours[key], tensor, err_msg=key)
