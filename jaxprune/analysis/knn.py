@@ -1,0 +1,57 @@
+"""Classification by nearest neighbours among features, as DINO is evaluated (Wu et al., 2018; Caron et al., 2021)."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float, Int
+
+from jaxprune.errors import UserError
+
+
+def knn_classes(
+    features: Float[np.ndarray, "n d"],
+    labels: Int[np.ndarray, "n"],
+    queries: Float[np.ndarray, "m d"],
+    *,
+    k: int = 20,
+    temperature: float = 0.07,
+    batch_size: int = 1024,
+) -> Int[np.ndarray, "m"]:
+    """Returns the class of each query: its k nearest features by cosine vote with weights exp(cosine / temperature).
+
+    >>> knn_classes(np.eye(2, dtype=np.float32), np.array([5, 7]), np.array([[0.1, 1.0]], np.float32), k=1)
+    array([7], dtype=int32)
+
+    Args:
+      features: with known labels.
+      labels: their classes, from 0.
+      k: neighbours that vote; all features where there are fewer.
+      batch_size: queries that are compared at a time, which bounds the memory.
+
+    Raises:
+      UserError: there are no features, or k is below 1.
+    """
+    if not len(features) or k < 1:
+        raise UserError(f"{k} nearest of {len(features)} features cannot vote: give features, and k of 1 or more.")
+    vote = functools.partial(_vote, k=min(k, len(features)), num_classes=int(labels.max()) + 1)
+    bank, classes = _length_one(jnp.asarray(features, jnp.float32)), jnp.asarray(labels)
+    found = []
+    for start in range(0, len(queries), batch_size):
+        some = _length_one(jnp.asarray(queries[start : start + batch_size], jnp.float32))
+        found.append(np.asarray(vote(bank, classes, some, temperature)))
+    return np.concatenate(found) if found else np.zeros(0, np.int64)
+
+
+@functools.partial(jax.jit, static_argnames=("k", "num_classes"))
+def _vote(bank, classes, queries, temperature, *, k: int, num_classes: int):
+    cosine, nearest = jax.lax.top_k(queries @ bank.T, k)
+    # The largest weight is 1, so that none overflows; a factor common to all votes changes no winner.
+    weights = jnp.exp((cosine - cosine[:, :1]) / temperature)
+    votes = jax.nn.one_hot(classes[nearest], num_classes) * weights[:, :, None]
+    return votes.sum(1).argmax(-1)
+
+
+def _length_one(features):
+    return features / jnp.maximum(jnp.linalg.norm(features, axis=1, keepdims=True), 1e-12)
