@@ -5,9 +5,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from jaxprune.checkpoints.hub import network_of
 from jaxprune.checkpoints.published import open_published
 from jaxprune.checkpoints.run import carries_card, load_card, load_model
 from jaxprune.errors import UserError
+from jaxprune.models.class_names import imagenet1k
 
 
 class Classifier(NamedTuple):
@@ -45,9 +47,11 @@ def open_classifier(
 
     Args:
       run: a run directory, or a file that `save_model` wrote.
-      weights: a published file, in place of `run`. It fixes the number of classes, and whether patches are pooled.
+      weights: published weights (see `read_tensors`), in place of `run`. They fix the number of classes, and whether
+        patches are pooled.
       name: of the network that `weights` are of, such as "vit_base_patch16_224"; its images are prepared as timm's.
-      class_names: a text file with a name a line, or the names; by default those of the run, else "0", "1", ….
+      class_names: a text file with a name a line, or the names; by default those of the run, of published weights for
+        a thousand classes ImageNet-1k's, else "0", "1", ….
       img_size: for images of another size; see `load_model`.
       ema: take the averaged weights of a run.
 
@@ -64,17 +68,19 @@ def open_classifier(
         card = load_card(run).require("model", run)
         model, known = load_model(run, ema=ema, img_size=img_size), card.class_names
     else:
-        model, known = _published(Path(weights), name, img_size), ()
+        model, known = _published(weights, name or network_of(weights), img_size), ()
     origin = str(run or weights)
     if not model.num_classes:
         raise UserError(f"{origin} holds a network without a classifier: fine-tune it first.")
+    if not run and model.num_classes == 1000:
+        known = imagenet1k()
     names = _names(class_names) or known or tuple(map(str, range(model.num_classes)))
     if len(names) != model.num_classes:
         raise UserError(f"{len(names)} classes are named, and {origin} has {model.num_classes}: name these.")
     return Classifier(model, tuple(names), origin)
 
 
-def _published(weights: Path, name: str, img_size: int | tuple[int, int] | None) -> Any:
+def _published(weights: str | os.PathLike, name: str, img_size: int | tuple[int, int] | None) -> Any:
     """Opens a published file, which says neither what it is of nor whether it is one of ours."""
     if carries_card(weights):
         raise UserError(f"{weights} was written by save_model, and says itself what it holds: give it as a run.")

@@ -1,11 +1,10 @@
 """A classifier that begins with the weights of another run, or with published ones."""
 
 import logging
-from pathlib import Path
 from typing import Any
 
 from jaxprune.checkpoints.read import load_pretrained
-from jaxprune.checkpoints.run import carries_card, load_card, load_model
+from jaxprune.checkpoints.run import is_ours, load_card, load_model
 from jaxprune.errors import UserError
 from jaxprune.nn.params import variables
 from jaxprune.ops.posembed import resample
@@ -25,7 +24,7 @@ def initialise(model: Any, init: str) -> None:
       UserError: the weights are of a network of other sizes.
     """
     head = ("head.*", "head_dist.*", "fc_norm.*")
-    if not (Path(init).is_dir() or carries_card(init)):
+    if not is_ours(init):
         ignored = ("decoder_*", "mask_token", "head.*", "head_dist.*", "fc_norm.*")
         ignored = (*ignored, "norm.*") if model.norm is None else ignored
         load_pretrained(model, init, new=head, ignored=ignored, antialias=False)  # as MAE's fine-tuning does

@@ -1,6 +1,5 @@
 """Networks that scorers read, opened from run directories and from files of published weights, each once."""
 
-from pathlib import Path
 from typing import Any
 
 from flax import nnx
@@ -8,7 +7,7 @@ from flax import nnx
 from jaxprune import models
 from jaxprune.checkpoints.packaged import published_weights
 from jaxprune.checkpoints.published import open_published
-from jaxprune.checkpoints.run import backbone, carries_card, load_model
+from jaxprune.checkpoints.run import backbone, is_ours, load_model
 from jaxprune.errors import UserError
 
 
@@ -94,7 +93,7 @@ class Networks:
         return nnx.eval_shape(lambda: models.create(name, rngs=nnx.Rngs(0))) if name else None
 
     def _open(self, source: str, model: str) -> Any:
-        if source and (Path(source).is_dir() or carries_card(source)):
+        if source and is_ours(source):
             return backbone(load_model(source))
         if not model:
             raise UserError(

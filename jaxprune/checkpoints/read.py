@@ -13,9 +13,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxprune.checkpoints.arrays import is_real, require_finite
+from jaxprune.checkpoints.hub import fetched, is_remote
 from jaxprune.checkpoints.naming import to_timm
 from jaxprune.checkpoints.pth import read_pth
 from jaxprune.checkpoints.rules import to_ours
+from jaxprune.checkpoints.shards import read_directory
 from jaxprune.checkpoints.spellings import Published
 from jaxprune.errors import UserError
 from jaxprune.nn.params import Fixed, variables
@@ -32,20 +34,24 @@ _PYTORCH = (".pth", ".pt", ".bin", ".ckpt", ".tar")  # the last of ".pth.tar"
 
 
 def read_tensors(path: str | os.PathLike, key: str | None = None) -> dict[str, np.ndarray]:
-    """Reads the tensors of a `.safetensors`, `.npz` or PyTorch file, under the names they have there.
+    """Reads the tensors of a `.safetensors`, `.npz` or PyTorch file, or of several, under the names they have there.
 
     A PyTorch file (`.pth`, `.pt`, `.bin`, `.ckpt`, `.pth.tar`) is read without running the pickle in it.
 
     Args:
+      path: a file; a directory as Hugging Face leaves it, in one file or in shards with their index; or a name on the
+        Hugging Face Hub, "hf-hub:OWNER/NAME" or "timm:NAME.TAG", which needs `huggingface_hub`.
       key: the entry of a PyTorch file that holds the weights, such as "teacher"; by default the first of `pth.KEYS`
         that is there, else the file's own tensors.
 
     Raises:
       UserError: there is no such file, it is of another kind, it is damaged, or its pickle contains more than data.
     """
+    if is_remote(path):
+        path = fetched(path)
     path = Path(path)
     if path.is_dir():
-        raise UserError(f"{path} is a directory: give a file, or load a run with jaxprune.checkpoints.load_model.")
+        return read_directory(path, lambda file: read_tensors(file, key))
     if not path.is_file():
         raise UserError(f"There is no weights file {path}: check the path.")
     if path.suffix in _PYTORCH:

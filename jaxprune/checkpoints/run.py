@@ -13,9 +13,10 @@ from safetensors.numpy import load_file, save
 
 from jaxprune import mim, models, processes, ranking, scoring
 from jaxprune.checkpoints.arrays import require_finite
-from jaxprune.checkpoints.card import Card, _tuples
+from jaxprune.checkpoints.card import CARD, Card, _tuples
 from jaxprune.checkpoints.files import write_atomically
 from jaxprune.checkpoints.read import load_pretrained
+from jaxprune.checkpoints.shards import holds_weights
 from jaxprune.checkpoints.store import load_params, load_running
 from jaxprune.errors import UserError
 from jaxprune.nn.params import split, unfilled, variables
@@ -123,6 +124,13 @@ def load_card(path: str | os.PathLike) -> Card:
             "checkpoints.load_pretrained."
         )
     return Card.from_json(card)
+
+
+def is_ours(path: str | os.PathLike) -> bool:
+    """Returns whether a network is in a run directory or in a file that `save_model` wrote, not in published files."""
+    path = Path(path)
+    directory = path.is_dir() and ((path / CARD).is_file() or not holds_weights(path))
+    return directory or carries_card(path)
 
 
 def carries_card(path: str | os.PathLike) -> bool:

@@ -76,6 +76,17 @@ def create(name: str, *, rngs: nnx.Rngs, **overrides: Any) -> Any:
     return remember(network, "model", {"name": name, **overrides})
 
 
+def with_tag(name: str) -> str:
+    """Returns timm's name of a network's published file; of a network without a tag, that of its default file.
+
+    >>> with_tag("vit_small_patch14_dinov2")
+    'vit_small_patch14_dinov2.lvd142m'
+    """
+    found = _found(name)
+    tags = [file for file in _modules() if file.startswith(f"{found}.")]
+    return name if "." in name or not tags else tags[0]
+
+
 def takes(name: str, argument: str) -> bool:
     """Returns whether the class behind a model's name has an argument, such as "img_size"."""
     return argument in plugins.parameters(_class_of(name))
@@ -97,4 +108,4 @@ def _preprocessing(cls: Any, name: str, chosen: dict[str, Any]) -> Preprocessing
     return Preprocessing(size, mean=getattr(cls, "mean", IMAGENET_MEAN), std=getattr(cls, "std", IMAGENET_STD))
 
 
-__all__ = ["Preprocessing", "arguments", "create", "names", "takes"]
+__all__ = ["Preprocessing", "arguments", "create", "names", "takes", "with_tag"]

@@ -11,6 +11,7 @@ from ml_collections import ConfigDict
 
 from jaxprune import mim, models, parallel
 from jaxprune.checkpoints import scorers
+from jaxprune.checkpoints.hub import is_remote
 from jaxprune.config import Config
 from jaxprune.data.loader import RANDOM_RESIZED
 from jaxprune.data.randaugment import RandAugment
@@ -235,7 +236,7 @@ def _paths(values: Mapping[str, Any], prefix: str) -> Iterator[str]:
 
 
 def _exists(path: str | Path) -> bool:
-    return Path(path).expanduser().exists()
+    return is_remote(path) or Path(path).expanduser().exists()
 
 
 def _shares(config: Config, prefix: str) -> list[str]:

@@ -1,0 +1,69 @@
+"""Weights by their name on the Hugging Face Hub, fetched by `huggingface_hub` where the user has it."""
+
+import os
+from pathlib import Path
+
+from jaxprune import models
+from jaxprune.errors import UserError
+
+PREFIXES = ("hf-hub:", "hf_hub:", "timm:")
+# What is fetched of a repository: weights, and what says how they are cut into files.
+_FILES = ("*.safetensors", "*.safetensors.index.json", "config.json")
+_OTHERWISE = ("*.bin", "*.bin.index.json", "*.npz", "config.json")
+
+
+def is_remote(source: str | os.PathLike) -> bool:
+    """Returns whether weights are named by a repository: "hf-hub:OWNER/NAME[@REVISION]", or "timm:NAME.TAG"."""
+    return str(source).startswith(PREFIXES)
+
+
+def repository(source: str) -> tuple[str, str | None]:
+    """Returns (repository, revision or None) of such a name.
+
+    >>> repository("hf-hub:facebook/dinov2-small@main")
+    ('facebook/dinov2-small', 'main')
+    >>> repository("timm:vit_small_patch14_dinov2")
+    ('timm/vit_small_patch14_dinov2.lvd142m', None)
+
+    Raises:
+      UserError: it has no owner, or timm has no such network.
+    """
+    kind, _, rest = source.partition(":")
+    name, _, revision = rest.partition("@")
+    if kind == "timm":
+        return f"timm/{models.with_tag(name)}", revision or None
+    if name.count("/") != 1 or not all(name.split("/")):
+        raise UserError(f"{source} names no repository: write hf-hub:OWNER/NAME, such as hf-hub:facebook/dinov2-small.")
+    return name, revision or None
+
+
+def network_of(source: str | os.PathLike) -> str:
+    """Returns the network that a name of timm's says itself: "" of others."""
+    return repository(str(source))[0].removeprefix("timm/") if str(source).startswith("timm:") else ""
+
+
+def fetched(source: str | os.PathLike) -> Path:
+    """Returns the directory of a repository in the user's cache, filled from the network where it is not there.
+
+    Raises:
+      UserError: `huggingface_hub` is not installed, or the repository cannot be reached and is not in the cache.
+    """
+    name, revision = repository(str(source))
+    try:
+        import huggingface_hub  # pyright: ignore[reportMissingImports]
+    except ImportError as error:
+        raise UserError(
+            f"{source} is fetched by huggingface_hub, which is not installed: pip install 'jaxprune[hub]', or give a "
+            "file."
+        ) from error
+    try:
+        found = Path(huggingface_hub.snapshot_download(name, revision=revision, allow_patterns=list(_FILES)))
+        if not any(found.glob("*.safetensors")):
+            found = Path(huggingface_hub.snapshot_download(name, revision=revision, allow_patterns=list(_OTHERWISE)))
+    except Exception as error:  # there is one for each way in which a request can fail
+        reason = " ".join(str(error).split())[:200]
+        raise UserError(
+            f"{source} cannot be fetched and is not in the cache ({type(error).__name__}: {reason}): check the name "
+            "and the connection, or download it elsewhere and give the directory."
+        ) from error
+    return found

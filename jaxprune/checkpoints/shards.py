@@ -1,0 +1,73 @@
+"""Weights in a directory as Hugging Face leaves them: one file, or several with an index."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from jaxprune.errors import UserError
+
+Tensors = dict[str, np.ndarray]
+_INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
+_WHOLE = (
+    "model.safetensors",
+    "open_clip_model.safetensors",
+    "pytorch_model.bin",
+    "open_clip_pytorch_model.bin",
+    "pytorch_model.pth",
+)
+
+
+def holds_weights(path: Path) -> bool:
+    """Returns whether a directory is one of published weights, or of their configuration alone."""
+    return path.is_dir() and any((path / name).is_file() for name in (*_INDEXES, *_WHOLE, "config.json"))
+
+
+def read_directory(path: Path, read: Callable[[Path], Tensors]) -> Tensors:
+    """Reads all tensors of a directory.
+
+    Args:
+      read: reads one file.
+
+    Raises:
+      UserError: there are no weights, the index is damaged, or a file or a tensor that it lists is missing.
+    """
+    for name in _INDEXES:
+        if (path / name).is_file():
+            return _by_index(path / name, read)
+    for name in _WHOLE:
+        if (path / name).is_file():
+            return read(path / name)
+    single = [file for ending in ("*.safetensors", "*.npz") for file in sorted(path.glob(ending))]
+    if len(single) == 1:
+        return read(single[0])
+    if single:
+        raise UserError(f"{path} has {len(single)} weights files ({single[0].name}, …) and no index: give one of them.")
+    if (path / "config.json").is_file():
+        raise UserError(f"{path} has a config.json and no weights: fetch model.safetensors too.")
+    raise UserError(f"{path} is a directory without weights: give a file, or load a run with load_model.")
+
+
+def _by_index(index: Path, read: Callable[[Path], Tensors]) -> Tensors:
+    try:
+        places = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+        files = sorted(set(places.values()))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"{index} cannot be read ({error!r}): fetch it again.") from error
+    outside = [name for name in files if not isinstance(name, str) or Path(name).name != name]
+    if outside:
+        raise UserError(f"{index} lists {outside[0]!r}, which is no file beside it: fetch it again.")
+    missing = [name for name in files if not (index.parent / name).is_file()]
+    if missing:
+        verb = "is" if len(missing) == 1 else "are"
+        raise UserError(f"{index} lists {', '.join(missing[:4])}, which {verb} not there: fetch all shards.")
+    tensors: Tensors = {}
+    for name in files:
+        tensors.update(read(index.parent / name))
+    lost = sorted(set(places) - set(tensors))
+    if lost:
+        raise UserError(
+            f"{index} lists {len(lost)} tensors that its files do not hold ({lost[0]}, …): fetch them again."
+        )
+    return {name: tensors[name] for name in places}
