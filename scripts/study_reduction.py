@@ -20,6 +20,7 @@ from jaxprune import checkpoints, main, reduction, tasks
 from jaxprune.analysis import plans
 from jaxprune.bench import study
 from jaxprune.bench.contestants import DENSE, contestants
+from jaxprune.bench.which_tokens import DEIT_TINY_AT_HALF as PAPER
 from jaxprune.data.sample import Sample
 from jaxprune.errors import UserError
 from jaxprune.tasks.setup import inputs
@@ -28,22 +29,6 @@ from jaxprune.viz import plots
 
 CONFIG = "configs/reduction/small.py"
 RATES = (0.9, 0.7, 0.5, 0.25)
-# "Which Tokens to Use?", supplement Table 6b: DeiT-T on ImageNet at keep rate .5, top-1 in percent.
-PAPER = {
-    "l1": 62.27,
-    "l2": 62.91,
-    "linf": 61.92,
-    "topk": 68.55,
-    "evit": 68.69,
-    "dynamicvit": 67.40,
-    "ats": 68.61,
-    "tome": 69.72,
-    "kmedoids": 65.82,
-    "dpc_knn": 69.68,
-    "sit": 67.98,
-    "patch_merger": 64.80,
-    "sinkhorn": 53.49,
-}
 
 
 def off_the_shelf(args, config):

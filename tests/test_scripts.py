@@ -70,6 +70,17 @@ def test_reduction_methods_are_compared(tmp_path):
     assert "Rank correlation" in printed
 
 
+def test_a_trained_network_is_reduced_as_it_is(tmp_path):
+    printed = run("study_offtheshelf", tmp_path, "--smoke", "--out=study")
+    found = rows(tmp_path / "study" / "off_the_shelf.csv")
+    assert found[0]["method"] == "dense" and {"topk", "tome", "random"} <= {row["method"] for row in found}
+    assert float(found[0]["agreement"]) == 1 and "sit: left out, it has parameters" in printed
+    # Nothing is computed again.
+    kept = {path: path.stat().st_mtime_ns for path in (tmp_path / "study" / "features").iterdir()}
+    run("study_offtheshelf", tmp_path, "--smoke", "--out=study")
+    assert kept == {path: path.stat().st_mtime_ns for path in (tmp_path / "study" / "features").iterdir()}
+
+
 def test_classifiers_on_selected_patches_are_compared(tmp_path):
     config = main.load_config(str(ROOT / "configs/ranking/scenes.py:smoke"))
     tasks.find("train_ranker")(config, tmp_path / "ranker")

@@ -74,6 +74,11 @@ class ImageFolder:
             raise Unreadable(path, str(error)) from error
         return {"image": image, "label": self._labels[index], "index": np.int32(index)}
 
+    @property
+    def labels(self) -> np.ndarray:
+        """The class of every picture, int32 (n,)."""
+        return self._labels
+
     def path(self, index: int) -> str:
         """Returns the file of example `index`."""
         return self._files[index]

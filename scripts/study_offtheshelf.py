@@ -1,0 +1,306 @@
+"""What token reduction does to a trained network as it is: features without a classifier, on photographs of your own.
+
+python scripts/study_offtheshelf.py --weights FILE --path DIR [--model vit_small_patch14_dinov2] [--img_size 224]
+
+FILE are published weights (any that `jaxprune.checkpoints.read_tensors` reads), DIR a folder with a directory of
+pictures for each class. Heads, a linear one and 20 nearest neighbours, are fitted to features of the dense network on
+--train pictures a class and tested, under every method without parameters and keep rate, on at most --test others.
+Methods that have parameters are noise without training and are left out. Features are kept below --out, so a study that
+was stopped goes on where it was. It ends in a table (differences from dense are paired by image), a plot and a report.
+"""
+
+import argparse
+import zlib
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from scipy import stats
+
+from jaxprune import parallel, reduction
+from jaxprune.analysis.forwards import pixels
+from jaxprune.analysis.knn import knn_classes
+from jaxprune.analysis.linear_head import LinearHead, fit_linear_head
+from jaxprune.bench import study
+from jaxprune.bench.contestants import DENSE, Runner, contestant
+from jaxprune.bench.timing import OverRounds, interleaved
+from jaxprune.bench.which_tokens import DEIT_TINY_AT_HALF
+from jaxprune.checkpoints.published import open_published
+from jaxprune.data.folder import ImageFolder
+from jaxprune.data.images import read_image
+from jaxprune.errors import UserError
+from jaxprune.evaluate import Forward, run_over
+from jaxprune.nn.params import merge, split
+from jaxprune.train.progress import log_to_terminal
+from jaxprune.viz import plots
+
+RATES = (0.9, 0.7, 0.5, 0.25)
+NEIGHBOURS = 20
+
+
+class Features:
+    """Collects what the network makes of every image, by name."""
+
+    def __init__(self):
+        self._found: dict[str, list[np.ndarray]] = {}
+
+    def update(self, batch, outputs):
+        """See `evaluate.Collector`."""
+        for name, values in outputs["features"].items():
+            self._found.setdefault(name, []).append(values)
+
+    def result(self):
+        """Returns {name: a row an image}."""
+        return {name: np.concatenate(values) for name, values in self._found.items()}
+
+
+def choose(folder: ImageFolder, train: int, test: int, seed: int) -> tuple[list[int], list[int]]:
+    """Returns the numbers of `train` pictures a class and of at most `test` others, by a hash of their names."""
+    by_class: dict[int, list[int]] = {}
+    labels = folder.labels
+    for number, label in enumerate(labels):
+        by_class.setdefault(int(label), []).append(number)
+    fitted, tested = [], []
+    for numbers in by_class.values():
+        numbers.sort(key=lambda number: zlib.crc32(f"{seed} {Path(folder.path(number)).name}".encode()))
+        fitted += numbers[:train]
+        tested += numbers[train : train + test]
+    return fitted, tested
+
+
+def batches(folder: ImageFolder, numbers: list[int], model: Any, batch_size: int):
+    """Yields the pictures as the network's evaluation shows them, pixels from 0 to 255."""
+    for start in range(0, len(numbers), batch_size):
+        some = numbers[start : start + batch_size]
+        yield {"image": np.stack([read_image(folder.path(number), model.preprocessing) for number in some])}
+
+
+def forward(model: Any) -> Forward:
+    """Returns what computes `pooled`, what the network pools, and `patches`, the mean direction of each place."""
+    parts, record = split(model), model.preprocessing
+
+    def call(arrays: Any, batch: Any) -> dict[str, jax.Array]:
+        network = merge(parts.graph, arrays, {})
+        images = pixels(batch["image"], record)
+        tokens, _ = network.forward_features(images)
+        maps = network.forward_intermediates(images, 1, norm=True, output_fmt="NLC", intermediates_only=True)
+        return {"pooled": network.pool(tokens), "patches": maps[0].astype(np.float16)}
+
+    return Forward(call, {**parts.params, **parts.rest})
+
+
+def features(model: Any, folder: ImageFolder, numbers: list[int], mesh: Any, where: Path, batch_size: int):
+    """Returns the features of pictures; those that were computed before are read."""
+    if not where.is_file():
+        where.parent.mkdir(parents=True, exist_ok=True)
+        (found,) = run_over(
+            batches(folder, numbers, model, batch_size),
+            {"features": forward(model)},
+            (Features(),),
+            mesh,
+            desc=where.stem,
+        )
+        half = where.with_name(f"{where.name}.part")
+        with open(half, "wb") as file:
+            np.savez(file, numbers=np.asarray(numbers), **found)
+        half.rename(where)
+    with np.load(where) as file:
+        if not np.array_equal(file["numbers"], numbers):
+            raise UserError(f"{where} holds features of other pictures: give another --out, or delete it.")
+        return {"pooled": file["pooled"], "patches": file["patches"]}
+
+
+def plans(model: Any, rates: tuple[float, ...]) -> dict[tuple[str, float], reduction.Plan]:
+    """Returns the plans of the methods without parameters that the network can follow."""
+    depth = len(model.sites())
+    locations = tuple(depth * stage // 4 for stage in (1, 2, 3))
+    found = {}
+    for name in reduction.standalone():
+        if reduction.methods()[name].published is not None:
+            print(f"{name}: left out, it has parameters that were not trained with this network.")
+            continue
+        for rate in rates:
+            try:
+                plan = reduction.Plan(name, keep_rate=rate, reduction_loc=locations)
+                reduction.apply(model, plan)
+                found[name, rate] = plan
+            except UserError as error:
+                print(f"{name} at {rate}: left out. {error}")
+    return found
+
+
+def paired(ours: np.ndarray, theirs: np.ndarray) -> tuple[float, float]:
+    """Returns the mean difference of two results an image, and half its 95 % interval (normal)."""
+    difference = ours.astype(float) - theirs.astype(float)
+    return float(difference.mean()), float(1.96 * difference.std(ddof=1) / np.sqrt(len(difference)))
+
+
+def cosine(ours: np.ndarray, theirs: np.ndarray) -> float:
+    """Returns the mean cosine of rows, of those that are not zero in `ours`."""
+    ours, theirs = (values.reshape(-1, values.shape[-1]).astype(np.float32) for values in (ours, theirs))
+    there = np.any(ours != 0, axis=1)
+    a, b = ours[there], theirs[there]
+    return float(((a * b).sum(1) / np.linalg.norm(a, axis=1) / np.linalg.norm(b, axis=1)).mean())
+
+
+class Heads:
+    """The linear head and the neighbours of one network's features of the fitted pictures."""
+
+    def __init__(self, found: np.ndarray, labels: np.ndarray, num_classes: int):
+        self._features, self._labels = found, labels
+        self._linear: LinearHead = fit_linear_head(found, labels, num_classes)
+
+    def classes(self, found: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the classes of pictures by the linear head, and by their neighbours."""
+        return self._linear.classes(found), knn_classes(self._features, self._labels, found, k=NEIGHBOURS)
+
+
+def row(
+    name: str, rate: float, found: dict, dense: dict, heads: Heads, labels: np.ndarray, cost: float
+) -> dict[str, Any]:
+    """Returns what a plan does to the network, beside the dense one."""
+    linear, near = heads.classes(found["pooled"])
+    linear_dense, near_dense = heads.classes(dense["pooled"])
+    difference, half = paired(linear == labels, linear_dense == labels)
+    return {
+        "method": name,
+        "keep rate": rate,
+        "linear": float((linear == labels).mean()),
+        "linear - dense": difference,
+        "±": half,
+        "kNN": float((near == labels).mean()),
+        "kNN - dense": paired(near == labels, near_dense == labels)[0],
+        "agreement": float((linear == linear_dense).mean()),
+        "cosine, pooled": cosine(found["pooled"], dense["pooled"]),
+        "cosine, patches left": cosine(found["patches"], dense["patches"]),
+        "GFLOPs": cost,
+    }
+
+
+def timed(models: dict[str, Any], images: np.ndarray, rounds: int) -> dict[str, tuple[float, OverRounds]]:
+    """Returns by network its images/s and its speed over that of the dense network in the same round."""
+    turns = interleaved({name: Runner(model, images, forward_only) for name, model in models.items()}, rounds)
+    seconds = {name: [turn.wall for turn in of_one] for name, of_one in turns.items()}
+    found = {}
+    for name, own in seconds.items():
+        ratio = OverRounds.of([dense / mine for dense, mine in zip(seconds[DENSE], own, strict=True)])
+        found[name] = (len(images) / float(np.median(own)), ratio)
+    return found
+
+
+def forward_only(model: Any, images: Any) -> Any:
+    """What is timed: the pooled features."""
+    return model.pool(model.forward_features(images)[0])
+
+
+def run():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--weights", default="", help="published weights; needed unless --smoke")
+    parser.add_argument("--model", default="vit_small_patch14_dinov2")
+    parser.add_argument("--path", default="", help="folder with a directory for each class; needed unless --smoke")
+    parser.add_argument("--leave_out", nargs="*", default=["BACKGROUND_Google"], help="directories that are no class")
+    parser.add_argument("--img_size", type=int, default=224)
+    parser.add_argument("--train", type=int, default=30, help="pictures a class that heads are fitted to")
+    parser.add_argument("--test", type=int, default=10, help="pictures a class at most that they are tested on")
+    parser.add_argument("--batch_size", type=int, default=32)
+    parser.add_argument("--rounds", type=int, default=5, help="of timing; 0 times nothing")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", type=Path, default=Path("runs/offtheshelf"))
+    parser.add_argument("--smoke", action="store_true", help="a tiny random network on drawn scenes")
+    args = parser.parse_args()
+    if not args.smoke and not (args.weights and args.path):
+        parser.error("give --weights FILE and --path DIR")
+    log_to_terminal()
+    mesh = parallel.make_mesh()
+    model, folder = smoke(args) if args.smoke else opened(args)
+
+    fitted, tested = choose(folder, args.train, args.test, args.seed)
+    labels = np.asarray(folder.labels)
+    place = lambda name: args.out / "features" / f"{name}.npz"
+    get = lambda network, numbers, name: features(network, folder, numbers, mesh, place(name), args.batch_size)
+    heads = Heads(get(model, fitted, "dense-fitted")["pooled"], labels[fitted], len(folder.class_names))
+    dense = get(model, tested, "dense")
+    truth = labels[tested]
+    wanted = plans(model, RATES[2:3] if args.smoke else RATES)
+    networks = {f"{name} {rate}": reduction.apply(model, plan) for (name, rate), plan in wanted.items()}
+    rows = [row(DENSE, 1.0, dense, dense, heads, truth, contestant(model).gflops())]
+    for (name, rate), network in zip(wanted, networks.values(), strict=True):
+        found = get(network, tested, f"{name}-{rate}")
+        rows.append(row(name, rate, found, dense, heads, truth, contestant(network).gflops()))
+    if args.rounds:
+        images = next(iter(batches(folder, tested[: args.batch_size // 2], model, args.batch_size)))["image"]
+        normalised = np.asarray(pixels(images, model.preprocessing))
+        speeds = timed({DENSE: model, **networks}, normalised, args.rounds)
+        for entry, key in zip(rows, (DENSE, *networks), strict=True):
+            speed, ratio = speeds[key]
+            entry |= {"images/s": speed, "speed-up": ratio.median, "lowest": ratio.low, "highest": ratio.high}
+    publish(args, rows, len(fitted), len(tested))
+
+
+def opened(args) -> tuple[Any, ImageFolder]:
+    """Returns the network of a file without its classifier, and the pictures."""
+    model = open_published(args.weights, args.model, img_size=args.img_size)
+    folder = ImageFolder(args.path)
+    classes = tuple(name for name in folder.class_names if name not in args.leave_out)
+    return model, ImageFolder(args.path, class_names=classes)
+
+
+def publish(args, rows: list[dict[str, Any]], fitted: int, tested: int) -> None:
+    """Writes the table, the plots and the report."""
+    name = args.model if not args.smoke else "a random network"
+    title = f"Off the shelf: token reduction on {name}"
+    correlation = against_the_paper(rows)
+    with study.published(args.out, title, "Off the shelf", {"off_the_shelf": rows}) as part:
+        part.text(
+            f"Heads are fitted to {fitted} pictures and tested on {tested}. Differences from the dense network are "
+            "paired by image; ± is half a 95 % interval (normal). Cosines are those of what is pooled and of the rows "
+            "of patches that are left, with the dense network's. Speed-ups are medians over the rounds, in turns, with "
+            "the lowest and the highest; there is no smaller network of this family to stand beside."
+        )
+        part.text(correlation)
+        part.table(rows, caption="Every method without parameters, and random choice.", formats=".3g")
+        methods = sorted({entry["method"] for entry in rows} - {DENSE})
+        of = lambda method, column: [entry[column] for entry in rows if entry["method"] == method]
+        series = {method: (of(method, "keep rate"), of(method, "linear")) for method in methods}
+        plot = plots.line_plot(series, "keep rate", "accuracy of the linear head", shares=True)
+        part.figure(plot, f"The dense network has {rows[0]['linear']:.1%}.{plots.cut_note(plot)}")
+    print(correlation)
+
+
+def against_the_paper(rows: list[dict[str, Any]]) -> str:
+    """Returns a sentence on the order of methods at keep rate .5 and the published one."""
+    at_half = {entry["method"]: entry["linear"] for entry in rows if entry["keep rate"] == 0.5}
+    known = [method for method in at_half if method in DEIT_TINY_AT_HALF]
+    if len(known) < 3:
+        return "Too few of the paper's methods to compare their order."
+    found: Any = stats.spearmanr([at_half[m] for m in known], [DEIT_TINY_AT_HALF[m] for m in known])
+    best = sorted(known, key=lambda method: -at_half[method])
+    return (
+        f"At keep rate .5 the order is {', '.join(best)}; rank correlation with the paper's (DeiT-T, fine-tuned, "
+        f"ImageNet) {found.statistic:.2f} over {len(known)} methods."
+    )
+
+
+def smoke(args) -> tuple[Any, ImageFolder]:
+    """Returns a tiny random network and a folder of noise, a colour a class."""
+    from flax import nnx
+    from PIL import Image
+
+    from jaxprune import models
+
+    rng = np.random.default_rng(0)
+    for label in range(3):
+        place = args.out / "pictures" / f"class{label}"
+        place.mkdir(parents=True, exist_ok=True)
+        for number in range(4):
+            pixel = rng.integers(0, 255, (32, 32, 3), dtype=np.uint8)
+            pixel[..., label] = 255
+            Image.fromarray(pixel).save(place / f"{number}.png")
+    args.train, args.test, args.rounds = 2, 2, 1
+    sizes = {"img_size": 32, "patch_size": 4, "embed_dim": 16, "depth": 4, "num_heads": 2, "num_classes": 0}
+    return models.create("vit", **sizes, rngs=nnx.Rngs(0)), ImageFolder(args.out / "pictures")
+
+
+if __name__ == "__main__":
+    run()
