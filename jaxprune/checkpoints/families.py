@@ -1,7 +1,8 @@
 """Of which named network a file of weights may be: the one whose tensors have the most names in common with it."""
 
+import functools
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -41,7 +42,7 @@ class Likeness(NamedTuple):
 
 def likeness(tensors: Mapping[str, Published]) -> Likeness:
     """Compares tensors under timm's names with the vision transformers that have a name; nothing is computed."""
-    present = _patterns(tensors)
+    present = patterns(tensors)
     families: dict[Any, list[str]] = {}
     for name, arguments in variants().items():
         if "." not in name:
@@ -49,9 +50,7 @@ def likeness(tensors: Mapping[str, Published]) -> Likeness:
             families.setdefault(kind, []).append(name)
     differing = []
     for names in families.values():
-        head = {"num_classes": 2 if "head.weight" in tensors else 0}
-        model = nnx.eval_shape(lambda name=names[0], head=head: models.create(name, **head, **_TINY, rngs=nnx.Rngs(0)))
-        expected = _patterns(published_names(model))
+        expected = _expected(names[0], 2 if "head.weight" in tensors else 0)
         differing.append((expected - present, present - expected, names))
     fewest = min(len(missing) + len(besides) for missing, besides, _ in differing)
     nearest = [found for found in differing if len(found[0]) + len(found[1]) == fewest]
@@ -61,10 +60,17 @@ def likeness(tensors: Mapping[str, Published]) -> Likeness:
     return Likeness(tuple(of_size or alike), tuple(sorted(missing)), tuple(sorted(besides)))
 
 
+@functools.cache
+def _expected(name: str, num_classes: int) -> set[str]:
+    make = lambda: models.create(name, num_classes=num_classes, **_TINY, rngs=nnx.Rngs(0))
+    return patterns(published_names(nnx.eval_shape(make)))
+
+
 _TINY = {"embed_dim": 64, "depth": 1, "num_heads": 1, "mlp_ratio": 4.0, "img_size": 32, "patch_size": 16}
 
 
-def _patterns(names: Any) -> set[str]:
+def patterns(names: Iterable[str]) -> set[str]:
+    """Returns names of tensors with `N` for the number of a block."""
     return {re.sub(r"blocks\.\d+\.", "blocks.N.", name) for name in names}
 
 

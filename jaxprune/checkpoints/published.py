@@ -1,14 +1,20 @@
 """A network by its name, filled from a file of published weights."""
 
 import os
+import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from flax import nnx
 
 from jaxprune import models
-from jaxprune.checkpoints.read import by_timm, load_pretrained, read_tensors
-from jaxprune.checkpoints.rules import to_ours
+from jaxprune.checkpoints.families import likeness, patterns
+from jaxprune.checkpoints.read import by_timm, fill, read_tensors
+from jaxprune.checkpoints.rules import published_names, to_ours
+from jaxprune.checkpoints.spellings import Tensors
+from jaxprune.errors import UserError
+from jaxprune.models.vit import VisionTransformer
 from jaxprune.nn.params import unfilled, variables
 
 
@@ -46,7 +52,28 @@ def open_published(
     found = to_ours(tensors, whole)
     head = sorted(found.keys() & (variables(whole).keys() - variables(bare).keys()))
     num_classes = found[head[0]].tensor.shape[-1] if head else 0
-    model = load_pretrained(unfilled(lambda: make(num_classes=num_classes)), read, ignored=ignored)
+    _refuse_another_family(tensors, whole if num_classes else bare, name, weights)
+    model = fill(unfilled(lambda: make(num_classes=num_classes)), read, str(weights), ignored=ignored)
     if img_size is not None:
         model.preprocessing = model.preprocessing.with_size(img_size)
     return model
+
+
+# Shards are named so; one alone is not the network.
+_SHARD = r"-\d{5}-of-\d{5}$"
+
+
+def _refuse_another_family(tensors: Tensors, model: Any, name: str, weights: str | os.PathLike) -> None:
+    """Says which network a file is of where it has not the tensors of the one that is named.
+
+    Blocks that are missing or left over are named by the strict check that follows.
+    """
+    path = Path(weights)
+    if re.search(_SHARD, path.stem):
+        raise UserError(f"{path} is one of several files: give their directory, with its index.")
+    expected, present = patterns(published_names(model)), patterns(tensors)
+    biases = {"blocks.N.attn.qkv.bias", "blocks.N.attn.q_bias", "blocks.N.attn.v_bias"}  # see `rules.to_ours`
+    if not isinstance(model, VisionTransformer) or (expected - biases) == (present - biases):
+        return
+    if "patch_embed.proj.weight" in present:
+        raise UserError(f"{weights} does not fit {name}: {likeness(tensors)}.")

@@ -54,6 +54,7 @@ def read_tensors(path: str | os.PathLike, key: str | None = None) -> dict[str, n
         return read_directory(path, lambda file: read_tensors(file, key))
     if not path.is_file():
         raise UserError(f"There is no weights file {path}: check the path.")
+    _refuse_placeholder(path)
     if path.suffix in _PYTORCH:
         return read_pth(path, key)
     if key is not None:
@@ -70,6 +71,16 @@ def read_tensors(path: str | os.PathLike, key: str | None = None) -> dict[str, n
     except Exception as error:  # safetensors, zip and numpy have a kind each
         raise UserError(f"{path} cannot be read ({error}): it may be truncated; fetch it again.") from error
     raise UserError(f"{path} is neither .safetensors nor .npz nor one of {', '.join(_PYTORCH)}: save the weights so.")
+
+
+def _refuse_placeholder(path: Path) -> None:
+    """Refuses what a failed download leaves in place of weights."""
+    with open(path, "rb") as file:
+        start = file.read(64).lower()
+    if start.startswith(b"version https://git-lfs"):
+        raise UserError(f"{path} is a pointer of Git LFS and not the weights: fetch them with git lfs pull.")
+    if start.lstrip().startswith((b"<!doctype html", b"<html")):
+        raise UserError(f"{path} is a web page and not weights: the download failed; fetch it again.")
 
 
 def _read_npz(path: Path) -> dict[str, np.ndarray]:
@@ -116,8 +127,21 @@ def load_pretrained(
       UserError: the file cannot be read or is of another network; tensors are missing, left over, of another shape,
         not of real numbers or not finite, and all of them are named. The network is as it was then.
     """
-    what = str(source) if isinstance(source, (str, os.PathLike)) else "the given tensors"
-    tensors = source if isinstance(source, Mapping) else read_tensors(source, key)
+    if isinstance(source, Mapping):
+        return fill(model, source, "the given tensors", new=new, ignored=ignored, antialias=antialias)
+    return fill(model, read_tensors(source, key), str(source), new=new, ignored=ignored, antialias=antialias)
+
+
+def fill(
+    model: Any,
+    tensors: Mapping[str, Any],
+    what: str,
+    *,
+    new: Sequence[str] = (),
+    ignored: Sequence[str] = (),
+    antialias: bool | None = None,
+) -> Any:
+    """Fills a network as `load_pretrained` does, with tensors that are called `what` in an error."""
     targets = variables(model)
     found = to_ours(by_timm(tensors, ignored), model)
     if found and not set(found) & set(targets):
