@@ -14,6 +14,7 @@ from jaxprune.checkpoints.spellings import (
     Tensors,
     aimv2,
     big_vision,
+    convnext,
     efficientnet_lite,
     hugging_face,
     hugging_face_towers,
@@ -58,7 +59,7 @@ def to_timm(tensors: Mapping[str, Any]) -> Tensors:
         found = _without_wrapper(found)
         known = moco.read(found)
         found, left_out = (_unwrapped(found), []) if known is None else known
-        for source in (efficientnet_lite, hugging_face):
+        for source in (efficientnet_lite, convnext, hugging_face):
             if (known := source.read(found)) is not None:
                 found, left_out = known[0], [*left_out, *known[1]]
                 break

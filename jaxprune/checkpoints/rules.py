@@ -14,7 +14,17 @@ from jaxprune.mim import Framework
 from jaxprune.models.convnet import ConvNet
 from jaxprune.nn import Host
 from jaxprune.nn.params import variables
-from jaxprune.nn.published import LAYERS, Rule, Tensor, within
+from jaxprune.nn.patch_embed import pair
+from jaxprune.nn.published import (
+    LAYERS,
+    Rule,
+    Tensor,
+    convolution,
+    convolution_back,
+    patches,
+    patches_back,
+    within,
+)
 
 # The parts of names that the fields of a rule stand for.
 _FIELDS = {
@@ -24,26 +34,8 @@ _FIELDS = {
 }
 
 
-def _patch_projection(tensor: Tensor) -> Tensor:
-    # (out, channel, row, column) to a matrix over (row, column, channel)
-    return tensor.transpose(2, 3, 1, 0).reshape(-1, tensor.shape[0])
-
-
-def _patch_projection_back(tensor: Tensor, patch_size: tuple[int, int]) -> Tensor:
-    return tensor.reshape(*patch_size, -1, tensor.shape[1]).transpose(3, 2, 0, 1)
-
-
-def _convolution(tensor: Tensor) -> Tensor:
-    # (out, in, row, column) to (row, column, in, out); what has no rows and columns is a linear layer.
-    return tensor.transpose(2, 3, 1, 0) if tensor.ndim == 4 else tensor.T
-
-
-def _convolution_back(tensor: Tensor, patch_size: tuple[int, int]) -> Tensor:
-    return tensor.transpose(3, 2, 0, 1) if tensor.ndim == 4 else tensor.T
-
-
 VIT = (
-    Rule("patch_embed.proj.weight", "patch_embed.proj.kernel", _patch_projection, _patch_projection_back),
+    Rule("patch_embed.proj.weight", "patch_embed.proj.kernel", patches, patches_back),
     *LAYERS,
 )
 
@@ -52,7 +44,7 @@ CONVNET = (
     Rule("{batch_norm}.weight", "{batch_norm}.scale"),
     Rule("{batch_norm}.running_mean", "{batch_norm}.mean"),
     Rule("{batch_norm}.running_var", "{batch_norm}.var"),
-    Rule("{any}.weight", "{any}.kernel", _convolution, _convolution_back),
+    Rule("{any}.weight", "{any}.kernel", convolution, convolution_back),
     Rule("{any}", "{any}"),
 )
 
@@ -61,7 +53,8 @@ def rules_for(model: Any) -> tuple[Rule, ...]:
     """Returns the rules of the family that a network belongs to; a framework's own, with those of its encoder."""
     if isinstance(model, Framework):
         return (*model.published_rules, *within("", "encoder.", rules_for(model.encoder)))
-    return CONVNET if isinstance(model, ConvNet) else VIT
+    own = getattr(model, "published_rules", None)
+    return own or (CONVNET if isinstance(model, ConvNet) else VIT)
 
 
 def to_ours(tensors: Mapping[str, Published], model: Any) -> dict[str, Published]:
@@ -115,7 +108,8 @@ def to_published(model: Any) -> dict[str, Tensor]:
     modules = {ours: theirs for theirs, ours in method_modules(model).items()}
     modules = dict(sorted(modules.items(), key=lambda pair: -len(pair[0])))
     # A network without patches has no rule that asks for their size.
-    patch_size = getattr(getattr(getattr(model, "encoder", model), "patch_embed", None), "patch_size", (1, 1))
+    encoder = getattr(model, "encoder", model)
+    patch_size = pair(getattr(getattr(encoder, "patch_embed", encoder), "patch_size", 1))
     tensors = {}
     for name, variable in variables(model).items():
         rule, published = _apply(rules, name, back=True)

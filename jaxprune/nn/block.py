@@ -187,7 +187,15 @@ class Block(Reducible):
 
     def feed(self, x: Float[Array, "b m d"], key: PRNGKeyArray | None = None) -> Float[Array, "b m d"]:
         """Adds the MLP's output to tokens. With a key, DropPath is on."""
-        return x + self._branch(self.mlp(self.norm2(x)), self.ls2, key)
+        return x + self._branch(self.perceive(x), self.ls2, key)
+
+    def normed(self, x: Float[Array, "b n d"]) -> Float[Array, "b n d"]:
+        """Tokens as attention reads them."""
+        return self.norm1(x)
+
+    def perceive(self, x: Float[Array, "b m d"]) -> Float[Array, "b m d"]:
+        """What the MLP makes of tokens."""
+        return self.mlp(self.norm2(x))
 
     def size_bias(self, tokens: Tokens) -> Float[Array, "b 1 1 n"] | None:
         """What proportional attention adds to the logits of each key: the log of its size; None without."""
@@ -261,7 +269,7 @@ class Block(Reducible):
         if where == "before":
             tokens, report = reducer(tokens, attended, train=train, key=keys[2])
             grid = None
-        heads, bias = self.project(self.norm1(tokens.x), tokens.position), self.bias(tokens, grid)
+        heads, bias = self.project(self.normed(tokens.x), tokens.position), self.bias(tokens, grid)
         policy = tokens.policy if self.masked or soft else None
         if where == "attention":
             # All keys and values, but only the rows of attention that the reducer keeps.
@@ -278,7 +286,7 @@ class Block(Reducible):
             gathered, attended = self.attend(heads, bias=bias, policy=policy, soft_policy=soft, needs=needs, grid=grid)
         tokens = tokens._replace(x=self.mix(tokens.x, gathered, drop_keys[0]))
         if where == "skip":
-            work = lambda x: self._branch(self.mlp(self.norm2(x)), self.ls2, None)
+            work = lambda x: self._branch(self.perceive(x), self.ls2, None)
             seen = attended._replace(scores=scores)
             branch, report = self.skip(tokens, seen, work, train=train, key=keys[2])
             return tokens._replace(x=tokens.x + self.drop_path(branch, drop_keys[1])), attended, report

@@ -44,6 +44,26 @@ def depthwise_back(tensor: Tensor, patch_size: tuple[int, int]) -> Tensor:
     return tensor.transpose(2, 0, 1)[:, None]
 
 
+def convolution(tensor: Tensor) -> Tensor:
+    """(out, in, row, column) to (row, column, in, out); what has no rows and columns is a linear layer."""
+    return tensor.transpose(2, 3, 1, 0) if tensor.ndim == 4 else tensor.T
+
+
+def convolution_back(tensor: Tensor, patch_size: tuple[int, int]) -> Tensor:
+    """The inverse of `convolution`."""
+    return tensor.transpose(3, 2, 0, 1) if tensor.ndim == 4 else tensor.T
+
+
+def patches(tensor: Tensor) -> Tensor:
+    """(out, channel, row, column) to a matrix over (row, column, channel)."""
+    return tensor.transpose(2, 3, 1, 0).reshape(-1, tensor.shape[0])
+
+
+def patches_back(tensor: Tensor, patch_size: tuple[int, int]) -> Tensor:
+    """The inverse of `patches`."""
+    return tensor.reshape(*patch_size, -1, tensor.shape[1]).transpose(3, 2, 0, 1)
+
+
 # Norms, linear layers, and everything else as it is. Order matters both ways: the first rule that matches is taken.
 LAYERS = (
     Rule("{norm}.weight", "{norm}.scale"),

@@ -15,6 +15,7 @@ class Site(NamedTuple):
       embed_dim: width of a token.
       num_heads: attention heads; 0 = there is no attention to read.
       leaves: whether rows can leave the sequence here. Otherwise the map stays whole, and rows only skip work.
+      stage: of a hierarchical network, from 0.
     """
 
     layer: int
@@ -24,6 +25,7 @@ class Site(NamedTuple):
     embed_dim: int
     num_heads: int
     leaves: bool = True
+    stage: int = 0
 
     @property
     def num_patches(self) -> int:

@@ -180,12 +180,15 @@ def _check_rows(block: Reducible, arriving: int) -> None:
 
 
 def _on_grid(scores: Float[Array, "b p"], grid: tuple[int, ...], wanted: tuple[int, ...]) -> Float[Array, "b q"]:
-    """Scores of the patches of one grid, bicubic (of a clip trilinear) on another."""
+    """Scores of the patches of one grid, bicubic (of a clip trilinear) with aligned corners on another, as PaPr's."""
     if grid == wanted:
         return scores
     maps = scores.reshape(scores.shape[0], *grid, 1)
     shape: Any = wanted
-    resized = resize_3d(maps, shape, "trilinear") if len(wanted) == 3 else resize(maps, shape, "bicubic")
+    if len(wanted) == 3:
+        resized = resize_3d(maps, shape, "trilinear", align_corners=True)
+    else:
+        resized = resize(maps, shape, "bicubic", align_corners=True)
     return resized.reshape(scores.shape[0], int(np.prod(wanted)))
 
 

@@ -7,9 +7,13 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+from jaxprune.errors import UserError
 from jaxprune.nn.params import copied, frozen
 from jaxprune.reduction.base import Reducer, Step, StepReport
 from jaxprune.reduction.rows import best, keep_rows, places, present, unchanged
+
+# Stages that `mask_block` prunes, by its value, as PaPr numbers them.
+STAGES: dict[int, tuple[int, ...]] = {1: (2,), 2: (2, 3), 3: (1, 2, 3), 4: (0, 1, 2, 3)}
 
 
 class FromScores(Reducer):
@@ -23,6 +27,8 @@ class FromScores(Reducer):
     Args:
       scorer: a `jaxprune.scoring.Scorer`, the one of `reduction.apply(…, scorer=…)`; None in the blocks.
       in_order: keeps the patches in raster order instead.
+      mask_block: of a hierarchical network of four stages, how many are pruned: 1 the third, 2 the last two, 3 all but
+        the first, 4 all.
       train_scorer: the scorer's weights are parameters of the network and learn with it; by default they are frozen.
         Choosing has no gradient, so a kept patch passes its own on to its score: its token is multiplied by a one whose
         derivative is that of the score. The published switch (LTRP's `finetune_scorenet`) leaves this out, and with it
@@ -37,19 +43,29 @@ class FromScores(Reducer):
         *,
         scorer: Any = None,
         in_order: bool = False,
+        mask_block: int = 4,
         train_scorer: bool = False,
         rngs: nnx.Rngs | None = None,
     ):
         super().__init__(step)
         self.scorer: Any = nnx.data(None if scorer is None else copied(scorer) if train_scorer else frozen(scorer))
         self.in_order, self.train_scorer = in_order, train_scorer
+        if mask_block not in STAGES:
+            raise UserError(f"mask_block={mask_block} is none of {', '.join(map(str, STAGES))}.")
+        if step.leaves and mask_block != max(STAGES):
+            raise UserError(
+                f"mask_block={mask_block} is for a network with stages, and rows leave this one for good: leave it out."
+            )
 
     def scores(
         self, images: Float[Array, "b *sides c"], key: PRNGKeyArray | None = None
     ) -> tuple[Float[Array, "b p"], tuple[int, ...]]:
-        """The scorer's output and its grid, for blocks whose rows cannot leave."""
-        scores = self.scorer(images, key=key)
-        return scores if self.train_scorer else jax.lax.stop_gradient(scores), tuple(self.scorer.grid)
+        """The scorer's output before it is resized, and its grid, for blocks whose rows cannot leave."""
+        scores, grid = self.scorer.unresized(images, key=key)
+        return self._without_gradient(scores), grid
+
+    def _without_gradient(self, scores: Float[Array, "b p"]) -> Float[Array, "b p"]:
+        return scores if self.train_scorer else jax.lax.stop_gradient(scores)
 
     def choose(self, images: Float[Array, "b *sides c"], key: PRNGKeyArray | None = None) -> StepReport:
         """Returns which patches are kept, and in which row each is."""
@@ -57,7 +73,7 @@ class FromScores(Reducer):
         if self.step.num_keep == patches:
             rows = jnp.broadcast_to(jnp.arange(patches, dtype=jnp.int32)[None, :], (images.shape[0], patches))
             return StepReport(row_map=rows, kept=rows)
-        scores, _ = self.scores(images, key)
+        scores = self._without_gradient(self.scorer(images, key=key))
         ids: Int[Array, "b k"] = self.scorer.select(jax.lax.stop_gradient(scores), self.step.num_keep)
         if self.in_order:
             ids = jnp.sort(ids, axis=1)

@@ -13,6 +13,7 @@ from jaxprune.nn.site import Site
 from jaxprune.plugins import build, find
 from jaxprune.reduction.amounts import Count, Rate
 from jaxprune.reduction.base import Reducer, Step, is_idle
+from jaxprune.reduction.from_scores import STAGES
 from jaxprune.reduction.plan import INPUT, At, Plan
 
 Make = Callable[[type[Reducer], dict[str, Any], Step], Reducer]
@@ -69,7 +70,7 @@ def place(plan: Plan, sites: Sequence[Site], make: Make, *, prunes_input: bool =
             if prunes_input:
                 rows = entrance.num_keep
             else:
-                placed += [_guided(at, site, entrance, index, make, scorer) for site in sites]
+                placed += [_guided(at, site, entrance, index, make, scorer) for site in _pruned(at, sites)]
             continue
         layer = int(at.layer)
         if layer >= len(sites):
@@ -137,6 +138,18 @@ def _entrance(plan: Plan, at: At, first: Site, num_steps: int, scorer: Any) -> S
         return step
     count = scorer.num_keep(at.amount.value, first.num_prefix_tokens)
     return step._replace(num_keep=_possible(plan, at, count, 0, first.num_patches))
+
+
+def _pruned(at: At, sites: Sequence[Site]) -> list[Site]:
+    """The blocks that a scorer guides: all, or those of some stages (`mask_block`)."""
+    which = dict(at.options).get("mask_block")
+    if which is None or which not in STAGES:
+        return list(sites)
+    if sites[-1].stage != 3:
+        raise UserError(
+            f"mask_block={which} is for four stages, and this network has {sites[-1].stage + 1}: leave it out."
+        )
+    return [site for site in sites if site.stage in STAGES[which]]
 
 
 def _guided(at: At, site: Site, entrance: Step, index: int, make: Make, scorer: Any) -> Placed:

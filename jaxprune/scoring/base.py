@@ -95,6 +95,15 @@ class Scorer(nnx.Module):
         """The indices of the patches to keep, best first; ties go to the lower index."""
         return best(scores, num_keep)
 
+    def unresized(
+        self, images: Float[Array, "b *sides c"], *, key: PRNGKeyArray | None = None
+    ) -> tuple[Float[Array, "b p"], tuple[int, ...]]:
+        """The scores and their grid before they are resized, for networks whose blocks have maps of several sizes.
+
+        Such a network resizes them to each of its maps. By default they are those of `grid`.
+        """
+        return self(images, key=key), tuple(self.grid)
+
     def num_keep(self, keep_rate: float, num_prefix_tokens: int) -> int:
         """The number of patches at a keep rate: the product in double precision, truncated."""
         return int(self.num_patches * keep_rate)

@@ -34,15 +34,19 @@ class PaPr(Scorer):
         # The proposal network is frozen.
         return jax.lax.stop_gradient(self.significance(features))
 
+    def unresized(self, images, *, key=None) -> tuple[Float[Array, "b p"], tuple[int, ...]]:
+        maps = jax.lax.stop_gradient(self._maps(feature_map(self.proposal, self.prepared(images))))
+        return maps.reshape(maps.shape[0], -1), maps.shape[1:]
+
     def significance(self, features: Float[Array, "b ... c"]) -> Float[Array, "b p"]:
         """The significance of every patch from a feature map of `proposal`, (h, w) or of a video (t, h, w)."""
+        return to_grid(self._maps(features), self.grid, align_corners=self.align_corners)
+
+    def _maps(self, features: Float[Array, "b ... c"]) -> Float[Array, "b ..."]:
         features = features.astype(jnp.float32)
         if self.with_fc:
-            rows = class_rows(self.proposal, features)
-            maps = jnp.einsum("b...c,bc->b...", features, rows)
-        else:
-            maps = features.mean(-1)
-        return to_grid(maps, self.grid, align_corners=self.align_corners)
+            return jnp.einsum("b...c,bc->b...", features, class_rows(self.proposal, features))
+        return features.mean(-1)
 
     def num_keep(self, keep_rate: float, num_prefix_tokens: int) -> int:
         return min(int((self.num_patches + num_prefix_tokens) * keep_rate), self.num_patches)

@@ -30,7 +30,7 @@ _UNUSED = (
     r"local_cls_norm\..+",
     r"projectors\..+",
     r".+\.rope\.freqs_(?:cos|sin)|rope\.freqs_(?:cos|sin)",
-    r".+\.relative_position_index",
+    r".+\.(?:relative_position_index|relative_coords_table|attn_mask)",
 )
 
 
@@ -46,7 +46,19 @@ def read(tensors: Tensors) -> tuple[Tensors, list[str]]:
             unused.append(entry.name)
         else:
             found[renamed(name, _NAMES) or name] = entry
-    return _registers(dict(_joined(found))), unused
+    return _registers(dict(_joined(_swin(found)))), unused
+
+
+def _swin(tensors: Tensors) -> Tensors:
+    """Moves the merging of Swin's own files from the end of a stage to the start of the next, where timm has it."""
+    if "layers.0.downsample.reduction.weight" not in tensors:
+        return tensors
+    moved: Tensors = {}
+    for name, entry in tensors.items():
+        if match := re.fullmatch(r"layers\.(\d+)\.downsample\.(.+)", name):
+            name = f"layers.{int(match[1]) + 1}.downsample.{match[2]}"
+        moved[re.sub(r"^head\.(weight|bias)$", r"head.fc.\1", name)] = entry
+    return moved
 
 
 def _registers(tensors: Tensors) -> Tensors:

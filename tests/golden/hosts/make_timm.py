@@ -69,9 +69,31 @@ CASES = {
 }
 
 
+STAGED = {"embed_dim": 16, "depths": (2, 2), "num_heads": (2, 4), "num_classes": 5}
+CONV = {"depths": (1, 2, 1, 1), "dims": (8, 16, 24, 32), "num_classes": 5}
+STAGES = {
+    "swin": ("swin_tiny_patch4_window7_224", {**STAGED, "img_size": (32, 48), "window_size": 4}),
+    "swin_padded": ("swin_tiny_patch4_window7_224", {**STAGED, "img_size": (36, 60), "window_size": 4}),
+    "swin_clamped": ("swin_tiny_patch4_window7_224", {**STAGED, "img_size": 16, "window_size": 4, "num_heads": (2, 2)}),
+    "swin_sides": ("swin_tiny_patch4_window7_224", {**STAGED, "img_size": (32, 48), "window_size": (2, 6)}),
+    "swinv2": ("swinv2_tiny_window8_256", {**STAGED, "img_size": (32, 48), "window_size": 4}),
+    "swinv2_padded": ("swinv2_tiny_window8_256", {**STAGED, "img_size": (36, 60), "window_size": 4}),
+    "swinv2_finetuned": (
+        "swinv2_base_window12to16_192to256",
+        {**STAGED, "img_size": 64, "window_size": 8, "pretrained_window_sizes": (6, 3)},
+    ),
+    "convnext": ("convnext_tiny", {**CONV, "img_size": (64, 96)}),
+    "convnext_odd": ("convnext_tiny", {**CONV, "img_size": (78, 101)}),
+    "convnext_pico": ("convnext_pico", {**CONV, "img_size": (64, 64)}),
+    "convnextv2": ("convnextv2_tiny", {**CONV, "img_size": (64, 96)}),
+    "convnextv2_atto": ("convnextv2_atto", {**CONV, "img_size": (64, 64)}),
+}
+
+
 def make(name: str, model: str, options: dict) -> None:
-    torch.manual_seed(sorted(CASES).index(name))
-    options = {**TINY, **options}
+    torch.manual_seed(sorted(CASES).index(name) if name in CASES else 100 + sorted(STAGES).index(name))
+    options = {**options} if name in STAGES else {**TINY, **options}
+    of_images = options.pop("img_size") if model.startswith("convnext") else options["img_size"]
     resized = name.endswith("_resized")
     first = timm.create_model(model, **{**options, **({"img_size": 48} if resized else {})})
     with torch.no_grad():
@@ -84,7 +106,7 @@ def make(name: str, model: str, options: dict) -> None:
         network = timm.create_model(model, **options)
         network.load_state_dict(FILTERS[type(network).__name__](dict(weights), network), strict=False)
     network = network.double().eval()
-    height, width = options["img_size"] if isinstance(options["img_size"], tuple) else (options["img_size"],) * 2
+    height, width = of_images if isinstance(of_images, tuple) else (of_images,) * 2
     images = torch.randn(2, 3, height, width)
     with torch.no_grad():
         wide = images.double()
@@ -102,6 +124,6 @@ def make(name: str, model: str, options: dict) -> None:
 
 
 if __name__ == "__main__":
-    for name, (model, options) in CASES.items():
+    for name, (model, options) in {**CASES, **STAGES}.items():
         make(name, model, options)
         print(name)

@@ -1,0 +1,343 @@
+"""ConvNeXt, V1 and V2, with timm's words and timm's numbers (Liu et al., 2022; Woo et al., 2023).
+
+Rows never leave their map: under a plan, the depth-wise convolution sees the whole map, and dropped rows skip the
+point-wise layers. PaPr, as published, also clears the residual of dropped rows in evaluation.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from jaxprune.errors import UserError
+from jaxprune.models.swin import Classifier, Stage, on_map
+from jaxprune.nn import Conv, Host, LayerNorm, Linear, Mlp, Overhead, Reducible, Site, Tokens, Walk
+from jaxprune.nn.drop_path import DropPath
+from jaxprune.nn.flops import BlockCost, linear_flops
+from jaxprune.nn.images import require_float
+from jaxprune.nn.patch_embed import pair
+from jaxprune.nn.published import LAYERS, Rule, convolution, convolution_back, patches, patches_back
+from jaxprune.nn.tokens import NOTHING, Attended
+from jaxprune.ops.patches import patchify
+from jaxprune.preprocessing import Preprocessing
+
+_SIZES = {
+    "atto": ((2, 2, 6, 2), (40, 80, 160, 320)),
+    "femto": ((2, 2, 6, 2), (48, 96, 192, 384)),
+    "pico": ((2, 2, 6, 2), (64, 128, 256, 512)),
+    "nano": ((2, 2, 8, 2), (80, 160, 320, 640)),
+    "tiny": ((3, 3, 9, 3), (96, 192, 384, 768)),
+    "small": ((3, 3, 27, 3), (96, 192, 384, 768)),
+    "base": ((3, 3, 27, 3), (128, 256, 512, 1024)),
+    "large": ((3, 3, 27, 3), (192, 384, 768, 1536)),
+    "xlarge": ((3, 3, 27, 3), (256, 512, 1024, 2048)),
+    "huge": ((3, 3, 27, 3), (352, 704, 1408, 2816)),
+}
+_SMALL = ("atto", "femto", "pico", "nano")
+# Names whose default file in timm is cropped otherwise than .875.
+_CROPS = {"convnext_tiny": 0.95, "convnext_small": 0.95, "convnext_nano": 0.95}
+
+
+def variants() -> dict[str, dict[str, Any]]:
+    """Returns {timm's name: the arguments it stands for}."""
+    named: dict[str, dict[str, Any]] = {"convnext": {}}
+    second = {"use_grn": True, "ls_init_value": None}
+    for size, (depths, dims) in _SIZES.items():
+        sizes = {"depths": depths, "dims": dims} | ({"conv_mlp": True} if size in _SMALL else {})
+        if size != "huge":
+            named[f"convnext_{size}"] = sizes
+        if size != "xlarge":
+            named[f"convnextv2_{size}"] = {**sizes, **second}
+    return named
+
+
+def preprocessing(name: str, arguments: dict[str, Any]) -> Preprocessing:
+    """Returns how images are prepared for a network of this name: timm's default for its images of 224 pixels."""
+    if name == "convnextv2_huge":
+        return Preprocessing((384, 384), crop_pct=1.0)
+    return Preprocessing((224, 224), crop_pct=_CROPS.get(name, 0.875))
+
+
+class ResponseNorm(nnx.Module):
+    """Scales each channel by its share of the energy on the map (GRN; Woo et al., 2023), and adds the input."""
+
+    def __init__(self, dim: int):
+        self.weight = nnx.Param(jnp.zeros((dim,), jnp.float32))
+        self.bias = nnx.Param(jnp.zeros((dim,), jnp.float32))
+
+    def __call__(self, x: Float[Array, "b n d"]) -> Float[Array, "b n d"]:
+        wide = x.astype(jnp.float32)
+        energy = jnp.linalg.norm(wide, axis=1, keepdims=True)
+        share = energy / (energy.mean(-1, keepdims=True) + 1e-6)
+        scaled = self.weight[...][None, None] * (wide * share) + self.bias[...][None, None]
+        return (wide + scaled).astype(x.dtype)
+
+
+class ResponseMlp(nnx.Module):
+    """Linear, GELU, `ResponseNorm`, Linear. Of rows that are left, the norm sees the energy of these."""
+
+    def __init__(self, dim: int, hidden: int, *, dtype: Any = None, rngs: nnx.Rngs):
+        self.fc1 = Linear(dim, hidden, dtype=dtype, rngs=rngs)
+        self.grn = ResponseNorm(hidden)
+        self.fc2 = Linear(hidden, dim, dtype=dtype, rngs=rngs)
+
+    def __call__(self, x: Float[Array, "b n d"]) -> Float[Array, "b n d"]:
+        return self.fc2(self.grn(jax.nn.gelu(self.fc1(x), approximate=False)))
+
+
+class ConvNeXtBlock(Reducible):
+    """`x += gamma * mlp(norm(conv_dw(x)))`, with a depth-wise 7×7 convolution of the map.
+
+    Args:
+      gamma: initial value of the factor per channel; None leaves it out.
+      use_grn: V2's MLP.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        *,
+        kernel_size: int = 7,
+        mlp_ratio: float = 4.0,
+        gamma: float | None = 1e-6,
+        use_grn: bool = False,
+        drop_path: float = 0.0,
+        dtype: Any = None,
+        rngs: nnx.Rngs,
+    ):
+        super().__init__(num_prefix_tokens=0, leaves=False)
+        self.conv_dw = Conv(dim, dim, kernel_size, depthwise=True, use_bias=True, dtype=dtype, rngs=rngs)
+        self.norm = LayerNorm(dim)
+        hidden = int(mlp_ratio * dim)
+        self.mlp: Any = (ResponseMlp if use_grn else Mlp)(dim, hidden, dtype=dtype, rngs=rngs)
+        self.gamma = nnx.data(None if gamma is None else nnx.Param(jnp.full((dim,), gamma, jnp.float32)))
+        self.drop_path = DropPath(drop_path)
+
+    def __call__(
+        self,
+        tokens: Tokens,
+        attended: Attended = NOTHING,
+        *,
+        grid: tuple[int, ...] | None = None,
+        taps: frozenset[str] = frozenset(),
+        train: bool = False,
+        key: PRNGKeyArray | None = None,
+    ) -> tuple[Tokens, Attended, Any]:
+        """Runs the block, see `nn.Block`; `grid` is needed, and there is no attention to report."""
+        if grid is None:
+            raise UserError("A block of ConvNeXt needs the grid of its map.")
+        b, n, d = tokens.x.shape
+        drop_key, reducer_key = (None, None) if key is None else jax.random.split(key)
+        mixed = tokens._replace(x=self.conv_dw(tokens.x.reshape(b, *grid, d)).reshape(b, n, d))
+        branch, report = self.skip(mixed, attended, self._work, train=train, key=reducer_key)
+        residual = tokens.x
+        if report is not None and not train and self.reducer.where == "embed":
+            # PaPr: dropped rows are zero behind the block in evaluation, and keep their input in training.
+            residual = residual * (report.row_map >= 0)[..., None].astype(residual.dtype)
+        branch = self.drop_path(branch, drop_key if train else None)
+        return tokens._replace(x=residual + branch), NOTHING, report
+
+    def _work(self, x: Float[Array, "b k d"]) -> Float[Array, "b k d"]:
+        out = self.mlp(self.norm(x))
+        return out if self.gamma is None else out * self.gamma[...].astype(out.dtype)[None, None]
+
+    def cost(self, grid: tuple[int, ...] | None = None) -> BlockCost:
+        """What the block costs; only shapes are read."""
+        if grid is None:
+            raise UserError("The cost of a block of ConvNeXt depends on the grid of its map: give it.")
+        feed = linear_flops(self.mlp.fc1, 1) + linear_flops(self.mlp.fc2, 1)
+        return BlockCost(project=0, pair=0, mix=0, feed=feed, fixed=math.prod(grid) * self.conv_dw.kernel.size)
+
+
+class Cut(nnx.Module):
+    """A convolution whose kernel is its stride, as a matrix over the values of a patch; a rest is cut off."""
+
+    def __init__(self, dim: int, out: int, size: int, *, dtype: Any = None, rngs: nnx.Rngs):
+        layer = Linear(size * size * dim, out, dtype=dtype, rngs=rngs)
+        self.kernel, self.bias, self.size, self.dtype = layer.kernel, layer.bias, size, dtype
+
+    def __call__(self, maps: Float[Array, "b h w d"]) -> Float[Array, "b n e"]:
+        height, width = (side // self.size * self.size for side in maps.shape[1:3])
+        rows = patchify(maps[:, :height, :width].astype(self.dtype or maps.dtype), (self.size, self.size))
+        b, n, values = rows.shape
+        out = rows.reshape(-1, values) @ self.kernel[...].astype(rows.dtype) + self.bias[...].astype(rows.dtype)[None]
+        return out.reshape(b, n, -1)
+
+
+def _pointwise(tensor: np.ndarray) -> np.ndarray:
+    """A 1×1 convolution, (out, in, 1, 1), or a linear layer to (in, out)."""
+    return tensor.reshape(tensor.shape[:2]).T
+
+
+_RULES = (
+    Rule("stem.0.weight", "stem.0.kernel", patches, patches_back),
+    Rule("stem.1.weight", "stem.1.scale"),
+    Rule("{any}.downsample.0.weight", "{any}.downsample.0.scale"),
+    Rule("{any}.downsample.1.weight", "{any}.downsample.1.kernel", patches, lambda t, _: patches_back(t, (2, 2))),
+    Rule("{any}.conv_dw.weight", "{any}.conv_dw.kernel", convolution, convolution_back),
+    Rule("{any}.grn.weight", "{any}.grn.weight"),
+)
+_POINTWISE = tuple(
+    Rule(f"{{any}}.mlp.{fc}.weight", f"{{any}}.mlp.{fc}.kernel", _pointwise, lambda t, _: t.T[:, :, None, None])
+    for fc in ("fc1", "fc2")
+)
+
+
+class ConvNeXt(Host):
+    """ConvNeXt: a stem of patches, stages of blocks on maps that halve, and the mean of the last map. Any image size.
+
+    Args:
+      num_classes: 0 leaves out the classifier.
+      depths: blocks of each stage.
+      dims: widths of each stage.
+      patch_size: of the stem, in pixels.
+      kernel_sizes: of the depth-wise convolutions.
+      ls_init_value: initial value of the factor per channel; None leaves it out (V2).
+      use_grn: V2's MLP.
+      conv_mlp: whether timm stores the point-wise layers as convolutions; they compute the same.
+      drop_path_rate: rises linearly from 0 to this over all blocks.
+      dtype: compute dtype; parameters stay float32.
+    """
+
+    num_prefix_tokens = 0
+    prunes_input = False
+
+    def __init__(
+        self,
+        *,
+        in_chans: int = 3,
+        num_classes: int = 1000,
+        depths: Sequence[int] = (3, 3, 9, 3),
+        dims: Sequence[int] = (96, 192, 384, 768),
+        patch_size: int = 4,
+        kernel_sizes: int = 7,
+        mlp_ratio: float = 4.0,
+        ls_init_value: float | None = 1e-6,
+        use_grn: bool = False,
+        conv_mlp: bool = False,
+        drop_path_rate: float = 0.0,
+        head_init_scale: float = 1.0,
+        dtype: Any = None,
+        remat: bool = False,
+        rngs: nnx.Rngs,
+    ):
+        super().__init__()
+        if len(dims) != len(depths):
+            raise UserError(
+                f"dims={tuple(dims)} are of {len(dims)} stages and depths={tuple(depths)} of {len(depths)}."
+            )
+        self.depths, self.dims, self.patch_size = tuple(depths), tuple(dims), patch_size
+        self.num_classes, self.dtype, self.remat, self.embed_dim = num_classes, dtype, remat, dims[-1]
+        self.conv_mlp = conv_mlp
+        common = {"dtype": dtype, "rngs": rngs}
+        rates = iter(np.linspace(0, drop_path_rate, sum(depths)).tolist())
+        self.stem = nnx.List([Cut(in_chans, dims[0], patch_size, **common), LayerNorm(dims[0])])
+
+        def block(stage: int) -> ConvNeXtBlock:
+            return ConvNeXtBlock(
+                dims[stage],
+                kernel_size=kernel_sizes,
+                mlp_ratio=mlp_ratio,
+                gamma=ls_init_value,
+                use_grn=use_grn,
+                drop_path=next(rates),
+                **common,
+            )
+
+        between = lambda stage: nnx.List([LayerNorm(dims[stage - 1]), Cut(dims[stage - 1], dims[stage], 2, **common)])
+        self.stages = nnx.List(
+            Stage(between(stage) if stage else None, [block(stage) for _ in range(depth)])
+            for stage, depth in enumerate(depths)
+        )
+        self.head = Classifier(dims[-1], num_classes, norm=LayerNorm(dims[-1]), scale=head_init_scale, rngs=rngs)
+
+    def grids(self, img_size: int | Sequence[int] | None = None) -> list[tuple[int, int]]:
+        """The map of each stage for images of a size, 224 pixels by default; a rest is cut off."""
+        found = [tuple(side // self.patch_size for side in pair(224 if img_size is None else img_size))]
+        for _ in self.depths[1:]:
+            found.append(tuple(side // 2 for side in found[-1]))
+        if min(found[-1]) < 1:
+            least = self.patch_size * 2 ** (len(self.depths) - 1)
+            raise UserError(f"Images of {img_size} pixels leave nothing of the last map: use {least} or more.")
+        return [(rows, columns) for rows, columns in found]
+
+    @property
+    def published_rules(self) -> tuple[Rule, ...]:
+        """How timm names and lays out the weights."""
+        return (*_RULES, *(_POINTWISE if self.conv_mlp else ()), *LAYERS)
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """The first map of images of 224 pixels."""
+        return self.grids()[0]
+
+    def sites(self, img_size: int | Sequence[int] | None = None) -> tuple[Site, ...]:
+        """The blocks, stage by stage; rows do not leave, and there is no attention."""
+        grids = self.grids(img_size)
+        places = [(stage, index) for stage, depth in enumerate(self.depths) for index in range(depth)]
+        return tuple(
+            Site(
+                layer,
+                f"stages.{stage}.blocks.{index}",
+                grids[stage],
+                0,
+                self.dims[stage],
+                0,
+                leaves=False,
+                stage=stage,
+            )
+            for layer, (stage, index) in enumerate(places)
+        )
+
+    def overhead(self, img_size: int | Sequence[int] | None = None) -> Overhead:
+        """What embedding a patch, the classifier and the layers between stages cost."""
+        between = sum(
+            math.prod(grid) * stage.downsample[1].kernel.size
+            for grid, stage in zip(self.grids(img_size)[1:], list(self.stages)[1:], strict=True)
+        )
+        return Overhead(self.stem[0].kernel.size, linear_flops(self.head.fc, 1) if self.head.fc else 0, between)
+
+    def intermediate_layers(self) -> tuple[int, ...]:
+        """The last block of each stage."""
+        return tuple(sum(self.depths[: stage + 1]) - 1 for stage in range(len(self.depths)))
+
+    def walk(
+        self,
+        images: Float[Array, "b H W c"],
+        *,
+        taps: Mapping[int, frozenset[str]] | None = None,
+        stop: int | None = None,
+        train: bool = False,
+        key: PRNGKeyArray | None = None,
+    ) -> Walk:
+        """Embeds images and runs the first `stop` blocks; a plan's scorer guides all of them."""
+        require_float(images, 4)
+        sites = self.sites(images.shape[1:-1])
+        embed, norm = self.stem
+        x = norm(embed(images.astype(self.dtype or images.dtype)))
+        scores = self.guiding_scores(images, key)
+        walk = Walk(on_map(x, sites[0].grid), 0, taps=taps, scores=scores, train=train, key=key, remat=self.remat)
+        for before, site in zip((None, *sites), sites[:stop], strict=False):
+            if before is not None and before.stage != site.stage:
+                norm, cut = self.stages[site.stage].downsample
+                x = norm(walk.tokens.x)
+                walk.tokens = on_map(cut(x.reshape(x.shape[0], *before.grid, -1)), site.grid)
+            walk.run(self.block(site), site.grid)
+        return walk
+
+    def forward_head(self, tokens: Tokens) -> tuple[Float[Array, "b k"], tuple[Array, ...]]:
+        """The mean of the last map, normalised, to logits in float32."""
+        return self.head(tokens.x.astype(jnp.float32).mean(1)), ()
+
+    def pool(self, tokens: Tokens) -> Float[Array, "b d"]:
+        """The normalised mean of the last map."""
+        pooled = tokens.x.astype(jnp.float32).mean(1)
+        return (pooled if self.head.norm is None else self.head.norm(pooled)).astype(tokens.x.dtype)
+
+
+NETWORK = ConvNeXt

@@ -1,0 +1,400 @@
+"""Swin transformers, V1 and V2, with timm's words and timm's numbers (Liu et al., 2021; Liu et al., 2022).
+
+Rows never leave their map: under a plan, those that it drops skip the MLP of a block and pass unchanged (PaPr).
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from jaxprune.errors import UserError
+from jaxprune.nn import Attended, Block, Host, LayerNorm, Linear, Overhead, PatchEmbed, Site, Tokens, Walk
+from jaxprune.nn.attention import Heads, self_attention
+from jaxprune.nn.flops import BlockCost, linear_flops
+from jaxprune.nn.images import require_float
+from jaxprune.nn.linear import normal_02
+from jaxprune.nn.patch_embed import pair
+from jaxprune.nn.tokens import all_present, coordinates
+from jaxprune.nn.windows import Windows
+from jaxprune.preprocessing import Preprocessing
+
+_SIZES = {
+    "tiny": {"embed_dim": 96, "depths": (2, 2, 6, 2), "num_heads": (3, 6, 12, 24)},
+    "small": {"embed_dim": 96, "depths": (2, 2, 18, 2), "num_heads": (3, 6, 12, 24)},
+    "base": {"embed_dim": 128, "depths": (2, 2, 18, 2), "num_heads": (4, 8, 16, 32)},
+    "large": {"embed_dim": 192, "depths": (2, 2, 18, 2), "num_heads": (6, 12, 24, 48)},
+}
+EPS = 1e-5
+
+
+def variants() -> dict[str, dict[str, Any]]:
+    """Returns {timm's name: the arguments it stands for}."""
+    named: dict[str, dict[str, Any]] = {"swin": {}}
+    for size, window, image in (
+        *((size, 7, 224) for size in _SIZES),
+        ("base", 12, 384),
+        ("large", 12, 384),
+    ):
+        named[f"swin_{size}_patch4_window{window}_{image}"] = {
+            **_SIZES[size],
+            "window_size": window,
+            "img_size": image,
+        }
+    second = {"version": 2}
+    for size in ("tiny", "small", "base"):
+        for window in (8, 16):
+            named[f"swinv2_{size}_window{window}_256"] = {
+                **_SIZES[size],
+                **second,
+                "window_size": window,
+                "img_size": 256,
+            }
+    for size, classes in (("base", 21841), ("large", 21841)):
+        sizes = {**_SIZES[size], **second, "window_size": 12, "img_size": 192, "num_classes": classes}
+        named[f"swinv2_{size}_window12_192"] = sizes
+        for window, image in ((16, 256), (24, 384)):
+            named[f"swinv2_{size}_window12to{window}_192to{image}"] = {
+                **_SIZES[size],
+                **second,
+                "window_size": window,
+                "img_size": image,
+                "pretrained_window_sizes": (12, 12, 12, 6),
+            }
+    return named
+
+
+def preprocessing(name: str, arguments: dict[str, Any]) -> Preprocessing:
+    """Returns how images are prepared for a network of this name: timm's default for it."""
+    size = pair(arguments.get("img_size", 224))
+    return Preprocessing(size, crop_pct=1.0 if size[0] >= 384 else 0.9)
+
+
+def _bias_network(num_heads: int, *, rngs: nnx.Rngs) -> nnx.List:
+    """V2's small network of the offsets: published as a sequence with an activation, number 1, between the layers."""
+    return nnx.List([Linear(2, 512, rngs=rngs), None, Linear(512, num_heads, use_bias=False, rngs=rngs)])
+
+
+def _bias_table(network: Any, windows: Windows, trained: tuple[int, int]) -> Float[Array, "r h"]:
+    """V2's bias of each head for each offset in a window, which the network reads on a logarithmic scale.
+
+    Args:
+      trained: the window of pre-training, whose scale the offsets have; zeros are this one.
+    """
+    (height, width), scale = windows.size, trained if trained[0] > 0 else windows.size
+    rows = np.arange(1 - height, height) / max(scale[0] - 1, 1)
+    columns = np.arange(1 - width, width) / max(scale[1] - 1, 1)
+    offsets = 8 * np.stack(np.meshgrid(rows, columns, indexing="ij"), axis=-1).reshape(-1, 2)
+    logs = np.sign(offsets) * np.log2(np.abs(offsets) + 1) / 3
+    hidden = jax.nn.relu(network[0](jnp.asarray(logs, jnp.float32)))
+    return 16 * jax.nn.sigmoid(network[2](hidden))
+
+
+class SwinBlock(Block):
+    """A block whose tokens attend inside windows; what it reports is laid out on the map.
+
+    Args:
+      windows: of this block.
+      version: 1, or 2 for cosine attention, biases by a network of the offsets and norms behind each branch.
+      trained: see `_bias_table`.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int,
+        *,
+        windows: Windows,
+        version: int = 1,
+        trained: tuple[int, int] = (0, 0),
+        qkv_bias: bool = True,
+        rngs: nnx.Rngs,
+        **options: Any,
+    ):
+        bias = "qv" if version == 2 and qkv_bias else qkv_bias
+        super().__init__(
+            dim, num_heads, num_prefix_tokens=0, leaves=False, norm_eps=EPS, qkv_bias=bias, rngs=rngs, **options
+        )
+        self.windows, self.version, self.trained = windows, version, trained
+        rows = (2 * windows.size[0] - 1) * (2 * windows.size[1] - 1)
+        if version == 1:
+            self.attn.relative_position_bias_table = nnx.data(nnx.Param(normal_02(rngs.params(), (rows, num_heads))))
+        else:
+            self.attn.cpb_mlp = _bias_network(num_heads, rngs=rngs)
+            self.attn.logit_scale = nnx.Param(jnp.full((num_heads, 1, 1), math.log(10.0)))
+
+    def normed(self, x: Float[Array, "b n d"]) -> Float[Array, "b n d"]:
+        return self.norm1(x) if self.version == 1 else x
+
+    def mix(self, x, gathered, key: PRNGKeyArray | None = None):
+        if self.version == 1:
+            return super().mix(x, gathered, key)
+        return x + self.drop_path(self.norm1(self.attn.output(gathered)), key)
+
+    def perceive(self, x: Float[Array, "b m d"]) -> Float[Array, "b m d"]:
+        return super().perceive(x) if self.version == 1 else self.norm2(self.mlp(x))
+
+    def position_bias(self, position=None):
+        """None: biases are of windows, see `attend`."""
+        return None
+
+    def project(self, normed: Float[Array, "b n d"], position: Float[Array, "b n c"] | None = None) -> Heads:
+        return self._scaled(self.attn.project(normed))
+
+    def _scaled(self, heads: Heads) -> Heads:
+        """V2's cosines: keys of length one, and queries of the length that `attention_logits` makes the scale of."""
+        if self.version == 1:
+            return heads
+        one = lambda x: x / jnp.maximum(jnp.linalg.norm(x.astype(jnp.float32), axis=-1, keepdims=True), 1e-12)
+        scale = jnp.exp(jnp.minimum(self.attn.logit_scale[...], math.log(100.0)))[None]
+        q = one(heads.q) * scale * heads.q.shape[-1] ** 0.5
+        return Heads(q.astype(heads.v.dtype), one(heads.k).astype(heads.v.dtype), heads.v)
+
+    def attend(
+        self,
+        heads: Heads,
+        *,
+        bias=None,
+        policy=None,
+        soft_policy: bool = False,
+        needs: frozenset[str] = frozenset(),
+        grid: tuple[int, ...] | None = None,
+    ) -> tuple[Float[Array, "b n d"], Attended]:
+        """What each token gathers in its window; of the arguments only `needs` is read, all rows are there."""
+        windows, b = self.windows, heads.q.shape[0]
+        beyond = self._beyond(heads)
+        inside = Heads(*(windows.cut(part, fill) for part, fill in zip(heads, beyond, strict=True)))
+        gathered, seen = self_attention(inside, bias=self._bias(b), needs=needs, num_prefix_tokens=0)
+        e = heads.q.shape[-1]
+        apart = gathered.reshape(*gathered.shape[:2], -1, e).transpose(0, 2, 1, 3)
+        whole = windows.join(apart)
+        fields = {}
+        for name in needs:
+            field = getattr(seen, name)
+            per_row = field.ndim == 3  # a number a row: attention, not keys and values
+            laid_out = windows.join(field[..., None] if per_row else field)
+            fields[name] = laid_out[..., 0] if per_row else laid_out
+        return whole.transpose(0, 2, 1, 3).reshape(b, -1, heads.q.shape[1] * e), Attended(**fields)
+
+    def _beyond(self, heads: Heads) -> tuple[Array | None, ...]:
+        """Queries, keys and values of the zeros with which a map is filled up to whole windows."""
+        down, across = self.windows.counts
+        if (down * self.windows.size[0], across * self.windows.size[1]) == self.windows.grid:
+            return None, None, None
+        zeros = jnp.zeros((1, 1, self.attn.proj.kernel.shape[0]), heads.v.dtype)
+        return tuple(part[0, :, 0] for part in self._scaled(self.attn.project(zeros)))
+
+    def _bias(self, b: int) -> Float[Array, "#w h m m"]:
+        if self.version == 1:
+            table = self.attn.relative_position_bias_table[...].astype(jnp.float32)
+        else:
+            table = _bias_table(self.attn.cpb_mlp, self.windows, self.trained)
+        bias = jnp.moveaxis(table[self.windows.offsets()], -1, 0)[None]
+        apart = self.windows.apart()
+        if apart is None:
+            return bias
+        both = bias + jnp.asarray(apart)[:, None]
+        return jnp.broadcast_to(both[None], (b, *both.shape)).reshape(-1, *both.shape[1:])
+
+    def cost(self, grid: tuple[int, ...] | None = None) -> BlockCost:
+        return super().cost(grid)._replace(keys=math.prod(self.windows.size))
+
+
+class Merging(nnx.Module):
+    """Four neighbours to one token of twice the width: V1 normalises before the projection, V2 behind it."""
+
+    def __init__(self, dim: int, *, version: int, dtype: Any = None, rngs: nnx.Rngs):
+        self.reduction = Linear(4 * dim, 2 * dim, use_bias=False, dtype=dtype, rngs=rngs)
+        self.norm = LayerNorm(4 * dim if version == 1 else 2 * dim, eps=EPS)
+        self.version = version
+
+    def __call__(self, x: Float[Array, "b n d"], grid: tuple[int, int]) -> Float[Array, "b m e"]:
+        """Merges the tokens of a map; one with an odd side is filled up with zeros."""
+        b, _, d = x.shape
+        maps = jnp.pad(x.reshape(b, *grid, d), ((0, 0), (0, grid[0] % 2), (0, grid[1] % 2), (0, 0)))
+        rows, columns = (-(-side // 2) for side in grid)
+        # Of the four: the upper left, the lower left, the upper right, the lower right.
+        cells = maps.reshape(b, rows, 2, columns, 2, d).transpose(0, 1, 3, 4, 2, 5).reshape(b, rows * columns, 4 * d)
+        return self.reduction(self.norm(cells)) if self.version == 1 else self.norm(self.reduction(cells))
+
+
+class Stage(nnx.Module):
+    """What lies between two maps: merging, where the map is not the first, and blocks."""
+
+    def __init__(self, downsample: Any, blocks: Sequence[Any]):
+        self.downsample = nnx.data(downsample)
+        self.blocks = nnx.List(blocks)
+
+
+class Classifier(nnx.Module):
+    """The linear layer that timm calls `head.fc`."""
+
+    def __init__(self, dim: int, num_classes: int, *, norm: Any = None, scale: float = 1.0, rngs: nnx.Rngs):
+        init: Any = lambda key, shape, dtype=jnp.float32: scale * normal_02(key, shape, dtype)
+        self.norm = nnx.data(norm)
+        self.fc = nnx.data(Linear(dim, num_classes, kernel_init=init, rngs=rngs) if num_classes else None)
+
+    def __call__(self, pooled: Float[Array, "b d"]) -> Float[Array, "b k"]:
+        """Pooled features to logits, or as they are without classes."""
+        pooled = pooled if self.norm is None else self.norm(pooled)
+        return pooled if self.fc is None else self.fc(pooled)
+
+
+class SwinTransformer(Host):
+    """Swin: blocks with windows on maps that halve from stage to stage, and the mean of the last map.
+
+    Args:
+      img_size: height and width in pixels; an int stands for a square.
+      patch_size: likewise.
+      num_classes: 0 leaves out the classifier.
+      embed_dim: width of the first stage; it doubles from stage to stage.
+      depths: blocks of each stage.
+      num_heads: attention heads of each stage; an int stands for all.
+      window_size: of all stages, (height, width) or an int; a map that is smaller is one window.
+      version: 1 or 2.
+      pretrained_window_sizes: V2: the window of pre-training by stage; zeros are this network's.
+      drop_path_rate: rises linearly from 0 to this over all blocks.
+      dtype: compute dtype; parameters stay float32.
+    """
+
+    num_prefix_tokens = 0
+    prunes_input = False
+
+    def __init__(
+        self,
+        *,
+        img_size: int | tuple[int, int] = 224,
+        patch_size: int | tuple[int, int] = 4,
+        in_chans: int = 3,
+        num_classes: int = 1000,
+        embed_dim: int = 96,
+        depths: Sequence[int] = (2, 2, 6, 2),
+        num_heads: int | Sequence[int] = (3, 6, 12, 24),
+        window_size: int | tuple[int, int] = 7,
+        mlp_ratio: float = 4.0,
+        qkv_bias: bool = True,
+        version: int = 1,
+        pretrained_window_sizes: Sequence[int] = (0, 0, 0, 0),
+        drop_path_rate: float = 0.0,
+        head_init_scale: float = 1.0,
+        dtype: Any = None,
+        remat: bool = False,
+        rngs: nnx.Rngs,
+    ):
+        super().__init__()
+        if version not in (1, 2):
+            raise UserError(f"There is no version {version} of Swin: use 1 or 2.")
+        stages = range(len(depths))
+        heads = (num_heads,) * len(depths) if isinstance(num_heads, int) else tuple(num_heads)
+        if len(heads) != len(depths):
+            raise UserError(
+                f"num_heads={heads} are of {len(heads)} stages and depths={tuple(depths)} of {len(depths)}."
+            )
+        self.patch_embed = PatchEmbed(
+            img_size, patch_size, in_chans, embed_dim, norm=LayerNorm(embed_dim, eps=EPS), dtype=dtype, rngs=rngs
+        )
+        grids = [self.patch_embed.grid]
+        for _ in stages[1:]:
+            grids.append((-(-grids[-1][0] // 2), -(-grids[-1][1] // 2)))
+        self.grids, self.depths, self.heads = tuple(grids), tuple(depths), heads
+        self.widths = tuple(embed_dim << stage for stage in stages)
+        self.grid, self.num_classes, self.dtype, self.remat = self.grids[0], num_classes, dtype, remat
+        rates = iter(np.linspace(0, drop_path_rate, sum(depths)).tolist())
+
+        def block(stage: int, index: int) -> SwinBlock:
+            return SwinBlock(
+                self.widths[stage],
+                heads[stage],
+                windows=Windows.of(self.grids[stage], pair(window_size), shifted=index % 2 == 1),
+                version=version,
+                trained=pair(pretrained_window_sizes[stage]) if version == 2 else (0, 0),
+                mlp_ratio=mlp_ratio,
+                qkv_bias=qkv_bias,
+                drop_path=next(rates),
+                dtype=dtype,
+                rngs=rngs,
+            )
+
+        merging = lambda stage: Merging(self.widths[stage - 1], version=version, dtype=dtype, rngs=rngs)
+        self.layers = nnx.List(
+            Stage(merging(stage) if stage else None, [block(stage, index) for index in range(depths[stage])])
+            for stage in stages
+        )
+        self.norm = LayerNorm(self.widths[-1], eps=EPS)
+        self.head = Classifier(self.widths[-1], num_classes, scale=head_init_scale, rngs=rngs)
+
+    def sites(self, img_size: int | Sequence[int] | None = None) -> tuple[Site, ...]:
+        """The blocks, stage by stage; rows do not leave."""
+        places = [(stage, index) for stage, depth in enumerate(self.depths) for index in range(depth)]
+        return tuple(
+            Site(
+                layer,
+                f"layers.{stage}.blocks.{index}",
+                self.grids[stage],
+                0,
+                self.widths[stage],
+                self.heads[stage],
+                leaves=False,
+                stage=stage,
+            )
+            for layer, (stage, index) in enumerate(places)
+        )
+
+    def overhead(self, img_size: int | Sequence[int] | None = None) -> Overhead:
+        """What embedding a patch, the classifier and merging cost."""
+        merging = sum(
+            math.prod(grid) * linear_flops(layer.downsample.reduction, 1)
+            for grid, layer in zip(self.grids[1:], list(self.layers)[1:], strict=True)
+        )
+        head = 0 if self.head.fc is None else linear_flops(self.head.fc, 1)
+        return Overhead(linear_flops(self.patch_embed.proj, 1), head, merging)
+
+    def intermediate_layers(self) -> tuple[int, ...]:
+        """The last block of each stage."""
+        return tuple(sum(self.depths[: stage + 1]) - 1 for stage in range(len(self.depths)))
+
+    def walk(
+        self,
+        images: Float[Array, "b H W c"],
+        *,
+        taps: Mapping[int, frozenset[str]] | None = None,
+        stop: int | None = None,
+        train: bool = False,
+        key: PRNGKeyArray | None = None,
+    ) -> Walk:
+        """Embeds images and runs the first `stop` blocks; a plan's scorer guides all of them."""
+        require_float(images, 4)
+        x = self.patch_embed(images.astype(self.dtype or images.dtype))
+        scores = self.guiding_scores(images, key)
+        walk = Walk(on_map(x, self.grids[0]), 0, taps=taps, scores=scores, train=train, key=key, remat=self.remat)
+        for site in self.sites()[:stop]:
+            if site.stage and site.layer - 1 in self.intermediate_layers():
+                merging = self.layers[site.stage].downsample
+                walk.tokens = on_map(merging(walk.tokens.x, self.grids[site.stage - 1]), site.grid)
+            walk.run(self.block(site), site.grid)
+        return walk
+
+    def final_norm(self, x: Float[Array, "b n d"]) -> Float[Array, "b n d"]:
+        """The norm behind the last block."""
+        return self.norm(x)
+
+    def pool(self, tokens: Tokens) -> Float[Array, "b d"]:
+        """The mean of the last map."""
+        return tokens.x.astype(jnp.float32).mean(1).astype(tokens.x.dtype)
+
+    def forward_head(self, tokens: Tokens) -> tuple[Float[Array, "b k"], tuple[Array, ...]]:
+        """Tokens behind the final norm to logits in float32."""
+        return self.head(tokens.x.astype(jnp.float32).mean(1)), ()
+
+
+def on_map(x: Float[Array, "b n d"], grid: tuple[int, int]) -> Tokens:
+    """Tokens of a whole map, in raster order, without prefix."""
+    return all_present(x, 0, jnp.asarray(coordinates(grid))[None])
+
+
+NETWORK = SwinTransformer

@@ -1,0 +1,85 @@
+"""Windows of a map (Liu et al., 2021): attention inside them, shifted or not, by the offsets between their rows."""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+# What keeps rows apart that a shift brought into one window, as published.
+APART = -100.0
+
+
+class Windows(NamedTuple):
+    """How a map is cut into windows; plain values.
+
+    Attributes:
+      grid: rows of the map, (rows, columns).
+      size: of a window, at most the grid's.
+      shift: by which the map is rolled up and left before it is cut.
+    """
+
+    grid: tuple[int, int]
+    size: tuple[int, int]
+    shift: tuple[int, int] = (0, 0)
+
+    @classmethod
+    def of(cls, grid: tuple[int, int], size: tuple[int, int], *, shifted: bool) -> "Windows":
+        """Cuts a grid into windows of `size`; along a side that a window covers, it is the side and is not shifted."""
+        window = (min(grid[0], size[0]), min(grid[1], size[1]))
+        shift = [side // 2 if shifted and have > cut else 0 for side, have, cut in zip(size, grid, window, strict=True)]
+        return cls(grid, window, (shift[0], shift[1]))
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        """Windows down and across; the last ones may reach beyond the map."""
+        return -(-self.grid[0] // self.size[0]), -(-self.grid[1] // self.size[1])
+
+    def cut(self, values: Float[Array, "b h n e"], fill: Float[Array, "h e"] | None = None) -> Float[Array, "w h m e"]:
+        """Rows of a map in raster order, window by window of image by image.
+
+        Args:
+          fill: what is beyond the map; zeros by default.
+        """
+        b, h, _, e = values.shape
+        (rows, columns), (down, across), (height, width) = self.grid, self.counts, self.size
+        maps = jnp.roll(values.reshape(b, h, rows, columns, e), (-self.shift[0], -self.shift[1]), (2, 3))
+        below, right = down * height - rows, across * width - columns
+        if below or right:
+            maps = jnp.pad(maps, ((0, 0), (0, 0), (0, below), (0, right), (0, 0)))
+            if fill is not None:
+                inside = (np.arange(down * height) < rows)[:, None] & (np.arange(across * width) < columns)[None]
+                maps = jnp.where(inside[None, None, :, :, None], maps, fill[None, :, None, None].astype(maps.dtype))
+        cells = maps.reshape(b, h, down, height, across, width, e).transpose(0, 2, 4, 1, 3, 5, 6)
+        return cells.reshape(b * down * across, h, height * width, e)
+
+    def join(self, values: Float[Array, "w h m e"]) -> Float[Array, "b h n e"]:
+        """The inverse of `cut`."""
+        _, h, _, e = values.shape
+        (rows, columns), (down, across), (height, width) = self.grid, self.counts, self.size
+        cells = values.reshape(-1, down, across, h, height, width, e).transpose(0, 3, 1, 4, 2, 5, 6)
+        maps = cells.reshape(-1, h, down * height, across * width, e)[:, :, :rows, :columns]
+        return jnp.roll(maps, self.shift, (2, 3)).reshape(-1, h, rows * columns, e)
+
+    def apart(self) -> Float[np.ndarray, "w m m"] | None:
+        """What is added to the logits of rows that lie in one window without being neighbours; None without a shift."""
+        if not any(self.shift):
+            return None
+        (down, across), (height, width) = self.counts, self.size
+        part = np.zeros((down * height, across * width), np.int32)
+        ends = [
+            (slice(0, -side), slice(-side, -shift), slice(-shift, None))
+            for side, shift in zip(self.size, self.shift, strict=True)
+        ]
+        for row, vertical in enumerate(ends[0]):
+            for column, horizontal in enumerate(ends[1]):
+                part[vertical, horizontal] = 3 * row + column
+        cells = part.reshape(down, height, across, width).transpose(0, 2, 1, 3).reshape(-1, height * width)
+        return np.where(cells[:, :, None] == cells[:, None, :], 0.0, APART).astype(np.float32)
+
+    def offsets(self) -> Int[np.ndarray, "m m"]:
+        """For each pair of rows of a window the place of their offset in a table of all, rows first."""
+        height, width = self.size
+        places = np.stack(np.unravel_index(np.arange(height * width), self.size), axis=1)
+        apart = places[:, None] - places[None] + np.asarray([height - 1, width - 1])
+        return apart[..., 0] * (2 * width - 1) + apart[..., 1]
