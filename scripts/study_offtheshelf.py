@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from scipy import stats
 
@@ -178,7 +179,7 @@ def row(
     }
 
 
-def timed(models: dict[str, Any], images: np.ndarray, rounds: int) -> dict[str, tuple[float, OverRounds]]:
+def timed(models: dict[str, Any], images: jax.Array, rounds: int) -> dict[str, tuple[float, OverRounds]]:
     """Returns by network its images/s and its speed over that of the dense network in the same round."""
     turns = interleaved({name: Runner(model, images, forward_only) for name, model in models.items()}, rounds)
     seconds = {name: [turn.wall for turn in of_one] for name, of_one in turns.items()}
@@ -230,7 +231,7 @@ def run():
         rows.append(row(name, rate, found, dense, heads, truth, contestant(network).gflops()))
     if args.rounds:
         images = next(iter(batches(folder, tested[: args.batch_size // 2], model, args.batch_size)))["image"]
-        normalised = np.asarray(pixels(images, model.preprocessing))
+        normalised = pixels(jnp.asarray(images), model.preprocessing)
         speeds = timed({DENSE: model, **networks}, normalised, args.rounds)
         for entry, key in zip(rows, (DENSE, *networks), strict=True):
             speed, ratio = speeds[key]

@@ -78,7 +78,7 @@ def open_scorers(
     vits = {text: options["proposal"] for text, (_, options) in described.items() if is_host(options.get("proposal"))}
     ranked = next(filter(is_host, (networks.host(), *vits.values(), networks.vit())), None)
     if ranked is not None:
-        preprocessing = ranked.preprocessing.with_size(ranked.patch_embed.img_size)
+        preprocessing = ranked.preprocessing
         patches, prefix = ranked.grid, ranked.num_prefix_tokens
     else:
         patches, prefix = pair(grid or GRID), 1
@@ -90,9 +90,9 @@ def open_scorers(
         own = vits.get(text)
         if own is None:
             options["grid"] = patches
-        elif (own.patch_embed.img_size, own.grid) != (size, patches):
+        elif (own.preprocessing.img_size, own.grid) != (size, patches):
             raise UserError(
-                f"The network of {text!r} reads {own.patch_embed.img_size} pixels in {own.grid} patches, another one "
+                f"The network of {text!r} reads {own.preprocessing.img_size} pixels in {own.grid} patches, another one "
                 f"{size} in {patches}: compare them in runs of their own."
             )
         normalised = _converts(options, (preprocessing.mean, preprocessing.std))

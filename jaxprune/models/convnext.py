@@ -236,7 +236,7 @@ class ConvNeXt(Host):
         self.conv_mlp = conv_mlp
         common = {"dtype": dtype, "rngs": rngs}
         rates = iter(np.linspace(0, drop_path_rate, sum(depths)).tolist())
-        self.stem = nnx.List([Cut(in_chans, dims[0], patch_size, **common), LayerNorm(dims[0])])
+        self.stem: Any = nnx.List([Cut(in_chans, dims[0], patch_size, **common), LayerNorm(dims[0])])
 
         def block(stage: int) -> ConvNeXtBlock:
             return ConvNeXtBlock(

@@ -15,7 +15,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from jaxprune.errors import UserError
 from jaxprune.nn import Attended, Block, Host, LayerNorm, Linear, Overhead, PatchEmbed, Site, Tokens, Walk
-from jaxprune.nn.attention import Heads, self_attention
+from jaxprune.nn.attention import Attention, Heads, self_attention
 from jaxprune.nn.flops import BlockCost, linear_flops
 from jaxprune.nn.images import require_float
 from jaxprune.nn.linear import normal_02
@@ -95,6 +95,23 @@ def _bias_table(network: Any, windows: Windows, trained: tuple[int, int]) -> Flo
     return 16 * jax.nn.sigmoid(network[2](hidden))
 
 
+class CosineAttention(Attention):
+    """V2's projections: cosines with a learned scale, and biases by a network of the offsets."""
+
+    def __init__(self, dim: int, num_heads: int, *, rngs: nnx.Rngs, **options: Any):
+        super().__init__(dim, num_heads, rngs=rngs, **options)
+        self.cpb_mlp = _bias_network(num_heads, rngs=rngs)
+        self.logit_scale = nnx.Param(jnp.full((num_heads, 1, 1), math.log(10.0)))
+
+    def project(self, x: Float[Array, "b n d"]) -> Heads:
+        """Keys of length one, and queries of the length that `attention_logits` makes the scale of."""
+        heads = super().project(x)
+        one = lambda x: x / jnp.maximum(jnp.linalg.norm(x.astype(jnp.float32), axis=-1, keepdims=True), 1e-12)
+        scale = jnp.exp(jnp.minimum(self.logit_scale[...], math.log(100.0)))[None]
+        q = one(heads.q) * scale * heads.q.shape[-1] ** 0.5
+        return Heads(q.astype(heads.v.dtype), one(heads.k).astype(heads.v.dtype), heads.v)
+
+
 class SwinBlock(Block):
     """A block whose tokens attend inside windows; what it reports is laid out on the map.
 
@@ -113,20 +130,30 @@ class SwinBlock(Block):
         version: int = 1,
         trained: tuple[int, int] = (0, 0),
         qkv_bias: bool = True,
+        dtype: Any = None,
         rngs: nnx.Rngs,
         **options: Any,
     ):
         bias = "qv" if version == 2 and qkv_bias else qkv_bias
         super().__init__(
-            dim, num_heads, num_prefix_tokens=0, leaves=False, norm_eps=EPS, qkv_bias=bias, rngs=rngs, **options
+            dim,
+            num_heads,
+            num_prefix_tokens=0,
+            leaves=False,
+            norm_eps=EPS,
+            qkv_bias=bias,
+            dtype=dtype,
+            rngs=rngs,
+            **options,
         )
         self.windows, self.version, self.trained = windows, version, trained
         rows = (2 * windows.size[0] - 1) * (2 * windows.size[1] - 1)
         if version == 1:
             self.attn.relative_position_bias_table = nnx.data(nnx.Param(normal_02(rngs.params(), (rows, num_heads))))
         else:
-            self.attn.cpb_mlp = _bias_network(num_heads, rngs=rngs)
-            self.attn.logit_scale = nnx.Param(jnp.full((num_heads, 1, 1), math.log(10.0)))
+            self.attn = CosineAttention(
+                dim, num_heads, qkv_bias=bias, kernel_init=options.get("kernel_init", normal_02), dtype=dtype, rngs=rngs
+            )
 
     def normed(self, x: Float[Array, "b n d"]) -> Float[Array, "b n d"]:
         return self.norm1(x) if self.version == 1 else x
@@ -142,18 +169,6 @@ class SwinBlock(Block):
     def position_bias(self, position=None):
         """None: biases are of windows, see `attend`."""
         return None
-
-    def project(self, normed: Float[Array, "b n d"], position: Float[Array, "b n c"] | None = None) -> Heads:
-        return self._scaled(self.attn.project(normed))
-
-    def _scaled(self, heads: Heads) -> Heads:
-        """V2's cosines: keys of length one, and queries of the length that `attention_logits` makes the scale of."""
-        if self.version == 1:
-            return heads
-        one = lambda x: x / jnp.maximum(jnp.linalg.norm(x.astype(jnp.float32), axis=-1, keepdims=True), 1e-12)
-        scale = jnp.exp(jnp.minimum(self.attn.logit_scale[...], math.log(100.0)))[None]
-        q = one(heads.q) * scale * heads.q.shape[-1] ** 0.5
-        return Heads(q.astype(heads.v.dtype), one(heads.k).astype(heads.v.dtype), heads.v)
 
     def attend(
         self,
@@ -187,13 +202,14 @@ class SwinBlock(Block):
         if (down * self.windows.size[0], across * self.windows.size[1]) == self.windows.grid:
             return None, None, None
         zeros = jnp.zeros((1, 1, self.attn.proj.kernel.shape[0]), heads.v.dtype)
-        return tuple(part[0, :, 0] for part in self._scaled(self.attn.project(zeros)))
+        return tuple(part[0, :, 0] for part in self.attn.project(zeros))
 
     def _bias(self, b: int) -> Float[Array, "#w h m m"]:
-        if self.version == 1:
-            table = self.attn.relative_position_bias_table[...].astype(jnp.float32)
-        else:
+        if isinstance(self.attn, CosineAttention):
             table = _bias_table(self.attn.cpb_mlp, self.windows, self.trained)
+        else:
+            learned: Any = self.attn.relative_position_bias_table
+            table = learned[...].astype(jnp.float32)
         bias = jnp.moveaxis(table[self.windows.offsets()], -1, 0)[None]
         apart = self.windows.apart()
         if apart is None:
@@ -392,7 +408,7 @@ class SwinTransformer(Host):
         return self.head(tokens.x.astype(jnp.float32).mean(1)), ()
 
 
-def on_map(x: Float[Array, "b n d"], grid: tuple[int, int]) -> Tokens:
+def on_map(x: Float[Array, "b n d"], grid: tuple[int, ...]) -> Tokens:
     """Tokens of a whole map, in raster order, without prefix."""
     return all_present(x, 0, jnp.asarray(coordinates(grid))[None])
 
