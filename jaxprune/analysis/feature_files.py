@@ -27,6 +27,11 @@ def names_of(source: Source) -> tuple[str, ...]:
     return tuple(example_name(source, index) for index in range(len(source)))
 
 
+def unreadable_of(source: Source) -> int:
+    """Returns how many examples of a source are known to be broken."""
+    return sum(name in source.broken for name in names_of(source)) if source.broken else 0
+
+
 def fingerprint(names: Sequence[str]) -> str:
     """Returns the number of images and the CRC-32 of their names, by which two sets of them differ."""
     crc = zlib.crc32("\n".join(names).encode(errors="surrogateescape"))
@@ -137,7 +142,7 @@ class _Writer:
         }
         labels = columns["label"][readable]
         shard = Shard(
-            tuple(self._names[i] for i in index[readable].tolist()),
+            tuple(self._names[int(number)] for number in index[readable]),
             index[readable],
             labels if labels.ndim > 1 or (labels >= 0).all() else None,
             {name: _cast(array, self._dtype, name) for name, array in values.items()},
@@ -146,8 +151,8 @@ class _Writer:
 
     def _note_unreadable(self, folder: Path, index: np.ndarray, readable: np.ndarray) -> None:
         before = dict(self._unreadable)
-        for number, fine in zip(index.tolist(), readable, strict=True):
-            name = self._names[number]
+        for number, fine in zip(index, readable, strict=True):
+            name = self._names[int(number)]
             self._unreadable.pop(name, None)
             if not fine:
                 self._unreadable[name] = self._broken.get(name, "unreadable")

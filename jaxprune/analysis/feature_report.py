@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from jaxprune.analysis.feature_files import unreadable_of
 from jaxprune.analysis.feature_formats import read_shard
 from jaxprune.analysis.feature_probe import Labelled, Probed
 from jaxprune.analysis.knn import nearest
@@ -32,7 +33,8 @@ def contents(paths: Mapping[str, Sequence[Path]], sources: Mapping[str, Source])
       paths: the files, by split.
       sources: the images, by split; those that cannot be read are known.
     """
-    return [_content(split, files, len(sources[split]) - len(sources[split].broken)) for split, files in paths.items()]
+    readable = {split: len(source) - unreadable_of(source) for split, source in sources.items()}
+    return [_content(split, files, readable[split]) for split, files in paths.items()]
 
 
 def describe_files(

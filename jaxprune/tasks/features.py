@@ -45,7 +45,7 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
             feature_report.describe_files(section, rows, model.preprocessing, getattr(model, "plan", None))
             found = _probe(config, section, sources, paths, workdir)
             reporting.broken_files(section, *sources.values())
-    broken = sum(len(source.broken) for source in sources.values())
+    broken = sum(map(feature_files.unreadable_of, sources.values()))
     images = {"images": sum(row["images"] for row in rows), **({"unreadable": broken} if broken else {})}
     return {**images, **feature_probe.summarise(found), "features": str(folder)}
 
