@@ -47,7 +47,7 @@ def read_labelled(paths: Sequence[Path]) -> Labelled | None:
     for shard in shards:
         for name, values in shard.features.items():
             values = values.astype(np.float32)
-            name, values = (f"{name}, mean", values.mean((1, 2))) if values.ndim == 4 else (name, values)
+            name, values = (f"mean of {name}", values.mean((1, 2))) if values.ndim == 4 else (name, values)
             vectors.setdefault(name, []).append(values)
     index, labels = (np.concatenate(columns) for columns in zip(*_columns(shards), strict=True))
     return Labelled(index, labels, {name: np.concatenate(parts) for name, parts in vectors.items()})

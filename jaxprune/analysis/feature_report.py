@@ -58,19 +58,23 @@ def describe_files(
 def describe_probe(section: Section, probed: Probed) -> None:
     """Adds how well the features tell classes apart to a section of a report."""
     rows, chance = probed.rows, probed.rows[0]["chance"]
-    best = max(rows, key=lambda row: row["accuracy"])
-    half = (best["high"] - best["low"]) / 2
-    note = spread.with_meaning(half, spread.WILSON, best["images"])
-    best_name = f"{best['features']}, {best['classifier']}"
-    tiles = {f"held-out accuracy: {best_name}": (f"{best['accuracy']:.1%}", note), "chance": f"{chance:.1%}"}
-    section.metric_tiles(tiles)
     name = lambda row: f"{row['features']}, {row['classifier']}"
+    best = max(rows, key=lambda row: row["accuracy"])
     values = {name(row): row["accuracy"] for row in rows}
     halves = {name(row): (row["high"] - row["low"]) / 2 for row in rows}
+    tiles = {
+        name(row): (f"{row['accuracy']:.1%}", spread.with_meaning(halves[name(row)], spread.WILSON, row["images"]))
+        for row in rows
+    }
+    section.metric_tiles({**tiles, "chance": f"{chance:.1%}"})
     options: dict[str, Any] = {"reference": {"chance": chance}, "limits": (0, 1), "spec": ".1%"}
     plot = plots.bar_plot(values, halves, xlabel="held-out accuracy", **options)
     meaning = spread.meaning(spread.WILSON, best["images"])
-    section.figure(plot, f"Best is {best_name}: {best['accuracy']:.1%}, chance {chance:.1%}; whiskers {meaning}.")
+    section.figure(
+        plot,
+        f"The highest of {len(rows)} is {best['accuracy']:.1%}, by {name(best)}; chance is {chance:.1%}. "
+        f"Whiskers: {meaning}.",
+    )
     caption = f"Held-out images classified by the features of training images: accuracy, {spread.BRACKETS}."
     section.table(
         spread.as_ranges(rows),

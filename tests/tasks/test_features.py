@@ -149,6 +149,23 @@ def test_a_stopped_run_goes_on_to_the_same_files(form, saved, colours, tmp_path)
     assert "red/3.png" in (tmp_path / "run" / "report.html").read_text()
 
 
+def test_an_interrupted_run_ends_in_the_files_of_one_that_was_not(written, saved, tmp_path, monkeypatch):
+    encoded, left = feature_files.encode, iter([True, True, False])
+
+    def encode_two(shard, form):
+        if not next(left):
+            raise KeyboardInterrupt
+        return encoded(shard, form)
+
+    settings = {"run": saved, **SCENES, **SMALL}
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(feature_files, "encode", encode_two)
+        run(tmp_path / "run", **settings)
+    assert len(contents(tmp_path / "run")) == 2
+    run(tmp_path / "run", **settings)
+    assert contents(tmp_path / "run") == contents(written[0])
+
+
 def test_other_settings_weights_or_images_are_refused(saved, colours, tmp_path):
     settings = {"images": str(colours / "blue"), **SMALL}
     run(tmp_path / "run", run=saved, **settings)
@@ -222,14 +239,14 @@ def test_held_out_images_of_a_folder_are_classified(saved, colours, tmp_path, ca
     with (tmp_path / "run" / "features.csv").open() as file:
         rows = list(csv.DictReader(file))
     classifiers = [(row["features"], row["classifier"]) for row in rows]
-    names = ("patches, mean", "pooled")
+    names = ("mean of patches", "pooled")
     assert classifiers == [(name, how) for name in names for how in ("3 nearest neighbours", "linear")]
     for row in rows:
         assert float(row["accuracy"]) == 1 == summary[f"{row['features']}, {row['classifier']}"]
         assert 0.5 < float(row["low"]) == summary[f"{row['features']}, {row['classifier']}, low"] < 1
         assert int(row["images"]) + int(row["training images"]) == 15 and float(row["chance"]) == 0.5
     page = (tmp_path / "run" / "report.html").read_text()
-    assert "nearest by cosine" in page and "95 % interval (Wilson)" in page and "chance 50.0%" in page
+    assert "nearest by cosine" in page and "95 % interval (Wilson)" in page and "chance is 50.0%" in page
     assert "nearest neighbours" in capsys.readouterr().out
     assert [path.name for path in (tmp_path / "run" / "pictures").iterdir()] == ["nearest_00000000.png"]
 
