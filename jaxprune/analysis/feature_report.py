@@ -9,6 +9,7 @@ import numpy as np
 from jaxprune.analysis.feature_files import unreadable_of
 from jaxprune.analysis.feature_formats import read_shard
 from jaxprune.analysis.feature_probe import Labelled, Probed
+from jaxprune.analysis.features import FEATURES
 from jaxprune.analysis.knn import nearest
 from jaxprune.analysis.scorer_names import about_images
 from jaxprune.data.broken import read_or_next
@@ -51,7 +52,8 @@ def describe_files(
     under = (
         f"Tokens are reduced by `{plan.text}`; maps are dense again, with zeros for dropped patches. " if plan else ""
     )
-    section.text(f"{under}{about_images(preprocessing)}")
+    written = "; ".join(f"`{name}` is {meaning}" for name, meaning in FEATURES.items() if name in rows[0])
+    section.text(f"{under}{about_images(preprocessing)} In the files, {written}.")
     section.table(rows, caption="What the files in `features/` hold; shapes are those of one image.")
 
 

@@ -17,6 +17,7 @@ FEATURES = {
     "pooled": "what the classifier reads, or would read",
     "patches": "the map of patches behind the final norm",
 }
+# The final norm is none where a network normalises what it pools instead (`fc_norm`), as in `forward_features`.
 
 
 def require(model: Any, what: Sequence[str], origin: str) -> None:

@@ -17,12 +17,13 @@ from PIL import Image
 from jaxprune import data, main, models, parallel, reduction, tasks
 from jaxprune.analysis import feature_files
 from jaxprune.analysis.feature_formats import FORMATS, Shard, array_record, encode, read_shard
-from jaxprune.analysis.features import FEATURES, features
+from jaxprune.analysis.features import FEATURES, features, require
 from jaxprune.checkpoints import load_model, save_model, save_pretrained
 from jaxprune.data.augment import normalize
 from jaxprune.data.file_list import open_images
 from jaxprune.data.scenes import Scenes
 from jaxprune.errors import UserError
+from jaxprune.nn.host import Host
 from jaxprune.nn.params import jitted
 from jaxprune.tasks.setup import inputs
 
@@ -246,6 +247,7 @@ def test_held_out_images_of_a_folder_are_classified(saved, colours, tmp_path, ca
         assert 0.5 < float(row["low"]) == summary[f"{row['features']}, {row['classifier']}, low"] < 1
         assert int(row["images"]) + int(row["training images"]) == 15 and float(row["chance"]) == 0.5
     page = (tmp_path / "run" / "report.html").read_text()
+    assert "In the files, <code>pooled</code> is what the classifier reads" in page
     assert "nearest by cosine" in page and "95 % interval (Wilson)" in page and "chance is 50.0%" in page
     assert "nearest neighbours" in capsys.readouterr().out
     assert [path.name for path in (tmp_path / "run" / "pictures").iterdir()] == ["nearest_00000000.png"]
@@ -296,6 +298,15 @@ def test_a_network_of_convolutions_has_maps_and_their_mean():
     found = forward.call(forward.arrays, {"image": jnp.zeros((2, 64, 64, 3), jnp.uint8)})
     assert found["patches"].shape[:3] == (2, 2, 2)
     np.testing.assert_allclose(found["patches"].mean((1, 2)), found["pooled"], atol=1e-6)
+
+
+def test_a_network_that_does_not_pool_is_asked_for_patches():
+    class Unpooled(Host):
+        pass
+
+    require(Unpooled(), ("patches",), "own")
+    with pytest.raises(UserError, match="Unpooled has no `pool`: write 'patches'"):
+        require(Unpooled(), ("pooled",), "own")
 
 
 BAD = {
