@@ -44,6 +44,16 @@ def knn_classes(
     return np.concatenate(found) if found else np.zeros(0, np.int64)
 
 
+def nearest(features: Float[np.ndarray, "n d"], queries: Float[np.ndarray, "m d"], *, k: int) -> Int[np.ndarray, "m k"]:
+    """Returns for each query the rows of its k nearest features by cosine, nearest first; all where there are fewer.
+
+    >>> nearest(np.eye(2, dtype=np.float32), np.array([[0.1, 1.0]], np.float32), k=2)
+    array([[1, 0]], dtype=int32)
+    """
+    bank, some = (_length_one(jnp.asarray(values, jnp.float32)) for values in (features, queries))
+    return np.asarray(jax.lax.top_k(some @ bank.T, min(k, len(features)))[1])
+
+
 @functools.partial(jax.jit, static_argnames=("k", "num_classes"))
 def _vote(bank, classes, queries, temperature, *, k: int, num_classes: int):
     cosine, nearest = jax.lax.top_k(queries @ bank.T, k)

@@ -5,9 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jaxprune.checkpoints.hub import network_of
-from jaxprune.checkpoints.published import open_published
-from jaxprune.checkpoints.run import carries_card, load_card, load_model
+from jaxprune.checkpoints.network import open_file
+from jaxprune.checkpoints.run import load_card, load_model
 from jaxprune.errors import UserError
 from jaxprune.models.class_names import imagenet1k
 
@@ -68,7 +67,7 @@ def open_classifier(
         card = load_card(run).require("model", run)
         model, known = load_model(run, ema=ema, img_size=img_size), card.class_names
     else:
-        model, known = _published(weights, name or network_of(weights), img_size), ()
+        model, known = _published(weights, name, img_size), ()
     origin = str(run or weights)
     if not model.num_classes:
         raise UserError(f"{origin} holds a network without a classifier: fine-tune it first.")
@@ -81,12 +80,7 @@ def open_classifier(
 
 
 def _published(weights: str | os.PathLike, name: str, img_size: int | tuple[int, int] | None) -> Any:
-    """Opens a published file, which says neither what it is of nor whether it is one of ours."""
-    if carries_card(weights):
-        raise UserError(f"{weights} was written by save_model, and says itself what it holds: give it as a run.")
-    if not name:
-        raise UserError(f"{weights} does not say of which network it is: name that, such as vit_base_patch16_224.")
-    model = open_published(weights, name, img_size=img_size)
+    model = open_file(weights, name, img_size=img_size)
     if not model.num_classes:
         raise UserError(f"{weights} has no classifier for {name}: give a file of a trained one, or fine-tune it first.")
     return model

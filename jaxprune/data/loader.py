@@ -1,7 +1,7 @@
 """Batches for training and evaluation."""
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from jaxprune.data.batch_reader import Batch, BatchReader
@@ -182,13 +182,24 @@ class EvalBatches:
     Args:
       reader: Reads the batch of a step.
       num_workers: Worker processes that read ahead.
+      steps: Which batches of the pass; all by default.
     """
 
-    def __init__(self, reader: BatchReader, num_workers: int):
-        self._reader, self._num_workers = reader, num_workers
+    def __init__(self, reader: BatchReader, num_workers: int, steps: range | None = None):
+        whole = range(-(-reader.order.num_examples // reader.order.batch_size))
+        self._reader, self._num_workers, self._steps = reader, num_workers, whole if steps is None else steps
 
     def __len__(self) -> int:
-        return -(-self._reader.order.num_examples // self._reader.order.batch_size)
+        return len(self._steps)
 
     def __iter__(self) -> Iterator[Batch]:
-        return prefetch(self._reader, range(len(self)), self._num_workers)
+        return prefetch(self._reader, self._steps, self._num_workers)
+
+    @property
+    def starts(self) -> Sequence[int]:
+        """The number of each batch's first example, of all processes together."""
+        return [step * self._reader.order.batch_size for step in self._steps]
+
+    def part(self, start: int, stop: int) -> "EvalBatches":
+        """Returns the batches from number `start` to before `stop`, or to the last."""
+        return EvalBatches(self._reader, self._num_workers, self._steps[start:stop])

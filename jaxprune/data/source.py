@@ -10,6 +10,11 @@ def turned(source: "Source") -> bool | None:
     return getattr(source, "exif", None)
 
 
+def example_name(source: "Source", index: int) -> str:
+    """Returns what messages call an example: its file, or its number in a source without files."""
+    return source.path(index) if hasattr(source, "path") else f"{source.name}[{index}]"  # type: ignore
+
+
 @runtime_checkable
 class Source(Protocol):
     """Numbered examples.

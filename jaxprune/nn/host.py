@@ -215,6 +215,16 @@ class Host(nnx.Module):
             found.append((shaped, prefix) if return_prefix_tokens and site.num_prefix_tokens else shaped)
         return found if intermediates_only else (self.final_norm(walk.tokens.x), found)
 
+    def patch_maps(self, tokens: Tokens, img_size: int | Sequence[int] | None = None) -> Float[Array, "b *grid d"]:
+        """The tokens of `forward_features` as maps, dense again under a plan as `forward_intermediates` makes them.
+
+        Args:
+          img_size: sides of the images, of a network that takes any.
+        """
+        sites = self.sites(img_size)
+        reduced = self._first_reduction(sites) < len(sites)
+        return dense_map(tokens.x, tokens.assign if reduced else None, sites[-1], "NHWC")
+
     def _first_reduction(self, sites: Sequence[Site]) -> int:
         """The first layer behind which a row is not a patch; past the last where there is none."""
         if self.pruner is not None and self.prunes_input:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from jaxprune.analysis.knn import knn_classes
+from jaxprune.analysis.knn import knn_classes, nearest
 from jaxprune.analysis.linear_head import fit_linear_head
 from jaxprune.errors import UserError
 
@@ -25,6 +25,11 @@ def test_neighbours_are_compared_in_batches_alike():
     whole = knn_classes(CLOUDS[:150], LABELS[:150], CLOUDS[150:])
     np.testing.assert_array_equal(whole, knn_classes(CLOUDS[:150], LABELS[:150], CLOUDS[150:], batch_size=7))
     assert (whole == LABELS[150:]).mean() > 0.9
+
+
+def test_the_nearest_come_in_order():
+    features = np.array([[1, 0], [5, 5], [0, 2]], np.float32)
+    np.testing.assert_array_equal(nearest(features, np.array([[0.1, 1]], np.float32), k=9), [[2, 1, 0]])
 
 
 def test_neighbours_need_some():

@@ -205,6 +205,22 @@ def test_intermediates_are_dense_again(what, on):
     np.testing.assert_array_equal(nchw[0], np.moveaxis(np.asarray(found[-1][0]), -1, 1))
 
 
+@pytest.mark.parametrize(
+    ("on", "what"), [("cls", "scored"), ("clip", "merging"), ("windowed", "merging"), ("conv_map", "merging")]
+)
+def test_maps_of_the_last_tokens_are_the_last_intermediates(on, what):
+    model = host(on)
+    fast = reduction.apply(model, PLANS[what], rngs=nnx.Rngs(0), **scorer_of(PLANS[what], model))
+
+    def call(model, images):
+        tokens, _ = model.forward_features(images)
+        (last,) = model.forward_intermediates(images, 1, norm=True, intermediates_only=True)
+        return model.patch_maps(tokens, images.shape[1:-1]), last
+
+    maps, last = compiled(fast, call)(images(on))
+    chex.assert_trees_all_close(maps, last, atol=1e-6)
+
+
 @pytest.mark.parametrize("on", ["windowed", "conv_map"])
 def test_intermediates_are_whole_maps_where_rows_stay(on):
     model = host(on)

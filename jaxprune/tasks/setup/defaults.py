@@ -103,6 +103,14 @@ def classifier_inspection(task: str, **more: Any) -> Config:
     return inspection(task, **{"model": published, "img_size": 0, **more})
 
 
+def featuring(task: str, **more: Any) -> Config:
+    """Returns the defaults of a task that reads what a network makes of images, with or without a classifier.
+
+    As for `classifier_inspection`, but that a published file has no names of classes.
+    """
+    return inspection(task, **{"model": {"name": "", "weights": ""}, "img_size": 0, **more})
+
+
 def shrink(config: Config) -> None:
     """Shrinks what all training configs share to seconds on a CPU, on built-in data."""
     config.data.update(source="scenes", path="", name="", img_size=32, num_train=32, num_eval=12, num_threads=1)

@@ -18,8 +18,12 @@ from jaxprune.preprocessing import Preprocessing
 from jaxprune.tasks.setup import defaults
 
 
-def source(config: Config, split: str) -> Any:
-    """Opens the training ("train") or held-out ("eval") examples that `config.data` names."""
+def source(config: Config, split: str, *, in_memory: bool | None = None) -> Any:
+    """Opens the training ("train") or held-out ("eval") examples that `config.data` names.
+
+    Args:
+      in_memory: see `create_source`.
+    """
     data = config.data
     options: dict[str, Any] = {
         "scenes": {
@@ -43,7 +47,7 @@ def source(config: Config, split: str) -> Any:
         },
     }.get(data.source, {})
     chosen = data.train_split if split == "train" else data.eval_split
-    return loader.create_source(data.source, split=chosen, **options)
+    return loader.create_source(data.source, split=chosen, in_memory=in_memory, **options)
 
 
 def train_batches(config: Config, examples: Any) -> Any:

@@ -2,15 +2,18 @@
 
 from typing import Any
 
+from flax import nnx
+
 from jaxprune.checkpoints import scorers
 from jaxprune.checkpoints.classifier import Classifier, open_classifier
+from jaxprune.checkpoints.network import open_network
 from jaxprune.checkpoints.networks import Networks
 from jaxprune.checkpoints.scorers import Opened
 from jaxprune.config import Config
 from jaxprune.errors import UserError
 from jaxprune.nn.patch_embed import pair
 from jaxprune.preprocessing import Preprocessing
-from jaxprune.reduction import Plan
+from jaxprune.reduction import Plan, apply
 from jaxprune.scoring import Scorer
 
 IMG_SIZE = 224  # of images, where neither a network nor the config has one
@@ -30,6 +33,19 @@ def classifier(config: Config) -> Classifier:
         class_names=published.class_names,
         img_size=config.img_size or None,
     )
+
+
+def featured(config: Config) -> Any:
+    """Opens the network of `config.run`, or of the published file `config.model.weights`, under `config.plan`.
+
+    It needs no classifier.
+
+    Raises:
+      UserError: there is none, there are two, or the plan is not for it.
+    """
+    published = config.model
+    model = open_network(config.run, published.weights, published.name, img_size=config.img_size or None)
+    return apply(model, plan(config, config.plan), rngs=nnx.Rngs(config.seed)) if config.plan else model
 
 
 def start_of(config: Config) -> str:

@@ -1,0 +1,112 @@
+"""The files that features are written to: `.npz`, or ArrayRecord with a record an image."""
+
+import importlib
+import io
+import tempfile
+import zipfile
+import zlib
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from jaxprune.errors import UserError
+
+FORMATS = ("npz", "arrayrecord")
+# Every record can be read on its own.
+_OPTIONS = "group_size:1"
+
+
+class Shard(NamedTuple):
+    """The features of consecutive images, as one file holds them.
+
+    Attributes:
+      names: of the images: files, or numbers in their source.
+      index: their numbers in the source, int32 (n,).
+      labels: int32 (n,), or float32 (n, c) where images have several; None without.
+      features: by name, (n, d) or (n, rows, columns, d).
+    """
+
+    names: tuple[str, ...]
+    index: np.ndarray
+    labels: np.ndarray | None
+    features: dict[str, np.ndarray]
+
+
+def encode(shard: Shard, form: str) -> bytes:
+    """Returns the bytes of a file.
+
+    A `.npz` holds `names`, `index`, `labels` where there are, and each feature under its name; a record of an
+    ArrayRecord file is the `.npz` of one image, with `name` and `label`.
+    """
+    return _npz(_columns(shard)) if form == "npz" else _array_record(shard)
+
+
+def read_shard(path: Path) -> Shard:
+    """Reads a file of features.
+
+    Raises:
+      UserError: it is damaged or none.
+    """
+    try:
+        return _read_npz(path) if path.suffix == ".npz" else _read_array_record(path)
+    except (OSError, ValueError, EOFError, KeyError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
+        raise UserError(f"{path} cannot be read as features ({error}): remove it, and it is made again.") from error
+
+
+def array_record() -> Any:
+    """Returns the module that reads and writes ArrayRecord files.
+
+    Raises:
+      UserError: it is not installed.
+    """
+    try:
+        return importlib.import_module("array_record.python.array_record_module")
+    except ImportError as error:
+        raise UserError(
+            "config.format=arrayrecord needs the package array_record (pip install array_record): install it, or write "
+            "npz."
+        ) from error
+
+
+def _columns(shard: Shard) -> dict[str, np.ndarray]:
+    labels = {} if shard.labels is None else {"labels": shard.labels}
+    return {"names": np.array(shard.names, np.str_), "index": shard.index, **labels, **shard.features}
+
+
+def _npz(arrays: dict[str, Any]) -> bytes:
+    data = io.BytesIO()
+    np.savez(data, **arrays)
+    return data.getvalue()
+
+
+def _read_npz(path: Path) -> Shard:
+    with np.load(path) as file:
+        fields = {name: file[name] for name in file.files}
+    names, index, labels = tuple(map(str, fields.pop("names"))), fields.pop("index"), fields.pop("labels", None)
+    return Shard(names, index, labels, fields)
+
+
+def _array_record(shard: Shard) -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "records"
+        writer = array_record().ArrayRecordWriter(str(path), _OPTIONS)
+        for row, name in enumerate(shard.names):
+            label = {} if shard.labels is None else {"label": shard.labels[row]}
+            values = {feature: values[row] for feature, values in shard.features.items()}
+            writer.write(_npz({"name": np.array(name), "index": shard.index[row], **label, **values}))
+        writer.close()
+        return path.read_bytes()
+
+
+def _read_array_record(path: Path) -> Shard:
+    reader = array_record().ArrayRecordReader(str(path))
+    if not reader.ok():
+        raise ValueError("it is cut off")
+    records = []
+    for record in reader.read_all() if reader.num_records() else []:
+        with np.load(io.BytesIO(record)) as file:
+            records.append({name: file[name] for name in file.files})
+    columns = {name: np.stack([record[name] for record in records]) for name in (records[0] if records else ())}
+    names, labels = tuple(map(str, columns.pop("name", ()))), columns.pop("label", None)
+    return Shard(names, columns.pop("index", np.zeros(0, np.int32)), labels, columns)

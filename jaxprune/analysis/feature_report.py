@@ -1,0 +1,154 @@
+"""What a report says of features: what the files hold, how well classes are told apart, and nearest images."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jaxprune.analysis.feature_files import unreadable_of
+from jaxprune.analysis.feature_formats import read_shard
+from jaxprune.analysis.feature_probe import Labelled, Probed
+from jaxprune.analysis.features import FEATURES
+from jaxprune.analysis.knn import nearest
+from jaxprune.analysis.scorer_names import about_images
+from jaxprune.data.broken import read_or_next
+from jaxprune.data.images import prepare
+from jaxprune.data.source import Source
+from jaxprune.preprocessing import Preprocessing
+from jaxprune.viz import plots, spread
+from jaxprune.viz.pictures.base import GREEN, ORANGE, WHITE
+from jaxprune.viz.pictures.layout import beside, tile, upscale
+from jaxprune.viz.pictures.marks import outline_patches
+from jaxprune.viz.pictures.text import label
+from jaxprune.viz.report import Section
+
+SHOWN, NEIGHBOURS = 6, 5  # held-out images in the picture, and nearest images of each
+_GAP, _FRAME = 12, 5  # pixels between an image and its nearest ones, and of the frames
+
+
+def contents(paths: Mapping[str, Sequence[Path]], sources: Mapping[str, Source]) -> list[dict[str, Any]]:
+    """Returns a row for each split: images, files and the shape and dtype of each feature of an image.
+
+    Args:
+      paths: the files, by split.
+      sources: the images, by split; those that cannot be read are known.
+    """
+    readable = {split: len(source) - unreadable_of(source) for split, source in sources.items()}
+    return [_content(split, files, readable[split]) for split, files in paths.items()]
+
+
+def describe_files(
+    section: Section, rows: Sequence[Mapping[str, Any]], preprocessing: Preprocessing, plan: Any
+) -> None:
+    """Says in a section of a report what was written, of which images, under which plan.
+
+    Args:
+      section: the section.
+      rows: what `contents` returned.
+      preprocessing: of the images.
+      plan: of the network, or None.
+    """
+    under = (
+        f"Tokens are reduced by `{plan.text}`; maps are dense again, with zeros for dropped patches. " if plan else ""
+    )
+    written = "; ".join(f"`{name}` is {meaning}" for name, meaning in FEATURES.items() if name in rows[0])
+    section.text(f"{under}{about_images(preprocessing)} In the files, {written}.")
+    section.table(rows, caption="What the files in `features/` hold; shapes are those of one image.")
+
+
+def describe_probe(section: Section, probed: Probed) -> None:
+    """Adds how well the features tell classes apart to a section of a report."""
+    rows, chance = probed.rows, probed.rows[0]["chance"]
+    name = lambda row: f"{row['features']}, {row['classifier']}"
+    best = max(rows, key=lambda row: row["accuracy"])
+    values = {name(row): row["accuracy"] for row in rows}
+    halves = {name(row): (row["high"] - row["low"]) / 2 for row in rows}
+    tiles = {
+        name(row): (f"{row['accuracy']:.1%}", spread.with_meaning(halves[name(row)], spread.WILSON, row["images"]))
+        for row in rows
+    }
+    section.metric_tiles({**tiles, "chance": f"{chance:.1%}"})
+    options: dict[str, Any] = {"reference": {"chance": chance}, "limits": (0, 1), "spec": ".1%"}
+    plot = plots.bar_plot(values, halves, xlabel="held-out accuracy", **options)
+    meaning = spread.meaning(spread.WILSON, best["images"])
+    section.figure(
+        plot,
+        f"The highest of {len(rows)} is {best['accuracy']:.1%}, by {name(best)}; chance is {chance:.1%}. "
+        f"Whiskers: {meaning}.",
+    )
+    caption = f"Held-out images classified by the features of training images: accuracy, {spread.BRACKETS}."
+    section.table(
+        spread.as_ranges(rows),
+        caption=caption,
+        highlight={"accuracy": "max"},
+        formats={"accuracy": ".1%", "chance": ".1%"},
+    )
+
+
+def nearest_images(
+    section: Section,
+    sources: tuple[Source, Source],
+    labelled: tuple[Labelled, Labelled],
+    probed: Probed,
+    preprocessing: Preprocessing,
+) -> np.ndarray:
+    """Adds some held-out images with their nearest training images to a section of a report, and returns the picture.
+
+    Args:
+      section: the section.
+      sources: training images and held-out images.
+      labelled: their features.
+      probed: what `probe` returned.
+      preprocessing: of the images.
+    """
+    (train, held_out), names = labelled, sources[0].class_names
+    feature = next(iter(probed.neighbours))
+    right = probed.neighbours[feature] == held_out.labels
+    chosen = _some(right, SHOWN)
+    rows = nearest(train.vectors[feature], held_out.vectors[feature][chosen], k=NEIGHBOURS)
+    lines = []
+    for query, near in zip(chosen, rows, strict=True):
+        truth, voted = int(held_out.labels[query]), int(probed.neighbours[feature][query])
+        verdict = "right" if right[query] else f"taken for {names[voted]}"
+        query_picture = _framed(sources[1], held_out.index[query], preprocessing, right[query])
+        cells = [
+            label(
+                _framed(sources[0], train.index[row], preprocessing, train.labels[row] == truth),
+                f"{names[train.labels[row]]}{'' if train.labels[row] == truth else ': another class'}",
+            )
+            for row in near
+        ]
+        lines.append(beside([label(query_picture, f"{names[truth]}: {verdict}"), tile(cells, NEIGHBOURS)], _GAP))
+    picture = tile(lines, columns=1, pad=_GAP, background=WHITE)
+    section.figure(
+        picture,
+        f"Left, held-out images; beside each the training images whose {feature} features are nearest by cosine, "
+        f"nearest first. Green: the vote of the neighbours is right, a neighbour has the image's class; orange: not. "
+        f"Right and wrong images are shown alike; of all {len(right)}, {right.mean():.1%} are right.",
+    )
+    return picture
+
+
+def _content(split: str, files: Sequence[Path], images: int) -> dict[str, Any]:
+    shard = next(shard for shard in map(read_shard, files) if shard.names)
+    shapes = {
+        name: f"{' × '.join(map(str, values.shape[1:]))}, {values.dtype}" for name, values in shard.features.items()
+    }
+    return {"split": split, "images": images, "files": len(files), **shapes}
+
+
+def _some(right: np.ndarray, count: int) -> np.ndarray:
+    """Returns numbers of images, of wrong and of right ones as many, as far as there are."""
+    wrong, fine = np.flatnonzero(~right), np.flatnonzero(right)
+    half = min(len(wrong), max(count // 2, count - len(fine)))
+    return np.concatenate([_spaced(wrong, half), _spaced(fine, min(len(fine), count - half))])
+
+
+def _spaced(numbers: np.ndarray, count: int) -> np.ndarray:
+    return numbers[np.arange(count) * len(numbers) // max(count, 1)]
+
+
+def _framed(source: Source, index: Any, preprocessing: Preprocessing, right: Any) -> np.ndarray:
+    image = upscale(prepare(read_or_next(source, int(index))["image"], preprocessing))
+    return outline_patches(image, np.array([True]), (1, 1), GREEN if right else ORANGE, _FRAME)

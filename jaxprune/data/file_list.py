@@ -1,0 +1,85 @@
+"""Pictures of one's own without labels, as a source: a folder, one file, or a text file that lists files."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from jaxprune.data import images
+from jaxprune.data.broken import Unreadable
+from jaxprune.data.files import read_text
+from jaxprune.data.folder import ImageFolder
+from jaxprune.data.source import Example, Source
+from jaxprune.errors import UserError
+
+LIST = ".txt"
+
+
+class FileList:
+    """Picture files in a given order, without labels.
+
+    `files[i]` is a dict: `image` uint8 (h, w, 3), `label` -1, `index` i.
+
+    Args:
+      files: Their paths.
+      name: What they are called in messages.
+      exif: Whether photographs are turned upright as their EXIF tags say.
+
+    Raises:
+      UserError: There is no file.
+    """
+
+    def __init__(self, files: Sequence[str], *, name: str, exif: bool = True):
+        if not files:
+            raise UserError(f"{name} names no pictures: write the path of a picture a line.")
+        self.name, self.exif = name, exif
+        self.class_names: tuple[str, ...] = ()
+        self.num_classes = 0
+        self.broken: dict[str, str] = {}
+        self._files = tuple(files)
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def __getitem__(self, index: int) -> Example:
+        index = range(len(self))[index]
+        path = self._files[index]
+        try:
+            image = images.read(path, upright=self.exif)
+        except (OSError, images.Broken) as error:
+            raise Unreadable(path, str(error)) from error
+        return {"image": image, "label": np.int32(-1), "index": np.int32(index)}
+
+    def path(self, index: int) -> str:
+        """Returns the file of example `index`."""
+        return self._files[index]
+
+
+def open_images(path: str, *, exif: bool = True) -> Source:
+    """Opens pictures of one's own.
+
+    Args:
+      path: A folder, whose pictures are taken at any depth; a picture; or a `.txt` file with the path of a picture a
+        line, relative to that file's directory.
+      exif: Whether photographs are turned upright as their EXIF tags say.
+
+    Raises:
+      UserError: There are none.
+    """
+    place = Path(path).expanduser()
+    if place.is_dir():
+        return ImageFolder(path, labels=False, exif=exif)
+    if not place.exists():
+        raise UserError(
+            f"There are no pictures {path}: give a folder, a picture, or a {LIST} file that lists pictures."
+        )
+    return FileList(_listed(place) if place.suffix.lower() == LIST else [str(place)], name=path, exif=exif)
+
+
+def _listed(place: Path) -> list[str]:
+    try:
+        lines = read_text(place, limit=None).splitlines()
+    except (OSError, ValueError) as error:
+        raise UserError(f"The list of pictures {place} cannot be read: {error}.") from error
+    return [os.path.join(place.parent, os.path.expanduser(line.strip())) for line in lines if line.strip()]

@@ -1,0 +1,144 @@
+"""Writes what a network makes of images, in files: CLS tokens, pooled vectors, maps of patches, under any plan."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from jaxprune.analysis import feature_files, feature_probe, feature_report
+from jaxprune.analysis.feature_formats import FORMATS, array_record
+from jaxprune.analysis.features import FEATURES, features, require
+from jaxprune.checkpoints.network import fingerprint
+from jaxprune.config import Config
+from jaxprune.data.file_list import open_images
+from jaxprune.data.source import Source
+from jaxprune.errors import unknown
+from jaxprune.tasks.setup import first, inputs, networks, reporting
+from jaxprune.tasks.setup.checks import refused
+from jaxprune.tasks.setup.defaults import DTYPES
+from jaxprune.train import workdir as workdirs
+from jaxprune.train.writer import Writer
+from jaxprune.viz.report import Report
+from jaxprune.viz.report.section import Section
+from jaxprune.viz.table import as_text, write_csv
+
+SPLITS = ("train", "eval")
+IMAGES = "images"  # the directory of the features of `config.images`
+WRITTEN = ("float32", "float16")
+
+
+def run(config: Config, workdir: Path) -> dict[str, Any]:
+    """Writes features file by file, those that are whole already stay; then classifies held-out images by them."""
+    model, origin, folder = networks.featured(config), config.run or config.model.weights, workdir / "features"
+    require(model, config.what, origin)
+    config = _with_images(config, origin, model)
+    sources = _sources(config)
+    with workdirs.locked(workdir):
+        workdirs.prepare(folder, {**config.to_dict(), "network": fingerprint(model), "images of": _known(sources)})
+        forward = features(model, config.what)
+        paths = {split: _write(config, folder / split, source, forward) for split, source in sources.items()}
+        rows, page = feature_report.contents(paths, sources), Report("jaxprune", origin)
+        with reporting.report_section(
+            workdir / "report.html", page, "Features", f"features-{Path(origin).name}"
+        ) as section:
+            feature_report.describe_files(section, rows, model.preprocessing, getattr(model, "plan", None))
+            found = _probe(config, section, sources, paths, workdir)
+            reporting.broken_files(section, *sources.values())
+    broken = sum(map(feature_files.unreadable_of, sources.values()))
+    images = {"images": sum(row["images"] for row in rows), **({"unreadable": broken} if broken else {})}
+    return {**images, **feature_probe.summarise(found), "features": str(folder)}
+
+
+def check(config: Config) -> Iterator[str]:
+    """Yields what is wrong with the config beside what `setup.checks` finds."""
+    for setting, known in {"what": tuple(FEATURES), "splits": SPLITS}.items():
+        if not config[setting]:
+            yield f"config.{setting}={config[setting]!r} asks for nothing: give some of {', '.join(known)}."
+        for name in config[setting]:
+            if name not in known:
+                yield str(unknown(f"name in config.{setting}", name, known))
+    if config.format not in FORMATS:
+        yield str(unknown("format", config.format, FORMATS))
+    elif config.format == "arrayrecord":
+        yield from refused(array_record)
+    if config.dtype in DTYPES and config.dtype not in WRITTEN:
+        yield f"config.dtype={config.dtype!r} is none that features are written in: use {' or '.join(WRITTEN)}."
+    if config.plan:
+        yield from (
+            f"config.plan={config.plan!r}: {why}" for why in refused(lambda: networks.plan(config, config.plan))
+        )
+    size, batch = config.shard_size, config.batch_size
+    if isinstance(size, int) and isinstance(batch, int) and min(size, batch) > 0 and size % batch:
+        yield (
+            f"config.shard_size={size} is no multiple of config.batch_size={batch}: use {-(-size // batch) * batch}."
+        )
+    if config.images and config.data.source:
+        yield (
+            f"config.images={config.images} and config.data.source={config.data.source} are both set: give one of them."
+        )
+    elif config.images:
+        yield from refused(lambda: open_images(config.images))
+
+
+def missing(config: Config) -> Iterator[str]:
+    """Yields that there is no network, or nothing for it to look at."""
+    if first.brings_run(config):
+        return
+    if not (config.run or config.model.weights):
+        yield "Give --config.run=RUN, or --config.model.weights=FILE with --config.model.name=NAME, the network."
+    elif not (config.images or inputs.has_images(config.run or config.model.weights, config)):
+        yield (
+            f"{config.run or config.model.weights} does not know any images: give --config.images=FOLDER, or "
+            "--config.data.source=folder with --config.data.path=FOLDER."
+        )
+
+
+def _with_images(config: Config, origin: str, model: Any) -> Config:
+    """The config with the data of the network's run, or its own, prepared as the network wants them."""
+    record = model.preprocessing
+    if not config.images:
+        return inputs.with_data_of(origin, record, config)
+    return ConfigDict({**config.to_dict(), "data": {**config.data.to_dict(), **inputs.prepared_as(record)}})
+
+
+def _sources(config: Config) -> dict[str, Source]:
+    if config.images:
+        return {IMAGES: open_images(config.images, exif=config.data.exif)}
+    # Read once, in order: nothing is gained by holding them.
+    return {split: inputs.source(config, split, in_memory=False) for split in config.splits}
+
+
+def _known(sources: dict[str, Source]) -> dict[str, str]:
+    return {split: feature_files.fingerprint(feature_files.names_of(source)) for split, source in sources.items()}
+
+
+def _write(config: Config, folder: Path, source: Source, forward: Any) -> list[Path]:
+    sizes = {"batch_size": config.batch_size, "shard_size": config.shard_size}
+    how = {"form": config.format, "dtype": config.dtype}
+    batches = inputs.eval_batches(config, source)
+    return feature_files.write_features(folder, source, batches, forward, inputs.mesh(config), **sizes, **how)
+
+
+def _probe(
+    config: Config, section: Section, sources: dict[str, Source], paths: dict[str, list[Path]], workdir: Path
+) -> list[dict[str, Any]]:
+    """Classifies held-out images by their features, where both splits have classes, and returns the table's rows."""
+    if not (config.probe and all(split in sources and sources[split].num_classes for split in SPLITS)):
+        return []
+    train, held_out = (feature_probe.read_labelled(paths[split]) for split in SPLITS)
+    if train is None or held_out is None:
+        section.text("Images have several classes, or none: nothing is classified by these features.")
+        return []
+    num_classes = sources["train"].num_classes
+    probed = feature_probe.probe(train, held_out, num_classes, neighbours=config.neighbours)
+    write_csv(workdir / "features.csv", probed.rows)
+    feature_report.describe_probe(section, probed)
+    both = sources["train"], sources["eval"]
+    record = inputs.preprocessing(config)
+    picture = feature_report.nearest_images(section, both, (train, held_out), probed, record)
+    writer = Writer(workdir, tensorboard=False)
+    writer.images(0, "nearest", picture)
+    writer.close()
+    print(as_text(probed.rows))
+    return probed.rows
