@@ -1,7 +1,7 @@
 """A network by its name, filled from a file of published weights."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from flax import nnx
@@ -13,7 +13,7 @@ from jaxprune.nn.params import unfilled, variables
 
 
 def open_published(
-    weights: str | os.PathLike,
+    weights: str | os.PathLike | Mapping[str, Any],
     name: str,
     *,
     img_size: int | tuple[int, int] | None = None,
@@ -33,7 +33,7 @@ def open_published(
     Raises:
       UserError: the file cannot be read, or is of another network.
     """
-    read = read_tensors(weights, key)
+    read = weights if isinstance(weights, Mapping) else read_tensors(weights, key)
     tensors = by_timm(read, ignored)
     arguments: dict[str, Any] = {}
     if img_size is not None and models.takes(name, "img_size"):

@@ -1,5 +1,6 @@
 """GFNet: the last window that a recurrent policy chooses (Wang et al., 2020)."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -9,6 +10,8 @@ from jaxtyping import Array, Float, Int
 
 from jaxprune.errors import UserError
 from jaxprune.nn import Linear
+from jaxprune.nn.patch_embed import pair
+from jaxprune.nn.published import Rule, linear, linear_back
 from jaxprune.ops.resize import resize
 from jaxprune.scoring.base import Scorer
 from jaxprune.scoring.networks import feature_map
@@ -57,19 +60,36 @@ class GFNet(Scorer):
       focus: encodes the windows; defaults to `proposal`.
       features: how many values their last feature maps have: channels times rows times columns, for a ResNet-50 and a
         window of 128 pixels 2048 · 4 · 4.
-      window: size of the window in patches, (rows, columns).
+      window: size of the window in patches, (rows, columns), or one number for both.
       steps: the glance and the windows, as the published T counts them; the policy acts once less.
       encoded, hidden: widths of the policy.
     """
 
     reads = "convnet"
+    published_networks = {"model_prime_state_dict.": "proposal", "model_state_dict.": "focus"}
+    published_entries = ("model_prime_state_dict", "model_state_dict", "policy")
+    published_rules = tuple(
+        rule
+        for theirs, ours in (("state_encoder.0", "encode1"), ("state_encoder.2", "encode2"), ("actor.0", "actor"))
+        for rule in (
+            Rule(f"policy.{theirs}.weight", f"policy.{ours}.kernel", linear, linear_back),
+            Rule(f"policy.{theirs}.bias", f"policy.{ours}.bias"),
+        )
+    ) + tuple(
+        rule
+        for theirs, ours in (("ih", "gru_in"), ("hh", "gru_state"))
+        for rule in (
+            Rule(f"policy.gru.weight_{theirs}_l0", f"policy.{ours}.kernel", linear, linear_back),
+            Rule(f"policy.gru.bias_{theirs}_l0", f"policy.{ours}.bias"),
+        )
+    )
 
     def __init__(
         self,
         *,
         focus: Any = None,
         features: int = 2048 * 4 * 4,
-        window: tuple[int, int] = (8, 8),
+        window: int | tuple[int, int] = (8, 8),
         steps: int = 5,
         encoded: int = 2048,
         hidden: int = 1024,
@@ -77,13 +97,21 @@ class GFNet(Scorer):
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
+        window = pair(window)
         if not all(w <= side for w, side in zip(window, self.grid, strict=True)):
             raise UserError(f"window={window} is larger than the grid {self.grid}: use a smaller window.")
         if steps < 2:
             raise UserError(f"steps={steps} has no window besides the glance: use steps=2 or more.")
         self.focus = nnx.data(focus)
-        self.window, self.steps = (int(window[0]), int(window[1])), steps
+        self.window, self.steps = window, steps
         self.policy = Policy(features, encoded, hidden, rngs=rngs or nnx.Rngs(0))
+
+    @classmethod
+    def recognise(cls, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
+        encode1, encode2 = (shapes.get(f"policy.state_encoder.{layer}.weight", ()) for layer in (0, 2))
+        if len(encode1) != 2 or len(encode2) != 2:
+            return {}
+        return {"features": encode1[1], "encoded": encode1[0], "hidden": encode2[0]}
 
     def __call__(self, images, *, key=None) -> Float[Array, "b p"]:
         return self.window_scores(self.actions(images)[-1])

@@ -84,8 +84,8 @@ def dynamic_vit(plan):
 
 def test_adavit_counts_the_blocks_that_keep_a_patch():
     scorer = vit_scorer("adavit")
-    for index, head in enumerate(scorer.heads):
-        fill(head, FILE[f"adahead/{index}.weight"], FILE[f"adahead/{index}.bias"])
+    for index, policies in enumerate(scorer.policies):
+        fill(policies.tokens, FILE[f"adahead/{index}.weight"], FILE[f"adahead/{index}.bias"])
     logits = call(scorer, "policy_logits", IMAGES)
     chex.assert_trees_all_close(logits, FILE["adavit/logits_f64"].astype(np.float32), **CLOSE)
     np.testing.assert_array_equal(scorer.decisions(jnp.asarray(logits)), FILE["adavit/select"][:, :, 1:])
