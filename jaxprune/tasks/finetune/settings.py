@@ -46,7 +46,6 @@ def defaults() -> Config:
             "augment": {
                 "flip": True,
                 "erasing": 0.25,
-                "cutout": 0.0,
                 "mixup": 0.8,
                 "cutmix": 1.0,
                 "label_smoothing": 0.1,
