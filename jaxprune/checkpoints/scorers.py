@@ -107,19 +107,27 @@ def open_scorers(
 
 
 def open_scorer(
-    text: str, networks: Networks, *, grid: tuple[int, ...], normalised: Normalisation, seed: int = 0
+    text: str,
+    networks: Networks,
+    *,
+    size: tuple[int, int],
+    grid: tuple[int, ...],
+    normalised: Normalisation,
+    seed: int = 0,
 ) -> Scorer:
-    """Opens the scorer of a classifier's patches.
+    """Opens the scorer of a classifier's patches; one that reads a ConvNet sees small images resized, as `enlarged`.
 
     Args:
       text: as in `open_scorers`.
       networks: that it reads when its text names none.
+      size: (height, width) of the classifier's images.
       grid: of the classifier's patches.
       normalised: (mean, std) of the classifier's pixels.
       seed: initialises its weights if it has any.
     """
     name, options, own = _read(text, networks)
-    return _create(text, name, {"grid": tuple(grid), **options, **_converts(options, normalised)}, own, seed)
+    scorer = _create(text, name, {"grid": tuple(grid), **options, **_converts(options, normalised)}, own, seed)
+    return _seeing(scorer, size)
 
 
 def enlarged(opened: Opened, side: int = 0) -> Opened:
@@ -129,13 +137,17 @@ def enlarged(opened: Opened, side: int = 0) -> Opened:
       opened: the scorers.
       side: the shorter side that they see; 0 = `READABLE`, or that of the images if they are larger.
     """
-    own = min(opened.size)
-    factor = (side or max(own, READABLE)) / own
-    if factor == 1:
-        return opened
-    size = (round(opened.size[0] * factor), round(opened.size[1] * factor))
-    wrap = lambda scorer: Enlarged(scorer, size) if isinstance(scorer.proposal, ConvNet) else scorer
-    return opened._replace(scorers={text: wrap(scorer) for text, scorer in opened.scorers.items()})
+    scorers = {text: _seeing(scorer, opened.size, side) for text, scorer in opened.scorers.items()}
+    return opened._replace(scorers=scorers)
+
+
+def _seeing(scorer: Scorer, size: tuple[int, int], side: int = 0) -> Scorer:
+    """Returns a scorer of images of `size` as `enlarged` makes it of one that reads a ConvNet; any other as it is."""
+    shorter = min(size)
+    factor = (side or max(shorter, READABLE)) / shorter
+    if factor == 1 or not isinstance(scorer.proposal, ConvNet):
+        return scorer
+    return Enlarged(scorer, (round(size[0] * factor), round(size[1] * factor)))
 
 
 class Described(NamedTuple):
