@@ -14,6 +14,7 @@ from ml_collections import ConfigDict
 from jaxprune.config import parse_arg
 from jaxprune.tasks import finetune
 
+
 def get_config(arg=None):
     args = parse_arg(arg, method="topk", keep_rate=0.5, model="deit_small_patch16_224", source="tfds", path="")
     config = finetune.defaults()

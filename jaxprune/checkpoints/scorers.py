@@ -81,7 +81,9 @@ def open_scorers(
         of different sizes.
     """
     described = {text: _read(text, networks) for text in texts}
-    vits = {text: options["proposal"] for text, (_, options, _) in described.items() if is_host(options.get("proposal"))}
+    vits = {
+        text: options["proposal"] for text, (_, options, _) in described.items() if is_host(options.get("proposal"))
+    }
     ranked = next(filter(is_host, (networks.host(), *vits.values(), networks.vit())), None)
     if ranked is not None:
         preprocessing = ranked.preprocessing.with_size(ranked.patch_embed.img_size)

@@ -94,7 +94,9 @@ def test_a_head_is_kept_where_the_classes_match(kind, pool, tmp_path, caplog):
         cases.append(("avg", NAMES, "with a new head: the one in it reads other tokens"))
     if kind == "ours":
         others = ("ant", "bee", "cat")
-        cases.append((pool, others, "with a new head: the one in it is of other classes, such as 'cow' in place of 'cat'"))
+        cases.append(
+            (pool, others, "with a new head: the one in it is of other classes, such as 'cow' in place of 'cat'")
+        )
     for pooled, names, said in cases:
         caplog.clear()
         fresh = classifier(global_pool=pooled, num_classes=3 if names is None else len(names))

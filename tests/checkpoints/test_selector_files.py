@@ -26,7 +26,9 @@ def small(monkeypatch):
     """Small networks under names of large ones."""
     sized = {"deit_small_patch16_224": (vit, "vit", SIZES), "resnet50": (resnet, "resnet", CONVNET)}
     real = models.create
-    make = lambda name, **more: real(sized[name][1], **{**sized[name][2], **more}) if name in sized else real(name, **more)
+    make = lambda name, **more: (
+        real(sized[name][1], **{**sized[name][2], **more}) if name in sized else real(name, **more)
+    )
     monkeypatch.setattr(models, "create", make)
 
 

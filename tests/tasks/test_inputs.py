@@ -56,7 +56,9 @@ def test_dynamicvit_learns_from_a_teacher_unless_nothing_is_distilled():
     config = finetune.defaults()
     config.reduction.method = "dynamicvit"
     (problem,) = finetune.check(config)
-    assert problem.startswith("dynamicvit learns from a dense teacher, and config.teacher is empty: give --config.teach")
+    assert problem.startswith(
+        "dynamicvit learns from a dense teacher, and config.teacher is empty: give --config.teach"
+    )
     with pytest.raises(UserError, match=r"config\.distill\.logits=0\.5 and config\.distill\.tokens=0\.5 to 0"):
         finetune.settings.require_teacher(config)
     config.distill.update(logits=0.0, tokens=0.0)
