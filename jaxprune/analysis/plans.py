@@ -16,7 +16,6 @@ from jaxprune.evaluate import Batch, run_over
 from jaxprune.viz import plots, spread
 from jaxprune.viz.report import Section
 
-
 # What a table says of the columns of `Realised`.
 ROWS = (
     "`rows`: mean number that is really there after each step, of those that the plan allows, whose cost is in GFLOPs; "

@@ -81,9 +81,8 @@ def open_scorers(
         of different sizes.
     """
     described = {text: _read(text, networks) for text in texts}
-    vits = {
-        text: options["proposal"] for text, (_, options, _) in described.items() if is_host(options.get("proposal"))
-    }
+    proposals = {text: read.options.get("proposal") for text, read in described.items()}
+    vits = {text: network for text, network in proposals.items() if is_host(network)}
     ranked = next(filter(is_host, (networks.host(), *vits.values(), networks.vit())), None)
     if ranked is not None:
         preprocessing = ranked.preprocessing.with_size(ranked.patch_embed.img_size)

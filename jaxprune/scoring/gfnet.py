@@ -1,7 +1,7 @@
 """GFNet: the last window that a recurrent policy chooses (Wang et al., 2020)."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -66,7 +66,7 @@ class GFNet(Scorer):
     """
 
     reads = "convnet"
-    published_networks = {"model_prime_state_dict.": "proposal", "model_state_dict.": "focus"}
+    published_networks: ClassVar = {"model_prime_state_dict.": "proposal", "model_state_dict.": "focus"}
     published_entries = ("model_prime_state_dict", "model_state_dict", "policy")
     published_rules = tuple(
         rule

@@ -13,7 +13,6 @@ from jaxprune.checkpoints.networks import Networks
 from jaxprune.checkpoints.rules import to_published
 from jaxprune.checkpoints.scorers import open_scorers
 from jaxprune.errors import UserError
-from jaxprune.models import resnet, vit
 from jaxprune.nn.params import variables
 from jaxprune.preprocessing import Preprocessing
 
@@ -24,11 +23,12 @@ CONVNET = {"layers": (1, 1), "width": 4, "num_classes": 5}
 @pytest.fixture
 def small(monkeypatch):
     """Small networks under names of large ones."""
-    sized = {"deit_small_patch16_224": (vit, "vit", SIZES), "resnet50": (resnet, "resnet", CONVNET)}
+    sized = {"deit_small_patch16_224": ("vit", SIZES), "resnet50": ("resnet", CONVNET)}
     real = models.create
-    make = lambda name, **more: (
-        real(sized[name][1], **{**sized[name][2], **more}) if name in sized else real(name, **more)
-    )
+
+    def make(name, **more):
+        return real(sized[name][0], **{**sized[name][1], **more}) if name in sized else real(name, **more)
+
     monkeypatch.setattr(models, "create", make)
 
 

@@ -47,9 +47,8 @@ def _gfnet(tensors: Tensors) -> tuple[Tensors, list[str]]:
 
 def _ia_red2(tensors: Tensors) -> Tensors:
     """Blocks in groups, which the file may hold a second time in one list, to that list."""
-    places = {
-        name: (int(match[1]), int(match[2]), match[3]) for name in tensors if (match := re.fullmatch(_BLOCK, name))
-    }
+    matches = {name: re.fullmatch(_BLOCK, name) for name in tensors}
+    places = {name: (int(match[1]), int(match[2]), match[3]) for name, match in matches.items() if match}
     sizes = {group: 1 + max(block for g, block, _ in places.values() if g == group) for group, _, _ in places.values()}
     found = {name: entry for name, entry in tensors.items() if name not in places}
     for name, (group, block, part) in places.items():

@@ -9,7 +9,6 @@ from jaxprune.data.annotations.voc_classes import VOC_CLASSES
 from jaxprune.data.files import read_text
 from jaxprune.errors import UserError
 
-
 # {data set: {number: name}}, for the numbers that these data sets use.
 KNOWN: dict[str, dict[int, str]] = {
     "coco": COCO_NUMBERS,

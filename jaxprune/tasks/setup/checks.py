@@ -16,7 +16,7 @@ from jaxprune.data.loader import TRAIN_CROPS
 from jaxprune.data.randaugment import RandAugment
 from jaxprune.data.source_factory import SOURCES
 from jaxprune.errors import UserError, unknown
-from jaxprune.preprocessing import CROPS, IMAGENET_MEAN, IMAGENET_STD
+from jaxprune.preprocessing import IMAGENET_MEAN, IMAGENET_STD
 from jaxprune.tasks.setup import inputs, networks
 from jaxprune.tasks.setup.defaults import DTYPES
 
