@@ -36,6 +36,35 @@ def test_every_value_of_a_config_is_declared_where_its_defaults_are():
     assert not [str(path) for path in files if read.search(path.read_text())]
 
 
+def test_coco_takes_the_settings_that_table_5_names():
+    def settings(arguments):
+        config = main.load_config(f"{CONFIGS}/reduction/coco.py:{arguments}")
+        assert config.data.cutout == 0.5 and config.data.randaugment
+        optimizer = config.optimizer
+        return optimizer.base_lr, optimizer.lr_norm, optimizer.warmup_epochs, optimizer.backbone_scale
+
+    baseline = (1e-4, 512, 5.0, 1.0)
+    for method in ("topk", "evit", "kmedoids", "dpc_knn", "patch_merger", "tome"):
+        assert settings(f"method={method},keep_rate=0.5") == baseline
+    assert settings("method=dynamicvit,keep_rate=0.25") == (1e-3, 1024, 20.0, 0.01)
+    assert settings("method=dynamicvit,keep_rate=0.5") == (1e-3, 1024, 5.0, 0.01)
+    assert settings("method=dynamicvit,keep_rate=0.7") == baseline
+    assert settings("method=sinkhorn,keep_rate=0.9") == (1e-3, 1024, 5.0, 1.0)
+    assert settings("method=sit,keep_rate=0.9") == (1e-3, 1024, 20.0, 0.01)
+
+
+def test_the_linear_probe_crops_as_mae_does():
+    for arguments in ("", ":data=cifar10,path=x"):
+        data = main.load_config(f"{CONFIGS}/mim/linear_probe.py{arguments}").data
+        assert (data.crop, data.interpolation, data.eval_crop, data.crop_pct) == (
+            "random_clipped",
+            "bicubic",
+            "center",
+            0.875,
+        )
+    assert tuple(main.load_config(f"{CONFIGS}/mim/linear_probe.py").data.crop_scale) == (0.08, 1.0)
+
+
 def test_help_of_a_config_lists_its_arguments_and_its_settings(capsys, monkeypatch):
     monkeypatch.setattr("sys.argv", ["main", f"--config={CONFIGS}/reduction/small.py:keep_rate=0.7", "--help"])
     main.run()

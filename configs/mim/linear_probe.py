@@ -26,7 +26,7 @@ def get_config(arg=None):
     config.update(run=args.run, seed=args.seed)
     if args.data == "imagenet":
         config.model.name = f"vit_{args.size}_patch16_224"
-        config.data.update(source="tfds", name="imagenet2012", eval_split="validation", crop_scale=(0.08, 1.0))
+        config.data.update(source="tfds", name="imagenet2012", eval_split="validation")
         config.update(batch_size=16384, epochs=args.epochs or EPOCHS[args.size], dtype="bfloat16")
     else:
         if args.data not in NETWORKS:

@@ -14,6 +14,7 @@ scorer reads. `img_size`, `grid`, `crop_pct`, `mean` and `std` hold where there 
     path    the folder; of tfds the data set's name, such as coco/2017, voc/2007 or scene_parse150
     kind    boxes or masks, of voc and coco; ade20k for its coloured masks
     annotations  directory or file of the annotations
+    classes  of masks: coco, voc or scene_parse150, or a file with a name a line
     unseen  coco or voc: LTRP's list of classes that ImageNet-1k does not have
 
 `--config.min_area=0.01 --config.max_area=0.1` counts only objects of this size: the share of the image that all

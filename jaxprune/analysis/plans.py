@@ -9,11 +9,18 @@ from jax.sharding import Mesh
 from jaxprune.analysis.agreement import Agreement, Disagreements
 from jaxprune.analysis.forwards import under_plan
 from jaxprune.analysis.kept import Kept
+from jaxprune.analysis.realised import Realised, RealisedRows
 from jaxprune.bench.contestants import Contestant
 from jaxprune.bench.report import finding
 from jaxprune.evaluate import Batch, run_over
 from jaxprune.viz import plots, spread
 from jaxprune.viz.report import Section
+
+# What a table says of the columns of `Realised`.
+ROWS = (
+    "`rows`: mean number that is really there after each step, of those that the plan allows, whose cost is in GFLOPs; "
+    "`rate`: its share of the patches."
+)
 
 
 class Comparison(NamedTuple):
@@ -23,11 +30,20 @@ class Comparison(NamedTuple):
       scores: by contestant; see `Agreement`.
       kept: by plan, a picture of what is left after each step.
       disagreements: pictures of images that a plan takes for another class than the dense network does.
+      realised: by plan whose counts are bounds (ATS), the rows that are really there.
     """
 
     scores: dict[str, dict[str, float]]
     kept: dict[str, np.ndarray]
     disagreements: list[np.ndarray]
+    realised: dict[str, Realised]
+
+    def columns(self, name: str) -> dict[str, Any]:
+        """The cells of a contestant in a table; those of rows are there if a plan's counts are bounds."""
+        if not self.realised:
+            return self.scores[name]
+        rows = self.realised[name].columns() if name in self.realised else {"rows": "", "rate": ""}
+        return {**self.scores[name], **rows}
 
 
 def compare(
@@ -47,13 +63,14 @@ def compare(
     """
     forwards = {name: under_plan(contestant) for name, contestant in contestants.items()}
     grids = {name: contestant.model.grid for name, contestant in contestants.items()}
-    collectors = (Agreement(), Kept(grids), Disagreements(class_names))
+    rows = RealisedRows({name: contestant.model for name, contestant in contestants.items()})
+    collectors = (Agreement(), Kept(grids), Disagreements(class_names), rows)
     return Comparison(*run_over(batches, forwards, collectors, mesh, desc="plans"))
 
 
 def table(contestants: Mapping[str, Contestant], found: Comparison) -> list[dict[str, Any]]:
     """Returns a row for each contestant: its cost and its scores."""
-    return [{"plan": name, "GFLOPs": c.gflops(), **found.scores[name]} for name, c in contestants.items()]
+    return [{"plan": name, "GFLOPs": c.gflops(), **found.columns(name)} for name, c in contestants.items()]
 
 
 def describe(section: Section, rows: Sequence[Mapping[str, Any]], found: Comparison, *, classes: int) -> None:
@@ -65,8 +82,8 @@ def describe(section: Section, rows: Sequence[Mapping[str, Any]], found: Compari
       found: what `compare` returned.
       classes: that the networks tell apart, for the accuracy at chance.
     """
-    caption = f"Accuracy ({spread.BRACKETS}) and agreement with the dense network."
-    section.table(spread.as_ranges(rows), caption=caption, highlight={"accuracy": "max"}, formats=".3g")
+    caption = f"Accuracy ({spread.BRACKETS}) and agreement with the dense network. {ROWS if found.realised else ''}"
+    section.table(spread.as_ranges(rows), caption=caption.strip(), highlight={"accuracy": "max"}, formats=".3g")
     points = {row["plan"]: ([row["GFLOPs"]], [row["accuracy"]]) for row in rows}
     options = {"pareto": ("min", "max"), "reference": {"chance": 1 / classes}, "shares": True}
     plot = plots.scatter_plot(points, "GFLOPs", "accuracy", **options)

@@ -14,6 +14,7 @@ from jaxprune.nn.patch_embed import pair
 from jaxprune.nn.recipe import Recipe
 from jaxprune.preprocessing import Preprocessing
 from jaxprune.reduction import Plan
+from jaxprune.scoring.wrappers import Enlarged
 
 CARD = "model.json"
 FORMAT = 2  # 1: version 0.1, mean and std without the rest of the preprocessing, plans as arguments
@@ -33,7 +34,7 @@ class Card:
       class_names: of a classifier.
       plan: by which it reduces tokens.
       scorer: how the scorer of such a plan was built: {"name", "arguments", "network": None or {"kind", "arguments",
-        "preprocessing"}}.
+        "preprocessing"}}; "size" where it sees the images resized, "focus" where it reads a second network.
       weights: a published file beside the card, which holds the weights where the checkpoints are not theirs.
     """
 
@@ -151,18 +152,23 @@ class Card:
 
 
 def _scorer_recipe(scorer: Any) -> dict[str, Any]:
+    if isinstance(scorer, Enlarged):
+        return {**_scorer_recipe(scorer.scorer), "size": list(scorer.size)}
     recipe = getattr(scorer, "recipe", None)
     if not isinstance(recipe, Recipe):
         raise UserError(
             f"The plan's scorer, a {type(scorer).__name__}, cannot be rebuilt from a file: build it by scoring.create"
         )
     arguments = recipe.as_dict()
-    network = scorer.proposal
-    how = None
-    if network is not None:
-        card = Card.of(network)
-        how = {"kind": card.kind, "arguments": card.arguments, "preprocessing": card.preprocessing.as_dict()}
-    return {"name": arguments.pop("name"), "arguments": arguments, "network": how}
+    focus = getattr(scorer, "focus", None)
+    more = {} if focus is None else {"focus": _network_recipe(focus)}
+    how = None if scorer.proposal is None else _network_recipe(scorer.proposal)
+    return {"name": arguments.pop("name"), "arguments": arguments, "network": how, **more}
+
+
+def _network_recipe(network: Any) -> dict[str, Any]:
+    card = Card.of(network)
+    return {"kind": card.kind, "arguments": card.arguments, "preprocessing": card.preprocessing.as_dict()}
 
 
 def _tuples(arguments: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,9 +1,13 @@
 """A classifier that begins with the weights of another run, or with published ones."""
 
 import logging
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from jaxprune.checkpoints.read import load_pretrained
+import numpy as np
+
+from jaxprune.checkpoints.read import by_timm, load_pretrained, read_tensors
+from jaxprune.checkpoints.rules import to_ours
 from jaxprune.checkpoints.run import is_ours, load_card, load_model
 from jaxprune.errors import UserError
 from jaxprune.nn.params import variables
@@ -11,40 +15,96 @@ from jaxprune.ops.posembed import resample
 
 _log = logging.getLogger(__name__)
 
+_HEAD = ("head.", "head_dist.", "fc_norm.")  # what a classifier of other classes, or pooled otherwise, has of its own
 
-def initialise(model: Any, init: str) -> None:
-    """Fills a classifier from a network of ours or from a file of published weights; its head stays new.
+
+def initialise(model: Any, init: str, class_names: Sequence[str] | None = None) -> None:
+    """Fills a classifier from a network of ours or from a file of published weights; the log says what of its head.
+
+    The head is kept if it tells as many classes apart, reads the tokens pooled in the same way, and its classes, where
+    both sides name theirs, have the same names in the same order. Otherwise it stays new.
 
     Args:
       model: the classifier.
       init: a run directory, a file that `save_model` wrote, or a published file. A learned position table is resampled
         to the classifier's grid.
+      class_names: of the classifier; without any its head stays new.
 
     Raises:
       UserError: the weights are of a network of other sizes.
     """
-    head = ("head.*", "head_dist.*", "fc_norm.*")
-    if not is_ours(init):
-        ignored = ("decoder_*", "mask_token", "head.*", "head_dist.*", "fc_norm.*")
-        ignored = (*ignored, "norm.*") if model.norm is None else ignored
-        load_pretrained(model, init, new=head, ignored=ignored, antialias=False)  # as MAE's fine-tuning does
-        return
-    pretrained = load_model(init)
+    if is_ours(init):
+        _from_ours(model, init, class_names)
+    else:
+        _from_published(model, init, class_names)
+
+
+def _from_published(model: Any, init: str, class_names: Sequence[str] | None) -> None:
+    tensors = read_tensors(init)
+    ignored = ("decoder_*", "mask_token")
+    found = to_ours(by_timm(tensors, ignored), model)
+    shapes = {name: np.shape(entry.tensor) for name, entry in found.items()}
+    if not (kept := _keeps_head(model, shapes, init, (), class_names)):
+        ignored = (*ignored, *(f"{part}*" for part in _HEAD))
+    ignored = (*ignored, "norm.*") if model.norm is None else ignored
+    new = () if kept else tuple(f"{part}*" for part in _HEAD)
+    load_pretrained(model, init, new=new, ignored=ignored, antialias=False)  # as MAE's fine-tuning does
+
+
+def _from_ours(model: Any, init: str, class_names: Sequence[str] | None) -> None:
+    pretrained, card = load_model(init), load_card(init)
     encoder = getattr(pretrained, "encoder", pretrained)
     present, wanted = variables(encoder), variables(model)
-    missing = [n for n in wanted if n not in present and not n.startswith(("head", "fc_norm"))]
+    missing = [n for n in wanted if n not in present and not n.startswith(_HEAD)]
     if missing:
         raise UserError(f"The model in {init} has no {', '.join(missing[:5])}: fine-tune a model of the same sizes.")
+    shapes = {name: variable.shape for name, variable in present.items()} if card.kind == "model" else {}
+    kept = _keeps_head(model, shapes, init, card.class_names, class_names)
     for name in set(present) & set(wanted):
+        if name.startswith("head") and not kept:
+            continue
         value = present[name][...]
         if name == "pos_embed":
             value = resample(value, encoder.grid, model.grid, value.shape[1] - encoder.num_patches)
-        if name.startswith("head") and value.shape != wanted[name].shape:
-            continue
         if value.shape != wanted[name].shape:
             raise UserError(
                 f"{name} is {value.shape} in {init} and {wanted[name].shape} here: give the model the sizes of "
-                f"{load_card(init).arguments}."
+                f"{card.arguments}."
             )
         wanted[name][...] = value
-    _log.info("Initialised from %s.", init)
+
+
+def _keeps_head(
+    model: Any,
+    shapes: Mapping[str, tuple[int, ...]],
+    init: str,
+    theirs: Sequence[str],
+    ours: Sequence[str] | None,
+) -> bool:
+    """Whether a classifier takes over a head; notes it in the log, with the reason if it does not.
+
+    Args:
+      shapes: by our name, of what the weights are there for.
+      theirs, ours: names of the classes; empty where they are not known, `ours` None for a head that stays new.
+    """
+    own = {name: variable.shape for name, variable in variables(model).items() if name.startswith(_HEAD)}
+    head = {name: shape for name, shape in shapes.items() if name.startswith(_HEAD)}
+    if ours is None or not any(name.startswith("head.") for name in head):
+        reason = "" if ours is None else ": there is no head in it"
+    elif head.keys() != own.keys():
+        reason = ": the one in it reads other tokens than this network's"
+    elif head != own:
+        reason = f": the one in it is of {head['head.kernel'][-1]} classes, and here are {own['head.kernel'][-1]}"
+    elif _named(theirs) and _named(ours) and tuple(theirs) != tuple(ours):
+        pair = next((one, other) for one, other in zip(theirs, ours, strict=True) if one != other)
+        reason = f": the one in it is of other classes, such as {pair[0]!r} in place of {pair[1]!r}"
+    else:
+        _log.info("Initialised from %s, with its head of %d classes.", init, own["head.kernel"][-1])
+        return True
+    _log.info("Initialised from %s, with a new head%s.", init, reason)
+    return False
+
+
+def _named(names: Sequence[str]) -> bool:
+    """Whether classes have names, and not just numbers."""
+    return bool(names) and tuple(names) != tuple(map(str, range(len(names))))

@@ -20,6 +20,7 @@ from jaxprune.checkpoints.spellings import (
     hugging_face_towers,
     moco,
     openai_clip,
+    selectors,
     timm,
 )
 from jaxprune.errors import UserError
@@ -59,7 +60,7 @@ def to_timm(tensors: Mapping[str, Any]) -> Tensors:
         found = _without_wrapper(found)
         known = moco.read(found)
         found, left_out = (_unwrapped(found), []) if known is None else known
-        for source in (efficientnet_lite, convnext, hugging_face):
+        for source in (selectors, efficientnet_lite, convnext, hugging_face):
             if (known := source.read(found)) is not None:
                 found, left_out = known[0], [*left_out, *known[1]]
                 break

@@ -133,14 +133,15 @@ class _Budget:
             raise _Damaged("its tensors repeat what is stored far beyond the size of the file")
 
 
-def read_pth(path: Path, key: str | None = None) -> dict[str, np.ndarray]:
+def read_pth(path: Path, key: str | tuple[str, ...] | None = None) -> dict[str, np.ndarray]:
     """Reads the tensors of a `.pth`, `.pt`, `.bin` or `.ckpt` file under their names; both of PyTorch's formats.
 
     Weights often lie in a dict among other things. Taken is the first of `KEYS` that is a dict with tensors (and
     inside of it likewise), else the tensors that the dict itself holds.
 
     Args:
-      key: the entry to take in place of that.
+      key: the entry to take in place of that; or several, whose tensors are then called `entry.name`: those of them
+        that are there, and without any as by default.
 
     Raises:
       UserError: the file is truncated, is no file of PyTorch, has no such entry, or holds more than data; what it
@@ -249,10 +250,14 @@ def _view(flat: np.ndarray, tensor: Tensor, name: str, budget: _Budget) -> np.nd
     return np.lib.stride_tricks.as_strided(flat[first:], tensor.shape, strides).copy()
 
 
-def _choose(value: Any, key: str | None, path: Path) -> dict[str, Tensor]:
+def _choose(value: Any, key: str | tuple[str, ...] | None, path: Path) -> dict[str, Tensor]:
     if not isinstance(value, dict):
         raise UserError(f"{path} holds one {_kind(value)} and no names: save a state_dict.")
-    if key is not None:
+    if isinstance(key, tuple):
+        several = [name for name in key if _has_tensors(value.get(name))]
+        if len(several) > 1:
+            return {f"{name}.{part}": entry for name in several for part, entry in _choose(value, name, path).items()}
+    elif key is not None:
         if not _has_tensors(value.get(key)):
             there = [name for name in value if isinstance(name, str)][:_NAMES_SHOWN]
             raise UserError(f"{path} has no tensors under {key!r}.{nearest(key, there)} It has: {_tell(value)}.")

@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from jaxprune.nn.params import unfilled, variables
 
 
 def open_published(
-    weights: str | os.PathLike,
+    weights: str | os.PathLike | Mapping[str, Any],
     name: str,
     *,
     img_size: int | tuple[int, int] | None = None,
@@ -39,7 +39,7 @@ def open_published(
     Raises:
       UserError: the file cannot be read, or is of another network.
     """
-    read = read_tensors(weights, key)
+    read = weights if isinstance(weights, Mapping) else read_tensors(weights, key)
     tensors = by_timm(read, ignored)
     arguments: dict[str, Any] = {}
     if img_size is not None and models.takes(name, "img_size"):
@@ -48,12 +48,13 @@ def open_published(
     if "fc_norm.weight" in tensors and models.takes(name, "global_pool") and style in ("vit", "timm"):
         arguments["global_pool"] = "avg"
     make = lambda **head: models.create(name, **arguments, **head, rngs=nnx.Rngs(0))
-    whole, bare = nnx.eval_shape(make), nnx.eval_shape(lambda: make(num_classes=0))
+    whole, bare = (nnx.eval_shape(lambda classes=classes: make(num_classes=classes)) for classes in (1, 0))
     found = to_ours(tensors, whole)
     head = sorted(found.keys() & (variables(whole).keys() - variables(bare).keys()))
     num_classes = found[head[0]].tensor.shape[-1] if head else 0
-    _refuse_another_family(tensors, whole if num_classes else bare, name, weights)
-    model = fill(unfilled(lambda: make(num_classes=num_classes)), read, str(weights), ignored=ignored)
+    what = "the given tensors" if isinstance(weights, Mapping) else str(weights)
+    _refuse_another_family(tensors, whole if num_classes else bare, name, what)
+    model = fill(unfilled(lambda: make(num_classes=num_classes)), read, what, ignored=ignored)
     if img_size is not None:
         model.preprocessing = model.preprocessing.with_size(img_size)
     return model
@@ -63,17 +64,16 @@ def open_published(
 _SHARD = r"-\d{5}-of-\d{5}$"
 
 
-def _refuse_another_family(tensors: Tensors, model: Any, name: str, weights: str | os.PathLike) -> None:
+def _refuse_another_family(tensors: Tensors, model: Any, name: str, what: str) -> None:
     """Says which network a file is of where it has not the tensors of the one that is named.
 
     Blocks that are missing or left over are named by the strict check that follows.
     """
-    path = Path(weights)
-    if re.search(_SHARD, path.stem):
-        raise UserError(f"{path} is one of several files: give their directory, with its index.")
+    if re.search(_SHARD, Path(what).stem):
+        raise UserError(f"{what} is one of several files: give their directory, with its index.")
     expected, present = patterns(published_names(model)), patterns(tensors)
     biases = {"blocks.N.attn.qkv.bias", "blocks.N.attn.q_bias", "blocks.N.attn.v_bias"}  # see `rules.to_ours`
     if not isinstance(model, VisionTransformer) or (expected - biases) == (present - biases):
         return
     if "patch_embed.proj.weight" in present:
-        raise UserError(f"{weights} does not fit {name}: {likeness(tensors)}.")
+        raise UserError(f"{what} does not fit {name}: {likeness(tensors)}.")

@@ -22,6 +22,7 @@ from jaxprune.checkpoints.spellings import Published
 from jaxprune.errors import UserError
 from jaxprune.nn.params import Fixed, variables
 from jaxprune.ops.posembed import resample, resample_relative, table_grid
+from jaxprune.scoring import Scorer
 
 logger = logging.getLogger(__name__)
 
@@ -33,7 +34,7 @@ _RATIO = 16
 _PYTORCH = (".pth", ".pt", ".bin", ".ckpt", ".tar")  # the last of ".pth.tar"
 
 
-def read_tensors(path: str | os.PathLike, key: str | None = None) -> dict[str, np.ndarray]:
+def read_tensors(path: str | os.PathLike, key: str | tuple[str, ...] | None = None) -> dict[str, np.ndarray]:
     """Reads the tensors of a `.safetensors`, `.npz` or PyTorch file, or of several, under the names they have there.
 
     A PyTorch file (`.pth`, `.pt`, `.bin`, `.ckpt`, `.pth.tar`) is read without running the pickle in it.
@@ -42,7 +43,8 @@ def read_tensors(path: str | os.PathLike, key: str | None = None) -> dict[str, n
       path: a file; a directory as Hugging Face leaves it, in one file or in shards with their index; or a name on the
         Hugging Face Hub, "hf-hub:OWNER/NAME" or "timm:NAME.TAG", which needs `huggingface_hub`.
       key: the entry of a PyTorch file that holds the weights, such as "teacher"; by default the first of `pth.KEYS`
-        that is there, else the file's own tensors.
+        that is there, else the file's own tensors. Several are read under names such as "policy.actor.0.weight", and
+        are left alone in a file that has no entries.
 
     Raises:
       UserError: there is no such file, it is of another kind, it is damaged, or its pickle contains more than data.
@@ -57,7 +59,7 @@ def read_tensors(path: str | os.PathLike, key: str | None = None) -> dict[str, n
     _refuse_placeholder(path)
     if path.suffix in _PYTORCH:
         return read_pth(path, key)
-    if key is not None:
+    if isinstance(key, str):
         raise UserError(f"{path} has no entries to choose with key={key!r}: only PyTorch files have.")
     try:
         if path.suffix == ".safetensors":
@@ -109,7 +111,7 @@ def load_pretrained(
     A position table made for another grid is resampled to the network's: bicubic, or by BEiT's rule.
 
     Args:
-      model: a ViT or a masked autoencoder, reducing or not.
+      model: a ViT or a masked autoencoder, reducing or not, or a scorer with its networks.
       source: a file, or {published name: array}: names of timm (ViT, DeiT), of the MAE repository, of DINO, of
         MoCo, or of Hugging Face's ViT, DeiT and ViTMAE (whose norms add 1e-12 to the variance by default, ours 1e-6),
         inside of wrappers such as `module.` or not; for a reducing network those of the method's modules too
@@ -127,9 +129,13 @@ def load_pretrained(
       UserError: the file cannot be read or is of another network; tensors are missing, left over, of another shape,
         not of real numbers or not finite, and all of them are named. The network is as it was then.
     """
+    if key is None and isinstance(model, Scorer):
+        entries = model.published_entries or None
+    else:
+        entries = key
     if isinstance(source, Mapping):
         return fill(model, source, "the given tensors", new=new, ignored=ignored, antialias=antialias)
-    return fill(model, read_tensors(source, key), str(source), new=new, ignored=ignored, antialias=antialias)
+    return fill(model, read_tensors(source, entries), str(source), new=new, ignored=ignored, antialias=antialias)
 
 
 def fill(
@@ -205,25 +211,30 @@ def _sizes(shapes: Mapping[str, tuple[int, ...]]) -> str:
 
 
 def _resample_positions(model: Any, targets: dict, found: dict[str, Published], antialias: bool | None) -> None:
-    name = "encoder.pos_embed" if "encoder.pos_embed" in targets else "pos_embed"
+    name = next((name for name in ("encoder.pos_embed", "proposal.pos_embed") if name in targets), "pos_embed")
     if name not in found or found[name][1].shape == targets[name].shape or isinstance(targets[name], Fixed):
         return
     published, table = found[name]
-    host = model.encoder if name.startswith("encoder") else model
+    host = _host_of(model)
     if table.ndim != 3 or table.shape[0] != 1 or table.shape[2] != host.embed_dim:
         return  # of another network: the check of all shapes names it
     prefix = targets[name].shape[1] - host.num_patches
     grid = table_grid(table.shape[1], prefix, host.grid, published)
     logger.warning("%s: resampled from a grid of %dx%d to %dx%d", published, *grid, *host.grid)
     # The networks inside of pre-training frameworks are MAE's, whatever their sizes are called.
-    smooth = host is model and host.style.antialias if antialias is None else antialias
+    smooth = not hasattr(model, "encoder") and host.style.antialias if antialias is None else antialias
     moved = resample(jnp.asarray(table), grid, host.grid, prefix, antialias=smooth)
     found[name] = Published(published, np.asarray(moved))
 
 
 def _resample_relative(model: Any, targets: dict, found: dict[str, Published]) -> None:
-    host = getattr(model, "encoder", model)
+    host = _host_of(model)
     for name, (published, table) in found.items():
         wanted = targets[name].shape
         if name.endswith(".relative_position_bias_table") and table.shape != wanted and table.shape[1:] == wanted[1:]:
             found[name] = Published(published, resample_relative(table, host.grid))
+
+
+def _host_of(model: Any) -> Any:
+    """Returns the network inside of a framework or a scorer; any other as it is."""
+    return model.proposal if isinstance(model, Scorer) else getattr(model, "encoder", model)

@@ -25,6 +25,7 @@ from jaxprune.nn.published import (
     patches_back,
     within,
 )
+from jaxprune.scoring import Scorer
 
 # The parts of names that the fields of a rule stand for.
 _FIELDS = {
@@ -50,11 +51,23 @@ CONVNET = (
 
 
 def rules_for(model: Any) -> tuple[Rule, ...]:
-    """Returns the rules of the family that a network belongs to; a framework's own, with those of its encoder."""
+    """Returns the rules of the family that a network belongs to.
+
+    Of a framework, or a scorer, its own, with those of its encoder, or of its networks.
+    """
     if isinstance(model, Framework):
         return (*model.published_rules, *within("", "encoder.", rules_for(model.encoder)))
+    if isinstance(model, Scorer):
+        places = {theirs: place for theirs, place in model.published_networks.items() if getattr(model, place, None)}
+        networks = (within(theirs, f"{ours}.", rules_for(getattr(model, ours))) for theirs, ours in places.items())
+        return (*model.published_rules, *(rule for rules in networks for rule in rules))
     own = getattr(model, "published_rules", None)
     return own or (CONVNET if isinstance(model, ConvNet) else VIT)
+
+
+def owns(scorer: type[Scorer], name: str) -> bool:
+    """Whether a published tensor is of a scorer's own parts, not of its networks."""
+    return any(_pattern(rule.published).fullmatch(name) for rule in scorer.published_rules)
 
 
 def to_ours(tensors: Mapping[str, Published], model: Any) -> dict[str, Published]:

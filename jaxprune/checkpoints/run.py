@@ -24,6 +24,7 @@ from jaxprune.ops.posembed import resample
 from jaxprune.preprocessing import Preprocessing
 from jaxprune.reduction import apply
 from jaxprune.scoring import Scorer
+from jaxprune.scoring.wrappers import Enlarged
 
 SCORER = "scorer.safetensors"  # the weights of a scorer that prunes before the first block
 CREATE = {"mim": mim.create, "model": models.create, "ranker": ranking.create}
@@ -228,18 +229,24 @@ def _scorer_arrays(path: Path, arrays: Mapping[str, Any]) -> dict[str, Any]:
     return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
 
 
+def _scorer_network(how: Mapping[str, Any]) -> Any:
+    network = build(how["kind"], _tuples(how["arguments"]), rngs=nnx.Rngs(0))
+    if "preprocessing" in how:
+        network.preprocessing = Preprocessing.of_dict(how["preprocessing"])
+    elif "mean" in how:  # version 0.1
+        size = network.preprocessing.img_size
+        network.preprocessing = Preprocessing(size, mean=tuple(how["mean"]), std=tuple(how["std"]))
+    return network
+
+
 def _scorer(recipe: Mapping[str, Any], arrays: Mapping[str, Any]) -> Scorer:
     def make() -> Scorer:
-        arguments, how = _tuples(recipe["arguments"]), recipe["network"]
-        if how is not None:
-            network = build(how["kind"], _tuples(how["arguments"]), rngs=nnx.Rngs(0))
-            if "preprocessing" in how:
-                network.preprocessing = Preprocessing.of_dict(how["preprocessing"])
-            elif "mean" in how:  # version 0.1
-                size = network.preprocessing.img_size
-                network.preprocessing = Preprocessing(size, mean=tuple(how["mean"]), std=tuple(how["std"]))
-            arguments["proposal"] = backbone(network)
-        return scoring.create(recipe["name"], rngs=nnx.Rngs(0), **arguments)
+        arguments = _tuples(recipe["arguments"])
+        for argument, entry in (("proposal", "network"), ("focus", "focus")):
+            if (how := recipe.get(entry)) is not None:
+                arguments[argument] = backbone(_scorer_network(how))
+        scorer = scoring.create(recipe["name"], rngs=nnx.Rngs(0), **arguments)
+        return Enlarged(scorer, tuple(recipe["size"])) if "size" in recipe else scorer
 
     scorer = unfilled(make)
     for name, variable in variables(scorer).items():

@@ -4,10 +4,15 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 from flax import nnx
 
 from jaxprune import scoring
 from jaxprune.checkpoints.networks import Networks
+from jaxprune.checkpoints.published import open_published
+from jaxprune.checkpoints.read import by_timm, load_pretrained, read_tensors
+from jaxprune.checkpoints.rules import owns
+from jaxprune.checkpoints.run import carries_card
 from jaxprune.errors import UserError, unknown
 from jaxprune.models.convnet import ConvNet
 from jaxprune.nn.params import split
@@ -57,7 +62,8 @@ def open_scorers(
 
     A scorer is written as "random", "ltrp:run=RUN" or "papr:model=NAME,weights=FILE": `run` is a run directory,
     `weights` a file of the network called `model`; other options are the scorer's own. Without them it reads one of
-    `networks`, where it reads any.
+    `networks`, where it reads any. The published file of a selector with parts of its own, such as
+    "ia_red2:model=deit_small_patch16_224,weights=FILE", fills those too.
 
     Preprocessing and grid are those of the ViT whose patches are ranked: the one that is open or has weights in
     `networks`, else the first among the scorers' own, else the one whose name `networks` has. Every other network gets
@@ -75,7 +81,8 @@ def open_scorers(
         of different sizes.
     """
     described = {text: _read(text, networks) for text in texts}
-    vits = {text: options["proposal"] for text, (_, options) in described.items() if is_host(options.get("proposal"))}
+    proposals = {text: read.options.get("proposal") for text, read in described.items()}
+    vits = {text: network for text, network in proposals.items() if is_host(network)}
     ranked = next(filter(is_host, (networks.host(), *vits.values(), networks.vit())), None)
     if ranked is not None:
         preprocessing = ranked.preprocessing
@@ -86,39 +93,42 @@ def open_scorers(
     if size[0] % patches[0] or size[1] % patches[1]:
         raise UserError(f"Images of {size} pixels are not a grid of {patches} whole patches: change img_size or grid.")
     scorers = {}
-    for text, (name, options) in described.items():
-        own = vits.get(text)
-        if own is None:
+    for text, (name, options, own) in described.items():
+        vit = vits.get(text)
+        if vit is None:
             options["grid"] = patches
-        elif (own.preprocessing.img_size, own.grid) != (size, patches):
+        elif (vit.preprocessing.img_size, vit.grid) != (size, patches):
             raise UserError(
-                f"The network of {text!r} reads {own.preprocessing.img_size} pixels in {own.grid} patches, another one "
+                f"The network of {text!r} reads {vit.preprocessing.img_size} pixels in {vit.grid} patches, another one "
                 f"{size} in {patches}: compare them in runs of their own."
             )
         normalised = _converts(options, (preprocessing.mean, preprocessing.std))
-        scorers[text] = scoring.create(name, rngs=nnx.Rngs(seed), **options, **normalised)
-        if any(not weight.startswith(("proposal.", "focus.")) for weight in split(scorers[text]).params):
-            _log.warning(
-                "%s has weights of its own beside its network's; they are random, and so are its scores.", text
-            )
+        scorers[text] = _create(text, name, {**options, **normalised}, own, seed)
     return Opened(scorers, preprocessing, patches, prefix)
 
 
 def open_scorer(
-    text: str, networks: Networks, *, grid: tuple[int, ...], normalised: Normalisation, seed: int = 0
+    text: str,
+    networks: Networks,
+    *,
+    size: tuple[int, int],
+    grid: tuple[int, ...],
+    normalised: Normalisation,
+    seed: int = 0,
 ) -> Scorer:
-    """Opens the scorer of a classifier's patches.
+    """Opens the scorer of a classifier's patches; one that reads a ConvNet sees small images resized, as `enlarged`.
 
     Args:
       text: as in `open_scorers`.
       networks: that it reads when its text names none.
+      size: (height, width) of the classifier's images.
       grid: of the classifier's patches.
       normalised: (mean, std) of the classifier's pixels.
       seed: initialises its weights if it has any.
     """
-    name, options = _read(text, networks)
-    arguments = {"grid": tuple(grid), **options, **_converts(options, normalised)}
-    return scoring.create(name, rngs=nnx.Rngs(seed), **arguments)
+    name, options, own = _read(text, networks)
+    scorer = _create(text, name, {"grid": tuple(grid), **options, **_converts(options, normalised)}, own, seed)
+    return _seeing(scorer, size)
 
 
 def enlarged(opened: Opened, side: int = 0) -> Opened:
@@ -128,13 +138,17 @@ def enlarged(opened: Opened, side: int = 0) -> Opened:
       opened: the scorers.
       side: the shorter side that they see; 0 = `READABLE`, or that of the images if they are larger.
     """
-    own = min(opened.size)
-    factor = (side or max(own, READABLE)) / own
-    if factor == 1:
-        return opened
-    size = (round(opened.size[0] * factor), round(opened.size[1] * factor))
-    wrap = lambda scorer: Enlarged(scorer, size) if isinstance(scorer.proposal, ConvNet) else scorer
-    return opened._replace(scorers={text: wrap(scorer) for text, scorer in opened.scorers.items()})
+    scorers = {text: _seeing(scorer, opened.size, side) for text, scorer in opened.scorers.items()}
+    return opened._replace(scorers=scorers)
+
+
+def _seeing(scorer: Scorer, size: tuple[int, int], side: int = 0) -> Scorer:
+    """Returns a scorer of images of `size` as `enlarged` makes it of one that reads a ConvNet; any other as it is."""
+    shorter = min(size)
+    factor = (side or max(shorter, READABLE)) / shorter
+    if factor == 1 or not isinstance(scorer.proposal, ConvNet):
+        return scorer
+    return Enlarged(scorer, (round(size[0] * factor), round(size[1] * factor)))
 
 
 class Described(NamedTuple):
@@ -167,16 +181,52 @@ def describe(text: str) -> Described:
     return Described(name, **network, options=options)
 
 
-def _read(text: str, networks: Networks) -> tuple[str, dict[str, Any]]:
-    """Returns a scorer's name and its options, its network among them."""
+class _Read(NamedTuple):
+    """What opening the text of a scorer gives: its name, its options with its networks, tensors of its own parts."""
+
+    name: str
+    options: dict[str, Any]
+    own: dict[str, Any]
+
+
+def _read(text: str, networks: Networks) -> _Read:
+    """Opens what the text of a scorer names."""
     name, run, weights, model, options = describe(text)
+    cls = scoring.methods()[name]
+    if weights and model and not run and cls.published_rules and not carries_card(weights):
+        found = by_timm(read_tensors(weights, cls.published_entries or None), ())
+        tensors = {published: entry.tensor for published, entry in found.items()}
+        own = {published: tensor for published, tensor in tensors.items() if owns(cls, published)}
+        if own:
+            shown = cls.recognise({published: np.shape(tensor) for published, tensor in own.items()})
+            return _Read(name, {**shown, **options, **_networks_in(cls, tensors, model)}, own)
     if run or weights or model:
         network = networks.open(run or weights, model)
     else:
-        network = networks.usual(name, scoring.methods()[name].reads)
+        network = networks.usual(name, cls.reads)
     if network is not None:
         options["proposal"] = network
-    return name, options
+    return _Read(name, options, {})
+
+
+def _networks_in(cls: type[Scorer], tensors: Mapping[str, Any], model: str) -> dict[str, Any]:
+    """Returns the networks, all called `model`, in the published file of a scorer; every tensor of theirs is used."""
+    opened = {}
+    for theirs, ours in cls.published_networks.items():
+        part = {name.removeprefix(theirs): tensors[name] for name in tensors if name.startswith(theirs)}
+        opened[ours] = open_published({name: part[name] for name in part if not owns(cls, theirs + name)}, model)
+    return opened
+
+
+def _create(text: str, name: str, arguments: dict[str, Any], own: Mapping[str, Any], seed: int) -> Scorer:
+    """Builds a scorer and fills its own parts with `own`; warns where it has parts and there is nothing for them."""
+    scorer = scoring.create(name, rngs=nnx.Rngs(seed), **arguments)
+    networks = tuple(f"{place}." for place in scorer.published_networks.values())
+    if own:
+        return load_pretrained(scorer, own, new=[f"{place}*" for place in networks])
+    if any(not weight.startswith(networks) for weight in split(scorer).params):
+        _log.warning("%s has weights of its own beside its network's; they are random, and so are its scores.", text)
+    return scorer
 
 
 def _converts(options: Mapping[str, Any], normalised: Normalisation) -> dict[str, Normalisation]:

@@ -22,7 +22,6 @@ def augment(
     num_classes: int,
     flip: bool = True,
     erasing: float = 0.0,
-    cutout: float = 0.0,
     mixup: float = 0.0,
     cutmix: float = 0.0,
     label_smoothing: float = 0.0,
@@ -38,14 +37,11 @@ def augment(
       num_classes: width of the targets.
       flip: flips half of the images left to right.
       erasing: probability of erasing a rectangle of an image.
-      cutout: side, as a part of the image's, of a square that is painted over in one random colour; 0 is off.
       mixup, cutmix: the alpha of each; 0 is off, and with both on each batch gets one or the other.
       label_smoothing: mass spread over all classes.
       mean, std: of the normalisation, for pixels in [0, 1].
     """
     flip_key, erase_key, mix_key = jax.random.split(key, 3)
-    if cutout:
-        images = random_cutout(jax.random.fold_in(key, 1), images, cutout)
     images = normalize(images, mean, std)
     if flip:
         images = random_flip(flip_key, images)
@@ -93,19 +89,6 @@ def random_erasing(
     inside = jax.vmap(lambda box: _inside(box, height, width))(boxes)
     noise = jax.random.normal(noise_key, images.shape, images.dtype)
     return jnp.where(inside[..., None], noise, images)
-
-
-def random_cutout(key: PRNGKeyArray, images: UInt8[Array, "b H W c"], side: float) -> UInt8[Array, "b H W c"]:
-    """Paints a square of `side` times the image's sides, cut at the border, in one random colour (Cutout, 2017)."""
-    b, height, width, channels = images.shape
-    place_key, colour_key = jax.random.split(key)
-    half = jnp.array([height, width]) * side / 2
-    middle = jax.random.uniform(place_key, (b, 2)) * jnp.array([height, width])[None, :]
-    low, high = middle - half[None, :], middle + half[None, :]
-    boxes = jnp.stack([low[:, 0], high[:, 0], low[:, 1], high[:, 1]], axis=1)
-    inside = jax.vmap(lambda box: _inside(box, height, width))(boxes)
-    colour = jax.random.randint(colour_key, (b, 1, 1, channels), 0, 256).astype(jnp.uint8)
-    return jnp.where(inside[..., None], colour, images)
 
 
 def mixup_cutmix(

@@ -74,7 +74,8 @@ class BatchReader:
         if self.order.seed is not None and self._transform.random:
             generator = rng.generator(self.order.seed, rng.CROP, epoch, row, copy)
         pictures = {name: self._transform(example[name], generator) for name in ("image", "mask") if name in example}
-        if self._transform.augment is not None:
+        if self._transform.augment:
             generator = rng.generator(self.order.seed or 0, rng.AUGMENT, epoch, row, copy)
-            pictures["image"] = self._transform.augment(pictures["image"], generator)
+            for change in self._transform.augment:
+                pictures["image"] = change(pictures["image"], generator)
         return {**example, **pictures}

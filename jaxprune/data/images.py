@@ -193,6 +193,16 @@ def random_box(
     return (height - h) // 2, (width - w) // 2, h, w
 
 
+def clipped_box(
+    rng: np.random.Generator, height: int, width: int, scale: tuple[float, float], ratio: tuple[float, float]
+) -> Box:
+    """Draws the crop of MAE's linear probe: as `random_box`, once, each side no longer than the image's."""
+    area = height * width * rng.uniform(*scale)
+    aspect = math.exp(rng.uniform(math.log(ratio[0]), math.log(ratio[1])))
+    w, h = min(round(math.sqrt(area * aspect)), width), min(round(math.sqrt(area / aspect)), height)
+    return int(rng.integers(0, height - h + 1)), int(rng.integers(0, width - w + 1)), h, w
+
+
 def center_crop(image: np.ndarray, shape: tuple[int, int], crop_pct: float, resample: Image.Resampling) -> np.ndarray:
     """Resizes so that the crop is `crop_pct` of the shorter side, then cuts the middle; the usual evaluation view.
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from jaxprune.data.batch_reader import Batch, BatchReader
+from jaxprune.data.cutout import Cutout
 from jaxprune.data.order import Order
 from jaxprune.data.prefetch import prefetch
 from jaxprune.data.randaugment import RandAugment
@@ -13,7 +14,8 @@ from jaxprune.data.transform import Transform
 from jaxprune.errors import UserError, unknown
 from jaxprune.preprocessing import CROPS, Preprocessing
 
-RANDOM_RESIZED = "random_resized"
+RANDOM_RESIZED, RANDOM_CLIPPED = "random_resized", "random_clipped"
+TRAIN_CROPS = (RANDOM_RESIZED, RANDOM_CLIPPED, *CROPS)
 
 _NO_END = 2**48  # the training stream is endless, but Grain needs a last step
 
@@ -29,6 +31,7 @@ def train_batches(
     ratio: tuple[float, float] = (3 / 4, 4 / 3),
     repeats: int = 1,
     randaugment: str = "",
+    cutout: float = 0.0,
     num_threads: int | None = None,
     num_workers: int = 0,
     process_index: int = 0,
@@ -45,12 +48,14 @@ def train_batches(
       batch_size: Of all processes together.
       preprocessing: Of the network: the size of its images, and how they are resized.
       seed: Of order and crops.
-      crop: "random_resized"; "center", as in evaluation; or "none": the whole image, squeezed to its size.
+      crop: "random_resized"; "random_clipped", which clips what does not fit instead of drawing again (MAE's linear
+        probe); "center", as in evaluation; or "none": the whole image, squeezed to its size.
       scale: Share of the image's area that a random crop covers.
       ratio: Width over height of a random crop.
       repeats: Repeated augmentation (Hoffer et al., 2020): every example comes this many times in a row, each time with
         a different crop, and an epoch contains correspondingly fewer different examples.
       randaugment: A policy such as "rand-m9-mstd0.5-inc1", applied after the crop; empty for none.
+      cutout: Side, as a part of the image's, of a square painted over between crop and RandAugment; 0 for none.
       num_threads: Threads that read and crop; by default one per core, at most 16.
       num_workers: Processes that do so instead, with as many threads each. They pay off only where an example takes
         much Python time and cores are idle.
@@ -62,18 +67,19 @@ def train_batches(
     Raises:
       UserError: The source does not fill one batch or turns photographs otherwise, or an argument is out of range.
     """
-    if crop not in (RANDOM_RESIZED, *CROPS):
-        raise unknown("crop", crop, (RANDOM_RESIZED, *CROPS))
+    if crop not in TRAIN_CROPS:
+        raise unknown("crop", crop, TRAIN_CROPS)
     _check_turned(source, preprocessing)
     if len(source) < batch_size:
         raise UserError(
             f"{source.name!r} has {len(source)} images, which do not fill one batch of {batch_size}: lower batch_size "
             "or add images."
         )
-    policy = RandAugment.parse(randaugment) if randaugment else None
-    random = crop == RANDOM_RESIZED
+    augment = (Cutout(cutout),) if cutout else ()
+    augment += (RandAugment.parse(randaugment),) if randaugment else ()
+    random = crop in (RANDOM_RESIZED, RANDOM_CLIPPED)
     view = preprocessing if random else dataclasses.replace(preprocessing, crop=crop)
-    transform = Transform(view, random, scale, ratio, policy)
+    transform = Transform(view, random, scale, ratio, crop == RANDOM_CLIPPED, augment)
     order = Order.of_process(len(source), batch_size, process_index, process_count, seed, repeats)
     return TrainBatches(BatchReader(source, order, transform, num_threads), num_workers, start_step)
 

@@ -1,11 +1,11 @@
 """The transformation of a decoded image into network input: crop, resize, augment."""
 
 import dataclasses
+from collections.abc import Callable
 
 import numpy as np
 
 from jaxprune.data import images
-from jaxprune.data.randaugment import RandAugment
 from jaxprune.errors import UserError
 from jaxprune.preprocessing import Preprocessing
 
@@ -19,7 +19,9 @@ class Transform:
       random: Whether a random part is cut out and resized.
       scale: Range of a random crop's share of the image's area.
       ratio: Range of a random crop's width / height.
-      augment: Policy for the cropped image. The caller applies it, to images but not to masks.
+      clipped: Whether a random crop that does not fit is clipped to the image, instead of drawn again.
+      augment: What happens to the cropped image, in order: (image, generator) -> image. The caller does it, to images
+        but not to masks.
 
     Raises:
       UserError: An attribute is out of range.
@@ -29,7 +31,8 @@ class Transform:
     random: bool = False
     scale: tuple[float, float] = (1.0, 1.0)
     ratio: tuple[float, float] = (1.0, 1.0)
-    augment: RandAugment | None = None
+    clipped: bool = False
+    augment: tuple[Callable[[np.ndarray, np.random.Generator], np.ndarray], ...] = ()
 
     def __post_init__(self):
         if not 0.0 < self.scale[0] <= self.scale[1] <= 1.0 or not 0.0 < self.ratio[0] <= self.ratio[1]:
@@ -40,7 +43,7 @@ class Transform:
 
     def is_identity(self, shape: tuple[int, int]) -> bool:
         """Returns whether images of `shape` are left unchanged."""
-        return not self.random and shape == self.preprocessing.img_size and self.augment is None
+        return not self.random and shape == self.preprocessing.img_size and not self.augment
 
     def __call__(self, image: np.ndarray, rng: np.random.Generator | None) -> np.ndarray:
         """Returns the image or mask, cropped and resized.
@@ -51,6 +54,7 @@ class Transform:
         """
         if not self.random or rng is None:
             return images.prepare(image, self.preprocessing)
-        box = images.random_box(rng, image.shape[0], image.shape[1], self.scale, self.ratio)
+        draw = images.clipped_box if self.clipped else images.random_box
+        box = draw(rng, image.shape[0], image.shape[1], self.scale, self.ratio)
         filter_ = images.interpolation(self.preprocessing.interpolation)
         return images.resized_crop(image, box, self.preprocessing.img_size, filter_)

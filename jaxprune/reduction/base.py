@@ -93,6 +93,7 @@ class Reducer(nnx.Module):
       needs_present: whether all rows that arrive have to be present; such a method cannot follow one that leaves
         absent rows.
       loss_weights: of the `losses`, by name; a config may replace them.
+      needs_teacher: whether its published loss learns from a dense network too.
       published: the name that published weights give to the list of this method's modules, a step each
         ("score_predictor"); None without parameters.
       renames: {published path of a module within one step: our attribute path}.
@@ -106,6 +107,7 @@ class Reducer(nnx.Module):
     leaves_absent: ClassVar[Literal["never", "training", "always"]] = "never"
     needs_present: ClassVar[bool] = False
     loss_weights: ClassVar[dict[str, float]] = {}
+    needs_teacher: ClassVar[bool] = False
     published: ClassVar[str | None] = None
     renames: ClassVar[dict[str, str]] = {}
 

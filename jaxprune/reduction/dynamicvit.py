@@ -28,6 +28,7 @@ class DynamicViT(Reducer):
     soft_policy = True
     leaves_absent = "training"
     loss_weights: ClassVar[dict[str, float]] = {"ratio": 2.0}
+    needs_teacher = True
     published = "score_predictor"
     renames: ClassVar[dict[str, str]] = {
         "in_conv.0": "norm",

@@ -1,5 +1,7 @@
 """AdaViT: the number of blocks in which a learned token policy keeps a patch (Meng et al., 2022)."""
 
+import re
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -8,31 +10,74 @@ from flax import nnx
 from jaxtyping import Array, Float, Int
 
 from jaxprune.nn import Linear
+from jaxprune.nn.published import Rule, linear, linear_back
 from jaxprune.scoring.base import Scorer
 from jaxprune.scoring.networks import run_masked
+
+_SKIPPED = 0.5  # threshold of the policies for heads and sublayers
+
+
+class Policies(nnx.Module):
+    """The policies of one block, a linear layer each; `skips` adds those for its heads and its two sublayers."""
+
+    def __init__(self, dim: int, num_heads: int, *, skips: bool, rngs: nnx.Rngs):
+        self.tokens = Linear(dim, 1, rngs=rngs)
+        self.heads = nnx.data(Linear(dim, num_heads, rngs=rngs) if skips else None)
+        self.sublayers = nnx.data(Linear(dim, 2, rngs=rngs) if skips else None)
 
 
 class AdaViT(Scorer):
     """How many of the last blocks keep a patch, by their token policies; an integer, so ties are common.
 
     The policy of a block is a head with one output on its normalised patches. A patch that it drops is masked as a key
-    in that block and passes through unchanged. AdaViT's policies for whole heads and blocks are not part of the score.
+    in that block and passes through unchanged. The published network also drops whole heads, and attention or MLP, by
+    policies on the CLS token that enters a block; `whole_blocks` adds those.
 
     Args:
-      threshold: on the sigmoid of a head's output.
+      threshold: on the sigmoid of a token policy's output; published is 0.6, and 0.5 for the other policies.
       last: the number of blocks that are counted, from the end.
+      whole_blocks: so many first blocks drop no heads and no sublayers, and the others do; published is 1. None: no
+        block does.
 
     Attributes:
-      heads: one policy head per block.
+      policies: of each block.
     """
 
     reads = "vit"
+    published_rules = tuple(
+        rule
+        for theirs, ours in (("attn.token_select", "tokens"), ("head_select", "heads"), ("layer_select", "sublayers"))
+        for rule in (
+            Rule(f"blocks.{{any}}.{theirs}.mlp_head.weight", f"policies.{{any}}.{ours}.kernel", linear, linear_back),
+            Rule(f"blocks.{{any}}.{theirs}.mlp_head.bias", f"policies.{{any}}.{ours}.bias"),
+        )
+    )
 
-    def __init__(self, *, threshold: float = 0.6, last: int = 6, rngs: nnx.Rngs | None = None, **kwargs: Any):
+    def __init__(
+        self,
+        *,
+        threshold: float = 0.6,
+        last: int = 6,
+        whole_blocks: int | None = None,
+        rngs: nnx.Rngs | None = None,
+        **kwargs: Any,
+    ):
         super().__init__(**kwargs)
-        rngs = rngs or nnx.Rngs(0)
+        rngs, vit = rngs or nnx.Rngs(0), self.proposal
         self.threshold, self.last = threshold, last
-        self.heads = nnx.List([Linear(self.proposal.embed_dim, 1, rngs=rngs) for _ in self.proposal.blocks])
+        skips = lambda index: whole_blocks is not None and index >= whole_blocks
+        self.policies = nnx.List(
+            [Policies(vit.embed_dim, vit.num_heads, skips=skips(index), rngs=rngs) for index in range(len(vit.blocks))]
+        )
+
+    @classmethod
+    def recognise(cls, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
+        found = [
+            int(match[1])
+            for name in shapes
+            if (match := re.fullmatch(r"blocks\.(\d+)\.(?:head|layer)_select\.mlp_head\.weight", name))
+        ]
+        return {"whole_blocks": min(found)} if found else {}
 
     def __call__(self, images, *, key=None) -> Float[Array, "b p"]:
         logits = self.policy_logits(self.prepared(images))
@@ -43,15 +88,36 @@ class AdaViT(Scorer):
         return (jax.nn.sigmoid(logits) > self.threshold).astype(jnp.int32)
 
     def policy_logits(self, images: Float[Array, "b H W c"]) -> Float[Array, "b l p"]:
-        """The output of each block's head for each patch."""
+        """The output of each block's token policy for each patch."""
         vit = self.proposal
         prefix = vit.num_prefix_tokens
         x, found = vit.embed(images), []
-        for block, head in zip(vit.blocks, self.heads, strict=True):
+        for block, policies in zip(vit.blocks, self.policies, strict=True):
             normed = block.norm1(x)
-            logits = head(normed[:, prefix:])[:, :, 0].astype(jnp.float32)
+            logits = policies.tokens(normed[:, prefix:])[:, :, 0].astype(jnp.float32)
             found.append(logits)
             policy = jnp.pad(self.decisions(logits[:, None])[:, 0], ((0, 0), (prefix, 0)), constant_values=1)
             policy = policy.astype(x.dtype)
-            x = run_masked(block, x, normed, policy)
+            if policies.heads is None:
+                x = run_masked(block, x, normed, policy)
+            else:
+                x = _run_skipping(block, x, normed, policy, policies)
         return jnp.stack(found, axis=1)
+
+
+def _run_skipping(
+    block: Any, x: Float[Array, "b n d"], normed: Float[Array, "b n d"], policy: Float[Array, "b n"], policies: Policies
+) -> Float[Array, "b n d"]:
+    """As `run_masked`, without the heads and sublayers that the policies on the CLS token drop.
+
+    A dropped head gathers nothing, and as published its channels do not enter the MLP either.
+    """
+    kept = lambda layer: jax.nn.sigmoid(layer(x[:, 0]).astype(jnp.float32)) > _SKIPPED
+    attention, mlp = jnp.split(kept(policies.sublayers), 2, axis=1)
+    heads = kept(policies.heads).astype(x.dtype)
+    channels = jnp.repeat(heads, x.shape[2] // heads.shape[1], axis=1)[:, None]
+    active = policy[:, :, None] > 0
+    gathered, _ = block.attend(block.project(normed), bias=block.position_bias(), policy=policy)
+    x = jnp.where(active & attention[:, :, None], block.mix(x, gathered * channels), x)
+    out = block.mlp(block.norm2(x) * channels)
+    return jnp.where(active & mlp[:, :, None], x + (out if block.ls2 is None else block.ls2(out)), x)

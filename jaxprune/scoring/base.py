@@ -1,6 +1,7 @@
 """The Scorer protocol: images in, one score per patch out."""
 
 import math
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import jax.numpy as jnp
@@ -10,6 +11,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from jaxprune.errors import UserError, unknown
 from jaxprune.nn import Host
+from jaxprune.nn.published import Rule
 from jaxprune.preprocessing import Normalisation, trained_on
 from jaxprune.reduction.rows import best
 
@@ -53,12 +55,18 @@ class Scorer(nnx.Module):
         "optional" (either or None) or "nothing" (None).
       proposal, grid, normalised: the arguments above.
       num_patches: the number of patches in `grid`.
+      published_rules: the tensor names of published weights of the scorer's own parts, if it has any.
+      published_networks: {how their names begin there: attribute} of the networks in such a file.
+      published_entries: the entries of a PyTorch file that hold them; () = the one that `read_tensors` takes.
 
     Raises:
       UserError: the grid is missing, or the network is of the wrong kind.
     """
 
     reads: ClassVar[str] = "nothing"
+    published_rules: ClassVar[tuple[Rule, ...]] = ()
+    published_networks: ClassVar[Mapping[str, str]] = {"": "proposal"}
+    published_entries: ClassVar[tuple[str, ...]] = ()
 
     def __init__(
         self,
@@ -90,6 +98,11 @@ class Scorer(nnx.Module):
           key: for scorers that draw random numbers; without one they are deterministic.
         """
         raise NotImplementedError
+
+    @classmethod
+    def recognise(cls, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
+        """The options of the scorer that published tensors are of, as far as their names and shapes show them."""
+        return {}
 
     def select(self, scores: Float[Array, "b p"], num_keep: int) -> Int[Array, "b k"]:
         """The indices of the patches to keep, best first; ties go to the lower index."""

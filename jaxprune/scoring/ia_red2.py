@@ -1,6 +1,8 @@
 """IA-RED²: patches that a learned agent in front of a group of blocks finds informative (Pan et al., 2021)."""
 
 import math
+import re
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -10,6 +12,7 @@ from jaxtyping import Array, Float
 
 from jaxprune.errors import UserError
 from jaxprune.nn import Linear
+from jaxprune.nn.published import Rule, linear, linear_back
 from jaxprune.scoring.base import Scorer
 
 
@@ -45,6 +48,10 @@ class IARED2(Scorer):
     """
 
     reads = "vit"
+    published_rules = (
+        Rule("groups.{any}.agent.qk.weight", "agents.{any}.qk.kernel", linear, linear_back),
+        Rule("groups.{any}.agent.qk.bias", "agents.{any}.qk.bias"),
+    )
 
     def __init__(self, *, groups: int = 3, group: int = 1, rngs: nnx.Rngs | None = None, **kwargs: Any):
         super().__init__(**kwargs)
@@ -60,6 +67,11 @@ class IARED2(Scorer):
         rngs = rngs or nnx.Rngs(0)
         self.group, self.blocks_per_group = group, depth // groups
         self.agents = nnx.List([Agent(vit.embed_dim, vit.num_heads, rngs=rngs) for _ in range(groups)])
+
+    @classmethod
+    def recognise(cls, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
+        found = {match[1] for name in shapes if (match := re.fullmatch(r"groups\.(\d+)\.agent\.qk\.weight", name))}
+        return {"groups": len(found)} if found else {}
 
     def __call__(self, images, *, key=None) -> Float[Array, "b p"]:
         return self.probabilities(self.prepared(images))[:, self.proposal.num_prefix_tokens :]

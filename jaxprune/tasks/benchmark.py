@@ -33,7 +33,7 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     if classifier is not None and inputs.has_images(classifier.origin, config):
         found = _compare(config, classifier, made)
     if found:
-        rows = [{**row, **found.scores[row["plan"]]} for row in rows]
+        rows = [{**row, **found.columns(row["plan"])} for row in rows]
     workdir.mkdir(parents=True, exist_ok=True)
     name = classifier.origin if classifier else config.model.name
     publish(f"{name}, batch {config.batch_size}", rows, workdir / "benchmark.csv")
@@ -47,6 +47,8 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
         options = {"rounds": config.rounds, "classes": len(classifier.class_names) if found and classifier else 0}
         report.describe(section, rows, "accuracy" if found else "speed-up", **options)
         if found:
+            if found.realised:
+                section.text(plans.ROWS)
             plans.pictures(section, found)
     fastest = max(rows, key=lambda row: row["images/s"])
     return {"plans": len(config.plans), "fastest": fastest["plan"], "speed-up": fastest["speed-up"]}

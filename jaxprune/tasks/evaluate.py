@@ -4,8 +4,9 @@ from pathlib import Path
 from typing import Any
 
 from jaxprune.analysis import plans, predictions
-from jaxprune.analysis.forwards import probabilities
-from jaxprune.bench.contestants import DENSE, contestants
+from jaxprune.analysis.forwards import probabilities, under_plan
+from jaxprune.analysis.realised import RealisedRows, is_bounded
+from jaxprune.bench.contestants import DENSE, contestant, contestants
 from jaxprune.checkpoints.classifier import Classifier, open_classifier
 from jaxprune.config import Config
 from jaxprune.evaluate import run_over
@@ -13,6 +14,8 @@ from jaxprune.tasks.setup import inputs, networks, reporting
 from jaxprune.tasks.setup.defaults import classifier_inspection
 from jaxprune.viz.report import Report
 from jaxprune.viz.table import as_text
+
+_PLAN = "plan"  # the forward function of a plan whose counts are bounds
 
 
 def run(config: Config, workdir: Path) -> dict[str, Any]:
@@ -33,13 +36,20 @@ def assess(run: Path, report: Path) -> dict[str, Any]:
 def _on_held_out(classifier: Classifier, report: Path, config: Config, command: str = "") -> dict[str, Any]:
     model, names, origin = classifier
     source = inputs.held_out(config, classifier)
-    batches, collectors = inputs.eval_batches(config, source), [predictions.Predicted("classes", names)]
-    (found,) = run_over(batches, {"classes": probabilities(model)}, collectors, inputs.mesh(config))
+    batches, forwards = inputs.eval_batches(config, source), {"classes": probabilities(model)}
+    collectors: list[Any] = [predictions.Predicted("classes", names)]
+    if is_bounded(model):
+        forwards[_PLAN] = under_plan(contestant(model))
+        collectors.append(RealisedRows({_PLAN: model}))
+    found, *more = run_over(batches, forwards, collectors, inputs.mesh(config))
+    realised = {name: value for rows in more for name, value in rows[_PLAN].columns().items()}
     page, slug = Report("jaxprune", origin), f"evaluate-{Path(origin).name}"
     with reporting.report_section(report, page, "Evaluation", slug, command) as section:
         predictions.describe(section, found, names)
+        if realised:
+            section.table([{"plan": model.plan.text, **realised}], caption=plans.ROWS)
         reporting.broken_files(section, source)
-    return predictions.summarise(found)
+    return {**predictions.summarise(found), **realised}
 
 
 def under_plans(classifier: Classifier, report: Path, config: Config) -> dict[str, Any]:

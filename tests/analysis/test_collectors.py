@@ -1,14 +1,19 @@
 """What the collectors of a pass make of batches whose outputs are known."""
 
+import jax
 import numpy as np
 import optax
 import pytest
+from flax import nnx
 
+from jaxprune import models, reduction
 from jaxprune.analysis import predictions
 from jaxprune.analysis.agreement import Agreement, Disagreements
 from jaxprune.analysis.held_out import SeveralLabels
 from jaxprune.analysis.kept import Kept
 from jaxprune.analysis.patch_recall import Ranks
+from jaxprune.analysis.plans import Comparison
+from jaxprune.analysis.realised import RealisedRows, distinct_rows
 from jaxprune.bench.contestants import DENSE
 from jaxprune.metrics import mean_average_precision, wilson_interval
 
@@ -64,6 +69,31 @@ def test_what_is_kept_is_drawn_of_the_first_images_of_several_batches():
     whole, parts = (collect(Kept({DENSE: (2, 2), "plan": (2, 2)}, shown=3), outputs, size) for size in (4, 2))
     assert list(whole) == ["plan"]
     np.testing.assert_array_equal(whole["plan"], parts["plan"])
+
+
+def test_rows_of_a_plan_whose_counts_are_bounds_are_those_that_are_there():
+    sizes = {"img_size": 16, "patch_size": 4, "embed_dim": 8, "depth": 3, "num_heads": 2, "num_classes": 3}
+    vit = models.create("vit", **sizes, kernel_init=nnx.initializers.normal(0.6), rngs=nnx.Rngs(0))
+    networks = {DENSE: vit}
+    for method in ("ats", "topk"):
+        networks[method] = reduction.apply(vit, reduction.Plan(method, 0.5, (1, 2)), rngs=nnx.Rngs(0))
+    images = jax.random.normal(jax.random.key(0), (6, 16, 16, 3))
+    _, aux = networks["ats"](images)
+    there = [[len(set(ids[ids >= 0].tolist())) for ids in np.asarray(kept)] for kept in aux.kept]
+    outputs = dict.fromkeys(networks, lambda rows: {"assign": tuple(np.asarray(step)[rows] for step in aux.assign)})
+    found = collect(RealisedRows(networks), outputs)
+    assert list(found) == ["ats"]
+    np.testing.assert_allclose(found["ats"].rows, np.mean(there, axis=1))
+    np.testing.assert_allclose(found["ats"].rates, np.mean(there, axis=1) / 16)
+    assert found["ats"].bounds == tuple(block.reducer.num_rows() for block in networks["ats"].blocks[1:])
+    assert all(rows < bound for rows, bound in zip(found["ats"].rows, found["ats"].bounds, strict=True))
+    assert found["ats"].columns()["rows"].count(" of ") == 2
+    scores = {name: {"accuracy": 1.0} for name in networks}
+    compared = Comparison(scores, {}, [], found)
+    assert compared.columns("topk") == {"accuracy": 1.0, "rows": "", "rate": ""}
+    assert compared.columns("ats")["rate"].startswith(f"{found['ats'].rates[0]:.3f}, ")
+    assert compared._replace(realised={}).columns("ats") == {"accuracy": 1.0}
+    np.testing.assert_array_equal(distinct_rows(np.array([[-1, -1], [0, 0], [0, 3], [-1, 2]])), [0, 1, 2, 1])
 
 
 def test_ranks_are_places_and_the_first_of_equal_patches_wins():

@@ -76,6 +76,40 @@ def test_a_classifier_begins_with_the_weights_of_a_file_of_save_model(tmp_path):
 
 
 @pytest.mark.parametrize("pool", ["token", "avg"])
+@pytest.mark.parametrize("kind", ["ours", "published"])
+def test_a_head_is_kept_where_the_classes_match(kind, pool, tmp_path, caplog):
+    trained, path = classifier(global_pool=pool), str(tmp_path / "model.safetensors")
+    trained.head.kernel[...] += 1.0
+    if kind == "ours":
+        checkpoints.save_model(trained, path, class_names=NAMES)
+    else:
+        checkpoints.save_pretrained(trained, path)
+    cases = [
+        (pool, NAMES, "with its head of 3 classes"),
+        (pool, ("0", "1", "2"), "with its head of 3 classes"),  # numbers are no names
+        (pool, (*NAMES, "dog"), "with a new head: the one in it is of 3 classes, and here are 4"),
+        (pool, None, "with a new head."),
+    ]
+    if pool == "token":
+        cases.append(("avg", NAMES, "with a new head: the one in it reads other tokens"))
+    if kind == "ours":
+        others = ("ant", "bee", "cat")
+        cases.append(
+            (pool, others, "with a new head: the one in it is of other classes, such as 'cow' in place of 'cat'")
+        )
+    for pooled, names, said in cases:
+        caplog.clear()
+        fresh = classifier(global_pool=pooled, num_classes=3 if names is None else len(names))
+        before = np.asarray(fresh.head.kernel[...])
+        with caplog.at_level("INFO", "jaxprune"):
+            initialise(fresh, path, names)
+        kept = "with its head" in said
+        np.testing.assert_array_equal(fresh.head.kernel[...], trained.head.kernel[...] if kept else before)
+        np.testing.assert_array_equal(fresh.blocks[0].mlp.fc1.kernel[...], trained.blocks[0].mlp.fc1.kernel[...])
+        assert said in caplog.text
+
+
+@pytest.mark.parametrize("pool", ["token", "avg"])
 def test_a_published_file_by_its_name(pool, tiny, tmp_path):
     model = models.create("vit_tiny_patch16_224", num_classes=3, global_pool=pool, rngs=nnx.Rngs(1))
     checkpoints.save_pretrained(model, tmp_path / "vit.safetensors")

@@ -62,7 +62,7 @@ def network(reads: str, method: str = ""):
     return reduction.apply(vit, reduction.Plan("dynamicvit", reduction_loc=(1, 2)), rngs=nnx.Rngs(3))
 
 
-OPTIONS = {"gfnet": {"features": 6, "hidden": 4, "window": (2, 2)}}
+OPTIONS = {"gfnet": {"features": 24, "encoded": 8, "hidden": 4, "window": (2, 2)}}
 
 
 def scorer(method: str, reads: str | None = None):

@@ -82,6 +82,31 @@ def test_random_box_falls_back_to_the_center(shape, box):
     assert images.random_box(np.random.default_rng(0), *shape, (4.0, 5.0), (3 / 4, 4 / 3)) == box
 
 
+class Draws:
+    """A generator that draws what it is told."""
+
+    def __init__(self, *values):
+        self.values = list(values)
+
+    def uniform(self, low, high):
+        return low + (high - low) * self.values.pop(0)
+
+    def integers(self, low, high):
+        return int(low + (high - low) * self.values.pop(0))
+
+
+@pytest.mark.parametrize(
+    ("shape", "draws", "box"),
+    [
+        ((100, 100), (0.5, 0.5, 0.5, 0.0), (14, 0, 73, 73)),
+        ((50, 200), (1.0, 0.5, 0.9, 0.5), (0, 50, 50, 100)),  # of 100 x 100, which is higher than the image
+        ((10, 1000), (0.0, 0.0, 0.0, 1.0 - 1e-9), (0, 976, 10, 24)),
+    ],
+)
+def test_clipped_boxes_are_drawn_once(shape, draws, box):
+    assert images.clipped_box(Draws(*draws), *shape, (0.08, 1.0), (3 / 4, 4 / 3)) == box
+
+
 def test_center_crop_resizes_and_crops():
     image = np.asarray(picture(1, (80, 60)))
     whole = np.asarray(Image.fromarray(image).resize((42, 32), Image.Resampling.BICUBIC))  # 28 of 32, short side

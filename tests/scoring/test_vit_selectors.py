@@ -1,6 +1,7 @@
 """Selectors that read a ViT, against what the published ones choose."""
 
 import chex
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -83,8 +84,8 @@ def dynamic_vit(plan):
 
 def test_adavit_counts_the_blocks_that_keep_a_patch():
     scorer = vit_scorer("adavit")
-    for index, head in enumerate(scorer.heads):
-        fill(head, FILE[f"adahead/{index}.weight"], FILE[f"adahead/{index}.bias"])
+    for index, policies in enumerate(scorer.policies):
+        fill(policies.tokens, FILE[f"adahead/{index}.weight"], FILE[f"adahead/{index}.bias"])
     logits = call(scorer, "policy_logits", IMAGES)
     chex.assert_trees_all_close(logits, FILE["adavit/logits_f64"].astype(np.float32), **CLOSE)
     np.testing.assert_array_equal(scorer.decisions(jnp.asarray(logits)), FILE["adavit/select"][:, :, 1:])
@@ -131,10 +132,55 @@ def test_moco_over_the_batch_as_published_and_by_image():
 
 def test_gfnet_turns_an_action_into_a_window():
     network = Features(np.zeros((6, 7, 7, 4)))
-    scorer = unfilled(lambda: scoring.create("gfnet", proposal=network, features=4, grid=(14, 14), rngs=nnx.Rngs(0)))
+    scorer = unfilled(lambda: scoring.create("gfnet", proposal=network, features=196, grid=(14, 14), rngs=nnx.Rngs(0)))
     scores = scorer.window_scores(jnp.asarray(FUNCTIONS["gfnet/action"]))
     np.testing.assert_array_equal(scorer.select(scores, 64), FUNCTIONS["gfnet/ids"])
     np.testing.assert_array_equal(scorer.select(scores, 49), FUNCTIONS["gfnet/ids_keep49"])
+
+
+def test_gfnet_reads_flattened_maps_and_acts_once_less_than_it_has_steps():
+    views = []
+
+    class Seen(nnx.Module):
+        def forward_features(self, images):
+            views.append(images)
+            return images
+
+    sizes = {"features": 4 * 4 * 3, "encoded": 8, "hidden": 4, "window": (4, 4), "grid": (7, 7)}
+    scorer = scoring.create("gfnet", proposal=Seen(), steps=4, rngs=nnx.Rngs(0), **sizes)
+    for layer in (scorer.policy.encode1, scorer.policy.actor, scorer.policy.gru_in, scorer.policy.gru_state):
+        layer.kernel[...] = jax.random.normal(jax.random.key(1), layer.kernel.shape)
+    images = jax.random.normal(jax.random.key(0), (2, 7, 7, 3))
+    actions = [np.asarray(action) for action in scorer.actions(images)]
+    assert len(actions) == len(views) == 3
+    np.testing.assert_allclose(views[0][:, ::3, ::3], images[:, ::6, ::6], atol=1e-5)  # corners of the glance
+    policy, state = scorer.policy, np.zeros((2, 4))
+    for view, action in zip(views, actions, strict=True):
+        encoded = np.asarray(view).transpose(0, 3, 1, 2).reshape(2, -1)
+        for layer in (policy.encode1, policy.encode2):
+            encoded = np.maximum(encoded @ np.asarray(layer.kernel[...]) + np.asarray(layer.bias[...]), 0)
+        state = gru_cell(policy, encoded, state)
+        expected = sigmoid(state @ np.asarray(policy.actor.kernel[...]) + np.asarray(policy.actor.bias[...]))
+        np.testing.assert_allclose(action, expected, atol=1e-5)
+    for view, action in zip(views[1:], actions, strict=False):
+        for index, (top, left) in enumerate(np.floor(action * 3).astype(int)):
+            np.testing.assert_array_equal(view[index], images[index, top : top + 4, left : left + 4])
+    np.testing.assert_array_equal(scorer(images), scorer.window_scores(jnp.asarray(actions[-1])))
+    assert scoring.create("gfnet", proposal=Seen(), grid=(14, 14)).policy.encode1.kernel.shape == (32768, 2048)
+    with pytest.raises(UserError, match=r"reads features=4, .* 4 × 4 × 3 values .*: pass features=48"):
+        scoring.create("gfnet", proposal=Seen(), **{**sizes, "features": 4})(images)
+
+
+def sigmoid(x):
+    return 1 / (1 + np.exp(-x))
+
+
+def gru_cell(policy, x, state):
+    """PyTorch's GRU, from its documentation."""
+    inward = np.split(x @ np.asarray(policy.gru_in.kernel[...]) + np.asarray(policy.gru_in.bias[...]), 3, axis=1)
+    own = np.split(state @ np.asarray(policy.gru_state.kernel[...]) + np.asarray(policy.gru_state.bias[...]), 3, axis=1)
+    reset, update = (sigmoid(inward[gate] + own[gate]) for gate in (0, 1))
+    return (1 - update) * np.tanh(inward[2] + reset * own[2]) + update * state
 
 
 def test_networks_that_do_not_fit_are_refused():

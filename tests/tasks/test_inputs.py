@@ -3,10 +3,17 @@
 import json
 
 import numpy as np
+import pytest
 from PIL import Image
 
+from jaxprune.checkpoints.networks import Networks
+from jaxprune.checkpoints.scorers import open_scorers
+from jaxprune.errors import UserError
+from jaxprune.models import resnet
+from jaxprune.preprocessing import Preprocessing
+from jaxprune.scoring.wrappers import Enlarged
 from jaxprune.tasks import finetune
-from jaxprune.tasks.setup import defaults, inputs
+from jaxprune.tasks.setup import defaults, inputs, networks
 
 
 def test_a_folder_without_splits_is_divided_by_the_data_settings_of_its_run(tmp_path):
@@ -26,3 +33,39 @@ def test_a_folder_without_splits_is_divided_by_the_data_settings_of_its_run(tmp_
     record, looking = inputs.preprocessing(config), defaults.classifier_inspection("evaluate", seed=7)
     seen = inputs.source(inputs.with_data_of(tmp_path, record, looking), "eval")
     np.testing.assert_array_equal(seen.columns["image"], held_out.columns["image"])
+
+
+def test_a_convnet_sees_small_images_enlarged_in_fine_tuning_as_in_pruning(monkeypatch):
+    monkeypatch.setitem(resnet.DEPTHS, "resnet_tiny", (False, (1, 1)))
+    config = finetune.defaults()
+    text = "papr:model=resnet_tiny"
+    config.update(scorer=text)
+    for size, expected in ((32, (224, 224)), (224, None), (256, None)):
+        config.data.img_size = size
+        scorer = networks.open_scorer(config, (4, 4))
+        assert (scorer.size if isinstance(scorer, Enlarged) else None) == expected
+    config.scorer = "centre"
+    assert not isinstance(networks.open_scorer(config, (4, 4)), Enlarged)
+    pruning = defaults.classifier_inspection("prune", scorers=(text,), proposal_size=0, proposal="", weights="")
+    record = Preprocessing((32, 32))
+    opened = open_scorers((text,), Networks(), preprocessing=record, grid=(4, 4))
+    assert networks.scorers.enlarged(opened, pruning.proposal_size).scorers[text].size == (224, 224)
+
+
+def test_dynamicvit_learns_from_a_teacher_unless_nothing_is_distilled():
+    config = finetune.defaults()
+    config.reduction.method = "dynamicvit"
+    (problem,) = finetune.check(config)
+    assert problem.startswith(
+        "dynamicvit learns from a dense teacher, and config.teacher is empty: give --config.teach"
+    )
+    with pytest.raises(UserError, match=r"config\.distill\.logits=0\.5 and config\.distill\.tokens=0\.5 to 0"):
+        finetune.settings.require_teacher(config)
+    config.distill.update(logits=0.0, tokens=0.0)
+    assert finetune.check(config) == []
+    config.distill.logits = 0.5
+    config.teacher = "runs/dense"
+    assert finetune.check(config) == []
+    config.update(teacher="")
+    config.reduction.method = "topk"
+    assert finetune.check(config) == []

@@ -104,10 +104,24 @@ def test_evaluate_at_another_resolution(runs, tmp_path):
 
 def test_evaluate_takes_plans(runs, tmp_path):
     workdir, summary = runs
-    names = ("topk:keep_rate=1.0", "tome")
+    names = ("topk:keep_rate=1.0", "ats")
     found = run("evaluate.py", tmp_path, run=str(workdir / "finetune"), plans=names, reduction_loc=(1,))
     assert found["accuracy, topk:keep_rate=1.0"] == found["accuracy"] == pytest.approx(summary["accuracy"])
-    assert "Under token-reduction plans" in (tmp_path / "report.html").read_text()
+    page = (tmp_path / "report.html").read_text()
+    assert "Under token-reduction plans" in page and "mean number that is really there" in page
+
+
+def test_evaluation_of_a_classifier_with_ats_counts_the_rows_that_are_there(tmp_path):
+    sizes = {"img_size": 32, "patch_size": 8, "embed_dim": 16, "depth": 3, "num_heads": 2, "num_classes": 10}
+    dense = models.create("vit", **sizes, kernel_init=nnx.initializers.normal(0.6), rngs=nnx.Rngs(0))
+    fast = reduction.apply(dense, reduction.Plan("ats", 0.5, (1, 2)), rngs=nnx.Rngs(0))
+    checkpoints.save_model(fast, tmp_path / "fast.safetensors")
+    data = {"source": "scenes", "num_eval": 12}
+    found = run("evaluate.py", tmp_path / "run", run=str(tmp_path / "fast.safetensors"), data=data)
+    (first, bound), (second, _) = (cell.split(" of ") for cell in found["rows"].split(", "))
+    assert 1 <= float(second) <= float(first) <= int(bound) == fast.blocks[1].reducer.num_rows()
+    assert float(found["rate"].split(", ")[0]) == pytest.approx(float(first) / 16, abs=1e-3) and found["images"] == 12
+    assert "mean number that is really there" in (tmp_path / "run" / "report.html").read_text()
 
 
 @pytest.mark.slow

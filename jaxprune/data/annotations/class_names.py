@@ -4,9 +4,17 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from jaxprune.data.annotations.coco_classes import COCO_NUMBERS
+from jaxprune.data.annotations.scene_parse150_classes import SCENE_PARSE150_CLASSES
 from jaxprune.data.annotations.voc_classes import VOC_CLASSES
 from jaxprune.data.files import read_text
 from jaxprune.errors import UserError
+
+# {data set: {number: name}}, for the numbers that these data sets use.
+KNOWN: dict[str, dict[int, str]] = {
+    "coco": COCO_NUMBERS,
+    "voc": dict(enumerate(VOC_CLASSES, 1)),
+    "scene_parse150": dict(enumerate(SCENE_PARSE150_CLASSES, 1)),
+}
 
 
 def read_class_names(root: Path, classes: str, first: int = 1) -> dict[int, str]:
@@ -14,15 +22,15 @@ def read_class_names(root: Path, classes: str, first: int = 1) -> dict[int, str]
 
     Args:
       root: The data set's directory.
-      classes: "coco" or "voc" for the numbers that these data sets use, or the path of a text file with one class per
+      classes: One of `KNOWN` for the numbers that this data set uses, or the path of a text file with one class per
         line: a name, or a number and a name. "" for `root/classes.txt`, if it exists.
       first: Number of the first line, for lines without a number.
 
     Raises:
       UserError: The file cannot be read.
     """
-    if classes in ("coco", "voc"):
-        return COCO_NUMBERS if classes == "coco" else dict(enumerate(VOC_CLASSES, 1))
+    if classes in KNOWN:
+        return KNOWN[classes]
     path = Path(classes).expanduser() if classes else root / "classes.txt"
     if not classes and not path.is_file():
         return {}

@@ -25,9 +25,9 @@ def open_masks(path: str, *, annotations: str = "", classes: str = "", kind: str
       path: The directory.
       annotations: Name of the directory of masks; by default the first of masks/, semantic_masks/, SegmentationClass/
         and annotations/.
-      classes: "coco" or "voc" for the numbers that these data sets use, or the path of a text file with one class per
-        line: a name, counted from 1, or a number and a name. By default `classes.txt` in `path`. A class without a name
-        is called by its number.
+      classes: "coco", "voc" or "scene_parse150" for the numbers that these data sets use, or the path of a text file
+        with one class per line: a name, counted from 1, or a number and a name. By default `classes.txt` in
+        `path`. A class without a name is called by its number.
       kind: "ade20k" for coloured masks whose red and green code the class, as in the full ADE20K: R // 10 · 256 + G.
       void: The value of pixels that belong to no class.
 

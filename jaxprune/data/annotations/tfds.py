@@ -7,7 +7,7 @@ import numpy as np
 
 from jaxprune.data import images, tfds_source
 from jaxprune.data.annotations.base import Annotated, Annotations, Regions, add_region
-from jaxprune.data.annotations.class_names import class_name
+from jaxprune.data.annotations.class_names import KNOWN, class_name
 from jaxprune.data.annotations.masks import mask_regions
 from jaxprune.data.annotations.shapes import box
 from jaxprune.errors import UserError
@@ -44,7 +44,9 @@ class TfdsAnnotations:
                 f"It has: {', '.join(sorted(features))}."
             )
         labels = None if self._mask else features["objects"].feature["label"]
-        self._names = dict(enumerate(getattr(labels, "names", None) or ()))
+        # Masks carry no names.
+        own = KNOWN.get(name.partition("/")[0].partition(":")[0], {}) if self._mask else {}
+        self._names = own or dict(enumerate(getattr(labels, "names", None) or ()))
 
     def __len__(self) -> int:
         return len(self._records)
@@ -54,7 +56,7 @@ class TfdsAnnotations:
         image = images.to_rgb(record["image"])
         if self._mask:
             values = np.asarray(record[self._mask])
-            return Annotated(image, mask_regions(values[..., 0], {}, 255, self.name, image.shape[:2]))
+            return Annotated(image, mask_regions(values[..., 0], self._names, 255, self.name, image.shape[:2]))
         regions: Regions = {}
         for corners, kind in zip(record["objects"]["bbox"], record["objects"]["label"], strict=True):
             name = class_name(self._names, int(kind), self.name)

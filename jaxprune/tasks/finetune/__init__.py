@@ -15,7 +15,7 @@ from jaxprune.data.augment import augment
 from jaxprune.nn.params import Split, merge, split
 from jaxprune.tasks.finetune.optimizer import optimizer_of
 from jaxprune.tasks.finetune.report import describe
-from jaxprune.tasks.finetune.settings import check, defaults, objective, plan_of, smoke
+from jaxprune.tasks.finetune.settings import check, defaults, objective, plan_of, require_teacher, smoke
 from jaxprune.tasks.setup import inputs, networks, reporting
 from jaxprune.tasks.setup.training import Training, interrupted
 from jaxprune.train import workdir as workdirs
@@ -34,11 +34,12 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     if workdirs.is_complete(workdir):
         return workdirs.read_summary(workdir)
     plan, wanted = plan_of(config), objective(config)
+    require_teacher(config)
     training = Training.of(config, workdir)
     arguments = {**networks.model_arguments(config), "num_classes": training.train.num_classes}
     model = build("model", arguments, dtype=config.dtype, rngs=nnx.Rngs(config.seed))
     if start := networks.start_of(config):
-        initialise(model, start)
+        initialise(model, start, training.train.class_names)
     model.preprocessing = inputs.preprocessing(config)
     scorer = networks.open_scorer(config, model.grid) if config.scorer else None
     if plan is not None:

@@ -4,7 +4,7 @@ from ml_collections import ConfigDict
 
 from jaxprune.config import Config
 from jaxprune.errors import UserError
-from jaxprune.reduction import Plan
+from jaxprune.reduction import Plan, methods
 from jaxprune.tasks.setup import checks
 from jaxprune.tasks.setup import defaults as shared
 from jaxprune.text import parse_items
@@ -46,7 +46,6 @@ def defaults() -> Config:
             "augment": {
                 "flip": True,
                 "erasing": 0.25,
-                "cutout": 0.0,
                 "mixup": 0.8,
                 "cutmix": 1.0,
                 "label_smoothing": 0.1,
@@ -89,6 +88,26 @@ def objective(config: Config) -> Objective:
     return Objective(config.loss, weights, **config.distill)
 
 
+def require_teacher(config: Config) -> None:
+    """Refuses a method whose published loss learns from a teacher, without one.
+
+    Raises:
+      UserError: there is none, and the weights of what it would teach are not 0.
+    """
+    plan, distill = plan_of(config), config.distill
+    if plan is None or config.teacher or not (distill.logits or distill.tokens):
+        return
+    for name in dict.fromkeys(step.method for step in plan.steps):
+        if methods()[name].needs_teacher:
+            raise UserError(
+                f"{name} learns from a dense teacher, and config.teacher is empty: give --config.teacher=RUN, the run "
+                f"of a dense classifier of the same classes, or set config.distill.logits={distill.logits} and "
+                f"config.distill.tokens={distill.tokens} to 0."
+            )
+
+
 def check(config: Config) -> list[str]:
     """Returns what is wrong with the plan and the objective."""
-    return [*checks.refused(lambda: plan_of(config)), *checks.refused(lambda: objective(config))]
+    if found := [*checks.refused(lambda: plan_of(config)), *checks.refused(lambda: objective(config))]:
+        return found
+    return checks.refused(lambda: require_teacher(config))

@@ -3,6 +3,7 @@
 from ml_collections import ConfigDict
 
 from jaxprune.config import Config
+from jaxprune.data.loader import RANDOM_CLIPPED
 from jaxprune.tasks.pretrain import settings as pretraining
 from jaxprune.tasks.setup import defaults as shared
 from jaxprune.tasks.setup import first
@@ -10,9 +11,11 @@ from jaxprune.tasks.setup import first
 
 def defaults() -> Config:
     """Returns the defaults of the task."""
+    common = shared.training("linear_probe")
     return ConfigDict(
         {
-            **shared.training("linear_probe"),
+            **common,
+            "data": {**common["data"], "crop": RANDOM_CLIPPED, "crop_scale": (0.08, 1.0)},
             "run": "",  # a run directory to probe; a published file is model.weights
             "model": {"name": "vit_base_patch16_224", "weights": "", "global_pool": "token"},
             "flip": True,

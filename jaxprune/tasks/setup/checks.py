@@ -13,11 +13,11 @@ from jaxprune import mim, models, parallel
 from jaxprune.checkpoints import scorers
 from jaxprune.checkpoints.hub import is_remote
 from jaxprune.config import Config
-from jaxprune.data.loader import RANDOM_RESIZED
+from jaxprune.data.loader import TRAIN_CROPS
 from jaxprune.data.randaugment import RandAugment
 from jaxprune.data.source_factory import SOURCES
 from jaxprune.errors import UserError, unknown
-from jaxprune.preprocessing import CROPS, IMAGENET_MEAN, IMAGENET_STD
+from jaxprune.preprocessing import IMAGENET_MEAN, IMAGENET_STD
 from jaxprune.tasks.setup import inputs, networks
 from jaxprune.tasks.setup.defaults import DTYPES
 
@@ -90,6 +90,7 @@ NUMBERS = {
     "data.num_threads": _COUNT_OR_NONE._replace(usual=8),
     "data.crop_pct": _RATE._replace(usual=0.875),
     "data.crop_scale": Numbers("(0, 1]", (0.2, 1.0), count=2),
+    "data.cutout": _SHARE,
     "data.repeats": _COUNT,
     "data.mean": _MEAN,
     "data.std": _STD,
@@ -113,7 +114,6 @@ NUMBERS = {
     "distill.logits": Numbers("[0, inf)", 0.5),
     "distill.tokens": Numbers("[0, inf)", 0.5),
     "augment.erasing": _SHARE._replace(usual=0.25),
-    "augment.cutout": _SHARE,
     "augment.mixup": Numbers("[0, inf)", 0.8),
     "augment.cutmix": Numbers("[0, inf)", 1.0),
     "augment.label_smoothing": Numbers("[0, 1)", 0.1),
@@ -270,8 +270,8 @@ def _data(data: Config, prefix: str, bad_numbers: bool) -> list[str]:
         found.append(f"{prefix}data.source=folder needs {prefix}data.path, a directory of images.")
     elif data.source == "folder" and not Path(path).expanduser().is_dir():
         found.append(f"Image folder {path!r} does not exist or is not a directory: check {prefix}data.path.")
-    if data.crop not in (crops := (RANDOM_RESIZED, *CROPS)):
-        found.append(str(unknown("crop", data.crop, crops)))
+    if data.crop not in TRAIN_CROPS:
+        found.append(str(unknown("crop", data.crop, TRAIN_CROPS)))
     if data.randaugment:
         found += refused(lambda: RandAugment.parse(data.randaugment))
     if not bad_numbers:

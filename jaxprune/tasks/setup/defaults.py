@@ -27,13 +27,14 @@ def data() -> dict[str, Any]:
         "img_size": 224,
         "num_train": 10_000,  # of the built-in scenes
         "num_eval": 1_000,
-        "crop": "random_resized",
+        "crop": "random_resized",  # or "random_clipped", as MAE's linear probe; "center" or "none"
         "eval_crop": "center",  # or "none": the whole image, squeezed
         "crop_pct": 0.875,  # share of the shorter side that the centre crop covers
         "interpolation": "bicubic",  # of resizing, in training too
         "exif": True,  # photographs are turned upright as their EXIF tags say
         "crop_scale": (0.2, 1.0),
         "randaugment": "",  # a policy, such as "rand-m9-mstd0.5-inc1"
+        "cutout": 0.0,  # side of a square that is painted over before that, as a part of the image's; 0: none
         "repeats": 1,  # repeated augmentation: so many crops of each example in a row
         "mean": (0.485, 0.456, 0.406),
         "std": (0.229, 0.224, 0.225),

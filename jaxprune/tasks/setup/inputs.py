@@ -62,6 +62,7 @@ def train_batches(config: Config, examples: Any) -> Any:
         scale=tuple(data.crop_scale),
         repeats=data.repeats,
         randaugment=data.randaugment,
+        cutout=data.cutout,
         process_index=jax.process_index(),
         process_count=jax.process_count(),
         num_threads=data.num_threads,

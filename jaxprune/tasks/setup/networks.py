@@ -100,6 +100,7 @@ def open_scorer(config: Config, grid: tuple[int, ...]) -> Scorer:
     return scorers.open_scorer(
         config.scorer,
         Networks(proposal="efficientnet_lite0", seed=config.seed),
+        size=pair(config.data.img_size),
         grid=tuple(grid),
         normalised=(tuple(config.data.mean), tuple(config.data.std)),
         seed=config.seed,

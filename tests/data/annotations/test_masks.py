@@ -6,6 +6,7 @@ from PIL import Image
 from regions import LOWER_RIGHT, assert_regions, only, write_picture, write_text
 
 from jaxprune.data.annotations import open_annotations
+from jaxprune.data.annotations.scene_parse150_classes import SCENE_PARSE150_CLASSES
 from jaxprune.errors import UserError
 
 
@@ -23,6 +24,16 @@ def test_masks_of_classes_and_of_one_object(tmp_path):
     Image.fromarray(np.zeros((2, 2), np.uint8)).save(tmp_path / "masks" / "a.png")
     with pytest.raises(UserError, match="must be of one size"):
         open_annotations("masks", path=str(tmp_path))[0]
+
+
+def test_masks_of_the_scene_parsing_benchmark_have_its_names(tmp_path):
+    assert len(set(SCENE_PARSE150_CLASSES)) == len(SCENE_PARSE150_CLASSES) == 150
+    write_picture(tmp_path / "images" / "a.jpg")
+    (tmp_path / "annotations").mkdir()
+    for number, name in ((1, "wall"), (13, "person"), (67, "flower"), (90, "television"), (150, "flag")):
+        Image.fromarray(np.where(LOWER_RIGHT, number, 0).astype(np.uint8)).save(tmp_path / "annotations" / "a.png")
+        found = only(open_annotations("masks", path=str(tmp_path), classes="scene_parse150"))
+        assert_regions(found, {name: LOWER_RIGHT})
 
 
 def test_masks_of_several_channels(tmp_path):

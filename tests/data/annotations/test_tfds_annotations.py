@@ -24,13 +24,16 @@ def test_boxes_and_masks(monkeypatch):
     with_boxes = FakeBuilder(image=None, objects=SimpleNamespace(feature={"label": label}))
     box_record = {"image": image, "objects": {"bbox": np.array([[0.5, 0.5, 1, 1]]), "label": np.array([1])}}
     mask_record = {"image": image, "annotation": np.where(LOWER_RIGHT, 4, 0).astype(np.uint8)[..., None]}
-    for builder, record, name in (
-        (with_boxes, box_record, "dog"),
-        (FakeBuilder(image=None, annotation=None), mask_record, "4"),
+    with_masks = FakeBuilder(image=None, annotation=None)
+    for builder, record, data, name in (
+        (with_boxes, box_record, "some/set", "dog"),
+        (with_masks, mask_record, "some/set", "4"),
+        (with_masks, mask_record, "scene_parse150", "floor"),
+        (with_masks, mask_record, "scene_parse150:1.0.0", "floor"),
     ):
         monkeypatch.setattr(tfds_source, "_builder", lambda name, where, builder=builder: builder)
         monkeypatch.setattr(tfds_source, "_open", lambda builder, split, record=record: [record])
-        assert_regions(only(open_annotations("tfds", name="some/set")), {name: LOWER_RIGHT})
+        assert_regions(only(open_annotations("tfds", name=data)), {name: LOWER_RIGHT})
     monkeypatch.setattr(tfds_source, "_builder", lambda name, where: FakeBuilder(image=None, label=None))
     with pytest.raises(UserError, match="neither boxes"):
         open_annotations("tfds", name="cifar10")

@@ -1,0 +1,63 @@
+"""Files of patch selectors: IA-RED² and GFNet as published, to the names of the networks and parts in them.
+
+What a selector's own parts are called stands beside its scorer.
+"""
+
+import re
+
+import numpy as np
+
+from jaxprune.checkpoints.spellings import Published, Tensors
+from jaxprune.errors import UserError
+
+_GLANCE = "model_prime_state_dict."
+_ENTRIES = (_GLANCE, "model_state_dict.")
+_BLOCK = r"groups\.(\d+)\.block_list\.(\d+)\.(.+)"
+# The value of a state, which only the training of a policy needs.
+_UNUSED = r"policy\.critic\..+"
+
+
+def read(tensors: Tensors) -> tuple[Tensors, list[str]] | None:
+    """Returns the tensors by timm's names and the names of those that only training needs; None if of none of these.
+
+    Raises:
+      UserError: a block lies twice in the file, with different weights.
+    """
+    if any(name.startswith(_GLANCE) for name in tensors):
+        return _gfnet(tensors)
+    if any(re.fullmatch(_BLOCK, name) for name in tensors):
+        return _ia_red2(tensors), []
+    return None
+
+
+def _gfnet(tensors: Tensors) -> tuple[Tensors, list[str]]:
+    """Names inside of `DataParallel` lose its prefix."""
+    found: Tensors = {}
+    unused = []
+    for name, entry in tensors.items():
+        if re.fullmatch(_UNUSED, name):
+            unused.append(entry.name)
+            continue
+        for part in _ENTRIES:
+            if name.startswith(f"{part}module."):
+                name = part + name.removeprefix(f"{part}module.")
+        found[name] = entry
+    return found, unused
+
+
+def _ia_red2(tensors: Tensors) -> Tensors:
+    """Blocks in groups, which the file may hold a second time in one list, to that list."""
+    matches = {name: re.fullmatch(_BLOCK, name) for name in tensors}
+    places = {name: (int(match[1]), int(match[2]), match[3]) for name, match in matches.items() if match}
+    sizes = {group: 1 + max(block for g, block, _ in places.values() if g == group) for group, _, _ in places.values()}
+    found = {name: entry for name, entry in tensors.items() if name not in places}
+    for name, (group, block, part) in places.items():
+        first = sum(size for other, size in sizes.items() if other < group)
+        ours, entry = f"blocks.{first + block}.{part}", tensors[name]
+        if not _same(found.setdefault(ours, entry), entry):
+            raise UserError(f"{found[ours].name} and {entry.name} are one block and differ: list one in ignored=.")
+    return found
+
+
+def _same(one: Published, other: Published) -> bool:
+    return np.array_equal(np.asarray(one.tensor), np.asarray(other.tensor))
