@@ -16,11 +16,12 @@ class Kept:
     """Collects for each network under a plan a picture of the first images, as `stages` draws it.
 
     Args:
-      grids: the grid of patches of each network; each is a forward function that computes `assign`.
+      grids: of each network the grid that each step decides about, see `Host.step_grids`; each is a forward function
+        that computes `assign`.
       shown: images at most.
     """
 
-    def __init__(self, grids: Mapping[str, tuple[int, int]], shown: int = SHOWN):
+    def __init__(self, grids: Mapping[str, Sequence[tuple[int, ...]]], shown: int = SHOWN):
         self._grids, self._shown = grids, shown
         self._seen: list[tuple[np.ndarray, Mapping[str, Any]]] = []
 
@@ -34,23 +35,24 @@ class Kept:
         """Returns a picture by network; none of those without a plan."""
         images = np.concatenate([images for images, _ in self._seen])
         pictures = {}
-        for name, grid in self._grids.items():
+        for name, grids in self._grids.items():
             steps = [np.concatenate(parts) for parts in zip(*(assign[name] for _, assign in self._seen), strict=True)]
             if steps:
-                pictures[name] = stages(images, steps, grid)
+                pictures[name] = stages(images, steps, grids)
         return pictures
 
 
-def stages(images: np.ndarray, assign: Sequence[Any], grid: tuple[int, int]) -> np.ndarray:
+def stages(images: np.ndarray, assign: Sequence[Any], grids: Sequence[tuple[int, ...]]) -> np.ndarray:
     """Draws a row for each image: itself, then after every step which patches are dropped and which are merged.
 
     Args:
       images: uint8 (n, h, w, 3).
       assign: for each step the row that holds each patch, int (n, p); -1 = dropped.
-      grid: of the patches, (rows, columns).
+      grids: for each step that of these patches, (rows, columns).
     """
     cells = []
     for row, image in enumerate(images):
         cells.append(upscale(image))
-        cells += [token_groups(upscale(image), np.asarray(step)[row], grid) for step in assign]
+        steps = zip(assign, grids, strict=True)
+        cells += [token_groups(upscale(image), np.asarray(step)[row], (grid[0], grid[1])) for step, grid in steps]
     return tile(cells, columns=1 + len(assign))

@@ -62,7 +62,9 @@ def compare(
       class_names: of the classes.
     """
     forwards = {name: under_plan(contestant) for name, contestant in contestants.items()}
-    grids = {name: contestant.model.grid for name, contestant in contestants.items()}
+    grids = {}
+    for name, contestant in contestants.items():
+        grids[name] = contestant.model.step_grids(contestant.model.preprocessing.img_size)
     rows = RealisedRows({name: contestant.model for name, contestant in contestants.items()})
     collectors = (Agreement(), Kept(grids), Disagreements(class_names), rows)
     return Comparison(*run_over(batches, forwards, collectors, mesh, desc="plans"))

@@ -257,8 +257,11 @@ class ConvNeXt(Host):
         self.head = Classifier(dims[-1], num_classes, norm=LayerNorm(dims[-1]), scale=head_init_scale, rngs=rngs)
 
     def grids(self, img_size: int | Sequence[int] | None = None) -> list[tuple[int, int]]:
-        """The map of each stage for images of a size, 224 pixels by default; a rest is cut off."""
-        found = [tuple(side // self.patch_size for side in pair(224 if img_size is None else img_size))]
+        """The map of each stage for images of a size, by default that of `preprocessing`; a rest is cut off."""
+        if img_size is None:
+            record = getattr(self, "preprocessing", None)
+            img_size = 224 if record is None else record.img_size
+        found = [tuple(side // self.patch_size for side in pair(img_size))]
         for _ in self.depths[1:]:
             found.append(tuple(side // 2 for side in found[-1]))
         if min(found[-1]) < 1:
@@ -273,7 +276,7 @@ class ConvNeXt(Host):
 
     @property
     def grid(self) -> tuple[int, int]:
-        """The first map of images of 224 pixels."""
+        """The first map of images of the usual size."""
         return self.grids()[0]
 
     def sites(self, img_size: int | Sequence[int] | None = None) -> tuple[Site, ...]:

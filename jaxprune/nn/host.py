@@ -126,6 +126,13 @@ class Host(nnx.Module):
         """The blocks whose outputs are the network's intermediates: all of them, or the last of each stage."""
         return tuple(range(len(self.sites())))
 
+    def step_grids(self, img_size: int | Sequence[int] | None = None) -> tuple[tuple[int, ...], ...]:
+        """What each step of the plan decides about: the patches of the image, or where rows stay those of its block."""
+        sites = self.sites(img_size)
+        front = (sites[0].grid,) if self.pruner is not None and self.prunes_input else ()
+        reducing = (site for site in sites if self.block(site).reducer is not None)
+        return (*front, *(sites[0].grid if site.leaves else site.grid for site in reducing))
+
     def forward_features(
         self,
         images: Float[Array, "b *sides c"],

@@ -30,6 +30,11 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     model, names, origin = classifier
     if not is_host(model):
         raise UserError(f"{origin} holds a {type(model).__name__}, which has no patches to prune: give a ViT.")
+    if not model.prunes_input:
+        raise UserError(
+            f"{origin} holds a {type(model).__name__}, whose patches cannot leave before the first block: compare "
+            "plans of it with configs/evaluate.py and configs/benchmark.py, --config.plans."
+        )
     if model.plan is not None:
         raise UserError(f"{origin} is trained to reduce by {model.plan.text}: give a dense classifier.")
     config = completed(config, classifier)

@@ -66,7 +66,7 @@ def test_what_is_kept_is_drawn_of_the_first_images_of_several_batches():
         DENSE: lambda rows: {"assign": ()},
         "plan": lambda rows: {"assign": (assign[rows], assign[rows])},
     }
-    whole, parts = (collect(Kept({DENSE: (2, 2), "plan": (2, 2)}, shown=3), outputs, size) for size in (4, 2))
+    whole, parts = (collect(Kept({DENSE: (), "plan": ((2, 2), (2, 2))}, shown=3), outputs, size) for size in (4, 2))
     assert list(whole) == ["plan"]
     np.testing.assert_array_equal(whole["plan"], parts["plan"])
 

@@ -155,10 +155,19 @@ def test_a_flipped_bit_is_noticed(tmp_path):
         read_tensors(tmp_path / "flipped.pth")
 
 
-@pytest.mark.parametrize("data", [b"", b"<!DOCTYPE html>", b"version https://git-lfs", b"PK\x03\x04", pickle.dumps({})])
+OTHER_KINDS = {
+    b"": "cannot be read .* no file of PyTorch",
+    b"<!DOCTYPE html>": "is a web page and not weights",
+    b"version https://git-lfs": "is a pointer of Git LFS and not the weights",
+    b"PK\x03\x04": "cannot be read .* no file of PyTorch",
+    pickle.dumps({}): "cannot be read .* no file of PyTorch",
+}
+
+
+@pytest.mark.parametrize("data", OTHER_KINDS)
 def test_another_kind_of_file_is_named(data, tmp_path):
     (tmp_path / "page.bin").write_bytes(data)
-    with pytest.raises(UserError, match=r"page.bin cannot be read .* no file of PyTorch"):
+    with pytest.raises(UserError, match=rf"page.bin {OTHER_KINDS[data]}"):
         read_tensors(tmp_path / "page.bin")
 
 
@@ -192,5 +201,6 @@ def test_only_files_of_pytorch_have_entries(tmp_path):
     np.savez(tmp_path / "w.npz", w=SIX)
     with pytest.raises(UserError, match="key='model'"):
         read_tensors(tmp_path / "w.npz", key="model")
+    (tmp_path / "empty").mkdir()
     with pytest.raises(UserError, match="load_model"):
-        read_tensors(tmp_path)
+        read_tensors(tmp_path / "empty")

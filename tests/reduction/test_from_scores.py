@@ -208,16 +208,16 @@ def test_a_scorer_reads_the_pixels_of_the_network_that_it_prunes(wrapped, tmp_pa
     channels = lambda values: jnp.array(values)[None, None, None]
     of_host, of_proposal = ((raw - channels(mean)) / channels(std) for mean, std in (OTHER, own))
     expected = around(scorer)(of_proposal)
-    np.testing.assert_allclose(fast.pruner.scores(of_host)[0], expected, **CLOSE)
+    np.testing.assert_allclose(fast.pruner.scorer(of_host), expected, **CLOSE)
     np.testing.assert_allclose(around(knowing)(of_host), expected, **CLOSE)
     assert np.abs(around(scorer)(of_host) - expected).max() > 1e-3
     # What is stated stays as it is.
     stated = scoring.create("papr", grid=(4, 4), proposal=proposal, normalised=own)
     kept = reduction.apply(host, plan, scorer=stated)
-    np.testing.assert_array_equal(kept.pruner.scores(of_host)[0], stated(of_host))
+    np.testing.assert_array_equal(kept.pruner.scorer(of_host), stated(of_host))
     checkpoints.save_model(fast, tmp_path / "fast.safetensors")
     loaded = checkpoints.load_model(tmp_path / "fast.safetensors")
-    np.testing.assert_array_equal(loaded.pruner.scores(of_host)[0], fast.pruner.scores(of_host)[0])
+    np.testing.assert_array_equal(loaded.pruner.scorer(of_host), fast.pruner.scorer(of_host))
 
 
 def test_a_network_that_says_nothing_gets_the_images_as_they_are():

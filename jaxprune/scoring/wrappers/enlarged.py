@@ -23,7 +23,13 @@ class Enlarged(Scorer):
 
     def __call__(self, images, *, key=None) -> Float[Array, "b p"]:
         """See `Scorer`."""
-        return self.scorer(resize(images, self.size, "bicubic", antialias=True), key=key)
+        return self.scorer(self._enlarged(images), key=key)
+
+    def unresized(self, images, *, key=None):
+        return self.scorer.unresized(self._enlarged(images), key=key)
+
+    def _enlarged(self, images):
+        return resize(images, self.size, "bicubic", antialias=True)
 
     def select(self, scores, num_keep):
         """See `Scorer`."""
