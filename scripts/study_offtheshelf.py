@@ -41,14 +41,26 @@ NEIGHBOURS = 20
 
 
 class Features:
-    """Collects what the network makes of every image, by name."""
+    """Collects what the network pools of every image, and the cosine of its patches with those of another network.
 
-    def __init__(self):
+    Args:
+      maps: patches of the other network, (n, p, d) for the images in their order; None compares with none.
+      keep: whether the patches themselves are collected.
+    """
+
+    def __init__(self, maps: np.ndarray | None, *, keep: bool):
+        self._maps, self._keep, self._count = maps, keep, 0
         self._found: dict[str, list[np.ndarray]] = {}
 
     def update(self, batch, outputs):
         """See `evaluate.Collector`."""
-        for name, values in outputs["features"].items():
+        pooled, patches = outputs["features"]["pooled"], outputs["features"]["patches"]
+        rows = {"pooled": pooled} | ({"patches": patches.astype(np.float16)} if self._keep else {})
+        if self._maps is not None:
+            others = self._maps[self._count : self._count + len(patches)]
+            rows["cosine"] = np.array([cosine(*both) for both in zip(patches, others, strict=True)])
+        self._count += len(patches)
+        for name, values in rows.items():
             self._found.setdefault(name, []).append(values)
 
     def result(self):
@@ -78,7 +90,7 @@ def batches(folder: ImageFolder, numbers: list[int], model: Any, batch_size: int
 
 
 def forward(model: Any) -> Forward:
-    """Returns what computes `pooled`, what the network pools, and `patches`, the mean direction of each place."""
+    """Returns what computes `pooled`, what the network pools, and `patches`, its last map behind the final norm."""
     parts, record = split(model), model.preprocessing
 
     def call(arrays: Any, batch: Any) -> dict[str, jax.Array]:
@@ -86,22 +98,27 @@ def forward(model: Any) -> Forward:
         images = pixels(batch["image"], record)
         tokens, _ = network.forward_features(images)
         maps = network.forward_intermediates(images, 1, norm=True, output_fmt="NLC", intermediates_only=True)
-        return {"pooled": network.pool(tokens), "patches": maps[0].astype(np.float16)}
+        return {"pooled": network.pool(tokens), "patches": maps[0]}
 
     return Forward(call, {**parts.params, **parts.rest})
 
 
-def features(model: Any, folder: ImageFolder, numbers: list[int], mesh: Any, where: Path, batch_size: int):
-    """Returns the features of pictures; those that were computed before are read."""
+def features(
+    model: Any,
+    folder: ImageFolder,
+    numbers: list[int],
+    mesh: Any,
+    where: Path,
+    batch_size: int,
+    *,
+    maps: np.ndarray | None = None,
+    keep: bool = False,
+) -> dict[str, np.ndarray]:
+    """Returns the features of pictures; those that were computed before are read. `maps` and `keep`: see `Features`."""
     if not where.is_file():
         where.parent.mkdir(parents=True, exist_ok=True)
-        (found,) = run_over(
-            batches(folder, numbers, model, batch_size),
-            {"features": forward(model)},
-            (Features(),),
-            mesh,
-            desc=where.stem,
-        )
+        shown, collector = batches(folder, numbers, model, batch_size), Features(maps, keep=keep)
+        (found,) = run_over(shown, {"features": forward(model)}, (collector,), mesh, desc=where.stem)
         half = where.with_name(f"{where.name}.part")
         with open(half, "wb") as file:
             np.savez(file, numbers=np.asarray(numbers), **found)
@@ -109,7 +126,7 @@ def features(model: Any, folder: ImageFolder, numbers: list[int], mesh: Any, whe
     with np.load(where) as file:
         if not np.array_equal(file["numbers"], numbers):
             raise UserError(f"{where} holds features of other pictures: give another --out, or delete it.")
-        return {"pooled": file["pooled"], "patches": file["patches"]}
+        return {name: file[name] for name in file.files if name != "numbers"}
 
 
 def plans(model: Any, rates: tuple[float, ...]) -> dict[tuple[str, float], reduction.Plan]:
@@ -174,7 +191,7 @@ def row(
         "kNN - dense": paired(near == labels, near_dense == labels)[0],
         "agreement": float((linear == linear_dense).mean()),
         "cosine, pooled": cosine(found["pooled"], dense["pooled"]),
-        "cosine, patches left": cosine(found["patches"], dense["patches"]),
+        "cosine, patches left": float(found["cosine"].mean()) if "cosine" in found else 1.0,
         "GFLOPs": cost,
     }
 
@@ -219,15 +236,18 @@ def run():
     fitted, tested = choose(folder, args.train, args.test, args.seed)
     labels = np.asarray(folder.labels)
     place = lambda name: args.out / "features" / f"{name}.npz"
-    get = lambda network, numbers, name: features(network, folder, numbers, mesh, place(name), args.batch_size)
+
+    def get(network: Any, numbers: list[int], name: str, **options: Any) -> dict[str, np.ndarray]:
+        return features(network, folder, numbers, mesh, place(name), args.batch_size, **options)
+
     heads = Heads(get(model, fitted, "dense-fitted")["pooled"], labels[fitted], len(folder.class_names))
-    dense = get(model, tested, "dense")
+    dense = get(model, tested, "dense", keep=True)
     truth = labels[tested]
     wanted = plans(model, RATES[2:3] if args.smoke else RATES)
     networks = {f"{name} {rate}": reduction.apply(model, plan) for (name, rate), plan in wanted.items()}
     rows = [row(DENSE, 1.0, dense, dense, heads, truth, contestant(model).gflops())]
     for (name, rate), network in zip(wanted, networks.values(), strict=True):
-        found = get(network, tested, f"{name}-{rate}")
+        found = get(network, tested, f"{name}-{rate}", maps=dense["patches"])
         rows.append(row(name, rate, found, dense, heads, truth, contestant(network).gflops()))
     if args.rounds:
         images = next(iter(batches(folder, tested[: args.batch_size // 2], model, args.batch_size)))["image"]

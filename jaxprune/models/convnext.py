@@ -258,10 +258,9 @@ class ConvNeXt(Host):
 
     def grids(self, img_size: int | Sequence[int] | None = None) -> list[tuple[int, int]]:
         """The map of each stage for images of a size, by default that of `preprocessing`; a rest is cut off."""
-        if img_size is None:
-            record = getattr(self, "preprocessing", None)
-            img_size = 224 if record is None else record.img_size
-        found = [tuple(side // self.patch_size for side in pair(img_size))]
+        record = getattr(self, "preprocessing", None)
+        usual = 224 if record is None else record.img_size
+        found = [tuple(side // self.patch_size for side in pair(usual if img_size is None else img_size))]
         for _ in self.depths[1:]:
             found.append(tuple(side // 2 for side in found[-1]))
         if min(found[-1]) < 1:

@@ -176,10 +176,10 @@ class VisionTransformer(Host):
         self.head_dist = head() if dist_token else nnx.data(None)
 
     def embed(
-        self, images: Float[Array, "b H W c"], ids_keep: Int[Array, "b k"] | None = None
+        self, images: Float[Array, "b *sides c"], ids_keep: Int[Array, "b k"] | None = None
     ) -> Float[Array, "b n d"]:
         """Embeds patches (all, or `ids_keep` in that order), adds positions and puts the prefix tokens in front."""
-        require_float(images, 4)
+        require_float(images)
         x = self.patch_embed(images.astype(self.dtype or images.dtype), ids_keep)
         prefix = [t[...].astype(x.dtype) for t in (self.cls_token, self.dist_token, self.reg_token) if t is not None]
         front = jnp.concatenate(prefix, axis=1) if prefix else None
@@ -233,7 +233,7 @@ class VisionTransformer(Host):
 
     def walk(
         self,
-        images: Float[Array, "b H W c"],
+        images: Float[Array, "b *sides c"],
         *,
         taps: Mapping[int, frozenset[str]] | None = None,
         stop: int | None = None,

@@ -35,6 +35,15 @@ def sincos_2d(dim: int, grid: tuple[int, int], num_prefix_tokens: int = 0) -> Fl
     return np.pad(table, ((num_prefix_tokens, 0), (0, 0))).astype(np.float32)
 
 
+def sincos_1d(dim: int, length: int) -> Float[np.ndarray, "n {dim}"]:
+    """Builds the fixed sine-cosine position table of VideoMAE: tubelets are numbered through, frames first.
+
+    Channel 2i is the sine and 2i + 1 the cosine of position x 10000^(-2i/dim). Computed in float64, stored in float32.
+    """
+    angles = np.arange(length)[:, None] / 10000.0 ** (2 * (np.arange(dim) // 2) / dim)[None]
+    return np.where(np.arange(dim)[None] % 2 == 0, np.sin(angles), np.cos(angles)).astype(np.float32)
+
+
 def table_grid(
     num_rows: int, num_prefix_tokens: int, grid: tuple[int, int], what: str = "pos_embed"
 ) -> tuple[int, int]:

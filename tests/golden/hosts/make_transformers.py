@@ -3,7 +3,8 @@
 Run by hand with torch and transformers 5.23.0, which the project does not depend on:
 python tests/golden/hosts/make_transformers.py
 
-A file holds `name` and `options` (of our `models.create`, as text), `w/<their name>` in float32, `images` (b, c, h, w),
+A file holds `name` and `options` (of our `models.create`, as text), `w/<their name>` in float32, `images` (b, c, h, w;
+of clips b, frames, c, h, w),
 and in float64 `features` (`last_hidden_state`, normalised where the network ends with a norm on all tokens) and, where
 there is one, `pooled` (logits, or what the network pools).
 """
@@ -81,6 +82,15 @@ CASES = {
         "beit_base_patch16_224",
         {"num_classes": 5},
     ),
+    "hf_videomae": (
+        lambda: hf.VideoMAEForVideoClassification(
+            hf.VideoMAEConfig(
+                **TINY, **LAYER_NORM, image_size=32, patch_size=8, num_frames=6, intermediate_size=96, num_labels=5
+            )
+        ),
+        "videomae_small_patch16_224",
+        {"img_size": 32, "patch_size": 8, "num_frames": 6, "num_classes": 5},
+    ),
     "hf_aimv2": (
         lambda: hf.Aimv2VisionModel(
             hf.Aimv2VisionConfig(**TINY, **PIXELS, intermediate_size=66, rms_norm_eps=1e-5, use_head=False)
@@ -98,7 +108,7 @@ def make(case: str, build, name: str, options: dict) -> None:
         for parameter in network.parameters():
             parameter.copy_(parameter + 0.2 * torch.randn_like(parameter))
     weights = {key: tensor.clone() for key, tensor in network.state_dict().items() if tensor.is_floating_point()}
-    images = torch.randn(2, 3, 48, 48)
+    images = torch.randn(2, 6, 3, 32, 32) if case == "hf_videomae" else torch.randn(2, 3, 48, 48)
     with torch.no_grad():
         found = network.double()(images.double(), output_hidden_states=True)
     arrays = {}
