@@ -2,10 +2,15 @@
 
 import contextlib
 import functools
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
+from flax import nnx
+
+from jaxprune.nn.params import merge, split
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -24,6 +29,15 @@ def weights(arrays: dict[str, np.ndarray], prefix: str = "w/") -> dict[str, np.n
 def nhwc(images: np.ndarray) -> np.ndarray:
     """Golden images are NCHW; ours are NHWC."""
     return np.transpose(images, (0, 2, 3, 1))
+
+
+def quickly(model: nnx.Module, call: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns `call(module, …)` as a function of the other arguments, compiled by `quick_compile`'s options."""
+    parts = split(model)
+    program = jax.jit(
+        lambda params, rest, *args: call(merge(parts.graph, params, rest), *args), compiler_options=quick_compile()
+    )
+    return functools.partial(program, parts.params, parts.rest)
 
 
 @functools.cache

@@ -8,15 +8,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from support import golden, nhwc, weights
+from support import golden, nhwc, quickly, weights
 
 from jaxprune import checkpoints, flops, models, reduction, scoring
 from jaxprune.checkpoints.rules import to_published
 from jaxprune.errors import UserError
 from jaxprune.models.convnext import ConvNeXtBlock
 from jaxprune.models.swin import SwinBlock, on_map
-from jaxprune.nn.params import jitted, variables
-from jaxprune.nn.tokens import Attended
+from jaxprune.nn.params import variables
+from jaxprune.nn.tokens import NOTHING, Attended
 from jaxprune.nn.walk import _on_grid
 from jaxprune.nn.windows import Windows
 from jaxprune.reduction import Plan
@@ -59,6 +59,12 @@ def test_the_significance_map_keeps_the_published_places():
     np.testing.assert_array_equal(np.sort(order, 1), np.sort(BLOCKS["idx_keep"], 1))
 
 
+def run(block, tokens, attended=NOTHING, *, train=False):
+    key = jax.random.key(0) if train else None
+    call = lambda block, tokens, attended: block(tokens, attended, grid=GRID, train=train, key=key)
+    return quickly(block, call)(tokens, attended)
+
+
 @pytest.mark.parametrize("shift", [0, 1])
 def test_a_block_of_swin(shift):
     options = CONFIG["swin"]
@@ -66,9 +72,9 @@ def test_a_block_of_swin(shift):
     block = SwinBlock(8, options["heads"], windows=windows, mlp_ratio=float(options["mlp_ratio"]), rngs=nnx.Rngs(0))
     fill(block, f"swin_shift{shift}_w/", {})
     tokens = on_map(jnp.asarray(BLOCKS[f"swin_shift{shift}_x"]), GRID)
-    dense, *_ = block(tokens, grid=GRID)
+    dense, *_ = run(block, tokens)
     chex.assert_trees_all_close(np.float64(dense.x), BLOCKS[f"swin_shift{shift}_out_dense_f64"], atol=1e-5)
-    pruned, _, report = masked(block)(tokens, significance(), grid=GRID)
+    pruned, _, report = run(masked(block), tokens, significance())
     chex.assert_trees_all_close(np.float64(pruned.x), BLOCKS[f"swin_shift{shift}_out_masked_f64"], atol=1e-5)
     assert np.sum(np.asarray(report.row_map) >= 0) == 2 * CONFIG["n_keep"]
 
@@ -92,9 +98,9 @@ def test_a_block_of_convnext(train):
     maps = jnp.asarray(nhwc(BLOCKS["convnext_x"]))
     tokens = on_map(maps.reshape(2, 64, 8), GRID)
     on = lambda found: np.float64(found.x).reshape(2, *GRID, 8)
-    dense, *_ = block(tokens, grid=GRID)
+    dense, *_ = run(block, tokens)
     chex.assert_trees_all_close(on(dense), nhwc(BLOCKS["convnext_out_dense_f64"]), atol=1e-5)
-    pruned, *_ = masked(block)(tokens, significance(), grid=GRID, train=train, key=jax.random.key(0))
+    pruned, *_ = run(masked(block), tokens, significance(), train=train)
     name = "convnext_out_masked_trainmode_f64" if train else "convnext_out_masked_f64"
     chex.assert_trees_all_close(on(pruned), nhwc(BLOCKS[name]), atol=1e-5)
 
@@ -116,12 +122,11 @@ def test_the_published_small_swin():
     stages = {"depths": tuple(map(int, file["depths"])), "num_heads": tuple(map(int, file["heads"]))}
     model = models.create("swin", **sizes, **stages, mlp_ratio=float(file["mlp_ratio"]), rngs=nnx.Rngs(0))
     checkpoints.load_pretrained(model, weights(file))
-    logits, _ = model(jnp.asarray(nhwc(file["imgs"])))
+    logits = quickly(model, lambda model, images: model(images)[0])(jnp.asarray(nhwc(file["imgs"])))
     chex.assert_trees_all_close(logits, file["logits"], atol=5e-5)
 
 
-@pytest.mark.parametrize("mask_block", [1, 2, 3, 4])
-@pytest.mark.parametrize("make", [swin, convnext])
+@pytest.mark.parametrize(("make", "mask_block"), [(swin, 1), (swin, 3), (convnext, 2), (convnext, 4)])
 def test_a_scorer_guides_the_stages_of_mask_block(make, mask_block):
     model = make()
     plan = Plan("from_scores", 0.65, mask_block=mask_block)
@@ -135,7 +140,7 @@ def test_a_scorer_guides_the_stages_of_mask_block(make, mask_block):
     counted = flops.host(fast, img_size=size)
     assert counted == flops.host(model, plan, scorer=scorer, img_size=size) and counted.total < dense.total
     images = jnp.asarray(np.random.default_rng(0).normal(size=(2, size, size, 3)), jnp.float32)
-    logits, aux = jitted(fast, lambda model, images: model(images))(images)
+    logits, aux = quickly(fast, lambda model, images: model(images))(images)
     assert logits.shape == (2, 3) and len(aux.steps) == sum(site.stage in stages for site in fast.sites(size))
 
 

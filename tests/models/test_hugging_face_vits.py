@@ -8,10 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from support import golden, nhwc, weights
+from support import golden, nhwc, quickly, weights
 
 from jaxprune import checkpoints, models
-from jaxprune.nn.params import jitted, unfilled
+from jaxprune.nn.params import unfilled
 
 CASES = sorted(path.stem for path in (Path(__file__).parent.parent / "golden/hosts").glob("hf_*.npz"))
 # Hugging Face pools DINO's networks by their CLS token, timm by the mean; and CLIP's tokens are not normalised there.
@@ -26,7 +26,7 @@ def test_matches_transformers(name):
         options["global_pool"] = "token"
     model = unfilled(lambda: models.create(str(file["name"]), **options, rngs=nnx.Rngs(0)))
     checkpoints.load_pretrained(model, weights(file))
-    both = jitted(model, lambda model, images: (model(images)[0], model.forward_features(images)[0].x))
+    both = quickly(model, lambda model, images: (model(images)[0], model.forward_features(images)[0].x))
     images = file["images"]
     pooled, features = both(jnp.asarray(nhwc(images) if images.ndim == 4 else images.transpose(0, 1, 3, 4, 2)))
     if "pooled" in file:

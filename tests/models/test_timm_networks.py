@@ -9,11 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from support import golden, nhwc, weights
+from support import golden, nhwc, quickly, weights
 
 from jaxprune import checkpoints, models
 from jaxprune.checkpoints.rules import to_published
-from jaxprune.nn.params import jitted, unfilled
+from jaxprune.nn.params import unfilled
 
 FILES = (Path(__file__).parent.parent / "golden/hosts").glob("*.npz")
 CASES = sorted(path.stem for path in FILES if not path.stem.startswith("hf_"))
@@ -31,7 +31,7 @@ def network(name: str):
 def test_matches_timm(name):
     file, model = network(name)
     images = jnp.asarray(nhwc(file["images"]))
-    logits, features, maps = jitted(
+    logits, features, maps = quickly(
         model,
         lambda model, images: (
             model(images)[0],

@@ -7,13 +7,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from support import golden
+from support import golden, quickly
 
 from jaxprune import flops, models, reduction, scoring
 from jaxprune.checkpoints import load_pretrained
 from jaxprune.checkpoints.rules import to_published
 from jaxprune.errors import UserError
-from jaxprune.nn.params import jitted, variables
+from jaxprune.nn.params import variables
 from jaxprune.reduction import Plan
 
 SELECTED = golden("ltrp_papr/papr_video_select")
@@ -51,7 +51,7 @@ def test_tubes_that_a_scorer_drops_are_never_embedded():
     assert model.grid == (2, 4, 4)
     scorer = scoring.create("centre", grid=model.grid)
     fast = reduction.apply(model, Plan("from_scores", 0.35), scorer=scorer)
-    logits, aux = jitted(fast, lambda model, clips: model(clips))(CLIPS)
+    logits, aux = quickly(fast, lambda model, clips: model(clips))(CLIPS)
     kept = int(32 * 0.35)
     assert logits.shape == (2, 5) and aux.kept[0].shape == (2, kept)
     assert flops.host(fast).rows == (kept,) * 3 and flops.host(fast).total < 0.4 * flops.host(model).total
@@ -60,7 +60,7 @@ def test_tubes_that_a_scorer_drops_are_never_embedded():
 @pytest.mark.parametrize("method", ["topk", "tome", "ats", "random"])
 def test_tubes_leave_inside_the_network(method):
     fast = reduction.apply(video(), Plan(method, 0.5, (1,)), rngs=nnx.Rngs(0))
-    logits, aux = jitted(fast, lambda model, clips: model(clips))(CLIPS)
+    logits, aux = quickly(fast, lambda model, clips: model(clips))(CLIPS)
     assert np.all(np.isfinite(logits)) and aux.tokens.x.shape[1] <= 17
 
 
