@@ -179,7 +179,7 @@ class VisionTransformer(Host):
         self, images: Float[Array, "b *sides c"], ids_keep: Int[Array, "b k"] | None = None
     ) -> Float[Array, "b n d"]:
         """Embeds patches (all, or `ids_keep` in that order), adds positions and puts the prefix tokens in front."""
-        require_float(images)
+        require_float(images, 2 + len(self.grid))
         x = self.patch_embed(images.astype(self.dtype or images.dtype), ids_keep)
         prefix = [t[...].astype(x.dtype) for t in (self.cls_token, self.dist_token, self.reg_token) if t is not None]
         front = jnp.concatenate(prefix, axis=1) if prefix else None

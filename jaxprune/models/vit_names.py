@@ -33,6 +33,11 @@ SIZES = {
 
 def variants() -> dict[str, dict[str, Any]]:
     """Returns {timm's name, with a tag (`name.tag`) or without: the arguments it stands for}."""
+    return dict(_variants())
+
+
+@functools.cache
+def _variants() -> dict[str, dict[str, Any]]:
     named: dict[str, dict[str, Any]] = {"vit": {}, **_further()}
     for row in _rows("vit_names.csv"):
         options = dict(item.split("=") for item in row["options"].split())
@@ -86,6 +91,7 @@ def _further() -> dict[str, dict[str, Any]]:
     return named
 
 
+@functools.cache
 def _tags() -> dict[str, dict[str, str]]:
     """Returns {name.tag: its line}; a network's default has an empty tag where timm's has."""
     return {f"{row['name']}.{row['tag']}" if row["tag"] else row["name"]: row for row in _rows("vit_tags.csv")}

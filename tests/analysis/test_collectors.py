@@ -5,6 +5,7 @@ import numpy as np
 import optax
 import pytest
 from flax import nnx
+from support import quickly
 
 from jaxprune import models, reduction
 from jaxprune.analysis import predictions
@@ -78,7 +79,7 @@ def test_rows_of_a_plan_whose_counts_are_bounds_are_those_that_are_there():
     for method in ("ats", "topk"):
         networks[method] = reduction.apply(vit, reduction.Plan(method, 0.5, (1, 2)), rngs=nnx.Rngs(0))
     images = jax.random.normal(jax.random.key(0), (6, 16, 16, 3))
-    _, aux = networks["ats"](images)
+    _, aux = quickly(networks["ats"], lambda model, images: model(images))(images)
     there = [[len(set(ids[ids >= 0].tolist())) for ids in np.asarray(kept)] for kept in aux.kept]
     outputs = dict.fromkeys(networks, lambda rows: {"assign": tuple(np.asarray(step)[rows] for step in aux.assign)})
     found = collect(RealisedRows(networks), outputs)

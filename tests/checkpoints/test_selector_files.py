@@ -129,6 +129,7 @@ def test_adavit_reads_policies_for_tokens_heads_and_sublayers(tmp_path, small):
         load_pretrained(scorer, {n: t for n, t in tensors.items() if n != "blocks.3.head_select.mlp_head.bias"})
 
 
+@pytest.mark.slow
 def test_adavit_runs_blocks_as_its_policies_say(small):
     scorer = scoring.create(
         "adavit", proposal=models.create("vit", **SIZES, rngs=nnx.Rngs(0)), whole_blocks=1, rngs=nnx.Rngs(0)
@@ -181,6 +182,7 @@ def published_block(weights, place, x, heads=2):
     return x, logits, np.array([(select == 0).sum(), (sub == 0).sum(), (tokens == 0).sum()])
 
 
+@pytest.mark.slow
 def test_gfnet_reads_both_networks_and_its_policy(tmp_path, small):
     file = gfnet_file()
     path = torch_files.write(tmp_path / "gfnet.pth", file)

@@ -138,6 +138,7 @@ def test_gfnet_turns_an_action_into_a_window():
     np.testing.assert_array_equal(scorer.select(scores, 49), FUNCTIONS["gfnet/ids_keep49"])
 
 
+@pytest.mark.slow
 def test_gfnet_reads_flattened_maps_and_acts_once_less_than_it_has_steps():
     views = []
 

@@ -114,6 +114,7 @@ def test_features_are_those_of_the_network_to_the_bit(written, saved):
                 np.testing.assert_array_equal(part.features[feature][rows], values)
 
 
+@pytest.mark.slow
 def test_maps_under_a_plan_are_dense_again(saved, tmp_path):
     plan = {"plan": "topk:keep_rate=0.5", "reduction_loc": (1,)}
     run(tmp_path / "run", run=saved, splits=("eval",), **SCENES, **plan, **SMALL)
@@ -150,6 +151,7 @@ def test_a_stopped_run_goes_on_to_the_same_files(form, saved, colours, tmp_path)
     assert "red/3.png" in (tmp_path / "run" / "report.html").read_text()
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_ends_in_the_files_of_one_that_was_not(written, saved, tmp_path, monkeypatch):
     encoded, left = feature_files.encode, iter([True, True, False])
 
@@ -233,6 +235,7 @@ def test_a_list_and_a_picture_are_taken_in_their_order(saved, colours, tmp_path)
     np.testing.assert_allclose(one.features["patches"][0], part.features["patches"][0], atol=1e-6)
 
 
+@pytest.mark.slow
 def test_held_out_images_of_a_folder_are_classified(saved, colours, tmp_path, capsys):
     folder = {"data.source": "folder", "data.path": str(colours), "data.held_out": 0.4}
     summary = run(tmp_path / "run", run=saved, **folder, **{**SMALL, "what": ("pooled", "patches")}, neighbours=3)
@@ -292,6 +295,7 @@ def test_float16_is_float32_rounded(written, saved, tmp_path):
             np.testing.assert_array_equal(ours.features[name], theirs.features[name].astype(np.float16))
 
 
+@pytest.mark.slow
 def test_a_network_of_convolutions_has_maps_and_their_mean():
     network = models.create("resnet18", num_classes=0, width=8, rngs=nnx.Rngs(0))
     forward = features(network, ("pooled", "patches"))

@@ -26,7 +26,8 @@ def test_three_phases_of_photographs_fit_in_seven_gibibytes(tmp_path):
     """ViT-Ti at 224 pixels in batches of 64: what each phase and its compilation leave must not add up."""
     phases = [f"--config.{phase}.{key}" for phase in ("pretrain", "finetune") for key in _SHORT]
     command = ["--config=configs/mim/efficient.py:model=vit_tiny_patch16_224,epochs=1", f"--workdir={tmp_path}"]
-    env = {**os.environ, "XLA_FLAGS": "", "PYTHONPATH": str(ROOT)}
+    # With huge pages, as the command line runs.
+    env = {**os.environ, "XLA_FLAGS": "", "PYTHONPATH": str(ROOT), "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
     done = subprocess.run(
         [sys.executable, "-c", MEASURED, *command, *phases], cwd=ROOT, env=env, capture_output=True, text=True
     )
