@@ -75,7 +75,7 @@ def preprocessing(name: str, arguments: dict[str, Any]) -> Preprocessing:
     return Preprocessing(size, crop_pct=1.0 if size[0] >= 384 else 0.9)
 
 
-def _bias_network(num_heads: int, *, rngs: nnx.Rngs) -> nnx.List:
+def _bias_network(num_heads: int, *, rngs: nnx.Rngs) -> Any:
     """V2's small network of the offsets: published as a sequence with an activation, number 1, between the layers."""
     return nnx.List([Linear(2, 512, rngs=rngs), None, Linear(512, num_heads, use_bias=False, rngs=rngs)])
 

@@ -28,6 +28,7 @@ class Reducible(nnx.Module):
       proportional: whether attention weighs keys by their size (ToMe).
       masked: whether tokens that arrive may be absent, so that attention has to hide them.
       soft_policy: whether training hides them by the policy softmax (DynamicViT).
+      pooled: how many rows that arrive become one in the block, before its reducer acts.
     """
 
     def __init__(self, *, num_prefix_tokens: int, leaves: bool = True):
@@ -35,6 +36,7 @@ class Reducible(nnx.Module):
         self.reducer: Any = nnx.data(None)
         self.needs: frozenset[str] = frozenset()
         self.proportional = self.masked = self.soft_policy = False
+        self.pooled = 1
 
     def reduces_where(self) -> str | None:
         """Where the reducer acts, see `reduction.Reducer`; "skip" where rows cannot leave, None without a reducer."""

@@ -91,7 +91,7 @@ class Walk:
         Raises:
           UserError: the plan was made for images of another size.
         """
-        _check_rows(block, self.tokens.x.shape[1] - self._prefix)
+        _check_rows(block, (self.tokens.x.shape[1] - self._prefix) // block.pooled)
         layer = len(self.left)
         key = None if self._key is None else jax.random.fold_in(self._key, layer)
         taps, attended = frozenset(self._taps.get(layer, ())), self._attended

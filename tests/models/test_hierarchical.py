@@ -115,6 +115,11 @@ def convnext(**options):
     return models.create("convnext_tiny", **sizes, **options, rngs=nnx.Rngs(0))
 
 
+def hiera(**options):
+    sizes = {"img_size": 64, "embed_dim": 8, "num_heads": 1, "stages": (1, 1, 2, 1), "num_classes": 3}
+    return models.create("hiera_tiny_224", **sizes, **options, rngs=nnx.Rngs(0))
+
+
 def test_the_published_small_swin():
     file = golden("mim/timm_swin")
     image, patch, width, window, classes = (int(value) for value in file["cfg"])
@@ -126,7 +131,7 @@ def test_the_published_small_swin():
     chex.assert_trees_all_close(logits, file["logits"], atol=5e-5)
 
 
-@pytest.mark.parametrize(("make", "mask_block"), [(swin, 1), (swin, 3), (convnext, 2), (convnext, 4)])
+@pytest.mark.parametrize(("make", "mask_block"), [(swin, 1), (swin, 3), (convnext, 2), (convnext, 4), (hiera, 3)])
 def test_a_scorer_guides_the_stages_of_mask_block(make, mask_block):
     model = make()
     plan = Plan("from_scores", 0.65, mask_block=mask_block)
@@ -142,6 +147,13 @@ def test_a_scorer_guides_the_stages_of_mask_block(make, mask_block):
     images = jnp.asarray(np.random.default_rng(0).normal(size=(2, size, size, 3)), jnp.float32)
     logits, aux = quickly(fast, lambda model, images: model(images))(images)
     assert logits.shape == (2, 3) and len(aux.steps) == sum(site.stage in stages for site in fast.sites(size))
+
+
+def test_hiera_has_no_attention_to_read_and_whole_units():
+    with pytest.raises(UserError, match=r"topk reads cls_attn of a block's attention, and blocks\.1 has none"):
+        reduction.apply(hiera(), Plan("topk", 0.5, (1,)))
+    with pytest.raises(UserError, match=r"img_size 48x64 is no whole number of mask units of 32 pixels"):
+        models.create("hiera_tiny_224", img_size=(48, 64), rngs=nnx.Rngs(0))
 
 
 def test_mask_block_is_for_four_stages():

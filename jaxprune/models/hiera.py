@@ -1,0 +1,326 @@
+"""Hiera: a hierarchical transformer without windows that shift or convolutions (Ryali et al., 2023), by timm's names.
+
+Its maps halve by pooling the queries of a stage's first block. Early stages attend inside mask units, later to all.
+Under a plan, rows stay on their map and those that it drops skip the MLP.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from jaxprune.errors import UserError
+from jaxprune.models.swin import Classifier, on_map
+from jaxprune.nn import Conv, Host, LayerNorm, Linear, Mlp, Overhead, Reducible, Site, Tokens, Walk
+from jaxprune.nn.attention import attend, side_by_side
+from jaxprune.nn.block import LayerScale
+from jaxprune.nn.drop_path import DropPath
+from jaxprune.nn.flops import BlockCost, linear_flops
+from jaxprune.nn.images import require_float
+from jaxprune.nn.linear import normal_02
+from jaxprune.nn.patch_embed import pair
+from jaxprune.nn.published import LAYERS, Rule, convolution, convolution_back
+from jaxprune.nn.tokens import NOTHING, Attended
+from jaxprune.nn.windows import Windows
+from jaxprune.ops.resize import resize
+from jaxprune.preprocessing import Preprocessing
+
+_SIZES = {
+    "tiny": {"embed_dim": 96, "num_heads": 1, "stages": (1, 2, 7, 2)},
+    "small": {"embed_dim": 96, "num_heads": 1, "stages": (1, 2, 11, 2)},
+    "base": {"embed_dim": 96, "num_heads": 1, "stages": (2, 3, 16, 3)},
+    "base_plus": {"embed_dim": 112, "num_heads": 2, "stages": (2, 3, 16, 3)},
+    "large": {"embed_dim": 144, "num_heads": 2, "stages": (2, 6, 36, 4)},
+    "huge": {"embed_dim": 256, "num_heads": 4, "stages": (2, 6, 36, 4)},
+}
+_PATCH, _UNIT, _POOLED = 4, 8, 2  # pixels of a patch, patches of a mask unit, rows that become one, each way
+
+
+def variants() -> dict[str, dict[str, Any]]:
+    """Returns {timm's name: the arguments it stands for}."""
+    named = {f"hiera_{size}_224": {**sizes, "img_size": 224} for size, sizes in _SIZES.items()}
+    positions = {"img_size": 256, "abs_win_pos_embed": True, "init_values": 1e-5}
+    named["hiera_base_abswin_256"] = {**_SIZES["base"], **positions}
+    named["hiera_small_abswin_256"] = {
+        **_SIZES["small"],
+        **positions,
+        "global_pos_size": (16, 16),
+        "use_expand_proj": False,
+    }
+    return {"hiera": {}, **named}
+
+
+def preprocessing(name: str, arguments: dict[str, Any]) -> Preprocessing:
+    """Returns how images are prepared for a network of this name: timm's default for it."""
+    return Preprocessing(pair(arguments.get("img_size", 224)), crop_pct=0.95 if "abswin" in name else 0.9)
+
+
+def _pooled(x: Float[Array, "b h n e"], grid: tuple[int, int], how: Any = jnp.max) -> Float[Array, "b h m e"]:
+    """Two by two neighbours of a map to one row, by their largest value or as `how` says."""
+    b, h, _, e = x.shape
+    cells = x.reshape(b, h, grid[0] // 2, 2, grid[1] // 2, 2, e)
+    return how(cells, axis=(3, 5)).reshape(b, h, -1, e)
+
+
+class _Projections(nnx.Module):
+    def __init__(self, dim: int, out: int, num_heads: int, *, dtype: Any, rngs: nnx.Rngs):
+        self.qkv = Linear(dim, 3 * out, dtype=dtype, rngs=rngs)
+        self.proj = Linear(out, out, dtype=dtype, rngs=rngs)
+        self.num_heads = num_heads
+
+
+class HieraBlock(Reducible):
+    """Attention, whose queries may be pooled, and MLP; rows stay, and a plan's skip the MLP.
+
+    Args:
+      grid: of the rows that arrive.
+      pools: whether two by two rows become one, at `out` in place of `dim` channels.
+      unit: side of a mask unit in rows that arrive; None attends to all rows.
+      expand: whether the residual is projected where the width changes, or maximum and mean are put side by side.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        out: int,
+        num_heads: int,
+        *,
+        grid: tuple[int, int],
+        pools: bool,
+        unit: int | None,
+        mlp_ratio: float = 4.0,
+        init_values: float | None = None,
+        expand: bool = True,
+        drop_path: float = 0.0,
+        dtype: Any = None,
+        rngs: nnx.Rngs,
+    ):
+        super().__init__(num_prefix_tokens=0, leaves=False)
+        scale = lambda: nnx.data(None if init_values is None else LayerScale(out, init_values))
+        self.arriving, self.pools, self.unit = grid, pools, unit
+        self.pooled = _POOLED**2 if pools else 1
+        self.norm1 = LayerNorm(dim)
+        self.proj = nnx.data(Linear(dim, out, dtype=dtype, rngs=rngs) if dim != out and expand else None)
+        self.attn = _Projections(dim, out, num_heads, dtype=dtype, rngs=rngs)
+        self.ls1, self.norm2 = scale(), LayerNorm(out)
+        self.mlp, self.ls2 = Mlp(out, int(out * mlp_ratio), dtype=dtype, rngs=rngs), scale()
+        self.drop_path = DropPath(drop_path)
+
+    def __call__(
+        self,
+        tokens: Tokens,
+        attended: Attended = NOTHING,
+        *,
+        grid: tuple[int, ...] | None = None,
+        taps: frozenset[str] = frozenset(),
+        train: bool = False,
+        key: PRNGKeyArray | None = None,
+    ) -> tuple[Tokens, Attended, Any]:
+        """Runs the block, see `nn.Block`; attention inside units is not reported."""
+        keys = (None, None, None) if key is None else jax.random.split(key, 3)
+        drop_keys = keys[:2] if train else (None, None)
+        x, normed = tokens.x, self.norm1(tokens.x)
+        mixed = self._branch(self.attn.proj(self._gathered(normed)), self.ls1, drop_keys[0])
+        x = self._residual(x, normed) + mixed
+        if self.pools:
+            tokens = on_map(x, (self.arriving[0] // _POOLED, self.arriving[1] // _POOLED))
+        tokens = tokens._replace(x=x)
+        work = lambda x: self._branch(self.mlp(self.norm2(x)), self.ls2, None)
+        branch, report = self.skip(tokens, attended, work, train=train, key=keys[2])
+        return tokens._replace(x=x + self.drop_path(branch, drop_keys[1])), NOTHING, report
+
+    def _residual(self, x: Float[Array, "b n d"], normed: Float[Array, "b n d"]) -> Float[Array, "b m e"]:
+        on = lambda x, how=jnp.max: _pooled(x[:, None], self.arriving, how)[:, 0] if self.pools else x
+        if self.proj is not None:
+            return on(self.proj(normed))
+        if self.norm1.scale.shape == self.norm2.scale.shape:
+            return on(x)
+        return jnp.concatenate([on(x), on(x, jnp.mean)], axis=-1)
+
+    def _gathered(self, normed: Float[Array, "b n d"]) -> Float[Array, "b m e"]:
+        b, n, _ = normed.shape
+        q, k, v = self.attn.qkv(normed).reshape(b, n, 3, self.attn.num_heads, -1).transpose(2, 0, 3, 1, 4)
+        leaving = tuple(side // _POOLED for side in self.arriving) if self.pools else self.arriving
+        if self.unit is None:
+            q = _pooled(q, self.arriving) if self.pools else q
+            return side_by_side(attend(q, k, v))
+        units = Windows(self.arriving, (self.unit, self.unit))
+        q, k, v = (units.cut(part) for part in (q, k, v))
+        side = self.unit
+        if self.pools:
+            q, side = _pooled(q, (side, side)), side // _POOLED
+        return side_by_side(Windows((leaving[0], leaving[1]), (side, side)).join(attend(q, k, v)))
+
+    def _branch(self, out: Array, scale: LayerScale | None, key: PRNGKeyArray | None) -> Array:
+        return self.drop_path(out if scale is None else scale(out), key)
+
+    def cost(self, grid: tuple[int, ...] | None = None) -> BlockCost:
+        """What the block costs on the rows that it leaves; only shapes are read."""
+        width = self.attn.proj.kernel.shape[0]
+        before = linear_flops(self.attn.qkv, 1) + (0 if self.proj is None else linear_flops(self.proj, 1))
+        feed = linear_flops(self.mlp.fc1, 1) + linear_flops(self.mlp.fc2, 1)
+        keys = math.prod(self.arriving) if self.unit is None else self.unit**2
+        return BlockCost(
+            project=before * self.pooled, pair=2 * width, mix=linear_flops(self.attn.proj, 1), feed=feed, keys=keys
+        )
+
+
+class Hiera(Host):
+    """Hiera for images.
+
+    Args:
+      img_size: height and width in pixels, multiples of 32; an int stands for a square.
+      num_classes: 0 leaves out the classifier.
+      embed_dim, num_heads: of the first stage; both double from stage to stage.
+      stages: blocks of each stage.
+      init_values: LayerScale's initial value; None leaves it out.
+      abs_win_pos_embed: positions as a table for units and one inside of a unit, in place of one for all patches.
+      global_pos_size: rows and columns of the table for units.
+      use_expand_proj: see `HieraBlock.expand`.
+      drop_path_rate: rises linearly from 0 to this over all blocks.
+      dtype: compute dtype; parameters stay float32.
+    """
+
+    num_prefix_tokens = 0
+    prunes_input = False
+    published_rules = (
+        Rule("patch_embed.proj.weight", "patch_embed.proj.kernel", convolution, convolution_back),
+        *LAYERS,
+    )
+
+    def __init__(
+        self,
+        *,
+        img_size: int | tuple[int, int] = 224,
+        in_chans: int = 3,
+        num_classes: int = 1000,
+        embed_dim: int = 96,
+        num_heads: int = 1,
+        stages: Sequence[int] = (2, 3, 16, 3),
+        mlp_ratio: float = 4.0,
+        init_values: float | None = None,
+        abs_win_pos_embed: bool = False,
+        global_pos_size: tuple[int, int] = (14, 14),
+        use_expand_proj: bool = True,
+        drop_path_rate: float = 0.0,
+        head_init_scale: float = 1e-3,
+        dtype: Any = None,
+        remat: bool = False,
+        rngs: nnx.Rngs,
+    ):
+        super().__init__()
+        height, width = pair(img_size)
+        if height % (_PATCH * _UNIT) or width % (_PATCH * _UNIT):
+            raise UserError(f"img_size {height}x{width} is no whole number of mask units of 32 pixels: use multiples.")
+        if not 2 <= len(stages) <= 4:
+            raise UserError(f"stages={tuple(stages)}: Hiera has two to four.")
+        self.img_size, self.grid = (height, width), (height // _PATCH, width // _PATCH)
+        self.num_classes, self.depths, self.dtype, self.remat = num_classes, tuple(stages), dtype, remat
+        self.patch_embed = _Stem(in_chans, embed_dim, dtype=dtype, rngs=rngs)
+        drawn = lambda *shape: nnx.Param(normal_02(rngs.params(), shape))
+        self.pos_embed_win = nnx.data(drawn(1, embed_dim, _UNIT, _UNIT) if abs_win_pos_embed else None)
+        rows = self.grid[0] * self.grid[1]
+        self.pos_embed = drawn(1, embed_dim, *global_pos_size) if abs_win_pos_embed else drawn(1, rows, embed_dim)
+        rates = np.linspace(0, drop_path_rate, sum(stages)).tolist()
+        self.blocks, self.maps = nnx.List([]), []
+        grid, dim, heads, unit = self.grid, embed_dim, num_heads, _UNIT
+        for stage, depth in enumerate(stages):
+            for index in range(depth):
+                pools = stage > 0 and index == 0
+                out, heads = (2 * dim, 2 * heads) if pools else (dim, heads)
+                # The first block of a stage attends as the stage before it did.
+                inside = (stage - 1 if pools else stage) < 2
+                block = HieraBlock(
+                    dim,
+                    out,
+                    heads,
+                    grid=grid,
+                    pools=pools,
+                    unit=unit if inside else None,
+                    mlp_ratio=mlp_ratio,
+                    init_values=init_values,
+                    expand=use_expand_proj,
+                    drop_path=rates[len(self.blocks)],
+                    dtype=dtype,
+                    rngs=rngs,
+                )
+                self.blocks.append(block)
+                if pools:
+                    grid, unit = (grid[0] // _POOLED, grid[1] // _POOLED), unit // _POOLED
+                dim = out
+                self.maps.append((stage, grid, dim))
+        self.maps, self.embed_dim = tuple(self.maps), dim
+        self.head = Classifier(dim, num_classes, norm=LayerNorm(dim), scale=head_init_scale, rngs=rngs)
+
+    def sites(self, img_size: int | Sequence[int] | None = None) -> tuple[Site, ...]:
+        """The blocks; rows stay, and attention is not reported."""
+        return tuple(
+            Site(layer, f"blocks.{layer}", grid, 0, dim, 0, leaves=False, stage=stage)
+            for layer, (stage, grid, dim) in enumerate(self.maps)
+        )
+
+    def overhead(self, img_size: int | Sequence[int] | None = None) -> Overhead:
+        """What embedding a patch and the classifier cost."""
+        head = 0 if self.head.fc is None else linear_flops(self.head.fc, 1)
+        return Overhead(self.patch_embed.proj.kernel.size, head)
+
+    def intermediate_layers(self) -> tuple[int, ...]:
+        """The last block of each stage."""
+        return tuple(sum(self.depths[: stage + 1]) - 1 for stage in range(len(self.depths)))
+
+    def walk(
+        self,
+        images: Float[Array, "b H W c"],
+        *,
+        taps: Mapping[int, frozenset[str]] | None = None,
+        stop: int | None = None,
+        train: bool = False,
+        key: PRNGKeyArray | None = None,
+    ) -> Walk:
+        """Embeds images and runs the first `stop` blocks; a plan's scorer guides all of them."""
+        require_float(images, 4)
+        if images.shape[1:3] != self.img_size:
+            raise UserError(
+                f"Images of {images.shape[1:3]} pixels do not fit a model for {self.img_size}: resize them."
+            )
+        maps = self.patch_embed.proj(images.astype(self.dtype or images.dtype))
+        x = maps.reshape(maps.shape[0], -1, maps.shape[-1])
+        x = x + self.positions().astype(x.dtype)
+        scores = self.guiding_scores(images, key)
+        walk = Walk(on_map(x, self.grid), 0, taps=taps, scores=scores, train=train, key=key, remat=self.remat)
+        for site in self.sites()[:stop]:
+            walk.run(self.block(site), site.grid)
+        return walk
+
+    def positions(self) -> Float[Array, "1 n d"]:
+        """The position of every patch."""
+        table = self.pos_embed[...]
+        if self.pos_embed_win is None:
+            return table
+        units = jnp.tile(self.pos_embed_win[...], (1, 1, self.grid[0] // _UNIT, self.grid[1] // _UNIT))
+        whole = resize(table.transpose(0, 2, 3, 1), self.grid, "bicubic", antialias=True)
+        return (whole + units.transpose(0, 2, 3, 1)).reshape(1, -1, table.shape[1])
+
+    def forward_head(self, tokens: Tokens) -> tuple[Float[Array, "b k"], tuple[Array, ...]]:
+        """The mean of the last map, normalised, to logits in float32."""
+        return self.head(tokens.x.astype(jnp.float32).mean(1)), ()
+
+    def pool(self, tokens: Tokens) -> Float[Array, "b d"]:
+        """The normalised mean of the last map."""
+        pooled = tokens.x.astype(jnp.float32).mean(1)
+        return (pooled if self.head.norm is None else self.head.norm(pooled)).astype(tokens.x.dtype)
+
+
+class _Stem(nnx.Module):
+    """Overlapping patches of 7 pixels, one every 4."""
+
+    def __init__(self, in_chans: int, dim: int, *, dtype: Any, rngs: nnx.Rngs):
+        self.proj = Conv(in_chans, dim, 7, stride=_PATCH, padding=3, use_bias=True, dtype=dtype, rngs=rngs)
+
+
+NETWORK = Hiera
