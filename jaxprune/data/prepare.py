@@ -88,20 +88,49 @@ def extract(archive: Path, directory: Path) -> Path:
         if zipfile.is_zipfile(archive):
             # zipfile strips drive letters, leading slashes and ".." from names by itself, and writes no links.
             with zipfile.ZipFile(archive) as file:
+                _require_size(archive, sum(entry.file_size for entry in file.infolist()))
                 for entry in _bar(file.infolist(), f"unpacking {archive.name}"):
                     file.extract(entry, directory)
             return directory
         with tarfile.open(archive) as file:
+            unpacked = 0
             for entry in _bar(file, f"unpacking {archive.name}"):
-                file.extract(entry, directory, filter="data")
+                unpacked += entry.size
+                _require_size(archive, unpacked)
+                _extract_entry(file, entry, directory)
             return directory
-    except tarfile.FilterError as error:
+    except _REFUSED as error:
         raise UserError(f"Archive {str(archive)!r} is not safe to unpack: {error}.") from error
     except (tarfile.ReadError, zipfile.BadZipFile, lzma.LZMAError, zlib.error, EOFError) as error:
         raise UserError(
             f"{str(archive)!r} is no archive that can be read ({error}). Give a directory or one of: "
             f"{', '.join(ARCHIVES)}."
         ) from error
+
+
+# Bytes that an archive may unpack to: pictures hardly compress.
+_FREE, _RATIO = 2**30, 50
+
+# What Python raises where a path leads out of a directory; below 3.11.4 it does not look.
+_REFUSED: Any = getattr(tarfile, "FilterError", ())
+
+
+def _require_size(archive: Path, unpacked: int) -> None:
+    if unpacked > _FREE + _RATIO * archive.stat().st_size:
+        raise UserError(
+            f"Archive {str(archive)!r} unpacks to more than {unpacked:,} bytes, which no pictures do that take "
+            f"{archive.stat().st_size:,}: if it is yours, unpack it and give the directory."
+        )
+
+
+def _extract_entry(file: tarfile.TarFile, entry: tarfile.TarInfo, directory: Path) -> None:
+    if hasattr(tarfile, "data_filter"):
+        file.extract(entry, directory, filter="data")
+        return
+    inside = (directory / entry.name).resolve().is_relative_to(directory.resolve())
+    if not inside or not (entry.isreg() or entry.isdir()):
+        raise UserError(f"Archive {file.name!r} is not safe to unpack: {entry.name} is a link or leads out of it.")
+    file.extract(entry, directory)
 
 
 def _bar(entries: Any, description: str, **options: Any) -> tqdm:

@@ -85,7 +85,10 @@ def test_a_failed_overwrite_leaves_the_old_set(folder, tmp_path):
     assert len(Tfds(str(done.path))) == 12
 
 
-def test_paths_that_lead_out_of_the_archive_are_refused(tmp_path):
+@pytest.mark.parametrize("python", ["with filters", "below 3.11.4"])
+def test_paths_that_lead_out_of_the_archive_are_refused(python, tmp_path, monkeypatch):
+    if python == "below 3.11.4":
+        monkeypatch.delattr(tarfile, "data_filter")
     with tarfile.open(tmp_path / "evil.tar", "w") as file:
         entry = tarfile.TarInfo("../evil.jpg")
         entry.size = 1
@@ -97,6 +100,16 @@ def test_paths_that_lead_out_of_the_archive_are_refused(tmp_path):
     with pytest.raises(UserError, match=r"nothing usable|no class directories"):
         prepare(tmp_path / "evil.zip", tmp_path / "deep" / "out")
     assert not list(tmp_path.rglob("evil.jpg"))
+
+
+@pytest.mark.parametrize("kind", ["zip", "gztar"])
+def test_an_archive_that_unpacks_to_far_more_than_pictures_do_is_refused(kind, tmp_path, monkeypatch):
+    monkeypatch.setattr("jaxprune.data.prepare._FREE", 1000)
+    (tmp_path / "in/train/a").mkdir(parents=True)
+    (tmp_path / "in/train/a/0.png").write_bytes(bytes(10**6))
+    archive = shutil.make_archive(str(tmp_path / "bomb"), kind, root_dir=tmp_path / "in")
+    with pytest.raises(UserError, match=r"unpacks to more than 1,000,000 bytes, which no pictures do"):
+        prepare(archive, tmp_path / "out")
 
 
 @pytest.mark.parametrize(
