@@ -214,7 +214,10 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
+SLOW = ("clip without a prefix", "dinov3", "dinov3_plus", "siglip stacked")
+
+
+@pytest.mark.parametrize("case", [pytest.param(c, marks=pytest.mark.slow if c in SLOW else ()) for c in CASES])
 def test_the_names_of_a_repository_stand_for_timms(case):
     model, tensors = build(case.split()[0])
     if CASES[case] is openai or case == "clip without a prefix":

@@ -79,7 +79,10 @@ TENSORS = {
 }
 
 
-@pytest.mark.parametrize("what", TENSORS)
+QUICK = ("dinov3", "registers", "wider", "positions", "two networks")
+
+
+@pytest.mark.parametrize("what", [pytest.param(w, marks=() if w in QUICK else pytest.mark.slow) for w in TENSORS])
 def test_the_weights_of_something_else(what, right, tmp_path):
     make, name, message = TENSORS[what]
     path = tmp_path / "weights.safetensors"
