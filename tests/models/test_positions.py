@@ -88,6 +88,7 @@ WRONG = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", WRONG)
 def test_another_layout_of_the_angles_is_another_network(change, monkeypatch):
     file = golden("hosts/dinov3")

@@ -57,6 +57,7 @@ def test_tubes_that_a_scorer_drops_are_never_embedded():
     assert flops.host(fast).rows == (kept,) * 3 and flops.host(fast).total < 0.4 * flops.host(model).total
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["topk", "tome", "ats", "random"])
 def test_tubes_leave_inside_the_network(method):
     fast = reduction.apply(video(), Plan(method, 0.5, (1,)), rngs=nnx.Rngs(0))
