@@ -6,10 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from jaxprune.data import images
-from jaxprune.data.broken import Unreadable
 from jaxprune.data.files import read_text
-from jaxprune.data.folder import ImageFolder
+from jaxprune.data.folder import ImageFolder, read_example
 from jaxprune.data.source import Example, Source
 from jaxprune.errors import UserError
 
@@ -44,11 +42,7 @@ class FileList:
 
     def __getitem__(self, index: int) -> Example:
         index = range(len(self))[index]
-        path = self._files[index]
-        try:
-            image = images.read(path, upright=self.exif)
-        except (OSError, images.Broken) as error:
-            raise Unreadable(path, str(error)) from error
+        image = read_example(self._files[index], upright=self.exif)
         return {"image": image, "label": np.int32(-1), "index": np.int32(index)}
 
     def path(self, index: int) -> str:

@@ -67,11 +67,7 @@ class ImageFolder:
 
     def __getitem__(self, index: int) -> Example:
         index = range(len(self))[index]
-        path = self._files[index]
-        try:
-            image = images.read(path, upright=self.exif)
-        except (OSError, images.Broken) as error:
-            raise Unreadable(path, str(error)) from error
+        image = read_example(self._files[index], upright=self.exif)
         return {"image": image, "label": self._labels[index], "index": np.int32(index)}
 
     @property
@@ -92,6 +88,21 @@ class ImageFolder:
             )
         wanted = "directories, one a class, with pictures" if labels else "pictures"
         return f"Image folder {self.name!r} holds nothing usable: looked for {wanted} ({kinds}), and found none."
+
+
+def read_example(path: str, *, upright: bool) -> np.ndarray:
+    """Reads the picture of an example, uint8 (h, w, 3).
+
+    Args:
+      upright: Whether a photograph is turned as its EXIF tag says.
+
+    Raises:
+      Unreadable: The file is broken or gone.
+    """
+    try:
+        return images.read(path, upright=upright)
+    except (OSError, images.Broken) as error:
+        raise Unreadable(path, str(error)) from error
 
 
 def open_split(

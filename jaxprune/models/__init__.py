@@ -41,10 +41,15 @@ def _found(name: str) -> str:
     known, (network, _, tag) = names(), name.partition(".")
     if network not in known:
         raise unknown("model", name, known)
-    tags = [file.partition(".")[2] for file in _modules() if file.startswith(f"{network}.")]
+    tags = _tags(network)
     if tag and tags and tag not in tags:
         raise unknown(f"tag of {network}", tag, tags)
     return name if tags else network
+
+
+def _tags(network: str) -> list[str]:
+    """Returns the tags of a network's published files, that of its default file first."""
+    return [file.partition(".")[2] for file in _modules() if file.startswith(f"{network}.")]
 
 
 def arguments(name: str) -> dict[str, Any]:
@@ -82,9 +87,8 @@ def with_tag(name: str) -> str:
     >>> with_tag("vit_small_patch14_dinov2")
     'vit_small_patch14_dinov2.lvd142m'
     """
-    found = _found(name)
-    tags = [file for file in _modules() if file.startswith(f"{found}.")]
-    return name if "." in name or not tags else tags[0]
+    tags = _tags(_found(name))
+    return name if "." in name or not tags else f"{name}.{tags[0]}"
 
 
 def takes(name: str, argument: str) -> bool:

@@ -15,8 +15,8 @@ from flax import nnx
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from jaxprune.errors import UserError
-from jaxprune.models.swin import Classifier, Stage, on_map
-from jaxprune.nn import Conv, Host, LayerNorm, Linear, Mlp, Overhead, Reducible, Site, Tokens, Walk
+from jaxprune.models.hierarchical import Classifier, HierarchicalHost, Stage, on_map
+from jaxprune.nn import Conv, LayerNorm, Linear, Mlp, Overhead, Reducible, Site, Tokens, Walk
 from jaxprune.nn.drop_path import DropPath
 from jaxprune.nn.flops import BlockCost, linear_flops
 from jaxprune.nn.images import require_float
@@ -188,7 +188,7 @@ _POINTWISE = tuple(
 )
 
 
-class ConvNeXt(Host):
+class ConvNeXt(HierarchicalHost):
     """ConvNeXt: a stem of patches, stages of blocks on maps that halve, and the mean of the last map. Any image size.
 
     Args:
@@ -203,9 +203,6 @@ class ConvNeXt(Host):
       drop_path_rate: rises linearly from 0 to this over all blocks.
       dtype: compute dtype; parameters stay float32.
     """
-
-    num_prefix_tokens = 0
-    prunes_input = False
 
     def __init__(
         self,
@@ -281,7 +278,6 @@ class ConvNeXt(Host):
     def sites(self, img_size: int | Sequence[int] | None = None) -> tuple[Site, ...]:
         """The blocks, stage by stage; rows do not leave, and there is no attention."""
         grids = self.grids(img_size)
-        places = [(stage, index) for stage, depth in enumerate(self.depths) for index in range(depth)]
         return tuple(
             Site(
                 layer,
@@ -293,7 +289,7 @@ class ConvNeXt(Host):
                 leaves=False,
                 stage=stage,
             )
-            for layer, (stage, index) in enumerate(places)
+            for layer, (stage, index) in enumerate(self.places())
         )
 
     def overhead(self, img_size: int | Sequence[int] | None = None) -> Overhead:
@@ -303,10 +299,6 @@ class ConvNeXt(Host):
             for grid, stage in zip(self.grids(img_size)[1:], list(self.stages)[1:], strict=True)
         )
         return Overhead(self.stem[0].kernel.size, linear_flops(self.head.fc, 1) if self.head.fc else 0, between)
-
-    def intermediate_layers(self) -> tuple[int, ...]:
-        """The last block of each stage."""
-        return tuple(sum(self.depths[: stage + 1]) - 1 for stage in range(len(self.depths)))
 
     def walk(
         self,
@@ -331,15 +323,6 @@ class ConvNeXt(Host):
                 walk.tokens = on_map(cut(x.reshape(x.shape[0], *before.grid, -1)), site.grid)
             walk.run(self.block(site), site.grid)
         return walk
-
-    def forward_head(self, tokens: Tokens) -> tuple[Float[Array, "b k"], tuple[Array, ...]]:
-        """The mean of the last map, normalised, to logits in float32."""
-        return self.head(tokens.x.astype(jnp.float32).mean(1)), ()
-
-    def pool(self, tokens: Tokens) -> Float[Array, "b d"]:
-        """The normalised mean of the last map."""
-        pooled = tokens.x.astype(jnp.float32).mean(1)
-        return (pooled if self.head.norm is None else self.head.norm(pooled)).astype(tokens.x.dtype)
 
 
 NETWORK = ConvNeXt

@@ -15,8 +15,8 @@ from flax import nnx
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from jaxprune.errors import UserError
-from jaxprune.models.swin import Classifier, on_map
-from jaxprune.nn import Conv, Host, LayerNorm, Linear, Mlp, Overhead, Reducible, Site, Tokens, Walk
+from jaxprune.models.hierarchical import Classifier, HierarchicalHost, on_map
+from jaxprune.nn import Conv, LayerNorm, Linear, Mlp, Overhead, Reducible, Site, Tokens, Walk
 from jaxprune.nn.attention import attend, side_by_side
 from jaxprune.nn.block import LayerScale
 from jaxprune.nn.drop_path import DropPath
@@ -170,7 +170,7 @@ class HieraBlock(Reducible):
         )
 
 
-class Hiera(Host):
+class Hiera(HierarchicalHost):
     """Hiera for images.
 
     Args:
@@ -186,8 +186,6 @@ class Hiera(Host):
       dtype: compute dtype; parameters stay float32.
     """
 
-    num_prefix_tokens = 0
-    prunes_input = False
     published_rules = (
         Rule("patch_embed.proj.weight", "patch_embed.proj.kernel", convolution, convolution_back),
         *LAYERS,
@@ -269,10 +267,6 @@ class Hiera(Host):
         head = 0 if self.head.fc is None else linear_flops(self.head.fc, 1)
         return Overhead(self.patch_embed.proj.kernel.size, head)
 
-    def intermediate_layers(self) -> tuple[int, ...]:
-        """The last block of each stage."""
-        return tuple(sum(self.depths[: stage + 1]) - 1 for stage in range(len(self.depths)))
-
     def walk(
         self,
         images: Float[Array, "b H W c"],
@@ -305,15 +299,6 @@ class Hiera(Host):
         units = jnp.tile(self.pos_embed_win[...], (1, 1, self.grid[0] // _UNIT, self.grid[1] // _UNIT))
         whole = resize(table.transpose(0, 2, 3, 1), self.grid, "bicubic", antialias=True)
         return (whole + units.transpose(0, 2, 3, 1)).reshape(1, -1, table.shape[1])
-
-    def forward_head(self, tokens: Tokens) -> tuple[Float[Array, "b k"], tuple[Array, ...]]:
-        """The mean of the last map, normalised, to logits in float32."""
-        return self.head(tokens.x.astype(jnp.float32).mean(1)), ()
-
-    def pool(self, tokens: Tokens) -> Float[Array, "b d"]:
-        """The normalised mean of the last map."""
-        pooled = tokens.x.astype(jnp.float32).mean(1)
-        return (pooled if self.head.norm is None else self.head.norm(pooled)).astype(tokens.x.dtype)
 
 
 class _Stem(nnx.Module):

@@ -14,13 +14,13 @@ from flax import nnx
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from jaxprune.errors import UserError
-from jaxprune.nn import Attended, Block, Host, LayerNorm, Linear, Overhead, PatchEmbed, Site, Tokens, Walk
+from jaxprune.models.hierarchical import Classifier, HierarchicalHost, Stage, on_map
+from jaxprune.nn import Attended, Block, LayerNorm, Linear, Overhead, PatchEmbed, Site, Walk
 from jaxprune.nn.attention import Attention, Heads, self_attention
 from jaxprune.nn.flops import BlockCost, linear_flops
 from jaxprune.nn.images import require_float
 from jaxprune.nn.linear import normal_02
 from jaxprune.nn.patch_embed import pair
-from jaxprune.nn.tokens import all_present, coordinates
 from jaxprune.nn.windows import Windows
 from jaxprune.preprocessing import Preprocessing
 
@@ -239,29 +239,7 @@ class Merging(nnx.Module):
         return self.reduction(self.norm(cells)) if self.version == 1 else self.norm(self.reduction(cells))
 
 
-class Stage(nnx.Module):
-    """What lies between two maps: merging, where the map is not the first, and blocks."""
-
-    def __init__(self, downsample: Any, blocks: Sequence[Any]):
-        self.downsample = nnx.data(downsample)
-        self.blocks = nnx.List(blocks)
-
-
-class Classifier(nnx.Module):
-    """The linear layer that timm calls `head.fc`."""
-
-    def __init__(self, dim: int, num_classes: int, *, norm: Any = None, scale: float = 1.0, rngs: nnx.Rngs):
-        init: Any = lambda key, shape, dtype=jnp.float32: scale * normal_02(key, shape, dtype)
-        self.norm = nnx.data(norm)
-        self.fc = nnx.data(Linear(dim, num_classes, kernel_init=init, rngs=rngs) if num_classes else None)
-
-    def __call__(self, pooled: Float[Array, "b d"]) -> Float[Array, "b k"]:
-        """Pooled features to logits, or as they are without classes."""
-        pooled = pooled if self.norm is None else self.norm(pooled)
-        return pooled if self.fc is None else self.fc(pooled)
-
-
-class SwinTransformer(Host):
+class SwinTransformer(HierarchicalHost):
     """Swin: blocks with windows on maps that halve from stage to stage, and the mean of the last map.
 
     Args:
@@ -277,9 +255,6 @@ class SwinTransformer(Host):
       drop_path_rate: rises linearly from 0 to this over all blocks.
       dtype: compute dtype; parameters stay float32.
     """
-
-    num_prefix_tokens = 0
-    prunes_input = False
 
     def __init__(
         self,
@@ -346,7 +321,6 @@ class SwinTransformer(Host):
 
     def sites(self, img_size: int | Sequence[int] | None = None) -> tuple[Site, ...]:
         """The blocks, stage by stage; rows do not leave."""
-        places = [(stage, index) for stage, depth in enumerate(self.depths) for index in range(depth)]
         return tuple(
             Site(
                 layer,
@@ -358,7 +332,7 @@ class SwinTransformer(Host):
                 leaves=False,
                 stage=stage,
             )
-            for layer, (stage, index) in enumerate(places)
+            for layer, (stage, index) in enumerate(self.places())
         )
 
     def overhead(self, img_size: int | Sequence[int] | None = None) -> Overhead:
@@ -369,10 +343,6 @@ class SwinTransformer(Host):
         )
         head = 0 if self.head.fc is None else linear_flops(self.head.fc, 1)
         return Overhead(linear_flops(self.patch_embed.proj, 1), head, merging)
-
-    def intermediate_layers(self) -> tuple[int, ...]:
-        """The last block of each stage."""
-        return tuple(sum(self.depths[: stage + 1]) - 1 for stage in range(len(self.depths)))
 
     def walk(
         self,
@@ -398,19 +368,6 @@ class SwinTransformer(Host):
     def final_norm(self, x: Float[Array, "b n d"]) -> Float[Array, "b n d"]:
         """The norm behind the last block."""
         return self.norm(x)
-
-    def pool(self, tokens: Tokens) -> Float[Array, "b d"]:
-        """The mean of the last map."""
-        return tokens.x.astype(jnp.float32).mean(1).astype(tokens.x.dtype)
-
-    def forward_head(self, tokens: Tokens) -> tuple[Float[Array, "b k"], tuple[Array, ...]]:
-        """Tokens behind the final norm to logits in float32."""
-        return self.head(tokens.x.astype(jnp.float32).mean(1)), ()
-
-
-def on_map(x: Float[Array, "b n d"], grid: tuple[int, ...]) -> Tokens:
-    """Tokens of a whole map, in raster order, without prefix."""
-    return all_present(x, 0, jnp.asarray(coordinates(grid))[None])
 
 
 NETWORK = SwinTransformer

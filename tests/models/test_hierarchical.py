@@ -14,7 +14,8 @@ from jaxprune import checkpoints, flops, models, reduction, scoring
 from jaxprune.checkpoints.rules import to_published
 from jaxprune.errors import UserError
 from jaxprune.models.convnext import ConvNeXtBlock
-from jaxprune.models.swin import SwinBlock, on_map
+from jaxprune.models.hierarchical import on_map
+from jaxprune.models.swin import SwinBlock
 from jaxprune.nn.params import variables
 from jaxprune.nn.tokens import NOTHING, Attended
 from jaxprune.nn.walk import _on_grid

@@ -1,0 +1,72 @@
+"""What networks of several stages have in common: maps that shrink, rows that stay, and the mean of the last map."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float
+
+from jaxprune.nn import Host, Linear, Tokens
+from jaxprune.nn.linear import normal_02
+from jaxprune.nn.tokens import all_present, coordinates
+
+
+class Stage(nnx.Module):
+    """What lies between two maps: a downsampling, where the map is not the first, and blocks."""
+
+    def __init__(self, downsample: Any, blocks: Sequence[Any]):
+        self.downsample = nnx.data(downsample)
+        self.blocks = nnx.List(blocks)
+
+
+class Classifier(nnx.Module):
+    """The linear layer that timm calls `head.fc`, behind `head.norm` where the mean is normalised."""
+
+    def __init__(self, dim: int, num_classes: int, *, norm: Any = None, scale: float = 1.0, rngs: nnx.Rngs):
+        init: Any = lambda key, shape, dtype=jnp.float32: scale * normal_02(key, shape, dtype)
+        self.norm = nnx.data(norm)
+        self.fc = nnx.data(Linear(dim, num_classes, kernel_init=init, rngs=rngs) if num_classes else None)
+
+    def normed(self, pooled: Float[Array, "b d"]) -> Float[Array, "b d"]:
+        """Pooled features through the norm there may be."""
+        return pooled if self.norm is None else self.norm(pooled)
+
+    def __call__(self, pooled: Float[Array, "b d"]) -> Float[Array, "b k"]:
+        """Pooled features to logits, or normalised as they are without classes."""
+        pooled = self.normed(pooled)
+        return pooled if self.fc is None else self.fc(pooled)
+
+
+class HierarchicalHost(Host):
+    """A host whose maps shrink from stage to stage; a subclass has `depths`, the blocks of each, and `head`."""
+
+    num_prefix_tokens = 0
+    prunes_input = False
+    depths: tuple[int, ...]
+    head: Classifier
+
+    def places(self) -> list[tuple[int, int]]:
+        """The (stage, number in it) of every block."""
+        return [(stage, index) for stage, depth in enumerate(self.depths) for index in range(depth)]
+
+    def intermediate_layers(self) -> tuple[int, ...]:
+        """The last block of each stage."""
+        return tuple(sum(self.depths[: stage + 1]) - 1 for stage in range(len(self.depths)))
+
+    def forward_head(self, tokens: Tokens) -> tuple[Float[Array, "b k"], tuple[Array, ...]]:
+        """The mean of the last map to logits in float32."""
+        return self.head(_mean(tokens)), ()
+
+    def pool(self, tokens: Tokens) -> Float[Array, "b d"]:
+        """The mean of the last map, as the classifier reads it."""
+        return self.head.normed(_mean(tokens)).astype(tokens.x.dtype)
+
+
+def on_map(x: Float[Array, "b n d"], grid: tuple[int, ...]) -> Tokens:
+    """Tokens of a whole map, in raster order, without prefix."""
+    return all_present(x, 0, jnp.asarray(coordinates(grid))[None])
+
+
+def _mean(tokens: Tokens) -> Float[Array, "b d"]:
+    return tokens.x.astype(jnp.float32).mean(1)
