@@ -198,6 +198,7 @@ def default_workdir(text: str) -> Path:
 def main(argv: list[str]) -> None:
     """Runs the task that the config names."""
     from jaxprune import tasks
+    from jaxprune.train.interrupt import Interrupted, ending_at_ctrl_c
     from jaxprune.train.progress import log_to_terminal
     from jaxprune.train.workdir import is_complete
 
@@ -210,10 +211,14 @@ def main(argv: list[str]) -> None:
         compile_cache.enable(_COMPILED.value)
         if _DISTRIBUTED.value or _COORDINATOR.value or _NUM_PROCESSES.value or _PROCESS_ID.value >= 0:
             _join(config.task)
-        with processes.failing_together():
+        with processes.failing_together(), ending_at_ctrl_c():
             summary = tasks.find(config.task)(config, workdir)
     except UserError as error:
         _refuse(error)
+    except (KeyboardInterrupt, Interrupted):
+        # Training ends by itself, after a save; this is any other task, or a second Ctrl-C.
+        print("\nInterrupted; the same command starts it again.", file=sys.stderr)
+        sys.exit(_INTERRUPTED)
     print(_closing(summary, workdir, "Complete already; nothing was run." if before else "Complete."))
     if summary.get("signal") == "SIGINT":
         sys.exit(_INTERRUPTED)

@@ -10,6 +10,7 @@ from jaxprune.data.images import prepare
 from jaxprune.errors import UserError, unknown
 from jaxprune.evaluate import Batch
 from jaxprune.preprocessing import Preprocessing
+from jaxprune.train import interrupt
 from jaxprune.train.progress import progress
 
 ANY, ALL, LEARNED, UNLEARNED = "any class", "all classes", "learned classes", "unseen classes"
@@ -64,6 +65,7 @@ def view(
     crop = lambda picture: prepare(picture, preprocessing)
     with progress("reading annotations", count) as bar:
         for index in range(count):
+            interrupt.check()
             example = source[index]
             images.append(crop(example.image))
             seen = {name: crop(pixels) for name, pixels in example.regions.items()}

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
+from jaxprune.train import interrupt
 from jaxprune.train.progress import progress
 
 
@@ -30,11 +31,13 @@ def interleaved(contestants: Mapping[str, Callable[[], object]], rounds: int) ->
     turns: dict[str, list[Turn]] = {name: [] for name in contestants}
     with progress("timing", total=len(contestants) * (rounds + 1)) as bar:
         for run in contestants.values():
+            interrupt.check()
             run()
             run()
             bar.update(1)
         for _ in range(rounds):
             for name, run in contestants.items():
+                interrupt.check()
                 run()
                 start, busy = time.perf_counter(), os.times().user
                 run()

@@ -1,5 +1,6 @@
 """What runs long between two steps ends early when the run is to stop, and is done again when it goes on."""
 
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -7,7 +8,7 @@ _wanted: list[Callable[[], bool]] = []
 
 
 class Interrupted(Exception):
-    """Raised in an evaluation, by `check`, once the run is to stop."""
+    """Raised by `check`, once the run is to stop."""
 
 
 @contextmanager
@@ -18,6 +19,28 @@ def interruptible(wanted: Callable[[], bool]) -> Iterator[None]:
         yield
     finally:
         _wanted.pop()
+
+
+@contextmanager
+def ending_at_ctrl_c() -> Iterator[None]:
+    """Ctrl-C ends the `with` block by a `KeyboardInterrupt`, or by `Interrupted` from the next `check`.
+
+    Python drops an exception that is raised in a callback of the garbage collector, where compiling spends some time;
+    then the next `check` ends the block. Call it from the main thread. Training sets handlers of its own meanwhile.
+    """
+    pressed = False
+
+    def note(number: int, frame: object) -> None:
+        nonlocal pressed
+        pressed = True
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, note)
+    try:
+        with interruptible(lambda: pressed):
+            yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def check() -> None:

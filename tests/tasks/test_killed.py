@@ -25,6 +25,14 @@ def start(workdir):
     return subprocess.Popen([*COMMAND, f"--workdir={workdir}"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
 
+def interrupt(process):
+    """Presses Ctrl-C; returns the output and the seconds that the program took to leave."""
+    pressed = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate()
+    return output.decode(), time.monotonic() - pressed
+
+
 def wait_for(workdir, steps, *, saving=False):
     """Waits until `steps` lie behind the run, and if asked until it is in the middle of a save."""
     folder = workdir / "checkpoints"
@@ -100,3 +108,12 @@ def test_sigterm_saves_and_the_run_goes_on(tmp_path):
     assert not (tmp_path / "run" / "complete.json").exists()
     assert start(tmp_path / "run").wait() == 0
     assert (tmp_path / "run" / "complete.json").exists()
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_training_after_a_step_and_a_save_with_status_130(tmp_path):
+    process = start(tmp_path / "run")
+    wait_for(tmp_path / "run", 10)
+    output, seconds = interrupt(process)
+    assert process.returncode == 130 and "goes on from there" in output, output
+    assert seconds < 10, "a step and a save of the smallest network"
