@@ -21,6 +21,7 @@ def get_config(arg=None):
         plans=reduction.standalone(),
         keep_rate=args.keep_rate,
         reduction_loc=(3, 6, 9),
+        scorer="",  # of plans with from_scores: "norm", "ltrp:run=RUN", "papr:model=NAME,weights=FILE", …
         rounds=args.rounds,
         num_images=1000,
     )

@@ -8,7 +8,8 @@ python -m jaxprune.main --config=configs/evaluate.py --config.run=runs/quickstar
 prepared as the network's card or name says.
 `--config.img_size=384` evaluates at another resolution than the run trained at: positions are resampled.
 With `--config.plans="('topk','tome:keep_rate=0.5')" --config.reduction_loc="(1,2,3)"` also under these token-reduction
-plans, without training: accuracy, agreement with the dense network, cost, and which patches were kept.
+plans, without training: accuracy, agreement with the dense network, cost, and which patches were kept. Plans with
+from_scores drop patches by `--config.scorer`, such as norm or ltrp:run=RUN.
 """
 
 from jaxprune.config import parse_arg
@@ -18,7 +19,7 @@ from jaxprune.tasks.setup.defaults import classifier_inspection
 
 def get_config(arg=None):
     args = parse_arg(arg)
-    config = classifier_inspection("evaluate", plans=(), keep_rate=0.7, reduction_loc=(3, 6, 9))
+    config = classifier_inspection("evaluate", plans=(), scorer="", keep_rate=0.7, reduction_loc=(3, 6, 9))
     if args.smoke:
         config.update(train=finetune.smoke(finetune.defaults()), plans=("topk",), reduction_loc=(1,))
     return config

@@ -1,12 +1,13 @@
-"""The main job on built-in data: PR-MIM pre-training, fine-tuning, the same network from scratch, a patch ranker.
+"""The main job on built-in data: PR-MIM pre-training, fine-tuning, training from scratch, a patch ranker, pruning.
 
 python -m jaxprune.main --config=configs/quickstart.py
 
-About eight minutes on two CPU cores; no download. Ends in runs/quickstart/report.html.
+About seven minutes on two CPU cores; no download. Ends in runs/quickstart/report.html.
 """
 
 from jaxprune.config import parse_arg
 from jaxprune.tasks import finetune, pretrain, quickstart, train_ranker
+from jaxprune.tasks.setup.defaults import classifier_inspection
 
 SIZE = {"img_size": 64, "patch_size": 8, "embed_dim": 96, "depth": 4, "num_heads": 3}
 
@@ -48,5 +49,19 @@ def get_config(arg=None):
     ranker.labels.mask_ratio = 0.7
     ranker.optimizer.update(base_lr=4e-3, warmup_epochs=0.1)
 
-    config = quickstart.defaults(first, second, ranker)
+    # Its classifier without some of its patches: by attention, merged, by the ranker of above, and at random.
+    methods, rates = ("topk", "tome", "from_scores", "random"), (0.7, 0.5)
+    pruned = classifier_inspection(
+        "benchmark",
+        plans=tuple(f"{method}:keep_rate={rate}" for rate in rates for method in methods),
+        scorer="ltrp",
+        keep_rate=0.5,
+        reduction_loc=(1,),
+        rounds=7,
+        num_images=500,
+    )
+
+    # From scratch it learns best at a lower rate, the same for all layers.
+    scratch = {"base_lr": 3e-3}
+    config = quickstart.defaults(first, second, ranker, pruned, scratch)
     return quickstart.smoke(config) if args.smoke else config

@@ -233,9 +233,15 @@ def _join(task: str) -> None:
 def _closing(summary: dict, workdir: Path, word: str) -> str:
     if summary.get("stopped"):
         return f"Stopped at step {summary['step']}; the same command goes on from there."
-    numbers = [f"  {k:<24} {v:.4g}" if isinstance(v, float) else f"  {k:<24} {v}" for k, v in summary.items()]
+    numbers = [f"  {name:<24} {_shown(value)}" for name, value in summary.items()]
     report = workdir / "report.html"
     return "\n".join(["", word, *numbers, *([f"  report: {report}"] if report.exists() else [])])
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {_shown(each)}" for name, each in value.items())
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def _refuse(error: UserError) -> None:

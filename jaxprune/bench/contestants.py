@@ -7,7 +7,9 @@ import jax
 from flax import nnx
 
 from jaxprune import flops, reduction
+from jaxprune.analysis.scorer_cost import scorer_flops
 from jaxprune.nn.params import merge, split
+from jaxprune.scoring import Scorer
 
 DENSE = "dense"
 
@@ -26,8 +28,11 @@ class Contestant(NamedTuple):
     arrays: dict[str, jax.Array]
 
     def gflops(self) -> float:
-        """Returns the forward multiply-accumulates of an image, in units of 10⁹."""
-        return flops.host(self.model).total / 1e9
+        """Returns the forward multiply-accumulates of an image, in units of 10⁹; those of a scorer count too."""
+        total = flops.host(self.model).total
+        if self.model.pruner is not None:
+            total += scorer_flops(self.model.pruner.scorer, self.model.preprocessing.img_size)
+        return total / 1e9
 
 
 def contestant(model: Any) -> Contestant:
@@ -40,15 +45,21 @@ def contestant(model: Any) -> Contestant:
     )
 
 
-def contestants(model: Any, plans: Mapping[str, reduction.Plan], *, seed: int = 0) -> dict[str, Contestant]:
+def contestants(
+    model: Any, plans: Mapping[str, reduction.Plan], *, scorer: Scorer | None = None, seed: int = 0
+) -> dict[str, Contestant]:
     """Returns the dense network as `DENSE`, and one under each plan.
 
     Args:
       model: the dense network.
       plans: by name.
+      scorer: of the plans that drop patches by scores.
       seed: initialises the weights of methods that have any.
     """
-    reduced = {name: reduction.apply(model, plan, rngs=nnx.Rngs(seed)) for name, plan in plans.items()}
+    reduced = {
+        name: reduction.apply(model, plan, scorer=scorer if plan.at_input else None, rngs=nnx.Rngs(seed))
+        for name, plan in plans.items()
+    }
     return {DENSE: contestant(model), **{name: contestant(network) for name, network in reduced.items()}}
 
 

@@ -14,7 +14,7 @@ from jaxprune.plugins import build, find
 from jaxprune.preprocessing import Normalisation, trained_on
 from jaxprune.reduction.base import Reducer, Step
 from jaxprune.reduction.placing import Placed, place
-from jaxprune.reduction.plan import INPUT, Plan
+from jaxprune.reduction.plan import Plan
 
 
 def apply(
@@ -55,7 +55,7 @@ def apply(
         )
     plan = joined(plan)
     sites = model.sites(img_size)
-    at = next((at for at in plan.steps if at.layer == INPUT), None)
+    at = plan.at_input
     if (at is None) != (scorer is None):
         raise UserError(
             'Plan("from_scores") and scorer= go together: '
@@ -100,7 +100,7 @@ def joined(plan: Plan | Sequence[Plan]) -> Plan:
         raise UserError(f"{plan!r} is no plan: write Plan('topk', keep_rate=0.7), or Plan.from_text(…).")
     if len(plans) == 1:
         return plans[0]
-    entrance = [p for p in plans if p.steps and p.steps[0].layer == INPUT]
+    entrance = [p for p in plans if p.at_input is not None]
     inside = [p for p in plans if p not in entrance]
     if len(entrance) != 1 or len(inside) != 1:
         raise UserError(

@@ -62,13 +62,13 @@ class At:
         return step
 
     def _fill(self, layer: int | str, method: str, amount: Amount, position: str, options: dict[str, Any]) -> None:
-        where = find(family, Reducer, method).where
+        entrance = works_at_input(method)
         if isinstance(layer, str) and layer != INPUT:
             raise UserError(f"{method} at {layer!r}: a place is the number of a block, or {INPUT!r}.")
-        if (layer == INPUT) != (where == "embed"):
-            remedy = f"use At({INPUT!r}, …)" if where == "embed" else "give the number of a block"
+        if (layer == INPUT) != entrance:
+            remedy = f"use At({INPUT!r}, …)" if entrance else "give the number of a block"
             raise UserError(f"{method} cannot work at {layer!r}: {remedy}.")
-        if where == "embed" and isinstance(amount, Removal):
+        if entrance and isinstance(amount, Removal):
             raise UserError(f"{method} prunes once, before the first block: use keep_rate or num_keep in place of r.")
         if not isinstance(layer, str) and whole("block", layer) < 0:
             raise UserError(f"reduction_loc {layer} is outside the network: blocks count from 0.")
@@ -173,7 +173,7 @@ class Plan:
         if self.r is not None:
             self._check_r()
             return tuple(make(layer, Removal(removed)) for layer, removed in enumerate(self.r) if removed)
-        if find(family, Reducer, method).where == "embed":
+        if works_at_input(method):
             if reduction_loc not in (None, (0,), [0], 0):
                 raise UserError(
                     f"{method} prunes before the first block, and reduction_loc is {reduction_loc}: leave it out."
@@ -216,7 +216,7 @@ class Plan:
             raise UserError(f"inflection {self.inflection} is outside [-1, 1]: use {nearest}.")
         if self.inflection and isinstance(self.r, tuple):
             raise UserError(f"inflection tilts a single r, and r is {self.r}: leave one of the two out.")
-        if find(family, Reducer, self.method or "").where == "embed":
+        if works_at_input(self.method or ""):
             raise UserError(f"{self.method} prunes once, before the first block: use keep_rate or num_keep, not r.")
 
     def _check_methods(self) -> None:
@@ -225,6 +225,11 @@ class Plan:
             _check_first(at)
         for method in dict.fromkeys(at.method for at in steps):
             find(family, Reducer, method).check(self)
+
+    @property
+    def at_input(self) -> At | None:
+        """The step before the first block, where a scorer drops patches; None where there is none."""
+        return next((at for at in self.steps if at.layer == INPUT), None)
 
     def steps_for(self, depth: int) -> tuple[At, ...]:
         """The steps in a network of `depth` blocks."""
@@ -312,6 +317,11 @@ class Plan:
             kept = f"num_keep={self.num_keep}" if self.num_keep is not None else f"keep_rate={self.keep_rate}"
             amount = f"{kept}, reduction_loc={self.reduction_loc}"
         return f"Plan({self.method!r}, {amount}{options})"
+
+
+def works_at_input(method: str) -> bool:
+    """Whether a method works before the first block, where it has no choice of place."""
+    return find(family, Reducer, method).where == "embed"
 
 
 def _whole_numbers(name: str, values: Any) -> tuple[int, ...]:

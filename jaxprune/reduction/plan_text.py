@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from jaxprune.errors import UserError
-from jaxprune.reduction.plan import INPUT, At, Plan
+from jaxprune.reduction.plan import INPUT, At, Plan, works_at_input
 from jaxprune.text import format_items, parse_items
 
 
@@ -23,9 +23,10 @@ def read(text: str, defaults: Mapping[str, Any]) -> Plan:
         return Plan(steps=[_step(part.strip(), text) for part in parts])
     method, _, rest = parts[0].partition(":")
     items = parse_items(rest, f"plan {text!r}")
+    # An amount in the text stands in place of the default one, and a method at the input has no other place.
     amounts = {"keep_rate", "num_keep", "r"}
-    # An amount in the text stands in place of the default one.
-    kept = {name: value for name, value in defaults.items() if not (name in amounts and amounts & set(items))}
+    replaced = (amounts if amounts & set(items) else set()) | ({"reduction_loc"} if works_at_input(method) else set())
+    kept = {name: value for name, value in defaults.items() if name not in replaced}
     return Plan(method, **{**kept, **items})
 
 

@@ -1,7 +1,7 @@
 """Token-reduction plans side by side: cost, measured speed, whether it keeps the FLOPs' promise, accuracy, pictures."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 from flax import nnx
@@ -16,7 +16,23 @@ from jaxprune.checkpoints.classifier import Classifier
 from jaxprune.config import Config
 from jaxprune.data.sample import Sample
 from jaxprune.tasks.setup import inputs, networks, reporting
-from jaxprune.viz.report import Report
+from jaxprune.viz.report import Report, Section
+
+
+class Measured(NamedTuple):
+    """Plans side by side.
+
+    Attributes:
+      name: of the network.
+      rows: of the table, a contestant each.
+      found: on images; None where there are none.
+      classes: of the images, 0 where there are none.
+    """
+
+    name: str
+    rows: list[dict[str, Any]]
+    found: plans.Comparison | None
+    classes: int
 
 
 def run(config: Config, workdir: Path) -> dict[str, Any]:
@@ -25,33 +41,45 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     Costs and speed are those of one device. Accuracy is measured if there are images, those of the run or of
     `config.data`, on all devices of `config.mesh`.
     """
+    measured = measure(config, workdir)
+    page = Report("jaxprune benchmark", measured.name)
+    with reporting.report_section(workdir / "report.html", page, "Plans side by side", "benchmark") as section:
+        describe(config, section, measured)
+    fastest = max(measured.rows, key=lambda row: row["images/s"])
+    return {"plans": len(config.plans), "fastest": fastest["plan"], "speed-up": fastest["speed-up"]}
+
+
+def measure(config: Config, workdir: Path) -> Measured:
+    """Measures the plans, prints them as a table, and leaves that in `workdir`."""
     classifier = networks.classifier(config) if config.run or config.model.weights else None
     model = classifier.model if classifier else models.create(config.model.name, rngs=nnx.Rngs(config.seed))
-    made = contestants(model, networks.plans(config), seed=config.seed)
+    made = contestants(model, networks.plans(config), scorer=networks.guide(config, model), seed=config.seed)
     rows = costs(made, config.batch_size, config.rounds)
-    found = None
+    found, classes = None, 0
     if classifier is not None and inputs.has_images(classifier.origin, config):
-        found = _compare(config, classifier, made)
-    if found:
+        found, classes = _compare(config, classifier, made), len(classifier.class_names)
         rows = [{**row, **found.columns(row["plan"])} for row in rows]
     workdir.mkdir(parents=True, exist_ok=True)
     name = classifier.origin if classifier else config.model.name
     publish(f"{name}, batch {config.batch_size}", rows, workdir / "benchmark.csv")
-    page = Report("jaxprune benchmark", name)
-    with reporting.report_section(workdir / "report.html", page, "Plans side by side", "benchmark") as section:
-        section.text(
-            f"Batch {config.batch_size} on {jax.devices()[0].device_kind}, medians of {config.rounds} rounds in which "
-            "every plan takes its turn. The speed-up is that within a round; `kept` is its share of the one "
-            "that the FLOPs imply."
-        )
-        options = {"rounds": config.rounds, "classes": len(classifier.class_names) if found and classifier else 0}
-        report.describe(section, rows, "accuracy" if found else "speed-up", **options)
-        if found:
-            if found.realised:
-                section.text(plans.ROWS)
-            plans.pictures(section, found)
-    fastest = max(rows, key=lambda row: row["images/s"])
-    return {"plans": len(config.plans), "fastest": fastest["plan"], "speed-up": fastest["speed-up"]}
+    return Measured(name, rows, found, classes)
+
+
+def describe(config: Config, section: Section, measured: Measured) -> None:
+    """Adds what was measured to a section of a report."""
+    guided = f" from_scores drops patches by {config.scorer}." if config.scorer else ""
+    section.text(
+        f"Batch {config.batch_size} on {jax.devices()[0].device_kind}, medians of {config.rounds} rounds in which "
+        "every plan takes its turn. The speed-up is that within a round; `kept` is its share of the one "
+        f"that the FLOPs imply.{guided}"
+    )
+    found = measured.found
+    against = "accuracy" if found else "speed-up"
+    report.describe(section, measured.rows, against, rounds=config.rounds, classes=measured.classes)
+    if found:
+        if found.realised:
+            section.text(plans.ROWS)
+        plans.pictures(section, found)
 
 
 def _compare(config: Config, classifier: Classifier, made: dict[str, Contestant]) -> plans.Comparison:

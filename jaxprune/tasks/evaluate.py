@@ -55,7 +55,7 @@ def _on_held_out(classifier: Classifier, report: Path, config: Config, command: 
 def under_plans(classifier: Classifier, report: Path, config: Config) -> dict[str, Any]:
     """Evaluates a classifier under each of `config.plans`, beside itself, and adds the findings to a report."""
     model, names, origin = classifier
-    made = contestants(model, networks.plans(config), seed=config.seed)
+    made = contestants(model, networks.plans(config), scorer=networks.guide(config, model), seed=config.seed)
     batches = inputs.eval_batches(config, inputs.held_out(config, classifier))
     found = plans.compare(made, batches, inputs.mesh(config), class_names=names)
     rows = plans.table(made, found)

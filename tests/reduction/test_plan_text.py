@@ -69,6 +69,7 @@ def test_text_of_common_plans():
     assert Plan.from_text("tome:r=8") == Plan("tome", r=8)
     assert Plan.from_text("topk:keep_rate=0.5", reduction_loc=(2,)) == Plan("topk", 0.5, (2,))
     assert Plan.from_text("topk", keep_rate=0.5, reduction_loc=2) == Plan("topk", 0.5, (2,))
+    assert Plan.from_text("from_scores", keep_rate=0.5, reduction_loc=2) == Plan("from_scores", 0.5)
     # An amount in the text stands in place of the default one.
     assert Plan.from_text("tome:r=8", keep_rate=0.5) == Plan("tome", r=8)
     assert Plan.from_text(" topk@3:keep_rate=0.7 + tome@6:r=8 ").text == "topk@3:keep_rate=0.7+tome@6:r=8"

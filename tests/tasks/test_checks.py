@@ -63,6 +63,7 @@ BAD = [
     ("score.py:smoke", "scorers", ("papir",)),
     ("score.py:smoke", "scorers", ("ltrp:run=nowhere",)),
     ("benchmark.py", "plans", ("topk", "tome:keep_rate=nan")),
+    ("benchmark.py", "plans", ("topk", "from_scores:keep_rate=0.5")),
     ("evaluate.py", "run", "nowhere"),
     ("evaluate.py", "plans", ("topkk",)),
 ]

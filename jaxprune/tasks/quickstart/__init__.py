@@ -1,13 +1,14 @@
-"""The main job in minutes: pre-train with PR-MIM, fine-tune, compare with scratch, rank patches, look at the report."""
+"""The main job in minutes: PR-MIM pre-training, fine-tuning, training from scratch, ranking patches, pruning."""
 
 import json
 import time
 from pathlib import Path
 from typing import Any
 
+from jaxprune.bench.contestants import DENSE
 from jaxprune.checkpoints.files import write_atomically
 from jaxprune.config import Config
-from jaxprune.tasks import finetune, pretrain, train_ranker
+from jaxprune.tasks import benchmark, finetune, pretrain, train_ranker
 from jaxprune.tasks.quickstart.report import describe
 from jaxprune.tasks.quickstart.settings import defaults, phase_config, phases, smoke
 from jaxprune.train import workdir as workdirs
@@ -32,6 +33,9 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
             return {"phase": phase, **summaries[phase]}
         summaries[phase]["wall_seconds"] = round(time.monotonic() - began, 1)
     _join_metrics(config, workdir)
+    pruned = None
+    if "pruned" in config:
+        pruned = benchmark.measure(phase_config(config, "pruned", workdir), workdir / "pruned")
     # Not every framework's target has a mean colour, and not all data have masks of objects.
     optional = {
         "reconstruction_ratio": summaries["pretrain"].get("ratio_to_mean_colour"),
@@ -41,11 +45,21 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
         **{name: value for name, value in optional.items() if value is not None},
         "accuracy": summaries["finetune"]["accuracy"],
         "accuracy_from_scratch": summaries["scratch"]["accuracy"],
+        **(_best(pruned) if pruned else {}),
         "seconds": {phase: round(s["seconds"], 1) for phase, s in summaries.items()},
     }
-    describe(config, workdir, summaries)
+    describe(config, workdir, summaries, pruned)
     workdirs.mark_complete(workdir, summary)
     return summary
+
+
+def _best(pruned: benchmark.Measured) -> dict[str, Any]:
+    """The plan with the highest accuracy of those that are faster than the dense network, where there is one."""
+    faster = [row for row in pruned.rows if row["plan"] != DENSE and row["speed-up"] > 1]
+    if not faster:
+        return {}
+    best = max(faster, key=lambda row: row["accuracy"])
+    return {"pruned_by": best["plan"], "accuracy_pruned": best["accuracy"], "speed_up_pruned": best["speed-up"]}
 
 
 def _join_metrics(config: Config, workdir: Path) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 from jaxprune.analysis.ranking import KEPT
 from jaxprune.config import Config
-from jaxprune.tasks import evaluate, finetune, pretrain, train_ranker
+from jaxprune.tasks import benchmark, evaluate, finetune, pretrain, train_ranker
 from jaxprune.tasks.quickstart.settings import phase_config
 from jaxprune.tasks.setup import reporting
 from jaxprune.train.writer import read_metrics
@@ -13,10 +13,21 @@ from jaxprune.viz import plots
 from jaxprune.viz.report import Report
 
 _RANKED = f"by the ranker, in {KEPT:.0%} of all patches, where random finds {KEPT:.0%}; it saw no labels"
+_PRUNED = (
+    "The fine-tuned network as it is, with patches dropped or merged by each plan and nothing trained for it, beside "
+    "random patches."
+)
 
 
-def describe(config: Config, workdir: Path, summaries: dict[str, dict[str, Any]]) -> None:
-    """Writes the report of the whole job."""
+def describe(
+    config: Config, workdir: Path, summaries: dict[str, dict[str, Any]], pruned: benchmark.Measured | None = None
+) -> None:
+    """Writes the report of the whole job.
+
+    Args:
+      summaries: of the training phases.
+      pruned: the classifier under plans.
+    """
     pre, tuned, scratch = (summaries[phase] for phase in ("pretrain", "finetune", "scratch"))
     ranked = summaries.get("ranker", {})
     report = Report("jaxprune quickstart", "A vision transformer pre-trained by masked image modelling, in minutes")
@@ -61,6 +72,11 @@ def describe(config: Config, workdir: Path, summaries: dict[str, dict[str, Any]]
     if ranked:
         train_ranker.describe(phase_config(config, "ranker", workdir), workdir / "ranker", ranked, path=path)
     evaluate.assess(workdir / "finetune", path)
+    if pruned:
+        settings = phase_config(config, "pruned", workdir)
+        with reporting.report_section(path, report, "Its classifier, pruned", "pruned", reporting.command()) as section:
+            section.text(_PRUNED)
+            benchmark.describe(settings, section, pruned)
 
 
 def _accuracy(summary: dict[str, Any]) -> tuple[str, str]:

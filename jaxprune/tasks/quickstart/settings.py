@@ -1,6 +1,8 @@
 """The settings of the main job: those of its phases, each a config of a task of its own."""
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from ml_collections import ConfigDict
 
@@ -9,13 +11,36 @@ from jaxprune.tasks.finetune import settings as finetuning
 from jaxprune.tasks.pretrain import settings as pretraining
 from jaxprune.tasks.train_ranker import settings as ranking
 
+RANKER = "ltrp"  # as the scorer of plans: the ranker of this run
 PHASES = ("pretrain", "finetune", "scratch", "ranker")
 
 
-def defaults(pretrain: Config, finetune: Config, ranker: Config | None = None) -> Config:
-    """Returns the config of the task from those of its phases; without a ranker none is trained."""
-    phases = {"pretrain": pretrain, "finetune": finetune} | ({} if ranker is None else {"ranker": ranker})
-    return ConfigDict({"task": "quickstart", "seed": 0, "workdir": "", **phases})
+def defaults(
+    pretrain: Config,
+    finetune: Config,
+    ranker: Config | None = None,
+    pruned: Config | None = None,
+    scratch: Mapping[str, Any] | None = None,
+) -> Config:
+    """Returns the config of the task from those of its phases.
+
+    Args:
+      ranker: without it none is trained.
+      pruned: of `benchmark`, the plans that the fine-tuned classifier is compared under; without it under none.
+      scratch: what training from scratch changes of the optimizer of fine-tuning: it learns best in another way.
+    """
+    optional = {"ranker": ranker, "pruned": pruned}
+    return ConfigDict(
+        {
+            "task": "quickstart",
+            "seed": 0,
+            "workdir": "",
+            "pretrain": pretrain,
+            "finetune": finetune,
+            "scratch": {"layer_decay": 1.0, **(scratch or {})},  # of the optimizer, where it differs from fine-tuning
+            **{name: phase for name, phase in optional.items() if phase is not None},
+        }
+    )
 
 
 def smoke(config: Config) -> Config:
@@ -24,6 +49,8 @@ def smoke(config: Config) -> Config:
     finetuning.smoke(config.finetune)
     if "ranker" in config:
         ranking.smoke(config.ranker)
+    if "pruned" in config:
+        config.pruned.update(batch_size=4, rounds=1, num_images=12)
     return config
 
 
@@ -36,9 +63,15 @@ def phase_config(config: Config, phase: str, workdir: Path) -> Config:
     """The config of one phase; training from scratch is fine-tuning without pre-trained weights."""
     settings = ConfigDict(config["finetune" if phase == "scratch" else phase].to_dict())
     settings.seed = config.seed
+    if phase == "scratch":
+        settings.optimizer.update(config.scratch)
     pretrained = str(workdir / "pretrain")
     if phase == "finetune":
         settings.run = pretrained
     if phase == "ranker":
         settings.label_model = pretrained
+    if phase == "pruned":
+        settings.run = str(workdir / "finetune")
+        if settings.scorer == RANKER:
+            settings.scorer = f"{RANKER}:run={workdir / 'ranker'}"
     return settings

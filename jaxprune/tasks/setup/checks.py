@@ -193,9 +193,7 @@ def of_settings(config: Config, prefix: str = "config.") -> list[str]:
         found += refused(lambda text=text: _scorer(text))
     if "plans" in config and not bad_numbers:
         for text in config.plans:
-            found += [
-                f"{prefix}plans={text!r}: {why}" for why in refused(lambda text=text: networks.plan(config, text))
-            ]
+            found += [f"{prefix}plans={text!r}: {why}" for why in refused(lambda text=text: _plan(config, text))]
     return found
 
 
@@ -286,6 +284,11 @@ def _names(values: Mapping[str, Any]) -> list[str]:
     if (method := values.get("mim.name")) is not None and method not in mim.methods():
         found.append(str(unknown("mim method", method, mim.methods())))
     return found
+
+
+def _plan(config: Config, text: str) -> None:
+    if networks.plan(config, text).at_input and not config.scorer:
+        raise UserError("It drops patches by scores: name what scores them, such as --config.scorer=norm.")
 
 
 def _scorer(text: str) -> None:

@@ -76,6 +76,18 @@ def plan(config: Config, text: str) -> Plan:
     return Plan.from_text(text, keep_rate=config.keep_rate, reduction_loc=tuple(config.reduction_loc))
 
 
+def guide(config: Config, model: Any) -> Scorer | None:
+    """Opens `config.scorer`, which drops patches of a network under plans with from_scores; None where it is empty.
+
+    What ConvNets read is EfficientNet-Lite0 unless the text names another network.
+    """
+    if not config.scorer:
+        return None
+    reads = Networks(run=model, proposal="efficientnet_lite0", seed=config.seed)
+    opened = scorers.open_scorers([config.scorer], reads, preprocessing=model.preprocessing, seed=config.seed)
+    return scorers.enlarged(opened).scorers[config.scorer]
+
+
 def open_scorers(config: Config, classifier: Classifier | None = None) -> Opened:
     """Opens `config.scorers`; those that read a ConvNet see the images at `config.proposal_size`, if there is one.
 
