@@ -1,8 +1,10 @@
 """Batches for training and evaluation."""
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
+
+import numpy as np
 
 from jaxprune.data.batch_reader import Batch, BatchReader
 from jaxprune.data.cutout import Cutout
@@ -89,6 +91,7 @@ def eval_batches(
     *,
     batch_size: int,
     preprocessing: Preprocessing,
+    changes: tuple[Callable[[np.ndarray, np.random.Generator], np.ndarray], ...] = (),
     num_threads: int | None = None,
     num_workers: int = 0,
     process_index: int = 0,
@@ -103,6 +106,8 @@ def eval_batches(
       source: The examples.
       batch_size: Of all processes together.
       preprocessing: Of the network, `model.preprocessing`. Images that already have its size are left unchanged.
+      changes: What happens to the prepared image, in order: (image, generator) -> image, such as a `Corruption`; the
+        generator of an example is always the same.
       num_threads: As in training.
       num_workers: As in training.
       process_index: As in training.
@@ -113,7 +118,7 @@ def eval_batches(
     """
     _check_turned(source, preprocessing)
     order = Order.of_process(len(source), batch_size, process_index, process_count, None)
-    return EvalBatches(BatchReader(source, order, Transform(preprocessing), num_threads), num_workers)
+    return EvalBatches(BatchReader(source, order, Transform(preprocessing, augment=changes), num_threads), num_workers)
 
 
 def _check_turned(source: Source, preprocessing: Preprocessing) -> None:

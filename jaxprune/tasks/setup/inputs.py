@@ -69,12 +69,13 @@ def train_batches(config: Config, examples: Any) -> Any:
     )
 
 
-def eval_batches(config: Config, examples: Any) -> Any:
-    """One pass over the held-out examples; the last batch is padded."""
+def eval_batches(config: Config, examples: Any, *, changes: tuple[Any, ...] = ()) -> Any:
+    """One pass over the held-out examples, each through `changes`; the last batch is padded."""
     return loader.eval_batches(
         examples,
         batch_size=config.batch_size,
         preprocessing=preprocessing(config),
+        changes=changes,
         process_index=jax.process_index(),
         process_count=jax.process_count(),
     )

@@ -1,0 +1,33 @@
+"""Accuracy under the fifteen corruptions of ImageNet-C, made on the fly for the classifier's own held-out images.
+
+python -m jaxprune.main --config=configs/robustness.py --config.run=runs/quickstart/finetune
+
+`--config.model.weights=FILE --config.model.name=NAME` in place of `run` opens a published file, with
+`--config.data.source=folder --config.data.path=DIR`. `--config.plans="('topk','tome:keep_rate=0.5')"` adds
+token-reduction plans, without training. With 1000 classes there is an mCE relative to AlexNet. Images are those of this
+library (see `jaxprune.data.corruptions`); the published ones are in TFDS: `--config.data.source=tfds
+--config.data.name=imagenet2012_corrupted/fog_3` with configs/evaluate.py.
+"""
+
+from jaxprune.config import parse_arg
+from jaxprune.data import corruptions
+from jaxprune.tasks import finetune
+from jaxprune.tasks.setup.defaults import classifier_inspection
+
+
+def get_config(arg=None):
+    args = parse_arg(arg)
+    config = classifier_inspection(
+        "robustness",
+        corruptions=corruptions.NAMES,
+        severities=corruptions.SEVERITIES,
+        num_images=1000,  # held-out images, evenly spaced; 0: all
+        plans=(),
+        scorer="",  # of plans with from_scores: "norm", "ltrp:run=RUN", "papr:model=NAME,weights=FILE", …
+        keep_rate=0.7,
+        reduction_loc=(3, 6, 9),
+    )
+    if args.smoke:
+        config.update(train=finetune.smoke(finetune.defaults()), plans=("topk",), reduction_loc=(1,))
+        config.update(corruptions=("fog", "jpeg_compression"), severities=(1, 5), num_images=12)
+    return config
