@@ -10,6 +10,10 @@ prepared as the network's card or name says.
 With `--config.plans="('topk','tome:keep_rate=0.5')" --config.reduction_loc="(1,2,3)"` also under these token-reduction
 plans, without training: accuracy, agreement with the dense network, cost, and which patches were kept. Plans with
 from_scores drop patches by `--config.scorer`, such as norm or ltrp:run=RUN.
+
+Robustness of an ImageNet classifier (PR-MIM Tab. 7): `--config.data.source=tfds --config.data.name=imagenet_a` or
+imagenet_r, both with `--config.only_present`, imagenet_sketch, or imagenet2012_corrupted/fog_3; configs/robustness.py
+makes corrupted images itself.
 """
 
 from jaxprune.config import parse_arg
@@ -19,7 +23,14 @@ from jaxprune.tasks.setup.defaults import classifier_inspection
 
 def get_config(arg=None):
     args = parse_arg(arg)
-    config = classifier_inspection("evaluate", plans=(), scorer="", keep_rate=0.7, reduction_loc=(3, 6, 9))
+    config = classifier_inspection(
+        "evaluate",
+        only_present=False,  # True: predict only classes that the held-out images have (ImageNet-A, ImageNet-R)
+        plans=(),
+        scorer="",
+        keep_rate=0.7,
+        reduction_loc=(3, 6, 9),
+    )
     if args.smoke:
         config.update(train=finetune.smoke(finetune.defaults()), plans=("topk",), reduction_loc=(1,))
     return config

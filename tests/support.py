@@ -40,6 +40,15 @@ def quickly(model: nnx.Module, call: Callable[..., Any]) -> Callable[..., Any]:
     return functools.partial(program, parts.params, parts.rest)
 
 
+def double_precision():
+    """A context in which JAX computes in float64: `jax.enable_x64`, which versions before 0.8 have elsewhere."""
+    if hasattr(jax, "enable_x64"):
+        return jax.enable_x64(True)
+    from jax.experimental import enable_x64
+
+    return enable_x64(True)
+
+
 @functools.cache
 def quick_compile() -> dict[str, bool | int]:
     """Options for `jax.jit(..., compiler_options=)` of small programs that run once or twice.

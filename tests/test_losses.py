@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from support import golden, nhwc, quick_compile
+from support import double_precision, golden, nhwc, quick_compile
 
 from jaxprune import losses, ops
 from jaxprune.errors import UserError
@@ -103,7 +103,7 @@ def test_list_mle_matches():
 
 
 def test_list_mle_matches_in_double_precision():
-    with jax.enable_x64(True):
+    with double_precision():
         _assert_list_mle(LIST_MLE_CASES, jnp.float64)
 
 

@@ -1,9 +1,11 @@
 """The forward functions of analyses, for `evaluate.run_over`: all read a batch's `image`, pixels from 0 to 255."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 
 from jaxprune.bench.contestants import Contestant
@@ -19,24 +21,40 @@ def pixels(images: jax.Array, preprocessing: Preprocessing) -> jax.Array:
     return normalize(images, preprocessing.mean, preprocessing.std)
 
 
-def probabilities(model: Any) -> Forward:
-    """Returns what computes a classifier's probabilities, (b, c)."""
+def probabilities(model: Any, classes: Sequence[int] | None = None) -> Forward:
+    """Returns what computes a classifier's probabilities, (b, c).
+
+    Args:
+      classes: those it may predict; the others get 0. None: all.
+    """
     parts, record = split(model), model.preprocessing
 
     def call(arrays: Any, batch: Mapping[str, jax.Array]) -> jax.Array:
-        return jax.nn.softmax(merge(parts.graph, arrays, {})(pixels(batch["image"], record))[0])
+        logits = merge(parts.graph, arrays, {})(pixels(batch["image"], record))[0]
+        return jax.nn.softmax(_among(logits, classes))
 
     return Forward(call, {**parts.params, **parts.rest})
 
 
-def under_plan(contestant: Contestant) -> Forward:
-    """Returns what computes a contestant's `logits`, (b, c), and `assign` of each step of its plan, each (b, p)."""
+def under_plan(contestant: Contestant, classes: Sequence[int] | None = None) -> Forward:
+    """Returns what computes a contestant's `logits`, (b, c), and `assign` of each step of its plan, each (b, p).
+
+    Args:
+      classes: those it may predict; the logits of the others are -inf. None: all.
+    """
 
     def call(arrays: Any, batch: Mapping[str, jax.Array]) -> dict[str, Any]:
         logits, aux = contestant.call(arrays, pixels(batch["image"], contestant.model.preprocessing))
-        return {"logits": logits, "assign": aux.assign}
+        return {"logits": _among(logits, classes), "assign": aux.assign}
 
     return Forward(call, contestant.arrays)
+
+
+def _among(logits: jax.Array, classes: Sequence[int] | None) -> jax.Array:
+    if classes is None:
+        return logits
+    allowed = np.isin(np.arange(logits.shape[1]), classes)
+    return jnp.where(jnp.asarray(allowed)[None], logits, -jnp.inf)
 
 
 def patch_scores(scorers: Mapping[str, Scorer], preprocessing: Preprocessing, *, seed: int, stride: int = 1) -> Forward:

@@ -52,6 +52,7 @@ def compare(
     mesh: Mesh,
     *,
     class_names: Sequence[str],
+    classes: Sequence[int] | None = None,
 ) -> Comparison:
     """Runs every contestant over the same images.
 
@@ -60,8 +61,9 @@ def compare(
       batches: with `image` and `label`.
       mesh: the devices to run on.
       class_names: of the classes.
+      classes: those that they may predict; None: all.
     """
-    forwards = {name: under_plan(contestant) for name, contestant in contestants.items()}
+    forwards = {name: under_plan(contestant, classes) for name, contestant in contestants.items()}
     grids = {}
     for name, contestant in contestants.items():
         grids[name] = contestant.model.step_grids(contestant.model.preprocessing.img_size)

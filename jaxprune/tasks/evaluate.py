@@ -29,22 +29,27 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
 def assess(run: Path, report: Path) -> dict[str, Any]:
     """Evaluates the classifier in a run directory on its own data, and adds the findings to a report."""
     classifier = open_classifier(run)
-    config = inputs.with_data_of(run, classifier.model.preprocessing, classifier_inspection("evaluate"))
+    config = inputs.with_data_of(
+        run, classifier.model.preprocessing, classifier_inspection("evaluate", only_present=False)
+    )
     return _on_held_out(classifier, report, config, f"{reporting.command('configs/evaluate.py')} --config.run={run}")
 
 
 def _on_held_out(classifier: Classifier, report: Path, config: Config, command: str = "") -> dict[str, Any]:
     model, names, origin = classifier
     source = inputs.held_out(config, classifier)
-    batches, forwards = inputs.eval_batches(config, source), {"classes": probabilities(model)}
+    allowed = inputs.allowed_classes(config, source)
+    batches, forwards = inputs.eval_batches(config, source), {"classes": probabilities(model, allowed)}
     collectors: list[Any] = [predictions.Predicted("classes", names)]
     if is_bounded(model):
-        forwards[_PLAN] = under_plan(contestant(model))
+        forwards[_PLAN] = under_plan(contestant(model), allowed)
         collectors.append(RealisedRows({_PLAN: model}))
     found, *more = run_over(batches, forwards, collectors, inputs.mesh(config))
     realised = {name: value for rows in more for name, value in rows[_PLAN].columns().items()}
     page, slug = Report("jaxprune", origin), f"evaluate-{Path(origin).name}"
     with reporting.report_section(report, page, "Evaluation", slug, command) as section:
+        if allowed is not None:
+            section.text(f"Predicted among the {len(allowed)} of {len(names)} classes that the images have.")
         predictions.describe(section, found, names)
         if realised:
             section.table([{"plan": model.plan.text, **realised}], caption=plans.ROWS)
@@ -56,8 +61,9 @@ def under_plans(classifier: Classifier, report: Path, config: Config) -> dict[st
     """Evaluates a classifier under each of `config.plans`, beside itself, and adds the findings to a report."""
     model, names, origin = classifier
     made = contestants(model, networks.plans(config), scorer=networks.guide(config, model), seed=config.seed)
-    batches = inputs.eval_batches(config, inputs.held_out(config, classifier))
-    found = plans.compare(made, batches, inputs.mesh(config), class_names=names)
+    source = inputs.held_out(config, classifier)
+    allowed, batches = inputs.allowed_classes(config, source), inputs.eval_batches(config, source)
+    found = plans.compare(made, batches, inputs.mesh(config), class_names=names, classes=allowed)
     rows = plans.table(made, found)
     page, title = Report("jaxprune", origin), "Under token-reduction plans"
     with reporting.report_section(report, page, title, f"plans-{Path(origin).name}") as section:

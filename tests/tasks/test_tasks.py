@@ -4,6 +4,7 @@ import csv
 import functools
 import json
 import logging
+import re
 from pathlib import Path
 
 import jax
@@ -92,6 +93,16 @@ def test_evaluate_adds_to_the_report(runs):
     found = run("evaluate.py", workdir / "finetune", run=str(workdir / "finetune"))
     assert found["accuracy"] == pytest.approx(summary["accuracy"])
     assert "Evaluation" in (workdir / "finetune" / "report.html").read_text()
+
+
+@pytest.mark.slow
+def test_evaluate_among_the_classes_of_the_images(runs, tmp_path):
+    workdir, _ = runs
+    every = run("evaluate.py", tmp_path / "all", run=str(workdir / "finetune"))
+    among = run("evaluate.py", tmp_path / "present", run=str(workdir / "finetune"), only_present=True)
+    assert among["accuracy"] >= every["accuracy"]
+    page = (tmp_path / "present" / "report.html").read_text()
+    assert re.search(r"Predicted among the \d+ of 10 classes", page)
 
 
 def test_evaluate_at_another_resolution(runs, tmp_path):

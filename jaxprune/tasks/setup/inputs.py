@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 from ml_collections import ConfigDict
 
 from jaxprune import data as loader
@@ -151,6 +152,20 @@ def held_out(config: Config, classifier: Classifier) -> Any:
             f"{len(classifier.class_names)}: give the data it was trained on."
         )
     return examples
+
+
+def allowed_classes(config: Config, examples: Any) -> tuple[int, ...] | None:
+    """The classes that `config.only_present` lets a classifier predict: those of the examples; None for all.
+
+    ImageNet-A and -R have images of 200 of the thousand classes, and are evaluated among these.
+    """
+    if not config.only_present:
+        return None
+    labels = getattr(examples, "labels", None)
+    if labels is None:
+        batches = loader.eval_batches(examples, batch_size=config.batch_size, preprocessing=preprocessing(config))
+        labels = np.concatenate([batch["label"][batch["valid"]] for batch in batches])
+    return tuple(np.unique(labels).tolist())
 
 
 def normalized(config: Config, images: jax.Array) -> jax.Array:

@@ -1,0 +1,38 @@
+"""Fine-tuning on other data after masked pre-training on ImageNet: PR-MIM Tab. 8.
+
+python -m jaxprune.main --config=configs/mim/transfer.py:data=inat18 --config.run=runs/imagenet
+
+    data    inat18 (TFDS), inat19 or nabirds (folders: path=DIR with train/ and val/, of class directories)
+    size    base or large
+
+360 epochs, otherwise as on ImageNet (configs/mim/imagenet_finetune.py). Their 437,513, 265,213 and 23,929 training
+images make 1.2, 0.75 and 0.07 times as many steps as 100 epochs of ImageNet.
+"""
+
+from jaxprune.config import parse_arg
+from jaxprune.errors import unknown
+from jaxprune.tasks import finetune
+
+# base learning rate, layer-wise decay, drop path: those of ImageNet
+RECIPES = {"base": (5e-4, 0.65, 0.1), "large": (1e-3, 0.75, 0.2)}
+DATA = {
+    "inat18": {"source": "tfds", "name": "i_naturalist2018", "eval_split": "validation"},
+    "inat19": {"source": "folder", "eval_split": "val"},
+    "nabirds": {"source": "folder", "eval_split": "val"},
+}
+
+
+def get_config(arg=None):
+    args = parse_arg(arg, data="inat18", size="base", path="")
+    if args.data not in DATA:
+        raise unknown("data", args.data, DATA)
+    if args.size not in RECIPES:
+        raise unknown("size", args.size, RECIPES)
+    base_lr, layer_decay, drop_path_rate = RECIPES[args.size]
+    config = finetune.defaults()
+    config.model.update(name=f"vit_{args.size}_patch16_224", drop_path_rate=drop_path_rate)
+    config.data.update(**DATA[args.data], path=args.path, img_size=224, crop_scale=(0.08, 1.0))
+    config.data.randaugment = "rand-m9-mstd0.5-inc1"
+    config.optimizer.update(base_lr=base_lr, layer_decay=layer_decay, warmup_epochs=5.0)
+    config.update(batch_size=1024, epochs=360.0, dtype="bfloat16", checkpoint_every=1000)
+    return finetune.smoke(config) if args.smoke else config

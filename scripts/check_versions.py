@@ -1,0 +1,52 @@
+"""The quick tests with the oldest declared and the newest versions of what this package needs, on each Python.
+
+python scripts/check_versions.py [--legs oldest-3.11 newest-3.12 newest-3.13] [--work DIR] [pytest arguments]
+
+It needs `uv` (pip install uv), which also brings a Python that is not installed. Each leg is an environment of its own
+below --work, and leaves its output there. About ten minutes a leg on two cores.
+"""
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+LEGS = ("oldest-3.11", "newest-3.11", "newest-3.12", "newest-3.13")
+RESOLUTION = {"oldest": "lowest-direct", "newest": "highest"}
+
+
+def test(leg: str, work: Path, arguments: list[str]) -> str:
+    """Makes the environment of a leg, runs the tests in it, and returns pytest's last line."""
+    age, python = leg.split("-")
+    place = work / leg
+    environment = {**os.environ, "VIRTUAL_ENV": str(place), "PYTHONPATH": ""}
+    subprocess.run(["uv", "venv", "--quiet", "--clear", "--python", python, place], check=True)
+    install = ["uv", "pip", "install", "--quiet", "--resolution", RESOLUTION[age], "--upgrade", "-e", ".[test]"]
+    subprocess.run(install, cwd=ROOT, env=environment, check=True)
+    command = [place / "bin" / "python", "-m", "pytest", "-p", "no:cacheprovider", *arguments]
+    with (work / f"{leg}.txt").open("w") as output:
+        subprocess.run(command, cwd=ROOT, env=environment, stdout=output, stderr=subprocess.STDOUT)
+    lines = (work / f"{leg}.txt").read_text().splitlines()
+    return next((line for line in reversed(lines) if re.search(r"\d (passed|failed|error)", line)), "no summary")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--legs", nargs="+", choices=LEGS, default=LEGS)
+    parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()) / "jaxprune-versions")
+    args, passed_on = parser.parse_known_args()
+    args.work.mkdir(parents=True, exist_ok=True)
+    found = {}
+    for leg in args.legs:
+        print(f"{leg} …", file=sys.stderr, flush=True)
+        found[leg] = test(leg, args.work, passed_on)
+        print(f"{leg:<12} {found[leg].strip('= ')}", flush=True)
+    sys.exit(any("failed" in line or "error" in line or "passed" not in line for line in found.values()))
+
+
+if __name__ == "__main__":
+    main()
