@@ -50,7 +50,8 @@ def recognise(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any] | None:
     Args:
       shapes: {published name: shape}.
     """
-    for name, cls in methods().items():
+    # A framework that extends another has that one's tensors too, so it is asked first.
+    for name, cls in sorted(methods().items(), key=lambda item: -len(item[1].__mro__)):
         if (found := cls.recognise(shapes)) is not None:
             return {"name": name, **found}
     return None

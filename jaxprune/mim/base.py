@@ -1,6 +1,6 @@
 """The Framework protocol of masked image modelling: masker, encoder, decoder, target and loss."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from flax import nnx
@@ -137,7 +137,11 @@ class Framework(nnx.Module):
     def encode(self, images: Float[Array, "b H W c"], masks: Masks) -> Float[Array, "b n d"]:
         """The encoder's output: prefix tokens, then the visible patches only."""
         walk = self.encoder.encode(self.encoder.embed(images, masks.ids_keep), masks.ids_keep)
-        return self.encoder.final_norm(walk.tokens.x)
+        return self.latent([tokens.x for tokens in walk.left])
+
+    def latent(self, features: Sequence[Float[Array, "b n d"]]) -> Float[Array, "b n d"]:
+        """The encoder's output from what leaves each of its blocks: by default the last one's behind the final norm."""
+        return self.encoder.final_norm(features[-1])
 
     def error(
         self, pred: Float[Array, "b p q"], target: Float[Array, "b p q"], learned: Bool[Array, "b p"]

@@ -50,8 +50,9 @@ class Removal:
         # The last block and the prediction run for the first `rows` rows only; None is all.
         self.rows = self.decoded if over == "masked" else None
         self.embedded = self.encoder.embed(images, masks.ids_keep)
-        encoded = self.encoder.encode(self.embedded, masks.ids_keep).tokens.x
-        self.x = self.sequence(self.encoder.final_norm(encoded))
+        encoded = self.encoder.encode(self.embedded, masks.ids_keep)
+        self.latent = framework.latent
+        self.x = self.sequence(self.latent([tokens.x for tokens in encoded.left]))
         self.anchor = self.decode(self.x)
 
     def predict(self, numbers: Int[Array, "c"]) -> Float[Array, "bc rows q"]:
@@ -159,9 +160,10 @@ class HiddenInEncoder(Removal):
     def predict(self, numbers: Int[Array, "c"]) -> Float[Array, "bc rows q"]:
         hidden = jnp.arange(self.embedded.shape[1])[None, :] == self.prefix + numbers[:, None]
         x, hidden = _repeated(self.embedded, hidden)
+        features = []
         for block in self.encoder.blocks:
-            x = run_rows(block, x, hidden)
-        return self.decode(self.sequence(self.encoder.final_norm(x)))
+            features.append(x := run_rows(block, x, hidden))
+        return self.decode(self.sequence(self.latent(features)))
 
 
 REMOVALS: dict[str, type[Removal]] = {

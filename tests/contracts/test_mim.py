@@ -10,7 +10,7 @@ import pytest
 from flax import nnx
 from support import quick_compile
 
-from jaxprune import flops, mim
+from jaxprune import flops, mim, plugins
 from jaxprune.nn.params import merge, split
 
 METHODS = sorted(mim.methods())
@@ -23,7 +23,7 @@ def create(method: str, **changes):
     """A small framework: what it has of the sizes that make one small."""
     cls = mim.methods()[method]
     small = {"decoder_embed_dim": 16, "decoder_depth": 1, "decoder_num_heads": 2}
-    own = {name: size for name, size in small.items() if name in cls.__init__.__annotations__}
+    own = {name: size for name, size in small.items() if name in plugins.parameters(cls)}
     return mim.create(method, **{**ENCODER, **own, **changes}, rngs=nnx.Rngs(0))
 
 
@@ -86,7 +86,7 @@ def test_it_draws_a_picture_and_describes_itself(method):
 def test_the_compiler_counts_the_same(method):
     sizes = {"embed_dim": 256, "depth": 1, "num_heads": 4}
     decoder = {"decoder_embed_dim": 256, "decoder_depth": 1, "decoder_num_heads": 4, "mask_ratio": 0.5}
-    known = mim.methods()[method].__init__.__annotations__
+    known = plugins.parameters(mim.methods()[method])
     model = create(method, **sizes, **{name: value for name, value in decoder.items() if name in known})
     parts = split(model)
 

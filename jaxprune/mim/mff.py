@@ -1,0 +1,172 @@
+"""MFF: a masked autoencoder whose decoder reads several depths of the encoder (Liu et al., 2023), and PR-MIM on it."""
+
+import itertools
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from jaxprune.errors import UserError
+from jaxprune.mim.base import Reconstruction
+from jaxprune.mim.mae import MAE, RULES
+from jaxprune.mim.masker import Masks
+from jaxprune.nn import Linear
+from jaxprune.nn.flops import linear_flops
+from jaxprune.nn.linear import xavier_uniform
+from jaxprune.nn.published import Rule, within
+
+
+def default_indices(depth: int, count: int = 6) -> tuple[int, ...]:
+    """The blocks that are fused by default: the first of each of `count` equal parts, but the last block of the last.
+
+    Fewer than `count` if there are not so many blocks.
+
+    >>> default_indices(12)
+    (0, 2, 4, 6, 8, 11)
+    """
+    return tuple(sorted({*(i * depth // count for i in range(count - 1)), depth - 1}))
+
+
+class Fusion(nnx.Module):
+    """A weighted sum of tokens from several depths (MFF, Sec. 3.2).
+
+    The weights are a softmax over a learned number a depth. All depths but the last are projected first.
+
+    Args:
+      dim: width of the tokens.
+      count: depths.
+      dtype: compute dtype.
+    """
+
+    def __init__(self, dim: int, count: int, *, dtype: Any = None, rngs: nnx.Rngs):
+        self.proj_layers = nnx.List(
+            [Linear(dim, dim, kernel_init=xavier_uniform, dtype=dtype, rngs=rngs) for _ in range(count - 1)]
+        )
+        self.proj_weights = nnx.Param(jnp.ones((count,), jnp.float32))
+
+    def weights(self) -> Float[Array, "depths"]:
+        """The share of each depth in the sum."""
+        return jax.nn.softmax(self.proj_weights[...])
+
+    def __call__(self, features: Sequence[Float[Array, "b n d"]]) -> Float[Array, "b n d"]:
+        *shallow, last = features
+        parts = [*(layer(x) for layer, x in zip(self.proj_layers, shallow, strict=True)), last]
+        shares = self.weights().astype(last.dtype)
+        return sum((share * part for share, part in zip(shares[1:], parts[1:], strict=True)), shares[0] * parts[0])
+
+    def flops(self, rows: int) -> int:
+        """Multiply-accumulates of the projections of `rows` tokens."""
+        return sum(linear_flops(layer, rows) for layer in self.proj_layers)
+
+
+class MffReconstruction(NamedTuple):
+    """What MFF reports besides its loss.
+
+    Attributes:
+      pred, latent, masks: see `Reconstruction`; the latent tokens are fused and normalised.
+      weights: the share of each fused block.
+    """
+
+    pred: Float[Array, "b p q"]
+    latent: Float[Array, "b k d"]
+    masks: Masks
+    weights: Float[Array, "depths"]
+
+    masked = Reconstruction.masked
+    retained = Reconstruction.retained
+    thrown = Reconstruction.thrown
+    ids_restore = Reconstruction.ids_restore
+
+
+class MffFlops(NamedTuple):
+    """The cost of a masked autoencoder with feature fusion, part by part."""
+
+    patch_embed: int
+    encoder: int
+    fuse: int
+    decoder_embed: int
+    decoder: int
+    aggregate: int
+    predict: int
+
+    @property
+    def total(self) -> int:
+        return sum(self)
+
+
+class MFF(MAE):
+    """A masked autoencoder that fuses the outputs of several encoder blocks, so that late ones need not keep detail.
+
+    The fused tokens pass the encoder's final norm and are decoded as MAE's or PR-MIM's. After pre-training the fusion
+    is left behind: the encoder is a plain ViT.
+
+    Args:
+      indices: the blocks that are fused, ascending from 0 and with the last block at the end; by default six, see
+        `default_indices`.
+      mae: everything that `MAE` takes.
+
+    Raises:
+      UserError: `indices` name no blocks of the encoder, or leave out the last; or as for `MAE`.
+
+    References:
+      Liu et al., 2023, "Improving pixel-based MIM by reducing wasted modeling capability".
+    """
+
+    def __init__(self, *, indices: Sequence[int] | None = None, rngs: nnx.Rngs, **mae: Any):
+        super().__init__(rngs=rngs, **mae)
+        vit = self.encoder
+        self.indices = default_indices(vit.depth) if indices is None else tuple(int(i) for i in indices)
+        _check(self.indices, vit.depth)
+        self.fusion = Fusion(vit.embed_dim, len(self.indices), dtype=mae.get("dtype"), rngs=rngs)
+
+    def latent(self, features: Sequence[Float[Array, "b n d"]]) -> Float[Array, "b n d"]:
+        return self.encoder.final_norm(self.fusion([features[i] for i in self.indices]))
+
+    def __call__(
+        self, images: Float[Array, "b H W c"], *, key: PRNGKeyArray | None = None, **drawn: Any
+    ) -> tuple[Float[Array, ""], MffReconstruction]:
+        loss, aux = super().__call__(images, key=key, **drawn)
+        return loss, MffReconstruction(*aux, self.fusion.weights())
+
+    def flops(self, *, as_published: bool = True) -> Any:
+        """Multiply-accumulates of one image, part by part: those of `MAE.flops`, and of fusing the visible tokens."""
+        of_mae = super().flops(as_published=as_published)._asdict()
+        return MffFlops(**of_mae, fuse=self.fusion.flops(self.encoder.num_prefix_tokens + self.masker.num_visible))
+
+    def summary(self) -> str:
+        blocks = ", ".join(map(str, self.indices))
+        return super().summary().replace("MAE", f"MFF, which fuses encoder blocks {blocks} (from 0),", 1)
+
+    @property
+    def published_rules(self) -> tuple[Rule, ...]:
+        """The tensor names of MAE's repository, with mmpretrain's for the fusion."""
+        return RULES_OF_FUSION + RULES
+
+    @classmethod
+    def recognise(cls, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any] | None:
+        """The arguments that tensors show; of `indices` only how many there are, which are then taken as by default."""
+        found = super().recognise(shapes)
+        if found is None or "proj_weights" not in shapes:
+            return None
+        depth = len({match[1] for name in shapes if (match := re.match(r"blocks\.(\d+)\.", name))})
+        return {**found, "indices": default_indices(depth, shapes["proj_weights"][0])}
+
+
+def _check(indices: tuple[int, ...], depth: int) -> None:
+    ascending = all(i < j for i, j in itertools.pairwise(indices))
+    if not indices or not ascending or indices[0] < 0 or indices[-1] != depth - 1:
+        raise UserError(
+            f"indices={indices} must be different blocks from 0 to {depth - 1}, ascending, the last of them "
+            f"{depth - 1} (a block behind it would never learn), such as {default_indices(depth)}."
+        )
+
+
+# The weights are (depths, 1, 1, 1) there.
+RULES_OF_FUSION = (
+    Rule("proj_weights", "fusion.proj_weights", lambda w: w.reshape(-1), lambda w, _: w.reshape(-1, 1, 1, 1)),
+    *within("proj_layers.", "fusion.proj_layers."),
+)
