@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from jaxprune import mim
 from jaxprune.checkpoints.read import by_timm, load_pretrained, read_tensors
 from jaxprune.checkpoints.rules import to_ours
 from jaxprune.checkpoints.run import is_ours, load_card, load_model
@@ -41,7 +42,7 @@ def initialise(model: Any, init: str, class_names: Sequence[str] | None = None) 
 
 def _from_published(model: Any, init: str, class_names: Sequence[str] | None) -> None:
     tensors = read_tensors(init)
-    ignored = ("decoder_*", "mask_token")
+    ignored = mim.beside_encoder()
     found = to_ours(by_timm(tensors, ignored), model)
     shapes = {name: np.shape(entry.tensor) for name, entry in found.items()}
     if not (kept := _keeps_head(model, shapes, init, (), class_names)):

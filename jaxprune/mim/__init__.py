@@ -57,6 +57,11 @@ def recognise(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any] | None:
     return None
 
 
+def beside_encoder() -> tuple[str, ...]:
+    """Patterns of the published names of all that frameworks have besides their encoder."""
+    return tuple(sorted({pattern for cls in methods().values() for pattern in cls.beside_encoder}))
+
+
 __all__ = [
     "Decoder",
     "Framework",
@@ -69,6 +74,7 @@ __all__ = [
     "Reconstruction",
     "Target",
     "TokenDecoder",
+    "beside_encoder",
     "create",
     "methods",
     "recognise",

@@ -99,10 +99,12 @@ class Framework(nnx.Module):
     Attributes:
       encoder_class: the network whose arguments a subclass takes beside its own and passes on, or None.
       encoder_excludes: those of them that it does not pass on.
+      beside_encoder: patterns of the published names of everything but the encoder, which fine-tuning leaves out.
     """
 
     encoder_class: type | None = None
     encoder_excludes: frozenset[str] = frozenset()
+    beside_encoder: tuple[str, ...] = ("decoder.*", *(f"{part}*" for part in STORED))
 
     def __init__(self, *, encoder: Host, masker: Masker, decoder: Decoder, target: Target):
         self.encoder: Any = encoder

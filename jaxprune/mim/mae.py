@@ -62,6 +62,7 @@ class MAE(Framework):
             "drop_path_rate",
         }
     )
+    beside_encoder = ("decoder_*", "mask_token", "agg.*", "aggregate.*")
 
     def __init__(
         self,
@@ -157,26 +158,32 @@ class MAE(Framework):
             "decoder_depth": len(blocks),
             "decoder_num_heads": 1,  # heads do not show in the shapes
         }
-        for aggregator, kernel in (("depthwise", "agg.weight"), ("convnext", "agg.conv_dw.weight")):
-            if kernel in shapes:
-                found |= {"aggregator": aggregator, "kernel_size": shapes[kernel][-1], "reconstruction": "progressive"}
-        if any(name.startswith("agg.block.") for name in shapes):
-            found |= {"aggregator": "transformer", "reconstruction": "progressive"}
-        return found
+        return found | aggregation_of(shapes)
 
 
-# MAE's repository keeps encoder and decoder side by side, the decoder's parts as decoder_embed, decoder_blocks, ….
+def aggregation_of(shapes: Mapping[str, tuple[int, ...]], prefix: str = "") -> dict[str, Any]:
+    """The arguments of PR-MIM's aggregation that tensors whose names begin with `prefix` show; none without one."""
+    for aggregator, kernel in (("depthwise", "agg.weight"), ("convnext", "agg.conv_dw.weight")):
+        if (size := shapes.get(prefix + kernel)) is not None:
+            return {"aggregator": aggregator, "kernel_size": size[-1], "reconstruction": "progressive"}
+    if any(name.startswith(f"{prefix}agg.block.") for name in shapes):
+        return {"aggregator": "transformer", "reconstruction": "progressive"}
+    return {}
+
+
 # "agg" is what a PyTorch module of that name would save, and its name in full is read too.
+AGGREGATION = tuple(
+    rule
+    for name in ("agg.", "aggregate.")
+    for rule in (
+        Rule(f"{name}weight", "aggregate.kernel", depthwise, depthwise_back),
+        Rule(f"{name}conv_dw.weight", "aggregate.conv_dw.kernel", depthwise, depthwise_back),
+        *within(name, "aggregate."),
+    )
+)
+# MAE's repository keeps encoder and decoder side by side, the decoder's parts as decoder_embed, decoder_blocks, ….
 RULES = (
-    *(
-        rule
-        for name in ("agg.", "aggregate.")
-        for rule in (
-            Rule(f"{name}weight", "decoder.aggregate.kernel", depthwise, depthwise_back),
-            Rule(f"{name}conv_dw.weight", "decoder.aggregate.conv_dw.kernel", depthwise, depthwise_back),
-            *within(name, "decoder.aggregate."),
-        )
-    ),
+    *within("", "decoder.", AGGREGATION),
     Rule("mask_token", "decoder.mask_token"),
     *within("decoder_", "decoder."),
 )

@@ -46,11 +46,12 @@ class Fusion(nnx.Module):
         self.proj_layers = nnx.List(
             [Linear(dim, dim, kernel_init=xavier_uniform, dtype=dtype, rngs=rngs) for _ in range(count - 1)]
         )
-        self.proj_weights = nnx.Param(jnp.ones((count,), jnp.float32))
+        # Of the published shape, with which they are decayed as they were there.
+        self.proj_weights = nnx.Param(jnp.ones((count, 1, 1, 1), jnp.float32))
 
     def weights(self) -> Float[Array, "depths"]:
         """The share of each depth in the sum."""
-        return jax.nn.softmax(self.proj_weights[...])
+        return jax.nn.softmax(self.proj_weights[...].reshape(-1))
 
     def __call__(self, features: Sequence[Float[Array, "b n d"]]) -> Float[Array, "b n d"]:
         *shallow, last = features
@@ -116,6 +117,8 @@ class MFF(MAE):
       Liu et al., 2023, "Improving pixel-based MIM by reducing wasted modeling capability".
     """
 
+    beside_encoder = (*MAE.beside_encoder, "proj_layers.*", "proj_weights")
+
     def __init__(self, *, indices: Sequence[int] | None = None, rngs: nnx.Rngs, **mae: Any):
         super().__init__(rngs=rngs, **mae)
         vit = self.encoder
@@ -165,8 +168,7 @@ def _check(indices: tuple[int, ...], depth: int) -> None:
         )
 
 
-# The weights are (depths, 1, 1, 1) there.
 RULES_OF_FUSION = (
-    Rule("proj_weights", "fusion.proj_weights", lambda w: w.reshape(-1), lambda w, _: w.reshape(-1, 1, 1, 1)),
+    Rule("proj_weights", "fusion.proj_weights"),
     *within("proj_layers.", "fusion.proj_layers."),
 )

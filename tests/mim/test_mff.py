@@ -65,7 +65,7 @@ def test_mff_matches():
     chex.assert_trees_all_close(aux.pred, file["pred"], atol=2e-5, rtol=0)
     chex.assert_trees_all_close(loss, file["loss_norm"], rtol=1e-5)
     ours = {
-        "proj_weights": grads["fusion.proj_weights"].reshape(-1, 1, 1, 1),
+        "proj_weights": grads["fusion.proj_weights"],
         "proj_layers.0.weight": grads["fusion.proj_layers.0.kernel"].T,
     }
     for name, gradient in ours.items():

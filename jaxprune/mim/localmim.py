@@ -1,0 +1,401 @@
+"""LocalMIM: depths of the encoder reconstruct scales of the image (Wang et al., 2023), and PR-MIM in each decoder."""
+
+import itertools
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Bool, Float, PRNGKeyArray
+
+from jaxprune import losses
+from jaxprune.errors import UserError
+from jaxprune.mim.aggregation import fill_grid
+from jaxprune.mim.base import Framework, Reconstruction
+from jaxprune.mim.decoder import Decoder, TokenDecoder, default_throw_ratio
+from jaxprune.mim.hog import HOG, hog_levels
+from jaxprune.mim.mae import AGGREGATION, MAE, aggregation_of
+from jaxprune.mim.masker import Masks, RandomMasker
+from jaxprune.models.vit import VisionTransformer
+from jaxprune.nn import LayerNorm, Linear
+from jaxprune.nn.flops import linear_flops
+from jaxprune.nn.images import require_float
+from jaxprune.nn.linear import xavier_uniform
+from jaxprune.nn.published import Rule, Tensor, convolution, convolution_back, within
+from jaxprune.ops.patches import unpatchify
+
+# How often each level's map is doubled: predictions for a quarter of a patch's side, half, the patch, and two patches.
+DOUBLINGS = (2, 1, 0, -1)
+# The level whose predictions are one a patch.
+PATCHES = DOUBLINGS.index(0)
+
+
+def default_indices(depth: int) -> tuple[int, ...]:
+    """The blocks that are supervised by default: 1, 3, depth - 3 and depth - 1, of few blocks the nearest there are.
+
+    >>> default_indices(12)
+    (1, 3, 9, 11)
+    """
+    return tuple(sorted(min(max(index, 0), depth - 1) for index in (1, 3, depth - 3, depth - 1)))
+
+
+class UpConv(nnx.Module):
+    """A transposed 2×2 convolution with stride 2: each cell becomes four, by a linear layer a quarter."""
+
+    def __init__(self, in_features: int, out_features: int, *, dtype: Any = None, rngs: nnx.Rngs):
+        init = jax.nn.initializers.variance_scaling(1 / 3, "fan_out", "uniform")
+        self.kernel = nnx.Param(init(rngs.params(), (in_features, 4 * out_features), jnp.float32))
+        self.bias = nnx.Param(jnp.zeros((out_features,), jnp.float32))
+        self.dtype = dtype
+
+    def __call__(self, x: Float[Array, "b h w i"]) -> Float[Array, "b H W o"]:
+        b, height, width, dim = x.shape
+        dtype = self.dtype or x.dtype
+        quarters = x.reshape(b * height * width, dim).astype(dtype) @ self.kernel[...].astype(dtype)
+        grown = unpatchify(quarters.reshape(b, height * width, -1), 2, (height, width))
+        return grown + self.bias[...].astype(dtype)[None, None, None, :]
+
+
+class LevelDecoder(TokenDecoder):
+    """The decoder of one level: MAE's with a narrow block or two, whose map is then doubled or halved.
+
+    Under "progressive" thrown tokens are rebuilt before the norm, at the decoder's width.
+
+    Args:
+      doublings: see `DOUBLINGS`.
+      in_dim, out_dim, dim, dtype, decoder: see `TokenDecoder`.
+    """
+
+    def __init__(
+        self,
+        in_dim: int,
+        out_dim: int,
+        *,
+        doublings: int,
+        dim: int,
+        dtype: Any = None,
+        rngs: nnx.Rngs,
+        **decoder: Any,
+    ):
+        super().__init__(in_dim, out_dim, dim=dim, dtype=dtype, rngs=rngs, **decoder)
+        self.doublings = doublings
+        widths = [dim >> i for i in range(max(doublings, 0) + 1)]
+        pairs = itertools.pairwise(widths)
+        self.up = nnx.List([UpConv(wide, narrow, dtype=dtype, rngs=rngs) for wide, narrow in pairs])
+        self.up_norms = nnx.List([LayerNorm(width) for width in widths[1:-1]])
+        self.pred = Linear(widths[-1], out_dim, kernel_init=xavier_uniform, dtype=dtype, rngs=rngs)
+
+    def normed(self, decoded: Float[Array, "b m e"], masks: Masks) -> Float[Array, "b p e"]:
+        """Decoded tokens behind the norm, on the full grid; thrown ones are rebuilt, or zero under "partial"."""
+        x, partial = decoded[:, self.num_prefix_tokens :], masks.ids_present.shape != masks.masked.shape
+        if self.aggregate is None:
+            return fill_grid(self.norm(x), masks.present) if partial else self.norm(x)
+        grid = fill_grid(x, masks.present) if partial else x
+        return self.norm(self.aggregate(grid, ~masks.present, self.grid))
+
+    def predict(self, decoded: Float[Array, "b m e"], masks: Masks) -> Float[Array, "b q o"]:
+        """Decoded tokens to predictions of every cell of the level, in raster order; zeros where there is none."""
+        tokens = self.normed(decoded, masks)
+        x = tokens.reshape(tokens.shape[0], *self.grid, tokens.shape[2])
+        # Under "partial" the mean of four patches is that of those which were decoded.
+        left_out = self.aggregate is None and masks.ids_present.shape != masks.masked.shape
+        share = at_level(masks.present, self.grid, self.doublings) if left_out else None
+        if self.doublings < 0:
+            x = _halved(x)
+            if share is not None:
+                x = x / jnp.maximum(share, 0.25).astype(x.dtype).reshape(*x.shape[:3], 1)
+        for index, layer in enumerate(self.up):
+            x = layer(x)
+            if index < len(self.up_norms):
+                x = jax.nn.gelu(self.up_norms[index](x), approximate=False)
+        pred = self.pred(x).astype(jnp.float32).reshape(x.shape[0], -1, self.pred.kernel.shape[1])
+        return pred if share is None else jnp.where(share[:, :, None] > 0, pred, 0)
+
+    def flops(self, visible: int, present: int, *, as_published: bool = True) -> Any:
+        cells = self.grid[0] * self.grid[1]
+        grown = sum(linear_flops(layer, cells * 4**index) for index, layer in enumerate(self.up))
+        head = linear_flops(self.pred, int(cells * 4.0**self.doublings))
+        return super().flops(visible, present, as_published=as_published)._replace(predict=grown + head)
+
+
+class LevelDecoders(Decoder):
+    """A decoder for each level, which share the masks and nothing else.
+
+    Args:
+      in_dim, out_dim, decoder: see `LevelDecoder`.
+    """
+
+    def __init__(self, in_dim: int, out_dim: int, *, reconstruction: str, rngs: nnx.Rngs, **decoder: Any):
+        self.reconstruction = reconstruction
+        common = {"reconstruction": reconstruction, "rngs": rngs, **decoder}
+        self.levels = nnx.List([LevelDecoder(in_dim, out_dim, doublings=each, **common) for each in DOUBLINGS])
+
+    def __call__(
+        self, latents: Sequence[Float[Array, "b n d"]], masks: Masks
+    ) -> tuple[Float[Array, "b cells_of_level o"], ...]:
+        """The predictions of every level, from the encoder's output at each."""
+        return tuple(level(latent, masks) for level, latent in zip(self.levels, latents, strict=True))
+
+    def flops(self, visible: int, present: int, *, as_published: bool = True) -> int:
+        return sum(level.flops(visible, present, as_published=as_published).total for level in self.levels)
+
+
+def _halved(x: Float[Array, "b h w d"]) -> Float[Array, "b H W d"]:
+    b, height, width, dim = x.shape
+    return x.reshape(b, height // 2, 2, width // 2, 2, dim).mean((2, 4))
+
+
+def at_level(chosen: Bool[Array, "b p"], grid: tuple[int, int], doublings: int) -> Float[Array, "b q"]:
+    """What share of each cell of a level lies in patches that are chosen; above 0 and below 1 for large cells only."""
+    x = chosen.astype(jnp.float32).reshape(-1, *grid, 1)
+    x = _halved(x) if doublings < 0 else x.repeat(2**doublings, axis=1).repeat(2**doublings, axis=2)
+    return x.reshape(x.shape[0], -1)
+
+
+class LocalReconstruction(NamedTuple):
+    """What LocalMIM reports besides its loss; tuples have an entry a level, from small cells to large ones.
+
+    Attributes:
+      latents: the encoder's output behind the level's block and norm, prefix tokens first.
+      preds: the prediction of each cell, in raster order; zeros where nothing is predicted.
+      targets: the histograms of each cell.
+      masks_by_level: the weight of each cell in the loss: the share of it that was masked (under "partial": retained).
+      losses: their sum is the loss.
+      masks: see `Reconstruction`.
+    """
+
+    latents: tuple[Float[Array, "b k d"], ...]
+    preds: tuple[Float[Array, "b cells_of_level o"], ...]
+    targets: tuple[Float[Array, "b cells_of_level o"], ...]
+    masks_by_level: tuple[Float[Array, "b cells_of_level"], ...]
+    losses: tuple[Float[Array, ""], ...]
+    masks: Masks
+
+    @property
+    def pred(self) -> Float[Array, "b p q"]:
+        """The prediction of every patch."""
+        return self.preds[PATCHES]
+
+    @property
+    def latent(self) -> Float[Array, "b k d"]:
+        """The encoder's output behind its last block."""
+        return self.latents[-1]
+
+    masked = Reconstruction.masked
+    retained = Reconstruction.retained
+    thrown = Reconstruction.thrown
+    ids_restore = Reconstruction.ids_restore
+
+
+class LocalMIM(Framework):
+    """Reconstruction of histograms of oriented gradients by four small decoders, fine cells from early blocks.
+
+    The first decoder predicts cells of a quarter of a patch's side, the second of half, the third of a patch, the last
+    of two patches. Each has its own norm behind the encoder's block; the last one's is the encoder's final norm.
+
+    Args:
+      indices: the four supervised blocks, ascending from 0 and with the last block at the end; by default
+        1, 3, depth - 3 and depth - 1. A block may serve several levels, as it does where there are few.
+      num_bins: orientations of the histograms.
+      mlp_ratio: of the blocks of encoder and decoders, which also share `qkv_bias`, `norm_eps` and `init_values`.
+      decoder_embed_dim, decoder_depth, decoder_num_heads: of each decoder.
+      aggregator, kernel_size, aggregation: see `TokenDecoder`; each decoder has an aggregation of its own.
+      mask_ratio, throw_ratio, retain: see `RandomMasker`; a `throw_ratio` of None is 0 for "full" and 0.5 otherwise.
+        Every decoder throws the same patches.
+      reconstruction: see `Decoder`; under "partial" the loss of a level weighs cells by the share that was retained.
+      encoder: the arguments of the ViT, such as `img_size`, `patch_size`, `embed_dim`, `depth` and `num_heads`.
+
+    Raises:
+      UserError: `indices` name no blocks, the patches cannot be cut into cells, or the ratios leave nothing to see, to
+        decode or to throw.
+
+    References:
+      Wang et al., 2023, "Masked image modeling with local multi-scale reconstruction".
+    """
+
+    encoder_class = VisionTransformer
+    encoder_excludes = MAE.encoder_excludes
+    beside_encoder = ("decoder.*", "norm.[0-9].*")
+
+    def __init__(
+        self,
+        *,
+        indices: Sequence[int] | None = None,
+        num_bins: int = 9,
+        mlp_ratio: float = 4.0,
+        decoder_embed_dim: int = 256,
+        decoder_depth: int = 1,
+        decoder_num_heads: int = 8,
+        mask_ratio: float = 0.75,
+        reconstruction: str = "full",
+        throw_ratio: float | None = None,
+        retain: str = "furthest",
+        aggregator: str = "depthwise",
+        kernel_size: int = 7,
+        aggregation: str = "thrown",
+        dtype: Any = None,
+        remat: bool = False,
+        rngs: nnx.Rngs,
+        **encoder: Any,
+    ):
+        throw_ratio = default_throw_ratio(reconstruction, throw_ratio)
+        common = {"mlp_ratio": mlp_ratio, "dtype": dtype, "remat": remat, "rngs": rngs}
+        vit = VisionTransformer(
+            num_classes=0,
+            kernel_init=xavier_uniform,
+            patch_kernel_init=xavier_uniform,
+            **{"pos_embed": "sincos", **encoder},
+            **common,
+        )
+        indices = default_indices(vit.depth) if indices is None else tuple(int(i) for i in indices)
+        _check(indices, vit, decoder_embed_dim)
+        target = HOG(vit.patch_embed.patch_size, num_bins=num_bins, in_chans=vit.patch_embed.in_chans)
+        super().__init__(
+            encoder=vit,
+            masker=RandomMasker(vit.grid, float(mask_ratio), throw_ratio, retain),
+            decoder=LevelDecoders(
+                vit.embed_dim,
+                target.size,
+                grid=vit.grid,
+                num_prefix_tokens=vit.num_prefix_tokens,
+                dim=decoder_embed_dim,
+                depth=decoder_depth,
+                num_heads=decoder_num_heads,
+                reconstruction=reconstruction,
+                aggregator=aggregator,
+                kernel_size=kernel_size,
+                aggregation=aggregation,
+                **{name: encoder[name] for name in ("qkv_bias", "norm_eps", "init_values") if name in encoder},
+                **common,
+            ),
+            target=target,
+        )
+        self.indices = indices
+        eps = encoder.get("norm_eps", 1e-6)
+        self.norms = nnx.List([LayerNorm(vit.embed_dim, eps=eps) for _ in indices[:-1]])
+
+    def encode(self, images: Float[Array, "b H W c"], masks: Masks) -> tuple[Float[Array, "b n d"], ...]:
+        """The encoder's output at each level: prefix tokens, then the visible patches only."""
+        left = self.encoder.encode(self.encoder.embed(images, masks.ids_keep), masks.ids_keep).left
+        norms = (*self.norms, self.encoder.final_norm)
+        return tuple(norm(left[i].x) for i, norm in zip(self.indices, norms, strict=True))
+
+    def targets(self, images: Float[Array, "b H W c"]) -> tuple[Float[Array, "b cells_of_level q"], ...]:
+        """The histograms of every level."""
+        cells = [tuple(int(side / 2.0**doublings) for side in self.patch_size) for doublings in DOUBLINGS]
+        return hog_levels(images, cells, self.target.num_bins)
+
+    def __call__(
+        self, images: Float[Array, "b H W c"], *, key: PRNGKeyArray | None = None, **drawn: Any
+    ) -> tuple[Float[Array, ""], LocalReconstruction]:
+        require_float(images, 4)
+        masks = self.draw(images, key=key, **drawn)
+        latents = self.encode(images, masks)
+        preds, targets = self.decoder(latents, masks), self.targets(images)
+        learned = self.learned(masks)
+        weights = tuple(at_level(learned, self.grid, doublings) for doublings in DOUBLINGS)
+        by_level = tuple(losses.masked_mse(*each) for each in zip(preds, targets, weights, strict=True))
+        return sum(by_level[1:], by_level[0]), LocalReconstruction(latents, preds, targets, weights, by_level, masks)
+
+    def summary(self) -> str:
+        blocks = ", ".join(map(str, self.indices))
+        return (
+            f"LocalMIM with {self.reconstruction} reconstruction: encoder blocks {blocks} (from 0) predict the "
+            f"{self.target.name} of four scales, which pictures show as strokes along the edges; "
+            f"{self.masker.mask_ratio:.0%} of the patches are masked, {self.masker.throw_ratio:.0%} never enter a "
+            "decoder."
+        )
+
+    @property
+    def published_rules(self) -> tuple[Rule, ...]:
+        """The tensor names of LocalMIM's repository; of PR-MIM's aggregation, of which no weights exist, "agg"."""
+        return RULES
+
+    @classmethod
+    def recognise(cls, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any] | None:
+        """The arguments that tensors under the names of LocalMIM's repository show; not `indices`."""
+        if not {"decoder.3.pred.1.weight", "norm.3.weight", "patch_embed.proj.weight"} <= shapes.keys():
+            return None
+        channels = shapes["patch_embed.proj.weight"][1]
+        return {
+            "decoder_embed_dim": shapes["decoder.0.embed.weight"][0],
+            "decoder_depth": len(
+                {match[1] for name in shapes if (match := re.match(r"decoder\.0\.blocks\.(\d+)", name))}
+            ),
+            "decoder_num_heads": 1,  # heads do not show in the shapes
+            "num_bins": shapes["decoder.3.pred.1.weight"][0] // channels,
+            **aggregation_of(shapes, "decoder.0."),
+        }
+
+
+def _check(indices: tuple[int, ...], vit: VisionTransformer, decoder_embed_dim: int) -> None:
+    last = vit.depth - 1
+    if len(indices) != len(DOUBLINGS) or list(indices) != sorted(indices) or indices[0] < 0 or indices[-1] != last:
+        raise UserError(
+            f"indices={indices} must be {len(DOUBLINGS)} blocks from 0 to {last}, ascending, the last of them {last} "
+            f"(a block behind it would never learn), such as {default_indices(vit.depth)}."
+        )
+    height, width = vit.patch_embed.patch_size
+    if height % 4 or width % 4:
+        raise UserError(
+            f"Patches of {height}x{width} pixels cannot be cut into cells of a quarter of their side: use a patch_size "
+            "that is a multiple of 4."
+        )
+    if vit.grid[0] % 2 or vit.grid[1] % 2:
+        raise UserError(
+            f"A grid of {vit.grid[0]}x{vit.grid[1]} patches cannot be halved: use an img_size of an even number of "
+            "patches."
+        )
+    if decoder_embed_dim % 4:
+        raise UserError(f"decoder_embed_dim={decoder_embed_dim} cannot be halved twice: use a multiple of 4.")
+
+
+def _up(tensor: Tensor) -> Tensor:
+    """(in, out, row, column) to (in, row · column · out)."""
+    return tensor.transpose(0, 2, 3, 1).reshape(tensor.shape[0], -1)
+
+
+def _up_back(tensor: Tensor, patch_size: tuple[int, int]) -> Tensor:
+    return tensor.reshape(tensor.shape[0], 2, 2, -1).transpose(0, 3, 1, 2)
+
+
+def _pointwise(tensor: Tensor) -> Tensor:
+    """(out, in, 1, 1) to (in, out)."""
+    return convolution(tensor)[0, 0]
+
+
+def _pointwise_back(tensor: Tensor, patch_size: tuple[int, int]) -> Tensor:
+    return convolution_back(tensor[None, None], patch_size)
+
+
+def _level(theirs: str, ours: str, doublings: int) -> tuple[Rule, ...]:
+    # pred counts its layers: transposed convolutions with norm and GELU between, or pooling, then a 1×1 convolution.
+    places = {2: ("0", "3", "4"), 1: ("0", "1"), 0: ("0",), -1: ("1",)}[doublings]
+    *grown, head = (f"{theirs}pred.{place}." for place in places)
+    rules = [Rule(f"{head}weight", f"{ours}pred.kernel", _pointwise, _pointwise_back)]
+    rules += [Rule(f"{head}bias", f"{ours}pred.bias")]
+    for index, place in enumerate(grown):
+        rules += [Rule(f"{place}weight", f"{ours}up.{index}.kernel", _up, _up_back)]
+        rules += [Rule(f"{place}bias", f"{ours}up.{index}.bias")]
+    if len(grown) == 2:
+        rules += [Rule(f"{theirs}pred.1.weight", f"{ours}up_norms.0.scale")]
+        rules += [Rule(f"{theirs}pred.1.bias", f"{ours}up_norms.0.bias")]
+    return (*rules, *within(theirs, ours, AGGREGATION), *within(theirs, ours))
+
+
+# The last level's norm is the encoder's own.
+RULES = (
+    *(
+        rule
+        for index, doublings in enumerate(DOUBLINGS)
+        for rule in _level(f"decoder.{index}.", f"decoder.levels.{index}.", doublings)
+    ),
+    *within(f"norm.{len(DOUBLINGS) - 1}.", "encoder.norm.", (Rule("weight", "scale"), Rule("bias", "bias"))),
+    *(
+        rule
+        for index in range(len(DOUBLINGS) - 1)
+        for rule in within(f"norm.{index}.", f"norms.{index}.", (Rule("weight", "scale"), Rule("bias", "bias")))
+    ),
+)
