@@ -183,7 +183,7 @@ def strokes(cell: tuple[int, int], num_bins: int) -> np.ndarray:
     rows, columns = (np.arange(side) - (side - 1) / 2 for side in cell)
     # atan2(gx, gy) counts from the downward axis.
     distance = np.abs(np.sin(angles) * columns[None, None, :] + np.cos(angles) * rows[None, :, None])
-    return np.clip(1.0 + min(cell) / 32 - distance, 0, 1).astype(np.float32)
+    return np.clip(max(1.5, 1 + min(cell) / 32) - distance, 0, 1).astype(np.float32)
 
 
 @dataclasses.dataclass(frozen=True)

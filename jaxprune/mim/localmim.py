@@ -284,7 +284,8 @@ class LocalMIM(Framework):
 
     def targets(self, images: Float[Array, "b H W c"]) -> tuple[Float[Array, "b cells_of_level q"], ...]:
         """The histograms of every level."""
-        cells = [tuple(int(side / 2.0**doublings) for side in self.patch_size) for doublings in DOUBLINGS]
+        height, width = self.patch_size
+        cells = [(int(height / 2.0**doublings), int(width / 2.0**doublings)) for doublings in DOUBLINGS]
         return hog_levels(images, cells, self.target.num_bins)
 
     def __call__(

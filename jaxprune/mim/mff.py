@@ -133,7 +133,7 @@ class MFF(MAE):
         self, images: Float[Array, "b H W c"], *, key: PRNGKeyArray | None = None, **drawn: Any
     ) -> tuple[Float[Array, ""], MffReconstruction]:
         loss, aux = super().__call__(images, key=key, **drawn)
-        return loss, MffReconstruction(*aux, self.fusion.weights())
+        return loss, MffReconstruction(aux.pred, aux.latent, aux.masks, self.fusion.weights())
 
     def flops(self, *, as_published: bool = True) -> Any:
         """Multiply-accumulates of one image, part by part: those of `MAE.flops`, and of fusing the visible tokens."""

@@ -189,3 +189,20 @@ def test_a_torn_card_is_named(tmp_path):
     card.write_text(card.read_text()[:40])
     with pytest.raises(UserError, match=r"model\.json is damaged"):
         checkpoints.load_model(tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["localmim", "mff"])
+def test_fine_tuning_starts_from_the_encoder_of_any_framework(method, tmp_path):
+    decoder = {"decoder_embed_dim": 16, "decoder_num_heads": 2, "decoder_depth": 1, "reconstruction": "progressive"}
+    framework = mim.create(method, **SIZES, **decoder, rngs=nnx.Rngs(0))
+    encoder = variables(framework.encoder)
+    checkpoints.save_model(framework, tmp_path / "ours.safetensors")
+    checkpoints.save_pretrained(framework, tmp_path / "published.safetensors")
+    for file in ("ours", "published"):
+        model = classifier(global_pool="avg")
+        initialise(model, str(tmp_path / f"{file}.safetensors"), NAMES)
+        same = [name for name in variables(model) if not name.startswith(("head.", "fc_norm."))]
+        assert "blocks.0.attn.qkv.kernel" in same and "pos_embed" in same
+        for name in same:
+            np.testing.assert_array_equal(variables(model)[name][...], encoder[name][...])

@@ -16,6 +16,8 @@ from jaxprune.nn.params import merge, split
 METHODS = sorted(mim.methods())
 ENCODER = {"img_size": 32, "patch_size": 8, "embed_dim": 16, "depth": 2, "num_heads": 2}
 BATCH = 3
+# The programs of frameworks that build on the first are of the same parts, and slow to compile.
+COMPILED = [pytest.param(method, marks=[] if method == "mae" else pytest.mark.slow) for method in METHODS]
 
 
 @functools.cache
@@ -36,7 +38,7 @@ def compiled(function):
     return jax.jit(function, compiler_options=quick_compile())
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", COMPILED)
 def test_everything_that_is_trained_learns_from_one_trace(method):
     chex.clear_trace_counter()
     parts = split(create(method))
@@ -63,7 +65,7 @@ def test_everything_that_is_trained_learns_from_one_trace(method):
     assert again[0] == loss
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", COMPILED)
 def test_half_precision_is_nearly_the_same(method):
     whole, half = create(method), create(method, dtype=jnp.bfloat16)
     loss = compiled(lambda images, key: [model(images, key=key)[0] for model in (whole, half)])
@@ -82,7 +84,7 @@ def test_it_draws_a_picture_and_describes_itself(method):
     assert model.summary().endswith(".")
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", COMPILED)
 def test_the_compiler_counts_the_same(method):
     sizes = {"embed_dim": 256, "depth": 1, "num_heads": 4}
     decoder = {"decoder_embed_dim": 256, "decoder_depth": 1, "decoder_num_heads": 4, "mask_ratio": 0.5}

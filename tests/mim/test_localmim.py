@@ -11,7 +11,7 @@ from support import golden, nhwc, quick_compile, weights
 from jaxprune import checkpoints, mim
 from jaxprune.errors import UserError
 from jaxprune.mim.localmim import at_level, default_indices
-from jaxprune.nn.params import merge, split
+from jaxprune.nn.params import merge, split, variables
 from jaxprune.ranking import pseudo_labels
 
 SMALL = {
@@ -96,3 +96,135 @@ def test_its_tensors_have_published_names(tmp_path):
     del expected["norm.3.bias"]
     with pytest.raises(UserError, match=r"encoder\.norm\.bias"):
         checkpoints.load_pretrained(model, expected)
+
+
+DRAWN = {"noise": jax.random.uniform(jax.random.key(1), (2, 16)), "first": jnp.zeros((2,), jnp.int32)}
+
+
+@pytest.mark.slow
+def test_nothing_thrown_is_the_same_to_the_bit():
+    arguments = {**SMALL, "depth": 1, "rngs": nnx.Rngs(0)}
+    full = mim.create("localmim", **arguments)
+    progressive = mim.create("localmim", **arguments, reconstruction="progressive", throw_ratio=0.0)
+    ours, theirs = variables(full), variables(progressive)
+    assert {name for name in theirs if name not in ours} == {
+        f"decoder.levels.{level}.aggregate.{part}" for level in range(4) for part in ("kernel", "bias")
+    }
+    for name, variable in ours.items():
+        theirs[name][...] = variable[...]
+    images = jax.random.normal(jax.random.key(0), (2, 32, 32, 3))
+    results = [value_and_grad(model, images, noise=DRAWN["noise"]) for model in (full, progressive)]
+    chex.assert_trees_all_equal(*(found for found, _ in results))
+    gradients = results[0][1]
+    chex.assert_trees_all_equal(gradients, {name: results[1][1][name] for name in gradients})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("reconstruction", ["partial", "progressive"])
+def test_thrown_patches_are_rebuilt_or_left_out(reconstruction):
+    images = jax.random.normal(jax.random.key(0), (2, 32, 32, 3))
+    model = mim.create(
+        "localmim", **{**SMALL, "depth": 1}, reconstruction=reconstruction, throw_ratio=0.5, rngs=nnx.Rngs(0)
+    )
+    (loss, aux), grads = value_and_grad(model, images, **DRAWN)
+    for name, gradient in grads.items():
+        assert np.isfinite(gradient).all() and np.abs(gradient).max() > 0, name
+    np.testing.assert_array_equal(aux.thrown.sum(1), [8, 8])
+    learned = np.asarray(aux.retained if reconstruction == "partial" else aux.masked, np.float32).reshape(2, 4, 4)
+    thrown, total = np.asarray(aux.thrown).reshape(2, 4, 4), 0.0
+    for level, cells in enumerate((16, 8, 4, 2)):
+        if cells >= 4:
+            each = np.kron(learned, np.ones((cells // 4,) * 2))
+            left_out = np.kron(thrown, np.ones((cells // 4,) * 2)) > 0
+        else:
+            each = learned.reshape(2, 2, 2, 2, 2).mean((2, 4))
+            left_out = thrown.reshape(2, 2, 2, 2, 2).all((2, 4))
+        each = each.reshape(2, -1)
+        error = np.square(aux.preds[level] - aux.targets[level]).mean(-1)
+        np.testing.assert_allclose(aux.masks_by_level[level], each)
+        np.testing.assert_allclose(aux.losses[level], (error * each).sum() / each.sum(), rtol=1e-5)
+        total += float(aux.losses[level])
+        if left_out.any():
+            assert np.asarray(aux.preds[level])[left_out.reshape(2, -1)].any() == (reconstruction == "progressive")
+    np.testing.assert_allclose(loss, total, rtol=1e-6)
+
+
+@pytest.mark.slow
+def test_large_cells_average_the_patches_that_were_decoded():
+    model = mim.create("localmim", **SMALL, reconstruction="partial", throw_ratio=0.5, rngs=nnx.Rngs(0))
+    masks = model.draw(jnp.zeros((2, 32, 32, 3)), **DRAWN)
+    level = model.decoder.levels[3]
+    decoded = jnp.broadcast_to(jnp.arange(8.0)[None, None], (2, 1 + masks.ids_present.shape[1], 8))
+    pred = jax.jit(lambda decoded: level.predict(decoded, masks))(decoded)
+    # All decoded patches alike, it does not matter how many of them a cell has.
+    some = np.asarray(masks.present).reshape(2, 2, 2, 2, 2).any((2, 4)).reshape(2, -1)
+    expected = jnp.where(some[:, :, None], level.head(decoded[:1, :1]), 0)
+    chex.assert_trees_all_close(pred, expected, atol=1e-6)
+
+
+@pytest.mark.slow
+def test_the_published_share_of_operations():
+    def total(**arguments):
+        make = lambda: mim.create("localmim", encoder="vit_base_patch16_224", **arguments, rngs=nnx.Rngs(0))
+        return nnx.eval_shape(make).flops().total
+
+    ratio = total(reconstruction="progressive", throw_ratio=0.65) / total()
+    assert ratio == pytest.approx(0.91, abs=0.015)
+
+
+@pytest.mark.slow
+def test_aggregation_has_names_too(tmp_path):
+    arguments = {"reconstruction": "progressive", "throw_ratio": 0.5, "kernel_size": 5}
+    model = mim.create("localmim", **SMALL, **arguments, rngs=nnx.Rngs(0))
+    checkpoints.save_pretrained(model, tmp_path / "localmim.safetensors")
+    tensors = checkpoints.read_tensors(tmp_path / "localmim.safetensors")
+    assert tensors["decoder.2.agg.weight"].shape == (8, 1, 5, 5)
+    found = mim.recognise({name: tensor.shape for name, tensor in tensors.items()})
+    assert found["kernel_size"] == 5 and found["reconstruction"] == "progressive"
+    other = mim.create("localmim", **SMALL, **arguments, rngs=nnx.Rngs(1))
+    checkpoints.load_pretrained(other, tensors)
+    chex.assert_trees_all_equal(split(other).params, split(model).params)
+
+
+@pytest.mark.parametrize(
+    ("depth", "expected"),
+    [(12, (1, 3, 9, 11)), (8, (1, 3, 5, 7)), (6, (1, 3, 3, 5)), (2, (0, 1, 1, 1)), (1, (0, 0, 0, 0))],
+)
+def test_default_indices(depth, expected):
+    assert default_indices(depth) == expected
+
+
+def test_masks_follow_the_scale():
+    masked = jnp.asarray([[True, True, False, True, False, False, True, True]])
+    np.testing.assert_array_equal(at_level(masked, (2, 4), -1), [[0.5, 0.75]])
+    double = at_level(masked, (2, 4), 1).reshape(4, 8)
+    np.testing.assert_array_equal(double, np.kron(np.asarray(masked).reshape(2, 4), np.ones((2, 2))))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"indices": (0, 1, 3)}, "must be 4 blocks"),
+        ({"indices": (0, 1, 2, 4)}, "from 0 to 3"),
+        ({"indices": (1, 0, 2, 3)}, "ascending"),
+        ({"indices": (0, 1, 2, 2)}, "the last of them 3"),
+        ({"patch_size": 2}, "multiple of 4"),
+        ({"img_size": 24}, "even number"),
+        ({"decoder_embed_dim": 10}, "4"),
+        ({"num_bins": 0}, "num_bins=0"),
+        ({"throw_ratio": 0.5}, "reconstruction='progressive'"),
+        ({"reconstruction": "progresive"}, "Did you mean 'progressive'"),
+        ({"norm_pix_loss": True}, "LocalMIM has no argument 'norm_pix_loss'"),
+    ],
+)
+def test_bad_settings_are_refused(arguments, message):
+    with pytest.raises(UserError, match=message):
+        nnx.eval_shape(lambda: mim.create("localmim", **{**SMALL, **arguments}, rngs=nnx.Rngs(0)))
+
+
+@pytest.mark.slow
+def test_its_parts_say_what_they_are():
+    model = nnx.eval_shape(lambda: mim.create("localmim", **SMALL, indices=(0, 0, 2, 3), rngs=nnx.Rngs(0)))
+    assert "encoder blocks 0, 0, 2, 3 (from 0) predict the histograms of oriented gradients" in model.summary()
+    with pytest.raises(UserError, match="LocalMIM reconstructs by a LevelDecoders, which cannot leave out a patch"):
+        pseudo_labels(model, jnp.zeros((2, 32, 32, 3)), key=jax.random.key(0))

@@ -109,7 +109,9 @@ def test_thrown_patches_are_rebuilt_or_left_out():
     images = jax.random.normal(jax.random.key(0), (2, 32, 32, 3))
     drawn = {"noise": jax.random.uniform(jax.random.key(1), (2, 16)), "first": jnp.zeros((2,), jnp.int32)}
     for reconstruction in ("partial", "progressive"):
-        model = mim.create("mff", **SMALL, reconstruction=reconstruction, throw_ratio=0.5, rngs=nnx.Rngs(0))
+        model = mim.create(
+            "mff", **{**SMALL, "depth": 2}, reconstruction=reconstruction, throw_ratio=0.5, rngs=nnx.Rngs(0)
+        )
         (loss, aux), grads = value_and_grad(model, images, **drawn)
         assert np.isfinite(loss) and all(np.abs(g).max() > 0 for g in grads.values())
         np.testing.assert_array_equal(aux.thrown.sum(1), [8, 8])
@@ -121,7 +123,7 @@ def test_thrown_patches_are_rebuilt_or_left_out():
 
 @pytest.mark.slow
 def test_a_ranker_learns_from_fused_tokens():
-    model = mim.create("mff", **SMALL, norm_pix_loss=False, mask_ratio=0.75, rngs=nnx.Rngs(0))
+    model = mim.create("mff", **{**SMALL, "depth": 2}, norm_pix_loss=False, rngs=nnx.Rngs(0))
     images, noise = jax.random.normal(jax.random.key(0), (2, 32, 32, 3)), jax.random.uniform(jax.random.key(1), (2, 16))
     masks = label_masks(model.draw(images, noise=noise), model.grid)
     pred = jax.jit(lambda images: model(images, noise=noise)[1].pred)(images)
