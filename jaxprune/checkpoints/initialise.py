@@ -1,6 +1,7 @@
 """A classifier that begins with the weights of another run, or with published ones."""
 
 import logging
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,12 +11,15 @@ from jaxprune import mim
 from jaxprune.checkpoints.read import by_timm, load_pretrained, read_tensors
 from jaxprune.checkpoints.rules import to_ours
 from jaxprune.checkpoints.run import is_ours, load_card, load_model
+from jaxprune.checkpoints.spellings.timm import RELATIVE
 from jaxprune.errors import UserError
+from jaxprune.nn.host import at_path
 from jaxprune.nn.params import variables
-from jaxprune.ops.posembed import resample
+from jaxprune.ops.posembed import resample, resample_relative
 
 _log = logging.getLogger(__name__)
 
+_TABLE = re.compile(rf"blocks\.\d+\.attn\.{RELATIVE}")
 _HEAD = ("head.", "head_dist.", "fc_norm.")  # what a classifier of other classes, or pooled otherwise, has of its own
 
 
@@ -56,6 +60,9 @@ def _from_ours(model: Any, init: str, class_names: Sequence[str] | None) -> None
     pretrained, card = load_model(init), load_card(init)
     encoder = getattr(pretrained, "encoder", pretrained)
     present, wanted = variables(encoder), variables(model)
+    if getattr(getattr(encoder, "style", None), "shared_bias", False):
+        # Blocks that shared a table in pre-training get one each, as in SimMIM's fine-tuning.
+        present |= {name: at_path(encoder, name) for name in wanted if _TABLE.fullmatch(name)}
     missing = [n for n in wanted if n not in present and not n.startswith(_HEAD)]
     if missing:
         raise UserError(f"The model in {init} has no {', '.join(missing[:5])}: fine-tune a model of the same sizes.")
@@ -67,12 +74,20 @@ def _from_ours(model: Any, init: str, class_names: Sequence[str] | None) -> None
         value = present[name][...]
         if name == "pos_embed":
             value = resample(value, encoder.grid, model.grid, value.shape[1] - encoder.num_patches)
+        elif name.endswith(f".{RELATIVE}") and value.shape != wanted[name].shape:
+            value = _resampled(np.asarray(value), at_path(model, name.removesuffix(f".attn.{RELATIVE}")))
         if value.shape != wanted[name].shape:
             raise UserError(
                 f"{name} is {value.shape} in {init} and {wanted[name].shape} here: give the model the sizes of "
                 f"{card.arguments}."
             )
         wanted[name][...] = value
+
+
+def _resampled(table: np.ndarray, block: Any) -> np.ndarray:
+    """A table of relative positions for a block of another grid, or with windows of another size."""
+    windows = getattr(block, "windows", None)
+    return resample_relative(table, block.grid) if windows is None else resample_relative(table, windows.size, 0)
 
 
 def _keeps_head(

@@ -87,7 +87,23 @@ def to_ours(tensors: Mapping[str, Published], model: Any) -> dict[str, Published
         if ours in found:
             raise UserError(f"{found[ours].name} and {published} both stand for {ours}: list one of them in ignored=.")
         found[ours] = Published(published, layout)
-    return _fitted_biases(found, variables(model))
+    targets = variables(model)
+    return _fitted_biases(_unshared(found, targets), targets)
+
+
+def _unshared(found: dict[str, Published], targets: Mapping[str, Any]) -> dict[str, Published]:
+    """Gives the table of relative positions that blocks share in a file to every block that has a name for it.
+
+    A network whose blocks share it has one such name; one that is fine-tuned has a table a block.
+    """
+    name = next((name for name in found if name.endswith(timm.SHARED)), None)
+    if name is None or name in targets:
+        return found
+    of_block = re.compile(rf"{re.escape(name.removesuffix(timm.SHARED))}blocks\.\d+\.attn\.{timm.RELATIVE}")
+    tables = [ours for ours in targets if of_block.fullmatch(ours)]
+    # Without any the strict check that follows names it.
+    rest = {ours: entry for ours, entry in found.items() if ours != name or not tables}
+    return {**rest, **dict.fromkeys(tables, found[name])}
 
 
 def _fitted_biases(found: dict[str, Published], targets: Mapping[str, Any]) -> dict[str, Published]:
@@ -123,13 +139,18 @@ def to_published(model: Any) -> dict[str, Tensor]:
     # A network without patches has no rule that asks for their size.
     encoder = getattr(model, "encoder", model)
     patch_size = pair(getattr(getattr(encoder, "patch_embed", encoder), "patch_size", 1))
-    tensors = {}
+    style = getattr(encoder, "style", None)
+    spelling, wrapped = () if style is None else style.names, ""
+    if isinstance(model, Framework):
+        spelling, wrapped = (*spelling, *model.published_spelling), model.published_encoder
+    tensors: dict[str, dict[str, Tensor]] = {wrapped: {}, "": {}}
     for name, variable in variables(model).items():
         rule, published = _apply(rules, name, back=True)
         layout = rule.revert(np.asarray(variable[...]), patch_size)
-        tensors[_place(published, modules)] = np.array(layout, order="C")
-    style = getattr(getattr(model, "encoder", model), "style", None)
-    return tensors if style is None else timm.write(tensors, style.names)
+        place = wrapped if name.startswith("encoder.") else ""
+        tensors[place][_place(published, modules)] = np.array(layout, order="C")
+    named = {place: timm.write(part, spelling) for place, part in tensors.items()}
+    return {place + name: tensor for place, part in named.items() for name, tensor in part.items()}
 
 
 def published_names(model: Any) -> set[str]:

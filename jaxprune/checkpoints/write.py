@@ -135,6 +135,9 @@ def architecture(tensors: Mapping[str, Published], what: str) -> tuple[str, dict
     width = shapes.get(PATCHES, (0,))[:1]
     # The shapes are indexed below. A width that a block does not share would be a network far beyond the file.
     known = all(len(shapes[name]) == rank and min(shapes[name]) > 0 for name, rank in _RANKS.items() if name in shapes)
+    framework = mim.recognise(shapes) if known else None
+    if framework is not None and "encoder" in framework:
+        return "mim", framework
     if not known or not shapes.keys() >= _NEEDED or shapes["blocks.0.mlp.fc1.weight"][1:] != width:
         names = ", ".join(list(shapes)[:3])
         of_another = f": {likeness(tensors)}; name its network with model=" if PATCHES in shapes else ""
@@ -175,7 +178,6 @@ def architecture(tensors: Mapping[str, Published], what: str) -> tuple[str, dict
         "qkv_bias": "blocks.0.attn.qkv.bias" in shapes,
         "init_values": 1.0 if "blocks.0.ls1.gamma" in shapes else None,
     }
-    framework = mim.recognise(shapes)
     if framework is not None:
         return "mim", arguments | framework
     return "model", arguments | {

@@ -5,6 +5,7 @@ from typing import Any
 
 from flax import nnx
 
+from jaxprune.errors import unknown
 from jaxprune.mim.base import Framework, Picture, Reconstruction
 from jaxprune.mim.decoder import Decoder, TokenDecoder
 from jaxprune.mim.masker import Masker, Masks, RandomMasker
@@ -26,7 +27,9 @@ def create(name: str, *, encoder: str | None = None, rngs: nnx.Rngs, **arguments
 
     Args:
       name: a module of this package, such as "mae".
-      encoder: a model name such as "vit_base_patch16_224" that gives the encoder's sizes; arguments overrule it.
+      encoder: a model name such as "vit_base_patch16_224" that gives the encoder's sizes; arguments overrule it. Of a
+        framework that takes several kinds of networks (SimMIM: "vit" or "swin", which are such names too) it also says
+        which.
       arguments: of the framework's class, or of its encoder.
 
     Raises:
@@ -38,14 +41,20 @@ def create(name: str, *, encoder: str | None = None, rngs: nnx.Rngs, **arguments
     cls = plugins.find(family, Framework, name)
     excluded = cls.encoder_excludes
     sizes = {key: value for key, value in (models.arguments(encoder) if encoder else {}).items() if key not in excluded}
-    of_encoder = plugins.parameters(cls.encoder_class) - excluded if cls.encoder_class else ()
-    framework = plugins.build(cls, {**sizes, **arguments}, passed_on=of_encoder, rngs=rngs)
+    encoder_class, kind = cls.encoder_class, {}
+    if cls.encoder_classes:
+        family = models.module_of(encoder) if encoder else next(iter(cls.encoder_classes))
+        if family not in cls.encoder_classes:
+            raise unknown(f"encoder of {cls.__name__}", str(encoder), cls.encoder_classes)
+        encoder_class, kind = cls.encoder_classes[family], {"encoder": family}
+    of_encoder = plugins.parameters(encoder_class) - excluded if encoder_class else ()
+    framework = plugins.build(cls, {**sizes, **arguments}, passed_on=of_encoder, rngs=rngs, **kind)
     framework.preprocessing = models.Preprocessing(pair({"img_size": 224, **sizes, **arguments}["img_size"]))
     return remember(framework, "mim", {"name": name, "encoder": encoder, **arguments})
 
 
 def recognise(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any] | None:
-    """The framework that published tensors of these shapes are of, and its arguments beside the encoder's; or None.
+    """The framework that published tensors of these shapes are of, and its arguments (`Framework.recognise`); or None.
 
     Args:
       shapes: {published name: shape}.

@@ -1,5 +1,8 @@
 """Progressive reconstruction: thrown tokens are rebuilt from the decoded ones (PR-MIM, Sec. 3.2, Tab. 12)."""
 
+from collections.abc import Mapping
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
@@ -9,10 +12,22 @@ from jaxprune.errors import UserError, unknown
 from jaxprune.nn import Block, LayerNorm, Mlp
 from jaxprune.nn.flops import block_flops, linear_flops, rows_of
 from jaxprune.nn.linear import normal_02, xavier_uniform
+from jaxprune.nn.published import Rule, depthwise, depthwise_back, within
 from jaxprune.nn.tokens import all_present
 from jaxprune.ops.depthwise import depthwise_conv2d
 from jaxprune.ops.posembed import sincos_2d
 
+# Of a decoder's aggregation no weights were published: "agg" is what a PyTorch module of that name would save, and its
+# name in full is read too.
+PUBLISHED = tuple(
+    rule
+    for name in ("agg.", "aggregate.")
+    for rule in (
+        Rule(f"{name}weight", "aggregate.kernel", depthwise, depthwise_back),
+        Rule(f"{name}conv_dw.weight", "aggregate.conv_dw.kernel", depthwise, depthwise_back),
+        *within(name, "aggregate."),
+    )
+)
 AGGREGATORS = ("depthwise", "avg_pool", "transformer", "convnext")
 MODES = ("thrown", "all", "residual")
 
@@ -172,3 +187,13 @@ def fill_grid(x: Float[Array, "b m d"], present: Bool[Array, "b p"]) -> Float[Ar
     padded = jnp.concatenate([x, jnp.zeros_like(x[:, :1])], axis=1)
     rank = jnp.cumsum(present, axis=1, dtype=jnp.int32) - 1
     return jax.vmap(lambda rows, ids: rows[ids])(padded, jnp.where(present, rank, x.shape[1]))
+
+
+def aggregation_of(shapes: Mapping[str, tuple[int, ...]], prefix: str = "") -> dict[str, Any]:
+    """The arguments of PR-MIM's aggregation that tensors whose names begin with `prefix` show; none without one."""
+    for aggregator, kernel in (("depthwise", "agg.weight"), ("convnext", "agg.conv_dw.weight")):
+        if (size := shapes.get(prefix + kernel)) is not None:
+            return {"aggregator": aggregator, "kernel_size": size[-1], "reconstruction": "progressive"}
+    if any(name.startswith(f"{prefix}agg.block.") for name in shapes):
+        return {"aggregator": "transformer", "reconstruction": "progressive"}
+    return {}

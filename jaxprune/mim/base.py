@@ -1,7 +1,7 @@
 """The Framework protocol of masked image modelling: masker, encoder, decoder, target and loss."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
@@ -98,13 +98,22 @@ class Framework(nnx.Module):
 
     Attributes:
       encoder_class: the network whose arguments a subclass takes beside its own and passes on, or None.
-      encoder_excludes: those of them that it does not pass on.
+      encoder_classes: of one that takes several, {the network's module in `models`: its class}; the subclass has an
+        argument `encoder` for the name of the module, of which the first is the default.
+      encoder_excludes: those of the arguments that it does not pass on.
+      no_decay: patterns of parameters that weight decay leaves out besides vectors and biases.
+      published_encoder: what stands before the names of the encoder's tensors in published files.
+      published_spelling: what those files call otherwise than timm, see `checkpoints.spellings.timm.write`.
       beside_encoder: patterns of the published names of everything but the encoder, which fine-tuning leaves out.
     """
 
     encoder_class: type | None = None
+    encoder_classes: ClassVar[Mapping[str, type]] = {}
     encoder_excludes: frozenset[str] = frozenset()
     beside_encoder: tuple[str, ...] = ("decoder.*", *(f"{part}*" for part in STORED))
+    no_decay: tuple[str, ...] = ()
+    published_encoder: str = ""
+    published_spelling: tuple[str, ...] = ()
 
     def __init__(self, *, encoder: Host, masker: Masker, decoder: Decoder, target: Target):
         self.encoder: Any = encoder
@@ -172,6 +181,10 @@ class Framework(nnx.Module):
         pred = self.decoder(latent, masks)
         return self.error(pred, self.target(images), self.learned(masks)), Reconstruction(pred, latent, masks)
 
+    def training_loss(self, images: Float[Array, "b H W c"], key: PRNGKeyArray) -> Float[Array, ""]:
+        """The loss of a training step; where there is something that only training does, such as DropPath, it is on."""
+        return self(images, key=key)[0]
+
     def mean_colour_loss(self, images: Float[Array, "b H W c"], masks: Masks) -> Float[Array, ""] | None:
         """The loss of predicting every masked patch's mean colour; None where that is no prediction of the target."""
         guess = self.target.mean_colour(images)
@@ -217,7 +230,9 @@ class Framework(nnx.Module):
 
     @classmethod
     def recognise(cls, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any] | None:
-        """The arguments, beside the encoder's, of the network that published tensors are of; None = another's.
+        """The arguments of the network that published tensors are of, beside the encoder's; None = another's.
+
+        Where `encoder` is among them, all are.
 
         Args:
           shapes: {published name: shape}.

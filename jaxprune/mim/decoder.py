@@ -191,8 +191,8 @@ class TokenDecoder(Decoder):
         )
 
 
-def default_throw_ratio(reconstruction: str, throw_ratio: float | None) -> float:
-    """The throw ratio of a framework: None stands for 0 under "full", and 0.5 otherwise.
+def default_throw_ratio(reconstruction: str, throw_ratio: float | None, usual: float = 0.5) -> float:
+    """The throw ratio of a framework: None stands for 0 under "full", and for what is `usual` otherwise.
 
     Raises:
       UserError: there is no such reconstruction, or patches are to be thrown under "full".
@@ -200,7 +200,7 @@ def default_throw_ratio(reconstruction: str, throw_ratio: float | None) -> float
     if reconstruction not in RECONSTRUCTIONS:
         raise unknown("reconstruction", reconstruction, RECONSTRUCTIONS)
     if throw_ratio is None:
-        return 0.0 if reconstruction == "full" else 0.5
+        return 0.0 if reconstruction == "full" else usual
     if reconstruction == "full" and throw_ratio:
         raise UserError(
             f"throw_ratio {throw_ratio} has no meaning with reconstruction='full', which decodes every masked patch: "

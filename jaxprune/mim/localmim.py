@@ -12,11 +12,11 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from jaxprune import losses
 from jaxprune.errors import UserError
-from jaxprune.mim.aggregation import fill_grid
+from jaxprune.mim.aggregation import PUBLISHED, aggregation_of, fill_grid
 from jaxprune.mim.base import Framework, Reconstruction
 from jaxprune.mim.decoder import Decoder, TokenDecoder, default_throw_ratio
 from jaxprune.mim.hog import HOG, hog_levels
-from jaxprune.mim.mae import AGGREGATION, MAE, aggregation_of
+from jaxprune.mim.mae import MAE
 from jaxprune.mim.masker import Masks, RandomMasker
 from jaxprune.models.vit import VisionTransformer
 from jaxprune.nn import LayerNorm, Linear
@@ -383,7 +383,7 @@ def _level(theirs: str, ours: str, doublings: int) -> tuple[Rule, ...]:
     if len(grown) == 2:
         rules += [Rule(f"{theirs}pred.1.weight", f"{ours}up_norms.0.scale")]
         rules += [Rule(f"{theirs}pred.1.bias", f"{ours}up_norms.0.bias")]
-    return (*rules, *within(theirs, ours, AGGREGATION), *within(theirs, ours))
+    return (*rules, *within(theirs, ours, PUBLISHED), *within(theirs, ours))
 
 
 # The last level's norm is the encoder's own.

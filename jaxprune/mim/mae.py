@@ -6,13 +6,14 @@ from typing import Any, NamedTuple
 
 from flax import nnx
 
+from jaxprune.mim.aggregation import PUBLISHED, aggregation_of
 from jaxprune.mim.base import Framework
 from jaxprune.mim.decoder import TokenDecoder, default_throw_ratio
 from jaxprune.mim.masker import RandomMasker
 from jaxprune.mim.target import NormalizedPixels, Pixels
 from jaxprune.models.vit import VisionTransformer
 from jaxprune.nn.linear import xavier_uniform
-from jaxprune.nn.published import Rule, depthwise, depthwise_back, within
+from jaxprune.nn.published import Rule, within
 
 # Of a block; encoder and decoder have them in common.
 _STYLE = ("qkv_bias", "norm_eps", "init_values")
@@ -161,29 +162,9 @@ class MAE(Framework):
         return found | aggregation_of(shapes)
 
 
-def aggregation_of(shapes: Mapping[str, tuple[int, ...]], prefix: str = "") -> dict[str, Any]:
-    """The arguments of PR-MIM's aggregation that tensors whose names begin with `prefix` show; none without one."""
-    for aggregator, kernel in (("depthwise", "agg.weight"), ("convnext", "agg.conv_dw.weight")):
-        if (size := shapes.get(prefix + kernel)) is not None:
-            return {"aggregator": aggregator, "kernel_size": size[-1], "reconstruction": "progressive"}
-    if any(name.startswith(f"{prefix}agg.block.") for name in shapes):
-        return {"aggregator": "transformer", "reconstruction": "progressive"}
-    return {}
-
-
-# "agg" is what a PyTorch module of that name would save, and its name in full is read too.
-AGGREGATION = tuple(
-    rule
-    for name in ("agg.", "aggregate.")
-    for rule in (
-        Rule(f"{name}weight", "aggregate.kernel", depthwise, depthwise_back),
-        Rule(f"{name}conv_dw.weight", "aggregate.conv_dw.kernel", depthwise, depthwise_back),
-        *within(name, "aggregate."),
-    )
-)
 # MAE's repository keeps encoder and decoder side by side, the decoder's parts as decoder_embed, decoder_blocks, ….
 RULES = (
-    *within("", "decoder.", AGGREGATION),
+    *within("", "decoder.", PUBLISHED),
     Rule("mask_token", "decoder.mask_token"),
     *within("decoder_", "decoder."),
 )

@@ -18,8 +18,9 @@ class Masks(NamedTuple):
     """The patches of each image that are visible, masked and reconstructed.
 
     Attributes:
-      ids_keep: visible patches, in the order in which the encoder gets them.
-      ids_restore: each patch's place in that order over all patches, the visible ones first.
+      ids_keep: patches that the encoder gets, in that order: the visible ones, and where mask tokens go through the
+        encoder (SimMIM) the retained ones too.
+      ids_restore: each patch's place in that order over all patches, those of `ids_keep` first.
       masked: True where the encoder does not see the patch.
       retained: masked patches that the decoder reconstructs.
       ids_present: patches that enter the decoder, visible and retained, ascending.
@@ -98,14 +99,8 @@ class RandomMasker(Masker):
     retain: str = "furthest"
 
     def __post_init__(self):
-        if self.retain not in RETAIN:
-            raise unknown("way to retain tokens", self.retain, RETAIN)
-        masked, thrown = self.num_masked, num_thrown(self.num_patches, self.throw_ratio)
-        if thrown and (self.throw_ratio >= self.mask_ratio or thrown >= masked):
-            raise UserError(
-                f"throw_ratio {self.throw_ratio} would throw {thrown} of the {masked} patches that mask_ratio "
-                f"{self.mask_ratio} masks: it must be below mask_ratio, and leave at least one patch to decode."
-            )
+        thrown = num_thrown(self.num_patches, self.throw_ratio)
+        check_retained(self.num_masked, thrown, self.mask_ratio, self.throw_ratio, self.retain)
 
     @property
     def num_visible(self) -> int:
@@ -143,15 +138,47 @@ class RandomMasker(Masker):
         if not throws:
             everything = jnp.arange(self.num_patches, dtype=jnp.int32)[None]
             return Masks(ids_keep, ids_restore, masked, masked, jnp.broadcast_to(everything, masked.shape))
-        if self.retain == "random":
-            choice = jax.random.uniform(keys[1], masked.shape)
-            retained = jax.vmap(lambda n, m: random_retained(n, m, self.num_retained))(choice, masked)
-        else:
-            if first is None:
-                first = jax.random.randint(keys[1], (batch,), 0, self.num_masked)
-            retained = jax.vmap(lambda m, f: furthest_retained(m, f, self.num_retained, self.grid)[0])(masked, first)
+        retained = choose_retained(masked, self.num_retained, self.grid, self.retain, key=keys[1], first=first)
         ids_present = ascending(~masked | retained, self.num_visible + self.num_retained)
         return Masks(ids_keep, ids_restore, masked, retained, ids_present)
+
+
+def choose_retained(
+    masked: Bool[Array, "b p"],
+    num_retained: int,
+    grid: tuple[int, int],
+    retain: str = "furthest",
+    *,
+    key: Any = None,
+    first: Int[Array, "b"] | None = None,
+) -> Bool[Array, "b p"]:
+    """Chooses the masked patches that are reconstructed, `num_retained` in each image.
+
+    Args:
+      retain, first: see `RandomMasker`.
+      key: draws what is random and not passed.
+    """
+    if retain == "random":
+        choice = jax.random.uniform(key, masked.shape)
+        return jax.vmap(lambda n, m: random_retained(n, m, num_retained))(choice, masked)
+    if first is None:
+        first = jax.random.randint(key, masked.shape[:1], 0, masked.sum(1))
+    return jax.vmap(lambda m, f: furthest_retained(m, f, num_retained, grid)[0])(masked, first)
+
+
+def check_retained(masked: int, thrown: int, mask_ratio: float, throw_ratio: float, retain: str) -> None:
+    """Refuses to throw as many patches as are masked, or to choose the others in an unknown way.
+
+    Args:
+      masked, thrown: patches of an image.
+    """
+    if retain not in RETAIN:
+        raise unknown("way to retain tokens", retain, RETAIN)
+    if thrown and (throw_ratio >= mask_ratio or thrown >= masked):
+        raise UserError(
+            f"throw_ratio {throw_ratio} would throw {thrown} of the {masked} patches that mask_ratio "
+            f"{mask_ratio} masks: it must be below mask_ratio, and leave at least one patch to decode."
+        )
 
 
 def ascending(chosen: Bool[Array, "b p"], count: int) -> Int[Array, "b {count}"]:

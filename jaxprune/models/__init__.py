@@ -63,6 +63,12 @@ def arguments(name: str) -> dict[str, Any]:
     return dict(importlib.import_module(f"{__name__}.{_modules()[name]}").variants()[name])
 
 
+def module_of(name: str) -> str:
+    """The module of this package that has the network of a model's name, such as "vit"; another package's: its name."""
+    name = _found(name)
+    return name if name in plugins.entry_points(__name__) else _modules()[name]
+
+
 def create(name: str, *, rngs: nnx.Rngs, **overrides: Any) -> Any:
     """Builds a model, freshly initialised; it knows how its images are prepared (`model.preprocessing`).
 
@@ -112,4 +118,4 @@ def _preprocessing(cls: Any, name: str, chosen: dict[str, Any]) -> Preprocessing
     return Preprocessing(size, mean=getattr(cls, "mean", IMAGENET_MEAN), std=getattr(cls, "std", IMAGENET_STD))
 
 
-__all__ = ["Preprocessing", "arguments", "create", "names", "takes", "with_tag"]
+__all__ = ["Preprocessing", "arguments", "create", "module_of", "names", "takes", "with_tag"]

@@ -40,6 +40,7 @@ def variants() -> dict[str, dict[str, Any]]:
         *((size, 7, 224) for size in _SIZES),
         ("base", 12, 384),
         ("large", 12, 384),
+        ("base", 6, 192),  # SimMIM's pre-training; timm has no file of it
     ):
         named[f"swin_{size}_patch4_window{window}_{image}"] = {
             **_SIZES[size],
@@ -356,7 +357,23 @@ class SwinTransformer(HierarchicalHost):
         """Embeds images and runs the first `stop` blocks; a plan's scorer guides all of them."""
         require_float(images, 4)
         x = self.patch_embed(images.astype(self.dtype or images.dtype))
-        scores = self.guiding_scores(images, key)
+        return self.encode(x, scores=self.guiding_scores(images, key), taps=taps, stop=stop, train=train, key=key)
+
+    def encode(
+        self,
+        x: Float[Array, "b n d"],
+        *,
+        scores: Any = None,
+        taps: Mapping[int, frozenset[str]] | None = None,
+        stop: int | None = None,
+        train: bool = False,
+        key: PRNGKeyArray | None = None,
+    ) -> Walk:
+        """Runs the first `stop` blocks over embedded patches; the final norm is not applied (`final_norm`).
+
+        Args:
+          scores: what a plan's scorer makes of the images, see `Host.guiding_scores`.
+        """
         walk = Walk(on_map(x, self.grids[0]), 0, taps=taps, scores=scores, train=train, key=key, remat=self.remat)
         for site in self.sites()[:stop]:
             if site.stage and site.layer - 1 in self.intermediate_layers():

@@ -151,6 +151,10 @@ class VisionTransformer(Host):
                 for rate in np.linspace(0, drop_path_rate, depth).tolist()
             ]
         )
+        if self.style.shared_bias:
+            # One parameter, which every block holds; of its names the first block's is that in files.
+            for block in list(self.blocks)[1:]:
+                block.attn.relative_position_bias_table = self.blocks[0].attn.relative_position_bias_table
         use_fc_norm = global_pool == "avg" if fc_norm is None else fc_norm
         self.norm = nnx.data(norm() if self.style.final_norm and not use_fc_norm else None)
         self.fc_norm = nnx.data(norm() if self.style.final_norm and use_fc_norm else None)
@@ -180,7 +184,10 @@ class VisionTransformer(Host):
     ) -> Float[Array, "b n d"]:
         """Embeds patches (all, or `ids_keep` in that order), adds positions and puts the prefix tokens in front."""
         require_float(images, 2 + len(self.grid))
-        x = self.patch_embed(images.astype(self.dtype or images.dtype), ids_keep)
+        return self.place(self.patch_embed(images.astype(self.dtype or images.dtype), ids_keep), ids_keep)
+
+    def place(self, x: Float[Array, "b k d"], ids_keep: Int[Array, "b k"] | None = None) -> Float[Array, "b n d"]:
+        """Embedded patches (all, or `ids_keep` in that order) to tokens: adds positions, puts the prefix in front."""
         prefix = [t[...].astype(x.dtype) for t in (self.cls_token, self.dist_token, self.reg_token) if t is not None]
         front = jnp.concatenate(prefix, axis=1) if prefix else None
         if self.pos_embed is not None:

@@ -16,6 +16,8 @@ class VitStyle:
       embed_norm: whether patches are normalised when they are embedded.
       final_norm: whether there is a norm behind the last block, or behind pooling (`fc_norm`).
       map_prefix: whether attention pooling reads the prefix tokens too.
+      shared_bias: whether all blocks have one table of relative positions between them (BEiT's and SimMIM's
+        pre-training).
       pool_heads: heads of attention pooling, whose MLP is then four tokens wide; None: those of the blocks, and
         their width.
       antialias: whether a position table that is resampled is also smoothed, as timm does it; otherwise as MAE does.
@@ -27,6 +29,7 @@ class VitStyle:
     embed_norm: bool = False
     final_norm: bool = True
     map_prefix: bool = False
+    shared_bias: bool = False
     pool_heads: int | None = None
     antialias: bool = True
     names: tuple[str, ...] = ()
@@ -79,5 +82,6 @@ STYLES: dict[str, VitStyle] = {
     "pe_32_gigantic": _perception(32, offset=0.0, final_norm=False),
     "aimv2": VitStyle(Style(norm="rms", mlp="swiglu", proj_bias=False), embed_norm=True, names=("split_mlp",)),
     "beit": VitStyle(Style(relative_bias=True), names=_GAMMA),
+    "beit_shared": VitStyle(Style(relative_bias=True), shared_bias=True, names=(*_GAMMA, "shared_bias")),
     "beit3": VitStyle(Style(mlp_norm=True, attn_norm=True)),
 }

@@ -24,7 +24,7 @@ COMPILED = [pytest.param(method, marks=[] if method == "mae" else pytest.mark.sl
 def create(method: str, **changes):
     """A small framework: what it has of the sizes that make one small."""
     cls = mim.methods()[method]
-    small = {"decoder_embed_dim": 16, "decoder_depth": 1, "decoder_num_heads": 2}
+    small = {"decoder_embed_dim": 16, "decoder_depth": 1, "decoder_num_heads": 2, "mask_patch": 8}
     own = {name: size for name, size in small.items() if name in plugins.parameters(cls)}
     return mim.create(method, **{**ENCODER, **own, **changes}, rngs=nnx.Rngs(0))
 

@@ -11,6 +11,8 @@ import numpy as np
 
 from jaxprune.checkpoints.spellings import Published, Tensors, renamed
 
+RELATIVE = "relative_position_bias_table"
+SHARED = f"rel_pos_bias.{RELATIVE}"  # of all blocks, where they share one
 _KIND = r"\.(weight|bias)"
 _NAMES = (
     (r"(.*)gamma_([12])", r"\1ls\2.gamma"),
@@ -123,7 +125,8 @@ def write(tensors: Mapping[str, np.ndarray], names: Sequence[str]) -> dict[str, 
 
     Args:
       names: what that class calls otherwise: "gamma" (LayerScale), "split_qkv" (queries, keys and values are tensors of
-        their own), "split_mlp" (gate and value are).
+        their own), "split_mlp" (gate and value are), "shared_bias" (the relative positions that all blocks share),
+        "merging_last" (Swin's merging is at the end of the stage before).
     """
     found: dict[str, np.ndarray] = {}
     for name, tensor in tensors.items():
@@ -134,6 +137,10 @@ def write(tensors: Mapping[str, np.ndarray], names: Sequence[str]) -> dict[str, 
             found.update({f"{qkv[1]}{letter}_proj.{qkv[2]}": part for letter, part in parts})
         elif "split_qkv" in names and (bias := re.fullmatch(r"(blocks\.\d+\.attn\.)([qv])_bias", name)):
             found[f"{bias[1]}{bias[2]}_proj.bias"] = tensor
+        elif "shared_bias" in names and name == f"blocks.0.attn.{RELATIVE}":
+            found[SHARED] = tensor
+        elif "merging_last" in names and (merging := re.fullmatch(r"layers\.(\d+)\.downsample\.(.+)", name)):
+            found[f"layers.{int(merging[1]) - 1}.downsample.{merging[2]}"] = tensor
         elif "split_mlp" in names and (gate := re.fullmatch(rf"(blocks\.\d+\.mlp\.)fc1{_KIND}", name)):
             parts = zip(("fc1_g", "fc1_x"), np.split(tensor, 2), strict=True)
             found.update({f"{gate[1]}{layer}.{gate[2]}": part for layer, part in parts})

@@ -2,6 +2,7 @@
 
 from ml_collections import ConfigDict
 
+from jaxprune import models
 from jaxprune.config import Config
 from jaxprune.errors import UserError
 from jaxprune.reduction import Plan, methods
@@ -58,7 +59,10 @@ def smoke(config: Config) -> Config:
     """Shrinks a config of the task to run in seconds on a CPU, on built-in data."""
     shared.shrink(config)
     config.reduction.reduction_loc = (1,)
-    config.model = {**config.model.to_dict(), **shared.TINY, "name": "vit"}
+    # The kind of network stays: a run of pre-training may have to fit.
+    known = models.arguments(config.model.name)
+    kind = {name: known[name] for name in ("style", "qkv_bias", "pos_embed", "init_values") if name in known}
+    config.model = {**kind, **config.model.to_dict(), **shared.TINY, "name": "vit"}
     return config
 
 

@@ -58,7 +58,7 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     result = training.fit(
         parts.params,
         _loss_fn(config, parts),
-        adamw(config, training.schedule, parts.params),
+        adamw(config, training.schedule, parts.params, exempt=model.no_decay),
         [training.every(config.picture_every, draw), training.every(config.eval_every, evaluate)],
         fixed=fixed,
     )
@@ -70,7 +70,6 @@ def _loss_fn(config: Config, parts: Split) -> LossFn:
         flip_key, mask_key = jax.random.split(key)
         images = random_flip(flip_key, batch["image"]) if config.flip else batch["image"]
         model = merge(parts.graph, params, batch.get(FIXED, {}))
-        loss, _ = model(inputs.normalized(config, images), key=mask_key)
-        return loss, {}
+        return model.training_loss(inputs.normalized(config, images), mask_key), {}
 
     return loss_fn

@@ -5,6 +5,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
+from jaxprune import models
 from jaxprune.config import Config
 from jaxprune.tasks.setup import defaults as shared
 
@@ -27,6 +28,10 @@ PR_MIM = {
     "aggregation": "thrown",
     "remat": False,
 }
+
+
+# The Swin of a smoke run.
+TINY_SWIN = {"img_size": 32, "patch_size": 4, "embed_dim": 8, "depths": (1, 2), "num_heads": (1, 2), "window_size": 4}
 
 
 def defaults(mim: Mapping[str, Any] = PR_MIM) -> Config:
@@ -56,7 +61,9 @@ def smoke(config: Config) -> Config:
 
 def tiny(mim: Config) -> dict[str, Any]:
     """Returns `config.mim` with the sizes of a smoke run."""
-    decoder = {"decoder_embed_dim": 16, "decoder_depth": 1, "decoder_num_heads": 2}
-    # A framework has these, or a decoder of another kind.
-    decoder = {name: size for name, size in decoder.items() if name in mim}
-    return {**mim.to_dict(), **shared.TINY, **decoder, "encoder": ""}
+    own = {"decoder_embed_dim": 16, "decoder_depth": 1, "decoder_num_heads": 2, "mask_patch": 8}
+    # A framework has these, or a decoder and masks of another kind.
+    own = {name: size for name, size in own.items() if name in mim}
+    swin = mim.encoder and models.module_of(mim.encoder) == "swin"
+    encoder = {**TINY_SWIN, "encoder": "swin"} if swin else {**shared.TINY, "encoder": ""}
+    return {**mim.to_dict(), **encoder, **own}

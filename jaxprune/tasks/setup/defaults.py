@@ -71,6 +71,7 @@ def schedule(*, base_lr: float, warmup_epochs: float, min_lr: float = 0.0) -> di
         "warmup_lr": 0.0,
         "min_lr": min_lr,
         "cosine_from_start": False,  # True: the cosine counts the warm-up (DeiT)
+        "milestones": (),  # epochs at which the rate falls to a tenth, in place of the cosine (SimMIM)
     }
 
 

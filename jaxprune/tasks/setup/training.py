@@ -42,12 +42,18 @@ def length(config: Config, num_examples: int) -> Length:
 
 
 def learning_rate(config: Config, steps: Length, scale: float = 1.0) -> optimizer.Schedule:
-    """The warm-up and cosine of `config.optimizer`, its rate scaled with the batch, and by `scale`."""
+    """The warm-up and cosine, or steps, of `config.optimizer`; the rate is scaled with the batch, and by `scale`."""
     settings = config.optimizer
+    rate = scale * optimizer.effective_lr(settings.base_lr, config.batch_size, settings.lr_norm)
+    warmup = min(settings.warmup_epochs, config.epochs)
+    if settings.milestones:
+        return optimizer.warmup_multistep(
+            rate, warmup, settings.milestones, steps.per_epoch, warmup_lr=settings.warmup_lr
+        )
     return optimizer.warmup_cosine(
-        scale * optimizer.effective_lr(settings.base_lr, config.batch_size, settings.lr_norm),
+        rate,
         settings.min_lr,
-        min(settings.warmup_epochs, config.epochs),
+        warmup,
         config.epochs,
         steps.per_epoch,
         warmup_lr=settings.warmup_lr,

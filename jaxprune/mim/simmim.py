@@ -1,0 +1,413 @@
+"""SimMIM (Xie et al., 2022) on a ViT or a Swin transformer, and PR-MIM (Li et al., 2024) on top of it.
+
+PR-MIM prints 0.50 as the cost of ViT-B with 30 % of the patches thrown, relative to SimMIM (Tab. 4). Counted as in its
+other rows it is 0.70, an error of that table: half of the cost would take half of the patches thrown.
+"""
+
+import math
+import re
+from collections.abc import Mapping
+from typing import Any, ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+
+from jaxprune.errors import UserError, unknown
+from jaxprune.mim.aggregation import PUBLISHED
+from jaxprune.mim.base import Framework
+from jaxprune.mim.block_masker import BlockMasker
+from jaxprune.mim.decoder import default_throw_ratio
+from jaxprune.mim.linear_decoder import LinearDecoder
+from jaxprune.mim.masker import Masks
+from jaxprune.mim.target import Pixels
+from jaxprune.models.swin import SwinTransformer
+from jaxprune.models.vit import VisionTransformer
+from jaxprune.nn.flops import block_flops, rows_of
+from jaxprune.nn.images import require_float
+from jaxprune.nn.patch_embed import pair
+from jaxprune.nn.published import Rule, within
+from jaxprune.ops.patches import gather_tokens, unpatchify
+
+# Relative positions of a ViT: the style that has them.
+_STYLES = {"none": "eva", "shared": "beit_shared", "block": "beit"}
+
+
+class SimmimOutput(NamedTuple):
+    """What SimMIM reports besides its loss; maps and images have their channels last.
+
+    Attributes:
+      pred: the pixels of every patch, in `patchify`'s order; zeros where nothing is predicted.
+      latent: the encoder's output behind its norm: the CLS token of a ViT, then the tokens of `masks.ids_keep`; of a
+        Swin the last map.
+      masks: which patches were visible, masked and reconstructed.
+      mask: True where a patch is masked.
+      z: the map that the decoder's linear layer reads: thrown cells are zero, or rebuilt.
+      rec: `pred` as images.
+    """
+
+    pred: Float[Array, "b p q"]
+    latent: Float[Array, "b n d"]
+    masks: Masks
+    mask: Bool[Array, "b h w"]
+    z: Float[Array, "b h w d"]
+    rec: Float[Array, "b H W c"]
+
+    @property
+    def masked(self) -> Bool[Array, "b p"]:
+        """True where a mask token stands for the patch, or nothing does."""
+        return self.masks.masked
+
+    @property
+    def retained(self) -> Bool[Array, "b p"]:
+        """Masked patches whose mask tokens entered the encoder."""
+        return self.masks.retained
+
+    @property
+    def thrown(self) -> Bool[Array, "b p"]:
+        """Masked patches that never entered the encoder."""
+        return self.masks.thrown
+
+    @property
+    def ids_restore(self) -> Int[Array, "b p"]:
+        """Each patch's place in the order of `masks.ids_keep`, the thrown ones behind."""
+        return self.masks.ids_restore
+
+    @property
+    def enc_out_kept(self) -> Float[Array, "b m d"]:
+        """`latent` without the CLS token."""
+        return self.latent[:, -self.masks.ids_keep.shape[1] :]
+
+
+class SimmimFlops(NamedTuple):
+    """The cost of SimMIM, part by part."""
+
+    patch_embed: int
+    encoder: int
+    aggregate: int
+    predict: int
+
+    @property
+    def total(self) -> int:
+        return sum(self)
+
+
+class SimMIM(Framework):
+    """Mask tokens go through the encoder, and a linear layer predicts the pixels of its map.
+
+    >>> from flax import nnx
+    >>> from jaxprune import mim
+    >>> sizes = dict(img_size=32, patch_size=8, embed_dim=16, depth=1, num_heads=2, mask_patch=8)
+    >>> mim.create("simmim", **sizes, rngs=nnx.Rngs(0)).masker.num_masked
+    10
+
+    Args:
+      encoder: "vit" or "swin"; of `mim.create` also the name of a ViT or Swin that gives the sizes.
+      mask_patch: side of a masked block in pixels, or (height, width).
+      mask_ratio, throw_ratio, retain: see `BlockMasker`; a `throw_ratio` of None is 0 for "full" and 0.3 otherwise.
+      reconstruction: "full" is SimMIM; "partial" leaves some mask tokens out of the encoder and learns from the others
+        only; "progressive" (PR-MIM) rebuilds the thrown ones on the encoder's map and learns from all. Of a Swin, whose
+        maps stay whole, "full" only.
+      aggregator, kernel_size, aggregation: see `TokenDecoder`.
+      rel_pos: relative positions of a ViT: "shared" by all blocks (the default, for pre-training), a table a "block"
+        (as fine-tuning has them), or "none". A Swin has those of its windows.
+      pos_embed: of a ViT, see `VisionTransformer`; "none" by default.
+      network: further arguments of the encoder, such as `window_size` or `drop_path_rate`; a ViT by default has
+        `init_values=0.1` and `qkv_bias="qv"`.
+
+    Raises:
+      UserError: the ratios leave nothing to see, to reconstruct or to throw, or a block is no whole number of patches.
+    """
+
+    encoder_classes: ClassVar = {"vit": VisionTransformer, "swin": SwinTransformer}
+    # The style follows from `rel_pos`; an encoder without a head, in its own initialisation, has no use for the others.
+    encoder_excludes = frozenset(
+        {"style", "num_classes", "global_pool", "fc_norm", "head_init_scale", "kernel_init", "patch_kernel_init"}
+    )
+    published_encoder = "encoder."
+    published_spelling = ("merging_last",)
+
+    def __init__(
+        self,
+        *,
+        encoder: str = "vit",
+        mask_patch: int | tuple[int, int] = 32,
+        mask_ratio: float = 0.6,
+        reconstruction: str = "full",
+        throw_ratio: float | None = None,
+        retain: str = "furthest",
+        aggregator: str = "depthwise",
+        kernel_size: int = 7,
+        aggregation: str = "thrown",
+        rel_pos: str | None = None,
+        pos_embed: str | None = None,
+        in_chans: int = 3,
+        dtype: Any = None,
+        rngs: nnx.Rngs,
+        **network: Any,
+    ):
+        throw_ratio = default_throw_ratio(reconstruction, throw_ratio, usual=0.3)
+        common = {"in_chans": in_chans, "dtype": dtype, "rngs": rngs, **network}
+        if encoder == "vit":
+            net: Any = _vit("shared" if rel_pos is None else rel_pos, pos_embed or "none", **common)
+            last, width, heads = net.grid, net.embed_dim, net.num_heads
+        elif encoder == "swin":
+            if reconstruction != "full":
+                raise UserError(
+                    f"reconstruction={reconstruction!r} throws tokens (throw_ratio={throw_ratio}), and the maps of a "
+                    "Swin stay whole: use reconstruction='full', or encoder='vit'."
+                )
+            if rel_pos == "shared" or pos_embed not in (None, "none"):
+                raise UserError(
+                    f"A Swin has relative positions by window and no others: leave out rel_pos={rel_pos!r} and "
+                    f"pos_embed={pos_embed!r}."
+                )
+            net = SwinTransformer(num_classes=0, **common)
+            last, width, heads = net.grids[-1], net.widths[-1], net.heads[-1]
+        else:
+            raise unknown("encoder", encoder, self.encoder_classes)
+        patch_size, block = net.patch_embed.patch_size, pair(mask_patch)
+        if any(pixels < patch or pixels % patch for pixels, patch in zip(block, patch_size, strict=True)):
+            raise UserError(
+                f"mask_patch {block[0]}x{block[1]} is no whole number of patches of {patch_size[0]}x{patch_size[1]} "
+                "pixels: choose a multiple of patch_size."
+            )
+        rows, columns = (pixels // patch for pixels, patch in zip(block, patch_size, strict=True))
+        masker = BlockMasker(net.grid, (rows, columns), float(mask_ratio), throw_ratio, retain)
+        image = net.patch_embed.img_size
+        if (image[0] % last[0], image[1] % last[1]) != (0, 0):
+            raise UserError(
+                f"Images of {image[0]}x{image[1]} pixels are no whole number of the {last[0]}x{last[1]} cells of the "
+                "last map: choose an img_size that all strides divide."
+            )
+        decoder = LinearDecoder(
+            width,
+            grid=last,
+            stride=(image[0] // last[0], image[1] // last[1]),
+            patch_size=patch_size,
+            in_chans=in_chans,
+            num_prefix_tokens=net.num_prefix_tokens,
+            reconstruction=reconstruction,
+            aggregator=aggregator,
+            kernel_size=kernel_size,
+            aggregation=aggregation,
+            num_heads=heads,
+            dtype=dtype,
+            rngs=rngs,
+        )
+        super().__init__(encoder=net, masker=masker, decoder=decoder, target=Pixels(patch_size, in_chans))
+        embed_dim = net.patch_embed.proj.kernel.shape[1]
+        self.mask_token = nnx.Param(_cut_normal(rngs.params(), (1, 1, embed_dim)))
+
+    @property
+    def no_decay(self) -> tuple[str, ...]:
+        """What AdamW does not decay besides vectors, as published: of a ViT mask token and biases by position are."""
+        if isinstance(self.encoder, VisionTransformer):
+            return "encoder.pos_embed", "encoder.cls_token"
+        return "mask_token", "*.relative_position_bias_table"
+
+    def encode(
+        self, images: Float[Array, "b H W c"], masks: Masks, *, drop_key: PRNGKeyArray | None = None
+    ) -> Float[Array, "b n d"]:
+        """The encoder's output: of a ViT prefix tokens, then those of `masks.ids_keep`; of a Swin the last map.
+
+        Args:
+          drop_key: turns DropPath on.
+        """
+        net = self.encoder
+        # None, all patches in raster order, spares a ViT the biases of each image's own positions.
+        ids = None if masks.ids_keep.shape == masks.masked.shape else masks.ids_keep
+        x = net.patch_embed(images.astype(net.dtype or images.dtype), ids)
+        hidden = masks.masked[:, :, None]
+        x = jnp.where(hidden if ids is None else gather_tokens(hidden, ids), self.mask_token[...].astype(x.dtype), x)
+        options = {"train": drop_key is not None, "key": drop_key}
+        if isinstance(net, VisionTransformer):
+            walk = net.encode(net.place(x, ids), ids, **options)
+        else:
+            walk = net.encode(x, **options)
+        return net.final_norm(walk.tokens.x)
+
+    def error(
+        self, pred: Float[Array, "b p q"], target: Float[Array, "b p q"], learned: Bool[Array, "b p"]
+    ) -> Float[Array, ""]:
+        """The mean absolute error over the pixels of the patches `learned` of the whole batch, in float32."""
+        pixels = learned.astype(jnp.float32) * math.prod(self.patch_size)
+        each = jnp.abs(pred.astype(jnp.float32) - target.astype(jnp.float32)).mean(-1)
+        return (each * pixels).sum() / (pixels.sum() + 1e-5)
+
+    def __call__(
+        self,
+        images: Float[Array, "b H W c"],
+        *,
+        key: PRNGKeyArray | None = None,
+        drop_key: PRNGKeyArray | None = None,
+        **drawn: Any,
+    ) -> tuple[Float[Array, ""], SimmimOutput]:
+        """Returns the loss of a batch of normalised images, and what led to it.
+
+        Args:
+          key: draws what is random and not in `drawn`.
+          drop_key: turns DropPath on.
+          drawn: mask, noise, first, retained: see `BlockMasker.draw`.
+
+        Raises:
+          UserError: the images are no batch of an array of floating-point numbers.
+        """
+        require_float(images, 4)
+        masks = self.draw(images, key=key, **drawn)
+        latent = self.encode(images, masks, drop_key=drop_key)
+        cells = self.decoder.cells(latent, masks)
+        pred = self.decoder.patches(self.decoder.pixels(cells), masks)
+        b = images.shape[0]
+        output = SimmimOutput(
+            pred,
+            latent,
+            masks,
+            mask=masks.masked.reshape(b, *self.grid),
+            z=cells.reshape(b, *self.decoder.grid, cells.shape[-1]),
+            rec=unpatchify(pred, self.patch_size, self.grid),
+        )
+        return self.error(pred, self.target(images), self.learned(masks)), output
+
+    def training_loss(self, images: Float[Array, "b H W c"], key: PRNGKeyArray) -> Float[Array, ""]:
+        """The loss of a training step: DropPath is on."""
+        mask_key, drop_key = jax.random.split(key)
+        return self(images, key=mask_key, drop_key=drop_key)[0]
+
+    def flops(self, *, as_published: bool = True) -> SimmimFlops:
+        """Multiply-accumulates of one image, part by part.
+
+        Args:
+          as_published: makes no difference: SimMIM leaves nothing out, and PR-MIM on it has no published code.
+        """
+        net, masker = self.encoder, self.masker
+        overhead, left = net.overhead(), masker.num_visible + masker.num_retained
+        blocks = 0
+        for site in net.sites():
+            rows = site.num_prefix_tokens + (left if site.leaves else math.prod(site.grid))
+            blocks += block_flops(net.block_cost(site), rows_of(None, rows, rows))
+        decoder = self.decoder.flops(masker.num_visible, left, as_published=as_published)
+        return SimmimFlops(overhead.embed * left, blocks + overhead.between, *decoder)
+
+    def summary(self) -> str:
+        """What the framework does, as a sentence for the report."""
+        share = self.masker.num_masked / self.num_patches
+        thrown = self.masker.num_masked - self.masker.num_retained
+        return (
+            f"SimMIM with {self.reconstruction} reconstruction: blocks of {share:.0%} of the patches are masked, "
+            f"{thrown / self.num_patches:.0%} never enter the encoder."
+        )
+
+    @property
+    def published_rules(self) -> tuple[Rule, ...]:
+        """The tensor names of SimMIM's repository; of PR-MIM's aggregation, of which none were published, "agg"."""
+        return RULES
+
+    @classmethod
+    def recognise(cls, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any] | None:
+        """All arguments, the encoder's too, as far as tensors under SimMIM's names show them."""
+        if "decoder.0.weight" not in shapes or "mask_token" not in shapes:
+            return None
+        try:
+            return _shown(shapes)
+        except (KeyError, IndexError, ValueError, ZeroDivisionError):
+            return None  # a tensor is missing, or has other axes: another network's
+
+
+def _vit(rel_pos: str, pos_embed: str, **options: Any) -> VisionTransformer:
+    """A ViT as SimMIM builds and initialises it."""
+    if rel_pos not in _STYLES:
+        raise unknown("rel_pos", rel_pos, _STYLES)
+    net = VisionTransformer(
+        style=_STYLES[rel_pos],
+        num_classes=0,
+        pos_embed=pos_embed,
+        kernel_init=_cut_normal,
+        patch_kernel_init=_cut_normal,
+        **{"init_values": 0.1, "qkv_bias": "qv", **options},
+    )
+    net.patch_embed.proj.bias[...] = jnp.zeros_like(net.patch_embed.proj.bias[...])
+    for number, block in enumerate(net.blocks, start=1):
+        for layer in (block.attn.proj, block.mlp.fc2):
+            layer.kernel[...] = layer.kernel[...] / math.sqrt(2 * number)
+    return net
+
+
+def _cut_normal(key: Any, shape: Any, dtype: Any = jnp.float32, out_sharding: Any = None) -> Array:
+    """A normal distribution of standard deviation 0.02 that is cut there."""
+    return 0.02 * jax.random.truncated_normal(key, -1.0, 1.0, shape, dtype)
+
+
+def _shown(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
+    """The arguments of a framework, whose masks do not show: blocks are taken to be patches."""
+    width, channels, *patch_size = shapes["patch_embed.proj.weight"]
+    arguments = _shown_by_swin(shapes) if "layers.0.blocks.0.norm1.weight" in shapes else _shown_by_vit(shapes)
+    cells = arguments.pop("cells")
+    arguments |= {"embed_dim": width, "in_chans": channels, "patch_size": tuple(patch_size)}
+    arguments |= {"img_size": tuple(cells * side for side in patch_size), "mask_patch": tuple(patch_size)}
+    if "agg.weight" in shapes:
+        arguments |= {"kernel_size": shapes["agg.weight"][-1], "reconstruction": "progressive"}
+    return arguments
+
+
+def _shown_by_vit(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
+    """The arguments of a ViT, and the `cells` along a side of its square grid."""
+    tables = {
+        "shared": shapes.get("rel_pos_bias.relative_position_bias_table"),
+        "block": shapes.get("blocks.0.attn.relative_position_bias_table"),
+    }
+    rel_pos = next((name for name, shape in tables.items() if shape is not None), "none")
+    rows, heads = tables.get(rel_pos) or (0, 1)  # without a table, heads do not show
+    side = (math.isqrt(rows - 3) + 1) // 2 if rows else math.isqrt(shapes.get("pos_embed", (1, 2, 0))[1] - 1)
+    return {
+        "encoder": "vit",
+        "depth": _count(shapes, r"blocks\.(\d+)\."),
+        "num_heads": heads,
+        "rel_pos": rel_pos,
+        "pos_embed": "learn" if "pos_embed" in shapes else "none",
+        "mlp_ratio": _mlp_ratio(shapes, "blocks.0."),
+        "qkv_bias": "qv" if "blocks.0.attn.q_bias" in shapes else "blocks.0.attn.qkv.bias" in shapes,
+        "init_values": 0.1 if "blocks.0.ls1.gamma" in shapes else None,
+        "cells": side,
+    }
+
+
+def _shown_by_swin(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
+    """The arguments of a Swin; images do not show: the last map of `cells` is taken to be one window."""
+    stages = _count(shapes, r"layers\.(\d+)\.")
+    tables = [shapes[f"layers.{stage}.blocks.0.attn.relative_position_bias_table"] for stage in range(stages)]
+    window = (math.isqrt(tables[0][0]) + 1) // 2
+    return {
+        "encoder": "swin",
+        "depths": tuple(_count(shapes, rf"layers\.{stage}\.blocks\.(\d+)\.") for stage in range(stages)),
+        "num_heads": tuple(heads for _, heads in tables),
+        "window_size": window,
+        "mlp_ratio": _mlp_ratio(shapes, "layers.0.blocks.0."),
+        "cells": window << (stages - 1),
+    }
+
+
+def _mlp_ratio(shapes: Mapping[str, tuple[int, ...]], block: str) -> float:
+    hidden, width = shapes[f"{block}mlp.fc1.weight"]
+    # A little more keeps the product with a width, of any stage, from being rounded to one less.
+    return (hidden + 1e-3) / width
+
+
+def _count(shapes: Mapping[str, tuple[int, ...]], pattern: str) -> int:
+    return len({match[1] for name in shapes if (match := re.match(pattern, name))})
+
+
+# The mask token is the encoder's there, whose names are read with or without "encoder." in front.
+RULES = (
+    Rule("encoder.mask_token", "mask_token"),
+    Rule("mask_token", "mask_token"),
+    Rule(
+        "decoder.0.weight",
+        "decoder.pred.kernel",
+        lambda tensor: tensor[:, :, 0, 0].T,
+        lambda tensor, patch_size: tensor.T[:, :, None, None],
+    ),
+    Rule("decoder.0.bias", "decoder.pred.bias"),
+    *within("", "decoder.", PUBLISHED),
+)

@@ -1,0 +1,331 @@
+"""SimMIM, and PR-MIM on top of it, against the published numbers."""
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from support import golden, nhwc, quick_compile, quickly, weights
+
+from jaxprune import checkpoints, mim, models
+from jaxprune.checkpoints.initialise import initialise
+from jaxprune.checkpoints.rules import to_published
+from jaxprune.checkpoints.write import convert
+from jaxprune.errors import UserError
+from jaxprune.mim.block_masker import BlockMasker
+from jaxprune.nn.params import merge, split, variables
+from jaxprune.train.optimizer import decay_mask
+
+REL_POS = {"ape": "none", "block_rpb": "block", "shared_rpb": "shared"}
+TO_PUBLISHED = {
+    "mask_token": "encoder.mask_token",
+    "encoder.cls_token": "encoder.cls_token",
+    "decoder.pred.bias": "decoder.0.bias",
+    "encoder.blocks.0.ls1.gamma": "encoder.blocks.0.gamma_1",
+    "encoder.blocks.1.attn.q_bias": "encoder.blocks.1.attn.q_bias",
+    "encoder.blocks.0.attn.relative_position_bias_table": "encoder.rel_pos_bias.relative_position_bias_table",
+}
+PATTERN = ("relative_position_index", "attn_mask")  # what files hold besides, and is computed here
+
+
+def vit(name, ignored=("agg.*",), **arguments):
+    file = golden(f"mim/simmim_vit_{name}")
+    img, patch, dim, depth, heads, mask_patch = (int(v) for v in file["cfg"])
+    model = mim.create(
+        "simmim",
+        encoder="vit",
+        img_size=img,
+        patch_size=patch,
+        embed_dim=dim,
+        depth=depth,
+        num_heads=heads,
+        mask_patch=mask_patch,
+        mask_ratio=float(file["mask_ratio"]),
+        pos_embed="learn" if file["flags"][0] else "none",
+        rel_pos=REL_POS[name],
+        **arguments,
+        rngs=nnx.Rngs(0),
+    )
+    return file, checkpoints.load_pretrained(model, weights(file), ignored=ignored)
+
+
+def swin(**arguments):
+    file = golden("mim/simmim_swin")
+    img, patch, dim, window = (int(v) for v in file["cfg"])
+    model = mim.create(
+        "simmim",
+        encoder="swin",
+        img_size=img,
+        patch_size=patch,
+        embed_dim=dim,
+        depths=tuple(file["depths"].tolist()),
+        num_heads=tuple(file["heads"].tolist()),
+        window_size=window,
+        mlp_ratio=float(file["mlp_ratio"]),
+        mask_patch=8,
+        **arguments,
+        rngs=nnx.Rngs(0),
+    )
+    return file, checkpoints.load_pretrained(model, weights(file))
+
+
+def run(model, file, **given):
+    """Loss and output."""
+    return quickly(model, lambda model, images: model(images, **given))(jnp.asarray(nhwc(file["imgs"])))
+
+
+def gradients(model, file, **given):
+    """The loss, its output and its gradients, under published names."""
+    parts = split(model)
+
+    def loss(params):
+        return merge(parts.graph, params, parts.rest)(jnp.asarray(nhwc(file["imgs"])), **given)
+
+    program = jax.jit(jax.value_and_grad(loss, has_aux=True), compiler_options=quick_compile())
+    found, grads = program(parts.params)
+    return *found, {theirs: grads[ours] for ours, theirs in TO_PUBLISHED.items() if ours in grads}
+
+
+def assert_output(file, loss, aux):
+    chex.assert_trees_all_close(aux.z.transpose(0, 3, 1, 2), file["z"], atol=5e-5, rtol=0)
+    chex.assert_trees_all_close(aux.rec.transpose(0, 3, 1, 2), file["rec"], atol=5e-5, rtol=0)
+    chex.assert_trees_all_close(loss, file["loss"], rtol=1e-5)
+    np.testing.assert_array_equal(aux.mask, file["mask"].astype(bool))
+
+
+SLOW = pytest.mark.slow
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[] if "shared" in name else SLOW) for name in REL_POS])
+def test_a_vit_matches(name):
+    file, model = vit(name)
+    loss, aux, grads = gradients(model, file, mask=file["mask"])
+    assert_output(file, loss, aux)
+    expected = {key.removeprefix("grad/"): value for key, value in file.items() if key.startswith("grad/")}
+    assert expected and set(expected) <= set(grads)
+    for key, value in expected.items():
+        chex.assert_trees_all_close(grads[key], value, atol=1e-4 * np.abs(value).max(), rtol=0)
+
+
+def test_a_swin_matches():
+    file, model = swin()
+    assert_output(file, *run(model, file, mask=file["mask"]))
+
+
+# Where furthest sampling began in the two images of a file, which does not say so.
+FIRST = {"ape": (23, 19), "shared_rpb": (34, 52)}
+PR_CASES = [
+    pytest.param(name, mode, marks=[] if (name, mode) == ("shared_rpb", "thrown") else SLOW)
+    for name in FIRST
+    for mode in ("thrown", "all", "residual")
+]
+
+
+@pytest.mark.parametrize(("name", "aggregation"), PR_CASES)
+def test_progressive_reconstruction_matches(name, aggregation):
+    file, model = vit(name, (), reconstruction="progressive", throw_ratio=0.3, aggregation=aggregation)
+    given = {"first": jnp.asarray(FIRST[name])} if aggregation == "thrown" else {"retained": file["pr/retained"]}
+    loss, aux = run(model, file, mask=file["mask"], **given)
+    chex.assert_trees_all_close(loss, file[f"pr/agg_{aggregation}/loss"], rtol=1e-5)
+    chex.assert_trees_all_close(aux.enc_out_kept, file["pr/enc_out_kept"], atol=5e-5, rtol=0)
+    np.testing.assert_array_equal(aux.retained, file["pr/retained"].astype(bool))
+    np.testing.assert_array_equal(aux.thrown, file["pr/thrown"].astype(bool))
+    if aggregation == "thrown":
+        chex.assert_trees_all_close(aux.rec[:1].transpose(0, 3, 1, 2), file["pr/agg_thrown/rec"], atol=5e-5, rtol=0)
+
+
+@SLOW
+@pytest.mark.parametrize("name", FIRST)
+def test_partial_reconstruction_matches(name):
+    file, model = vit(name, reconstruction="partial", throw_ratio=0.3)
+    loss, aux = run(model, file, mask=file["mask"], retained=file["pr/retained"])
+    chex.assert_trees_all_close(loss, file["pr/plain/loss"], rtol=1e-5)
+    assert not np.asarray(aux.pred)[np.asarray(aux.thrown)].any()
+
+
+@SLOW
+def test_nothing_thrown_is_exactly_simmim():
+    file, full = vit("shared_rpb")
+    _, progressive = vit("shared_rpb", (), reconstruction="progressive", throw_ratio=0.0)
+    (loss, aux), (other, other_aux) = (run(model, file, mask=file["mask"]) for model in (full, progressive))
+    chex.assert_trees_all_equal((loss, aux.rec), (other, other_aux.rec))
+
+
+SMALL = {"img_size": 32, "patch_size": 8, "embed_dim": 16, "depth": 2, "num_heads": 2, "mask_patch": 16}
+SWIN = {"img_size": 32, "patch_size": 4, "embed_dim": 8, "depths": (1, 2), "num_heads": (1, 2), "window_size": 4}
+
+
+def create(**changes):
+    small = {**SWIN, "mask_patch": 16} if changes.get("encoder") == "swin" else SMALL
+    return mim.create("simmim", **{**small, **changes}, rngs=nnx.Rngs(0))
+
+
+def test_masks_may_be_of_any_number_of_patches():
+    model, images = create(), jax.random.normal(jax.random.key(0), (2, 32, 32, 3))
+    mask = np.zeros((2, 16), bool)
+    mask[0, 3:5] = mask[1, 1:9] = True
+    call = quickly(model, lambda model, images, mask: model(images, mask=mask))
+    loss, aux = call(images, jnp.asarray(mask))
+    hidden = np.kron(mask.reshape(2, 4, 4), np.ones((8, 8), bool))[..., None]
+    error = np.abs(np.asarray(aux.rec) - np.asarray(images))
+    np.testing.assert_allclose(loss, (error * hidden).sum() / (3 * hidden.sum()), rtol=1e-5)
+    # What is under a mask token is not seen.
+    again = call(jnp.where(hidden, 7.0, images), jnp.asarray(mask))[1]
+    chex.assert_trees_all_equal(again.rec, aux.rec)
+
+
+def test_the_key_draws_blocks():
+    masker = BlockMasker((6, 4), (3, 2), mask_ratio=0.4, throw_ratio=0.3)
+    assert (masker.blocks, masker.num_masked, masker.num_thrown, masker.num_retained) == ((2, 2), 12, 7, 5)
+    masks = masker.draw(3, key=jax.random.key(0))
+    blocks = np.asarray(masks.masked).reshape(3, 2, 3, 2, 2)
+    assert (blocks.sum((1, 2, 3, 4)) == 12).all() and set(blocks.sum((2, 4)).ravel().tolist()) == {0, 6}
+    np.testing.assert_array_equal(masks.retained.sum(1), [5] * 3)
+    np.testing.assert_array_equal(np.sort(masks.ids_restore, axis=1), np.tile(np.arange(24), (3, 1)))
+    for ids, restore, thrown in zip(masks.ids_keep, masks.ids_restore, masks.thrown, strict=True):
+        assert (np.diff(ids) > 0).all() and not thrown[ids].any() and thrown.sum() == 7
+        np.testing.assert_array_equal(restore[ids], np.arange(17))
+    noise = jnp.asarray([[0.1, 0.4, 0.2, 0.3]])
+    masked = masker.draw(1, noise=noise, first=jnp.asarray([0])).masked.reshape(6, 4)
+    np.testing.assert_array_equal(masked[::3, ::2], [[False, True], [False, True]])
+
+
+def test_what_is_passed_to_the_masker_must_fit():
+    masker, mask = BlockMasker((2, 4), mask_ratio=0.5, throw_ratio=0.25), np.eye(2, 8) + np.eye(2, 8, 2) > 0
+    for given, message in (
+        ({}, "pass key="),
+        ({"mask": mask}, "pass key="),
+        ({"mask": mask[:, :4], "first": jnp.zeros(2, int)}, "mask is of shape"),
+        ({"mask": mask | (np.arange(2) == 0)[:, None], "first": jnp.zeros(2, int)}, "between 2 and 8"),
+        ({"mask": mask, "retained": mask}, "retained has 2 patches an image and not 0"),
+        ({"noise": jnp.zeros((2, 3)), "first": jnp.zeros(2, int)}, "a number for each block"),
+    ):
+        with pytest.raises(UserError, match=message):
+            masker.draw(2, **given)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"mask_ratio": 0.8}, "leaves none of 4 blocks visible"),
+        ({"mask_patch": 12}, "mask_patch 12x12 is no whole number of patches"),
+        ({"mask_patch": 24}, "no whole number of blocks"),
+        ({"reconstruction": "progressive", "throw_ratio": 0.7}, "throw_ratio 0.7 would throw"),
+        ({"throw_ratio": 0.3}, "reconstruction='progressive'"),
+        ({"rel_pos": "shard"}, "Did you mean 'shared'"),
+        ({"encoder": "swin", "reconstruction": "progressive"}, "maps of a Swin stay whole"),
+        ({"encoder": "swin", "throw_ratio": 0.3}, "throw_ratio 0.3 has no meaning"),
+        ({"encoder": "swin", "rel_pos": "shared"}, "by window"),
+        ({"encoder": "swin", "depth": 3}, "SimMIM has no argument 'depth'"),
+        ({"encoder": "resnet50"}, "encoder of SimMIM 'resnet50'"),
+        ({"num_classes": 3}, "SimMIM has no argument 'num_classes'"),
+    ],
+)
+def test_bad_settings_are_refused(arguments, message):
+    with pytest.raises(UserError, match=message):
+        create(**arguments)
+
+
+def test_model_names_give_the_sizes_and_the_cost_is_counted():
+    def flops(**arguments):
+        return nnx.eval_shape(lambda: mim.create("simmim", **arguments, rngs=nnx.Rngs(0))).flops()
+
+    full, base = flops(encoder="vit_base_patch16_224"), {"encoder": "vit_base_patch16_224", "throw_ratio": 0.3}
+    assert full.total == pytest.approx(17.68e9, rel=1e-3)
+    for reconstruction in ("partial", "progressive"):
+        assert 0.696 <= flops(**base, reconstruction=reconstruction).total / full.total <= 0.701
+    swin = flops(encoder="swin_base_patch4_window6_192")
+    assert swin.predict == 6 * 6 * 1024 * 3 * 32**2 and swin.total == pytest.approx(11.39e9, rel=1e-3)
+
+
+def test_what_decays_is_as_published():
+    for encoder, decayed in (
+        ("vit", {"mask_token", "encoder.blocks.0.attn.relative_position_bias_table"}),
+        ("swin", set()),
+    ):
+        model = create(encoder=encoder)
+        named = {name: np.zeros(variable.shape) for name, variable in variables(model).items()}
+        mask = decay_mask(named, model.no_decay)
+        special = {name for name in named if "token" in name or "pos" in name or "relative" in name}
+        assert {name for name in special if mask[name]} == decayed
+
+
+def saved(file):
+    return {name: array for name, array in weights(file).items() if not name.endswith(PATTERN)}
+
+
+@pytest.mark.parametrize("name", ["ape", "block_rpb", "shared_rpb", "swin"])
+def test_published_names_are_read_and_written(name):
+    file, model = swin() if name == "swin" else vit(name)
+    tensors, expected = to_published(model), saved(file)
+    expected = {name: array for name, array in expected.items() if not name.startswith("agg.")}
+    chex.assert_trees_all_equal(tensors, expected)
+    some = sorted(expected)[len(expected) // 2]
+    with pytest.raises(UserError, match="missing"):
+        checkpoints.load_pretrained(model, {key: value for key, value in expected.items() if key != some})
+    with pytest.raises(UserError, match="left over"):
+        checkpoints.load_pretrained(model, {**expected, "encoder.blocks.7.norm1.weight": np.zeros(16, np.float32)})
+
+
+@SLOW
+@pytest.mark.parametrize("name", ["shared_rpb", "swin"])
+def test_a_file_says_which_network_it_is_of(name, tmp_path):
+    file = golden(f"mim/simmim_{name}" if name == "swin" else f"mim/simmim_vit_{name}")
+    np.savez(tmp_path / "weights.npz", **weights(file))
+    model = convert(tmp_path / "weights.npz", tmp_path / "copy.safetensors")
+    chex.assert_trees_all_equal(checkpoints.read_tensors(tmp_path / "copy.safetensors"), saved(file))
+    if name == "swin":
+        assert (model.encoder.depths, model.encoder.heads, model.encoder.grids) == ((2, 2), (2, 4), ((8, 8), (4, 4)))
+    else:
+        assert model.reconstruction == "progressive" and model.encoder.num_heads == 2
+
+
+BEIT = {"style": "beit", "qkv_bias": "qv", "init_values": 0.1, "pos_embed": "none", "global_pool": "avg"}
+
+
+@SLOW
+@pytest.mark.parametrize("published", [False, True])
+def test_fine_tuning_begins_with_the_shared_positions_in_every_block(published, tmp_path):
+    model = create()
+    table = model.encoder.blocks[0].attn.relative_position_bias_table
+    table[...] = jax.random.normal(jax.random.key(3), table.shape)
+    (checkpoints.save_pretrained if published else checkpoints.save_model)(model, tmp_path / "run.safetensors")
+    sizes = {name: SMALL[name] for name in ("img_size", "patch_size", "embed_dim", "depth", "num_heads")}
+    classifier = models.create("vit", **sizes, **BEIT, num_classes=3, rngs=nnx.Rngs(1))
+    initialise(classifier, str(tmp_path / "run.safetensors"))
+    tables = [block.attn.relative_position_bias_table for block in classifier.blocks]
+    assert tables[0] is not tables[1]
+    images = jax.random.normal(jax.random.key(0), (1, 32, 32, 3))
+    tokens = [
+        quickly(net, lambda net, images: net.walk(images).tokens.x)(images) for net in (model.encoder, classifier)
+    ]
+    chex.assert_trees_all_close(*tokens, atol=1e-6, rtol=0)
+
+
+@SLOW
+def test_fine_tuning_of_a_swin_takes_windows_of_another_size(tmp_path):
+    model = create(encoder="swin")
+    checkpoints.save_model(model, tmp_path / "run.safetensors")
+    for window, img_size in ((4, 32), (7, 56)):
+        sizes = {**SWIN, "window_size": window, "img_size": img_size}
+        classifier = models.create("swin", **sizes, num_classes=3, rngs=nnx.Rngs(1))
+        initialise(classifier, str(tmp_path / "run.safetensors"))
+        (theirs, ours) = (net.layers[1].blocks[1].attn for net in (model.encoder, classifier))
+        chex.assert_trees_all_equal(theirs.qkv.kernel[...], ours.qkv.kernel[...])
+        assert ours.relative_position_bias_table.shape == ((2 * window - 1) ** 2, 2)
+        # The bias of no offset stays where it is: in the middle.
+        chex.assert_trees_all_close(
+            *(a.relative_position_bias_table[...][len(a.relative_position_bias_table) // 2] for a in (theirs, ours))
+        )
+
+
+@SLOW
+def test_training_drops_paths():
+    model = create(drop_path_rate=0.5)
+    assert split(model).params.keys() == split(create()).params.keys()
+    images, key = jax.random.normal(jax.random.key(0), (4, 32, 32, 3)), jax.random.key(1)
+    mask_key, _ = jax.random.split(key)
+    train = quickly(model, lambda model, images, key: model.training_loss(images, key))(images, key)
+    plain = quickly(model, lambda model, images, key: model(images, key=key)[0])(images, mask_key)
+    assert train != plain and np.isfinite(train)
