@@ -10,7 +10,7 @@ import numpy as np
 from jaxprune import mim
 from jaxprune.checkpoints.read import by_timm, load_pretrained, read_tensors
 from jaxprune.checkpoints.rules import to_ours
-from jaxprune.checkpoints.run import is_ours, load_card, load_model
+from jaxprune.checkpoints.run import backbone, is_ours, load_card, load_model
 from jaxprune.checkpoints.spellings.timm import RELATIVE
 from jaxprune.errors import UserError
 from jaxprune.nn.host import at_path
@@ -58,7 +58,7 @@ def _from_published(model: Any, init: str, class_names: Sequence[str] | None) ->
 
 def _from_ours(model: Any, init: str, class_names: Sequence[str] | None) -> None:
     pretrained, card = load_model(init), load_card(init)
-    encoder = getattr(pretrained, "encoder", pretrained)
+    encoder = backbone(pretrained)
     present, wanted = variables(encoder), variables(model)
     if getattr(getattr(encoder, "style", None), "shared_bias", False):
         # Blocks that shared a table in pre-training get one each, as in SimMIM's fine-tuning.

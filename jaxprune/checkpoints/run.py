@@ -46,7 +46,8 @@ def build(kind: str, arguments: Mapping[str, Any], *, dtype: str = "float32", rn
 
 def backbone(model: Any) -> Any:
     """The network that makes features: of a pre-training framework its encoder, which then carries its card."""
-    encoder = getattr(model, "encoder", None)
+    is_framework = isinstance(model, mim.Framework)
+    encoder = model.backbone() if is_framework else getattr(model, "encoder", None)
     if encoder is None:
         return model
     encoder.recipe, encoder.preprocessing = model.recipe, model.preprocessing

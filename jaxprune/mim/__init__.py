@@ -1,5 +1,6 @@
 """Masked image modelling: frameworks that turn images into a pre-training loss, a file each."""
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,8 +11,10 @@ from jaxprune.mim.base import Framework, Picture, Reconstruction
 from jaxprune.mim.decoder import Decoder, TokenDecoder
 from jaxprune.mim.masker import Masker, Masks, RandomMasker
 from jaxprune.mim.target import NormalizedPixels, Pixels, Target
+from jaxprune.nn.params import merge, split
 from jaxprune.nn.patch_embed import pair
 from jaxprune.nn.recipe import remember
+from jaxprune.preprocessing import trained_on
 
 
 def methods() -> dict[str, type[Framework]]:
@@ -30,7 +33,8 @@ def create(name: str, *, encoder: str | None = None, rngs: nnx.Rngs, **arguments
       encoder: a model name such as "vit_base_patch16_224" that gives the encoder's sizes; arguments overrule it. Of a
         framework that takes several kinds of networks (SimMIM: "vit" or "swin", which are such names too) it also says
         which.
-      arguments: of the framework's class, or of its encoder.
+      arguments: of the framework's class, or of its encoder. One that is a network, such as a teacher, is one that
+        `models.create` built, or its recipe as plain values: `("model", arguments of models.create)`.
 
     Raises:
       UserError: the framework or an argument is unknown.
@@ -48,9 +52,43 @@ def create(name: str, *, encoder: str | None = None, rngs: nnx.Rngs, **arguments
             raise unknown(f"encoder of {cls.__name__}", str(encoder), cls.encoder_classes)
         encoder_class, kind = cls.encoder_classes[family], {"encoder": family}
     of_encoder = plugins.parameters(encoder_class) - excluded if encoder_class else ()
-    framework = plugins.build(cls, {**sizes, **arguments}, passed_on=of_encoder, rngs=rngs, **kind)
+    named = {argument: arguments[argument] for argument in cls.networks if arguments.get(argument) is not None}
+    networks = {argument: _network(network, arguments.get("dtype"), rngs) for argument, network in named.items()}
+    framework = plugins.build(cls, {**sizes, **arguments, **networks}, passed_on=of_encoder, rngs=rngs, **kind)
     framework.preprocessing = models.Preprocessing(pair({"img_size": 224, **sizes, **arguments}["img_size"]))
-    return remember(framework, "mim", {"name": name, "encoder": encoder, **arguments})
+    recipes = {argument: _recipe(network) for argument, network in named.items()}
+    return remember(framework, "mim", {"name": name, "encoder": encoder, **arguments, **recipes})
+
+
+def _network(network: Any, dtype: Any, rngs: nnx.Rngs) -> Any:
+    """A network among the arguments of a framework, built from its recipe where it is one, in the compute `dtype`."""
+    is_module = not isinstance(network, tuple | list)
+    recipe = getattr(network, "recipe", None) if is_module else network
+    if recipe is None or (is_module and dtype is None):
+        return network
+    kind, arguments, *normalised = recipe
+    arguments = {**dict(arguments), "dtype": dtype}
+
+    def make(rngs: nnx.Rngs) -> Any:
+        from jaxprune import models
+
+        return models.create(**arguments, rngs=rngs) if kind == "model" else create(**arguments, rngs=rngs).backbone()
+
+    if is_module:
+        parts = split(network)
+        built = merge(split(nnx.eval_shape(lambda: make(nnx.Rngs(0)))).graph, parts.params, parts.rest)
+        built.preprocessing = network.preprocessing
+        return built
+    built = make(nnx.Rngs(rngs.params()))
+    for mean, std in filter(None, normalised):
+        built.preprocessing = dataclasses.replace(built.preprocessing, mean=mean, std=std)
+    return built
+
+
+def _recipe(network: Any) -> Any:
+    """What `_network` builds a network from again; what is one already, or has none, as it is."""
+    recipe = getattr(network, "recipe", None)
+    return network if recipe is None else (*recipe, trained_on(network))
 
 
 def recognise(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any] | None:

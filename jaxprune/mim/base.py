@@ -20,17 +20,14 @@ from jaxprune.ops.patches import unpatchify
 STORED = ("target.", "teacher.")
 
 
-class Reconstruction(NamedTuple):
-    """What a framework reports besides its loss.
+class MaskedOutput:
+    """What the outputs of frameworks have in common: they hold `masks`.
 
     Attributes:
-      pred: the prediction of every patch, in the framework's target; zeros where nothing is predicted.
-      latent: the encoder's output, prefix tokens first, visible patches in the order of `masks.ids_keep`.
       masks: which patches were visible, masked and reconstructed.
     """
 
-    pred: Float[Array, "b p q"]
-    latent: Float[Array, "b k d"]
+    __slots__ = ()
     masks: Masks
 
     @property
@@ -52,6 +49,36 @@ class Reconstruction(NamedTuple):
     def ids_restore(self) -> Int[Array, "b p"]:
         """Each patch's place in the order of the noise."""
         return self.masks.ids_restore
+
+
+class _Reconstruction(NamedTuple):
+    pred: Float[Array, "b p q"]
+    latent: Float[Array, "b n d"]
+    masks: Masks
+
+
+class Reconstruction(_Reconstruction, MaskedOutput):
+    """What a framework reports besides its loss.
+
+    Attributes:
+      pred: the prediction of every patch, in the framework's target; zeros where nothing is predicted.
+      latent: the encoder's output, prefix tokens first, visible patches in the order of `masks.ids_keep`.
+      masks: which patches were visible, masked and reconstructed.
+    """
+
+    __slots__ = ()
+
+
+class SnapshotEpochs(NamedTuple):
+    """When pre-training refreshes the copy of a framework's encoder that it passes to every step.
+
+    Attributes:
+      first: after so many epochs for the first time; until then it is the initial encoder.
+      every: and then every so many.
+    """
+
+    first: int
+    every: int
 
 
 class Picture(NamedTuple):
@@ -105,6 +132,7 @@ class Framework(nnx.Module):
       published_encoder: what stands before the names of the encoder's tensors in published files.
       published_spelling: what those files call otherwise than timm, see `checkpoints.spellings.timm.write`.
       beside_encoder: patterns of the published names of everything but the encoder, which fine-tuning leaves out.
+      networks: arguments of the subclass that are networks, such as a teacher; see `mim.create`.
     """
 
     encoder_class: type | None = None
@@ -114,6 +142,7 @@ class Framework(nnx.Module):
     no_decay: tuple[str, ...] = ()
     published_encoder: str = ""
     published_spelling: tuple[str, ...] = ()
+    networks: frozenset[str] = frozenset()
 
     def __init__(self, *, encoder: Host, masker: Masker, decoder: Decoder, target: Target):
         self.encoder: Any = encoder
@@ -140,6 +169,22 @@ class Framework(nnx.Module):
     def reconstruction(self) -> str:
         """Which masked patches are reconstructed, see `Decoder`."""
         return self.decoder.reconstruction
+
+    @property
+    def snapshot_epochs(self) -> SnapshotEpochs | None:
+        """When to refresh a copy of the encoder's parameters that calls get as `snapshot=`; None is without one."""
+        return None
+
+    def phase(self, epoch: int) -> dict[str, Any]:
+        """Arguments of the calls that pre-training makes in an epoch, counted from 0: a program for each that there is.
+
+        They are Python values.
+        """
+        return {}
+
+    def backbone(self) -> Any:
+        """The network that fine-tuning and scorers go on with."""
+        return self.encoder
 
     def draw(self, images: Float[Array, "b H W c"], *, key: PRNGKeyArray | None = None, **drawn: Any) -> Masks:
         """Draws the masks of a batch; see `Masker.draw`."""
@@ -181,9 +226,13 @@ class Framework(nnx.Module):
         pred = self.decoder(latent, masks)
         return self.error(pred, self.target(images), self.learned(masks)), Reconstruction(pred, latent, masks)
 
-    def training_loss(self, images: Float[Array, "b H W c"], key: PRNGKeyArray) -> Float[Array, ""]:
-        """The loss of a training step; where there is something that only training does, such as DropPath, it is on."""
-        return self(images, key=key)[0]
+    def training_loss(self, images: Float[Array, "b H W c"], key: PRNGKeyArray, **call: Any) -> Float[Array, ""]:
+        """The loss of a training step; where there is something that only training does, such as DropPath, it is on.
+
+        Args:
+          call: further arguments of the call, those of `phase` and `snapshot` among them.
+        """
+        return self(images, key=key, **call)[0]
 
     def mean_colour_loss(self, images: Float[Array, "b H W c"], masks: Masks) -> Float[Array, ""] | None:
         """The loss of predicting every masked patch's mean colour; None where that is no prediction of the target."""

@@ -18,7 +18,7 @@ from jaxprune.nn.block import run_block
 from jaxprune.nn.flops import block_flops, linear_flops, rows_of
 from jaxprune.nn.linear import normal_02, xavier_uniform
 from jaxprune.nn.params import Fixed
-from jaxprune.nn.tokens import all_present
+from jaxprune.nn.tokens import Tokens, all_present
 from jaxprune.ops.patches import gather_tokens
 from jaxprune.ops.posembed import sincos_2d
 
@@ -152,9 +152,13 @@ class TokenDecoder(Decoder):
             patches = gather_tokens(source, jnp.take_along_axis(rows, ids, axis=1)) + of_patches[ids]
         return jnp.concatenate([x[:, :prefix] + of_prefix[None], patches], axis=1)
 
+    def tokens(self, latent: Float[Array, "b n d"], masks: Masks) -> Tokens:
+        """What `sequence` returns as the tokens that enter the first block."""
+        return all_present(self.sequence(latent, masks), self.num_prefix_tokens)
+
     def decode(self, latent: Float[Array, "b n d"], masks: Masks) -> Float[Array, "b m e"]:
         """Decodes prefix tokens and the patches `masks.ids_present`; before the norm."""
-        tokens = all_present(self.sequence(latent, masks), self.num_prefix_tokens)
+        tokens = self.tokens(latent, masks)
         for block in self.blocks:
             tokens, _, _ = run_block(block, tokens, remat=self.remat)
         return tokens.x

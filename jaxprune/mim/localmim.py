@@ -13,7 +13,7 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray
 from jaxprune import losses
 from jaxprune.errors import UserError
 from jaxprune.mim.aggregation import PUBLISHED, aggregation_of, fill_grid
-from jaxprune.mim.base import Framework, Reconstruction
+from jaxprune.mim.base import Framework, MaskedOutput
 from jaxprune.mim.decoder import Decoder, TokenDecoder, default_throw_ratio
 from jaxprune.mim.hog import HOG, hog_levels
 from jaxprune.mim.mae import MAE
@@ -154,7 +154,16 @@ def at_level(chosen: Bool[Array, "b p"], grid: tuple[int, int], doublings: int) 
     return x.reshape(x.shape[0], -1)
 
 
-class LocalReconstruction(NamedTuple):
+class _LocalReconstruction(NamedTuple):
+    latents: tuple[Float[Array, "b k d"], ...]
+    preds: tuple[Float[Array, "b cells_of_level o"], ...]
+    targets: tuple[Float[Array, "b cells_of_level o"], ...]
+    masks_by_level: tuple[Float[Array, "b cells_of_level"], ...]
+    losses: tuple[Float[Array, ""], ...]
+    masks: Masks
+
+
+class LocalReconstruction(_LocalReconstruction, MaskedOutput):
     """What LocalMIM reports besides its loss; tuples have an entry a level, from small cells to large ones.
 
     Attributes:
@@ -166,12 +175,7 @@ class LocalReconstruction(NamedTuple):
       masks: see `Reconstruction`.
     """
 
-    latents: tuple[Float[Array, "b k d"], ...]
-    preds: tuple[Float[Array, "b cells_of_level o"], ...]
-    targets: tuple[Float[Array, "b cells_of_level o"], ...]
-    masks_by_level: tuple[Float[Array, "b cells_of_level"], ...]
-    losses: tuple[Float[Array, ""], ...]
-    masks: Masks
+    __slots__ = ()
 
     @property
     def pred(self) -> Float[Array, "b p q"]:
@@ -182,11 +186,6 @@ class LocalReconstruction(NamedTuple):
     def latent(self) -> Float[Array, "b k d"]:
         """The encoder's output behind its last block."""
         return self.latents[-1]
-
-    masked = Reconstruction.masked
-    retained = Reconstruction.retained
-    thrown = Reconstruction.thrown
-    ids_restore = Reconstruction.ids_restore
 
 
 class LocalMIM(Framework):

@@ -16,7 +16,7 @@ from jaxprune.nn.linear import xavier_uniform
 from jaxprune.nn.published import Rule, within
 
 # Of a block; encoder and decoder have them in common.
-_STYLE = ("qkv_bias", "norm_eps", "init_values")
+STYLE = ("qkv_bias", "norm_eps", "init_values")
 
 
 class MaeFlops(NamedTuple):
@@ -120,7 +120,7 @@ class MAE(Framework):
             aggregator=aggregator,
             kernel_size=kernel_size,
             aggregation=aggregation,
-            **{name: encoder[name] for name in _STYLE if name in encoder},
+            **{name: encoder[name] for name in STYLE if name in encoder},
             **common,
         )
         super().__init__(encoder=vit, masker=masker, decoder=decoder, target=target)

@@ -11,7 +11,7 @@ from flax import nnx
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from jaxprune.errors import UserError
-from jaxprune.mim.base import Reconstruction
+from jaxprune.mim.base import MaskedOutput
 from jaxprune.mim.mae import MAE, RULES
 from jaxprune.mim.masker import Masks
 from jaxprune.nn import Linear
@@ -64,7 +64,14 @@ class Fusion(nnx.Module):
         return sum(linear_flops(layer, rows) for layer in self.proj_layers)
 
 
-class MffReconstruction(NamedTuple):
+class _MffReconstruction(NamedTuple):
+    pred: Float[Array, "b p q"]
+    latent: Float[Array, "b k d"]
+    masks: Masks
+    weights: Float[Array, "depths"]
+
+
+class MffReconstruction(_MffReconstruction, MaskedOutput):
     """What MFF reports besides its loss.
 
     Attributes:
@@ -72,15 +79,7 @@ class MffReconstruction(NamedTuple):
       weights: the share of each fused block.
     """
 
-    pred: Float[Array, "b p q"]
-    latent: Float[Array, "b k d"]
-    masks: Masks
-    weights: Float[Array, "depths"]
-
-    masked = Reconstruction.masked
-    retained = Reconstruction.retained
-    thrown = Reconstruction.thrown
-    ids_restore = Reconstruction.ids_restore
+    __slots__ = ()
 
 
 class MffFlops(NamedTuple):

@@ -12,11 +12,11 @@ from typing import Any, ClassVar, NamedTuple
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from jaxprune.errors import UserError, unknown
 from jaxprune.mim.aggregation import PUBLISHED
-from jaxprune.mim.base import Framework
+from jaxprune.mim.base import Framework, MaskedOutput
 from jaxprune.mim.block_masker import BlockMasker
 from jaxprune.mim.decoder import default_throw_ratio
 from jaxprune.mim.linear_decoder import LinearDecoder
@@ -34,19 +34,7 @@ from jaxprune.ops.patches import gather_tokens, unpatchify
 _STYLES = {"none": "eva", "shared": "beit_shared", "block": "beit"}
 
 
-class SimmimOutput(NamedTuple):
-    """What SimMIM reports besides its loss; maps and images have their channels last.
-
-    Attributes:
-      pred: the pixels of every patch, in `patchify`'s order; zeros where nothing is predicted.
-      latent: the encoder's output behind its norm: the CLS token of a ViT, then the tokens of `masks.ids_keep`; of a
-        Swin the last map.
-      masks: which patches were visible, masked and reconstructed.
-      mask: True where a patch is masked.
-      z: the map that the decoder's linear layer reads: thrown cells are zero, or rebuilt.
-      rec: `pred` as images.
-    """
-
+class _SimmimOutput(NamedTuple):
     pred: Float[Array, "b p q"]
     latent: Float[Array, "b n d"]
     masks: Masks
@@ -54,25 +42,21 @@ class SimmimOutput(NamedTuple):
     z: Float[Array, "b h w d"]
     rec: Float[Array, "b H W c"]
 
-    @property
-    def masked(self) -> Bool[Array, "b p"]:
-        """True where a mask token stands for the patch, or nothing does."""
-        return self.masks.masked
 
-    @property
-    def retained(self) -> Bool[Array, "b p"]:
-        """Masked patches whose mask tokens entered the encoder."""
-        return self.masks.retained
+class SimmimOutput(_SimmimOutput, MaskedOutput):
+    """What SimMIM reports besides its loss; maps and images have their channels last.
 
-    @property
-    def thrown(self) -> Bool[Array, "b p"]:
-        """Masked patches that never entered the encoder."""
-        return self.masks.thrown
+    Attributes:
+      pred: the pixels of every patch, in `patchify`'s order; zeros where nothing is predicted.
+      latent: the encoder's output behind its norm: the CLS token of a ViT, then the tokens of `masks.ids_keep`; of a
+        Swin the last map.
+      masks: which patches were visible, masked and reconstructed; mask tokens of the thrown ones never entered.
+      mask: True where a patch is masked.
+      z: the map that the decoder's linear layer reads: thrown cells are zero, or rebuilt.
+      rec: `pred` as images.
+    """
 
-    @property
-    def ids_restore(self) -> Int[Array, "b p"]:
-        """Each patch's place in the order of `masks.ids_keep`, the thrown ones behind."""
-        return self.masks.ids_restore
+    __slots__ = ()
 
     @property
     def enc_out_kept(self) -> Float[Array, "b m d"]:
@@ -270,10 +254,10 @@ class SimMIM(Framework):
         )
         return self.error(pred, self.target(images), self.learned(masks)), output
 
-    def training_loss(self, images: Float[Array, "b H W c"], key: PRNGKeyArray) -> Float[Array, ""]:
+    def training_loss(self, images: Float[Array, "b H W c"], key: PRNGKeyArray, **call: Any) -> Float[Array, ""]:
         """The loss of a training step: DropPath is on."""
         mask_key, drop_key = jax.random.split(key)
-        return self(images, key=mask_key, drop_key=drop_key)[0]
+        return self(images, key=mask_key, drop_key=drop_key, **call)[0]
 
     def flops(self, *, as_published: bool = True) -> SimmimFlops:
         """Multiply-accumulates of one image, part by part.

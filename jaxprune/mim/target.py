@@ -16,10 +16,12 @@ class Target:
     Attributes:
       size: values a patch, the width of a prediction.
       name: for reports and messages.
+      picture_note: a sentence for reports on what the pictures of a target show that is not of pixels.
     """
 
     size: int
     name: str
+    picture_note: str = ""
 
     def __call__(self, images: Float[Array, "b H W c"]) -> Float[Array, "b p q"]:
         """The target of every patch, in float32."""

@@ -3,8 +3,11 @@
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
 
 from jaxprune.errors import UserError
+from jaxprune.preprocessing import Normalisation
 
 
 def require_float(images: Any, ndim: int | None = None) -> None:
@@ -34,3 +37,15 @@ def require_float(images: Any, ndim: int | None = None) -> None:
             f"A network reads normalised images of a floating-point dtype, and these are {dtype}: prepare pictures by "
             "jaxprune.data.load_images(pictures, model.preprocessing)."
         )
+
+
+def renormalized(
+    images: Float[Array, "b *sides c"], normalised: Normalisation, wanted: Normalisation
+) -> Float[Array, "b *sides c"]:
+    """Images that were normalised with one (mean, std), normalised with another."""
+    (mean, std), (own_mean, own_std) = normalised, wanted
+    scale = np.asarray(std, np.float64) / np.asarray(own_std)
+    shift = (np.asarray(mean, np.float64) - np.asarray(own_mean)) / np.asarray(own_std)
+    lead = (1,) * (images.ndim - 1)
+    per_channel = lambda values: jnp.asarray(values, images.dtype).reshape(*lead, -1)
+    return images * per_channel(scale) + per_channel(shift)

@@ -4,13 +4,12 @@ import math
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-import jax.numpy as jnp
-import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from jaxprune.errors import UserError, unknown
 from jaxprune.nn import Host
+from jaxprune.nn.images import renormalized
 from jaxprune.nn.published import Rule
 from jaxprune.preprocessing import Normalisation, trained_on
 from jaxprune.reduction.rows import best
@@ -24,7 +23,7 @@ class Scorer(nnx.Module):
     remaining keywords on to `super().__init__`, and may then use or replace `self.proposal`. If it has a parameter
     `rngs`, `create` supplies it. Override `select` or `num_keep` to change which or how many patches are kept.
 
-    >>> from flax import nnx; from jaxprune import models, scoring
+    >>> import jax.numpy as jnp; from flax import nnx; from jaxprune import models, scoring
     >>> from jaxprune.scoring.maps import to_grid; from jaxprune.scoring.networks import feature_map
     >>> class Peak(scoring.Scorer):
     ...     reads = "any"
@@ -129,12 +128,7 @@ class Scorer(nnx.Module):
         own = trained_on(self.proposal)
         if self.normalised is None or own is None or own == self.normalised:
             return images
-        (mean, std), (own_mean, own_std) = self.normalised, own
-        scale = np.asarray(std, np.float64) / np.asarray(own_std)
-        shift = (np.asarray(mean, np.float64) - np.asarray(own_mean)) / np.asarray(own_std)
-        lead = (1,) * (images.ndim - 1)
-        per_channel = lambda values: jnp.asarray(values, images.dtype).reshape(*lead, -1)
-        return images * per_channel(scale) + per_channel(shift)
+        return renormalized(images, self.normalised, own)
 
 
 def is_host(network: Any) -> bool:

@@ -24,7 +24,7 @@ from jaxprune.errors import UserError
 from jaxprune.train import state as states
 from jaxprune.train.interrupt import Interrupted, interruptible
 from jaxprune.train.progress import progress
-from jaxprune.train.state import TrainState
+from jaxprune.train.state import Snapshot, TrainState
 from jaxprune.train.step import FIXED, LossFn, TrainStep, make_train_step
 from jaxprune.train.workdir import locked
 from jaxprune.train.writer import BEGINNING, Silent, Writer
@@ -93,6 +93,7 @@ def fit(
     ema_decay: float = 0.0,
     fixed: Mapping[str, Any] | None = None,
     running: dict[str, Any] | None = None,
+    snapshot: Snapshot | None = None,
     writer: Writer | None = None,
     desc: str = "train",
 ) -> FitResult:
@@ -120,6 +121,7 @@ def fit(
       ema_decay: of averaged parameters, kept in `state.extra`; 0 keeps none.
       fixed: arrays that every step reads beside its batch (`batch["fixed"]`), such as a teacher's parameters.
       running: statistics to begin with, of what the loss observes (`metrics["observed"]`): kept in `state.extra`.
+      snapshot: parameters of which a copy is kept in `state.extra`, for the loss (`batch["fixed"]["snapshot"]`).
       writer: where metrics go; by default one of this run directory, closed at the end.
       desc: the progress bar's label.
 
@@ -138,7 +140,7 @@ def fit(
             stack.enter_context(locked(workdir))
         store = stack.enter_context(CheckpointStore(workdir / "checkpoints", keep))
         state, first, past = _resume(
-            store, params, optimizer, batches, mesh, rules, ema=bool(ema_decay), running=running
+            store, params, optimizer, batches, mesh, rules, ema=bool(ema_decay), running=running, snapshot=snapshot
         )
         clock = _Clock(start - past["seconds"], max_seconds)
         log: Any = _rewound(writer, first, workdir, stack)
@@ -147,7 +149,8 @@ def fit(
         losses = _LossWatch(store)
         shardings = jax.tree.map(lambda x: x.sharding, state)
         beside = {FIXED: parallel.replicate(mesh, dict(fixed))} if fixed else {}
-        programs = _Programs(loss_fn, optimizer, shardings, accumulate=accumulate, ema_decay=ema_decay)
+        options = {"accumulate": accumulate, "ema_decay": ema_decay, "snapshot": snapshot}
+        programs = _Programs(loss_fn, optimizer, shardings, **options)
         if first:
             _log.info("%s: resuming from step %d of %d (%s).", desc, first, total_steps, store.path(first))
 

@@ -8,9 +8,10 @@ import jax.numpy as jnp
 import optax
 
 from jaxprune.nn.batch_norm import MOMENTUM
-from jaxprune.train.state import EMA, RUNNING, TrainState
+from jaxprune.train.state import EMA, RUNNING, SNAPSHOT, Snapshot, TrainState
 
-# The key of a batch under which come arrays that are no rows of it, such as a teacher's parameters.
+# The key of a batch under which come arrays that are no rows of it, such as a teacher's parameters; the copy of
+# parameters that a state keeps is among them, under "snapshot".
 FIXED = "fixed"
 # The key of a loss's metrics with the batch statistics that `TrainState.extra["running"]` follows.
 OBSERVED = "observed"
@@ -29,6 +30,7 @@ def make_train_step(
     *,
     accumulate: int = 1,
     ema_decay: float = 0.0,
+    snapshot: Snapshot | None = None,
 ) -> TrainStep:
     """Returns the jitted `step(state, batch, key) -> (state, metrics)`; the state passed in is donated.
 
@@ -38,6 +40,8 @@ def make_train_step(
       shardings: where the new state lives (`state_shardings`); by default left to the compiler.
       accumulate: parts that a batch is worked through in, one after the other; gradients and metrics are their means.
       ema_decay: of the averaged parameters `state.extra["ema"]`, where the state has them.
+      snapshot: when the copy of parameters `state.extra["snapshot"]` is refreshed; the loss finds it in
+        `batch["fixed"]["snapshot"]`.
 
     `key` is the run's key, the same at every step: the step's own key is folded in from `state.step`, so a resumed run
     draws the same numbers. The metrics are `loss`, `grad_norm` (before any clipping) and what `loss_fn` returned.
@@ -45,6 +49,8 @@ def make_train_step(
 
     def step(state: TrainState, batch: Batch, key: jax.Array) -> tuple[TrainState, Metrics]:
         key = jax.random.fold_in(key, state.step)
+        if snapshot is not None:
+            batch = {**batch, FIXED: {**batch.get(FIXED, {}), SNAPSHOT: state.extra[SNAPSHOT]}}
         (loss, metrics), grads = gradient(state.params, batch, key)
         updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
         params = cast(Params, optax.apply_updates(state.params, updates))
@@ -54,6 +60,9 @@ def make_train_step(
             extra = {**extra, RUNNING: optax.incremental_update(observed, extra[RUNNING], MOMENTUM)}
         if EMA in extra:
             extra = {**extra, EMA: optax.incremental_update(params, extra[EMA], 1.0 - ema_decay)}
+        if snapshot is not None:
+            kept = snapshot.refreshed(state.step + 1, params, extra[SNAPSHOT])
+            extra = {**extra, SNAPSHOT: kept}
         metrics = {**metrics, "loss": loss, "grad_norm": optax.tree.norm(grads)}
         return TrainState(state.step + 1, params, opt_state, extra), metrics
 

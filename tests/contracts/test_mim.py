@@ -10,14 +10,13 @@ import pytest
 from flax import nnx
 from support import quick_compile
 
-from jaxprune import flops, mim, plugins
+from jaxprune import flops, mim, models, plugins
 from jaxprune.nn.params import merge, split
 
-METHODS = sorted(mim.methods())
+QUICK = ("mae",)  # further members of the family are slow
+METHODS = [pytest.param(m, marks=() if m in QUICK else pytest.mark.slow) for m in sorted(mim.methods())]
 ENCODER = {"img_size": 32, "patch_size": 8, "embed_dim": 16, "depth": 2, "num_heads": 2}
 BATCH = 3
-# The programs of frameworks that build on the first are of the same parts, and slow to compile.
-COMPILED = [pytest.param(method, marks=[] if method == "mae" else pytest.mark.slow) for method in METHODS]
 
 
 @functools.cache
@@ -26,7 +25,10 @@ def create(method: str, **changes):
     cls = mim.methods()[method]
     small = {"decoder_embed_dim": 16, "decoder_depth": 1, "decoder_num_heads": 2, "mask_patch": 8}
     own = {name: size for name, size in small.items() if name in plugins.parameters(cls)}
-    return mim.create(method, **{**ENCODER, **own, **changes}, rngs=nnx.Rngs(0))
+    # A framework that learns from other networks gets ones of another width and patch size.
+    sizes = {"img_size": 16, "patch_size": 4, "embed_dim": 24, "depth": 2, "num_heads": 3, "num_classes": 0}
+    networks = {name: models.create("vit", **sizes, rngs=nnx.Rngs(1)) for name in cls.networks}
+    return mim.create(method, **{**ENCODER, **own, **networks, **changes}, rngs=nnx.Rngs(0))
 
 
 @functools.cache
@@ -38,7 +40,7 @@ def compiled(function):
     return jax.jit(function, compiler_options=quick_compile())
 
 
-@pytest.mark.parametrize("method", COMPILED)
+@pytest.mark.parametrize("method", METHODS)
 def test_everything_that_is_trained_learns_from_one_trace(method):
     chex.clear_trace_counter()
     parts = split(create(method))
@@ -65,7 +67,7 @@ def test_everything_that_is_trained_learns_from_one_trace(method):
     assert again[0] == loss
 
 
-@pytest.mark.parametrize("method", COMPILED)
+@pytest.mark.parametrize("method", METHODS)
 def test_half_precision_is_nearly_the_same(method):
     whole, half = create(method), create(method, dtype=jnp.bfloat16)
     loss = compiled(lambda images, key: [model(images, key=key)[0] for model in (whole, half)])
@@ -84,7 +86,7 @@ def test_it_draws_a_picture_and_describes_itself(method):
     assert model.summary().endswith(".")
 
 
-@pytest.mark.parametrize("method", COMPILED)
+@pytest.mark.parametrize("method", METHODS)
 def test_the_compiler_counts_the_same(method):
     sizes = {"embed_dim": 256, "depth": 1, "num_heads": 4}
     decoder = {"decoder_embed_dim": 256, "decoder_depth": 1, "decoder_num_heads": 4, "mask_ratio": 0.5}

@@ -17,11 +17,11 @@ def quiet_loss(params, batch, key):
     return jnp.mean(error**2) + batch.get("fixed", {}).get("offset", 0.0), {"bias": jnp.mean(error)}
 
 
-def run(steps=3, loss=quiet_loss, ema=False, fixed=None, **options):
+def run(steps=3, loss=quiet_loss, ema=False, fixed=None, snapshot=None, **options):
     mesh = parallel.make_mesh({"data": 1}, jax.devices()[:1])
     tx = optax.adam(0.1)
-    now, batches = state.create(parameters(), tx, mesh, ema=ema), Batches()
-    step = make_train_step(loss, tx, **options)
+    now, batches = state.create(parameters(), tx, mesh, ema=ema, snapshot=snapshot), Batches()
+    step = make_train_step(loss, tx, snapshot=snapshot, **options)
     seen = []
     for _ in range(steps):
         batch = next(batches) | ({"fixed": fixed} if fixed else {})
@@ -70,3 +70,18 @@ def test_some_parameters_have_a_rate_of_their_own():
         updates, now = tx.update(gradient, now, params)
         np.testing.assert_allclose(updates["linear.kernel"], -0.1, rtol=1e-4)
         np.testing.assert_allclose(updates["linear.bias"], -0.01 if step >= 2 else 0.0, rtol=1e-4)
+
+
+def test_a_copy_of_parameters_is_refreshed_now_and_then():
+    def loss(params, batch, key):
+        value, metrics = quiet_loss(params, {name: rows for name, rows in batch.items() if name != "fixed"}, key)
+        (kept,) = batch["fixed"]["snapshot"].values()
+        return value, {**metrics, "kept": jnp.sum(kept), "offset": batch["fixed"]["offset"]}
+
+    snapshot = state.Snapshot("linear.bias", first=1, every=2)
+    now, seen = run(4, loss, snapshot=snapshot, fixed={"offset": jnp.float32(2.0)}, accumulate=2)
+    biases = [parameters()["linear.bias"], *(params["linear.bias"] for params, _ in seen)]
+    # After steps 1 and 3; a step sees what was kept before it.
+    np.testing.assert_allclose([m["kept"] for _, m in seen], [np.sum(biases[i]) for i in (0, 1, 1, 3)], rtol=1e-5)
+    np.testing.assert_array_equal(now.extra["snapshot"]["linear.bias"], biases[3])
+    assert seen[0][1]["offset"] == 2.0

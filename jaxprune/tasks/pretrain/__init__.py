@@ -1,5 +1,6 @@
 """Masked pre-training of a vision transformer by any framework of `jaxprune.mim`."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +15,17 @@ from jaxprune.data.augment import random_flip
 from jaxprune.evaluate import Averages, run_over
 from jaxprune.mim.base import STORED
 from jaxprune.nn.params import Split, merge, split
+from jaxprune.tasks.pretrain.networks import arguments_of, missing
 from jaxprune.tasks.pretrain.report import describe
 from jaxprune.tasks.pretrain.settings import defaults, smoke
 from jaxprune.tasks.setup import inputs
 from jaxprune.tasks.setup.training import Training, adamw, interrupted
 from jaxprune.train import workdir as workdirs
-from jaxprune.train.state import TrainState
+from jaxprune.train.state import SNAPSHOT, Snapshot, TrainState
 from jaxprune.train.step import FIXED, LossFn
 from jaxprune.train.writer import Writer
 
-__all__ = ["defaults", "describe", "run", "smoke"]
+__all__ = ["defaults", "describe", "missing", "run", "smoke"]
 
 PICTURES = 6
 
@@ -34,7 +36,7 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     if workdirs.is_complete(workdir):
         return workdirs.read_summary(workdir)
     training = Training.of(config, workdir)
-    model = build("mim", config.mim.to_dict(), dtype=config.dtype, rngs=nnx.Rngs(config.seed))
+    model = build("mim", arguments_of(config), dtype=config.dtype, rngs=nnx.Rngs(config.seed))
     model.preprocessing = inputs.preprocessing(config)
     parts = split(model)
     write_card(workdir, model, fixed={name: a for name, a in parts.rest.items() if name.startswith(STORED)})
@@ -57,19 +59,41 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
 
     result = training.fit(
         parts.params,
-        _loss_fn(config, parts),
+        _Losses(config, parts, model.phase, training.steps.per_epoch),
         adamw(config, training.schedule, parts.params, exempt=model.no_decay),
         [training.every(config.picture_every, draw), training.every(config.eval_every, evaluate)],
         fixed=fixed,
+        snapshot=_snapshot(model, training.steps.per_epoch),
     )
     return interrupted(result) or training.conclude(training.outcome(result), describe)
 
 
-def _loss_fn(config: Config, parts: Split) -> LossFn:
+def _snapshot(model: Any, steps_per_epoch: int) -> Snapshot | None:
+    """The copy of its encoder that a framework wants to be called with, if it does."""
+    epochs = model.snapshot_epochs
+    return epochs and Snapshot("encoder.", epochs.first * steps_per_epoch, epochs.every * steps_per_epoch)
+
+
+class _Losses:
+    """The losses of a run: one, and so a program, for each phase that the framework has (`Framework.phase`)."""
+
+    def __init__(self, config: Config, parts: Split, phase: Callable[[int], dict[str, Any]], steps_per_epoch: int):
+        self._config, self._parts, self._phase, self._steps_per_epoch = config, parts, phase, steps_per_epoch
+        self._made: dict[tuple, LossFn] = {}
+
+    def at(self, step: int) -> LossFn:
+        """The loss of the step after `step`."""
+        phase = self._phase(step // self._steps_per_epoch)
+        return self._made.setdefault(tuple(sorted(phase.items())), _loss_fn(self._config, self._parts, phase))
+
+
+def _loss_fn(config: Config, parts: Split, phase: dict[str, Any]) -> LossFn:
     def loss_fn(params, batch, key):
         flip_key, mask_key = jax.random.split(key)
         images = random_flip(flip_key, batch["image"]) if config.flip else batch["image"]
-        model = merge(parts.graph, params, batch.get(FIXED, {}))
-        return model.training_loss(inputs.normalized(config, images), mask_key), {}
+        fixed = dict(batch.get(FIXED, {}))
+        kept = {SNAPSHOT: fixed.pop(SNAPSHOT)} if SNAPSHOT in fixed else {}
+        model = merge(parts.graph, params, fixed)
+        return model.training_loss(inputs.normalized(config, images), mask_key, **phase, **kept), {}
 
     return loss_fn

@@ -33,7 +33,8 @@ def describe(config: Config, workdir: Path, summary: dict[str, Any], *sources: A
     pictures = sorted((workdir / "pictures").glob("reconstruction_*.png"))
     if pictures:
         seen = "what the encoder sees (the rest is grey) and what the decoder makes of it"
-        caption = f"Held-out images, {seen}; thrown cells are marked."
+        note = f" {model.target.picture_note}" if model.target.picture_note else ""
+        caption = f"Held-out images, {seen}; thrown cells are marked.{note}"
         section.figure(reporting.read_picture(pictures[-1]), caption)
     reporting.broken_files(section, *sources)
     section.command(reporting.command())

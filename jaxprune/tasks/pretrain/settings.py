@@ -7,6 +7,7 @@ from ml_collections import ConfigDict
 
 from jaxprune import models
 from jaxprune.config import Config
+from jaxprune.tasks.pretrain import networks
 from jaxprune.tasks.setup import defaults as shared
 
 # MAE's networks, and PR-MIM on them, as `config.mim` has them.
@@ -28,6 +29,8 @@ PR_MIM = {
     "aggregation": "thrown",
     "remat": False,
 }
+# What a framework of a smoke run learns from, as `mim.create` takes it: a network that was never trained.
+TINY_NETWORK = ("model", tuple({"name": "vit", **shared.TINY, "num_classes": 0}.items()))
 
 
 # The Swin of a smoke run.
@@ -47,6 +50,7 @@ def defaults(mim: Mapping[str, Any] = PR_MIM) -> Config:
             "optimizer": shared.adamw(base_lr=1.5e-4, b2=0.95, weight_decay=0.05, warmup_epochs=40.0),
             "flip": True,
             "picture_every": 500,
+            **{name: dict(networks.SOURCE) for name in networks.names(mim)},
         }
     )
 
@@ -56,6 +60,9 @@ def smoke(config: Config) -> Config:
     shared.shrink(config)
     config.mim = tiny(config.mim)
     config.picture_every = 2
+    for name in networks.names(config.mim):
+        config.mim[name] = TINY_NETWORK
+        config[name] = dict(networks.SOURCE)
     return config
 
 

@@ -147,6 +147,8 @@ SIZES += tuple(f"decoder_{size}" for size in ("embed_dim", "depth", "num_heads")
 PATHS = {
     "run": "run directory or file",
     "teacher": "run directory or file",
+    "teacher.run": "run directory or file",
+    "teacher.weights": "weights file",
     "label_model": "run directory or file",
     "model.weights": "weights file",
     "model.class_names": "file of class names",
@@ -279,7 +281,7 @@ def _data(data: Config, prefix: str, bad_numbers: bool) -> list[str]:
 
 def _names(values: Mapping[str, Any]) -> list[str]:
     found = []
-    for name in filter(None, map(values.get, ("model.name", "mim.encoder"))):
+    for name in filter(None, map(values.get, ("model.name", "mim.encoder", "teacher.name"))):
         found += refused(lambda name=name: models.arguments(name))
     if (method := values.get("mim.name")) is not None and method not in mim.methods():
         found.append(str(unknown("mim method", method, mim.methods())))

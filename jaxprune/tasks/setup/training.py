@@ -16,7 +16,7 @@ from jaxprune.errors import UserError
 from jaxprune.tasks.setup import inputs
 from jaxprune.train import loop, optimizer
 from jaxprune.train import workdir as workdirs
-from jaxprune.train.state import TrainState
+from jaxprune.train.state import Snapshot, TrainState
 from jaxprune.train.writer import Writer, read_metrics
 
 _log = logging.getLogger(__name__)
@@ -132,6 +132,7 @@ class Training:
         ema_decay: float = 0.0,
         fixed: Mapping[str, Any] | None = None,
         running: dict[str, Any] | None = None,
+        snapshot: Snapshot | None = None,
     ) -> loop.FitResult:
         """Trains `params`; resumes if there is something to resume. The other arguments are those of `loop.fit`.
 
@@ -160,6 +161,7 @@ class Training:
                 ema_decay=ema_decay,
                 fixed=fixed,
                 running=running,
+                snapshot=snapshot,
                 desc=self.workdir.name,
             )
         except jax.errors.JaxRuntimeError as error:

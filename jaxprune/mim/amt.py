@@ -1,0 +1,255 @@
+"""AMT (Gui et al., 2022): MAE that masks and throws patches by its own attention; and PR-MIM on it (Li et al., 2024).
+
+Until an epoch it is MAE. Then each patch is weighed by the attention that the CLS token of the last block pays it:
+weighted draws without replacement choose the patches that are masked, then those that are thrown, and the rest is seen.
+
+The published code computes the weights of all images of the data set every 40 epochs, from whole images, keeps them,
+and crops and flips them as it does the images. Here a copy of the encoder is kept instead, which is refreshed as often,
+and each step computes the weights of the images that it gets. So weights always fit the crop, and what is kept is part
+of the training state, however many images there are: a resumed run goes on to the same bits. The price is a forward
+pass of the encoder over whole images in each step (`flops(as_published=False).observe`): for ViT-B at 224 pixels 16.5
+GFLOPs beside the 5.9 of AMT's own forward pass, nearly as much again as the 17.8 of that with its backward pass.
+"""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+
+from jaxprune.errors import UserError
+from jaxprune.mim.base import MaskedOutput, SnapshotEpochs
+from jaxprune.mim.decoder import default_throw_ratio
+from jaxprune.mim.mae import MAE
+from jaxprune.mim.masker import Masks, RandomMasker
+from jaxprune.mim.weighted_masker import WeightedMasker
+from jaxprune.nn.flops import block_flops, rows_of
+from jaxprune.nn.images import require_float
+from jaxprune.nn.params import merge, split
+from jaxprune.ops.patches import patchify
+from jaxprune.ops.sampling import num_thrown
+
+UNSEEN = 0.85  # the share of patches that AMT masks or throws
+
+
+class _AmtOutput(NamedTuple):
+    pred: Float[Array, "b p q"]
+    latent: Float[Array, "b n d"]
+    masks: Masks
+    token_weights: Float[Array, "b p"] | None = None
+
+
+class AmtOutput(_AmtOutput, MaskedOutput):
+    """What AMT reports besides its loss: what `Reconstruction` has, and by what masks were drawn.
+
+    Attributes:
+      token_weights: of the patches; None where masks were drawn without.
+    """
+
+    __slots__ = ()
+
+    @property
+    def mask(self) -> Float[Array, "b p"]:
+        """1 for masked patches, -1 for thrown ones, 0 for visible ones."""
+        return self.masks.retained.astype(jnp.float32) - self.masks.thrown.astype(jnp.float32)
+
+
+class AmtFlops(NamedTuple):
+    """The cost of AMT, part by part; `observe` is that of the weights."""
+
+    patch_embed: int
+    encoder: int
+    decoder_embed: int
+    decoder: int
+    aggregate: int
+    predict: int
+    observe: int
+
+    @property
+    def total(self) -> int:
+        return sum(self)
+
+
+class AMT(MAE):
+    """A masked autoencoder that masks what it attends to, and throws some of it.
+
+    Args:
+      mask_ratio: fraction of the patches that are masked and predicted.
+      amt_throw_ratio: fraction of the patches that neither encoder nor decoder sees; None makes it .85 with
+        `mask_ratio`, as published (.45 and .40).
+      reconstruction: "partial" is AMT; "full" is MAE at the same visible patches, where nothing is thrown;
+        "progressive" (PR-MIM) rebuilds the thrown patches from the decoded ones and learns from both.
+      throw_ratio: fraction of the patches, of those that are not visible, that never enters the decoder; None is
+        `amt_throw_ratio`, and under "full" 0. Those drawn last are thrown: `retain` has no meaning.
+      warmup_epochs: how long it is MAE.
+      warmup_mask_ratio: of that MAE.
+      refresh_epochs: epochs after which the copy of the encoder is refreshed that weighs patches.
+      decoder_embed_dim, decoder_depth, decoder_num_heads: see `TokenDecoder`.
+      mae: further arguments of MAE.
+
+    Raises:
+      UserError: the ratios leave nothing to see, to decode or to throw.
+    """
+
+    def __init__(
+        self,
+        *,
+        decoder_embed_dim: int = 512,
+        decoder_depth: int = 8,
+        decoder_num_heads: int = 16,
+        mask_ratio: float = 0.45,
+        amt_throw_ratio: float | None = None,
+        reconstruction: str = "partial",
+        throw_ratio: float | None = None,
+        warmup_epochs: int = 40,
+        warmup_mask_ratio: float = 0.75,
+        refresh_epochs: int = 40,
+        rngs: nnx.Rngs,
+        **mae: Any,
+    ):
+        default_throw_ratio(reconstruction, throw_ratio)
+        if refresh_epochs < 1 or warmup_epochs < 0:
+            raise UserError(
+                f"refresh_epochs={refresh_epochs} and warmup_epochs={warmup_epochs}: give at least 1 and 0."
+            )
+        super().__init__(
+            decoder_embed_dim=decoder_embed_dim,
+            decoder_depth=decoder_depth,
+            decoder_num_heads=decoder_num_heads,
+            mask_ratio=warmup_mask_ratio,
+            reconstruction=reconstruction,
+            throw_ratio=0.0,
+            rngs=rngs,
+            **mae,
+        )
+        self.warmup_masker: RandomMasker = self.masker
+        self.warmup_epochs, self.refresh_epochs = warmup_epochs, refresh_epochs
+        self.mask_ratio = float(mask_ratio)
+        self.amt_throw_ratio = max(round(UNSEEN - mask_ratio, 9), 0.0) if amt_throw_ratio is None else amt_throw_ratio
+        self.masker = _masker(self.grid, self.mask_ratio, self.amt_throw_ratio, reconstruction, throw_ratio)
+
+    @property
+    def snapshot_epochs(self) -> SnapshotEpochs:
+        """When the copy of the encoder is refreshed."""
+        return SnapshotEpochs(self.warmup_epochs, self.refresh_epochs)
+
+    def phase(self, epoch: int) -> dict[str, Any]:
+        """`warmup=True` in the epochs that are MAE's."""
+        return {"warmup": True} if epoch < self.warmup_epochs else {}
+
+    def __call__(
+        self,
+        images: Float[Array, "b H W c"],
+        *,
+        key: PRNGKeyArray | None = None,
+        warmup: bool = False,
+        snapshot: Mapping[str, Array] | None = None,
+        attn_map: Float[Array, "b *sides"] | None = None,
+        ids_shuffle: Int[Array, "b p"] | None = None,
+        **drawn: Any,
+    ) -> tuple[Float[Array, ""], AmtOutput]:
+        """Returns the loss of a batch of normalised images, and what led to it.
+
+        Args:
+          key: draws what is random; whatever is in `drawn` (noise) is taken in place of a draw.
+          warmup: masks as MAE does, and throws nothing.
+          snapshot: parameters of the encoder that weighs patches, by their names in this framework; None is this one.
+          attn_map: weights of all pixels, one channel, in place of that encoder's.
+          ids_shuffle: the patches in the order in which they are drawn.
+
+        Raises:
+          UserError: the images are no batch of an array of floating-point numbers.
+        """
+        require_float(images, 4)
+        weights = None
+        if attn_map is not None:
+            weights = patch_weights(attn_map.reshape(images.shape[:3]), self.patch_size)
+        elif ids_shuffle is None and not warmup:
+            weights = attention_weights(self._observer(snapshot), images)
+        if warmup:
+            masks = self.warmup_masker.draw(len(images), key=key, **drawn)
+        else:
+            masks = self.masker.draw(len(images), key=key, weights=weights, ids_shuffle=ids_shuffle, **drawn)
+        latent = self.encode(images, masks)
+        pred = self.decoder(latent, masks)
+        return self.error(pred, self.target(images), self.learned(masks)), AmtOutput(pred, latent, masks, weights)
+
+    def _observer(self, snapshot: Mapping[str, Array] | None) -> Any:
+        if snapshot is None:
+            return self.encoder
+        parts = split(self.encoder)
+        return merge(parts.graph, {name: snapshot[f"encoder.{name}"] for name in parts.params}, parts.rest)
+
+    def flops(self, *, as_published: bool = True) -> AmtFlops:
+        """Multiply-accumulates of one image, part by part; see `Framework.flops`.
+
+        As published, the weights of patches are stored, and a step does not compute them.
+        """
+        encoder, whole = self.encoder, super().flops(as_published=as_published)
+        tokens = encoder.num_prefix_tokens + self.num_patches
+        rows, *sites, last = rows_of(None, tokens, tokens), *encoder.sites()
+        cost = encoder.block_cost(last)
+        observe = (
+            encoder.overhead().embed * self.num_patches
+            + sum(block_flops(encoder.block_cost(site), rows) for site in sites)
+            + tokens * (cost.project + cost.pair // 2)
+        )
+        return AmtFlops(*whole, observe=0 if as_published else observe)
+
+    def summary(self) -> str:
+        """What the framework does, as a sentence for the report."""
+        masker, patches = self.masker, self.num_patches
+        return (
+            f"AMT with {self.reconstruction} reconstruction: by the attention of its encoder, "
+            f"{masker.num_masked / patches:.0%} of the patches are masked, and "
+            f"{(masker.num_masked - masker.num_retained) / patches:.0%} never enter the decoder; for "
+            f"{self.warmup_epochs} epochs it is MAE."
+        )
+
+    @classmethod
+    def recognise(cls, shapes: Mapping[str, tuple[int, ...]]) -> None:
+        """None: its tensors are MAE's."""
+
+
+def attention_weights(encoder: Any, images: Float[Array, "b H W c"]) -> Float[Array, "b p"]:
+    """How much the CLS token of an encoder's last block attends to each patch, from 0 to 1, without a gradient (AMT).
+
+    Each head's attention is scaled to that range before their mean is taken.
+    """
+    last = encoder.depth - 1
+    walk = encoder.encode(encoder.embed(images), taps={last: frozenset({"cls_attn"})})
+    attention = walk.forward().attended[last].cls_attn[:, :, encoder.num_prefix_tokens :]
+    low, high = attention.min(-1, keepdims=True), attention.max(-1, keepdims=True)
+    scaled = (attention - low) / jnp.maximum(high - low, jnp.finfo(jnp.float32).tiny)
+    return jax.lax.stop_gradient(scaled.mean(1))
+
+
+def patch_weights(pixels: Float[Array, "b H W"], patch_size: tuple[int, int]) -> Float[Array, "b p"]:
+    """Adds up the weights of the pixels of each patch."""
+    return patchify(pixels[..., None], patch_size).sum(-1)
+
+
+def _masker(
+    grid: tuple[int, int], mask_ratio: float, amt_throw_ratio: float, reconstruction: str, throw_ratio: float | None
+) -> WeightedMasker:
+    patches = grid[0] * grid[1]
+    if not (0 < mask_ratio < 1 and amt_throw_ratio >= 0 and int(patches * (mask_ratio + amt_throw_ratio)) < patches):
+        raise UserError(
+            f"mask_ratio {mask_ratio} and amt_throw_ratio {amt_throw_ratio} are fractions of all {patches} patches, "
+            "and have to leave at least one visible: lower one of them."
+        )
+    unseen = int(patches * (mask_ratio + amt_throw_ratio))
+    if reconstruction == "full":
+        retained = unseen
+    elif throw_ratio is None or throw_ratio == amt_throw_ratio:
+        retained = int(patches * mask_ratio)
+    else:
+        retained = unseen - num_thrown(patches, throw_ratio)
+    if retained < 1:
+        raise UserError(
+            f"Of the {unseen} patches that are not visible none would be decoded at mask_ratio {mask_ratio} and "
+            f"throw_ratio {throw_ratio}: raise mask_ratio, or throw less than both ratios make together."
+        )
+    return WeightedMasker(grid, patches - unseen, retained)

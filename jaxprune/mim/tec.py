@@ -1,0 +1,539 @@
+"""TEC (Gao et al., 2022): a frozen teacher's features and attention as targets; and PR-MIM on it (Li et al., 2024).
+
+The student sees the visible patches, as in MAE. Adaptors fuse what all of its blocks leave, and a decoder of two
+branches, which share their blocks, predicts the teacher's features of the masked patches, and what its CLS token and
+the patches that this attends to most attend to.
+"""
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+
+from jaxprune.errors import UserError
+from jaxprune.mim import teacher as teaching
+from jaxprune.mim.base import Framework, MaskedOutput
+from jaxprune.mim.decoder import Decoder, TokenDecoder, default_throw_ratio
+from jaxprune.mim.mae import MAE, STYLE
+from jaxprune.mim.masker import Masks, RandomMasker
+from jaxprune.mim.target import Target
+from jaxprune.models.vit import VisionTransformer
+from jaxprune.nn import Block, LayerNorm, Linear, Mlp
+from jaxprune.nn.block import run_block
+from jaxprune.nn.flops import block_flops, linear_flops, rows_of
+from jaxprune.nn.images import require_float
+from jaxprune.nn.linear import xavier_uniform
+from jaxprune.nn.params import copied, frozen
+from jaxprune.nn.published import Rule, depthwise, depthwise_back, linear, linear_back, within
+from jaxprune.ops.patches import gather_tokens
+from jaxprune.preprocessing import trained_on
+
+_ADAPTORS_EPS = 1e-5  # of the adaptors' norms; all others have 1e-6, as MAE's
+
+
+class _TecOutput(NamedTuple):
+    adapted_latent: Float[Array, "b n d"]
+    pred_feature: Float[Array, "b p q"]
+    pred_attention: Float[Array, "b 1 m h p"]
+    loss_feature: Float[Array, ""]
+    loss_attention: Float[Array, ""]
+    masks: Masks
+
+
+class TecOutput(_TecOutput, MaskedOutput):
+    """What TEC reports besides its loss.
+
+    Attributes:
+      adapted_latent: the student's output behind the adaptors, prefix tokens first, then the visible patches in the
+        order of `masks.ids_keep`.
+      pred_feature: of every patch; zeros where nothing is predicted.
+      pred_attention: logits in the shape of their target, see `TeacherTargets`.
+      loss_feature, loss_attention: whose sum is the loss.
+      masks: which patches were visible, masked and decoded.
+    """
+
+    __slots__ = ()
+
+    @property
+    def pred(self) -> Float[Array, "b p q"]:
+        """The predicted features."""
+        return self.pred_feature
+
+    @property
+    def latent(self) -> Float[Array, "b n d"]:
+        """What the decoder reads."""
+        return self.adapted_latent
+
+    @property
+    def mask(self) -> Float[Array, "b p"]:
+        """1 where the student did not see the patch, else 0."""
+        return self.masks.masked.astype(jnp.float32)
+
+
+@dataclasses.dataclass(frozen=True)
+class TeacherFeatures(Target):
+    """What a teacher makes of every patch; where it comes from is the framework's business.
+
+    Args:
+      size: the teacher's width.
+      patch_size: of the student, for pictures.
+    """
+
+    size: int
+    patch_size: tuple[int, int]
+    name = "teacher's features"
+    picture_note = "The colours are the first three principal components of the predicted features; they are no pixels."
+
+    def to_pixels(self, pred: Float[Array, "b p q"], images: Float[Array, "b H W c"]) -> Float[Array, "b p v"]:
+        """The first principal components of features as colours, one a patch, within the range of the images."""
+        channels, (height, width) = images.shape[-1], self.patch_size
+        flat = pred.reshape(-1, pred.shape[-1])
+        flat = flat - flat.mean(0, keepdims=True)
+        # The directions of the largest variance come last.
+        axes = jnp.linalg.eigh(flat.T @ flat)[1][:, : -channels - 1 : -1]
+        shown = pred @ axes
+        low, high = shown.min((0, 1), keepdims=True), shown.max((0, 1), keepdims=True)
+        share = (shown - low) / jnp.maximum(high - low, 1e-12)
+        darkest, brightest = images.min((0, 1, 2)), images.max((0, 1, 2))
+        colours = darkest[None, None] + share * (brightest - darkest)[None, None]
+        return jnp.tile(colours, (1, 1, height * width))
+
+
+class Adaptors(nnx.Module):
+    """Fuses what the blocks leave: each adaptor reads as many of them, and what adaptors make of them is added up.
+
+    Args:
+      dim: width of a token.
+      depth: blocks that are read.
+      num_adaptors: how many share them evenly.
+      hidden: width of their perceptrons.
+    """
+
+    def __init__(self, dim: int, depth: int, num_adaptors: int, hidden: int, **common: Any):
+        each = depth // num_adaptors
+        self.norm_before = LayerNorm(depth * dim, eps=_ADAPTORS_EPS)
+        self.fuse = nnx.List([Linear(each * dim, dim, **common) for _ in range(num_adaptors)])
+        self.mlps = nnx.List([Mlp(dim, hidden, **common) for _ in range(num_adaptors)])
+        self.norm_after = LayerNorm(dim, eps=_ADAPTORS_EPS)
+
+    def __call__(self, features: tuple[Float[Array, "b n d"], ...]) -> Float[Array, "b n d"]:
+        """Fuses the tokens behind all blocks."""
+        chunks = jnp.split(self.norm_before(jnp.concatenate(features, axis=-1)), len(self.fuse), axis=-1)
+        fused = [fuse(chunk) for fuse, chunk in zip(self.fuse, chunks, strict=True)]
+        adapted = [x + mlp(x) for x, mlp in zip(fused, self.mlps, strict=True)]
+        return self.norm_after(sum(adapted[1:], adapted[0]))
+
+    def flops(self, tokens: int) -> int:
+        """Multiply-accumulates of an image."""
+        layers = (layer for fuse, mlp in zip(self.fuse, self.mlps, strict=True) for layer in (fuse, mlp.fc1, mlp.fc2))
+        return sum(linear_flops(layer, tokens) for layer in layers)
+
+
+class TwoBranches(Decoder):
+    """Two branches of their own input and output around common blocks; "feature" predicts a row for every patch.
+
+    Args:
+      in_dim: width of the student's tokens.
+      target_dim, target_heads: width of the teacher's tokens, and heads of its attention.
+      grid, num_prefix_tokens: of the student.
+      dim, depth, num_heads: of the blocks.
+      options: of `TokenDecoder`.
+    """
+
+    def __init__(
+        self,
+        in_dim: int,
+        target_dim: int,
+        target_heads: int,
+        *,
+        num_prefix_tokens: int,
+        dim: int,
+        depth: int,
+        num_heads: int,
+        rngs: nnx.Rngs,
+        style: Mapping[str, Any],
+        reconstruction: str,
+        dtype: Any = None,
+        remat: bool = False,
+        **options: Any,
+    ):
+        self.num_prefix_tokens, self.target_heads, self.remat = num_prefix_tokens, target_heads, remat
+        self.reconstruction = reconstruction
+        # Streams of their own: whether there is an aggregation does not change what else is drawn.
+        streams = [nnx.Rngs(rngs.params()) for _ in range(3)]
+        common = {"num_prefix_tokens": num_prefix_tokens, "dtype": dtype, **style}
+        self.blocks = nnx.List(
+            [Block(dim, num_heads, kernel_init=xavier_uniform, rngs=streams[0], **common) for _ in range(depth)]
+        )
+        branch = {**options, **common, "dim": dim, "depth": 0, "num_heads": num_heads, "reconstruction": reconstruction}
+        self.feature = TokenDecoder(in_dim, target_dim, rngs=streams[1], **branch)
+        self.attention = TokenDecoder(in_dim, 2 * target_dim, rngs=streams[2], **branch)
+
+    def decode(self, branch: TokenDecoder, latent: Float[Array, "b n d"], masks: Masks) -> Float[Array, "b m e"]:
+        """Runs the common blocks over the input of a branch; before the norm."""
+        tokens = branch.tokens(latent, masks)
+        for block in self.blocks:
+            tokens, _, _ = run_block(block, tokens, remat=self.remat)
+        return tokens.x
+
+    def __call__(self, latent: Float[Array, "b n d"], masks: Masks) -> Float[Array, "b p q"]:
+        """The predicted features, see `Decoder`."""
+        return self.feature.predict(self.decode(self.feature, latent, masks), masks)
+
+    def attend(self, latent: Float[Array, "b n d"], masks: Masks, ids: Int[Array, "b k"]) -> Float[Array, "b m h p"]:
+        """The predicted logits of CLS and the patches `ids` as queries over all patches as keys, in float32.
+
+        Under "partial" queries and keys of thrown patches are zero.
+        """
+        decoded = self.decode(self.attention, latent, masks)
+        patches = self.attention.predict(decoded, masks)
+        width = patches.shape[2] // 2
+        of_cls = self.attention.head(decoded[:, :1])[:, :, :width]
+        queries = jnp.concatenate([of_cls, gather_tokens(patches[:, :, :width], ids)], axis=1)
+        heads = lambda rows: rows.reshape(*rows.shape[:2], self.target_heads, -1)
+        # Scaled by the whole width, not by that of a head.
+        return jnp.einsum("bmhe,bphe->bmhp", heads(queries), heads(patches[:, :, width:])) * width**-0.5
+
+    def flops(self, visible: int, present: int, *, as_published: bool = True) -> "BranchFlops":
+        """Multiply-accumulates of both branches; see `Decoder.flops`."""
+        prefix = self.num_prefix_tokens
+        rows = rows_of(None, prefix + present, prefix + present)
+        branches = [b.flops(visible, present, as_published=as_published) for b in (self.feature, self.attention)]
+        return BranchFlops(
+            embed=sum(branch.embed for branch in branches),
+            blocks=2 * sum(block_flops(block.cost(), rows) for block in self.blocks),
+            aggregate=sum(branch.aggregate for branch in branches),
+            # The CLS token is a query too; as published without aggregation, it is counted with the prefix.
+            predict=sum(branch.predict for branch in branches)
+            + linear_flops(self.attention.pred, 0 if as_published and self.attention.aggregate is None else 1),
+        )
+
+
+class BranchFlops(NamedTuple):
+    """The cost of two branches, part by part."""
+
+    embed: int
+    blocks: int
+    aggregate: int
+    predict: int
+
+    @property
+    def total(self) -> int:
+        return sum(self)
+
+
+class TecFlops(NamedTuple):
+    """The cost of TEC, part by part."""
+
+    patch_embed: int
+    encoder: int
+    adapt: int
+    decoder_embed: int
+    decoder: int
+    aggregate: int
+    predict: int
+    attend: int
+    teacher: int
+
+    @property
+    def total(self) -> int:
+        return sum(self)
+
+
+class TEC(Framework):
+    """Learns what a teacher makes of the whole image from a part of it.
+
+    Args:
+      teacher: a vision transformer, which is not trained, or its recipe (see `mim.create`); None if targets are passed
+        at the call. It may have patches of another size, if they are as many: images are resized for it. It may be of
+        another width: predictions have its width, and its attention's heads.
+      num_queries: patches whose attention is learnt beside that of the CLS token (TEC: 9 for iBOT, 15 for MAE).
+      att_tau: divides the logits of the target (TEC: 1.0 for iBOT, 1.8 for MAE).
+      target_dim, target_heads: width and heads of the teacher where there is none here; by default the student's.
+      num_adaptors: how many adaptors share the blocks evenly; None is one for every three blocks, or one for all.
+      mlp_ratio: of the blocks of encoder and decoder, which also share `qkv_bias`, `norm_eps` and `init_values`.
+      decoder_embed_dim, decoder_depth, decoder_num_heads, aggregator, kernel_size, aggregation: see `TokenDecoder`.
+      mask_ratio, throw_ratio, retain: see `RandomMasker`; a `throw_ratio` of None is 0 for "full" and 0.5 otherwise.
+      reconstruction: "full" is TEC; "partial" decodes some of the masked patches, and learns their features, and the
+        attention among patches that are visible or decoded; "progressive" (PR-MIM) rebuilds the thrown ones in both
+        branches and learns from all.
+      encoder: further arguments of the student, a ViT.
+
+    Raises:
+      UserError: the ratios leave nothing to see, to decode or to throw; the adaptors do not share the blocks evenly;
+        the teacher does not fit.
+    """
+
+    encoder_class = VisionTransformer
+    encoder_excludes = MAE.encoder_excludes
+    networks = frozenset({"teacher"})
+
+    def __init__(
+        self,
+        *,
+        img_size: int | tuple[int, int] = 224,
+        patch_size: int | tuple[int, int] = 16,
+        in_chans: int = 3,
+        embed_dim: int = 768,
+        depth: int = 12,
+        num_heads: int = 12,
+        mlp_ratio: float = 4.0,
+        decoder_embed_dim: int = 512,
+        decoder_depth: int = 2,
+        decoder_num_heads: int = 16,
+        mask_ratio: float = 0.75,
+        teacher: Any = None,
+        num_queries: int = 9,
+        att_tau: float = 1.0,
+        target_dim: int | None = None,
+        target_heads: int | None = None,
+        num_adaptors: int | None = None,
+        reconstruction: str = "full",
+        throw_ratio: float | None = None,
+        retain: str = "furthest",
+        aggregator: str = "depthwise",
+        kernel_size: int = 7,
+        aggregation: str = "thrown",
+        dtype: Any = None,
+        remat: bool = False,
+        rngs: nnx.Rngs,
+        **encoder: Any,
+    ):
+        throw_ratio = default_throw_ratio(reconstruction, throw_ratio)
+        adaptors = _num_adaptors(depth, num_adaptors)
+        style = {"mlp_ratio": mlp_ratio, **{name: encoder[name] for name in STYLE if name in encoder}}
+        layers = {"kernel_init": xavier_uniform, "dtype": dtype, "rngs": rngs}
+        vit = VisionTransformer(
+            img_size=img_size,
+            patch_size=patch_size,
+            in_chans=in_chans,
+            num_classes=0,
+            embed_dim=embed_dim,
+            depth=depth,
+            num_heads=num_heads,
+            mlp_ratio=mlp_ratio,
+            patch_kernel_init=xavier_uniform,
+            remat=remat,
+            **{"pos_embed": "sincos", **encoder},
+            **layers,
+        )
+        if vit.cls_token is None:
+            raise UserError("TEC predicts the attention of the CLS token: leave out class_token=False.")
+        if teacher is not None:
+            teaching.require_teacher(teacher, vit.grid, num_queries)
+            target_dim, target_heads = teacher.embed_dim, teacher.num_heads
+        self.teacher = nnx.data(None if teacher is None else frozen(teacher))
+        self.num_queries, self.att_tau = num_queries, att_tau
+        width = target_dim or embed_dim
+        self.cls_token_mlp = Mlp(embed_dim, int(embed_dim * mlp_ratio), **layers)
+        self.adaptors = Adaptors(embed_dim, depth, adaptors, 4 * decoder_embed_dim, **layers)
+        decoder = TwoBranches(
+            embed_dim,
+            width,
+            target_heads or num_heads,
+            grid=vit.grid,
+            num_prefix_tokens=vit.num_prefix_tokens,
+            dim=decoder_embed_dim,
+            depth=decoder_depth,
+            num_heads=decoder_num_heads,
+            style=style,
+            reconstruction=reconstruction,
+            aggregator=aggregator,
+            kernel_size=kernel_size,
+            aggregation=aggregation,
+            dtype=dtype,
+            remat=remat,
+            rngs=rngs,
+        )
+        super().__init__(
+            encoder=vit,
+            masker=RandomMasker(vit.grid, float(mask_ratio), throw_ratio, retain),
+            decoder=decoder,
+            target=TeacherFeatures(width, vit.patch_embed.patch_size),
+        )
+
+    def backbone(self) -> Any:
+        """The student, whose CLS token has passed its perceptron: what fine-tuning begins with."""
+        encoder = copied(self.encoder)
+        token = encoder.cls_token[...]
+        encoder.cls_token[...] = self.cls_token_mlp(token).astype(token.dtype)
+        return encoder
+
+    def encode(self, images: Float[Array, "b H W c"], masks: Masks) -> Float[Array, "b n d"]:
+        """The student's output behind the adaptors: prefix tokens, then the visible patches only."""
+        encoder = self.backbone()
+        walk = encoder.encode(encoder.embed(images, masks.ids_keep), masks.ids_keep)
+        *features, last = [tokens.x for tokens in walk.left]
+        return self.adaptors((*features, encoder.final_norm(last)))
+
+    def teach(self, images: Float[Array, "b H W c"]) -> teaching.TeacherTargets:
+        """What the teacher makes of normalised images.
+
+        Raises:
+          UserError: there is no teacher.
+        """
+        if self.teacher is None:
+            raise UserError(
+                "TEC has no teacher: build it with teacher=, a vision transformer, or pass target_feature=, "
+                "target_attention= and target_topk_idx= at the call."
+            )
+        return teaching.see(self.teacher, images, self.num_queries, normalised=trained_on(self))
+
+    def __call__(
+        self,
+        images: Float[Array, "b H W c"],
+        *,
+        key: PRNGKeyArray | None = None,
+        target_feature: Float[Array, "b p q"] | None = None,
+        target_attention: Float[Array, "b 1 m h p"] | None = None,
+        target_topk_idx: Int[Array, "b 1 k"] | None = None,
+        **drawn: Any,
+    ) -> tuple[Float[Array, ""], TecOutput]:
+        """Returns the loss of a batch of normalised images, and what led to it.
+
+        Args:
+          key: draws what is random; whatever is in `drawn` (noise, first) is taken in place of a draw.
+          target_feature, target_attention, target_topk_idx: see `TeacherTargets`; all or none, in place of the
+            teacher's.
+
+        Raises:
+          UserError: the images are no batch of an array of floating-point numbers; there are no targets.
+        """
+        require_float(images, 4)
+        if target_feature is not None and target_attention is not None and target_topk_idx is not None:
+            targets = teaching.TeacherTargets(target_feature, target_attention, target_topk_idx)
+        elif target_feature is None and target_attention is None and target_topk_idx is None:
+            targets = self.teach(images)
+        else:
+            raise UserError("target_feature, target_attention and target_topk_idx belong together: pass all or none.")
+        masks = self.draw(images, key=key, **drawn)
+        latent = self.encode(images, masks)
+        feature = self.decoder(latent, masks)
+        ids = targets.topk_idx[:, 0]
+        attention = self.decoder.attend(latent, masks, ids)
+        of_feature = self.error(feature, teaching.normalize_over_tokens(targets.feature), self.learned(masks))
+        seen = masks.present if self.reconstruction == "partial" else None
+        of_attention = attention_loss(attention, targets.attention[:, 0], ids, self.att_tau, seen)
+        out = TecOutput(latent, feature, attention[:, None], of_feature, of_attention, masks)
+        return of_feature + of_attention, out
+
+    def mean_colour_loss(self, images: Float[Array, "b H W c"], masks: Masks) -> None:
+        """None: a mean colour says nothing of features."""
+
+    def flops(self, *, as_published: bool = True) -> TecFlops:
+        """Multiply-accumulates of one image, part by part, those of a teacher among them; see `Framework.flops`."""
+        masker, whole = self.masker, super().flops(as_published=as_published)
+        of_decoder = self.decoder.flops(
+            masker.num_visible, masker.num_visible + masker.num_retained, as_published=as_published
+        )
+        mlp = self.cls_token_mlp
+        cells = masker.num_visible + masker.num_retained if self.reconstruction == "partial" and as_published else None
+        return TecFlops(
+            whole.patch_embed,
+            whole.encoder,
+            linear_flops(mlp.fc1, 1)
+            + linear_flops(mlp.fc2, 1)
+            + self.adaptors.flops(self.encoder.num_prefix_tokens + masker.num_visible),
+            *of_decoder,
+            attend=(1 + self.num_queries) * (cells or self.num_patches) * self.target.size,
+            teacher=0 if self.teacher is None else teaching.flops(self.teacher, self.num_queries),
+        )
+
+    def summary(self) -> str:
+        """What the framework does, as a sentence for the report."""
+        return (
+            f"TEC with {self.reconstruction} reconstruction predicts a teacher's features and attention: "
+            f"{self.masker.mask_ratio:.0%} of the patches are masked, {self.masker.throw_ratio:.0%} never enter the "
+            "decoder."
+        )
+
+    @property
+    def published_rules(self) -> tuple[Rule, ...]:
+        """The tensor names of TEC's repository; of PR-MIM's aggregations, of which none were published, "agg"."""
+        return RULES
+
+    @classmethod
+    def recognise(cls, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any] | None:
+        """The arguments of adaptors, decoder and aggregation that tensors under the names of TEC's repository show."""
+        embed, qk = "forward_fea_decoder.decoder_embed.weight", "forward_att_decoder.decoder_qk.weight"
+        if embed not in shapes or qk not in shapes:
+            return None
+        count = lambda pattern: len({match[1] for name in shapes if (match := re.match(pattern, name))})
+        found: dict[str, Any] = {
+            "decoder_embed_dim": shapes[embed][0],
+            "decoder_depth": count(r"decoder_blocks\.(\d+)\."),
+            "decoder_num_heads": 1,  # heads do not show in the shapes
+            "num_adaptors": count(r"encoder_adaptor\.fuse_fcs\.(\d+)\."),
+            "target_dim": shapes[qk][0] // 2,
+            "target_heads": 1,
+        }
+        if (kernel := "forward_fea_decoder.agg.weight") in shapes:
+            found |= {"kernel_size": shapes[kernel][-1], "reconstruction": "progressive"}
+        return found
+
+
+def attention_loss(
+    pred: Float[Array, "b m h p"],
+    target: Float[Array, "b m h p"],
+    ids: Int[Array, "b k"],
+    tau: float,
+    seen: Bool[Array, "b p"] | None = None,
+) -> Float[Array, ""]:
+    """Cross-entropy of what queries attend to, averaged over queries, heads and images (TEC).
+
+    Args:
+      pred, target: logits; those of the target are divided by `tau`.
+      ids: the patches that are queries, behind the CLS token.
+      seen: where there is a prediction: other keys are hidden on both sides, and other queries do not count. None is
+        everywhere.
+    """
+    target = target.astype(jnp.float32) / tau
+    if seen is None:
+        return -(jax.nn.softmax(target) * jax.nn.log_softmax(pred)).sum(-1).mean()
+    keys = seen[:, None, None]
+    weights = jax.nn.softmax(target, where=keys)
+    crossed = -(weights * jnp.where(keys, jax.nn.log_softmax(pred, where=keys), 0.0)).sum(-1).mean(-1)
+    queries = jnp.pad(jnp.take_along_axis(seen, ids, axis=1), ((0, 0), (1, 0)), constant_values=True)
+    return (crossed * queries).sum() / queries.sum()
+
+
+def _num_adaptors(depth: int, num_adaptors: int | None) -> int:
+    if num_adaptors is None:
+        return depth // 3 if depth % 3 == 0 else 1
+    if num_adaptors < 1 or depth % num_adaptors:
+        raise UserError(f"num_adaptors={num_adaptors} do not share {depth} blocks evenly: choose a divisor of {depth}.")
+    return num_adaptors
+
+
+def _branch(published: str, ours: str, head: str) -> tuple[Rule, ...]:
+    return (
+        Rule(f"{published}agg.weight", f"{ours}aggregate.kernel", depthwise, depthwise_back),
+        Rule(f"{published}agg.conv_dw.weight", f"{ours}aggregate.conv_dw.kernel", depthwise, depthwise_back),
+        *within(f"{published}agg.", f"{ours}aggregate."),
+        Rule(f"{published}mask_token", f"{ours}mask_token"),
+        Rule(f"{published}{head}.weight", f"{ours}pred.kernel", linear, linear_back),
+        Rule(f"{published}{head}.bias", f"{ours}pred.bias"),
+        *within(f"{published}decoder_", ours),
+    )
+
+
+# TEC's repository has one table of positions for both branches, and no teacher in its files: ours keeps its names.
+RULES = (
+    Rule("teacher.{any}", "teacher.{any}"),
+    Rule("decoder_pos_embed", "decoder.feature.pos_embed"),
+    Rule("encoder_adaptor.adap_before.weight", "adaptors.norm_before.scale"),
+    Rule("encoder_adaptor.adap_before.bias", "adaptors.norm_before.bias"),
+    Rule("encoder_adaptor.adap_after.weight", "adaptors.norm_after.scale"),
+    Rule("encoder_adaptor.adap_after.bias", "adaptors.norm_after.bias"),
+    *within("encoder_adaptor.fuse_fcs.", "adaptors.fuse."),
+    *within("encoder_adaptor.adap_mlps.", "adaptors.mlps."),
+    *within("cls_token_mlp.", "cls_token_mlp."),
+    *_branch("forward_fea_decoder.", "decoder.feature.", "decoder_pred"),
+    *_branch("forward_att_decoder.", "decoder.attention.", "decoder_qk"),
+    *within("decoder_blocks.", "decoder.blocks."),
+)
