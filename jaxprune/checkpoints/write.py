@@ -136,8 +136,8 @@ def architecture(tensors: Mapping[str, Published], what: str) -> tuple[str, dict
     # The shapes are indexed below. A width that a block does not share would be a network far beyond the file.
     known = all(len(shapes[name]) == rank and min(shapes[name]) > 0 for name, rank in _RANKS.items() if name in shapes)
     framework = mim.recognise(shapes) if known else None
-    if framework is not None and "encoder" in framework:
-        return "mim", framework
+    if framework is not None and "embed_dim" in framework:
+        return "mim", framework  # with its encoder
     if not known or not shapes.keys() >= _NEEDED or shapes["blocks.0.mlp.fc1.weight"][1:] != width:
         names = ", ".join(list(shapes)[:3])
         of_another = f": {likeness(tensors)}; name its network with model=" if PATCHES in shapes else ""

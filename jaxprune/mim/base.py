@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
+import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
@@ -34,6 +35,11 @@ class MaskedOutput:
     def masked(self) -> Bool[Array, "b p"]:
         """True where the encoder did not see the patch."""
         return self.masks.masked
+
+    @property
+    def mask(self) -> Float[Array, "b p"]:
+        """The same as published code writes it: 1 = removed, 0 = visible."""
+        return self.masked.astype(jnp.float32)
 
     @property
     def retained(self) -> Bool[Array, "b p"]:

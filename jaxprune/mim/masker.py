@@ -43,6 +43,10 @@ class Masks(NamedTuple):
         return ~self.masked | self.retained
 
 
+class SharedMasks(Masks):
+    """Masks of which every image of the batch sees the same patches."""
+
+
 class Masker:
     """Draws masks. A subclass is a frozen dataclass of Python values, or an `nnx.Module` where it has arrays.
 
@@ -179,6 +183,40 @@ def check_retained(masked: int, thrown: int, mask_ratio: float, throw_ratio: flo
             f"throw_ratio {throw_ratio} would throw {thrown} of the {masked} patches that mask_ratio "
             f"{mask_ratio} masks: it must be below mask_ratio, and leave at least one patch to decode."
         )
+
+
+@dataclasses.dataclass(frozen=True)
+class SharedMasker(RandomMasker):
+    """Random masks that all images of a batch share (GreenMIM), drawn or passed as one row."""
+
+    def draw(
+        self,
+        batch: int,
+        *,
+        key: PRNGKeyArray | None = None,
+        noise: Float[Array, "r p"] | None = None,
+        first: Int[Array, "s"] | None = None,
+    ) -> Masks:
+        """Draws the masks of `batch` images.
+
+        Args:
+          noise: one row for all images, or one for each; then they share nothing.
+          first: likewise one number, or one for each.
+
+        Raises:
+          UserError: there is nothing to draw from, or the rows are as many as neither one image nor the batch.
+        """
+        given = {name: x for name, x in (("noise", noise), ("first", first)) if x is not None}
+        if wrong := {name: len(x) for name, x in given.items() if len(x) not in (1, batch)}:
+            raise UserError(f"There are {wrong} rows for a batch of {batch} images: pass one for all, or one for each.")
+        rows = max((len(x) for x in given.values()), default=1)
+        if noise is None and key is not None:
+            noise = jax.random.uniform(jax.random.split(key)[0], (1, self.num_patches))
+        shared = noise is not None and len(noise) == 1
+        spread: Any = lambda x, count: None if x is None else jnp.broadcast_to(x, (count, *x.shape[1:]))
+        masks = super().draw(rows, key=key, noise=spread(noise, rows), first=spread(first, rows))
+        whole = jax.tree.map(lambda x: spread(x, batch), masks)
+        return SharedMasks(*whole) if shared else whole
 
 
 def ascending(chosen: Bool[Array, "b p"], count: int) -> Int[Array, "b {count}"]:

@@ -131,6 +131,7 @@ class SwinBlock(Block):
         version: int = 1,
         trained: tuple[int, int] = (0, 0),
         qkv_bias: bool = True,
+        norm_eps: float = EPS,
         dtype: Any = None,
         rngs: nnx.Rngs,
         **options: Any,
@@ -141,7 +142,7 @@ class SwinBlock(Block):
             num_heads,
             num_prefix_tokens=0,
             leaves=False,
-            norm_eps=EPS,
+            norm_eps=norm_eps,
             qkv_bias=bias,
             dtype=dtype,
             rngs=rngs,
@@ -205,13 +206,15 @@ class SwinBlock(Block):
         zeros = jnp.zeros((1, 1, self.attn.proj.kernel.shape[0]), heads.v.dtype)
         return tuple(part[0, :, 0] for part in self.attn.project(zeros))
 
-    def _bias(self, b: int) -> Float[Array, "#w h m m"]:
+    def bias_table(self) -> Float[Array, "r h"]:
+        """What is added to the logits of two rows of a window, by their offset; see `Windows.offsets`."""
         if isinstance(self.attn, CosineAttention):
-            table = _bias_table(self.attn.cpb_mlp, self.windows, self.trained)
-        else:
-            learned: Any = self.attn.relative_position_bias_table
-            table = learned[...].astype(jnp.float32)
-        bias = jnp.moveaxis(table[self.windows.offsets()], -1, 0)[None]
+            return _bias_table(self.attn.cpb_mlp, self.windows, self.trained)
+        learned: Any = self.attn.relative_position_bias_table
+        return learned[...].astype(jnp.float32)
+
+    def _bias(self, b: int) -> Float[Array, "#w h m m"]:
+        bias = jnp.moveaxis(self.bias_table()[self.windows.offsets()], -1, 0)[None]
         apart = self.windows.apart()
         if apart is None:
             return bias
@@ -225,9 +228,9 @@ class SwinBlock(Block):
 class Merging(nnx.Module):
     """Four neighbours to one token of twice the width: V1 normalises before the projection, V2 behind it."""
 
-    def __init__(self, dim: int, *, version: int, dtype: Any = None, rngs: nnx.Rngs):
+    def __init__(self, dim: int, *, version: int, norm_eps: float = EPS, dtype: Any = None, rngs: nnx.Rngs):
         self.reduction = Linear(4 * dim, 2 * dim, use_bias=False, dtype=dtype, rngs=rngs)
-        self.norm = LayerNorm(4 * dim if version == 1 else 2 * dim, eps=EPS)
+        self.norm = LayerNorm(4 * dim if version == 1 else 2 * dim, eps=norm_eps)
         self.version = version
 
     def __call__(self, x: Float[Array, "b n d"], grid: tuple[int, int]) -> Float[Array, "b m e"]:
@@ -251,6 +254,7 @@ class SwinTransformer(HierarchicalHost):
       depths: blocks of each stage.
       num_heads: attention heads of each stage; an int stands for all.
       window_size: of all stages, (height, width) or an int; a map that is smaller is one window.
+      norm_eps: of the layer norms.
       version: 1 or 2.
       pretrained_window_sizes: V2: the window of pre-training by stage; zeros are this network's.
       drop_path_rate: rises linearly from 0 to this over all blocks.
@@ -270,6 +274,7 @@ class SwinTransformer(HierarchicalHost):
         window_size: int | tuple[int, int] = 7,
         mlp_ratio: float = 4.0,
         qkv_bias: bool = True,
+        norm_eps: float = EPS,
         version: int = 1,
         pretrained_window_sizes: Sequence[int] = (0, 0, 0, 0),
         drop_path_rate: float = 0.0,
@@ -288,7 +293,7 @@ class SwinTransformer(HierarchicalHost):
                 f"num_heads={heads} are of {len(heads)} stages and depths={tuple(depths)} of {len(depths)}."
             )
         self.patch_embed = PatchEmbed(
-            img_size, patch_size, in_chans, embed_dim, norm=LayerNorm(embed_dim, eps=EPS), dtype=dtype, rngs=rngs
+            img_size, patch_size, in_chans, embed_dim, norm=LayerNorm(embed_dim, eps=norm_eps), dtype=dtype, rngs=rngs
         )
         grids = [self.patch_embed.grid]
         for _ in stages[1:]:
@@ -307,17 +312,20 @@ class SwinTransformer(HierarchicalHost):
                 trained=pair(pretrained_window_sizes[stage]) if version == 2 else (0, 0),
                 mlp_ratio=mlp_ratio,
                 qkv_bias=qkv_bias,
+                norm_eps=norm_eps,
                 drop_path=next(rates),
                 dtype=dtype,
                 rngs=rngs,
             )
 
-        merging = lambda stage: Merging(self.widths[stage - 1], version=version, dtype=dtype, rngs=rngs)
+        merging = lambda stage: Merging(
+            self.widths[stage - 1], version=version, norm_eps=norm_eps, dtype=dtype, rngs=rngs
+        )
         self.layers = nnx.List(
             Stage(merging(stage) if stage else None, [block(stage, index) for index in range(depths[stage])])
             for stage in stages
         )
-        self.norm = LayerNorm(self.widths[-1], eps=EPS)
+        self.norm = LayerNorm(self.widths[-1], eps=norm_eps)
         self.head = Classifier(self.widths[-1], num_classes, scale=head_init_scale, rngs=rngs)
 
     def sites(self, img_size: int | Sequence[int] | None = None) -> tuple[Site, ...]:

@@ -35,6 +35,11 @@ class Windows(NamedTuple):
         """Windows down and across; the last ones may reach beyond the map."""
         return -(-self.grid[0] // self.size[0]), -(-self.grid[1] // self.size[1])
 
+    def filled_up(self) -> "Windows":
+        """The same windows on a map that is filled up below and on the right to whole ones."""
+        (down, across), (height, width) = self.counts, self.size
+        return self._replace(grid=(down * height, across * width))
+
     def cut(self, values: Float[Array, "b h n e"], fill: Float[Array, "h e"] | None = None) -> Float[Array, "w h m e"]:
         """Rows of a map in raster order, window by window of image by image.
 

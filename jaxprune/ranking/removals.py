@@ -12,6 +12,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxprune.errors import UserError
 from jaxprune.mim import Framework, TokenDecoder
+from jaxprune.models.vit import VisionTransformer
 from jaxprune.nn import Block
 from jaxprune.nn.attention import attend, hide, side_by_side
 from jaxprune.ranking.masks import LabelMasks
@@ -28,6 +29,11 @@ def token_decoder(framework: Framework) -> TokenDecoder:
         raise UserError(
             f"{type(framework).__name__} reconstructs by a {type(framework.decoder).__name__}, which cannot leave out "
             "a patch: make labels with a framework whose decoder is a TokenDecoder, a masked autoencoder."
+        )
+    if not isinstance(framework.encoder, VisionTransformer):
+        raise UserError(
+            f"The {type(framework.encoder).__name__} of {type(framework).__name__} has no patches that can be left out "
+            "one by one: make labels with a framework whose encoder is a VisionTransformer."
         )
     return framework.decoder
 

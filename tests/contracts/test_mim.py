@@ -11,11 +11,13 @@ from flax import nnx
 from support import quick_compile
 
 from jaxprune import flops, mim, models, plugins
+from jaxprune.models.swin import SwinTransformer
 from jaxprune.nn.params import merge, split
 
 QUICK = ("mae",)  # further members of the family are slow
 METHODS = [pytest.param(m, marks=() if m in QUICK else pytest.mark.slow) for m in sorted(mim.methods())]
 ENCODER = {"img_size": 32, "patch_size": 8, "embed_dim": 16, "depth": 2, "num_heads": 2}
+SWIN = {"img_size": 32, "patch_size": 4, "embed_dim": 16, "depths": (1, 1), "num_heads": (1, 2), "window_size": 3}
 BATCH = 3
 
 
@@ -28,7 +30,8 @@ def create(method: str, **changes):
     # A framework that learns from other networks gets ones of another width and patch size.
     sizes = {"img_size": 16, "patch_size": 4, "embed_dim": 24, "depth": 2, "num_heads": 3, "num_classes": 0}
     networks = {name: models.create("vit", **sizes, rngs=nnx.Rngs(1)) for name in cls.networks}
-    return mim.create(method, **{**ENCODER, **own, **networks, **changes}, rngs=nnx.Rngs(0))
+    encoder = SWIN if cls.encoder_class is SwinTransformer else ENCODER
+    return mim.create(method, **{**encoder, **own, **networks, **changes}, rngs=nnx.Rngs(0))
 
 
 @functools.cache
@@ -88,7 +91,9 @@ def test_it_draws_a_picture_and_describes_itself(method):
 
 @pytest.mark.parametrize("method", METHODS)
 def test_the_compiler_counts_the_same(method):
-    sizes = {"embed_dim": 256, "depth": 1, "num_heads": 4}
+    stages = mim.methods()[method].encoder_class is SwinTransformer
+    depth = {"depths": (1, 1), "num_heads": (4, 8)} if stages else {"depth": 1, "num_heads": 4}
+    sizes = {"embed_dim": 256, **depth}
     decoder = {"decoder_embed_dim": 256, "decoder_depth": 1, "decoder_num_heads": 4, "mask_ratio": 0.5}
     known = plugins.parameters(mim.methods()[method])
     model = create(method, **sizes, **{name: value for name, value in decoder.items() if name in known})

@@ -33,10 +33,6 @@ PR_MIM = {
 TINY_NETWORK = ("model", tuple({"name": "vit", **shared.TINY, "num_classes": 0}.items()))
 
 
-# The Swin of a smoke run.
-TINY_SWIN = {"img_size": 32, "patch_size": 4, "embed_dim": 8, "depths": (1, 2), "num_heads": (1, 2), "window_size": 4}
-
-
 def defaults(mim: Mapping[str, Any] = PR_MIM) -> Config:
     """Returns the defaults of the task.
 
@@ -72,5 +68,5 @@ def tiny(mim: Config) -> dict[str, Any]:
     # A framework has these, or a decoder and masks of another kind.
     own = {name: size for name, size in own.items() if name in mim}
     swin = mim.encoder and models.module_of(mim.encoder) == "swin"
-    encoder = {**TINY_SWIN, "encoder": "swin"} if swin else {**shared.TINY, "encoder": ""}
+    encoder = {**shared.TINY_STAGES, "encoder": "swin"} if swin else {**shared.TINY, "encoder": ""}
     return {**mim.to_dict(), **encoder, **own}

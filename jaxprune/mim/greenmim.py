@@ -1,0 +1,227 @@
+"""GreenMIM (Huang et al., 2022): a Swin that sees the visible tokens only, and MAE's decoder on its last map.
+
+What is masked, decoded and predicted is a cell of the last map, 32×32 pixels of a Swin with four stages.
+"""
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jax.core import Tracer
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+
+from jaxprune.errors import UserError, unknown
+from jaxprune.mim.base import Framework
+from jaxprune.mim.decoder import TokenDecoder, default_throw_ratio
+from jaxprune.mim.mae import MAE, RULES, MaeFlops
+from jaxprune.mim.masker import Masks, RandomMasker, SharedMasker, SharedMasks
+from jaxprune.mim.target import NormalizedPixels, Pixels
+from jaxprune.mim.visible_windows import stages, traced_pairs, visible_features
+from jaxprune.models.swin import SwinTransformer
+from jaxprune.nn.flops import linear_flops
+from jaxprune.nn.patch_embed import grid_of, pair
+from jaxprune.nn.published import Rule
+from jaxprune.ops.patches import gather_tokens
+
+RESTORE = ("published", "exact")
+_BLOCK = re.compile(r"layers\.(\d+)\.blocks\.(\d+)\.norm1\.weight")
+_TABLE = "relative_position_bias_table"
+
+
+class GreenMIM(Framework):
+    """A masked autoencoder with a Swin as encoder, without any work on masked tokens.
+
+    Args:
+      depths, num_heads: of the encoder, by stage.
+      mlp_ratio: of the blocks of encoder and decoder, which also share `norm_eps`.
+      decoder_embed_dim, decoder_depth, decoder_num_heads, aggregator, kernel_size, aggregation: see `TokenDecoder`.
+      mask_ratio, throw_ratio, retain: see `RandomMasker`, of cells; a `throw_ratio` of None is 0 for "full" and 0.5
+        otherwise.
+      shared_mask: whether the images of a batch have one mask, as published; False draws one for each, which costs
+        more in the encoder's biases.
+      restore: where the decoder puts the latents of visible cells: "exact" is each in its own cell. In the "published"
+        code they are in the order of the grid, and go to their cells in the order of the noise.
+      norm_pix_loss: targets are pixels normalised per cell.
+      reconstruction: "full" is GreenMIM; "partial" and "progressive" are PR-MIM's, see `MAE`.
+      encoder: further arguments of the Swin.
+
+    Raises:
+      UserError: the ratios leave nothing to see, to decode or to throw, or the image is no whole number of cells.
+    """
+
+    encoder_class = SwinTransformer
+    # An encoder without a head has no use for these, and pre-training leaves out no branch.
+    encoder_excludes = frozenset({"num_classes", "head_init_scale", "drop_path_rate"})
+
+    def __init__(
+        self,
+        *,
+        img_size: int | tuple[int, int] = 224,
+        patch_size: int | tuple[int, int] = 4,
+        in_chans: int = 3,
+        embed_dim: int = 128,
+        depths: Sequence[int] = (2, 2, 18, 2),
+        num_heads: int | Sequence[int] = (4, 8, 16, 32),
+        window_size: int | tuple[int, int] = 7,
+        mlp_ratio: float = 4.0,
+        norm_eps: float = 1e-6,
+        decoder_embed_dim: int = 512,
+        decoder_depth: int = 1,
+        decoder_num_heads: int = 16,
+        mask_ratio: float = 0.75,
+        shared_mask: bool = True,
+        restore: str = "published",
+        norm_pix_loss: bool = True,
+        reconstruction: str = "full",
+        throw_ratio: float | None = None,
+        retain: str = "furthest",
+        aggregator: str = "depthwise",
+        kernel_size: int = 7,
+        aggregation: str = "thrown",
+        dtype: Any = None,
+        remat: bool = False,
+        rngs: nnx.Rngs,
+        **encoder: Any,
+    ):
+        if restore not in RESTORE:
+            raise unknown("restore", restore, RESTORE)
+        throw_ratio = default_throw_ratio(reconstruction, throw_ratio)
+        merged = 2 ** (len(depths) - 1)
+        cell = tuple(side * merged for side in pair(patch_size))
+        if any(side % of_cell for side, of_cell in zip(pair(img_size), cell, strict=True)):
+            raise UserError(
+                f"img_size {img_size} is no whole number of cells of {cell[0]}x{cell[1]} pixels, of which each becomes "
+                f"one token in the last of {len(depths)} stages: choose a multiple of them."
+            )
+        common = {"mlp_ratio": mlp_ratio, "dtype": dtype, "remat": remat, "rngs": rngs}
+        swin = SwinTransformer(
+            img_size=img_size,
+            patch_size=patch_size,
+            in_chans=in_chans,
+            num_classes=0,
+            embed_dim=embed_dim,
+            depths=tuple(depths),
+            num_heads=num_heads,
+            window_size=window_size,
+            norm_eps=norm_eps,
+            **common,
+            **encoder,
+        )
+        grid = grid_of(img_size, cell)
+        target = (NormalizedPixels if norm_pix_loss else Pixels)(cell, in_chans)
+        masker = (SharedMasker if shared_mask else RandomMasker)(grid, float(mask_ratio), throw_ratio, retain)
+        decoder = TokenDecoder(
+            swin.widths[-1],
+            target.size,
+            grid=grid,
+            num_prefix_tokens=0,
+            dim=decoder_embed_dim,
+            depth=decoder_depth,
+            num_heads=decoder_num_heads,
+            norm_eps=norm_eps,
+            reconstruction=reconstruction,
+            aggregator=aggregator,
+            kernel_size=kernel_size,
+            aggregation=aggregation,
+            **common,
+        )
+        super().__init__(encoder=swin, masker=masker, decoder=decoder, target=target)
+        self.restore = restore
+
+    @property
+    def patch_size(self) -> tuple[int, int]:
+        """Height and width of a cell in pixels."""
+        return self.target.patch_size
+
+    def encode(self, images: Float[Array, "b H W c"], masks: Masks) -> Float[Array, "b k d"]:
+        """What the last stage makes of the visible cells, as the decoder gets it, see `restore`.
+
+        Where masks that all images share are no argument of the program that is traced, windows are grouped by them.
+        """
+        ids: Any = masks.ids_keep
+        if isinstance(masks, SharedMasks):
+            ids = ids[:1] if isinstance(ids, Tracer) else np.asarray(ids)[:1]
+        sort = np.sort if isinstance(ids, np.ndarray) else jnp.sort
+        features = visible_features(self.encoder, images, sort(ids, axis=1))
+        return features if self.restore == "published" else gather_tokens(features, _ranks(masks.ids_keep))
+
+    def __call__(
+        self, images: Float[Array, "b H W c"], *, key: PRNGKeyArray | None = None, **drawn: Any
+    ) -> tuple[Float[Array, ""], Any]:
+        """Returns the loss and what led to it, see `Framework`; `latent` is in the order of the grid, as published."""
+        loss, aux = super().__call__(images, key=key, **drawn)
+        if self.restore == "published":
+            return loss, aux
+        return loss, aux._replace(latent=gather_tokens(aux.latent, jnp.argsort(aux.masks.ids_keep, axis=1)))
+
+    def flops(self, *, as_published: bool = True) -> MaeFlops:
+        """Multiply-accumulates of one image, part by part; see `Framework.flops`.
+
+        As published, all patches are embedded, and attention is among all tokens of a stage where they would fill no
+        more than two windows, else in groups as large as a window: how many there are depends on the mask, and full
+        ones are counted.
+        """
+        swin, masker = self.encoder, self.masker
+        tokens = [masker.num_visible * cells.tokens for cells in stages(swin)]
+        encoder = 0
+        for site in swin.sites():
+            block, n = swin.block(site), tokens[site.stage]
+            pairs = traced_pairs(block.windows, n, shared=isinstance(masker, SharedMasker))
+            window = math.prod(block.windows.size)
+            grouped = n * min(n, window) if n > 2 * window else n**2
+            cost = block.cost(site.grid)
+            encoder += n * (cost.project + cost.mix + cost.feed)
+            encoder += cost.pair * (grouped if as_published else min(pairs.values()))
+        for stage, n in enumerate(tokens[1:], 1):
+            encoder += linear_flops(swin.layers[stage].downsample.reduction, n)
+        embedded = math.prod(swin.grid) if as_published else tokens[0]
+        present = masker.num_visible + masker.num_retained
+        decoder = self.decoder.flops(masker.num_visible, present, as_published=as_published)
+        return MaeFlops(swin.overhead().embed * embedded, encoder, *decoder)
+
+    def summary(self) -> str:
+        """What the framework does, as a sentence for the report."""
+        return (
+            f"GreenMIM with {self.reconstruction} reconstruction: {self.masker.mask_ratio:.0%} of the cells of "
+            f"{self.patch_size[0]}x{self.patch_size[1]} pixels are masked, {self.masker.throw_ratio:.0%} never enter "
+            "the decoder."
+        )
+
+    @property
+    def published_rules(self) -> tuple[Rule, ...]:
+        """The tensor names of GreenMIM's repository, which are those of MAE's beside the encoder."""
+        return RULES
+
+    @classmethod
+    def recognise(cls, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any] | None:
+        """The arguments that tensors under the names of GreenMIM's repository show, those of the encoder too."""
+        decoder = MAE.recognise(shapes)
+        patches, positions = shapes.get("patch_embed.proj.weight", ()), shapes.get("decoder_pos_embed", ())
+        blocks = sorted({(int(m[1]), int(m[2])) for name in shapes if (m := _BLOCK.match(name))})
+        tables = [shapes.get(f"layers.{stage}.blocks.0.attn.{_TABLE}", ()) for stage in range(len(blocks))]
+        tables = [table for table in tables if len(table) == 2]
+        hidden = shapes.get("layers.0.blocks.0.mlp.fc1.weight", ())
+        if decoder is None or not tables or (len(patches), len(positions), len(hidden)) != (4, 3, 2):
+            return None
+        width, in_chans, *patch_size = patches
+        cells = math.isqrt(positions[1]) << (len(tables) - 1)
+        return decoder | {
+            "img_size": (cells * patch_size[0], cells * patch_size[1]),
+            "patch_size": tuple(patch_size),
+            "in_chans": in_chans,
+            "embed_dim": width,
+            "depths": tuple(sum(of == stage for of, _ in blocks) for stage in range(len(tables))),
+            "num_heads": tuple(heads for _, heads in tables),
+            "window_size": (math.isqrt(tables[0][0]) + 1) // 2,
+            # A little more keeps the product with a width from being rounded to one less.
+            "mlp_ratio": math.nextafter(hidden[0] / width, math.inf),
+        }
+
+
+def _ranks(ids: Int[Array, "b k"]) -> Int[Array, "b k"]:
+    """The place of each number in the ascending order of its row."""
+    return jnp.argsort(jnp.argsort(ids, axis=1), axis=1)
