@@ -4,11 +4,13 @@ import re
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from jaxprune import config as c
 from jaxprune import main, tasks
 from jaxprune.errors import UserError
+from jaxprune.tasks.setup.training import Length, learning_rate
 
 CONFIGS = Path(__file__).parent.parent / "configs"
 
@@ -128,6 +130,17 @@ def test_tables_of_the_papers_are_in_the_configs():
     for size, rate in (("base", 2e-3), ("large", 4e-3)):
         recipe = main.load_config(f"{CONFIGS}/mim/imagenet_finetune.py:size={size}")
         assert recipe.optimizer.base_lr * recipe.batch_size / 256 == pytest.approx(rate)
+
+
+def test_simmim_has_its_schedules():
+    def rates(arguments, *epochs):
+        config = main.load_config(f"{CONFIGS}/mim/simmim.py:{arguments}")
+        schedule = learning_rate(config, Length(10, int(10 * config.epochs)))
+        return [schedule(epoch * 10) for epoch in epochs]
+
+    np.testing.assert_allclose(rates("encoder=vit", 0, 10, 699, 700), [2e-6, 4e-4, 4e-4, 4e-5])
+    cosine = 4e-5 + (8e-4 - 4e-5) * (1 + np.cos(0.1 * np.pi)) / 2
+    np.testing.assert_allclose(rates("encoder=swin", 0, 10, 100), [4e-6, cosine, 4e-5])
 
 
 def test_the_workdir_is_named_after_the_config():

@@ -56,6 +56,8 @@ class GreenMIM(Framework):
     encoder_class = SwinTransformer
     # An encoder without a head has no use for these, and pre-training leaves out no branch.
     encoder_excludes = frozenset({"num_classes", "head_init_scale", "drop_path_rate"})
+    published_encoder = "encoder."
+    published_spelling = ("merging_last",)
 
     def __init__(
         self,

@@ -161,6 +161,7 @@ def create(**changes):
     return mim.create("simmim", **{**small, **changes}, rngs=nnx.Rngs(0))
 
 
+@SLOW
 def test_masks_may_be_of_any_number_of_patches():
     model, images = create(), jax.random.normal(jax.random.key(0), (2, 32, 32, 3))
     mask = np.zeros((2, 16), bool)
@@ -227,6 +228,7 @@ def test_bad_settings_are_refused(arguments, message):
         create(**arguments)
 
 
+@SLOW
 def test_model_names_give_the_sizes_and_the_cost_is_counted():
     def flops(**arguments):
         return nnx.eval_shape(lambda: mim.create("simmim", **arguments, rngs=nnx.Rngs(0))).flops()
@@ -239,6 +241,22 @@ def test_model_names_give_the_sizes_and_the_cost_is_counted():
     assert swin.predict == 6 * 6 * 1024 * 3 * 32**2 and swin.total == pytest.approx(11.39e9, rel=1e-3)
 
 
+@SLOW
+def test_a_vit_begins_as_published():
+    params = split(create()).params
+    assert not params["encoder.blocks.0.attn.relative_position_bias_table"].any()
+    assert not params["encoder.patch_embed.proj.bias"].any() and (params["encoder.blocks.1.ls2.gamma"] == 0.1).all()
+    for name, bound in (
+        ("mask_token", 0.02),
+        ("encoder.patch_embed.proj.kernel", 0.02),
+        ("encoder.blocks.0.attn.proj.kernel", 0.02 / 2**0.5),
+        ("encoder.blocks.1.mlp.fc2.kernel", 0.02 / 4**0.5),
+        ("decoder.pred.bias", 0.25),
+    ):
+        assert 0.7 * bound < np.abs(params[name]).max() <= bound + 1e-8, name
+
+
+@SLOW
 def test_what_decays_is_as_published():
     for encoder, decayed in (
         ("vit", {"mask_token", "encoder.blocks.0.attn.relative_position_bias_table"}),

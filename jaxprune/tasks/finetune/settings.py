@@ -59,10 +59,16 @@ def smoke(config: Config) -> Config:
     """Shrinks a config of the task to run in seconds on a CPU, on built-in data."""
     shared.shrink(config)
     config.reduction.reduction_loc = (1,)
-    # The kind of network stays: a run of pre-training may have to fit.
+    # Relative positions stay: a run of pre-training may have them (SimMIM).
     known = models.arguments(config.model.name)
-    kind = {name: known[name] for name in ("style", "qkv_bias", "pos_embed", "init_values") if name in known}
-    config.model = {**kind, **config.model.to_dict(), **shared.TINY, "name": "vit"}
+    beit = known if known.get("style") == "beit" else {}
+    kind = ("style", "qkv_bias", "pos_embed", "init_values")
+    config.model = {
+        **{name: value for name, value in beit.items() if name in kind},
+        **config.model.to_dict(),
+        **shared.TINY,
+        "name": "vit",
+    }
     return config
 
 

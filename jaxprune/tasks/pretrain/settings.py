@@ -67,6 +67,6 @@ def tiny(mim: Config) -> dict[str, Any]:
     own = {"decoder_embed_dim": 16, "decoder_depth": 1, "decoder_num_heads": 2, "mask_patch": 8}
     # A framework has these, or a decoder and masks of another kind.
     own = {name: size for name, size in own.items() if name in mim}
-    swin = mim.encoder and models.module_of(mim.encoder) == "swin"
+    swin = "encoder" in mim and mim.encoder and models.module_of(mim.encoder) == "swin"
     encoder = {**shared.TINY_STAGES, "encoder": "swin"} if swin else {**shared.TINY, "encoder": ""}
     return {**mim.to_dict(), **encoder, **own}
