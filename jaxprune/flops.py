@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from jaxprune.nn import Conv, Host, Site
+from jaxprune.nn import Conv, Host, Site, kernels
 from jaxprune.nn.flops import BlockCost, Rows, block_flops, linear_flops, rows_of
 from jaxprune.reduction import Plan, Reducer
 from jaxprune.reduction.base import is_idle
@@ -166,12 +166,14 @@ def compiled_flops(fn: Callable[..., Any], *args: Any) -> float:
     """What XLA counts for `fn(*args)`, halved because it counts a multiply-accumulate as two.
 
     It counts elementwise work too, and the body of a loop (`lax.scan`, `fori_loop`) only once: count unrolled programs.
+    Attention is compiled as "plain" (`nn.kernels`), so that it is no loop.
 
     Args:
       fn: a function, jitted or not, or a program that is compiled already, then without args.
       args: arrays, or shapes of arrays; nothing is computed.
     """
-    counted: Any = _compiled(fn, args).cost_analysis()
+    with kernels.implementation("plain"):
+        counted: Any = _compiled(fn, args).cost_analysis()
     return counted["flops"] / 2
 
 

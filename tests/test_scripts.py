@@ -21,6 +21,7 @@ BENCHMARKS = {
     "benchmark_reduction": [f"--model={SMALLEST}", "--batch=1", "--rounds=1", "--methods", "topk"],
     "benchmark_papr": [f"--model={SMALLEST}", "--scorer=norm", "--batch", "1", "--rounds=1"],
     "benchmark_ltrp": [f"--model={SMALLEST}", "--batch=1", "--rounds=1", "--throw", "0.8"],
+    "benchmark_attention": ["--lengths", "140", "--num-heads=1", "--head-dim=8", "--sizes", "--rounds=1"],
     "benchmark_mim": ["--models", SMALLEST, "--batch=1", "--measure=1", "--rounds=1", "--throw", "0.5"],
 }
 

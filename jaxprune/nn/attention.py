@@ -6,12 +6,14 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from jaxprune.errors import UserError
+from jaxprune.nn import kernels
 from jaxprune.nn.linear import Linear, normal_02
 from jaxprune.nn.relative_bias import table_rows
 from jaxprune.nn.tokens import Attended
+from jaxprune.ops.blocks import by_rows, rows_and_sums
 
 
 class Heads(NamedTuple):
@@ -42,14 +44,21 @@ def attention_weights(
 
 
 def policy_softmax(
-    logits: Float[Array, "b h m n"], policy: Float[Array, "b n"], eps: float = 1e-6
+    logits: Float[Array, "b h m n"],
+    policy: Float[Array, "b n"],
+    eps: float = 1e-6,
+    *,
+    rows: Int[Array, "m"] | None = None,
 ) -> Float[Array, "b h m n"]:
     """Softmax that counts each key by its policy, and every token for itself (DynamicViT, Rao et al., 2021, eq. 10-11).
 
-    Row i of the logits belongs to token i. Differentiable in the policy; a key of policy 0 keeps a weight near eps / n.
+    Differentiable in the policy; a key of policy 0 keeps a weight near eps / n.
+
+    Args:
+      rows: the token that each row of the logits belongs to; by default the first tokens in order.
     """
     m, n = logits.shape[-2:]
-    itself = jnp.eye(m, n, dtype=bool)[None, None]
+    itself = (jnp.eye(m, n, dtype=bool) if rows is None else rows[:, None] == jnp.arange(n)[None, :])[None, None]
     counts = jnp.where(itself, 1.0, policy.astype(jnp.float32)[:, None, None, :])
     weights = jnp.exp(logits - logits.max(-1, keepdims=True)) * counts
     return (weights + eps / n) / (weights.sum(-1, keepdims=True) + eps)
@@ -69,29 +78,48 @@ def attend(
     v: Float[Array, "b h n d"],
     bias: Float[Array, "#b #h #m n"] | None = None,
 ) -> Float[Array, "b h m d"]:
-    """Attention of the queries to all keys; on accelerators the matrix of weights stays inside XLA's fused kernel.
+    """Attention of the queries to all keys, by the implementation that `nn.kernels` chooses.
 
     Args:
       bias: is added to the scaled dot products (log size of merged tokens, -inf for absent keys).
     """
+    kind = kernels.chosen(q.dtype, q.shape[2], k.shape[2])
+    if kind not in ("plain", "blocked"):
+        out = kernels.flash(kind, q, k, v, bias)
+        if out is not None:
+            return out
+    if kind != "plain":
+        each_row, shared = _by_query(bias, q.shape[2])
+        # Queries first and with them the bias of each row of pairs, which is cut into blocks as they are.
+        one = lambda q, *of_rows: _attend(q, k, v, of_rows[0] if of_rows else shared, jnp.float32)
+        return by_rows(one, q, *each_row, axis=2, size=kernels.BLOCK)
     if jax.default_backend() == "cpu":
-        return _attend_on_cpu(q, k, v, bias)
+        return _attend(q, k, v, bias)
     swap = lambda t: jnp.swapaxes(t, 1, 2)  # b h n d <-> b n h d, the order of jax.nn
     return swap(jax.nn.dot_product_attention(swap(q), swap(k), swap(v), bias=bias))
 
 
-def _attend_on_cpu(q: Array, k: Array, v: Array, bias: Array | None) -> Array:
+def _attend(q: Array, k: Array, v: Array, bias: Array | None, sums: Any = None) -> Array:
+    """Attention by plain products; `sums` is the dtype of their results, by default that of their operands."""
     b, h, m, d = q.shape
     n = k.shape[2]
     # One batch axis throughout, and the division on the result and not on the matrix: it saves a pass over the matrix,
     # and two of the backward pass (measured: a tenth of an MAE step).
     q, k, v = q.reshape(b * h, m, d) * d**-0.5, k.reshape(b * h, n, d), v.reshape(b * h, n, d)
-    logits = jax.lax.dot_general(q, k, (((2,), (2,)), ((0,), (0,)))).astype(jnp.float32)
+    product = lambda x, y, axis: jax.lax.dot_general(x, y, (((2,), (axis,)), ((0,), (0,))), preferred_element_type=sums)
+    logits = product(q, k, 2).astype(jnp.float32)
     if bias is not None:
         logits = logits + jnp.broadcast_to(bias, (b, h, *bias.shape[2:])).reshape(b * h, -1, n)
     scores = jnp.exp(logits - jax.lax.stop_gradient(logits.max(-1, keepdims=True)))
-    out = (scores.astype(v.dtype) @ v) / scores.sum(-1, keepdims=True)
+    out = product(scores.astype(v.dtype), v, 1) / scores.sum(-1, keepdims=True)
     return out.astype(v.dtype).reshape(b, h, m, d)
+
+
+def _by_query(bias: Array | None, queries: int) -> tuple[tuple[Array, ...], Array | None]:
+    """Returns the bias as (what has a row for each query, what all queries share)."""
+    if bias is None or bias.shape[2] == 1:
+        return (), bias
+    return (jnp.broadcast_to(bias, (*bias.shape[:2], queries, bias.shape[3])),), None
 
 
 class Attention(nnx.Module):
@@ -171,14 +199,45 @@ def self_attention(
       soft_policy: hides by `policy_softmax`, for a gradient.
     """
     q, k, v = heads
+    soft = None
     if soft_policy:
-        everyone = jnp.ones((q.shape[0], q.shape[2]))
-        weights = policy_softmax(attention_logits(q, k, bias), everyone if policy is None else policy)
+        soft = jnp.ones((q.shape[0], q.shape[2])) if policy is None else policy
     else:
         bias = hide(bias, policy)
-        weights = attention_weights(q, k, bias) if _reads_all_rows(needs, num_prefix_tokens) else None
-    out = attend(q, k, v, bias) if weights is None else weigh(weights, v)
-    return side_by_side(out), observe(heads, bias, policy, weights, needs, num_prefix_tokens)
+    if soft is None and not _reads_all_rows(needs, num_prefix_tokens):
+        return side_by_side(attend(q, k, v, bias)), observe(heads, bias, policy, needs, num_prefix_tokens)
+    if kernels.chosen(q.dtype, q.shape[2], k.shape[2]) == "plain":
+        weights = _weights(q, k, bias, soft)
+        out, seen = weigh(weights, v), observe(heads, bias, policy, needs, num_prefix_tokens, soft, weights=weights)
+    else:
+        out, received = _in_blocks(heads, bias, policy, soft)
+        seen = observe(heads, bias, policy, needs, num_prefix_tokens, soft, received=received)
+    return side_by_side(out), seen
+
+
+def _weights(
+    q: Array, k: Array, bias: Array | None, soft: Float[Array, "b n"] | None, rows: Int[Array, "m"] | None = None
+) -> Float[Array, "b h m n"]:
+    """Attention weights, by `policy_softmax` where there is a policy for it."""
+    logits = attention_logits(q, k, bias)
+    return jax.nn.softmax(logits, axis=-1) if soft is None else policy_softmax(logits, soft, rows=rows)
+
+
+def _in_blocks(
+    heads: Heads, bias: Array | None, policy: Float[Array, "b n"] | None, soft: Float[Array, "b n"] | None
+) -> tuple[Float[Array, "b h n d"], Float[Array, "b h n"]]:
+    """What each token gathers, and the attention that each receives, without the matrix of weights."""
+    q, k, v = heads
+    b, _, n, _ = q.shape
+    counts = (jnp.ones((b, n)) if policy is None else policy.astype(jnp.float32))[:, None, :, None]
+    number = jnp.arange(n, dtype=jnp.int32)[None, None, :, None]
+    each_row, shared = _by_query(bias, n)
+
+    def one(q, counts, number, *of_rows):
+        weights = _weights(q, k, of_rows[0] if of_rows else shared, soft, number[0, 0, :, 0])
+        return weigh(weights, v), (weights * counts).sum(2)
+
+    return rows_and_sums(one, q, counts, number, *each_row, axis=2, size=kernels.BLOCK)
 
 
 def side_by_side(out: Float[Array, "b h m e"]) -> Float[Array, "b m d"]:
@@ -201,16 +260,29 @@ def observe(
     heads: Heads,
     bias: Float[Array, "#b #h #m n"] | None,
     policy: Float[Array, "b n"] | None,
-    weights: Float[Array, "b h n n"] | None,
     needs: frozenset[str],
     num_prefix_tokens: int,
+    soft: Float[Array, "b n"] | None = None,
+    *,
+    weights: Float[Array, "b h n n"] | None = None,
+    received: Float[Array, "b h n"] | None = None,
 ) -> Attended:
-    """Returns the fields of `Attended` named in `needs`, from the whole matrix of `weights` where there is one."""
+    """Returns the fields of `Attended` named in `needs`, from what there is already: all `weights`, or `received`.
+
+    Args:
+      soft: the policy of `policy_softmax`; None for the plain softmax.
+    """
     q, k, v = heads
-    if weights is None and _reads_all_rows(needs, num_prefix_tokens):
-        weights = attention_weights(q, k, bias)
+    all_rows = _reads_all_rows(needs, num_prefix_tokens)
+    if all_rows and weights is None and received is None:
+        if kernels.chosen(q.dtype, q.shape[2], k.shape[2]) == "plain":
+            weights = _weights(q, k, bias, soft)
+        else:
+            _, received = _in_blocks(heads, bias, policy, soft)
     seen = {"keys": k, "values": v}
-    if weights is not None and (num_prefix_tokens == 0 or "received" in needs):
+    if received is not None:
+        seen["received"] = received
+    elif all_rows and weights is not None:
         counted = weights if policy is None else weights * policy[:, None, :, None]
         seen["received"] = counted.sum(2)
     if "cls_attn" in needs and num_prefix_tokens == 0:
@@ -218,7 +290,7 @@ def observe(
     elif "cls_attn" in needs:
         # One extra row is all that a ranking by CLS attention costs.
         first = bias if bias is None else bias[:, :, :1]
-        seen["cls_attn"] = attention_weights(q[:, :, :1], k, first)[:, :, 0] if weights is None else weights[:, :, 0]
+        seen["cls_attn"] = (_weights(q[:, :, :1], k, first, soft) if weights is None else weights)[:, :, 0]
     return Attended(**{name: seen[name] for name in needs})
 
 

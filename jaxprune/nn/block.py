@@ -274,7 +274,7 @@ class Block(Reducible):
         if where == "attention":
             # All keys and values, but only the rows of attention that the reducer keeps.
             bias = hide(bias, policy)
-            attended = observe(heads, bias, policy, None, needs, self.num_prefix_tokens)
+            attended = observe(heads, bias, policy, needs, self.num_prefix_tokens)
             tokens, report = reducer(tokens, attended, train=train, key=keys[2])
             kept = report.kept
             of_rows = lambda values: take(values.swapaxes(1, 2), kept, self.num_prefix_tokens).swapaxes(1, 2)

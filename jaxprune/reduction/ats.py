@@ -6,7 +6,9 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
+from jaxprune.nn import kernels
 from jaxprune.nn.tokens import Tokens, take
+from jaxprune.ops.blocks import by_rows
 from jaxprune.reduction.base import Reducer, Step, StepReport
 from jaxprune.reduction.clusters import first_min
 from jaxprune.reduction.rows import compose, present
@@ -84,7 +86,7 @@ def published_sample(
 ) -> Int[Array, "b s"]:
     """The token whose cumulative share is nearest to each step, of equally near ones the first."""
     cdf = cumulative(significance(cls_attn, values), policy)
-    return first_min(jnp.abs(jnp.asarray(steps)[None, :, None] - cdf[:, None, :]), axis=2)
+    return _nearest(jnp.broadcast_to(jnp.asarray(steps)[None, :], (len(cdf), len(steps))), cdf)
 
 
 def official_sample(
@@ -99,8 +101,13 @@ def official_sample(
     cdf = (cdf - low) / jnp.maximum(high - low, jnp.finfo(jnp.float32).tiny)
     start = jnp.where(cdf > 0, cdf, jnp.inf).min(1, keepdims=True)
     grid = start + (1 - start) * jnp.linspace(0.0, 1.0, len(steps))[None, :]
-    picked = first_min(jnp.abs(grid[:, :, None] - cdf[:, None, :]), axis=2)
-    return jax.vmap(lambda o, p: o[p])(order, picked)
+    return jax.vmap(lambda o, p: o[p])(order, _nearest(grid, cdf))
+
+
+def _nearest(points: Float[Array, "b s"], cdf: Float[Array, "b n"]) -> Int[Array, "b s"]:
+    """For each point the nearest of the sums, of equally near ones the first."""
+    among = lambda points: first_min(jnp.abs(points[:, :, None] - cdf[:, None, :]), axis=2)
+    return by_rows(among, points, size=kernels.row_block())
 
 
 def distinct(picked: Int[Array, "b s"], num_tokens: int, num_rows: int) -> tuple[Int[Array, "b k"], Array]:

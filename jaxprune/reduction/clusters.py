@@ -1,25 +1,80 @@
 """What the methods that merge tokens share: distances, assignment to centres, and the account of merged rows."""
 
+from collections.abc import Callable
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
 from jaxprune.errors import UserError
+from jaxprune.nn import kernels
 from jaxprune.nn.tokens import Tokens
+from jaxprune.ops.blocks import by_rows
 from jaxprune.reduction.base import Step, StepReport
 from jaxprune.reduction.rows import compose, merged_position
 
 
 def distances(x: Float[Array, "b n d"]) -> Float[Array, "b n n"]:
     """Euclidean distances between the tokens of each image, in float32 and without gradient; 0 to itself."""
-    x = jax.lax.stop_gradient(x).astype(jnp.float32)
-    # |a|² + |b|² - 2ab is one matrix product, but loses digits to what all tokens have in common: out with that first.
-    # Norms from the diagonal of the same product make equal tokens exactly equal.
-    x = x - x.mean(1, keepdims=True)
-    gram = jax.lax.dot_general(x, x, (((2,), (2,)), ((0,), (0,))), precision=jax.lax.Precision.HIGHEST)
+    x = _centred(x)
+    gram = _products(x, x)
     norms = jnp.diagonal(gram, axis1=1, axis2=2)
-    return jnp.sqrt(jnp.maximum(norms[:, :, None] + norms[:, None, :] - 2 * gram, 0))
+    return _apart(norms, norms, gram)
+
+
+class Distances:
+    """The `distances` between the tokens of each image row by row, and never all at once where `kernels` rules it out.
+
+    Each use of them in blocks makes the products anew.
+
+    Args:
+      scale: divides them.
+    """
+
+    def __init__(self, x: Float[Array, "b n d"], scale: float = 1.0):
+        self._size, self._scale = kernels.row_block(), scale
+        self._whole = distances(x) / scale if self._size is None else None
+        if self._whole is None:
+            self._x = _centred(x)
+            ids = jnp.broadcast_to(jnp.arange(x.shape[1], dtype=jnp.int32)[None, :], x.shape[:2])
+            # Products of the same shape as all others, which come out the same for equal tokens.
+            own = lambda x, ids: jnp.take_along_axis(_products(x, self._x), ids[:, :, None], axis=2)[:, :, 0]
+            self._norms = by_rows(own, self._x, ids, size=self._size)
+
+    def by_rows(self, f: Callable[..., Any], *rows: Array) -> Any:
+        """Returns `f(distances, *rows)`, computed in blocks of rows; see `ops.blocks.by_rows`."""
+        if self._whole is not None:
+            return f(self._whole, *rows)
+        of_rows = lambda x, norms, *rows: f(self._between(x, norms, self._x, self._norms), *rows)
+        return by_rows(of_rows, self._x, self._norms, *rows, size=self._size)
+
+    def nearest(self, centres: Int[Array, "b k"]) -> Int[Array, "b n"]:
+        """The cluster of every token, as `nearest` does."""
+        if self._whole is not None:
+            return nearest(self._whole, centres)
+        x, norms = jax.vmap(lambda x, norms, ids: (x[ids], norms[ids]))(self._x, self._norms, centres)
+        of_rows = lambda rows, own: first_min(self._between(rows, own, x, norms), axis=2)
+        return by_rows(of_rows, self._x, self._norms, size=self._size)
+
+    def _between(self, x: Array, x_norms: Array, y: Array, y_norms: Array) -> Float[Array, "b m n"]:
+        return _apart(x_norms, y_norms, _products(x, y)) / self._scale
+
+
+def _centred(x: Float[Array, "b n d"]) -> Float[Array, "b n d"]:
+    # |a|² + |b|² - 2ab is one matrix product, but loses digits to what all tokens have in common: out with that first.
+    x = jax.lax.stop_gradient(x).astype(jnp.float32)
+    return x - x.mean(1, keepdims=True)
+
+
+def _products(x: Float[Array, "b m d"], y: Float[Array, "b n d"]) -> Float[Array, "b m n"]:
+    return jax.lax.dot_general(x, y, (((2,), (2,)), ((0,), (0,))), precision=jax.lax.Precision.HIGHEST)
+
+
+def _apart(x: Float[Array, "b m"], y: Float[Array, "b n"], products: Float[Array, "b m n"]) -> Float[Array, "b m n"]:
+    """Distances from squared norms, taken from the same products: those make equal tokens exactly equal."""
+    return jnp.sqrt(jnp.maximum(x[:, :, None] + y[:, None, :] - 2 * products, 0))
 
 
 def first_min(values: Float[Array, "b m n"], axis: int) -> Int[Array, "b _"]:
@@ -40,6 +95,20 @@ def nearest(distance: Float[Array, "b n n"], centres: Int[Array, "b k"]) -> Int[
 def members(assign: Int[Array, "b n"], num_clusters: int) -> Array:
     """True where a token (last axis) belongs to a cluster (middle axis)."""
     return assign[:, None, :] == jnp.arange(num_clusters, dtype=assign.dtype)[None, :, None]
+
+
+def by_cluster(f: Callable[..., Any], assign: Int[Array, "b n"], num_clusters: int, *rows: Array) -> Any:
+    """Returns `f(members, *rows)`, whose results have a row for each cluster; in blocks where `kernels` asks for them.
+
+    Args:
+      rows: further arguments with a row for each cluster.
+    """
+    size = kernels.row_block()
+    if size is None:
+        return f(members(assign, num_clusters), *rows)
+    ids = jnp.broadcast_to(jnp.arange(num_clusters, dtype=assign.dtype)[None, :], (len(assign), num_clusters))
+    of_ids = lambda ids, *rows: f(assign[:, None, :] == ids[:, :, None], *rows)
+    return by_rows(of_ids, ids, *rows, size=size)
 
 
 def project(x: Float[Array, "b n d"], directions: Float[Array, "k d"]) -> Float[Array, "b k n"]:
@@ -67,9 +136,9 @@ def clustered(
     """Puts `rows` in place of the clusters that `row_map` names; a row's size is the sum over its cluster."""
     num_clusters, sizes = rows.shape[1], tokens.size[:, step.num_prefix_tokens :]
     add_up = jax.vmap(lambda values, rows: jax.ops.segment_sum(values, rows, num_clusters))
-    shares = jnp.where(members(row_map, num_clusters), sizes[:, None, :], 0)
-    position = merged_position(tokens, shares, centres, step)
-    reduced = _behind_prefix(tokens, rows, add_up(sizes, row_map), position, row_map, step)
+    place = lambda inside, centres: merged_position(tokens, jnp.where(inside, sizes[:, None, :], 0), centres, step)
+    position = by_cluster(place, row_map, num_clusters, centres)
+    reduced = behind_prefix(tokens, rows, add_up(sizes, row_map), position, row_map, step)
     return reduced, StepReport(row_map=row_map, kept=centres)
 
 
@@ -85,11 +154,11 @@ def mixed(
     sizes = (shares * tokens.size[:, None, step.num_prefix_tokens :]).sum(2)
     row_map = first_min(-weights, axis=1)
     position = merged_position(tokens, weights, first_min(-weights, axis=2), step)
-    reduced = _behind_prefix(tokens, rows, sizes, position, row_map, step)
+    reduced = behind_prefix(tokens, rows, sizes, position, row_map, step)
     return reduced, StepReport(row_map=row_map, soft=weights)
 
 
-def _behind_prefix(
+def behind_prefix(
     tokens: Tokens,
     rows: Float[Array, "b k d"],
     sizes: Float[Array, "b k"],
@@ -97,6 +166,7 @@ def _behind_prefix(
     row_map: Int[Array, "b n"],
     step: Step,
 ) -> Tokens:
+    """Puts `rows` with their sizes and positions behind the prefix; `row_map` says where each row that came in went."""
     behind = lambda values, new: jnp.concatenate([values[:, : step.num_prefix_tokens], new], axis=1)
     size = behind(tokens.size, sizes)
     return Tokens(

@@ -48,21 +48,29 @@ def dpc_knn(
     Returns:
       (centres, assign): the token that is each cluster's centre, best first, and the cluster of each token.
     """
-    distance = clusters.distances(x) / x.shape[2] ** 0.5
+    distance = clusters.Distances(x, scale=x.shape[2] ** 0.5)
+    furthest = distance.by_rows(lambda rows: rows.max(2)).max(1)[:, None, None]
+    to_present = lambda rows: rows
     if present is not None:
         # Any distance beyond all others will do; the published code takes the batch's largest, ours the image's.
-        beyond = distance.max((1, 2), keepdims=True) + 1
-        distance = jnp.where(present[:, None, :], distance, beyond)
+        beyond = furthest + 1
+        furthest = jnp.where(present.all(1)[:, None, None], furthest, beyond)
+        to_present = lambda rows: jnp.where(present[:, None, :], rows, beyond)
     # Logarithms of density and score: far apart, tokens would all have density 0 in float32 and no order.
-    density = -mean_of_smallest(jnp.square(distance), k)
+    density = -distance.by_rows(lambda rows: mean_of_smallest(jnp.square(to_present(rows)), k))
     if noise is not None:
         density = jnp.log(jnp.exp(density) + 1e-6 * noise)
     if present is not None:
         density = jnp.where(present, density, -jnp.inf)
-    denser = density[:, None, :] > density[:, :, None]
-    apart = jnp.where(denser, distance, distance.max((1, 2), keepdims=True)).min(2)
+
+    def to_denser(rows, own):
+        return jnp.where(density[:, None, :] > own[:, :, None], to_present(rows), furthest).min(2)
+
+    apart = distance.by_rows(to_denser, density)
     centres = best(jnp.log(apart) + density, num_clusters)
-    assign = clusters.nearest(distance, centres)
+    assign = distance.nearest(centres)
+    if present is not None:
+        assign = jnp.where(present, assign, 0)
     own = jnp.arange(num_clusters, dtype=assign.dtype)
     return centres, jax.vmap(lambda a, c: a.at[c].set(own))(assign, centres)
 
@@ -71,7 +79,11 @@ def shares(
     weights: Float[Array, "b n"], assign: Int[Array, "b n"], num_clusters: int
 ) -> Float[Array, "b {num_clusters} n"]:
     """How much of each cluster's mean every token makes: its weight over the sum of the cluster's (+ 1e-6)."""
-    share = jnp.where(clusters.members(assign, num_clusters), weights[:, None, :], 0)
+    return _shares(weights, clusters.members(assign, num_clusters))
+
+
+def _shares(weights: Float[Array, "b n"], inside: Bool[Array, "b k n"]) -> Float[Array, "b k n"]:
+    share = jnp.where(inside, weights[:, None, :], 0)
     return share / (share.sum(2, keepdims=True) + 1e-6)
 
 
@@ -125,5 +137,6 @@ class DpcKnn(Reducer):
             weights = jnp.exp(self.score(x)[:, :, 0].astype(jnp.float32))
         if present is not None:
             weights = jnp.where(present, weights, 0)
-        rows = shares(weights, assign, num_keep).astype(x.dtype) @ x
+        mean = lambda inside: _shares(weights, inside).astype(x.dtype) @ x
+        rows = clusters.by_cluster(mean, assign, num_keep)
         return clusters.clustered(tokens, rows, assign, centres, self.step)

@@ -5,8 +5,8 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
-from jaxprune.nn import LayerNorm
-from jaxprune.reduction import clusters
+from jaxprune.nn import LayerNorm, kernels
+from jaxprune.reduction import clusters, mixtures
 from jaxprune.reduction.base import Reducer
 
 
@@ -41,5 +41,9 @@ class PatchMerger(Reducer):
 
     def __call__(self, tokens, attended, *, train=False, key=None) -> tuple:
         prefix = self.step.num_prefix_tokens
+        if kernels.row_block() is not None:
+            x = self.norm(tokens.x[:, prefix:])
+            logits = mixtures.Logits(self.queries[...] * self.scale, x)
+            return mixtures.mixed(tokens, x, mixtures.softmax(logits), self.step)
         rows, weights = self.mix(tokens.x[:, prefix:])
         return clusters.mixed(tokens, rows, weights, self.step)

@@ -9,8 +9,10 @@ from jax.nn import logsumexp
 from jaxtyping import Array, Float
 
 from jaxprune.errors import UserError
+from jaxprune.nn import kernels
 from jaxprune.reduction import clusters
 from jaxprune.reduction.base import Reducer
+from jaxprune.reduction.mixtures import Logits, Mixture, mixed
 
 
 def unit(x: Float[Array, "*lead d"]) -> Float[Array, "*lead d"]:
@@ -33,6 +35,16 @@ def transport(scores: Float[Array, "b k n"], eps: float = 1.0, iterations: int =
         of_cluster = marginal - logsumexp(z + of_token, axis=2, keepdims=True)
         of_token = marginal - logsumexp(z + of_cluster, axis=1, keepdims=True)
     return jnp.exp(z + of_cluster + of_token - marginal)
+
+
+def transport_in_blocks(logits: Logits, iterations: int = 3) -> Mixture:
+    """As `transport`, of `scores / eps` that are never a whole matrix."""
+    marginal = -math.log(len(logits.directions) + logits.features.shape[1])
+    of_row, of_token = jnp.zeros(()), jnp.zeros(logits.features.shape[:2])
+    for _ in range(iterations):
+        of_row = marginal - logits.by_row(lambda z, c=of_token: logsumexp(z + c[:, None, :], axis=2))
+        of_token = marginal - logits.by_token(lambda z, a=of_row: logsumexp(z + a[:, :, None], axis=1))
+    return Mixture(logits, of_row - marginal, of_token)
 
 
 class Sinkhorn(Reducer):
@@ -78,5 +90,9 @@ class Sinkhorn(Reducer):
 
     def __call__(self, tokens, attended, *, train=False, key=None) -> tuple:
         prefix = self.step.num_prefix_tokens
+        if kernels.row_block() is not None:
+            x = unit(tokens.x[:, prefix:])
+            weights = transport_in_blocks(Logits(self.directions(), x, 1 / self.eps), self.iterations)
+            return mixed(tokens, x.astype(tokens.x.dtype), weights, self.step)
         rows, weights = self.mix(tokens.x[:, prefix:])
         return clusters.mixed(tokens, rows, weights, self.step)

@@ -7,8 +7,8 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
-from jaxprune.nn import LayerNorm, Linear
-from jaxprune.reduction import clusters
+from jaxprune.nn import LayerNorm, Linear, kernels
+from jaxprune.reduction import clusters, mixtures
 from jaxprune.reduction.base import Reducer
 
 
@@ -33,13 +33,22 @@ class Sit(Reducer):
         self.fc2 = Linear(hidden, step.num_keep, rngs=rngs)
         self.scale = nnx.Param(jnp.ones((1, 1, 1), jnp.float32))
 
+    def features(self, x: Float[Array, "b n d"]) -> Float[Array, "b n e"]:
+        """The hidden layer."""
+        return jax.nn.gelu(self.fc1(self.norm(x)), approximate=False)
+
     def mix(self, x: Float[Array, "b n d"]) -> tuple[Float[Array, "b k d"], Float[Array, "b k n"]]:
         """The new rows, and the weights that they mix the tokens with."""
-        logits = self.fc2(jax.nn.gelu(self.fc1(self.norm(x)), approximate=False)).astype(jnp.float32) * self.scale[...]
+        logits = self.fc2(self.features(x)).astype(jnp.float32) * self.scale[...]
         weights = jax.nn.softmax(logits.swapaxes(1, 2), axis=2)
         return weights.astype(x.dtype) @ x, weights
 
     def __call__(self, tokens, attended, *, train=False, key=None) -> tuple:
         prefix = self.step.num_prefix_tokens
+        if kernels.row_block() is not None:
+            x = tokens.x[:, prefix:]
+            # The bias of a row's output is the same for all tokens, and the softmax over them does not see it.
+            logits = mixtures.Logits(self.fc2.kernel[...].T, self.features(x), self.scale[...])
+            return mixtures.mixed(tokens, x, mixtures.softmax(logits), self.step)
         rows, weights = self.mix(tokens.x[:, prefix:])
         return clusters.mixed(tokens, rows, weights, self.step)

@@ -7,7 +7,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from jaxprune.errors import UserError
+from jaxprune.nn import kernels
 from jaxprune.nn.tokens import Tokens, take
+from jaxprune.ops.blocks import by_rows
 from jaxprune.reduction.amounts import Rate
 from jaxprune.reduction.base import Reducer, StepReport
 from jaxprune.reduction.clusters import first_min
@@ -92,12 +94,17 @@ def match(metric: Float[Array, "b n e"], num_merged: int, num_prefix_tokens: int
     metric = jax.lax.stop_gradient(metric)
     metric = metric / jnp.linalg.norm(metric, axis=-1, keepdims=True)
     first, second = sets(num_prefix_tokens)
-    similarity = jax.lax.dot_general(metric[:, first], metric[:, second], (((2,), (2,)), ((0,), (0,))))
-    order = jnp.argsort(-similarity.max(2), axis=1, stable=True).astype(jnp.int32)
+
+    def most_similar(rows):
+        similarity = jax.lax.dot_general(rows, metric[:, second], (((2,), (2,)), ((0,), (0,))))
+        return similarity.max(2), first_min(-similarity, axis=2)
+
+    similar, best = by_rows(most_similar, metric[:, first], size=kernels.row_block())
+    order = jnp.argsort(-similar, axis=1, stable=True).astype(jnp.int32)
     merged, unmerged = order[:, :num_merged], order[:, num_merged:]
     if num_prefix_tokens:
         unmerged = jnp.sort(unmerged, axis=1)
-    return Match(unmerged, merged, first_min(-similarity, axis=2))
+    return Match(unmerged, merged, best)
 
 
 def merge(tokens: Tokens, pairs: Match, num_prefix_tokens: int, *, position: str = "mean") -> tuple[Tokens, StepReport]:
@@ -112,16 +119,21 @@ def merge(tokens: Tokens, pairs: Match, num_prefix_tokens: int, *, position: str
 
     # Adding rows up is a product with zeros and ones: on every device faster than a scatter, and exact.
     merged = jax.vmap(lambda ids: jnp.zeros(pairs.best.shape[1:], bool).at[ids].set(True))(pairs.merged)
-    joins = (pairs.best[:, None, :] == jnp.arange(num_b)[None, :, None]) & merged[:, None, :]
-    add = lambda values: _sum(joins, values[:, first]) + values[:, second]
-    size_b = add(size[:, :, None])
+    place, policy = tokens.position[:, num_prefix_tokens:], tokens.policy[:, num_prefix_tokens:]
+    values = [size[:, :, None], x.astype(jnp.float32) * size[:, :, None], place * size[:, :, None], policy[:, :, None]]
+
+    def sums(ids, *own):
+        joins = (pairs.best[:, None, :] == ids[:, :, None]) & merged[:, None, :]
+        return [_sum(joins, values[:, first]) + own for values, own in zip(values, own, strict=True)]
+
+    ids_b = jnp.broadcast_to(jnp.arange(num_b, dtype=jnp.int32)[None, :], (len(x), num_b))
+    of_b = [values[:, second] for values in values]
+    size_b, x_b, place_b, policy_b = by_rows(sums, ids_b, *of_b, size=kernels.row_block())
     # Two absent rows (size 0) merge to one that is absent too.
     counted = jnp.maximum(size_b, jnp.finfo(jnp.float32).tiny)
-    x_b = add(x.astype(jnp.float32) * size[:, :, None]) / counted
-    place = tokens.position[:, num_prefix_tokens:]
-    place_b = add(place * size[:, :, None]) / counted if position == "mean" else place[:, second]
-    policy = tokens.policy[:, num_prefix_tokens:]
-    policy_b = jnp.minimum(add(policy[:, :, None]), 1.0)[:, :, 0]
+    x_b = x_b / counted
+    place_b = place_b / counted if position == "mean" else place[:, second]
+    policy_b = jnp.minimum(policy_b, 1.0)[:, :, 0]
 
     def one(pairs, merged):
         rank = jnp.zeros(pairs.best.shape, jnp.int32).at[pairs.unmerged].set(jnp.arange(num_unmerged, dtype=jnp.int32))

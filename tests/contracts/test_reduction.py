@@ -16,6 +16,7 @@ from support import quick_compile
 
 from jaxprune import reduction, scoring
 from jaxprune.errors import UserError
+from jaxprune.nn import kernels
 from jaxprune.nn.tokens import all_present
 from jaxprune.reduction import At, Plan
 from jaxprune.reduction.dynamicvit import DynamicViT
@@ -280,6 +281,63 @@ def test_taking_nothing_is_the_dense_model(on):
     assert nnx.split(back)[0] == nnx.split(reduction.apply(host(on), Plan("l2", r=0)))[0]
     assert not reduction.installed(back)
     np.testing.assert_array_equal(logits_of(back, on), dense_logits(on))
+
+
+SIDES = re.compile(r"\b[a-z]+\d+\[([\d,]+)\]")
+# K-Medoids renews its centres from all distances again and again, and keeps them.
+WITHOUT_MATRICES = group_cases(["none"], lambda cls: cls is not cls_of("kmedoids"))
+# Mixtures of all tokens are much alike, and what chooses among those chooses between ties.
+CHOOSING = group_cases(["cls"], lambda cls: not cls.needs_present)
+MIXING = group_cases(["cls"], lambda cls: cls.needs_present)
+
+
+def long(group: tuple[str, ...], side: int):
+    """A network of side² tokens whose steps each take some away, and its images."""
+    model = host("none", img_size=side, patch_size=1)
+    rates = np.linspace(0.97, 0.91, len(group))
+    layers = range(3 - len(group), 3)
+    steps = [At(layer, name, keep_rate=float(rate)) for layer, name, rate in zip(layers, group, rates, strict=True)]
+    return apply(model, Plan(steps=steps)), jnp.asarray(np.random.default_rng(0).normal(size=(1, side, side, 3)), "f4")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("on", "group"), WITHOUT_MATRICES)
+def test_no_matrix_of_all_tokens_where_blocks_are_asked_for(on, group):
+    def memory(side):
+        model, batch = long(group, side)
+        graph, state = nnx.split(model)
+
+        def loss(state, batch, key):
+            return jax.nn.logsumexp(nnx.merge(graph, state)(batch, train=True, key=key)[0]).mean()
+
+        key = jax.random.key(0)
+        program = jax.jit(jax.grad(loss, allow_int=True)).lower(state, batch, key).compile()
+        # ToMe's two sets have half of the tokens each.
+        for sides in SIDES.findall(program.as_text()):
+            assert sum(int(length) >= 0.4 * side**2 for length in sides.split(",")) < 2, sides
+        return program.memory_analysis().temp_size_in_bytes
+
+    with kernels.implementation("blocked"):
+        assert memory(37) < 2.2 * 37**2 / (2 * 26**2) * memory(26)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("on", "group"), CHOOSING + MIXING)
+def test_blocks_change_no_choice(on, group):
+    model, batch = long(group, 24)
+    graph, state = nnx.split(model)
+    forward = compiled(lambda state, batch: nnx.merge(graph, state)(batch))
+    with kernels.implementation("plain"):
+        logits, aux = forward(state, batch)
+    with kernels.implementation("blocked"):
+        again, seen = forward(state, batch)
+    np.testing.assert_allclose(again, logits, atol=1e-5)
+    for plain, blocked in zip(aux.steps, seen.steps, strict=True):
+        if plain.soft is None:
+            chex.assert_trees_all_equal((plain.row_map, plain.kept), (blocked.row_map, blocked.kept))
+        else:
+            # The row in which a token weighs most may change between two of nearly the same weight.
+            np.testing.assert_allclose(plain.soft, blocked.soft, atol=1e-6)
 
 
 BAD = {

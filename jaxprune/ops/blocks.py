@@ -1,0 +1,64 @@
+"""Functions that treat the rows of arrays one by one, in blocks of rows: a matrix of all pairs is never whole."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+
+def by_rows(f: Callable[..., Any], *rows: Array, axis: int = 1, size: int | None = None) -> Any:
+    """Returns `f(*rows)`, computed in blocks of rows one after the other.
+
+    The backward pass computes each block again, so nothing that `f` makes of a block outlives it.
+
+    Args:
+      f: of arrays with any number of rows along `axis`, to arrays (in any pytree) with as many rows along the same
+        axis; a row of the results depends on the same row of the arguments only. It is called with rows of zeros too,
+        whose results are left out.
+      rows: arrays of the same length along `axis`.
+      size: rows of a block at most; None, or a size that all rows fit in, calls `f` on everything at once.
+
+    >>> import jax.numpy as jnp
+    >>> x = jnp.arange(10.0)[None]
+    >>> by_rows(lambda rows: (rows[:, :, None] - x[:, None, :]).max(2), x, size=8)[0, :3].tolist()
+    [0.0, 1.0, 2.0]
+    """
+    return rows_and_sums(lambda *block: (f(*block), ()), *rows, axis=axis, size=size)[0]
+
+
+def rows_and_sums(f: Callable[..., Any], *rows: Array, axis: int = 1, size: int | None = None) -> tuple[Any, Any]:
+    """Returns `f(*rows)` as `by_rows` does, where `f` returns (results with rows, results that blocks add up).
+
+    Args:
+      f, rows, axis, size: see `by_rows`; a row of zeros has to add nothing.
+    """
+    length = rows[0].shape[axis]
+    if size is None or length <= size:
+        return f(*rows)
+    each = -(-length // -(-length // size))
+    each += -each % 8
+    count = -(-length // each)
+
+    def split(values: Array) -> Array:
+        widths = [(0, 0)] * values.ndim
+        widths[axis] = (0, count * each - length)
+        shape = (*values.shape[:axis], count, each, *values.shape[axis + 1 :])
+        return jnp.moveaxis(jnp.pad(values, widths).reshape(shape), axis, 0)
+
+    def join(blocks: Array) -> Array:
+        values = jnp.moveaxis(blocks, 0, axis)
+        values = values.reshape(*values.shape[:axis], count * each, *values.shape[axis + 2 :])
+        return jax.lax.slice_in_dim(values, 0, length, axis=axis)
+
+    again = jax.checkpoint(f, prevent_cse=False)  # a loop keeps its steps apart by itself
+
+    def step(sums, block):
+        results, added = again(*block)
+        return jax.tree.map(jnp.add, sums, added), results
+
+    blocks = tuple(map(split, rows))
+    start = jax.tree.map(lambda part: jnp.zeros(part.shape, part.dtype), jax.eval_shape(f, *(x[0] for x in blocks))[1])
+    sums, results = jax.lax.scan(step, start, blocks)
+    return jax.tree.map(join, results), sums

@@ -1,0 +1,196 @@
+"""Every implementation of attention is the same attention, and blocks keep no matrix of all pairs."""
+
+import re
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from support import quick_compile
+
+from jaxprune.errors import UserError
+from jaxprune.nn import kernels
+from jaxprune.nn.attention import Heads, attend, hide, policy_softmax, self_attention
+
+N, BATCH, NUM_HEADS, WIDTH = 300, 2, 2, 8  # more than two blocks, and no multiple of one
+SHAPES = re.compile(r"\b[a-z]+\d+\[([\d,]+)\]")
+
+
+def heads(n=N, dtype=jnp.float32, width=WIDTH) -> Heads:
+    shape = (BATCH, NUM_HEADS, n, width)
+    return Heads(*(2 * jax.random.normal(jax.random.key(i), shape).astype(dtype) for i in range(3)))
+
+
+def sizes_of(n=N):
+    """Log sizes of merged tokens up to 80, and which tokens are present."""
+    rng = np.random.default_rng(0)
+    sizes, policy = rng.integers(1, 81, (BATCH, n)), rng.random((BATCH, n)) < 0.7
+    policy[:, 0] = True
+    return jnp.log(jnp.asarray(sizes, jnp.float32))[:, None, None, :], jnp.asarray(policy, jnp.float32)
+
+
+BIASES = {
+    "none": lambda: None,
+    "sizes and a mask": lambda: hide(*sizes_of()),
+    "relative positions": lambda: jax.random.normal(jax.random.key(7), (1, NUM_HEADS, N, N)),
+}
+
+
+def value_and_gradients(kind, function, *args):
+    """By a program of its own, from one that is traced anew."""
+
+    def loss(*args):
+        out = function(*args)
+        weights = jnp.cos(jnp.arange(out.size, dtype=jnp.float32)).reshape(out.shape)
+        return (out.astype(jnp.float32) * weights).sum(), out
+
+    with kernels.implementation(kind):
+        numbers = tuple(range(len(args)))
+        program = jax.jit(jax.grad(loss, argnums=numbers, has_aux=True), compiler_options=quick_compile())
+        gradients, out = program(*args)
+    return out, gradients
+
+
+@pytest.mark.parametrize("what", BIASES)
+def test_blocks_are_plain_attention_forward_and_backward(what):
+    bias = BIASES[what]()
+    args = (*heads(), *([] if bias is None else [bias]))
+    found = [value_and_gradients(kind, attend, *args) for kind in ("plain", "blocked")]
+    chex.assert_trees_all_close(*found, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("num_prefix_tokens", [0, 1])
+@pytest.mark.parametrize("soft", [False, True])
+def test_blocks_see_what_plain_attention_sees(soft, num_prefix_tokens):
+    _, policy = sizes_of()
+    needs = frozenset({"received", "cls_attn"})
+
+    def both(q, k, v, policy):
+        out, seen = self_attention(
+            Heads(q, k, v), policy=policy, soft_policy=soft, needs=needs, num_prefix_tokens=num_prefix_tokens
+        )
+        return jnp.concatenate([out.ravel(), seen.received.ravel(), seen.cls_attn.ravel()])
+
+    found = [value_and_gradients(kind, both, *heads(), policy) for kind in ("plain", "blocked")]
+    chex.assert_trees_all_close(*found, atol=3e-5, rtol=1e-5)
+
+
+def test_the_policy_softmax_knows_its_rows():
+    logits, (_, policy) = jax.random.normal(jax.random.key(0), (BATCH, 1, N, N)), sizes_of()
+    whole, rows = policy_softmax(logits, policy), jnp.array([3, 200, 299])
+    chex.assert_trees_all_close(policy_softmax(logits[:, :, rows], policy, rows=rows), whole[:, :, rows])
+
+
+def in_float64(q, k, v, bias):
+    q, k, v, bias = (np.asarray(x.astype(jnp.float32), np.float64) for x in (q, k, v, bias))
+    logits = q @ k.swapaxes(2, 3) / q.shape[-1] ** 0.5 + bias
+    weights = np.exp(logits - logits.max(-1, keepdims=True))
+    return weights @ v / weights.sum(-1, keepdims=True)
+
+
+def error(out, expected):
+    return np.sqrt(np.square(np.asarray(out.astype(jnp.float32), np.float64) - expected).mean())
+
+
+def by_columns(q, k, v, bias):
+    """As a flash kernel computes: without a bias, and sums in float32."""
+    scale = q.shape[-1] ** -0.5
+    q, k = kernels.with_key_columns(q, k, bias)
+    assert q.shape[-1] % 8 == 0 and q.dtype == k.dtype == v.dtype
+    logits = scale * jnp.einsum("bhme,bhne->bhmn", q, k, preferred_element_type=jnp.float32)
+    scores = jnp.exp(logits - logits.max(-1, keepdims=True))
+    out = jnp.einsum("bhmn,bhne->bhme", scores.astype(v.dtype), v, preferred_element_type=jnp.float32)
+    return (out / scores.sum(-1)[..., None]).astype(v.dtype)
+
+
+def test_blocks_and_columns_are_as_exact_as_plain_attention_in_bfloat16():
+    args = (*heads(dtype=jnp.bfloat16), hide(*sizes_of()))
+    expected = in_float64(*args)
+    plain, blocked = (value_and_gradients(kind, attend, *args)[0] for kind in ("plain", "blocked"))
+    assert error(blocked, expected) <= 1.1 * error(plain, expected)
+    assert error(by_columns(*args), expected) <= 1.1 * error(plain, expected)
+
+
+def test_columns_are_the_bias_in_float32():
+    args = (*heads(), hide(*sizes_of()))
+    np.testing.assert_allclose(by_columns(*args), in_float64(*args), atol=1e-5)
+    bias = lambda by: jax.grad(lambda sizes: (by(*heads(), hide(sizes, sizes_of()[1])) ** 2).sum())(sizes_of()[0])
+    with kernels.implementation("plain"):
+        np.testing.assert_allclose(bias(by_columns), bias(attend), atol=1e-4)
+
+
+def quadratic(text, n):
+    """Shapes in a program with two axes of about n."""
+    found = {shape: sum(int(side) >= 0.9 * n for side in shape.split(",")) for shape in SHAPES.findall(text)}
+    return {shape for shape, sides in found.items() if sides >= 2}
+
+
+def test_no_matrix_of_all_pairs_lives_in_blocks():
+    def program(kind, n):
+        with kernels.implementation(kind):
+            loss = lambda *args: (attend(*args).astype(jnp.float32) ** 2).sum()
+            return jax.jit(jax.grad(loss, argnums=(0, 1, 2))).lower(*heads(n)).compile()
+
+    small, large = program("blocked", 700), program("blocked", 1400)
+    assert not quadratic(large.as_text(), 1400)
+    assert quadratic(program("plain", 700).as_text(), 700)
+    memory = [compiled.memory_analysis().temp_size_in_bytes for compiled in (small, large)]
+    assert memory[1] < 2.2 * memory[0]
+
+
+def test_the_default_follows_backend_dtype_and_length(monkeypatch):
+    monkeypatch.delenv(kernels.VARIABLE, raising=False)
+    assert kernels.chosen(jnp.float32, 197, 197) == "plain" and kernels.chosen(jnp.float32, 1374, 1374) == "blocked"
+    assert kernels.chosen(jnp.float32, 1, 1374) == "plain"
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    assert kernels.chosen(jnp.bfloat16, 1374, 1374) == "plain"
+    monkeypatch.setattr(kernels, "DEFAULTS", (kernels.Default("gpu", True, 1024, "cudnn"),))
+    assert kernels.chosen(jnp.bfloat16, 1374, 1374) == "cudnn" and kernels.chosen(jnp.float32, 1374, 1374) == "plain"
+
+
+def test_the_switch_is_a_context_or_a_variable(monkeypatch):
+    monkeypatch.setenv(kernels.VARIABLE, "plain")
+    assert kernels.chosen(jnp.float32, 4096, 4096) == "plain" and kernels.row_block() is None
+    with kernels.implementation("blocked"):
+        assert kernels.forced() == "blocked" and kernels.row_block() == kernels.BLOCK
+    assert kernels.forced() == "plain"
+    with (
+        pytest.raises(UserError, match=r"Unknown implementation of attention 'flash'"),
+        kernels.implementation("flash"),
+    ):
+        pass
+
+
+@pytest.mark.skipif(not hasattr(jax, "make_user_context"), reason="jax.jit does not notice contexts of users")
+def test_a_compiled_function_follows_the_switch():
+    kinds = []
+    traced = jax.jit(lambda x: kinds.append(kernels.forced()) or x)
+    for kind in ("plain", "blocked", "plain"):
+        with kernels.implementation(kind):
+            traced(1.0)
+    assert kinds == ["plain", "blocked"]
+
+
+def test_a_kernel_of_another_device_gives_way_to_blocks_and_says_why(caplog):
+    kernels._warn.cache_clear()
+    with kernels.implementation("cudnn"):
+        first, again = (attend(*heads()) for _ in range(2))
+    with kernels.implementation("blocked"):
+        np.testing.assert_array_equal(first, attend(*heads()))
+    assert [record.message for record in caplog.records] == [
+        "Attention is computed in blocks, not by cudnn: it is for gpu, and this is cpu."
+    ]
+    np.testing.assert_array_equal(first, again)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", ["none", "sizes and a mask"])
+def test_the_kernel_for_tpus_in_an_interpreter(what):
+    from jax.experimental.pallas import tpu
+
+    args = (*heads(), BIASES[what]())
+    with tpu.force_tpu_interpret_mode():
+        out = kernels.pallas(*args)
+    with kernels.implementation("plain"):
+        np.testing.assert_allclose(out, attend(*args), atol=1e-5)
