@@ -44,6 +44,49 @@ def knn_classes(
     return np.concatenate(found) if found else np.zeros(0, np.int64)
 
 
+def knn_classes_of_others(
+    features: Float[np.ndarray, "n d"],
+    labels: Int[np.ndarray, "n"],
+    queries: Float[np.ndarray, "n d"],
+    *,
+    k: int = 20,
+    temperature: float = 0.07,
+) -> Int[np.ndarray, "n"]:
+    """Returns the class of each query as `knn_classes` does, without the vote of its own image.
+
+    >>> rows = np.array([[1, 0.1], [1, 0], [0, 1]], np.float32)
+    >>> knn_classes_of_others(rows, np.array([0, 0, 1]), rows, k=1)
+    array([0, 0, 0], dtype=int32)
+
+    Args:
+      features: one an image, with known labels.
+      labels: their classes, from 0.
+      queries: other features of the same images, in the same order.
+      k: neighbours that vote; all other images where there are fewer.
+
+    Raises:
+      UserError: there is a single image, or k is below 1.
+    """
+    if len(features) < 2 or k < 1:
+        raise UserError(
+            f"{k} nearest of {len(features) - 1} other images cannot vote: give 2 images, and k of 1 or more."
+        )
+    # Of the nearest k + 1, one may be the image itself, whose vote does not count.
+    near = nearest(features, queries, k=k + 1)
+    own = near == np.arange(len(near))[:, None]
+    own[:, -1] |= ~own.any(1)
+    near = near[~own].reshape(len(near), -1)
+    lengths = lambda rows: rows / np.maximum(np.linalg.norm(rows, axis=-1, keepdims=True), 1e-12)
+    cosine = np.einsum("nkd,nd->nk", lengths(features)[near], lengths(queries))
+    votes = np.zeros((len(near), int(labels.max()) + 1))
+    np.add.at(
+        votes,
+        (np.arange(len(near))[:, None], labels[near]),
+        np.exp((cosine - cosine.max(1, keepdims=True)) / temperature),
+    )
+    return votes.argmax(1).astype(np.int32)
+
+
 def nearest(features: Float[np.ndarray, "n d"], queries: Float[np.ndarray, "m d"], *, k: int) -> Int[np.ndarray, "m k"]:
     """Returns for each query the rows of its k nearest features by cosine, nearest first; all where there are fewer.
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from jaxprune.data.source import Example, Source, turned
+from jaxprune.data.source import Example, Source, example_name, turned
 
 
 class Sample:
@@ -18,8 +18,16 @@ class Sample:
         self.broken, self.exif = source.broken, turned(source)
         self._source, self._count = source, min(count, len(source))
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What messages call the examples."""
+        return tuple(example_name(self._source, self._place(index)) for index in range(self._count))
+
+    def _place(self, index: int) -> int:
+        return index * len(self._source) // self._count
+
     def __len__(self) -> int:
         return self._count
 
     def __getitem__(self, index: int) -> Example:
-        return {**self._source[index * len(self._source) // self._count], "index": np.int32(index)}
+        return {**self._source[self._place(index)], "index": np.int32(index)}

@@ -138,6 +138,8 @@ NUMBERS = {
     "rounds": _COUNT_OR_NONE._replace(usual=3),
     "shard_size": _COUNT._replace(usual=512),
     "neighbours": _COUNT._replace(usual=20),
+    "together": _COUNT._replace(usual=4),
+    "layers": _COUNT_OR_NONE._replace(usual=(3, 6, 9)),
 }
 # What sizes a network, in config.model, config.mim and config.ranker; a network may lack one, or have None there.
 SIZES = ("img_size", "patch_size", "embed_dim", "depth", "num_heads")

@@ -71,9 +71,15 @@ def plans(config: Config) -> dict[str, Plan]:
     return {text: plan(config, text) for text in config.plans}
 
 
-def plan(config: Config, text: str) -> Plan:
-    """The plan that a text describes; what it does not say is the config's."""
-    return Plan.from_text(text, keep_rate=config.keep_rate, reduction_loc=tuple(config.reduction_loc))
+def plan(config: Config, text: str, keep_rate: float | None = None) -> Plan:
+    """The plan that a text describes; what it does not say is the config's.
+
+    Args:
+      keep_rate: in place of the config's, which may have several.
+    """
+    if keep_rate is None:
+        keep_rate = config.keep_rate if "keep_rate" in config else config.keep_rates[0]
+    return Plan.from_text(text, keep_rate=keep_rate, reduction_loc=tuple(config.reduction_loc))
 
 
 def guide(config: Config, model: Any) -> Scorer | None:

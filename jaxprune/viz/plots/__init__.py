@@ -3,8 +3,20 @@
 from jaxprune.viz.plots.bars import bar_plot
 from jaxprune.viz.plots.confusion import confusion_matrix
 from jaxprune.viz.plots.lines import line_plot, moving_average
+from jaxprune.viz.plots.maps import map_grid
+from jaxprune.viz.plots.matrix import matrix_plot
 from jaxprune.viz.plots.pareto import pareto_front
 from jaxprune.viz.plots.scatter import scatter_plot
 from jaxprune.viz.plots.shares import cut_note
 
-__all__ = ["bar_plot", "confusion_matrix", "cut_note", "line_plot", "moving_average", "pareto_front", "scatter_plot"]
+__all__ = [
+    "bar_plot",
+    "confusion_matrix",
+    "cut_note",
+    "line_plot",
+    "map_grid",
+    "matrix_plot",
+    "moving_average",
+    "pareto_front",
+    "scatter_plot",
+]

@@ -1,0 +1,161 @@
+"""How alike the features of two networks are for the same images: orthogonal Procrustes, CKA, PWCCA and SVCCA.
+
+All are distances, 0 for features that differ by a rotation and a scale (CCA: by any invertible map). They follow from
+the cross-products of the features, which are summed up batch by batch in float64: memory does not grow with the images.
+
+Ding et al., 2021, "Grounding Representation Similarity with Statistical Testing", as in "Which Tokens to Use?" (Haurum
+et al., 2023), Sec. 5.5 and supplement J; CKA: Kornblith et al., 2019; PWCCA: Morcos et al., 2018; SVCCA: Raghu et al.,
+2017.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float, Real
+
+from jaxprune.errors import UserError
+
+
+class CrossProducts(NamedTuple):
+    """Sums over images of products of centred features, those of each network divided by their Frobenius norm.
+
+    Attributes:
+      first: (d, d) of the first network's features with each other.
+      second: (e, e) of the second network's.
+      cross: (d, e) of the first network's with the second's.
+      count: images.
+    """
+
+    first: Float[np.ndarray, "d d"]
+    second: Float[np.ndarray, "e e"]
+    cross: Float[np.ndarray, "d e"]
+    count: int
+
+
+class Alignment:
+    """Sums up the cross-products of two networks' features, batch by batch.
+
+    >>> found = Alignment()
+    >>> rows = np.random.default_rng(0).normal(size=(20, 3))
+    >>> found.update(rows[:12], rows[:12, ::-1])
+    >>> found.update(rows[12:], rows[12:, ::-1])
+    >>> abs(round(procrustes_distance(found.products()), 6))
+    0.0
+    """
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._mean = self._products = np.zeros(0)
+        self._width = 0
+
+    def update(self, first: Real[np.ndarray, "b d"], second: Real[np.ndarray, "b e"]) -> None:
+        """Takes the features of both networks for the same images, a row each."""
+        both = np.concatenate([np.asarray(first, np.float64), np.asarray(second, np.float64)], axis=1)
+        if not self._count:
+            self._width = np.shape(first)[1]
+            self._mean, self._products = np.zeros(both.shape[1]), np.zeros((both.shape[1],) * 2)
+        # Products of what differs from the mean so far, corrected by how far a batch moves it (Chan et al., 1983):
+        # nothing is lost where means are large.
+        mean, total = both.mean(0), self._count + len(both)
+        centred, shift = both - mean, mean - self._mean
+        self._products += centred.T @ centred + np.outer(shift, shift) * (self._count * len(both) / total)
+        self._mean, self._count = self._mean + shift * (len(both) / total), total
+
+    def products(self) -> CrossProducts:
+        """Returns the sums over all images so far."""
+        d, sums = self._width, self._products
+        lengths = np.sqrt(np.repeat([np.trace(sums[:d, :d]), np.trace(sums[d:, d:])], [d, len(sums) - d]))
+        scaled = sums / np.maximum(np.outer(lengths, lengths), np.finfo(np.float64).tiny)
+        return CrossProducts(scaled[:d, :d], scaled[d:, d:], scaled[:d, d:], self._count)
+
+
+def procrustes_distance(products: CrossProducts) -> float:
+    """Returns the squared distance that is left after the best rotation, from 0 to 2."""
+    nuclear = np.linalg.svd(products.cross, compute_uv=False).sum()
+    return float(np.trace(products.first) + np.trace(products.second) - 2 * nuclear)
+
+
+def cka_distance(products: CrossProducts) -> float:
+    """Returns 1 - linear centred kernel alignment, from 0 to 1."""
+    norms = np.linalg.norm(products.first) * np.linalg.norm(products.second)
+    return float(1 - np.square(products.cross).sum() / norms)
+
+
+def cka_prime_distance(products: CrossProducts) -> float:
+    """Returns `cka_distance` with the fourth powers of the norms of the features below the line (CKA′).
+
+    It is above 0 for equal features too, unless they have one direction.
+    """
+    norms = np.trace(products.first) ** 2 + np.trace(products.second) ** 2
+    return float(1 - 2 * np.square(products.cross).sum() / norms)
+
+
+def canonical_correlations(products: CrossProducts) -> Float[np.ndarray, "k"]:
+    """Returns the correlations of the canonical directions, k = min(d, e) of them in falling order.
+
+    Raises:
+      UserError: there are not more images than features; all correlations would be 1, whatever the networks.
+    """
+    widest = max(products.cross.shape)
+    if products.count <= widest:
+        raise UserError(
+            f"Canonical correlations of {widest} features need more images than that, and there are {products.count}: "
+            f"give at least {widest + 1}, many more for a stable value, or compare by CKA or Procrustes."
+        )
+    return np.linalg.svd(_whitened(products), compute_uv=False)
+
+
+def cca_distance(products: CrossProducts, *, squared: bool = False) -> float:
+    """Returns 1 - the mean of the canonical correlations, or of their squares."""
+    found = canonical_correlations(products)
+    return float(1 - (found**2 if squared else found).mean())
+
+
+def pwcca_distance(products: CrossProducts) -> float:
+    """Returns 1 - the mean of the canonical correlations, weighted by what each direction has of the first network.
+
+    It is not symmetric.
+
+    Raises:
+      UserError: there are not more images than features.
+    """
+    correlations = canonical_correlations(products)
+    root, _ = _roots(products.first)
+    directions = np.linalg.svd(_whitened(products), full_matrices=True)[0]
+    # The part of every feature along each canonical direction: the features times what whitens them, by its root.
+    weights = np.abs(directions.T @ root).sum(1)
+    weights = weights / weights.sum()  # over all directions, also those of which the second network has no counterpart
+    return float(1 - (weights[: len(correlations)] * correlations).sum())
+
+
+def svcca_distance(products: CrossProducts, *, explained: float = 0.99) -> float:
+    """Returns 1 - the mean canonical correlation of the principal components that explain so much of the variance."""
+    one, other = (_principal(own, explained) for own in (products.first, products.second))
+    inside = CrossProducts(
+        one.T @ products.first @ one,
+        other.T @ products.second @ other,
+        one.T @ products.cross @ other,
+        products.count,
+    )
+    return cca_distance(inside)
+
+
+def _whitened(products: CrossProducts) -> np.ndarray:
+    return _roots(products.first)[1] @ products.cross @ _roots(products.second)[1]
+
+
+def _roots(products: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The symmetric square root of a matrix, and its inverse; a direction without variance stays 0 in both."""
+    values, vectors = np.linalg.eigh(products)
+    # Of such a direction, rounding leaves a variance that is next to nothing and may be negative.
+    least = values.max(initial=0) * len(values) * np.finfo(np.float64).eps
+    roots = np.sqrt(np.where(values > least, values, 0))
+    inverse = np.divide(1, roots, out=np.zeros_like(roots), where=roots > 0)
+    return (vectors * roots) @ vectors.T, (vectors * inverse) @ vectors.T
+
+
+def _principal(products: np.ndarray, explained: float) -> np.ndarray:
+    values, vectors = np.linalg.eigh(products)
+    values, vectors = np.maximum(values[::-1], 0), vectors[:, ::-1]
+    count = int(np.searchsorted(np.cumsum(values), explained * values.sum())) + 1
+    return vectors[:, : min(count, len(values))]

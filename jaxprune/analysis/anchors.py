@@ -1,0 +1,141 @@
+"""Whether what one sees of a plan stands for its accuracy: features and patterns beside those of an anchor.
+
+"Which Tokens to Use?" (Haurum et al., 2023), Sec. 5.5, supplement J and K: every plan is compared with an anchor, and
+the difference in accuracy is ranked against the distance of features and the likeness of patterns.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from jaxprune.analysis import alignment, proxies
+from jaxprune.analysis.observed import Observed
+from jaxprune.analysis.outcomes import Answers, name_of
+from jaxprune.analysis.reduction_patterns import clusters_alike, overlaps
+from jaxprune.bench.contestants import DENSE
+
+# Distances of features, 0 = alike; the last two need more images than features.
+DISTANCES = {
+    "Procrustes": alignment.procrustes_distance,
+    "CKA": alignment.cka_distance,
+    "PWCCA": alignment.pwcca_distance,
+    "SVCCA": alignment.svcca_distance,
+}
+_NEEDS_IMAGES = ("PWCCA", "SVCCA")
+LIKENESSES = ("IoU", "NMI")
+METRICS = (*DISTANCES, *LIKENESSES)
+_DECIMALS = 9
+_CHUNK = 4096  # images whose features are multiplied at a time
+
+
+def anchor_rows(
+    found: Sequence[Observed], answered: Answers | None, anchors: Sequence[str], layers: Sequence[int]
+) -> Iterator[dict[str, Any]]:
+    """Yields a row for each anchor, other plan and layer: distances of features behind it, likeness of patterns.
+
+    An anchor that is dense is compared with every plan of its network, another one with those at its keep rate. The
+    patterns of a layer are those of the last step up to it. `accuracy difference` is the anchor's minus the plan's.
+
+    Args:
+      found: all members.
+      answered: what `outcomes.answers` returned.
+      anchors: methods, or `DENSE`.
+      layers: whose features were observed.
+    """
+    for anchor in found:
+        if anchor.member.method not in anchors:
+            continue
+        for other in found:
+            if not _comparable(anchor, other):
+                continue
+            names: dict[str, Any] = {
+                "network": anchor.member.network,
+                "anchor": anchor.member.plan,
+                "plan": other.member.plan,
+            }
+            if answered is not None:
+                right = [answered.right(name_of(observed)).mean() for observed in (anchor, other)]
+                names["accuracy difference"] = float(right[0] - right[1])
+            for layer in layers:
+                if f"layer_{layer}" in anchor and f"layer_{layer}" in other:
+                    features = (observed[f"layer_{layer}"] for observed in (anchor, other))
+                    yield {
+                        **names,
+                        "anchor method": anchor.member.method,
+                        "layer": layer,
+                        **_distances(*features),
+                        **_likeness(anchor, other, layer),
+                        "images": len(anchor["index"]),
+                    }
+
+
+def correlations(rows: Sequence[dict[str, Any]], *, draws: int = 1000) -> list[dict[str, Any]]:
+    """Returns how well each metric ranks the differences in accuracy, by network, method of the anchor and layer.
+
+    A proxy has a high positive correlation for a distance, and a high negative one for a likeness.
+
+    Args:
+      rows: what `anchor_rows` yielded.
+      draws: of the bootstrap.
+    """
+    result = []
+    groups = dict.fromkeys((row["network"], row["anchor method"], row["layer"]) for row in rows)
+    for network, anchor, layer in groups:
+        own = [row for row in rows if (row["network"], row["anchor method"], row["layer"]) == (network, anchor, layer)]
+        for metric in METRICS:
+            pairs = np.array([[row.get("accuracy difference", np.nan), row[metric]] for row in own], float)
+            rho, tau = (call(*pairs.T, draws=draws) for call in (proxies.spearman, proxies.kendall))
+            if not np.isnan(rho.value):
+                result.append(
+                    {
+                        "network": network,
+                        "anchor": anchor,
+                        "layer": layer,
+                        "metric": metric,
+                        **_columns("Spearman", rho),
+                        **_columns("Kendall", tau),
+                        "pairs": rho.count,
+                    }
+                )
+    return result
+
+
+def _comparable(anchor: Observed, other: Observed) -> bool:
+    a, b = anchor.member, other.member
+    if a.network != b.network or a.plan == b.plan:
+        return False
+    if a.method == DENSE:
+        return True
+    return b.method != DENSE and (a.layers, a.wanted) == (b.layers, b.wanted)
+
+
+def _distances(first: np.ndarray, second: np.ndarray) -> dict[str, float]:
+    sums = alignment.Alignment()
+    for start in range(0, len(first), _CHUNK):
+        sums.update(first[start : start + _CHUNK], second[start : start + _CHUNK])
+    products = sums.products()
+    few = products.count <= max(products.cross.shape)
+    # Rounding errors of features that are alike have no rank.
+    return {
+        name: float("nan") if few and name in _NEEDS_IMAGES else max(round(measure(products), _DECIMALS), 0.0)
+        for name, measure in DISTANCES.items()
+    }
+
+
+def _likeness(anchor: Observed, other: Observed, layer: int) -> dict[str, float]:
+    nothing: dict[str, float] = {name: float("nan") for name in LIKENESSES}
+    steps = [step for step, place in enumerate(anchor.member.layers) if place <= layer]
+    if not steps or anchor.member.layers != other.member.layers or anchor.member.grids != other.member.grids:
+        return nothing
+    one, two, step = anchor.patterns, other.patterns, steps[-1]
+    found = dict(nothing)
+    if anchor.keeps and other.keeps:
+        found["IoU"] = overlaps(one.masks[step], two.masks[step])["IoU"].mean
+    if anchor.clusters and other.clusters:
+        found["NMI"] = clusters_alike(one.assign[step], two.assign[step])["NMI"].mean
+    return found
+
+
+def _columns(name: str, found: proxies.RankCorrelation) -> dict[str, float]:
+    return {name: found.value, f"{name} low": found.low, f"{name} high": found.high, f"{name} p": found.p_value}

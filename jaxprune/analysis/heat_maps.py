@@ -1,0 +1,120 @@
+"""How deep patches get on average, as a map, and how alike two such maps are.
+
+"Which Tokens to Use?" (Haurum et al., 2023), Sec. 5.3 and supplement H; the measures are those by which maps of
+saliency are compared (Bylinskii et al., 2018).
+"""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from jaxtyping import Bool, Int, Real
+from scipy import optimize, sparse, stats
+from scipy.spatial import distance
+
+Map = Real[np.ndarray, "rows columns"]
+
+
+def depths(masks: Sequence[Bool[np.ndarray, "n p"]], layers: Sequence[int], num_layers: int) -> Int[np.ndarray, "n p"]:
+    """Returns how many blocks each patch goes through as a whole: all of them, or those before the step it is lost in.
+
+    >>> depths([np.array([[True, False, True]]), np.array([[False, False, True]])], (3, 6), 12)
+    array([[ 6,  3, 12]])
+
+    Args:
+      masks: after each step, True on the patches that are there.
+      layers: the block of each step, from 0; -1 = before the first.
+      num_layers: blocks of the network.
+    """
+    found = np.full(np.shape(masks[0]), num_layers)
+    for there, layer in reversed(list(zip(masks, layers, strict=True))):
+        found = np.where(there, found, max(layer, 0))
+    return found
+
+
+def spearman(first: Map, second: Map) -> float:
+    """Returns Spearman's rank correlation of two maps; NaN where one is constant."""
+    return _correlation(stats.rankdata(first), stats.rankdata(second))
+
+
+def pearson(first: Map, second: Map) -> float:
+    """Returns Pearson's correlation of two maps; NaN where one is constant."""
+    return _correlation(np.ravel(first), np.ravel(second))
+
+
+def kl_divergence(first: Map, second: Map) -> float:
+    """Returns the bits by which a code for the first map is too long for the second: Σ second · log₂(second / first).
+
+    Both maps are divided by their sums. The order of both is that of saliency benchmarks: the second is the truth.
+    """
+    return _kl(_shares(second), _shares(first))
+
+
+def js_divergence(first: Map, second: Map, *, reference: bool = False) -> float:
+    """Returns the Jensen–Shannon divergence in bits, from 0 to 1: the mean divergence of both maps from their mean.
+
+    Args:
+      reference: exchange the arguments of both divergences, as the paper's published code does.
+    """
+    one, other = _shares(first), _shares(second)
+    mean = (one + other) / 2
+    if reference:
+        return (_kl(mean, one) + _kl(mean, other)) / 2
+    return (_kl(one, mean) + _kl(other, mean)) / 2
+
+
+def earth_movers_distance(first: Map, second: Map) -> float:
+    """Returns how far, in patches, the mass of one map is moved on average to become the other (exact transport).
+
+    Both maps are divided by their sums; distances are Euclidean.
+    """
+    surplus = (_shares(first) - _shares(second)).ravel()
+    # Moving is a metric: mass that both maps have at a place stays there, and only the differences are transported.
+    sources, sinks = np.flatnonzero(surplus > 0), np.flatnonzero(surplus < 0)
+    if not len(sources) or not len(sinks):
+        return 0.0
+    places = np.stack(np.unravel_index(np.arange(surplus.size), np.shape(first)), axis=1).astype(float)
+    costs = distance.cdist(places[sources], places[sinks])
+    leaves = sparse.kron(sparse.eye(len(sources)), np.ones((1, len(sinks))))
+    arrives = sparse.kron(np.ones((1, len(sources))), sparse.eye(len(sinks)))
+    # What the last sink gets follows from the others. In units of the whole mass: the solver's tolerance is absolute.
+    moved = surplus[sources].sum()
+    wanted = np.concatenate([surplus[sources], -surplus[sinks]])[:-1] / moved
+    flow = sparse.csr_array(sparse.vstack([leaves, arrives]))[:-1]
+    found = optimize.linprog(costs.ravel(), A_eq=flow, b_eq=wanted, method="highs-ds")
+    if found.status:
+        raise RuntimeError(f"The transport between two maps was not solved: {found.message}")
+    return float(found.fun * moved)
+
+
+def similarity(first: Map, second: Map) -> float:
+    """Returns the mass that two maps share (SIM), each shifted to start at 0, divided by its sum; NaN if constant."""
+    scaled = [np.asarray(values, np.float64) - np.min(values) for values in (first, second)]
+    if not all(values.any() for values in scaled):
+        return float("nan")
+    return float(np.minimum(*map(_shares, scaled)).sum())
+
+
+# By the name of a column; the first and the last are high where maps are alike, the others low.
+MEASURES: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
+    "Spearman": spearman,
+    "JSD": js_divergence,
+    "EMD": earth_movers_distance,
+    "SIM": similarity,
+}
+
+
+def _shares(values: np.ndarray) -> np.ndarray:
+    values = np.asarray(values, np.float64)
+    return values / values.sum()
+
+
+def _kl(truth: np.ndarray, code: np.ndarray) -> float:
+    there = truth > 0
+    with np.errstate(divide="ignore"):
+        return float((truth[there] * np.log2(truth[there] / code[there])).sum())
+
+
+def _correlation(first: np.ndarray, second: np.ndarray) -> float:
+    one, other = (np.asarray(values, np.float64) - np.mean(values, dtype=np.float64) for values in (first, second))
+    lengths = np.linalg.norm(one) * np.linalg.norm(other)
+    return float(one @ other / lengths) if lengths else float("nan")

@@ -1,0 +1,124 @@
+"""Who takes part in an analysis: networks, each dense and under plans, and those that were trained under one."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from flax import nnx
+
+from jaxprune import reduction
+from jaxprune.bench.contestants import DENSE
+from jaxprune.errors import UserError
+
+
+class Opened(NamedTuple):
+    """A network as it was opened.
+
+    Attributes:
+      label: its short name, unique in the analysis.
+      model: the network; it may have a plan already.
+      origin: the run directory or file it comes from.
+      class_names: of its classes; empty without a classifier.
+    """
+
+    label: str
+    model: Any
+    origin: str
+    class_names: tuple[str, ...] = ()
+
+
+class Planned(NamedTuple):
+    """A plan with the short name that tables and figures show."""
+
+    name: str
+    plan: reduction.Plan
+
+
+class Member(NamedTuple):
+    """A network that is dense, or follows a plan.
+
+    Attributes:
+      network: the label of its dense network, for all that are of its sizes.
+      plan: the short name of its plan; `DENSE` without one; the label of a network that came with a plan.
+      method: of the plan; of a mixed one all, joined by "+".
+      model: the network.
+      origin: where its weights come from.
+      class_names: of its classes; empty without a classifier.
+    """
+
+    network: str
+    plan: str
+    method: str
+    model: Any
+    origin: str
+    class_names: tuple[str, ...] = ()
+
+    @property
+    def layers(self) -> tuple[int, ...]:
+        """The block of each step, from 0; -1 = before the first."""
+        return tuple(reducer.step.layer for reducer in reduction.installed(self.model))
+
+    @property
+    def wanted(self) -> tuple[int, ...]:
+        """How many patches each step should leave: equal for two methods at one keep rate."""
+        return tuple(reducer.step.num_keep for reducer in reduction.installed(self.model))
+
+    @property
+    def grids(self) -> tuple[tuple[int, ...], ...]:
+        """The grid of patches that each step decides about."""
+        return self.model.step_grids(self.model.preprocessing.img_size)
+
+    @property
+    def num_layers(self) -> int:
+        """Blocks of the network."""
+        return len(self.model.sites(self.model.preprocessing.img_size))
+
+
+def members(networks: Sequence[Opened], plans: Sequence[Planned], *, seed: int = 0) -> list[Member]:
+    """Returns every dense network by itself and under each plan, then those that come with a plan of their own.
+
+    A network with a plan belongs to the first dense one of its sizes.
+
+    Args:
+      networks: at least one.
+      plans: for the dense ones.
+      seed: initialises the weights of methods that have any.
+
+    Raises:
+      UserError: no network is dense, or none of the sizes of one with a plan.
+    """
+    dense = [opened for opened in networks if opened.model.plan is None]
+    found = []
+    for label, model, origin, names in dense:
+        found.append(Member(label, DENSE, DENSE, model, origin, names))
+        for name, plan in plans:
+            fast = reduction.apply(model, plan, img_size=model.preprocessing.img_size, rngs=nnx.Rngs(seed))
+            found.append(Member(label, name, method_of(plan), fast, origin, names))
+    for label, model, origin, names in networks:
+        if model.plan is None:
+            continue
+        alike = [other.label for other in dense if _sizes(other.model) == _sizes(model)]
+        if not alike:
+            raise UserError(
+                f"{origin} is trained to reduce by {model.plan.text}, and no dense network of its sizes is there to "
+                "compare it with: name that as config.run, or in config.networks."
+            )
+        found.append(Member(alike[0], label, method_of(model.plan), model, origin, names))
+    return found
+
+
+def by_network(found: Sequence[Member]) -> Mapping[str, list[Member]]:
+    """Returns the members of each network, the dense one first."""
+    groups: dict[str, list[Member]] = {}
+    for member in found:
+        groups.setdefault(member.network, []).append(member)
+    return groups
+
+
+def method_of(plan: reduction.Plan) -> str:
+    """Returns the methods of a plan, joined by "+"."""
+    return "+".join(dict.fromkeys(at.method for at in plan.steps)) or plan.method or DENSE
+
+
+def _sizes(model: Any) -> list[tuple]:
+    sites = model.sites(model.preprocessing.img_size)
+    return [(site.grid, site.num_prefix_tokens, site.embed_dim, site.num_heads) for site in sites]

@@ -1,0 +1,157 @@
+"""What a network, dense or under a plan, makes of held-out images, in one file: an analysis reads it back."""
+
+import functools
+import io
+import json
+import zipfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxprune.analysis.forwards import pixels
+from jaxprune.analysis.members import Member
+from jaxprune.analysis.reduction_patterns import Patterns
+from jaxprune.checkpoints.files import write_atomically
+from jaxprune.evaluate import Batch, Forward
+from jaxprune.nn.params import merge, split
+
+# A merged row of ToMe stands for no patch more than for another: which of them it is named after is parity.
+WITHOUT_CENTRES = ("tome",)
+
+_KEY = "key"
+
+
+def observe(model: Any, layers: Sequence[int], *, classify: bool) -> Forward:
+    """Returns what computes a flat dict of arrays, a row an image.
+
+    `kept_0`, `assign_0`, …: see `nn.walk.Forward`; `layer_3`, …: the CLS token behind a block, before the final norm,
+    or the mean of the rows where there is none; `pooled`: what the classifier reads, or would read; and with a
+    classifier `prediction` and `confidence`, the probability of it.
+
+    Args:
+      model: a host of plans.
+      layers: the blocks whose features are compared, from 0.
+      classify: whether its classes are those of the images.
+    """
+    parts, record = split(model), model.preprocessing
+
+    def call(arrays: Any, batch: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
+        network = merge(parts.graph, arrays, {})
+        tokens, aux = network.forward_features(pixels(batch["image"], record))
+        found = {f"kept_{step}": ids for step, ids in enumerate(aux.kept)}
+        found |= {f"assign_{step}": rows for step, rows in enumerate(aux.assign)}
+        for layer in layers:
+            x = aux.features[layer].astype(jnp.float32)
+            found[f"layer_{layer}"] = x[:, 0] if network.num_prefix_tokens else x.mean(1)
+        if hasattr(network, "pool"):
+            found["pooled"] = network.pool(tokens).astype(jnp.float32)
+        if classify:
+            probabilities = jax.nn.softmax(network.forward_head(tokens)[0].astype(jnp.float32))
+            found |= {"prediction": probabilities.argmax(-1), "confidence": probabilities.max(-1)}
+        return found
+
+    return Forward(call, {**parts.params, **parts.rest})
+
+
+class Observations:
+    """Collects what `observe` computes, and which images it was of.
+
+    Args:
+      names: of the forward functions.
+    """
+
+    def __init__(self, names: Sequence[str]):
+        self._parts: dict[str, list[dict[str, np.ndarray]]] = {name: [] for name in names}
+
+    def update(self, batch: Batch, outputs: Mapping[str, Any]) -> None:
+        """See `Collector`."""
+        for name, parts in self._parts.items():
+            columns = {column: np.asarray(batch[column]) for column in ("index", "label")}
+            parts.append({**columns, **{field: _small(values) for field, values in outputs[name].items()}})
+
+    def result(self) -> dict[str, dict[str, np.ndarray]]:
+        """Returns the arrays by the name of the forward function."""
+        return {
+            name: {field: np.concatenate([part[field] for part in parts]) for field in parts[0]}
+            for name, parts in self._parts.items()
+        }
+
+
+def write(path: Path, key: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
+    """Writes the arrays of one member, all or nothing.
+
+    Args:
+      key: all that they depend on, plain values.
+    """
+    data = io.BytesIO()
+    np.savez_compressed(data, **{_KEY: np.array(_text(key))}, **dict(arrays))  # pyright: ignore[reportArgumentType]
+    write_atomically(path, data.getvalue())
+
+
+def is_there(path: Path, key: Mapping[str, Any]) -> bool:
+    """Whether a file holds whole arrays that depend on the same."""
+    if not path.exists():
+        return False
+    try:
+        # Of a file that is cut short, `np.load` by name leaves one open.
+        with path.open("rb") as opened, np.load(opened) as file:
+            return str(file[_KEY]) == _text(key) and file.zip is not None and file.zip.testzip() is None
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+        return False
+
+
+class Observed:
+    """What was observed of one member, read from its file when it is asked for.
+
+    Args:
+      member: the network.
+      path: its file.
+    """
+
+    def __init__(self, member: Member, path: Path):
+        self.member, self._path = member, path
+        with np.load(path) as file:
+            self._names = tuple(file.files)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._names
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        with np.load(self._path) as file:
+            return file[name]
+
+    @functools.cached_property
+    def patterns(self) -> Patterns:
+        """What each step leaves; it stays in memory."""
+        steps, member = range(len(self.member.layers)), self.member
+        kept, assign = ([self[f"{field}_{step}"] for step in steps] for field in ("kept", "assign"))
+        return Patterns.of(kept, assign, member.layers, member.num_layers)
+
+    @functools.cached_property
+    def keeps(self) -> bool:
+        """Whether the plan keeps patches as themselves, or chooses centres of clusters."""
+        member = self.member
+        return bool(member.layers and member.method not in WITHOUT_CENTRES and self.patterns.masks[0].any())
+
+    @functools.cached_property
+    def clusters(self) -> bool:
+        """Whether the plan merges all patches into clusters; a row for what is left over (EViT) makes none."""
+        if not self.member.layers or any((rows < 0).any() for rows in self.patterns.assign):
+            return False
+        absent = self["kept_0"] < 0
+        return bool(absent.all() or not absent.any())
+
+
+def _small(values: Any) -> np.ndarray:
+    """Numbers of patches in two bytes, where they fit."""
+    values = np.asarray(values)
+    fits = values.dtype.kind == "i" and values.size and values.min() >= -(2**15) and values.max() < 2**15
+    return values.astype(np.int16) if fits and values.ndim > 1 else values
+
+
+def _text(key: Mapping[str, Any]) -> str:
+    return json.dumps(key, sort_keys=True, default=str)

@@ -1,0 +1,161 @@
+"""What plans do to the answers of a network: accuracy, agreement with the dense one, which images and classes."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from jaxprune.analysis.knn import knn_classes_of_others
+from jaxprune.analysis.observed import Observed
+from jaxprune.bench.contestants import DENSE
+from jaxprune.metrics import wilson_interval
+
+CLASSIFIER, NEIGHBOURS = "classifier", "neighbours"
+_Z = 1.96
+
+
+class Answers(NamedTuple):
+    """The classes that a network and its plans answer with.
+
+    Attributes:
+      by: `CLASSIFIER`, or `NEIGHBOURS`: without a classifier, the nearest others among the dense features vote.
+      labels: the true classes, (n,).
+      predictions: by member, (network, plan).
+    """
+
+    by: str
+    labels: np.ndarray
+    predictions: dict[tuple[str, str], np.ndarray]
+
+    def right(self, member: tuple[str, str]) -> np.ndarray:
+        """Whether each answer is right, (n,)."""
+        return self.predictions[member] == self.labels
+
+
+def name_of(observed: Observed) -> tuple[str, str]:
+    """Returns (network, plan)."""
+    return observed.member.network, observed.member.plan
+
+
+def answers(found: Sequence[Observed], *, neighbours: int) -> Answers | None:
+    """Returns what all members answer; None where images have no class, or several.
+
+    Without a classifier, an image gets the class of the dense network's features of other images that are nearest to
+    its own: a plan is right where its features still lie among those of their class.
+
+    Args:
+      found: of any networks, the dense one of each among them; all have a classifier, or none is used.
+      neighbours: that vote.
+    """
+    labels = found[0]["label"]
+    if labels.ndim > 1 or (labels < 0).any():
+        return None
+    if all("prediction" in observed for observed in found):
+        return Answers(CLASSIFIER, labels, {name_of(observed): observed["prediction"] for observed in found})
+    if not all("pooled" in observed for observed in found) or len(labels) < 2:
+        return None
+    dense = {observed.member.network: observed["pooled"] for observed in found if observed.member.plan == DENSE}
+    predictions = {
+        name_of(observed): knn_classes_of_others(
+            dense[observed.member.network], labels, observed["pooled"], k=neighbours
+        )
+        for observed in found
+    }
+    return Answers(NEIGHBOURS, labels, predictions)
+
+
+def plan_rows(found: Sequence[Observed], answered: Answers | None, gflops: Callable[[Any], float]) -> list[dict]:
+    """Returns a row for each member: cost, accuracy and its difference from the dense network's, agreement.
+
+    `cosine` is the mean cosine of pooled features with the dense network's of the same image; `rows` the mean share of
+    the patches that has a row after each step.
+
+    Args:
+      found: of any networks, the dense one of each first.
+      answered: what `answers` returned.
+      gflops: of a network.
+    """
+    rows, dense = [], {observed.member.network: observed for observed in found if observed.member.plan == DENSE}
+    for observed in found:
+        member, base = observed.member, dense[observed.member.network]
+        row: dict[str, Any] = {"network": member.network, "plan": member.plan, "GFLOPs": gflops(member.model)}
+        if answered is not None:
+            row |= _accuracy(answered, name_of(observed), name_of(base))
+        if "pooled" in observed and "pooled" in base:
+            row["cosine"] = mean_cosine(observed["pooled"], base["pooled"])
+        if member.layers:
+            row["rows"] = ", ".join(f"{rate.mean:.3f}" for rate in observed.patterns.rates())
+        rows.append({**row, "images": len(observed["index"])})
+    return rows
+
+
+def lost(answered: Answers, member: tuple[str, str], base: tuple[str, str]) -> np.ndarray:
+    """Returns the images that the dense network gets right and the plan does not, by their place."""
+    return np.flatnonzero(answered.right(base) & ~answered.right(member))
+
+
+def by_class(answered: Answers, base: tuple[str, str], class_names: Sequence[str]) -> list[dict[str, Any]]:
+    """Returns a row for each class that is there: its images, the dense accuracy, and how each plan changes that.
+
+    Classes that lose most over all plans come first.
+
+    Args:
+      answered: what `answers` returned.
+      base: the dense member of the network.
+      class_names: of the data.
+    """
+    plans = [member for member in answered.predictions if member[0] == base[0] and member != base]
+    rows = []
+    for number in np.unique(answered.labels):
+        own = answered.labels == number
+        dense = float(answered.right(base)[own].mean())
+        changes = {plan: float(answered.right((network, plan))[own].mean()) - dense for network, plan in plans}
+        start = {"network": base[0], "class": class_names[number], "images": int(own.sum()), "accuracy, dense": dense}
+        rows.append({**start, **changes})
+    return sorted(rows, key=lambda row: sum(row[plan] for _, plan in plans))
+
+
+def by_image(answered: Answers, names: Sequence[str], class_names: Sequence[str]) -> list[dict[str, Any]]:
+    """Returns a row for each image: its name, its class, and what each member answers.
+
+    Args:
+      answered: what `answers` returned.
+      names: of the images.
+      class_names: of the data.
+    """
+    rows = []
+    for place, (name, label) in enumerate(zip(names, answered.labels, strict=True)):
+        found = {f"{member[0]}, {member[1]}": class_names[own[place]] for member, own in answered.predictions.items()}
+        rows.append({"image": name, "class": class_names[label], **found})
+    return rows
+
+
+def mean_cosine(ours: np.ndarray, theirs: np.ndarray) -> float:
+    """Returns the mean cosine of features with others of the same images."""
+    lengths = np.linalg.norm(ours, axis=1) * np.linalg.norm(theirs, axis=1)
+    return float(((ours * theirs).sum(1) / np.maximum(lengths, 1e-12)).mean())
+
+
+def paired_difference(ours: np.ndarray, theirs: np.ndarray) -> tuple[float, float, float]:
+    """Returns the difference of two accuracies on the same images, with its 95 % interval (normal, paired by image)."""
+    difference = ours.astype(float) - theirs.astype(float)
+    half = _Z * difference.std(ddof=1) / np.sqrt(len(difference)) if len(difference) > 1 else float("nan")
+    return float(difference.mean()), float(difference.mean() - half), float(difference.mean() + half)
+
+
+def _accuracy(answered: Answers, member: tuple[str, str], base: tuple[str, str]) -> Mapping[str, Any]:
+    right, dense = answered.right(member), answered.right(base)
+    low, high = wilson_interval(int(right.sum()), len(right))
+    change, least, most = paired_difference(right, dense)
+    agreement = float((answered.predictions[member] == answered.predictions[base]).mean())
+    return {
+        "accuracy": float(right.mean()),
+        "low": low,
+        "high": high,
+        "change": change,
+        "change low": least,
+        "change high": most,
+        "agreement": agreement,
+        "lost": int((dense & ~right).sum()),
+        "won": int((right & ~dense).sum()),
+    }

@@ -1,0 +1,151 @@
+"""Patterns of reduction compared: across keep rates, methods, radial patterns and networks, a row a pair and step.
+
+"Which Tokens to Use?" (Haurum et al., 2023), Sec. 5.1 to 5.4. Each comparison takes all that can be compared: patches
+that are kept as themselves by IoA and IoU, clusters by homogeneity and NMI.
+"""
+
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from jaxprune.analysis import heat_maps
+from jaxprune.analysis.observed import Observed
+from jaxprune.analysis.overlap import as_masks, chance_ioa, chance_iou, least_ioa, least_iou
+from jaxprune.analysis.reduction_patterns import Spread, clusters_alike, overlaps
+from jaxprune.reduction.radial_patterns import NORMS, disc, radii
+
+Row = dict[str, Any]
+
+
+def across_rates(found: Sequence[Observed]) -> list[Row]:
+    """Compares each method at one keep rate with itself at a lower one, in one network (Sec. 5.1).
+
+    `bound` is the lowest IoA that so many patches can have, and `chance` that of patches drawn by chance.
+    """
+    rows = []
+    for one, other in itertools.combinations(found, 2):
+        a, b = one.member, other.member
+        if (a.network, a.method, a.layers) != (b.network, b.method, b.layers) or a.wanted == b.wanted or not a.layers:
+            continue
+        more, fewer = (one, other) if a.wanted > b.wanted else (other, one)
+        start = {"network": a.network, "method": a.method, "plan": more.member.plan, "lower plan": fewer.member.plan}
+        rows += [{**start, **row} for row in _steps(more, fewer)]
+    return rows
+
+
+def across_methods(found: Sequence[Observed]) -> list[Row]:
+    """Compares the methods of one network at one keep rate; `kept` is what they should leave after each step."""
+    rows = []
+    for one, other in itertools.combinations(found, 2):
+        a, b = one.member, other.member
+        if (a.network, a.layers, a.wanted) == (b.network, b.layers, b.wanted) and a.layers:
+            kept = ", ".join(map(str, a.wanted))
+            start = {"network": a.network, "kept": kept, "plan": a.plan, "other plan": b.plan}
+            rows += [{**start, **row} for row in _steps(one, other)]
+    return rows
+
+
+def across_networks(found: Sequence[Observed]) -> list[Row]:
+    """Compares a plan in one network with the same in another that has the same grids (Sec. 5.2)."""
+    rows = []
+    for one, other in itertools.combinations(found, 2):
+        a, b = one.member, other.member
+        same = (a.method, a.layers, a.wanted, a.grids) == (b.method, b.layers, b.wanted, b.grids)
+        if same and a.layers and a.network != b.network:
+            start = {"plan": a.plan, "network": a.network, "other network": b.network}
+            rows += [{**start, **row} for row in _steps(other, one)]
+    return rows
+
+
+def against_radial(found: Sequence[Observed]) -> list[Row]:
+    """Compares what is kept with the fixed radial patterns of the same plan: the patches nearest the centre (Sec. 5.4).
+
+    Both are the IoU; `chance` is that of so many patches drawn by chance.
+    """
+    rows = []
+    for observed in (each for each in found if each.keeps):
+        member = observed.member
+        for step, (masks, grid, count) in enumerate(
+            zip(observed.patterns.masks, member.grids, member.wanted, strict=True)
+        ):
+            row: Row = {"network": member.network, "plan": member.plan, "step": step + 1}
+            for norm in NORMS:
+                ids = disc(radii(norm, grid), count)
+                pattern = as_masks(ids[None], masks.shape[1])
+                row |= _columns(norm, overlaps(masks, pattern)["IoU"])
+                row[f"{norm} chance"] = _chance(chance_iou, masks, pattern)
+            rows.append({**row, "images": len(masks)})
+    return rows
+
+
+def depth_maps(found: Sequence[Observed]) -> dict[tuple[str, str], np.ndarray]:
+    """Returns {(network, plan): mean depth of each patch of the image, (rows, columns)} where patches are kept."""
+    maps = {}
+    for observed in (each for each in found if each.keeps):
+        grids = set(observed.member.grids)
+        if len(grids) == 1 and len(next(iter(grids))) == 2:
+            (grid,) = grids
+            maps[observed.member.network, observed.member.plan] = observed.patterns.depths().mean(0).reshape(grid)
+    return maps
+
+
+def maps_alike(maps: dict[tuple[str, str], np.ndarray]) -> list[Row]:
+    """Compares all mean depths of one grid by the measures of saliency maps (Sec. 5.3, supplement H).
+
+    A plan that loses the same patches whatever the image has no other depths than those of its steps; the measures take
+    it like any other.
+    """
+    rows = []
+    for (one, first), (other, second) in itertools.combinations(maps.items(), 2):
+        if first.shape == second.shape:
+            names = {"network": one[0], "plan": one[1], "other network": other[0], "other plan": other[1]}
+            rows.append({**names, **{name: call(first, second) for name, call in heat_maps.MEASURES.items()}})
+    return rows
+
+
+def _steps(one: Observed, other: Observed) -> Iterator[Row]:
+    """A row a step of what two plans have in common; the first has the higher keep rate, if they differ.
+
+    For the homogeneity, the clusters of the second are the classes.
+    """
+    kept, clusters = one.keeps and other.keeps, one.clusters and other.clusters
+    if not kept and not clusters:
+        return
+    for step, grid in enumerate(one.member.grids):
+        if grid != other.member.grids[step]:
+            continue
+        row: Row = {"step": step + 1, "layer": one.member.layers[step]}
+        if kept:
+            row |= _overlap(one.patterns.masks[step], other.patterns.masks[step])
+        if clusters:
+            alike = clusters_alike(other.patterns.assign[step], one.patterns.assign[step])
+            row |= _columns("homogeneity", alike["homogeneity"]) | _columns("NMI", alike["NMI"])
+        yield {**row, "images": len(one.patterns.assign[step])}
+
+
+def _overlap(more: np.ndarray, fewer: np.ndarray) -> Row:
+    found = overlaps(more, fewer)
+    return {
+        **_columns("IoA", found["IoA"]),
+        "IoA bound": _chance(least_ioa, more, fewer),
+        "IoA chance": _chance(lambda count, _, patches: chance_ioa(count, patches), more, fewer),
+        **_columns("IoU", found["IoU"]),
+        "IoU bound": _chance(least_iou, more, fewer),
+        "IoU chance": _chance(chance_iou, more, fewer),
+    }
+
+
+def _columns(name: str, found: Spread) -> Row:
+    return {name: found.mean, f"{name} std": found.std}
+
+
+def _chance(value: Any, more: np.ndarray, fewer: np.ndarray) -> float:
+    """The mean over images of what follows from the two counts of each, which differ from image to image for ATS."""
+    counts = np.stack(np.broadcast_arrays(more.sum(1), fewer.sum(1)), axis=1)
+    pairs, times = np.unique(counts[counts.min(1) > 0], axis=0, return_counts=True)
+    if not len(pairs):
+        return float("nan")
+    values = [value(int(count), int(other), more.shape[1]) for count, other in pairs]
+    return float(np.average(values, weights=times))

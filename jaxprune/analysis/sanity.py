@@ -1,0 +1,130 @@
+"""Whether a scorer reads what its network has learned, and whether it looks at the image at all.
+
+Adebayo et al., 2018, "Sanity Checks for Saliency Maps": weights are randomised part by part from the top, and scores
+that stay as they were do not come from these weights. A scorer that looks at no image scores all images alike.
+"""
+
+import itertools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jaxtyping import Array, Float, Real
+from scipy import stats
+
+from jaxprune.errors import UserError
+from jaxprune.nn.host import Host
+from jaxprune.nn.params import merge, split
+
+Score = Callable[[dict[str, Array]], Float[Array, "b p"]]
+
+
+class Randomised(NamedTuple):
+    """Scores after some parts of a network were randomised.
+
+    Attributes:
+      part: the last of them, from the top; "" before the first.
+      spearman: rank correlation with the scores before, of each image; NaN where all of its patches score alike.
+    """
+
+    part: str
+    spearman: Float[np.ndarray, "n"]
+
+
+def cascade(scorer: Any, images: Float[Array, "b *sides c"], *, seed: int = 0) -> list[Randomised]:
+    """Randomises the parts of a scorer's network one after the other, from the classifier down to the first layer.
+
+    Every array is drawn again with its own mean and standard deviation, so that scales stay; constant arrays, such as
+    the biases of a fresh network, stay too.
+
+    Args:
+      scorer: a `jaxprune.scoring.Scorer` that reads a network.
+      images: normalised, as the scorer takes them.
+      seed: of the draws.
+
+    Raises:
+      UserError: the scorer reads no network.
+    """
+    if scorer.proposal is None:
+        raise UserError(f"{type(scorer).__name__} reads no network, so there are no weights to randomise.")
+    graph, params, rest = split(scorer)
+    call = jax.jit(lambda params, images: merge(graph, params, rest)(images))
+    before, rng = np.asarray(call(params, images)), np.random.default_rng(seed)
+    found = [Randomised("", correlations(before, before))]
+    for part, names in parts_from_top(scorer):
+        params = {**params, **{name: _drawn(params[name], rng) for name in names}}
+        found.append(Randomised(part, correlations(before, np.asarray(call(params, images)))))
+    return found
+
+
+def parts_from_top(scorer: Any) -> list[tuple[str, tuple[str, ...]]]:
+    """Returns the parts of a scorer's network from the top, each with the dotted names of its parameters.
+
+    Blocks of a transformer and children of other lists are parts of their own.
+    """
+    prefix, network = "proposal.", scorer.proposal
+    paths = [site.path for site in network.sites()] if isinstance(network, Host) else []
+    groups: dict[str, list[str]] = {}
+    for name in split(scorer).params:
+        if name.startswith(prefix):
+            inside = name.removeprefix(prefix)
+            own = next((path for path in paths if inside.startswith(f"{path}.")), None)
+            groups.setdefault(own or _part(inside), []).append(name)
+    # Behind the blocks is what has no number (norm, classifier); what embeds is in front of them.
+    order = sorted(groups, key=lambda part: (_place(part, paths), _numbers(part)), reverse=True)
+    return [(part, tuple(groups[part])) for part in order]
+
+
+def correlations(scores: Real[np.ndarray, "n p"], others: Real[np.ndarray, "n p"]) -> Float[np.ndarray, "n"]:
+    """Returns Spearman's rank correlation of two scorings of each image.
+
+    >>> correlations(np.array([[1, 2, 3], [1, 2, 3]]), np.array([[2, 4, 9], [3, 2, 1]])).round(6)
+    array([ 1., -1.])
+    """
+    ranks = [stats.rankdata(values, axis=1) for values in (scores, others)]
+    one, other = (values - values.mean(1, keepdims=True) for values in ranks)
+    lengths = np.linalg.norm(one, axis=1) * np.linalg.norm(other, axis=1)
+    return np.divide((one * other).sum(1), lengths, out=np.full(len(one), np.nan), where=lengths > 0)
+
+
+def across_images(scores: Real[np.ndarray, "n p"]) -> float:
+    """Returns the mean rank correlation between the scores of different images: 1 for a scorer that looks at none.
+
+    >>> round(across_images(np.array([[1, 2, 3], [1, 2, 3], [2, 3, 4]])), 6)
+    1.0
+
+    Raises:
+      UserError: there is a single image.
+    """
+    if len(scores) < 2:
+        raise UserError("The scores of a single image cannot be compared with those of others: give 2 or more.")
+    pairs = np.array(list(itertools.combinations(range(len(scores)), 2)))
+    return float(np.nanmean(correlations(scores[pairs[:, 0]], scores[pairs[:, 1]])))
+
+
+# Where parts without a number stand: in front of the blocks, or behind them.
+_FRONT = ("patch_embed", "embed", "pos_embed", "cls_token", "reg_token", "norm_pre", "stem", "conv1", "bn1")
+
+
+def _place(part: str, paths: list[str]) -> int:
+    if part in paths or any(letter.isdigit() for letter in part.partition(".")[2]):
+        return 1
+    return 0 if part.split(".")[0].startswith(_FRONT) else 2
+
+
+def _part(name: str) -> str:
+    """The part of a parameter: a numbered child of a list, or the network's own."""
+    first, *others = name.split(".")
+    numbers = list(itertools.takewhile(str.isdigit, others))
+    return ".".join([first, *numbers])
+
+
+def _numbers(part: str) -> tuple[Any, ...]:
+    """What sorts the parts of a network in its order: by name and number ("layer2.10" behind "layer2.9")."""
+    return tuple((0, int(word), "") if word.isdigit() else (1, 0, word) for word in part.split("."))
+
+
+def _drawn(values: Array, rng: np.random.Generator) -> np.ndarray:
+    own = np.asarray(values)
+    return rng.normal(own.mean(), own.std(), own.shape).astype(own.dtype)

@@ -1,0 +1,83 @@
+"""From the config of `analyse` to its networks and plans."""
+
+from pathlib import Path
+
+from jaxprune.analysis.members import Opened, Planned
+from jaxprune.checkpoints.network import open_network
+from jaxprune.config import Config
+from jaxprune.errors import UserError
+from jaxprune.nn.host import Host
+from jaxprune.reduction import Plan
+from jaxprune.tasks.setup import networks as setup
+from jaxprune.text import parse_items
+
+RANDOM = "random"
+_FILE = "weights="
+
+
+def networks(config: Config) -> list[Opened]:
+    """Opens the network of `config.run` or `config.model`, and those of `config.networks`.
+
+    Raises:
+      UserError: one cannot be opened, or is not reduced by plans.
+    """
+    named = [{"run": config.run, "weights": config.model.weights, "name": config.model.name}]
+    found: list[Opened] = []
+    for each in (*named, *map(_named, config.networks)):
+        model = open_network(**each, img_size=config.img_size or None)
+        origin = each["run"] or each["weights"]
+        if not isinstance(model, Host):
+            raise UserError(
+                f"{origin} holds a {type(model).__name__}, which has no tokens to reduce: give a transformer."
+            )
+        label = each["name"] or Path(origin).name.removesuffix(".safetensors")
+        taken = [other.label for other in found]
+        label = label if label not in taken else f"{label} {len(taken) + 1}"
+        found.append(Opened(label, model, origin))
+    return found
+
+
+def plans(config: Config) -> list[Planned]:
+    """The plans of the config: those that name no amount at each of its keep rates, and Random beside them."""
+    rates = tuple(sorted(map(float, config.keep_rates), reverse=True))
+    texts = tuple(config.plans)
+    texts += () if any(text.partition(":")[0].partition("@")[0] == RANDOM for text in texts) else (RANDOM,)
+    found: dict[Plan, str] = {}
+    for text in texts:
+        first, other = (setup.plan(config, text, rate) for rate in (0.9, 0.8))  # which every method can follow
+        if first == other:
+            found.setdefault(first, text)
+            continue
+        for rate in rates:
+            found.setdefault(setup.plan(config, text, rate), f"{text} {rate:g}")
+    return [Planned(name, plan) for plan, name in found.items()]
+
+
+def check_names(config: Config) -> None:
+    """Refuses what `config.networks` cannot mean, without opening anything.
+
+    Raises:
+      UserError: see above.
+    """
+    for text in config.networks:
+        each = _named(text)
+        path = each["run"] or each["weights"]
+        if not setup_exists(path):
+            raise UserError(f"There is no run directory or file {path}: check config.networks.")
+
+
+def setup_exists(path: str) -> bool:
+    """Whether a file or directory is there, or remote."""
+    from jaxprune.checkpoints.hub import is_remote
+
+    return is_remote(path) or Path(path).expanduser().exists()
+
+
+def _named(text: str) -> dict[str, str]:
+    if not text.startswith(_FILE):
+        return {"run": text, "weights": "", "name": ""}
+    items = parse_items(text, f"network {text!r}", texts=("weights", "name"))
+    unknown = set(items) - {"weights", "name"}
+    if unknown:
+        raise UserError(f"{text!r} sets {', '.join(sorted(unknown))}: a network is a run, or weights=FILE,name=NAME.")
+    return {"run": "", "weights": items["weights"], "name": items.get("name", "")}

@@ -1,0 +1,182 @@
+"""The tables of an analysis, made of patterns, features and answers that are known."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+from jaxprune.analysis import anchors, outcomes, pattern_tables
+from jaxprune.analysis.knn import knn_classes, knn_classes_of_others
+from jaxprune.analysis.overlap import chance_iou
+from jaxprune.analysis.reduction_patterns import Patterns
+from jaxprune.bench.contestants import DENSE
+from jaxprune.errors import UserError
+from jaxprune.reduction.radial_patterns import disc, radii
+
+GRID, PATCHES, IMAGES = (6, 6), 36, 5
+
+
+class Who(NamedTuple):
+    """A `Member` without a network."""
+
+    network: str
+    plan: str
+    method: str
+    layers: tuple[int, ...] = ()
+    wanted: tuple[int, ...] = ()
+    num_layers: int = 4
+    model: Any = None
+
+    @property
+    def grids(self):
+        return (GRID,) * len(self.layers)
+
+
+class Seen(dict):
+    """An `Observed` without a file."""
+
+    def __init__(self, member, patterns=None, *, keeps=False, clusters=False, **arrays):
+        super().__init__(index=np.arange(IMAGES), **arrays)
+        self.member, self.patterns, self.keeps, self.clusters = member, patterns, keeps, clusters
+
+
+def pruned(plan, method, counts, seed=0, network="small", ids=None, **arrays):
+    """What a plan with steps in blocks 1 and 2 keeps, by chance; of a lower rate a part of what a higher one keeps."""
+    order = np.random.default_rng(seed).permuted(np.tile(np.arange(PATCHES), (IMAGES, 1)), axis=1)
+    kept = [order[:, :count] if ids is None else np.tile(ids[:count], (IMAGES, 1)) for count in counts]
+    assign = [np.where(np.argsort(order, 1) < count, np.argsort(order, 1), -1) for count in counts]
+    member = Who(network, plan, method, (1, 2), tuple(counts))
+    return Seen(member, Patterns.of(kept, assign, (1, 2), 4), keeps=True, **arrays)
+
+
+def merged(plan, method, counts, network="small", **arrays):
+    assign = [np.tile(np.arange(PATCHES) * count // PATCHES, (IMAGES, 1)) for count in counts]
+    member = Who(network, plan, method, (1, 2), tuple(counts))
+    none = [np.full((IMAGES, count), -1) for count in counts]
+    return Seen(member, Patterns.of(none, assign, (1, 2), 4), clusters=True, **arrays)
+
+
+def test_keep_rates_are_compared_from_high_to_low():
+    found = [pruned("topk .3", "topk", (12, 6)), pruned("topk .5", "topk", (18, 9)), pruned("evit", "evit", (18, 9), 1)]
+    rows = pattern_tables.across_rates(found)
+    assert [(row["plan"], row["lower plan"], row["step"], row["layer"]) for row in rows] == [
+        ("topk .5", "topk .3", 1, 1),
+        ("topk .5", "topk .3", 2, 2),
+    ]
+    assert all(row["IoA"] == 1 and row["IoA std"] == 0 and row["images"] == IMAGES for row in rows)
+    assert rows[0]["IoU"] == pytest.approx(12 / 18) and rows[0]["IoA chance"] == 0.5 and rows[0]["IoA bound"] == 0
+    nested = pattern_tables.across_rates([merged("tome .5", "tome", (18, 6)), merged("tome .3", "tome", (6, 2))])
+    assert [row["homogeneity"] for row in nested] == pytest.approx([1, 1]) and "IoA" not in nested[0]
+
+
+def test_methods_are_compared_at_one_keep_rate_and_networks_at_one_plan():
+    one, other = pruned("topk", "topk", (18, 9)), pruned("evit", "evit", (18, 9), 1)
+    found = [one, other, pruned("topk .3", "topk", (12, 6)), merged("sit", "sit", (18, 9))]
+    rows = pattern_tables.across_methods(found)
+    assert [(row["plan"], row["other plan"]) for row in rows] == [("topk", "evit")] * 2
+    assert rows[0]["IoU chance"] == pytest.approx(chance_iou(18, 18, PATCHES))
+    both = one.patterns.masks[0] & other.patterns.masks[0], one.patterns.masks[0] | other.patterns.masks[0]
+    assert rows[0]["IoU"] == pytest.approx(np.mean(both[0].sum(1) / both[1].sum(1)))
+    assert pattern_tables.across_networks(found) == []
+    larger = pattern_tables.across_networks([*found, pruned("topk", "topk", (18, 9), network="large")])
+    assert [row["IoU"] for row in larger] == [1, 1]
+    assert larger[0]["network"] == "small" and larger[0]["other network"] == "large"
+
+
+def test_a_radial_pattern_is_itself_and_depths_are_maps():
+    ids = disc(radii("l2", GRID), 16)
+    round_ = pruned(
+        "l2",
+        "l2",
+        (16, 4),
+        ids=np.concatenate([disc(radii("l2", GRID), 4), np.setdiff1d(ids, disc(radii("l2", GRID), 4))]),
+    )
+    rows = pattern_tables.against_radial([round_, merged("sit", "sit", (18, 9))])
+    assert [row["l2"] for row in rows] == [1, 1] and rows[0]["l1"] < 1
+    maps = pattern_tables.depth_maps([round_, pruned("topk", "topk", (18, 9)), merged("sit", "sit", (18, 9))])
+    assert list(maps) == [("small", "l2"), ("small", "topk")]
+    centre = maps["small", "l2"]
+    assert centre.shape == GRID and centre[2, 2] == 4 and centre[0, 0] == 1
+    (row,) = pattern_tables.maps_alike(maps)
+    assert row["other plan"] == "topk" and row["EMD"] > 0 and -1 <= row["Spearman"] <= 1
+
+
+LABELS = np.array([0, 0, 1, 1, 1])
+
+
+def test_answers_changes_and_losses():
+    answer = {DENSE: [0, 0, 1, 1, 0], "topk": [0, 1, 1, 0, 1]}
+    found = [Seen(Who("small", name, name), label=LABELS, prediction=np.array(own)) for name, own in answer.items()]
+    answered = outcomes.answers(found, neighbours=2)
+    assert answered is not None and answered.by == outcomes.CLASSIFIER
+    base, topk = ("small", DENSE), ("small", "topk")
+    np.testing.assert_array_equal(outcomes.lost(answered, topk, base), [1, 3])
+    dense, row = outcomes.plan_rows(found, answered, lambda model: 2.0)
+    assert (dense["accuracy"], row["accuracy"], row["agreement"]) == (0.8, 0.6, 0.4)
+    assert (row["lost"], row["won"], row["change"]) == (2, 1, pytest.approx(-0.2))
+    assert row["change low"] < row["change"] < row["change high"] and dense["change low"] == 0
+    rows = outcomes.by_class(answered, base, ["ant", "bee"])
+    assert [(row["class"], row["images"]) for row in rows] == [("ant", 2), ("bee", 3)]
+    assert rows[0]["topk"] == -0.5 and rows[1]["topk"] == pytest.approx(0)
+
+
+def test_without_a_classifier_neighbours_answer():
+    rng = np.random.default_rng(0)
+    dense = (np.eye(2)[LABELS] + 0.01 * rng.normal(size=(IMAGES, 2))).astype(np.float32)
+    found = [
+        Seen(Who("small", name, name), label=LABELS, pooled=pooled) for name, pooled in ((DENSE, dense), ("l1", -dense))
+    ]
+    answered = outcomes.answers(found, neighbours=1)
+    assert answered is not None and answered.by == outcomes.NEIGHBOURS
+    assert answered.right(("small", DENSE)).all() and not answered.right(("small", "l1")).any()
+    rows = outcomes.plan_rows(found, answered, lambda model: 1.0)
+    assert rows[0]["cosine"] == pytest.approx(1) and rows[1]["cosine"] == pytest.approx(-1)
+    unlabelled = [Seen(each.member, label=np.full(IMAGES, -1), pooled=each["pooled"]) for each in found]
+    assert outcomes.answers(unlabelled, neighbours=1) is None
+
+
+def test_an_image_has_no_vote_on_itself():
+    rng = np.random.default_rng(0)
+    features, queries = (rng.normal(size=(30, 4)).astype(np.float32) for _ in range(2))
+    labels = rng.integers(0, 3, 30)
+    for k in (1, 5, 40):
+        found = knn_classes_of_others(features, labels, queries, k=k)
+        for image in (0, 7, 29):
+            others = np.arange(30) != image
+            wanted = knn_classes(features[others], labels[others], queries[image : image + 1], k=k)
+            assert found[image] == wanted[0]
+    with pytest.raises(UserError, match="other images"):
+        knn_classes_of_others(features[:1], labels[:1], queries[:1])
+
+
+def test_plans_beside_an_anchor():
+    rng = np.random.default_rng(0)
+    right, rows = np.arange(IMAGES), []
+    features = rng.normal(size=(IMAGES, 3))
+    found = [Seen(Who("small", DENSE, DENSE), label=right, prediction=right, layer_1=features, layer_3=features)]
+    for number, plan in enumerate(("topk", "evit", "ats", "l1")):
+        noisy = features + 0.2 * (number + 1) * rng.normal(size=features.shape)
+        prediction = np.where(np.arange(IMAGES) < IMAGES - number, right, -1)
+        arrays = {"label": right, "prediction": prediction, "layer_1": noisy, "layer_3": noisy}
+        found.append(pruned(plan, plan, (18, 9), seed=number, **arrays))
+    found.append(pruned("topk .3", "topk", (12, 6), label=right, prediction=right, layer_1=features, layer_3=features))
+    answered = outcomes.answers(found, neighbours=1)
+    rows = list(anchors.anchor_rows(found, answered, (DENSE, "topk"), (1, 3)))
+    # Dense beside all five, Top-K beside the other three at its rate, in two layers; nothing is at the other rate.
+    assert len(rows) == 2 * (5 + 3) and {row["anchor"] for row in rows} == {DENSE, "topk"}
+    by_pair = {(row["anchor"], row["plan"], row["layer"]): row for row in rows}
+    assert by_pair[DENSE, "topk .3", 1]["Procrustes"] == pytest.approx(0, abs=1e-9)
+    assert by_pair[DENSE, "l1", 1]["Procrustes"] > by_pair[DENSE, "topk", 1]["Procrustes"] > 0
+    assert by_pair[DENSE, "l1", 1]["accuracy difference"] == pytest.approx(0.6)
+    assert np.isnan(by_pair[DENSE, "l1", 1]["IoU"]) and by_pair[DENSE, "l1", 1]["PWCCA"] >= 0
+    masks = found[1].patterns.masks, found[2].patterns.masks
+    for layer, step in ((1, 0), (3, 1)):
+        wanted = np.mean((masks[0][step] & masks[1][step]).sum(1) / (masks[0][step] | masks[1][step]).sum(1))
+        assert by_pair["topk", "evit", layer]["IoU"] == pytest.approx(wanted)
+    ranked = anchors.correlations(rows, draws=20)
+    dense = {row["metric"]: row for row in ranked if row["anchor"] == DENSE and row["layer"] == 3}
+    assert dense["Procrustes"]["Spearman"] > 0.8 and dense["Procrustes"]["pairs"] == 5 and "IoU" not in dense
+    few = [Seen(each.member, label=right, prediction=right, layer_1=np.eye(IMAGES, 9)) for each in found[:1]]
+    few.append(pruned("evit", "evit", (18, 9), label=right, prediction=right, layer_1=np.eye(IMAGES, 9)))
+    (row,) = anchors.anchor_rows(few, None, (DENSE,), (1,))
+    assert np.isnan(row["PWCCA"]) and row["CKA"] == pytest.approx(0, abs=1e-9) and "accuracy difference" not in row

@@ -1,0 +1,144 @@
+"""The task `analyse`: what its tables say of networks, that it goes on where it was, what it refuses."""
+
+import csv
+from pathlib import Path
+
+import numpy as np
+import pytest
+from flax import nnx
+
+from jaxprune import main, models, reduction, tasks
+from jaxprune.analysis import observed
+from jaxprune.checkpoints import load_model, save_model
+from jaxprune.data import load_images
+from jaxprune.data.scenes import Scenes
+from jaxprune.errors import UserError
+from jaxprune.nn.params import jitted
+from jaxprune.reduction import Plan
+from jaxprune.tasks import analyse
+from jaxprune.tasks.setup import analysed
+
+CONFIG = str(Path(__file__).parent.parent.parent / "configs" / "analyse.py")
+SIZES = {"img_size": 16, "patch_size": 4, "embed_dim": 8, "depth": 3, "num_heads": 2}
+SCENES = {"data.source": "scenes", "data.num_eval": 24}
+PLANS = {"plans": ("topk", "kmedoids"), "reduction_loc": (1, 2), "keep_rates": (0.6, 0.4), "num_images": 12}
+
+
+def loaded(**settings):
+    config = main.load_config(CONFIG)
+    config.update_from_flattened_dict(settings)
+    return config
+
+
+def run(workdir, **settings):
+    config = loaded(**{**SCENES, **PLANS, "batch_size": 8, **settings})
+    return tasks.find(config.task)(config, Path(workdir))
+
+
+def table(workdir, name):
+    with (Path(workdir) / f"{name}.csv").open() as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """A classifier of scenes, and one that was trained under a plan."""
+    folder, paths = tmp_path_factory.mktemp("saved"), {}
+    spread = nnx.initializers.normal(0.6)
+    model = models.create("vit", **SIZES, num_classes=10, kernel_init=spread, rngs=nnx.Rngs(1))
+    for name, network in {"dense": model, "reduced": reduction.apply(model, Plan("evit", 0.6, (1, 2)))}.items():
+        paths[name] = str(folder / f"{name}.safetensors")
+        save_model(network, paths[name])
+    return paths
+
+
+@pytest.mark.slow
+def test_tables_say_what_the_networks_do_and_a_second_run_observes_nothing(saved, tmp_path):
+    settings = {"run": saved["dense"], "networks": (saved["reduced"],)}
+    summary = run(tmp_path, **settings)
+    assert summary["images"] == 12 and summary["networks and plans"] == 1 + 2 * 3 + 1
+    rows = {row["plan"]: row for row in table(tmp_path, "plans")}
+    assert list(rows)[:3] == ["dense", "topk 0.6", "topk 0.4"] and "random 0.4" in rows
+    # The same from the network itself.
+    source, dense = Scenes(split="test", num_examples=24, image_size=(16, 16), seed=0), load_model(saved["dense"])
+    images = load_images([source[2 * i]["image"] for i in range(12)], dense.preprocessing)
+    labels = np.array([source[2 * i]["label"] for i in range(12)])
+    fast = {rate: reduction.apply(dense, Plan("topk", rate, (1, 2))) for rate in (0.6, 0.4)}
+    found = {rate: jitted(network, lambda model, x: model(x))(images) for rate, network in fast.items()}
+    answers = {rate: np.asarray(logits.argmax(-1)) for rate, (logits, _) in found.items()}
+    assert float(rows["topk 0.4"]["accuracy"]) == pytest.approx((answers[0.4] == labels).mean())
+    first = [np.asarray(aux.kept[0]) for _, aux in found.values()]
+    shared = [len(set(more) & set(fewer)) / len(set(fewer)) for more, fewer in zip(*first, strict=True)]
+    pairs = {(row["method"], row["step"]): row for row in table(tmp_path, "rates")}
+    assert float(pairs["topk", "1"]["IoA"]) == pytest.approx(np.mean(shared))
+    assert float(pairs["topk", "1"]["IoA std"]) == pytest.approx(np.std(shared))
+    assert {row["anchor method"] for row in table(tmp_path, "anchors")} == {"dense", "topk", "kmedoids"}
+    page = (tmp_path / "report.html").read_text()
+    for words in (
+        "Accuracy and cost",
+        "One method at several keep rates",
+        "How deep patches get",
+        "What each plan loses",
+    ):
+        assert words in page
+    # Only what is missing, broken or of other settings is observed again.
+    folder = tmp_path / analyse.FOLDER
+    before = {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
+    assert run(tmp_path, **settings) == summary
+    assert {path.name: path.stat().st_mtime_ns for path in folder.iterdir()} == before
+    gone, cut, *kept = sorted(folder.iterdir())
+    gone.unlink()
+    cut.write_bytes(cut.read_bytes()[:200])
+    assert run(tmp_path, **settings) == summary
+    after = {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
+    assert set(after) == set(before) and all(after[path.name] == before[path.name] for path in kept)
+    assert after[cut.name] != before[cut.name]
+    assert run(tmp_path, **settings, num_images=8)["images"] == 8
+
+
+@pytest.mark.slow
+def test_networks_without_a_classifier_and_in_pairs(tmp_path):
+    names = []
+    for seed in (1, 2):
+        encoder = models.create("vit", **SIZES, num_classes=0, rngs=nnx.Rngs(seed))
+        save_model(encoder, tmp_path / f"{seed}.safetensors")
+        names.append(str(tmp_path / f"{seed}.safetensors"))
+    settings = {"run": names[0], "networks": (names[1],), "plans": ("tome", "l2"), "neighbours": 3}
+    summary = run(tmp_path / "run", **settings, keep_rates=(0.6,))
+    assert summary["networks and plans"] == 2 * (1 + 3) and "accuracy, dense" in summary
+    pairs = table(tmp_path / "run", "networks")
+    assert {row["plan"] for row in pairs} == {"tome 0.6", "l2 0.6", "random 0.6"}
+    assert {row["IoU"] for row in pairs if row["plan"] == "l2 0.6"} == {"1.0"}
+    assert all(row["NMI"] for row in pairs if row["plan"] == "tome 0.6")
+    assert "nearest other images vote" in (tmp_path / "run" / "report.html").read_text()
+
+
+def test_plans_without_an_amount_are_taken_at_every_keep_rate():
+    config = loaded(plans=("topk", "tome:r=2", "topk:keep_rate=0.5", "tome"), keep_rates=(0.5, 0.7))
+    names = [name for name, _ in analysed.plans(config)]
+    assert names == ["topk 0.7", "topk 0.5", "tome:r=2", "tome 0.7", "tome 0.5", "random 0.7", "random 0.5"]
+
+
+def test_what_is_refused_is_named(saved, tmp_path):
+    with pytest.raises(UserError, match="another source"):
+        run(tmp_path, **{"run": saved["dense"], "data.source": ""})
+    with pytest.raises(UserError, match="no dense network of its sizes"):
+        run(tmp_path, run=saved["reduced"])
+    wrong = {"plans": (), "anchors": ("dense", "topkk"), "networks": ("nowhere",), "together": 0}
+    with pytest.raises(UserError) as caught:
+        run(tmp_path, run=saved["dense"], **wrong)
+    for words in ("config.plans is empty", "topkk", "nowhere", "together"):
+        assert words in str(caught.value)
+    with pytest.raises(UserError, match="weights=FILE"):
+        run(tmp_path, run=saved["dense"], networks=(f"weights={saved['dense']},nam=vit",))
+
+
+def test_a_key_that_differs_or_a_broken_file_is_observed_again(tmp_path):
+    path = tmp_path / "a.npz"
+    assert not observed.is_there(path, {"seed": 0})
+    observed.write(path, {"seed": 0}, {"index": np.arange(2000)})
+    assert observed.is_there(path, {"seed": 0}) and not observed.is_there(path, {"seed": 1})
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 255
+    path.write_bytes(bytes(data))
+    assert not observed.is_there(path, {"seed": 0})
