@@ -1,0 +1,65 @@
+"""What the programs that serve exported files share: pictures as the metadata says, and a line for each."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image, ImageOps
+
+SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".ppm")
+
+
+def prepared(image: Image.Image, how: dict[str, Any]) -> np.ndarray:
+    """A picture resized and cropped, uint8 (height, width, 3)."""
+    height, width = how["img_size"]
+    image = (ImageOps.exif_transpose(image) if how["exif"] else image).convert("RGB")
+    filter_ = Image.Resampling[how["interpolation"].upper()]
+    if how["crop"] == "none":
+        return np.asarray(image.resize((width, height), filter_))
+    if image.size == (width, height):
+        return np.asarray(image)
+    zoom = max(height / image.height, width / image.width) / how["crop_pct"]
+    new = max(height, int(image.height * zoom + 1e-6)), max(width, int(image.width * zoom + 1e-6))
+    top, left = round((new[0] - height) / 2), round((new[1] - width) / 2)
+    resized = image.resize((new[1], new[0]), filter_)
+    return np.asarray(resized.crop((left, top, left + width, top + height)))
+
+
+def batches(path: Path, about: dict[str, Any], size: int) -> Iterator[tuple[Sequence[str], np.ndarray]]:
+    """Yields names and images, as the file reads them."""
+    if path.suffix == ".npy":
+        arrays = np.load(path)
+        rows = [(f"image {i}", array) for i, array in enumerate(arrays)]
+    else:
+        files = [path] if path.is_file() else sorted(f for f in path.rglob("*") if f.suffix.lower() in SUFFIXES)
+        rows = ((str(file), prepared(Image.open(file), about["preprocessing"])) for file in files)
+    names, images = [], []
+    for name, image in rows:
+        names.append(name)
+        images.append(image)
+        if len(names) == size:
+            yield names, as_read(np.stack(images), about)
+            names, images = [], []
+    if names:
+        yield names, as_read(np.stack(images), about)
+
+
+def as_read(images: np.ndarray, about: dict[str, Any]) -> np.ndarray:
+    """Pixels as the file's input."""
+    if about["input"]["values"].startswith("(pixels"):
+        how = about["preprocessing"]
+        images = (images / 255 - np.asarray(how["mean"])) / np.asarray(how["std"])
+    return images.astype(about["input"]["dtype"])
+
+
+def report(names: Sequence[str], logits: Any, kept: Sequence[Any], about: dict[str, Any]) -> None:
+    """Prints a line for each picture: its class, the confidence, and how many rows the last step keeps."""
+    logits = np.asarray(logits)
+    shares = np.exp(logits - logits.max(1, keepdims=True))
+    shares /= shares.sum(1, keepdims=True)
+    for name, row in zip(names, shares, strict=True):
+        best = int(row.argmax())
+        label = about["class_names"][best] if about["class_names"] else f"class {best}"
+        rows = f", {np.asarray(kept[-1]).shape[1]} rows left" if len(kept) else ""
+        print(f"{name}: {label}, {row[best]:.1%}{rows}")

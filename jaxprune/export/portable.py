@@ -1,0 +1,187 @@
+"""A traced function in the primitives that a converter to ONNX knows: one flat list, without loops and scatters."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jax.extend.core import ClosedJaxpr, Literal
+
+from jaxprune.errors import UserError
+
+# Calls of other functions, whose equations take their place; the key of their body.
+CALLS = {
+    "jit": "jaxpr",
+    "pjit": "jaxpr",
+    "closed_call": "call_jaxpr",
+    "core_call": "call_jaxpr",
+    "custom_jvp_call": "call_jaxpr",
+    "custom_vjp_call": "call_jaxpr",
+    "remat": "jaxpr",
+    "checkpoint": "jaxpr",
+}
+
+
+def trace(call: Callable[..., Any], *specs: jax.ShapeDtypeStruct) -> ClosedJaxpr:
+    """Traces a function for arguments of given shapes; loops of a fixed number of turns are written out."""
+    # Without jit, the loops of `jax.lax` are Python's.
+    with jax.disable_jit():
+        return jax.make_jaxpr(call)(*specs)
+
+
+def flat(closed: ClosedJaxpr) -> Callable[..., list[Array]]:
+    """Returns what a traced function computes, as a function of primitives that a converter knows.
+
+    What no output needs is left out; inner functions are written out; a scatter is a comparison of places.
+    """
+    return lambda *args: _evaluate(closed.jaxpr, closed.consts, args)
+
+
+def _evaluate(jaxpr: Any, consts: Sequence[Any], args: Sequence[Any]) -> list[Any]:
+    values = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*consts, *args], strict=True))
+    # An empty array has no value.
+    read = lambda atom: atom.val if isinstance(atom, Literal) else values.get(atom)
+    for equation in _needed(jaxpr):
+        inputs = [read(atom) for atom in equation.invars]
+        name, params = equation.primitive.name, equation.params
+        if name in CALLS:
+            inner = params[CALLS[name]]
+            body, constants = (inner.jaxpr, inner.consts) if hasattr(inner, "jaxpr") else (inner, ())
+            found = _evaluate(body, constants, inputs)
+        elif name == "stop_gradient":
+            found = inputs
+        elif name == "concatenate":
+            # ONNX takes a side of 0 in a shape for one that is not known.
+            found = [jnp.concatenate([part for part in inputs if part is not None], params["dimension"])]
+        elif name in ("scatter", "scatter-add"):
+            found = [_scattered(name, inputs, params["dimension_numbers"], params["mode"])]
+        elif name == "select_n" and len(inputs) == 3 and all(atom.aval.dtype == bool for atom in equation.invars):
+            # ONNX Runtime chooses between numbers only.
+            found = [_chosen(inputs)]
+        elif name == "gather" and _takes_one_row(params, inputs):
+            found = [_row(inputs)]
+        elif name == "pad" and _only_adds(params["padding_config"]):
+            found = [_padded(inputs, params["padding_config"])]
+        else:
+            found = equation.primitive.bind(*inputs, **params)
+            found = found if equation.primitive.multiple_results else [found]
+        values.update(zip(equation.outvars, found, strict=True))
+    return [read(atom) for atom in jaxpr.outvars]
+
+
+def _chosen(inputs: Sequence[Any]) -> Array:
+    second, no, yes = inputs
+    return (second & yes) | (~second & no)
+
+
+def _takes_one_row(params: Any, inputs: Sequence[Any]) -> bool:
+    """Whether a gather takes one whole row of each image; jax2onnx knows those that take a list."""
+    numbers = params["dimension_numbers"]
+    return (
+        inputs[1].ndim == 2
+        and tuple(numbers.operand_batching_dims) == tuple(numbers.start_indices_batching_dims) == (0,)
+        and not numbers.collapsed_slice_dims
+        and tuple(numbers.start_index_map)[:1] == (1,)
+        and tuple(params["slice_sizes"]) == (1, 1, *inputs[0].shape[2:])
+    )
+
+
+def _row(inputs: Sequence[Any]) -> Array:
+    rows, places = inputs
+    # Along the other axes the slice is whole, so that it begins at 0.
+    return jax.vmap(lambda rows, place: rows[place])(rows, jnp.clip(places[:, :1], 0, rows.shape[1] - 1))
+
+
+def _needed(jaxpr: Any) -> list[Any]:
+    """The equations that some output needs, in their order."""
+    wanted = {atom for atom in jaxpr.outvars if not isinstance(atom, Literal)}
+    found = []
+    for equation in reversed(jaxpr.eqns):
+        if not wanted.isdisjoint(equation.outvars):
+            found.append(equation)
+            wanted.update(atom for atom in equation.invars if not isinstance(atom, Literal) and not _is_empty(atom))
+    return found[::-1]
+
+
+def _is_empty(atom: Any) -> bool:
+    return any(isinstance(side, int) and side == 0 for side in getattr(atom.aval, "shape", ()))
+
+
+def _only_adds(config: Sequence[tuple[int, int, int]]) -> bool:
+    return all(low >= 0 and high >= 0 and not inner for low, high, inner in config)
+
+
+def _padded(inputs: Sequence[Any], config: Sequence[tuple[int, int, int]]) -> Array:
+    operand, value = inputs
+    for axis, sides in enumerate(config):
+        shape = operand.shape
+        low, high = (
+            [jnp.full((*shape[:axis], side, *shape[axis + 1 :]), value, operand.dtype)] * bool(side)
+            for side in sides[:2]
+        )
+        operand = jnp.concatenate([*low, operand, *high], axis)
+    return operand
+
+
+def _scattered(name: str, inputs: Sequence[Any], numbers: Any, mode: Any) -> Array:
+    """What a scatter along one axis makes, image by image: each place looks for the updates that are for it.
+
+    Where several set one place, the largest wins; where they differ, XLA leaves open which.
+
+    Raises:
+      UserError: it is another kind of scatter.
+    """
+    operand, places, updates = inputs
+    batched, axes = tuple(numbers.operand_batching_dims), tuple(numbers.scatter_dims_to_operand_dims)
+    windows, lead = tuple(numbers.update_window_dims), len(batched)
+    single = places.ndim == lead + 1
+    along = len(axes) == 1 and axes == tuple(numbers.inserted_window_dims)
+    if along and single and not lead and windows == tuple(range(operand.ndim - 1)):
+        return _set_one(name, operand, places[0], updates, axes[0])
+    behind = lead if single else lead + 1
+    if not (
+        along
+        and axes == (lead,)
+        and batched == tuple(numbers.scatter_indices_batching_dims) == tuple(range(lead))
+        and windows == tuple(range(behind, behind + operand.ndim - lead - 1))
+        and places.ndim == behind + 1
+        and lead <= 1
+    ):
+        raise UserError(f"This network scatters in a way that has no counterpart in ONNX here ({numbers}).")
+    if single:
+        places, updates = jnp.expand_dims(places, lead), jnp.expand_dims(updates, lead)
+    if not lead:
+        return _scattered_rows(name, operand[None], places[None], updates[None], mode)[0]
+    return _scattered_rows(name, operand, places, updates, mode)
+
+
+def _set_one(name: str, operand: Array, place: Array, updates: Array, axis: int) -> Array:
+    """The operand with `updates` at one place of an axis, or added there."""
+    shape = [1] * operand.ndim
+    shape[axis] = operand.shape[axis]
+    hit = (jnp.arange(operand.shape[axis], dtype=place.dtype) == place).reshape(shape)
+    updates = jnp.expand_dims(updates, axis).astype(operand.dtype)
+    return jnp.where(hit, operand + updates if name == "scatter-add" else updates, operand)
+
+
+def _scattered_rows(name: str, operand: Array, places: Array, updates: Array, mode: Any) -> Array:
+    rows = operand.shape[1]
+    ids = places[:, :, 0]
+    if "CLIP" in str(mode):
+        ids = jnp.clip(ids, 0, rows - 1)
+    hits = ids[:, None, :] == jnp.arange(rows, dtype=ids.dtype)[None, :, None]  # (b, rows, updates)
+    if name == "scatter-add":
+        flattened = updates.reshape(*updates.shape[:2], -1)
+        sums = jax.lax.dot_general(
+            hits.astype(updates.dtype),
+            flattened,
+            (((2,), (1,)), ((0,), (0,))),
+            precision=jax.lax.Precision.HIGHEST,
+        )
+        return operand + sums.reshape(operand.shape)
+    hits = hits.reshape(*hits.shape, *(1,) * (operand.ndim - 2))
+    found = jnp.where(hits, updates[:, None].astype(jnp.float32), -jnp.inf).max(2)
+    kept = operand.astype(jnp.float32)
+    result = jnp.where(hits.any(2), found, kept)
+    return result > 0 if operand.dtype == jnp.bool_ else result.astype(operand.dtype)

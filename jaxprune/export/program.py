@@ -1,0 +1,150 @@
+"""What an exported file computes: images to logits and the rows that each step keeps, in float32."""
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from importlib import metadata
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jax import Array
+
+import jaxprune
+from jaxprune.data.augment import normalize
+from jaxprune.errors import UserError, unknown
+from jaxprune.nn.params import copied, variables
+from jaxprune.nn.recipe import Recipe
+
+FORMAT = 1  # of the metadata
+IMAGES = "images"  # the input's name
+LOGITS, KEPT = "logits", "kept_{}"  # those of the outputs
+# What a file reads: its dtype, and what its values are.
+INPUTS = {
+    "uint8": ("uint8", "pixels from 0 to 255, RGB, resized and cropped"),
+    "float32": ("float32", "pixels from 0 to 255, RGB, resized and cropped"),
+    "normalized": ("float32", "(pixels / 255 - mean) / std, RGB, resized and cropped"),
+}
+LARGEST = 2**31 - 2**24  # bytes: both formats are limited to 2 GiB
+
+
+class Program(NamedTuple):
+    """A network as a function of images alone.
+
+    Attributes:
+      call: images to (logits, rows that the first step keeps, …); the weights are constants in it.
+      normalized: the same for images that are normalised already.
+      inputs: what `call` reads, one of `INPUTS`.
+      shape: of an image: (height, width, 3), or of a clip (frames, height, width, 3).
+      outputs: the names of what it returns.
+    """
+
+    call: Callable[[Array], tuple[Array, ...]]
+    normalized: Callable[[Array], tuple[Array, ...]]
+    inputs: str
+    shape: tuple[int, ...]
+    outputs: tuple[str, ...]
+
+    @property
+    def dtype(self) -> Any:
+        """Of the images."""
+        return np.dtype(INPUTS[self.inputs][0])
+
+
+def program(model: Any, inputs: str) -> Program:
+    """Makes a network, dense or reducing, a function of images alone.
+
+    Args:
+      model: what `models.create`, `load_model` or `reduction.apply` returned. It is left as it is.
+      inputs: one of `INPUTS`.
+
+    Raises:
+      UserError: there are no such inputs, or this is no network for images, or it is too large for a file.
+    """
+    if inputs not in INPUTS:
+        raise unknown("inputs", inputs, INPUTS)
+    record = getattr(model, "preprocessing", None)
+    if not isinstance(model, nnx.Module) or record is None:
+        raise UserError(
+            f"A {type(model).__name__} cannot be exported: give a network of models.create or checkpoints.load_model."
+        )
+    model = in_float32(model)
+    size = 4 * sum(math.prod(variable[...].shape) for variable in variables(model).values())
+    if size > LARGEST:
+        raise UserError(
+            f"The weights of this network take {size / 2**30:.1f} GiB, and a file of either format holds 2 GiB: export "
+            "a smaller one."
+        )
+    graph, state = nnx.split(model)
+
+    def normalized(images: Array) -> tuple[Array, ...]:
+        logits, aux = nnx.merge(graph, state)(images)
+        return logits, *(getattr(aux, "kept", ()))
+
+    def call(images: Array) -> tuple[Array, ...]:
+        if inputs == "normalized":
+            return normalized(images)
+        frames = images.reshape(-1, *images.shape[-3:])
+        return normalized(normalize(frames, record.mean, record.std).reshape(images.shape))
+
+    shape = image_shape(model)
+    found = jax.eval_shape(normalized, jax.ShapeDtypeStruct((1, *shape), jnp.float32))
+    outputs = (LOGITS, *(KEPT.format(step) for step in range(len(found) - 1)))
+    return Program(call, normalized, inputs, shape, outputs)
+
+
+def in_float32(model: Any) -> Any:
+    """The network around the same arrays, computing in float32 whatever its compute dtype was."""
+    copy = copied(model)
+    for _, node in nnx.iter_graph(copy):
+        if isinstance(node, nnx.Module) and getattr(node, "dtype", None) is not None:
+            node.dtype = None  # pyright: ignore[reportAttributeAccessIssue]
+    return copy
+
+
+def image_shape(model: Any) -> tuple[int, ...]:
+    """The shape of an image, or of a clip, that a network reads."""
+    record = model.preprocessing
+    embed = getattr(model, "patch_embed", None)
+    sides = getattr(embed, "sides", None) or getattr(embed, "img_size", None) or record.img_size
+    return (*map(int, sides), len(record.mean))
+
+
+def describe(model: Any, made: Program, class_names: Sequence[str], packages: Sequence[str]) -> dict[str, Any]:
+    """What a file is, as plain values: the network, its plan, how images are prepared, inputs, outputs, versions.
+
+    Args:
+      class_names: of a classifier.
+      packages: whose versions are noted.
+
+    Raises:
+      UserError: there are more or fewer names than classes.
+    """
+    classes = getattr(model, "num_classes", None)
+    if class_names and classes is not None and len(class_names) != classes:
+        raise UserError(f"{len(class_names)} classes are named, and the network has {classes}: name these.")
+    plan, pruner = getattr(model, "plan", None), getattr(model, "pruner", None)
+    dtype, values = INPUTS[made.inputs]
+    return {
+        "format": FORMAT,
+        "architecture": _recipe(model),
+        "plan": None if plan is None else plan.text,
+        "scorer": None if pruner is None else _recipe(pruner.scorer),
+        "preprocessing": model.preprocessing.as_dict(),
+        "input": {"name": IMAGES, "dtype": dtype, "shape": ["batch", *made.shape], "values": values},
+        "outputs": list(made.outputs),
+        "class_names": list(class_names),
+        "versions": {"jaxprune": jaxprune.__version__, **{name: metadata.version(name) for name in packages}},
+    }
+
+
+def _recipe(module: Any) -> dict[str, Any]:
+    recipe = getattr(module, "recipe", None)
+    return recipe.as_dict() if isinstance(recipe, Recipe) else {"name": type(module).__name__}
+
+
+def as_text(described: dict[str, Any]) -> str:
+    """The metadata as JSON."""
+    return json.dumps(described, indent=2)

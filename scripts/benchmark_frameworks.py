@@ -1,0 +1,142 @@
+"""PR-MIM's saving in every framework of masked pre-training: operations, memory and step time, full against progressive.
+
+python scripts/benchmark_frameworks.py [--frameworks mae simmim …] [--batch 8] [--rounds 5] [--dtype float32]
+                                       [--out benchmark_frameworks.csv]
+
+The networks are ViT-B/16 at 224 pixels, GreenMIM's a Swin-B; throw ratios are those of the papers. Both forms of a
+framework take turns with whole training steps, and the ratio of a round is compared, because on a busy machine only
+ratios mean anything. Operations are counted (`Framework.flops`); memory is what the compiler sets aside for a step
+beside parameters and optimizer. TEC gets its teacher's targets ready-made, AMT is beyond its warm-up.
+"""
+
+import argparse
+import statistics
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from jaxprune import flops, mim
+from jaxprune.bench.publish import publish
+from jaxprune.bench.timing import OverRounds, interleaved
+from jaxprune.nn.params import merge, split
+from jaxprune.train import optimizer
+from jaxprune.train.state import TrainState
+from jaxprune.train.step import make_train_step
+
+VIT, SWIN = "vit_base_patch16_224", "swin_base_patch4_window7_224"
+# Encoder, and the share of patches that the paper throws.
+SETTINGS = {
+    "mae": (VIT, 0.5),
+    "mff": (VIT, 0.5),
+    "simmim": (VIT, 0.3),
+    "localmim": (VIT, 0.65),
+    "tec": (VIT, 0.5),
+    "amt": (VIT, 0.4),
+    "greenmim": (SWIN, 0.5),
+}
+
+
+def create(name, encoder, **arguments):
+    """Builds a framework."""
+    return mim.create(name, encoder=encoder, **arguments, rngs=nnx.Rngs(0))
+
+
+def targets(model, batch):
+    """What a teacher would make of a batch, for a framework that has none; nothing for others."""
+    if type(model).__name__ != "TEC":
+        return {}
+    patches, width, heads, queries = model.num_patches, model.encoder.embed_dim, model.num_heads, model.num_queries
+    draw = lambda *shape: jax.random.normal(jax.random.key(1), (batch, *shape))
+    return {
+        "target_feature": draw(patches, width),
+        "target_attention": draw(1, 1 + queries, heads, patches),
+        "target_topk_idx": jnp.broadcast_to(jnp.arange(queries)[None, None], (batch, 1, queries)),
+    }
+
+
+class Steps:
+    """Training steps of a framework on one batch; each call is one step.
+
+    Attributes:
+      program: the compiled step.
+      gflops: of a forward pass of one image.
+    """
+
+    def __init__(self, model, batch):
+        parts, more = split(model), targets(model, batch)
+        size = model.preprocessing.img_size
+        loss = lambda params, batch, key: (
+            merge(parts.graph, params, batch["fixed"])(batch["image"], key=key, **batch["more"])[0],
+            {},
+        )
+        adamw = optimizer.adamw(1e-4, b2=0.95, weight_decay=0.05, decay_mask=optimizer.decay_mask(parts.params))
+        images = jax.random.normal(jax.random.key(0), (batch, *size, 3))
+        self._batch = {"image": images, "fixed": parts.rest, "more": more}
+        self._state = TrainState(jnp.zeros((), jnp.int32), parts.params, adamw.init(parts.params), {})
+        self._key = jax.random.key(0)
+        self.program: Any = make_train_step(loss, adamw).lower(self._state, self._batch, self._key).compile()
+        self.gflops = model.flops(as_published=False).total / 1e9
+
+    def __call__(self):
+        self._state, metrics = self.program(self._state, self._batch, self._key)
+        jax.block_until_ready(metrics["loss"])
+
+
+def measure(name, args, changes):
+    """Returns the row of a framework."""
+    encoder, throw_ratio = SETTINGS[name]
+    forms = {
+        "full": {"reconstruction": "full", "throw_ratio": 0.0},
+        "progressive": {"reconstruction": "progressive", "throw_ratio": throw_ratio},
+    }
+    print(f"  compiling {name}", flush=True)
+    runs = {form: Steps(create(name, encoder, **own, **changes), args.batch) for form, own in forms.items()}
+    turns = interleaved(runs, args.rounds)
+    ratio = OverRounds.of([1 / each for each in _ratios(turns)])
+    memory = {form: flops.temporary_bytes(run.program) / 2**30 for form, run in runs.items()}
+    counted = runs["progressive"].gflops / runs["full"].gflops
+    return {
+        "framework": name,
+        "throw": throw_ratio,
+        "GFLOPs full": runs["full"].gflops,
+        "FLOP ratio": counted,
+        "time ratio": ratio.median,
+        "time ratio low": ratio.low,
+        "time ratio high": ratio.high,
+        "beyond FLOPs": ratio.median - counted,
+        "ms full": 1000 * statistics.median(turn.wall for turn in turns["full"]),
+        "GiB full": memory["full"],
+        "memory ratio": memory["progressive"] / memory["full"],
+    }
+
+
+def _ratios(turns):
+    return [full.wall / own.wall for full, own in zip(turns["full"], turns["progressive"], strict=True)]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--frameworks", nargs="+", choices=SETTINGS, default=list(SETTINGS))
+    parser.add_argument("--batch", type=int, default=8)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--tiny", action="store_true", help="the smallest networks, to see that it runs")
+    parser.add_argument("--out", type=Path, default=Path("benchmark_frameworks.csv"))
+    args = parser.parse_args()
+    rows = []
+    for name in args.frameworks:
+        changes: dict[str, Any] = {} if args.dtype == "float32" else {"dtype": jnp.dtype(args.dtype)}
+        if args.tiny:
+            swin = SETTINGS[name][0] == SWIN
+            heads = {"depths": (1, 1, 1, 1), "num_heads": 1} if swin else {"depth": 4, "num_heads": 1}
+            changes |= {"embed_dim": 16, **heads}
+        rows.append(measure(name, args, changes))
+        title = f"Full against progressive reconstruction, batch {args.batch}, {args.dtype}"
+        publish(title, rows, args.out, batch=args.batch, rounds=args.rounds, dtype=args.dtype)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,42 @@
+"""Tiny networks to export."""
+
+from flax import nnx
+
+from jaxprune import models, reduction, scoring
+from jaxprune.reduction import At, Plan
+
+SIZES = {"img_size": 16, "patch_size": 4, "embed_dim": 16, "depth": 3, "num_heads": 2, "num_classes": 3}
+# Methods three by three: one program in place of three. What needs all rows comes before what leaves gaps.
+GROUPS = {
+    "topk+tome+evit": [At(0, "topk", keep_rate=0.8), At(1, "tome", r=3), At(2, "evit", keep_rate=0.4)],
+    "l1+kmedoids+dynamicvit": [
+        At(0, "l1", keep_rate=0.8),
+        At(1, "kmedoids", keep_rate=0.5),
+        At(2, "dynamicvit", keep_rate=0.3),
+    ],
+    "l2+sinkhorn+ats": [At(0, "l2", keep_rate=0.8), At(1, "sinkhorn", keep_rate=0.5), At(2, "ats", keep_rate=0.3)],
+    "linf+dpc_knn+random": [
+        At(0, "linf", keep_rate=0.9),
+        At(1, "dpc_knn", keep_rate=0.6),
+        At(2, "random", keep_rate=0.3),
+    ],
+    "from_scores+sit+patch_merger": [
+        At("input", "from_scores", keep_rate=0.8),
+        At(1, "sit", keep_rate=0.5),
+        At(2, "patch_merger", keep_rate=0.3),
+    ],
+    "kmedoids of equal weights": [At(1, "kmedoids", keep_rate=0.3, equal_weights=True)],
+}
+
+
+def dense(**arguments):
+    """A ViT with weights of a size that makes choices no ties."""
+    drawn = {"kernel_init": nnx.initializers.normal(0.3), **SIZES, **arguments}
+    return models.create("vit", **drawn, rngs=nnx.Rngs(0))
+
+
+def reduced(*steps, **arguments):
+    """The same under a plan; what it drops before the first block is ranked by the norm of its pixels."""
+    model = dense(**arguments)
+    scorer = {"scorer": scoring.create("norm", grid=model.grid)} if any(at.layer == "input" for at in steps) else {}
+    return reduction.apply(model, Plan(steps=steps), rngs=nnx.Rngs(1), **scorer)

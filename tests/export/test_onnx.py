@@ -1,0 +1,86 @@
+"""An ONNX file computes what the network does, in ONNX Runtime."""
+
+import json
+import subprocess
+import sys
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from export.networks import GROUPS, dense, reduced
+from support import quickly
+
+from jaxprune import export
+from jaxprune.data.augment import normalize
+from jaxprune.errors import UserError
+from jaxprune.export import as_onnx, verify
+
+packages = pytest.mark.skipif(
+    any(as_onnx.importlib.util.find_spec(name) is None for name in as_onnx.NEEDED), reason="needs jaxprune[export]"
+)
+slow = pytest.mark.slow
+
+
+def test_without_the_packages_one_line_says_what_to_install(tmp_path, monkeypatch):
+    monkeypatch.setattr(as_onnx, "NEEDED", ("jax2onnx_that_is_not_there",))
+    with pytest.raises(UserError, match=r'needs jax2onnx_that_is_not_there: pip install "jaxprune\[export\]"'):
+        export.onnx(None, tmp_path / "a.onnx")
+
+
+@slow
+def test_nothing_imports_the_packages_before_they_are_needed():
+    packages = set(as_onnx.NEEDED)
+    code = f"import sys, jaxprune; jaxprune.export.onnx; print(sorted({packages} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout.split() == ["[]"], done.stderr
+
+
+@slow
+@packages
+@pytest.mark.parametrize("group", GROUPS)
+def test_one_file_of_every_method_serves_all_batches_without_control_flow(group, tmp_path):
+    import onnx
+    import onnxruntime
+
+    model, path = reduced(*GROUPS[group]), tmp_path / "a.onnx"
+    found = export.onnx(model, path, class_names=("cat", "dog", "eel"))
+    assert found.difference <= verify.TOLERANCE and found.ties == 0
+    file = onnx.load(path)
+    assert not {node.op_type for node in file.graph.node} & {"If", "Loop", "Scan"}
+    (sides,) = ([side.dim_param or side.dim_value for side in i.type.tensor_type.shape.dim] for i in file.graph.input)
+    assert isinstance(sides[0], str) and sides[1:] == [16, 16, 3]
+    assert not any(side.dim_param for out in file.graph.output for side in out.type.tensor_type.shape.dim[1:])
+    session = onnxruntime.InferenceSession(str(path))
+    about = json.loads(session.get_modelmeta().custom_metadata_map["jaxprune"])
+    assert about["plan"] == model.plan.text and about["outputs"] == [out.name for out in session.get_outputs()]
+    run = quickly(model, lambda model, images: (lambda logits, aux: (logits, *aux.kept))(*model(images)))
+    for batch in (1, 3, 8):
+        images = np.random.default_rng(batch).integers(0, 256, (batch, 16, 16, 3), np.uint8)
+        logits, *kept = session.run(None, {"images": images})
+        fed = jnp.asarray(normalize(images, model.preprocessing.mean, model.preprocessing.std))
+        expected, *kept_here = run(fed)
+        np.testing.assert_allclose(logits, expected, atol=1e-5 * np.abs(expected).max())
+        for ours, theirs in zip(kept_here, kept, strict=True):
+            np.testing.assert_array_equal(np.sort(theirs), np.sort(ours))
+
+
+@slow
+@packages
+def test_a_file_for_one_batch_and_a_damaged_one(tmp_path, monkeypatch):
+    model, path = dense(depth=1), tmp_path / "a.onnx"
+    assert export.onnx(model, path, batch_size=2, inputs="normalized").images == 8
+    assert as_onnx.load(path)(np.zeros((2, 16, 16, 3), np.float32))[0].shape == (2, 3)
+    before = path.read_bytes()
+    converted = as_onnx.converted
+
+    def damaged(*args):
+        file = converted(*args)
+        weights = max(file.graph.initializer, key=lambda tensor: len(tensor.raw_data))
+        weights.raw_data = weights.raw_data[:-1] + bytes([weights.raw_data[-1] ^ 0x40])
+        return file
+
+    monkeypatch.setattr(as_onnx, "converted", damaged)
+    with pytest.raises(UserError, match=r"a\.onnx was written, read again and removed.*logits"):
+        export.onnx(model, path)
+    # What was there before stays.
+    assert path.read_bytes() == before and list(tmp_path.iterdir()) == [path]

@@ -1,0 +1,197 @@
+"""A StableHLO file computes what the network does, in plain JAX, and a wrong one never gets its name."""
+
+import json
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from export.networks import GROUPS, dense, reduced
+from flax import nnx
+from jax import export as jax_export
+from support import quick_compile, quickly
+
+from jaxprune import export, models, reduction
+from jaxprune.data.augment import normalize
+from jaxprune.errors import UserError
+from jaxprune.export import as_stablehlo, verify
+from jaxprune.reduction import At
+
+TOPK = (At(1, "topk", keep_rate=0.5),)
+NAMES = ("cat", "dog", "eel")
+
+
+def write(model, path, **options):
+    return export.stablehlo(model, path, platforms=("cpu",), **options)
+
+
+def network(model):
+    """The network as a function of normalised images: logits and the rows that its steps keep."""
+    return quickly(model, lambda model, images: (lambda logits, aux: (logits, *aux.kept))(*model(images)))
+
+
+def pixels(images, model):
+    return jnp.asarray(normalize(images, model.preprocessing.mean, model.preprocessing.std))
+
+
+@pytest.fixture(scope="module")
+def pruned(tmp_path_factory):
+    """A pruned network, the folder with its file, and how well they agree."""
+    model, path = reduced(*TOPK), tmp_path_factory.mktemp("export") / "pruned.stablehlo"
+    return model, path, write(model, path, class_names=NAMES)
+
+
+def test_a_file_serves_any_batch_of_pixels_and_says_what_it_is(pruned):
+    model, path, found = pruned
+    assert 0 <= found.difference <= verify.TOLERANCE and (found.images, found.ties) == (8, 0)
+    images = np.random.default_rng(0).integers(0, 256, (5, 16, 16, 3), np.uint8)
+    run = jax.jit(jax_export.deserialize(bytearray(path.read_bytes())).call, compiler_options=quick_compile())
+    logits, kept = run(images)
+    expected, ids = network(model)(pixels(images, model))
+    np.testing.assert_allclose(logits, expected, atol=1e-5)
+    np.testing.assert_array_equal(kept, ids)
+    about = json.loads(path.with_name("pruned.stablehlo.json").read_text())
+    assert about["plan"] == model.plan.text and about["class_names"] == list(NAMES)
+    assert about["architecture"]["embed_dim"] == 16 and about["preprocessing"] == model.preprocessing.as_dict()
+    assert about["input"]["shape"] == ["batch", 16, 16, 3] and about["input"]["dtype"] == "uint8"
+    assert about["outputs"] == ["logits", "kept_0"] and about["versions"]["jax"] == jax.__version__
+    assert sorted(file.name for file in path.parent.iterdir()) == ["pruned.stablehlo", "pruned.stablehlo.json"]
+
+
+def flipped(data: bytes, model) -> bytes:
+    """The file with the exponent of one number of the head changed."""
+    weight = np.asarray(model.head.kernel[...])
+    at = data.index(weight.tobytes())
+    return data[: at + 3] + bytes([data[at + 3] ^ 0x40]) + data[at + 4 :]
+
+
+def test_a_file_with_a_wrong_weight_is_refused_and_removed(pruned, tmp_path, monkeypatch):
+    model, path, _ = pruned
+    monkeypatch.setattr(as_stablehlo.export, "export", lambda *_, **__: lambda *_: Whole(path.read_bytes(), model))
+    with pytest.raises(UserError, match=r"vit\.stablehlo was written, read again and removed.* logits .* differ"):
+        write(model, tmp_path / "vit.stablehlo")
+    assert not list(tmp_path.iterdir())
+
+
+class Whole:
+    """An exported program whose bytes are damaged on their way to the file."""
+
+    def __init__(self, data, model):
+        self.data = flipped(data, model)
+
+    def serialize(self):
+        return self.data
+
+
+def test_rows_that_differ_are_refused_unless_the_network_itself_cannot_decide(pruned):
+    model, _, _ = pruned
+    made = as_stablehlo.program(model, "uint8")
+    images = verify.pixels(None, made.shape, model.preprocessing)
+    run = jax.jit(made.call, compiler_options=quick_compile())
+
+    def other_rows(images):
+        logits, kept = run(images)
+        return logits, (kept + 1) % 16
+
+    with pytest.raises(UserError, match="other rows are kept"):
+        verify.verify(other_rows, made, images, model.preprocessing, batches=(8,))
+
+
+@pytest.mark.slow
+def test_a_tie_of_the_network_itself_is_no_difference():
+    model = reduced(*TOPK)
+    model.pos_embed[...] = model.pos_embed[...] * 0
+    made = as_stablehlo.program(model, "normalized")
+    images = verify.pixels(None, made.shape, model.preprocessing)
+    run = network(model)
+    # Of two equal patches the one is the last that stays, the other the first that leaves.
+    for image, kept in zip(images, run(pixels(images, model))[1], strict=True):
+        last, first = divmod(int(kept[-1]), 4), divmod(int(np.setdiff1d(np.arange(16), kept)[0]), 4)
+        (y, x), (v, u) = last, first
+        image[4 * v : 4 * v + 4, 4 * u : 4 * u + 4] = image[4 * y : 4 * y + 4, 4 * x : 4 * x + 4]
+    noise = np.random.default_rng(1).normal(scale=1e-6, size=(8, *made.shape)).astype(np.float32)
+    moved = lambda fed: run(jnp.asarray(fed + noise))
+    expected, found = (np.sort(run(fed)[1]) for fed in (pixels(images, model), pixels(images, model) + noise))
+    other = int((expected != found).any(1).sum())
+    assert 0 < other <= 4
+    assert verify.verify(moved, made, images, model.preprocessing, batches=(8,)).ties == other
+
+
+@pytest.mark.parametrize("inputs", ["float32", "normalized"])
+def test_what_is_read_is_a_choice(inputs):
+    model = dense(depth=1)
+    made = as_stablehlo.program(model, inputs)
+    images = verify.pixels(None, made.shape, model.preprocessing)
+    record = model.preprocessing
+    fed = normalize(images, record.mean, record.std) if inputs == "normalized" else images.astype(np.float32)
+    assert made.dtype == np.float32
+    (logits,) = jax.jit(made.call, compiler_options=quick_compile())(fed)
+    np.testing.assert_allclose(logits, network(model)(pixels(images, model))[0], atol=1e-6)
+
+
+def test_half_precision_is_exported_as_float32():
+    exact, half = (as_stablehlo.program(dense(depth=1, dtype=dtype), "normalized") for dtype in (None, "bfloat16"))
+    spec = jax.ShapeDtypeStruct((1, 16, 16, 3), np.float32)
+    assert str(jax.make_jaxpr(exact.call)(spec)) == str(jax.make_jaxpr(half.call)(spec))
+
+
+def test_bad_requests_are_refused(tmp_path):
+    model = dense(depth=1)
+    for options, message in (
+        ({"inputs": "uint16"}, "Did you mean 'uint8'"),
+        ({"class_names": ("one",)}, "1 classes are named, and the network has 3"),
+        ({"images": []}, "no images to compare on"),
+        ({"images": [np.zeros((16, 16, 3))]}, "give files, or uint8"),
+    ):
+        with pytest.raises(UserError, match=message):
+            write(model, tmp_path / "a.stablehlo", **options)
+    with pytest.raises(UserError, match="There is no directory"):
+        write(model, tmp_path / "nowhere" / "a.stablehlo")
+    with pytest.raises(UserError, match="A function cannot be exported"):
+        write(lambda images: images, tmp_path / "a.stablehlo")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("group", GROUPS)
+def test_every_method_is_written(group, tmp_path):
+    found = write(reduced(*GROUPS[group]), tmp_path / "a.stablehlo")
+    assert found.difference <= verify.TOLERANCE and found.ties == 0
+
+
+def test_every_method_is_in_a_group():
+    assert {at.method for steps in GROUPS.values() for at in steps} == set(reduction.methods())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    {
+        "swin_tiny_patch4_window7_224": {"img_size": 56, "embed_dim": 8, "depths": (1, 1), "num_heads": (1, 2)},
+        "resnet18": {"width": 4, "layers": (1, 1, 1, 1)},
+        "videomae_small_patch16_224": {"img_size": 32, "num_frames": 4, "embed_dim": 16, "depth": 1, "num_heads": 2},
+    }.items(),
+)
+def test_other_networks_are_written(name, arguments, tmp_path):
+    model = models.create(name, num_classes=3, **arguments, rngs=nnx.Rngs(0))
+    if name == "resnet18":
+        model.preprocessing = model.preprocessing.with_size(32)
+    assert write(model, tmp_path / "a.stablehlo").difference <= verify.TOLERANCE
+
+
+@pytest.mark.slow
+def test_a_file_runs_without_this_package(pruned, tmp_path):
+    _, path, _ = pruned
+    np.save(tmp_path / "images.npy", np.zeros((3, 16, 16, 3), np.uint8))
+    code = f"""
+import sys
+sys.modules["jaxprune"] = sys.modules["flax"] = None
+import jax, numpy
+logits, kept = jax.export.deserialize(open({str(path)!r}, "rb").read()).call(numpy.load("images.npy"))
+assert logits.shape == (3, 3) and kept.shape == (3, 8)
+"""
+    code = code.replace("import jax,", "import jax.export,")
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
