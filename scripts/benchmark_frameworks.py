@@ -1,4 +1,4 @@
-"""PR-MIM's saving in every framework of masked pre-training: operations, memory and step time, full against progressive.
+"""PR-MIM's saving in every framework: operations, memory and step time, full against progressive reconstruction.
 
 python scripts/benchmark_frameworks.py [--frameworks mae simmim …] [--batch 8] [--rounds 5] [--dtype float32]
                                        [--out benchmark_frameworks.csv]
@@ -48,7 +48,8 @@ def targets(model, batch):
     """What a teacher would make of a batch, for a framework that has none; nothing for others."""
     if type(model).__name__ != "TEC":
         return {}
-    patches, width, heads, queries = model.num_patches, model.encoder.embed_dim, model.num_heads, model.num_queries
+    patches, width, queries = model.num_patches, model.encoder.embed_dim, model.num_queries
+    heads = model.decoder.target_heads
     draw = lambda *shape: jax.random.normal(jax.random.key(1), (batch, *shape))
     return {
         "target_feature": draw(patches, width),

@@ -1,7 +1,10 @@
-"""What several test files share: golden files and their layout."""
+"""What several test files share: golden files and their layout, quick programs, code in documents."""
 
 import contextlib
 import functools
+import re
+import shutil
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -29,6 +32,11 @@ def weights(arrays: dict[str, np.ndarray], prefix: str = "w/") -> dict[str, np.n
 def nhwc(images: np.ndarray) -> np.ndarray:
     """Golden images are NCHW; ours are NHWC."""
     return np.transpose(images, (0, 2, 3, 1))
+
+
+def code_blocks(text: str, language: str) -> list[str]:
+    """Returns the fenced blocks of a language in a Markdown text."""
+    return re.findall(rf"^```{re.escape(language)}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
 
 
 def quickly(model: nnx.Module, call: Callable[..., Any]) -> Callable[..., Any]:
@@ -68,3 +76,21 @@ def quick_compile() -> dict[str, bool | int]:
             tiny.compile(compiler_options={name: value})
             known[name] = value
     return known
+
+
+def installed_package(source: Path, place: Path) -> Path:
+    """Puts the modules of a small package and its metadata into a directory, as an installation leaves them.
+
+    Written here: installing needs the package's build backend, which may be out of reach.
+    """
+    project = tomllib.loads((source / "pyproject.toml").read_text())["project"]
+    for module in source.glob("jaxprune_*.py"):
+        shutil.copy(module, place)
+    info = place / f"{project['name'].replace('-', '_')}-{project['version']}.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n")
+    lines = []
+    for group, entries in project["entry-points"].items():
+        lines += [f"[{group}]", *(f"{name} = {value}" for name, value in entries.items())]
+    (info / "entry_points.txt").write_text("\n".join(lines) + "\n")
+    return place

@@ -2,14 +2,13 @@
 
 import importlib.metadata
 import os
-import shutil
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 
 import pytest
 from flax import nnx
+from support import installed_package
 
 from jaxprune import models, plugins
 from jaxprune.errors import UserError
@@ -20,21 +19,8 @@ PACKAGE = ROOT / "tests" / "plugin_package"
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory) -> Path:
-    """A directory with the package and its metadata, as an installation leaves them.
-
-    Written here: installing needs the package's build backend, which may be out of reach.
-    """
-    place = tmp_path_factory.mktemp("site")
-    project = tomllib.loads((PACKAGE / "pyproject.toml").read_text())["project"]
-    shutil.copy(PACKAGE / "jaxprune_longest.py", place)
-    info = place / f"{project['name'].replace('-', '_')}-{project['version']}.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n")
-    lines = []
-    for group, entries in project["entry-points"].items():
-        lines += [f"[{group}]", *(f"{name} = {value}" for name, value in entries.items())]
-    (info / "entry_points.txt").write_text("\n".join(lines) + "\n")
-    return place
+    """A directory with the package and its metadata."""
+    return installed_package(PACKAGE, tmp_path_factory.mktemp("site"))
 
 
 def run(installed: Path, *arguments: str) -> str:

@@ -9,6 +9,7 @@ import pytest
 from checkpoints.torch_files import write
 from flax import nnx
 from PIL import Image
+from support import code_blocks
 
 from jaxprune import main, models, reduction
 from jaxprune.checkpoints import save_pretrained
@@ -17,10 +18,6 @@ from jaxprune.checkpoints.rules import to_published
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
 OWN_METHOD = "# jaxprune/reduction/my_method.py\n"
-
-
-def blocks(language):
-    return re.findall(rf"^```{language}\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
 
 
 def test_every_command_names_a_config_and_keys_that_there_are():
@@ -40,8 +37,8 @@ def test_its_python_runs_in_one_go(tmp_path, monkeypatch):
     )
     write(Path("resnet18.pth"), to_published(models.create("resnet18", rngs=nnx.Rngs(1))))
     names: dict = {}
-    own = [block for block in blocks("python") if block.startswith(OWN_METHOD)]
-    for block in blocks("python"):
+    own = [block for block in code_blocks(README, "python") if block.startswith(OWN_METHOD)]
+    for block in code_blocks(README, "python"):
         if block not in own:
             exec(compile(block, "README.md", "exec"), names)
     assert names["logits"].shape == (1, 1000)

@@ -1,0 +1,97 @@
+"""Every program in `examples/` runs as its own documentation says, with weights and without."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from checkpoints.torch_files import write
+from flax import nnx
+from PIL import Image
+from support import installed_package
+
+from jaxprune import models
+from jaxprune.checkpoints import save_pretrained
+from jaxprune.checkpoints.rules import to_published
+from jaxprune.data import Scenes
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).parent.parent
+EXAMPLES = ROOT / "examples"
+
+
+def run(folder, program, *arguments, path=()):
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, [*path, ROOT])), "JAX_PLATFORMS": "cpu"}
+    command = [sys.executable, str(EXAMPLES / program), *map(str, arguments)]
+    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True)
+    assert done.returncode == 0, f"{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A directory with three photographs."""
+    place = tmp_path_factory.mktemp("examples")
+    noise = np.random.default_rng(0).integers(0, 256, (3, 80, 100, 3), np.uint8)
+    for number, pixels in enumerate(noise):
+        Image.fromarray(pixels).save(place / f"photo{number}.png")
+    return place
+
+
+def photos(folder):
+    return sorted(folder.glob("photo*.png"))
+
+
+def test_a_vit_is_pruned_as_it_is(folder):
+    printed = run(folder, "prune_vit.py", "--plans", "topk:keep_rate=0.7")
+    assert "its agreement means nothing" in printed
+    model = models.create("deit_tiny_patch16_224", num_classes=5, rngs=nnx.Rngs(0))
+    save_pretrained(model, folder / "deit.safetensors")
+    plans = ["--plans", "topk:r=0", "tome@3:keep_rate=0.5"]
+    weights = ["--weights=deit.safetensors", "--name=deit_tiny_patch16_224"]
+    printed = run(folder, "prune_vit.py", *photos(folder), *weights, *plans)
+    rows = {line.split()[0]: [float(word) for word in line.split()[1:]] for line in printed.splitlines()[1:]}
+    assert rows["topk:r=0"][1:] == rows["dense"][1:] == [1, 1, 196]
+    assert rows["tome@3:keep_rate=0.5"][1] < 0.8 and rows["tome@3:keep_rate=0.5"][3] == 98
+
+
+def test_ones_own_loop_learns_under_a_plan(folder):
+    printed = run(folder, "training_loop.py", "--steps=60")
+    first, last = map(float, re.findall(r"ten (?:steps )?(\d\.\d+)", printed))
+    assert last < first - 0.3
+
+
+def test_a_photograph_is_scored(folder):
+    printed = run(folder, "score_photo.py", photos(folder)[0], "--keep_rate=0.25", "--out=norm.png")
+    assert "49 of 196 patches kept" in printed
+    assert np.asarray(Image.open(folder / "norm.png")).shape == (224, 3 * 224, 4)
+    write(folder / "resnet18.pth", to_published(models.create("resnet18", rngs=nnx.Rngs(1))))
+    printed = run(folder, "score_photo.py", photos(folder)[0], "--weights=resnet18.pth", "--out=papr.png")
+    assert "98 of 196 patches kept" in printed  # PaPr counts the class token: int(197 · 0.5)
+    assert "PaPr needs a trained" not in printed and (folder / "papr.png").is_file()
+
+
+def test_a_pruned_network_is_served(folder):
+    run(folder, "serve.py", "save", "model.safetensors", "--plan=topk@1:keep_rate=0.5")
+    printed = run(folder, "serve.py", "classify", "model.safetensors", *photos(folder), "--batch=2")
+    answers = re.findall(r"photo(\d)\.png: (\w+) \((\d+)%\)", printed)
+    assert [number for number, *_ in answers] == ["0", "1", "2"]
+    assert {name for _, name, _ in answers} <= set(Scenes.class_names)
+    # A batch's padding and its neighbours change nothing.
+    assert run(folder, "serve.py", "classify", "model.safetensors", photos(folder)[2], "--batch=2") in printed
+
+
+def test_a_reducer_of_another_package_is_found(folder, tmp_path):
+    place = installed_package(EXAMPLES / "reducer_package", tmp_path)
+    printed = run(folder, "reducer_package/use.py", path=[place])
+    assert "alternate@1:keep_rate=0.5 keeps the patches 0, 2, 4, 6, 8, 10, 12, 14, …" in printed
+
+
+def test_the_table_lists_what_there_is():
+    listed = set(re.findall(r"^\| `([\w./]+)`", (EXAMPLES / "README.md").read_text(), re.MULTILINE))
+    assert {name for name in listed if not (EXAMPLES / name).exists()} == set()
+    assert {path.name for path in EXAMPLES.glob("*.py")} <= listed
