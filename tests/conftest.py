@@ -38,8 +38,8 @@ from jaxtyping import install_import_hook  # noqa: E402
 # Shapes written in the signatures are checked while the tests run, and only then.
 install_import_hook(
     [
-        f"jaxprune.{floor}"
-        for floor in ("ops", "losses", "metrics", "nn", "reduction", "models", "mim", "scoring", "ranking")
+        f"jaxprune.{package}"
+        for package in ("ops", "losses", "metrics", "nn", "reduction", "models", "mim", "scoring", "ranking")
     ],
     "beartype.beartype",
 )

@@ -26,6 +26,6 @@ def examples():
 def test_the_example_in_a_docstring_runs(module, text):
     names = dict(vars(importlib.import_module(module)))
     example = doctest.DocTestParser().get_doctest(text, names, module, None, None)
-    told = []
+    lines = []
     assert example.examples
-    assert not doctest.DocTestRunner().run(example, out=told.append).failed, "".join(told)
+    assert not doctest.DocTestRunner().run(example, out=lines.append).failed, "".join(lines)

@@ -1,4 +1,4 @@
-"""The rules of the house that a machine can keep: lint, import directions, what is importable, where configs are."""
+"""Project rules that a machine can check: lint, import directions, what is importable, where configs are."""
 
 import subprocess
 import sys

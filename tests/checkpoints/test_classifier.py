@@ -97,16 +97,16 @@ def test_a_head_is_kept_where_the_classes_match(kind, pool, tmp_path, caplog):
         cases.append(
             (pool, others, "with a new head: the one in it is of other classes, such as 'cow' in place of 'cat'")
         )
-    for pooled, names, said in cases:
+    for pooled, names, logged in cases:
         caplog.clear()
         fresh = classifier(global_pool=pooled, num_classes=3 if names is None else len(names))
         before = np.asarray(fresh.head.kernel[...])
         with caplog.at_level("INFO", "jaxprune"):
             initialise(fresh, path, names)
-        kept = "with its head" in said
+        kept = "with its head" in logged
         np.testing.assert_array_equal(fresh.head.kernel[...], trained.head.kernel[...] if kept else before)
         np.testing.assert_array_equal(fresh.blocks[0].mlp.fc1.kernel[...], trained.blocks[0].mlp.fc1.kernel[...])
-        assert said in caplog.text
+        assert logged in caplog.text
 
 
 @pytest.mark.parametrize("pool", ["token", "avg"])

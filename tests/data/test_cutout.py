@@ -12,7 +12,7 @@ from jaxprune.preprocessing import Preprocessing
 
 
 class Draws:
-    """A generator that draws what it is told."""
+    """A generator that draws fixed numbers."""
 
     def __init__(self, *values):
         self.values = list(values)

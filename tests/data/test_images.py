@@ -83,7 +83,7 @@ def test_random_box_falls_back_to_the_center(shape, box):
 
 
 class Draws:
-    """A generator that draws what it is told."""
+    """A generator that draws fixed numbers."""
 
     def __init__(self, *values):
         self.values = list(values)

@@ -9,7 +9,7 @@ from jaxprune.data.order import Order, repeated
 from jaxprune.data.scenes import Scenes
 from jaxprune.errors import UserError
 
-# Of the version before negative seeds were told apart.
+# Of the version before negative seeds were distinguished.
 FIRSTS = {0: [484, 998, 563], 7: [785, 246, 559], 9007199254740993: [865, 257, 166]}
 
 

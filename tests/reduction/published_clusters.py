@@ -32,14 +32,14 @@ def check_model(case: str, file_name: str, method: str) -> None:
     if "kept_1" in got.file or "kept_3" in got.file:
         check_kept(got)
     for index, layer in got.layers():
-        told, assign = got.aux.steps[index], got.file[f"assign_{layer}"]
+        reported, assign = got.aux.steps[index], got.file[f"assign_{layer}"]
         clear = np.ones(assign.shape, bool)
         if (name := f"soft_assign_{layer}") in got.file:
-            np.testing.assert_allclose(told.soft, got.file[name], **PROBABILITY)
+            np.testing.assert_allclose(reported.soft, got.file[name], **PROBABILITY)
             top = np.sort(got.file[name], axis=1)
             # Only Sinkhorn's argmax may be nearly tied.
             clear = (top[:, -1] - top[:, -2] > 1e-4) | (method != "sinkhorn")
-        np.testing.assert_array_equal(told.row_map[clear], assign[clear])
+        np.testing.assert_array_equal(reported.row_map[clear], assign[clear])
         compared |= {f"{name}_{layer}" for name in ("assign", "soft_assign", "kept", "kept_origin", "density_noise")}
     left = {name for name in got.file if name not in compared and not name.startswith(("w.", "features_"))}
     assert not left, f"not compared: {left}"

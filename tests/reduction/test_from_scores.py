@@ -94,8 +94,8 @@ def test_dropped_patches_are_never_embedded_and_every_patch_is_accounted_for():
     noise = jnp.where(dropped, 1e3, 0.0) * jnp.ones((1, 1, 4, 1, 4, 3))
     chex.assert_trees_all_close(forward(fast, images() + noise.reshape(2, 24, 24, 3))[0], logits, **CLOSE)
     in_order = reduction.apply(vit(), Plan("from_scores", num_keep=(7,), in_order=True), scorer=papr())
-    ordered, told = forward(in_order, images())
-    np.testing.assert_array_equal(told.kept[0], np.sort(aux.kept[0], axis=1))
+    ordered, reported = forward(in_order, images())
+    np.testing.assert_array_equal(reported.kept[0], np.sort(aux.kept[0], axis=1))
     chex.assert_trees_all_close(ordered, logits, **CLOSE)
 
 

@@ -88,8 +88,8 @@ def test_scorers_are_compared_on_objects(trained, tmp_path):
 @pytest.mark.parametrize("learns", [False, True])
 def test_a_classifier_is_trained_on_what_the_ranker_selects(learns, trained, tmp_path):
     ranker, _ = trained
-    told = f"efficient.py:smoke,ranker={ranker},run={ranker},train_scorer={learns}"
-    summary = run(load(told), tmp_path / "run")
+    arguments = f"efficient.py:smoke,ranker={ranker},run={ranker},train_scorer={learns}"
+    summary = run(load(arguments), tmp_path / "run")
     assert "from_scores" in summary["plan"]
     model, before = checkpoints.load_model(tmp_path / "run"), split(checkpoints.load_model(ranker)).params
     assert model.pruner.num_rows() == 4 and model.pruner.scorer.proposal.img_size == (32, 32)

@@ -1,4 +1,4 @@
-"""A toy run of the real loop, as tests call it and as a program that can be told to kill itself.
+"""A toy run of the real loop, as tests call it and as a program that can kill itself.
 
 python toy_run.py WORKDIR [WHERE:STEP]   where WHERE is one of `KILLS`.
 """
