@@ -173,9 +173,17 @@ class LocalReconstruction(_LocalReconstruction, MaskedOutput):
       masks_by_level: the weight of each cell in the loss: the share of it that was masked (under "partial": retained).
       losses: their sum is the loss.
       masks: see `Reconstruction`.
+
+    A single level has the name of its array in published code: `latent0`, `pred0`, `target0`, `mask0`, `loss0`, ….
     """
 
     __slots__ = ()
+
+    def __getattr__(self, name: str) -> Array:
+        of_levels = {"latent": 0, "pred": 1, "target": 2, "mask": 3, "loss": 4}
+        if (match := re.fullmatch(r"([a-z]+)([0-3])", name)) and match[1] in of_levels:
+            return self[of_levels[match[1]]][int(match[2])]
+        raise AttributeError(f"{type(self).__name__} has no {name!r}.")
 
     @property
     def pred(self) -> Float[Array, "b p q"]:
