@@ -21,9 +21,9 @@ def networks(config: Config) -> list[Opened]:
     Raises:
       UserError: one cannot be opened, or is not reduced by plans.
     """
-    named = [{"run": config.run, "weights": config.model.weights, "name": config.model.name}]
+    own = [{"run": config.run, "weights": config.model.weights, "name": config.model.name}]
     found: list[Opened] = []
-    for each in (*named, *map(_named, config.networks)):
+    for each in (*own, *map(named, config.networks)):
         model = open_network(**each, img_size=config.img_size or None)
         origin = each["run"] or each["weights"]
         if not isinstance(model, Host):
@@ -60,7 +60,7 @@ def check_names(config: Config) -> None:
       UserError: see above.
     """
     for text in config.networks:
-        each = _named(text)
+        each = named(text)
         path = each["run"] or each["weights"]
         if not setup_exists(path):
             raise UserError(f"There is no run directory or file {path}: check config.networks.")
@@ -73,7 +73,12 @@ def setup_exists(path: str) -> bool:
     return is_remote(path) or Path(path).expanduser().exists()
 
 
-def _named(text: str) -> dict[str, str]:
+def named(text: str) -> dict[str, str]:
+    """Returns run, weights and name of a network that a text names: a run, or "weights=FILE,name=NAME".
+
+    Raises:
+      UserError: the text sets anything else.
+    """
     if not text.startswith(_FILE):
         return {"run": text, "weights": "", "name": ""}
     items = parse_items(text, f"network {text!r}", texts=("weights", "name"))

@@ -1,0 +1,134 @@
+"""Rows of a leaderboard that others can check: what was measured, and the hashes of what it was measured with."""
+
+import csv
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import jaxprune
+from jaxprune.errors import UserError
+from jaxprune.nn.params import variables
+
+Row = dict[str, Any]
+
+# What the same weights, plan, images and code give again on the same kind of machine, and what is only near.
+EXACT = ("images", "accuracy", "agreement", "GFLOPs", "weights", "code", "data")
+SPEED = "speed-up"
+COLUMNS = ("network", "plan", *EXACT, "low", "high", "images/s", SPEED, f"{SPEED} low", f"{SPEED} high", "verdict")
+HASH = "hash"
+_TOLERANCE = 1e-12  # relative: a CSV holds all digits of a float
+
+
+def weights_hash(model: Any) -> str:
+    """Returns the SHA-256 of all arrays of a network and their names."""
+    digest = hashlib.sha256()
+    for name, variable in sorted(variables(model).items()):
+        array = np.asarray(variable[...])
+        digest.update(f"{name} {array.dtype} {array.shape} ".encode())
+        digest.update(np.ascontiguousarray(array).tobytes())
+    return digest.hexdigest()[:16]
+
+
+def code_hash() -> str:
+    """Returns the SHA-256 of the source of this package."""
+    root, digest = Path(jaxprune.__file__).parent, hashlib.sha256()
+    for path in sorted(root.rglob("*.py")):
+        digest.update(str(path.relative_to(root)).encode())
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def data_hash(settings: Mapping[str, Any], names: Iterable[str]) -> str:
+    """Returns the SHA-256 of how images are read, wherever they are on this machine, and of their names."""
+    kept = {name: value for name, value in settings.items() if name not in ("path", "num_threads")}
+    text = json.dumps([kept, list(names)], sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def sealed(row: Mapping[str, Any]) -> Row:
+    """Returns a row in the order of `COLUMNS`, with the hash of its cells."""
+    cells = {name: row[name] for name in COLUMNS}
+    return {**cells, HASH: _hash(cells)}
+
+
+def read(path: str | os.PathLike) -> list[Row]:
+    """Reads the rows of a leaderboard, `leaderboard.csv`.
+
+    Raises:
+      UserError: there is no such file, or it is none.
+    """
+    try:
+        with Path(path).open(newline="") as file:
+            rows = [dict(row) for row in csv.DictReader(file)]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise UserError(f"The leaderboard {path} cannot be read: {error}.") from error
+    if not rows or not {*COLUMNS, HASH} <= set(rows[0]):
+        lacking = ", ".join(sorted({*COLUMNS, HASH} - set(rows[0] if rows else ())))
+        raise UserError(
+            f"{path} is no leaderboard: it has no rows, or no {lacking}. Give the leaderboard.csv of a run."
+        )
+    return [{name: _value(name, row[name]) for name in (*COLUMNS, HASH)} for row in rows]
+
+
+def differences(claimed: Mapping[str, Any], measured: Mapping[str, Any]) -> list[str]:
+    """Returns what a row says otherwise than its measurement, a sentence each; none if it holds.
+
+    Speeds hold if their ranges over the rounds meet; all else has to be the same.
+    """
+    found = []
+    for name in EXACT:
+        ours, theirs = measured[name], claimed[name]
+        same = ours == theirs if isinstance(ours, str) else abs(ours - theirs) <= _TOLERANCE * max(abs(ours), 1.0)
+        if not same:
+            found.append(f"{name} is {ours}, and the row says {theirs}")
+    (low, high), (own_low, own_high) = ((row[f"{SPEED} low"], row[f"{SPEED} high"]) for row in (claimed, measured))
+    if max(low, own_low) > min(high, own_high):
+        found.append(f"the speed-up is {own_low:.3g}–{own_high:.3g}, and the row says {low:.3g}–{high:.3g}")
+    elif not low <= claimed[SPEED] <= high:
+        found.append(f"the speed-up {claimed[SPEED]:.3g} is outside the row's own range")
+    if claimed[HASH] != _hash({name: claimed[name] for name in COLUMNS}):
+        found.append("the hash is not that of the row's cells")
+    return found
+
+
+def chosen(rows: Sequence[Row], count: int, names: Sequence[str], seed: int) -> list[Row]:
+    """Returns the rows to check: those whose "network plan" is named, or `count` at random (0: all).
+
+    Raises:
+      UserError: a name is that of no row.
+    """
+    by_name = {f"{row['network']} {row['plan']}": row for row in rows}
+    if unknown := [name for name in names if name not in by_name]:
+        raise UserError(f"The leaderboard has no row {unknown[0]!r}: it has {', '.join(by_name)}.")
+    if names:
+        return [by_name[name] for name in names]
+    picked = np.random.default_rng(seed).permutation(len(rows))[: count or len(rows)]
+    return [rows[index] for index in sorted(picked)]
+
+
+def escapes(rows: int, checked: int) -> float:
+    """Returns the chance that one forged row is not among those that were checked at random.
+
+    >>> escapes(20, 5)
+    0.75
+    """
+    return 1 - min(checked, rows) / rows
+
+
+def _value(name: str, text: str) -> Any:
+    if name in ("network", "plan", "weights", "code", "data", "verdict", HASH):
+        return text
+    try:
+        return float(text)
+    except ValueError:
+        raise UserError(f"The leaderboard's {name} {text!r} is no number: it was changed or cut.") from None
+
+
+def _hash(cells: Mapping[str, Any]) -> str:
+    text = json.dumps([cells[n] if isinstance(cells[n], str) else repr(float(cells[n])) for n in COLUMNS])
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
