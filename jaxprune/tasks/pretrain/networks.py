@@ -23,8 +23,9 @@ def names(settings: Any) -> list[str]:
 def missing(config: Config) -> Iterator[str]:
     """Yields which network the framework learns from and the config does not name."""
     for name in names(config.mim):
-        source = config.get(name)
-        if not config.mim.get(name) and not (source and (source.run or source.weights)):
+        inside = name in config.mim and config.mim[name]
+        beside = name in config and (config[name].run or config[name].weights)
+        if not inside and not beside:
             yield (
                 f"{config.mim.name} learns from a {name}, and config.{name} names none: give --config.{name}.weights="
                 f"FILE with --config.{name}.name=MODEL, a published file, or --config.{name}.run=RUN, a run of ours."
