@@ -5,12 +5,13 @@ import functools
 import re
 import shutil
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
+import pytest
 from flax import nnx
 
 from jaxprune.nn.params import merge, split
@@ -46,6 +47,12 @@ def quickly(model: nnx.Module, call: Callable[..., Any]) -> Callable[..., Any]:
         lambda params, rest, *args: call(merge(parts.graph, params, rest), *args), compiler_options=quick_compile()
     )
     return functools.partial(program, parts.params, parts.rest)
+
+
+def slow_but(quick: Iterable[Any], values: Iterable[Any]) -> list[Any]:
+    """Returns the values of a parameter, those that are not `quick` marked as slow: further members of a family."""
+    quick = list(quick)
+    return [pytest.param(value, marks=() if value in quick else pytest.mark.slow) for value in values]
 
 
 def double_precision():

@@ -56,6 +56,7 @@ assert Plan.from_text("longest@1:keep_rate=0.5").text == "longest@1:keep_rate=0.
 """
 
 
+@pytest.mark.slow
 def test_everything_that_another_package_adds_works(installed):
     run(installed, "-c", USE)
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from flax import nnx
 from hosts import BATCH, HOSTS, host, images, sites
-from support import quick_compile
+from support import quick_compile, slow_but
 
 from jaxprune import flops, reduction, scoring
 from jaxprune.errors import UserError
@@ -116,7 +116,7 @@ def test_a_plan_is_applied_for_a_size_of_images():
 # Taps
 
 
-@pytest.mark.parametrize("on", ATTENDING)
+@pytest.mark.parametrize("on", slow_but(["cls", "windowed"], ATTENDING))
 def test_taps_report_the_attention_of_several_layers_in_one_pass(on):
     """Recomputed from the public parts of the blocks."""
     model = host(on)
@@ -173,7 +173,7 @@ PLANS = {
 }
 
 
-@pytest.mark.parametrize("on", ["cls", "clip"])
+@pytest.mark.parametrize("on", slow_but(["cls"], ["cls", "clip"]))
 @pytest.mark.parametrize("what", PLANS)
 def test_intermediates_are_dense_again(what, on):
     model = host(on)

@@ -12,7 +12,7 @@ import pytest
 from flax import nnx
 from hosts import BATCH, CLASSES, HOSTS, host, images, sites
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
-from support import quick_compile
+from support import quick_compile, slow_but
 
 from jaxprune import reduction, scoring
 from jaxprune.errors import UserError
@@ -140,7 +140,7 @@ ALONE = ["cls", "clip"]
 IN_GROUPS = [name for name in HOSTS if name not in ALONE]
 
 
-@pytest.mark.parametrize("on", ALONE)
+@pytest.mark.parametrize("on", slow_but(["cls"], ALONE))
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_gives_what_was_promised_from_one_trace(method, on):
     check_one_trace(reduce(method, on), on)
@@ -203,6 +203,7 @@ def check_gradients(model, on: str, learning: str):
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("on", "group"), group_cases(["cls"]))
 def test_training_has_finite_gradients(on, group):
     check_gradients(grouped(on, group), on, "patch_embed.proj.kernel")

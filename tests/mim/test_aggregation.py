@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from support import slow_but
 
 from jaxprune import mim
 from jaxprune.errors import UserError
@@ -31,7 +32,7 @@ def create(name: str, **arguments):
     )
 
 
-@pytest.mark.parametrize("name", AGGREGATORS)
+@pytest.mark.parametrize("name", slow_but(["depthwise"], AGGREGATORS))
 def test_only_thrown_tokens_are_rebuilt_and_everything_learns(name, decoded):
     model = create(name)
     x, thrown = decoded

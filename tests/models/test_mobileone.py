@@ -90,6 +90,7 @@ def network(**options):
     return unfilled(lambda: models.create("mobileone", **given, **options, rngs=nnx.Rngs(0)))
 
 
+@pytest.mark.slow
 def test_the_network_in_both_forms():
     model = checkpoints.load_pretrained(network(), weights(NET))
     logits, aux = run(model, NET["x"])

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from support import golden, nhwc, quickly, weights
+from support import golden, nhwc, quickly, slow_but, weights
 
 from jaxprune import checkpoints, models
 from jaxprune.checkpoints.rules import to_published
@@ -25,15 +25,14 @@ def network(name: str):
     return file, checkpoints.load_pretrained(model, weights(file))
 
 
-# One of each style and each special case; further members of a family are slow.
-FURTHER = (
-    *("tipsv2", "dinov3_token", "dinov3_7b", "siglip_gap", "clip_quickgelu", "eva_giant", "pe_core_gigantic", "beitv2"),
-    *("gap", "rope_ape", "radio", "clip_resized", "siglip_resized", "swin_sides", "swinv2_padded", "convnext_pico"),
-    *("convnextv2_atto", "hiera_two_heads", "hiera_concat"),
+# One of each family; further members and special cases are slow.
+QUICK = (
+    *("aimv2", "beit", "beit3", "clip", "convnext", "deit3", "dinov2_reg4", "dinov3", "eva02_base", "eva02_clip"),
+    *("hiera", "pe_core", "rope_axial", "siglip", "swin_padded", "swinv2"),
 )
 
 
-@pytest.mark.parametrize("name", [pytest.param(c, marks=pytest.mark.slow if c in FURTHER else ()) for c in CASES])
+@pytest.mark.parametrize("name", slow_but(QUICK, CASES))
 def test_matches_timm(name):
     file, model = network(name)
     images = jnp.asarray(nhwc(file["images"]))

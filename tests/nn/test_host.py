@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from support import golden, nhwc, quick_compile, weights
+from support import golden, nhwc, quick_compile, slow_but, weights
 
 from jaxprune import checkpoints, models
 from jaxprune.errors import UserError
@@ -82,7 +82,7 @@ def check(found, file, which: str, blocks):
             chex.assert_trees_all_close(prefix, file[f"{which}/prefix"][block], **CLOSE)
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("name", slow_but(list(NETWORKS)[:2], NETWORKS))
 def test_intermediates_are_timms(name):
     file, _ = published(name)
     raw, normed, formats, logits = results(name)

@@ -191,6 +191,7 @@ SIZES = {"img_size": 16, "patch_size": 4, "embed_dim": 16, "depth": 1, "num_head
 OTHER = ((0.5, 0.4, 0.3), (0.25, 0.2, 0.5))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wrapped", [False, True])
 def test_a_scorer_reads_the_pixels_of_the_network_that_it_prunes(wrapped, tmp_path, monkeypatch):
     monkeypatch.setitem(resnet.DEPTHS, "resnet_tiny", (False, (1, 1)))

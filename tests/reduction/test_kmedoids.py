@@ -65,6 +65,7 @@ def test_distances_are_exact_for_equal_tokens_and_for_a_large_common_part():
     assert (found[:, 7, 3] == 0).all() and (np.diagonal(found, axis1=1, axis2=2) == 0).all()
 
 
+@pytest.mark.slow
 def test_equal_weights_draws_the_first_centre_where_there_is_a_key(rng_key):
     x = jax.random.normal(rng_key, (2, 9, 4))
     tokens, attended = all_present(x, 0), Attended()

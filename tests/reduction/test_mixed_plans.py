@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from flax import nnx
 from hosts import BATCH, CLASSES, host, images
-from support import quick_compile
+from support import quick_compile, slow_but
 
 from jaxprune import reduction
 from jaxprune.errors import UserError
@@ -47,7 +47,7 @@ def test_a_mixed_plan_runs(on):
         assert merged.max() == arriving - 4 - 1
 
 
-@pytest.mark.parametrize("first", ["topk", "tome", "evit"])
+@pytest.mark.parametrize("first", slow_but(["tome"], ["topk", "tome", "evit"]))
 def test_kmedoids_weighs_the_rows_that_the_block_before_left(first):
     model = apply("cls", Plan(steps=(At(1, first, keep_rate=0.7), At(2, "kmedoids", keep_rate=0.3))))
     parts = split(model)
@@ -89,7 +89,7 @@ def account(aux, on: str):
     )
 
 
-@pytest.mark.parametrize("on", ["cls", "clip"])
+@pytest.mark.parametrize("on", slow_but(["cls"], ["cls", "clip"]))
 @pytest.mark.parametrize("method", KEEPING)
 def test_a_kept_row_is_where_its_patch_is(method, on):
     _, aux = forward(apply(on, Plan(method, 0.6, (1, 2))), on)
@@ -157,7 +157,7 @@ def test_what_follows_ats_leaves_absent_rows_absent(method):
     assert ((assign >= 0) <= (sampled >= 0)).all()
 
 
-@pytest.mark.parametrize("method", ["dpc_knn", "kmedoids"])
+@pytest.mark.parametrize("method", slow_but(["kmedoids"], ["dpc_knn", "kmedoids"]))
 def test_what_an_absent_row_holds_does_not_count(method):
     model = apply("cls", Plan(steps=(At(1, "ats", keep_rate=0.9), At(2, method, r=5))))
     reducer = model.blocks[2].reducer
@@ -206,6 +206,7 @@ class Sparse(reduction.Reducer):
         return {"sparsity": jnp.square(context.logits).mean() * len(context.steps)}
 
 
+@pytest.mark.slow
 def test_dynamicvit_then_topk_trains():
     model = apply("cls", Plan(steps=(At(1, "dynamicvit", keep_rate=0.7), At(2, "topk", keep_rate=0.4))))
     parts, reducers = split(model), reduction.installed(model)

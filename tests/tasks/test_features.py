@@ -93,6 +93,7 @@ def of_model(model, images, what):
     return {name: np.asarray(jitted(model, call)(images)[name]) for name in what}
 
 
+@pytest.mark.slow
 def test_features_are_those_of_the_network_to_the_bit(written, saved):
     workdir, summary = written
     assert summary["images"] == 32 and summary["features"] == str(workdir / "features")

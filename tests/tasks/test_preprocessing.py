@@ -73,6 +73,7 @@ def evaluated(monkeypatch, *args, **options):
     return run("evaluate.py", *args, **options), found[-1]
 
 
+@pytest.mark.slow
 def test_predict_says_of_two_hundred_photographs_what_evaluate_says(trained, photographs, tmp_path, monkeypatch):
     summary, found = evaluated(monkeypatch, tmp_path / "evaluate", run=trained)
     assert summary["images"] == 200
@@ -146,6 +147,7 @@ def pixels(monkeypatch):
     return seen
 
 
+@pytest.mark.slow
 def test_the_same_pixels_reach_the_network_from_everywhere(tmp_path, pixels):
     model = models.create("vit", **SIZES, num_classes=1, rngs=nnx.Rngs(0))
     model.preprocessing = RECORD

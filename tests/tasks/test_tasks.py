@@ -214,6 +214,7 @@ def test_the_norm_of_the_linear_probe_matches(tmp_path):
     np.testing.assert_allclose(file["logits"] @ kernel + bias, wanted, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_only_the_last_blocks_train(dense, tmp_path):
     found = run("reduction/small.py:smoke", tmp_path, run=dense, trainable_blocks=1)
     assert found["steps"] == 4
