@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from support import golden, nhwc, weights
+from support import golden, nhwc, slow_but, weights
 
 from jaxprune import checkpoints, mim
 from jaxprune.errors import UserError
@@ -103,10 +103,9 @@ PR_FILES = ["prmim_n64_rd0", "prmim_n64_rd50", "prmim_n196_rd25", "prmim_n196_rd
 
 
 # One ratio on few patches and one of the other modes are quick.
-SLOW = pytest.mark.slow
 QUICK = [("prmim_n64_rd50", "thrown"), ("prmim_n64_rd50", "residual")]
 PR_CASES = [
-    pytest.param(name, mode, marks=[] if (name, mode) in QUICK else SLOW)
+    pytest.param(name, mode, marks=[] if (name, mode) in QUICK else pytest.mark.slow)
     for name in PR_FILES
     for mode in ("thrown", "all", "residual")
 ]
@@ -145,7 +144,7 @@ def test_progressive_reconstruction_matches(name, aggregation):
     assert_gradients(grads, file, f"{prefix}/grad/")
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=[] if name in QUICK_FILES else SLOW) for name in PR_FILES])
+@pytest.mark.parametrize("name", slow_but(["prmim_n64_rd50"], PR_FILES))
 def test_plain_partial_reconstruction_matches(name):
     file = golden(f"mim/{name}")
     model = published(
