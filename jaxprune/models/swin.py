@@ -213,7 +213,7 @@ class SwinBlock(Block):
         learned: Any = self.attn.relative_position_bias_table
         return learned[...].astype(jnp.float32)
 
-    def _bias(self, b: int) -> Float[Array, "#w h m m"]:
+    def _bias(self, b: Any) -> Float[Array, "#w h m m"]:
         bias = jnp.moveaxis(self.bias_table()[self.windows.offsets()], -1, 0)[None]
         apart = self.windows.apart()
         if apart is None:

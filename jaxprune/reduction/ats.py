@@ -86,7 +86,7 @@ def published_sample(
 ) -> Int[Array, "b s"]:
     """The token whose cumulative share is nearest to each step, of equally near ones the first."""
     cdf = cumulative(significance(cls_attn, values), policy)
-    return _nearest(jnp.broadcast_to(jnp.asarray(steps)[None, :], (len(cdf), len(steps))), cdf)
+    return _nearest(jnp.broadcast_to(jnp.asarray(steps)[None, :], (cdf.shape[0], len(steps))), cdf)
 
 
 def official_sample(

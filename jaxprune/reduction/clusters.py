@@ -106,7 +106,7 @@ def by_cluster(f: Callable[..., Any], assign: Int[Array, "b n"], num_clusters: i
     size = kernels.row_block()
     if size is None:
         return f(members(assign, num_clusters), *rows)
-    ids = jnp.broadcast_to(jnp.arange(num_clusters, dtype=assign.dtype)[None, :], (len(assign), num_clusters))
+    ids = jnp.broadcast_to(jnp.arange(num_clusters, dtype=assign.dtype)[None, :], (assign.shape[0], num_clusters))
     of_ids = lambda ids, *rows: f(assign[:, None, :] == ids[:, :, None], *rows)
     return by_rows(of_ids, ids, *rows, size=size)
 

@@ -126,7 +126,7 @@ def merge(tokens: Tokens, pairs: Match, num_prefix_tokens: int, *, position: str
         joins = (pairs.best[:, None, :] == ids[:, :, None]) & merged[:, None, :]
         return [_sum(joins, values[:, first]) + own for values, own in zip(values, own, strict=True)]
 
-    ids_b = jnp.broadcast_to(jnp.arange(num_b, dtype=jnp.int32)[None, :], (len(x), num_b))
+    ids_b = jnp.broadcast_to(jnp.arange(num_b, dtype=jnp.int32)[None, :], (x.shape[0], num_b))
     of_b = [values[:, second] for values in values]
     size_b, x_b, place_b, policy_b = by_rows(sums, ids_b, *of_b, size=kernels.row_block())
     # Two absent rows (size 0) merge to one that is absent too.
