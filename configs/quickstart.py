@@ -26,14 +26,14 @@ def get_config(arg=None):
         "norm_pix_loss": False,
     }
     first.data.update(img_size=64, num_train=10_000, num_eval=500, crop="none")
-    first.update(batch_size=64, epochs=7.0, max_minutes=2.5)
+    first.update(batch_size=64, epochs=8.0, max_minutes=2.75)
     first.update(log_every=20, checkpoint_every=400, picture_every=400, eval_every=400)
     first.optimizer.update(base_lr=6e-3, warmup_epochs=0.5)
 
     second = finetune.defaults()
     second.model = {**second.model.to_dict(), **SIZE, "name": "vit", "drop_path_rate": 0.0}
     second.data.update(img_size=64, num_train=4_000, num_eval=1_000, crop_scale=(0.6, 1.0))
-    second.update(batch_size=32, epochs=3.5, max_minutes=1.25)
+    second.update(batch_size=32, epochs=3.0, max_minutes=1.25)
     second.update(log_every=10, checkpoint_every=200, eval_every=125)
     second.optimizer.update(base_lr=1.2e-2, warmup_epochs=0.5, layer_decay=0.8)
     # Minutes are too short for a strong regulariser to pay.
@@ -44,7 +44,7 @@ def get_config(arg=None):
     ranker.ranker = {"name": "vit", **SIZE}
     ranker.update(mim=first.mim, expects="progressive")
     ranker.data.update(img_size=64, num_train=10_000, num_eval=500, crop="none")
-    ranker.update(batch_size=64, epochs=0.9, max_minutes=1.25, log_every=20, checkpoint_every=100, eval_every=100)
+    ranker.update(batch_size=64, epochs=1.0, max_minutes=1.5, log_every=20, checkpoint_every=100, eval_every=100)
     ranker.update(warm_start=True, loss_options={"top_k": 5})
     ranker.labels.mask_ratio = 0.7
     ranker.optimizer.update(base_lr=4e-3, warmup_epochs=0.1)

@@ -21,7 +21,7 @@ def get_config(arg=None):
         "robustness",
         corruptions=corruptions.NAMES,
         severities=corruptions.SEVERITIES,
-        num_images=1000,  # held-out images, evenly spaced; 0: all
+        num_images=1000,  # held-out images, evenly spread; 0: all
         plans=(),
         scorer="",  # of plans with from_scores: "norm", "ltrp:run=RUN", "papr:model=NAME,weights=FILE", …
         keep_rate=0.7,

@@ -89,7 +89,7 @@ def missing(config: Config) -> Iterator[str]:
 
 
 def _source(config: Config, member: Member) -> Sample:
-    """The images of a network, evenly spaced in the held-out ones; the same for all networks."""
+    """The images of a network, evenly spread in the held-out ones; the same for all networks."""
     config = _prepared(config, member)
     source = inputs.source(config, "eval")
     return Sample(source, config.num_images or len(source))

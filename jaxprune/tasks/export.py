@@ -67,7 +67,7 @@ def missing(config: Config) -> Iterator[str]:
 
 
 def _images(config: Config, model: Any) -> list[np.ndarray] | None:
-    """The pictures to compare on, evenly spaced ones of many."""
+    """The pictures to compare on, evenly spread ones of many."""
     if not config.images:
         return None
     pictures = open_pictures(config.images, model.preprocessing, seed=config.seed)

@@ -85,7 +85,7 @@ def completed(config: Config, classifier: Classifier) -> Config:
 
 
 def measure(config: Config, classifier: Classifier, opened: Opened) -> pruning.Pruned:
-    """Runs the classifier over an evenly spaced sample of the held-out images of a `completed` config."""
+    """Runs the classifier over an evenly spread sample of the held-out images of a `completed` config."""
     images, model = Sample(inputs.held_out(config, classifier), config.num_images), classifier.model
     return pruning.measure(
         model,

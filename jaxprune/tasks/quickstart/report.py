@@ -15,7 +15,8 @@ from jaxprune.viz.report import Report
 _RANKED = f"by the ranker, in {KEPT:.0%} of all patches, where random finds {KEPT:.0%}; it saw no labels"
 _PRUNED = (
     "The fine-tuned network as it is, with patches dropped or merged by each plan and nothing trained for it, beside "
-    "random patches."
+    "random patches. Methods that rank patches by the attention of the CLS token suffer where a network pools over "
+    "patches and never trained that token to attend."
 )
 
 
