@@ -17,6 +17,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from jaxprune.errors import UserError
 from jaxprune.mim import teacher as teaching
+from jaxprune.mim.aggregation import aggregation_of
 from jaxprune.mim.base import Framework, MaskedOutput
 from jaxprune.mim.decoder import Decoder, TokenDecoder, default_throw_ratio
 from jaxprune.mim.mae import MAE, STYLE
@@ -472,9 +473,7 @@ class TEC(Framework):
             "target_dim": shapes[qk][0] // 2,
             "target_heads": 1,
         }
-        if (kernel := "forward_fea_decoder.agg.weight") in shapes:
-            found |= {"kernel_size": shapes[kernel][-1], "reconstruction": "progressive"}
-        return found
+        return found | aggregation_of(shapes, "forward_fea_decoder.")
 
 
 def attention_loss(
