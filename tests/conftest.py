@@ -1,6 +1,7 @@
 """The strict session: what Equinox asks of itself, we ask of ourselves."""
 
 import gc
+import logging
 import os
 import subprocess
 import sys
@@ -64,6 +65,15 @@ def rng_key():
 @pytest.fixture(autouse=True)
 def warnings_of_ours_are_errors():
     warnings.filterwarnings("error", module=r"jaxprune(\..*)?$")
+
+
+@pytest.fixture(autouse=True)
+def messages_reach_caplog():
+    """A program that a test starts in this process sends its messages to the terminal instead; not beyond its test."""
+    logger = logging.getLogger("jaxprune")
+    before = logger.handlers, logger.level, logger.propagate
+    yield
+    logger.handlers, logger.level, logger.propagate = before
 
 
 def pytest_collection_modifyitems(config, items):

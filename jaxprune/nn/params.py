@@ -44,7 +44,13 @@ def dotted(path: tuple) -> str:
 
 def variables(module: nnx.Module) -> dict[str, nnx.Variable]:
     """Returns the variables of a module by dotted name; writing `[...]` of one writes the module."""
-    return {dotted(path): variable for path, variable in nnx.iter_graph(module) if isinstance(variable, nnx.Variable)}
+    found, seen = {}, set()
+    for path, variable in nnx.iter_graph(module):
+        # What two modules share has one name, the first; Flax before 0.12.1 lists it under both.
+        if isinstance(variable, nnx.Variable) and id(variable) not in seen:
+            seen.add(id(variable))
+            found[dotted(path)] = variable
+    return found
 
 
 def split(module: nnx.Module) -> Split:

@@ -24,15 +24,8 @@ def test_a_terminal_gets_a_bar(monkeypatch, capsys):
     assert "toy" in shown and "5/10" in shown and "loss=0.1235" in shown
 
 
-@pytest.fixture
-def logger():
+def test_messages_reach_the_terminal_and_warnings_say_what_they_are(capsys):
     logger = logging.getLogger("jaxprune")
-    before = logger.handlers, logger.level, logger.propagate
-    yield logger
-    logger.handlers, logger.level, logger.propagate = before
-
-
-def test_messages_reach_the_terminal_and_warnings_say_what_they_are(logger, capsys):
     log_to_terminal()
     logger.info("saved")
     logger.warning("damaged")
