@@ -1,7 +1,5 @@
 import logging
 
-import pytest
-
 from jaxprune.train import progress as module
 from jaxprune.train.progress import log_to_terminal, progress
 
