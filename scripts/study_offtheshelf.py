@@ -5,8 +5,10 @@ python scripts/study_offtheshelf.py --weights FILE --path DIR [--model vit_small
 FILE are published weights (any that `jaxprune.checkpoints.read_tensors` reads), DIR a folder with a directory of
 pictures for each class. Heads, a linear one and 20 nearest neighbours, are fitted to features of the dense network on
 --train pictures a class and tested, under every method without parameters and keep rate, on at most --test others.
-Methods that have parameters are noise without training and are left out. Features are kept below --out, so a study that
-was stopped goes on where it was. It ends in a table (differences from dense are paired by image), a plot and a report.
+Methods that have parameters are noise without training and are left out. Beside them stands what anybody can do without
+this package: the same network, dense, on smaller images, that cost about as much as a plan at that keep rate. Features
+are kept below --out, so a study that was stopped goes on where it was. It ends in a table (differences from dense are
+paired by image), a plot and a report.
 """
 
 import argparse
@@ -37,6 +39,7 @@ from jaxprune.train.progress import log_to_terminal
 from jaxprune.viz import plots
 
 RATES = (0.9, 0.7, 0.5, 0.25)
+SMALLER = "smaller images"
 NEIGHBOURS = 20
 
 
@@ -196,14 +199,14 @@ def row(
     }
 
 
-def timed(models: dict[str, Any], images: jax.Array, rounds: int) -> dict[str, tuple[float, OverRounds]]:
+def timed(models: dict[str, Any], shown: dict[str, jax.Array], rounds: int) -> dict[str, tuple[float, OverRounds]]:
     """Returns by network its images/s and its speed over that of the dense network in the same round."""
-    turns = interleaved({name: Runner(model, images, forward_only) for name, model in models.items()}, rounds)
+    turns = interleaved({name: Runner(model, shown[name], forward_only) for name, model in models.items()}, rounds)
     seconds = {name: [turn.wall for turn in of_one] for name, of_one in turns.items()}
     found = {}
     for name, own in seconds.items():
         ratio = OverRounds.of([dense / mine for dense, mine in zip(seconds[DENSE], own, strict=True)])
-        found[name] = (len(images) / float(np.median(own)), ratio)
+        found[name] = (len(shown[name]) / float(np.median(own)), ratio)
     return found
 
 
@@ -249,14 +252,34 @@ def run():
     for (name, rate), network in zip(wanted, networks.values(), strict=True):
         found = get(network, tested, f"{name}-{rate}", maps=dense["patches"])
         rows.append(row(name, rate, found, dense, heads, truth, contestant(network).gflops()))
+    for rate, network in smaller(args, model).items():
+        found = get(network, tested, f"smaller-{rate}")
+        rows.append(row(SMALLER, rate, found, dense, heads, truth, contestant(network).gflops()))
+        networks[f"{SMALLER} {rate}"] = network
     if args.rounds:
-        images = next(iter(batches(folder, tested[: args.batch_size // 2], model, args.batch_size)))["image"]
-        normalised = pixels(jnp.asarray(images), model.preprocessing)
-        speeds = timed({DENSE: model, **networks}, normalised, args.rounds)
-        for entry, key in zip(rows, (DENSE, *networks), strict=True):
+        networks = {DENSE: model, **networks}
+        shown = {name: a_batch(folder, tested[: args.batch_size // 2], network) for name, network in networks.items()}
+        speeds = timed(networks, shown, args.rounds)
+        for entry, key in zip(rows, networks, strict=True):
             speed, ratio = speeds[key]
             entry |= {"images/s": speed, "speed-up": ratio.median, "lowest": ratio.low, "highest": ratio.high}
     publish(args, rows, len(fitted), len(tested))
+
+
+def a_batch(folder: ImageFolder, numbers: list[int], model: Any) -> jax.Array:
+    """Returns some pictures as the network reads them."""
+    images = next(iter(batches(folder, numbers, model, len(numbers))))["image"]
+    return pixels(jnp.asarray(images), model.preprocessing)
+
+
+def smaller(args, model: Any) -> dict[float, Any]:
+    """Returns by keep rate the dense network for images with the patches that a plan has on average over the depth."""
+    if args.smoke:
+        return {}
+    (side, _), (patch, _) = model.grid, model.patch_embed.patch_size
+    shares = {rate: sum(rate**stage for stage in range(4)) / 4 for rate in RATES}
+    sides = {rate: max(round(side * share**0.5), 1) for rate, share in shares.items()}
+    return {rate: open_published(args.weights, args.model, img_size=n * patch) for rate, n in sides.items()}
 
 
 def opened(args) -> tuple[Any, ImageFolder]:
@@ -277,7 +300,8 @@ def publish(args, rows: list[dict[str, Any]], fitted: int, tested: int) -> None:
             f"Heads are fitted to {fitted} pictures and tested on {tested}. Differences from the dense network are "
             "paired by image; ± is half a 95 % interval (normal). Cosines are those of what is pooled and of the rows "
             "of patches that are left, with the dense network's. Speed-ups are medians over the rounds, in turns, with "
-            "the lowest and the highest; there is no smaller network of this family to stand beside."
+            f"the lowest and the highest. “{SMALLER}” is the dense network on images with as many patches as a plan at "
+            "that keep rate has on average over the depth."
         )
         part.text(correlation)
         part.table(rows, caption="Every method without parameters, and random choice.", formats=".3g")

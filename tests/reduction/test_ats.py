@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from published_models import CLOSE, PROBABILITY, check_logits, config_of, prefixed, run, stage
-from support import golden, quick_compile
+from support import golden, quick_compile, slow_but
 
 from jaxprune.reduction import Attended
 from jaxprune.reduction.ats import ATS, cumulative, sample_steps, significance
@@ -18,7 +18,7 @@ def _valid(ids, mask):
     return [row[keep].tolist() for row, keep in zip(np.asarray(ids), np.asarray(mask, bool), strict=True)]
 
 
-@pytest.mark.parametrize("name", ["p6", "p12"])
+@pytest.mark.parametrize("name", slow_but(["p6"], ["p6", "p12"]))
 def test_model(name):
     got = run(name, "ats", "ats")
     check_logits(got)

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 from flax import nnx
 from published_clusters import check_model, stage
-from support import golden
+from support import golden, slow_but
 
 from jaxprune.errors import UserError
 from jaxprune.nn.tokens import all_present
 from jaxprune.reduction.dpc_knn import DpcKnn, dpc_knn, mean_of_smallest, shares
 
 
-@pytest.mark.parametrize("case", ["p6", "p12"])
+@pytest.mark.parametrize("case", slow_but(["p6"], ["p6", "p12"]))
 def test_matches_the_published_model(case):
     check_model(case, "dpcknn", "dpc_knn")
 

@@ -23,7 +23,7 @@ from published_models import (
     run,
     stage,
 )
-from support import golden, nhwc, quick_compile, weights
+from support import golden, nhwc, quick_compile, slow_but, weights
 
 from jaxprune import checkpoints, losses, reduction
 from jaxprune.errors import UserError
@@ -33,7 +33,7 @@ from jaxprune.reduction import dynamicvit
 from jaxprune.reduction.dynamicvit import DynamicViT, straight_through
 
 
-@pytest.mark.parametrize("name", ["p6", "p12"])
+@pytest.mark.parametrize("name", slow_but(["p6"], ["p6", "p12"]))
 def test_model(name):
     got = run(name, "dynamicvit", "dynamicvit")
     check_logits(got)

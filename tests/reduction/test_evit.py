@@ -18,13 +18,13 @@ from published_models import (
     run_block,
     stage,
 )
-from support import golden, quick_compile, weights
+from support import golden, quick_compile, slow_but, weights
 
 from jaxprune.reduction import Attended
 from jaxprune.reduction.evit import EViT, warm_up
 
 
-@pytest.mark.parametrize("name", ["p6", "p12"])
+@pytest.mark.parametrize("name", slow_but(["p6"], ["p6", "p12"]))
 def test_model(name):
     got = run(name, "evit", "evit")
     check_logits(got)

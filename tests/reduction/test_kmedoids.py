@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from published_clusters import check_model, stage
-from support import golden
+from support import golden, slow_but
 
 from jaxprune import reduction
 from jaxprune.errors import UserError
@@ -19,7 +19,7 @@ from jaxprune.reduction.clusters import distances
 from jaxprune.reduction.kmedoids import KMedoids, kmedoids
 
 
-@pytest.mark.parametrize("case", ["p6", "p12"])
+@pytest.mark.parametrize("case", slow_but(["p6"], ["p6", "p12"]))
 def test_matches_the_published_model(case):
     check_model(case, "kmedoids", "kmedoids")
 

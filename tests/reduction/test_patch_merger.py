@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from flax import nnx
 from published_clusters import check_model, fill, stage
-from support import golden
+from support import golden, slow_but
 
 from jaxprune.reduction.patch_merger import PatchMerger
 
 
-@pytest.mark.parametrize("case", ["p6", "p12"])
+@pytest.mark.parametrize("case", slow_but(["p6"], ["p6", "p12"]))
 def test_matches_the_published_model(case):
     check_model(case, "patchmerger", "patch_merger")
 

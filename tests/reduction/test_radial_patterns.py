@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from flax import nnx
 from published_models import CLOSE, block, check_logits, config_of, run, stage
-from support import golden, quick_compile, weights
+from support import golden, quick_compile, slow_but, weights
 
 from jaxprune.errors import UserError
 from jaxprune.reduction import radial_patterns
@@ -23,7 +23,7 @@ SPLIT = {(14, "l1", 50, 0): 84, (14, "l1", 70, 1): 84, (14, "l1", 70, 2): 60}
 
 
 @pytest.mark.parametrize("norm", NORMS)
-@pytest.mark.parametrize("name", ["p6", "p12"])
+@pytest.mark.parametrize("name", slow_but(["p6"], ["p6", "p12"]))
 def test_model(name, norm):
     got = run(name, norm, norm)
     check_logits(got)

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from flax import nnx
 from published_clusters import check_model, fill, stage
-from support import golden
+from support import golden, slow_but
 
 from jaxprune.errors import UserError
 from jaxprune.reduction.sit import Sit
 
 
-@pytest.mark.parametrize("case", ["p6", "p12"])
+@pytest.mark.parametrize("case", slow_but(["p6"], ["p6", "p12"]))
 def test_matches_the_published_model(case):
     check_model(case, "sit", "sit")
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from published_models import CLOSE, block, check_features, check_logits, config_of, prefixed, run, run_block, stage
-from support import GOLDEN, golden, quick_compile, weights
+from support import GOLDEN, golden, quick_compile, slow_but, weights
 
 from jaxprune.nn.tokens import all_present
 from jaxprune.reduction import unmerge
@@ -18,7 +18,7 @@ from jaxprune.reduction.tome import ToMe, match, merge
 MATCHINGS = sorted(path.stem for path in Path(GOLDEN / "token_reduction").glob("op_tome_*_r*.npz"))
 
 
-@pytest.mark.parametrize("name", ["p6", "p12"])
+@pytest.mark.parametrize("name", slow_but(["p6"], ["p6", "p12"]))
 def test_model(name):
     got = run(name, "tome", "tome")
     check_logits(got)

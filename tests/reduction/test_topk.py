@@ -16,12 +16,12 @@ from published_models import (
     run_block,
     stage,
 )
-from support import golden, weights
+from support import golden, slow_but, weights
 
 from jaxprune.reduction.topk import TopK
 
 
-@pytest.mark.parametrize("name", ["p6", "p12"])
+@pytest.mark.parametrize("name", slow_but(["p6"], ["p6", "p12"]))
 def test_model(name):
     got = run(name, "topk", "topk")
     check_logits(got)
