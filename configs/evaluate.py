@@ -11,6 +11,9 @@ With `--config.plans="('topk','tome:keep_rate=0.5')" --config.reduction_loc="(1,
 plans, without training: accuracy, agreement with the dense network, cost, and which patches were kept. Plans with
 from_scores drop patches by `--config.scorer`, such as norm or ltrp:run=RUN.
 
+For a network that reads clips, a folder holds videos; `--config.data.num_clips` and `num_crops` are the views of each,
+and configs/video has the published settings.
+
 Robustness of an ImageNet classifier (PR-MIM Tab. 7): `--config.data.source=tfds --config.data.name=imagenet_a` or
 imagenet_r, both with `--config.only_present`, imagenet_sketch, or imagenet2012_corrupted/fog_3; configs/robustness.py
 makes corrupted images itself.

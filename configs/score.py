@@ -15,6 +15,10 @@ as it wants them.
     --config.run=RUN        a run directory with a ViT: its patches are ranked, and dino, evit, … read it
     --config.model.name=NAME [--config.model.weights=FILE]     else the ViT whose patches are ranked
     --config.proposal=resnet50 --config.weights=resnet50.pth
+
+With a network that reads clips, `images` is a folder of videos or one video, and pictures are film strips:
+
+    --config.model.name=videomae_base_patch16_224 --config.scorers="('norm','centre','random')" --config.proposal=
 """
 
 from ml_collections import ConfigDict
@@ -31,7 +35,7 @@ def get_config(arg=None):
             "task": "score",
             "seed": 0,
             "workdir": "",
-            "images": args.images,  # a folder, one picture, or "scenes": built in
+            "images": args.images,  # a folder, one picture or video, or "scenes": built in
             "scorers": ("papr", "cam", "norm", "centre", "random"),
             "proposal": "efficientnet_lite0",
             "weights": "",  # of the proposal; empty: those of the installed package
@@ -42,6 +46,7 @@ def get_config(arg=None):
             "batch_size": 16,
             "num_threads": 8,
             "img_size": 0,  # 0: 224
+            "frame_stride": -1,  # of clips, in place of the network's; 0: spread over the video
             "grid": (),  # empty: (14, 14)
             "crop_pct": data["crop_pct"],
             "mean": data["mean"],

@@ -119,7 +119,7 @@ def _rows_in(blocks: Sequence[tuple[Site, Any, Any]], left: Sequence[int], index
     return left[index - 1] if index else site.num_prefix_tokens + patches
 
 
-def convnet(model: Any, size: tuple[int, int]) -> int:
+def convnet(model: Any, size: tuple[int, ...]) -> int:
     """Counts a `ConvNet` on an image of `size` (height, width): every convolution at each place, and the classifier.
 
     Args:

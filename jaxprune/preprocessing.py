@@ -25,7 +25,9 @@ class Preprocessing:
       crop_pct: share of the shorter side that the centre crop covers.
       interpolation: Pillow's filter for resizing, one of `INTERPOLATIONS`.
       mean, std: of the normalisation, for pixels from 0 to 1, a value a channel.
-      exif: whether photographs are turned upright as their EXIF tag says.
+      exif: whether photographs, and the frames of videos, are turned upright as their metadata say.
+      num_frames: of a clip; 0: the network reads images.
+      frame_stride: frames of a video from one of a clip to the next; 0: those of a clip are spread over the video.
 
     Raises:
       UserError: an attribute is out of range.
@@ -38,6 +40,8 @@ class Preprocessing:
     mean: tuple[float, ...] = IMAGENET_MEAN
     std: tuple[float, ...] = IMAGENET_STD
     exif: bool = True
+    num_frames: int = 0
+    frame_stride: int = 4
 
     def __post_init__(self):
         if len(self.img_size) != 2 or min(self.img_size) < 1:
@@ -52,6 +56,15 @@ class Preprocessing:
             raise UserError(
                 f"mean={self.mean} and std={self.std} must have a value a channel each, and those of std be above 0."
             )
+        if min(self.num_frames, self.frame_stride) < 0:
+            raise UserError(
+                f"num_frames={self.num_frames} and frame_stride={self.frame_stride} must be 0 or more: use 16 and 4."
+            )
+
+    @property
+    def sides(self) -> tuple[int, ...]:
+        """(height, width) of an image, or (frames, height, width) of a clip."""
+        return (self.num_frames, *self.img_size) if self.num_frames else self.img_size
 
     def with_size(self, img_size: int | Sequence[int]) -> "Preprocessing":
         """The same for images of another size."""

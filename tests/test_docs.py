@@ -13,6 +13,7 @@ from checkpoints.torch_files import write
 from flax import nnx
 from PIL import Image
 from support import code_blocks
+from videos import numbered, write_video
 
 from jaxprune import main, mim, models, reduction, scoring
 from jaxprune.checkpoints import save_pretrained
@@ -81,6 +82,7 @@ def files(tmp_path_factory):
     """A directory with what the pages open."""
     folder = tmp_path_factory.mktemp("docs")
     Image.fromarray(np.random.default_rng(0).integers(0, 256, (300, 200, 3), np.uint8)).save(folder / "photo.jpg")
+    write_video(folder / "film.mp4", numbered(40))
     deit = models.create("deit_small_patch16_224", num_classes=1000, rngs=nnx.Rngs(1))
     save_pretrained(deit, folder / "deit_small.safetensors")
     write(folder / "resnet18.pth", to_published(models.create("resnet18", rngs=nnx.Rngs(1))))

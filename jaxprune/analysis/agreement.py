@@ -6,8 +6,10 @@ from typing import Any
 import numpy as np
 
 from jaxprune.bench.contestants import DENSE
+from jaxprune.data.clips import one_view
 from jaxprune.evaluate import Batch
 from jaxprune.metrics import wilson_interval
+from jaxprune.viz.pictures.film_strip import still
 from jaxprune.viz.pictures.prediction_card import prediction_card
 from jaxprune.viz.pictures.text import label
 
@@ -63,7 +65,9 @@ class Disagreements:
             for row in np.flatnonzero(found["logits"].argmax(-1) != dense)[:1]:
                 if len(self._pictures) < self._shown:
                     confidences = _softmax(found["logits"][row])
-                    card = prediction_card(batch["image"][row], names, confidences, truth=int(batch["label"][row]))
+                    card = prediction_card(
+                        still(one_view(batch["image"][row])), names, confidences, truth=int(batch["label"][row])
+                    )
                     self._pictures.append(label(card, f"{name}; dense: {names[dense[row]]}"))
 
     def result(self) -> list[np.ndarray]:

@@ -17,12 +17,31 @@ from jaxprune.scoring import Scorer
 
 
 def pixels(images: jax.Array, preprocessing: Preprocessing) -> jax.Array:
-    """Returns what a network reads of images that were resized and cropped for it, (b, h, w, 3)."""
-    return normalize(images, preprocessing.mean, preprocessing.std)
+    """Returns what a network reads of images that were resized and cropped for it, (b, h, w, 3), or of clips.
+
+    Views of videos, (b, views, frames, h, w, 3), come one after the other, those of a video together.
+    """
+    sides = len(preprocessing.sides)
+    return normalize(images.reshape(-1, *images.shape[-sides - 1 :]), preprocessing.mean, preprocessing.std)
+
+
+def over_views(probabilities: jax.Array, images: jax.Array) -> jax.Array:
+    """Returns the means of probabilities over the views of each image of a batch, (b, c)."""
+    if len(probabilities) == len(images):
+        return probabilities
+    return probabilities.reshape(len(images), -1, *probabilities.shape[1:]).mean(1)
+
+
+def one_view(values: jax.Array, images: jax.Array) -> jax.Array:
+    """Returns the values, of each view, of those views that are drawn; see `data.clips.one_view`."""
+    if len(values) == len(images):
+        return values
+    by_view = values.reshape(len(images), -1, *values.shape[1:])
+    return by_view[:, by_view.shape[1] // 2]
 
 
 def probabilities(model: Any, classes: Sequence[int] | None = None) -> Forward:
-    """Returns what computes a classifier's probabilities, (b, c).
+    """Returns what computes a classifier's probabilities, (b, c); of several views of a video, their mean.
 
     Args:
       classes: those it may predict; the others get 0. None: all.
@@ -31,7 +50,7 @@ def probabilities(model: Any, classes: Sequence[int] | None = None) -> Forward:
 
     def call(arrays: Any, batch: Mapping[str, jax.Array]) -> jax.Array:
         logits = merge(parts.graph, arrays, {})(pixels(batch["image"], record))[0]
-        return jax.nn.softmax(_among(logits, classes))
+        return over_views(jax.nn.softmax(_among(logits, classes)), batch["image"])
 
     return Forward(call, {**parts.params, **parts.rest})
 
@@ -39,13 +58,19 @@ def probabilities(model: Any, classes: Sequence[int] | None = None) -> Forward:
 def under_plan(contestant: Contestant, classes: Sequence[int] | None = None) -> Forward:
     """Returns what computes a contestant's `logits`, (b, c), and `assign` of each step of its plan, each (b, p).
 
+    Of several views of a video the logits are the logarithms of the mean probabilities, and `assign` is that of one.
+
     Args:
       classes: those it may predict; the logits of the others are -inf. None: all.
     """
 
     def call(arrays: Any, batch: Mapping[str, jax.Array]) -> dict[str, Any]:
-        logits, aux = contestant.call(arrays, pixels(batch["image"], contestant.model.preprocessing))
-        return {"logits": _among(logits, classes), "assign": aux.assign}
+        images = batch["image"]
+        logits, aux = contestant.call(arrays, pixels(images, contestant.model.preprocessing))
+        logits = _among(logits, classes)
+        if len(logits) != len(images):
+            logits = jnp.log(over_views(jax.nn.softmax(logits), images))
+        return {"logits": logits, "assign": jax.tree.map(lambda rows: one_view(rows, images), aux.assign)}
 
     return Forward(call, contestant.arrays)
 
@@ -58,7 +83,7 @@ def _among(logits: jax.Array, classes: Sequence[int] | None) -> jax.Array:
 
 
 def patch_scores(scorers: Mapping[str, Scorer], preprocessing: Preprocessing, *, seed: int, stride: int = 1) -> Forward:
-    """Returns what computes {name: scores (b, p)} of all scorers in one program.
+    """Returns what computes {name: scores (b, p)} of all scorers in one program; of videos, a row for each view.
 
     A network that several scorers read is there once, and runs once.
 

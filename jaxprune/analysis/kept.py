@@ -5,7 +5,9 @@ from typing import Any
 
 import numpy as np
 
+from jaxprune.data.clips import one_view
 from jaxprune.evaluate import Batch
+from jaxprune.viz.pictures.film_strip import film_strip, grouped_strip
 from jaxprune.viz.pictures.layout import tile, upscale
 from jaxprune.viz.pictures.token_groups import token_groups
 
@@ -33,7 +35,7 @@ class Kept:
 
     def result(self) -> dict[str, np.ndarray]:
         """Returns a picture by network; none of those without a plan."""
-        images = np.concatenate([images for images, _ in self._seen])
+        images = np.stack([one_view(image) for images, _ in self._seen for image in images])
         pictures = {}
         for name, grids in self._grids.items():
             steps = [np.concatenate(parts) for parts in zip(*(assign[name] for _, assign in self._seen), strict=True)]
@@ -45,14 +47,27 @@ class Kept:
 def stages(images: np.ndarray, assign: Sequence[Any], grids: Sequence[tuple[int, ...]]) -> np.ndarray:
     """Draws a row for each image: itself, then after every step which patches are dropped and which are merged.
 
+    For each clip it draws such film strips one below the other.
+
     Args:
-      images: uint8 (n, h, w, 3).
+      images: uint8 (n, h, w, 3), or clips, uint8 (n, frames, h, w, 3).
       assign: for each step the row that holds each patch, int (n, p); -1 = dropped.
-      grids: for each step that of these patches, (rows, columns).
+      grids: for each step that of these patches, (rows, columns), or of tubes (layers, rows, columns).
     """
+    if images.ndim == 5:
+        return _strips(images, assign, grids)
     cells = []
     for row, image in enumerate(images):
         cells.append(upscale(image))
         steps = zip(assign, grids, strict=True)
         cells += [token_groups(upscale(image), np.asarray(step)[row], (grid[0], grid[1])) for step, grid in steps]
     return tile(cells, columns=1 + len(assign))
+
+
+def _strips(clips: np.ndarray, assign: Sequence[Any], grids: Sequence[tuple[int, ...]]) -> np.ndarray:
+    cells = []
+    for row, clip in enumerate(clips):
+        cells.append(film_strip(clip, None, (grids[0][0], grids[0][1], grids[0][2])))
+        for step, grid in zip(assign, grids, strict=True):
+            cells.append(grouped_strip(clip, np.asarray(step)[row], (grid[0], grid[1], grid[2])))
+    return tile(cells, columns=1, pad=6)

@@ -9,10 +9,12 @@ import numpy as np
 from jax.sharding import Mesh
 
 from jaxprune.analysis.forwards import probabilities
+from jaxprune.data.clips import Views, one_view, read_views
 from jaxprune.data.images import read_image
 from jaxprune.evaluate import Batch, Stacked, run_over
 from jaxprune.metrics import wilson_interval
 from jaxprune.viz import plots, spread
+from jaxprune.viz.pictures.film_strip import still
 from jaxprune.viz.pictures.prediction_card import prediction_card
 from jaxprune.viz.report import Section
 
@@ -39,9 +41,11 @@ def of_pictures(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Returns what a classifier sees of picture files, uint8 (n, h, w, 3), and its probabilities, (n, c).
 
+    Of videos it sees a clip each, or several views, over which the probabilities are averaged.
+
     Args:
       model: the classifier; its preprocessing is how the pictures are prepared.
-      pictures: the files, or what was read from them for the classifier.
+      pictures: the files, or what was read from them for the classifier; of videos see `data.Views`.
       mesh: the devices to run on.
       batch_size: pictures at a time.
 
@@ -50,7 +54,10 @@ def of_pictures(
     """
 
     def batches() -> Iterator[dict[str, np.ndarray]]:
-        read = lambda picture: picture if isinstance(picture, np.ndarray) else read_image(picture, model.preprocessing)
+        record = model.preprocessing
+        views = Views(record) if record.num_frames else None
+        file = lambda path: read_image(path, record) if views is None else read_views(path, views)
+        read = lambda picture: picture if isinstance(picture, np.ndarray) else file(picture)
         images = map(read, pictures)
         while part := list(itertools.islice(images, batch_size)):
             yield {"image": np.stack(part)}
@@ -82,7 +89,8 @@ class Predicted:
         for row, image in enumerate(batch["image"]):
             cards = self._cards[bool(predictions[row] == labels[row])]
             if len(cards) < self._shown:
-                cards.append(prediction_card(image, self._class_names, confidences[row], truth=int(labels[row])))
+                picture = still(one_view(image))
+                cards.append(prediction_card(picture, self._class_names, confidences[row], truth=int(labels[row])))
 
     def result(self) -> Predictions:
         """Returns the predictions for all images."""

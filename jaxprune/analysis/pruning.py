@@ -10,10 +10,11 @@ from jax.sharding import Mesh
 from jaxtyping import Array
 
 from jaxprune import flops, reduction
-from jaxprune.analysis.forwards import patch_scores, pixels
+from jaxprune.analysis.forwards import one_view, over_views, patch_scores, pixels
 from jaxprune.analysis.insertion_deletion import Values
 from jaxprune.analysis.scorer_cost import scorer_flops
 from jaxprune.bench.contestants import DENSE
+from jaxprune.data import clips
 from jaxprune.evaluate import Batch, Forward, Stacked, run_over
 from jaxprune.metrics import wilson_interval
 from jaxprune.nn.params import merge, split
@@ -24,7 +25,7 @@ SHOWN = 6  # images whose scores are drawn
 
 
 class Shown(NamedTuple):
-    """An image to draw: its place in the pass, itself, and its scores by scorer."""
+    """An image or a clip to draw: its place in the pass, itself, and its scores by scorer."""
 
     place: int
     image: np.ndarray
@@ -107,7 +108,7 @@ def _forward(
         network = merge(parts.graph, arrays, {})
         tokens = network.encode(network.embed(pixels(images, record), ids), ids).tokens
         logits = network.forward_head(tokens._replace(x=network.final_norm(tokens.x)))[0]
-        probabilities = jax.nn.softmax(logits)
+        probabilities = over_views(jax.nn.softmax(logits), images)
         return jnp.take_along_axis(probabilities, labels[:, None], axis=1)[:, 0], probabilities.argmax(-1)
 
     def call(arrays: Any, batch: Mapping[str, jax.Array]) -> dict[str, Any]:
@@ -120,6 +121,7 @@ def _forward(
             removed |= {(name, count): answer(order[:, patches - count :])[0] for count in curve}
         confidences = {key: confidence for key, (confidence, _) in kept.items()}
         predictions = {key: prediction for key, (_, prediction) in kept.items()}
+        scores = {name: one_view(values, batch["image"]) for name, values in scores.items()}
         return {"scores": scores, "confidences": confidences, "predictions": predictions, "removed": removed}
 
     arrays = {"model": {**parts.params, **parts.rest}, "scorers": scoring.arrays}
@@ -135,7 +137,7 @@ class _Images:
     def update(self, batch: Batch, outputs: Mapping[str, Any]) -> None:
         for row, (index, image) in enumerate(zip(batch["index"], batch["image"], strict=False)):
             if int(index) in self._indices:
-                self._images[self._seen + row] = image
+                self._images[self._seen + row] = clips.one_view(image)
         self._seen += len(batch["index"])
 
     def result(self) -> dict[int, np.ndarray]:
@@ -145,7 +147,7 @@ class _Images:
 def accuracies(
     model: Any,
     scorers: Mapping[str, Scorer],
-    size: tuple[int, int],
+    size: tuple[int, ...],
     found: Pruned,
     keep_rates: Sequence[float],
 ) -> list[dict[str, Any]]:
@@ -158,7 +160,7 @@ def accuracies(
     Args:
       model: the dense classifier.
       scorers: by name.
-      size: (height, width) of the images.
+      size: (height, width) of the images, or (frames, height, width) of clips.
       found: what `measure` returned.
       keep_rates: the keep rates to list.
     """

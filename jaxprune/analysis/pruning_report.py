@@ -14,6 +14,7 @@ from jaxprune.scoring import Scorer
 from jaxprune.scoring.wrappers import Enlarged
 from jaxprune.viz import plots, spread
 from jaxprune.viz.keep_slider import Scored, keep_slider
+from jaxprune.viz.pictures.film_strip import film_strip
 from jaxprune.viz.pictures.layout import tile, upscale
 from jaxprune.viz.pictures.text import label
 from jaxprune.viz.pictures.token_groups import token_groups
@@ -30,7 +31,7 @@ class Setting(NamedTuple):
       model: the dense classifier.
       class_names: of its classes.
       scorers: by name.
-      size: (height, width) of the images.
+      size: (height, width) of the images, or (frames, height, width) of clips.
       keep_rate: of speeds and pictures.
       networks: a sentence on the networks that the scorers read; see `scorer_names.about_scorers`.
     """
@@ -38,7 +39,7 @@ class Setting(NamedTuple):
     model: Any
     class_names: Sequence[str]
     scorers: Mapping[str, Scorer]
-    size: tuple[int, int]
+    size: tuple[int, ...]
     keep_rate: float
     networks: str = ""
 
@@ -91,11 +92,16 @@ def finding(rows: Rows, keep_rate: float) -> str:
 
 
 def pictures(setting: Setting, found: Pruned) -> np.ndarray:
-    """Draws images in rows: whole, then what scorers keep, with the confidence in the true class (PaPr, Fig. 4)."""
+    """Draws images in rows: whole, then what scorers keep, with the confidence in the true class (PaPr, Fig. 4).
+
+    Of a clip it draws these as film strips, one below the other.
+    """
     model, cells, count = setting.model, [], num_kept(setting.model, setting.keep_rate)
     names = short_names(setting.scorers)
+    clips = len(model.grid) == 3
     for shown in found.shown:
-        image, name = upscale(shown.image), setting.class_names[found.labels[shown.place]]
+        image = film_strip(shown.image, None, model.grid) if clips else upscale(shown.image)
+        name = setting.class_names[found.labels[shown.place]]
         confidence = lambda scorer, patches, place=shown.place: f"{found.confidences[scorer, patches][place]:.0%}"
         cells.append(label(image, f"{name}: {confidence(DENSE, model.num_patches)}"))
         for text, scorer in setting.scorers.items():
@@ -103,8 +109,9 @@ def pictures(setting: Setting, found: Pruned) -> np.ndarray:
             assign = np.full(model.num_patches, -1)
             assign[ids] = ids
             caption = f"{names[text]}: {confidence(text, count)}"
-            cells.append(label(token_groups(image, assign, model.grid), caption))
-    return tile(cells, 1 + len(setting.scorers), pad=6)
+            strip = lambda image=shown.image, kept=assign >= 0: film_strip(image, kept, model.grid)
+            cells.append(label(strip() if clips else token_groups(image, assign, model.grid), caption))
+    return tile(cells, 1 if clips else 1 + len(setting.scorers), pad=6)
 
 
 def describe(section: Section, setting: Setting, rows: Rows, summary: Rows, found: Pruned, *, timing: str = "") -> None:
@@ -120,7 +127,7 @@ def describe(section: Section, setting: Setting, rows: Rows, summary: Rows, foun
     """
     for height, width in {scorer.size for scorer in setting.scorers.values() if isinstance(scorer, Enlarged)}:
         section.text(
-            f"Scorers that read a ConvNet see the images resized from {setting.size[0]} × {setting.size[1]} to "
+            f"Scorers that read a ConvNet see the images resized from {setting.size[-2]} × {setting.size[-1]} to "
             f"{height} × {width} pixels; their cost is that of this size."
         )
     rates = dict.fromkeys(row["keep rate"] for row in rows[1:])
@@ -146,14 +153,16 @@ def describe(section: Section, setting: Setting, rows: Rows, summary: Rows, foun
         f"{costs[cheapest]:.3g} GFLOPs; the dense network costs {rows[0]['GFLOPs']:.3g}. Lines join the keep "
         f"rates of a scorer.{plots.cut_note(plot)}",
     )
+    dropped = "tubes are dark" if len(setting.size) == 3 else "patches are grey with a cross"
     section.figure(
         pictures(setting, found),
         f"What scorers keep at keep rate {setting.keep_rate:g}, and the probability that the network then gives the "
-        f"true class; dropped patches are grey with a cross. {setting.networks} "
+        f"true class; dropped {dropped}. {setting.networks} "
         f"{about_images(setting.model.preprocessing)}".strip(),
     )
     captions = [setting.class_names[int(found.labels[shown.place])] for shown in found.shown]
-    slides = [Scored(name, upscale(s.image), s.scores) for name, s in zip(captions, found.shown, strict=True)]
+    shown = lambda image: upscale(image) if image.ndim == 3 else image
+    slides = [Scored(name, shown(s.image), s.scores) for name, s in zip(captions, found.shown, strict=True)]
     keep_slider(section, slides, setting.model.grid, keep_rate=setting.keep_rate)
     section.table(
         spread.as_ranges(rows),

@@ -38,7 +38,7 @@ def read_part(path: Path) -> Part:
     return Part(files, broken, fields)
 
 
-def write_part(path: Path, part: Part, grid: tuple[int, int]) -> None:
+def write_part(path: Path, part: Part, grid: tuple[int, ...]) -> None:
     """Writes a file of scores."""
     data = io.BytesIO()
     scores: Any = {text: values.astype(np.float32) for text, values in part.scores.items()}
@@ -53,8 +53,8 @@ def write_scores(
     scorers: Sequence[str],
     mesh: Mesh,
     *,
-    size: tuple[int, int],
-    grid: tuple[int, int],
+    size: tuple[int, ...],
+    grid: tuple[int, ...],
     batch_size: int,
     num_threads: int,
 ) -> list[Path]:
@@ -66,8 +66,8 @@ def write_scores(
       scores: computes {scorer: scores (b, p)}.
       scorers: in the order of the files' columns.
       mesh: the devices to run on.
-      size: (height, width) of the pictures.
-      grid: of the patches, (rows, columns).
+      size: (height, width) of the pictures, or (frames, height, width) of clips.
+      grid: of the patches, (rows, columns), or of tubes (layers, rows, columns).
       batch_size: pictures of a file.
       num_threads: threads that read pictures.
 
@@ -131,7 +131,7 @@ class _Writer:
         names: Mapping[int, tuple[str, ...]],
         broken: Mapping[int, tuple[str, ...]],
         scorers: Sequence[str],
-        grid: tuple[int, int],
+        grid: tuple[int, ...],
     ):
         self._paths, self._names, self._broken, self._scorers, self._grid = paths, names, broken, scorers, grid
 

@@ -15,6 +15,7 @@ from jaxprune.analysis.scorer_names import about_images
 from jaxprune.checkpoints.scorers import Opened
 from jaxprune.data.pictures import Pictures
 from jaxprune.viz.keep_slider import Scored, keep_slider
+from jaxprune.viz.pictures.film_strip import drawn_strip, film_strip, unrolled
 from jaxprune.viz.pictures.heatmap import heatmap
 from jaxprune.viz.pictures.layout import tile, upscale
 from jaxprune.viz.pictures.text import label
@@ -100,7 +101,12 @@ def draw(
 
 
 def drawing(scored: Scored, opened: Opened, keep_rates: Sequence[float]) -> np.ndarray:
-    """Draws a row for each scorer: the picture, its scores as a heat map, and what the scorer keeps at each rate."""
+    """Draws a row for each scorer: the picture, its scores as a heat map, and what the scorer keeps at each rate.
+
+    Of a clip it draws these as film strips, one below the other.
+    """
+    if len(opened.grid) == 3:
+        return _strips(scored, opened, keep_rates)
     image = upscale(scored.image)
     cells = []
     for text, scores in scored.scores.items():
@@ -109,8 +115,23 @@ def drawing(scored: Scored, opened: Opened, keep_rates: Sequence[float]) -> np.n
             ids = kept(opened, text, scores[None], rate)[0]
             assign = np.full(scores.size, -1)
             assign[ids] = ids
-            cells.append(label(token_groups(image, assign, opened.grid), f"{rate:.0%}: {len(ids)} patches"))
+            grid = (opened.grid[0], opened.grid[1])
+            cells.append(label(token_groups(image, assign, grid), f"{rate:.0%}: {len(ids)} patches"))
     return tile(cells, columns=2 + len(keep_rates), pad=6)
+
+
+def _strips(scored: Scored, opened: Opened, keep_rates: Sequence[float]) -> np.ndarray:
+    grid = (opened.grid[0], opened.grid[1], opened.grid[2])
+    cells = [label(film_strip(scored.image, None, grid), scored.caption)]
+    for text, scores in scored.scores.items():
+        values = unrolled(scores, grid)
+        colours = lambda strip, cut, values=values: heatmap(strip, values.reshape(cut))
+        cells.append(label(drawn_strip(scored.image, colours, grid), f"{text}: scores"))
+        for rate in keep_rates:
+            ids = kept(opened, text, scores[None], rate)[0]
+            strip = film_strip(scored.image, np.isin(np.arange(scores.size), ids), grid)
+            cells.append(label(strip, f"{text}, {rate:.0%}: {len(ids)} of {scores.size} tubes"))
+    return tile(cells, columns=1, pad=6)
 
 
 def describe(
@@ -133,11 +154,15 @@ def describe(
       keep_rate: that the slider begins with.
       networks: a sentence on the networks that the scorers read; see `scorer_names.about_scorers`.
     """
+    clips, times = bool(opened.preprocessing.num_frames), lambda sides: " × ".join(map(str, sides))
+    what = f"clips of {times(opened.size)}" if clips else f"images of {times(opened.size)} pixels"
     section.text(
-        f"What each scorer would keep of images of {opened.size[0]} × {opened.size[1]} pixels in "
-        f"{opened.grid[0]} × {opened.grid[1]} patches; the others are grey. {networks} "
+        f"What each scorer would keep of {what} in {times(opened.grid)} {'tubes' if clips else 'patches'}; the others "
+        f"are {'dark, and grey where a slider shows them' if clips else 'grey'}. {networks} "
         f"{about_images(opened.preprocessing)}"
     )
+    if clips:
+        section.gallery([drawing(scored, opened, (keep_rate,)) for scored in drawn], columns=1)
     keep_slider(section, drawn, opened.grid, keep_rate=keep_rate)
     first = next(iter(opened.scorers))
     columns = {name: ".1%" for name in shares[0] if name != "scorer"}

@@ -13,14 +13,14 @@ from jaxprune.scoring.score_cam import ScoreCAM
 from jaxprune.scoring.wrappers import Enlarged
 
 
-def scorer_flops(scorer: Scorer, size: tuple[int, int]) -> float:
+def scorer_flops(scorer: Scorer, size: tuple[int, ...]) -> float:
     """Returns the multiply-accumulates of scoring an image: counted for a ConvNet, otherwise by the compiler.
 
     A backward pass through a ConvNet's classifier is too little to count.
 
     Args:
       scorer: the scorer.
-      size: (height, width) of the image.
+      size: (height, width) of the image, or (frames, height, width) of a clip.
     """
     if isinstance(scorer, Enlarged):
         return scorer_flops(scorer.scorer, scorer.size)
@@ -35,7 +35,7 @@ def scorer_flops(scorer: Scorer, size: tuple[int, int]) -> float:
     return float(passes * flops.convnet(scorer.proposal, size))
 
 
-def _program(scorer: Scorer, size: tuple[int, int]) -> tuple[Any, ...]:
+def _program(scorer: Scorer, size: tuple[int, ...]) -> tuple[Any, ...]:
     parts = split(scorer)
     arrays = {**parts.params, **parts.rest}
     images = jax.ShapeDtypeStruct((1, *size, 3), jnp.float32)

@@ -59,8 +59,12 @@ def about_scorers(texts: Iterable[str], *, proposal: str, weights: str, host: st
 
 
 def about_images(preprocessing: Preprocessing) -> str:
-    """Returns a sentence on how images are cropped and resized."""
+    """Returns a sentence on how images are cropped and resized, or which frames make up a clip."""
     height, width = preprocessing.img_size
+    if frames := preprocessing.num_frames:
+        stride = preprocessing.frame_stride
+        taken = f"{stride} frames apart" if stride > 1 else "in a row" if stride else "spread over the video"
+        return f"Clips have {frames} frames of {height} × {width} pixels, {taken}."
     if preprocessing.crop == "none":
         return f"Images are squeezed to {height} × {width} pixels, without a crop."
     return f"Images are {height} × {width} pixels: a centre crop of {preprocessing.crop_pct:.1%} of the shorter side."

@@ -31,7 +31,7 @@ class Contestant(NamedTuple):
         """Returns the forward multiply-accumulates of an image, in units of 10⁹; those of a scorer count too."""
         total = flops.host(self.model).total
         if self.model.pruner is not None:
-            total += scorer_flops(self.model.pruner.scorer, self.model.preprocessing.img_size)
+            total += scorer_flops(self.model.pruner.scorer, self.model.preprocessing.sides)
         return total / 1e9
 
 
@@ -70,7 +70,7 @@ class Runner:
 
     Args:
       module: a network or a scorer.
-      images: normalised, (b, h, w, c).
+      images: normalised, (b, h, w, c), or clips.
       call: what is timed; by default a network's logits.
 
     Attributes:

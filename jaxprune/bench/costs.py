@@ -20,7 +20,7 @@ def costs(contestants: Mapping[str, Contestant], batch_size: int, rounds: int) -
       batch_size: images of the batches whose throughput is measured; latency is that of one image.
       rounds: of the timing.
     """
-    size = contestants[DENSE].model.preprocessing.img_size
+    size = contestants[DENSE].model.preprocessing.sides
     images = jax.random.normal(jax.random.key(0), (batch_size, *size, 3))
     many = {name: Runner(c.model, images) for name, c in contestants.items()}
     turns = interleaved(many, rounds)

@@ -12,7 +12,7 @@ from jaxprune.scoring import Scorer
 
 
 def speeds(
-    model: Any, scorers: Mapping[str, Scorer], size: tuple[int, int], *, num_keep: int, batch_size: int, rounds: int
+    model: Any, scorers: Mapping[str, Scorer], size: tuple[int, ...], *, num_keep: int, batch_size: int, rounds: int
 ) -> dict[str, dict[str, float]]:
     """Returns by scorer, and for the dense network: images/s end to end, the speed-up, and what scoring takes.
 
@@ -22,7 +22,7 @@ def speeds(
     Args:
       model: the dense classifier.
       scorers: by name.
-      size: (height, width) of the images.
+      size: (height, width) of the images, or (frames, height, width) of clips.
       num_keep: patches that scorers keep.
       batch_size: images of a batch.
       rounds: of the timing; 0 measures nothing and returns nothing.

@@ -35,19 +35,19 @@ class Opened(NamedTuple):
     Attributes:
       scorers: by the text that describes them.
       preprocessing: how the images are prepared that they get.
-      grid: of the patches, (rows, columns).
+      grid: of the patches, (rows, columns), or (layers, rows, columns) of the tubes of clips.
       num_prefix_tokens: of the ViT whose patches are ranked; a count that includes the CLS token needs it.
     """
 
     scorers: dict[str, Scorer]
     preprocessing: Preprocessing
-    grid: tuple[int, int]
+    grid: tuple[int, ...]
     num_prefix_tokens: int
 
     @property
-    def size(self) -> tuple[int, int]:
-        """(height, width) of the images."""
-        return self.preprocessing.img_size
+    def size(self) -> tuple[int, ...]:
+        """(height, width) of the images, or (frames, height, width) of clips."""
+        return self.preprocessing.sides
 
 
 def open_scorers(
@@ -90,7 +90,7 @@ def open_scorers(
     else:
         patches, prefix = pair(grid or GRID), 1
     size = preprocessing.img_size
-    if size[0] % patches[0] or size[1] % patches[1]:
+    if size[0] % patches[-2] or size[1] % patches[-1]:
         raise UserError(f"Images of {size} pixels are not a grid of {patches} whole patches: change img_size or grid.")
     scorers = {}
     for text, (name, options, own) in described.items():
@@ -138,15 +138,18 @@ def enlarged(opened: Opened, side: int = 0) -> Opened:
       opened: the scorers.
       side: the shorter side that they see; 0 = `READABLE`, or that of the images if they are larger.
     """
-    scorers = {text: _seeing(scorer, opened.size, side) for text, scorer in opened.scorers.items()}
+    scorers = {text: _seeing(scorer, opened.preprocessing.img_size, side) for text, scorer in opened.scorers.items()}
     return opened._replace(scorers=scorers)
 
 
 def _seeing(scorer: Scorer, size: tuple[int, int], side: int = 0) -> Scorer:
-    """Returns a scorer of images of `size` as `enlarged` makes it of one that reads a ConvNet; any other as it is."""
+    """Returns a scorer of images of `size` as `enlarged` makes it of one that reads a ConvNet; any other as it is.
+
+    So is one of clips, whose network resizes them itself.
+    """
     shorter = min(size)
     factor = (side or max(shorter, READABLE)) / shorter
-    if factor == 1 or not isinstance(scorer.proposal, ConvNet):
+    if factor == 1 or len(scorer.grid) == 3 or not isinstance(scorer.proposal, ConvNet):
         return scorer
     return Enlarged(scorer, (round(size[0] * factor), round(size[1] * factor)))
 

@@ -53,10 +53,11 @@ def augment(
 
 
 def normalize(
-    images: UInt8[Array, "b H W c"], mean: Sequence[float] = IMAGENET_MEAN, std: Sequence[float] = IMAGENET_STD
-) -> Float[Array, "b H W c"]:
-    """Maps pixels to float32: (x / 255 - mean) / std, channel by channel."""
-    offset, scale = (jnp.asarray(values, jnp.float32)[None, None, None, :] for values in (mean, std))
+    images: UInt8[Array, "b *sides c"], mean: Sequence[float] = IMAGENET_MEAN, std: Sequence[float] = IMAGENET_STD
+) -> Float[Array, "b *sides c"]:
+    """Maps pixels, of images or of clips, to float32: (x / 255 - mean) / std, channel by channel."""
+    lead = (1,) * (images.ndim - 1)
+    offset, scale = (jnp.asarray(values, jnp.float32).reshape(*lead, -1) for values in (mean, std))
     return (images.astype(jnp.float32) / 255.0 - offset) / scale
 
 

@@ -4,7 +4,7 @@ import threading
 
 from absl import logging
 
-from jaxprune.data.source import Example, Source
+from jaxprune.data.source import Example, Source, frames_of
 from jaxprune.errors import UserError
 
 _lock = threading.Lock()
@@ -16,11 +16,12 @@ class Unreadable(Exception):
     Args:
       what: Path or name of the example.
       reason: Why it cannot be read.
+      kind: "image" or "video".
     """
 
-    def __init__(self, what: str, reason: str):
-        super().__init__(what, reason)
-        self.what, self.reason = what, reason
+    def __init__(self, what: str, reason: str, kind: str = "image"):
+        super().__init__(what, reason, kind)
+        self.what, self.reason, self.kind = what, reason, kind
 
 
 def note_broken(broken: dict[str, str], error: Unreadable) -> None:
@@ -34,7 +35,7 @@ def note_broken(broken: dict[str, str], error: Unreadable) -> None:
         if error.what in broken:
             return
         broken[error.what] = error.reason
-    logging.warning("Broken image left out (%d so far): %s: %s", len(broken), error.what, error.reason)
+    logging.warning("Broken %s left out (%d so far): %s: %s", error.kind, len(broken), error.what, error.reason)
 
 
 def read_or_next(source: Source, index: int) -> Example:
@@ -55,4 +56,5 @@ def read_or_next(source: Source, index: int) -> Example:
         except Unreadable as error:
             note_broken(source.broken, error)
     what, reason = next(iter(source.broken.items()))
-    raise UserError(f"None of the {len(source)} images of {source.name!r} can be read; the first, {what}: {reason}.")
+    files = "videos" if frames_of(source) else "images"
+    raise UserError(f"None of the {len(source)} {files} of {source.name!r} can be read; the first, {what}: {reason}.")

@@ -1,19 +1,41 @@
-"""Image folders: one directory a class, or a flat heap of pictures without labels."""
+"""Image folders: one directory a class, or a flat heap of pictures without labels. Folders of videos are the same."""
 
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 from absl import logging
 
-from jaxprune.data import images
+from jaxprune.data import images, video
 from jaxprune.data.broken import Unreadable
 from jaxprune.data.source import Example
 from jaxprune.errors import UserError, nearest
 
 SPLITS = ("train", "test", "val", "valid", "validation")
 _NAMES_SHOWN = 8
+
+
+class Reader(Protocol):
+    """Reads the files of a folder.
+
+    Attributes:
+      kind: "image" or "video", and `files`, what messages call several.
+      extensions: By which the files are known.
+      num_frames: Of a clip; 0 for images.
+    """
+
+    kind: str
+    files: str
+    extensions: tuple[str, ...]
+
+    @property
+    def num_frames(self) -> int: ...
+
+    def __call__(self, path: str, *, upright: bool) -> np.ndarray:
+        """Returns the `image` of an example; raises `Unreadable` if the file is broken or gone."""
+        ...
 
 
 class ImageFolder:
@@ -29,6 +51,7 @@ class ImageFolder:
       class_names: The classes in label order; by default the directories in `root` with pictures, sorted. Those
         without are left out with a warning.
       name: What it is called in messages; by default the path.
+      reader: What reads the files; by default `read_example`. `clips.Views` makes it a folder of videos.
 
     Raises:
       UserError: `root` does not exist, or nothing usable is below it.
@@ -42,19 +65,24 @@ class ImageFolder:
         exif: bool = True,
         class_names: tuple[str, ...] | None = None,
         name: str | None = None,
+        reader: Reader | None = None,
     ):
         self.root = Path(root).expanduser()
         self.name, self.exif = name or str(root), exif
+        self.reader = reader or _PICTURES
+        self.num_frames = self.reader.num_frames
         self.broken: dict[str, str] = {}
         if not self.root.is_dir():
-            raise UserError(f"Image folder {self.name!r} does not exist or is not a directory.")
+            kind = self.reader.kind.capitalize()
+            raise UserError(f"{kind} folder {self.name!r} does not exist or is not a directory.")
         if labels:
-            self.class_names = _classes([self.root], self.name) if class_names is None else tuple(class_names)
+            known = None if class_names is None else tuple(class_names)
+            self.class_names = _classes([self.root], self.name, self.reader) if known is None else known
             places = [self.root / directory for directory in self.class_names]
-            per_class = [list(image_files(place, closed=places)) for place in places]
+            per_class = [list(image_files(place, places, self.reader.extensions)) for place in places]
         else:
             self.class_names = ()
-            per_class = [list(image_files(self.root))]
+            per_class = [list(image_files(self.root, (), self.reader.extensions))]
         self.num_classes = len(self.class_names)
         self._files = [file for files in per_class for file in files]
         numbers = range(self.num_classes) if labels else [-1]
@@ -67,7 +95,7 @@ class ImageFolder:
 
     def __getitem__(self, index: int) -> Example:
         index = range(len(self))[index]
-        image = read_example(self._files[index], upright=self.exif)
+        image = self.reader(self._files[index], upright=self.exif)
         return {"image": image, "label": self._labels[index], "index": np.int32(index)}
 
     @property
@@ -80,14 +108,35 @@ class ImageFolder:
         return self._files[index]
 
     def _nothing_usable(self, labels: bool) -> str:
-        kinds = " ".join(extension[1:] for extension in images.EXTENSIONS)
-        if labels and any(_is_image(entry.name) for entry in self.root.iterdir()):
+        files, extensions = self.reader.files, self.reader.extensions
+        kinds = " ".join(extension[1:] for extension in extensions)
+        shown = f"{self.reader.kind.capitalize()} folder {self.name!r}"
+        if labels and any(_is_one(entry.name, extensions) for entry in self.root.iterdir()):
             return (
-                f"Image folder {self.name!r} holds pictures but no class directories with pictures. Put every class "
-                "into a directory of its own, or pass labels=False to pre-train without labels."
+                f"{shown} holds {files} but no class directories with {files}. Put every class into a directory of its "
+                "own, or pass labels=False to pre-train without labels."
             )
-        wanted = "directories, one a class, with pictures" if labels else "pictures"
-        return f"Image folder {self.name!r} holds nothing usable: looked for {wanted} ({kinds}), and found none."
+        others = images.EXTENSIONS if self.num_frames else video.EXTENSIONS
+        if next(image_files(self.root, (), others), None) is not None:
+            read, there = ("clips", "pictures") if self.num_frames else ("images", "videos")
+            return (
+                f"{shown} holds {there} and no {files}, and the network reads {read}: give a folder of {files}, or "
+                f"another network."
+            )
+        wanted = f"directories, one a class, with {files}" if labels else files
+        return f"{shown} holds nothing usable: looked for {wanted} ({kinds}), and found none."
+
+
+class _Pictures:
+    """Reads pictures."""
+
+    kind, files, extensions, num_frames = "image", "pictures", images.EXTENSIONS, 0
+
+    def __call__(self, path: str, *, upright: bool) -> np.ndarray:
+        return read_example(path, upright=upright)
+
+
+_PICTURES = _Pictures()
 
 
 def read_example(path: str, *, upright: bool) -> np.ndarray:
@@ -112,6 +161,7 @@ def open_split(
     labels: bool = True,
     exif: bool = True,
     shown_as: str | os.PathLike | None = None,
+    reader: Reader | None = None,
 ) -> ImageFolder:
     """Opens `root/<split>` if `root` holds splits (`train`, `test`, …), else `root` itself as its only split.
 
@@ -121,7 +171,7 @@ def open_split(
     Args:
       root: Directory of splits, or of classes.
       split: One of its splits. None: `root` itself, whatever it holds.
-      labels, exif: As for `ImageFolder`.
+      labels, exif, reader: As for `ImageFolder`.
       shown_as: What messages call `root`; by default its path.
 
     Raises:
@@ -131,12 +181,14 @@ def open_split(
     shown = str(shown_as or root)
     splits = split_names(top)
     if split is None or not top.is_dir() or (split == "train" and not splits):
-        return ImageFolder(root, labels=labels, exif=exif, name=shown)
+        return ImageFolder(root, labels=labels, exif=exif, name=shown, reader=reader)
     if split not in splits:
         there = f"the splits {', '.join(splits)}" if splits else "no split directories (such as train/ and test/)"
-        raise UserError(f"Image folder {shown!r} has no split {split!r}: it holds {there}.{nearest(split, splits)}")
-    class_names = _classes([top / s for s in splits], shown) if labels else None
-    return ImageFolder(top / split, labels=labels, exif=exif, class_names=class_names, name=f"{shown}/{split}")
+        kind = (reader or _PICTURES).kind.capitalize()
+        raise UserError(f"{kind} folder {shown!r} has no split {split!r}: it holds {there}.{nearest(split, splits)}")
+    class_names = _classes([top / s for s in splits], shown, reader or _PICTURES) if labels else None
+    options = {"class_names": class_names, "name": f"{shown}/{split}", "reader": reader}
+    return ImageFolder(top / split, labels=labels, exif=exif, **options)
 
 
 def split_names(root: Path) -> tuple[str, ...]:
@@ -144,7 +196,9 @@ def split_names(root: Path) -> tuple[str, ...]:
     return tuple(d for d in _directories(root) if d in SPLITS) if root.is_dir() else ()
 
 
-def image_files(directory: Path, closed: Iterable[Path] = ()) -> Iterator[str]:
+def image_files(
+    directory: Path, closed: Iterable[Path] = (), extensions: tuple[str, ...] = images.EXTENSIONS
+) -> Iterator[str]:
     """Yields the pictures anywhere below `directory`, known by their extension, in sorted order.
 
     Links are followed, but every real directory is entered once, and none that `directory` lies in.
@@ -152,6 +206,7 @@ def image_files(directory: Path, closed: Iterable[Path] = ()) -> Iterator[str]:
     Args:
       directory: Where to look.
       closed: Directories that are not entered either.
+      extensions: Of the files, if these are other than pictures.
     """
     above = (path for place in (directory.absolute(), directory.resolve()) for path in (place, *place.parents))
     entered = {_identity(path) for path in (*above, *closed)}
@@ -162,7 +217,7 @@ def image_files(directory: Path, closed: Iterable[Path] = ()) -> Iterator[str]:
             if identity not in entered:
                 entered.add(identity)
                 directories.append(name)
-        yield from (os.path.join(parent, f) for f in sorted(files) if _visible(f) and _is_image(f))
+        yield from (os.path.join(parent, f) for f in sorted(files) if _visible(f) and _is_one(f, extensions))
 
 
 def _identity(path: str | os.PathLike) -> tuple[int, int] | str:
@@ -174,25 +229,25 @@ def _identity(path: str | os.PathLike) -> tuple[int, int] | str:
     return status.st_dev, status.st_ino
 
 
-def _classes(roots: list[Path], name: str) -> tuple[str, ...]:
-    """Returns the directories that have pictures in any of `roots`, sorted; warns of those that have none."""
+def _classes(roots: list[Path], name: str, reader: Reader) -> tuple[str, ...]:
+    """Returns the directories that have files to read in any of `roots`, sorted; warns of those that have none."""
     names = sorted({directory for root in roots for directory in _directories(root)})
-    found = tuple(name for name in names if any(_has_pictures(root / name) for root in roots))
+    found = tuple(name for name in names if any(_has_files(root / name, reader.extensions) for root in roots))
     if found and len(found) < len(names):
         empty = [name for name in names if name not in found]
         more = f" and {len(empty) - _NAMES_SHOWN} more" if len(empty) > _NAMES_SHOWN else ""
         shown = ", ".join(empty[:_NAMES_SHOWN]) + more
-        logging.warning("%s: no class is made of directories without pictures: %s", name, shown)
+        logging.warning("%s: no class is made of directories without %s: %s", name, reader.files, shown)
     return found
 
 
-def _has_pictures(directory: Path) -> bool:
+def _has_files(directory: Path, extensions: tuple[str, ...]) -> bool:
     if not directory.is_dir():
         return False
     with os.scandir(directory) as entries:  # ends at the first one, where a walk lists all
-        if any(_visible(entry.name) and _is_image(entry.name) and entry.is_file() for entry in entries):
+        if any(_visible(entry.name) and _is_one(entry.name, extensions) and entry.is_file() for entry in entries):
             return True
-    return next(image_files(directory), None) is not None
+    return next(image_files(directory, (), extensions), None) is not None
 
 
 def _directories(root: Path) -> list[str]:
@@ -203,5 +258,5 @@ def _visible(name: str) -> bool:
     return not name.startswith(".") and name != "__MACOSX"
 
 
-def _is_image(name: str) -> bool:
-    return os.path.splitext(name)[1].lower() in images.EXTENSIONS
+def _is_one(name: str, extensions: tuple[str, ...]) -> bool:
+    return os.path.splitext(name)[1].lower() in extensions

@@ -25,7 +25,7 @@ class Part:
 
     def __init__(self, folder: ImageFolder, numbers: list[int], name: str):
         self.name, self.class_names, self.num_classes = name, folder.class_names, folder.num_classes
-        self.broken, self.exif = folder.broken, folder.exif
+        self.broken, self.exif, self.num_frames = folder.broken, folder.exif, folder.num_frames
         self._folder, self._numbers = folder, numbers
 
     def __len__(self) -> int:
@@ -63,16 +63,16 @@ def part_of(folder: ImageFolder, split: str, share: float, seed: int = 0) -> Par
     held = _held_out(folder, share, seed)
     if not held:
         raise UserError(
-            f"Image folder {folder.name!r} has no class with two pictures, of which one could be held out: add "
-            "pictures, or train/ and test/ directories."
+            f"{folder.reader.kind.capitalize()} folder {folder.name!r} has no class with two {folder.reader.files}, of "
+            f"which one could be held out: add {folder.reader.files}, or train/ and test/ directories."
         )
     numbers = [number for number in range(len(folder)) if (number in held) == (split != "train")]
     part = f"{100 * share:g} %" + (" of each class" if folder.class_names else "")
     if split == "train":
         _log.info(
-            "%s has no train/ and test/ directories: %d of its %d pictures are held out, %s, by seed %d "
+            "%s has no train/ and test/ directories: %d of its %d %s are held out, %s, by seed %d "
             "(config.data.held_out, config.data.held_out_seed).",
-            folder.name, len(held), len(folder), part, seed,
+            folder.name, len(held), len(folder), folder.reader.files, part, seed,
         )  # fmt: skip
     which = f"without {part}" if split == "train" else part
     name = f"{folder.name} ({which}, held out by seed {seed})"

@@ -24,7 +24,7 @@ try:
 except ImportError:
     cv2 = None
 
-EXTENSIONS = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".gif", ".ppm", ".tif", ".tiff")
+EXTENSIONS: tuple[str, ...] = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".gif", ".ppm", ".tif", ".tiff")
 # Pillow knows many more, and hands some to other programs whatever the file is called: PostScript to Ghostscript.
 FORMATS = ("JPEG", "PNG", "BMP", "WEBP", "GIF", "PPM", "TIFF")
 MAX_PIXELS = 2**26  # of a picture that is decoded, which takes up to 12 bytes a pixel meanwhile
@@ -209,17 +209,29 @@ def center_crop(image: np.ndarray, shape: tuple[int, int], crop_pct: float, resa
     Keeps the aspect ratio. An image that has `shape` already is returned as it is. Of one that is `MAX_ASPECT` times
     longer or wider than `shape`, only the part that is shown is resized.
     """
+    return crops(image, shape, crop_pct, resample)[0]
+
+
+def crops(
+    image: np.ndarray, shape: tuple[int, int], crop_pct: float, resample: Image.Resampling, count: int = 1
+) -> list[np.ndarray]:
+    """Returns `count` parts of an image, evenly spaced along its longer side; a single one is that of `center_crop`."""
     height, width = image.shape[:2]
     if (height, width) == shape:
-        return image
+        return [image] * count
     zoom = max(shape[0] / height, shape[1] / width) / crop_pct
     new = max(shape[0], int(height * zoom + 1e-6)), max(shape[1], int(width * zoom + 1e-6))
     top, left = round((new[0] - shape[0]) / 2), round((new[1] - shape[1]) / 2)
+    places = [(top, left)]
+    if count > 1:
+        down, across = new[0] - shape[0], new[1] - shape[1]
+        steps = range(count)
+        places = [(i * down // (count - 1), left) if down > across else (top, i * across // (count - 1)) for i in steps]
     aspect = height * shape[1] / (width * shape[0])
     if max(aspect, 1 / aspect) > MAX_ASPECT:
-        return _resized_part(image, (top, left, *shape), new, resample)
+        return [_resized_part(image, (*place, *shape), new, resample) for place in places]
     image = resized_crop(image, (0, 0, height, width), new, resample)
-    return image[top : top + shape[0], left : left + shape[1]]
+    return [image[top : top + shape[0], left : left + shape[1]] for top, left in places]
 
 
 def _resized_part(image: np.ndarray, part: Box, new: tuple[int, int], resample: Image.Resampling) -> np.ndarray:
@@ -272,8 +284,12 @@ def load_images(
       preprocessing: of the network, `model.preprocessing`.
 
     Raises:
-      UserError: there is no image, or one cannot be read.
+      UserError: there is no image, or one cannot be read, or the network reads clips.
     """
+    if preprocessing.num_frames:
+        raise UserError(
+            f"The network reads clips of {preprocessing.num_frames} frames: read videos by jaxprune.data.load_clips."
+        )
     rows = []
     for image in images:
         if isinstance(image, np.ndarray):
@@ -282,8 +298,8 @@ def load_images(
             rows.append(read_image(image, preprocessing))
     if not rows:
         raise UserError("There are no images to load: give files or uint8 arrays of (height, width, 3).")
-    return _normalized(np.stack(rows), preprocessing.mean, preprocessing.std)
+    return normalized(np.stack(rows), preprocessing.mean, preprocessing.std)
 
 
 # Compiled, as it is in every program that reads pixels: NumPy and a program differ in the last bit.
-_normalized = jax.jit(normalize, static_argnums=(1, 2))
+normalized = jax.jit(normalize, static_argnums=(1, 2))

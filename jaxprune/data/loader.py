@@ -11,7 +11,7 @@ from jaxprune.data.cutout import Cutout
 from jaxprune.data.order import Order
 from jaxprune.data.prefetch import prefetch
 from jaxprune.data.randaugment import RandAugment
-from jaxprune.data.source import Source, turned
+from jaxprune.data.source import Source, frames_of, turned
 from jaxprune.data.transform import Transform
 from jaxprune.errors import UserError, unknown
 from jaxprune.preprocessing import CROPS, Preprocessing
@@ -72,6 +72,9 @@ def train_batches(
     if crop not in TRAIN_CROPS:
         raise unknown("crop", crop, TRAIN_CROPS)
     _check_turned(source, preprocessing)
+    _check_frames(source, preprocessing)
+    if frames_of(source):
+        raise UserError(f"{source.name!r} has clips, and training is on images: clips are for evaluation and pruning.")
     if len(source) < batch_size:
         raise UserError(
             f"{source.name!r} has {len(source)} images, which do not fill one batch of {batch_size}: lower batch_size "
@@ -117,6 +120,9 @@ def eval_batches(
       UserError: An argument is out of range, or the source turns photographs otherwise.
     """
     _check_turned(source, preprocessing)
+    _check_frames(source, preprocessing)
+    if changes and frames_of(source):
+        raise UserError(f"{source.name!r} has clips, and what is to happen to them is made for images: leave it out.")
     order = Order.of_process(len(source), batch_size, process_index, process_count, None)
     return EvalBatches(BatchReader(source, order, Transform(preprocessing, augment=changes), num_threads), num_workers)
 
@@ -126,6 +132,17 @@ def _check_turned(source: Source, preprocessing: Preprocessing) -> None:
         raise UserError(
             f"{source.name!r} is read with exif={turned(source)}, and the network's preprocessing has "
             f"exif={preprocessing.exif}: open the source with exif={preprocessing.exif}."
+        )
+
+
+def _check_frames(source: Source, preprocessing: Preprocessing) -> None:
+    has, wants = frames_of(source), preprocessing.num_frames
+    if has != wants:
+        read = f"clips of {wants} frames" if wants else "images"
+        remedy = "open it with views=data.Views(model.preprocessing)" if wants else "give images"
+        raise UserError(
+            f"{source.name!r} has {f'clips of {has} frames' if has else 'images'}, and the network reads {read}: "
+            f"{remedy}, or another network."
         )
 
 

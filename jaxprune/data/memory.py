@@ -9,7 +9,7 @@ from tqdm import tqdm
 
 from jaxprune.data.broken import read_or_next
 from jaxprune.data.scenes import Scenes
-from jaxprune.data.source import Example, Source, turned
+from jaxprune.data.source import Example, Source, frames_of, turned
 from jaxprune.errors import UserError
 
 LIMIT = 2**30  # bytes of pixels up to which a source is held unasked
@@ -25,7 +25,7 @@ class InMemory:
 
     def __init__(self, source: Source, columns: dict[str, np.ndarray]):
         self.name, self.class_names, self.num_classes = source.name, source.class_names, source.num_classes
-        self.broken, self.exif = source.broken, turned(source)
+        self.broken, self.exif, self.num_frames = source.broken, turned(source), frames_of(source)
         self.columns = columns
 
     def __len__(self) -> int:
@@ -36,8 +36,8 @@ class InMemory:
 
     @property
     def image_size(self) -> tuple[int, int]:
-        """Height and width of every image."""
-        return self.columns["image"].shape[1:3]
+        """Height and width of every image, or of the frames of every clip."""
+        return self.columns["image"].shape[-3:-1]
 
 
 def load(source: Source, *, required: bool = False) -> Source:
@@ -60,7 +60,8 @@ def load(source: Source, *, required: bool = False) -> Source:
             for row, example in zip(rows, pool.map(functools.partial(read_or_next, source), rows), strict=True):
                 if example["image"].shape != shape:
                     if required:
-                        sizes = " and ".join(f"{h}×{w}" for h, w, _ in (shape, example["image"].shape))
+                        shapes = (shape, example["image"].shape)
+                        sizes = " and ".join("×".join(map(str, sides[:-1])) for sides in shapes)
                         raise UserError(
                             f"in_memory=True needs images of one size, but {source.name!r} holds {sizes} pixels. Leave "
                             "in_memory out and they are read as they are needed."

@@ -1,4 +1,4 @@
-"""Pictures of one's own, without labels: a folder, one file, or the built-in scenes; read ahead in batches."""
+"""Pictures or videos of one's own, without labels: a folder, a file, or built-in scenes; read ahead in batches."""
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -7,8 +7,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from jaxprune.data import images, video
+from jaxprune.data.clips import Views, read_views
 from jaxprune.data.folder import image_files
 from jaxprune.data.images import read_image
+from jaxprune.data.moving_scenes import MovingScenes
 from jaxprune.data.scenes import Scenes
 from jaxprune.errors import UserError
 from jaxprune.preprocessing import Preprocessing
@@ -17,40 +20,56 @@ SCENES = 6  # pictures that "scenes" stands for
 
 
 class Pictures(NamedTuple):
-    """Numbered pictures, all read at one size.
+    """Numbered pictures, or videos, all read at one size.
 
     Attributes:
       names: of the pictures.
-      read: a number to its picture, uint8 (h, w, 3); raises a `UserError` if that cannot be read.
+      read: a number to its picture, uint8 (h, w, 3), or to a clip of its video or several views of it (`Views`); raises
+        a `UserError` if that cannot be read.
     """
 
     names: Sequence[str]
     read: Callable[[int], np.ndarray]
 
 
-def open_pictures(path: str, preprocessing: Preprocessing, *, seed: int = 0) -> Pictures:
-    """Finds pictures.
+def open_pictures(
+    path: str, preprocessing: Preprocessing, *, seed: int = 0, num_clips: int = 1, num_crops: int = 1
+) -> Pictures:
+    """Finds pictures, or the videos of a network that reads clips.
 
     Args:
-      path: a folder, one picture, or "scenes" for the built-in ones.
+      path: a folder, one file, or "scenes" for the built-in ones.
       preprocessing: how they are prepared.
       seed: of the built-in scenes.
+      num_clips, num_crops: views of a video; see `Views`.
 
     Raises:
-      UserError: there are none.
+      UserError: there are none, or there are videos for a network that reads images, or pictures for one of clips.
     """
+    views = Views(preprocessing, num_clips, num_crops) if preprocessing.num_frames else None
     if path == "scenes":
-        scenes = Scenes(split="test", num_examples=SCENES, image_size=preprocessing.img_size, seed=seed)
+        options = {"split": "test", "num_examples": SCENES, "seed": seed}
+        size = preprocessing.img_size
+        scenes = Scenes(image_size=size, **options) if views is None else MovingScenes(views, **options)
         return Pictures([f"scene {i}" for i in range(SCENES)], lambda index: scenes[index]["image"])
+    wanted, extensions = ("pictures", images.EXTENSIONS) if views is None else ("videos", video.EXTENSIONS)
+    others, other = (video.EXTENSIONS, "videos") if views is None else (images.EXTENSIONS, "pictures")
     if not path:
         raise UserError("Give --config.images=FOLDER, or one picture, to score.")
     root = Path(path).expanduser()
-    files = [root] if root.is_file() else [Path(file) for file in image_files(root)]
+    is_other = root.suffix.lower() in others if root.is_file() else False
+    files = [root] if root.is_file() else [Path(file) for file in image_files(root, (), extensions)]
+    if is_other or (not files and root.is_dir() and next(image_files(root, (), others), None)):
+        reads = "images" if views is None else "clips"
+        raise UserError(f"{path} holds {other}, and the network reads {reads}: give {wanted}, or another network.")
     if not files:
-        raise UserError(f"{path} holds no pictures: give a folder with some, or one picture.")
+        raise UserError(f"{path} holds no {wanted}: give a folder with some, or one of them.")
     base = root.parent if root.is_file() else root
     names = [str(file.relative_to(base)) for file in files]
-    return Pictures(names, lambda index: read_image(files[index], preprocessing))
+    if views is None:
+        return Pictures(names, lambda index: read_image(files[index], preprocessing))
+    video.require_av()  # once, and not for each file
+    return Pictures(names, lambda index: read_views(files[index], views))
 
 
 def read_ahead(

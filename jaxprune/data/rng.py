@@ -6,7 +6,7 @@ import numpy as np
 
 from jaxprune.errors import UserError
 
-SHUFFLE, CROP, AUGMENT, SAMPLE = range(4)  # independent streams of random numbers, one per purpose
+SHUFFLE, CROP, AUGMENT, SAMPLE, CAMERA = range(5)  # independent streams of random numbers, one per purpose
 
 
 def generator(seed: int, stream: int, epoch: int, index: int, copy: int = 0) -> np.random.Generator:
@@ -14,7 +14,7 @@ def generator(seed: int, stream: int, epoch: int, index: int, copy: int = 0) -> 
 
     Args:
       seed: The seed of the run.
-      stream: One of `SHUFFLE`, `CROP`, `AUGMENT` and `SAMPLE`.
+      stream: One of `SHUFFLE`, `CROP`, `AUGMENT`, `SAMPLE` and `CAMERA`.
       epoch: Number of the epoch.
       index: Number of the example.
       copy: Which repetition of the example within the epoch.

@@ -3,7 +3,7 @@
 import numpy as np
 
 from jaxprune.data.rng import SAMPLE, generator
-from jaxprune.data.source import Example, Source, example_name, turned
+from jaxprune.data.source import Example, Source, example_name, frames_of, turned
 
 
 class Sample:
@@ -19,7 +19,7 @@ class Sample:
 
     def __init__(self, source: Source, count: int):
         self.name, self.class_names, self.num_classes = source.name, source.class_names, source.num_classes
-        self.broken, self.exif = source.broken, turned(source)
+        self.broken, self.exif, self.num_frames = source.broken, turned(source), frames_of(source)
         self._source, self._count = source, min(count, len(source))
         ends = np.arange(self._count + 1) * len(source) // max(self._count, 1)
         drawn = generator(0, SAMPLE, 0, 0).integers(0, np.diff(ends))

@@ -2,12 +2,19 @@
 
 from typing import Any, Protocol, runtime_checkable
 
-Example = dict[str, Any]  # "image" uint8 (h, w, 3), "label" int32, "index" int32; scenes add "mask" bool (h, w)
+# "image" uint8 (h, w, 3), "label" int32, "index" int32; scenes add "mask" bool (h, w). The "image" of a video is a
+# clip, prepared for a network already, uint8 (frames, h, w, 3), or several views, uint8 (views, frames, h, w, 3).
+Example = dict[str, Any]
 
 
 def turned(source: "Source") -> bool | None:
     """Returns whether a source turns its photographs by their EXIF tags; None if it reads no picture files."""
     return getattr(source, "exif", None)
+
+
+def frames_of(source: "Source") -> int:
+    """Returns how many frames the clips of a source have; 0 if it has images."""
+    return getattr(source, "num_frames", 0)
 
 
 def example_name(source: "Source", index: int) -> str:
@@ -20,6 +27,7 @@ class Source(Protocol):
     """Numbered examples.
 
     A source that decodes picture files also has `exif`: whether it turns photographs upright as their EXIF tags say.
+    One of videos has `num_frames`, that of its clips.
 
     Attributes:
       name: The name used in messages, such as `"scenes/train"`.

@@ -3,11 +3,13 @@
 import inspect
 from typing import Any
 
-from jaxprune.data import memory
+from jaxprune.data import memory, video
+from jaxprune.data.clips import Views
 from jaxprune.data.folder import open_split
 from jaxprune.data.held_out import is_split_here, part_of
+from jaxprune.data.moving_scenes import MovingScenes
 from jaxprune.data.scenes import Scenes
-from jaxprune.data.source import Source
+from jaxprune.data.source import Source, frames_of
 from jaxprune.data.tfds_source import Tfds
 from jaxprune.errors import UserError, nearest, unknown
 
@@ -20,15 +22,32 @@ def _open_folder(
     exif: bool = True,
     held_out: float = 0.0,
     held_out_seed: int = 0,
+    views: Views | None = None,
 ) -> Source:
     if not path:
         raise UserError("The folder source needs the path of a directory of images.")
+    if views is not None:
+        video.require_av()  # once, and not for each file
+        exif = views.preprocessing.exif
     if held_out and is_split_here(path, split):
-        return part_of(open_split(path, labels=labels, exif=exif), split, held_out, held_out_seed)
-    return open_split(path, split, labels=labels, exif=exif)
+        return part_of(open_split(path, labels=labels, exif=exif, reader=views), split, held_out, held_out_seed)
+    return open_split(path, split, labels=labels, exif=exif, reader=views)
 
 
-SOURCES = {"scenes": Scenes, "folder": _open_folder, "tfds": Tfds}
+def _open_scenes(
+    num_examples: int = 10_000,
+    image_size: int | tuple[int, int] = 64,
+    seed: int = 0,
+    *,
+    split: str,
+    views: Views | None = None,
+) -> Source:
+    if views is not None:
+        return MovingScenes(views, num_examples, seed, split)
+    return Scenes(num_examples, image_size, seed, split)
+
+
+SOURCES = {"scenes": _open_scenes, "folder": _open_folder, "tfds": Tfds}
 
 
 def create_source(
@@ -37,12 +56,13 @@ def create_source(
     """Opens a source of examples.
 
     Args:
-      source: "scenes" (options num_examples, image_size, seed), "folder" (path, labels, exif, held_out,
-        held_out_seed) or "tfds" (name, data_dir, labels, image_key, label_key, exif). With `held_out`, a folder without
-        splits is divided: that share of each class is held out.
+      source: "scenes" (options num_examples, image_size, seed, views), "folder" (path, labels, exif, held_out,
+        held_out_seed, views) or "tfds" (name, data_dir, labels, image_key, label_key, exif). With `held_out`, a folder
+        without splits is divided: that share of each class is held out. With `views`, a `clips.Views`, the examples are
+        clips: of a folder's videos, or of scenes in motion.
       split: The split to open.
       in_memory: Whether to decode all images up front and hold them in memory, which requires images of one size. None:
-        if they are of one size and take no more than `memory.LIMIT`.
+        if they are of one size and take no more than `memory.LIMIT`; clips are then read as they are needed.
       **options: Options of that source.
 
     Raises:
@@ -57,12 +77,14 @@ def create_source(
                 f"The data source {source!r} has no option {name!r}.{nearest(name, known)} It has: {', '.join(known)}."
             )
     opened = SOURCES[source](split=split, **options)
-    return opened if in_memory is False else memory.load(opened, required=bool(in_memory))
+    if in_memory is False or (in_memory is None and frames_of(opened)):
+        return opened
+    return memory.load(opened, required=bool(in_memory))
 
 
 def describe(source: Source) -> str:
     """Returns a one-line summary of a source: its name, size and classes, and how many examples are broken."""
-    parts = [f"{source.name}: {len(source):,} images"]
+    parts = [f"{source.name}: {len(source):,} {'videos' if frames_of(source) else 'images'}"]
     parts.append(f"{source.num_classes} classes" if source.num_classes else "no labels")
     if isinstance(source, memory.InMemory):
         height, width = source.image_size

@@ -49,9 +49,12 @@ class Transform:
         """Returns the image or mask, cropped and resized.
 
         Args:
-          image: uint8 (h, w, 3), or a mask, bool (h, w).
+          image: uint8 (h, w, 3), or a mask, bool (h, w). Clips, which have more dimensions, are returned as they are:
+            their source prepares frames as it decodes them.
           rng: Source of randomness for a random crop.
         """
+        if image.ndim > 3:
+            return image
         if not self.random or rng is None:
             return images.prepare(image, self.preprocessing)
         draw = images.clipped_box if self.clipped else images.random_box

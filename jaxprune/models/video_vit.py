@@ -35,9 +35,9 @@ def variants() -> dict[str, dict[str, Any]]:
 
 
 def preprocessing(name: str, arguments: dict[str, Any]) -> Preprocessing:
-    """Returns how the frames of clips are prepared."""
-    _, height, width = _sides(arguments.get("img_size", 224), arguments.get("num_frames", 16))
-    return Preprocessing((height, width))
+    """Returns how clips are prepared: every fourth frame, resized to the crop's shorter side, as published."""
+    frames, height, width = _sides(arguments.get("img_size", 224), arguments.get("num_frames", 16))
+    return Preprocessing((height, width), crop_pct=1.0, interpolation="bilinear", num_frames=frames, frame_stride=4)
 
 
 def _sides(img_size: int | Sequence[int], num_frames: int) -> tuple[int, int, int]:

@@ -4,28 +4,36 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxprune.errors import UserError
-from jaxprune.ops.patches import patchify
 from jaxprune.scoring.base import Scorer
 from jaxprune.scoring.maps import to_grid
 from jaxprune.scoring.networks import feature_map
 
 
 class Norm(Scorer):
-    """The L2 norm of the last features over channels, bicubic to the grid; without `proposal`, that of the pixels."""
+    """The L2 norm of the last features over channels, bicubic to the grid; without `proposal`, that of the pixels.
+
+    Of clips the grid is one of tubes.
+    """
 
     reads = "optional"
 
     def __call__(self, images, *, key=None) -> Float[Array, "b p"]:
         if self.proposal is None:
-            return jnp.linalg.norm(patchify(images, self._patch_size(images)).astype(jnp.float32), axis=-1)
+            return jnp.linalg.norm(self._cells(images).astype(jnp.float32), axis=-1)
         features = feature_map(self.proposal, self.prepared(images)).astype(jnp.float32)
         return to_grid(jnp.linalg.norm(features, axis=-1), self.grid, align_corners=True)
 
-    def _patch_size(self, images: Float[Array, "b H W c"]) -> tuple[int, int]:
-        (height, width), (rows, columns) = images.shape[1:3], self.grid
-        if height % rows or width % columns:
+    def _cells(self, images: Float[Array, "b *sides c"]) -> Float[Array, "b p q"]:
+        """The pixels of each patch or tube, in raster order."""
+        sides, grid, dims = images.shape[1:-1], self.grid, len(self.grid)
+        if len(sides) != dims or any(side % cells for side, cells in zip(sides, grid, strict=True)):
+            shown, cut = "×".join(map(str, sides)), "×".join(map(str, grid))
+            fits = "×".join(str(-(-side // cells) * cells) for side, cells in zip(sides, grid, strict=False))
             raise UserError(
-                f"Images of {height}×{width} pixels do not divide into {rows}×{columns} equal patches: resize them to "
-                f"{-(-height // rows) * rows}×{-(-width // columns) * columns}, or pass another grid."
+                f"Images of {shown} pixels do not divide into {cut} equal patches: resize them to {fits}, or pass "
+                "another grid."
             )
-        return height // rows, width // columns
+        split = [part for side, cells in zip(sides, grid, strict=True) for part in (cells, side // cells)]
+        cells = images.reshape(images.shape[0], *split, images.shape[-1])
+        order = (0, *range(1, 2 * dims, 2), *range(2, 2 * dims + 1, 2), 2 * dims + 1)
+        return cells.transpose(order).reshape(images.shape[0], self.num_patches, -1)

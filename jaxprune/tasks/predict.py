@@ -1,4 +1,4 @@
-"""One image in; its class, the confidence and a picture out."""
+"""One image or video in; its class, the confidence and a picture out."""
 
 from pathlib import Path
 from typing import Any
@@ -6,10 +6,13 @@ from typing import Any
 import numpy as np
 
 from jaxprune.analysis import predictions
+from jaxprune.analysis.scorer_names import about_images
 from jaxprune.config import Config
+from jaxprune.data.clips import one_view
 from jaxprune.data.pictures import open_pictures
 from jaxprune.tasks.setup import inputs, networks, reporting
 from jaxprune.train.writer import Writer
+from jaxprune.viz.pictures.film_strip import film_strip, still
 from jaxprune.viz.pictures.prediction_card import prediction_card
 from jaxprune.viz.report import Report
 
@@ -19,17 +22,22 @@ TOP = 5
 def run(config: Config, workdir: Path) -> dict[str, Any]:
     """Classifies `config.image` with the classifier of `config.run` or `config.model`."""
     model, names, origin = networks.classifier(config)
-    picture = open_pictures(config.image, model.preprocessing, seed=config.seed).read(0)
+    views = {"num_clips": config.data.num_clips, "num_crops": config.data.num_crops}
+    picture = open_pictures(config.image, model.preprocessing, seed=config.seed, **views).read(0)
     (image,), (confidences,) = predictions.of_pictures(model, [picture], inputs.mesh(config))
     order = np.argsort(-confidences)[:TOP]
     best, slug = int(confidences.argmax()), f"predict-{Path(config.image).stem}"
-    picture = prediction_card(image, names, confidences, TOP)
+    picture = prediction_card(still(one_view(image)), names, confidences, TOP)
     writer = Writer(workdir, tensorboard=False)
     path = writer.images(0, slug, picture)
     writer.close()
     page = Report("jaxprune", origin)
     with reporting.report_section(workdir / "report.html", page, "Prediction", slug) as section:
         section.figure(picture, f"{config.image}: {names[best]}, {confidences[best]:.1%}.")
+        if model.preprocessing.num_frames:
+            layers = min(8, model.preprocessing.num_frames)
+            strip = film_strip(one_view(image), None, (layers, 1, 1))
+            section.figure(strip, about_images(model.preprocessing))
         section.table([{"class": names[i], "confidence": float(confidences[i])} for i in order], formats=".1%")
     return {"class": names[best], "confidence": float(confidences[best]), "picture": str(path)}
 

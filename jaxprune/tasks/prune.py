@@ -52,9 +52,9 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     slug, page = f"prune-{Path(origin).name}", Report("jaxprune", origin)
     with reporting.report_section(workdir / "report.html", page, "Pruned by scorers", slug) as section:
         section.text(
-            f"{origin} on {len(found.labels)} held-out images, pruned before its first block and not trained for "
-            f"it. At keep rate z all scorers leave `int(n·z)` of {model.num_patches} patches, where n counts the class "
-            "token too."
+            f"{origin} on {len(found.labels)} held-out {_what(config)}, pruned before its first block and not trained "
+            f"for it. At keep rate z all scorers leave `int(n·z)` of {model.num_patches} patches, where n counts the "
+            "class token too."
         )
         pruning_report.describe(section, setting, rows, summary, found, timing=_timing(config))
     print(as_text(pruning_report.as_published(rows, summary)))
@@ -97,6 +97,13 @@ def measure(config: Config, classifier: Classifier, opened: Opened) -> pruning.P
         seed=config.seed,
         shown=_spaced(len(images), pruning.SHOWN),
     )
+
+
+def _what(config: Config) -> str:
+    if not config.data.num_frames:
+        return "images"
+    views = config.data.num_clips * config.data.num_crops
+    return f"videos, {views} views each," if views > 1 else "videos"
 
 
 def _spaced(num_images: int, shown: int) -> Sequence[int]:

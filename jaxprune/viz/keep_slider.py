@@ -2,6 +2,7 @@
 
 import base64
 import html
+import math
 from collections.abc import Mapping, Sequence
 from importlib import resources
 from typing import NamedTuple
@@ -9,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float, UInt8
 
+from jaxprune.viz.pictures.film_strip import joined, strip_grid, unrolled
 from jaxprune.viz.pictures.heatmap import heatmap
 from jaxprune.viz.report import Section
 from jaxprune.viz.report.images import data_uri
@@ -19,33 +21,43 @@ class Scored(NamedTuple):
 
     Attributes:
       caption: displayed below the image.
-      image: the input of the scorers.
+      image: the input of the scorers, an image or a clip.
       scores: {name of a scorer: one score per patch, larger = keep}.
     """
 
     caption: str
-    image: UInt8[np.ndarray, "H W 3"]
+    image: UInt8[np.ndarray, "*t H W 3"]
     scores: Mapping[str, Float[np.ndarray, "p"]]
 
 
-def keep_slider(section: Section, images: Sequence[Scored], grid: tuple[int, int], keep_rate: float = 0.5) -> Section:
+def keep_slider(
+    section: Section,
+    images: Sequence[Scored],
+    grid: tuple[int, ...],
+    keep_rate: float = 0.5,
+) -> Section:
     """Appends each image next to the patches that scorers keep of it, with a slider for the keep rate and heat maps.
 
-    Each image is embedded once, regardless of the number of scorers. Without JavaScript, only the images are shown.
+    Each image is embedded once, regardless of the number of scorers. Without JavaScript, only the images are shown. A
+    clip is shown as a film strip, one below the other.
 
     Args:
       section: the section to append to.
       images: the images and their scores.
-      grid: the number of rows and columns of patches.
+      grid: the number of rows and columns of patches; of clips, of layers, rows and columns of tubes.
       keep_rate: the initial position of the slider, in [0, 1].
 
     Returns:
       The section.
     """
     name = section.new_id("keep")
+    together = 7  # cells in a row of a wide screen
+    label = f"of {math.prod(grid)} {'tubes' if len(grid) == 3 else 'patches'}"
+    if len(grid) == 3:
+        tubes = grid[0], grid[1], grid[2]
+        images, grid, together = [_as_strip(image, tubes) for image in images], strip_grid(tubes), 1
     rows, columns = grid
-    label = f"of {rows * columns} patches"
-    figures = "\n".join(_figure(image, grid) for image in images)
+    figures = "\n".join(_figure(image, (rows, columns), together) for image in images)
     return section.html(
         f'<div class="keep-slider" id="{name}">\n<style>{_file("css")}</style>\n'
         f'<div class="keep-controls"><label for="{name}-rate">Keep rate</label>'
@@ -61,7 +73,12 @@ def _file(end: str) -> str:
     return resources.files("jaxprune.viz").joinpath(f"keep_slider.{end}").read_text(encoding="utf-8")
 
 
-def _figure(scored: Scored, grid: tuple[int, int]) -> str:
+def _as_strip(scored: Scored, grid: tuple[int, int, int]) -> Scored:
+    scores = {name: unrolled(values, grid) for name, values in scored.scores.items()}
+    return Scored(scored.caption, joined(scored.image, grid[0]), scores)
+
+
+def _figure(scored: Scored, grid: tuple[int, int], together: int) -> str:
     height, width = scored.image.shape[:2]
     cells = [_cell(scored.caption, "")]
     for name, scores in scored.scores.items():
@@ -73,8 +90,7 @@ def _figure(scored: Scored, grid: tuple[int, int]) -> str:
         about = f'aria-label="patches of {html.escape(scored.caption)} kept by {html.escape(name)}" role="img"'
         data = f'data-places="{_base64(places)}" data-colours="{_base64(colours)}"'
         cells.append(_cell(name, f'<canvas width="{grid[1]}" height="{grid[0]}" {about} {data}></canvas>'))
-    # On a wide screen, up to seven cells are in one row.
-    style = f"--photo:url({data_uri(scored.image)});--shape:{width}/{height};--cells:{min(len(cells), 7)}"
+    style = f"--photo:url({data_uri(scored.image)});--shape:{width}/{height};--cells:{min(len(cells), together)}"
     return f'<figure style="{style}" class="keep-cells">{"".join(cells)}</figure>'
 
 

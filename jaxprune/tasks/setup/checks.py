@@ -88,6 +88,10 @@ NUMBERS = {
     "data.num_train": _COUNT._replace(usual=10_000),
     "data.num_eval": _COUNT._replace(usual=1_000),
     "data.num_threads": _COUNT_OR_NONE._replace(usual=8),
+    "data.num_frames": _COUNT_OR_NONE._replace(usual=16),
+    "data.frame_stride": _COUNT_OR_NONE._replace(usual=4),
+    "data.num_clips": _COUNT._replace(usual=5),
+    "data.num_crops": _COUNT._replace(usual=3),
     "data.crop_pct": _RATE._replace(usual=0.875),
     "data.crop_scale": Numbers("(0, 1]", (0.2, 1.0), count=2),
     "data.cutout": _SHARE,
@@ -127,6 +131,9 @@ NUMBERS = {
     "keep_rate": _RATE,
     "keep_rates": _RATE._replace(usual=(0.7, 0.5)),
     "img_size": _COUNT_OR_NONE,
+    "frame_stride": Numbers("[-1, inf)", 4, whole=True),
+    "num_clips": _COUNT._replace(usual=5),
+    "num_crops": _COUNT._replace(usual=3),
     "proposal_size": _COUNT_OR_NONE,
     "grid": _COUNT._replace(usual=(14, 14)),
     "crop_pct": _RATE._replace(usual=0.875),
@@ -235,6 +242,8 @@ def _numbers(values: Mapping[str, Any], prefix: str) -> Iterator[str]:
 def _paths(values: Mapping[str, Any], prefix: str) -> Iterator[str]:
     for name, what in PATHS.items():
         path = values.get(name)
+        if path == networks.RANDOM and name == "model.weights":
+            continue
         if isinstance(path, (str, Path)) and str(path) and not _exists(path):
             yield f"There is no {what} {path}: check {prefix}{name}."
 

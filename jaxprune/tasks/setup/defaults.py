@@ -46,6 +46,10 @@ def data() -> dict[str, Any]:
         "repeats": 1,  # repeated augmentation: so many crops of each example in a row
         "mean": (0.485, 0.456, 0.406),
         "std": (0.229, 0.224, 0.225),
+        "num_frames": 0,  # of a clip; 0: images. A network that is inspected knows its own
+        "frame_stride": 4,  # frames of a video from one of a clip to the next; 0: spread over the video. Likewise
+        "num_clips": 1,  # evenly spaced clips of a video, over which a classifier's probabilities are averaged
+        "num_crops": 1,  # crops of each clip along its longer side, likewise
         "num_threads": 8,
     }
 
@@ -106,11 +110,12 @@ def classifier_inspection(task: str, **more: Any) -> Config:
 
     The classifier is a run directory or a file of `save_model` (`run`), or a published file (`model.weights` of the
     network `model.name`; `model.class_names` is a text file with a name a line). Images are prepared as its card says,
-    or as timm prepares them for that name: of `data` only where they come from is read. An `img_size` other than 0
-    takes the place of the network's: its positions are resampled.
+    or as timm prepares them for that name: of `data` only where they come from is read, and how many views of a
+    video. An `img_size` other than 0 takes the place of the network's: its positions are resampled.
     """
     published = {"name": "", "weights": "", "class_names": ""}
-    return inspection(task, **{"model": published, "img_size": 0, **more})
+    frames = {"frame_stride": -1}  # of clips, in place of the network's; 0: spread over the video
+    return inspection(task, **{"model": published, "img_size": 0, **frames, **more})
 
 
 def featuring(task: str, **more: Any) -> Config:

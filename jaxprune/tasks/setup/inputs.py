@@ -25,12 +25,16 @@ def source(config: Config, split: str, *, in_memory: bool | None = None) -> Any:
     Args:
       in_memory: see `create_source`.
     """
-    data = config.data
+    data, record = config.data, preprocessing(config)
+    views = loader.Views(record, data.num_clips, data.num_crops) if record.num_frames else None
+    if views is not None and data.source == "tfds":
+        raise UserError("A TFDS set has images, and the network reads clips: give config.data.source=folder.")
     options: dict[str, Any] = {
         "scenes": {
             "num_examples": data.num_train if split == "train" else data.num_eval,
             "image_size": pair(data.img_size),
             "seed": config.seed,
+            "views": views,
         },
         "folder": {
             "path": data.path,
@@ -38,6 +42,7 @@ def source(config: Config, split: str, *, in_memory: bool | None = None) -> Any:
             "exif": data.exif,
             "held_out": data.held_out,
             "held_out_seed": data.held_out_seed,
+            "views": views,
         },
         "tfds": {
             "name": data.name,
@@ -93,6 +98,8 @@ def preprocessing(config: Config) -> Preprocessing:
         mean=tuple(data.mean),
         std=tuple(data.std),
         exif=data.exif,
+        num_frames=data.num_frames,
+        frame_stride=data.frame_stride,
     )
 
 

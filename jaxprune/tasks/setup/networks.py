@@ -1,9 +1,11 @@
 """From a config to networks, plans and scorers."""
 
+import dataclasses
 from typing import Any
 
 from flax import nnx
 
+from jaxprune import models
 from jaxprune.checkpoints import scorers
 from jaxprune.checkpoints.classifier import Classifier, open_classifier
 from jaxprune.checkpoints.network import open_network
@@ -16,23 +18,38 @@ from jaxprune.preprocessing import Preprocessing
 from jaxprune.reduction import Plan, apply
 from jaxprune.scoring import Scorer
 
+RANDOM = "random"  # in place of a file of weights
 IMG_SIZE = 224  # of images, where neither a network nor the config has one
 
 
 def classifier(config: Config) -> Classifier:
     """Opens the classifier of `config.run`, or of the published file `config.model.weights`.
 
+    Weights called "random" are those of a network that was never trained, to try out what is to be run.
+
     Raises:
       UserError: there is none, there are two, or it is another kind of model.
     """
     published = config.model
-    return open_classifier(
-        config.run,
-        published.weights,
-        published.name,
-        class_names=published.class_names,
-        img_size=config.img_size or None,
-    )
+    if published.weights == RANDOM:
+        model = models.create(**model_arguments(config), rngs=nnx.Rngs(config.seed))
+        opened = Classifier(model, tuple(map(str, range(model.num_classes))), published.name)
+    else:
+        opened = open_classifier(
+            config.run,
+            published.weights,
+            published.name,
+            class_names=published.class_names,
+            img_size=config.img_size or None,
+        )
+    if opened.model.preprocessing.num_frames:
+        opened.model.preprocessing = with_stride(opened.model.preprocessing, config.frame_stride)
+    return opened
+
+
+def with_stride(record: Preprocessing, frame_stride: int) -> Preprocessing:
+    """A record of clips with another distance of their frames; -1 leaves it as it is."""
+    return record if frame_stride < 0 else dataclasses.replace(record, frame_stride=frame_stride)
 
 
 def featured(config: Config) -> Any:
@@ -110,6 +127,8 @@ def open_scorers(config: Config, classifier: Classifier | None = None) -> Opened
         named, record, grid = {"run": classifier.model}, classifier.model.preprocessing, ()
     networks = Networks(proposal=config.proposal, weights=config.weights, seed=config.seed, **named)
     opened = scorers.open_scorers(config.scorers, networks, preprocessing=record, grid=grid, seed=config.seed)
+    if opened.preprocessing.num_frames and "frame_stride" in config:
+        opened = opened._replace(preprocessing=with_stride(opened.preprocessing, config.frame_stride))
     return scorers.enlarged(opened, config.proposal_size) if "proposal_size" in config else opened
 
 

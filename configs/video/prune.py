@@ -1,0 +1,33 @@
+"""What VideoMAE loses if scorers prune its tubes, without training: accuracy, curves, cost and speed (PaPr, video).
+
+python -m jaxprune.main --config=configs/video/prune.py:size=base,weights=FILE,path=DIR
+
+DIR holds a directory of videos for each class, or such directories in val/. All scorers are compared at the same
+number of tubes, Random beside them; film strips in the report show what each of them keeps. Costs are those of one view
+of a video. `:smoke` is an untrained network on built-in scenes in motion.
+"""
+
+import _video
+
+from jaxprune.config import parse_arg
+from jaxprune.tasks.setup.defaults import classifier_inspection
+
+
+def get_config(arg=None):
+    args = parse_arg(arg, **_video.ARGUMENTS)
+    config = classifier_inspection(
+        "prune",
+        scorers=("norm", "centre"),
+        proposal="",  # the ConvNet that scorers read by default
+        weights="",  # of the proposal
+        proposal_size=0,  # of scorers that read images
+        keep_rates=(0.7, 0.5),
+        keep_rate=_video.KEEP_RATES.get(args.size, 0.3),  # of the timing and the pictures
+        num_images=200,  # videos
+        curve_steps=10,  # points of the insertion and deletion curves; 0: none
+        rounds=5,  # of the timing, whose median and range are shown; 0: none
+    )
+    _video.prepare(config, args)
+    if args.smoke:
+        config.update(keep_rates=(0.5,), num_images=4, curve_steps=2, rounds=1)
+    return config

@@ -1,0 +1,152 @@
+"""Clips of videos as a network reads them: which frames, how they are cropped, how many views of a video."""
+
+import dataclasses
+import os
+from collections.abc import Iterable
+
+import jax
+import numpy as np
+from jaxtyping import Float
+
+from jaxprune.data import images, video
+from jaxprune.data.broken import Unreadable
+from jaxprune.data.frames import sampled
+from jaxprune.errors import UserError
+from jaxprune.preprocessing import Preprocessing
+
+
+def one_view(images: np.ndarray) -> np.ndarray:
+    """Returns the clip that stands for a video in pictures, (frames, h, w, 3): the middle one of several views.
+
+    An image, and a clip that is the only view, are returned as they are.
+    """
+    return images[len(images) // 2] if images.ndim == 5 else images
+
+
+@dataclasses.dataclass(frozen=True)
+class Views:
+    """Reads views of videos: some clips of each, and some crops of each clip.
+
+    >>> Views(Preprocessing((224, 224), num_frames=16), num_clips=5, num_crops=3).shape
+    (15, 16, 224, 224, 3)
+
+    Attributes:
+      preprocessing: Of a network that reads clips.
+      num_clips: Clips of a video, evenly spaced; see `frames.sampled`.
+      num_crops: Crops of a clip, evenly spaced along the longer side of its frames; a single one is the centre crop.
+
+    Raises:
+      UserError: An attribute is out of range, or the network reads images.
+    """
+
+    preprocessing: Preprocessing
+    num_clips: int = 1
+    num_crops: int = 1
+
+    kind, files, extensions = "video", "videos", video.EXTENSIONS
+
+    def __post_init__(self):
+        if not self.preprocessing.num_frames:
+            raise UserError("These are views of videos, and the network reads images: give a network that reads clips.")
+        if min(self.num_clips, self.num_crops) < 1:
+            raise UserError(f"num_clips={self.num_clips} and num_crops={self.num_crops} must be 1 or more.")
+        if self.num_crops > 1 and self.preprocessing.crop == "none":
+            raise UserError(
+                f'num_crops={self.num_crops} of whole frames would all be the same: use 1, or crop="center" in the '
+                "preprocessing."
+            )
+
+    @property
+    def num_frames(self) -> int:
+        """Frames of a clip."""
+        return self.preprocessing.num_frames
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of what is read: that of a clip, or with several views that of all of them."""
+        count, clip = self.num_clips * self.num_crops, (*self.preprocessing.sides, 3)
+        return clip if count == 1 else (count, *clip)
+
+    def frames(self, length: int) -> np.ndarray:
+        """Returns the frames of each clip of a video that has `length` of them, (clips, frames)."""
+        record = self.preprocessing
+        return sampled(length, record.num_frames, record.frame_stride, self.num_clips)
+
+    def cropped(self, frame: np.ndarray) -> list[np.ndarray]:
+        """Returns the crops of a frame, uint8 (h, w, 3), each of the network's size."""
+        record = self.preprocessing
+        if self.num_crops == 1:
+            return [images.prepare(frame, record)]
+        filter_ = images.interpolation(record.interpolation)
+        return images.crops(frame, record.img_size, record.crop_pct, filter_, self.num_crops)
+
+    def __call__(self, path: str, *, upright: bool) -> np.ndarray:
+        """Reads a video file: a clip, uint8 (frames, h, w, 3), or several views of it, those of a clip side by side.
+
+        Args:
+          path: The file.
+          upright: Whether frames are turned as the file's metadata say.
+
+        Raises:
+          Unreadable: The file is broken or gone.
+          UserError: PyAV is not installed.
+        """
+        wanted = np.zeros((0, 0), int)
+
+        def choose(length: int) -> np.ndarray:
+            nonlocal wanted
+            wanted = self.frames(length)
+            return wanted
+
+        try:
+            found = video.read_frames(path, choose, self.cropped, upright=upright)
+        except (OSError, video.Broken) as error:
+            raise Unreadable(path, str(error), "video") from error
+        if missing := set(wanted.ravel().tolist()) - found.keys():
+            raise Unreadable(path, f"frame {min(missing)} cannot be decoded", "video")
+        return self.of(found, wanted)
+
+    def of(self, frames: dict[int, list[np.ndarray]], wanted: np.ndarray) -> np.ndarray:
+        """Puts the crops of frames together to views.
+
+        Args:
+          frames: By number, what `cropped` made of each.
+          wanted: What `frames` returned.
+        """
+        views = [[frames[n][crop] for n in clip] for clip in wanted.tolist() for crop in range(self.num_crops)]
+        return np.array(views).reshape(self.shape)
+
+
+def read_views(path: str | os.PathLike, views: Views) -> np.ndarray:
+    """Returns a clip of a video file, or several views of it.
+
+    Raises:
+      UserError: It cannot be read.
+    """
+    try:
+        return views(os.path.expanduser(path), upright=views.preprocessing.exif)
+    except Unreadable as error:
+        raise UserError(f"Video {str(path)!r} cannot be read: {error.reason}.") from error
+
+
+def load_clips(
+    videos: Iterable[str | os.PathLike], preprocessing: Preprocessing, *, num_clips: int = 1, num_crops: int = 1
+) -> Float[jax.Array, "b t h w c"]:
+    """Returns clips of video files as a network reads them: prepared as for its evaluation, and normalised, float32.
+
+    Several views of a video come one after the other.
+
+    Args:
+      videos: The files.
+      preprocessing: Of the network, `model.preprocessing`.
+      num_clips, num_crops: Views of a video; see `Views`.
+
+    Raises:
+      UserError: There is no video, or one cannot be read, or the network reads images.
+    """
+    views = Views(preprocessing, num_clips, num_crops)
+    rows = [read_views(path, views) for path in videos]
+    if not rows:
+        raise UserError("There are no videos to load: give files.")
+    clips = np.stack(rows).reshape(-1, *preprocessing.sides, 3)
+    return images.normalized(clips, preprocessing.mean, preprocessing.std)
