@@ -9,12 +9,30 @@ from jaxprune.errors import UserError
 def split_items(text: str) -> Iterator[tuple[str, str | None]]:
     """Yields the (name, value) of each comma-separated item; the value is None where there is no `=`.
 
-    >>> list(split_items("seed=3, smoke"))
-    [('seed', '3'), ('smoke', None)]
+    Raises:
+      UserError: parentheses are not in pairs.
+
+    >>> list(split_items("seed=3, sizes=(1,2), smoke"))
+    [('seed', '3'), ('sizes', '(1,2)'), ('smoke', None)]
     """
-    for item in filter(None, (part.strip() for part in text.split(","))):
+    for item in filter(None, (part.strip() for part in _parts(text))):
         name, equals, value = item.partition("=")
         yield name.strip(), value.strip() if equals else None
+
+
+def _parts(text: str) -> Iterator[str]:
+    """Splits at the commas that are in no parentheses."""
+    depth = start = 0
+    for place, letter in enumerate(text):
+        depth += (letter == "(") - (letter == ")")
+        if depth < 0:
+            break
+        if letter == "," and not depth:
+            yield text[start:place]
+            start = place + 1
+    if depth:
+        raise UserError(f"The parentheses in {text!r} are not in pairs: write several values as name=(1,2).")
+    yield text[start:]
 
 
 def parse_items(text: str, where: str, *, texts: Collection[str] = ()) -> dict[str, Any]:
@@ -40,11 +58,13 @@ def parse_items(text: str, where: str, *, texts: Collection[str] = ()) -> dict[s
 
 
 def parse_value(text: str) -> Any:
-    """Reads a truth value, a number, "none", or the text itself.
+    """Reads a truth value, a number, "none", several of these in parentheses, or the text itself.
 
-    >>> parse_value("8"), parse_value("0.5"), parse_value("False"), parse_value("textbook")
-    (8, 0.5, False, 'textbook')
+    >>> parse_value("8"), parse_value("0.5"), parse_value("False"), parse_value("textbook"), parse_value("(3,6)")
+    (8, 0.5, False, 'textbook', (3, 6))
     """
+    if text.startswith("(") and text.endswith(")"):
+        return tuple(parse_value(part.strip()) for part in _parts(text[1:-1]) if part.strip())
     words = {"true": True, "false": False, "none": None}
     if text.lower() in words:
         return words[text.lower()]
@@ -67,4 +87,6 @@ def format_items(items: Mapping[str, Any]) -> str:
 
 def format_value(value: Any) -> str:
     """Writes what `parse_value` reads."""
+    if isinstance(value, (tuple, list)):
+        return f"({','.join(map(format_value, value))})"
     return str(value).lower() if isinstance(value, bool) or value is None else str(value)

@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 
 from jaxprune import mim
-from jaxprune.checkpoints.read import by_timm, load_pretrained, read_tensors
+from jaxprune.checkpoints.read import by_timm, load_pretrained, read_tensors, relative_table
 from jaxprune.checkpoints.rules import to_ours
 from jaxprune.checkpoints.run import backbone, is_ours, load_card, load_model
 from jaxprune.checkpoints.spellings.timm import RELATIVE
 from jaxprune.errors import UserError
 from jaxprune.nn.host import at_path
 from jaxprune.nn.params import variables
-from jaxprune.ops.posembed import resample, resample_relative
+from jaxprune.ops.posembed import resample
 
 _log = logging.getLogger(__name__)
 
@@ -66,6 +66,11 @@ def _from_ours(model: Any, init: str, class_names: Sequence[str] | None) -> None
     missing = [n for n in wanted if n not in present and not n.startswith(_HEAD)]
     if missing:
         raise UserError(f"The model in {init} has no {', '.join(missing[:5])}: fine-tune a model of the same sizes.")
+    # A norm behind the blocks has its place where a classifier pools first, and so has another head.
+    passed_over = sorted(n for n in present.keys() - wanted.keys() if not n.startswith((*_HEAD, "norm.")))
+    if passed_over:
+        some = ", ".join(passed_over[:5]) + (f" and {len(passed_over) - 5} more" if len(passed_over) > 5 else "")
+        _log.warning("The classifier has no %s, which the model in %s has: they are left out.", some, init)
     shapes = {name: variable.shape for name, variable in present.items()} if card.kind == "model" else {}
     kept = _keeps_head(model, shapes, init, card.class_names, class_names)
     for name in set(present) & set(wanted):
@@ -75,19 +80,13 @@ def _from_ours(model: Any, init: str, class_names: Sequence[str] | None) -> None
         if name == "pos_embed":
             value = resample(value, encoder.grid, model.grid, value.shape[1] - encoder.num_patches)
         elif name.endswith(f".{RELATIVE}") and value.shape != wanted[name].shape:
-            value = _resampled(np.asarray(value), at_path(model, name.removesuffix(f".attn.{RELATIVE}")))
+            value = relative_table(np.asarray(value), model, name)
         if value.shape != wanted[name].shape:
             raise UserError(
                 f"{name} is {value.shape} in {init} and {wanted[name].shape} here: give the model the sizes of "
                 f"{card.arguments}."
             )
         wanted[name][...] = value
-
-
-def _resampled(table: np.ndarray, block: Any) -> np.ndarray:
-    """A table of relative positions for a block of another grid, or with windows of another size."""
-    windows = getattr(block, "windows", None)
-    return resample_relative(table, block.grid) if windows is None else resample_relative(table, windows.size, 0)
 
 
 def _keeps_head(

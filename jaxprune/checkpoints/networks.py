@@ -75,8 +75,7 @@ class Networks:
             return None
         network = self.host()
         if network is None:
-            what = "a ViT" if reads == "vit" else "a ranker"
-            raise UserError(f"{scorer} reads {what}: write {scorer}:run=RUN with a run directory that has one.")
+            raise nothing_to_read(scorer, reads)
         return network
 
     def host(self) -> Any:
@@ -102,3 +101,12 @@ class Networks:
         if source:
             return open_published(source, model)
         return models.create(model, rngs=nnx.Rngs(self._seed))
+
+
+def nothing_to_read(scorer: str, reads: str) -> UserError:
+    """The error for a scorer whose text names no network where there is no default one; see `Networks.usual`."""
+    if reads in ("vit", "ranker"):
+        what = "a ViT" if reads == "vit" else "a ranker"
+        return UserError(f"{scorer} reads {what}: write {scorer}:run=RUN with a run directory that has one.")
+    what = "a ConvNet" if reads == "convnet" else "a ConvNet or a ViT"
+    return UserError(f"{scorer} reads {what}: write {scorer}:model=NAME,weights=FILE, or name a proposal.")

@@ -19,7 +19,9 @@ from jaxprune.checkpoints.pth import read_pth
 from jaxprune.checkpoints.rules import to_ours
 from jaxprune.checkpoints.shards import read_directory
 from jaxprune.checkpoints.spellings import Published
+from jaxprune.checkpoints.spellings.timm import RELATIVE
 from jaxprune.errors import UserError
+from jaxprune.nn.host import at_path
 from jaxprune.nn.params import Fixed, variables
 from jaxprune.ops.posembed import resample, resample_relative, table_grid
 from jaxprune.scoring import Scorer
@@ -149,6 +151,8 @@ def fill(
 ) -> Any:
     """Fills a network as `load_pretrained` does, with tensors that are called `what` in an error."""
     targets = variables(model)
+    if not tensors:
+        raise UserError(f"{what} hold no tensors at all: fetch or save the weights again.")
     found = to_ours(by_timm(tensors, ignored), model)
     if found and not set(found) & set(targets):
         raise UserError(
@@ -223,16 +227,28 @@ def _resample_positions(model: Any, targets: dict, found: dict[str, Published], 
     logger.warning("%s: resampled from a grid of %dx%d to %dx%d", published, *grid, *host.grid)
     # The networks inside of pre-training frameworks are MAE's, whatever their sizes are called.
     smooth = not hasattr(model, "encoder") and host.style.antialias if antialias is None else antialias
-    moved = resample(jnp.asarray(table), grid, host.grid, prefix, antialias=smooth)
+    method = "bicubic" if hasattr(model, "encoder") else host.style.interpolation
+    moved = resample(jnp.asarray(table), grid, host.grid, prefix, antialias=smooth, method=method)
     found[name] = Published(published, np.asarray(moved))
 
 
 def _resample_relative(model: Any, targets: dict, found: dict[str, Published]) -> None:
-    host = _host_of(model)
     for name, (published, table) in found.items():
         wanted = targets[name].shape
-        if name.endswith(".relative_position_bias_table") and table.shape != wanted and table.shape[1:] == wanted[1:]:
-            found[name] = Published(published, resample_relative(table, host.grid))
+        if name.endswith(f".{RELATIVE}") and table.shape != wanted and table.shape[1:] == wanted[1:]:
+            found[name] = Published(published, relative_table(table, model, name))
+
+
+def relative_table(table: np.ndarray, model: Any, name: str) -> np.ndarray:
+    """A table of relative positions for the block of `model` that has it under `name`, of another grid or window.
+
+    Raises:
+      UserError: the table is of no square grid.
+    """
+    block = at_path(model, name.removesuffix(f".attn.{RELATIVE}"))
+    windows = getattr(block, "windows", None)
+    # A window has no CLS token, and its table no rows for one.
+    return resample_relative(table, block.grid) if windows is None else resample_relative(table, windows.size, 0)
 
 
 def _host_of(model: Any) -> Any:

@@ -133,24 +133,35 @@ def to_published(model: Any) -> dict[str, Tensor]:
 
     The modules of a token-reduction method have the names that were published with them.
     """
+    encoder = getattr(model, "encoder", model)
+    style, grid = getattr(encoder, "style", None), getattr(encoder, "grid", ())
+    spelling, wrapped = () if style is None else style.names, ""
+    if isinstance(model, Framework):
+        spelling, wrapped = (*spelling, *model.published_spelling), model.published_encoder
+    named = {place: timm.write(part, spelling, grid) for place, part in _by_place(model, wrapped).items()}
+    return {place + name: tensor for place, part in named.items() for name, tensor in part.items()}
+
+
+def to_one_spelling(model: Any) -> dict[str, Tensor]:
+    """Returns what `to_published` does under the names of timm's `VisionTransformer` in every family."""
+    return _by_place(model, "")[""]
+
+
+def _by_place(model: Any, wrapped: str) -> dict[str, dict[str, Tensor]]:
+    """Returns {"": {published name: tensor}}, with those of a framework's encoder under `wrapped`."""
     rules = rules_for(model)
     modules = {ours: theirs for theirs, ours in method_modules(model).items()}
     modules = dict(sorted(modules.items(), key=lambda pair: -len(pair[0])))
     # A network without patches has no rule that asks for their size.
     encoder = getattr(model, "encoder", model)
     patch_size = pair(getattr(getattr(encoder, "patch_embed", encoder), "patch_size", 1))
-    style = getattr(encoder, "style", None)
-    spelling, wrapped = () if style is None else style.names, ""
-    if isinstance(model, Framework):
-        spelling, wrapped = (*spelling, *model.published_spelling), model.published_encoder
     tensors: dict[str, dict[str, Tensor]] = {wrapped: {}, "": {}}
     for name, variable in variables(model).items():
         rule, published = _apply(rules, name, back=True)
         layout = rule.revert(np.asarray(variable[...]), patch_size)
         place = wrapped if name.startswith("encoder.") else ""
         tensors[place][_place(published, modules)] = np.array(layout, order="C")
-    named = {place: timm.write(part, spelling) for place, part in tensors.items()}
-    return {place + name: tensor for place, part in named.items() for name, tensor in part.items()}
+    return tensors
 
 
 def published_names(model: Any) -> set[str]:

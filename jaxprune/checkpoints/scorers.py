@@ -8,7 +8,8 @@ import numpy as np
 from flax import nnx
 
 from jaxprune import scoring
-from jaxprune.checkpoints.networks import Networks
+from jaxprune.checkpoints.networks import Networks, nothing_to_read
+from jaxprune.checkpoints.packaged import published_weights
 from jaxprune.checkpoints.published import open_published
 from jaxprune.checkpoints.read import by_timm, load_pretrained, read_tensors
 from jaxprune.checkpoints.rules import owns
@@ -182,6 +183,34 @@ def describe(text: str) -> Described:
     if name not in (known := scoring.methods()):
         raise unknown("scoring method", name, known)
     return Described(name, **network, options=options)
+
+
+def require_network(text: str, *, host: bool, proposal: str, weights: str = "") -> None:
+    """Refuses a scorer that `Networks` would have nothing for; opens nothing.
+
+    Args:
+      text: as in `open_scorers`.
+      host: whether there is a ViT or ranker that scorers read by default.
+      proposal, weights: see `Networks`.
+
+    Raises:
+      UserError: its text names no network, and there is none by default.
+    """
+    name, run, file, model, options = describe(text)
+    cls = scoring.methods()[name]
+    if run or file or model or cls.reads in ("nothing", "optional"):
+        return
+    if cls.reads in ("vit", "ranker"):
+        if not host:
+            raise nothing_to_read(name, cls.reads)
+    elif not proposal:
+        raise nothing_to_read(name, cls.reads)
+    elif len(cls.published_networks) > 1 and not options:
+        raise UserError(
+            f"{name} reads networks that were trained with it: write {name}:model=NAME,weights=FILE with its file."
+        )
+    elif not weights:
+        published_weights(proposal)
 
 
 class _Read(NamedTuple):

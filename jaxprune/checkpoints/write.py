@@ -1,5 +1,6 @@
 """Writes weights for PyTorch, and turns any weights file or run into such a file."""
 
+import io
 import math
 import os
 import re
@@ -18,24 +19,35 @@ from jaxprune.checkpoints.files import write_atomically
 from jaxprune.checkpoints.naming import PATCHES
 from jaxprune.checkpoints.published import open_published
 from jaxprune.checkpoints.read import by_timm, load_pretrained, read_tensors
-from jaxprune.checkpoints.rules import to_published
-from jaxprune.checkpoints.run import build, load_model
+from jaxprune.checkpoints.run import build, is_ours, load_model
+from jaxprune.checkpoints.spelled import TIMM, spelled, suffix
 from jaxprune.checkpoints.spellings import Published
 from jaxprune.errors import UserError
 
 
-def save_pretrained(model: Any, path: str | os.PathLike, *, overwrite: bool = False) -> None:
-    """Writes a network's weights as `.safetensors`, under the names and in the layouts that PyTorch code expects.
+def save_pretrained(model: Any, path: str | os.PathLike, *, names: str = TIMM, overwrite: bool = False) -> None:
+    """Writes a network's weights as `.safetensors`, under the names and in the layouts that other code expects.
 
     Those are timm's; of a pre-training framework (position tables included) and of a token-reduction method the names
     that were published with it. `load_pretrained` reads the file back to the same bits.
 
+    Args:
+      names: whose names: "timm", "hugging_face", "openai_clip" (OpenAI, OpenCLIP, Perception Encoder: the image tower),
+        or of a repository: "dinov2", "dinov3", "eva02", "aimv2", "swin", "convnext", "efficientnet_lite", "big_vision"
+        (Google's, with its layouts, as `.npz`).
+
     Raises:
-      UserError: the file is there already, or is not to be a `.safetensors`.
+      UserError: the file is there already, or is not to be a `.safetensors`; the names are not of such a network.
     """
-    path = _writable(path, overwrite)
-    # Loaders of Hugging Face refuse a file that does not name the framework of its layouts.
-    write_atomically(path, save(to_published(model), metadata={"format": "pt"}))
+    path = _writable(path, overwrite, names)
+    tensors = spelled(model, names)
+    if path.suffix == ".npz":
+        buffer = io.BytesIO()
+        np.savez(buffer, allow_pickle=False, **tensors)
+        write_atomically(path, buffer.getvalue())
+    else:
+        # Loaders of Hugging Face refuse a file that does not name the framework of its layouts.
+        write_atomically(path, save(tensors, metadata={"format": "pt"}))
 
 
 WEIGHTS = "model.safetensors"  # of a run directory whose checkpoints are not the weights of its network
@@ -60,10 +72,10 @@ def _of_framework(source: str | os.PathLike, key: str | None, ignored: Sequence[
     return mim.recognise({name: np.shape(entry.tensor) for name, entry in tensors.items()}) is not None
 
 
-def _writable(path: str | os.PathLike, overwrite: bool) -> Path:
-    path = Path(path)
-    if path.suffix != ".safetensors":
-        raise UserError(f"{path} would not be a .safetensors: that is the one format written here.")
+def _writable(path: str | os.PathLike, overwrite: bool, names: str) -> Path:
+    path, kind = Path(path), suffix(names)
+    if path.suffix != kind:
+        raise UserError(f"{path} would not be a {kind}: that is the one format written here for the names {names!r}.")
     if path.exists() and not overwrite:
         raise UserError(f"{path} is there already: choose another name, or overwrite it.")
     if not path.parent.is_dir():
@@ -78,6 +90,7 @@ def convert(
     model: str | None = None,
     key: str | None = None,
     ignored: Sequence[str] = (),
+    names: str = TIMM,
     overwrite: bool = False,
 ) -> Any:
     """Reads weights strictly and writes them with `save_pretrained`.
@@ -88,6 +101,7 @@ def convert(
         masked autoencoder, the encoder's.
       key: see `read_tensors`.
       ignored: see `load_pretrained`.
+      names: see `save_pretrained`.
 
     Returns:
       The network. Of one read from a file the number of heads is made up, unless `model` names it.
@@ -95,8 +109,10 @@ def convert(
     Raises:
       UserError: the weights are of no known network or not of this one.
     """
-    _writable(output, overwrite)
-    if Path(source).is_dir():
+    _writable(output, overwrite, names)
+    if is_ours(source):
+        if given := [what for what, value in (("model", model), ("key", key), ("ignored", ignored)) if value]:
+            raise UserError(f"{source} is a run, which says itself what it holds: leave out {' and '.join(given)}.")
         network = load_model(source)
     elif model is not None and not _of_framework(source, key, ignored):
         network = open_published(source, model, key=key, ignored=ignored)
@@ -107,7 +123,7 @@ def convert(
             arguments |= {name: value for name, value in models.arguments(model).items() if name in arguments}
         network = build(kind, arguments, rngs=nnx.Rngs(0))
         load_pretrained(network, tensors, ignored=ignored)
-    save_pretrained(network, output, overwrite=overwrite)
+    save_pretrained(network, output, names=names, overwrite=overwrite)
     return network
 
 

@@ -7,7 +7,8 @@ from typing import Any
 from flax import nnx
 
 from jaxprune import plugins
-from jaxprune.errors import unknown
+from jaxprune.errors import UserError, unknown
+from jaxprune.models.vit_names import not_built
 from jaxprune.nn.patch_embed import pair
 from jaxprune.nn.recipe import remember
 from jaxprune.preprocessing import IMAGENET_MEAN, IMAGENET_STD, Preprocessing
@@ -39,6 +40,8 @@ def _found(name: str) -> str:
       UserError: there is no such network, or it has other tags.
     """
     known, (network, _, tag) = names(), name.partition(".")
+    if network not in known and (what := not_built(name)):
+        raise UserError(f"{name} is not built here: it has {what}. Take another of timm's networks.")
     if network not in known:
         raise unknown("model", name, known)
     tags = _tags(network)

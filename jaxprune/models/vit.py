@@ -107,6 +107,7 @@ class VisionTransformer(Host):
             embed_dim,
             use_bias=not self.style.pre_norm,
             norm=norm() if self.style.embed_norm else None,
+            cut=self.style.cut,
             kernel_init=patch_kernel_init,
             dtype=dtype,
             rngs=rngs,
@@ -253,7 +254,7 @@ class VisionTransformer(Host):
 
     def sites(self, img_size: int | Sequence[int] | None = None) -> tuple[Site, ...]:
         """The blocks, all of one shape."""
-        grid = self.grid if img_size is None else grid_of(img_size, self.patch_embed.patch_size)
+        grid = self.grid if img_size is None else grid_of(img_size, self.patch_embed.patch_size, cut=self.style.cut)
         return tuple(
             Site(layer, f"blocks.{layer}", grid, self.num_prefix_tokens, self.embed_dim, self.num_heads)
             for layer in range(self.depth)

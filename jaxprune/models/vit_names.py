@@ -6,6 +6,7 @@ them, the default of a network first.
 
 import csv
 import functools
+import re
 from ast import literal_eval
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,24 @@ SIZES = {
     "large": {"embed_dim": 1024, "depth": 24, "num_heads": 16},
     "huge": {"embed_dim": 1280, "depth": 32, "num_heads": 16},
 }
+
+
+# What networks have that timm names and that are not built here.
+_NOT_BUILT = {
+    r"vit_(?:small|base)_patch16_18x2_224": "two attentions and two MLPs side by side in a block",
+    r"vit_(?:base|large|huge)_patch1[46]_xp_224|vit_pwee_.+": "attention and MLP side by side in a block",
+    r"vit_d(?:p?wee|little)_.+": "differential attention",
+    r"vit_(?:large|huge|giant|5b)_patch16_sapiens2": "keys and values that several heads share",
+    r"naflexvit_.+_(?:par_gap|parfac_gap|radio_v\d)": "positions that follow the shape of each image",
+    r"(?:test_)?vit_s?relpos.*|samvit_.+": "relative positions between the patches of a map",
+    r"vit_\w+?_(?:r\d*|resnet\d+d?|mci)_.+": "a ConvNet in place of its patches",
+}
+
+
+def not_built(name: str) -> str | None:
+    """Returns what a network that timm names has and those here have not; None for any other name."""
+    network = name.partition(".")[0]
+    return next((what for pattern, what in _NOT_BUILT.items() if re.fullmatch(pattern, network)), None)
 
 
 def variants() -> dict[str, dict[str, Any]]:

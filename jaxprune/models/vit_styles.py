@@ -1,6 +1,7 @@
 """The forms of the vision transformer: what distinguishes one family of networks from another, besides sizes."""
 
 import dataclasses
+from typing import Literal
 
 from jaxprune.nn.block import PLAIN, Style
 from jaxprune.nn.rotary import Rotary
@@ -21,6 +22,9 @@ class VitStyle:
       pool_heads: heads of attention pooling, whose MLP is then four tokens wide; None: those of the blocks, and
         their width.
       antialias: whether a position table that is resampled is also smoothed, as timm does it; otherwise as MAE does.
+      interpolation: how a position table is resampled, see `ops.resize`.
+      cut: whether images may be larger than their whole patches: what is left at the right and at the bottom is not
+        looked at.
       names: how its published weights are named, see `checkpoints.spellings.timm`.
     """
 
@@ -32,6 +36,8 @@ class VitStyle:
     shared_bias: bool = False
     pool_heads: int | None = None
     antialias: bool = True
+    interpolation: Literal["bicubic", "bilinear"] = "bicubic"
+    cut: bool = False
     names: tuple[str, ...] = ()
 
 
@@ -59,13 +65,23 @@ STYLES: dict[str, VitStyle] = {
     "timm": VitStyle(),
     "no_norm": VitStyle(final_norm=False),
     "gelu_tanh": VitStyle(Style(activation="gelu_tanh")),
+    "naflex": VitStyle(names=("naflex",)),
+    "naflex_tanh": VitStyle(Style(activation="gelu_tanh"), interpolation="bilinear", names=("naflex",)),
+    "map_prefix": VitStyle(map_prefix=True),
+    "rms": VitStyle(Style(norm="rms")),
+    "post_norm": VitStyle(Style(post_norm=True)),
+    "cut": VitStyle(cut=True),
     "clip": VitStyle(pre_norm=True),
     "clip_quickgelu": VitStyle(Style(activation="quick_gelu"), pre_norm=True),
     "dinov2_swiglu": VitStyle(_SWIGLU),
     "dinov3": _dinov3(),
     "dinov3_swiglu": _dinov3(mlp="swiglu", align=8),
     "dinov3_swiglu64": _dinov3(mlp="swiglu", align=64),
+    "sapiens2": VitStyle(
+        Style(norm="rms", mlp="swiglu", qk_norm=True, mlp_scale=False, rotary=_DINOV3), names=(*_GAMMA, "split_qkv")
+    ),
     "eva": VitStyle(names=_GAMMA),
+    "eva_post_norm": VitStyle(Style(post_norm=True), names=_GAMMA),
     "eva02": VitStyle(Style(mlp="swiglu", rotary=_EVA02), names=_GAMMA),
     "eva02_norm": VitStyle(
         Style(mlp="swiglu", mlp_norm=True, rotary=_EVA02), names=(*_GAMMA, "split_mlp", "split_qkv")
@@ -75,12 +91,16 @@ STYLES: dict[str, VitStyle] = {
     ),
     "rope": VitStyle(Style(rotary=_EVA02), names=_GAMMA),
     "rope_axial": VitStyle(Style(rotary=Rotary(temperature=100.0, columns_first=True)), names=_GAMMA),
+    "rope_mixed": VitStyle(
+        Style(rotary=Rotary("mixed", temperature=10.0, columns_first=True)), names=(*_GAMMA, "mixed_rope")
+    ),
     "pe_core_14": _perception(14, **_CORE),
     "pe_core_24": _perception(24, **_CORE),
     "pe_core_32": _perception(32, offset=0.0, **_CORE),
     "pe_32": _perception(32, final_norm=False),
     "pe_32_gigantic": _perception(32, offset=0.0, final_norm=False),
     "aimv2": VitStyle(Style(norm="rms", mlp="swiglu", proj_bias=False), embed_norm=True, names=("split_mlp",)),
+    "dge": VitStyle(Style(grained=(4, 2, 1)), names=("dge",)),
     "beit": VitStyle(Style(relative_bias=True), names=_GAMMA),
     "beit_shared": VitStyle(Style(relative_bias=True), shared_bias=True, names=(*_GAMMA, "shared_bias")),
     "beit3": VitStyle(Style(mlp_norm=True, attn_norm=True)),

@@ -1,7 +1,7 @@
 """The pre-norm transformer block as public parts, with a place for a token reducer."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -10,10 +10,11 @@ from flax import nnx
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from jaxprune.errors import UserError, unknown
+from jaxprune.nn import grained
 from jaxprune.nn.attention import Attention, Heads, attend, hide, observe, self_attention, side_by_side
 from jaxprune.nn.drop_path import DropPath
 from jaxprune.nn.flops import BlockCost, linear_flops
-from jaxprune.nn.linear import normal_02
+from jaxprune.nn.linear import Linear, normal_02
 from jaxprune.nn.mlp import Mlp, SwiGLU
 from jaxprune.nn.norm import make_norm
 from jaxprune.nn.reducible import Reducible
@@ -48,9 +49,13 @@ class Style:
       mlp_norm: whether the MLP normalises its hidden layer.
       attn_norm: whether attention normalises what is gathered.
       qk_norm: whether queries and keys are normalised, each head by itself.
+      post_norm: whether what attention and MLP return is normalised, in place of what they read; the norms then begin
+        with `init_values`, if there is one, and there is no LayerScale.
+      mlp_scale: whether LayerScale, where there is one, is on the MLP's branch too.
       proj_bias: whether output projection and MLP have biases.
       relative_bias: whether attention has learned biases by relative position (BEiT).
       rotary: rotates queries and keys; None does not.
+      grained: the sides, in queries, of which each region of the map takes one (DGE); () has a query a token.
     """
 
     norm: str = "layer"
@@ -60,9 +65,12 @@ class Style:
     mlp_norm: bool = False
     attn_norm: bool = False
     qk_norm: bool = False
+    post_norm: bool = False
+    mlp_scale: bool = True
     proj_bias: bool = True
     relative_bias: bool = False
     rotary: Rotary | None = None
+    grained: tuple[int, ...] = ()
 
     def __post_init__(self):
         if self.mlp not in MLPS:
@@ -76,9 +84,11 @@ PLAIN = Style()
 class Block(Reducible):
     """`x += attn(norm1(x)); x += mlp(norm2(x))`, each branch with optional LayerScale and DropPath.
 
+    Families whose style has `post_norm` normalise the branches instead: `x += norm1(attn(x)); x += norm2(mlp(x))`.
+
     The parts are public, and whoever needs another order of events composes them:
 
-        heads = block.project(block.norm1(x))         # queries, keys, values
+        heads = block.project(block.normed(x))        # queries, keys, values
         gathered, attended = block.attend(heads)      # what each token gathers, heads side by side
         x = block.mix(x, gathered)                    # output projection and residual
         x = block.feed(x)                             # MLP and residual
@@ -133,11 +143,21 @@ class Block(Reducible):
             relative_grid=grid if style.relative_bias else None,
             **common,
         )
-        self.ls1 = nnx.data(LayerScale(dim, init_values) if init_values is not None else None)
+        rotary = style.rotary
+        scale = lambda: None if init_values is None or style.post_norm else LayerScale(dim, init_values)
+        # A name of its own: frequencies that are learned belong to a block, those of the style to all.
+        self.rope_freqs = nnx.data(None)
+        if rotary is not None and rotary.frequencies == "mixed":
+            self.rope_freqs = nnx.Param(rotary.initial(rngs.params(), num_heads, dim // num_heads))
+        self.ls1 = nnx.data(scale())
         self.norm2 = norm(dim)
         self.mlp: Any = _mlp(style, dim, int(dim * mlp_ratio), norm, **common)
-        self.ls2 = nnx.data(LayerScale(dim, init_values) if init_values is not None else None)
+        self.ls2 = nnx.data(scale() if style.mlp_scale else None)
+        if style.post_norm and init_values is not None:
+            for norm_of_branch in (self.norm1, self.norm2):
+                norm_of_branch.scale[...] = jnp.full((dim,), init_values)
         self.drop_path = DropPath(drop_path)
+        self.router = nnx.data(Linear(dim, len(style.grained), rngs=rngs) if style.grained else None)
 
     def project(self, normed: Float[Array, "b n d"], position: Float[Array, "b n c"] | None = None) -> Heads:
         """Queries, keys and values of normalised tokens.
@@ -151,7 +171,10 @@ class Block(Reducible):
             return heads
         if position is None:
             position = jnp.pad(jnp.asarray(coordinates(grid)), ((self.num_prefix_tokens, 0), (0, 0)))[None]
-        angles = rotary.angles(position, grid, heads.q.shape[-1], self.num_prefix_tokens)
+        if self.rope_freqs is None:
+            angles = rotary.angles(position, grid, heads.q.shape[-1], self.num_prefix_tokens)[:, None]
+        else:
+            angles = rotary.mixed(position, self.rope_freqs[...], self.num_prefix_tokens)
         return Heads(rotary.turn(heads.q, angles), rotary.turn(heads.k, angles), heads.v)
 
     def attend(
@@ -183,7 +206,8 @@ class Block(Reducible):
         self, x: Float[Array, "b m d"], gathered: Float[Array, "b m d"], key: PRNGKeyArray | None = None
     ) -> Float[Array, "b m d"]:
         """Adds what tokens gathered to them. With a key, DropPath is on."""
-        return x + self._branch(self.attn.output(gathered), self.ls1, key)
+        out = self.attn.output(gathered)
+        return x + self._branch(self.norm1(out) if self.style.post_norm else out, self.ls1, key)
 
     def feed(self, x: Float[Array, "b m d"], key: PRNGKeyArray | None = None) -> Float[Array, "b m d"]:
         """Adds the MLP's output to tokens. With a key, DropPath is on."""
@@ -191,11 +215,11 @@ class Block(Reducible):
 
     def normed(self, x: Float[Array, "b n d"]) -> Float[Array, "b n d"]:
         """Tokens as attention reads them."""
-        return self.norm1(x)
+        return x if self.style.post_norm else self.norm1(x)
 
     def perceive(self, x: Float[Array, "b m d"]) -> Float[Array, "b m d"]:
         """What the MLP makes of tokens."""
-        return self.mlp(self.norm2(x))
+        return self.norm2(self.mlp(x)) if self.style.post_norm else self.mlp(self.norm2(x))
 
     def size_bias(self, tokens: Tokens) -> Float[Array, "b 1 1 n"] | None:
         """What proportional attention adds to the logits of each key: the log of its size; None without."""
@@ -258,7 +282,9 @@ class Block(Reducible):
           The new tokens, what this block's attention saw, and the reducer's report (None without one).
         """
         reducer: Any = self.reducer
-        keys = (None, None, None) if key is None else jax.random.split(key, 3)
+        keys: Any = (None, None, None) if key is None else jax.random.split(key, 3)
+        if self.router is not None:
+            return self._grained(tokens, grid, taps, keys if train else (None, None, None))
         drop_keys = keys[:2] if train else (None, None)
         where = self.reduces_where()
         soft = self.soft_policy and train
@@ -293,6 +319,25 @@ class Block(Reducible):
         if where == "after":
             tokens, report = reducer(tokens, attended, train=train, key=keys[2])
         return tokens._replace(x=self.feed(tokens.x, drop_keys[1])), attended, report
+
+    def _grained(
+        self, tokens: Tokens, grid: tuple[int, ...] | None, taps: frozenset[str], keys: Sequence[Any]
+    ) -> tuple[Tokens, Attended, Any]:
+        """The block with queries of several granularities, computed at all of them: keys are of every token."""
+        if self.reducer is not None or grid is None or self.router is None:
+            raise UserError(
+                "DGE's blocks choose their queries themselves and need every patch: plans cannot reduce this network."
+            )
+        prefix, splits, sides = self.num_prefix_tokens, self.style.grained, (grid[0], grid[1])
+        rows = grained.queries(tokens.x, sides, splits, prefix)
+        heads = self.project(self.normed(tokens.x))
+        asked = self.project(self.normed(rows)).q
+        mixed = self.mix(rows, side_by_side(attend(asked, heads.k, heads.v)), keys[0])
+        map_ = tokens.x[:, prefix:].reshape(-1, *sides, rows.shape[-1])
+        gate = grained.chosen(self.router(grained.pooled(map_, max(splits))).astype(jnp.float32), keys[2])
+        change = grained.spread(self.feed(mixed, keys[1]) - rows, gate, sides, splits, prefix)
+        attended = observe(heads, None, None, (self.needs | taps) - {"scores"}, prefix)
+        return tokens._replace(x=tokens.x + change), attended, None
 
     def _branch(self, out: Array, scale: LayerScale | None, key: PRNGKeyArray | None) -> Array:
         return self.drop_path(out if scale is None else scale(out), key)

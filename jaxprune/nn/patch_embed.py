@@ -19,14 +19,17 @@ def pair(value: int | Sequence[int]) -> tuple[int, int]:
     return (int(value), int(value)) if isinstance(value, int) else (int(value[0]), int(value[1]))
 
 
-def grid_of(img_size: int | Sequence[int], patch_size: int | Sequence[int]) -> tuple[int, int]:
+def grid_of(img_size: int | Sequence[int], patch_size: int | Sequence[int], *, cut: bool = False) -> tuple[int, int]:
     """Returns the patches of an image, (rows, columns).
+
+    Args:
+      cut: whether the image may be larger than its whole patches.
 
     Raises:
       UserError: the image is no whole number of patches.
     """
     (height, width), (rows, columns) = pair(img_size), pair(patch_size)
-    if height % rows or width % columns:
+    if (height % rows or width % columns) and not (cut and height >= rows and width >= columns):
         raise UserError(
             f"img_size {height}x{width} is not a whole number of patches of {rows}x{columns}: "
             f"use {height // rows * rows or rows}x{width // columns * columns or columns} or another patch_size."
@@ -42,6 +45,7 @@ class PatchEmbed(nnx.Module):
 
     Args:
       norm: normalises what was projected; None leaves it out.
+      cut: whether images may be larger than their whole patches; the rest, right and below, is left out.
     """
 
     def __init__(
@@ -53,12 +57,13 @@ class PatchEmbed(nnx.Module):
         *,
         use_bias: bool = True,
         norm: Any = None,
+        cut: bool = False,
         kernel_init=None,
         dtype=None,
         rngs,
     ):
         self.img_size, self.patch_size, self.in_chans = pair(img_size), pair(patch_size), in_chans
-        self.grid = grid_of(img_size, patch_size)
+        self.grid = grid_of(img_size, patch_size, cut=cut)
         inputs = self.patch_size[0] * self.patch_size[1] * in_chans
         bound = 1 / math.sqrt(inputs)
 
@@ -79,6 +84,7 @@ class PatchEmbed(nnx.Module):
                 f"Images of shape {images.shape[1:]} do not fit a model for {(*self.img_size, self.in_chans)} "
                 "(height, width, channels): resize them, or create the model with their img_size."
             )
-        patches = patchify(images, self.patch_size)
+        height, width = (count * side for count, side in zip(self.grid, self.patch_size, strict=True))
+        patches = patchify(images[:, :height, :width], self.patch_size)
         x = self.proj(patches if ids_keep is None else gather_tokens(patches, ids_keep))
         return x if self.norm is None else self.norm(x)

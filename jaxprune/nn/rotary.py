@@ -2,13 +2,14 @@
 
 import dataclasses
 
+import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PRNGKeyArray
 
 from jaxprune.errors import UserError, unknown
 
-FREQUENCIES = ("language", "dinov3")
+FREQUENCIES = ("language", "dinov3", "mixed")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,7 +21,8 @@ class Rotary:
     Attributes:
       frequencies: "language": the angle is place x temperature^(-j / (head_dim / 4)), places counted in patches
         (EVA-02, Perception Encoder). "dinov3": 2 pi x place / temperature^(2j / (head_dim / 2)), places from -1 to 1,
-        those of patches in the middle of each.
+        those of patches in the middle of each. "mixed": learned, two frequencies an angle, by which both places count
+        (Heo et al., 2024, section 3.2); every head of every block has its own, see `mixed`.
       temperature: see there.
       reference: the grid of pre-training, to which places are scaled; None leaves them ("language" only).
       offset: is added to places, in patches.
@@ -73,9 +75,35 @@ class Rotary:
         # A rotation by 0 leaves the prefix as it is, to the bit.
         return jnp.where(jnp.arange(angles.shape[1])[None, :, None] < num_prefix_tokens, 0.0, angles)
 
-    def turn(self, x: Float[Array, "b h n e"], angles: Float[Array, "#b n _"]) -> Float[Array, "b h n e"]:
+    def mixed(
+        self,
+        position: Float[Array, "b n 2"],
+        frequencies: Float[Array, "2 h e"],
+        num_prefix_tokens: int = 0,
+    ) -> Float[Array, "b h n e"]:
+        """The angles of each head where frequencies are learned, in float32; 0 for the prefix.
+
+        Args:
+          position: as in `angles`.
+          frequencies: of the first place and of the second; the column is the first with `columns_first`.
+        """
+        place = position.astype(jnp.float32) + self.offset
+        first, second = (place[:, None, :, axis, None] for axis in ((1, 0) if self.columns_first else (0, 1)))
+        wide = frequencies.astype(jnp.float32)[:, None, :, None]
+        angles = first * wide[0] + second * wide[1]
+        return jnp.where(jnp.arange(angles.shape[2])[None, None, :, None] < num_prefix_tokens, 0.0, angles)
+
+    def initial(self, key: PRNGKeyArray, num_heads: int, head_dim: int) -> Float[Array, "2 h e"]:
+        """Frequencies to begin with: those of two axes that are turned by a random angle, an angle a head."""
+        sizes = self.temperature ** -(jnp.arange(0, head_dim, 4, dtype=jnp.float32) / head_dim)
+        turned = jax.random.uniform(key, (num_heads, 1), maxval=2 * jnp.pi)
+        axes = (turned, turned + jnp.pi / 2)
+        parts = [jnp.concatenate([sizes[None] * f(axis) for axis in axes], axis=-1) for f in (jnp.cos, jnp.sin)]
+        return jnp.stack(parts)
+
+    def turn(self, x: Float[Array, "b h n e"], angles: Float[Array, "#b #h n _"]) -> Float[Array, "b h n e"]:
         """Queries or keys turned by `angles`."""
-        sin, cos = jnp.sin(angles)[:, None], jnp.cos(angles)[:, None]
+        sin, cos = jnp.sin(angles), jnp.cos(angles)
         wide = x.astype(jnp.float32)
         if self.halves:
             first, second = jnp.split(wide, 2, axis=-1)

@@ -1,6 +1,7 @@
 """Position tables: the fixed sine-cosine table, and moving a table to another grid."""
 
 import math
+from typing import Literal
 
 import jax.numpy as jnp
 import numpy as np
@@ -77,8 +78,9 @@ def resample(
     num_prefix_tokens: int,
     *,
     antialias: bool = False,
+    method: Literal["bicubic", "bilinear"] = "bicubic",
 ) -> Float[Array, "1 m d"]:
-    """Moves a position table to another grid, bicubic with half-pixel centres.
+    """Moves a position table to another grid, by default bicubic, with half-pixel centres.
 
     The rows of prefix tokens are copied; a table of that grid stays as it is.
 
@@ -98,7 +100,7 @@ def resample(
     if old_grid == new_grid:
         return pos_embed
     prefix, patches = jnp.split(jnp.asarray(pos_embed), [num_prefix_tokens], axis=1)
-    patches = resize(patches.reshape(1, height, width, d), new_grid, "bicubic", antialias=antialias)
+    patches = resize(patches.reshape(1, height, width, d), new_grid, method, antialias=antialias)
     return jnp.concatenate([prefix, patches.reshape(1, new_grid[0] * new_grid[1], d)], axis=1)
 
 

@@ -188,7 +188,7 @@ def run_rows(
     bias: Float[Array, "b 1 1 n"] | None = None,
 ) -> Float[Array, "b m d"]:
     """A dense block, its output for the first `rows` rows only; `hidden` rows neither attend nor are attended to."""
-    heads = block.project(block.norm1(x))
+    heads = block.project(block.normed(x))
     if hidden is not None:
         bias = hide(bias, jnp.where(hidden, 0.0, 1.0))
     gathered = side_by_side(attend(heads.q[:, :, :rows], heads.k, heads.v, bias))

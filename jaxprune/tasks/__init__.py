@@ -36,8 +36,8 @@ def find(task: str) -> Callable[[Any, Path], dict[str, Any]]:
     @functools.wraps(module.run)
     def run(config: Any, workdir: Path) -> dict[str, Any]:
         checks = importlib.import_module(f"{__name__}.setup.checks")
-        missing = getattr(module, "missing", lambda _: ())
-        checks.require([*checks.of_workdir(Path(workdir)), *problems(config), *missing(config)])
+        missing = [*checks.of_networks_of_scorers(config), *getattr(module, "missing", lambda _: ())(config)]
+        checks.require([*checks.of_workdir(Path(workdir)), *problems(config), *missing])
         if task in TRAINING:
             return module.run(config, Path(workdir))
         first = importlib.import_module(f"{__name__}.setup.first")

@@ -1,7 +1,8 @@
-"""Turns published weights or a run of ours into `.safetensors` under timm's names, which PyTorch code loads.
+"""Turns published weights or a run of ours into `.safetensors`, under timm's names or others that PyTorch code loads.
 
     jaxprune-convert --input=mae_pretrain_vit_base.pth --output=mae_base.safetensors
     jaxprune-convert --input=runs/quickstart/finetune --output=quickstart.safetensors
+    jaxprune-convert --input=runs/quickstart/finetune --output=model.safetensors --names=hugging_face
 
 The input is a run directory or a file: .pth, .pt, .bin, .ckpt (read without running the pickle in it), .safetensors or
 .npz, with the names of timm, DeiT, MAE, DINO or Hugging Face. Reading is strict: a tensor that is missing, left over or
@@ -11,6 +12,7 @@ of another shape ends in an error that names it.
 import argparse
 import sys
 
+from jaxprune.checkpoints.spelled import NAMES, TIMM
 from jaxprune.checkpoints.write import convert
 from jaxprune.errors import UserError
 
@@ -25,11 +27,20 @@ def main() -> None:
     )
     parser.add_argument("--key", help="entry of a PyTorch file that holds the weights, such as teacher")
     parser.add_argument("--ignored", action="append", default=[], help="pattern of tensors to leave out; repeatable")
+    parser.add_argument(
+        "--names", default=TIMM, help=f"whose names to write: {', '.join(NAMES)} (big_vision as .npz); default {TIMM}"
+    )
     parser.add_argument("--overwrite", action="store_true", help="replace the output")
     args = parser.parse_args()
     try:
         network = convert(
-            args.input, args.output, model=args.model, key=args.key, ignored=args.ignored, overwrite=args.overwrite
+            args.input,
+            args.output,
+            model=args.model,
+            key=args.key,
+            ignored=args.ignored,
+            names=args.names,
+            overwrite=args.overwrite,
         )
     except UserError as error:
         sys.exit(f"error: {error}")

@@ -10,7 +10,7 @@ from safetensors.numpy import save_file
 from jaxprune import checkpoints, mim, models, ranking, reduction
 from jaxprune.checkpoints import open_classifier
 from jaxprune.checkpoints.initialise import initialise
-from jaxprune.checkpoints.write import leave_network
+from jaxprune.checkpoints.write import convert, leave_network
 from jaxprune.errors import UserError
 from jaxprune.models import resnet, vit
 from jaxprune.nn.params import variables
@@ -73,6 +73,15 @@ def test_a_classifier_begins_with_the_weights_of_a_file_of_save_model(tmp_path):
     initialise(fresh, str(tmp_path / "model.safetensors"))
     np.testing.assert_array_equal(fresh.blocks[0].mlp.fc1.bias[...], trained.blocks[0].mlp.fc1.bias[...])
     assert fresh.num_classes == 5
+
+
+@pytest.mark.slow
+def test_what_a_classifier_has_no_place_for_is_named(tmp_path, caplog):
+    checkpoints.save_model(classifier(init_values=1.0), tmp_path / "model.safetensors")
+    initialise(classifier(), str(tmp_path / "model.safetensors"))
+    assert "The classifier has no blocks.0.ls1.gamma" in caplog.text and "are left out" in caplog.text
+    with pytest.raises(UserError, match=r"is a run, which says itself what it holds: leave out model and key\."):
+        convert(tmp_path / "model.safetensors", tmp_path / "out.safetensors", model="vit", key="teacher")
 
 
 @pytest.mark.parametrize("pool", ["token", "avg"])

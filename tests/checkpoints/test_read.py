@@ -13,9 +13,10 @@ from support import golden, weights
 
 from jaxprune import models, reduction
 from jaxprune.checkpoints import load_pretrained, read_tensors
+from jaxprune.checkpoints.rules import to_published
 from jaxprune.errors import UserError
 from jaxprune.nn.params import variables
-from jaxprune.ops.posembed import resample
+from jaxprune.ops.posembed import resample, resample_relative
 
 BACKBONE = golden("token_reduction/backbone_p6")
 CONFIG = json.loads(str(BACKBONE["config"]))
@@ -176,3 +177,16 @@ def test_stages_of_the_file_that_the_plan_does_not_have_are_left_over():
     fast = reduction.apply(vit(), reduction.Plan("dpc_knn", reduction_loc=(1, 2)), rngs=nnx.Rngs(0))
     with pytest.raises(UserError, match=r"left over .*: cluster_layers.2.score.bias, cluster_layers.2.score.weight\."):
         load_pretrained(fast, {**TENSORS, **own})
+
+
+def test_tables_of_windows_are_moved_to_windows_of_another_size():
+    sizes = {"img_size": 48, "embed_dim": 8, "depths": (1,), "num_heads": (2,), "num_classes": 0}
+    make = lambda size: models.create("swin_tiny_patch4_window7_224", **sizes, window_size=size, rngs=nnx.Rngs(0))
+    published = to_published(make(3))
+    name = "layers.0.blocks.0.attn.relative_position_bias_table"
+    # Of a bias that is the offset in rows, what lies between is linear; a larger window goes as far.
+    table = np.repeat(np.arange(-2.0, 3.0), 5)[:, None] * np.ones((1, 2))
+    moved = variables(load_pretrained(make(4), {**published, name: table}))[name][...]
+    assert moved.shape == (49, 2)
+    np.testing.assert_allclose(moved, resample_relative(table, (4, 4), 0), rtol=1e-6)
+    np.testing.assert_allclose(moved.reshape(7, 7, 2)[[0, 3, 6], 0, 0], [-2.0, 0.0, 2.0], atol=1e-5)

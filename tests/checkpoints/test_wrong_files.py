@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch_files
 from flax import nnx
 from safetensors.numpy import save_file
 from support import golden, weights
@@ -75,6 +76,22 @@ TENSORS = {
     "adapters": (lambda _: LORA, NAME, r"of another network: none of their 1 tensors"),
     "a text tower": (lambda _: TEXT, NAME, r"of another network: none of their 1 tensors"),
     "a language model": (lambda _: BERT, NAME, r"of another network: none of their 1 tensors"),
+    "no tensors": (lambda _: {}, NAME, r"hold no tensors at all: fetch or save the weights again"),
+    "quantised": (
+        lambda right: {**right, "blocks.0.attn.qkv.SCB": np.ones(72, np.float32)},
+        NAME,
+        r"has besides blocks\.N\.attn\.qkv\.SCB",
+    ),
+    "transposed": (
+        lambda right: {**right, "blocks.0.mlp.fc1.weight": right["blocks.0.mlp.fc1.weight"].T},
+        NAME,
+        r"another shape .*blocks\.0\.mlp\.fc1\.weight \(96, 24\)",
+    ),
+    "another language": (
+        lambda right: {name.replace(".", "/"): tensor for name, tensor in right.items()},
+        NAME,
+        r"left over .*blocks/0/attn/proj/bias",
+    ),
     "two networks": (twice, NAME, r"There are 2 networks, under .*leave all but one out"),
 }
 
@@ -122,6 +139,18 @@ def test_what_is_no_weights_file(name, what, right, tmp_path):
     with pytest.raises(UserError, match=message) as error:
         open_published(tmp_path / name, NAME)
     assert "\n" not in str(error.value)
+
+
+def test_one_kind_of_file_under_the_name_of_another(right, tmp_path):
+    array = np.zeros(1, np.float32)
+    torch_files.write(tmp_path / "a.pth", {"norm.bias": array})
+    (tmp_path / "a.pth").rename(tmp_path / "a.safetensors")
+    save_file({"norm.bias": array}, tmp_path / "b.pth")
+    (tmp_path / "b.pth").rename(tmp_path / "c.pt")
+    np.savez(tmp_path / "d.npz", x=np.array([{}], dtype=object))
+    for name in ("a.safetensors", "c.pt", "d.npz"):
+        with pytest.raises(UserError, match=rf"{name} cannot be read .*fetch it again"):
+            open_published(tmp_path / name, NAME)
 
 
 def test_a_truncated_file(right, tmp_path):

@@ -147,3 +147,12 @@ def test_named_sizes_have_timms_parameter_counts():
         name = f"{size}_patch16_224"
         model = nnx.eval_shape(lambda name=name: models.create(name, rngs=nnx.Rngs(0)))
         assert sum(v.size for v in jax.tree.leaves(nnx.state(model, nnx.Param))) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "what"),
+    [("vit_dpwee_patch16_reg1_gap_256", "differential"), ("vit_pwee_patch16_reg1_gap_256.sbb_in1k", "side by side")],
+)
+def test_what_timm_names_and_is_not_built_says_why(name, what):
+    with pytest.raises(UserError, match=f"{name} is not built here: it has .*{what}"):
+        models.arguments(name)

@@ -72,6 +72,10 @@ def test_text_of_common_plans():
     assert Plan.from_text("from_scores", keep_rate=0.5, reduction_loc=2) == Plan("from_scores", 0.5)
     # An amount in the text stands in place of the default one.
     assert Plan.from_text("tome:r=8", keep_rate=0.5) == Plan("tome", r=8)
+    assert Plan.from_text("topk:keep_rate=0.5,reduction_loc=(1, 2)") == Plan("topk", 0.5, (1, 2))
+    assert Plan.from_text("topk:reduction_loc=(1,2),keep_rate=(0.9,0.8)") == Plan("topk", (0.9, 0.8), (1, 2))
+    with pytest.raises(UserError, match=r"parentheses in 'reduction_loc=\(1,2' are not in pairs: write several"):
+        Plan.from_text("topk:reduction_loc=(1,2")
     assert Plan.from_text(" topk@3:keep_rate=0.7 + tome@6:r=8 ").text == "topk@3:keep_rate=0.7+tome@6:r=8"
     assert Plan("topk", r=(0, 0)).text == "" and Plan.from_text("") == Plan("topk", r=(0, 0))
 

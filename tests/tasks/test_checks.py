@@ -62,6 +62,8 @@ BAD = [
     ("score.py:smoke", "keep_rates", (0.5, NAN)),
     ("score.py:smoke", "scorers", ("papir",)),
     ("score.py:smoke", "scorers", ("ltrp:run=nowhere",)),
+    *(("score.py:smoke", "scorers", (name,)) for name in ("dino", "ltrp", "moco", "gfnet", "papr")),
+    ("score.py", "scorers", ("gfnet",)),
     ("benchmark.py", "plans", ("topk", "tome:keep_rate=nan")),
     ("benchmark.py", "plans", ("topk", "from_scores:keep_rate=0.5")),
     ("evaluate.py", "run", "nowhere"),

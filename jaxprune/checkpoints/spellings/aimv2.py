@@ -1,8 +1,12 @@
 """Apple's AIMv2 as its repository names it."""
 
 import re
+from collections.abc import Mapping
+from typing import Any
 
-from jaxprune.checkpoints.spellings import Tensors, inside, renamed
+import numpy as np
+
+from jaxprune.checkpoints.spellings import Arrays, Tensors, back, inside, no_network_of, rename, renamed, split_gates
 
 _NAMES = (
     (r"preprocessor\.patchifier\.(proj|norm)\.(weight|bias)", r"patch_embed.\1.\2"),
@@ -23,3 +27,10 @@ def read(tensors: Tensors) -> tuple[Tensors, list[str]] | None:
         return None
     tower, others = inside(tensors, places[0])
     return {renamed(name, _NAMES) or name: entry for name, entry in tower.items()}, others
+
+
+def write(tensors: Mapping[str, np.ndarray], network: Any) -> Arrays:
+    """Returns tensors by timm's names under Apple's."""
+    if "patch_embed.norm.weight" not in tensors:
+        raise no_network_of("AIMv2")
+    return rename(split_gates(tensors), back(_NAMES), "AIMv2")

@@ -1,12 +1,13 @@
 """Google's `.npz` files: those of the ViTs of AugReg, and those of big_vision, SigLIP's image tower among them."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import ml_dtypes
 import numpy as np
 
-from jaxprune.checkpoints.spellings import Published, Tensors, inside
+from jaxprune.checkpoints.spellings import Arrays, Published, Tensors, inside, rename, split_attention
 from jaxprune.errors import UserError
 
 _PATCHES = r"((?:.+/)?)embedding/kernel"
@@ -121,3 +122,57 @@ def _pooling(tensors: Tensors) -> Tensors:
             whole = np.concatenate([np.asarray(k.tensor), np.asarray(v.tensor)])
             tensors[f"attn_pool.kv.{kind}"] = Published(f"{k.name}, {v.name}", whole)
     return tensors
+
+
+def write(tensors: Mapping[str, np.ndarray], network: Any) -> Arrays:
+    """Returns tensors by timm's names under Google's: with a CLS token AugReg's, otherwise SigLIP's image tower's."""
+    augreg = "cls_token" in tensors
+    split = split_attention(tensors)
+    for kind in ("weight", "bias"):
+        if f"attn_pool.kv.{kind}" in split:
+            k, v = np.split(split.pop(f"attn_pool.kv.{kind}"), 2)
+            split |= {f"attn_pool.k.{kind}": k, f"attn_pool.v.{kind}": v}
+    found = {
+        name: _layout(name, tensor, network.num_heads)
+        for name, tensor in rename(split, _back(augreg), "big_vision").items()
+    }
+    return found if augreg else {f"params/img/{name}": tensor for name, tensor in found.items()}
+
+
+def _back(augreg: bool) -> list[tuple[str, str]]:
+    """The names by timm's; the parts of a block are numbered through in AugReg's files."""
+    second, attention, mlp = (2, 1, 3) if augreg else (1, 0, 0)
+    position = "Transformer/posembed_input/pos_embedding" if augreg else "pos_embedding"
+    names = {timm: name for name, timm in _AROUND.items()} | {"pos_embed": position}
+    table = [(re.escape(timm), name) for timm, name in names.items()]
+    kinds = (("weight", "kernel"), ("bias", "bias"))
+    places = (
+        (r"blocks\.(\d+)\.attn", rf"Transformer/encoderblock_\1/MultiHeadDotProductAttention_{attention}"),
+        (r"attn_pool()", r"MAPHead_0/MultiHeadDotProductAttention_0"),
+    )
+    for timm, kind in kinds:
+        for before, place in places:
+            for theirs, letter in (*_LETTERS.items(), ("out", "proj")):
+                table.append((rf"{before}\.{letter}\.{timm}", f"{place}/{theirs}/{kind}"))
+        for layer in (1, 2):
+            block = rf"Transformer/encoderblock_\1/MlpBlock_{mlp}/Dense_{layer - 1}/{kind}"
+            table.append((rf"blocks\.(\d+)\.mlp\.fc{layer}\.{timm}", block))
+    for timm, kind in (("weight", "scale"), ("bias", "bias")):
+        for layer, number in ((1, 0), (2, second)):
+            block = rf"Transformer/encoderblock_\1/LayerNorm_{number}/{kind}"
+            table.append((rf"blocks\.(\d+)\.norm{layer}\.{timm}", block))
+    return table
+
+
+def _layout(name: str, tensor: np.ndarray, heads: int) -> np.ndarray:
+    """timm's layout to that of a name: the inverse of what `read` does."""
+    if attention := re.search(rf"{_ATTENTION}$", name):
+        layer, kind = attention.groups()
+        if kind == "bias":
+            return tensor if layer == "out" else tensor.reshape(heads, -1)
+        return (
+            tensor.T.reshape(heads, -1, len(tensor)) if layer == "out" else tensor.T.reshape(len(tensor.T), heads, -1)
+        )
+    if name == "embedding/kernel":
+        return tensor.transpose(2, 3, 1, 0)
+    return tensor.T if name.endswith("/kernel") else tensor

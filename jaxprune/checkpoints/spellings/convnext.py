@@ -1,10 +1,12 @@
 """ConvNeXt and ConvNeXt V2 as their repositories name them."""
 
 import re
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
-from jaxprune.checkpoints.spellings import Tensors, renamed
+from jaxprune.checkpoints.spellings import Arrays, Tensors, back, rename, renamed
 
 _KIND = r"\.(weight|bias)"
 _NAMES = (
@@ -32,3 +34,9 @@ def read(tensors: Tensors) -> tuple[Tensors, list[str]] | None:
         flat = np.reshape(entry.tensor, -1) if re.search(r"\.grn\.", timm) else entry.tensor
         found[timm] = entry._replace(tensor=flat)
     return found, []
+
+
+def write(tensors: Mapping[str, np.ndarray], network: Any) -> Arrays:
+    """Returns tensors by timm's names under those of the two repositories."""
+    found = rename(tensors, back(_NAMES), "ConvNeXt")
+    return {name: t.reshape(1, 1, 1, -1) if re.search(r"\.grn\.", name) else t for name, t in found.items()}

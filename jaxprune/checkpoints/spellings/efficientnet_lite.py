@@ -1,8 +1,12 @@
 """EfficientNet-Lite0 in the spelling of efficientnet-lite-pytorch, which numbers the blocks of all stages through."""
 
 import re
+from collections.abc import Mapping
+from typing import Any
 
-from jaxprune.checkpoints.spellings import Tensors
+import numpy as np
+
+from jaxprune.checkpoints.spellings import Arrays, Tensors, rename
 
 _STEM = "_conv_stem.weight"
 _PLACES = tuple(f"{stage}.{index}" for stage, count in enumerate((1, 2, 2, 3, 3, 4, 1)) for index in range(count))
@@ -34,3 +38,15 @@ def _timm(name: str, names: Tensors) -> str:
             return f"blocks.{_PLACES[int(index)]}.{known[layer]}.{kind}"
     layer, _, kind = name.partition(".")
     return f"{_AROUND[layer]}.{kind}" if layer in _AROUND else name
+
+
+def write(tensors: Mapping[str, np.ndarray], network: Any) -> Arrays:
+    """Returns tensors by timm's names under those of efficientnet-lite-pytorch."""
+    table = [(rf"{timm}\.(.+)", rf"{theirs}.\1") for theirs, timm in _AROUND.items()]
+    for index, place in enumerate(_PLACES):
+        known = _IN_BLOCK if f"blocks.{place}.conv_pwl.weight" in tensors else _IN_FIRST
+        table += [
+            (rf"blocks\.{re.escape(place)}\.{timm}\.(.+)", rf"_blocks.{index}.{theirs}.\1")
+            for theirs, timm in known.items()
+        ]
+    return rename(tensors, table, "efficientnet-lite-pytorch")

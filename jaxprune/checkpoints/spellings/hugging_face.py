@@ -1,13 +1,27 @@
 """ViT, DeiT, ViTMAE, BEiT, DINOv2 and DINOv3 as Hugging Face's transformers names them, in all their spellings."""
 
 import re
+from collections.abc import Mapping
+from typing import Any
 
-from jaxprune.checkpoints.spellings import Tensors, inside, renamed
+import numpy as np
+
+from jaxprune.checkpoints.spellings import (
+    Arrays,
+    Tensors,
+    back,
+    inside,
+    rename,
+    renamed,
+    split_attention,
+    split_gates,
+    with_cls_position,
+)
 
 PATCHES = r"((?:.+\.)?)embeddings\.patch_embeddings\.(?:projection\.)?weight"
 
 _KIND = r"\.(weight|bias)"
-_LAYER = r"(?:encoder\.|model\.)?layers?\.(\d+)\."
+_LAYER = r"(?:encoder\.|model\.)?(?:layer|layers)\.(\d+)\."
 _DECODER = r"decoder\.(?:decoder_layers|decoder_encoder\.layer)\.(\d+)\."
 
 
@@ -17,6 +31,7 @@ def _in_layer(layer: str, block: str) -> tuple[tuple[str, str], ...]:
         (rf"{layer}(?:layernorm_before|norm1){_KIND}", rf"{block}.\1.norm1.\2"),
         (rf"{layer}(?:layernorm_after|norm2){_KIND}", rf"{block}.\1.norm2.\2"),
         (rf"{layer}attention\.(?:attention\.query|q_proj){_KIND}", rf"{block}.\1.attn.q.\2"),
+        (rf"{layer}attention\.attention\.([qv])_bias", rf"{block}.\1.attn.\2_bias"),
         (rf"{layer}attention\.(?:attention\.key|k_proj){_KIND}", rf"{block}.\1.attn.k.\2"),
         (rf"{layer}attention\.(?:attention\.value|v_proj){_KIND}", rf"{block}.\1.attn.v.\2"),
         (rf"{layer}attention\.(?:output\.dense|o_proj){_KIND}", rf"{block}.\1.attn.proj.\2"),
@@ -26,11 +41,9 @@ def _in_layer(layer: str, block: str) -> tuple[tuple[str, str], ...]:
         ),
         (rf"{layer}layer_scale([12])\.lambda1", rf"{block}.\1.ls\2.gamma"),
         (rf"{layer}lambda_([12])", rf"{block}.\1.ls\2.gamma"),
-        (rf"{layer}mlp\.weights_in{_KIND}", rf"{block}.\1.mlp.fc1.\2"),
-        (rf"{layer}mlp\.weights_out{_KIND}", rf"{block}.\1.mlp.fc2.\2"),
         (rf"{layer}mlp\.gate_proj{_KIND}", rf"{block}.\1.mlp.fc1_g.\2"),
-        (rf"{layer}(?:intermediate\.dense|mlp\.fc1){_KIND}", rf"{block}.\1.mlp.fc1.\2"),
-        (rf"{layer}(?:output\.dense|mlp\.fc2|mlp\.down_proj){_KIND}", rf"{block}.\1.mlp.fc2.\2"),
+        (rf"{layer}(?:intermediate\.dense|mlp\.fc1|mlp\.weights_in){_KIND}", rf"{block}.\1.mlp.fc1.\2"),
+        (rf"{layer}(?:output\.dense|mlp\.fc2|mlp\.weights_out|mlp\.down_proj){_KIND}", rf"{block}.\1.mlp.fc2.\2"),
     )
 
 
@@ -71,3 +84,73 @@ def read(tensors: Tensors) -> tuple[Tensors, list[str]] | None:
         else:
             found[timm or name] = entry
     return found, unused
+
+
+# Which of the spellings above files of a family have, where not the first; patterns of names that come before those.
+_DINO = ("norm1", "norm2")
+_PREFERRED: dict[str, tuple[str, ...]] = {
+    "deit": ("cls_classifier",),
+    "dinov2": (*_DINO, "mlp.fc1", "mlp.fc2"),
+    "dinov2_giant": (*_DINO, "mlp.weights_in", "mlp.weights_out"),
+    "dinov3": (*_DINO, "norm", "mlp.down_proj", "q_proj", "k_proj", "v_proj", "o_proj"),
+}
+_BEFORE: dict[str, tuple[tuple[str, str], ...]] = {
+    "beit": ((rf"{_LAYER}lambda_([12])", r"blocks.\1.ls\2.gamma"),),
+    "videomae": (
+        (rf"fc_norm{_KIND}", r"fc_norm.\1"),
+        (rf"{_LAYER}attention\.attention\.([qv])_bias", r"blocks.\1.attn.\2.bias"),
+    ),
+    "dinov3": (
+        (r"embeddings\.patch_embeddings\.(weight|bias)", r"patch_embed.proj.\1"),
+        (rf"{_LAYER}mlp\.up_proj{_KIND}", r"blocks.\1.mlp.fc1_x.\2"),
+        (rf"{_LAYER}mlp\.up_proj{_KIND}", r"blocks.\1.mlp.fc1.\2"),
+    ),
+}
+_OUTSIDE = ("classifier.", "cls_classifier.", "distillation_classifier.", "decoder.", "fc_norm.")
+
+
+def write(tensors: Mapping[str, np.ndarray], network: Any) -> Arrays:
+    """Returns tensors by timm's names under those that Hugging Face's files have, the newest transformers' too.
+
+    A network of DINO has besides a mask token of zeros, which training needs.
+
+    Raises:
+      UserError: the family's class has no name for a tensor: DINO's have no classifier of the CLS token alone, and only
+        BEiT's normalises what it pools.
+    """
+    found, whose = split_attention(tensors), "ViT"
+    if any(name.startswith("decoder_") for name in tensors):
+        kind, whose = "vit", "ViTMAE"
+    elif tensors["patch_embed.proj.weight"].ndim == 5:
+        kind, whose = "videomae", "VideoMAE"
+        # Its class computes the positions.
+        found = {name: tensor for name, tensor in found.items() if name != "pos_embed"}
+    elif network.style.block.rotary is not None:
+        kind, whose = "dinov3", "DINOv3"
+        found = split_gates(found) if network.style.block.mlp == "swiglu" else found
+    elif "blocks.0.attn.relative_position_bias_table" in tensors:
+        kind, whose = "beit", "BEiT"
+    elif "blocks.0.ls1.gamma" in tensors:
+        kind, whose = "dinov2" if network.style.block.mlp == "plain" else "dinov2_giant", "DINOv2"
+    else:
+        kind, whose = ("deit", "DeiT") if "dist_token" in tensors else ("vit", "ViT")
+    whose = f"Hugging Face's {whose}"
+    found = with_cls_position(found, network, whose)
+    known = back((*_BEFORE.get(kind, ()), *_NAMES), _PREFERRED.get(kind, ()))
+    known = tuple(row for row in known if not _unknown(row[1], kind))
+    named = rename(found, known, whose)
+    if kind.startswith("dino"):
+        ones = (1, 1) if kind == "dinov3" else (1,)
+        named["embeddings.mask_token"] = np.zeros((*ones, network.embed_dim), np.float32)
+    if kind == "dinov3":
+        named = {name.removeprefix("encoder."): tensor for name, tensor in named.items()}
+    # With a classifier or a decoder beside it the network has a name of its own.
+    place = f"{kind}." if any(name.startswith(_OUTSIDE) for name in named) else ""
+    return {name if name.startswith(_OUTSIDE) else place + name: tensor for name, tensor in named.items()}
+
+
+def _unknown(theirs: str, kind: str) -> bool:
+    """Whether a family has not the tensors of a name."""
+    if theirs.startswith("pooler.") and kind != "beit":
+        return True
+    return "classifier." in theirs and kind.startswith("dino")

@@ -1,11 +1,25 @@
 """The image towers of CLIP, SigLIP and AIMv2 as Hugging Face's transformers names them."""
 
 import re
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
-from jaxprune.checkpoints.spellings import Published, Tensors, inside, renamed
-from jaxprune.checkpoints.spellings.openai_clip import split_pooling
+from jaxprune.checkpoints.spellings import (
+    Arrays,
+    Published,
+    Tensors,
+    back,
+    inside,
+    no_network_of,
+    rename,
+    renamed,
+    split_attention,
+    split_gates,
+    with_cls_position,
+)
+from jaxprune.checkpoints.spellings.openai_clip import join_pooling, split_pooling, without_bias
 
 _KIND = r"\.(weight|bias)"
 _PATCHES = r"((?:.+\.)?)embeddings\.(?:patch_embedding|patch_embed)\.weight"
@@ -57,3 +71,34 @@ def read(tensors: Tensors) -> tuple[Tensors, list[str]] | None:
         found["head.weight"] = tensors[projection]
         found["head.bias"] = Published(tensors[projection].name, np.zeros(len(weights), weights.dtype))
     return split_pooling(found), others
+
+
+_AIMV2 = ("patch_embed", "rms_norm", "attention")
+_PROJECTION = (r"head\.weight", "visual_projection.weight")
+
+
+def is_tower(tensors: Mapping[str, np.ndarray]) -> bool:
+    """Whether tensors by timm's names are those of such a tower: other images' networks have a CLS token first."""
+    return "norm_pre.weight" in tensors or ("cls_token" not in tensors and tensors["patch_embed.proj.weight"].ndim == 4)
+
+
+def write(tensors: Mapping[str, np.ndarray], network: Any) -> Arrays:
+    """Returns the tensors of a tower, by timm's names, under Hugging Face's, with `vision_model.` as in its files."""
+    split = split_attention(join_pooling(tensors))
+    if "patch_embed.norm.weight" in tensors:
+        # `ffn.down_proj` comes before what CLIP has.
+        return _unbatched(rename(split_gates(split), back(_NAMES[::-1], _AIMV2), "Hugging Face's AIMv2"))
+    clip = "norm_pre.weight" in tensors
+    if clip and "attn_pool.latent" in tensors:
+        raise no_network_of("Hugging Face's CLIP")
+    table, whose = back(_NAMES), "Hugging Face's CLIP" if clip else "Hugging Face's SigLIP"
+    split = with_cls_position(without_bias(split), network, whose) if clip else split
+    found = rename(split, (*table, *((_PROJECTION,) if clip else ())), whose)
+    outside = "visual_projection."
+    return _unbatched({n if n.startswith(outside) else f"vision_model.{n}": tensor for n, tensor in found.items()})
+
+
+def _unbatched(tensors: Mapping[str, np.ndarray]) -> Arrays:
+    """The class token and the positions without the axes of 1 that timm's have."""
+    layouts = {"class_embedding": lambda t: t[0, 0], "weight": lambda t: t[0] if t.ndim == 3 else t}
+    return {name: layouts.get(name.rpartition(".")[2], lambda t: t)(tensor) for name, tensor in tensors.items()}

@@ -1,10 +1,23 @@
 """The image tower of CLIP as OpenAI and OpenCLIP name it, and that of Meta's Perception Encoder."""
 
 import re
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
-from jaxprune.checkpoints.spellings import Published, Tensors, inside, renamed
+from jaxprune.checkpoints.spellings import (
+    Arrays,
+    Published,
+    Tensors,
+    back,
+    inside,
+    no_network_of,
+    rename,
+    renamed,
+    with_cls_position,
+)
+from jaxprune.errors import UserError
 
 _AROUND = (
     (r"conv1\.(weight|bias)", r"patch_embed.proj.\1"),
@@ -59,3 +72,33 @@ def split_pooling(tensors: Tensors) -> Tensors:
             tensors[f"attn_pool.q.{kind}"] = whole._replace(tensor=np.asarray(whole.tensor)[:rows])
             tensors[f"attn_pool.kv.{kind}"] = whole._replace(tensor=np.asarray(whole.tensor)[rows:])
     return tensors
+
+
+def write(tensors: Mapping[str, np.ndarray], network: Any) -> Arrays:
+    """Returns the tensors of an image tower, by timm's names, under OpenAI's; there is no text tower."""
+    if "norm_pre.weight" not in tensors:
+        raise no_network_of("CLIP")
+    found = rename(with_cls_position(join_pooling(without_bias(tensors)), network, "CLIP"), back(_AROUND), "CLIP")
+    layouts = {"class_embedding": lambda t: t[0, 0], "positional_embedding": lambda t: t[0], "proj": lambda t: t.T}
+    return {f"visual.{name}": layouts.get(name, lambda t: t)(tensor) for name, tensor in found.items()}
+
+
+def without_bias(tensors: Mapping[str, np.ndarray]) -> Arrays:
+    """Leaves out the bias of the head, which CLIP's projection has not.
+
+    Raises:
+      UserError: it is not zero.
+    """
+    if np.any(tensors.get("head.bias", 0)):
+        raise UserError("CLIP has no bias for head.bias, which is not zero: write the weights under timm's names.")
+    return {name: tensor for name, tensor in tensors.items() if name != "head.bias"}
+
+
+def join_pooling(tensors: Mapping[str, np.ndarray]) -> Arrays:
+    """Puts queries before keys and values in attention pooling, as PyTorch's own attention stores them."""
+    found = dict(tensors)
+    for kind in ("weight", "bias"):
+        if f"attn_pool.q.{kind}" in found:
+            parts = [found.pop(f"attn_pool.{part}.{kind}") for part in ("q", "kv")]
+            found[f"attn_pool.qkv.{kind}"] = np.concatenate(parts)
+    return found

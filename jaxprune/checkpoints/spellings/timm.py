@@ -4,6 +4,7 @@ The one is that of timm's `VisionTransformer`, with queries, keys and values in 
 SwiGLU in one.
 """
 
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -13,6 +14,7 @@ from jaxprune.checkpoints.spellings import Published, Tensors, renamed
 
 RELATIVE = "relative_position_bias_table"
 SHARED = f"rel_pos_bias.{RELATIVE}"  # of all blocks, where they share one
+_FREQS = "rope.freqs"
 _KIND = r"\.(weight|bias)"
 _NAMES = (
     (r"(.*)gamma_([12])", r"\1ls\2.gamma"),
@@ -23,6 +25,7 @@ _NAMES = (
     (rf"(.*attn\.)value{_KIND}", r"\1v.\2"),
     (rf"(.*attn)\.inner_attn_ln{_KIND}", r"\1.norm.\2"),
     (rf"(.*mlp)\.ffn_ln{_KIND}", r"\1.norm.\2"),
+    (rf"(.*)dge\.router\.gate{_KIND}", r"\1router.\2"),
     (rf"(.*mlp)\.w12{_KIND}", r"\1.fc1.\2"),
     (rf"(.*mlp)\.w1{_KIND}", r"\1.fc1_g.\2"),
     (rf"(.*mlp)\.w2{_KIND}", r"\1.fc1_x.\2"),
@@ -31,6 +34,7 @@ _NAMES = (
 # What DINOv2's and DINOv3's training saves besides.
 _UNUSED = (
     r".+\.bias_mask",
+    r".+\.dge\.splits",
     r"rope_embed\.periods",
     r"local_cls_norm\..+",
     r"projectors\..+",
@@ -49,9 +53,39 @@ def read(tensors: Tensors) -> tuple[Tensors, list[str]]:
             name == "mask_token" and np.ndim(entry.tensor) == 2
         ):
             unused.append(entry.name)
+        elif (pair := re.fullmatch(rf"(blocks\.\d+\.attn\.)kv{_KIND}", name)) and len(np.shape(entry.tensor)) > 0:
+            for letter, half in zip("kv", np.array_split(np.asarray(entry.tensor), 2), strict=True):
+                found[f"{pair[1]}{letter}.{pair[2]}"] = entry._replace(tensor=half)
         else:
             found[renamed(name, _NAMES) or name] = entry
-    return _registers(dict(_joined(_swin(found)))), unused
+    return _registers(dict(_joined(_rope(_swin(_naflex(found)))))), unused
+
+
+def _naflex(tensors: Tensors) -> Tensors:
+    """Patches of timm's `NaFlexVit` are projected as flat rows of (row, column, channel); positions lie on a grid."""
+    found: Tensors = {}
+    for name, (published, tensor) in tensors.items():
+        layout = np.asarray(tensor) if name.startswith("embeds.") else tensor
+        if name == "embeds.proj.weight" and np.ndim(layout) == 2:
+            side = math.isqrt(layout.shape[1] // 3)  # of a patch with three colours; the check of shapes names others
+            if 3 * side * side == layout.shape[1]:
+                layout = layout.reshape(-1, side, side, 3).transpose(0, 3, 1, 2)
+        elif name == "embeds.pos_embed" and np.ndim(layout) == 4:
+            layout = layout.reshape(1, -1, layout.shape[-1])
+        found[re.sub(r"^embeds\.(proj\.)?", lambda m: "patch_embed.proj." if m[1] else "", name)] = Published(
+            published, layout
+        )
+    return found
+
+
+def _rope(tensors: Tensors) -> Tensors:
+    """Gives each block its part of the frequencies of rotary positions that all blocks learn in one tensor."""
+    whole = tensors.get(_FREQS)
+    if whole is None or np.ndim(whole.tensor) != 4:
+        return tensors
+    parts = np.moveaxis(np.asarray(whole.tensor), 1, 0)
+    rest = {name: entry for name, entry in tensors.items() if name != _FREQS}
+    return {**rest, **{f"blocks.{i}.rope_freqs": whole._replace(tensor=part) for i, part in enumerate(parts)}}
 
 
 def _swin(tensors: Tensors) -> Tensors:
@@ -120,15 +154,24 @@ def _joined(tensors: Tensors) -> Iterator[tuple[str, Published]]:
         yield name, Published(", ".join(source.name for source in sources), whole)
 
 
-def write(tensors: Mapping[str, np.ndarray], names: Sequence[str]) -> dict[str, np.ndarray]:
+def write(tensors: Mapping[str, np.ndarray], names: Sequence[str], grid: tuple[int, ...] = ()) -> dict[str, np.ndarray]:
     """Returns tensors of the one spelling in that of a class of timm's.
 
     Args:
+      grid: of the patches, (rows, columns), where positions lie on it.
       names: what that class calls otherwise: "gamma" (LayerScale), "split_qkv" (queries, keys and values are tensors of
         their own), "split_mlp" (gate and value are), "shared_bias" (the relative positions that all blocks share),
-        "merging_last" (Swin's merging is at the end of the stage before).
+        "merging_last" (Swin's merging is at the end of the stage before), "mixed_rope" (the frequencies that blocks
+        learn for their rotary positions are one tensor), "naflex" (what embeds is in a part of its own), "dge"
+        (queries are apart from keys and values, and each block has a router).
     """
     found: dict[str, np.ndarray] = {}
+    if "mixed_rope" in names:
+        blocks = [f"blocks.{i}.rope_freqs" for i in range(sum(name.endswith(".rope_freqs") for name in tensors))]
+        found[_FREQS] = np.stack([tensors[name] for name in blocks], axis=1)
+        tensors = {name: tensor for name, tensor in tensors.items() if name not in blocks}
+    if "naflex" in names:
+        tensors = _to_naflex(tensors, grid)
     for name, tensor in tensors.items():
         if "gamma" in names and (scale := re.fullmatch(r"(blocks\.\d+\.)ls([12])\.gamma", name)):
             found[f"{scale[1]}gamma_{scale[2]}"] = tensor
@@ -137,6 +180,12 @@ def write(tensors: Mapping[str, np.ndarray], names: Sequence[str]) -> dict[str, 
             found.update({f"{qkv[1]}{letter}_proj.{qkv[2]}": part for letter, part in parts})
         elif "split_qkv" in names and (bias := re.fullmatch(r"(blocks\.\d+\.attn\.)([qv])_bias", name)):
             found[f"{bias[1]}{bias[2]}_proj.bias"] = tensor
+        elif "dge" in names and (qkv := re.fullmatch(rf"(blocks\.\d+\.attn\.)qkv{_KIND}", name)):
+            q, k, v = np.split(tensor, 3)
+            found |= {f"{qkv[1]}q.{qkv[2]}": q, f"{qkv[1]}kv.{qkv[2]}": np.concatenate([k, v])}
+        elif "dge" in names and (router := re.fullmatch(rf"(blocks\.\d+\.)router{_KIND}", name)):
+            found[f"{router[1]}dge.router.gate.{router[2]}"] = tensor
+            found[f"{router[1]}dge.splits"] = np.array([4, 2, 1])
         elif "shared_bias" in names and name == f"blocks.0.attn.{RELATIVE}":
             found[SHARED] = tensor
         elif "merging_last" in names and (merging := re.fullmatch(r"layers\.(\d+)\.downsample\.(.+)", name)):
@@ -146,4 +195,16 @@ def write(tensors: Mapping[str, np.ndarray], names: Sequence[str]) -> dict[str, 
             found.update({f"{gate[1]}{layer}.{gate[2]}": part for layer, part in parts})
         else:
             found[name] = tensor
+    return found
+
+
+def _to_naflex(tensors: Mapping[str, np.ndarray], grid: tuple[int, ...]) -> dict[str, np.ndarray]:
+    found = dict(tensors)
+    kernel = found.pop("patch_embed.proj.weight")
+    found["embeds.proj.weight"] = kernel.transpose(0, 2, 3, 1).reshape(len(kernel), -1)
+    found["embeds.proj.bias"] = found.pop("patch_embed.proj.bias")
+    for name in ("cls_token", "reg_token", "pos_embed"):
+        if name in found:
+            found[f"embeds.{name}"] = found.pop(name)
+    found["embeds.pos_embed"] = found["embeds.pos_embed"].reshape(1, *grid, -1)
     return found

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from jaxprune.data.annotations.base import AnnotatedFiles, Annotations, Regions, add_region
-from jaxprune.data.annotations.files import existing_directory
+from jaxprune.data.annotations.files import existing_directory, reading
 from jaxprune.data.annotations.shapes import box, segmentation
 from jaxprune.data.files import read_bytes
 from jaxprune.errors import UserError, unknown
@@ -38,12 +38,15 @@ def open_coco(path: str, *, annotations: str, kind: str = "boxes") -> Annotation
 
     def read_regions(index: int, shape: tuple[int, int]) -> Regions:
         regions: Regions = {}
-        for entry in entries[pictures[index][0]]:
-            left, top, width, height = entry["bbox"]
-            pixels = box((top, left, top + height, left + width), shape)
-            if kind == "masks":
-                pixels = segmentation(entry["segmentation"], shape)
-            add_region(regions, names[entry["category_id"]], pixels)
+        number, file = pictures[index]
+        with reading(f"{annotations} for {file}"):
+            for entry in entries[number]:
+                if kind == "masks":
+                    pixels = segmentation(entry["segmentation"], shape)
+                else:
+                    left, top, width, height = entry["bbox"]
+                    pixels = box((top, left, top + height, left + width), shape)
+                add_region(regions, names[entry["category_id"]], pixels)
         return regions
 
     return AnnotatedFiles(str(path), [file for _, file in pictures], read_regions)

@@ -67,7 +67,7 @@ def annotated_pictures(root: Path, annotations: Path, suffix: str) -> list[str]:
 
 
 @contextlib.contextmanager
-def reading(file: Path) -> Iterator[None]:
+def reading(file: Path | str) -> Iterator[None]:
     """Turns what goes wrong while an annotation file is read into one line that names it.
 
     Raises:

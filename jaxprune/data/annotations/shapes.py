@@ -17,13 +17,27 @@ def box(corners: Any, shape: tuple[int, int], *, relative: bool = False) -> np.n
       corners: Its edges: top, left, bottom, right.
       shape: (height, width) of the image.
       relative: Whether `corners` are fractions of the image's size rather than pixels.
+
+    Raises:
+      ValueError: They are not finite, or the box ends before it begins.
     """
+    _require_edges(corners)
     scale = np.array([*shape, *shape]) if relative else 1.0
     top, left, bottom, right = np.asarray(corners, float) * scale
     inside = np.zeros(shape, bool)
     rows = slice(max(int(np.floor(top + 1e-6)), 0), max(int(np.ceil(bottom - 1e-6)), 0))
     inside[rows, max(int(np.floor(left + 1e-6)), 0) : max(int(np.ceil(right - 1e-6)), 0)] = True
     return inside
+
+
+def _require_edges(corners: Any) -> None:
+    """Refuses edges that are of no box; what reaches beyond the image is cut off, as edges are rounded in files."""
+    top, left, bottom, right = edges = [float(edge) for edge in corners]
+    shown = ", ".join(f"{edge:g}" for edge in edges)
+    if not np.isfinite(edges).all():
+        raise ValueError(f"the edges of its box, {shown}, are not all finite")
+    if bottom < top or right < left:
+        raise ValueError(f"its box ends before it begins: top, left, bottom, right = {shown}")
 
 
 def polygon(points: Any, shape: tuple[int, int], *, relative: bool = False) -> np.ndarray:

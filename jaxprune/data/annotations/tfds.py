@@ -8,9 +8,12 @@ import numpy as np
 from jaxprune.data import images, tfds_source
 from jaxprune.data.annotations.base import Annotated, Annotations, Regions, add_region
 from jaxprune.data.annotations.class_names import KNOWN, class_name
+from jaxprune.data.annotations.files import reading
 from jaxprune.data.annotations.masks import mask_regions
 from jaxprune.data.annotations.shapes import box
 from jaxprune.errors import UserError
+
+_ROUNDED = 0.01  # by how much a box may reach beyond its image, as a share of that
 
 
 class TfdsAnnotations:
@@ -58,9 +61,13 @@ class TfdsAnnotations:
             values = np.asarray(record[self._mask])
             return Annotated(image, mask_regions(values[..., 0], self._names, 255, self.name, image.shape[:2]))
         regions: Regions = {}
-        for corners, kind in zip(record["objects"]["bbox"], record["objects"]["label"], strict=True):
-            name = class_name(self._names, int(kind), self.name)
-            add_region(regions, name, box(corners, image.shape[:2], relative=True))
+        with reading(f"{index} of {self.name}"):
+            for corners, kind in zip(record["objects"]["bbox"], record["objects"]["label"], strict=True):
+                edges = np.asarray(corners, float)
+                if np.any(np.abs(edges - 0.5) > 0.5 + _ROUNDED):
+                    raise ValueError(f"a box ends outside of its image: {edges.tolist()} are not all from 0 to 1")
+                name = class_name(self._names, int(kind), self.name)
+                add_region(regions, name, box(edges, image.shape[:2], relative=True))
         return Annotated(image, regions)
 
 

@@ -19,7 +19,7 @@ from jaxprune.data.source_factory import SOURCES
 from jaxprune.errors import UserError, unknown
 from jaxprune.preprocessing import IMAGENET_MEAN, IMAGENET_STD
 from jaxprune.tasks.setup import inputs, networks
-from jaxprune.tasks.setup.defaults import DTYPES
+from jaxprune.tasks.setup.defaults import DTYPES, PROPOSAL
 
 
 class Numbers(NamedTuple):
@@ -200,12 +200,30 @@ def of_settings(config: Config, prefix: str = "config.") -> list[str]:
     if "data" in config and config.data.source:
         found += _data(config.data, prefix, bad_numbers)
     found += _names(values)
-    for text in (*values.get("scorers", ()), *filter(None, [values.get("scorer")])):
+    for text in scorer_texts(values):
         found += refused(lambda text=text: _scorer(text))
     if "plans" in config and not bad_numbers:
         for text in config.plans:
             found += [f"{prefix}plans={text!r}: {why}" for why in refused(lambda text=text: _plan(config, text))]
     return found
+
+
+def of_networks_of_scorers(config: Config) -> list[str]:
+    """Returns which scorers have no network to read, unless another task fills their texts in; opens nothing."""
+    values = dict(leaves(config))
+    named = {"proposal": values.get("proposal", PROPOSAL), "weights": values.get("weights", "")}
+    # The scorer of plans may read the network that they reduce; that of a training run reads another.
+    host = "plans" in config if "scorer" in values else bool(values.get("run") or values.get("model.weights"))
+    found = []
+    for text in scorer_texts(values):
+        if not refused(lambda text=text: _scorer(text)):
+            found += refused(lambda text=text: scorers.require_network(text, host=host, **named))
+    return found
+
+
+def scorer_texts(values: Mapping[str, Any]) -> tuple[str, ...]:
+    """The texts of all scorers that a task's own settings name."""
+    return (*values.get("scorers", ()), *filter(None, [values.get("scorer")]))
 
 
 def leaves(config: Config, prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -8,6 +8,8 @@ from jaxprune.config import Config
 
 # What a network may compute in; its weights are float32.
 DTYPES = ("float32", "bfloat16", "float16")
+# The network that scorers of patches read as their ConvNet unless their text names another.
+PROPOSAL = "efficientnet_lite0"
 # The network of a smoke run, and one with stages.
 TINY = {"img_size": 32, "patch_size": 8, "embed_dim": 16, "depth": 2, "num_heads": 2}
 TINY_STAGES = {

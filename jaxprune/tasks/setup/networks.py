@@ -17,6 +17,7 @@ from jaxprune.nn.patch_embed import pair
 from jaxprune.preprocessing import Preprocessing
 from jaxprune.reduction import Plan, apply
 from jaxprune.scoring import Scorer
+from jaxprune.tasks.setup.defaults import PROPOSAL
 
 RANDOM = "random"  # in place of a file of weights
 IMG_SIZE = 224  # of images, where neither a network nor the config has one
@@ -106,7 +107,7 @@ def guide(config: Config, model: Any) -> Scorer | None:
     """
     if not config.scorer:
         return None
-    reads = Networks(run=model, proposal="efficientnet_lite0", seed=config.seed)
+    reads = Networks(run=model, proposal=PROPOSAL, seed=config.seed)
     opened = scorers.open_scorers([config.scorer], reads, preprocessing=model.preprocessing, seed=config.seed)
     return scorers.enlarged(opened).scorers[config.scorer]
 
@@ -136,7 +137,7 @@ def open_scorer(config: Config, grid: tuple[int, ...]) -> Scorer:
     """Opens `config.scorer`; what ConvNets read is EfficientNet-Lite0 unless its text names another network."""
     return scorers.open_scorer(
         config.scorer,
-        Networks(proposal="efficientnet_lite0", seed=config.seed),
+        Networks(proposal=PROPOSAL, seed=config.seed),
         size=pair(config.data.img_size),
         grid=tuple(grid),
         normalised=(tuple(config.data.mean), tuple(config.data.std)),

@@ -23,5 +23,9 @@ def test_boxes_and_masks(tmp_path):
     where = {"path": str(tmp_path / "train"), "annotations": str(tmp_path / "instances.json")}
     for kind in ("boxes", "masks"):
         assert_regions(only(open_annotations("coco", kind=kind, **where)), {"cat": LOWER_RIGHT})
+    for box, message in (([6, 4, -6, 4], "ends before it begins"), ([6, float("nan"), 6, 4], "not all finite")):
+        write_text(tmp_path / "bad.json", json.dumps({**content, "annotations": [{**entry, "bbox": box}]}))
+        with pytest.raises(UserError, match=rf"bad\.json for .*a\.jpg cannot be read: .*{message}"):
+            only(open_annotations("coco", path=where["path"], annotations=str(tmp_path / "bad.json")))
     with pytest.raises(UserError, match="cannot be read as COCO's annotations"):
         open_annotations("coco", path=where["path"], annotations=str(tmp_path / "nothing.json"))

@@ -37,3 +37,20 @@ def test_boxes_and_masks(monkeypatch):
     monkeypatch.setattr(tfds_source, "_builder", lambda name, where: FakeBuilder(image=None, label=None))
     with pytest.raises(UserError, match="neither boxes"):
         open_annotations("tfds", name="cifar10")
+
+
+@pytest.mark.parametrize(
+    ("edges", "message"),
+    [
+        ((0.5, 0.5, np.nan, 1.0), "not all finite"),
+        ((0.5, 0.5, 0.2, 1.0), "ends before it begins: top, left, bottom, right = 0.5, 0.5, 0.2, 1"),
+        ((4.0, 6.0, 8.0, 12.0), "ends outside of its image: .* are not all from 0 to 1"),
+    ],
+)
+def test_a_box_that_cannot_be_is_named(edges, message, monkeypatch):
+    record = {"image": np.zeros((HEIGHT, WIDTH, 3), np.uint8), "objects": {"bbox": [edges], "label": [0]}}
+    builder = FakeBuilder(image=None, objects=SimpleNamespace(feature={"label": SimpleNamespace(names=["cat"])}))
+    monkeypatch.setattr(tfds_source, "_builder", lambda name, where: builder)
+    monkeypatch.setattr(tfds_source, "_open", lambda builder, split: [record])
+    with pytest.raises(UserError, match=rf"The annotation 0 of some/set/validation cannot be read: .*{message}"):
+        only(open_annotations("tfds", name="some/set"))

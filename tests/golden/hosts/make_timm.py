@@ -1,6 +1,7 @@
 """Makes the `.npz` files beside it: tiny random networks of timm, their images and what timm computes of them.
 
-Run by hand with torch and timm 1.0.31, which the project does not depend on: python tests/golden/hosts/make_timm.py
+Run by hand with torch and timm 1.0.31, which the project does not depend on: python tests/golden/hosts/make_timm.py,
+with names of files to make only those.
 
 A file holds `name`, `options` (of timm's `create_model`, as text), `w/<timm's name>` in float32, `images` (b, c, h,
 w), and in float64 `logits`, `features` (`forward_features`) and `map_<i>` (`forward_intermediates`, before the final
@@ -8,6 +9,7 @@ norm). With `resized`, the weights are those of a network for images of 48 by 48
 `options` makes, as timm loads files.
 """
 
+import sys
 import zlib
 from pathlib import Path
 
@@ -62,6 +64,18 @@ CASES = {
     "rope_ape": ("vit_small_patch16_rope_ape_224", {"img_size": SQUARE}),
     "intern": ("vit_intern300m_patch14_448", {"img_size": 28}),
     "radio": ("vit_base_patch16_radio_v3", {"img_size": SQUARE}),
+    "eva02_enormous": ("eva02_enormous_patch14_clip_224", {"img_size": (28, 42)}),
+    "post_norm": ("vit_base_patch16_rpn_224", {"img_size": WIDE}),
+    "rope_mixed": ("vit_small_patch16_rope_mixed_224", {"img_size": WIDE}),
+    "rope_mixed_ape": ("vit_small_patch16_rope_mixed_ape_224", {"img_size": TALL}),
+    "siglip_384": ("vit_so400m_patch14_siglip_384", {"img_size": (31, 45)}),
+    "test_vit3": ("test_vit3", {"img_size": WIDE}),
+    "test_vit4": ("test_vit4", {"img_size": TALL}),
+    "sapiens2": ("vit_base_patch16_sapiens2", {"img_size": WIDE, "num_kv_heads": 2}),
+    "naflex_gap": ("naflexvit_base_patch16_gap", {"img_size": WIDE}),
+    "naflex_map": ("naflexvit_base_patch16_map", {"img_size": SQUARE}),
+    "naflex_siglip_resized": ("naflexvit_base_patch16_siglip", {"img_size": WIDE}),
+    "naflex_gap_resized": ("naflexvit_base_patch16_gap", {"img_size": 64}),
     "deit3_resized": ("deit3_small_patch16_224", {"img_size": (64, 32)}),
     "clip_resized": ("vit_base_patch16_clip_224", {"img_size": (32, 64)}),
     "siglip_resized": ("vit_base_patch16_siglip_224", {"img_size": 64}),
@@ -69,6 +83,11 @@ CASES = {
     "beit_resized": ("beit_base_patch16_224", {"img_size": (64, 32)}),
 }
 
+
+# The first files had the number of their place as a seed, later ones have one from their name.
+_LATER = ("eva02_enormous", "naflex_gap", "naflex_gap_resized", "naflex_map", "naflex_siglip_resized", "post_norm")
+_LATER += ("rope_mixed", "rope_mixed_ape", "sapiens2", "siglip_384", "test_vit3", "test_vit4")
+_FIRST = sorted(CASES.keys() - set(_LATER))
 
 STAGED = {"embed_dim": 16, "depths": (2, 2), "num_heads": (2, 4), "num_classes": 5}
 HIERA = {"embed_dim": 8, "num_heads": 1, "stages": (1, 1, 2, 1), "num_classes": 5}
@@ -97,18 +116,25 @@ STAGES = {
 
 
 def make(name: str, model: str, options: dict) -> None:
-    torch.manual_seed(sorted(CASES).index(name) if name in CASES else zlib.crc32(name.encode()))
+    torch.manual_seed(_FIRST.index(name) if name in _FIRST else zlib.crc32(name.encode()))
     options = {**options} if name in STAGES else {**TINY, **options}
     of_images = options.pop("img_size") if model.startswith("convnext") else options["img_size"]
     resized = name.endswith("_resized")
-    first = timm.create_model(model, **{**options, **({"img_size": 48} if resized else {})})
+    if model.startswith("naflexvit"):  # resamples its table for each image
+        height, width = (48, 48) if resized or of_images == SQUARE else of_images
+        of_network = {"pos_embed_grid_size": (height // 16, width // 16)}
+        first = timm.create_model(
+            model, **{key: value for key, value in options.items() if key != "img_size"}, **of_network
+        )
+    else:
+        first = timm.create_model(model, **{**options, **({"img_size": 48} if resized else {})})
     with torch.no_grad():
         for parameter in first.parameters():
             # Fresh norms, biases and tables are ones and zeros.
             parameter.copy_(parameter + 0.2 * torch.randn_like(parameter))
     weights = {key: tensor.clone() for key, tensor in first.state_dict().items()}
     network = first
-    if resized:
+    if resized and not model.startswith("naflexvit"):
         network = timm.create_model(model, **options)
         network.load_state_dict(FILTERS[type(network).__name__](dict(weights), network), strict=False)
     network = network.double().eval()
@@ -118,6 +144,7 @@ def make(name: str, model: str, options: dict) -> None:
         wide = images.double()
         _, maps = network.forward_intermediates(wide)
         arrays = {"logits": network(wide), "features": network.forward_features(wide)}
+    options.pop("num_kv_heads", None)  # of a name's own, for a network of another size
     np.savez_compressed(
         HERE / f"{name}.npz",
         name=model,
@@ -131,5 +158,7 @@ def make(name: str, model: str, options: dict) -> None:
 
 if __name__ == "__main__":
     for name, (model, options) in {**CASES, **STAGES}.items():
+        if sys.argv[1:] and name not in sys.argv[1:]:
+            continue
         make(name, model, options)
         print(name)

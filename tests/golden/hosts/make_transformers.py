@@ -7,13 +7,20 @@ A file holds `name` and `options` (of our `models.create`, as text), `w/<their n
 of clips b, frames, c, h, w),
 and in float64 `features` (`last_hidden_state`, normalised where the network ends with a norm on all tokens) and, where
 there is one, `pooled` (logits, or what the network pools).
+
+`hf_names.json` has the names of the tensors in the files that each of these networks, and a DeiT and a ViTMAE, is saved
+in, which are not always those in memory: python tests/golden/hosts/make_transformers.py names
 """
 
+import json
+import sys
+import tempfile
 from pathlib import Path
 
 import numpy as np
 import torch
 import transformers as hf
+from safetensors.numpy import load_file
 
 HERE = Path(__file__).parent
 TINY = {"hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2}
@@ -101,6 +108,33 @@ CASES = {
 }
 
 
+BESIDES = {
+    "hf_deit": lambda: hf.DeiTForImageClassificationWithTeacher(
+        hf.DeiTConfig(**TINY, **PIXELS, intermediate_size=96, num_labels=5)
+    ),
+    "hf_vitmae": lambda: hf.ViTMAEForPreTraining(
+        hf.ViTMAEConfig(
+            **TINY,
+            **PIXELS,
+            intermediate_size=96,
+            decoder_hidden_size=16,
+            decoder_num_hidden_layers=1,
+            decoder_num_attention_heads=2,
+            decoder_intermediate_size=64,
+        )
+    ),
+}
+
+
+def names() -> None:
+    found = {}
+    for case, build in {**{case: build for case, (build, *_) in CASES.items()}, **BESIDES}.items():
+        with tempfile.TemporaryDirectory() as directory:
+            build().save_pretrained(directory)
+            found[case] = sorted(load_file(f"{directory}/model.safetensors"))
+    (HERE / "hf_names.json").write_text(json.dumps(found, indent=1) + "\n")
+
+
 def make(case: str, build, name: str, options: dict) -> None:
     torch.manual_seed(sorted(CASES).index(case))
     network = build().eval()
@@ -125,6 +159,8 @@ def make(case: str, build, name: str, options: dict) -> None:
     print(case, name, {key: value.shape for key, value in arrays.items()})
 
 
-if __name__ == "__main__":
+if __name__ == "__main__" and sys.argv[1:] == ["names"]:
+    names()
+elif __name__ == "__main__":
     for case, arguments in CASES.items():
         make(case, *arguments)

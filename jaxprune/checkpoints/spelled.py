@@ -1,0 +1,105 @@
+"""A network's weights under the names of any source that is read, checked to come back to the same bits."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from jaxprune.checkpoints.naming import to_timm
+from jaxprune.checkpoints.rules import to_one_spelling, to_ours, to_published
+from jaxprune.checkpoints.spellings import (
+    Arrays,
+    aimv2,
+    big_vision,
+    convnext,
+    efficientnet_lite,
+    hugging_face,
+    hugging_face_towers,
+    openai_clip,
+    repositories,
+)
+from jaxprune.errors import UserError, unknown
+from jaxprune.models.vit import VisionTransformer
+from jaxprune.nn.params import Fixed, variables
+
+
+def _hugging_face(tensors: Mapping[str, np.ndarray], network: Any) -> Arrays:
+    source = hugging_face_towers if hugging_face_towers.is_tower(tensors) else hugging_face
+    return source.write(tensors, network)
+
+
+_WRITERS: dict[str, Callable[[Mapping[str, np.ndarray], Any], Arrays]] = {
+    "aimv2": aimv2.write,
+    "big_vision": big_vision.write,
+    "convnext": convnext.write,
+    "dinov2": repositories.write_dinov2,
+    "dinov3": repositories.write_dinov3,
+    "efficientnet_lite": efficientnet_lite.write,
+    "eva02": repositories.write_eva02,
+    "hugging_face": _hugging_face,
+    "openai_clip": openai_clip.write,
+    "swin": repositories.write_swin,
+}
+# By names: how rotary positions of networks that have them count; networks of other names have none.
+_ROTARY = {"dinov3": "dinov3", "hugging_face": "dinov3", "eva02": "language", "openai_clip": "language"}
+_NOT_VITS = ("convnext", "efficientnet_lite", "swin")
+TIMM = "timm"
+NAMES = (TIMM, *_WRITERS)
+
+
+def suffix(names: str) -> str:
+    """Returns the kind of file that has such names: Google's are `.npz`."""
+    return ".npz" if names == "big_vision" else ".safetensors"
+
+
+def spelled(model: Any, names: str = TIMM) -> Arrays:
+    """Returns all weights of a network, or of a framework, in PyTorch's layouts or Google's.
+
+    Args:
+      names: whose names, of `NAMES`; "timm" stands for the published names of a framework and of a method too.
+
+    Raises:
+      UserError: there are no such names, they have none for a tensor, or the network is not one that they stand for.
+    """
+    if names == TIMM:
+        return to_published(model)
+    if names not in _WRITERS:
+        raise unknown("names", names, NAMES)
+    network = getattr(model, "encoder", model)
+    if names not in _NOT_VITS:
+        _require_family(network, names)
+    written = _WRITERS[names](to_one_spelling(model), network)
+    found = {name: np.array(tensor, order="C") for name, tensor in written.items()}
+    _require_same(model, found, names)
+    return found
+
+
+def _require_family(network: Any, names: str) -> None:
+    """Refuses what tensors do not show."""
+    style = network.style if isinstance(network, VisionTransformer) else None
+    rotary = None if style is None else style.block.rotary
+    if style is None or (rotary is not None and rotary.frequencies != _ROTARY.get(names)):
+        what = type(network).__name__ if style is None else "vision transformer with these rotary positions"
+        raise UserError(f"{names} names no {what}: write the weights under timm's names.")
+    if not style.final_norm and names != "openai_clip":
+        raise UserError(f"{names}'s networks end with a norm, and this one has none: write timm's names.")
+
+
+def _require_same(model: Any, tensors: Arrays, names: str) -> None:
+    """Reads back what is to be written: a network that differs from those of the names in its tensors ends here.
+
+    Raises:
+      UserError: it does not come back.
+    """
+    returned, wanted = to_ours(to_timm(tensors), model), variables(model)
+    changed = sorted(returned.keys() - wanted.keys())
+    for name, variable in wanted.items():
+        if name not in returned and isinstance(variable, Fixed):
+            continue
+        if name not in returned or not np.array_equal(returned[name].tensor, np.asarray(variable[...])):
+            changed.append(name)
+    if changed:
+        raise UserError(
+            f"This {type(model).__name__} is no network of {names}'s: {', '.join(changed[:3])} would not come back; "
+            "write the weights under timm's names."
+        )

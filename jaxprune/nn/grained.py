@@ -1,0 +1,72 @@
+"""Queries of several granularities in each region of a map (DGE: Song et al., "Dynamic Grained Encoder", 2021)."""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from jaxprune.errors import UserError
+
+
+def pooled(x: Float[Array, "b h w d"], side: int) -> Float[Array, "b H W d"]:
+    """The means of squares of `side` by `side` tokens."""
+    b, h, w, d = x.shape
+    return x.reshape(b, h // side, side, w // side, side, d).mean((2, 4))
+
+
+def queries(
+    x: Float[Array, "b n d"], grid: tuple[int, int], splits: tuple[int, ...], num_prefix_tokens: int
+) -> Float[Array, "b m d"]:
+    """The prefix, and the map at each granularity; all of them, whichever a region then takes.
+
+    Args:
+      grid: of the tokens behind the prefix.
+      splits: a region, whose side is the largest of these in tokens, has that many queries a side.
+
+    Raises:
+      UserError: the grid is no whole number of regions.
+    """
+    region = max(splits)
+    if grid[0] % region or grid[1] % region:
+        raise UserError(
+            f"A grid of {grid[0]}x{grid[1]} patches is no whole number of regions of {region}: change img_size."
+        )
+    b, _, d = x.shape
+    placed = x[:, num_prefix_tokens:].reshape(b, *grid, d)
+    maps = [pooled(placed, region // split).reshape(b, -1, d) for split in splits]
+    return jnp.concatenate([x[:, :num_prefix_tokens], *maps], axis=1)
+
+
+def chosen(logits: Float[Array, "b H W s"], key: PRNGKeyArray | None = None) -> Float[Array, "b H W s"]:
+    """Which granularity each region takes, one-hot; with a key by Gumbel's trick, with a gradient.
+
+    Args:
+      logits: of each region and granularity.
+    """
+    noisy = logits if key is None else logits + jax.random.gumbel(key, logits.shape, logits.dtype)
+    one = jax.nn.one_hot(noisy.argmax(-1), logits.shape[-1], dtype=logits.dtype)
+    if key is None:
+        return one
+    soft = jax.nn.softmax(noisy, axis=-1)
+    return one + soft - jax.lax.stop_gradient(soft)
+
+
+def spread(
+    rows: Float[Array, "b m d"],
+    gate: Float[Array, "b H W s"],
+    grid: tuple[int, int],
+    splits: tuple[int, ...],
+    num_prefix_tokens: int,
+) -> Float[Array, "b n d"]:
+    """Gives every token what the query that stands for it has, at the granularity of its region."""
+    b, _, d = rows.shape
+    region, start = max(splits), num_prefix_tokens
+    summed = jnp.zeros((b, *grid, d), rows.dtype)
+    widened = jnp.repeat(jnp.repeat(gate, region, axis=1), region, axis=2).astype(rows.dtype)
+    for index, split in enumerate(splits):
+        side = region // split
+        height, width = grid[0] // side, grid[1] // side
+        part = rows[:, start : start + height * width].reshape(b, height, width, d)
+        part = jnp.repeat(jnp.repeat(part, side, axis=1), side, axis=2)
+        summed = summed + part * widened[..., index, None]
+        start += height * width
+    return jnp.concatenate([rows[:, :num_prefix_tokens], summed.reshape(b, -1, d)], axis=1)
