@@ -5,6 +5,7 @@ biases and additions do not. A training step is three forward passes for every t
 pre-training framework counts itself: `Framework.flops`.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -12,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from jaxprune.nn import Conv, Host, Site, kernels
+from jaxprune.nn import Conv, Conv3d, Host, Site, kernels
 from jaxprune.nn.flops import BlockCost, Rows, block_flops, linear_flops, rows_of
 from jaxprune.reduction import Plan, Reducer
 from jaxprune.reduction.base import is_idle
@@ -120,16 +121,21 @@ def _rows_in(blocks: Sequence[tuple[Site, Any, Any]], left: Sequence[int], index
 
 
 def convnet(model: Any, size: tuple[int, ...]) -> int:
-    """Counts a `ConvNet` on an image of `size` (height, width): every convolution at each place, and the classifier.
+    """Counts a `ConvNet`: every convolution at each place, and the classifier.
+
+    >>> from flax import nnx; import jaxprune
+    >>> convnet(nnx.eval_shape(lambda: jaxprune.models.create("resnet18", rngs=nnx.Rngs(0))), (224, 224))
+    1814073344
 
     Args:
       model: the network, or its abstract form under `nnx.eval_shape`; nothing is computed.
+      size: of the image, (height, width), or of the clip, (frames, height, width).
     """
     costs: list[int] = []
     graph, state = nnx.split(model)
 
     def forward(state: Any, images: jax.Array) -> jax.Array:
-        return _counted(nnx.merge(graph, state), costs.append).forward_features(images)
+        return _counted(nnx.merge(graph, state), costs.append)(images)[0]
 
     jax.eval_shape(forward, state, jax.ShapeDtypeStruct((1, *size, 3), jnp.float32))
     return sum(costs) + (0 if model.classifier is None else linear_flops(model.classifier, 1))
@@ -138,13 +144,12 @@ def convnet(model: Any, size: tuple[int, ...]) -> int:
 class _Counted(nnx.Module):
     """A convolution that reports what it costs on each map it is called on."""
 
-    def __init__(self, conv: Conv, count: Callable[[int], None]):
+    def __init__(self, conv: Conv | Conv3d, count: Callable[[int], None]):
         self.conv, self.count = conv, count
 
     def __call__(self, x: jax.Array) -> jax.Array:
         y = self.conv(x)
-        _, height, width, _ = y.shape
-        self.count(height * width * self.conv.kernel.size)
+        self.count(math.prod(y.shape[1:-1]) * self.conv.kernel.size)
         return y
 
 
@@ -153,11 +158,11 @@ def _counted(model: Any, count: Callable[[int], None]) -> Any:
     for _, node in list(nnx.iter_graph(model)):
         if isinstance(node, nnx.List):
             for index, value in enumerate(node):
-                if isinstance(value, Conv):
+                if isinstance(value, (Conv, Conv3d)):
                     node[index] = _Counted(value, count)
         elif isinstance(node, nnx.Module) and not isinstance(node, _Counted):
             for name, value in list(vars(node).items()):
-                if isinstance(value, Conv):
+                if isinstance(value, (Conv, Conv3d)):
                     setattr(node, name, _Counted(value, count))
     return model
 

@@ -7,8 +7,10 @@ import jax.numpy as jnp
 
 from jaxprune import flops
 from jaxprune.models.convnet import ConvNet
+from jaxprune.models.video_convnet import VideoConvNet
 from jaxprune.nn.params import merge, split
 from jaxprune.scoring import Scorer
+from jaxprune.scoring.papr import PaPr
 from jaxprune.scoring.score_cam import ScoreCAM
 from jaxprune.scoring.wrappers import Enlarged
 
@@ -28,6 +30,8 @@ def scorer_flops(scorer: Scorer, size: tuple[int, ...]) -> float:
         return 0.0
     if not isinstance(scorer.proposal, ConvNet):
         return flops.compiled_flops(*_program(scorer, size))
+    if isinstance(scorer, PaPr) and isinstance(scorer.proposal, VideoConvNet):
+        size = scorer.proposal.expected(size)
     passes = 1
     if isinstance(scorer, ScoreCAM):
         channels = scorer.proposal.classifier.kernel.shape[0]

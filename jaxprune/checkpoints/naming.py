@@ -1,7 +1,8 @@
 """Whose weights these are: finds the source by the tensors' names, and gives them those of timm or of MAE's repository.
 
-The sources are in `spellings`, a file each; besides those, ConvNets of torchvision and Apple keep their names. All of
-them may lie inside of wrappers (`module.`, `backbone.`, `encoder.`, …). Layouts of timm's are the business of `rules`.
+The sources are in `spellings`, a file each; besides those, ConvNets of torchvision, Apple and pytorchvideo keep
+their names. All of them may lie inside of wrappers (`module.`, `backbone.`, `encoder.`, …). Layouts of timm's are the
+business of `rules`.
 """
 
 import logging
@@ -18,6 +19,7 @@ from jaxprune.checkpoints.spellings import (
     efficientnet_lite,
     hugging_face,
     hugging_face_towers,
+    mmaction2,
     moco,
     openai_clip,
     selectors,
@@ -60,7 +62,7 @@ def to_timm(tensors: Mapping[str, Any]) -> Tensors:
         found = _without_wrapper(found)
         known = moco.read(found)
         found, left_out = (_unwrapped(found), []) if known is None else known
-        for source in (selectors, efficientnet_lite, convnext, hugging_face):
+        for source in (selectors, efficientnet_lite, convnext, mmaction2, hugging_face):
             if (known := source.read(found)) is not None:
                 found, left_out = known[0], [*left_out, *known[1]]
                 break

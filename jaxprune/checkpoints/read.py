@@ -33,13 +33,13 @@ logger = logging.getLogger(__name__)
 _UNPACKED = 2**28
 _RATIO = 16
 
-_PYTORCH = (".pth", ".pt", ".bin", ".ckpt", ".tar")  # the last of ".pth.tar"
+_PYTORCH = (".pth", ".pt", ".bin", ".ckpt", ".pyth", ".tar")  # the last of ".pth.tar"
 
 
 def read_tensors(path: str | os.PathLike, key: str | tuple[str, ...] | None = None) -> dict[str, np.ndarray]:
     """Reads the tensors of a `.safetensors`, `.npz` or PyTorch file, or of several, under the names they have there.
 
-    A PyTorch file (`.pth`, `.pt`, `.bin`, `.ckpt`, `.pth.tar`) is read without running the pickle in it.
+    A PyTorch file (`.pth`, `.pt`, `.bin`, `.ckpt`, `.pyth`, `.pth.tar`) is read without running the pickle in it.
 
     Args:
       path: a file; a directory as Hugging Face leaves it, in one file or in shards with their index; or a name on the

@@ -101,14 +101,14 @@ class ResNet(ConvNet):
     def forward_features(self, images, *, train: bool = False) -> Float[Array, "b h w d"]:
         require_float(images, 4)
         x = images.astype(self.dtype or jnp.float32)
-        x = _max_pool(jax.nn.relu(self.bn1(self.conv1(x), train=train)))
+        x = max_pool(jax.nn.relu(self.bn1(self.conv1(x), train=train)))
         for stage in range(self.num_stages):
             for block in getattr(self, f"layer{stage + 1}"):
                 x = block(x, train=train)
         return x
 
 
-def _max_pool(x: Float[Array, "b h w c"]) -> Float[Array, "b H W c"]:
+def max_pool(x: Float[Array, "b h w c"]) -> Float[Array, "b H W c"]:
     """The largest of 3×3 values at every other place."""
     # Only from minus infinity is this the maximum that JAX has a derivative for.
     return jax.lax.reduce_window(x, -jnp.inf, jax.lax.max, (1, 3, 3, 1), (1, 2, 2, 1), ((0, 0), (1, 1), (1, 1), (0, 0)))

@@ -10,12 +10,14 @@ from flax import nnx
 from jaxtyping import Array, Float, Int
 
 from jaxprune.errors import UserError
-from jaxprune.models.vit import VisionTransformer
-from jaxprune.models.vit_styles import STYLES
+from jaxprune.models.vit import POSITIONS, VisionTransformer
+from jaxprune.models.vit_styles import STYLES, VitStyle
 from jaxprune.nn import Block, LayerNorm, Linear, Site
+from jaxprune.nn.block import Style
 from jaxprune.nn.linear import normal_02
 from jaxprune.nn.params import Fixed
 from jaxprune.nn.published import LAYERS, Rule
+from jaxprune.nn.rotary import TubeRotary
 from jaxprune.ops.patches import gather_tokens
 from jaxprune.ops.posembed import sincos_1d
 from jaxprune.preprocessing import Preprocessing
@@ -26,6 +28,7 @@ _SIZES = {
     "large": {"embed_dim": 1024, "depth": 24, "num_heads": 16},
     "huge": {"embed_dim": 1280, "depth": 32, "num_heads": 16},
 }
+OF_CLIPS = {"timm": STYLES["timm"], "vjepa2": VitStyle(Style(rotary=TubeRotary()))}
 
 
 def variants() -> dict[str, dict[str, Any]]:
@@ -104,7 +107,8 @@ class VideoTransformer(VisionTransformer):
       tubelet_size: of a tubelet, in frames.
       num_classes: 0 leaves out the head.
       qkv_bias: see `nn.attention.Attention`; VideoMAE has none for its keys.
-      pos_embed: "sincos" for the published fixed table, or "learn".
+      pos_embed: "sincos" for the published fixed table, "learn", or "none".
+      style: "timm", or "vjepa2" with rotary positions on three axes.
       global_pool: "avg", the only one.
     """
 
@@ -126,6 +130,7 @@ class VideoTransformer(VisionTransformer):
         norm_eps: float = 1e-6,
         fc_norm: bool = True,
         pos_embed: str = "sincos",
+        style: str = "timm",
         drop_path_rate: float = 0.0,
         head_init_scale: float = 1.0,
         dtype: Any = None,
@@ -133,14 +138,14 @@ class VideoTransformer(VisionTransformer):
         rngs: nnx.Rngs,
     ):
         super(VisionTransformer, self).__init__()
-        if global_pool != "avg" or pos_embed not in ("sincos", "learn"):
+        if global_pool != "avg" or pos_embed not in POSITIONS or style not in OF_CLIPS:
             raise UserError(
-                f"global_pool={global_pool!r} and pos_embed={pos_embed!r}: a transformer of clips has 'avg', and "
-                "'sincos' or 'learn'."
+                f"global_pool={global_pool!r}, pos_embed={pos_embed!r} and style={style!r}: a transformer of clips has "
+                f"'avg', one of {', '.join(POSITIONS)}, and one of {', '.join(OF_CLIPS)}."
             )
         sides, size = _sides(img_size, num_frames), (tubelet_size, patch_size, patch_size)
         self.patch_embed: Any = TubeletEmbed(sides, size, in_chans, embed_dim, dtype=dtype, rngs=rngs)
-        self.style, self.global_pool, self.no_embed_class = STYLES["timm"], global_pool, True
+        self.style, self.global_pool, self.no_embed_class = OF_CLIPS[style], global_pool, True
         self.grid: Any = self.patch_embed.grid
         self.num_patches, self.num_prefix_tokens = math.prod(self.grid), 0
         self.embed_dim, self.num_heads, self.depth = embed_dim, num_heads, depth
@@ -148,11 +153,14 @@ class VideoTransformer(VisionTransformer):
         self.cls_token = self.dist_token = self.reg_token = nnx.data(None)
         if pos_embed == "sincos":
             self.pos_embed = Fixed(jnp.asarray(sincos_1d(embed_dim, self.num_patches))[None])
+        elif pos_embed == "none":
+            self.pos_embed = nnx.data(None)
         else:
             self.pos_embed = nnx.Param(normal_02(rngs.params(), (1, self.num_patches, embed_dim)))
         self.norm_pre = self.attn_pool = self.head_dist = nnx.data(None)
         rates = np.linspace(0, drop_path_rate, depth).tolist()
-        common = {"qkv_bias": qkv_bias, "norm_eps": norm_eps, "mlp_ratio": mlp_ratio, "dtype": dtype, "rngs": rngs}
+        common: Any = {"qkv_bias": qkv_bias, "norm_eps": norm_eps, "mlp_ratio": mlp_ratio, "dtype": dtype, "rngs": rngs}
+        common |= {"style": self.style.block, "grid": self.grid}
         self.blocks = nnx.List(
             [Block(embed_dim, num_heads, drop_path=rate, num_prefix_tokens=0, **common) for rate in rates]
         )

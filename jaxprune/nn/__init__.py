@@ -3,7 +3,7 @@
 from jaxprune.nn.attention import Attention
 from jaxprune.nn.batch_norm import BatchNorm
 from jaxprune.nn.block import Block
-from jaxprune.nn.conv import Conv
+from jaxprune.nn.conv import Conv, Conv3d
 from jaxprune.nn.drop_path import DropPath
 from jaxprune.nn.host import Host, Overhead
 from jaxprune.nn.linear import Linear
@@ -21,6 +21,7 @@ __all__ = [
     "BatchNorm",
     "Block",
     "Conv",
+    "Conv3d",
     "DropPath",
     "Forward",
     "Host",

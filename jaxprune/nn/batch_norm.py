@@ -27,18 +27,20 @@ class BatchNorm(nnx.Module):
         self.var = nnx.BatchStat(jnp.ones((features,), jnp.float32))
         self.eps, self.momentum = eps, momentum
 
-    def __call__(self, x: Float[Array, "b h w c"], *, train: bool = False) -> Float[Array, "b h w c"]:
+    def __call__(self, x: Float[Array, "*places c"], *, train: bool = False) -> Float[Array, "*places c"]:
         wide = x.astype(jnp.float32)
+        places = tuple(range(x.ndim - 1))
+        last = (*(None for _ in places), slice(None))
         mean, var = self.mean[...], self.var[...]
         if train:
-            mean = wide.mean((0, 1, 2))
-            var = jnp.square(wide - mean[None, None, None, :]).mean((0, 1, 2))
+            mean = wide.mean(places)
+            var = jnp.square(wide - mean[last]).mean(places)
             count = x.size // x.shape[-1]
             for running, new in ((self.mean, mean), (self.var, var * (count / max(count - 1, 1)))):
                 running[...] = running[...] + self.momentum * (jax.lax.stop_gradient(new) - running[...])
         factor = jax.lax.rsqrt(var + self.eps) * self.scale[...]
         shift = self.bias[...] - mean * factor
-        return (wide * factor[None, None, None, :] + shift[None, None, None, :]).astype(x.dtype)
+        return (wide * factor[last] + shift[last]).astype(x.dtype)
 
     def folded(self, kernel: Float[Array, "k k i c"]) -> tuple[Float[Array, "k k i c"], Float[Array, "c"]]:
         """The kernel and the bias of one convolution that does what `kernel` and this norm do in evaluation."""

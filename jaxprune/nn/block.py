@@ -19,7 +19,7 @@ from jaxprune.nn.mlp import Mlp, SwiGLU
 from jaxprune.nn.norm import make_norm
 from jaxprune.nn.reducible import Reducible
 from jaxprune.nn.relative_bias import relative_bias
-from jaxprune.nn.rotary import Rotary
+from jaxprune.nn.rotary import Rotary, TubeRotary
 from jaxprune.nn.tokens import NOTHING, Attended, Tokens, coordinates, take
 
 
@@ -69,7 +69,7 @@ class Style:
     mlp_scale: bool = True
     proj_bias: bool = True
     relative_bias: bool = False
-    rotary: Rotary | None = None
+    rotary: Rotary | TubeRotary | None = None
     grained: tuple[int, ...] = ()
 
     def __post_init__(self):
@@ -121,7 +121,7 @@ class Block(Reducible):
         num_prefix_tokens: int = 1,
         leaves: bool = True,
         style: Style = PLAIN,
-        grid: tuple[int, int] | None = None,
+        grid: tuple[int, ...] | None = None,
         kernel_init=normal_02,
         dtype=None,
         rngs: nnx.Rngs,
@@ -130,7 +130,8 @@ class Block(Reducible):
         common = {"kernel_init": kernel_init, "dtype": dtype, "rngs": rngs}
         if grid is None and (style.rotary is not None or style.relative_bias):
             raise UserError("A block with rotary or relative positions needs the grid of the network's patches.")
-        self.style, self.grid = style, grid
+        self.style = style
+        self.grid: Any = grid
         norm = lambda width: make_norm(style.norm, width, norm_eps)
         self.norm1 = norm(dim)
         self.attn = Attention(
@@ -140,14 +141,14 @@ class Block(Reducible):
             proj_bias=style.proj_bias,
             qk_norm=norm if style.qk_norm else None,
             norm=norm if style.attn_norm else None,
-            relative_grid=grid if style.relative_bias else None,
+            relative_grid=self.grid if style.relative_bias else None,
             **common,
         )
         rotary = style.rotary
         scale = lambda: None if init_values is None or style.post_norm else LayerScale(dim, init_values)
         # A name of its own: frequencies that are learned belong to a block, those of the style to all.
         self.rope_freqs = nnx.data(None)
-        if rotary is not None and rotary.frequencies == "mixed":
+        if isinstance(rotary, Rotary) and rotary.frequencies == "mixed":
             self.rope_freqs = nnx.Param(rotary.initial(rngs.params(), num_heads, dim // num_heads))
         self.ls1 = nnx.data(scale())
         self.norm2 = norm(dim)
@@ -163,8 +164,8 @@ class Block(Reducible):
         """Queries, keys and values of normalised tokens.
 
         Args:
-          position: (row, column) of each token in patches, for blocks that rotate queries and keys by it; None if
-            every patch is there, in raster order. A plain block does not read it.
+          position: (row, column) of each token in patches, or (frame, row, column) in tubes, for blocks that rotate
+            queries and keys by it; None if every patch is there, in raster order. A plain block does not read it.
         """
         heads, rotary, grid = self.attn.project(normed), self.style.rotary, self.grid
         if rotary is None or grid is None:

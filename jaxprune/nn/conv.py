@@ -1,4 +1,4 @@
-"""Convolutions of NHWC maps, each by the product that is fast for it."""
+"""Convolutions of NHWC maps and of NTHWC clips, each by the product that is fast for it."""
 
 import math
 from typing import Any, Literal
@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
-from jaxprune.ops.depthwise import depthwise_conv2d
+from jaxprune.ops.depthwise import depthwise_conv2d, depthwise_conv3d
 
 
 class Conv(nnx.Module):
@@ -64,3 +64,60 @@ class Conv(nnx.Module):
             return self.padding, self.padding
         total = max((-(-side // self.stride) - 1) * self.stride + size - side, 0)
         return total // 2, total - total // 2
+
+
+class Conv3d(nnx.Module):
+    """A convolution of clips with the kernel (frames, k, k, in / groups, out), padded by half of each size.
+
+    One that does not mix frames runs as `Conv` does on each, one that mixes nothing else as a 2-D one over frames.
+
+    Args:
+      kernel_size: (frames, side); both odd.
+      stride: in space; there is none in time.
+      depthwise: every channel has a filter of its own.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        kernel_size: tuple[int, int] = (1, 1),
+        *,
+        stride: int = 1,
+        depthwise: bool = False,
+        use_bias: bool = False,
+        dtype: Any = None,
+        rngs: nnx.Rngs,
+    ):
+        frames, side = kernel_size
+        shape = (frames, side, side, 1 if depthwise else in_features, out_features)
+        reached = frames * side**2 * (1 if depthwise else out_features)
+        self.kernel = nnx.Param(jax.random.normal(rngs.params(), shape, jnp.float32) * math.sqrt(2 / reached))
+        self.bias = nnx.data(nnx.Param(jnp.zeros((out_features,), jnp.float32)) if use_bias else None)
+        self.stride, self.depthwise, self.dtype = stride, depthwise, dtype
+
+    def __call__(self, x: Float[Array, "b t h w i"]) -> Float[Array, "b t H W o"]:
+        x = x.astype(self.dtype or x.dtype)
+        kernel = self.kernel[...].astype(x.dtype)
+        (frames, side), (b, t, h, w, _) = kernel.shape[:2], x.shape
+        half, stride = side // 2, self.stride
+        if self.depthwise:
+            y = depthwise_conv3d(x, kernel[..., 0, :], stride=stride)
+        elif frames == side == 1:
+            x = x[:, :, ::stride, ::stride]
+            y = (x.reshape(-1, x.shape[-1]) @ kernel[0, 0, 0]).reshape(*x.shape[:-1], -1)
+        elif frames == 1:
+            y = _conv(x.reshape(b * t, h, w, -1), kernel[0], (stride, stride), (half, half))
+            y = y.reshape(b, t, *y.shape[1:])
+        elif side == 1 and stride == 1:
+            y = _conv(x.reshape(b, t, h * w, -1), kernel[:, 0], (1, 1), (frames // 2, 0)).reshape(b, t, h, w, -1)
+        else:
+            y = _conv(x, kernel, (1, stride, stride), (frames // 2, half, half))
+        return y if self.bias is None else y + self.bias[...].astype(y.dtype)[None, None, None, None, :]
+
+
+def _conv(x: Array, kernel: Array, strides: tuple[int, ...], pads: tuple[int, ...]) -> Array:
+    """XLA's convolution, channels last, with `pads` zeros on both sides of each axis."""
+    sides = "DHW"[-len(pads) :]
+    layouts = (f"N{sides}C", f"{sides}IO", f"N{sides}C")
+    return jax.lax.conv_general_dilated(x, kernel, strides, [(pad, pad) for pad in pads], dimension_numbers=layouts)

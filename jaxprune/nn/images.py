@@ -27,9 +27,10 @@ def require_float(images: Any, ndim: int | None = None) -> None:
             "numpy.stack(images), or read pictures by jaxprune.data.load_images(pictures, model.preprocessing)."
         )
     if ndim is not None and len(images.shape) != ndim:
+        what, axes = ("Clips", "batch, frames, height, width") if ndim == 5 else ("Images", "batch, height, width")
         raise UserError(
-            f"Images of shape {tuple(images.shape)} have {len(images.shape)} dimensions, and the network reads batches "
-            f"with {ndim}, (batch, height, width, channels): add the batch by images[None]."
+            f"{what} of shape {tuple(images.shape)} have {len(images.shape)} dimensions, and the network reads batches "
+            f"with {ndim}, ({axes}, channels): add the batch by {what.lower()}[None]."
         )
     dtype = images.dtype
     if not jnp.issubdtype(dtype, jnp.floating):

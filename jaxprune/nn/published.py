@@ -54,6 +54,16 @@ def convolution_back(tensor: Tensor, patch_size: tuple[int, int]) -> Tensor:
     return tensor.transpose(3, 2, 0, 1) if tensor.ndim == 4 else tensor.T
 
 
+def convolution_3d(tensor: Tensor) -> Tensor:
+    """(out, in, frame, row, column) to (frame, row, column, in, out); a linear layer has one place."""
+    return tensor.transpose(2, 3, 4, 1, 0) if tensor.ndim == 5 else tensor.T[None, None, None]
+
+
+def convolution_3d_back(tensor: Tensor, patch_size: tuple[int, int]) -> Tensor:
+    """The inverse of `convolution_3d`."""
+    return tensor.transpose(4, 3, 0, 1, 2)
+
+
 def patches(tensor: Tensor) -> Tensor:
     """(out, channel, row, column) to a matrix over (row, column, channel)."""
     return tensor.transpose(2, 3, 1, 0).reshape(-1, tensor.shape[0])

@@ -113,3 +113,44 @@ class Rotary:
             first, second = pairs[..., 0], pairs[..., 1]
             turned = jnp.stack([first * cos - second * sin, second * cos + first * sin], axis=-1).reshape(wide.shape)
         return turned.astype(x.dtype)
+
+
+@dataclasses.dataclass(frozen=True)
+class TubeRotary:
+    """Rotary positions on the tubes of clips, as V-JEPA 2 has them (Assran et al., 2025); see `Rotary`.
+
+    The first third of a head's channels, an even number, turns by the frame, the next by the row, the next by the
+    column; channels that are left over do not turn. Channel i of the m of a third has the angle
+    place x temperature^(-(i mod m/2) / (m/2)), but it turns with its neighbour, 2i with 2i + 1, so that the two of a
+    pair have different angles. Such is the published code, and its weights were trained with it.
+    """
+
+    temperature: float = 10000.0
+
+    def angles(
+        self, position: Float[Array, "b n 3"], grid: tuple[int, ...], head_dim: int, num_prefix_tokens: int = 0
+    ) -> Float[Array, "b n {head_dim}"]:
+        """The angle of every channel, in float32; 0 for the prefix.
+
+        Args:
+          position: (frame, row, column) of each token in tubes, not necessarily whole.
+          grid: of the network, (frames, rows, columns).
+
+        Raises:
+          UserError: a third of `head_dim` has not two channels.
+        """
+        half = head_dim // 3 // 2
+        if not half:
+            raise UserError(f"Rotary positions of clips need heads of a width of 6 or more, not {head_dim}.")
+        factors = 1.0 / np.float32(self.temperature) ** (np.arange(half, dtype=np.float32) / np.float32(half))
+        factors = np.tile(factors.astype(np.float32), 2)
+        angles = (position.astype(jnp.float32)[..., None] * factors[None, None, None]).reshape(*position.shape[:-1], -1)
+        angles = jnp.pad(angles, ((0, 0), (0, 0), (0, head_dim - 6 * half)))
+        return jnp.where(jnp.arange(angles.shape[1])[None, :, None] < num_prefix_tokens, 0.0, angles)
+
+    def turn(self, x: Float[Array, "b h n e"], angles: Float[Array, "#b n e"]) -> Float[Array, "b h n e"]:
+        """Queries or keys turned by `angles`."""
+        wide = x.astype(jnp.float32)
+        pairs = wide.reshape(*wide.shape[:-1], -1, 2)
+        neighbours = jnp.stack([-pairs[..., 1], pairs[..., 0]], axis=-1).reshape(wide.shape)
+        return (wide * jnp.cos(angles)[:, None] + neighbours * jnp.sin(angles)[:, None]).astype(x.dtype)

@@ -1,6 +1,6 @@
 """Pure functions on arrays: no modules, no files, no configs."""
 
-from jaxprune.ops.depthwise import depthwise_conv2d
+from jaxprune.ops.depthwise import depthwise_conv2d, depthwise_conv3d
 from jaxprune.ops.patches import gather_tokens, normalize_patches, patchify, scatter_tokens, unpatchify
 from jaxprune.ops.posembed import resample, sincos_2d
 from jaxprune.ops.resize import resize, resize_3d
@@ -17,6 +17,7 @@ from jaxprune.ops.tokens import unmerge
 
 __all__ = [
     "depthwise_conv2d",
+    "depthwise_conv3d",
     "furthest_retained",
     "furthest_sampling",
     "furthest_sampling_host",

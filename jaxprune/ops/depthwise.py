@@ -1,6 +1,6 @@
 """Depth-wise convolution, fast where XLA's grouped convolution is not."""
 
-from typing import Literal
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -119,3 +119,58 @@ def _kernel_gradient(x: Array, gradient: Array, k: int) -> Array:
 def _pad(x: Array, k: int) -> Array:
     r = k // 2
     return jnp.pad(x, ((0, 0), (r, r), (r, r), (0, 0)))
+
+
+def depthwise_conv3d(
+    x: Float[Array, "b t h w c"],
+    kernel: Float[Array, "s k k c"],
+    implementation: Literal["shift_add", "grouped"] | None = None,
+    *,
+    stride: int = 1,
+) -> Float[Array, "b t H W c"]:
+    """Correlates every channel of clips with its own s×k×k filter (no kernel flip); zeros keep the size at stride 1.
+
+    >>> import jax.numpy as jnp
+    >>> depthwise_conv3d(jnp.ones((1, 4, 6, 6, 2)), jnp.ones((3, 3, 3, 2)), stride=2).shape
+    (1, 4, 3, 3, 2)
+
+    Args:
+      x: NTHWC clips.
+      kernel: one filter a channel; s and k are odd.
+      implementation: as of `depthwise_conv2d`; "shift_add" is a sum over s frames of such convolutions of each frame.
+      stride: in space, steps between the places of the result; there is none in time.
+
+    Raises:
+      UserError: a side of the kernel is even.
+    """
+    frames, half = kernel.shape[0], kernel.shape[1] // 2
+    if frames % 2 == 0 or kernel.shape[1] % 2 == 0:
+        raise UserError(f"A depth-wise kernel of {kernel.shape[:3]} has no centre; choose odd sizes.")
+    if implementation is None:
+        implementation = "shift_add" if jax.default_backend() == "cpu" else "grouped"
+    if implementation == "grouped":
+        return lax.conv_general_dilated(
+            x,
+            kernel.astype(x.dtype)[:, :, :, None, :],
+            window_strides=(1, stride, stride),
+            padding=((frames // 2, frames // 2), (half, half), (half, half)),
+            dimension_numbers=("NDHWC", "DHWIO", "NDHWC"),
+            feature_group_count=x.shape[-1],
+        )
+    b, t, *sides = x.shape
+    wide = x.astype(jnp.promote_types(x.dtype, jnp.float32)).reshape(b * t, *sides)
+    pads = ((half, half), (half, half))
+    total: Any = 0
+    for tap in range(frames):
+        of_frames = depthwise_conv2d(wide, kernel[tap], None, "shift_add", stride=stride, padding=pads)
+        # Shifted after the convolution: shifting the clip before it costs several times as much on CPU.
+        total = total + _later(of_frames.reshape(b, t, *of_frames.shape[1:]), frames // 2 - tap)
+    return total.astype(x.dtype)
+
+
+def _later(x: Array, steps: int) -> Array:
+    """Clips that begin `steps` frames later, behind zeros; a negative number begins them earlier."""
+    if not steps or abs(steps) >= x.shape[1]:
+        return x if not steps else jnp.zeros_like(x)
+    kept = x[:, :-steps] if steps > 0 else x[:, -steps:]
+    return jnp.pad(kept, ((0, 0), (max(steps, 0), max(-steps, 0)), *((0, 0),) * 3))

@@ -4,6 +4,9 @@ A grid of G patches a side has coordinates in even steps from floor(-G/2) to flo
 as published. A step keeps the disc whose number of patches is closest to what the plan wants (of two equally close the
 smaller), which is the count that it reports. Masking the other patches as keys, as published, gives every kept token
 the same value as taking them away; they are taken away.
+
+On the tubes of a clip time is an axis like the others, so that a step keeps a ball around the middle of the clip; or,
+with `per_frame`, the same disc in every frame. The publications have images only.
 """
 
 import functools
@@ -73,6 +76,7 @@ class RadialPattern:
       reference: float32 distances as published, which split rings of equal radius.
       contiguous: radii in even steps, in place of the plan's counts; meant for a plan that reduces in a row of blocks.
       min_radius: the radius of the last step when contiguous.
+      per_frame: on a grid (frames, rows, columns), the disc of the last two in every frame.
     """
 
     where = "before"
@@ -86,10 +90,14 @@ class RadialPattern:
         reference: bool = False,
         contiguous: bool = False,
         min_radius: float | int | None = 1.0,
+        per_frame: bool = False,
         rngs: nnx.Rngs | None = None,
     ):
         super().__init__(step)  # pyright: ignore[reportCallIssue] - a Reducer comes next in line
-        distance = radii(self.norm, step.grid, reference=reference)
+        if per_frame and len(step.grid) != 3:
+            raise UserError(f"per_frame=True is for the tubes of clips, and this grid is {step.grid}: leave it out.")
+        place = step.grid[1:] if per_frame else step.grid
+        distance = np.broadcast_to(radii(self.norm, place, reference=reference), step.grid)
         if contiguous:
             # A ring on the threshold is inside it, whatever its last bit.
             radius = evenly_spaced(distance, step.num_steps, min_radius)[step.index] * (1 + 1e-6)

@@ -87,7 +87,7 @@ class AdaViT(Scorer):
         """1 where a block keeps a patch."""
         return (jax.nn.sigmoid(logits) > self.threshold).astype(jnp.int32)
 
-    def policy_logits(self, images: Float[Array, "b H W c"]) -> Float[Array, "b l p"]:
+    def policy_logits(self, images: Float[Array, "b *sides c"]) -> Float[Array, "b l p"]:
         """The output of each block's token policy for each patch."""
         vit = self.proposal
         prefix = vit.num_prefix_tokens

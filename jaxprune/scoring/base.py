@@ -52,6 +52,7 @@ class Scorer(nnx.Module):
     Attributes:
       reads: the kind of network that `proposal` must be: "vit" (any `Host`), "convnet", "any" (either), "ranker",
         "optional" (either or None) or "nothing" (None).
+      dims: how many sides its grids may have: 2, patches of images, or 3, tubes of clips NTHWC.
       proposal, grid, normalised: the arguments above.
       num_patches: the number of patches in `grid`.
       published_rules: the tensor names of published weights of the scorer's own parts, if it has any.
@@ -63,6 +64,7 @@ class Scorer(nnx.Module):
     """
 
     reads: ClassVar[str] = "nothing"
+    dims: ClassVar[tuple[int, ...]] = (2, 3)
     published_rules: ClassVar[tuple[Rule, ...]] = ()
     published_networks: ClassVar[Mapping[str, str]] = {"": "proposal"}
     published_entries: ClassVar[tuple[str, ...]] = ()
@@ -80,6 +82,9 @@ class Scorer(nnx.Module):
             grid = getattr(proposal, "grid", None)
         if grid is None:
             raise UserError(f"{name} has no patch grid: pass grid=(rows, columns), such as (14, 14).")
+        if len(grid) not in self.dims:
+            wanted = " or ".join({2: "(rows, columns)", 3: "(frames, rows, columns)"}[sides] for sides in self.dims)
+            raise UserError(f"{name} scores a grid of {wanted}, not grid={tuple(grid)}: choose another scorer or grid.")
         if normalised is not None and trained_on(proposal) is None:
             raise UserError(
                 f"{name} cannot convert pixels from normalised={normalised}, because it has no network that "

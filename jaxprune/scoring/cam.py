@@ -16,7 +16,7 @@ class CAM(Scorer):
     def __call__(self, images, *, key=None) -> Float[Array, "b p"]:
         return activation(self.raw(self.prepared(images)), self.grid)
 
-    def raw(self, images: Float[Array, "b H W c"]) -> Float[Array, "b h w"]:
+    def raw(self, images: Float[Array, "b *sides c"]) -> Float[Array, "b *map"]:
         """The weighted sum before the ReLU."""
         features = feature_map(self.proposal, images).astype(jnp.float32)
-        return jnp.einsum("bhwc,bc->bhw", features, class_rows(self.proposal, features))
+        return jnp.einsum("b...c,bc->b...", features, class_rows(self.proposal, features))

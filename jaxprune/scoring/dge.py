@@ -1,5 +1,7 @@
 """DGE: the similarity of each patch's key to the CLS token's (Song et al., 2021)."""
 
+from typing import ClassVar
+
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
@@ -17,6 +19,7 @@ class DGE(Scorer):
     """
 
     reads = "vit"
+    dims: ClassVar = (2,)
 
     def __call__(self, images, *, key=None) -> Float[Array, "b p"]:
         vit = self.proposal

@@ -28,12 +28,12 @@ class GradCAM(Scorer):
 
     def __call__(self, images, *, key=None) -> Float[Array, "b p"]:
         raw = self.raw(self.prepared(images))
-        return activation(raw, self.grid, images.shape[1:3] if self.via_input_size else None)
+        return activation(raw, self.grid, images.shape[1:-1] if self.via_input_size else None)
 
-    def raw(self, images: Float[Array, "b H W c"]) -> Float[Array, "b h w"]:
+    def raw(self, images: Float[Array, "b *sides c"]) -> Float[Array, "b *map"]:
         """The weighted sum before the ReLU."""
         maps, gradient = (self._vit_maps if is_host(self.proposal) else self._convnet_maps)(images)
-        return jnp.einsum("bhwc,bc->bhw", maps, gradient.mean((1, 2)))
+        return jnp.einsum("b...c,bc->b...", maps, gradient.mean(tuple(range(1, gradient.ndim - 1))))
 
     def _convnet_maps(self, images: Array) -> tuple[Array, Array]:
         features = self.proposal.forward_features(images).astype(jnp.float32)

@@ -76,7 +76,7 @@ class IARED2(Scorer):
     def __call__(self, images, *, key=None) -> Float[Array, "b p"]:
         return self.probabilities(self.prepared(images))[:, self.proposal.num_prefix_tokens :]
 
-    def probabilities(self, images: Float[Array, "b H W c"]) -> Float[Array, "b n"]:
+    def probabilities(self, images: Float[Array, "b *sides c"]) -> Float[Array, "b n"]:
         """The probability for every token; prefix tokens are never dropped, whatever theirs is."""
         vit = self.proposal
         prefix = vit.num_prefix_tokens

@@ -1,6 +1,6 @@
 """LTRP with diversity: most patches by score, the others from clusters of pixels (Luo et al., 2024, the code)."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -24,6 +24,8 @@ class LtrpCluster(Ltrp):
       num_keep: the number of patches to keep; 0 means a quarter of them.
       ratio: the fraction of those that are selected by score alone.
     """
+
+    dims: ClassVar = (2,)
 
     def __init__(self, *, num_keep: int = 0, ratio: float = 0.7, **kwargs: Any):
         super().__init__(**kwargs)

@@ -37,7 +37,7 @@ def min_max(values: Float[Array, "b ..."], eps: float = 1e-7) -> Float[Array, "b
 
 
 def activation(
-    raw: Float[Array, "b h w"], grid: tuple[int, ...], via: tuple[int, ...] | None = None
+    raw: Float[Array, "b *map"], grid: tuple[int, ...], via: tuple[int, ...] | None = None
 ) -> Float[Array, "b p"]:
     """The final steps of all activation maps: ReLU, rescaling to [0, 1), bilinear to the grid, and rescaling again.
 

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from jaxprune.errors import UserError
 from jaxprune.nn import Attended, Host, Tokens
 from jaxprune.reduction.rows import present
 from jaxprune.scoring.base import is_host
@@ -24,7 +25,17 @@ def predicted(logits: Float[Array, "b classes"]) -> Int[Array, "b"]:
 
 
 def class_rows(network: Any, features: Float[Array, "b ... c"]) -> Float[Array, "b c"]:
-    """The classifier's weights for the class that a ConvNet predicts from its features."""
+    """The classifier's weights for the class that a ConvNet predicts from its features.
+
+    Raises:
+      UserError: the classifier does not read the mean of the features, as X3D's does not.
+    """
+    read, channels = network.classifier.kernel.shape[0], features.shape[-1]
+    if read != channels:
+        raise UserError(
+            f"The classifier of {type(network).__name__} reads {read} values, not the {channels} channels of its last "
+            "map, so it has no weight for each: use a scorer that does without, such as papr."
+        )
     return network.classifier.kernel[...].T[predicted(network.forward_head(features))]
 
 

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from jaxprune.ops.resize import resize_3d
 from jaxprune.scoring.base import Scorer
 from jaxprune.scoring.maps import to_grid
 from jaxprune.scoring.networks import class_rows, feature_map
@@ -16,6 +17,9 @@ class PaPr(Scorer):
 
     The classifier is not used, so the map highlights whatever is salient and not a single class. A keep rate z keeps
     `int(n·z)` patches, where n includes the class token, as published.
+
+    Of clips, a 3-d grid: the map is resized trilinearly, and an X3D or SlowOnly sees clips resized as in the published
+    code (`VideoConvNet.expected`).
 
     Args:
       align_corners: resizes with aligned corners, as all published code does; the paper's pseudo-code does not.
@@ -30,13 +34,20 @@ class PaPr(Scorer):
         self.align_corners, self.with_fc = align_corners, with_fc
 
     def __call__(self, images, *, key=None) -> Float[Array, "b p"]:
-        features = feature_map(self.proposal, self.prepared(images))
+        features = feature_map(self.proposal, self._seen(images))
         # The proposal network is frozen.
         return jax.lax.stop_gradient(self.significance(features))
 
     def unresized(self, images, *, key=None) -> tuple[Float[Array, "b p"], tuple[int, ...]]:
-        maps = jax.lax.stop_gradient(self._maps(feature_map(self.proposal, self.prepared(images))))
+        maps = jax.lax.stop_gradient(self._maps(feature_map(self.proposal, self._seen(images))))
         return maps.reshape(maps.shape[0], -1), maps.shape[1:]
+
+    def _seen(self, images: Float[Array, "b *sides c"]) -> Float[Array, "b *seen c"]:
+        """The images as the proposal network sees them; clips at the size that published code resizes them to."""
+        images = self.prepared(images)
+        if not hasattr(self.proposal, "expected") or images.ndim != 5:
+            return images
+        return resize_3d(images, self.proposal.expected(images.shape[1:-1]), align_corners=True)
 
     def significance(self, features: Float[Array, "b ... c"]) -> Float[Array, "b p"]:
         """The significance of every patch from a feature map of `proposal`, (h, w) or of a video (t, h, w)."""

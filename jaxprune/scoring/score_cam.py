@@ -1,6 +1,6 @@
 """Score-CAM: feature maps weighted by the predicted class's logit on the image that they mask (Wang et al., 2020)."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -23,6 +23,7 @@ class ScoreCAM(Scorer):
     """
 
     reads = "convnet"
+    dims: ClassVar = (2,)
 
     def __init__(self, *, top_channels: int = 0, chunk: int = 16, **kwargs: Any):
         super().__init__(**kwargs)

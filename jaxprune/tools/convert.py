@@ -4,9 +4,9 @@
     jaxprune-convert --input=runs/quickstart/finetune --output=quickstart.safetensors
     jaxprune-convert --input=runs/quickstart/finetune --output=model.safetensors --names=hugging_face
 
-The input is a run directory or a file: .pth, .pt, .bin, .ckpt (read without running the pickle in it), .safetensors or
-.npz, with the names of timm, DeiT, MAE, DINO or Hugging Face. Reading is strict: a tensor that is missing, left over or
-of another shape ends in an error that names it.
+The input is a run directory or a file: .pth, .pt, .bin, .ckpt, .pyth (read without running the pickle in it),
+.safetensors or .npz, with the names of timm, DeiT, MAE, DINO or Hugging Face. Reading is strict: a tensor that is
+missing, left over or of another shape ends in an error that names it.
 """
 
 import argparse

@@ -3,6 +3,7 @@
 import functools
 import re
 import textwrap
+from typing import Any
 
 import chex
 import jax
@@ -10,8 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from hosts import HOSTS
+from hosts import images as images_of
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
-from support import quick_compile
+from support import quick_compile, quickly
 
 from jaxprune import models, ranking, reduction, scoring
 from jaxprune.errors import UserError
@@ -19,6 +22,8 @@ from jaxprune.nn import Linear
 
 METHODS = sorted(scoring.methods())
 GRID, BATCH = (4, 4), 2
+ON_CLIPS = [method for method in METHODS if 3 in scoring.methods()[method].dims]
+TUBES = (2, 4, 4)
 COLLECTIVES = re.compile(r"\b(all-gather|all-reduce|all-to-all|collective-permute|reduce-scatter)\b")
 
 
@@ -27,15 +32,17 @@ class ConvNet(nnx.Module):
 
     mean, std = (0.5, 0.5, 0.5), (0.25, 0.25, 0.25)
 
-    def __init__(self):
-        self.conv = nnx.Conv(3, 6, (3, 3), strides=4, padding=1, rngs=nnx.Rngs(1))
+    def __init__(self, sides: int = 2):
+        kernel, strides, padding = (2, 3, 3), (2, 4, 4), ((0, 0), (1, 1), (1, 1))
+        kernel, strides, padding = kernel[-sides:], strides[-sides:], padding[-sides:]
+        self.conv = nnx.Conv(3, 6, kernel, strides=strides, padding=padding, rngs=nnx.Rngs(1))
         self.classifier = Linear(6, 3, kernel_init=nnx.initializers.normal(1.0), rngs=nnx.Rngs(2))
 
     def forward_features(self, images):
         return jax.nn.relu(self.conv(images))
 
     def forward_head(self, features):
-        return self.classifier(features.mean((1, 2)))
+        return self.classifier(features.mean(tuple(range(1, features.ndim - 1))))
 
 
 @functools.cache
@@ -72,8 +79,21 @@ def scorer(method: str, reads: str | None = None):
     return scoring.create(method, **grid, **options, **OPTIONS.get(method, {}))
 
 
-def cases():
-    for method in METHODS:
+def clip_scorer(method: str, reads: str):
+    """A scorer of the clips of `tests/hosts/clip.py`."""
+    proposal: Any = ConvNet(3)
+    if reads in ("vit", "any_vit"):
+        proposal = HOSTS["clip"].make(depth=6, rngs=nnx.Rngs(0))
+        if method == "dynamicvit":
+            proposal = reduction.apply(proposal, reduction.Plan("dynamicvit", reduction_loc=(1, 2)), rngs=nnx.Rngs(3))
+    if reads == "ranker":
+        proposal = HOSTS["clip"].make(num_classes=32, rngs=nnx.Rngs(0))
+        proposal.num_classes = 32
+    return scoring.create(method, grid=TUBES, **({} if reads == "nothing" else {"proposal": proposal}))
+
+
+def cases(chosen=METHODS):
+    for method in chosen:
         yield method, scoring.methods()[method].reads
         if scoring.methods()[method].reads == "any":
             yield method, "any_vit"
@@ -88,7 +108,15 @@ def compiled(function, **options):
     return jax.jit(function, compiler_options=quick_compile(), **options)
 
 
-@pytest.mark.parametrize(("method", "reads"), list(cases()))
+def images_only():
+    return [method for method in METHODS if method not in ON_CLIPS]
+
+
+def clips_only():
+    return [method for method in ON_CLIPS if 2 not in scoring.methods()[method].dims]
+
+
+@pytest.mark.parametrize(("method", "reads"), list(cases([m for m in METHODS if m not in clips_only()])))
 def test_every_scorer_ranks_each_image_by_itself_from_one_trace(method, reads):
     chex.clear_trace_counter()
     made = scorer(method, reads)
@@ -108,6 +136,46 @@ def test_every_scorer_ranks_each_image_by_itself_from_one_trace(method, reads):
     for row, ids in zip(np.asarray(scores), chosen, strict=True):
         assert row[ids].min() >= np.delete(row, ids).max() - 1e-6
     assert made.num_keep(1.0, 1) == 16
+
+
+QUICK_ON_CLIPS = ("static_tubes", "papr")
+CLIP_CASES = [
+    pytest.param(method, reads, marks=() if method in QUICK_ON_CLIPS and reads != "any_vit" else pytest.mark.slow)
+    for method, reads in cases(ON_CLIPS)
+]
+
+
+@pytest.mark.parametrize(("method", "reads"), CLIP_CASES)
+def test_every_scorer_of_clips_ranks_each_by_itself(method, reads):
+    made = clip_scorer(method, reads)
+    graph, state = nnx.split(made)
+    score = compiled(lambda state, clips: nnx.merge(graph, state)(clips))
+    scores = score(state, images_of("clip"))
+    assert scores.shape == (BATCH, 32) and scores.dtype == jnp.float32 and np.isfinite(scores).all()
+    np.testing.assert_allclose(score(state, images_of("clip")[::-1])[::-1], scores, atol=2e-5)
+    ids = np.asarray(made.select(scores, 11))
+    for row, kept in zip(np.asarray(scores), ids, strict=True):
+        assert len(set(kept)) == 11 and row[kept].min() >= np.delete(row, kept).max() - 1e-6
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("method", "reads"), list(cases(ON_CLIPS)))
+def test_a_scorer_of_clips_prunes_them(method, reads):
+    made, model = clip_scorer(method, reads), HOSTS["clip"].make(rngs=nnx.Rngs(0))
+    fast = reduction.apply(model, reduction.Plan("from_scores", 0.35), scorer=made)
+    logits, aux = quickly(fast, lambda model, clips: model(clips))(images_of("clip"))
+    count = made.num_keep(0.35, 1)
+    assert count == int((32 + (method == "papr")) * 0.35)
+    assert aux.kept[0].shape == (BATCH, count) and np.isfinite(logits).all()
+
+
+@pytest.mark.parametrize("method", [*images_only(), *clips_only()])
+def test_a_grid_of_other_dimensions_is_refused(method):
+    cls = scoring.methods()[method]
+    other = TUBES if method in images_only() else GRID
+    with pytest.raises(UserError, match=rf"{cls.__name__} scores a grid of .*, not grid={re.escape(str(other))}"):
+        options = {} if cls.reads == "nothing" else {"proposal": network(cls.reads)}
+        scoring.create(method, grid=other, **options)
 
 
 @pytest.mark.parametrize("method", ["random", "tome"])
@@ -200,7 +268,7 @@ def test_what_makes_no_sense_is_refused(what):
 
 
 @pytest.mark.eight_devices
-@pytest.mark.parametrize(("method", "reads"), list(cases()))
+@pytest.mark.parametrize(("method", "reads"), list(cases([m for m in METHODS if m not in clips_only()])))
 def test_no_device_waits_for_another(method, reads):
     mesh = jax.make_mesh((8,), ("data",), axis_types=(AxisType.Auto,))
     batch = jax.device_put(images(16), NamedSharding(mesh, PartitionSpec("data")))

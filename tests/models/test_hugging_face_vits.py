@@ -18,7 +18,7 @@ CASES = sorted(path.stem for path in (Path(__file__).parent.parent / "golden/hos
 POOLED_BY_CLS = ("hf_dinov2", "hf_dinov2_registers", "hf_dinov2_giant", "hf_dinov3", "hf_dinov3_plus")
 
 
-QUICK = ("hf_dinov3", "hf_siglip", "hf_videomae")
+QUICK = ("hf_dinov3", "hf_siglip", "hf_vjepa2")
 
 
 @pytest.mark.parametrize("name", [pytest.param(c, marks=() if c in QUICK else pytest.mark.slow) for c in CASES])

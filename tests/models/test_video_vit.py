@@ -14,7 +14,7 @@ from jaxprune.checkpoints import load_pretrained
 from jaxprune.checkpoints.rules import to_published
 from jaxprune.errors import UserError
 from jaxprune.nn.params import variables
-from jaxprune.reduction import Plan
+from jaxprune.reduction import At, Plan
 
 SELECTED = golden("ltrp_papr/papr_video_select")
 CASES = sorted({name.partition("/")[0] for name in SELECTED})
@@ -58,11 +58,23 @@ def test_tubes_that_a_scorer_drops_are_never_embedded():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["topk", "tome", "ats", "random"])
-def test_tubes_leave_inside_the_network(method):
-    fast = reduction.apply(video(), Plan(method, 0.5, (1,)), rngs=nnx.Rngs(0))
+@pytest.mark.parametrize(
+    "methods",
+    [
+        ("random", "topk", "patch_merger"),
+        ("l2", "kmedoids", "sit"),
+        ("l1", "evit", "dpc_knn"),
+        ("linf", "sinkhorn", "dynamicvit"),
+        ("tome", "l2", "ats"),
+    ],
+    ids="+".join,
+)
+def test_tubes_leave_inside_the_network(methods):
+    """Every method, on a network without a CLS token."""
+    steps = [At(layer, method, keep_rate=0.8 - 0.2 * layer) for layer, method in enumerate(methods)]
+    fast = reduction.apply(video(), Plan(steps=steps), rngs=nnx.Rngs(0))
     logits, aux = quickly(fast, lambda model, clips: model(clips))(CLIPS)
-    assert np.all(np.isfinite(logits)) and aux.tokens.x.shape[1] <= 17
+    assert np.all(np.isfinite(logits)) and aux.tokens.x.shape[1] == reduction.installed(fast)[-1].num_rows() <= 18
 
 
 def test_weights_go_out_and_come_back():

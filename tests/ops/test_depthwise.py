@@ -57,3 +57,38 @@ def test_strides_and_paddings_agree_with_the_grouped_convolution(size, stride, p
         for implementation in ("shift_add", "grouped")
     )
     chex.assert_trees_all_close(ours, grouped, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("size", "stride"),
+    [((3, 3), 2), pytest.param((3, 3), 1, marks=pytest.mark.slow), pytest.param((5, 1), 1, marks=pytest.mark.slow)],
+)
+def test_clips_agree_with_the_grouped_convolution(size, stride):
+    frames, k = size
+    clips = jax.random.normal(jax.random.key(0), (2, 4, 5, 6, 3))
+    kernel = jax.random.normal(jax.random.key(1), (frames, k, k, 3))
+    both = [
+        ops.depthwise_conv3d(clips, kernel, implementation, stride=stride)
+        for implementation in ("shift_add", "grouped")
+    ]
+    chex.assert_trees_all_close(*both, atol=1e-5)
+    assert both[0].shape == (2, 4, -(-5 // stride), -(-6 // stride), 3)
+
+
+def test_one_frame_of_a_clip_sees_only_the_middle_of_the_kernel():
+    clip, kernel = jnp.ones((1, 1, 4, 4, 2)), jnp.zeros((5, 1, 1, 2)).at[2].set(3.0).at[0].set(7.0)
+    chex.assert_trees_all_equal(ops.depthwise_conv3d(clip, kernel, "shift_add"), 3 * clip)
+    with pytest.raises(UserError, match=r"A depth-wise kernel of \(2, 3, 3\) has no centre"):
+        ops.depthwise_conv3d(clip, jnp.ones((2, 3, 3, 2)))
+
+
+@pytest.mark.slow
+def test_clips_have_the_gradient_of_the_grouped_convolution():
+    clips = jax.random.normal(jax.random.key(0), (1, 4, 5, 6, 3))
+    kernel = jax.random.normal(jax.random.key(1), (3, 3, 3, 3))
+
+    def loss(implementation):
+        return lambda x, kernel: jnp.sin(ops.depthwise_conv3d(x, kernel, implementation)).sum()
+
+    both = [jax.grad(loss(implementation), (0, 1))(clips, kernel) for implementation in ("shift_add", "grouped")]
+    chex.assert_trees_all_close(*both, atol=1e-4)

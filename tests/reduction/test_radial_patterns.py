@@ -128,3 +128,20 @@ def _identity(d: int) -> dict[str, np.ndarray]:
         "mlp.fc2.bias": (d,),
     }
     return {name: np.zeros(shape, np.float32) for name, shape in shapes.items()}
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_a_clip_has_a_ball_or_a_disc_in_every_frame(norm):
+    """Time is an axis like the others, from -2 to 2 as the rows are; or it does not count."""
+    grid, axis = (4, 4, 5), np.linspace(-2, 2, 4)
+    made = NORMS[norm](stage(80, 24, grid=grid))
+    inside = radial_patterns.NORMS[norm](*np.ix_(axis, axis, np.linspace(-3, 2, 5)))
+    assert sorted(np.argsort(inside.ravel(), kind="stable")[: made.num_rows()]) == list(made.ids)
+    per_frame = NORMS[norm](stage(80, 24, grid=grid), per_frame=True)
+    of_image = NORMS[norm](stage(20, 6, grid=grid[1:]))
+    expected = [20 * frame + place for frame in range(4) for place in of_image.ids]
+    assert list(per_frame.ids) == expected
+    second = NORMS[norm](stage(per_frame.num_rows(), 8, grid=grid), per_frame=True)
+    assert second.num_rows() % 4 == 0 and second.num_rows() <= per_frame.num_rows()
+    with pytest.raises(UserError, match=r"per_frame=True is for the tubes of clips, and this grid is \(4, 5\)"):
+        NORMS[norm](stage(20, 6, grid=grid[1:]), per_frame=True)

@@ -4,10 +4,12 @@ import chex
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 from published import Features, SmallConvNet
 from support import golden, nhwc, weights
 
-from jaxprune import scoring
+from jaxprune import models, scoring
+from jaxprune.ops.resize import resize_3d
 
 IMAGES, VIDEO = golden("ltrp_papr/papr_select"), golden("ltrp_papr/papr_video_select")
 CLOSE = {"rtol": 1e-5, "atol": 2e-5}
@@ -66,3 +68,41 @@ def test_the_map_is_the_mean_of_the_channels():
     papr = scoring.create("papr", proposal=SmallConvNet(weights(file)), grid=(8, 8))
     scores = papr(jnp.asarray(nhwc(file["x"])))
     chex.assert_trees_all_close(scores, file["mean_feature_map_f64"].reshape(2, 64), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "clip_size", "sides", "expected"),
+    [
+        ("x3d", (8, 224, 224), (16, 224, 224), (16, 224, 224)),  # as wide: its frames stay
+        ("x3d", (8, 160, 160), (16, 224, 224), (8, 160, 160)),
+        ("x3d", (8, 224, 224), (16, 200, 224), (16, 200, 224)),  # only the width is compared
+        ("slow_only", (8, 224, 224), (16, 224, 224), (8, 224, 224)),
+        ("slow_only", (8, 224, 224), (8, 224, 224), (8, 224, 224)),
+    ],
+)
+def test_clips_are_resized_for_the_proposal_as_published(name, clip_size, sides, expected):
+    own = {"x3d": {"layers": ()}, "slow_only": {"layers": (), "frames": ()}}[name]
+    make = lambda: models.create(name, **own, num_classes=0, width=8, clip_size=clip_size, rngs=nnx.Rngs(0))
+    network = nnx.eval_shape(make)
+    assert network.expected(sides) == expected
+
+
+def test_the_significance_of_clips_is_that_of_resized_ones():
+    """The published order: clips resized, features, features resized with aligned corners, mean of the channels."""
+
+    class Proposal(nnx.Module):
+        def expected(self, sides):
+            return (4, 6, 6)
+
+        def forward_features(self, images):
+            return images[:, :, ::2, ::2] ** 2
+
+    clips = jnp.asarray(np.random.default_rng(0).normal(size=(2, 6, 9, 8, 3)), jnp.float32)
+    seen = resize_3d(clips, (4, 6, 6), align_corners=True)[:, :, ::2, ::2] ** 2
+    expected = resize_3d(seen, (2, 4, 4), align_corners=True).mean(-1).reshape(2, 32)
+    papr = scoring.create("papr", proposal=Proposal(), grid=(2, 4, 4))
+    chex.assert_trees_all_close(papr(clips), expected, atol=1e-5)
+    assert [scoring.create("papr", proposal=Proposal(), grid=(8, 14, 14)).num_keep(z, 0) for z in (0.3, 0.35)] == [
+        470,
+        548,
+    ]

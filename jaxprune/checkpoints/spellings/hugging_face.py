@@ -1,4 +1,4 @@
-"""ViT, DeiT, ViTMAE, BEiT, DINOv2 and DINOv3 as Hugging Face's transformers names them, in all their spellings."""
+"""ViT, DeiT, ViTMAE, BEiT, DINOv2, DINOv3 and V-JEPA 2 as Hugging Face's transformers names them, in all spellings."""
 
 import re
 from collections.abc import Mapping
@@ -17,8 +17,10 @@ from jaxprune.checkpoints.spellings import (
     split_gates,
     with_cls_position,
 )
+from jaxprune.errors import UserError
+from jaxprune.nn.rotary import TubeRotary
 
-PATCHES = r"((?:.+\.)?)embeddings\.patch_embeddings\.(?:projection\.)?weight"
+PATCHES = r"((?:.+\.)?)embeddings\.patch_embeddings\.(?:(?:projection|proj)\.)?weight"
 
 _KIND = r"\.(weight|bias)"
 _LAYER = r"(?:encoder\.|model\.)?(?:layer|layers)\.(\d+)\."
@@ -30,11 +32,11 @@ def _in_layer(layer: str, block: str) -> tuple[tuple[str, str], ...]:
     return (
         (rf"{layer}(?:layernorm_before|norm1){_KIND}", rf"{block}.\1.norm1.\2"),
         (rf"{layer}(?:layernorm_after|norm2){_KIND}", rf"{block}.\1.norm2.\2"),
-        (rf"{layer}attention\.(?:attention\.query|q_proj){_KIND}", rf"{block}.\1.attn.q.\2"),
+        (rf"{layer}attention\.(?:attention\.query|query|q_proj){_KIND}", rf"{block}.\1.attn.q.\2"),
         (rf"{layer}attention\.attention\.([qv])_bias", rf"{block}.\1.attn.\2_bias"),
-        (rf"{layer}attention\.(?:attention\.key|k_proj){_KIND}", rf"{block}.\1.attn.k.\2"),
-        (rf"{layer}attention\.(?:attention\.value|v_proj){_KIND}", rf"{block}.\1.attn.v.\2"),
-        (rf"{layer}attention\.(?:output\.dense|o_proj){_KIND}", rf"{block}.\1.attn.proj.\2"),
+        (rf"{layer}attention\.(?:attention\.key|key|k_proj){_KIND}", rf"{block}.\1.attn.k.\2"),
+        (rf"{layer}attention\.(?:attention\.value|value|v_proj){_KIND}", rf"{block}.\1.attn.v.\2"),
+        (rf"{layer}attention\.(?:output\.dense|o_proj|proj){_KIND}", rf"{block}.\1.attn.proj.\2"),
         (
             rf"{layer}(?:attention\.attention\.)?relative_position_bias\.relative_position_bias_table",
             rf"{block}.\1.attn.relative_position_bias_table",
@@ -50,7 +52,7 @@ def _in_layer(layer: str, block: str) -> tuple[tuple[str, str], ...]:
 _NAMES = (
     *_in_layer(_LAYER, "blocks"),
     *_in_layer(_DECODER, "decoder_blocks"),
-    (r"embeddings\.patch_embeddings\.(?:projection\.)?(weight|bias)", r"patch_embed.proj.\1"),
+    (r"embeddings\.patch_embeddings\.(?:(?:projection|proj)\.)?(weight|bias)", r"patch_embed.proj.\1"),
     (r"embeddings\.cls_token", "cls_token"),
     (r"embeddings\.register_tokens", "reg_token"),
     (r"embeddings\.distillation_token", "dist_token"),
@@ -63,7 +65,8 @@ _NAMES = (
     (r"decoder\.decoder_pos_embed", "decoder_pos_embed"),
     (rf"decoder\.(decoder_embed|decoder_norm|decoder_pred){_KIND}", r"\1.\2"),
 )
-_UNUSED = r"pooler\..+|embeddings\.mask_token"
+# V-JEPA 2's classifiers read their pooler, which there is not: it stays, to be named by the strict check.
+_UNUSED = r"pooler\.(?!query_tokens|cross_attention|self_attention).+|embeddings\.mask_token|predictor\..+"
 
 
 def read(tensors: Tensors) -> tuple[Tensors, list[str]] | None:
@@ -121,6 +124,8 @@ def write(tensors: Mapping[str, np.ndarray], network: Any) -> Arrays:
     found, whose = split_attention(tensors), "ViT"
     if any(name.startswith("decoder_") for name in tensors):
         kind, whose = "vit", "ViTMAE"
+    elif isinstance(network.style.block.rotary, TubeRotary):
+        raise UserError('V-JEPA 2 is read under Hugging Face\'s names but not written under them: use names="timm".')
     elif tensors["patch_embed.proj.weight"].ndim == 5:
         kind, whose = "videomae", "VideoMAE"
         # Its class computes the positions.

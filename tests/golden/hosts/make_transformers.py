@@ -98,6 +98,22 @@ CASES = {
         "videomae_small_patch16_224",
         {"img_size": 32, "patch_size": 8, "num_frames": 6, "num_classes": 5},
     ),
+    "hf_vjepa2": (
+        lambda: hf.VJEPA2Model(
+            hf.VJEPA2Config(
+                **{**TINY, "hidden_size": 32},
+                crop_size=24,
+                patch_size=8,
+                frames_per_clip=6,
+                pred_hidden_size=12,
+                pred_num_attention_heads=2,
+                pred_num_hidden_layers=1,
+                pred_num_mask_tokens=2,
+            )
+        ),
+        "vjepa2_vitl_fpc64_256",
+        {"img_size": 24, "patch_size": 8, "num_frames": 6, "embed_dim": 32},
+    ),
     "hf_aimv2": (
         lambda: hf.Aimv2VisionModel(
             hf.Aimv2VisionConfig(**TINY, **PIXELS, intermediate_size=66, rms_norm_eps=1e-5, use_head=False)
@@ -142,7 +158,8 @@ def make(case: str, build, name: str, options: dict) -> None:
         for parameter in network.parameters():
             parameter.copy_(parameter + 0.2 * torch.randn_like(parameter))
     weights = {key: tensor.clone() for key, tensor in network.state_dict().items() if tensor.is_floating_point()}
-    images = torch.randn(2, 6, 3, 32, 32) if case == "hf_videomae" else torch.randn(2, 3, 48, 48)
+    sides = {"hf_videomae": (6, 3, 32, 32), "hf_vjepa2": (6, 3, 24, 24)}.get(case, (3, 48, 48))
+    images = torch.randn(2, *sides)
     with torch.no_grad():
         found = network.double()(images.double(), output_hidden_states=True)
     arrays = {}

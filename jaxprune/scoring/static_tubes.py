@@ -1,0 +1,83 @@
+"""What does not change in a clip carries nothing new (Run-Length Tokenization; Choudhury et al., 2024)."""
+
+from typing import Any, ClassVar
+
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from jaxprune.errors import UserError, unknown
+from jaxprune.scoring.base import Scorer
+
+COMPARE = ("ends", "tubelets")
+
+
+class StaticTubes(Scorer):
+    """The change of each tubelet against the one before it at the same place; no network, no training.
+
+    The change is a mean absolute difference of pixels. The first tubelets of a clip have none before them and score
+    highest, those first whose place changes most afterwards.
+
+    Run-Length Tokenization drops the tubelets that change by a threshold or less, another number in each clip. Here
+    counts are static: `from_scores` keeps as many as the plan says, which are the same tubelets where the numbers agree
+    (`changed` finds them), else also the least static of the others, or not all of them.
+
+    >>> import jax.numpy as jnp; from jaxprune import scoring
+    >>> clips = jnp.zeros((1, 4, 8, 8, 3)).at[:, 3, :4, :4].set(1.0)
+    >>> tubes = scoring.create("static_tubes", grid=(2, 2, 2))
+    >>> tubes.changed(clips, threshold=0.1).sum(1)
+    Array([5], dtype=int32)
+
+    Args:
+      compare: "ends", the last frame of a tubelet with the first of the one before, as published; or "tubelets", every
+        frame with the same frame of the one before.
+    """
+
+    dims: ClassVar = (3,)
+
+    def __init__(self, *, compare: str = "ends", **kwargs: Any):
+        super().__init__(**kwargs)
+        if compare not in COMPARE:
+            raise unknown("compare", compare, COMPARE)
+        self.compare = compare
+
+    def __call__(self, images, *, key=None) -> Float[Array, "b p"]:
+        later = self.changes(images)
+        if not later.shape[1]:
+            return jnp.zeros((images.shape[0], self.num_patches))
+        # Not less than any change; where as much, the lower index goes first.
+        first = later.max((1, 2, 3), keepdims=True) + later.mean(1, keepdims=True)
+        return jnp.concatenate([first, later], axis=1).reshape(images.shape[0], -1)
+
+    def changes(self, images: Float[Array, "b T H W c"]) -> Float[Array, "b s h w"]:
+        """The change of every tubelet but the first ones, in the units of the pixels.
+
+        Raises:
+          UserError: the images are no clips, or no whole number of tubelets.
+        """
+        grid, sides = self.grid, images.shape[1:-1]
+        if len(sides) != 3 or any(side % count for side, count in zip(sides, grid, strict=True)):
+            raise UserError(
+                f"static_tubes reads clips (batch, frames, height, width, channels) that divide into {grid} tubelets, "
+                f"and these are {tuple(images.shape)}: cut or resize them, or pass another grid."
+            )
+        frames = sides[0] // grid[0]
+        if self.compare == "ends":
+            before, after = images[:, :-frames:frames], images[:, 2 * frames - 1 :: frames]
+        else:
+            before, after = images[:, :-frames], images[:, frames:]
+        difference = jnp.abs(after.astype(jnp.float32) - before.astype(jnp.float32))
+        b, t, height, width, c = difference.shape
+        cells = difference.reshape(
+            b, grid[0] - 1, t // max(grid[0] - 1, 1), grid[1], height // grid[1], grid[2], width // grid[2], c
+        )
+        return cells.mean((2, 4, 6, 7))
+
+    def changed(self, images: Float[Array, "b T H W c"], threshold: float) -> Bool[Array, "b p"]:
+        """The tubelets that Run-Length Tokenization keeps: the first ones, and those that change by more.
+
+        Args:
+          threshold: in the units of the pixels.
+        """
+        later = self.changes(images) > threshold
+        first = jnp.ones((images.shape[0], 1, *self.grid[1:]), bool)
+        return jnp.concatenate([first, later], axis=1).reshape(images.shape[0], -1)
