@@ -74,10 +74,13 @@ def host(
         entering = None if model.pruner is None or not model.prunes_input else model.pruner.num_rows()
         placed = {site.layer: model.block(site).reducer for site in sites}
     else:
-        placement = place(plan, sites, abstract, prunes_input=model.prunes_input, scorer=scorer)
+        first = model.entrance(img_size)
+        placement = place(plan, sites, abstract, entrance=first, prunes_input=model.prunes_input, scorer=scorer)
         entering = placement.entrance.num_keep if placement.entrance and model.prunes_input else None
         placed = {step.site.layer: step.reducer for step in placement.placed}
-    patches = embedded or entering or sites[0].num_patches
+    if entering is not None:
+        sites = model.sites_behind(entering, img_size)
+    patches = embedded or (entering if sites[0].leaves else None) or sites[0].num_patches
     costs, own, rows = _blocks([(site, model.block_cost(site), placed.get(site.layer)) for site in sites], patches)
     head = overhead.head + rows[-1] * overhead.pool
     return HostFlops(patches * overhead.embed, costs, own, overhead.between, head, rows)

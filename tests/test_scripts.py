@@ -22,6 +22,10 @@ BENCHMARKS = {
     "benchmark_papr": [f"--model={SMALLEST}", "--scorer=norm", "--batch", "1", "--rounds=1"],
     "benchmark_ltrp": [f"--model={SMALLEST}", "--batch=1", "--rounds=1", "--throw", "0.8"],
     "benchmark_attention": ["--lengths", "140", "--num-heads=1", "--head-dim=8", "--sizes", "--rounds=1"],
+    "benchmark_hierarchical": [
+        *("--model", "convnext_atto", "--scorer=norm", "--batch=1", "--rounds=1"),
+        '--overrides={"depths": [1, 1], "dims": [8, 16]}',
+    ],
     "benchmark_mim": ["--models", SMALLEST, "--batch=1", "--measure=1", "--rounds=1", "--throw", "0.5"],
 }
 
@@ -45,6 +49,26 @@ def test_benchmarks_name_the_device(script, tmp_path):
     printed = run(script, tmp_path, *BENCHMARKS[script])
     found = rows(tmp_path / f"{script}.csv")
     assert found[0]["device"] in printed and all(row["jax"] for row in found)
+
+
+def test_a_network_in_another_process_has_its_turns(tmp_path):
+    other = tmp_path / "python"
+    other.write_text("#!/bin/sh\necho another $2\nwhile read line; do echo done; done\n")
+    other.chmod(0o755)
+    run("benchmark_hierarchical", tmp_path, *BENCHMARKS["benchmark_hierarchical"], f"--torch-python={other}")
+    (found,) = rows(tmp_path / "benchmark_hierarchical.csv")
+    assert found["timm"] == "another convnext_atto" and float(found["dense to timm"]) > 0
+
+
+def test_hierarchical_networks_are_pruned(tmp_path):
+    settings = ["--smoke", "--networks", "convnext", "--seeds=1", "--out=study"]
+    run("study_hierarchical", tmp_path, *settings)
+    found = rows(tmp_path / "study" / "study_hierarchical.csv")
+    assert [row["scorer"] for row in found] == ["random", "centre"] and {"1", "0.5", "± 0.5"} <= set(found[0])
+    # Nothing is computed again.
+    kept = {path: path.stat().st_mtime_ns for path in (tmp_path / "study").glob("*/prune.csv")}
+    run("study_hierarchical", tmp_path, *settings)
+    assert kept and kept == {path: path.stat().st_mtime_ns for path in kept}
 
 
 def test_gradients_are_compared(tmp_path):

@@ -1,11 +1,13 @@
 """A dense classifier with only the patches that scorers keep: predictions and confidences by number of patches."""
 
+import functools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import nnx
 from jax.sharding import Mesh
 from jaxtyping import Array
 
@@ -17,7 +19,7 @@ from jaxprune.bench.contestants import DENSE
 from jaxprune.data import clips
 from jaxprune.evaluate import Batch, Forward, Stacked, run_over
 from jaxprune.metrics import wilson_interval
-from jaxprune.nn.params import merge, split
+from jaxprune.nn.params import Fixed, merge, split
 from jaxprune.reduction.rows import best
 from jaxprune.scoring import Scorer
 
@@ -50,12 +52,30 @@ class Pruned(NamedTuple):
     shown: list[Shown]
 
 
+def num_scored(model: Any) -> int:
+    """Returns how many places of an image a scorer decides about: its patches, or Hiera's mask units."""
+    return model.entrance().num_patches
+
+
 def num_kept(model: Any, keep_rate: float) -> int:
-    """Returns how many patches a keep rate leaves by PaPr's count, `int(n·z)` with the prefix tokens in n.
+    """Returns how many of these a keep rate leaves by PaPr's count, `int(n·z)` with the prefix tokens in n.
 
     All scorers are compared at this count.
     """
-    return min(max(int((model.num_patches + model.num_prefix_tokens) * keep_rate), 1), model.num_patches)
+    patches = num_scored(model)
+    return min(max(int((patches + model.num_prefix_tokens) * keep_rate), 1), patches)
+
+
+def about(model: Any) -> str:
+    """Returns what scorers do to a network, as sentences for a report."""
+    first, patches = model.sites()[0], num_scored(model)
+    if not model.prunes_input:
+        return (
+            "Its maps stay whole: at keep rate z, `int(n·z)` of the n places of each block's map pass the layers that "
+            "work on one place by itself, by the scores resampled to that map."
+        )
+    what = "mask units" if patches < first.num_patches else "patches, where n counts the class token too"
+    return f"At keep rate z all scorers leave `int(n·z)` of {patches} {what}, before the first block."
 
 
 def measure(
@@ -81,9 +101,10 @@ def measure(
       seed: of scorers that draw at random.
       shown: `index` of the images to draw.
     """
-    patches = model.num_patches
-    curve = set(curve) - {patches}
-    forward = _forward(model, scorers, sorted(curve | set(keep)), sorted(curve), seed)
+    curve = set(curve) - {num_scored(model)}
+    forward = (_forward if model.sites()[0].leaves else _forward_by_plan)(
+        model, scorers, sorted(curve | set(keep)), sorted(curve), seed
+    )
     collectors = (Stacked("pruned", ("label",)), _Images(shown))
     (found, columns), images = run_over(batches, {"pruned": forward}, collectors, mesh, desc="prune")
     scores_of = lambda place: {name: scores[place] for name, scores in found["scores"].items()}
@@ -99,7 +120,7 @@ def _forward(
     seed: int,
 ) -> Forward:
     """Scores an image once; the programs take the ids of the patches, so there is one for each number of them."""
-    parts, patches, record = split(model), model.num_patches, model.preprocessing
+    parts, patches, record = split(model), num_scored(model), model.preprocessing
     scoring = patch_scores(scorers, record, seed=seed)
     scores_of = jax.jit(scoring.call)
 
@@ -119,13 +140,77 @@ def _forward(
             order = best(scores[name], patches)
             kept |= {(name, count): answer(scorer.select(scores[name], count)) for count in keep}
             removed |= {(name, count): answer(order[:, patches - count :])[0] for count in curve}
-        confidences = {key: confidence for key, (confidence, _) in kept.items()}
-        predictions = {key: prediction for key, (_, prediction) in kept.items()}
         scores = {name: one_view(values, batch["image"]) for name, values in scores.items()}
-        return {"scores": scores, "confidences": confidences, "predictions": predictions, "removed": removed}
+        return _outputs(scores, kept, removed)
 
     arrays = {"model": {**parts.params, **parts.rest}, "scorers": scoring.arrays}
     return Forward(call, arrays, compiled=False)
+
+
+class _Given(Scorer):
+    """Scores of the images at hand, as a scorer."""
+
+    def __init__(self, scores: Array, grid: tuple[int, ...]):
+        super().__init__(grid=grid)
+        self.scores = Fixed(scores)
+
+    def __call__(self, images, *, key=None):
+        return self.scores[...]
+
+
+def _forward_by_plan(
+    model: Any, scorers: Mapping[str, Scorer], keep: Sequence[int], curve: Sequence[int], seed: int
+) -> Forward:
+    """The same for a network whose patches do not leave one by one: each count is a plan of its own.
+
+    Removing the best is keeping the best by the scores turned round.
+    """
+    parts, patches, record = split(model), num_scored(model), model.preprocessing
+    opened = split(nnx.List(list(scorers.values())))
+    grids: dict[str, tuple[int, ...]] = {}
+
+    @jax.jit
+    def scores_of(arrays: Any, images: Array, number: Array) -> tuple[dict[str, Array], dict[str, Array]]:
+        """What is drawn, on the scorer's grid, and what a plan reads."""
+        shown, key = pixels(images, record), jax.random.fold_in(jax.random.key(seed), number)
+        drawn, read = {}, {}
+        for name, scorer in zip(scorers, merge(opened.graph, arrays, {}), strict=True):
+            drawn[name] = scorer(shown, key=key)
+            read[name], grids[name] = scorer.unresized(shown, key=key)
+        return drawn, read
+
+    @functools.partial(jax.jit, static_argnames=("grid", "count"))
+    def predict(arrays: Any, images: Array, labels: Array, scores: Any, grid: Any, count: int) -> tuple[Array, Array]:
+        network = merge(parts.graph, arrays, {})
+        if count < patches:
+            plan = reduction.Plan("from_scores", num_keep=(count,))
+            network = reduction.apply(network, plan, scorer=_Given(scores, grid), img_size=images.shape[1:3])
+        probabilities = jax.nn.softmax(network(pixels(images, record))[0])
+        return jnp.take_along_axis(probabilities, labels[:, None], axis=1)[:, 0], probabilities.argmax(-1)
+
+    def call(arrays: Any, batch: Mapping[str, jax.Array]) -> dict[str, Any]:
+        images, labels = batch["image"], batch["label"]
+        drawn, read = scores_of(arrays["scorers"], images, batch["number"][0])
+        kept, removed = {(DENSE, patches): predict(arrays["model"], images, labels, None, None, patches)}, {}
+        for name, scores in read.items():
+            answer = lambda scores, count, name=name: predict(
+                arrays["model"], images, labels, scores, grids[name], count
+            )
+            kept |= {(name, count): answer(scores, count) for count in keep}
+            removed |= {(name, count): answer(-scores, count)[0] for count in curve}
+        return _outputs(drawn, kept, removed)
+
+    return Forward(
+        call,
+        {"model": {**parts.params, **parts.rest}, "scorers": {**opened.params, **opened.rest}},
+        compiled=False,
+    )
+
+
+def _outputs(scores: dict[str, Array], kept: dict[Any, tuple[Array, Array]], removed: dict[Any, Array]) -> dict:
+    confidences = {key: confidence for key, (confidence, _) in kept.items()}
+    predictions = {key: prediction for key, (_, prediction) in kept.items()}
+    return {"scores": scores, "confidences": confidences, "predictions": predictions, "removed": removed}
 
 
 class _Images:
@@ -164,7 +249,7 @@ def accuracies(
       found: what `measure` returned.
       keep_rates: the keep rates to list.
     """
-    whole = (DENSE, model.num_patches)
+    whole = (DENSE, num_scored(model))
     rows = [{"scorer": DENSE, "keep rate": 1.0, **_row(found, whole, whole), "GFLOPs": flops.host(model).total / 1e9}]
     for name, scorer in scorers.items():
         own = scorer_flops(scorer, size)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxprune.analysis.insertion_deletion import area, curves
-from jaxprune.analysis.pruning import Pruned, num_kept
+from jaxprune.analysis.pruning import Pruned, num_kept, num_scored
 from jaxprune.analysis.scorer_names import about_images, short_names
 from jaxprune.bench.contestants import DENSE
 from jaxprune.scoring import Scorer
@@ -60,7 +60,7 @@ def by_scorer(
     for row in rows:
         name = row["scorer"]
         if name == DENSE or row["keep rate"] == keep_rate:
-            areas = {curve: area(x, y) for curve, (x, y) in _curves(found, name, model.num_patches).items()}
+            areas = {curve: area(x, y) for curve, (x, y) in _curves(found, name, num_scored(model)).items()}
             implied = rows[0]["GFLOPs"] / row["GFLOPs"]
             result.append(
                 {"scorer": name, "GFLOPs": row["GFLOPs"], "FLOP-implied": implied, **speeds.get(name, {}), **areas}
@@ -103,14 +103,14 @@ def pictures(setting: Setting, found: Pruned) -> np.ndarray:
         image = film_strip(shown.image, None, model.grid) if clips else upscale(shown.image)
         name = setting.class_names[found.labels[shown.place]]
         confidence = lambda scorer, patches, place=shown.place: f"{found.confidences[scorer, patches][place]:.0%}"
-        cells.append(label(image, f"{name}: {confidence(DENSE, model.num_patches)}"))
+        cells.append(label(image, f"{name}: {confidence(DENSE, num_scored(model))}"))
         for text, scorer in setting.scorers.items():
             ids = np.asarray(scorer.select(jnp.asarray(shown.scores[text][None]), count))[0]
-            assign = np.full(model.num_patches, -1)
+            assign = np.full(num_scored(model), -1)
             assign[ids] = ids
             caption = f"{names[text]}: {confidence(text, count)}"
             strip = lambda image=shown.image, kept=assign >= 0: film_strip(image, kept, model.grid)
-            cells.append(label(strip() if clips else token_groups(image, assign, model.grid), caption))
+            cells.append(label(strip() if clips else token_groups(image, assign, model.entrance().grid), caption))
     return tile(cells, 1 if clips else 1 + len(setting.scorers), pad=6)
 
 
@@ -163,7 +163,7 @@ def describe(section: Section, setting: Setting, rows: Rows, summary: Rows, foun
     captions = [setting.class_names[int(found.labels[shown.place])] for shown in found.shown]
     shown = lambda image: upscale(image) if image.ndim == 3 else image
     slides = [Scored(name, shown(s.image), s.scores) for name, s in zip(captions, found.shown, strict=True)]
-    keep_slider(section, slides, setting.model.grid, keep_rate=setting.keep_rate)
+    keep_slider(section, slides, setting.model.entrance().grid, keep_rate=setting.keep_rate)
     section.table(
         spread.as_ranges(rows),
         caption=f"All keep rates. `accuracy`: {spread.BRACKETS} over {len(found.labels)} images. `agreement`: share of "
@@ -203,7 +203,7 @@ def _speed(section: Section, summary: Rows, caption: str) -> None:
 
 
 def _insertion_deletion(section: Section, setting: Setting, found: Pruned) -> None:
-    drawn = {name: _curves(found, name, setting.model.num_patches) for name in setting.scorers}
+    drawn = {name: _curves(found, name, num_scored(setting.model)) for name in setting.scorers}
     chance, names = _chance(setting)["chance"], short_names(setting.scorers)
     for curve, xlabel, better, word in (
         ("insertion", "share of patches there", max, "highest"),

@@ -20,7 +20,6 @@ from jaxprune.ops.posembed import resample
 _log = logging.getLogger(__name__)
 
 _TABLE = re.compile(rf"blocks\.\d+\.attn\.{RELATIVE}")
-_HEAD = ("head.", "head_dist.", "fc_norm.")  # what a classifier of other classes, or pooled otherwise, has of its own
 
 
 def initialise(model: Any, init: str, class_names: Sequence[str] | None = None) -> None:
@@ -50,9 +49,11 @@ def _from_published(model: Any, init: str, class_names: Sequence[str] | None) ->
     found = to_ours(by_timm(tensors, ignored), model)
     shapes = {name: np.shape(entry.tensor) for name, entry in found.items()}
     if not (kept := _keeps_head(model, shapes, init, (), class_names)):
-        ignored = (*ignored, *(f"{part}*" for part in _HEAD))
-    ignored = (*ignored, "norm.*") if model.norm is None else ignored
-    new = () if kept else tuple(f"{part}*" for part in _HEAD)
+        ignored = (*ignored, *(f"{part}*" for part in model.classifier_parts))
+    ignored = (*ignored, "norm.*") if getattr(model, "norm", True) is None else ignored
+    new = () if kept else tuple(f"{part}*" for part in model.classifier_parts)
+    if not any(name.startswith("head.norm.") for name in shapes):
+        new = (*new, "head.norm.*")  # of the mean: an encoder by itself has none
     load_pretrained(model, init, new=new, ignored=ignored, antialias=False)  # as MAE's fine-tuning does
 
 
@@ -63,7 +64,7 @@ def _from_ours(model: Any, init: str, class_names: Sequence[str] | None) -> None
     if getattr(getattr(encoder, "style", None), "shared_bias", False):
         # Blocks that shared a table in pre-training get one each, as in SimMIM's fine-tuning.
         present |= {name: at_path(encoder, name) for name in wanted if _TABLE.fullmatch(name)}
-    missing = [n for n in wanted if n not in present and not n.startswith(_HEAD)]
+    missing = [n for n in wanted if n not in present and not n.startswith((*model.classifier_parts, "head.norm."))]
     if missing:
         raise UserError(f"The model in {init} has no {', '.join(missing[:5])}: fine-tune a model of the same sizes.")
     # A norm behind the blocks has its place where a classifier pools first, and so has another head.
@@ -74,7 +75,7 @@ def _from_ours(model: Any, init: str, class_names: Sequence[str] | None) -> None
     shapes = {name: variable.shape for name, variable in present.items()} if card.kind == "model" else {}
     kept = _keeps_head(model, shapes, init, card.class_names, class_names)
     for name in set(present) & set(wanted):
-        if name.startswith("head") and not kept:
+        if name.startswith("head") and name.startswith(model.classifier_parts) and not kept:
             continue
         value = present[name][...]
         if name == "pos_embed":
@@ -102,19 +103,21 @@ def _keeps_head(
       shapes: by our name, of what the weights are there for.
       theirs, ours: names of the classes; empty where they are not known, `ours` None for a head that stays new.
     """
-    own = {name: variable.shape for name, variable in variables(model).items() if name.startswith(_HEAD)}
-    head = {name: shape for name, shape in shapes.items() if name.startswith(_HEAD)}
+    parts = model.classifier_parts
+    own = {name: variable.shape for name, variable in variables(model).items() if name.startswith(parts)}
+    head = {name: shape for name, shape in shapes.items() if name.startswith(parts)}
+    classes = lambda head: next(head[name][-1] for name in ("head.kernel", "head.fc.kernel") if name in head)
     if ours is None or not any(name.startswith("head.") for name in head):
         reason = "" if ours is None else ": there is no head in it"
     elif head.keys() != own.keys():
         reason = ": the one in it reads other tokens than this network's"
     elif head != own:
-        reason = f": the one in it is of {head['head.kernel'][-1]} classes, and here are {own['head.kernel'][-1]}"
+        reason = f": the one in it is of {classes(head)} classes, and here are {classes(own)}"
     elif _named(theirs) and _named(ours) and tuple(theirs) != tuple(ours):
         pair = next((one, other) for one, other in zip(theirs, ours, strict=True) if one != other)
         reason = f": the one in it is of other classes, such as {pair[0]!r} in place of {pair[1]!r}"
     else:
-        _log.info("Initialised from %s, with its head of %d classes.", init, own["head.kernel"][-1])
+        _log.info("Initialised from %s, with its head of %d classes.", init, classes(own))
         return True
     _log.info("Initialised from %s, with a new head%s.", init, reason)
     return False

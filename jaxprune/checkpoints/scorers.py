@@ -87,7 +87,7 @@ def open_scorers(
     ranked = next(filter(is_host, (networks.host(), *vits.values(), networks.vit())), None)
     if ranked is not None:
         preprocessing = ranked.preprocessing
-        patches, prefix = ranked.sites(preprocessing.img_size)[0].grid, ranked.num_prefix_tokens
+        patches, prefix = ranked.entrance(preprocessing.img_size).grid, ranked.num_prefix_tokens
     else:
         patches, prefix = pair(grid or GRID), 1
     size = preprocessing.img_size

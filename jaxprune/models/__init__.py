@@ -100,6 +100,15 @@ def with_tag(name: str) -> str:
     return name if "." in name or not tags else f"{name}.{tags[0]}"
 
 
+def tiny(name: str) -> dict[str, Any]:
+    """Returns arguments that make a network of stages small enough for tests (its module's TINY); {} of other networks.
+
+    >>> tiny("convnext_small")["depths"]
+    (1, 1)
+    """
+    return dict(getattr(importlib.import_module(_class_of(name).__module__), "TINY", {}))
+
+
 def takes(name: str, argument: str) -> bool:
     """Returns whether the class behind a model's name has an argument, such as "img_size"."""
     return argument in plugins.parameters(_class_of(name))
@@ -121,4 +130,4 @@ def _preprocessing(cls: Any, name: str, chosen: dict[str, Any]) -> Preprocessing
     return Preprocessing(size, mean=getattr(cls, "mean", IMAGENET_MEAN), std=getattr(cls, "std", IMAGENET_STD))
 
 
-__all__ = ["Preprocessing", "arguments", "create", "module_of", "names", "takes", "with_tag"]
+__all__ = ["Preprocessing", "arguments", "create", "module_of", "names", "takes", "tiny", "with_tag"]

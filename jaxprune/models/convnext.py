@@ -16,6 +16,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from jaxprune.errors import UserError
 from jaxprune.models.hierarchical import Classifier, HierarchicalHost, Stage, on_map
+from jaxprune.models.vit_names import PIXELS
 from jaxprune.nn import Conv, LayerNorm, Linear, Mlp, Overhead, Reducible, Site, Tokens, Walk
 from jaxprune.nn.drop_path import DropPath
 from jaxprune.nn.flops import BlockCost, linear_flops
@@ -38,6 +39,7 @@ _SIZES = {
     "xlarge": ((3, 3, 27, 3), (256, 512, 1024, 2048)),
     "huge": ((3, 3, 27, 3), (352, 704, 1408, 2816)),
 }
+TINY = {"depths": (1, 1), "dims": (8, 16), "patch_size": 4}
 _SMALL = ("atto", "femto", "pico", "nano")
 # Names whose default file in timm is cropped otherwise than .875.
 _CROPS = {"convnext_tiny": 0.95, "convnext_small": 0.95, "convnext_nano": 0.95}
@@ -53,13 +55,16 @@ def variants() -> dict[str, dict[str, Any]]:
             named[f"convnext_{size}"] = sizes
         if size != "xlarge":
             named[f"convnextv2_{size}"] = {**sizes, **second}
-    return named
+    sizes = {"depths": (3, 4, 30, 3), "dims": (384, 768, 1536, 3072), "norm_eps": 1e-5}
+    return {**named, "convnext_xxlarge": sizes}
 
 
 def preprocessing(name: str, arguments: dict[str, Any]) -> Preprocessing:
     """Returns how images are prepared for a network of this name: timm's default for its images of 224 pixels."""
     if name == "convnextv2_huge":
         return Preprocessing((384, 384), crop_pct=1.0)
+    if name == "convnext_xxlarge":
+        return Preprocessing((256, 256), crop_pct=1.0, mean=PIXELS["clip"][0], std=PIXELS["clip"][1])
     return Preprocessing((224, 224), crop_pct=_CROPS.get(name, 0.875))
 
 
@@ -106,13 +111,14 @@ class ConvNeXtBlock(Reducible):
         mlp_ratio: float = 4.0,
         gamma: float | None = 1e-6,
         use_grn: bool = False,
+        norm_eps: float = 1e-6,
         drop_path: float = 0.0,
         dtype: Any = None,
         rngs: nnx.Rngs,
     ):
         super().__init__(num_prefix_tokens=0, leaves=False)
         self.conv_dw = Conv(dim, dim, kernel_size, depthwise=True, use_bias=True, dtype=dtype, rngs=rngs)
-        self.norm = LayerNorm(dim)
+        self.norm = LayerNorm(dim, eps=norm_eps)
         hidden = int(mlp_ratio * dim)
         self.mlp: Any = (ResponseMlp if use_grn else Mlp)(dim, hidden, dtype=dtype, rngs=rngs)
         self.gamma = nnx.data(None if gamma is None else nnx.Param(jnp.full((dim,), gamma, jnp.float32)))
@@ -200,9 +206,12 @@ class ConvNeXt(HierarchicalHost):
       ls_init_value: initial value of the factor per channel; None leaves it out (V2).
       use_grn: V2's MLP.
       conv_mlp: whether timm stores the point-wise layers as convolutions; they compute the same.
+      norm_eps: of the layer norms.
       drop_path_rate: rises linearly from 0 to this over all blocks.
       dtype: compute dtype; parameters stay float32.
     """
+
+    no_decay = ()  # factors per channel and the response norm's are vectors
 
     def __init__(
         self,
@@ -217,6 +226,7 @@ class ConvNeXt(HierarchicalHost):
         ls_init_value: float | None = 1e-6,
         use_grn: bool = False,
         conv_mlp: bool = False,
+        norm_eps: float = 1e-6,
         drop_path_rate: float = 0.0,
         head_init_scale: float = 1.0,
         dtype: Any = None,
@@ -232,8 +242,9 @@ class ConvNeXt(HierarchicalHost):
         self.num_classes, self.dtype, self.remat, self.embed_dim = num_classes, dtype, remat, dims[-1]
         self.conv_mlp = conv_mlp
         common = {"dtype": dtype, "rngs": rngs}
+        norm = lambda width: LayerNorm(width, eps=norm_eps)
         rates = iter(np.linspace(0, drop_path_rate, sum(depths)).tolist())
-        self.stem: Any = nnx.List([Cut(in_chans, dims[0], patch_size, **common), LayerNorm(dims[0])])
+        self.stem: Any = nnx.List([Cut(in_chans, dims[0], patch_size, **common), norm(dims[0])])
 
         def block(stage: int) -> ConvNeXtBlock:
             return ConvNeXtBlock(
@@ -242,16 +253,17 @@ class ConvNeXt(HierarchicalHost):
                 mlp_ratio=mlp_ratio,
                 gamma=ls_init_value,
                 use_grn=use_grn,
+                norm_eps=norm_eps,
                 drop_path=next(rates),
                 **common,
             )
 
-        between = lambda stage: nnx.List([LayerNorm(dims[stage - 1]), Cut(dims[stage - 1], dims[stage], 2, **common)])
+        between = lambda stage: nnx.List([norm(dims[stage - 1]), Cut(dims[stage - 1], dims[stage], 2, **common)])
         self.stages = nnx.List(
             Stage(between(stage) if stage else None, [block(stage) for _ in range(depth)])
             for stage, depth in enumerate(depths)
         )
-        self.head = Classifier(dims[-1], num_classes, norm=LayerNorm(dims[-1]), scale=head_init_scale, rngs=rngs)
+        self.head = Classifier(dims[-1], num_classes, norm=norm(dims[-1]), scale=head_init_scale, rngs=rngs)
 
     def grids(self, img_size: int | Sequence[int] | None = None) -> list[tuple[int, int]]:
         """The map of each stage for images of a size, by default that of `preprocessing`; a rest is cut off."""

@@ -1,7 +1,8 @@
 """Hiera: a hierarchical transformer without windows that shift or convolutions (Ryali et al., 2023), by timm's names.
 
 Its maps halve by pooling the queries of a stage's first block. Early stages attend inside mask units, later to all.
-Under a plan, rows stay on their map and those that it drops skip the MLP.
+A scorer leaves out mask units before the first block, as in Hiera's pre-training: the others go through all stages by
+themselves. Under other plans rows stay on their map, and those that they drop skip the MLP.
 """
 
 import math
@@ -12,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from jaxprune.errors import UserError
 from jaxprune.models.hierarchical import Classifier, HierarchicalHost, on_map
@@ -21,11 +22,12 @@ from jaxprune.nn.attention import attend, side_by_side
 from jaxprune.nn.block import LayerScale
 from jaxprune.nn.drop_path import DropPath
 from jaxprune.nn.flops import BlockCost, linear_flops
+from jaxprune.nn.host import key_of_scorer
 from jaxprune.nn.images import require_float
 from jaxprune.nn.linear import normal_02
 from jaxprune.nn.patch_embed import pair
 from jaxprune.nn.published import LAYERS, Rule, convolution, convolution_back
-from jaxprune.nn.tokens import NOTHING, Attended
+from jaxprune.nn.tokens import NOTHING, Attended, all_present
 from jaxprune.nn.windows import Windows
 from jaxprune.ops.resize import resize
 from jaxprune.preprocessing import Preprocessing
@@ -38,6 +40,7 @@ _SIZES = {
     "large": {"embed_dim": 144, "num_heads": 2, "stages": (2, 6, 36, 4)},
     "huge": {"embed_dim": 256, "num_heads": 4, "stages": (2, 6, 36, 4)},
 }
+TINY = {"img_size": 64, "embed_dim": 8, "num_heads": 1, "stages": (1, 1, 1)}
 _PATCH, _UNIT, _POOLED = 4, 8, 2  # pixels of a patch, patches of a mask unit, rows that become one, each way
 
 
@@ -77,10 +80,14 @@ class _Projections(nnx.Module):
 class HieraBlock(Reducible):
     """Attention, whose queries may be pooled, and MLP; rows stay, and a plan's skip the MLP.
 
+    Rows are a map in raster order. Where mask units have left, those of the others come unit by unit: a map of one
+    column of units, in which a unit is a window like any other.
+
     Args:
       grid: of the rows that arrive.
+      side: of a mask unit in rows that arrive.
       pools: whether two by two rows become one, at `out` in place of `dim` channels.
-      unit: side of a mask unit in rows that arrive; None attends to all rows.
+      inside: whether it attends inside mask units, and not to all rows.
       expand: whether the residual is projected where the width changes, or maximum and mean are put side by side.
     """
 
@@ -91,8 +98,9 @@ class HieraBlock(Reducible):
         num_heads: int,
         *,
         grid: tuple[int, int],
+        side: int,
         pools: bool,
-        unit: int | None,
+        inside: bool,
         mlp_ratio: float = 4.0,
         init_values: float | None = None,
         expand: bool = True,
@@ -102,7 +110,7 @@ class HieraBlock(Reducible):
     ):
         super().__init__(num_prefix_tokens=0, leaves=False)
         scale = lambda: nnx.data(None if init_values is None else LayerScale(out, init_values))
-        self.arriving, self.pools, self.unit = grid, pools, unit
+        self.arriving, self.side, self.pools, self.inside = grid, side, pools, inside
         self.pooled = _POOLED**2 if pools else 1
         self.norm1 = LayerNorm(dim)
         self.proj = nnx.data(Linear(dim, out, dtype=dtype, rngs=rngs) if dim != out and expand else None)
@@ -125,33 +133,52 @@ class HieraBlock(Reducible):
         keys = (None, None, None) if key is None else jax.random.split(key, 3)
         drop_keys = keys[:2] if train else (None, None)
         x, normed = tokens.x, self.norm1(tokens.x)
-        mixed = self._branch(self.attn.proj(self._gathered(normed)), self.ls1, drop_keys[0])
-        x = self._residual(x, normed) + mixed
+        here = self._grid(x.shape[1])
+        mixed = self._branch(self.attn.proj(self._gathered(normed, here)), self.ls1, drop_keys[0])
+        x = self._residual(x, normed, here) + mixed
         if self.pools:
-            tokens = on_map(x, (self.arriving[0] // _POOLED, self.arriving[1] // _POOLED))
+            there = (here[0] // _POOLED, here[1] // _POOLED)
+            tokens = on_map(x, there) if here == self.arriving else self._pooled_account(tokens, x, here)
         tokens = tokens._replace(x=x)
         work = lambda x: self._branch(self.mlp(self.norm2(x)), self.ls2, None)
         branch, report = self.skip(tokens, attended, work, train=train, key=keys[2])
         return tokens._replace(x=x + self.drop_path(branch, drop_keys[1])), NOTHING, report
 
-    def _residual(self, x: Float[Array, "b n d"], normed: Float[Array, "b n d"]) -> Float[Array, "b m e"]:
-        on = lambda x, how=jnp.max: _pooled(x[:, None], self.arriving, how)[:, 0] if self.pools else x
+    def _grid(self, rows: int) -> tuple[int, int]:
+        """The map that so many rows are: the whole one, or one column of mask units."""
+        return self.arriving if rows == math.prod(self.arriving) else (rows // self.side, self.side)
+
+    def _pooled_account(self, tokens: Tokens, x: Float[Array, "b m e"], grid: tuple[int, int]) -> Tokens:
+        """Tokens of the mask units that are left, behind pooling; for each place of the map its row."""
+        position = _pooled(tokens.position[:, None], grid, jnp.min)[:, 0] // _POOLED
+        rows, columns = (side // _POOLED for side in self.arriving)
+        corners = tokens.assign.reshape(-1, *self.arriving)[:, ::_POOLED, ::_POOLED].reshape(-1, rows * columns)
+        unit, inside = corners // self.side**2, corners % self.side**2
+        after = self.side // _POOLED
+        row, column = inside // self.side // _POOLED, inside % self.side // _POOLED
+        assign = jnp.where(corners < 0, -1, unit * after**2 + row * after + column)
+        return all_present(x, 0, position)._replace(assign=assign)
+
+    def _residual(
+        self, x: Float[Array, "b n d"], normed: Float[Array, "b n d"], grid: tuple[int, int]
+    ) -> Float[Array, "b m e"]:
+        on = lambda x, how=jnp.max: _pooled(x[:, None], grid, how)[:, 0] if self.pools else x
         if self.proj is not None:
             return on(self.proj(normed))
         if self.norm1.scale.shape == self.norm2.scale.shape:
             return on(x)
         return jnp.concatenate([on(x), on(x, jnp.mean)], axis=-1)
 
-    def _gathered(self, normed: Float[Array, "b n d"]) -> Float[Array, "b m e"]:
+    def _gathered(self, normed: Float[Array, "b n d"], grid: tuple[int, int]) -> Float[Array, "b m e"]:
         b, n, _ = normed.shape
         q, k, v = self.attn.qkv(normed).reshape(b, n, 3, self.attn.num_heads, -1).transpose(2, 0, 3, 1, 4)
-        leaving = tuple(side // _POOLED for side in self.arriving) if self.pools else self.arriving
-        if self.unit is None:
-            q = _pooled(q, self.arriving) if self.pools else q
+        leaving = tuple(side // _POOLED for side in grid) if self.pools else grid
+        if not self.inside:
+            q = _pooled(q, grid) if self.pools else q
             return side_by_side(attend(q, k, v))
-        units = Windows(self.arriving, (self.unit, self.unit))
+        units = Windows(grid, (self.side, self.side))
         q, k, v = (units.cut(part) for part in (q, k, v))
-        side = self.unit
+        side = self.side
         if self.pools:
             q, side = _pooled(q, (side, side)), side // _POOLED
         return side_by_side(Windows((leaving[0], leaving[1]), (side, side)).join(attend(q, k, v)))
@@ -160,11 +187,16 @@ class HieraBlock(Reducible):
         return self.drop_path(out if scale is None else scale(out), key)
 
     def cost(self, grid: tuple[int, ...] | None = None) -> BlockCost:
-        """What the block costs on the rows that it leaves; only shapes are read."""
+        """What the block costs on the rows that it leaves; only shapes are read.
+
+        Args:
+          grid: of these rows; by default all there are.
+        """
         width = self.attn.proj.kernel.shape[0]
         before = linear_flops(self.attn.qkv, 1) + (0 if self.proj is None else linear_flops(self.proj, 1))
         feed = linear_flops(self.mlp.fc1, 1) + linear_flops(self.mlp.fc2, 1)
-        keys = math.prod(self.arriving) if self.unit is None else self.unit**2
+        rows = math.prod(self.arriving) if grid is None else math.prod(grid) * self.pooled
+        keys = self.side**2 if self.inside else rows
         return BlockCost(
             project=before * self.pooled, pair=2 * width, mix=linear_flops(self.attn.proj, 1), feed=feed, keys=keys
         )
@@ -186,6 +218,8 @@ class Hiera(HierarchicalHost):
       dtype: compute dtype; parameters stay float32.
     """
 
+    prunes_input = True
+    no_decay = ("pos_embed*",)
     published_rules = (
         Rule("patch_embed.proj.weight", "patch_embed.proj.kernel", convolution, convolution_back),
         *LAYERS,
@@ -226,7 +260,7 @@ class Hiera(HierarchicalHost):
         self.pos_embed = drawn(1, embed_dim, *global_pos_size) if abs_win_pos_embed else drawn(1, rows, embed_dim)
         rates = np.linspace(0, drop_path_rate, sum(stages)).tolist()
         self.blocks, self.maps = nnx.List([]), []
-        grid, dim, heads, unit = self.grid, embed_dim, num_heads, _UNIT
+        grid, dim, heads, side = self.grid, embed_dim, num_heads, _UNIT
         for stage, depth in enumerate(stages):
             for index in range(depth):
                 pools = stage > 0 and index == 0
@@ -238,8 +272,9 @@ class Hiera(HierarchicalHost):
                     out,
                     heads,
                     grid=grid,
+                    side=side,
                     pools=pools,
-                    unit=unit if inside else None,
+                    inside=inside,
                     mlp_ratio=mlp_ratio,
                     init_values=init_values,
                     expand=use_expand_proj,
@@ -249,7 +284,7 @@ class Hiera(HierarchicalHost):
                 )
                 self.blocks.append(block)
                 if pools:
-                    grid, unit = (grid[0] // _POOLED, grid[1] // _POOLED), unit // _POOLED
+                    grid, side = (grid[0] // _POOLED, grid[1] // _POOLED), side // _POOLED
                 dim = out
                 self.maps.append((stage, grid, dim))
         self.maps, self.embed_dim = tuple(self.maps), dim
@@ -261,6 +296,20 @@ class Hiera(HierarchicalHost):
             Site(layer, f"blocks.{layer}", grid, 0, dim, 0, leaves=False, stage=stage)
             for layer, (stage, grid, dim) in enumerate(self.maps)
         )
+
+    def entrance(self, img_size: int | Sequence[int] | None = None) -> Site:
+        """The mask units, which leave as a whole."""
+        return self.sites()[0]._replace(grid=self.units, leaves=True)
+
+    def sites_behind(self, num_keep: int, img_size: int | Sequence[int] | None = None) -> tuple[Site, ...]:
+        """The blocks on a column of so many mask units."""
+        side = lambda site: site.grid[0] // self.units[0]
+        return tuple(site._replace(grid=(num_keep * side(site), side(site))) for site in self.sites())
+
+    @property
+    def units(self) -> tuple[int, int]:
+        """Rows and columns of mask units."""
+        return self.grid[0] // _UNIT, self.grid[1] // _UNIT
 
     def overhead(self, img_size: int | Sequence[int] | None = None) -> Overhead:
         """What embedding a patch and the classifier cost."""
@@ -276,20 +325,70 @@ class Hiera(HierarchicalHost):
         train: bool = False,
         key: PRNGKeyArray | None = None,
     ) -> Walk:
-        """Embeds images and runs the first `stop` blocks; a plan's scorer guides all of them."""
+        """Embeds images, of which a plan's scorer leaves out mask units, and runs the first `stop` blocks."""
         require_float(images, 4)
         if images.shape[1:3] != self.img_size:
             raise UserError(
                 f"Images of {images.shape[1:3]} pixels do not fit a model for {self.img_size}: resize them."
             )
-        maps = self.patch_embed.proj(images.astype(self.dtype or images.dtype))
-        x = maps.reshape(maps.shape[0], -1, maps.shape[-1])
-        x = x + self.positions().astype(x.dtype)
-        scores = self.guiding_scores(images, key)
-        walk = Walk(on_map(x, self.grid), 0, taps=taps, scores=scores, train=train, key=key, remat=self.remat)
+        pruner: Any = self.pruner
+        chosen = None if pruner is None else pruner.choose(images, key_of_scorer(key, self.sites()))
+        if chosen is None or pruner.num_rows() == math.prod(self.units):
+            tokens = on_map(self.embed(images), self.grid)
+        else:
+            units, places = self.embed_units(images, chosen.kept)
+            b, k, rows, _ = units.shape
+            x = pruner.with_gradient(units.reshape(b, k, -1), chosen).reshape(b, k * rows, -1)
+            tokens = all_present(x, 0, places)._replace(assign=self._rows_of_patches(chosen.row_map))
+        walk = Walk(tokens, 0, taps=taps, chosen=chosen, train=train, key=key, remat=self.remat)
+        walk.tokens = tokens  # the step decided about units, and rows are of patches
         for site in self.sites()[:stop]:
             walk.run(self.block(site), site.grid)
         return walk
+
+    def embed(self, images: Float[Array, "b H W c"], ids_keep: Any = None) -> Float[Array, "b n d"]:
+        """Embeds all patches."""
+        maps = self.patch_embed.proj(images.astype(self.dtype or images.dtype))
+        x = maps.reshape(maps.shape[0], -1, maps.shape[-1])
+        return x + self.positions().astype(x.dtype)
+
+    def embed_units(
+        self, images: Float[Array, "b H W c"], ids: Int[Array, "b k"]
+    ) -> tuple[Float[Array, "b k n d"], Float[Array, "b m 2"]]:
+        """Embeds the patches of the mask units `ids`, from images in which the others are zero.
+
+        Returns:
+          (the patches, unit by unit and in raster order inside of one, and their (row, column) on the map).
+        """
+        (down, across), side, c = self.units, _PATCH * _UNIT, images.shape[-1]
+        there = jax.vmap(lambda ids: jnp.zeros((down * across,), images.dtype).at[ids].set(1))(ids)
+        mask = jnp.repeat(jnp.repeat(there.reshape(-1, down, across, 1), side, axis=1), side, axis=2)
+        before = self.patch_embed.proj.kernel.shape[0] // 2  # a patch sees as many pixels of its neighbours
+        padded = jnp.pad(images * mask, ((0, 0), (before, before), (before, before), (0, 0)))
+        seen = side - _PATCH + self.patch_embed.proj.kernel.shape[0]
+
+        def crop(image: Float[Array, "H W c"], unit: Int[Array, ""]) -> Float[Array, "s s c"]:
+            corner = (unit // across * side, unit % across * side, 0)
+            return jax.lax.dynamic_slice(image, corner, (seen, seen, c))
+
+        crops = jax.vmap(lambda image, ids: jax.vmap(lambda unit: crop(image, unit))(ids))(padded, ids)
+        b, k = ids.shape
+        crops = crops.reshape(b * k, seen, seen, c).astype(self.dtype or images.dtype)
+        maps = self.patch_embed.proj(crops, padding=0)
+        inside = np.stack(np.divmod(np.arange(_UNIT**2), _UNIT), axis=1)
+        corners = jnp.stack([ids // across, ids % across], axis=-1) * _UNIT
+        places = corners[:, :, None] + jnp.asarray(inside)[None, None]
+        table = self.positions()[0].astype(maps.dtype)
+        x = maps.reshape(b, k, _UNIT**2, -1) + table[places[..., 0] * self.grid[1] + places[..., 1]]
+        return x, places.reshape(b, k * _UNIT**2, 2).astype(jnp.float32)
+
+    def _rows_of_patches(self, row_map: Int[Array, "b u"]) -> Int[Array, "b p"]:
+        """For each patch of the map its row, where units have the places `row_map`; -1 = it has left."""
+        rows, columns = (np.arange(side) for side in self.grid)
+        unit = rows[:, None] // _UNIT * self.units[1] + columns[None] // _UNIT
+        inside = (rows[:, None] % _UNIT * _UNIT + columns[None] % _UNIT).reshape(1, -1)
+        places = row_map[:, unit.reshape(-1)]
+        return jnp.where(places < 0, -1, places * _UNIT**2 + jnp.asarray(inside)).astype(jnp.int32)
 
     def positions(self) -> Float[Array, "1 n d"]:
         """The position of every patch."""

@@ -1,6 +1,8 @@
 """What networks of several stages have in common: maps that shrink, rows that stay, and the mean of the last map."""
 
-from collections.abc import Sequence
+import math
+import re
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -38,11 +40,22 @@ class Classifier(nnx.Module):
         return pooled if self.fc is None else self.fc(pooled)
 
 
+_FRONT = re.compile(r"(patch_embed|stem|pos_embed\w*)(\.|$)")
+_DOWNSAMPLING = re.compile(r"\w+\.(\d+)\.downsample\.")
+
+
 class HierarchicalHost(Host):
-    """A host whose maps shrink from stage to stage; a subclass has `depths`, the blocks of each, and `head`."""
+    """A host whose maps shrink from stage to stage; a subclass has `depths`, the blocks of each, and `head`.
+
+    Attributes:
+      downsampling_ends: whether layer-wise decay counts the layers between two stages with the last block before them;
+        otherwise with the first block behind them.
+    """
 
     num_prefix_tokens = 0
     prunes_input = False
+    downsampling_ends = False
+    classifier_parts = ("head.fc.",)
     depths: tuple[int, ...]
     head: Classifier
 
@@ -53,6 +66,24 @@ class HierarchicalHost(Host):
     def intermediate_layers(self) -> tuple[int, ...]:
         """The last block of each stage."""
         return tuple(sum(self.depths[: stage + 1]) - 1 for stage in range(len(self.depths)))
+
+    def parameter_layers(self, names: Iterable[str]) -> dict[str, int]:
+        """The layer of each parameter for layer-wise decay: 0 embeds, block i is i + 1, then norm and head."""
+        blocks = {site.path: site.layer + 1 for site in self.sites()}
+
+        def layer_of(name: str) -> int:
+            if _FRONT.match(name):
+                return 0
+            if found := _DOWNSAMPLING.match(name):
+                return sum(self.depths[: int(found[1])]) + (0 if self.downsampling_ends else 1)
+            return next((layer for path, layer in blocks.items() if name.startswith(f"{path}.")), len(blocks) + 1)
+
+        return {name: layer_of(name) for name in names}
+
+    @property
+    def num_patches(self) -> int:
+        """Places of the first map."""
+        return math.prod(self.sites()[0].grid)
 
     def forward_head(self, tokens: Tokens) -> tuple[Float[Array, "b k"], tuple[Array, ...]]:
         """The mean of the last map to logits in float32."""

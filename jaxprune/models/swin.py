@@ -30,6 +30,7 @@ _SIZES = {
     "base": {"embed_dim": 128, "depths": (2, 2, 18, 2), "num_heads": (4, 8, 16, 32)},
     "large": {"embed_dim": 192, "depths": (2, 2, 18, 2), "num_heads": (6, 12, 24, 48)},
 }
+TINY = {"img_size": 32, "patch_size": 4, "embed_dim": 8, "depths": (1, 2), "num_heads": (1, 2), "window_size": 3}
 EPS = 1e-5
 
 
@@ -47,6 +48,14 @@ def variants() -> dict[str, dict[str, Any]]:
             "window_size": window,
             "img_size": image,
         }
+    # Windows by stage, found by a search (Chen et al., 2021).
+    for size, depth, windows in (
+        ("tiny", 6, (7, 7, 14, 7)),
+        ("small", 18, (14, 14, 14, 7)),
+        ("base", 30, (7, 7, 14, 7)),
+    ):
+        sizes = {**_SIZES["tiny"], "depths": (2, 2, depth, 2)}
+        named[f"swin_s3_{size}_224"] = {**sizes, "window_size": windows, "img_size": 224}
     second = {"version": 2}
     for size in ("tiny", "small", "base"):
         for window in (8, 16):
@@ -94,6 +103,15 @@ def _bias_table(network: Any, windows: Windows, trained: tuple[int, int]) -> Flo
     logs = np.sign(offsets) * np.log2(np.abs(offsets) + 1) / 3
     hidden = jax.nn.relu(network[0](jnp.asarray(logs, jnp.float32)))
     return 16 * jax.nn.sigmoid(network[2](hidden))
+
+
+def _window_sizes(window_size: int | Sequence[Any], stages: int) -> list[tuple[int, int]]:
+    """The window of each stage; two numbers are the height and width of all, as timm reads them."""
+    if isinstance(window_size, int) or len(window_size) == 2:
+        return [pair(window_size)] * stages
+    if len(window_size) != stages:
+        raise UserError(f"window_size={tuple(window_size)} is of {len(window_size)} stages, and there are {stages}.")
+    return [pair(size) for size in window_size]
 
 
 class CosineAttention(Attention):
@@ -253,13 +271,17 @@ class SwinTransformer(HierarchicalHost):
       embed_dim: width of the first stage; it doubles from stage to stage.
       depths: blocks of each stage.
       num_heads: attention heads of each stage; an int stands for all.
-      window_size: of all stages, (height, width) or an int; a map that is smaller is one window.
+      window_size: of all stages, (height, width) or an int; or one of these for each of several stages but two. A map
+        that is smaller is one window.
       norm_eps: of the layer norms.
       version: 1 or 2.
       pretrained_window_sizes: V2: the window of pre-training by stage; zeros are this network's.
       drop_path_rate: rises linearly from 0 to this over all blocks.
       dtype: compute dtype; parameters stay float32.
     """
+
+    no_decay = ("*relative_position_bias_table", "*.cpb_mlp.*", "*.logit_scale")
+    downsampling_ends = True  # as SimMIM fine-tunes it
 
     def __init__(
         self,
@@ -271,7 +293,7 @@ class SwinTransformer(HierarchicalHost):
         embed_dim: int = 96,
         depths: Sequence[int] = (2, 2, 6, 2),
         num_heads: int | Sequence[int] = (3, 6, 12, 24),
-        window_size: int | tuple[int, int] = 7,
+        window_size: int | Sequence[Any] = 7,
         mlp_ratio: float = 4.0,
         qkv_bias: bool = True,
         norm_eps: float = EPS,
@@ -292,6 +314,7 @@ class SwinTransformer(HierarchicalHost):
             raise UserError(
                 f"num_heads={heads} are of {len(heads)} stages and depths={tuple(depths)} of {len(depths)}."
             )
+        sizes = _window_sizes(window_size, len(depths))
         self.patch_embed = PatchEmbed(
             img_size, patch_size, in_chans, embed_dim, norm=LayerNorm(embed_dim, eps=norm_eps), dtype=dtype, rngs=rngs
         )
@@ -307,7 +330,7 @@ class SwinTransformer(HierarchicalHost):
             return SwinBlock(
                 self.widths[stage],
                 heads[stage],
-                windows=Windows.of(self.grids[stage], pair(window_size), shifted=index % 2 == 1),
+                windows=Windows.of(self.grids[stage], sizes[stage], shifted=index % 2 == 1),
                 version=version,
                 trained=pair(pretrained_window_sizes[stage]) if version == 2 else (0, 0),
                 mlp_ratio=mlp_ratio,
@@ -340,6 +363,7 @@ class SwinTransformer(HierarchicalHost):
                 self.heads[stage],
                 leaves=False,
                 stage=stage,
+                windows=self.layers[stage].blocks[index].windows,
             )
             for layer, (stage, index) in enumerate(self.places())
         )

@@ -43,11 +43,20 @@ class Conv(nnx.Module):
         self.stride, self.depthwise, self.dtype = stride, depthwise, dtype
         self.padding: int | str = kernel_size // 2 if padding is None else padding
 
-    def __call__(self, x: Float[Array, "b h w i"]) -> Float[Array, "b H W o"]:
+    def __call__(self, x: Float[Array, "b h w i"], *, padding: int | None = None) -> Float[Array, "b H W o"]:
+        """Convolves maps.
+
+        Args:
+          padding: in place of the layer's own.
+        """
         x = x.astype(self.dtype or x.dtype)
         kernel = self.kernel[...].astype(x.dtype)
         size, stride = kernel.shape[0], self.stride
-        pads = (self._pads(x.shape[1], size), self._pads(x.shape[2], size))
+        pads: Any = (
+            (self._pads(x.shape[1], size), self._pads(x.shape[2], size))
+            if padding is None
+            else ((padding, padding),) * 2
+        )
         if self.depthwise:
             y = depthwise_conv2d(x, kernel[:, :, 0], stride=stride, padding=pads)
         elif size == 1 and pads == ((0, 0), (0, 0)):

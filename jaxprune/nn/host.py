@@ -1,7 +1,7 @@
 """A host: a network that plans reduce. It says where (`Site`) and at what cost, and runs its blocks by one `Walk`."""
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -13,6 +13,7 @@ from jaxprune.errors import unknown
 from jaxprune.nn.flops import BlockCost
 from jaxprune.nn.images import require_float
 from jaxprune.nn.intermediates import OUTPUT_FORMATS, dense_map, intermediate_indices
+from jaxprune.nn.params import layer_of
 from jaxprune.nn.site import Site
 from jaxprune.nn.tokens import Tokens
 from jaxprune.nn.walk import Forward, Walk
@@ -44,11 +45,16 @@ class Host(nnx.Module):
 
     Attributes:
       prunes_input: whether patches can be left out before any is embedded; otherwise a scorer guides every block.
+      classifier_parts: how the names of parameters begin that a classifier of other classes, or pooled otherwise, has
+        to itself.
+      no_decay: patterns of parameters that weight decay leaves out besides vectors and biases.
       pruner: the reducer that scores images before the first block (`from_scores`), or None; set by `reduction.apply`.
       plan: the plan that it follows, or None; set by `reduction.apply`.
     """
 
     prunes_input: bool = True
+    classifier_parts: tuple[str, ...] = ("head.", "head_dist.", "fc_norm.")
+    no_decay: tuple[str, ...] = ("pos_embed", "cls_token", "dist_token", "reg_token")
     num_prefix_tokens: int
 
     def __init__(self):
@@ -62,6 +68,14 @@ class Host(nnx.Module):
           img_size: sides of the images; by default those the network was built for.
         """
         raise NotImplementedError
+
+    def entrance(self, img_size: int | Sequence[int] | None = None) -> Site:
+        """What a scorer decides about before the first block: by default all patches, the tokens of the first block."""
+        return self.sites(img_size)[0]
+
+    def sites_behind(self, num_keep: int, img_size: int | Sequence[int] | None = None) -> tuple[Site, ...]:
+        """The blocks where only `num_keep` places of the entrance enter, of a network whose rows leave nowhere else."""
+        return self.sites(img_size)
 
     def overhead(self, img_size: int | Sequence[int] | None = None) -> Overhead:
         """What the network costs beside its blocks, on images of `img_size`."""
@@ -94,7 +108,7 @@ class Host(nnx.Module):
         if self.pruner is None:
             return self.embed(images), None, None
         sites = self.sites(images.shape[1:-1])
-        chosen = self.pruner.choose(images, _key_of_scorer(key, sites))
+        chosen = self.pruner.choose(images, key_of_scorer(key, sites))
         ids_keep = chosen.kept if self.pruner.num_rows() < sites[0].num_patches else None
         return self.pruner.with_gradient(self.embed(images, ids_keep), chosen), ids_keep, chosen
 
@@ -104,7 +118,7 @@ class Host(nnx.Module):
         """What the plan's scorer makes of images and its grid, for a `Walk` whose rows cannot leave; None without."""
         if self.pruner is None:
             return None
-        return self.pruner.scores(images, _key_of_scorer(key, self.sites(images.shape[1:-1])))
+        return self.pruner.scores(images, key_of_scorer(key, self.sites(images.shape[1:-1])))
 
     def final_norm(self, x: Float[Array, "b n d"]) -> Float[Array, "b n d"]:
         """The norm behind the last block; the tokens as they are where there is none."""
@@ -122,6 +136,13 @@ class Host(nnx.Module):
         """What the block at a site costs."""
         return self.block(site).cost(site.grid)
 
+    def parameter_layers(self, names: Iterable[str]) -> dict[str, int]:
+        """The layer of each parameter for layer-wise decay: 0 embeds, block i is i + 1, and then comes the rest.
+
+        It is BEiT's rule, which MAE and SimMIM follow.
+        """
+        return {name: layer_of(name, (len(self.sites()),)) for name in names}
+
     def intermediate_layers(self) -> tuple[int, ...]:
         """The blocks whose outputs are the network's intermediates: all of them, or the last of each stage."""
         return tuple(range(len(self.sites())))
@@ -129,7 +150,7 @@ class Host(nnx.Module):
     def step_grids(self, img_size: int | Sequence[int] | None = None) -> tuple[tuple[int, ...], ...]:
         """What each step of the plan decides about: the patches of the image, or where rows stay those of its block."""
         sites = self.sites(img_size)
-        front = (sites[0].grid,) if self.pruner is not None and self.prunes_input else ()
+        front = (self.entrance(img_size).grid,) if self.pruner is not None and self.prunes_input else ()
         reducing = (site for site in sites if self.block(site).reducer is not None)
         return (*front, *(sites[0].grid if site.leaves else site.grid for site in reducing))
 
@@ -246,6 +267,6 @@ def at_path(module: Any, path: str) -> Any:
     return functools.reduce(step, path.split("."), module)
 
 
-def _key_of_scorer(key: PRNGKeyArray | None, sites: Sequence[Site]) -> PRNGKeyArray | None:
+def key_of_scorer(key: PRNGKeyArray | None, sites: Sequence[Site]) -> PRNGKeyArray | None:
     """Blocks take the keys of their numbers; the scorer takes the next."""
     return None if key is None else jax.random.fold_in(key, len(sites))

@@ -3,6 +3,8 @@
 import math
 from typing import NamedTuple
 
+from jaxprune.nn.windows import Windows
+
 
 class Site(NamedTuple):
     """One block of a host, as a plan sees it; all Python values.
@@ -16,6 +18,7 @@ class Site(NamedTuple):
       num_heads: attention heads; 0 = there is no attention to read.
       leaves: whether rows can leave the sequence here. Otherwise the map stays whole, and rows only skip work.
       stage: of a hierarchical network, from 0.
+      windows: inside which rows attend to each other; None = all do.
     """
 
     layer: int
@@ -26,6 +29,7 @@ class Site(NamedTuple):
     num_heads: int
     leaves: bool = True
     stage: int = 0
+    windows: Windows | None = None
 
     @property
     def num_patches(self) -> int:

@@ -98,7 +98,7 @@ class Walk:
         if self._reduced is not None and _reads_block_before(block):
             attended = _of_rows_left(attended, self._reduced.row_map, self.tokens.x.shape[1], self._prefix)
         if "scores" in block.needs and self._scores is not None and grid is not None:
-            attended = attended._replace(scores=_on_grid(*self._scores, grid))
+            attended = attended._replace(scores=on_grid(*self._scores, grid))
         self.entered.append(self.tokens)
         self.tokens, self._attended, report = run_block(
             block,
@@ -179,7 +179,7 @@ def _check_rows(block: Reducible, arriving: int) -> None:
     )
 
 
-def _on_grid(scores: Float[Array, "b p"], grid: tuple[int, ...], wanted: tuple[int, ...]) -> Float[Array, "b q"]:
+def on_grid(scores: Float[Array, "b p"], grid: tuple[int, ...], wanted: tuple[int, ...]) -> Float[Array, "b q"]:
     """Scores of the patches of one grid, bicubic (of a clip trilinear) with aligned corners on another, as PaPr's."""
     if grid == wanted:
         return scores

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, Shaped
 
 # What keeps rows apart that a shift brought into one window, as published.
 APART = -100.0
@@ -40,7 +40,9 @@ class Windows(NamedTuple):
         (down, across), (height, width) = self.counts, self.size
         return self._replace(grid=(down * height, across * width))
 
-    def cut(self, values: Float[Array, "b h n e"], fill: Float[Array, "h e"] | None = None) -> Float[Array, "w h m e"]:
+    def cut(
+        self, values: Shaped[Array, "b h n e"], fill: Float[Array, "h e"] | None = None
+    ) -> Shaped[Array, "w h m e"]:
         """Rows of a map in raster order, window by window of image by image.
 
         Args:
@@ -58,7 +60,7 @@ class Windows(NamedTuple):
         cells = maps.reshape(b, h, down, height, across, width, e).transpose(0, 2, 4, 1, 3, 5, 6)
         return cells.reshape(b * down * across, h, height * width, e)
 
-    def join(self, values: Float[Array, "w h m e"]) -> Float[Array, "b h n e"]:
+    def join(self, values: Shaped[Array, "w h m e"]) -> Shaped[Array, "b h n e"]:
         """The inverse of `cut`."""
         _, h, _, e = values.shape
         (rows, columns), (down, across), (height, width) = self.grid, self.counts, self.size

@@ -55,20 +55,21 @@ def apply(
         )
     plan = joined(plan)
     sites = model.sites(img_size)
-    at = plan.at_input
+    at, first = plan.at_input, model.entrance(img_size)
     if (at is None) != (scorer is None):
         raise UserError(
             'Plan("from_scores") and scorer= go together: '
             + ("give scorer=jaxprune.scoring.create(…) too." if scorer is None else "leave scorer out, or plan so.")
         )
-    if at is not None:
-        _check_grid(scorer, sites[0], model.prunes_input)
+    if at is not None and model.prunes_input and first == sites[0]:
+        # Scores of anything else, of each block's map or of mask units, are resampled.
+        _check_grid(scorer, first)
 
     def make(cls: type[Reducer], options: dict[str, Any], step: Step) -> Reducer:
         own: dict[str, Any] = {"scorer": None} if cls.where == "embed" else {}
         return build(cls, options, step, rngs=rngs, **own)
 
-    placement = place(plan, sites, make, prunes_input=model.prunes_input, scorer=scorer)
+    placement = place(plan, sites, make, entrance=first, prunes_input=model.prunes_input, scorer=scorer)
     fast: Any = copied(model)
     _clear(fast, sites)
     if at is not None and placement.entrance is not None:
@@ -110,8 +111,8 @@ def joined(plan: Plan | Sequence[Plan]) -> Plan:
     return inside[0].behind(entrance[0])
 
 
-def _check_grid(scorer: Any, first: Site, prunes_input: bool) -> None:
-    if prunes_input and tuple(scorer.grid) != first.grid:
+def _check_grid(scorer: Any, first: Site) -> None:
+    if tuple(scorer.grid) != first.grid:
         raise UserError(
             f"The scorer ranks a grid of {tuple(scorer.grid)} patches, and the network has {first.grid}: create "
             f"the scorer with grid={first.grid}."

@@ -6,6 +6,7 @@ from flax import nnx
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from jaxprune.nn.tokens import Attended, Tokens
+from jaxprune.nn.windows import Windows
 
 
 class Step(NamedTuple):
@@ -25,6 +26,7 @@ class Step(NamedTuple):
       masked: whether rows that arrive may be absent (`Tokens.policy`), as a step before this one leaves them.
       leaves: whether dropped rows leave the sequence; otherwise they only skip work in this block.
       position: which position a merged row gets: "mean" of its rows, weighted by size, or that of the row "kept".
+      windows: inside which the rows attend to each other; None = all do.
     """
 
     index: int
@@ -40,6 +42,7 @@ class Step(NamedTuple):
     masked: bool = False
     leaves: bool = True
     position: Literal["mean", "kept"] = "mean"
+    windows: Windows | None = None
 
 
 class StepReport(NamedTuple):

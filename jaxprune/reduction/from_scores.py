@@ -9,6 +9,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from jaxprune.errors import UserError
 from jaxprune.nn.params import copied, frozen
+from jaxprune.nn.walk import on_grid
 from jaxprune.reduction.base import Reducer, Step, StepReport
 from jaxprune.reduction.rows import best, keep_rows, places, present, unchanged
 
@@ -23,6 +24,7 @@ class FromScores(Reducer):
     not. `extra["scores"]` of the first step is the scorer's output, (b, p).
 
     Where patches cannot leave, the network calls the scorer once, and in every block the rows that rank low skip work.
+    Of Hiera whole mask units leave, by scores resampled to their grid.
 
     Args:
       scorer: a `jaxprune.scoring.Scorer`, the one of `reduction.apply(…, scorer=…)`; None in the blocks.
@@ -73,8 +75,12 @@ class FromScores(Reducer):
         if self.step.num_keep == patches:
             rows = jnp.broadcast_to(jnp.arange(patches, dtype=jnp.int32)[None, :], (images.shape[0], patches))
             return StepReport(row_map=rows, kept=rows)
-        scores = self._without_gradient(self.scorer(images, key=key))
-        ids: Int[Array, "b k"] = self.scorer.select(jax.lax.stop_gradient(scores), self.step.num_keep)
+        if (grid := tuple(self.step.grid)) == tuple(self.scorer.grid):
+            scores = self._without_gradient(self.scorer(images, key=key))
+            ids: Int[Array, "b k"] = self.scorer.select(jax.lax.stop_gradient(scores), self.step.num_keep)
+        else:
+            scores = on_grid(*self.scores(images, key), grid)
+            ids = best(jax.lax.stop_gradient(scores), self.step.num_keep)
         if self.in_order:
             ids = jnp.sort(ids, axis=1)
         return StepReport(row_map=places(ids, patches), kept=ids, extra={"scores": scores})

@@ -48,11 +48,20 @@ class Placement(NamedTuple):
     placed: tuple[Placed, ...]
 
 
-def place(plan: Plan, sites: Sequence[Site], make: Make, *, prunes_input: bool = True, scorer: Any = None) -> Placement:
+def place(
+    plan: Plan,
+    sites: Sequence[Site],
+    make: Make,
+    *,
+    entrance: Site | None = None,
+    prunes_input: bool = True,
+    scorer: Any = None,
+) -> Placement:
     """Works out the steps of a plan on the sites of a network, each by the rows that the steps before it leave.
 
     Args:
       make: builds a reducer for a step.
+      entrance: what a scorer decides about before the first block, see `Host.entrance`; by default the first site.
       prunes_input: whether the network can leave patches out before it embeds them.
       scorer: of a plan with a step at the input; it knows what a keep rate means.
 
@@ -62,15 +71,16 @@ def place(plan: Plan, sites: Sequence[Site], make: Make, *, prunes_input: bool =
     steps = plan.steps_for(len(sites))
     if isinstance(plan.r, tuple) and len(plan.r) > len(sites):
         raise _outside(len(plan.r) - 1, sites)
-    rows, entrance, placed = sites[0].num_patches, None, []
+    first = sites[0] if entrance is None else entrance
+    rows, entering, placed = first.num_patches, None, []
     masked = False
     for index, at in enumerate(steps):
         if at.layer == INPUT:
-            entrance = _entrance(plan, at, sites[0], len(steps), scorer)
+            entering = _entrance(plan, at, first, len(steps), scorer)
             if prunes_input:
-                rows = entrance.num_keep
+                rows = entering.num_keep
             else:
-                placed += [_guided(at, site, entrance, index, make, scorer) for site in _pruned(at, sites)]
+                placed += [_guided(at, site, entering, index, make, scorer) for site in _pruned(at, sites)]
             continue
         layer = int(at.layer)
         if layer >= len(sites):
@@ -84,6 +94,11 @@ def place(plan: Plan, sites: Sequence[Site], make: Make, *, prunes_input: bool =
                 f"{at.method} at block {layer} reads all rows, and a step before it leaves absent ones: put "
                 f"{at.method} first."
             )
+        if not site.leaves and rows < first.num_patches:
+            raise UserError(
+                f"{at.method} at block {layer} needs the whole map, and {steps[0].method} leaves {rows} of "
+                f"{first.num_patches} mask units of it: use one of the two."
+            )
         arriving = rows if site.leaves else site.num_patches
         step = _step(plan, at, index, site, arriving, len(steps))._replace(masked=masked)
         reducer = make(cls, dict(at.options), step)
@@ -91,7 +106,7 @@ def place(plan: Plan, sites: Sequence[Site], make: Make, *, prunes_input: bool =
         if site.leaves:
             rows = reducer.num_rows()
             masked = masked or cls.leaves_absent != "never"
-    return Placement(entrance, tuple(placed))
+    return Placement(entering, tuple(placed))
 
 
 def abstract(cls: type[Reducer], options: dict[str, Any], step: Step) -> Reducer:
@@ -125,6 +140,7 @@ def _step(plan: Plan, at: At, index: int, site: Site, arriving: int, num_steps: 
         num_heads=site.num_heads,
         num_steps=num_steps,
         leaves=site.leaves,
+        windows=site.windows,
         position=at.position,  # pyright: ignore[reportArgumentType] - `At` checked it
     )
 
@@ -154,13 +170,14 @@ def _pruned(at: At, sites: Sequence[Site]) -> list[Site]:
 
 def _guided(at: At, site: Site, entrance: Step, index: int, make: Make, scorer: Any) -> Placed:
     """The scorer's step in a block whose rows cannot leave: the same share of what is there."""
-    share = at.amount.value if isinstance(at.amount, Rate) else entrance.num_keep / entrance.rows_in
+    there, by_rate = site.num_patches, isinstance(at.amount, Rate)
+    count = int(there * at.amount.value) if by_rate else there * entrance.num_keep // entrance.rows_in
     step = entrance._replace(
         index=index,
         layer=site.layer,
         grid=site.grid,
         rows_in=site.num_patches,
-        num_keep=max(int(site.num_patches * share), 1),
+        num_keep=max(count, 1),
         embed_dim=site.embed_dim,
         num_heads=site.num_heads,
         leaves=False,

@@ -1,17 +1,20 @@
 """ToMe: merge the most similar tokens in pairs, weighted by the patches they hold (Bolya et al., 2023)."""
 
+import math
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
 
 from jaxprune.errors import UserError
 from jaxprune.nn import kernels
 from jaxprune.nn.tokens import Tokens, take
 from jaxprune.ops.blocks import by_rows
+from jaxprune.reduction import in_windows
 from jaxprune.reduction.amounts import Rate
-from jaxprune.reduction.base import Reducer, StepReport
+from jaxprune.reduction.base import Reducer, Step, StepReport
 from jaxprune.reduction.clusters import first_min
 from jaxprune.reduction.rows import compose, present, unchanged
 
@@ -23,6 +26,9 @@ class ToMe(Reducer):
     finds its most similar in B; the pairs that are most similar merge. Rows come out as what is left of A, then B:
     A in rising order, but without any prefix token best match last of all sources first, as published. `kept` lists the
     token of B that others merged into.
+
+    Where tokens attend inside windows (Swin), they merge with tokens of their own window, as many in each; what a shift
+    brought into one window from two ends of the map stays apart.
 
     At most half of the tokens can merge: where a plan wants fewer rows than that leaves, `num_rows` is the true count.
     """
@@ -46,16 +52,32 @@ class ToMe(Reducer):
                 )
             before = at.amount.rate
 
+    def __init__(self, step: Step, *, rngs: Any = None):
+        super().__init__(step)
+        windows = step.windows
+        if windows is not None and windows.filled_up() != windows:
+            raise UserError(
+                f"tome merges inside windows, and at block {step.layer} the map of {windows.grid} is no whole number "
+                f"of windows of {windows.size}: choose an img_size or window_size that makes it one, or a method that "
+                "ranks rows, such as topk."
+            )
+
     def num_merged(self) -> int:
-        """Pairs that merge."""
-        return min(self.step.rows_in - self.step.num_keep, self.step.rows_in // 2)
+        """Pairs that merge, in all windows where there are any."""
+        if (windows := self.step.windows) is None:
+            return min(self.step.rows_in - self.step.num_keep, self.step.rows_in // 2)
+        count = math.prod(windows.counts)
+        wanted = math.prod(windows.size) - self.step.num_keep // count
+        return count * min(wanted, in_windows.most_pairs(windows))
 
     def num_rows(self) -> int:
         return self.step.rows_in - self.num_merged()
 
     def flops(self) -> int:
         # Similarities of A and B, then the sums of what joins.
-        pairs = (self.step.rows_in // 2) * (self.step.rows_in - self.step.rows_in // 2)
+        count = 1 if self.step.windows is None else math.prod(self.step.windows.counts)
+        rows = self.step.rows_in // count
+        pairs = count * (rows // 2) * (rows - rows // 2)
         return pairs * (self.step.embed_dim // self.step.num_heads + self.step.embed_dim)
 
     def __call__(self, tokens, attended, *, train=False, key=None) -> tuple:
@@ -63,6 +85,11 @@ class ToMe(Reducer):
         if self.num_merged() == 0:
             return unchanged(tokens, prefix)
         metric = present(attended.keys).astype(jnp.float32).mean(1)[:, prefix:]
+        if (windows := self.step.windows) is not None:
+            each = self.num_merged() // math.prod(windows.counts)
+            pairs = match(in_windows.metric_of(metric, windows), each, 0, in_windows.together(windows))
+            merged = merge(in_windows.cut(tokens, windows), pairs, 0, position=self.step.position)
+            return in_windows.join(*merged, tokens, windows)
         return merge(tokens, match(metric, self.num_merged(), prefix), prefix, position=self.step.position)
 
 
@@ -86,20 +113,33 @@ def sets(num_prefix_tokens: int) -> tuple[slice, slice]:
     return slice(first, None, 2), slice(1 - first, None, 2)
 
 
-def match(metric: Float[Array, "b n e"], num_merged: int, num_prefix_tokens: int) -> Match:
+def match(
+    metric: Float[Array, "b n e"],
+    num_merged: int,
+    num_prefix_tokens: int,
+    together: Bool[np.ndarray, "w n n"] | None = None,
+) -> Match:
     """Pairs each row of A with its most similar row of B by cosine, and finds the best pairs; without gradient.
 
     Leaving the prefix out is the same as giving it a similarity of -inf: it is neither merged nor merged into.
+
+    Args:
+      together: which rows may merge, of w images in turn; None = all.
     """
     metric = jax.lax.stop_gradient(metric)
     metric = metric / jnp.linalg.norm(metric, axis=-1, keepdims=True)
     first, second = sets(num_prefix_tokens)
 
-    def most_similar(rows):
+    def most_similar(rows, *may):
         similarity = jax.lax.dot_general(rows, metric[:, second], (((2,), (2,)), ((0,), (0,))))
+        similarity = jnp.where(may[0], similarity, -jnp.inf) if may else similarity
         return similarity.max(2), first_min(-similarity, axis=2)
 
-    similar, best = by_rows(most_similar, metric[:, first], size=kernels.row_block())
+    may = []
+    if together is not None:
+        allowed = jnp.asarray(together[:, first, second])
+        may = [jnp.tile(allowed, (metric.shape[0] // len(together), 1, 1))]
+    similar, best = by_rows(most_similar, metric[:, first], *may, size=kernels.row_block())
     order = jnp.argsort(-similar, axis=1, stable=True).astype(jnp.int32)
     merged, unmerged = order[:, :num_merged], order[:, num_merged:]
     if num_prefix_tokens:

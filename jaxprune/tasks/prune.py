@@ -30,11 +30,6 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     model, names, origin = classifier
     if not is_host(model):
         raise UserError(f"{origin} holds a {type(model).__name__}, which has no patches to prune: give a ViT.")
-    if not model.prunes_input:
-        raise UserError(
-            f"{origin} holds a {type(model).__name__}, whose patches cannot leave before the first block: compare "
-            "plans of it with configs/evaluate.py and configs/benchmark.py, --config.plans."
-        )
     if model.plan is not None:
         raise UserError(f"{origin} is trained to reduce by {model.plan.text}: give a dense classifier.")
     config = completed(config, classifier)
@@ -52,9 +47,8 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     slug, page = f"prune-{Path(origin).name}", Report("jaxprune", origin)
     with reporting.report_section(workdir / "report.html", page, "Pruned by scorers", slug) as section:
         section.text(
-            f"{origin} on {len(found.labels)} held-out {_what(config)}, pruned before its first block and not trained "
-            f"for it. At keep rate z all scorers leave `int(n·z)` of {model.num_patches} patches, where n counts the "
-            "class token too."
+            f"{origin} on {len(found.labels)} held-out {_what(config)}, not trained for what scorers do to it. "
+            + pruning.about(model)
         )
         pruning_report.describe(section, setting, rows, summary, found, timing=_timing(config))
     print(as_text(pruning_report.as_published(rows, summary)))
@@ -93,7 +87,7 @@ def measure(config: Config, classifier: Classifier, opened: Opened) -> pruning.P
         inputs.eval_batches(config, images),
         inputs.mesh(config),
         keep=[pruning.num_kept(model, rate) for rate in config.keep_rates],
-        curve=insertion_deletion.counts(model.num_patches, config.curve_steps),
+        curve=insertion_deletion.counts(pruning.num_scored(model), config.curve_steps),
         seed=config.seed,
         shown=_spaced(len(images), pruning.SHOWN),
     )

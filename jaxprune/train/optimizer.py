@@ -3,7 +3,6 @@
 Parameters are one flat dict {dotted name: array}; masks and scales are dicts with the same names.
 """
 
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
@@ -14,6 +13,7 @@ import numpy as np
 import optax
 
 from jaxprune.errors import UserError, nearest
+from jaxprune.nn.params import layer_of
 
 Schedule = Callable[[Any], Any]
 
@@ -121,8 +121,12 @@ def layer_scales(params: Mapping[str, Any], depth: int | Sequence[int], decay: f
       UserError: a block is deeper than `depth`.
     """
     depths = (depth,) if isinstance(depth, int) else tuple(depth)
-    head = sum(depths) + 1
-    return {name: decay ** (head - _layer_of(name, depths)) for name in params}
+    return decayed({name: layer_of(name, depths) for name in params}, sum(depths), decay)
+
+
+def decayed(layers: Mapping[str, int], depth: int, decay: float) -> dict[str, float]:
+    """Returns the scales of parameters by their layers, see `nn.Host.parameter_layers`: decay^(depth + 1 - layer)."""
+    return {name: decay ** (depth + 1 - layer) for name, layer in layers.items()}
 
 
 def adamw(
@@ -233,18 +237,6 @@ def _learning_rates(schedule: Schedule | float, schedules: Mapping[str, Schedule
     return optax.GradientTransformation(lambda params: optax.ScaleByScheduleState(jnp.zeros((), jnp.int32)), update)
 
 
-def _layer_of(name: str, depths: tuple[int, ...]) -> int:
-    if re.match(r"(cls_token|dist_token|reg_token|mask_token|pos_embed|patch_embed|norm_pre)(\.|$)", name):
-        return 0
-    match = re.match(r"(?:layers\.(\d+)\.)?(?:blocks\.(\d+)|downsample)\.", name)
-    if not match:
-        return sum(depths) + 1
-    stage, block = int(match[1] or 0), match[2]
-    if stage >= len(depths) or (block is not None and int(block) >= depths[stage]):
-        raise UserError(f"Parameter {name!r} lies beyond depth {depths}; give layer_scales the depth of this model.")
-    return sum(depths[:stage]) + (depths[stage] if block is None else int(block) + 1)
-
-
 def _warm_up(epoch: Any, after: Any, lr: float, warmup_lr: float, warmup_epochs: float) -> Any:
     if not warmup_epochs:
         return after
@@ -264,8 +256,14 @@ def _numpy_of(value: Any) -> Any:
     return jnp if isinstance(value, jax.Array) else np
 
 
-def frozen_names(params: Iterable[str], depth: int, trainable_blocks: int) -> tuple[str, ...]:
+def frozen_names(
+    params: Iterable[str], depth: int, trainable_blocks: int, *, layers: Mapping[str, int] | None = None
+) -> tuple[str, ...]:
     """Returns the parameters that do not train where only the last blocks do (partial fine-tuning, PR-MIM Fig. 6).
+
+    Args:
+      depth: of the network, in blocks.
+      layers: of the parameters, see `nn.Host.parameter_layers`; by default a ViT's.
 
     Raises:
       UserError: there are not so many blocks.
@@ -276,6 +274,5 @@ def frozen_names(params: Iterable[str], depth: int, trainable_blocks: int) -> tu
         raise UserError(
             f"trainable_blocks={trainable_blocks} of a network of {depth} blocks: use 0 to {depth}, or -1 for all."
         )
-    first = depth - trainable_blocks
-    trained = ("norm.", "fc_norm.", "head.", "head_dist.", *(f"blocks.{i}." for i in range(first, depth)))
-    return tuple(name for name in params if not name.startswith(trained))
+    layers = {name: layer_of(name, (depth,)) for name in params} if layers is None else layers
+    return tuple(name for name in params if layers[name] <= depth - trainable_blocks)

@@ -215,3 +215,24 @@ def test_fine_tuning_starts_from_the_encoder_of_any_framework(method, tmp_path):
         assert "blocks.0.attn.qkv.kernel" in same and "pos_embed" in same
         for name in same:
             np.testing.assert_array_equal(variables(model)[name][...], encoder[name][...])
+
+
+@pytest.mark.parametrize(("name", "kind"), [("convnext", "ours"), ("hiera", "published"), ("swin", "published")])
+def test_a_network_of_stages_keeps_the_norm_of_its_head(name, kind, tmp_path):
+    sizes = {**models.tiny(name), "head_init_scale": 1.0}
+    make = lambda seed, classes: models.create(name, **sizes, num_classes=classes, rngs=nnx.Rngs(seed))
+    trained, other, same, path = make(0, 3), make(1, 4), make(2, 3), str(tmp_path / "model.safetensors")
+    if trained.head.norm is not None:
+        trained.head.norm.scale[...] += 1
+    if kind == "ours":
+        checkpoints.save_model(trained, path, class_names=NAMES)
+    else:
+        checkpoints.save_pretrained(trained, path)
+    initialise(other, path, (*NAMES, "dog"))
+    initialise(same, path, NAMES)
+    same_weights(same, trained)
+    wanted = variables(trained)
+    for name, variable in variables(other).items():
+        if not name.startswith("head.fc."):
+            np.testing.assert_array_equal(variable[...], wanted[name][...])
+    assert other.head.fc.kernel.shape[1] == 4

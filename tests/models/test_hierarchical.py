@@ -1,5 +1,6 @@
 """Swin and ConvNeXt: published blocks under PaPr's masks, files of their own repositories, and what refuses."""
 
+import ast
 import json
 
 import chex
@@ -16,13 +17,14 @@ from jaxprune.errors import UserError
 from jaxprune.models.convnext import ConvNeXtBlock
 from jaxprune.models.hierarchical import on_map
 from jaxprune.models.swin import SwinBlock
-from jaxprune.nn.params import variables
+from jaxprune.nn.params import merge, split, variables
 from jaxprune.nn.tokens import NOTHING, Attended
-from jaxprune.nn.walk import _on_grid
+from jaxprune.nn.walk import on_grid
 from jaxprune.nn.windows import Windows
 from jaxprune.reduction import Plan
 from jaxprune.reduction.base import Step
 from jaxprune.reduction.from_scores import FromScores
+from jaxprune.train import optimizer
 
 BLOCKS = golden("ltrp_papr/papr_hierarchical_blocks")
 CONFIG = json.loads(str(BLOCKS["config_json"]))
@@ -52,7 +54,7 @@ def masked(block):
 
 def significance():
     maps = jnp.asarray(BLOCKS["psm_small"]).reshape(2, -1)
-    return Attended(scores=_on_grid(maps, (4, 4), GRID))
+    return Attended(scores=on_grid(maps, (4, 4), GRID))
 
 
 def test_the_significance_map_keeps_the_published_places():
@@ -108,7 +110,7 @@ def test_a_block_of_convnext(train):
 
 def swin(**options):
     sizes = {"img_size": 64, "window_size": 4, "embed_dim": 8, "depths": (1, 1, 2, 1), "num_heads": (1, 1, 2, 2)}
-    return models.create("swin_tiny_patch4_window7_224", **sizes, num_classes=3, **options, rngs=nnx.Rngs(0))
+    return models.create("swin_tiny_patch4_window7_224", **{**sizes, "num_classes": 3, **options}, rngs=nnx.Rngs(0))
 
 
 def convnext(**options):
@@ -118,7 +120,7 @@ def convnext(**options):
 
 def hiera(**options):
     sizes = {"img_size": 64, "embed_dim": 8, "num_heads": 1, "stages": (1, 1, 2, 1), "num_classes": 3}
-    return models.create("hiera_tiny_224", **sizes, **options, rngs=nnx.Rngs(0))
+    return models.create("hiera_tiny_224", **{**sizes, **options}, rngs=nnx.Rngs(0))
 
 
 def test_the_published_small_swin():
@@ -132,14 +134,14 @@ def test_the_published_small_swin():
     chex.assert_trees_all_close(logits, file["logits"], atol=5e-5)
 
 
-@pytest.mark.parametrize(("make", "mask_block"), [(swin, 3), (convnext, 2), (hiera, 4)])
+@pytest.mark.parametrize(("make", "mask_block"), [(swin, 3), (convnext, 2)])
 def test_a_scorer_guides_the_stages_of_mask_block(make, mask_block):
     model = make()
     plan = Plan("from_scores", 0.65, mask_block=mask_block)
     scorer = scoring.create("centre", grid=model.grid)
     size = 64
     fast = reduction.apply(model, plan, scorer=scorer, img_size=size)
-    stages = {1: (2,), 2: (2, 3), 3: (1, 2, 3), 4: (0, 1, 2, 3)}[mask_block]
+    stages = {2: (2, 3), 3: (1, 2, 3)}[mask_block]
     pruned = {site.stage for site in fast.sites(size) if fast.block(site).reducer is not None}
     assert pruned == set(stages)
     dense = flops.host(model, img_size=size)
@@ -155,6 +157,136 @@ def test_hiera_has_no_attention_to_read_and_whole_units():
         reduction.apply(hiera(), Plan("topk", 0.5, (1,)))
     with pytest.raises(UserError, match=r"img_size 48x64 is no whole number of mask units of 32 pixels"):
         models.create("hiera_tiny_224", img_size=(48, 64), rngs=nnx.Rngs(0))
+
+
+class Fixed(scoring.Scorer):
+    """The same scores for all images, or for each its own."""
+
+    def __init__(self, scores, **options):
+        super().__init__(**options)
+        self.scores = nnx.Param(jnp.asarray(scores, jnp.float32))
+
+    def __call__(self, images, *, key=None):
+        return jnp.broadcast_to(self.scores[...], (images.shape[0], self.num_patches))
+
+
+def test_mask_units_leave_hiera_as_in_its_pre_training():
+    file = golden("hosts/hiera_units")
+    options = ast.literal_eval(str(file["options"]))
+    model = checkpoints.load_pretrained(models.create(str(file["name"]), **options, rngs=nnx.Rngs(0)), weights(file))
+    plan, scorer = Plan("from_scores", 0.5), Fixed(file["units"], grid=(3, 2))
+    fast = reduction.apply(model, plan, scorer=scorer)
+    call = lambda model, images: (model(images), model.forward_intermediates(images, intermediates_only=True))
+    (logits, aux), maps = quickly(fast, call)(jnp.asarray(nhwc(file["images"])))
+    chex.assert_trees_all_close(np.float64(logits), file["masked_logits"], atol=1e-4)
+    chex.assert_trees_all_close(np.float64(aux.tokens.x), file["masked_features"], atol=1e-4)
+    np.testing.assert_array_equal(aux.kept[0], [np.flatnonzero(row) for row in file["units"]])
+    for index, found in enumerate(maps):
+        units, (rows, columns) = file[f"masked_map_{index}"], found.shape[1:3]
+        cells = np.asarray(found).reshape(2, 3, rows // 3, 2, columns // 2, -1).swapaxes(2, 3)
+        cells = cells.reshape(2, 6, *units.shape[2:])
+        for image in range(2):
+            stay = file["units"][image].astype(bool)
+            chex.assert_trees_all_close(np.float64(cells[image][stay]), units[image], atol=1e-4)
+            assert not cells[image][~stay].any()
+    assert fast.step_grids() == ((3, 2),) and aux.assign[0].shape == (2, 6)
+    counted = flops.host(fast)
+    assert counted == flops.host(model, plan, scorer=scorer) and counted.total < 0.55 * flops.host(model).total
+    # Half of the units, and so half of the keys where attention is among all rows.
+    assert [2 * rows for rows in counted.rows] == list(flops.host(model).rows)
+
+
+@pytest.mark.slow
+def test_hiera_with_all_mask_units_is_dense_to_the_bit():
+    model, images = hiera(), jnp.asarray(np.random.default_rng(0).normal(size=(1, 64, 64, 3)), jnp.float32)
+    # Scores of the patches are resampled to mask units.
+    whole, half = (
+        reduction.apply(model, Plan("from_scores", rate), scorer=scoring.create("centre", grid=model.grid))
+        for rate in (1.0, 0.5)
+    )
+    logits = lambda model, images: model(images)[0]
+    np.testing.assert_array_equal(quickly(whole, logits)(images), quickly(model, logits)(images))
+    assert half.pruner.num_rows() == 2 and half.pruner.step.grid == (2, 2)
+    both = [reduction.Plan("from_scores", 0.5), Plan("random", 0.5, (1,))]
+    with pytest.raises(UserError, match="random at block 1 needs the whole map, and from_scores leaves 2 of 4 mask un"):
+        reduction.apply(model, both, scorer=scoring.create("centre", grid=(2, 2)))
+    with pytest.raises(UserError, match="mask_block=2 is for a network with stages, and rows leave this one"):
+        reduction.apply(model, Plan("from_scores", 0.5, mask_block=2), scorer=scoring.create("centre", grid=(2, 2)))
+
+
+@pytest.mark.slow
+def test_the_compiler_counts_the_mask_units_that_are_left():
+    scorer = scoring.create("centre", grid=(4, 4))
+    model = nnx.eval_shape(lambda: hiera(img_size=128, embed_dim=64))
+    model = reduction.apply(model, Plan("from_scores", 0.25), scorer=scorer)
+    parts = split(model)
+    program = jax.jit(lambda params, rest, images: merge(parts.graph, params, rest)(images)[0])
+    images = jax.ShapeDtypeStruct((4, 128, 128, 3), jnp.float32)
+    found = flops.compiled_flops(program, parts.params, parts.rest, images)
+    np.testing.assert_allclose(found, 4 * flops.host(model).total, rtol=0.1)
+
+
+LAYERS = {
+    swin: {
+        "patch_embed.proj.kernel": 0,
+        "layers.0.blocks.0.norm1.scale": 1,
+        # As SimMIM counts what its files have at the end of the stage before.
+        "layers.1.downsample.norm.scale": 1,
+        "layers.1.blocks.0.attn.qkv.kernel": 2,
+        "layers.3.downsample.reduction.kernel": 4,
+        "layers.3.blocks.0.mlp.fc1.kernel": 5,
+        "norm.scale": 6,
+        "head.fc.kernel": 6,
+    },
+    convnext: {
+        "stem.0.kernel": 0,
+        "stem.1.scale": 0,
+        "stages.0.blocks.0.gamma": 1,
+        "stages.1.downsample.1.kernel": 2,
+        "stages.2.blocks.1.conv_dw.kernel": 4,
+        "stages.3.downsample.0.scale": 5,
+        "head.norm.scale": 6,
+        "head.fc.bias": 6,
+    },
+    hiera: {
+        "pos_embed": 0,
+        "patch_embed.proj.bias": 0,
+        "blocks.0.norm1.scale": 1,
+        "blocks.4.proj.kernel": 5,
+        "head.norm.bias": 6,
+    },
+}
+DECAYED = {swin: "relative_position_bias_table", convnext: "", hiera: "pos_embed"}
+
+
+@pytest.mark.parametrize("make", LAYERS)
+def test_layers_and_weight_decay_of_fine_tuning(make):
+    model = nnx.eval_shape(make)
+    params = split(model).params
+    layers = model.parameter_layers(params)
+    assert {name: layers[name] for name in LAYERS[make]} == LAYERS[make]
+    assert set(layers.values()) == set(range(7)) and layers.keys() == params.keys()
+    decays = optimizer.decay_mask(params, model.no_decay)
+    matrices = {name for name, value in params.items() if value.ndim > 1}
+    left_out = {name for name in matrices if not decays[name]}
+    assert matrices - left_out == {name for name in decays if decays[name]}
+    assert bool(left_out) == bool(DECAYED[make]) and all(name.endswith(DECAYED[make]) for name in left_out)
+
+
+def test_weight_decay_leaves_out_what_v2_biases_and_scales_by():
+    params = split(nnx.eval_shape(lambda: swin(version=2))).params
+    decays = optimizer.decay_mask(params, models.swin.SwinTransformer.no_decay)
+    wanted = {name for name in params if "cpb_mlp" in name or "logit_scale" in name}
+    assert len(wanted) == 4 * 5 and not any(decays[name] for name in wanted)
+
+
+def test_windows_of_each_stage():
+    model = nnx.eval_shape(lambda: swin(window_size=(2, 4, 4, 2)))
+    assert [stage.blocks[0].windows.size for stage in model.layers] == [(2, 2), (4, 4), (4, 4), (2, 2)]
+    assert nnx.eval_shape(lambda: swin(window_size=(2, 4))).layers[1].blocks[0].windows.size == (2, 4)
+    with pytest.raises(UserError, match=r"window_size=\(2, 4, 4\) is of 3 stages, and there are 4"):
+        swin(window_size=(2, 4, 4))
+    assert models.arguments("swin_s3_base_224")["depths"] == (2, 2, 30, 2)
 
 
 def test_mask_block_is_for_four_stages():

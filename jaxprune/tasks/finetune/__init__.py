@@ -41,7 +41,7 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     if start := networks.start_of(config):
         initialise(model, start, training.train.class_names)
     model.preprocessing = inputs.preprocessing(config)
-    scorer = networks.open_scorer(config, model.grid) if config.scorer else None
+    scorer = networks.open_scorer(config, model.entrance().grid) if config.scorer else None
     if plan is not None:
         model = reduction.apply(model, plan, scorer=scorer, rngs=nnx.Rngs(config.seed))
     teacher = split(load_model(config.teacher)) if config.teacher else None
@@ -66,7 +66,7 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     result = training.fit(
         parts.params,
         loss_fn,
-        optimizer_of(config, parts.params, model.depth, training),
+        optimizer_of(config, parts.params, model, training),
         [training.every(config.eval_every, evaluate)],
         ema_decay=config.ema_decay,
         fixed={"teacher": teacher.params} if teacher else None,

@@ -6,28 +6,28 @@ from typing import Any
 import optax
 
 from jaxprune.config import Config
+from jaxprune.nn import Host
 from jaxprune.tasks.setup.training import Training, adamw, learning_rate
 from jaxprune.train import optimizer
 
 # What trains at the full rate where the backbone has one of its own ("Which Tokens to Use?", supplement B).
-_NEW = ("head.*", "head_dist.*", "pos_embed", "patch_embed.*", "*.reducer.*")
-_NO_DECAY = ("pos_embed", "cls_token", "dist_token", "reg_token")
+_NEW = ("head.*", "head_dist.*", "pos_embed*", "patch_embed.*", "stem.*", "*.reducer.*")
 
 
 def optimizer_of(
-    config: Config, params: dict[str, Any], depth: int, training: Training
+    config: Config, params: dict[str, Any], model: Host, training: Training
 ) -> optax.GradientTransformation:
     """Returns the optimizer that `config.optimizer` and `config.trainable_blocks` describe.
 
     Args:
       params: {dotted name: array} of the network.
-      depth: its blocks.
+      model: the network.
       training: the run.
     """
     settings = config.optimizer
-    scales = optimizer.layer_scales(params, depth, settings.layer_decay)
     # A scorer that learns comes before the first layer.
-    scales |= {name: settings.layer_decay ** (depth + 1) for name in scales if name.startswith("pruner.")}
+    layers = model.parameter_layers(params) | {name: 0 for name in params if name.startswith("pruner.")}
+    depth = len(model.sites())
     own = None
     if settings.backbone_scale != 1.0 or settings.freeze_epochs:
         slower = learning_rate(config, training.steps, settings.backbone_scale)
@@ -37,8 +37,8 @@ def optimizer_of(
         config,
         training.schedule,
         params,
-        exempt=_NO_DECAY,
-        layer_scales=scales,
+        exempt=model.no_decay,
+        layer_scales=optimizer.decayed(layers, depth, settings.layer_decay),
         schedules=own,
-        frozen=optimizer.frozen_names(params, depth, config.trainable_blocks),
+        frozen=optimizer.frozen_names(params, depth, config.trainable_blocks, layers=layers),
     )

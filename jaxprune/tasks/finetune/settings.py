@@ -59,8 +59,12 @@ def smoke(config: Config) -> Config:
     """Shrinks a config of the task to run in seconds on a CPU, on built-in data."""
     shared.shrink(config)
     config.reduction.reduction_loc = (1,)
-    # Relative positions stay: a run of pre-training may have them (SimMIM).
     known = models.arguments(config.model.name)
+    if sizes := models.tiny(config.model.name):
+        config.model = {**config.model.to_dict(), **sizes}
+        config.data.img_size = sizes.get("img_size", config.data.img_size)
+        return config
+    # Relative positions stay: a run of pre-training may have them (SimMIM).
     beit = known if known.get("style") == "beit" else {}
     kind = ("style", "qkv_bias", "pos_embed", "init_values")
     config.model = {

@@ -80,8 +80,11 @@ def start_of(config: Config) -> str:
 
 
 def model_arguments(config: Config) -> dict[str, Any]:
-    """The arguments of `models.create` in `config.model`."""
-    return {name: value for name, value in config.model.to_dict().items() if name not in ("weights", "class_names")}
+    """The arguments of `models.create` in `config.model`; no `global_pool` where a network always pools the mean."""
+    chosen = {name: value for name, value in config.model.to_dict().items() if name not in ("weights", "class_names")}
+    if chosen.get("global_pool") == "avg" and not models.takes(chosen["name"], "global_pool"):
+        chosen.pop("global_pool")
+    return chosen
 
 
 def plans(config: Config) -> dict[str, Plan]:

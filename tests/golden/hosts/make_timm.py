@@ -112,7 +112,15 @@ STAGES = {
     "hiera_abswin": ("hiera_base_abswin_256", {**HIERA, "img_size": (96, 64), "global_pos_size": (7, 7)}),
     "hiera_concat": ("hiera_small_abswin_256", {**HIERA, "img_size": 64, "global_pos_size": (5, 6)}),
     "convnextv2_atto": ("convnextv2_atto", {**CONV, "img_size": (64, 64)}),
+    "convnext_xxlarge": ("convnext_xxlarge", {**CONV, "img_size": (64, 64)}),
+    "swin_s3": (
+        "swin_s3_tiny_224",
+        {**STAGED, "img_size": (32, 48), "depths": (1, 2, 1), "num_heads": (2, 4, 4), "window_size": (2, 4, 3)},
+    ),
+    "hiera_units": ("hiera_tiny_224", {**HIERA, "img_size": (96, 64)}),
 }
+# Mask units that stay, of two images.
+UNITS = {"hiera_units": [[1, 0, 1, 0, 1, 0], [0, 1, 1, 0, 0, 1]]}
 
 
 def make(name: str, model: str, options: dict) -> None:
@@ -144,6 +152,12 @@ def make(name: str, model: str, options: dict) -> None:
         wide = images.double()
         _, maps = network.forward_intermediates(wide)
         arrays = {"logits": network(wide), "features": network.forward_features(wide)}
+        if name in UNITS:
+            mask = torch.tensor(UNITS[name]).bool()
+            features = network.forward_features(wide, mask=mask)
+            units = network.forward_intermediates(wide, mask=mask, output_fmt="NHWC", intermediates_only=True)
+            arrays |= {"units": mask, "masked_features": features, "masked_logits": network.forward_head(features)}
+            arrays |= {f"masked_map_{index}": tensor for index, tensor in enumerate(units)}
     options.pop("num_kv_heads", None)  # of a name's own, for a network of another size
     np.savez_compressed(
         HERE / f"{name}.npz",
@@ -157,8 +171,9 @@ def make(name: str, model: str, options: dict) -> None:
 
 
 if __name__ == "__main__":
+    wanted = sys.argv[1:]  # by default all
     for name, (model, options) in {**CASES, **STAGES}.items():
-        if sys.argv[1:] and name not in sys.argv[1:]:
+        if wanted and name not in wanted:
             continue
         make(name, model, options)
         print(name)

@@ -1,0 +1,128 @@
+"""Swin, ConvNeXt and Hiera under PaPr: measured speed beside the one FLOPs imply, and dense beside timm's in PyTorch.
+
+python scripts/benchmark_hierarchical.py [--model swin_small_patch4_window7_224 convnext_small hiera_small_224]
+    [--scorer papr] [--proposal efficientnet_lite0] [--keep-rate 0.65] [--batch 4] [--rounds 7]
+    [--torch-python /path/to/python] [--out benchmark_hierarchical.csv]
+
+Dense, pruned by a scorer that costs nothing, pruned by the scorer, and timm's network take turns in every round, and
+medians are compared: on a busy machine only ratios mean anything. "FLOP-implied" leaves the proposal out; "share" is
+what is left of the gain that FLOPs promise, (speed-up - 1) / (implied - 1). `--torch-python` is an interpreter that has
+torch and timm; its network runs in a process of its own (`timm_process.py`), which waits while others have their turn.
+Weights are random: they do not matter for speed. Writes a table to the terminal and a CSV.
+"""
+
+import argparse
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from jaxprune import flops, models, reduction, scoring
+from jaxprune.bench.contestants import DENSE, Runner
+from jaxprune.bench.publish import publish
+from jaxprune.bench.timing import interleaved_medians
+from jaxprune.errors import UserError
+from jaxprune.nn.params import unfilled
+from jaxprune.plugins import find
+
+FREE, TIMM = "centre", "timm"  # a scorer that computes nothing, and the network in PyTorch
+
+
+class Elsewhere:
+    """A network in another process: a call asks for one forward pass and waits for it.
+
+    Args:
+      command: starts the process, which prints what it is, and then a line for every line that it reads.
+    """
+
+    def __init__(self, command):
+        self._process: Any = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.about = self._answer()
+        self()
+
+    def __call__(self):
+        self._process.stdin.write("run\n")
+        self._process.stdin.flush()
+        self._answer()
+
+    def _answer(self):
+        line = self._process.stdout.readline()
+        if not line:
+            raise UserError(f"{' '.join(map(str, self._process.args))} ended: see above, and check --torch-python.")
+        return line.strip()
+
+    def close(self):
+        """Ends the process."""
+        self._process.stdin.close()
+        self._process.wait()
+
+
+def measure(args, name, batch):
+    """Returns the row of one network and batch size."""
+    overrides = json.loads(args.overrides)
+    model = unfilled(lambda: models.create(name, **overrides, rngs=nnx.Rngs(0)))
+    height, width = model.preprocessing.img_size
+    reads = find(scoring, scoring.Scorer, args.scorer).reads in ("any", "convnet")
+    network = {"proposal": models.create(args.proposal, rngs=nnx.Rngs(0))} if reads else {}
+    grid = model.entrance().grid
+    plan = reduction.Plan("from_scores", keep_rate=args.keep_rate)
+    free = reduction.apply(model, plan, scorer=scoring.create(FREE, grid=grid))
+    pruned = reduction.apply(model, plan, scorer=scoring.create(args.scorer, grid=grid, **network))
+    images = jnp.asarray(np.random.default_rng(0).normal(size=(batch, height, width, 3)), jnp.float32)
+    contestants: dict[str, Callable[[], object]] = {
+        DENSE: Runner(model, images),
+        FREE: Runner(free, images),
+        args.scorer: Runner(pruned, images),
+    }
+    theirs = None
+    if args.torch_python:
+        script = Path(__file__).with_name("timm_process.py")
+        theirs = Elsewhere([args.torch_python, script, name, str(batch), str(height)])
+        contestants[TIMM] = theirs
+    try:
+        seconds = interleaved_medians(contestants, args.rounds)
+    finally:
+        if theirs is not None:
+            theirs.close()
+    dense, implied = seconds[DENSE], flops.host(model).total / flops.host(free).total
+    row = {
+        "model": name,
+        "batch": batch,
+        "keep rate": args.keep_rate,
+        "dense ms/image": 1000 * dense / batch,
+        "pruned": 1000 * seconds[args.scorer] / batch,
+        "speed-up": dense / seconds[args.scorer],
+        "without scorer": dense / seconds[FREE],
+        "FLOP-implied": implied,
+        "share": (dense / seconds[FREE] - 1) / (implied - 1),
+    }
+    if theirs is not None:
+        row |= {"timm ms/image": 1000 * seconds[TIMM] / batch, "dense to timm": seconds[TIMM] / dense}
+        row["timm"] = theirs.about
+    return row
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    wanted = ["swin_small_patch4_window7_224", "convnext_small", "hiera_small_224"]
+    parser.add_argument("--model", nargs="*", default=wanted)
+    parser.add_argument("--overrides", default="{}", help="arguments of the networks as JSON, in place of their own")
+    parser.add_argument("--scorer", default="papr")
+    parser.add_argument("--proposal", default="efficientnet_lite0")
+    parser.add_argument("--keep-rate", type=float, default=0.65)
+    parser.add_argument("--batch", type=int, nargs="*", default=[4])
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--torch-python", default="", help="an interpreter with torch and timm, to compare with")
+    parser.add_argument("--out", type=Path, default=Path("benchmark_hierarchical.csv"))
+    args = parser.parse_args()
+    rows = [measure(args, name, batch) for name in args.model for batch in args.batch]
+    publish(f"Hierarchical networks under {args.scorer} at keep rate {args.keep_rate}", rows, args.out)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,105 @@
+"""Swin, ConvNeXt and Hiera trained on small images, then pruned by PaPr, by chance and by the centre, over seeds.
+
+python scripts/study_hierarchical.py --path DIR [--data cifar10] [--networks swin convnext] [--seeds 3]
+                                     [--scorers papr random centre] [--images 2000] [--out runs/hierarchical]
+
+DIR is a folder of train/<class>/ and test/<class>/ images, see `configs/hierarchical/small.py`, whose networks are
+trained once a seed. They are pruned as they are, without training, by `configs/prune.py`. PaPr reads EfficientNet-Lite0
+(`pip install "jaxprune[papr]"`). Every training and every pruning is a run directory of its own below --out, so a study
+that was stopped goes on where it was. It ends in a table of accuracy by keep rate with 95 % intervals (Student's t,
+over the seeds), a plot for each network and a report.
+"""
+
+import argparse
+import csv
+from pathlib import Path
+
+from jaxprune import main, tasks
+from jaxprune.bench import study
+from jaxprune.bench.contestants import DENSE
+from jaxprune.train.progress import log_to_terminal
+from jaxprune.viz import plots
+
+TRAIN, PRUNE = "configs/hierarchical/small.py", "configs/prune.py"
+RATES = (0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3)
+FOUND = "prune.csv"  # what pruning leaves in its run directory
+
+
+def load(config, *, smoke, **settings):
+    """Returns a config with the arguments behind its colon."""
+    listed = [f"{name}={value}" for name, value in settings.items() if value not in ("", None)]
+    return main.load_config(f"{config}:{','.join([*listed, *(['smoke'] if smoke else [])])}")
+
+
+def trained(args, network, seed):
+    """Trains a network, unless it is, and returns its run directory."""
+    settings = {"network": network, "data": args.data, "path": args.path, "epochs": args.epochs, "seed": seed}
+    out = args.out / f"{network}-{seed}"
+    tasks.find("finetune")(load(TRAIN, smoke=args.smoke, **settings), out)
+    return out
+
+
+def pruned(args, network, seed):
+    """Returns {"SCORER keep rate": accuracy} of a trained network, measured unless it was."""
+    run, out = trained(args, network, seed), args.out / f"{network}-{seed}-pruned"
+    if not (out / FOUND).is_file():
+        config = load(PRUNE, smoke=args.smoke, run=run)
+        config.update(scorers=tuple(args.scorers), keep_rates=tuple(args.keep_rates), num_images=args.images)
+        config.update(curve_steps=0, rounds=0, batch_size=min(args.images, 100), seed=seed)
+        if args.scorer_size:
+            config.proposal_size = args.scorer_size
+        tasks.find("prune")(config, out)
+    with (out / FOUND).open() as file:
+        rows = list(csv.DictReader(file))
+    return {f"{row['scorer']} {float(row['keep rate']):g}": float(row["accuracy"]) for row in rows}
+
+
+def table(found, scorers, rates):
+    """Returns a row for each network and scorer: accuracy by keep rate, and half of its 95 % interval."""
+    rows = []
+    for means in study.intervals(found, "network"):
+        for scorer in scorers:
+            row = {"network": means["network"], "scorer": scorer}
+            for name, rate in ((f"{DENSE} 1", 1.0), *((f"{scorer} {rate:g}", rate) for rate in rates)):
+                row |= {f"{rate:g}": means[name], f"± {rate:g}": means[f"± {name}"]}
+            rows.append(row)
+    return rows
+
+
+def run():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--path", default="", help="folder of the images; needed unless --smoke")
+    parser.add_argument("--data", default="cifar10")
+    parser.add_argument("--networks", nargs="*", default=["swin", "convnext"])
+    parser.add_argument("--scorers", nargs="*", default=["papr", "random", "centre"])
+    parser.add_argument("--keep-rates", type=float, nargs="*", default=list(RATES))
+    parser.add_argument("--scorer-size", type=int, default=0, help="pixels of the images that PaPr sees; 0: 224")
+    parser.add_argument("--epochs", type=float, default=0.0, help="0: those of the config")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--images", type=int, default=2000, help="held-out images that are pruned")
+    parser.add_argument("--out", type=Path, default=Path("runs/hierarchical"))
+    parser.add_argument("--smoke", action="store_true", help="the smallest networks, on built-in data")
+    args = parser.parse_args()
+    if not (args.path or args.smoke):
+        parser.error("give --path DIR, the folder of the images")
+    if args.smoke:
+        args.scorers, args.keep_rates, args.images = ["random", "centre"], [0.5], 12
+    log_to_terminal()
+    rates = sorted({*args.keep_rates, 0.5}, reverse=True)  # pruning always measures one half, too
+    found = study.over_seeds(args.networks, args.seeds, lambda network, seed: pruned(args, network, seed))
+    rows = table(found, args.scorers, rates)
+    title = f"Hierarchical networks on {args.data}, pruned as they are, {args.seeds} seeds"
+    with study.published(args.out, title, "Accuracy by keep rate", {"study_hierarchical": rows}) as section:
+        section.table(rows, caption=f"Held-out accuracy by keep rate; {study.meaning(found)}.", formats=".3g")
+        for network in args.networks:
+            own = [row for row in rows if row["network"] == network]
+            series = {row["scorer"]: ([1.0, *rates], [row[f"{rate:g}"] for rate in (1.0, *rates)]) for row in own}
+            at = {row["scorer"]: row["0.5"] for row in own}
+            best = max(at, key=lambda scorer: at[scorer])
+            plot = plots.line_plot(series, "keep rate", "held-out accuracy", shares=True)
+            caption = f"{network}: at keep rate 0.5, {best} leaves {at[best]:.1%} of {own[0]['1']:.1%}."
+            section.figure(plot, f"{caption}{plots.cut_note(plot)}")
+
+
+if __name__ == "__main__":
+    run()

@@ -1,0 +1,24 @@
+"""Forward passes of a network of timm, one for each line on standard input: for `benchmark_hierarchical.py` to time.
+
+Needs torch and timm, and nothing of jaxprune: python scripts/timm_process.py swin_small_patch4_window7_224 4 224
+Weights are random, which does not matter for speed. It answers every line with one, as soon as the pass is done.
+"""
+
+import sys
+
+import timm  # pyright: ignore[reportMissingImports]
+import torch  # pyright: ignore[reportMissingImports]
+
+
+def main(name, batch, side):
+    model = timm.create_model(name, pretrained=False).eval()
+    images = torch.randn(int(batch), 3, int(side), int(side))
+    print(f"PyTorch {torch.__version__}, timm {timm.__version__}, {torch.get_num_threads()} threads", flush=True)
+    with torch.inference_mode():
+        for _ in sys.stdin:
+            model(images)
+            print("done", flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
