@@ -5,7 +5,10 @@ python -m jaxprune.main --config=configs/leaderboard.py --config.run=RUN --confi
 
 `leaderboard.csv` holds a row for each network and plan, with the hashes of weights, images and code. `verify` measures
 rows again, `rows` at random or those `named` ("NETWORK PLAN"): accuracy, agreement, FLOPs and hashes have to be the
-same, and the ranges of the speed-ups have to meet. It prints what differs, and the chance that one forged row escapes.
+same, and the ranges of the speed-ups have to meet. It prints what differs, the chance that one forged row escapes, and
+Kendall's tau of the speeds that the table claims and those measured; `rows=0` measures all of them.
+
+    --config.verify=A.csv --config.compare=B.csv                 Kendall's tau of two tables, without measuring
 
     --config.networks="('runs/base','weights=FILE,name=NAME')"   further classifiers
 """
@@ -26,6 +29,7 @@ def get_config(arg=None):
         rounds=7,
         num_images=1000,
         verify="",  # a leaderboard.csv whose rows are to be checked
+        compare="",  # another leaderboard.csv, whose order by speed is compared with that of `verify`
         rows=3,  # so many at random; 0: all
         named=(),  # or these
     )

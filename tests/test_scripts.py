@@ -95,6 +95,30 @@ def test_reduction_methods_are_compared(tmp_path):
     assert "Rank correlation" in printed
 
 
+def test_recipes_are_searched_on_a_grid_and_compared(tmp_path):
+    config = ["--config=configs/reduction/small.py", "--smoke", "--methods", "topk", "--rates", 0.5]
+    printed = run("grid_reduction", tmp_path, "grid", *config, "--grid", "base_lr=0.01,0.0001", "--out=grid")
+    found = rows(tmp_path / "grid" / "grid.csv")
+    assert [row["base_lr"] for row in found] == ["0.01", "0.0001"] and "above the worst" in printed
+    # Nothing is trained again.
+    kept = {path: path.stat().st_mtime_ns for path in (tmp_path / "grid").rglob("complete.json")}
+    run("grid_reduction", tmp_path, "grid", *config, "--grid", "base_lr=0.01,0.0001", "--out=grid")
+    assert kept == {path: path.stat().st_mtime_ns for path in (tmp_path / "grid").rglob("complete.json")}
+    printed = run("grid_reduction", tmp_path, "matrix", *config, "--out=matrix")
+    (row,) = rows(tmp_path / "matrix" / "matrix.csv")
+    assert row["better"] == ("I" if float(row["I"]) > float(row["D"]) else "D") and "topk" in printed
+
+
+def test_two_networks_are_analysed_under_trained_and_untrained_methods(tmp_path):
+    settings = ["--widths", 16, 32, "--methods", "topk", "sit", "--rates", 0.5, "--epochs=1", "--tune=1"]
+    printed = run("study_analysis", tmp_path, "--smoke", *settings, "--images=12", "--batch=4", "--out=study")
+    assert "minutes" in printed
+    found = rows(tmp_path / "study" / "analyse" / "networks.csv")
+    assert {row["method"] for row in found} >= {"topk", "sit"}
+    claims = {row["claim"]: row["verdict"] for row in rows(tmp_path / "study" / "analyse" / "claims.csv")}
+    assert len(claims) > 20 and any(verdict in ("holds", "does not hold") for verdict in claims.values())
+
+
 def test_a_trained_network_is_reduced_as_it_is(tmp_path):
     printed = run("study_offtheshelf", tmp_path, "--smoke", "--out=study")
     found = rows(tmp_path / "study" / "off_the_shelf.csv")

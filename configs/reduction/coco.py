@@ -9,7 +9,7 @@ dense DeiT-S baseline (Table 4), for DynamicViT at .25 and .5, SiT and Sinkhorn 
 Any TFDS set whose class feature is a list will do: `--config.data.name=voc/2012 --config.data.label_key=objects.label`.
 """
 
-from _which_tokens import on_coco
+from _which_tokens import on
 from ml_collections import ConfigDict
 
 from jaxprune.config import parse_arg
@@ -23,7 +23,7 @@ def get_config(arg=None):
     config.update(loss="asymmetric", epochs=40.0, batch_size=512, ema_decay=0.9997, checkpoint_every=1000)
     config.model.update(name=args.model, global_pool="token", drop_path_rate=0.1, head_init_scale=1.0)
     config.optimizer.update(
-        **on_coco(args.method, args.keep_rate),
+        **on("coco", args.method, args.keep_rate),
         weight_decay=0.05,
         warmup_lr=1e-6,
         min_lr=1e-5,

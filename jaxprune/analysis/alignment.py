@@ -15,6 +15,8 @@ from jaxtyping import Float, Real
 
 from jaxprune.errors import UserError
 
+_CHUNK = 4096  # images whose features are multiplied at a time
+
 
 class CrossProducts(NamedTuple):
     """Sums over images of products of centred features, those of each network divided by their Frobenius norm.
@@ -138,6 +140,77 @@ def svcca_distance(products: CrossProducts, *, explained: float = 0.99) -> float
         products.count,
     )
     return cca_distance(inside)
+
+
+class Features(NamedTuple):
+    """The features of one network with what every comparison of them needs, computed once.
+
+    Attributes:
+      values: of each image, (n, d), as they are.
+      mean: of them, (d,).
+      scale: the Frobenius norm of the centred values.
+      products: (d, d), of the centred and scaled values with each other.
+      root, inverse: its symmetric square root, and the inverse of that; see `_roots`.
+      principal: the principal components that explain 99 % of the variance, whitened, (d, q).
+    """
+
+    values: Real[np.ndarray, "n d"]
+    mean: Float[np.ndarray, "d"]
+    scale: float
+    products: Float[np.ndarray, "d d"]
+    root: Float[np.ndarray, "d d"]
+    inverse: Float[np.ndarray, "d d"]
+    principal: Float[np.ndarray, "d q"]
+
+
+def features(values: Real[np.ndarray, "n d"]) -> Features:
+    """Prepares features for `distances`."""
+    mean = np.asarray(np.mean(values, axis=0, dtype=np.float64))
+    plain = Features(values, mean, 1.0, *(np.zeros((0, 0)),) * 4)
+    products = _cross(plain, plain)
+    scale = max(float(np.sqrt(np.trace(products))), np.finfo(np.float64).tiny)
+    products = products / scale**2
+    root, inverse = _roots(products)
+    principal = _principal(products, 0.99)
+    # In the basis of the components the products are diagonal.
+    variances = np.einsum("dq,dq->q", principal, products @ principal)
+    whitened = principal / np.sqrt(np.where(variances > 0, variances, np.inf))
+    return Features(values, mean, scale, products, root, inverse, whitened)
+
+
+def distances(first: Features, second: Features) -> dict[str, float]:
+    """Returns Procrustes, CKA, PWCCA and SVCCA distances at once; see the functions of these names.
+
+    The last two are NaN where there are not more images than features.
+
+    >>> rows = np.random.default_rng(0).normal(size=(20, 3))
+    >>> {name: abs(round(value, 6)) for name, value in distances(features(rows), features(rows[:, ::-1])).items()}
+    {'Procrustes': 0.0, 'CKA': 0.0, 'PWCCA': 0.0, 'SVCCA': 0.0}
+    """
+    cross = _cross(first, second)
+    found = {
+        "Procrustes": procrustes_distance(CrossProducts(first.products, second.products, cross, len(first.values))),
+        "CKA": cka_distance(CrossProducts(first.products, second.products, cross, len(first.values))),
+        "PWCCA": float("nan"),
+        "SVCCA": float("nan"),
+    }
+    if len(first.values) > max(cross.shape):
+        directions, correlations, _ = np.linalg.svd(first.inverse @ cross @ second.inverse, full_matrices=True)
+        weights = np.abs(directions.T @ first.root).sum(1)
+        weights = weights / weights.sum()
+        found["PWCCA"] = float(1 - (weights[: len(correlations)] * correlations).sum())
+        inside = np.linalg.svd(first.principal.T @ cross @ second.principal, compute_uv=False)
+        found["SVCCA"] = float(1 - inside.mean())
+    return found
+
+
+def _cross(first: Features, second: Features) -> np.ndarray:
+    """The products of centred and scaled features, a part of the images at a time in float64."""
+    total = np.zeros((len(first.mean), len(second.mean)))
+    for start in range(0, len(first.values), _CHUNK):
+        rows = slice(start, start + _CHUNK)
+        total += (first.values[rows] - first.mean).T @ (second.values[rows] - second.mean)
+    return total / (first.scale * second.scale)
 
 
 def _whitened(products: CrossProducts) -> np.ndarray:

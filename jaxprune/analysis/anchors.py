@@ -13,24 +13,18 @@ from jaxprune.analysis import alignment, proxies
 from jaxprune.analysis.observed import Observed
 from jaxprune.analysis.outcomes import Answers, name_of
 from jaxprune.analysis.reduction_patterns import clusters_alike, overlaps
+from jaxprune.analysis.several_labels import Rankings
 from jaxprune.bench.contestants import DENSE
 
 # Distances of features, 0 = alike; the last two need more images than features.
-DISTANCES = {
-    "Procrustes": alignment.procrustes_distance,
-    "CKA": alignment.cka_distance,
-    "PWCCA": alignment.pwcca_distance,
-    "SVCCA": alignment.svcca_distance,
-}
-_NEEDS_IMAGES = ("PWCCA", "SVCCA")
+DISTANCES = ("Procrustes", "CKA", "PWCCA", "SVCCA")
 LIKENESSES = ("IoU", "NMI")
 METRICS = (*DISTANCES, *LIKENESSES)
 _DECIMALS = 9
-_CHUNK = 4096  # images whose features are multiplied at a time
 
 
 def anchor_rows(
-    found: Sequence[Observed], answered: Answers | None, anchors: Sequence[str], layers: Sequence[int]
+    found: Sequence[Observed], answered: Answers | Rankings | None, anchors: Sequence[str], layers: Sequence[int]
 ) -> Iterator[dict[str, Any]]:
     """Yields a row for each anchor, other plan and layer: distances of features behind it, likeness of patterns.
 
@@ -43,31 +37,33 @@ def anchor_rows(
       anchors: methods, or `DENSE`.
       layers: whose features were observed.
     """
-    for anchor in found:
-        if anchor.member.method not in anchors:
-            continue
-        for other in found:
-            if not _comparable(anchor, other):
-                continue
-            names: dict[str, Any] = {
-                "network": anchor.member.network,
-                "anchor": anchor.member.plan,
-                "plan": other.member.plan,
-            }
-            if answered is not None:
-                right = [answered.right(name_of(observed)).mean() for observed in (anchor, other)]
-                names["accuracy difference"] = float(right[0] - right[1])
-            for layer in layers:
-                if f"layer_{layer}" in anchor and f"layer_{layer}" in other:
-                    features = (observed[f"layer_{layer}"] for observed in (anchor, other))
-                    yield {
-                        **names,
-                        "anchor method": anchor.member.method,
-                        "layer": layer,
-                        **_distances(*features),
-                        **_likeness(anchor, other, layer),
-                        "images": len(anchor["index"]),
-                    }
+    pairs = [
+        (anchor, other)
+        for anchor in found
+        if anchor.member.method in anchors
+        for other in found
+        if _comparable(anchor, other)
+    ]
+    apart = _apart(pairs, layers)
+    for anchor, other in pairs:
+        names: dict[str, Any] = {
+            "network": anchor.member.network,
+            "anchor": anchor.member.plan,
+            "plan": other.member.plan,
+        }
+        if answered is not None:
+            own, others = (answered.score(name_of(observed)) for observed in (anchor, other))
+            names["accuracy difference"] = own - others
+        for layer in layers:
+            if (name_of(anchor), name_of(other), layer) in apart:
+                yield {
+                    **names,
+                    "anchor method": anchor.member.method,
+                    "layer": layer,
+                    **apart[name_of(anchor), name_of(other), layer],
+                    **_likeness(anchor, other, layer),
+                    "images": len(anchor["index"]),
+                }
 
 
 def correlations(rows: Sequence[dict[str, Any]], *, draws: int = 1000) -> list[dict[str, Any]]:
@@ -110,17 +106,27 @@ def _comparable(anchor: Observed, other: Observed) -> bool:
     return b.method != DENSE and (a.layers, a.wanted) == (b.layers, b.wanted)
 
 
-def _distances(first: np.ndarray, second: np.ndarray) -> dict[str, float]:
-    sums = alignment.Alignment()
-    for start in range(0, len(first), _CHUNK):
-        sums.update(first[start : start + _CHUNK], second[start : start + _CHUNK])
-    products = sums.products()
-    few = products.count <= max(products.cross.shape)
-    # Rounding errors of features that are alike have no rank.
-    return {
-        name: float("nan") if few and name in _NEEDS_IMAGES else max(round(measure(products), _DECIMALS), 0.0)
-        for name, measure in DISTANCES.items()
-    }
+def _apart(pairs: Sequence[tuple[Observed, Observed]], layers: Sequence[int]) -> dict[tuple, dict[str, float]]:
+    """The distances of features of all pairs and layers; the features of one layer of one network are in memory."""
+    found = {}
+    for network in dict.fromkeys(anchor.member.network for anchor, _ in pairs):
+        own = [pair for pair in pairs if pair[0].member.network == network]
+        for layer in layers:
+            field, read = f"layer_{layer}", {}
+            for one, other in own:
+                if field not in one or field not in other:
+                    continue
+                for observed in (one, other):
+                    if name_of(observed) not in read:
+                        read[name_of(observed)] = alignment.features(observed[field])
+                apart = alignment.distances(read[name_of(one)], read[name_of(other)])
+                # Rounding errors of features that are alike have no rank.
+                rounded = {
+                    name: max(round(value, _DECIMALS), 0.0) if value == value else value
+                    for name, value in apart.items()
+                }
+                found[name_of(one), name_of(other), layer] = rounded
+    return found
 
 
 def _likeness(anchor: Observed, other: Observed, layer: int) -> dict[str, float]:

@@ -94,13 +94,20 @@ def similarity(first: Map, second: Map) -> float:
     return float(np.minimum(*map(_shares, scaled)).sum())
 
 
-# By the name of a column; the first and the last are high where maps are alike, the others low.
+# By the name of a column. Correlations and SIM are high where maps are alike, the others low.
 MEASURES: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
     "Spearman": spearman,
-    "JSD": js_divergence,
-    "EMD": earth_movers_distance,
+    "Pearson": pearson,
     "SIM": similarity,
+    "JSD": js_divergence,
+    "KL": kl_divergence,
+    "EMD": earth_movers_distance,
 }
+
+
+def measures(first: Map, second: Map) -> dict[str, float]:
+    """Returns all `MEASURES` of two maps."""
+    return {name: call(first, second) for name, call in MEASURES.items()}
 
 
 def _shares(values: np.ndarray) -> np.ndarray:

@@ -73,7 +73,9 @@ class Member(NamedTuple):
         return len(self.model.sites(self.model.preprocessing.img_size))
 
 
-def members(networks: Sequence[Opened], plans: Sequence[Planned], *, seed: int = 0) -> list[Member]:
+def members(
+    networks: Sequence[Opened], plans: Sequence[Planned], *, seed: int = 0, left_out: dict[str, str] | None = None
+) -> list[Member]:
     """Returns every dense network by itself and under each plan, then those that come with a plan of their own.
 
     A network with a plan belongs to the first dense one of its sizes.
@@ -82,16 +84,23 @@ def members(networks: Sequence[Opened], plans: Sequence[Planned], *, seed: int =
       networks: at least one.
       plans: for the dense ones.
       seed: initialises the weights of methods that have any.
+      left_out: gets the plans that a network cannot follow, and why; None: they are refused.
 
     Raises:
-      UserError: no network is dense, or none of the sizes of one with a plan.
+      UserError: a network can follow none of the plans, no network is dense, or none of the sizes of one with a plan.
     """
     dense = [opened for opened in networks if opened.model.plan is None]
     found = []
     for label, model, origin, names in dense:
         found.append(Member(label, DENSE, DENSE, model, origin, names))
         for name, plan in plans:
-            fast = reduction.apply(model, plan, img_size=model.preprocessing.img_size, rngs=nnx.Rngs(seed))
+            try:
+                fast = reduction.apply(model, plan, img_size=model.preprocessing.img_size, rngs=nnx.Rngs(seed))
+            except UserError as error:
+                if left_out is None or all(f"{label}, {each.name}" in left_out for each in plans if each.name != name):
+                    raise
+                left_out[f"{label}, {name}"] = str(error)
+                continue
             found.append(Member(label, name, method_of(plan), fast, origin, names))
     for label, model, origin, names in networks:
         if model.plan is None:

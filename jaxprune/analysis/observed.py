@@ -25,17 +25,18 @@ WITHOUT_CENTRES = ("tome",)
 _KEY = "key"
 
 
-def observe(model: Any, layers: Sequence[int], *, classify: bool) -> Forward:
+def observe(model: Any, layers: Sequence[int], *, classify: bool, several: bool = False) -> Forward:
     """Returns what computes a flat dict of arrays, a row an image.
 
     `kept_0`, `assign_0`, …: see `nn.walk.Forward`; `layer_3`, …: the CLS token behind a block, before the final norm,
     or the mean of the rows where there is none; `pooled`: what the classifier reads, or would read; and with a
-    classifier `prediction` and `confidence`, the probability of it.
+    classifier `prediction` and `confidence`, the probability of it, or for images of several classes all `logits`.
 
     Args:
       model: a host of plans.
       layers: the blocks whose features are compared, from 0.
       classify: whether its classes are those of the images.
+      several: whether images have several classes.
     """
     parts, record = split(model), model.preprocessing
 
@@ -49,7 +50,9 @@ def observe(model: Any, layers: Sequence[int], *, classify: bool) -> Forward:
             found[f"layer_{layer}"] = x[:, 0] if network.num_prefix_tokens else x.mean(1)
         if hasattr(network, "pool"):
             found["pooled"] = network.pool(tokens).astype(jnp.float32)
-        if classify:
+        if classify and several:
+            found["logits"] = network.forward_head(tokens)[0].astype(jnp.float32)
+        elif classify:
             probabilities = jax.nn.softmax(network.forward_head(tokens)[0].astype(jnp.float32))
             found |= {"prediction": probabilities.argmax(-1), "confidence": probabilities.max(-1)}
         return found
@@ -88,7 +91,13 @@ def write(path: Path, key: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) 
       key: all that they depend on, plain values.
     """
     data = io.BytesIO()
-    np.savez_compressed(data, **{_KEY: np.array(_text(key))}, **dict(arrays))  # pyright: ignore[reportArgumentType]
+    with zipfile.ZipFile(data, "w") as file:
+        for name, values in {_KEY: np.array(_text(key)), **arrays}.items():
+            # Features are as good as noise to a compressor, and by far the slowest of all.
+            how = zipfile.ZIP_STORED if values.dtype.kind == "f" else zipfile.ZIP_DEFLATED
+            array = io.BytesIO()
+            np.lib.format.write_array(array, values, allow_pickle=False)
+            file.writestr(zipfile.ZipInfo(f"{name}.npy"), array.getbuffer(), how, 1)
     write_atomically(path, data.getvalue())
 
 

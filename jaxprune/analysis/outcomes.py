@@ -7,6 +7,7 @@ import numpy as np
 
 from jaxprune.analysis.knn import knn_classes_of_others
 from jaxprune.analysis.observed import Observed
+from jaxprune.analysis.several_labels import Rankings
 from jaxprune.bench.contestants import DENSE
 from jaxprune.metrics import wilson_interval
 
@@ -27,9 +28,23 @@ class Answers(NamedTuple):
     labels: np.ndarray
     predictions: dict[tuple[str, str], np.ndarray]
 
+    measure = "accuracy"
+
     def right(self, member: tuple[str, str]) -> np.ndarray:
         """Whether each answer is right, (n,)."""
         return self.predictions[member] == self.labels
+
+    def score(self, member: tuple[str, str]) -> float:
+        """The accuracy."""
+        return float(self.right(member).mean())
+
+    def columns(self, member: tuple[str, str], base: tuple[str, str]) -> Mapping[str, Any]:
+        """The cells of a member beside the dense network."""
+        return _accuracy(self, member, base)
+
+    def by_class(self, base: tuple[str, str], class_names: Sequence[str]) -> list[dict[str, Any]]:
+        """See `by_class`."""
+        return by_class(self, base, class_names)
 
 
 def name_of(observed: Observed) -> tuple[str, str]:
@@ -37,8 +52,8 @@ def name_of(observed: Observed) -> tuple[str, str]:
     return observed.member.network, observed.member.plan
 
 
-def answers(found: Sequence[Observed], *, neighbours: int) -> Answers | None:
-    """Returns what all members answer; None where images have no class, or several.
+def answers(found: Sequence[Observed], *, neighbours: int) -> Answers | Rankings | None:
+    """Returns what all members answer; None where images have no class, or several and a network is no classifier.
 
     Without a classifier, an image gets the class of the dense network's features of other images that are nearest to
     its own: a plan is right where its features still lie among those of their class.
@@ -48,6 +63,8 @@ def answers(found: Sequence[Observed], *, neighbours: int) -> Answers | None:
       neighbours: that vote.
     """
     labels = found[0]["label"]
+    if labels.ndim > 1 and all("logits" in observed for observed in found) and labels.any():
+        return Rankings(labels, {name_of(observed): observed["logits"] for observed in found})
     if labels.ndim > 1 or (labels < 0).any():
         return None
     if all("prediction" in observed for observed in found):
@@ -64,7 +81,9 @@ def answers(found: Sequence[Observed], *, neighbours: int) -> Answers | None:
     return Answers(NEIGHBOURS, labels, predictions)
 
 
-def plan_rows(found: Sequence[Observed], answered: Answers | None, gflops: Callable[[Any], float]) -> list[dict]:
+def plan_rows(
+    found: Sequence[Observed], answered: Answers | Rankings | None, gflops: Callable[[Any], float]
+) -> list[dict]:
     """Returns a row for each member: cost, accuracy and its difference from the dense network's, agreement.
 
     `cosine` is the mean cosine of pooled features with the dense network's of the same image; `rows` the mean share of
@@ -80,7 +99,7 @@ def plan_rows(found: Sequence[Observed], answered: Answers | None, gflops: Calla
         member, base = observed.member, dense[observed.member.network]
         row: dict[str, Any] = {"network": member.network, "plan": member.plan, "GFLOPs": gflops(member.model)}
         if answered is not None:
-            row |= _accuracy(answered, name_of(observed), name_of(base))
+            row |= answered.columns(name_of(observed), name_of(base))
         if "pooled" in observed and "pooled" in base:
             row["cosine"] = mean_cosine(observed["pooled"], base["pooled"])
         if member.layers:

@@ -3,6 +3,8 @@
 "Which Tokens to Use?" (Haurum et al., 2023), Sec. 5.1 and 5.2, supplement E (Eq. 1, 2) and F (Alg. 1, 2).
 """
 
+import functools
+
 import numpy as np
 from jaxtyping import Bool, Float, Int
 from scipy import stats
@@ -71,6 +73,7 @@ def chance_ioa(count: int, num_patches: int) -> float:
     return count / num_patches
 
 
+@functools.lru_cache(maxsize=1 << 16)
 def chance_iou(count: int, other: int, num_patches: int) -> float:
     """Returns the expected intersection over union of two sets that are drawn by chance, each of any with its size.
 

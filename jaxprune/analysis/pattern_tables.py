@@ -5,7 +5,7 @@ that are kept as themselves by IoA and IoU, clusters by homogeneity and NMI.
 """
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -43,6 +43,7 @@ def across_methods(found: Sequence[Observed]) -> list[Row]:
         if (a.network, a.layers, a.wanted) == (b.network, b.layers, b.wanted) and a.layers:
             kept = ", ".join(map(str, a.wanted))
             start = {"network": a.network, "kept": kept, "plan": a.plan, "other plan": b.plan}
+            start |= {"method": a.method, "other method": b.method}
             rows += [{**start, **row} for row in _steps(one, other)]
     return rows
 
@@ -54,7 +55,8 @@ def across_networks(found: Sequence[Observed]) -> list[Row]:
         a, b = one.member, other.member
         same = (a.method, a.layers, a.wanted, a.grids) == (b.method, b.layers, b.wanted, b.grids)
         if same and a.layers and a.network != b.network:
-            start = {"plan": a.plan, "network": a.network, "other network": b.network}
+            start: Row = {"plan": a.plan, "method": a.method, "network": a.network, "other network": b.network}
+            start["keep rate"] = a.wanted[0] / float(np.prod(a.grids[0]))
             rows += [{**start, **row} for row in _steps(other, one)]
     return rows
 
@@ -70,7 +72,7 @@ def against_radial(found: Sequence[Observed]) -> list[Row]:
         for step, (masks, grid, count) in enumerate(
             zip(observed.patterns.masks, member.grids, member.wanted, strict=True)
         ):
-            row: Row = {"network": member.network, "plan": member.plan, "step": step + 1}
+            row: Row = {"network": member.network, "plan": member.plan, "method": member.method, "step": step + 1}
             for norm in NORMS:
                 ids = disc(radii(norm, grid), count)
                 pattern = as_masks(ids[None], masks.shape[1])
@@ -91,17 +93,49 @@ def depth_maps(found: Sequence[Observed]) -> dict[tuple[str, str], np.ndarray]:
     return maps
 
 
-def maps_alike(maps: dict[tuple[str, str], np.ndarray]) -> list[Row]:
-    """Compares all mean depths of one grid by the measures of saliency maps (Sec. 5.3, supplement H).
+def maps_alike(found: Sequence[Observed], maps: Mapping[tuple[str, str], np.ndarray]) -> list[Row]:
+    """Compares mean depths by the measures of saliency maps: methods at one keep rate, and one plan in two networks.
 
     A plan that loses the same patches whatever the image has no other depths than those of its steps; the measures take
     it like any other.
+
+    Args:
+      found: all members.
+      maps: what `depth_maps` returned for them.
     """
     rows = []
-    for (one, first), (other, second) in itertools.combinations(maps.items(), 2):
-        if first.shape == second.shape:
-            names = {"network": one[0], "plan": one[1], "other network": other[0], "other plan": other[1]}
-            rows.append({**names, **{name: call(first, second) for name, call in heat_maps.MEASURES.items()}})
+    for one, other in itertools.combinations((each.member for each in found), 2):
+        names = (one.network, one.plan), (other.network, other.plan)
+        if not all(name in maps for name in names) or (one.layers, one.wanted) != (other.layers, other.wanted):
+            continue
+        first, second = (maps[name] for name in names)
+        same = one.network == other.network or one.method == other.method
+        if same and first.shape == second.shape:
+            columns = {"network": one.network, "plan": one.plan}
+            columns |= {"other network": other.network, "other plan": other.plan}
+            rows.append({**columns, **heat_maps.measures(first, second)})
+    return rows
+
+
+def across_data_sets(found: Sequence[Observed], maps: Mapping[str, Mapping[tuple[str, str], np.ndarray]]) -> list[Row]:
+    """Compares the mean depths of each plan on one data set with those on another (Sec. 5.3, supplement H).
+
+    Args:
+      found: all members, on any data set.
+      maps: for each data set what `depth_maps` returned.
+    """
+    rows, methods = [], {(each.member.network, each.member.plan): each.member.method for each in found}
+    for (data, own), (other, others) in itertools.combinations(maps.items(), 2):
+        for network, plan in own:
+            if (network, plan) in others:
+                names = {
+                    "network": network,
+                    "plan": plan,
+                    "method": methods[network, plan],
+                    "data": data,
+                    "other data": other,
+                }
+                rows.append({**names, **heat_maps.measures(own[network, plan], others[network, plan])})
     return rows
 
 
@@ -143,9 +177,11 @@ def _columns(name: str, found: Spread) -> Row:
 
 def _chance(value: Any, more: np.ndarray, fewer: np.ndarray) -> float:
     """The mean over images of what follows from the two counts of each, which differ from image to image for ATS."""
-    counts = np.stack(np.broadcast_arrays(more.sum(1), fewer.sum(1)), axis=1)
-    pairs, times = np.unique(counts[counts.min(1) > 0], axis=0, return_counts=True)
+    patches = more.shape[1]
+    counts, others = np.broadcast_arrays(more.sum(1), fewer.sum(1))
+    known = (counts > 0) & (others > 0)
+    pairs, times = np.unique(counts[known] * (patches + 1) + others[known], return_counts=True)
     if not len(pairs):
         return float("nan")
-    values = [value(int(count), int(other), more.shape[1]) for count, other in pairs]
+    values = [value(*divmod(int(pair), patches + 1), patches) for pair in pairs]
     return float(np.average(values, weights=times))

@@ -12,6 +12,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array
 
 from jaxprune import flops, reduction
+from jaxprune.analysis import proposals
 from jaxprune.analysis.forwards import one_view, over_views, patch_scores, pixels
 from jaxprune.analysis.insertion_deletion import Values
 from jaxprune.analysis.scorer_cost import scorer_flops
@@ -43,6 +44,8 @@ class Pruned(NamedTuple):
       confidences: probability of the true class.
       removed: the same where the best patches were removed, by the number of patches that are left.
       shown: some images.
+      scores: of the patches by scorer, (n, p).
+      proposal: the proposal network's probability of the true class, (n,); None where it knows other classes.
     """
 
     labels: np.ndarray
@@ -50,6 +53,12 @@ class Pruned(NamedTuple):
     confidences: Values
     removed: Values
     shown: list[Shown]
+    scores: dict[str, np.ndarray]
+    proposal: np.ndarray | None = None
+
+    def example(self, place: int, image: np.ndarray) -> Shown:
+        """An image of the pass, to draw."""
+        return Shown(place, image, {name: own[place] for name, own in self.scores.items()})
 
 
 def num_scored(model: Any) -> int:
@@ -107,9 +116,9 @@ def measure(
     )
     collectors = (Stacked("pruned", ("label",)), _Images(shown))
     (found, columns), images = run_over(batches, {"pruned": forward}, collectors, mesh, desc="prune")
-    scores_of = lambda place: {name: scores[place] for name, scores in found["scores"].items()}
-    drawn = [Shown(place, image, scores_of(place)) for place, image in images.items()]
-    return Pruned(columns["label"], found["predictions"], found["confidences"], found["removed"], drawn)
+    values = (columns["label"], found["predictions"], found["confidences"], found["removed"])
+    pruned = Pruned(*values, [], found["scores"], found.get("proposal"))
+    return pruned._replace(shown=[pruned.example(place, image) for place, image in images.items()])
 
 
 def _forward(
@@ -123,6 +132,8 @@ def _forward(
     parts, patches, record = split(model), num_scored(model), model.preprocessing
     scoring = patch_scores(scorers, record, seed=seed)
     scores_of = jax.jit(scoring.call)
+    asked = proposals.confidence(scorers, model.num_classes) if len(model.grid) == 2 else None
+    proposed = asked and jax.jit(asked.call)
 
     @jax.jit
     def predict(arrays: dict[str, Array], images: Array, labels: Array, ids: Array | None) -> tuple[Array, Array]:
@@ -140,10 +151,15 @@ def _forward(
             order = best(scores[name], patches)
             kept |= {(name, count): answer(scorer.select(scores[name], count)) for count in keep}
             removed |= {(name, count): answer(order[:, patches - count :])[0] for count in curve}
-        scores = {name: one_view(values, batch["image"]) for name, values in scores.items()}
-        return _outputs(scores, kept, removed)
+        found = _outputs({name: one_view(values, batch["image"]) for name, values in scores.items()}, kept, removed)
+        if proposed is not None:
+            seen = pixels(batch["image"], record)
+            found["proposal"] = proposed(arrays["proposal"], {"image": seen, "label": batch["label"]})
+        return found
 
     arrays = {"model": {**parts.params, **parts.rest}, "scorers": scoring.arrays}
+    if asked is not None:
+        arrays["proposal"] = asked.arrays
     return Forward(call, arrays, compiled=False)
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 import jaxprune
+from jaxprune.analysis.proxies import RankCorrelation, kendall
 from jaxprune.errors import UserError
 from jaxprune.nn.params import variables
 
@@ -118,6 +119,26 @@ def escapes(rows: int, checked: int) -> float:
     0.75
     """
     return 1 - min(checked, rows) / rows
+
+
+def same_order(first: Sequence[Mapping[str, Any]], second: Sequence[Mapping[str, Any]]) -> RankCorrelation:
+    """Returns Kendall's τ of the measured speed-ups of two leaderboards, over the rows that both have.
+
+    NaN for fewer than 3 of them.
+    """
+    theirs = {(row["network"], row["plan"]): row[SPEED] for row in second}
+    pairs = [
+        (row[SPEED], theirs[row["network"], row["plan"]]) for row in first if (row["network"], row["plan"]) in theirs
+    ]
+    return kendall(*np.array(pairs, float).reshape(-1, 2).T)
+
+
+def order_text(found: RankCorrelation) -> str:
+    """Returns in words what `same_order` returned."""
+    if np.isnan(found.value):
+        return f"{found.count} rows in common: too few for a rank correlation of their speeds."
+    interval = f"[{found.low:.2f}, {found.high:.2f}]"
+    return f"Kendall's tau of the measured speed-ups of {found.count} rows: {found.value:.2f} {interval}."
 
 
 def _value(name: str, text: str) -> Any:

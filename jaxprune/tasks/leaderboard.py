@@ -26,6 +26,8 @@ SHOWN = ("network", "plan", "accuracy", "agreement", "GFLOPs", "speed-up", "verd
 
 def run(config: Config, workdir: Path) -> dict[str, Any]:
     """Measures every network of the config under every plan, or checks rows of the leaderboard `config.verify`."""
+    if config.verify and config.compare:
+        return _compare(config)
     return _verify(config, workdir) if config.verify else _measure(config, workdir)
 
 
@@ -34,13 +36,16 @@ def check(config: Config) -> Iterator[str]:
     yield from refused(lambda: analysed.check_names(config))
     if config.rounds < 2:
         yield f"rounds={config.rounds} gives a speed no range to check it by: give 3 or more."
-    if config.verify and not Path(config.verify).expanduser().is_file():
-        yield f"There is no leaderboard {config.verify}: check config.verify."
+    for name in ("verify", "compare"):
+        if config[name] and not Path(config[name]).expanduser().is_file():
+            yield f"There is no leaderboard {config[name]}: check config.{name}."
+    if config.compare and not config.verify:
+        yield "config.compare is compared with another leaderboard: give that as config.verify."
 
 
 def missing(config: Config) -> Iterator[str]:
     """Yields that there is no network, if so."""
-    if not (config.run or config.model.weights or first.brings_run(config)):
+    if not (config.compare or config.run or config.model.weights or first.brings_run(config)):
         yield "Give --config.run=RUN, the run directory of a classifier, or --config.model.weights=FILE with its name."
 
 
@@ -61,23 +66,34 @@ def _measure(config: Config, workdir: Path) -> dict[str, Any]:
 def _verify(config: Config, workdir: Path) -> dict[str, Any]:
     claimed = leaderboard.read(Path(config.verify).expanduser())
     picked = leaderboard.chosen(claimed, config.rows, config.named, config.seed)
-    networks, findings = _networks(config), []
+    networks, findings, again = _networks(config), [], []
     for label in dict.fromkeys(row["network"] for row in picked):
         own = [row for row in picked if row["network"] == label]
-        findings += _checked(config, label, own, networks.get(label), workdir)
+        found, measured = _checked(config, label, own, networks.get(label), workdir)
+        findings, again = findings + found, again + measured
     wrong = [found for found in findings if not found["holds"]]
     chance = 0.0 if config.named else leaderboard.escapes(len(claimed), len(picked))
     workdir.mkdir(parents=True, exist_ok=True)
     write_csv(workdir / "verified.csv", findings)
     print(as_text(findings))
+    order = leaderboard.same_order(picked, again)
+    print(leaderboard.order_text(order))
     print(f"One forged row of {len(claimed)} escapes a check of {len(picked)} with a chance of {chance:.0%}.")
-    return {"checked": len(findings), "wrong": len(wrong), "escapes": chance}
+    return {"checked": len(findings), "wrong": len(wrong), "escapes": chance, "tau of speeds": order.value}
+
+
+def _compare(config: Config) -> dict[str, Any]:
+    """Compares the order of two leaderboards by speed, without measuring."""
+    first, second = (leaderboard.read(Path(path).expanduser()) for path in (config.verify, config.compare))
+    found = leaderboard.same_order(first, second)
+    print(leaderboard.order_text(found))
+    return {"rows in common": found.count, "tau of speeds": found.value}
 
 
 def _checked(
     config: Config, label: str, claimed: Sequence[leaderboard.Row], network: dict[str, str] | None, workdir: Path
-) -> list[dict[str, Any]]:
-    """Measures rows of one network again; returns for each whether it holds."""
+) -> tuple[list[dict[str, Any]], list[leaderboard.Row]]:
+    """Measures rows of one network again; returns for each whether it holds, and what was measured."""
     measured = {}
     if network is not None:
         texts = [row["plan"] for row in claimed]
@@ -89,7 +105,7 @@ def _checked(
         absent = "its network is not in the config" if network is None else "its plan is not in the config"
         why = [absent] if new is None else leaderboard.differences(row, new)
         findings.append({"row": f"{label} {row['plan']}", "holds": not why, "why": "; ".join(why)})
-    return findings
+    return findings, list(measured.values())
 
 
 def _networks(config: Config) -> dict[str, dict[str, str]]:

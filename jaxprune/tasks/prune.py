@@ -1,18 +1,21 @@
 """A trained classifier pruned by scorers of patches, as it is: accuracy against keep rate, curves, cost and speed."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 from ml_collections import ConfigDict
 
-from jaxprune.analysis import insertion_deletion, pruning, pruning_report
+from jaxprune.analysis import insertion_deletion, proposals_report, pruning, pruning_report
 from jaxprune.analysis.scorer_names import about_scorers
 from jaxprune.bench.scorers import speeds
 from jaxprune.checkpoints.classifier import Classifier
 from jaxprune.checkpoints.scorers import Opened
 from jaxprune.config import Config
+from jaxprune.data.broken import read_or_next
+from jaxprune.data.images import prepare
 from jaxprune.data.sample import Sample
 from jaxprune.errors import UserError
 from jaxprune.scoring.base import is_host
@@ -51,6 +54,12 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
             + pruning.about(model)
         )
         pruning_report.describe(section, setting, rows, summary, found, timing=_timing(config))
+        overlap = proposals_report.overlaps(setting, found)
+        part, image_of = section.section("Do proposals agree?"), images_of(config, classifier)
+        contrasts = proposals_report.describe(part, setting, found, overlap, config.keep_rates, image_of)
+    for name, own in {"overlap": overlap, "contrasts": contrasts}.items():
+        if own:
+            write_csv(workdir / f"{name}.csv", own)
     print(as_text(pruning_report.as_published(rows, summary)))
     if config.rounds:
         print(f"speed-up at keep rate {config.keep_rate:g}, {_timing(config)}")
@@ -98,6 +107,12 @@ def _what(config: Config) -> str:
         return "images"
     views = config.data.num_clips * config.data.num_crops
     return f"videos, {views} views each," if views > 1 else "videos"
+
+
+def images_of(config: Config, classifier: Classifier) -> Callable[[int], np.ndarray]:
+    """Returns what reads the image at a place in the pass of `measure`, as the classifier gets it."""
+    images = Sample(inputs.held_out(config, classifier), config.num_images)
+    return lambda place: prepare(read_or_next(images, place)["image"], classifier.model.preprocessing)
 
 
 def _spaced(num_images: int, shown: int) -> Sequence[int]:

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from jaxprune.analysis import anchors, outcomes, pattern_tables
+from jaxprune.analysis import anchors, outcomes, pattern_tables, several_labels, spatial
 from jaxprune.analysis.knn import knn_classes, knn_classes_of_others
 from jaxprune.analysis.overlap import chance_iou
 from jaxprune.analysis.reduction_patterns import Patterns
@@ -93,12 +93,17 @@ def test_a_radial_pattern_is_itself_and_depths_are_maps():
     )
     rows = pattern_tables.against_radial([round_, merged("sit", "sit", (18, 9))])
     assert [row["l2"] for row in rows] == [1, 1] and rows[0]["l1"] < 1
-    maps = pattern_tables.depth_maps([round_, pruned("topk", "topk", (18, 9)), merged("sit", "sit", (18, 9))])
-    assert list(maps) == [("small", "l2"), ("small", "topk")]
+    found = [round_, pruned("topk", "topk", (16, 4)), merged("sit", "sit", (18, 9)), pruned("topk .2", "topk", (8, 2))]
+    maps = pattern_tables.depth_maps(found)
+    assert list(maps) == [("small", "l2"), ("small", "topk"), ("small", "topk .2")]
     centre = maps["small", "l2"]
     assert centre.shape == GRID and centre[2, 2] == 4 and centre[0, 0] == 1
-    (row,) = pattern_tables.maps_alike(maps)
+    (row,) = pattern_tables.maps_alike(found, maps)
     assert row["other plan"] == "topk" and row["EMD"] > 0 and -1 <= row["Spearman"] <= 1
+    other = {("small", "l2"): centre, ("small", "evit"): centre}
+    (row,) = pattern_tables.across_data_sets(found, {"birds": maps, "cars": other})
+    assert (row["plan"], row["data"], row["other data"]) == ("l2", "birds", "cars")
+    assert row["EMD"] == row["KL"] == 0 and row["Pearson"] == pytest.approx(1)
 
 
 LABELS = np.array([0, 0, 1, 1, 1])
@@ -180,3 +185,39 @@ def test_plans_beside_an_anchor():
     few.append(pruned("evit", "evit", (18, 9), label=right, prediction=right, layer_1=np.eye(IMAGES, 9)))
     (row,) = anchors.anchor_rows(few, None, (DENSE,), (1,))
     assert np.isnan(row["PWCCA"]) and row["CKA"] == pytest.approx(0, abs=1e-9) and "accuracy difference" not in row
+
+
+def test_images_of_several_classes_are_ranked():
+    rng = np.random.default_rng(0)
+    labels = rng.random((60, 4)) < 0.3
+    labels[:, 3] = False
+    perfect = labels + 0.01 * rng.random(labels.shape)
+    found = [
+        Seen(Who("small", name, name), label=labels, logits=logits)
+        for name, logits in ((DENSE, perfect), ("topk", perfect + rng.normal(size=labels.shape)))
+    ]
+    answered = outcomes.answers(found, neighbours=3)
+    assert isinstance(answered, several_labels.Rankings)
+    base, topk = ("small", DENSE), ("small", "topk")
+    assert answered.score(base) == pytest.approx(1) and answered.score(topk) < 0.95
+    dense, row = outcomes.plan_rows(found, answered, lambda model: 1.0)
+    assert dense["mAP low"] == pytest.approx(1) and dense["change high"] == 0
+    assert row["mAP low"] < row["mAP"] < row["mAP high"] and row["change high"] < 0
+    rows = answered.by_class(base, ["a", "b", "c", "nobody"])
+    assert {row["class"] for row in rows} == {"a", "b", "c"} and all(row["AP, dense"] > 0.99 for row in rows)
+
+
+def test_where_patches_are_kept():
+    corner, centre = np.zeros((2, 4, 4), bool)
+    corner[0, 0] = corner[0, 1] = centre[1, 1] = centre[2, 2] = True
+    masks = np.stack([corner, centre]).reshape(2, -1)
+    far, near = spatial.centre_distance(masks, (4, 4))
+    assert far > 1 > near
+    # Of the corner's five neighbours in all, both that are kept; the centre's two touch at a corner only.
+    np.testing.assert_allclose(spatial.coherence(masks, (4, 4)), [2 / 5, 0])
+    value, low, high = spatial.unevenness(np.array([[2, 2, 4], [2, 4, 4]]))
+    assert value == pytest.approx(np.std([2, 3, 4])) and low <= value + 1e-9 and value <= high + 1e-9
+    rows = spatial.spatial_rows([pruned("topk", "topk", (18, 9)), merged("sit", "sit", (18, 9))])
+    assert [row["in use"] for row in rows] == [1, 1, 1, 1] and "coherence" not in rows[-1]
+    (row,) = spatial.depth_rows([pruned("topk", "topk", (18, 9)), merged("sit", "sit", (18, 9))])
+    assert row["depth"] == pytest.approx((18 * 1 + 9 * 2 + 9 * 4) / 36) and row["depth std"] == 0

@@ -1,11 +1,13 @@
 """Rows of a leaderboard: what a check finds in a forged one."""
 
 import itertools
+from pathlib import Path
 
 import pytest
 
+from jaxprune import main, tasks
 from jaxprune.bench import leaderboard
-from jaxprune.bench.leaderboard import COLUMNS, chosen, differences, escapes, read, sealed
+from jaxprune.bench.leaderboard import COLUMNS, chosen, differences, escapes, order_text, read, same_order, sealed
 from jaxprune.errors import UserError
 from jaxprune.viz.table import write_csv
 
@@ -97,3 +99,17 @@ def test_hashes_follow_what_they_are_of():
     assert one == leaderboard.data_hash({"img_size": 32, "path": "there"}, ["a", "b"])
     assert one != leaderboard.data_hash({"img_size": 48, "path": "here"}, ["a", "b"])
     assert set(COLUMNS) == set(MEASURED)
+
+
+def test_the_order_of_speeds_is_compared_over_common_rows(tmp_path):
+    rows = [sealed({**MEASURED, "plan": f"topk@{i}", "speed-up": 1 + i / 10}) for i in range(5)]
+    others = [sealed({**row, "speed-up": -row["speed-up"]}) for row in rows[:4]]
+    assert same_order(rows, rows).value == pytest.approx(1)
+    found = same_order(rows, others)
+    assert found.value == pytest.approx(-1) and found.count == 4 and "4 rows: -1.00" in order_text(found)
+    assert "too few" in order_text(same_order(rows, others[:2]))
+    for name, own in {"a": rows, "b": others}.items():
+        write_csv(tmp_path / f"{name}.csv", own)
+    config = main.load_config(str(Path(__file__).parent.parent.parent / "configs" / "leaderboard.py"))
+    config.update(verify=str(tmp_path / "a.csv"), compare=str(tmp_path / "b.csv"))
+    assert tasks.find("leaderboard")(config, tmp_path)["tau of speeds"] == pytest.approx(-1)

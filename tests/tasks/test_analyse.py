@@ -1,6 +1,10 @@
 """The task `analyse`: what its tables say of networks, that it goes on where it was, what it refuses."""
 
 import csv
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -8,15 +12,16 @@ import pytest
 from flax import nnx
 
 from jaxprune import main, models, reduction, tasks
-from jaxprune.analysis import observed
+from jaxprune.analysis import effort, observed
+from jaxprune.analysis.members import Opened, Planned, members
 from jaxprune.checkpoints import load_model, save_model
-from jaxprune.data import load_images
+from jaxprune.data import load_images, source_factory
 from jaxprune.data.scenes import Scenes
 from jaxprune.errors import UserError
 from jaxprune.nn.params import jitted
 from jaxprune.reduction import Plan
 from jaxprune.tasks import analyse
-from jaxprune.tasks.setup import analysed
+from jaxprune.tasks.setup import analysed, observing
 
 CONFIG = str(Path(__file__).parent.parent.parent / "configs" / "analyse.py")
 SIZES = {"img_size": 16, "patch_size": 4, "embed_dim": 8, "depth": 3, "num_heads": 2}
@@ -111,6 +116,84 @@ def test_networks_without_a_classifier_and_in_pairs(tmp_path):
     assert {row["IoU"] for row in pairs if row["plan"] == "l2 0.6"} == {"1.0"}
     assert all(row["NMI"] for row in pairs if row["plan"] == "tome 0.6")
     assert "nearest other images vote" in (tmp_path / "run" / "report.html").read_text()
+
+
+@pytest.mark.slow
+def test_images_of_several_classes_and_a_second_data_set(saved, tmp_path, monkeypatch):
+    class Pairs(Scenes):
+        """Scenes with a class that all have, beside their own."""
+
+        def __getitem__(self, index):
+            example = super().__getitem__(index)
+            labels = np.eye(10, dtype=np.float32)[int(example["label"])]
+            labels[0] = 1
+            return {**example, "label": labels}
+
+    monkeypatch.setitem(source_factory.SOURCES, "scenes", Pairs)
+    settings = {"run": saved["dense"], "plans": ("topk",), "keep_rates": (0.6,), "more_data": ("scenes:num_eval=30",)}
+    summary = run(tmp_path, **settings, seed=1)
+    assert 0 < summary["mAP, dense"] <= 1
+    assert all(float(row["mAP low"]) <= float(row["mAP high"]) for row in table(tmp_path, "plans"))
+    assert {row["class"] for row in table(tmp_path, "classes")} and not (tmp_path / "answers.csv").exists()
+    (row,) = [row for row in table(tmp_path, "data_sets") if row["method"] == "topk"]
+    assert (row["data"], row["other data"]) == ("scenes", "scenes 2") and float(row["EMD"]) > 0
+    assert "One plan on several data sets" in (tmp_path / "report.html").read_text()
+
+
+def test_data_sets_are_read_from_texts():
+    texts = ("folder:path=/data/birds", "tfds:name=voc/2012,path=/data", "folder:path=/other/birds")
+    found = observing.more_data(loaded(more_data=texts))
+    assert list(found) == ["birds", "voc/2012", "birds 4"]
+    assert found["voc/2012"].data.path == "/data" and found["birds"].data.source == "folder"
+    with pytest.raises(UserError, match="sets img_size"):
+        observing.more_data(loaded(more_data=("folder:img_size=3",)))
+
+
+def test_a_plan_that_a_network_cannot_follow_is_left_out_by_name():
+    model = models.create("vit", **SIZES, num_classes=10, rngs=nnx.Rngs(0))
+    opened, left_out = [Opened("small", model, "small.safetensors")], {}
+    planned = [Planned("dpc_knn 0.1", Plan("dpc_knn", 0.1, (1, 2))), Planned("topk 0.5", Plan("topk", 0.5, (1, 2)))]
+    assert [member.plan for member in members(opened, planned, left_out=left_out)] == ["dense", "topk 0.5"]
+    assert list(left_out) == ["small, dpc_knn 0.1"] and "0 of 16 patches" in left_out["small, dpc_knn 0.1"]
+    with pytest.raises(UserError, match="0 of 16 patches"):
+        members(opened, planned)
+    with pytest.raises(UserError, match="0 of 16 patches"):
+        members(opened, planned[:1], left_out={})
+
+
+def test_comparisons_are_counted_as_they_are_made(saved):
+    config = loaded(plans=("topk", "kmedoids"), keep_rates=(0.6, 0.4), reduction_loc=(1, 2))
+    config.run = saved["dense"]
+    found = members(analysed.networks(config), analysed.plans(config))
+    # Three methods: in pairs at each of two rates, and each at both of them; two steps.
+    assert effort.compared(found) == 2 * (2 * 3 + 3)
+    assert effort.seconds(found, 12, ("dense",), 2) > 0
+
+
+@pytest.mark.slow
+def test_killed_and_started_again_it_ends_with_the_same_tables(saved, tmp_path):
+    settings = {"run": saved["dense"], "data.source": "scenes", "data.num_eval": 24, "num_images": 12, "together": 1}
+    command = [sys.executable, "-m", "jaxprune.main", f"--config={CONFIG}", "--config.reduction_loc=(1,2)"]
+    command += [f"--config.{name}={value}" for name, value in settings.items()] + ["--config.plans=('topk','tome')"]
+
+    def start(folder):
+        return subprocess.Popen([*command, f"--workdir={folder}"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+
+    killed, whole = tmp_path / "killed", tmp_path / "whole"
+    process = start(killed)
+    while len(list((killed / analyse.FOLDER).glob("*.npz"))) < 2 and process.poll() is None:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    there = len(list((killed / analyse.FOLDER).glob("*.npz")))
+    assert 0 < there < 7 and not (killed / "plans.csv").exists()
+    for folder in (killed, whole):
+        output = start(folder).communicate()[0].decode()
+        assert "were announced" in output, output
+    names = sorted(path.name for path in whole.glob("*.csv"))
+    assert "claims.csv" in names and names == sorted(path.name for path in killed.glob("*.csv"))
+    for name in names:
+        assert (killed / name).read_bytes() == (whole / name).read_bytes(), name
 
 
 def test_plans_without_an_amount_are_taken_at_every_keep_rate():

@@ -16,7 +16,7 @@ from PIL import Image
 from support import golden
 
 from jaxprune import checkpoints, flops, main, models, reduction, tasks
-from jaxprune.analysis import pruning
+from jaxprune.analysis import proposals, pruning
 from jaxprune.analysis.insertion_deletion import area, curves
 from jaxprune.bench.contestants import DENSE
 from jaxprune.checkpoints.card import Card
@@ -279,6 +279,22 @@ def test_prune_measures_a_classifier_under_scorers(dense, tmp_path, monkeypatch)
     assert "from 32 × 32 to 64 × 64 pixels" in page and "Insertion, best patches first" in page
     assert "measured in a single round, so there is no spread" in page and "accuracy" in page and "chance" in page
     assert "grad_cam explains the class that its own network predicts" in page
+
+
+@pytest.mark.slow
+def test_prune_shows_images_that_the_proposal_is_unsure_of(dense, tmp_path, monkeypatch):
+    network = models.create("resnet18", num_classes=10, layers=(1, 1), width=4, rngs=nnx.Rngs(0))
+    checkpoints.save_model(network, tmp_path / "proposal.safetensors")
+    everything = functools.partial(proposals.contrasts, low=1.0, high=0.0)
+    monkeypatch.setattr(proposals, "contrasts", everything)
+    scorers = (f"papr:run={tmp_path / 'proposal.safetensors'}", "centre")
+    run(f"prune.py:smoke,run={dense}", tmp_path / "run", scorers=scorers, proposal_size=64, keep_rates=(0.4,), rounds=0)
+    rows = list(csv.DictReader((tmp_path / "run" / "overlap.csv").open()))
+    assert {float(row["keep rate"]) for row in rows} == {0.5, 0.3} and len(rows) == 2 * 3
+    found = {row["patches by"]: row for row in csv.DictReader((tmp_path / "run" / "contrasts.csv").open())}
+    assert set(found) == {"proposal", "dense", *scorers, "random"} and float(found["dense"]["change"]) == 0
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert "Do proposals agree?" in page and "Proposal unsure, network sure: 12 of 12 images" in page
 
 
 @pytest.mark.slow

@@ -23,12 +23,13 @@ class Enlarged(Scorer):
 
     def __call__(self, images, *, key=None) -> Float[Array, "b p"]:
         """See `Scorer`."""
-        return self.scorer(self._enlarged(images), key=key)
+        return self.scorer(self.seen(images), key=key)
 
     def unresized(self, images, *, key=None):
-        return self.scorer.unresized(self._enlarged(images), key=key)
+        return self.scorer.unresized(self.seen(images), key=key)
 
-    def _enlarged(self, images):
+    def seen(self, images):
+        """The images as the scorer gets them."""
         return resize(images, self.size, "bicubic", antialias=True)
 
     def select(self, scores, num_keep):

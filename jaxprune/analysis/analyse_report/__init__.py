@@ -1,0 +1,115 @@
+"""Tables, figures and pictures of networks under plans, for the report of `analyse`."""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from jaxprune.analysis.analyse_report import costs, depth_maps, losses, patterns, proxies, verdicts
+from jaxprune.analysis.analyse_report.parts import Rows, differing
+from jaxprune.analysis.observed import Observed
+from jaxprune.analysis.outcomes import CLASSIFIER, Answers
+from jaxprune.analysis.scorer_names import about_images
+from jaxprune.analysis.several_labels import Rankings
+from jaxprune.bench.contestants import DENSE
+from jaxprune.data.source import Source
+from jaxprune.viz.report import Section
+
+
+class Tables(NamedTuple):
+    """The rows of an analysis; each of them is a CSV file too."""
+
+    plans: Rows
+    rates: Rows
+    methods: Rows
+    radial: Rows
+    networks: Rows
+    heat_maps: Rows
+    spatial: Rows
+    depths: Rows
+    data_sets: Rows
+    anchors: Rows
+    proxies: Rows
+    classes: Rows
+    answers: Rows
+    claims: Rows
+
+
+def describe(
+    section: Section,
+    found: Sequence[Observed],
+    tables: Tables,
+    maps: Mapping[tuple[str, str], np.ndarray],
+    answered: Answers | Rankings | None,
+    *,
+    class_names: Sequence[str],
+    sources: Mapping[str, Source],
+    neighbours: int,
+    data_sets: Mapping[str, str],
+    left_out: Mapping[str, str],
+) -> None:
+    """Adds all that was found to a section of a report.
+
+    Args:
+      section: the section.
+      found: all members.
+      tables: the rows.
+      maps: what `pattern_tables.depth_maps` returned.
+      answered: what `outcomes.answers` returned.
+      class_names: of the data.
+      sources: the images, by network.
+      neighbours: that vote where there is no classifier.
+      data_sets: where the images of each data set are, if there are several.
+      left_out: plans that a network cannot follow, and why.
+    """
+    many = len({observed.member.network for observed in found}) > 1
+    section.text(_about(found, answered, neighbours))
+    if left_out:
+        section.table(
+            [{"plan": name, "why": why} for name, why in left_out.items()], caption="Plans that were left out."
+        )
+    costs.describe(section.section("Accuracy and cost"), tables.plans, answered, class_names, many)
+    verdicts.describe(section.section("The paper's claims, and whether they hold here"), tables.claims)
+    if tables.rates:
+        patterns.rates(section.section("One method at several keep rates"), tables.rates, many)
+    if tables.methods:
+        patterns.methods(section.section("Methods beside each other"), tables.methods, many)
+    if tables.radial:
+        patterns.radial(section.section("Beside fixed radial patterns"), tables.radial, differing(found))
+    if tables.networks:
+        patterns.networks(section.section("One plan in several networks"), tables.networks)
+    if maps:
+        depth_maps.describe(section.section("How deep patches get"), maps, tables.heat_maps, found, many)
+    if tables.data_sets:
+        depth_maps.across_data_sets(section.section("One plan on several data sets"), tables.data_sets, data_sets)
+    if tables.anchors:
+        part = section.section("Do features and patterns stand for accuracy?")
+        proxies.describe(part, tables.anchors, tables.proxies, many, answered.measure if answered else "accuracy")
+    if answered is not None:
+        part = section.section("What each plan loses")
+        losses.describe(part, found, tables.classes, answered, class_names, sources, many)
+
+
+def _about(found: Sequence[Observed], answered: Answers | Rankings | None, neighbours: int) -> str:
+    networks = {observed.member.network: observed.member for observed in found if observed.member.plan == DENSE}
+    count = len(found[0]["index"])
+    lines = [
+        f"{len(found)} networks and plans on the same {count} held-out images. "
+        + " ".join(about_images(member.model.preprocessing) for member in list(networks.values())[:1])
+    ]
+    if answered is None:
+        lines.append(
+            "The networks do not know the classes of the images: no accuracy, only likeness to the dense network."
+        )
+    elif answered.by != CLASSIFIER:
+        lines.append(
+            f"No classifier for these classes: an image gets the class that the {neighbours} nearest other images vote "
+            "for, by cosine between what the network pools of it under the plan and of them without. Of few images a "
+            "class this accuracy is low; its differences count."
+        )
+    lines += [f"`{member.network}` is `{member.origin}`." for member in networks.values()]
+    trained = [
+        observed.member for observed in found if observed.member.origin != networks[observed.member.network].origin
+    ]
+    lines += [f"`{each.plan}` is `{each.origin}`, trained under `{each.model.plan.text}`." for each in trained]
+    return "\n\n".join(lines)

@@ -1,0 +1,55 @@
+"""Accuracy against cost."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from jaxprune.analysis.analyse_report.parts import Rows, add_table, shown_name
+from jaxprune.analysis.outcomes import Answers
+from jaxprune.analysis.several_labels import Rankings
+from jaxprune.bench.contestants import DENSE
+from jaxprune.viz import plots, spread
+from jaxprune.viz.report import Section
+
+
+def describe(
+    section: Section, rows: Rows, answered: Answers | Rankings | None, class_names: Sequence[str], many: bool
+) -> None:
+    """Adds what each plan costs and leaves of the accuracy."""
+    value = answered.measure if answered is not None else "cosine"
+    points = {shown_name(row, many): ([row["GFLOPs"]], [row[value]]) for row in rows if value in row}
+    if points:
+        options: dict[str, Any] = {"pareto": ("min", "max"), "shares": True}
+        if isinstance(answered, Answers):
+            options["reference"] = {"chance": 1 / len(class_names)}
+        plot = plots.scatter_plot(points, "GFLOPs", value, **options)
+        section.figure(plot, f"{_best(rows, value)} The grey line joins the best at each cost.{plots.cut_note(plot)}")
+    caption = (
+        f"n = {rows[0]['images']} images. `rows`: mean share of the patches that has a row after each step; `cosine`: "
+        "mean cosine of pooled features with the dense network's."
+    )
+    if isinstance(answered, Answers):
+        caption += (
+            f" `accuracy`: {spread.BRACKETS}; `change` from the dense network, in brackets the 95 % interval (normal, "
+            "paired by image); `agreement`: share of images with the dense network's answer; `lost` and `won`: images "
+            "that only the dense network, or only the plan, gets right."
+        )
+    elif answered is not None:
+        caption += (
+            " `mAP`: mean average precision over the classes; `change` from the dense network; in brackets 95 % "
+            "intervals (bootstrap over images, the same draws for all plans)."
+        )
+    add_table(section, spread.as_ranges(rows), caption, ".3g", highlight={value: "max"} if points else None)
+
+
+def _best(rows: Rows, value: str) -> str:
+    dense = next(row for row in rows if row["plan"] == DENSE)
+    others = [row for row in rows if row["plan"] != DENSE and value in row]
+    if not others:
+        return f"{value.capitalize()} against cost."
+    best = max(others, key=lambda row: row[value])
+    show = (lambda row: f"{row[value]:.1%}") if value in ("accuracy", "mAP") else (lambda row: f"{row[value]:.3f}")
+    chance = [row for row in others if row["plan"].startswith("random")]
+    beside = f"; {chance[0]['plan']} has {show(chance[0])} with {chance[0]['GFLOPs']:.3g}" if chance else ""
+    against = "" if value == "cosine" else f", the dense network {show(dense)} with {dense['GFLOPs']:.3g}"
+    highest = f"{best['plan']} has the highest {value} of the plans: {show(best)} with {best['GFLOPs']:.3g} GFLOPs"
+    return f"{highest}{against}{beside}."

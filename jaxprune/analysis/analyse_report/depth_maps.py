@@ -1,0 +1,77 @@
+"""How deep patches get, as maps, on one data set and on several."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from jaxprune.analysis.analyse_report.parts import Rows, add_table, differing
+from jaxprune.analysis.observed import Observed
+from jaxprune.viz import plots
+from jaxprune.viz.report import Section
+
+SHOWN = 24  # maps
+
+
+def describe(
+    section: Section, maps: Mapping[tuple[str, str], np.ndarray], rows: Rows, found: Sequence[Observed], many: bool
+) -> None:
+    """Adds the mean depth of each place, and how alike these maps are."""
+    whole = len(maps)
+    depth = max(observed.member.num_layers for observed in found)
+    chosen = _chosen(found, maps)
+    maps = {name: maps[name] for name in chosen}
+    named = {f"{network}, {plan}" if many else plan: values for (network, plan), values in maps.items()}
+    varying = differing(found)
+    spans = {name: float(np.ptp(maps[member])) for name, member in zip(named, maps, strict=True) if member in varying}
+    finding, some = "", "" if whole == len(maps) else "Those of one keep rate are shown. "
+    if spans:
+        widest, flattest = (choose(spans, key=lambda name: spans[name]) for choose in (max, min))
+        finding = f"{widest} prefers some places most, by {spans[widest]:.1f} blocks"
+        finding += f", {flattest} least, by {spans[flattest]:.1f}. " if len(spans) > 1 else ". "
+    section.figure(
+        plots.map_grid(named, "blocks", (0, depth)),
+        f"Blocks that a patch of each place goes through on average over {len(found[0]['index'])} images, of {depth}. "
+        f"{finding}{some}Patterns that look at no image, such as random, are the same for every image.",
+    )
+    if rows:
+        add_table(
+            section,
+            rows,
+            "How alike these maps are: Spearman's correlation and shared mass (SIM) are 1, Jensen–Shannon "
+            "divergence (JSD, bits) and earth mover's distance (EMD, patches) 0 for equal ones.",
+        )
+
+
+def across_data_sets(section: Section, rows: Rows, about: Mapping[str, str]) -> None:
+    """Adds how alike the maps of a plan are on several data sets.
+
+    Args:
+      section: the section.
+      rows: what `pattern_tables.across_data_sets` returned.
+      about: where the images of each data set are.
+    """
+    section.text(" ".join(f"`{name}` is {where}." for name, where in about.items()))
+    known = [row for row in rows if np.isfinite(row["Spearman"])]
+    finding = ""
+    if known:
+        high, low = (choose(known, key=lambda row: row["Spearman"]) for choose in (max, min))
+        mean = np.mean([row["Spearman"] for row in known])
+        finding = f"Spearman's correlation is {mean:.2f} on average, from {low['Spearman']:.2f} ({low['plan']}) to "
+        finding += f"{high['Spearman']:.2f} ({high['plan']}). "
+    add_table(
+        section,
+        rows,
+        f"Mean depth under one plan on two data sets. {finding}Spearman, Pearson and SIM are 1 for equal maps, "
+        "JSD and KL (bits) and EMD (patches) 0. Flat maps have no correlation.",
+    )
+
+
+def _chosen(found: Sequence[Observed], maps: Mapping[tuple[str, str], np.ndarray]) -> list[tuple[str, str]]:
+    """All maps, or where they are many those of the keep rate that is nearest to a half."""
+    if len(maps) <= SHOWN:
+        return list(maps)
+    members = [each.member for each in found if (each.member.network, each.member.plan) in maps]
+    share = lambda member: member.wanted[0] / np.prod(member.grids[0])
+    nearest = min(abs(share(member) - 0.5) for member in members)
+    near = [(m.network, m.plan) for m in members if abs(share(m) - 0.5) < nearest + 0.05]
+    return near[:SHOWN]

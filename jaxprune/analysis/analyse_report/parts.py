@@ -1,0 +1,67 @@
+"""What the sections of the report share: rows in groups, tables, names."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from jaxprune.analysis.observed import Observed
+from jaxprune.analysis.outcomes import name_of
+from jaxprune.viz.report import Section
+
+SHOWN_ROWS = 60
+DEVIATION = "± is the standard deviation between images (population)"
+
+Rows = Sequence[Mapping[str, Any]]
+
+
+def grouped(rows: Rows, columns: Sequence[str]) -> dict[tuple, list[Mapping[str, Any]]]:
+    """Returns the rows by their values in some columns, in their order."""
+    groups: dict[tuple, list[Mapping[str, Any]]] = {}
+    for row in rows:
+        groups.setdefault(tuple(row[column] for column in columns), []).append(row)
+    return groups
+
+
+def line(steps: Rows, column: str) -> tuple[list[float], list[float]]:
+    """Returns a column against the step."""
+    return [row["step"] for row in steps], [row[column] for row in steps]
+
+
+def add_table(section: Section, rows: Rows, caption: str, spec: str = ".3f", **options: Any) -> None:
+    """Adds a table; what has one network names none, only what is not whole has decimals, long ones are cut."""
+    whole, rows = len(rows), rows[:SHOWN_ROWS]
+    if whole > len(rows):
+        caption = f"The first {len(rows)} of {whole} rows; all are in the CSV file of the table. {caption}"
+    networks = {row.get(name) for row in rows for name in ("network", "other network")} - {None}
+    hidden = ("method", "other method", *(("network", "other network") if len(networks) < 2 else ()))
+    rows = [{name: value for name, value in row.items() if name not in hidden} for row in rows]
+    parts = lambda value: value if isinstance(value, tuple) else (value,)
+    broken = {name for row in rows for name, value in row.items() if any(isinstance(v, float) for v in parts(value))}
+    section.table(rows, caption=caption, formats=dict.fromkeys(sorted(broken), spec), **options)
+
+
+def differing(found: Sequence[Observed]) -> set[tuple[str, str]]:
+    """The plans whose patterns differ from image to image: not the radial ones, and not Random."""
+    steps = lambda observed: observed.patterns.masks if observed.keeps else observed.patterns.assign
+    return {name_of(observed) for observed in found if any((step != step[:1]).any() for step in steps(observed))}
+
+
+def with_deviations(rows: Rows) -> list[dict[str, Any]]:
+    """Rows in which a mean and the deviation between images are one cell."""
+    return [
+        {
+            name: (value, row[f"{name} std"]) if f"{name} std" in row else value
+            for name, value in row.items()
+            if not name.endswith(" std")
+        }
+        for row in rows
+    ]
+
+
+def shown_name(row: Mapping[str, Any], many: bool) -> str:
+    """Returns the name of a row's plan, with its network where there are several."""
+    return plan_name(row["network"], row["plan"], many)
+
+
+def plan_name(network: str, plan: str, many: bool) -> str:
+    """Returns the name of a plan, with its network where there are several."""
+    return f"{network}, {plan}" if many else plan

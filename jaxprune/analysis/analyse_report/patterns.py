@@ -1,0 +1,117 @@
+"""What plans keep or merge: across keep rates, methods and networks, and beside radial patterns."""
+
+import numpy as np
+
+from jaxprune.analysis.analyse_report.parts import DEVIATION, Rows, add_table, grouped, line, plan_name, with_deviations
+from jaxprune.reduction.radial_patterns import NORMS
+from jaxprune.viz import plots
+from jaxprune.viz.report import Section
+
+
+def rates(section: Section, rows: Rows, many: bool) -> None:
+    """Adds what one method has in common with itself at lower keep rates."""
+    for metric in ("IoA", "homogeneity"):
+        own = [row for row in rows if metric in row]
+        if not own:
+            continue
+        pairs = grouped(own, ("network", "plan", "lower plan"))
+        lines = {
+            f"{plan_name(network, plan, many)} → {lower}": line(steps, metric)
+            for (network, plan, lower), steps in pairs.items()
+        }
+        reference = _bounds(own) if metric == "IoA" else None
+        plot = plots.line_plot(lines, "step", metric, reference=reference, shares=True)
+        last = max(row["step"] for row in own)
+        high, low = (
+            choose([row for row in own if row["step"] == last], key=lambda row: row[metric]) for choose in (max, min)
+        )
+        finding = f"After step {last}, {high['plan']} → {high['lower plan']} has {metric} {high[metric]:.2f}"
+        finding += f" and {low['plan']} → {low['lower plan']} {low[metric]:.2f}" if low is not high else ""
+        if metric == "IoA":
+            finding += (
+                f"; by chance it were {high['IoA chance']:.2f}, and {high['IoA bound']:.2f} is the lowest possible. It "
+                "is the share of the patches kept at the lower rate that are kept at the higher one too"
+            )
+        else:
+            finding += "; 1 means that the clusters of the higher rate lie inside of those of the lower one"
+        section.figure(plot, f"{finding}. Means over {own[0]['images']} images.{plots.cut_note(plot)}")
+    caption = f"Each keep rate against lower ones. {DEVIATION}, n = {rows[0]['images']}."
+    add_table(section, with_deviations(rows), caption)
+
+
+def _bounds(rows: Rows) -> dict[str, tuple[list[float], list[float]]] | None:
+    """The lines of the lowest IoA and of chance; None where pairs have different ones."""
+    lines = {}
+    for kind, name in (("bound", "lowest possible"), ("chance", "by chance")):
+        steps = {
+            step: {round(row[f"IoA {kind}"], 3) for row in own} for (step,), own in grouped(rows, ("step",)).items()
+        }
+        if any(len(values) > 1 for values in steps.values()):
+            return None
+        lines[name] = (list(steps), [min(values) for values in steps.values()])
+    return lines
+
+
+def methods(section: Section, rows: Rows, many: bool) -> None:
+    """Adds what methods have in common at one keep rate."""
+    for metric, what in (("IoU", "of the patches that are kept"), ("NMI", "of the clusters")):
+        own = [row for row in rows if metric in row]
+        for (network, *_), of_rate in grouped(own, ("network", "kept")).items():
+            last = max(row["step"] for row in of_rate)
+            pairs = {(row["plan"], row["other plan"]): row for row in of_rate if row["step"] == last}
+            names = list(dict.fromkeys(name for pair in pairs for name in pair))
+            values = np.eye(len(names))
+            for (one, other), row in pairs.items():
+                i, j = names.index(one), names.index(other)
+                values[i, j] = values[j, i] = row[metric]
+            best = max(pairs, key=lambda pair: pairs[pair][metric])
+            chance = f"; by chance it were {pairs[best]['IoU chance']:.2f}" if metric == "IoU" else ""
+            where = f" in {network}" if many else ""
+            section.figure(
+                plots.matrix_plot(values, names),
+                f"{metric} {what} after step {last}{where}: {best[0]} and {best[1]} are most alike, "
+                f"{pairs[best][metric]:.2f}{chance}. Means over {of_rate[0]['images']} images; the order is that of "
+                "hierarchical clustering.",
+            )
+    caption = f"Plans at one keep rate. `kept`: patches that they should leave. {DEVIATION}, n = {rows[0]['images']}."
+    add_table(section, with_deviations(rows), caption)
+
+
+def radial(section: Section, rows: Rows, differing: set[tuple[str, str]]) -> None:
+    """Adds what plans have in common with fixed radial patterns; the finding is of those in `differing`."""
+    over = lambda row, norm: row[norm] - row[f"{norm} chance"]
+    choices = [(row, norm) for row in rows if (row["network"], row["plan"]) in differing for norm in NORMS]
+    finding = ""
+    if choices:
+        row, norm = max(choices, key=lambda choice: over(*choice))
+        finding = (
+            f" Furthest above chance is {row['plan']} at step {row['step']}: {row[norm]:.2f} with {norm}, where chance "
+            f"has {row[f'{norm} chance']:.2f}."
+        )
+    add_table(
+        section,
+        with_deviations(rows),
+        "IoU with the patches nearest the centre of the image, by three norms, as many as the plan keeps; `chance`: of "
+        f"patches drawn by chance.{finding} {DEVIATION}, n = {rows[0]['images']}.",
+    )
+
+
+def networks(section: Section, rows: Rows) -> None:
+    """Adds what a plan has in common in two networks."""
+    for metric in ("IoU", "NMI"):
+        own = [row for row in rows if metric in row]
+        if not own:
+            continue
+        lines = {
+            f"{plan}: {one}, {other}": line(steps, metric)
+            for (plan, one, other), steps in grouped(own, ("plan", "network", "other network")).items()
+        }
+        plot = plots.line_plot(lines, "step", metric, shares=True)
+        high, low = (choose(own, key=lambda row: row[metric]) for choose in (max, min))
+        section.figure(
+            plot,
+            f"{metric} of one plan in two networks: from {low[metric]:.2f} ({low['plan']}, step {low['step']}) to "
+            f"{high[metric]:.2f} ({high['plan']}, step {high['step']}). Means over {own[0]['images']} images."
+            f"{plots.cut_note(plot)}",
+        )
+    add_table(section, with_deviations(rows), f"One plan in two networks. {DEVIATION}, n = {rows[0]['images']}.")

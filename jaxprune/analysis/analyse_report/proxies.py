@@ -1,0 +1,65 @@
+"""Whether features and patterns stand for accuracy."""
+
+import numpy as np
+
+from jaxprune.analysis.analyse_report.parts import Rows, add_table, grouped
+from jaxprune.analysis.anchors import DISTANCES
+from jaxprune.viz import plots, spread
+from jaxprune.viz.report import Section
+
+_ENOUGH = 10  # pairs: an interval by resampling fewer is too narrow
+
+
+def describe(section: Section, anchors: Rows, proxies: Rows, many: bool, measure: str = "accuracy") -> None:
+    """Adds distances from anchors, and how they rank the plans' differences in accuracy."""
+    rows = [row for row in anchors if "accuracy difference" in row]
+    last = {(row["network"], row["layer"]) for row in proxies}
+    for (network, method), own in grouped(rows, ("network", "anchor method")).items():
+        layer = max(row["layer"] for row in own)
+        for metric in ("Procrustes", "IoU", "NMI"):
+            pairs = [row for row in own if row["layer"] == layer and np.isfinite(row[metric])]
+            if len(pairs) < 3 or (network, layer) not in last:
+                continue
+            points = {row["plan"]: ([row[metric]], [row["accuracy difference"]]) for row in pairs}
+            where = f" in {network}" if many else ""
+            apart = " distance of features" if metric in DISTANCES else ""
+            what = f"{measure[0].upper()}{measure[1:]} of {method}{where}"
+            section.figure(
+                plots.scatter_plot(points, f"{metric}, block {layer}", f"{measure} difference"),
+                f"{_correlation(proxies, network, method, layer, metric)} {what} minus "
+                f"that of each plan against {metric}{apart}; a point "
+                f"is a plan, n = {pairs[0]['images']} images.",
+            )
+    if proxies:
+        add_table(
+            section,
+            spread.as_ranges(proxies),
+            "Rank correlations between a metric and the difference in accuracy from the anchor, a pair a plan; "
+            "in brackets the 95 % interval (bootstrap over pairs), `p` that both are unrelated. A good proxy is near 1 "
+            f"for distances ({', '.join(DISTANCES)}) and near -1 for IoU and NMI. "
+            f"Intervals of fewer than {_ENOUGH} pairs are too narrow.",
+            ".2f",
+        )
+    deepest = {network: max(row["layer"] for row in own) for (network,), own in grouped(anchors, ("network",)).items()}
+    add_table(
+        section,
+        [
+            {name: value for name, value in row.items() if name != "anchor method"}
+            for row in anchors
+            if row["layer"] == deepest[row["network"]]
+        ],
+        "Every plan beside its anchors: distances of features behind the last block (0 = alike; blocks count from 0), "
+        "IoU and NMI of patterns; other blocks are in `anchors.csv`. PWCCA and SVCCA need more images than features. "
+        f"n = {anchors[0]['images']} images.",
+    )
+
+
+def _correlation(rows: Rows, network: str, method: str, layer: int, metric: str) -> str:
+    for row in rows:
+        if (row["network"], row["anchor"], row["layer"], row["metric"]) == (network, method, layer, metric):
+            low, high = row["Spearman low"], row["Spearman high"]
+            few = row["pairs"] < _ENOUGH
+            crosses = ", too few to tell" if few else " and may be none" if low <= 0 <= high else ""
+            value = f"{row['Spearman']:.2f} [{low:.2f}, {high:.2f}]"
+            return f"Spearman's correlation is {value} over {row['pairs']} plans{crosses}."
+    return ""

@@ -1,0 +1,92 @@
+"""Tables and pictures of what proposals agree on, and of images that they do not understand."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from jaxprune.analysis import proposals
+from jaxprune.analysis.pruning import Pruned, num_kept, num_scored
+from jaxprune.analysis.pruning_report import Rows, Setting, pictures
+from jaxprune.analysis.scorer_names import short_names
+from jaxprune.bench.contestants import DENSE
+from jaxprune.viz.report import Section
+
+SHOWN = 6  # images of each kind
+
+
+def overlaps(setting: Setting, found: Pruned) -> list[dict[str, Any]]:
+    """Returns the rows of `proposals.overlap_rows` at the published keep rates."""
+    counts = {rate: num_kept(setting.model, rate) for rate in proposals.OVERLAP_RATES}
+    return proposals.overlap_rows(found.scores, setting.scorers, counts)
+
+
+def describe(
+    section: Section,
+    setting: Setting,
+    found: Pruned,
+    overlap: Rows,
+    keep_rates: Sequence[float],
+    image_of: Callable[[int], np.ndarray],
+) -> list[dict[str, Any]]:
+    """Adds both studies to a section of a report; returns the rows of the second.
+
+    Args:
+      section: the section.
+      setting: what was pruned, and how.
+      found: what `pruning.measure` returned.
+      overlap: what `overlaps` returned.
+      keep_rates: that were measured.
+      image_of: the image at a place in the pass.
+    """
+    if overlap:
+        names = short_names(setting.scorers)
+        best = max(overlap, key=lambda row: row["IoU"] - row["IoU chance"])
+        section.table(
+            [_cells(row, names) for row in overlap],
+            caption=f"IoU of the patches that two scorers keep (PaPr, appendix A): {names[best['scorer']]} and "
+            f"{names[best['other scorer']]} agree most. ± is the standard deviation between images (population), "
+            f"n = {best['images']}; `by chance`: of patches drawn at random.",
+            formats=".2f",
+        )
+    if found.proposal is None:
+        section.text(
+            "No scorer reads a ConvNet that knows the classes of the data: it is not known where such a one is unsure."
+        )
+        return []
+    rate = min(keep_rates, key=lambda each: abs(each - proposals.CONTRAST_RATE))
+    count, whole = num_kept(setting.model, rate), num_scored(setting.model)
+    confidences = {DENSE: found.confidences[DENSE, whole]}
+    confidences |= {name: found.confidences[name, count] for name in setting.scorers}
+    groups = proposals.contrasts(found.proposal, confidences[DENSE])
+    rows = proposals.contrast_rows(groups, found.proposal, confidences)
+    if rows:
+        section.table(
+            [_spread(row) for row in rows],
+            caption=f"Probability of the true class at keep rate {rate:g}, for images of which one network is unsure "
+            "(below 30 %) and the other sure (above 70 %) (PaPr, appendix B). ± is the standard deviation between "
+            "images (population); `change` from the dense network; `surer`: share of images with a higher one.",
+            formats=".3f",
+        )
+    for kind, places in groups.items():
+        if not len(places):
+            section.text(f"No image: {kind}.")
+            continue
+        some = [found.example(place, image_of(place)) for place in map(int, places[:SHOWN])]
+        section.figure(
+            pictures(setting._replace(keep_rate=rate), found._replace(shown=some)),
+            f"{kind.capitalize()}: {len(places)} of {len(found.labels)} images, those furthest apart first. The "
+            f"probability of the true class: of the dense network, then with what each scorer keeps at keep rate "
+            f"{rate:g}. The proposal's is {', '.join(f'{found.proposal[each.place]:.0%}' for each in some)}.",
+        )
+    return rows
+
+
+def _cells(row: Any, names: Any) -> dict[str, Any]:
+    shown = {"keep rate": row["keep rate"], "scorer": names[row["scorer"]], "other scorer": names[row["other scorer"]]}
+    return {**shown, "IoU": (row["IoU"], row["IoU std"]), "by chance": row["IoU chance"]}
+
+
+def _spread(row: Any) -> dict[str, Any]:
+    found = {name: value for name, value in row.items() if name != "confidence std"}
+    return {**found, "confidence": (row["confidence"], row["confidence std"])}

@@ -1,0 +1,87 @@
+"""Where in the image plans keep patches: how near the centre, how much in one piece, how deep, how evenly.
+
+"Which Tokens to Use?" (Haurum et al., 2023), supplement D, L and M, in numbers: a value an image, and its spread.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from jaxprune.analysis.observed import Observed
+from jaxprune.analysis.realised import distinct_rows
+from jaxprune.analysis.reduction_patterns import Spread
+
+_DRAWS = 200
+
+
+def centre_distance(masks: Bool[np.ndarray, "n p"], grid: tuple[int, int]) -> Float[np.ndarray, "n"]:
+    """Returns how far kept patches are from the centre of the image on average; 1 is the mean of all patches.
+
+    >>> centre_distance(np.eye(9, dtype=bool)[[4]], (3, 3))
+    array([0.])
+    """
+    rows, columns = np.ix_(*(np.arange(side) - (side - 1) / 2 for side in grid))
+    distances = np.hypot(rows, columns).reshape(-1)
+    return masks @ (distances / distances.mean()) / np.maximum(masks.sum(1), 1)
+
+
+def coherence(masks: Bool[np.ndarray, "n p"], grid: tuple[int, int]) -> Float[np.ndarray, "n"]:
+    """Returns the share of the neighbours of kept patches (left, right, above, below) that are kept too.
+
+    >>> coherence(np.array([[True, True, False, False]]), (1, 4)).round(3)
+    array([0.667])
+    """
+    there = masks.reshape(-1, *grid)
+    pairs = ((there[:, 1:], there[:, :-1]), (there[:, :, 1:], there[:, :, :-1]))
+    both = sum(2 * (one & other).sum((1, 2)) for one, other in pairs)
+    any_ = sum(one.sum((1, 2)) + other.sum((1, 2)) for one, other in pairs)
+    return both / np.maximum(any_, 1)
+
+
+def unevenness(depths: Int[np.ndarray, "n p"], *, draws: int = _DRAWS, seed: int = 0) -> tuple[float, float, float]:
+    """Returns the standard deviation over places of the mean depth, with its 95 % interval (bootstrap over images)."""
+    rng, count = np.random.default_rng(seed), len(depths)
+    times = rng.multinomial(count, np.full(count, 1 / count), draws)
+    low, high = np.percentile((times @ depths.astype(np.float64) / count).std(1), (2.5, 97.5))
+    return float(depths.mean(0).std()), float(low), float(high)
+
+
+def spatial_rows(found: Sequence[Observed]) -> list[dict[str, Any]]:
+    """Returns a row a plan and step: rows in use of those allowed, distance from the centre, coherence.
+
+    `coherence chance` is that of as many patches drawn by chance.
+    """
+    rows = []
+    for observed in (each for each in found if each.member.layers):
+        member, patterns = observed.member, observed.patterns
+        for step, (wanted, grid) in enumerate(zip(member.wanted, member.grids, strict=True)):
+            start = {"network": member.network, "plan": member.plan, "method": member.method, "step": step + 1}
+            row: dict[str, Any] = {**start, "patches": int(np.prod(grid)), "allowed": wanted}
+            row |= _columns("in use", distinct_rows(patterns.assign[step]) / max(wanted, 1))
+            if observed.keeps and len(grid) == 2:
+                masks = patterns.masks[step]
+                row |= _columns("centre distance", centre_distance(masks, grid))
+                row |= _columns("coherence", coherence(masks, grid))
+                row["coherence chance"] = float((masks.sum(1).mean() - 1) / max(masks.shape[1] - 1, 1))
+            rows.append({**row, "images": len(patterns.assign[step])})
+    return rows
+
+
+def depth_rows(found: Sequence[Observed]) -> list[dict[str, Any]]:
+    """Returns a row a plan that keeps patches: the mean depth of patches in blocks, and how uneven that is."""
+    rows = []
+    for observed in (each for each in found if each.keeps and len(set(each.member.grids)) == 1):
+        depths, member = observed.patterns.depths(), observed.member
+        value, low, high = unevenness(depths)
+        start = {"network": member.network, "plan": member.plan, "method": member.method}
+        row = {**start, "allowed": ", ".join(map(str, member.wanted)), **_columns("depth", depths.mean(1))}
+        row |= {"unevenness": value, "unevenness low": low, "unevenness high": high, "images": len(depths)}
+        rows.append(row)
+    return rows
+
+
+def _columns(name: str, values: np.ndarray) -> dict[str, float]:
+    mean, std = Spread.of(values)
+    return {name: mean, f"{name} std": std}
