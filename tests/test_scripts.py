@@ -6,9 +6,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+from flax import nnx
+from PIL import Image
 
-from jaxprune import main, tasks
+from jaxprune import main, models, tasks
+from jaxprune.checkpoints import save_model
 
 pytestmark = pytest.mark.slow
 
@@ -138,3 +142,18 @@ def test_classifiers_on_selected_patches_are_compared(tmp_path):
     found = rows(tmp_path / "study" / "study_ltrp.csv")
     assert [row["patches by"] for row in found] == ["dense", "ltrp", "ltrp, learning"]
     assert float(found[0]["GFLOPs"]) > float(found[1]["GFLOPs"])
+
+
+def test_tuning_is_studied(tmp_path):
+    sizes = {"img_size": 16, "patch_size": 4, "embed_dim": 16, "depth": 2, "num_heads": 2, "num_classes": 0}
+    save_model(models.create("vit", **sizes, rngs=nnx.Rngs(0)), tmp_path / "encoder.safetensors")
+    (tmp_path / "photos").mkdir()
+    rng = np.random.default_rng(0)
+    for number in range(40):
+        Image.fromarray(rng.integers(0, 256, (20, 20, 3), np.uint8)).save(tmp_path / "photos" / f"{number}.png")
+    settings = ["--run=encoder.safetensors", "--path=photos", "--images=36", "--half=12", "--batch=2", "--rounds=1"]
+    settings += ["--methods", "topk", "--kept", "0.5", "--splits=20", "--alpha=0.4", "--delta=0.3"]
+    run("study_tune", tmp_path, *settings)
+    found = {row["what"]: float(row["value"]) for row in rows(tmp_path / "study_tune" / "summary.csv")}
+    assert found["violations"] <= found["allowed"]
+    assert len(rows(tmp_path / "study_tune" / "times.csv")) == 1

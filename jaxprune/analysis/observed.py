@@ -22,7 +22,7 @@ from jaxprune.nn.params import merge, split
 # A merged row of ToMe stands for no patch more than for another: which of them it is named after is parity.
 WITHOUT_CENTRES = ("tome",)
 
-_KEY = "key"
+KEY = "key"
 
 
 def observe(model: Any, layers: Sequence[int], *, classify: bool, several: bool = False) -> Forward:
@@ -92,7 +92,7 @@ def write(path: Path, key: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) 
     """
     data = io.BytesIO()
     with zipfile.ZipFile(data, "w") as file:
-        for name, values in {_KEY: np.array(_text(key)), **arrays}.items():
+        for name, values in {KEY: np.array(_text(key)), **arrays}.items():
             # Features are as good as noise to a compressor, and by far the slowest of all.
             how = zipfile.ZIP_STORED if values.dtype.kind == "f" else zipfile.ZIP_DEFLATED
             array = io.BytesIO()
@@ -108,7 +108,7 @@ def is_there(path: Path, key: Mapping[str, Any]) -> bool:
     try:
         # Of a file that is cut short, `np.load` by name leaves one open.
         with path.open("rb") as opened, np.load(opened) as file:
-            return str(file[_KEY]) == _text(key) and file.zip is not None and file.zip.testzip() is None
+            return str(file[KEY]) == _text(key) and file.zip is not None and file.zip.testzip() is None
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
         return False
 

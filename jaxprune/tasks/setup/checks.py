@@ -147,6 +147,12 @@ NUMBERS = {
     "neighbours": _COUNT._replace(usual=20),
     "together": _COUNT._replace(usual=4),
     "layers": _COUNT_OR_NONE._replace(usual=(3, 6, 9)),
+    "value": Numbers("(0, inf)", 0.95),
+    "alpha": Numbers("[0, 1)", 0.05),
+    "delta": Numbers("(0, 1)", 0.1),
+    "kept": _RATE._replace(usual=(0.65, 0.5)),
+    "limit": _COUNT._replace(usual=20),
+    "most_tested": _COUNT._replace(usual=4),
 }
 # What sizes a network, in config.model, config.mim and config.ranker; a network may lack one, or have None there.
 SIZES = ("img_size", "patch_size", "embed_dim", "depth", "num_heads")

@@ -1,0 +1,126 @@
+"""The cheapest token-reduction plan for a network on this device, within a bound that is kept with a guarantee."""
+
+import dataclasses
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from ml_collections import ConfigDict
+
+from jaxprune import reduction
+from jaxprune.analysis import feature_files
+from jaxprune.bench.publish import device
+from jaxprune.checkpoints.files import write_atomically
+from jaxprune.checkpoints.network import open_network
+from jaxprune.config import Config
+from jaxprune.data.sample import Picked, Sample
+from jaxprune.errors import unknown
+from jaxprune.evaluate import Batch
+from jaxprune.reduction import At, Plan
+from jaxprune.tasks.setup import analysed, first, inputs, reporting
+from jaxprune.tasks.setup.checks import refused
+from jaxprune.train import workdir as workdirs
+from jaxprune.tune import Bound, Settings, report, tune
+from jaxprune.tune.store import Store
+from jaxprune.viz.report import Report
+from jaxprune.viz.table import as_text, write_csv
+
+FOLDER = "tuned"
+PLAN = "plan.txt"
+_BATCH = 32  # images at a time, at least, where their risk is estimated
+_SHOWN = ("plan", "images/s", "latency ms", "predicted ms", "risk", "tested")  # in the terminal
+
+
+def run(config: Config, workdir: Path) -> dict[str, Any]:
+    """Tunes, or goes on; leaves the table, the report, and the plan on one line if one beats the dense network."""
+    origin = config.run or config.model.weights
+    model = open_network(config.run, config.model.weights, config.model.name, img_size=config.img_size or None)
+    config = inputs.with_data_of(origin, model.preprocessing, config)
+    source = inputs.source(config, "eval")
+    sample = Sample(source, config.num_images or len(source))
+    with workdirs.locked(workdir):
+        found = tune(
+            model,
+            lambda numbers: _batches(config, sample, numbers),
+            num_images=len(sample),
+            bound=_bound(config),
+            settings=Settings(**{field.name: config[field.name] for field in dataclasses.fields(Settings)}),
+            smaller=_opened(config.smaller) if config.smaller else None,
+            mesh=inputs.mesh(config),
+            store=Store(workdir / FOLDER, {"images": feature_files.fingerprint(sample.names), "data": _read(config)}),
+        )
+        rows = report.table(found)
+        write_csv(workdir / "tune.csv", rows, **device())
+        _write_plan(workdir / PLAN, found.plan)
+        page = Report("jaxprune", origin)
+        with reporting.report_section(
+            workdir / "report.html", page, "Tuned to this device", f"tune-{Path(origin).name}"
+        ) as section:
+            report.describe(section, found)
+            reporting.broken_files(section, source)
+    print(as_text([{name: row[name] for name in _SHOWN} for row in rows]))
+    print(found.why)
+    return report.summary(found)
+
+
+def check(config: Config) -> Iterator[str]:
+    """Yields what is wrong with the config beside what `setup.checks` finds."""
+    yield from refused(lambda: _bound(config))
+    known = reduction.standalone()
+    for method in config.methods:
+        if method not in known:
+            yield str(unknown("method in config.methods", method, known))
+    for places in config.places:
+        yield from refused(lambda places=places: Plan(steps=[At(at, "random", keep_rate=0.5) for at in places]))
+    if config.smaller:
+        path = "".join(analysed.named(config.smaller)[name] for name in ("run", "weights"))
+        if not analysed.setup_exists(path):
+            yield f"There is no run directory or file {path}: check config.smaller."
+    if not config.kept:
+        yield "config.kept is empty: name shares of the patches, such as (0.65, 0.5)."
+    if config.rounds < 1:
+        yield "rounds=0 measures nothing: give 1, or better 5."
+    if jax.process_count() > 1:
+        yield "tune measures one device: run it in a single process."
+
+
+def missing(config: Config) -> Iterator[str]:
+    """Yields that there is no network, or no images to tune it by."""
+    if first.brings_run(config):
+        return
+    origin = config.run or config.model.weights
+    if not origin:
+        yield "Give --config.run=RUN, or --config.model.weights=FILE with --config.model.name=NAME, a network."
+    elif not inputs.has_images(origin, config):
+        yield (
+            f"{origin} does not know any images: give --config.data.source=folder with --config.data.path=FOLDER, or "
+            "another source."
+        )
+
+
+def _bound(config: Config) -> Bound:
+    return Bound(config.bound, float(config.value), float(config.alpha)).check()
+
+
+def _opened(text: str) -> Any:
+    named = analysed.named(text)
+    return open_network(named["run"], named["weights"], named["name"])
+
+
+def _batches(config: Config, sample: Sample, numbers: np.ndarray) -> Iterable[Batch]:
+    settings: Any = ConfigDict({**config.to_dict(), "batch_size": max(config.batch_size, _BATCH)})
+    return inputs.eval_batches(settings, Picked(sample, numbers.tolist()))
+
+
+def _read(config: Config) -> dict[str, Any]:
+    """How images are read, but for where from and how fast."""
+    return {name: value for name, value in config.data.to_dict().items() if name != "num_threads"}
+
+
+def _write_plan(path: Path, plan: str) -> None:
+    if plan:
+        write_atomically(path, f"{plan}\n")
+    else:
+        path.unlink(missing_ok=True)

@@ -1,0 +1,116 @@
+"""A network whose blocks are compiled one by one: plans share the programs of blocks that they have in common.
+
+Compiling a whole network for each of many plans takes longer than running it. Most blocks of a plan are plain ones on
+so many rows, which other plans have too.
+"""
+
+from collections.abc import Callable, Hashable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+
+from jaxprune.analysis.forwards import pixels
+from jaxprune.evaluate import Forward
+from jaxprune.nn.host import at_path
+from jaxprune.nn.params import copied, merge, split
+from jaxprune.nn.reducible import Reducible
+from jaxprune.nn.tokens import NOTHING, Attended, Tokens
+
+
+class Call(NamedTuple):
+    """One call of a block.
+
+    Attributes:
+      key: equal for two calls that run the same program.
+      program: compiled.
+      inputs: of the program.
+      rows: tokens that arrived, prefix counted.
+    """
+
+    key: Hashable
+    program: Any
+    inputs: tuple[Any, ...]
+    rows: int
+
+
+class Programs:
+    """Compiled blocks by their structure and the shapes that they get."""
+
+    def __init__(self):
+        self._compiled: dict[Hashable, Any] = {}
+
+    def find(
+        self, block: Any, tokens: Tokens, attended: Attended, grid: tuple[int, ...] | None, taps: frozenset
+    ) -> Call:
+        """Returns the program of a block and its inputs; it is compiled if it is new."""
+        parts = split(block)
+        inputs = ({**parts.params, **parts.rest}, tokens, attended)
+        leaves, layout = jax.tree.flatten(inputs)
+        key = (parts.graph, layout, tuple((x.shape, x.dtype, x.sharding) for x in leaves), grid, taps)
+        if key not in self._compiled:
+
+            def run(arrays: Any, tokens: Tokens, attended: Attended) -> Any:
+                return merge(parts.graph, arrays, {})(tokens, attended, grid=grid, taps=taps)
+
+            self._compiled[key] = jax.jit(run).lower(*inputs).compile()
+        return Call(key, self._compiled[key], inputs, tokens.x.shape[1])
+
+
+class _Compiled(Reducible):
+    """A block that runs as a program of its own, in evaluation; whatever else is asked of it, the block answers."""
+
+    def __init__(self, block: Any, programs: Programs, note: Callable[[Call], None] | None):
+        self.block = block
+        self.programs, self.note = programs, note
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name == "block":
+            raise AttributeError(name)
+        return getattr(self.block, name)
+
+    def __call__(
+        self,
+        tokens: Tokens,
+        attended: Attended = NOTHING,
+        *,
+        grid: tuple[int, ...] | None = None,
+        taps: frozenset[str] = frozenset(),
+        train: bool = False,
+        key: Any = None,
+    ) -> Any:
+        call = self.programs.find(self.block, tokens, attended, grid, taps)
+        if self.note is not None:
+            self.note(call)
+        return call.program(*call.inputs)
+
+
+def compiled_blocks(model: Any, programs: Programs, note: Callable[[Call], None] | None = None) -> Any:
+    """Returns a network around the same arrays whose blocks run as programs of their own; it is not to be compiled.
+
+    Args:
+      model: a host, dense or under a plan.
+      programs: that it shares with other networks.
+      note: gets every call of a block, in their order.
+    """
+    fast = copied(model)
+    fast.plan = model.plan
+    for site in model.sites(model.preprocessing.img_size):
+        path, _, last = site.path.rpartition(".")
+        parent = at_path(fast, path)
+        if last.isdigit():
+            parent[int(last)] = _Compiled(parent[int(last)], programs, note)
+        else:
+            setattr(parent, last, _Compiled(getattr(parent, last), programs, note))
+    return fast
+
+
+def outputs(model: Any, programs: Programs) -> Forward:
+    """Returns what computes a classifier's logits, or a network's pooled features, float32 (b, c), block by block."""
+    parts, record = split(compiled_blocks(model, programs)), model.preprocessing
+
+    def call(arrays: Any, batch: Mapping[str, jax.Array]) -> jax.Array:
+        network = merge(parts.graph, arrays, {})
+        tokens, _ = network.forward_features(pixels(batch["image"], record))
+        return network.forward_head(tokens)[0]
+
+    return Forward(call, {**parts.params, **parts.rest}, compiled=False)

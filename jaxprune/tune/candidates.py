@@ -1,0 +1,105 @@
+"""Plans that may be worth their risk: methods × places × counts, and mixtures of two methods."""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+from flax import nnx
+
+from jaxprune import reduction
+from jaxprune.errors import UserError
+from jaxprune.reduction import At, Plan
+from jaxprune.tune.cost_table import Cost
+
+
+class Candidate(NamedTuple):
+    """A network under a plan.
+
+    Attributes:
+      name: the plan as text.
+      method: of the plan; of a mixture both, joined by "+".
+      places: the blocks that reduce.
+      kept: share of the patches that is left in the end.
+      model: the network.
+      cost: as predicted.
+    """
+
+    name: str
+    method: str
+    places: tuple[int, ...]
+    kept: float
+    model: Any
+    cost: Cost
+
+    @property
+    def family(self) -> tuple[str, tuple[int, ...]]:
+        """What plans that differ in their counts have in common."""
+        return self.method, self.places
+
+
+def default_places(depth: int) -> tuple[tuple[int, ...], ...]:
+    """Returns where plans reduce: behind each quarter of the blocks, and thrice in the first half.
+
+    >>> default_places(12)
+    ((3, 6, 9), (2, 4, 6))
+    >>> default_places(2)
+    ((1,),)
+    """
+    quarters = tuple(sorted({depth * part // 4 for part in (1, 2, 3)} - {0}))
+    early = tuple(sorted({depth * part // 6 for part in (1, 2, 3)} - {0}))
+    return tuple(dict.fromkeys(places for places in (quarters, early) if places))
+
+
+def default_methods() -> tuple[str, ...]:
+    """Returns the methods that work in a network that was not trained with them: those without parameters."""
+    return tuple(name for name in reduction.standalone() if reduction.methods()[name].published is None)
+
+
+def plan(methods: Sequence[str], places: Sequence[int], kept: float) -> Plan:
+    """Returns a plan that leaves a share `kept` of the patches, the same share of those that arrive at every step.
+
+    >>> plan(("topk", "tome"), (3, 6), 0.25).text
+    'topk@3:keep_rate=0.5+tome@6:keep_rate=0.25'
+
+    Args:
+      methods: one for all steps; or two, of which the first takes the first step.
+      places: the blocks that reduce, in rising order.
+      kept: at the last step.
+    """
+    count = len(places)
+    named = [methods[0], *[methods[-1]] * (count - 1)]
+    rates = [round(kept ** ((step + 1) / count), 4) for step in range(count)]
+    return Plan(steps=[At(at, name, keep_rate=rate) for at, name, rate in zip(places, named, rates, strict=True)])
+
+
+def candidates(
+    model: Any,
+    methods: Sequence[str],
+    places: Iterable[Sequence[int]],
+    kept: Iterable[float],
+    predict: Callable[[Any], Cost],
+    *,
+    seed: int = 0,
+) -> list[Candidate]:
+    """Returns a network under plans at all places and counts; those that it cannot follow are left out.
+
+    Args:
+      model: the dense network.
+      methods: one, or two that are mixed.
+      places: each the blocks of a plan.
+      kept: shares of the patches that are left in the end.
+      predict: what a network costs.
+      seed: initialises the weights of methods that have any.
+    """
+    found = {}
+    for where in map(tuple, places):
+        if len(set(methods)) > 1 and len(where) < 2:
+            continue
+        for share in sorted(kept, reverse=True):
+            try:
+                own = plan(methods, where, share)
+                fast = reduction.apply(model, own, img_size=model.preprocessing.img_size, rngs=nnx.Rngs(seed))
+            except UserError:
+                continue
+            method = "+".join(dict.fromkeys(methods))
+            found.setdefault(own, Candidate(own.text, method, where, share, fast, predict(fast)))
+    return list(found.values())

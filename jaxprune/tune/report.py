@@ -1,0 +1,117 @@
+"""What tuning found, as a table, a plot and a summary."""
+
+import statistics
+from typing import Any
+
+from jaxprune.bench.contestants import DENSE
+from jaxprune.metrics import wilson_interval
+from jaxprune.tune.tuned import SMALLER, Row, Tuned
+from jaxprune.viz import plots, spread
+from jaxprune.viz.report import Section
+
+
+def table(found: Tuned) -> list[dict[str, Any]]:
+    """Returns a row for each network that was looked at: what it costs, what it risks, whether it is certified."""
+    return [_row(found, row) for row in found.rows]
+
+
+def _row(found: Tuned, row: Row) -> dict[str, Any]:
+    cost, columns = row.cost, {}
+    if row.errors is not None and row.images:
+        low, high = wilson_interval(row.errors, row.images)
+        columns = {"risk": row.errors / row.images, "risk low": low, "risk high": high}
+    test = row.tested
+    return {
+        "plan": row.name,
+        "chosen": "yes" if row.name == (found.plan or DENSE) else "",
+        "front": "yes" if row.name in found.front else "",
+        "GFLOPs": row.gflops,
+        "images/s": found.settings.batch_size / cost.seconds,
+        "latency ms": 1000 * row.timed[0].median if row.timed else "",
+        "predicted ms": 1000 * row.predicted.seconds if row.predicted else "",
+        "MiB": cost.megabytes,
+        **{name: columns.get(name, "") for name in ("risk", "risk low", "risk high")},
+        "tested": f"{test.errors} of {test.images}" if test else "",
+        "p": test.p_value if test else "",
+        "risk at most": test.limit if test else "",
+        "certified": "" if test is None else "yes" if test.passed else "no",
+    }
+
+
+def prediction_error(found: Tuned) -> float | None:
+    """Returns the median share by which predicted times of plans miss the measured ones; None where none was timed."""
+    off = [
+        abs(row.predicted.seconds / row.timed[0].median - 1)
+        for row in found.rows
+        if row.predicted is not None and row.timed is not None and row.name != DENSE
+    ]
+    return statistics.median(off) if off else None
+
+
+def summary(found: Tuned) -> dict[str, Any]:
+    """Returns what a run reports in the end."""
+    by_name = {row.name: row for row in found.rows}
+    dense, best = by_name[DENSE], by_name[found.plan or DENSE]
+    values = {
+        "plan": found.plan or DENSE,
+        "speed-up": dense.cost.seconds / best.cost.seconds,
+        "latency ms": 1000 * best.cost.seconds,
+        "risk at most": best.tested.limit if best.tested else 0.0,
+        "plans": len([row for row in found.rows if row.images]) - 1,
+    }
+    off = prediction_error(found)
+    return values if off is None else {**values, "prediction off by": off}
+
+
+def describe(section: Section, found: Tuned) -> None:
+    """Adds what was found to a section of a report."""
+    bound, (estimating, testing) = found.bound, found.images
+    section.note(found.why, kind="info" if found.plan else "warning")
+    if found.plan:
+        section.text("The plan, as `jaxprune.reduction.Plan.from_text` and `--config.plans` take it:")
+        section.command(found.plan)
+    at_risk = (
+        "an image that the dense network gets right and the plan wrong"
+        if bound.kind == "accuracy"
+        else "an image on which the plan does not answer what the dense network does"
+    )
+    section.text(
+        f"Asked for: {bound}. Risk: the share of errors, {at_risk}, estimated on {estimating} images; plans of the "
+        f"front were tested in turn, the safest first, on {testing} others, which chose nothing (Pareto Testing). A "
+        f"plan is certified if so few errors have a probability of at most "
+        f"{found.settings.delta:.3g} at the risk that is allowed."
+    )
+    off = prediction_error(found)
+    missed = f" Predicted times of the plans that were timed miss by {off:.1%} (median)." if off is not None else ""
+    smaller = next((row for row in found.rows if row.name == SMALLER), None)
+    if smaller is not None:
+        missed += f" The next smaller dense network takes {1000 * smaller.cost.seconds:.3g} ms; its risk is unknown."
+    section.text(
+        f"Times are those of a batch of {found.settings.batch_size}: measured in turns where a network was timed "
+        f"whole, else predicted from {len(found.table.parts)} kinds of blocks that were timed one by one.{missed}"
+    )
+    rows = table(found)
+    section.table(
+        spread.as_ranges(rows), caption=f"Risk: {spread.BRACKETS}.", highlight={"images/s": "max"}, formats=".3g"
+    )
+    points = {
+        _label(found, row): ([1000 * row.cost.seconds], [row.errors / row.images])
+        for row in found.rows
+        if row.images and row.errors is not None
+    }
+    level = {"allowed": bound.risk} if bound.risk < 1 else None
+    plot = plots.scatter_plot(points, "ms a batch", "risk", pareto=("min", "min"), reference=level, shares=True)
+    section.figure(plot, f"Risk against time. The grey line joins the safest at each cost.{plots.cut_note(plot)}")
+    blocks = [{**part._asdict(), "ms": 1000 * cost.seconds, "MiB": cost.megabytes} for part, cost in found.table.parts]
+    section.section("Blocks on this device").table(blocks, caption="A batch through one block.", formats=".3g")
+
+
+def _label(found: Tuned, row: Row) -> str:
+    """A plan's methods, places and what it leaves: whole plans are too long for a plot."""
+    if row.name == DENSE:
+        return DENSE
+    steps = row.name.split("+")
+    methods = "+".join(dict.fromkeys(step.partition("@")[0] for step in steps))
+    amount = steps[-1].rpartition("=")[2]
+    mark = ", chosen" if row.name == found.plan else ""
+    return f"{methods} ×{len(steps)} from {steps[0].partition('@')[2].partition(':')[0]} to {amount}{mark}"

@@ -1,0 +1,35 @@
+"""The next smaller dense network, which a plan has to be compared with too."""
+
+from typing import Any
+
+from flax import nnx
+
+from jaxprune import models
+from jaxprune.models.vit_names import SIZES
+
+
+def next_smaller(model: Any) -> Any:
+    """Returns the network of the same family with the next smaller width and random weights, for what it costs.
+
+    Of a network narrower than all that have a name, one of half the width. None where there is no such network.
+
+    Args:
+      model: that `models.create` built.
+    """
+    recipe = getattr(model, "recipe", None)
+    if recipe is None or recipe.kind != "model":
+        return None
+    own = recipe.as_dict()
+    name = own.pop("name")
+    stands_for = {**models.arguments(name), **own}
+    if not {"embed_dim", "depth", "num_heads"} <= set(stands_for):
+        return None
+    width, heads, depth = (stands_for[size] for size in ("embed_dim", "num_heads", "depth"))
+    below = [size for size in SIZES.values() if size["embed_dim"] < width]
+    if not below and (heads % 2 or width % heads):
+        return None
+    halved = {"embed_dim": width // 2, "num_heads": heads // 2, "depth": depth}
+    size = max(below, key=lambda size: size["embed_dim"], default=halved)
+    found = models.create(name, **{**own, **size, "depth": min(size["depth"], depth)}, rngs=nnx.Rngs(0))
+    found.preprocessing = model.preprocessing
+    return found

@@ -1,0 +1,56 @@
+"""What was measured, in files: a run that was stopped goes on where it was, to the same numbers."""
+
+import json
+import zlib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jaxprune.analysis import observed
+
+
+class Store:
+    """Keeps what was made, each with all that it depends on; without a folder, in memory.
+
+    Args:
+      folder: of the files, made if need be; None for none.
+      key: what everything depends on, plain values.
+    """
+
+    def __init__(self, folder: Path | None = None, key: Mapping[str, Any] | None = None):
+        self._folder, self._key = folder, dict(key or {})
+        self._made: dict[str, Any] = {}
+        if folder is not None:
+            folder.mkdir(parents=True, exist_ok=True)
+
+    def under(self, **key: Any) -> "Store":
+        """The store for what depends on more."""
+        return Store(self._folder, {**self._key, **key})
+
+    def arrays(self, name: str, make: Callable[[], Mapping[str, np.ndarray]], **key: Any) -> dict[str, np.ndarray]:
+        """Returns the arrays of a name; makes them if they are not there, or depend on something else now."""
+        key = {**self._key, **key}
+        token = f"{name} {json.dumps(key, sort_keys=True, default=str)}"
+        if token not in self._made:
+            if self._folder is None:
+                self._made[token] = dict(make())
+            else:
+                path = self._folder / f"{_slug(name)}.npz"
+                if not observed.is_there(path, key):
+                    observed.write(path, key, make())
+                with np.load(path) as file:
+                    self._made[token] = {field: file[field] for field in file.files if field != observed.KEY}
+        return self._made[token]
+
+    def text(self, name: str, make: Callable[[], str], **key: Any) -> str:
+        """Returns a text, likewise."""
+        found = self.arrays(name, lambda: {"text": np.frombuffer(make().encode(), np.uint8)}, **key)
+        return found["text"].tobytes().decode()
+
+
+def _slug(name: str) -> str:
+    """A file's name: readable, and another one for each name."""
+    short = "".join(letter if letter.isalnum() else "-" for letter in name)[:60].strip("-")
+    return f"{short}-{zlib.crc32(name.encode()):08x}"

@@ -1,0 +1,329 @@
+"""Tunes a network to this device: the cheapest plan whose risk is bounded, or the safest whose cost is."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from jaxprune import flops, parallel, reduction
+from jaxprune.bench.contestants import DENSE, Runner
+from jaxprune.bench.timing import OverRounds, interleaved
+from jaxprune.checkpoints.network import fingerprint
+from jaxprune.errors import UserError
+from jaxprune.evaluate import Batch, Stacked, run_over
+from jaxprune.nn.host import Host
+from jaxprune.tune import blockwise, cost_table, pareto_testing, risk
+from jaxprune.tune.bound import Bound
+from jaxprune.tune.candidates import Candidate, candidates, default_methods, default_places
+from jaxprune.tune.cost_table import Cost, CostTable
+from jaxprune.tune.pareto_testing import Tested
+from jaxprune.tune.search import search, thinned
+from jaxprune.tune.smaller import next_smaller
+from jaxprune.tune.store import Store
+from jaxprune.tune.tuned import SMALLER, Row, Settings, Tuned
+
+SLACK = 0.05  # by which predictions may be off
+_FORMAT = 1  # of what is stored: another one makes it anew
+
+Show = Callable[[np.ndarray], Iterable[Batch]]  # numbers of images -> batches with `image`, and `label`
+
+
+def tune(
+    model: Any,
+    images: np.ndarray | Show,
+    *,
+    bound: Bound,
+    settings: Settings | None = None,
+    num_images: int | None = None,
+    labels: np.ndarray | None = None,
+    smaller: Any = None,
+    mesh: Mesh | None = None,
+    store: Store | None = None,
+) -> Tuned:
+    """Returns the best plan for a network on this device, with a guarantee.
+
+    Half of the images, drawn by chance, estimate risks (`tune.risk`), and the other half tests: Pareto Testing
+    (Laufer-Goldshtein et al., ICLR 2023). For a bound on risk the plan is the cheapest that is certified: with
+    probability 1 − delta, its risk on images like these is within the bound. For a bound on cost it is the one of least
+    estimated risk within that, and with probability 1 − delta its risk is at most `tested.limit` of its row.
+
+    Args:
+      model: a host of plans. One that was trained under a plan takes part under it, beside its dense form.
+      images: resized and cropped for the network, pixels from 0 to 255, (n, h, w, 3); or what shows some by number.
+      bound: what to keep to.
+      settings: of the search.
+      num_images: how many can be shown, where `images` is a function.
+      labels: of an array of images, (n,); only a bound on accuracy needs them.
+      smaller: a smaller dense network to time beside; by default `next_smaller`.
+      mesh: the devices for the images; costs are those of one device.
+      store: keeps what was measured.
+
+    Raises:
+      UserError: the network cannot follow plans, there are too few images, or the bound makes no sense.
+    """
+    if not isinstance(model, Host):
+        raise UserError(f"A {type(model).__name__} has no tokens to reduce: give a transformer.")
+    settings = settings or Settings()
+    show, count = (images, num_images or 0) if callable(images) else (_shown(images, labels), len(images))
+    halves = _halves(count, bound.check(), settings)
+    network = _Networks.of(model, settings, smaller)
+    keep = (store or Store()).under(
+        format=_FORMAT, network=fingerprint(model), size=network.dense.preprocessing.img_size, jax=jax.__version__
+    )
+    table = _cost_table(network, settings, keep)
+    errors = _Errors(network.dense, show, halves, bound, settings, mesh or parallel.mesh_from_text("data=-1"), keep)
+    found = _found(network, table, errors, bound, settings)
+    counts = {each.name: int(errors.estimate(each, True).sum()) for each in found}
+    risks = [counts[each.name] / len(halves.first) for each in found]
+    order = pareto_testing.front([bound.of(each.cost) for each in found], risks) if found else []
+    front = [found[index] for index in order]
+    if bound.on_cost:
+        some = front[: settings.most_tested]
+    else:
+        some = thinned(front, [risks[index] for index in order], bound.risk, settings.most_tested)
+    timed = _timed(network, some, settings, keep)
+    chosen, why, tests = _chosen(some, timed, errors, bound, settings)
+    rows = [Row(DENSE, _gflops(network.dense), table.predict(network.dense), timed[DENSE], 0, len(halves.first))]
+    rows += [Row(SMALLER, _gflops(network.smaller), timed=timed[SMALLER])] if network.smaller is not None else []
+    for each in sorted(found, key=lambda each: bound.of(each.cost), reverse=True):
+        estimated = (counts[each.name], len(halves.first))
+        rows.append(
+            Row(each.name, _gflops(each.model), each.cost, timed.get(each.name), *estimated, tests.get(each.name))
+        )
+    return Tuned(
+        chosen.name if chosen else "",
+        chosen.model if chosen else network.dense,
+        why,
+        tuple(rows),
+        tuple(each.name for each in front),
+        table,
+        bound,
+        settings,
+        (len(halves.first), len(halves.second)),
+    )
+
+
+class _Halves(NamedTuple):
+    """Numbers of the images that estimate, and of those that test."""
+
+    first: np.ndarray
+    second: np.ndarray
+
+
+def _halves(count: int, bound: Bound, settings: Settings) -> _Halves:
+    fewest = 4 if bound.risk == 1 else max(4, pareto_testing.fewest_images(bound.risk, settings.delta))
+    if count // 2 < fewest:
+        raise UserError(
+            f"{count} images are too few: half of them test, and to show a risk of at most {bound.risk:.3g} with "
+            f"confidence {1 - settings.delta:.3g} takes {fewest} without a single error. Give {2 * fewest} or more."
+        )
+    order = np.random.default_rng(settings.seed).permutation(count)
+    return _Halves(*np.split(order, [count - count // 2]))
+
+
+class _Networks(NamedTuple):
+    """The networks of a tuning.
+
+    Attributes:
+      dense: the network without a plan.
+      trained: the same as it was trained under a plan; None without.
+      smaller: another dense one; None where there is none.
+      methods, places: of the plans.
+    """
+
+    dense: Any
+    trained: Any
+    smaller: Any
+    methods: tuple[str, ...]
+    places: tuple[tuple[int, ...], ...]
+
+    @classmethod
+    def of(cls, model: Any, settings: Settings, smaller: Any) -> "_Networks":
+        size = model.preprocessing.img_size
+        depth = len(model.sites(size))
+        trained = model if model.plan is not None and model.plan.steps_for(depth) else None
+        dense = model if trained is None else reduction.apply(model, reduction.Plan(steps=()), img_size=size)
+        smaller = next_smaller(dense) if smaller is None else smaller
+        places = tuple(map(tuple, settings.places)) or default_places(depth)
+        return cls(dense, trained, smaller, tuple(settings.methods) or default_methods(), places)
+
+
+def _cost_table(network: _Networks, settings: Settings, store: Store) -> CostTable:
+    key = {"methods": network.methods, **_timing(settings)}
+    make = lambda: cost_table.measure(network.dense, network.methods, settings.batch_size, settings.rounds).as_json()
+    return CostTable.from_json(store.text("cost table", make, **key))
+
+
+def _found(
+    network: _Networks, table: CostTable, errors: "_Errors", bound: Bound, settings: Settings
+) -> list[Candidate]:
+    """The plans that are worth estimating on all images, and the one that the network was trained under."""
+    methods = [method for method in table.methods() if method in network.methods]
+    dense = bound.of(table.predict(network.dense))
+    cost = lambda each: bound.of(each.cost)
+
+    def pool(mixed: tuple[str, ...]) -> list[Candidate]:
+        made = candidates(network.dense, mixed, network.places, settings.kept, table.predict, seed=settings.seed)
+        allowed = lambda each: cost(each) < dense and bound.holds(each.cost, settings.batch_size, SLACK)
+        return [each for each in made if allowed(each)]
+
+    if settings.exhaustive:
+        found = [each for method in methods for each in pool((method,))]
+    else:
+        found = search(methods, pool, errors.estimate, dense, cost, alpha=bound.risk, limit=settings.limit)
+    return found if network.trained is None else [*found, _trained(network, table)]
+
+
+def _trained(network: _Networks, table: CostTable) -> Candidate:
+    plan = network.trained.plan
+    steps = plan.steps_for(len(network.trained.sites()))
+    methods = tuple(dict.fromkeys(at.method for at in steps))
+    if set(methods) <= set(table.methods()):
+        cost = table.predict(network.trained)
+    else:
+        # Its methods have parameters, and were not timed: by the FLOPs, until it is timed whole.
+        share = _gflops(network.trained) / _gflops(network.dense)
+        cost = Cost(table.dense.seconds * share, table.dense.megabytes)
+    return Candidate(plan.text, "+".join(methods), tuple(at.layer for at in steps), 0.0, network.trained, cost)
+
+
+class _Errors:
+    """On which images plans err; what networks answer is stored."""
+
+    def __init__(
+        self, dense: Any, show: Show, halves: _Halves, bound: Bound, settings: Settings, mesh: Mesh, store: Store
+    ):
+        self._dense, self._show, self._halves, self._mesh, self._store = dense, show, halves, mesh, store
+        self._errors = risk.accuracy_errors if bound.kind == "accuracy" else risk.agreement_errors
+        self._neighbours, self._programs = settings.neighbours, blockwise.Programs()
+        self._few = max(len(halves.first) // 4, 1)  # images that every plan is looked at on
+
+    def estimate(self, plan: Candidate, whole: bool) -> np.ndarray:
+        """Errors on the images that estimate, (n,): on a quarter of them, or on the whole."""
+        dense, own = self._estimating(DENSE, self._dense, True), self._estimating(plan.name, plan.model, whole)
+        return self._errors(dense[: len(own.values)], own, dense, neighbours=self._neighbours, own=True)
+
+    def test(self, plan: Candidate) -> int:
+        """How many of the images that test are errors."""
+        bank = self._estimating(DENSE, self._dense, True)
+        dense, own = (
+            self._answers(name, model, self._halves.second, "testing")
+            for name, model in ((DENSE, self._dense), (plan.name, plan.model))
+        )
+        return int(self._errors(dense, own, bank, neighbours=self._neighbours, own=False).sum())
+
+    @property
+    def tested(self) -> int:
+        """How many images test."""
+        return len(self._halves.second)
+
+    def _estimating(self, name: str, model: Any, whole: bool) -> risk.Answers:
+        few, more = np.split(self._halves.first, [self._few])
+        found = self._answers(name, model, few, "few images")
+        if not whole or not len(more):
+            return found
+        rest = self._answers(name, model, more, "more images")
+        return risk.Answers(*(np.concatenate(pair) for pair in zip(found, rest, strict=True)))
+
+    def _answers(self, name: str, model: Any, numbers: np.ndarray, part: str) -> risk.Answers:
+        def make() -> dict[str, np.ndarray]:
+            forward = blockwise.outputs(model, self._programs)
+            collector = Stacked("answers", ("label",))
+            ((values, columns),) = run_over(
+                self._show(numbers), {"answers": forward}, [collector], self._mesh, desc=f"{name}, {part}"
+            )
+            values, labels = np.asarray(values, np.float32), np.asarray(columns["label"])
+            # Of an image with several classes none is the right one.
+            labels = labels if labels.ndim == 1 else np.full(len(values), -1)
+            return {"values": values.argmax(-1) if model.num_classes else values, "label": labels}
+
+        found = self._store.arrays(f"{name} {part}", make, images=numbers.tolist())
+        return risk.Answers(found["values"], found["label"])
+
+
+Timed = Mapping[str, tuple[OverRounds, float]]  # by name: seconds, and megabytes
+
+
+def _timed(network: _Networks, some: Sequence[Candidate], settings: Settings, store: Store) -> Timed:
+    """Times whole networks in turns: dense, a smaller one, and plans."""
+    networks = {DENSE: network.dense, SMALLER: network.smaller, **{each.name: each.model for each in some}}
+    networks = {name: each for name, each in networks.items() if each is not None}
+
+    def make() -> dict[str, np.ndarray]:
+        def runner(model: Any) -> Runner:
+            shape = (settings.batch_size, *model.preprocessing.img_size, 3)
+            return Runner(model, jax.random.normal(jax.random.key(0), shape))
+
+        runners = {name: runner(model) for name, model in networks.items()}
+        turns = interleaved(runners, settings.rounds)
+        megabytes = [flops.temporary_bytes(runner.program) / 2**20 for runner in runners.values()]
+        return {
+            "seconds": np.array([[turn.wall for turn in turns[name]] for name in networks]),
+            "megabytes": np.array(megabytes),
+        }
+
+    smaller = "" if network.smaller is None else fingerprint(network.smaller)
+    found = store.arrays("whole networks", make, networks=list(networks), smaller=smaller, **_timing(settings))
+    each = zip(networks, found["seconds"], found["megabytes"], strict=True)
+    return {name: (OverRounds.of(seconds.tolist()), float(megabytes)) for name, seconds, megabytes in each}
+
+
+def _chosen(
+    some: Sequence[Candidate], timed: Timed, errors: _Errors, bound: Bound, settings: Settings
+) -> tuple[Candidate | None, str, dict[str, Tested]]:
+    """Returns the plan (None: dense), why, and the tests.
+
+    Args:
+      some: of the front, from the safest to the cheapest.
+    """
+    cost = {name: Cost(seconds.median, megabytes) for name, (seconds, megabytes) in timed.items()}
+    if bound.on_cost and bound.holds(cost[DENSE], settings.batch_size):
+        return None, f"The dense network itself keeps to the bound: {bound}.", {}
+    fit = [each for each in some if bound.holds(cost[each.name], settings.batch_size)]
+    fit = [each for each in fit if bound.of(cost[each.name]) < bound.of(cost[DENSE])]
+    if not fit:
+        within = f" and keeps to the bound, {bound}" if bound.on_cost else ""
+        return None, f"Nothing beats dense: no plan that was found is cheaper on this device{within}.", {}
+    # For a bound on cost the safest is the best, whatever comes behind it.
+    tried = fit[:1] if bound.on_cost else fit
+    found = pareto_testing.fixed_sequence(map(errors.test, tried), errors.tested, bound.risk, settings.delta)
+    tests = {each.name: test for each, test in zip(tried, found, strict=False)}
+    passed = [each for each in tried if each.name in tests and tests[each.name].passed]
+    confidence = f"with confidence {1 - settings.delta:.3g}"
+    if not passed:
+        return None, (
+            f"Nothing beats dense: {tried[0].name}, the safest plan, errs on {found[0].errors} of {found[0].images} "
+            f"images, which does not show a risk of at most {bound.risk:.3g} {confidence}."
+        ), tests  # fmt: skip
+    best = min(passed, key=lambda each: bound.of(cost[each.name]))
+    test = tests[best.name]
+    speed = cost[DENSE].seconds / cost[best.name].seconds
+    return best, (
+        f"{best.name} is {speed:.2f} times as fast as dense, and {confidence} its "
+        f"risk is at most {bound.risk if bound.risk < 1 else test.limit:.3g}: {test.errors} errors in {test.images} "
+        "images that chose nothing."
+    ), tests  # fmt: skip
+
+
+def _gflops(model: Any) -> float:
+    return flops.host(model).total / 1e9
+
+
+def _timing(settings: Settings) -> dict[str, Any]:
+    """What times depend on."""
+    device = jax.devices()[0]
+    names = {"device": device.device_kind, "platform": device.platform}
+    return {"batch_size": settings.batch_size, "rounds": settings.rounds, **names}
+
+
+def _shown(images: np.ndarray, labels: np.ndarray | None) -> Show:
+    known = np.full(len(images), -1, np.int32) if labels is None else np.asarray(labels)
+
+    def show(numbers: np.ndarray) -> Iterable[Batch]:
+        for start in range(0, len(numbers), 32):
+            some = numbers[start : start + 32]
+            yield {"image": np.asarray(images[some]), "label": known[some]}
+
+    return show

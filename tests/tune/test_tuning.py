@@ -1,0 +1,185 @@
+"""A network is tuned: what comes out, that it goes on where it was, what it refuses."""
+
+import numpy as np
+import pytest
+from flax import nnx
+
+from jaxprune import models, reduction
+from jaxprune.analysis.forwards import pixels
+from jaxprune.errors import UserError
+from jaxprune.nn.params import jitted
+from jaxprune.reduction import Plan
+from jaxprune.tune import Bound, Settings, blockwise, cost_table, tune, tuning
+from jaxprune.tune.cost_table import Cost, CostTable
+from jaxprune.tune.smaller import next_smaller
+from jaxprune.tune.store import Store
+
+SIZES = {"img_size": 16, "patch_size": 4, "embed_dim": 16, "depth": 3, "num_heads": 2}
+SPREAD = nnx.initializers.normal(0.3)
+QUICK = Settings(methods=("topk",), places=((1,),), kept=(0.75, 0.5), rounds=1, limit=4, most_tested=2, neighbours=2)
+
+
+def images(count=40):
+    return np.random.default_rng(0).integers(0, 256, (count, 16, 16, 3)).astype(np.uint8)
+
+
+@pytest.fixture(scope="module")
+def classifier():
+    return models.create("vit", **SIZES, num_classes=4, kernel_init=SPREAD, rngs=nnx.Rngs(0))
+
+
+@pytest.fixture
+def counting_device(monkeypatch):
+    """Every network takes a second for a million multiply-accumulates."""
+
+    def measure(model, methods, batch_size, rounds):
+        networks = [model, *(reduction.apply(model, plan) for plan in cost_table.probes(model, methods).values())]
+        found = dict.fromkeys(part for network in networks for part in cost_table.parts(network))
+        dense = sum(part.macs for part in cost_table.parts(model)) / 1e6
+        parts = tuple((part, Cost(part.macs / 1e6, float(part.rows))) for part in found)
+        return CostTable(parts, Cost(0.0, 0.0), Cost(dense, 17.0))
+
+    def interleaved(runners, rounds):
+        from jaxprune.bench.timing import Turn
+
+        return {name: [Turn(runner.seconds, 0.0)] * rounds for name, runner in runners.items()}
+
+    class Runner:
+        program = None
+
+        def __init__(self, model, images):
+            self.seconds = sum(part.macs for part in cost_table.parts(model)) / 1e6
+
+    monkeypatch.setattr(cost_table, "measure", measure)
+    monkeypatch.setattr(tuning, "interleaved", interleaved)
+    monkeypatch.setattr(tuning, "Runner", Runner)
+    monkeypatch.setattr(tuning.flops, "temporary_bytes", lambda program: 2**20)
+
+
+def answers_of(model, shown):
+    logits = jitted(model, lambda network, x: network(pixels(x, network.preprocessing))[0])(shown)
+    return np.asarray(logits).argmax(-1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["tome", "kmedoids", "ats"])
+def test_blocks_that_are_compiled_one_by_one_compute_the_same(classifier, method):
+    fast, shown = reduction.apply(classifier, Plan(method, 0.6, (1, 2))), images(4)
+    calls = []
+    network = blockwise.compiled_blocks(fast, blockwise.Programs(), calls.append)
+    logits, aux = network(pixels(shown, fast.preprocessing))
+    expected, _ = jitted(fast, lambda network, x: network(pixels(x, network.preprocessing)))(shown)
+    np.testing.assert_allclose(logits, expected, atol=1e-5)
+    assert [call.rows for call in calls] == [part.rows for part in cost_table.parts(fast)] and len(aux.assign) == 2
+    forward = blockwise.outputs(fast, blockwise.Programs())
+    np.testing.assert_allclose(forward.call(forward.arrays, {"image": shown}), expected, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_the_plan_is_the_cheapest_that_is_certified(classifier, counting_device, tmp_path):
+    found = tune(classifier, images(), bound=Bound("agreement", 0.5), settings=QUICK)
+    rows = {row.name: row for row in found.rows}
+    plans = [row for row in found.rows if row.images and row.errors is not None][1:]
+    assert found.images == (20, 20) and len(plans) == 2 and found.front
+    # The errors again, from the networks themselves and the same halves.
+    first, second = np.split(np.random.default_rng(0).permutation(40), 2)
+    dense, shown = answers_of(classifier, images()), images()
+    for row in plans:
+        own = answers_of(reduction.apply(classifier, Plan.from_text(row.name)), shown)
+        assert row.errors == (own != dense)[first].sum() and row.images == 20
+        assert row.tested is None or row.tested.errors == (own != dense)[second].sum()
+        assert row.timed is None or row.timed[0].median == pytest.approx(row.predicted.seconds)
+    passed = [row for row in plans if row.tested is not None and row.tested.passed]
+    cheapest = min(passed, key=lambda row: row.cost.seconds).name if passed else ""
+    assert found.plan == cheapest and (found.model.plan is None) == (not passed)
+    assert rows["next smaller, dense"].gflops < rows["dense"].gflops
+
+
+@pytest.mark.slow
+def test_a_run_that_was_stopped_goes_on_to_the_same_numbers(classifier, counting_device, monkeypatch, tmp_path):
+    bound = Bound("agreement", 0.5)
+    whole = tune(classifier, images(), bound=bound, settings=QUICK, store=Store(tmp_path / "whole"))
+    passes, run_over = [], tuning.run_over
+
+    def stopping(*args, **kwargs):
+        passes.append(kwargs["desc"])
+        if len(passes) == 4:
+            raise KeyboardInterrupt
+        return run_over(*args, **kwargs)
+
+    monkeypatch.setattr(tuning, "run_over", stopping)
+    with pytest.raises(KeyboardInterrupt):
+        tune(classifier, images(), bound=bound, settings=QUICK, store=Store(tmp_path / "stopped"))
+    again = tune(classifier, images(), bound=bound, settings=QUICK, store=Store(tmp_path / "stopped"))
+    assert again._replace(model=None) == whole._replace(model=None)
+    assert len(passes) == len(set(passes)) + 1, "only the pass that was stopped is done again"
+    done = len(passes)
+    assert tune(classifier, images(), bound=bound, settings=QUICK, store=Store(tmp_path / "stopped")).rows == whole.rows
+    assert len(passes) == done
+    # Another half of the images makes everything anew but the costs.
+    other = Settings(**{**vars(QUICK), "seed": 1})
+    tune(classifier, images(), bound=bound, settings=other, store=Store(tmp_path / "stopped"))
+    assert len(passes) > done
+
+
+@pytest.mark.slow
+def test_bounds_on_cost_take_the_safest_plan_within(classifier, counting_device):
+    dense = sum(part.macs for part in cost_table.parts(classifier)) / 1e3  # ms
+    found = tune(classifier, images(), bound=Bound("latency", 2 * dense), settings=QUICK)
+    assert found.plan == "" and "itself" in found.why
+    found = tune(classifier, images(), bound=Bound("latency", 0.9 * dense), settings=QUICK)
+    rows = [row for row in found.rows if row.predicted is not None and 1000 * row.cost.seconds <= 0.9 * dense]
+    chosen = next(row for row in rows if row.name == found.plan)
+    assert chosen.errors == min(row.errors for row in rows) and chosen.tested is not None
+    assert chosen.tested.limit >= chosen.tested.errors / chosen.tested.images
+    found = tune(classifier, images(), bound=Bound("latency", 0.1 * dense), settings=QUICK)
+    assert found.plan == "" and "Nothing beats dense" in found.why
+
+
+@pytest.mark.slow
+def test_accuracy_and_features_and_a_network_that_was_trained_under_a_plan(classifier, counting_device):
+    labels = answers_of(classifier, images())  # the dense network is always right
+    found = tune(classifier, images(), bound=Bound("accuracy", 0.5), settings=QUICK, labels=labels)
+    agreed = tune(classifier, images(), bound=Bound("agreement", 0.5), settings=QUICK)
+    assert [row.errors for row in found.rows] == [row.errors for row in agreed.rows]
+    with pytest.raises(UserError, match="no class"):
+        tune(classifier, images(), bound=Bound("accuracy", 0.5), settings=QUICK)
+    encoder = models.create("vit", **SIZES, num_classes=0, kernel_init=SPREAD, rngs=nnx.Rngs(0))
+    trained = reduction.apply(encoder, Plan("sit", 0.5, (1,)), rngs=nnx.Rngs(0))
+    found = tune(trained, images(), bound=Bound("agreement", 0.5), settings=QUICK)
+    assert "sit@1:keep_rate=0.5" in {row.name for row in found.rows}
+    assert found.plan or found.model.plan is None or not found.model.plan.steps
+
+
+def test_too_few_images_and_other_networks_are_refused(classifier):
+    with pytest.raises(UserError, match=r"too few: half of them test.*takes 45.*Give 90"):
+        tune(classifier, images(), bound=Bound("agreement", 0.95), settings=QUICK)
+    with pytest.raises(UserError, match="no tokens"):
+        tune(nnx.Linear(2, 2, rngs=nnx.Rngs(0)), images(), bound=Bound("agreement", 0.95))
+
+
+@pytest.mark.slow
+def test_the_next_smaller_network_is_narrower(classifier):
+    small = nnx.eval_shape(lambda: next_smaller(classifier))
+    assert (small.embed_dim, small.num_heads, small.depth) == (8, 1, 3)
+    vit = nnx.eval_shape(lambda: models.create("deit_small_patch16_224", rngs=nnx.Rngs(0)))
+    tiny = nnx.eval_shape(lambda: next_smaller(vit))
+    assert (tiny.embed_dim, tiny.num_heads, tiny.depth) == (192, 3, 12) and tiny.preprocessing == vit.preprocessing
+    assert next_smaller(nnx.Linear(2, 2, rngs=nnx.Rngs(0))) is None
+
+
+def test_what_is_stored_is_made_once(tmp_path):
+    made = []
+
+    def make():
+        made.append(len(made))
+        return {"values": np.arange(3)}
+
+    for _ in range(2):
+        store = Store(tmp_path, {"network": "a"})
+        np.testing.assert_array_equal(store.arrays("plan", make, images=[1])["values"], np.arange(3))
+    assert len(made) == 1
+    store.arrays("plan", make, images=[2])
+    store.under(network="b").arrays("plan", make, images=[2])
+    assert len(made) == 3 and store.text("table", lambda: "ä\n") == "ä\n"
+    assert Store().text("table", lambda: "there") == "there"
