@@ -26,7 +26,8 @@ class HostFlops(NamedTuple):
     Attributes:
       patch_embed: projecting the patches.
       blocks: each block, with the row of CLS attention that a reducer reads beside fused attention.
-      reducers: what the reduction methods compute themselves, each by its own count; 0 where a method has none.
+      reducers: what the reduction methods compute themselves, each by its own count (`Reducer.flops`); 0 where a method
+        has none, and at a step that takes nothing away and leaves the network as it is.
       between: layers beside the blocks, such as those between stages.
       head: the classifier.
       rows: tokens that leave each block, prefix counted.
@@ -106,8 +107,6 @@ def _blocks(
             own += reducer.flops()
             read = index - 1 if where == "before" and site.leaves else index
             reads[read] = reads[read] | reducer.needs
-        elif reducer is not None:
-            own += reducer.flops()
     for index, (site, cost, _) in enumerate(blocks):
         if "cls_attn" in reads[index] and "received" not in reads[index] and site.num_prefix_tokens:
             keys = cost.keys or _rows_in(blocks, left, index, patches)

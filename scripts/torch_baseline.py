@@ -4,8 +4,6 @@ import torch  # pyright: ignore[reportMissingImports]
 from torch import nn  # pyright: ignore[reportMissingImports]
 from torch.nn import functional as F  # pyright: ignore[reportMissingImports]
 
-from jaxprune import models
-
 
 class Block(nn.Module):
     """Pre-norm transformer block with fused scaled-dot-product attention."""
@@ -133,6 +131,8 @@ class MAE(nn.Module):
 
 def sizes(name):
     """Returns the sizes of the network that `jaxprune.models` calls `name`, under the names used here."""
+    from jaxprune import models  # the networks themselves need PyTorch alone
+
     ours = models.arguments(name)
     names = {"img_size": "img", "patch_size": "patch", "embed_dim": "dim", "depth": "depth", "num_heads": "heads"}
     return {theirs: ours[own] for own, theirs in names.items()}

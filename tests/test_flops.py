@@ -10,6 +10,7 @@ from flax import nnx
 
 from jaxprune import flops, mim, models, reduction
 from jaxprune.nn.params import merge, split
+from jaxprune.nn.tokens import Attended, Tokens
 
 # PR-MIM Tab. 2 and 3: floating-point operations of partial reconstruction relative to MAE.
 PUBLISHED = {("base", 0.25): 0.85, ("base", 0.5): 0.72, ("base", 0.65): 0.64, ("large", 0.5): 0.87}
@@ -81,6 +82,55 @@ def test_a_reducing_vit_is_counted_by_its_rows():
     assert sampled.blocks[1] == 3 * n * d**2 + 2 * n * kept * d + n * d + 9 * kept * d**2
     fused = reduced("evit", keep_rate=0.5, reduction_loc=(1,))
     assert fused.rows[1:] == (kept + 1,) * 11
+
+
+# What clusters and mixes, with the products of the sizes below: n = 512 rows arrive, k = 384 leave, d = 2048.
+OWN = {
+    "kmedoids": 512 * 512 * 2048,
+    "dpc_knn": 512 * 512 * 2048 + 512 * 2048 + 384 * 512 * 2048,
+    "sit": 512 * 2048 * 1024 + 512 * 1024 * 384 + 384 * 512 * 2048,
+    "patch_merger": 2 * 384 * 512 * 2048,
+    "sinkhorn": 2 * 384 * 512 * 2048,
+}
+
+
+def own_reducer(method: str, num_keep: int):
+    step = reduction.Step(0, 1, (16, 32), 0, 512, num_keep, num_keep / 512, 2048, 16)
+    return nnx.eval_shape(lambda: reduction.methods()[method](step, rngs=nnx.Rngs(0)))
+
+
+@pytest.mark.parametrize("method", OWN)
+def test_what_a_method_computes_itself_is_counted(method):
+    assert own_reducer(method, 384).flops() == OWN[method]
+    sizes = {"img_size": 16, "patch_size": 4, "embed_dim": 8, "depth": 2, "num_heads": 1, "num_classes": 0}
+    model = nnx.eval_shape(lambda: models.create("vit", **sizes, rngs=nnx.Rngs(0)))
+    assert flops.host(model, reduction.Plan(method, 0.5, (1,))).reducers > 0
+    # A step that takes nothing away costs nothing where it changes nothing.
+    idle = flops.host(model, reduction.Plan(method, 1.0, (1,))).reducers
+    assert (idle == 0) == reduction.methods()[method].identity_at_one
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", OWN)
+def test_the_compiler_counts_what_a_method_computes_itself(method):
+    reducer = own_reducer(method, 384)
+    parts = split(reducer)
+    shape = lambda *sides, dtype=jnp.float32: jax.ShapeDtypeStruct(sides, dtype)
+    tokens = Tokens(
+        x=shape(1, 512, 2048),
+        size=shape(1, 512),
+        policy=shape(1, 512),
+        assign=shape(1, 512, dtype=jnp.int32),
+        position=shape(1, 512, 2),
+    )
+    arrays = {name: shape(*array.shape) for name, array in {**parts.params, **parts.rest}.items()}
+
+    def rows(arrays, tokens, received):
+        return merge(parts.graph, arrays, {})(tokens, Attended(received=received))[0].x
+
+    counted = flops.compiled_flops(rows, arrays, tokens, shape(1, 16, 512))
+    # The compiler counts elementwise work as well.
+    np.testing.assert_allclose(counted, reducer.flops(), rtol=0.02)
 
 
 def test_the_compiler_counts_the_same():

@@ -1,6 +1,7 @@
 """Every benchmark and study once, at the smallest sizes, as the command line runs it."""
 
 import csv
+import json
 import os
 import subprocess
 import sys
@@ -73,6 +74,23 @@ def test_hierarchical_networks_are_pruned(tmp_path):
     kept = {path: path.stat().st_mtime_ns for path in (tmp_path / "study").glob("*/prune.csv")}
     run("study_hierarchical", tmp_path, *settings)
     assert kept and kept == {path: path.stat().st_mtime_ns for path in kept}
+
+
+def test_peers_take_turns_and_a_run_goes_on_where_it_was_cut_off(tmp_path):
+    settings = ["--tiny", "--batch=2", "--burst=0.01", "--threads=1", "--out=peers", "--only", "dense", "input"]
+    printed = run("benchmark_peers", tmp_path, *settings, "--rounds=1")
+    found = rows(tmp_path / "peers" / "peers.csv")
+    assert [row["contestant"] for row in found] == ["jaxprune", "Pillow alone", "jaxprune", "Pillow alone", "jaxprune"]
+    assert all(float(row["images/s"]) > 0 and row["machine"] for row in found)
+    dense = found[0]
+    assert float(dense["ratio"]) == 1 and float(dense["difference"]) == 0 and 0 < float(dense["of bound"]) < 1
+    assert "GFLOP/s" in printed and "GB/s" in (tmp_path / "peers" / "peers.md").read_text()
+    records = tmp_path / "peers" / "rounds.jsonl"
+    before = records.read_text()
+    run("benchmark_peers", tmp_path, *settings, "--rounds=2")
+    added = [json.loads(line) for line in records.read_text().removeprefix(before).splitlines()]
+    assert {record["round"] for record in added if "round" in record} == {1}
+    assert [row["rounds"] for row in rows(tmp_path / "peers" / "peers.csv")] == ["2"] * 5
 
 
 def test_gradients_are_compared(tmp_path):

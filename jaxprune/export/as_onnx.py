@@ -20,6 +20,7 @@ from jaxprune.export.as_stablehlo import writable
 from jaxprune.export.portable import flat, trace
 from jaxprune.export.program import IMAGES, Program, as_text, describe, program
 from jaxprune.export.verify import BATCHES, Run, Verified, pixels, write_verified
+from jaxprune.ops import depthwise
 
 OPSET = 21
 METADATA = "jaxprune"  # the key of the file's metadata
@@ -96,7 +97,8 @@ def converted(made: Program, batch_size: int | None) -> Any:
     # Traced here, and not by jax2onnx: while it traces it replaces functions of `jax.numpy` by its own, which take no
     # batch of any size. What it calls is primitives alone.
     try:
-        function = flat(trace(flat(trace(made.call, spec)), spec))
+        with depthwise.implementation_of("grouped"):  # ONNX has an operator for it
+            function = flat(trace(flat(trace(lambda images: made.call(images), spec)), spec))
         with _quiet():
             file: Any = to_onnx(
                 lambda images: tuple(function(images)),

@@ -1,5 +1,8 @@
 """Depth-wise convolution, fast where XLA's grouped convolution is not."""
 
+import contextlib
+import contextvars
+from collections.abc import Iterator
 from typing import Any, Literal
 
 import jax
@@ -9,12 +12,25 @@ from jaxtyping import Float
 
 from jaxprune.errors import UserError
 
+Implementation = Literal["shift_add", "grouped"]
+_forced: contextvars.ContextVar[Implementation | None] = contextvars.ContextVar("depthwise", default=None)
+
+
+@contextlib.contextmanager
+def implementation_of(name: Implementation) -> Iterator[None]:
+    """Has what is traced inside the context take one implementation, for a program that will run somewhere else."""
+    token = _forced.set(name)
+    try:
+        yield
+    finally:
+        _forced.reset(token)
+
 
 def depthwise_conv2d(
     x: Float[Array, "b h w c"],
     kernel: Float[Array, "k k c"],
     bias: Float[Array, "c"] | None = None,
-    implementation: Literal["shift_add", "grouped"] | None = None,
+    implementation: Implementation | None = None,
     *,
     stride: int = 1,
     padding: tuple[tuple[int, int], tuple[int, int]] | None = None,
@@ -26,7 +42,8 @@ def depthwise_conv2d(
       kernel: one filter a channel; k is odd.
       bias: added to every channel, or None.
       implementation: "shift_add" sums k² shifted copies, "grouped" is XLA's grouped convolution. They agree up to
-        rounding. None takes the faster one: shift_add on CPU, grouped on GPU and TPU.
+        rounding. None takes that of `implementation_of`, or else the faster one: shift_add on CPU, grouped on GPU and
+        TPU.
       stride: steps between the places of the result.
       padding: zeros ((above, below), (left, right)); None stands for k // 2, which keeps the size at stride 1.
 
@@ -39,7 +56,7 @@ def depthwise_conv2d(
         raise UserError(f"A depth-wise kernel of size {kernel.shape[0]} has no centre; choose an odd kernel_size.")
     kernel = kernel.astype(x.dtype)
     if implementation is None:
-        implementation = "shift_add" if jax.default_backend() == "cpu" else "grouped"
+        implementation = _forced.get() or ("shift_add" if jax.default_backend() == "cpu" else "grouped")
     pads = centred if padding is None else padding
     if implementation == "grouped":
         out = _grouped(x, kernel, stride, pads)

@@ -126,7 +126,10 @@ class Reducer(nnx.Module):
         return self.step.num_keep
 
     def flops(self) -> int:
-        """Multiply-accumulates of what the method itself computes for one image; 0 where that is next to nothing."""
+        """Multiply-accumulates of what the method itself computes for one image, at a step that takes rows away.
+
+        Only products count, as in `jaxprune.flops`; 0 where there are none.
+        """
         return 0
 
     @classmethod

@@ -7,6 +7,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxprune.errors import UserError
 from jaxprune.nn import Linear
+from jaxprune.nn.flops import linear_flops
 from jaxprune.reduction import clusters
 from jaxprune.reduction.base import Reducer
 from jaxprune.reduction.rows import best, unchanged
@@ -122,6 +123,15 @@ class DpcKnn(Reducer):
             self.score = nnx.data(None)
         else:
             self.score = nnx.data(Linear(step.embed_dim, 1, rngs=clusters.needed(rngs, "dpc_knn")))
+
+    def flops(self) -> int:
+        """n²·d for the distances between the n rows that arrive, n·d for their scores, k·n·d for the means of k rows.
+
+        In blocks (`nn.kernels`) the distances are computed once for each of their uses; that is not counted.
+        """
+        n, k, d = self.step.rows_in, self.step.num_keep, self.step.embed_dim
+        scores = 0 if self.score is None else linear_flops(self.score, n)
+        return n * n * d + scores + k * n * d
 
     def __call__(self, tokens, attended, *, train=False, key=None) -> tuple:
         prefix, num_keep = self.step.num_prefix_tokens, self.step.num_keep

@@ -112,6 +112,10 @@ class KMedoids(Reducer):
             raise errors.UserError(f"first={first} is no token of block {step.layer}: use 0 to {step.rows_in - 1}.")
         self.mode, self.equal_weights, self.iterations, self.first = mode, equal_weights, iterations, first
 
+    def flops(self) -> int:
+        """n²·d: the distances between the n rows that arrive. Assigning and choosing centres compares and adds up."""
+        return self.step.rows_in**2 * self.step.embed_dim
+
     def __call__(self, tokens, attended, *, train=False, key=None) -> tuple:
         prefix, num_rows = self.step.num_prefix_tokens, self.step.rows_in
         if self.step.num_keep >= num_rows:

@@ -32,6 +32,10 @@ class PatchMerger(Reducer):
         shape = (step.num_keep, step.embed_dim)
         self.queries = nnx.Param(jax.random.normal(rngs.params(), shape, jnp.float32))
 
+    def flops(self) -> int:
+        """2·k·n·d: k queries with each of the n rows that arrive, and the rows that they mix."""
+        return 2 * self.step.num_keep * self.step.rows_in * self.step.embed_dim
+
     def mix(self, x: Float[Array, "b n d"]) -> tuple[Float[Array, "b k d"], Float[Array, "b k n"]]:
         """The new rows, and the weights that they mix the normalised tokens with."""
         x = self.norm(x)

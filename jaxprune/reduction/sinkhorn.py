@@ -72,6 +72,13 @@ class Sinkhorn(Reducer):
         self.eps, self.iterations = float(eps), iterations
         self.v = nnx.Param(unit(jax.random.normal(rngs.params(), (step.num_keep, step.embed_dim), jnp.float32)))
 
+    def flops(self) -> int:
+        """2·k·n·d: k directions with each of the n rows that arrive, and the rows that they mix.
+
+        The iterations between the two take exponentials and sums of k·n numbers, no products.
+        """
+        return 2 * self.step.num_keep * self.step.rows_in * self.step.embed_dim
+
     def directions(self) -> Float[Array, "k d"]:
         """The learned directions at unit length.
 

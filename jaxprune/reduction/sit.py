@@ -8,6 +8,7 @@ from flax import nnx
 from jaxtyping import Array, Float
 
 from jaxprune.nn import LayerNorm, Linear, kernels
+from jaxprune.nn.flops import linear_flops
 from jaxprune.reduction import clusters, mixtures
 from jaxprune.reduction.base import Reducer
 
@@ -32,6 +33,11 @@ class Sit(Reducer):
         self.fc1 = Linear(step.embed_dim, hidden, rngs=rngs)
         self.fc2 = Linear(hidden, step.num_keep, rngs=rngs)
         self.scale = nnx.Param(jnp.ones((1, 1, 1), jnp.float32))
+
+    def flops(self) -> int:
+        """n·d²/2 + n·k·d/2 for the MLP on the n rows that arrive, k·n·d for the k rows that it mixes."""
+        n, k, d = self.step.rows_in, self.step.num_keep, self.step.embed_dim
+        return linear_flops(self.fc1, n) + linear_flops(self.fc2, n) + k * n * d
 
     def features(self, x: Float[Array, "b n d"]) -> Float[Array, "b n e"]:
         """The hidden layer."""

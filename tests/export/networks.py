@@ -27,6 +27,31 @@ GROUPS = {
     ],
     "kmedoids of equal weights": [At(1, "kmedoids", keep_rate=0.3, equal_weights=True)],
 }
+# Networks of other families, by the name they are created by, and the steps of a plan: where there is none the network
+# is written dense.
+_SMALL = {"img_size": 32, "patch_size": 8, "embed_dim": 16, "depth": 3, "num_heads": 2}
+_STEPS = (At(1, "topk", keep_rate=0.6), At(2, "tome", r=2))
+_MAPS = {"embed_dim": 8, "depths": (1, 1), "num_heads": (1, 2)}
+FAMILIES = {
+    "vit_small_patch16_dinov3": (_SMALL, _STEPS),  # rotary positions
+    "eva02_tiny_patch14_224": (_SMALL, _STEPS),  # rotary positions of another layout, SwiGLU
+    "vit_base_patch16_siglip_224": (_SMALL, _STEPS),  # attention pooling, no CLS token
+    "swin_tiny_patch4_window7_224": ({"img_size": 56, **_MAPS}, (At(1, "topk", keep_rate=0.6),)),
+    "convnext_tiny": ({"dims": (8, 8, 8, 8), "depths": (1, 1, 1, 1)}, ()),
+    "videomae_small_patch16_224": (
+        {"img_size": 32, "num_frames": 4, "embed_dim": 16, "depth": 3, "num_heads": 2},
+        (At(1, "topk", keep_rate=0.6),),
+    ),
+}
+
+
+def of_family(name):
+    """A network of `FAMILIES`, under its plan."""
+    arguments, steps = FAMILIES[name]
+    model = models.create(name, num_classes=3, **arguments, rngs=nnx.Rngs(0))
+    if name.startswith("convnext"):
+        model.preprocessing = model.preprocessing.with_size(32)
+    return reduction.apply(model, Plan(steps=steps), rngs=nnx.Rngs(1)) if steps else model
 
 
 def dense(**arguments):

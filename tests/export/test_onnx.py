@@ -4,16 +4,19 @@ import json
 import subprocess
 import sys
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from export.networks import GROUPS, dense, reduced
+from export.networks import FAMILIES, GROUPS, dense, of_family, reduced
+from flax import nnx
 from support import quickly
 
 from jaxprune import export
 from jaxprune.data.augment import normalize
 from jaxprune.errors import UserError
 from jaxprune.export import as_onnx, verify
+from jaxprune.preprocessing import Preprocessing
 
 packages = pytest.mark.skipif(
     any(as_onnx.importlib.util.find_spec(name) is None for name in as_onnx.NEEDED), reason="needs jaxprune[export]"
@@ -62,6 +65,50 @@ def test_one_file_of_every_method_serves_all_batches_without_control_flow(group,
         np.testing.assert_allclose(logits, expected, atol=1e-5 * np.abs(expected).max())
         for ours, theirs in zip(kept_here, kept, strict=True):
             np.testing.assert_array_equal(np.sort(theirs), np.sort(ours))
+
+
+@slow
+@packages
+@pytest.mark.parametrize("name", FAMILIES)
+def test_networks_of_other_families_serve_all_batches_without_control_flow(name, tmp_path):
+    import onnx
+
+    model, path = of_family(name), tmp_path / "a.onnx"
+    # Batches of 1, 3 and 8: logits to 1e-5 of the largest, and the same rows kept.
+    found = export.onnx(model, path)
+    assert found.difference <= verify.TOLERANCE and found.ties <= 2
+    nodes = [node.op_type for node in onnx.load(path).graph.node]
+    assert not set(nodes) & {"If", "Loop", "Scan"}
+    # A depth-wise convolution is one operator, and not a sum of 49 shifted maps.
+    assert name != "convnext_tiny" or nodes.count("Conv") == 4
+
+
+class Unwritable(nnx.Module):
+    """A network with a function that ONNX does not have."""
+
+    preprocessing = Preprocessing((4, 4))
+
+    def __init__(self, function):
+        self.function = function
+
+    def __call__(self, images):
+        return self.function(images.mean(3)[:, 0])[:, :2], None
+
+
+@slow
+@packages
+@pytest.mark.parametrize(
+    ("function", "why"),
+    [
+        (lambda x: jax.lax.linalg.tridiagonal_solve(x, x, x, x[:, :, None])[:, :, 0], "jax2onnx cannot write"),
+        (lambda x: jax.lax.random_gamma_grad(x, x), "has loops"),
+    ],
+    ids=["unknown", "loop"],
+)
+def test_what_cannot_be_written_is_refused_in_one_sentence(function, why, tmp_path):
+    with pytest.raises(UserError, match=rf"{why}.*use export\.stablehlo\.$"):
+        export.onnx(Unwritable(function), tmp_path / "a.onnx")
+    assert not list(tmp_path.iterdir())
 
 
 @slow
