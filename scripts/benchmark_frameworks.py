@@ -1,15 +1,19 @@
 """PR-MIM's saving in every framework: operations, memory and step time, full against progressive reconstruction.
 
-python scripts/benchmark_frameworks.py [--frameworks mae simmim …] [--batch 8] [--rounds 5] [--dtype float32]
+python scripts/benchmark_frameworks.py [--only mae simmim …] [--throw 0.5] [--batch 8] [--rounds 5] [--dtype float32]
                                        [--out benchmark_frameworks.csv]
 
-The networks are ViT-B/16 at 224 pixels, GreenMIM's a Swin-B; throw ratios are those of the papers. Both forms of a
-framework take turns with whole training steps, and the ratio of a round is compared, because on a busy machine only
-ratios mean anything. Operations are counted (`Framework.flops`); memory is what the compiler sets aside for a step
-beside parameters and optimizer. TEC gets its teacher's targets ready-made, AMT is beyond its warm-up.
+The networks are ViT-B/16 at 224 pixels, GreenMIM's a Swin-B; throw ratios are those of the papers, or --throw for all.
+Both forms of a framework take turns with whole training steps, and the ratio of a round is compared, because on a busy
+machine only ratios mean anything. Operations are counted (`Framework.flops`); memory is what the compiler sets aside
+for a step beside parameters and optimizer. TEC gets its teacher's targets ready-made, AMT is beyond its warm-up.
+
+What was measured with the same settings is kept beside the CSV, as .json, and not measured again: --only measures one
+framework at a time. The table is printed, and written as CSV and as Markdown (.md).
 """
 
 import argparse
+import json
 import statistics
 from pathlib import Path
 from typing import Any
@@ -19,12 +23,13 @@ import jax.numpy as jnp
 from flax import nnx
 
 from jaxprune import flops, mim
-from jaxprune.bench.publish import publish
+from jaxprune.bench.publish import device, publish
 from jaxprune.bench.timing import OverRounds, interleaved
 from jaxprune.nn.params import merge, split
 from jaxprune.train import optimizer
 from jaxprune.train.state import TrainState
 from jaxprune.train.step import make_train_step
+from jaxprune.viz.table import as_markdown
 
 VIT, SWIN = "vit_base_patch16_224", "swin_base_patch4_window7_224"
 # Encoder, and the share of patches that the paper throws.
@@ -35,6 +40,7 @@ SETTINGS = {
     "localmim": (VIT, 0.65),
     "tec": (VIT, 0.5),
     "amt": (VIT, 0.4),
+    "amt_simmim": (VIT, 0.24),
     "greenmim": (SWIN, 0.5),
 }
 
@@ -89,6 +95,7 @@ class Steps:
 def measure(name, args, changes):
     """Returns the row of a framework."""
     encoder, throw_ratio = SETTINGS[name]
+    throw_ratio = throw_ratio if args.throw is None else args.throw
     forms = {
         "full": {"reconstruction": "full", "throw_ratio": 0.0},
         "progressive": {"reconstruction": "progressive", "throw_ratio": throw_ratio},
@@ -118,25 +125,48 @@ def _ratios(turns):
     return [full.wall / own.wall for full, own in zip(turns["full"], turns["progressive"], strict=True)]
 
 
+def in_markdown(rows):
+    """Returns the table for a document, with the spread of the time ratio."""
+    shown = []
+    for row in rows:
+        time = f"{row['time ratio']:.3f} ({row['time ratio low']:.3f}–{row['time ratio high']:.3f})"
+        ratios = {"FLOP ratio": f"{row['FLOP ratio']:.3f}", "step time ratio": time}
+        ratios["temporary memory ratio"] = f"{row['memory ratio']:.3f}"
+        own = {name: row[name] for name in ("framework", "throw", "GFLOPs full", "ms full", "GiB full")}
+        shown.append({**own, **ratios})
+    return as_markdown(shown)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--frameworks", nargs="+", choices=SETTINGS, default=list(SETTINGS))
+    parser.add_argument("--only", "--frameworks", nargs="+", choices=SETTINGS, default=list(SETTINGS), dest="only")
+    parser.add_argument("--throw", type=float, default=None, help="share of the patches; by default the papers'")
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--tiny", action="store_true", help="the smallest networks, to see that it runs")
     parser.add_argument("--out", type=Path, default=Path("benchmark_frameworks.csv"))
     args = parser.parse_args()
-    rows = []
-    for name in args.frameworks:
-        changes: dict[str, Any] = {} if args.dtype == "float32" else {"dtype": jnp.dtype(args.dtype)}
-        if args.tiny:
-            swin = SETTINGS[name][0] == SWIN
-            heads = {"depths": (1, 1, 1, 1), "num_heads": 1} if swin else {"depth": 4, "num_heads": 1}
-            changes |= {"embed_dim": 16, **heads}
-        rows.append(measure(name, args, changes))
-        title = f"Full against progressive reconstruction, batch {args.batch}, {args.dtype}"
+    settings = {"batch": args.batch, "rounds": args.rounds, "dtype": args.dtype, "throw": args.throw, "tiny": args.tiny}
+    kept = args.out.with_suffix(".json")
+    stored = json.loads(kept.read_text()) if kept.exists() else {}
+    # What another device or other settings measured is no part of this table.
+    stored = stored if stored.get("of") == {**settings, **device()} else {"of": {**settings, **device()}, "rows": {}}
+    title = f"Full against progressive reconstruction, batch {args.batch}, {args.dtype}"
+    for name in args.only:
+        if name not in stored["rows"]:
+            changes: dict[str, Any] = {} if args.dtype == "float32" else {"dtype": jnp.dtype(args.dtype)}
+            if args.tiny:
+                swin = SETTINGS[name][0] == SWIN
+                heads = {"depths": (1, 1, 1, 1), "num_heads": 1} if swin else {"depth": 4, "num_heads": 1}
+                changes |= {"embed_dim": 16, **heads}
+            stored["rows"][name] = measure(name, args, changes)
+            kept.write_text(json.dumps(stored))
+        rows = [stored["rows"][each] for each in SETTINGS if each in stored["rows"]]
         publish(title, rows, args.out, batch=args.batch, rounds=args.rounds, dtype=args.dtype)
+    table = f"{title}, {device()['device']}, jax {device()['jax']}:\n\n{in_markdown(rows)}\n"
+    args.out.with_suffix(".md").write_text(table)
+    print(f"\n{table}")
 
 
 if __name__ == "__main__":

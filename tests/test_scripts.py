@@ -31,6 +31,7 @@ BENCHMARKS = {
         *("--model", "convnext_atto", "--scorer=norm", "--batch=1", "--rounds=1"),
         '--overrides={"depths": [1, 1], "dims": [8, 16]}',
     ],
+    "benchmark_frameworks": ["--tiny", "--only", "simmim", "--batch=1", "--rounds=1"],
     "benchmark_mim": ["--models", SMALLEST, "--batch=1", "--measure=1", "--rounds=1", "--throw", "0.5"],
 }
 
@@ -100,11 +101,21 @@ def test_gradients_are_compared(tmp_path):
 
 
 def test_pre_training_methods_are_compared(tmp_path):
-    printed = run("study_mim", tmp_path, "--smoke", "--seeds=1", "--out=study")
+    arguments = ["--smoke", "--seeds=1", "--out=study", "--frameworks", "simmim", "--others", "amt_simmim"]
+    # Its time is over before it begins.
+    assert "goes on from here" in run("study_mim", tmp_path, *arguments, "--hours=-1")
+    assert "The study is complete." in run("study_mim", tmp_path, *arguments)
     found = rows(tmp_path / "study" / "study_mim.csv")
-    assert [row["method"] for row in found] == ["MAE", "plain .5", "PR-MIM .5"]
-    assert {"reconstruction", "linear probe", "fine-tuned", "± fine-tuned"} <= set(found[0])
-    assert "written to" in printed and (tmp_path / "study" / "report.html").is_file()
+    assert [row["method"] for row in found] == ["simmim full", "simmim partial", "simmim progressive", "from scratch"]
+    measures = {"thousand images", "full-mask loss", "kNN", "linear", "fine-tuned", "corrupted", "± fine-tuned"}
+    assert measures <= set(found[0])
+    assert len(rows(tmp_path / "study" / "differences.csv")) == 3
+    assert [row["framework"] for row in rows(tmp_path / "study" / "others.csv")] == ["amt_simmim"]
+    assert "Tab. 4, SimMIM" in (tmp_path / "study" / "report.html").read_text()
+    # Nothing is measured again.
+    kept = {path: path.stat().st_mtime_ns for path in (tmp_path / "study" / "results").iterdir()}
+    run("study_mim", tmp_path, *arguments)
+    assert kept == {path: path.stat().st_mtime_ns for path in (tmp_path / "study" / "results").iterdir()}
 
 
 def test_reduction_methods_are_compared(tmp_path):

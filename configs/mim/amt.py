@@ -1,16 +1,21 @@
-"""AMT on ImageNet-1k (Gui et al., 2022): MAE that masks and throws patches by its own attention; with PR-MIM.
+"""AMT on ImageNet-1k (Gui et al., 2022): masks and throws patches by its own attention, on MAE or SimMIM; with PR-MIM.
 
-python -m jaxprune.main --config=configs/mim/amt.py:method=partial,epochs=400
+python -m jaxprune.main --config=configs/mim/amt.py:base=mae,method=partial,epochs=400
 
-    method  partial, AMT as published (default); full, MAE at the same visible patches; prmim, which rebuilds the thrown
-    epochs  400 as published
+    base    mae (default) or simmim
+    method  partial, AMT as published (default); full, the base at the same visible patches; prmim, which rebuilds the
+            thrown ones
+    epochs  400 on MAE and 200 on SimMIM, as published
 
-45% of the patches are masked and 40% thrown. The first 40 epochs are MAE's at mask ratio .75; then patches are weighed
-by the attention of the encoder as it was at epoch 40, 80, …
+On MAE 45% of the patches are masked and 40% thrown, and the first 40 epochs are MAE's at mask ratio .75. On SimMIM, of
+blocks of 32 pixels, 45% are masked and 24% thrown (ratios of .44 and .24, rounded up), and the first 40 epochs mask 45%
+at random; AMT's repository throws .26: `--config.mim.amt_throw_ratio=0.26`. Then patches are weighed by the attention
+of the encoder as it was at epoch 40, 80, …
 
-Published top-1 of ViT-B after fine-tuning, 400 epochs (PR-MIM Tab. 6): 82.8. Cost of AMT to MAE, forward pass: 0.61 of
-the FLOPs, and as published a pass over the data set every 40 epochs. Here a copy of the encoder weighs the patches of
-the cropped images in each step instead, which costs 16.5 GFLOPs an image beside AMT's 5.9: see `jaxprune.mim.amt`.
+Published top-1 of ViT-B after fine-tuning (PR-MIM Tab. 6): MAE with AMT 82.8 after 400 epochs, SimMIM with AMT 80.7
+after 200. Cost of AMT to MAE, forward pass: 0.61 of the FLOPs, and as published a pass over the data set every 40
+epochs. Here a copy of the encoder weighs the patches of the cropped images in each step instead, which costs 16.5
+GFLOPs an image beside AMT's 5.9: see `jaxprune.mim.attention_driven`.
 
 Needs the TFDS data set `imagenet2012` prepared as ArrayRecord, or --config.data.source=folder and --config.data.path.
 """
@@ -20,33 +25,54 @@ from jaxprune.errors import unknown
 from jaxprune.tasks import pretrain
 
 RECONSTRUCTION = {"partial": "partial", "full": "full", "prmim": "progressive"}
+COMMON = {
+    "encoder": "vit_base_patch16_224",
+    "warmup_epochs": 40,  # of the base, before attention weighs the patches
+    "refresh_epochs": 40,
+    "kernel_size": 7,
+    "aggregation": "thrown",
+    "remat": False,
+}
+MAE = {
+    "name": "amt",
+    **COMMON,
+    "decoder_embed_dim": 512,
+    "decoder_depth": 8,
+    "decoder_num_heads": 16,
+    "mask_ratio": 0.45,
+    "amt_throw_ratio": 0.40,
+    "norm_pix_loss": True,
+    "warmup_mask_ratio": 0.75,
+}
+SIMMIM = {
+    "name": "amt_simmim",
+    **COMMON,
+    "mask_patch": 32,
+    "mask_ratio": 0.44,
+    "amt_throw_ratio": 0.24,
+    "rel_pos": "none",
+    "pos_embed": "learn",
+    "drop_path_rate": 0.1,
+}
+BASES = {"mae": (MAE, 400.0, 4096, 0.2), "simmim": (SIMMIM, 200.0, 2048, 0.67)}
 
 
 def get_config(arg=None):
-    args = parse_arg(arg, method="partial", epochs=400)
+    args = parse_arg(arg, base="mae", method="partial", epochs=0.0)
+    if args.base not in BASES:
+        raise unknown("base", args.base, BASES)
     if args.method not in RECONSTRUCTION:
         raise unknown("method", args.method, RECONSTRUCTION)
-    config = pretrain.defaults(
-        {
-            "name": "amt",
-            "encoder": "vit_base_patch16_224",
-            "decoder_embed_dim": 512,
-            "decoder_depth": 8,
-            "decoder_num_heads": 16,
-            "mask_ratio": 0.45,
-            "amt_throw_ratio": 0.40,
-            "norm_pix_loss": True,
-            "warmup_epochs": 40,  # of MAE, before attention weighs the patches
-            "warmup_mask_ratio": 0.75,
-            "refresh_epochs": 40,
-            "reconstruction": RECONSTRUCTION[args.method],
-            "kernel_size": 7,
-            "aggregation": "thrown",
-            "remat": False,
-        }
-    )
+    mim, epochs, batch_size, smallest_crop = BASES[args.base]
+    config = pretrain.defaults({**mim, "reconstruction": RECONSTRUCTION[args.method]})
     config.data.update(source="tfds", name="imagenet2012", eval_split="validation", img_size=224)
-    config.update(batch_size=4096, epochs=float(args.epochs), dtype="bfloat16", checkpoint_every=1000)
+    config.data.crop_scale = (smallest_crop, 1.0)
+    config.update(batch_size=batch_size, epochs=args.epochs or epochs, dtype="bfloat16", checkpoint_every=1000)
+    if args.base == "simmim":
+        # Rates are of 512 images; the cosine starts with the warm-up.
+        scale = batch_size / 512
+        config.optimizer.update(base_lr=1e-4, warmup_lr=5e-7 * scale, min_lr=5e-6 * scale, cosine_from_start=True)
+        config.optimizer.update(lr_norm=512, b2=0.999, weight_decay=0.05, clip_norm=5.0, warmup_epochs=10.0)
     if args.smoke:
         pretrain.smoke(config)
         config.epochs = 3.0

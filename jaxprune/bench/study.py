@@ -69,6 +69,25 @@ def differences(found: Found) -> list[str]:
     return sentences or ["No two intervals part in anything measured."]
 
 
+def paired(found: Found, pairs: Iterable[tuple[str, str]]) -> list[dict[str, Any]]:
+    """Returns a row for each pair of arms: of each measure the mean of their differences, seed by seed.
+
+    What a seed does to both arms cancels. Beside it stands half the 95 % interval by Student's t, as "± MEASURE".
+
+    Args:
+      found: what `over_seeds` returned; of an arm with fewer seeds, the first ones.
+      pairs: (arm, the arm that is subtracted).
+    """
+    rows = []
+    for one, other in pairs:
+        row: dict[str, Any] = {"difference": f"{one} - {other}"}
+        for name in found[one][0]:
+            both = zip(found[one], found[other], strict=False)
+            row[name], row[f"± {name}"] = student_interval([ours[name] - theirs[name] for ours, theirs in both])
+        rows.append(row)
+    return rows
+
+
 @contextlib.contextmanager
 def published(out: Path, title: str, section: str, tables: Mapping[str, Rows]) -> Iterator[Section]:
     """Prints tables and writes each to a CSV, then a report, once its section is filled.

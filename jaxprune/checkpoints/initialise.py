@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from jaxprune import mim
-from jaxprune.checkpoints.read import by_timm, load_pretrained, read_tensors, relative_table
+from jaxprune.checkpoints.published import encoder_of
+from jaxprune.checkpoints.read import by_timm, fill, read_tensors, relative_table
 from jaxprune.checkpoints.rules import to_ours
 from jaxprune.checkpoints.run import backbone, is_ours, load_card, load_model
 from jaxprune.checkpoints.spellings.timm import RELATIVE
@@ -44,7 +45,9 @@ def initialise(model: Any, init: str, class_names: Sequence[str] | None = None) 
 
 
 def _from_published(model: Any, init: str, class_names: Sequence[str] | None) -> None:
-    tensors = read_tensors(init)
+    tensors: Any = read_tensors(init)
+    if (encoder := encoder_of(tensors)) is not None:
+        tensors = encoder
     ignored = mim.beside_encoder()
     found = to_ours(by_timm(tensors, ignored), model)
     shapes = {name: np.shape(entry.tensor) for name, entry in found.items()}
@@ -54,7 +57,7 @@ def _from_published(model: Any, init: str, class_names: Sequence[str] | None) ->
     new = () if kept else tuple(f"{part}*" for part in model.classifier_parts)
     if not any(name.startswith("head.norm.") for name in shapes):
         new = (*new, "head.norm.*")  # of the mean: an encoder by itself has none
-    load_pretrained(model, init, new=new, ignored=ignored, antialias=False)  # as MAE's fine-tuning does
+    fill(model, tensors, str(init), new=new, ignored=ignored, antialias=False)  # as MAE's fine-tuning does
 
 
 def _from_ours(model: Any, init: str, class_names: Sequence[str] | None) -> None:
@@ -68,7 +71,7 @@ def _from_ours(model: Any, init: str, class_names: Sequence[str] | None) -> None
     if missing:
         raise UserError(f"The model in {init} has no {', '.join(missing[:5])}: fine-tune a model of the same sizes.")
     # A norm behind the blocks has its place where a classifier pools first, and so has another head.
-    passed_over = sorted(n for n in present.keys() - wanted.keys() if not n.startswith((*_HEAD, "norm.")))
+    passed_over = sorted(n for n in present.keys() - wanted.keys() if not n.startswith((*model.classifier_parts, "head.norm.", "norm.")))
     if passed_over:
         some = ", ".join(passed_over[:5]) + (f" and {len(passed_over) - 5} more" if len(passed_over) > 5 else "")
         _log.warning("The classifier has no %s, which the model in %s has: they are left out.", some, init)

@@ -8,12 +8,13 @@ from typing import Any
 
 from flax import nnx
 
-from jaxprune import models
+from jaxprune import mim, models
 from jaxprune.checkpoints.families import likeness, patterns
 from jaxprune.checkpoints.read import by_timm, fill, read_tensors
 from jaxprune.checkpoints.rules import published_names, to_ours
-from jaxprune.checkpoints.spellings import Tensors
+from jaxprune.checkpoints.spellings import Tensors, timm
 from jaxprune.errors import UserError
+from jaxprune.mim.base import STORED
 from jaxprune.models.vit import VisionTransformer
 from jaxprune.nn.params import unfilled, variables
 
@@ -28,7 +29,8 @@ def open_published(
 ) -> Any:
     """Returns the network called `name` with as many classes as the file has: 0 of one without a classifier.
 
-    A file with `fc_norm` is of a network that pools over its patches.
+    A file with `fc_norm` is of a network that pools over its patches. Of a file of a pre-training framework its encoder
+    is opened.
 
     Args:
       weights: see `load_pretrained`.
@@ -40,8 +42,12 @@ def open_published(
       UserError: the file cannot be read, or is of another network.
     """
     read = weights if isinstance(weights, Mapping) else read_tensors(weights, key)
-    tensors = by_timm(read, ignored)
     arguments: dict[str, Any] = {}
+    if (encoder := encoder_of(read)) is not None:
+        read = encoder
+        if models.module_of(name) == "vit":
+            arguments["global_pool"] = "token"  # behind the final norm, which pre-training has
+    tensors = by_timm(read, ignored)
     if img_size is not None and models.takes(name, "img_size"):
         arguments["img_size"] = img_size
     style = models.arguments(name).get("style", "vit")
@@ -60,6 +66,12 @@ def open_published(
     return model
 
 
+def encoder_of(tensors: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The encoder's tensors in a file of a pre-training framework; None of another network's."""
+    named = by_timm(tensors, tuple(f"{part}*" for part in STORED))
+    return mim.encoder_tensors({name: entry.tensor for name, entry in named.items()})
+
+
 # Shards are named so; one alone is not the network.
 _SHARD = r"-\d{5}-of-\d{5}$"
 
@@ -72,7 +84,10 @@ def _refuse_another_family(tensors: Tensors, model: Any, name: str, what: str) -
     if re.search(_SHARD, Path(what).stem):
         raise UserError(f"{what} is one of several files: give their directory, with its index.")
     expected, present = patterns(published_names(model)), patterns(tensors)
-    biases = {"blocks.N.attn.qkv.bias", "blocks.N.attn.q_bias", "blocks.N.attn.v_bias"}  # see `rules.to_ours`
+    # Biases may have other names, and blocks may share a table of them: see `rules.to_ours`.
+    biases = {"blocks.N.attn.qkv.bias", "blocks.N.attn.q_bias", "blocks.N.attn.v_bias"}
+    biases |= {f"blocks.N.attn.{timm.RELATIVE}"} if timm.SHARED in present else set()
+    present -= {timm.SHARED} if f"blocks.N.attn.{timm.RELATIVE}" in expected else set()
     if not isinstance(model, VisionTransformer) or (expected - biases) == (present - biases):
         return
     if "patch_embed.proj.weight" in present:

@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 from flax import nnx
 
 from jaxprune.errors import unknown
@@ -72,7 +73,12 @@ def _network(network: Any, dtype: Any, rngs: nnx.Rngs) -> Any:
     def make(rngs: nnx.Rngs) -> Any:
         from jaxprune import models
 
-        return models.create(**arguments, rngs=rngs) if kind == "model" else create(**arguments, rngs=rngs).backbone()
+        if kind == "model":
+            return models.create(**arguments, rngs=rngs)
+        framework: Any = create(**arguments, rngs=rngs)
+        encoder = framework.backbone()
+        encoder.preprocessing = framework.preprocessing
+        return encoder
 
     if is_module:
         parts = split(network)
@@ -97,11 +103,29 @@ def recognise(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any] | None:
     Args:
       shapes: {published name: shape}.
     """
+    name, found = _recognised(shapes)
+    return None if name is None else {"name": name, **found}
+
+
+def encoder_tensors(tensors: Mapping[str, Any]) -> dict[str, Any] | None:
+    """What fine-tuning, probes and features read of a framework's published file, by the names of its encoder alone.
+
+    Args:
+      tensors: {published name: array}, all of the file.
+
+    Returns:
+      {published name: array}, or None where they are of no framework.
+    """
+    name, _ = _recognised({name: np.shape(tensor) for name, tensor in tensors.items()})
+    return None if name is None else methods()[name].encoder_tensors(tensors)
+
+
+def _recognised(shapes: Mapping[str, tuple[int, ...]]) -> tuple[str | None, dict[str, Any]]:
     # A framework that extends another has that one's tensors too, so it is asked first.
     for name, cls in sorted(methods().items(), key=lambda item: -len(item[1].__mro__)):
         if (found := cls.recognise(shapes)) is not None:
-            return {"name": name, **found}
-    return None
+            return name, found
+    return None, {}
 
 
 def beside_encoder() -> tuple[str, ...]:
@@ -123,6 +147,7 @@ __all__ = [
     "TokenDecoder",
     "beside_encoder",
     "create",
+    "encoder_tensors",
     "methods",
     "recognise",
 ]

@@ -1,34 +1,25 @@
 """AMT (Gui et al., 2022): MAE that masks and throws patches by its own attention; and PR-MIM on it (Li et al., 2024).
 
-Until an epoch it is MAE. Then each patch is weighed by the attention that the CLS token of the last block pays it:
-weighted draws without replacement choose the patches that are masked, then those that are thrown, and the rest is seen.
-
-The published code computes the weights of all images of the data set every 40 epochs, from whole images, keeps them,
-and crops and flips them as it does the images. Here a copy of the encoder is kept instead, which is refreshed as often,
-and each step computes the weights of the images that it gets. So weights always fit the crop, and what is kept is part
-of the training state, however many images there are: a resumed run goes on to the same bits. The price is a forward
-pass of the encoder over whole images in each step (`flops(as_published=False).observe`): for ViT-B at 224 pixels 16.5
-GFLOPs beside the 5.9 of AMT's own forward pass, nearly as much again as the 17.8 of that with its backward pass.
+Until an epoch it is MAE. Then each patch is weighed by attention: see `attention_driven`, also for what that costs. For
+ViT-B at 224 pixels the weights take 16.5 GFLOPs beside the 5.9 of AMT's own forward pass, nearly as much again as the
+17.8 of that with its backward pass. `amt_simmim` is the same on SimMIM.
 """
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Float, PRNGKeyArray
 
 from jaxprune.errors import UserError
-from jaxprune.mim.base import MaskedOutput, SnapshotEpochs
+from jaxprune.mim.attention_driven import AttentionDriven
+from jaxprune.mim.base import MaskedOutput
 from jaxprune.mim.decoder import default_throw_ratio
 from jaxprune.mim.mae import MAE
-from jaxprune.mim.masker import Masks, RandomMasker
+from jaxprune.mim.masker import Masks
 from jaxprune.mim.weighted_masker import WeightedMasker
-from jaxprune.nn.flops import block_flops, rows_of
 from jaxprune.nn.images import require_float
-from jaxprune.nn.params import merge, split
-from jaxprune.ops.patches import patchify
 from jaxprune.ops.sampling import num_thrown
 
 UNSEEN = 0.85  # the share of patches that AMT masks or throws
@@ -72,7 +63,7 @@ class AmtFlops(NamedTuple):
         return sum(self)
 
 
-class AMT(MAE):
+class AMT(AttentionDriven, MAE):
     """A masked autoencoder that masks what it attends to, and throws some of it.
 
     Args:
@@ -110,10 +101,6 @@ class AMT(MAE):
         **mae: Any,
     ):
         default_throw_ratio(reconstruction, throw_ratio)
-        if refresh_epochs < 1 or warmup_epochs < 0:
-            raise UserError(
-                f"refresh_epochs={refresh_epochs} and warmup_epochs={warmup_epochs}: give at least 1 and 0."
-            )
         super().__init__(
             decoder_embed_dim=decoder_embed_dim,
             decoder_depth=decoder_depth,
@@ -124,79 +111,35 @@ class AMT(MAE):
             rngs=rngs,
             **mae,
         )
-        self.warmup_masker: RandomMasker = self.masker
-        self.warmup_epochs, self.refresh_epochs = warmup_epochs, refresh_epochs
         self.mask_ratio = float(mask_ratio)
         self.amt_throw_ratio = max(round(UNSEEN - mask_ratio, 9), 0.0) if amt_throw_ratio is None else amt_throw_ratio
-        self.masker = _masker(self.grid, self.mask_ratio, self.amt_throw_ratio, reconstruction, throw_ratio)
-
-    @property
-    def snapshot_epochs(self) -> SnapshotEpochs:
-        """When the copy of the encoder is refreshed."""
-        return SnapshotEpochs(self.warmup_epochs, self.refresh_epochs)
-
-    def phase(self, epoch: int) -> dict[str, Any]:
-        """`warmup=True` in the epochs that are MAE's."""
-        return {"warmup": True} if epoch < self.warmup_epochs else {}
+        masker = _masker(self.grid, self.mask_ratio, self.amt_throw_ratio, reconstruction, throw_ratio)
+        self.drive(masker, warmup_epochs, refresh_epochs)
 
     def __call__(
-        self,
-        images: Float[Array, "b H W c"],
-        *,
-        key: PRNGKeyArray | None = None,
-        warmup: bool = False,
-        snapshot: Mapping[str, Array] | None = None,
-        attn_map: Float[Array, "b *sides"] | None = None,
-        ids_shuffle: Int[Array, "b p"] | None = None,
-        **drawn: Any,
+        self, images: Float[Array, "b H W c"], *, key: PRNGKeyArray | None = None, **drawn: Any
     ) -> tuple[Float[Array, ""], AmtOutput]:
         """Returns the loss of a batch of normalised images, and what led to it.
 
         Args:
-          key: draws what is random; whatever is in `drawn` (noise) is taken in place of a draw.
-          warmup: masks as MAE does, and throws nothing.
-          snapshot: parameters of the encoder that weighs patches, by their names in this framework; None is this one.
-          attn_map: weights of all pixels, one channel, in place of that encoder's.
-          ids_shuffle: the patches in the order in which they are drawn.
+          key: draws what is random and not in `drawn`.
+          drawn: see `AttentionDriven.draw_by_attention`.
 
         Raises:
           UserError: the images are no batch of an array of floating-point numbers.
         """
         require_float(images, 4)
-        weights = None
-        if attn_map is not None:
-            weights = patch_weights(attn_map.reshape(images.shape[:3]), self.patch_size)
-        elif ids_shuffle is None and not warmup:
-            weights = attention_weights(self._observer(snapshot), images)
-        if warmup:
-            masks = self.warmup_masker.draw(len(images), key=key, **drawn)
-        else:
-            masks = self.masker.draw(len(images), key=key, weights=weights, ids_shuffle=ids_shuffle, **drawn)
-        latent = self.encode(images, masks)
-        pred = self.decoder(latent, masks)
-        return self.error(pred, self.target(images), self.learned(masks)), AmtOutput(pred, latent, masks, weights)
-
-    def _observer(self, snapshot: Mapping[str, Array] | None) -> Any:
-        if snapshot is None:
-            return self.encoder
-        parts = split(self.encoder)
-        return merge(parts.graph, {name: snapshot[f"encoder.{name}"] for name in parts.params}, parts.rest)
+        masks, weights = self.draw_by_attention(images, key=key, **drawn)
+        loss, aux = self.reconstruct(images, masks)
+        return loss, AmtOutput(*aux, token_weights=weights)
 
     def flops(self, *, as_published: bool = True) -> AmtFlops:
         """Multiply-accumulates of one image, part by part; see `Framework.flops`.
 
         As published, the weights of patches are stored, and a step does not compute them.
         """
-        encoder, whole = self.encoder, super().flops(as_published=as_published)
-        tokens = encoder.num_prefix_tokens + self.num_patches
-        rows, *sites, last = rows_of(None, tokens, tokens), *encoder.sites()
-        cost = encoder.block_cost(last)
-        observe = (
-            encoder.overhead().embed * self.num_patches
-            + sum(block_flops(encoder.block_cost(site), rows) for site in sites)
-            + tokens * (cost.project + cost.pair // 2)
-        )
-        return AmtFlops(*whole, observe=0 if as_published else observe)
+        whole = super().flops(as_published=as_published)
+        return AmtFlops(*whole, observe=0 if as_published else self.observe_flops())
 
     def summary(self) -> str:
         """What the framework does, as a sentence for the report."""
@@ -211,24 +154,6 @@ class AMT(MAE):
     @classmethod
     def recognise(cls, shapes: Mapping[str, tuple[int, ...]]) -> None:
         """None: its tensors are MAE's."""
-
-
-def attention_weights(encoder: Any, images: Float[Array, "b H W c"]) -> Float[Array, "b p"]:
-    """How much the CLS token of an encoder's last block attends to each patch, from 0 to 1, without a gradient (AMT).
-
-    Each head's attention is scaled to that range before their mean is taken.
-    """
-    last = encoder.depth - 1
-    walk = encoder.encode(encoder.embed(images), taps={last: frozenset({"cls_attn"})})
-    attention = walk.forward().attended[last].cls_attn[:, :, encoder.num_prefix_tokens :]
-    low, high = attention.min(-1, keepdims=True), attention.max(-1, keepdims=True)
-    scaled = (attention - low) / jnp.maximum(high - low, jnp.finfo(jnp.float32).tiny)
-    return jax.lax.stop_gradient(scaled.mean(1))
-
-
-def patch_weights(pixels: Float[Array, "b H W"], patch_size: tuple[int, int]) -> Float[Array, "b p"]:
-    """Adds up the weights of the pixels of each patch."""
-    return patchify(pixels[..., None], patch_size).sum(-1)
 
 
 def _masker(

@@ -1,5 +1,6 @@
 """The Framework protocol of masked image modelling: masker, encoder, decoder, target and loss."""
 
+import fnmatch
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
@@ -227,7 +228,10 @@ class Framework(nnx.Module):
           UserError: the images are no batch of an array of floating-point numbers.
         """
         require_float(images, 4)
-        masks = self.draw(images, key=key, **drawn)
+        return self.reconstruct(images, self.draw(images, key=key, **drawn))
+
+    def reconstruct(self, images: Float[Array, "b H W c"], masks: Masks) -> tuple[Float[Array, ""], Any]:
+        """The loss of a batch under these masks, and what led to it."""
         latent = self.encode(images, masks)
         pred = self.decoder(latent, masks)
         return self.error(pred, self.target(images), self.learned(masks)), Reconstruction(pred, latent, masks)
@@ -282,6 +286,16 @@ class Framework(nnx.Module):
     def published_rules(self) -> tuple[Rule, ...]:
         """The tensor names of published weights of everything but the encoder, whose names stand without a prefix."""
         return tuple(rule for part in ("decoder.", *STORED) for rule in within(part, part))
+
+    @classmethod
+    def encoder_tensors(cls, tensors: Mapping[str, Any]) -> dict[str, Any]:
+        """What `backbone` is filled with, of all tensors of a published file, by the names of the encoder alone.
+
+        Args:
+          tensors: {published name: array}.
+        """
+        beside = lambda name: any(fnmatch.fnmatchcase(name, pattern) for pattern in cls.beside_encoder)
+        return {name: tensor for name, tensor in tensors.items() if not beside(name)}
 
     @classmethod
     def recognise(cls, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any] | None:

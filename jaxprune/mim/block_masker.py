@@ -11,7 +11,7 @@ from jax.core import Tracer
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, Shaped
 
 from jaxprune.errors import UserError
-from jaxprune.mim.masker import Masker, Masks, ascending, check_retained, choose_retained
+from jaxprune.mim.masker import Masker, Masks, check_retained, choose_retained, through_encoder
 from jaxprune.ops.sampling import num_thrown
 
 
@@ -113,10 +113,7 @@ class BlockMasker(Masker):
                 chosen = self._given("retained", retained, batch) & masked
             else:
                 raise UserError(f"retained has {found} patches an image and not {num_retained}: see throw_ratio.")
-        present = ~masked | chosen
-        order = ascending(present, self.num_patches)
-        ids_keep = order[:, : self.num_patches - self.num_thrown]
-        return Masks(ids_keep, jnp.argsort(order, axis=1).astype(jnp.int32), masked, chosen, ids_keep)
+        return through_encoder(masked, chosen, self.num_patches - self.num_thrown)
 
     def _drawn(self, batch: int, key: Any, noise: Float[Array, "b n"] | None) -> Bool[Array, "b p"]:
         blocks = math.prod(self.blocks)
@@ -124,14 +121,24 @@ class BlockMasker(Masker):
         if noise.shape != (batch, blocks):
             raise UserError(f"noise is of shape {noise.shape} and not {(batch, blocks)}: a number for each block.")
         rank = jnp.argsort(jnp.argsort(noise, axis=1), axis=1)
-        masked = (rank >= self.num_visible // math.prod(self.block)).reshape(batch, *self.blocks)
-        return masked.repeat(self.block[0], axis=1).repeat(self.block[1], axis=2).reshape(batch, self.num_patches)
+        return to_patches(rank >= self.num_visible // math.prod(self.block), self.blocks, self.block)
 
     def _given(self, name: str, cells: Shaped[Array | np.ndarray, "b ..."], batch: int) -> Bool[Array, "b p"]:
         shapes = ((batch, *self.grid), (batch, self.num_patches))
         if np.shape(cells) not in shapes:
             raise UserError(f"{name} is of shape {np.shape(cells)} and neither {shapes[0]} nor {shapes[1]}.")
         return jnp.asarray(cells).reshape(batch, self.num_patches) > 0
+
+
+def to_patches(of_blocks: Shaped[Array, "b n"], blocks: tuple[int, int], block: tuple[int, int]) -> Array:
+    """What is known of blocks as known of each patch in them, both in raster order.
+
+    Args:
+      blocks: down and across.
+      block: patches of one, down and across.
+    """
+    grid = of_blocks.reshape(-1, *blocks).repeat(block[0], axis=1).repeat(block[1], axis=2)
+    return grid.reshape(len(of_blocks), -1)
 
 
 def _count(name: str, cells: Shaped[Array | np.ndarray, "b ..."] | None, usual: int) -> int:

@@ -56,6 +56,7 @@ class GreenMIM(Framework):
     encoder_class = SwinTransformer
     # An encoder without a head has no use for these, and pre-training leaves out no branch.
     encoder_excludes = frozenset({"num_classes", "head_init_scale", "drop_path_rate"})
+    beside_encoder = MAE.beside_encoder
     published_encoder = "encoder."
     published_spelling = ("merging_last",)
 

@@ -322,6 +322,13 @@ class LocalMIM(Framework):
         return RULES
 
     @classmethod
+    def encoder_tensors(cls, tensors: Mapping[str, Any]) -> dict[str, Any]:
+        """See `Framework.encoder_tensors`: of the norms of the levels, the last is the encoder's."""
+        last = f"norm.{len(DOUBLINGS) - 1}."
+        own = {name.replace(last, "norm."): tensor for name, tensor in tensors.items() if name.startswith(last)}
+        return {**super().encoder_tensors(tensors), **own}
+
+    @classmethod
     def recognise(cls, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any] | None:
         """The arguments that tensors under the names of LocalMIM's repository show; not `indices`."""
         if not {"decoder.3.pred.1.weight", "norm.3.weight", "patch_embed.proj.weight"} <= shapes.keys():

@@ -170,6 +170,17 @@ def choose_retained(
     return jax.vmap(lambda m, f: furthest_retained(m, f, num_retained, grid)[0])(masked, first)
 
 
+def through_encoder(masked: Bool[Array, "b p"], retained: Bool[Array, "b p"], count: int) -> Masks:
+    """The masks of a framework whose mask tokens go through the encoder: it gets what is not thrown, in grid order.
+
+    Args:
+      count: patches that are visible or retained.
+    """
+    order = ascending(~masked | retained, masked.shape[1])
+    ids = order[:, :count]
+    return Masks(ids, jnp.argsort(order, axis=1).astype(jnp.int32), masked, retained, ids)
+
+
 def check_retained(masked: int, thrown: int, mask_ratio: float, throw_ratio: float, retain: str) -> None:
     """Refuses to throw as many patches as are masked, or to choose the others in an unknown way.
 

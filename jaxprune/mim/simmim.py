@@ -109,6 +109,7 @@ class SimMIM(Framework):
     encoder_excludes = frozenset(
         {"style", "num_classes", "global_pool", "fc_norm", "head_init_scale", "kernel_init", "patch_kernel_init"}
     )
+    beside_encoder = (*Framework.beside_encoder, "mask_token", "agg.*", "aggregate.*")
     published_encoder = "encoder."
     published_spelling = ("merging_last",)
 
@@ -239,7 +240,16 @@ class SimMIM(Framework):
           UserError: the images are no batch of an array of floating-point numbers.
         """
         require_float(images, 4)
-        masks = self.draw(images, key=key, **drawn)
+        return self.reconstruct(images, self.draw(images, key=key, **drawn), drop_key=drop_key)
+
+    def reconstruct(
+        self, images: Float[Array, "b H W c"], masks: Masks, *, drop_key: PRNGKeyArray | None = None
+    ) -> tuple[Float[Array, ""], SimmimOutput]:
+        """The loss of a batch under these masks, and what led to it.
+
+        Args:
+          drop_key: turns DropPath on.
+        """
         latent = self.encode(images, masks, drop_key=drop_key)
         cells = self.decoder.cells(latent, masks)
         pred = self.decoder.patches(self.decoder.pixels(cells), masks)

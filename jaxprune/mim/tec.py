@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
@@ -272,6 +273,11 @@ class TEC(Framework):
 
     encoder_class = VisionTransformer
     encoder_excludes = MAE.encoder_excludes
+    beside_encoder = (
+        *Framework.beside_encoder,
+        *MAE.beside_encoder,
+        *("encoder_adaptor.*", "forward_fea_decoder.*", "forward_att_decoder.*", "cls_token_mlp.*"),
+    )
     networks = frozenset({"teacher"})
 
     def __init__(
@@ -457,6 +463,16 @@ class TEC(Framework):
     def published_rules(self) -> tuple[Rule, ...]:
         """The tensor names of TEC's repository; of PR-MIM's aggregations, of which none were published, "agg"."""
         return RULES
+
+    @classmethod
+    def encoder_tensors(cls, tensors: Mapping[str, Any]) -> dict[str, Any]:
+        """See `Framework.encoder_tensors`: the CLS token has passed its perceptron, as in `backbone`."""
+        x = jnp.asarray(tensors["cls_token"], jnp.float32)
+        for layer in ("fc1", "fc2"):
+            weight, bias = (jnp.asarray(tensors[f"cls_token_mlp.{layer}.{part}"]) for part in ("weight", "bias"))
+            x = x @ weight.T + bias[None, None]
+            x = jax.nn.gelu(x, approximate=False) if layer == "fc1" else x
+        return {**super().encoder_tensors(tensors), "cls_token": np.asarray(x)}
 
     @classmethod
     def recognise(cls, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any] | None:

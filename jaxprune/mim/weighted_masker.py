@@ -1,6 +1,7 @@
 """Masks drawn by weights: what weighs more is more likely masked, or thrown (AMT, Gui et al., 2022)."""
 
 import dataclasses
+import math
 from typing import Any
 
 import jax
@@ -8,19 +9,22 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from jaxprune.errors import UserError
-from jaxprune.mim.masker import Masker, Masks, ascending
+from jaxprune.mim.block_masker import to_patches
+from jaxprune.mim.masker import Masker, Masks, ascending, through_encoder
 
 
 @dataclasses.dataclass(frozen=True)
 class WeightedMasker(Masker):
-    """Draws patches one after the other, without replacement and by their weights.
+    """Draws blocks of patches one after the other, without replacement and by their weights.
 
-    The first `num_retained` are masked and decoded, the next are masked and thrown, and the last are visible.
+    The first are masked and reconstructed, the next are masked and thrown, and the last are visible.
 
     Args:
       grid: patches down and across.
-      num_visible: patches of an image that the encoder sees.
-      num_retained: masked patches that enter the decoder.
+      num_visible: patches of an image that the encoder sees, whole blocks.
+      num_retained: masked patches that are reconstructed, whole blocks.
+      block: patches of a block, down and across; each side divides that of the grid.
+      mask_tokens: whether mask tokens go through the encoder, as SimMIM's.
 
     Raises:
       UserError: the numbers leave nothing to see or to decode.
@@ -29,6 +33,13 @@ class WeightedMasker(Masker):
     grid: tuple[int, int]
     num_visible: int
     num_retained: int
+    block: tuple[int, int] = (1, 1)
+    mask_tokens: bool = False
+
+    @property
+    def blocks(self) -> tuple[int, int]:
+        """Blocks down and across."""
+        return self.grid[0] // self.block[0], self.grid[1] // self.block[1]
 
     def __post_init__(self):
         if self.num_visible < 1 or not 1 <= self.num_retained <= self.num_masked:
@@ -43,35 +54,47 @@ class WeightedMasker(Masker):
         *,
         key: PRNGKeyArray | None = None,
         weights: Float[Array, "b p"] | None = None,
-        noise: Float[Array, "b p"] | None = None,
-        ids_shuffle: Int[Array, "b p"] | None = None,
+        noise: Float[Array, "b blocks"] | None = None,
+        ids_shuffle: Int[Array, "b blocks"] | None = None,
         first: Any = None,
     ) -> Masks:
         """Draws the masks of `batch` images; visible patches are in the order of the draw.
 
         Args:
           key: draws `noise` where it is not passed.
-          weights: of the patches, 0 or more; None is the same for all. Those of 0 are drawn last.
-          noise: one number in (0, 1) a patch; with equal weights the largest are masked and the least visible.
-          ids_shuffle: the patches in the order in which they are drawn, in place of all that.
+          weights: of the patches, 0 or more; None is the same for all. A block weighs what its patches do together, and
+            blocks of 0 are drawn last.
+          noise: one number in (0, 1) a block; with equal weights the largest are masked and the least visible.
+          ids_shuffle: the blocks in the order in which they are drawn, in place of all that.
           first: of no meaning; maskers that choose thrown patches by furthest sampling have it.
 
         Raises:
           UserError: there is nothing to draw from.
         """
+        each = math.prod(self.block)
         if ids_shuffle is None:
             if noise is None:
                 if key is None:
                     raise UserError("Masking is random: pass key=, noise= or ids_shuffle=.")
-                noise = jax.random.uniform(key, (batch, self.num_patches))
-            ids_shuffle = weighted_order(jnp.ones_like(noise) if weights is None else weights, noise)
+                noise = jax.random.uniform(key, (batch, self.num_patches // each))
+            of_blocks = jnp.ones_like(noise) if weights is None else self._of_blocks(weights)
+            ids_shuffle = weighted_order(of_blocks, noise)
         # Masks have the visible patches first.
-        order = jnp.roll(ids_shuffle.astype(jnp.int32), self.num_visible, axis=1)
+        drawn = jnp.roll(ids_shuffle.astype(jnp.int32), self.num_visible // each, axis=1)
+        rank = to_patches(jnp.argsort(drawn, axis=1), self.blocks, self.block)
+        visible, retained = self.num_visible // each, self.num_retained // each
+        masked = rank >= visible
+        decoded = masked & (rank < visible + retained)
+        if self.mask_tokens:
+            return through_encoder(masked, decoded, self.num_visible + self.num_retained)
+        order = jnp.argsort(rank, axis=1, stable=True).astype(jnp.int32)
         ids_restore = jnp.argsort(order, axis=1).astype(jnp.int32)
-        masked = ids_restore >= self.num_visible
-        retained = masked & (ids_restore < self.num_visible + self.num_retained)
-        ids_present = ascending(~masked | retained, self.num_visible + self.num_retained)
-        return Masks(order[:, : self.num_visible], ids_restore, masked, retained, ids_present)
+        ids_present = ascending(~masked | decoded, self.num_visible + self.num_retained)
+        return Masks(order[:, : self.num_visible], ids_restore, masked, decoded, ids_present)
+
+    def _of_blocks(self, weights: Float[Array, "b p"]) -> Float[Array, "b blocks"]:
+        (rows, columns), (height, width) = self.blocks, self.block
+        return weights.reshape(-1, rows, height, columns, width).sum((2, 4)).reshape(len(weights), -1)
 
 
 def weighted_order(weights: Float[Array, "b p"], noise: Float[Array, "b p"]) -> Int[Array, "b p"]:

@@ -11,14 +11,30 @@ Rows = Sequence[Mapping[str, Any]]
 
 def as_text(rows: Rows) -> str:
     """Lays rows out in columns, the first to the left; numbers with three digits."""
-    shown = [[f"{v:.3g}" if isinstance(v, float) else str(v) for v in row.values()] for row in rows]
-    cells = [list(rows[0]), *shown]
+    cells = _cells(rows)
     widths = [max(len(row[i]) for row in cells) for i in range(len(cells[0]))]
     lines = (
         [c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))]
         for row in cells
     )
     return "\n".join("  ".join(line) for line in lines)
+
+
+def as_markdown(rows: Rows) -> str:
+    """Lays rows out as a table in Markdown; numbers with three digits.
+
+    >>> print(as_markdown([{"what": "a", "GB": 0.12345}]))
+    | what | GB |
+    |---|---|
+    | a | 0.123 |
+    """
+    head, *shown = _cells(rows)
+    return "\n".join(f"| {' | '.join(row)} |" if row else "|---" * len(head) + "|" for row in (head, [], *shown))
+
+
+def _cells(rows: Rows) -> list[list[str]]:
+    shown = [[f"{v:.3g}" if isinstance(v, float) else str(v) for v in row.values()] for row in rows]
+    return [list(rows[0]), *shown]
 
 
 def write_csv(path: str | os.PathLike, rows: Rows, **same: Any) -> None:

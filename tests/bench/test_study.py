@@ -34,6 +34,17 @@ def test_only_intervals_that_part_make_a_difference():
     ]
 
 
+def test_differences_are_taken_seed_by_seed():
+    (row,) = study.paired(measured(), [("better", "plain")])
+    assert row["difference"] == "better - plain"
+    # All seeds differ by the same, however much they differ among themselves.
+    assert (row["accuracy"], row["± accuracy"]) == (pytest.approx(2.0), pytest.approx(0.0, abs=1e-9))
+    close, plain = VALUES["close"], VALUES["plain"]
+    (row,) = study.paired(measured(), [("close", "plain")])
+    expected = student_interval([a - b for a, b in zip(close, plain, strict=True)])
+    assert (row["accuracy"], row["± accuracy"]) == pytest.approx(expected)
+
+
 def test_a_study_leaves_tables_and_a_report(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("sys.argv", ["scripts/study.py", "--seeds=3"])
     rows = study.intervals(measured())

@@ -12,7 +12,7 @@ from jaxprune import checkpoints, mim, tasks
 from jaxprune.checkpoints import store
 from jaxprune.checkpoints.store import load_params
 from jaxprune.errors import UserError
-from jaxprune.mim.amt import attention_weights
+from jaxprune.mim.attention_driven import attention_weights
 from jaxprune.mim.weighted_masker import WeightedMasker, weighted_order
 from jaxprune.nn.params import merge, split
 from jaxprune.tasks import pretrain

@@ -279,6 +279,14 @@ def test_fine_tuning_begins_with_the_adapted_cls_token():
     assert encoder.preprocessing == model.preprocessing and encoder.recipe == model.recipe
 
 
+def test_a_teacher_may_be_the_encoder_of_a_framework():
+    """As the card of a run names one: how it is built again, and for which images."""
+    sizes = {**SMALL, "img_size": 16, "patch_size": 4}
+    recipe = ("mim", tuple({"name": "mae", **sizes}.items()), ((0.5,) * 3, (0.25,) * 3))
+    model = mim.create("tec", **SMALL, num_queries=3, teacher=recipe, rngs=nnx.Rngs(0))
+    assert (model.teacher.preprocessing.mean, model.teacher.preprocessing.std) == ((0.5,) * 3, (0.25,) * 3)
+
+
 def test_the_picture_shows_the_main_directions():
     """Features that are colours, mixed into more channels, come back as colours up to their order, sign and scale."""
     random = np.random.default_rng(3)

@@ -1,0 +1,203 @@
+"""AMT on SimMIM (Gui et al., 2022): blocks are masked and thrown by the encoder's attention; and PR-MIM on it.
+
+Until an epoch it is SimMIM. Then blocks are weighed by attention, see `attention_driven`: those drawn first become mask
+tokens, the next leave the encoder's input, and the rest is seen.
+
+AMT's repository masks 22 of 49 blocks and throws 13 (ratios of .44 and .26, rounded up), also before its attention is
+used, and has a ViT with absolute positions in place of relative ones. PR-MIM's Tab. 6 throws .24, which is 12 blocks
+and the default here. As the repository's loss compares maps of different sizes, it is written here from SimMIM's: the
+mean absolute error over the pixels of the masked blocks.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Any, ClassVar, NamedTuple
+
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Bool, Float, PRNGKeyArray
+
+from jaxprune.errors import UserError
+from jaxprune.mim.attention_driven import AttentionDriven
+from jaxprune.mim.base import MaskedOutput
+from jaxprune.mim.block_masker import BlockMasker
+from jaxprune.mim.decoder import default_throw_ratio
+from jaxprune.mim.masker import Masks
+from jaxprune.mim.simmim import SimMIM
+from jaxprune.mim.weighted_masker import WeightedMasker
+from jaxprune.models.vit import VisionTransformer
+from jaxprune.nn.flops import linear_flops
+from jaxprune.nn.images import require_float
+
+
+class _AmtSimmimOutput(NamedTuple):
+    pred: Float[Array, "b p q"]
+    latent: Float[Array, "b n d"]
+    masks: Masks
+    masked_grid: Bool[Array, "b h w"]
+    z: Float[Array, "b h w d"]
+    rec: Float[Array, "b H W c"]
+    token_weights: Float[Array, "b p"] | None = None
+
+
+class AmtSimmimOutput(_AmtSimmimOutput, MaskedOutput):
+    """What AMT on SimMIM reports besides its loss: what SimMIM does, see `SimmimOutput`, and by what masks were drawn.
+
+    Attributes:
+      masked_grid: True where a patch is masked, thrown ones too.
+      token_weights: of the patches; None where masks were drawn without.
+    """
+
+    __slots__ = ()
+
+    @property
+    def mask(self) -> Float[Array, "b p"]:
+        """1 for masked patches, -1 for thrown ones, 0 for visible ones."""
+        return self.masks.retained.astype(jnp.float32) - self.masks.thrown.astype(jnp.float32)
+
+
+class AmtSimmimFlops(NamedTuple):
+    """The cost of AMT on SimMIM, part by part; `observe` is that of the weights."""
+
+    patch_embed: int
+    encoder: int
+    aggregate: int
+    predict: int
+    observe: int
+
+    @property
+    def total(self) -> int:
+        return sum(self)
+
+
+class AmtSimMIM(AttentionDriven, SimMIM):
+    """SimMIM on a ViT that masks what it attends to, and throws some of it.
+
+    >>> from flax import nnx
+    >>> from jaxprune import mim
+    >>> sizes = dict(img_size=56, patch_size=4, embed_dim=16, depth=1, num_heads=2, mask_patch=8)
+    >>> masker = mim.create("amt_simmim", **sizes, rngs=nnx.Rngs(0)).masker
+    >>> masker.num_retained, masker.num_masked - masker.num_retained, masker.num_visible
+    (88, 48, 60)
+
+    Args:
+      mask_patch: side of a block in pixels, or (height, width).
+      mask_ratio: fraction of the blocks that become mask tokens and are predicted, rounded up.
+      amt_throw_ratio: fraction of the blocks that never enter the encoder, rounded up.
+      reconstruction: "partial" is AMT; "full" is SimMIM at the same visible patches, where nothing is thrown;
+        "progressive" (PR-MIM) rebuilds the thrown patches on the encoder's map and learns from all.
+      throw_ratio: fraction of the blocks, of those that are not visible, that is thrown, rounded up; None is
+        `amt_throw_ratio`, and under "full" 0. Those drawn last are thrown: `retain` has no meaning.
+      warmup_epochs: how long it is SimMIM.
+      warmup_mask_ratio: of that SimMIM; None is `mask_ratio`, as published.
+      refresh_epochs: epochs after which the copy of the encoder is refreshed that weighs patches.
+      simmim: further arguments of SimMIM, such as `rel_pos="none"` and `pos_embed="learn"`, as published.
+
+    Raises:
+      UserError: the ratios leave nothing to see, to reconstruct or to throw.
+    """
+
+    encoder_classes: ClassVar = {"vit": VisionTransformer}
+
+    def __init__(
+        self,
+        *,
+        mask_ratio: float = 0.44,
+        amt_throw_ratio: float = 0.24,
+        reconstruction: str = "partial",
+        throw_ratio: float | None = None,
+        warmup_epochs: int = 40,
+        warmup_mask_ratio: float | None = None,
+        refresh_epochs: int = 40,
+        rngs: nnx.Rngs,
+        **simmim: Any,
+    ):
+        default_throw_ratio(reconstruction, throw_ratio)
+        super().__init__(
+            mask_ratio=mask_ratio if warmup_mask_ratio is None else warmup_mask_ratio,
+            reconstruction=reconstruction,
+            throw_ratio=0.0,
+            rngs=rngs,
+            **simmim,
+        )
+        self.mask_ratio, self.amt_throw_ratio = float(mask_ratio), float(amt_throw_ratio)
+        masker = _masker(self.masker, self.mask_ratio, self.amt_throw_ratio, reconstruction, throw_ratio)
+        self.drive(masker, warmup_epochs, refresh_epochs)
+
+    def __call__(
+        self,
+        images: Float[Array, "b H W c"],
+        *,
+        key: PRNGKeyArray | None = None,
+        drop_key: PRNGKeyArray | None = None,
+        **drawn: Any,
+    ) -> tuple[Float[Array, ""], AmtSimmimOutput]:
+        """Returns the loss of a batch of normalised images, and what led to it.
+
+        Args:
+          key: draws what is random and not in `drawn`.
+          drop_key: turns DropPath on.
+          drawn: see `AttentionDriven.draw_by_attention`.
+
+        Raises:
+          UserError: the images are no batch of an array of floating-point numbers.
+        """
+        require_float(images, 4)
+        masks, weights = self.draw_by_attention(images, key=key, **drawn)
+        loss, aux = self.reconstruct(images, masks, drop_key=drop_key)
+        return loss, AmtSimmimOutput(*aux, token_weights=weights)
+
+    def flops(self, *, as_published: bool = True) -> AmtSimmimFlops:
+        """Multiply-accumulates of one image, part by part; see `Framework.flops`.
+
+        As published, all patches are embedded, only those that stay are predicted where nothing is rebuilt, and the
+        weights of patches are stored, so that a step does not compute them.
+        """
+        masker, here = self.masker, super().flops(as_published=as_published)
+        if not as_published:
+            return AmtSimmimFlops(*here, observe=self.observe_flops())
+        cells = masker.num_visible + masker.num_retained if self.reconstruction == "partial" else self.num_patches
+        return AmtSimmimFlops(
+            self.encoder.overhead().embed * self.num_patches,
+            here.encoder,
+            here.aggregate,
+            linear_flops(self.decoder.pred, cells),
+            observe=0,
+        )
+
+    def summary(self) -> str:
+        """What the framework does, as a sentence for the report."""
+        masker, patches = self.masker, self.num_patches
+        return (
+            f"AMT on SimMIM with {self.reconstruction} reconstruction: by the attention of its encoder, blocks of "
+            f"{masker.num_masked / patches:.0%} of the patches are masked, and "
+            f"{(masker.num_masked - masker.num_retained) / patches:.0%} never enter it; for {self.warmup_epochs} "
+            "epochs it is SimMIM."
+        )
+
+    @classmethod
+    def recognise(cls, shapes: Mapping[str, tuple[int, ...]]) -> None:
+        """None: its tensors are SimMIM's."""
+
+
+def _masker(
+    base: BlockMasker, mask_ratio: float, amt_throw_ratio: float, reconstruction: str, throw_ratio: float | None
+) -> WeightedMasker:
+    blocks, each = math.prod(base.blocks), math.prod(base.block)
+    masked, thrown = (math.ceil(blocks * ratio) for ratio in (mask_ratio, amt_throw_ratio))
+    if not (0 < mask_ratio < 1 and amt_throw_ratio >= 0 and masked + thrown < blocks):
+        raise UserError(
+            f"mask_ratio {mask_ratio} and amt_throw_ratio {amt_throw_ratio} are fractions of all {blocks} blocks, "
+            "rounded up, and have to leave at least one visible: lower one of them."
+        )
+    unseen = masked + thrown
+    if reconstruction == "full":
+        thrown = 0
+    elif throw_ratio is not None:
+        thrown = math.ceil(blocks * throw_ratio)
+    if thrown >= unseen:
+        raise UserError(
+            f"Of the {unseen} blocks that are not visible throw_ratio {throw_ratio} would throw {thrown}, and leave "
+            "none to reconstruct: lower it, or raise mask_ratio."
+        )
+    return WeightedMasker(base.grid, (blocks - unseen) * each, (unseen - thrown) * each, base.block, mask_tokens=True)

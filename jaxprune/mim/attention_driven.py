@@ -1,0 +1,130 @@
+"""Masks by the attention of the framework's own encoder: what AMT (Gui et al., 2022) is on any framework with a ViT.
+
+After a warm-up each patch is weighed by the attention that the CLS token of the last block pays it: weighted draws
+without replacement choose the patches that are masked, then those that are thrown, and the rest is seen.
+
+The published code computes the weights of all images of the data set every 40 epochs, from whole images, keeps them,
+and crops and flips them as it does the images. Here a copy of the encoder is kept instead, which is refreshed as often,
+and each step computes the weights of the images that it gets. So weights always fit the crop, and what is kept is part
+of the training state, however many images there are: a resumed run goes on to the same bits. The price is a forward
+pass of the encoder over whole images in each step (`flops(as_published=False).observe`).
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+
+from jaxprune.errors import UserError
+from jaxprune.mim.base import SnapshotEpochs
+from jaxprune.mim.masker import Masker, Masks
+from jaxprune.mim.weighted_masker import WeightedMasker
+from jaxprune.nn.flops import block_flops, rows_of
+from jaxprune.nn.params import merge, split
+from jaxprune.ops.patches import patchify
+
+
+class AttentionDriven:
+    """What a framework has in front of its base, which it calls with `drive` once that is built.
+
+    Attributes:
+      masker: draws by weights.
+      warmup_masker: the base's own, of the epochs before.
+      warmup_epochs: how many these are.
+      refresh_epochs: epochs after which the copy of the encoder is refreshed that weighs patches.
+    """
+
+    encoder: Any
+    masker: Any
+    patch_size: tuple[int, int]
+    num_patches: int
+
+    def drive(self, masker: WeightedMasker, warmup_epochs: int, refresh_epochs: int) -> None:
+        """Puts `masker` in the place of the base's, which is left to the warm-up.
+
+        Raises:
+          UserError: the copy of the encoder would never be refreshed.
+        """
+        if refresh_epochs < 1 or warmup_epochs < 0:
+            raise UserError(
+                f"refresh_epochs={refresh_epochs} and warmup_epochs={warmup_epochs}: give at least 1 and 0."
+            )
+        self.warmup_masker: Masker = self.masker
+        self.masker = masker
+        self.warmup_epochs, self.refresh_epochs = warmup_epochs, refresh_epochs
+
+    @property
+    def snapshot_epochs(self) -> SnapshotEpochs:
+        """When the copy of the encoder is refreshed."""
+        return SnapshotEpochs(self.warmup_epochs, self.refresh_epochs)
+
+    def phase(self, epoch: int) -> dict[str, Any]:
+        """`warmup=True` in the epochs of the warm-up."""
+        return {"warmup": True} if epoch < self.warmup_epochs else {}
+
+    def draw_by_attention(
+        self,
+        images: Float[Array, "b H W c"],
+        *,
+        key: PRNGKeyArray | None = None,
+        warmup: bool = False,
+        snapshot: Mapping[str, Array] | None = None,
+        attn_map: Float[Array, "b *sides"] | None = None,
+        ids_shuffle: Int[Array, "b n"] | None = None,
+        **drawn: Any,
+    ) -> tuple[Masks, Float[Array, "b p"] | None]:
+        """Draws the masks of a batch, and returns the weights of its patches; None where masks were drawn without.
+
+        Args:
+          key: draws what is random; whatever is in `drawn` (noise) is taken in place of a draw.
+          warmup: masks as the base does, and throws nothing.
+          snapshot: parameters of the encoder that weighs patches, by their names in this framework; None is this one.
+          attn_map: weights of all pixels, one channel, in place of that encoder's.
+          ids_shuffle: see `WeightedMasker.draw`.
+        """
+        if warmup:
+            return self.warmup_masker.draw(len(images), key=key, **drawn), None
+        weights = None
+        if attn_map is not None:
+            weights = patch_weights(attn_map.reshape(images.shape[:3]), self.patch_size)
+        elif ids_shuffle is None:
+            weights = attention_weights(self._observer(snapshot), images)
+        return self.masker.draw(len(images), key=key, weights=weights, ids_shuffle=ids_shuffle, **drawn), weights
+
+    def _observer(self, snapshot: Mapping[str, Array] | None) -> Any:
+        if snapshot is None:
+            return self.encoder
+        parts = split(self.encoder)
+        return merge(parts.graph, {name: snapshot[f"encoder.{name}"] for name in parts.params}, parts.rest)
+
+    def observe_flops(self) -> int:
+        """Multiply-accumulates of the weights of one image."""
+        encoder = self.encoder
+        tokens = encoder.num_prefix_tokens + self.num_patches
+        rows, *sites, last = rows_of(None, tokens, tokens), *encoder.sites()
+        cost = encoder.block_cost(last)
+        return (
+            encoder.overhead().embed * self.num_patches
+            + sum(block_flops(encoder.block_cost(site), rows) for site in sites)
+            + tokens * (cost.project + cost.pair // 2)
+        )
+
+
+def attention_weights(encoder: Any, images: Float[Array, "b H W c"]) -> Float[Array, "b p"]:
+    """How much the CLS token of an encoder's last block attends to each patch, from 0 to 1, without a gradient (AMT).
+
+    Each head's attention is scaled to that range before their mean is taken.
+    """
+    last = encoder.depth - 1
+    walk = encoder.encode(encoder.embed(images), taps={last: frozenset({"cls_attn"})})
+    attention = walk.forward().attended[last].cls_attn[:, :, encoder.num_prefix_tokens :]
+    low, high = attention.min(-1, keepdims=True), attention.max(-1, keepdims=True)
+    scaled = (attention - low) / jnp.maximum(high - low, jnp.finfo(jnp.float32).tiny)
+    return jax.lax.stop_gradient(scaled.mean(1))
+
+
+def patch_weights(pixels: Float[Array, "b H W"], patch_size: tuple[int, int]) -> Float[Array, "b p"]:
+    """Adds up the weights of the pixels of each patch."""
+    return patchify(pixels[..., None], patch_size).sum(-1)
