@@ -71,7 +71,9 @@ def _from_ours(model: Any, init: str, class_names: Sequence[str] | None) -> None
     if missing:
         raise UserError(f"The model in {init} has no {', '.join(missing[:5])}: fine-tune a model of the same sizes.")
     # A norm behind the blocks has its place where a classifier pools first, and so has another head.
-    passed_over = sorted(n for n in present.keys() - wanted.keys() if not n.startswith((*model.classifier_parts, "head.norm.", "norm.")))
+    passed_over = sorted(
+        n for n in present.keys() - wanted.keys() if not n.startswith((*model.classifier_parts, "head.norm.", "norm."))
+    )
     if passed_over:
         some = ", ".join(passed_over[:5]) + (f" and {len(passed_over) - 5} more" if len(passed_over) > 5 else "")
         _log.warning("The classifier has no %s, which the model in %s has: they are left out.", some, init)

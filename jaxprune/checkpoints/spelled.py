@@ -78,7 +78,7 @@ def _require_family(network: Any, names: str) -> None:
     """Refuses what tensors do not show."""
     style = network.style if isinstance(network, VisionTransformer) else None
     rotary = None if style is None else style.block.rotary
-    if style is None or (rotary is not None and rotary.frequencies != _ROTARY.get(names)):
+    if style is None or (rotary is not None and getattr(rotary, "frequencies", "tubes") != _ROTARY.get(names)):
         what = type(network).__name__ if style is None else "vision transformer with these rotary positions"
         raise UserError(f"{names} names no {what}: write the weights under timm's names.")
     if not style.final_norm and names != "openai_clip":

@@ -333,7 +333,7 @@ class Hiera(HierarchicalHost):
             )
         pruner: Any = self.pruner
         chosen = None if pruner is None else pruner.choose(images, key_of_scorer(key, self.sites()))
-        if chosen is None or pruner.num_rows() == math.prod(self.units):
+        if pruner is None or chosen is None or pruner.num_rows() == math.prod(self.units):
             tokens = on_map(self.embed(images), self.grid)
         else:
             units, places = self.embed_units(images, chosen.kept)

@@ -172,10 +172,10 @@ class Block(Reducible):
             return heads
         if position is None:
             position = jnp.pad(jnp.asarray(coordinates(grid)), ((self.num_prefix_tokens, 0), (0, 0)))[None]
-        if self.rope_freqs is None:
-            angles = rotary.angles(position, grid, heads.q.shape[-1], self.num_prefix_tokens)[:, None]
-        else:
+        if isinstance(rotary, Rotary) and self.rope_freqs is not None:
             angles = rotary.mixed(position, self.rope_freqs[...], self.num_prefix_tokens)
+        else:
+            angles = rotary.angles(position, grid, heads.q.shape[-1], self.num_prefix_tokens)[:, None]
         return Heads(rotary.turn(heads.q, angles), rotary.turn(heads.k, angles), heads.v)
 
     def attend(

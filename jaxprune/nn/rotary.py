@@ -148,9 +148,9 @@ class TubeRotary:
         angles = jnp.pad(angles, ((0, 0), (0, 0), (0, head_dim - 6 * half)))
         return jnp.where(jnp.arange(angles.shape[1])[None, :, None] < num_prefix_tokens, 0.0, angles)
 
-    def turn(self, x: Float[Array, "b h n e"], angles: Float[Array, "#b n e"]) -> Float[Array, "b h n e"]:
+    def turn(self, x: Float[Array, "b h n e"], angles: Float[Array, "#b #h n e"]) -> Float[Array, "b h n e"]:
         """Queries or keys turned by `angles`."""
         wide = x.astype(jnp.float32)
         pairs = wide.reshape(*wide.shape[:-1], -1, 2)
         neighbours = jnp.stack([-pairs[..., 1], pairs[..., 0]], axis=-1).reshape(wide.shape)
-        return (wide * jnp.cos(angles)[:, None] + neighbours * jnp.sin(angles)[:, None]).astype(x.dtype)
+        return (wide * jnp.cos(angles) + neighbours * jnp.sin(angles)).astype(x.dtype)

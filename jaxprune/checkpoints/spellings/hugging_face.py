@@ -17,8 +17,6 @@ from jaxprune.checkpoints.spellings import (
     split_gates,
     with_cls_position,
 )
-from jaxprune.errors import UserError
-from jaxprune.nn.rotary import TubeRotary
 
 PATCHES = r"((?:.+\.)?)embeddings\.patch_embeddings\.(?:(?:projection|proj)\.)?weight"
 
@@ -124,8 +122,6 @@ def write(tensors: Mapping[str, np.ndarray], network: Any) -> Arrays:
     found, whose = split_attention(tensors), "ViT"
     if any(name.startswith("decoder_") for name in tensors):
         kind, whose = "vit", "ViTMAE"
-    elif isinstance(network.style.block.rotary, TubeRotary):
-        raise UserError('V-JEPA 2 is read under Hugging Face\'s names but not written under them: use names="timm".')
     elif tensors["patch_embed.proj.weight"].ndim == 5:
         kind, whose = "videomae", "VideoMAE"
         # Its class computes the positions.
