@@ -1,6 +1,6 @@
 """What VideoMAE loses if scorers prune its tubes, without training: accuracy, curves, cost and speed (PaPr, video).
 
-python -m jaxprune.main --config=configs/video/prune.py:size=base,weights=FILE,path=DIR
+python -m jaxprune.main --config=configs/video/prune.py:size=base,weights=FILE,proposal_weights=X3D,path=DIR
 
 DIR holds a directory of videos for each class, or such directories in val/. All scorers are compared at the same
 number of tubes, Random beside them; film strips in the report show what each of them keeps. Costs are those of one view
@@ -17,7 +17,7 @@ def get_config(arg=None):
     args = parse_arg(arg, **_video.ARGUMENTS)
     config = classifier_inspection(
         "prune",
-        scorers=("norm", "centre"),
+        scorers=(*_video.papr(args), "static_tubes", "norm", "centre"),
         proposal="",  # the ConvNet that scorers read by default
         weights="",  # of the proposal
         proposal_size=0,  # of scorers that read images

@@ -85,6 +85,16 @@ class Scorer(nnx.Module):
         if len(grid) not in self.dims:
             wanted = " or ".join({2: "(rows, columns)", 3: "(frames, rows, columns)"}[sides] for sides in self.dims)
             raise UserError(f"{name} scores a grid of {wanted}, not grid={tuple(grid)}: choose another scorer or grid.")
+        prepared = getattr(proposal, "preprocessing", None)
+        if prepared is not None and bool(prepared.num_frames) != (len(grid) == 3):
+            theirs, ours = ("clips", "images") if prepared.num_frames else ("images", "clips")
+            remedy = (
+                "an X3D or SlowOnly, or score by static_tubes, norm or centre" if ours == "clips" else "another one"
+            )
+            raise UserError(
+                f"{name} of a grid of {tuple(grid)} scores {ours}, and its {type(proposal).__name__} reads {theirs}: "
+                f"pass {remedy}."
+            )
         if normalised is not None and trained_on(proposal) is None:
             raise UserError(
                 f"{name} cannot convert pixels from normalised={normalised}, because it has no network that "

@@ -9,6 +9,7 @@ from published import Features, SmallConvNet
 from support import golden, nhwc, weights
 
 from jaxprune import models, scoring
+from jaxprune.errors import UserError
 from jaxprune.ops.resize import resize_3d
 
 IMAGES, VIDEO = golden("ltrp_papr/papr_select"), golden("ltrp_papr/papr_video_select")
@@ -106,3 +107,13 @@ def test_the_significance_of_clips_is_that_of_resized_ones():
         470,
         548,
     ]
+
+
+def test_a_network_of_images_scores_no_clips():
+    of_images, of_clips = (
+        nnx.eval_shape(lambda name=name: models.create(name, rngs=nnx.Rngs(0))) for name in ("resnet18", "x3d_xs")
+    )
+    with pytest.raises(UserError, match="scores clips, and its ResNet reads images: pass an X3D"):
+        scoring.create("papr", proposal=of_images, grid=(8, 14, 14))
+    with pytest.raises(UserError, match="scores images, and its X3D reads clips"):
+        scoring.create("papr", proposal=of_clips, grid=(14, 14))
