@@ -93,7 +93,8 @@ def phases(args, seed) -> tuple[Any, Any]:
     """Returns the configs of pre-training as MAE and of fine-tuning."""
     row = f"configs/reproduce/table2.py:path={args.path},seed={seed},finetune_epochs={args.tune_epochs}"
     config = main.load_config(row + (",smoke" if args.smoke else ""))
-    first, second = (ConfigDict(config[phase].to_dict()) for phase in ("pretrain", "finetune"))
+    first: Any = ConfigDict(config["pretrain"].to_dict())
+    second: Any = ConfigDict(config["finetune"].to_dict())
     first.seed = second.seed = seed
     second.data.path = str(labelled(args))
     second.log_every = first.log_every = 2 if args.smoke else 20
@@ -217,7 +218,8 @@ def classified(args, network, config) -> dict[str, float]:
         )[0]
         vectors = {"mean patch": np.asarray(found["patches"], np.float32).mean((1, 2))}
         sets.append(Labelled(columns["index"], columns["label"], vectors))
-    rows = probe(*sets, inputs.source(config, "eval").num_classes, neighbours=20).rows
+    train, held_out = sets
+    rows = probe(train, held_out, inputs.source(config, "eval").num_classes, neighbours=20).rows
     return {name: row["accuracy"] for name, row in zip(("kNN", "linear"), rows, strict=True)}
 
 

@@ -143,7 +143,7 @@ def main() -> None:
             )
             some = [place[each.name] for each in seen]
             picked = pareto_testing.choose(
-                [costs[i] for i in some], *(h[some] for h in halves), args.alpha, args.delta
+                [costs[i] for i in some], halves[0][some], halves[1][some], args.alpha, args.delta
             )[0]
             losses.append((measured[DENSE] if picked is None else costs[some[picked]]) / costs[chosen] - 1)
     limit = args.delta + 2 * (args.delta * (1 - args.delta) / args.splits) ** 0.5

@@ -40,7 +40,7 @@ class View(NamedTuple):
 def view(
     source: Annotations,
     preprocessing: Preprocessing,
-    grid: tuple[int, int],
+    grid: tuple[int, ...],
     *,
     limit: int = 0,
     min_area: float = 0.0,
@@ -76,7 +76,7 @@ def view(
     return View(np.stack(images), regions, positive)
 
 
-def _touched(pixels: np.ndarray, grid: tuple[int, int]) -> np.ndarray:
+def _touched(pixels: np.ndarray, grid: tuple[int, ...]) -> np.ndarray:
     rows, columns = grid
     height, width = pixels.shape
     return pixels.reshape(rows, height // rows, columns, width // columns).any((1, 3)).reshape(-1)

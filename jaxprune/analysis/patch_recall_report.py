@@ -94,7 +94,7 @@ def bars(rows: Rows, group: str) -> Any:
 
 
 def kept_pictures(
-    view: View, ranks: Mapping[str, np.ndarray], grid: tuple[int, int], keep_rate: float, count: int = SHOWN
+    view: View, ranks: Mapping[str, np.ndarray], grid: tuple[int, ...], keep_rate: float, count: int = SHOWN
 ) -> np.ndarray:
     """Draws images in rows: with their regions outlined, then what each scorer keeps of them (LTRP, Fig. 11)."""
     cells, names = [], short_names(ranks)
@@ -116,7 +116,7 @@ def describe(
     rows: Rows,
     view: View,
     ranks: Mapping[str, np.ndarray],
-    grid: tuple[int, int],
+    grid: tuple[int, ...],
     keep_rate: float,
 ) -> None:
     """Adds recall and pictures to a section of a report.

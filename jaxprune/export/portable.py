@@ -55,7 +55,8 @@ def _evaluate(jaxpr: Any, consts: Sequence[Any], args: Sequence[Any]) -> list[An
             # ONNX takes a side of 0 in a shape for one that is not known.
             found = [jnp.concatenate([part for part in inputs if part is not None], params["dimension"])]
         elif name == "stack":
-            found = [jnp.concatenate([jnp.expand_dims(part, params["axis"]) for part in inputs], params["axis"])]
+            parts = [jnp.expand_dims(part, params["axis"]) for part in inputs if part is not None]
+            found = [jnp.concatenate(parts, params["axis"])]
         elif name in ("scatter", "scatter-add"):
             found = [_scattered(name, inputs, params["dimension_numbers"], params["mode"])]
         elif name == "select_n" and len(inputs) == 3 and all(atom.aval.dtype == bool for atom in equation.invars):

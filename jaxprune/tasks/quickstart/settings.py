@@ -61,7 +61,7 @@ def phases(config: Config) -> list[str]:
 
 def phase_config(config: Config, phase: str, workdir: Path) -> Config:
     """The config of one phase; training from scratch is fine-tuning without pre-trained weights."""
-    settings = ConfigDict(config["finetune" if phase == "scratch" else phase].to_dict())
+    settings: Any = ConfigDict(config["finetune" if phase == "scratch" else phase].to_dict())
     settings.seed = config.seed
     if phase == "scratch":
         settings.optimizer.update(config.scratch)
