@@ -36,6 +36,7 @@ def test_contrasts_are_widest_first_and_their_rows_are_means():
     assert found[proposals.UNSURE, "papr"]["surer"] == 0.5 and found[proposals.SURE, "dense"]["images"] == 1
 
 
+@pytest.mark.slow
 def test_a_proposal_of_the_same_classes_says_how_sure_it_is():
     network = models.create("resnet18", num_classes=3, layers=(1, 1, 1, 1), width=4, rngs=nnx.Rngs(0))
     papr = scoring.create("papr", proposal=network, grid=(4, 4))

@@ -217,7 +217,14 @@ def test_fine_tuning_starts_from_the_encoder_of_any_framework(method, tmp_path):
             np.testing.assert_array_equal(variables(model)[name][...], encoder[name][...])
 
 
-@pytest.mark.parametrize(("name", "kind"), [("convnext", "ours"), ("hiera", "published"), ("swin", "published")])
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("swin", "published"),
+        pytest.param("convnext", "ours", marks=pytest.mark.slow),
+        pytest.param("hiera", "published", marks=pytest.mark.slow),
+    ],
+)
 def test_a_network_of_stages_keeps_the_norm_of_its_head(name, kind, tmp_path):
     sizes = {**models.tiny(name), "head_init_scale": 1.0}
     make = lambda seed, classes: models.create(name, **sizes, num_classes=classes, rngs=nnx.Rngs(seed))

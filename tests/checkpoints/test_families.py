@@ -13,11 +13,11 @@ from jaxprune.errors import UserError
 @pytest.mark.parametrize(
     ("case", "name"),
     [
-        ("dinov3_plus", "vit_small_plus_patch16_dinov3"),
+        pytest.param("dinov3_plus", "vit_small_plus_patch16_dinov3", marks=pytest.mark.slow),
         pytest.param("siglip", "vit_base_patch16_siglip_224", marks=pytest.mark.slow),
         pytest.param("aimv2", "aimv2_large_patch14_224", marks=pytest.mark.slow),
         pytest.param("pe_core", "vit_pe_core_base_patch16_224", marks=pytest.mark.slow),
-        pytest.param("beit", "beit_base_patch16_224", marks=pytest.mark.slow),
+        ("beit", "beit_base_patch16_224"),
     ],
 )
 def test_the_family_is_found_by_the_tensors(case, name):

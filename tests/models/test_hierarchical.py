@@ -170,6 +170,7 @@ class Fixed(scoring.Scorer):
         return jnp.broadcast_to(self.scores[...], (images.shape[0], self.num_patches))
 
 
+@pytest.mark.slow
 def test_mask_units_leave_hiera_as_in_its_pre_training():
     file = golden("hosts/hiera_units")
     options = ast.literal_eval(str(file["options"]))

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from support import golden, quickly, weights
+from support import golden, quickly, slow_but, weights
 
 from jaxprune import checkpoints, flops, models, scoring
 from jaxprune.checkpoints.published import open_published
@@ -36,7 +36,7 @@ def clips_of(file):
     return np.moveaxis(file["x"], 1, -1)
 
 
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("name", slow_but(["slow_only"], SMALL))
 def test_matches_pytorchvideo(name):
     file = golden(f"convnets/video_{name}")
     model = checkpoints.load_pretrained(unfilled(lambda: small(name)), weights(file))

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from support import quick_compile
+from support import quick_compile, slow_but
 
 from jaxprune import flops, models, reduction
 from jaxprune.errors import UserError
@@ -36,7 +36,7 @@ def places(windows):
     return np.stack(found, axis=1)
 
 
-@pytest.mark.parametrize("shifted", [False, True])
+@pytest.mark.parametrize("shifted", slow_but([True], [False, True]))
 def test_rows_merge_in_their_window_as_many_in_each(shifted):
     windows, rng = Windows.of(GRID, (3, 3), shifted=shifted), np.random.default_rng(0)
     x, keys = (jnp.asarray(rng.normal(size=shape), jnp.float32) for shape in ((2, 54, 8), (2, 2, 54, 4)))

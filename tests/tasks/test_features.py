@@ -289,6 +289,7 @@ def test_what_does_not_fit_into_float16_is_refused():
         cast(np.array([1e5], np.float32), "float16", "cls")
 
 
+@pytest.mark.slow
 def test_float16_is_float32_rounded(written, saved, tmp_path):
     run(tmp_path / "run", run=saved, **SCENES, **SMALL, dtype="float16", splits=("eval",), probe=False)
     for ours, theirs in zip(shards(tmp_path / "run", "eval"), shards(written[0], "eval"), strict=True):

@@ -94,6 +94,7 @@ def test_predict_says_of_two_hundred_photographs_what_evaluate_says(trained, pho
     assert np.any(stored.argmax(-1) != found.predictions)
 
 
+@pytest.mark.slow
 def test_a_published_file_predicts_what_the_run_predicts(trained, photographs, tmp_path, monkeypatch):
     # Under a name that says the same about its images as the run does, with the sizes of the run.
     sizes = {**checkpoints.load_card(trained).arguments, "num_classes": 1000}

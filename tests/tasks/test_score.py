@@ -82,7 +82,7 @@ BAD = {
     "an unknown scorer": ({"scorers": ("papir",)}, "Did you mean 'papr'"),
     "an option without value": ({"scorers": ("centre:l1",)}, "write name=value"),
     "an unknown option": ({"scorers": ("centre:norn=l1",)}, "Did you mean 'norm'"),
-    "no network": ({"scorers": ("papr",)}, "PaPr requires proposal= to be a ConvNet or a ViT, but got None"),
+    "no network": ({"scorers": ("papr",)}, "papr reads a ConvNet or a ViT: write papr:model=NAME,weights=FILE"),
     "no ViT": ({"scorers": ("dino",)}, "write dino:run=RUN"),
     "no weights": ({"scorers": ("papr",), "proposal": "resnet50"}, "give --config.weights=FILE"),
 }

@@ -18,7 +18,7 @@ from jaxprune.checkpoints.spellings import (
     with_cls_position,
 )
 
-PATCHES = r"((?:.+\.)?)embeddings\.patch_embeddings\.(?:(?:projection|proj)\.)?weight"
+PATCHES = r"((?:.+\.)?)embeddings\.patch_embeddings\.(?:projection\.|proj\.)?weight"
 
 _KIND = r"\.(weight|bias)"
 _LAYER = r"(?:encoder\.|model\.)?(?:layer|layers)\.(\d+)\."
@@ -50,7 +50,7 @@ def _in_layer(layer: str, block: str) -> tuple[tuple[str, str], ...]:
 _NAMES = (
     *_in_layer(_LAYER, "blocks"),
     *_in_layer(_DECODER, "decoder_blocks"),
-    (r"embeddings\.patch_embeddings\.(?:(?:projection|proj)\.)?(weight|bias)", r"patch_embed.proj.\1"),
+    (r"embeddings\.patch_embeddings\.(?:projection\.|proj\.)?(weight|bias)", r"patch_embed.proj.\1"),
     (r"embeddings\.cls_token", "cls_token"),
     (r"embeddings\.register_tokens", "reg_token"),
     (r"embeddings\.distillation_token", "dist_token"),
