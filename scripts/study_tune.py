@@ -63,7 +63,7 @@ def outputs(model: Any, images: Any, programs: blockwise.Programs, name: str) ->
 
 
 def splitting(dense: np.ndarray, plans: list[np.ndarray], neighbours: int):
-    """Returns (numbers of a bank) -> errors of all plans on all images, (plans, images); see `tune.risk`."""
+    """Returns (numbers of a bank) -> errors of all plans on all images, (plans, images); see `tune.image_errors`."""
     if dense.ndim == 1:
         errors = np.stack([plan != dense for plan in plans])
         return lambda bank: errors

@@ -1,4 +1,4 @@
-"""Clips of videos as a network reads them: which frames, how they are cropped, how many views of a video."""
+"""Clips of videos as a network reads them: how frames are cropped, and how many views of a video there are."""
 
 import dataclasses
 import os
@@ -10,7 +10,7 @@ from jaxtyping import Float
 
 from jaxprune.data import images, video
 from jaxprune.data.broken import Unreadable
-from jaxprune.data.frames import sampled
+from jaxprune.data.clip_frames import sampled
 from jaxprune.errors import UserError
 from jaxprune.preprocessing import Preprocessing
 
@@ -32,7 +32,7 @@ class Views:
 
     Attributes:
       preprocessing: Of a network that reads clips.
-      num_clips: Clips of a video, evenly spaced; see `frames.sampled`.
+      num_clips: Clips of a video, evenly spaced; see `clip_frames.sampled`.
       num_crops: Crops of a clip, evenly spaced along the longer side of its frames; a single one is the centre crop.
 
     Raises:

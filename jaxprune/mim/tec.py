@@ -17,7 +17,7 @@ from flax import nnx
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from jaxprune.errors import UserError
-from jaxprune.mim import teacher as teaching
+from jaxprune.mim import teacher_targets as teaching
 from jaxprune.mim.aggregation import aggregation_of
 from jaxprune.mim.base import Framework, MaskedOutput
 from jaxprune.mim.decoder import Decoder, TokenDecoder, default_throw_ratio

@@ -20,7 +20,7 @@ class Settings:
       methods: of token reduction; empty: all without parameters.
       places: the blocks of plans; empty: see `candidates.default_places`.
       kept: shares of the patches that are left in the end.
-      neighbours: of networks without a classifier, see `tune.risk`.
+      neighbours: of networks without a classifier, see `tune.image_errors`.
       batch_size: images of the batches whose cost counts.
       rounds: of timings.
       limit: plans that are looked at, at most.

@@ -14,7 +14,7 @@ from jaxprune.checkpoints.network import fingerprint
 from jaxprune.errors import UserError
 from jaxprune.evaluate import Batch, Stacked, run_over
 from jaxprune.nn.host import Host
-from jaxprune.tune import blockwise, cost_table, pareto_testing, risk
+from jaxprune.tune import blockwise, cost_table, image_errors, pareto_testing
 from jaxprune.tune.bound import Bound
 from jaxprune.tune.candidates import Candidate, candidates, default_methods, default_places
 from jaxprune.tune.cost_table import Cost, CostTable
@@ -44,7 +44,7 @@ def tune(
 ) -> Tuned:
     """Returns the best plan for a network on this device, with a guarantee.
 
-    Half of the images, drawn by chance, estimate risks (`tune.risk`), and the other half tests: Pareto Testing
+    Half of the images, drawn by chance, estimate risks (`tune.image_errors`), and the other half tests: Pareto Testing
     (Laufer-Goldshtein et al., ICLR 2023). For a bound on risk the plan is the cheapest that is certified: with
     probability 1 − delta, its risk on images like these is within the bound. For a bound on cost it is the one of least
     estimated risk within that, and with probability 1 − delta its risk is at most `tested.limit` of its row.
@@ -196,7 +196,7 @@ class _Errors:
         self, dense: Any, show: Show, halves: _Halves, bound: Bound, settings: Settings, mesh: Mesh, store: Store
     ):
         self._dense, self._show, self._halves, self._mesh, self._store = dense, show, halves, mesh, store
-        self._errors = risk.accuracy_errors if bound.kind == "accuracy" else risk.agreement_errors
+        self._errors = image_errors.accuracy_errors if bound.kind == "accuracy" else image_errors.agreement_errors
         self._neighbours, self._programs = settings.neighbours, blockwise.Programs()
         self._few = max(len(halves.first) // 4, 1)  # images that every plan is looked at on
 
@@ -219,15 +219,15 @@ class _Errors:
         """How many images test."""
         return len(self._halves.second)
 
-    def _estimating(self, name: str, model: Any, whole: bool) -> risk.Answers:
+    def _estimating(self, name: str, model: Any, whole: bool) -> image_errors.Answers:
         few, more = np.split(self._halves.first, [self._few])
         found = self._answers(name, model, few, "few images")
         if not whole or not len(more):
             return found
         rest = self._answers(name, model, more, "more images")
-        return risk.Answers(*(np.concatenate(pair) for pair in zip(found, rest, strict=True)))
+        return image_errors.Answers(*(np.concatenate(pair) for pair in zip(found, rest, strict=True)))
 
-    def _answers(self, name: str, model: Any, numbers: np.ndarray, part: str) -> risk.Answers:
+    def _answers(self, name: str, model: Any, numbers: np.ndarray, part: str) -> image_errors.Answers:
         def make() -> dict[str, np.ndarray]:
             forward = blockwise.outputs(model, self._programs)
             collector = Stacked("answers", ("label",))
@@ -240,7 +240,7 @@ class _Errors:
             return {"values": values.argmax(-1) if model.num_classes else values, "label": labels}
 
         found = self._store.arrays(f"{name} {part}", make, images=numbers.tolist())
-        return risk.Answers(found["values"], found["label"])
+        return image_errors.Answers(found["values"], found["label"])
 
 
 Timed = Mapping[str, tuple[OverRounds, float]]  # by name: seconds, and megabytes

@@ -11,7 +11,7 @@ from videos import numbered, numbers_of, turn, write_video
 
 from jaxprune import data
 from jaxprune.data import images
-from jaxprune.data.frames import dense, uniform
+from jaxprune.data.clip_frames import dense, uniform
 from jaxprune.data.pictures import open_pictures
 from jaxprune.data.sample import Sample
 from jaxprune.errors import UserError

@@ -13,7 +13,7 @@ from support import golden, nhwc, quick_compile, weights
 
 from jaxprune import checkpoints, mim, models, tasks
 from jaxprune.errors import UserError
-from jaxprune.mim import teacher as teaching
+from jaxprune.mim import teacher_targets as teaching
 from jaxprune.mim.tec import attention_loss
 from jaxprune.nn.params import merge, split, variables
 from jaxprune.tasks import pretrain

@@ -5,7 +5,7 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 
-from jaxprune.data.frames import dense, sampled, uniform
+from jaxprune.data.clip_frames import dense, sampled, uniform
 from jaxprune.errors import UserError
 
 

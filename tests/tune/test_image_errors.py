@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from jaxprune.errors import UserError
-from jaxprune.tune.risk import Answers, accuracy_errors, agreement_errors
+from jaxprune.tune.image_errors import Answers, accuracy_errors, agreement_errors
 
 UNKNOWN = np.full(3, -1)
 BANK = np.array([[1, 0], [0.9, 0.1], [0, 1]], np.float32)
