@@ -1,8 +1,16 @@
-"""What runs long between two steps ends early when the run is to stop, and is done again when it goes on."""
+"""Signals: how a run stops between two steps, and how what runs long between them ends early.
+
+What ends early is done again when the run goes on.
+"""
 
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import FrameType
+from typing import Any, Self
+
+import jax
 
 _wanted: list[Callable[[], bool]] = []
 
@@ -47,3 +55,35 @@ def check() -> None:
     """Raises `Interrupted` inside `interruptible`, if the run is to stop; called between two batches."""
     if _wanted and _wanted[-1]():
         raise Interrupted
+
+
+class StopSignal:
+    """Notes the first SIGTERM or SIGINT; a second SIGINT interrupts at once. Handlers are put back at the end."""
+
+    def __init__(self) -> None:
+        self.received: str | None = None
+        self._previous: dict[int, Any] = {}
+
+    def __enter__(self) -> Self:
+        # Only the main thread may set handlers; elsewhere whoever owns the process decides.
+        if threading.current_thread() is threading.main_thread():
+            self._previous = {s: signal.signal(s, self._note) for s in (signal.SIGTERM, signal.SIGINT)}
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+
+    @contextmanager
+    def interrupting(self) -> Iterator[None]:
+        """Evaluations in the `with` block end at the first signal that comes while it runs."""
+        before = self.received
+        # Several processes have to end an evaluation at the same batch: there it runs to its end.
+        wanted = lambda: self.received != before and jax.process_count() == 1
+        with interruptible(wanted):
+            yield
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        if self.received is not None and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        self.received = signal.Signals(number).name

@@ -4,13 +4,10 @@ import contextlib
 import logging
 import math
 import os
-import signal
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import FrameType
-from typing import Any, Literal, NamedTuple, Protocol, Self
+from typing import Any, Literal, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +19,7 @@ from jaxprune import parallel, processes
 from jaxprune.checkpoints.store import CheckpointStore
 from jaxprune.errors import UserError
 from jaxprune.train import state as states
-from jaxprune.train.interrupt import Interrupted, interruptible
+from jaxprune.train.interrupt import Interrupted, StopSignal
 from jaxprune.train.progress import progress
 from jaxprune.train.state import Snapshot, TrainState
 from jaxprune.train.step import FIXED, LossFn, TrainStep, make_train_step
@@ -144,7 +141,7 @@ def fit(
         )
         clock = _Clock(start - past["seconds"], max_seconds)
         log: Any = _rewound(writer, first, workdir, stack)
-        stop = stack.enter_context(_StopSignal())
+        stop = stack.enter_context(StopSignal())
         bar = stack.enter_context(progress(desc, total_steps, first))
         losses = _LossWatch(store)
         shardings = jax.tree.map(lambda x: x.sharding, state)
@@ -263,7 +260,7 @@ def _compiling(desc: str, step: int, writer: Writer) -> Iterator[None]:
     writer.timing(step, {"first_step_seconds": seconds})
 
 
-def _reason_to_stop(clock: "_Clock", stop: "_StopSignal") -> Literal["signal", "time"] | None:
+def _reason_to_stop(clock: "_Clock", stop: StopSignal) -> Literal["signal", "time"] | None:
     if stop.received is not None:
         return "signal"
     return "time" if clock.is_up() else None
@@ -286,7 +283,7 @@ def _rates(images_per_second: float | None, examples_per_step: int) -> dict[str,
 
 
 def _say_goodbye(
-    desc: str, step: int, total_steps: int, stopped: str | None, stop: "_StopSignal", store: CheckpointStore
+    desc: str, step: int, total_steps: int, stopped: str | None, stop: StopSignal, store: CheckpointStore
 ) -> None:
     if stopped == "signal":
         _log.info(
@@ -383,35 +380,3 @@ def _diverged(what: str, step: int, store: CheckpointStore) -> UserError:
         f"Training diverged at step {step}: {what}. {good} Try a lower learning rate or a longer warm-up, gradient "
         "clipping, or float32 instead of bfloat16, in a new --workdir; the same command would come to the same step."
     )
-
-
-class _StopSignal:
-    """Notes the first SIGTERM or SIGINT; a second SIGINT interrupts at once. Handlers are put back at the end."""
-
-    def __init__(self) -> None:
-        self.received: str | None = None
-        self._previous: dict[int, Any] = {}
-
-    def __enter__(self) -> Self:
-        # Only the main thread may set handlers; elsewhere whoever owns the process decides.
-        if threading.current_thread() is threading.main_thread():
-            self._previous = {s: signal.signal(s, self._note) for s in (signal.SIGTERM, signal.SIGINT)}
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        for number, handler in self._previous.items():
-            signal.signal(number, handler)
-
-    @contextlib.contextmanager
-    def interrupting(self) -> Iterator[None]:
-        """Evaluations in the `with` block end at the first signal that comes while it runs."""
-        before = self.received
-        # Several processes have to end an evaluation at the same batch: there it runs to its end.
-        wanted = lambda: self.received != before and jax.process_count() == 1
-        with interruptible(wanted):
-            yield
-
-    def _note(self, number: int, frame: FrameType | None) -> None:
-        if self.received is not None and number == signal.SIGINT:
-            raise KeyboardInterrupt
-        self.received = signal.Signals(number).name
