@@ -221,6 +221,7 @@ def run():
     parser.add_argument("--model", default="vit_small_patch14_dinov2")
     parser.add_argument("--path", default="", help="folder with a directory for each class; needed unless --smoke")
     parser.add_argument("--leave_out", nargs="*", default=["BACKGROUND_Google"], help="directories that are no class")
+    parser.add_argument("--rates", nargs="+", type=float, default=RATES, help="keep rates")
     parser.add_argument("--img_size", type=int, default=224)
     parser.add_argument("--train", type=int, default=30, help="pictures a class that heads are fitted to")
     parser.add_argument("--test", type=int, default=10, help="pictures a class at most that they are tested on")
@@ -246,7 +247,7 @@ def run():
     heads = Heads(get(model, fitted, "dense-fitted")["pooled"], labels[fitted], len(folder.class_names))
     dense = get(model, tested, "dense", keep=True)
     truth = labels[tested]
-    wanted = plans(model, RATES[2:3] if args.smoke else RATES)
+    wanted = plans(model, RATES[2:3] if args.smoke else tuple(args.rates))
     networks = {f"{name} {rate}": reduction.apply(model, plan) for (name, rate), plan in wanted.items()}
     rows = [row(DENSE, 1.0, dense, dense, heads, truth, contestant(model).gflops())]
     for (name, rate), network in zip(wanted, networks.values(), strict=True):
@@ -277,7 +278,7 @@ def smaller(args, model: Any) -> dict[float, Any]:
     if args.smoke:
         return {}
     (side, _), (patch, _) = model.grid, model.patch_embed.patch_size
-    shares = {rate: sum(rate**stage for stage in range(4)) / 4 for rate in RATES}
+    shares = {rate: sum(rate**stage for stage in range(4)) / 4 for rate in args.rates}
     sides = {rate: max(round(side * share**0.5), 1) for rate, share in shares.items()}
     return {rate: open_published(args.weights, args.model, img_size=n * patch) for rate, n in sides.items()}
 
