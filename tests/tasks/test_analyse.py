@@ -129,7 +129,10 @@ def test_images_of_several_classes_and_a_second_data_set(saved, tmp_path, monkey
             labels[0] = 1
             return {**example, "label": labels}
 
-    monkeypatch.setitem(source_factory.SOURCES, "scenes", Pairs)
+    def pairs(num_examples=10_000, image_size=64, seed=0, *, split, views=None):
+        return Pairs(num_examples, image_size, seed, split)
+
+    monkeypatch.setitem(source_factory.SOURCES, "scenes", pairs)
     settings = {"run": saved["dense"], "plans": ("topk",), "keep_rates": (0.6,), "more_data": ("scenes:num_eval=30",)}
     summary = run(tmp_path, **settings, seed=1)
     assert 0 < summary["mAP, dense"] <= 1
