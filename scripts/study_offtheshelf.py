@@ -132,12 +132,12 @@ def features(
         return {name: file[name] for name in file.files if name != "numbers"}
 
 
-def plans(model: Any, rates: tuple[float, ...]) -> dict[tuple[str, float], reduction.Plan]:
-    """Returns the plans of the methods without parameters that the network can follow."""
+def plans(model: Any, rates: tuple[float, ...], methods: list[str]) -> dict[tuple[str, float], reduction.Plan]:
+    """Returns the plans of the methods without parameters, or of those named, that the network can follow."""
     depth = len(model.sites())
     locations = tuple(depth * stage // 4 for stage in (1, 2, 3))
     found = {}
-    for name in reduction.standalone():
+    for name in methods or reduction.standalone():
         if reduction.methods()[name].published is not None:
             print(f"{name}: left out, it has parameters that were not trained with this network.")
             continue
@@ -221,6 +221,7 @@ def run():
     parser.add_argument("--model", default="vit_small_patch14_dinov2")
     parser.add_argument("--path", default="", help="folder with a directory for each class; needed unless --smoke")
     parser.add_argument("--leave_out", nargs="*", default=["BACKGROUND_Google"], help="directories that are no class")
+    parser.add_argument("--methods", nargs="*", default=[], help="only these; by default all without parameters")
     parser.add_argument("--rates", nargs="+", type=float, default=RATES, help="keep rates")
     parser.add_argument("--img_size", type=int, default=224)
     parser.add_argument("--train", type=int, default=30, help="pictures a class that heads are fitted to")
@@ -247,7 +248,7 @@ def run():
     heads = Heads(get(model, fitted, "dense-fitted")["pooled"], labels[fitted], len(folder.class_names))
     dense = get(model, tested, "dense", keep=True)
     truth = labels[tested]
-    wanted = plans(model, RATES[2:3] if args.smoke else tuple(args.rates))
+    wanted = plans(model, RATES[2:3] if args.smoke else tuple(args.rates), args.methods)
     networks = {f"{name} {rate}": reduction.apply(model, plan) for (name, rate), plan in wanted.items()}
     rows = [row(DENSE, 1.0, dense, dense, heads, truth, contestant(model).gflops())]
     for (name, rate), network in zip(wanted, networks.values(), strict=True):
