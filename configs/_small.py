@@ -1,9 +1,9 @@
-"""Small networks on small data, which learn something on two CPU cores: what several configs here have in common."""
+"""Small networks for small data sets, trainable on two CPU cores; shared by several configs."""
 
 from jaxprune.errors import unknown
 from jaxprune.tasks import finetune, pretrain, quickstart, train_ranker
 
-# Classifiers and encoders, by data.
+# Classifiers and encoders by data set.
 NETWORKS = {
     "cifar10": {"img_size": 32, "patch_size": 4, "embed_dim": 96, "depth": 4, "num_heads": 3},
     "caltech101": {"img_size": 64, "patch_size": 8, "embed_dim": 192, "depth": 6, "num_heads": 3},
@@ -22,17 +22,17 @@ PRETRAINING = {
     "source": "folder",
     "path": "",
     "seed": 0,
-    "epochs": 0.0,  # 0: those of RECIPES
+    "epochs": 0.0,  # 0: as in RECIPES
     "finetune_epochs": 0.0,
 }
 
 
 def pretraining(args, **mim):
-    """Returns one row of a pre-training table: pre-training, fine-tuning, training from scratch.
+    """Returns the config for one row of a pre-training table: pre-training, fine-tuning, training from scratch.
 
     Args:
-      args: the arguments PRETRAINING and `smoke`, as `parse_arg` read them.
-      mim: what the row changes of the framework.
+      args: the arguments PRETRAINING and `smoke`, as parsed by `parse_arg`.
+      mim: the settings of the framework that this row changes.
     """
     if args.data not in NETWORKS:
         raise unknown("data", args.data, NETWORKS)
@@ -47,7 +47,7 @@ def pretraining(args, **mim):
     second.epochs = args.finetune_epochs or finetune_epochs
     second.optimizer.update(base_lr=3e-3, warmup_epochs=0.1 * second.epochs, layer_decay=0.8)
     second.augment.update(erasing=0.0, mixup=0.0, cutmix=0.0)
-    # A prepared Caltech-101 is one split.
+    # Caltech-101, prepared by jaxprune-prepare, has a single split.
     one_split = args.data == "caltech101" and args.source == "tfds"
     splits = {"train_split": "train[:67%]", "eval_split": "train[67%:]"} if one_split else {}
     for phase in (first, second):
@@ -59,7 +59,7 @@ def pretraining(args, **mim):
     return quickstart.smoke(config) if args.smoke else config
 
 
-# What a ranker, its autoencoder and a classifier on selected patches have in common, by data.
+# The sizes shared by a ranker, its autoencoder and a classifier on selected patches, by data set.
 RANKED = {
     "scenes": {"img_size": 64, "patch_size": 8, "embed_dim": 96, "depth": 4, "num_heads": 3},
     "cifar10": {"img_size": 32, "patch_size": 4, "embed_dim": 96, "depth": 4, "num_heads": 3},
@@ -71,27 +71,27 @@ RANKING = {
     "source": "folder",
     "path": "",
     "seed": 0,
-    "label_model": "",  # an autoencoder that is there already
-    "epochs": 0.0,  # 0: the config's
+    "label_model": "",  # an autoencoder that is already trained
+    "epochs": 0.0,  # 0: as in the config
     "mae_epochs": 0.0,
     "mask_ratio": 0.0,
     "throw": 0.0,
     "loss": "list_mle",
-    "top_k": 5,  # places of the order that it looks at; 0: all, as published
+    "top_k": 5,  # top ranks that the loss takes into account; 0: all, as published
 }
 
 
 def ranking(args, encoder, decoder, *, epochs, mae_epochs, mask_ratio, data):
-    """Returns a ranker on small data, with the autoencoder that makes its labels.
+    """Returns the config of a ranker on small data, with the autoencoder that makes its labels.
 
     Args:
-      args: the arguments RANKING and `smoke`, as `parse_arg` read them; those above 0 overrule what follows.
-      encoder: the sizes of both networks.
-      decoder: those of the autoencoder's decoder.
-      epochs: of the ranker.
-      mae_epochs: of the autoencoder.
-      mask_ratio: of the labels; the autoencoder is trained with MAE's.
-      data: what to change in `config.data` of both.
+      args: the arguments RANKING and `smoke`, as parsed by `parse_arg`; values above 0 override the arguments below.
+      encoder: sizes of both encoders.
+      decoder: sizes of the autoencoder's decoder.
+      epochs: epochs of the ranker.
+      mae_epochs: epochs of the autoencoder.
+      mask_ratio: mask ratio of the labels; the autoencoder is trained with MAE's.
+      data: settings to change in `config.data` of both.
     """
     first = pretrain.defaults(
         {
@@ -110,8 +110,8 @@ def ranking(args, encoder, decoder, *, epochs, mae_epochs, mask_ratio, data):
     config.update(label_model=args.label_model, ranker={"name": "vit", **encoder}, seed=args.seed)
     config.epochs = args.epochs or epochs
     config.optimizer.update(base_lr=4e-3, warmup_epochs=0.05 * config.epochs)
-    # So little training is spent best on what matters most: the encoder has seen the images already, and how patches
-    # stand at the end of the order, where they are redundant, is chance.
+    # With so little training, start from the autoencoder's encoder, and leave the end of the order out of the loss: the
+    # patches there are redundant and their order is random.
     config.update(warm_start=True, loss=args.loss, loss_options={"top_k": args.top_k} if args.top_k else {})
     config.labels.update(mask_ratio=args.mask_ratio or mask_ratio, throw_ratio=args.throw)
     for phase in (first, config):

@@ -1,4 +1,4 @@
-"""What the supplement of "Which Tokens to Use?" found for each method and keep rate: its Tables 3 to 5."""
+"""The best settings for each method and keep rate, from the supplement of "Which Tokens to Use?" (Tables 3 to 5)."""
 
 from jaxprune import reduction
 from jaxprune.errors import unknown
@@ -11,7 +11,7 @@ FOUND = {
     "l1": RADIAL,
     "l2": RADIAL,
     "linf": RADIAL,
-    "random": RADIAL,  # not in the paper; as the other patterns that look at no image
+    "random": RADIAL,  # not in the paper; as for the other patterns that do not depend on the image
     "topk": RANKED,
     "evit": RANKED,
     "dynamicvit": (LONG, SLOW, LONG, LONG),
@@ -25,16 +25,16 @@ FOUND = {
 }
 RATES = (0.25, 0.5, 0.7, 0.9)
 
-# The settings of the dense DeiT-S on other data: learning rate, its normalisation, warm-up epochs, backbone scale,
-# freeze epochs; supplement Table 4.
+# The settings of the dense DeiT-S on other data: learning rate, batch size for which it is given, warm-up epochs,
+# backbone scale, freeze epochs; supplement Table 4.
 BASELINES = {
     "nabirds": (1e-3, 1024, 5, 0.1, 5),
     "coco": (1e-4, 512, 5, 1.0, 0),
     "nus_wide": (1e-4, 512, 5, 1.0, 0),
 }
 
-# The keep rates at which a method takes the settings found on ImageNet there; at others those of the dense baseline.
-# Supplement Table 5, where a row that ends early goes on with its last cell.
+# The keep rates at which a method uses the settings found on ImageNet; at all others it uses those of the dense
+# baseline. Supplement Table 5; where a row of the table ends early, its last cell is repeated.
 _LOWEST = dict.fromkeys(("l1", "l2", "linf", "ats"), (0.25,))
 FROM_IMAGENET = {
     "nabirds": {**_LOWEST, "dynamicvit": (0.25,), "sit": (0.5, 0.7, 0.9), "sinkhorn": RATES},
@@ -44,7 +44,7 @@ FROM_IMAGENET = {
 
 
 def on_imagenet(method: str, keep_rate: float) -> dict[str, float]:
-    """The settings of the optimizer for a method on ImageNet, at the nearest of the published rates."""
+    """Returns the optimizer settings for a method on ImageNet, at the nearest published keep rate."""
     if method not in FOUND:
         raise unknown("method", method, reduction.methods())
     warmup, scale, freeze = FOUND[method][RATES.index(nearest(keep_rate))]
@@ -53,19 +53,19 @@ def on_imagenet(method: str, keep_rate: float) -> dict[str, float]:
 
 
 def baseline(data: str) -> dict[str, float]:
-    """The settings of the optimizer for the dense DeiT-S on other data."""
+    """Returns the optimizer settings for the dense DeiT-S on other data."""
     base_lr, lr_norm, warmup, scale, freeze = BASELINES[data]
     settings = {"base_lr": base_lr, "lr_norm": lr_norm, "warmup_epochs": float(warmup)}
     return {**settings, "backbone_scale": scale, "freeze_epochs": float(freeze)}
 
 
 def on(data: str, method: str, keep_rate: float) -> dict[str, float]:
-    """The settings of the optimizer for a method on other data."""
+    """Returns the optimizer settings for a method on other data."""
     if nearest(keep_rate) in FROM_IMAGENET[data].get(method, ()):
         return on_imagenet(method, keep_rate)
     return baseline(data)
 
 
 def nearest(keep_rate: float) -> float:
-    """The published rate that is nearest."""
+    """Returns the nearest published keep rate."""
     return min(RATES, key=lambda rate: abs(rate - keep_rate))

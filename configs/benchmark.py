@@ -1,11 +1,12 @@
-"""Token-reduction plans side by side on one model: GFLOPs, images/s, latency, and whether the promise is kept.
+"""Compares token-reduction plans on one model: GFLOPs, images/s, latency, and how much of the FLOP saving is realised.
 
 python -m jaxprune.main --config=configs/benchmark.py   # ViT-S/16, random weights
 python -m jaxprune.main --config=configs/benchmark.py --config.run=RUN --config.reduction_loc="(1,2,3)"
 
-`:keep_rate=0.5` sets what the plans share; `--config.plans="('topk','tome:keep_rate=0.7','tome:r=8')"` names them. With
-`run` the accuracy on that run's held-out data is measured too, and the report shows which patches were kept. So it is
-for a published file (`--config.model.weights=FILE --config.model.name=NAME`) with `--config.data.source`.
+`:keep_rate=0.5` sets the keep rate of all plans; `--config.plans="('topk','tome:keep_rate=0.7','tome:r=8')"` selects
+them. With `run`, the accuracy on that run's held-out data is measured too, and the report shows which patches were
+kept. The same holds for a published file (`--config.model.weights=FILE --config.model.name=NAME`) with
+`--config.data.source`.
 """
 
 from jaxprune import reduction
@@ -21,7 +22,7 @@ def get_config(arg=None):
         plans=reduction.standalone(),
         keep_rate=args.keep_rate,
         reduction_loc=(3, 6, 9),
-        scorer="",  # of plans with from_scores: "norm", "ltrp:run=RUN", "papr:model=NAME,weights=FILE", …
+        scorer="",  # for plans with from_scores: "norm", "ltrp:run=RUN", "papr:model=NAME,weights=FILE", …
         rounds=args.rounds,
         num_images=1000,
     )

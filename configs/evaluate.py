@@ -1,22 +1,22 @@
-"""Accuracy of a trained classifier, overall and by class.
+"""Accuracy of a trained classifier, overall and per class.
 
 python -m jaxprune.main --config=configs/evaluate.py --config.run=runs/quickstart/finetune
 
 `--config.model.weights=FILE --config.model.name=NAME` in place of `run` opens a published file, and
-`--config.model.class_names=FILE` names its classes, a line each; such a file knows no images of its own:
-`--config.data.source=folder --config.data.path=DIR --config.data.eval_split=val`. However images come, they are
-prepared as the network's card or name says.
-`--config.img_size=384` evaluates at another resolution than the run trained at: positions are resampled.
-With `--config.plans="('topk','tome:keep_rate=0.5')" --config.reduction_loc="(1,2,3)"` also under these token-reduction
-plans, without training: accuracy, agreement with the dense network, cost, and which patches were kept. Plans with
-from_scores drop patches by `--config.scorer`, such as norm or ltrp:run=RUN.
+`--config.model.class_names=FILE` names its classes, one per line. A published file has no data of its own, so add
+`--config.data.source=folder --config.data.path=DIR --config.data.eval_split=val`. Images from any source are
+preprocessed as the network's run card or timm name specifies.
+`--config.img_size=384` evaluates at a different resolution than that of training: position embeddings are resampled.
+With `--config.plans="('topk','tome:keep_rate=0.5')" --config.reduction_loc="(1,2,3)"`, the network is also evaluated
+under these token-reduction plans, without training: accuracy, agreement with the dense network, cost, and the patches
+kept. Plans with from_scores drop patches by `--config.scorer`, such as norm or ltrp:run=RUN.
 
-For a network that reads clips, a folder holds videos; `--config.data.num_clips` and `num_crops` are the views of each,
-and configs/video has the published settings.
+For a network that reads clips, the folder holds videos; `--config.data.num_clips` and `num_crops` set the views of each
+video, and configs/video has the published settings.
 
 Robustness of an ImageNet classifier (PR-MIM Tab. 7): `--config.data.source=tfds --config.data.name=imagenet_a` or
 imagenet_r, both with `--config.only_present`, imagenet_sketch, or imagenet2012_corrupted/fog_3; configs/robustness.py
-makes corrupted images itself.
+computes the corrupted images itself.
 """
 
 from jaxprune.config import parse_arg
@@ -28,7 +28,7 @@ def get_config(arg=None):
     args = parse_arg(arg)
     config = classifier_inspection(
         "evaluate",
-        only_present=False,  # True: predict only classes that the held-out images have (ImageNet-A, ImageNet-R)
+        only_present=False,  # True: predict only classes present in the held-out images (ImageNet-A, ImageNet-R)
         plans=(),
         scorer="",
         keep_rate=0.7,

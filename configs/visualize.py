@@ -1,4 +1,4 @@
-"""What a pre-trained model fills in: original, masked, reconstructed, thrown cells marked.
+"""Draws reconstructions of a pre-trained model: original, masked, reconstructed, and with thrown patches marked.
 
 python -m jaxprune.main --config=configs/visualize.py --config.run=runs/quickstart/pretrain [--config.image=photo.jpg]
 """

@@ -1,7 +1,8 @@
 """Builds the site: `pip install -e ".[docs]"`, then `sphinx-build -W -b html docs build/docs`.
 
-Written by hand are the Markdown pages. Made here, so that a new file appears by itself: the pages of the API, and on
-the page of every method the options of its class. Formulas become MathML, which browsers show without a script.
+The Markdown pages are written by hand. This file generates the API pages and adds the options of each method's class to
+its page, so that new files appear automatically. Formulas are converted to MathML, which browsers render without a
+script.
 """
 
 import inspect
@@ -40,11 +41,11 @@ napoleon_custom_sections = [("Class attributes", "Attributes")]
 napoleon_use_ivar = True
 default_role = "code"  # single backticks in docstrings
 
-# Families whose methods have a page each: folder of the pages -> the family.
+# Families with one page per method: folder of the pages -> package of the family.
 FAMILIES = {"reduction": reduction, "scoring": scoring, "mim": mim}
 METHODS = {folder: family.methods() for folder, family in FAMILIES.items()}
 
-# A page for a method that this version does not have waits for it.
+# Pages of methods that this version does not have are left out.
 exclude_patterns = [
     f"{folder}/{page.name}"
     for folder, methods in METHODS.items()
@@ -53,13 +54,13 @@ exclude_patterns = [
 ]
 
 API = HERE / "api"
-# What the command line is made of, and what only tests and tasks import.
+# The modules of the command line, and those that only tests and tasks import.
 LEFT_OUT = {"main", "configs", "tasks", "tools", "bench", "train", "viz", "compile_cache"}
 LEFT_OUT |= {"config", "host_memory", "processes", "text"}
 
 
 def write_api(app) -> None:
-    """A page for each package or module of jaxprune, with the members of all modules in it."""
+    """Writes a page for each package or module of jaxprune, with the members of all its modules."""
     API.mkdir(exist_ok=True)
     pages = {}
     for info in pkgutil.iter_modules(jaxprune.__path__):
@@ -78,27 +79,27 @@ def write_api(app) -> None:
     listed = "\n".join(sorted(pages))
     write(
         API / "index.md",
-        "# API\n\nMade from the docstrings. Shapes in signatures are jaxtyping's: `b` batch, `n` tokens with the "
-        "prefix, `p` patches, `k` kept, `h` heads, `d` width.\n\n"
+        "# API\n\nGenerated from the docstrings. Shapes in signatures are written as in jaxtyping: `b` batch, `n` "
+        "tokens with the prefix, `p` patches, `k` kept, `h` heads, `d` width.\n\n"
         f"```{{toctree}}\n:maxdepth: 1\n\n{listed}\n```\n",
     )
 
 
 def write(path: Path, text: str) -> None:
-    """Writes a file if it changes, so that Sphinx reads it again only then."""
+    """Writes a file only if it changes, so that Sphinx does not read it again otherwise."""
     if not path.exists() or path.read_text() != text:
         path.write_text(text)
 
 
 def automodule(name: str) -> str:
-    """The directive for one module, under a heading of its own below that of the page."""
+    """Returns the directive for one module, with its own heading below that of the page."""
     heading = "" if name.count(".") == 1 else f"## {name}\n\n"
     options = "   :members:\n   :ignore-module-all:\n   :show-inheritance:\n"
     return f"{heading}```{{eval-rst}}\n.. automodule:: {name}\n{options}```\n"
 
 
 def add_options(app, docname: str, source: list[str]) -> None:
-    """Ends the page of a method with the docstring of its class."""
+    """Appends the docstring of the class to the page of a method."""
     folder, _, name = docname.partition("/")
     cls = METHODS.get(folder, {}).get(name)
     if cls is None:
@@ -109,27 +110,27 @@ def add_options(app, docname: str, source: list[str]) -> None:
 
 
 def as_rst(app, what, name, obj, options, lines: list[str]) -> None:
-    """Escapes what a docstring does not mean as reStructuredText: `*`, `|` and a final `_` outside of backticks."""
+    """Escapes what is not meant as reStructuredText in a docstring: `*`, `|` and a final `_` outside backticks."""
     for index, line in enumerate(lines):
         if line.lstrip().startswith(("..", "* ", ">>>")):
             continue
         field, text = re.fullmatch(r"(\s*:[^:`]+:)?(.*)", line, re.DOTALL).groups()
         if field and field.strip() == ":rtype:":
-            lines[index] = f"{field} ``{text.strip()}``"  # words, and no names to link
+            lines[index] = f"{field} ``{text.strip()}``"  # plain words, not names to link
             continue
         if field and field.strip().startswith((":ivar ", ":param ")):
-            field = field.replace(", ", ",")  # several names; the first ones would be read as a type
+            field = field.replace(", ", ",")  # of several names, the first ones would be read as a type
         parts = re.split(r"(``.*?``|`[^`]*`|\*\*\S+?\*\*|\*\w[^*|]*\w\*)", text)
         lines[index] = (field or "") + "".join(part if i % 2 else escaped(part) for i, part in enumerate(parts))
 
 
 def escaped(text: str) -> str:
-    """Plain text for reStructuredText."""
+    """Escapes plain text for reStructuredText."""
     return re.sub(r"(?<!\\)([*|])", r"\\\1", re.sub(r"(\w)_(?=\W|$)", r"\1\\_", text))
 
 
 def arguments(app, what, name, obj, options, signature, returned):
-    """The arguments of a class are its constructor's; NNX hides them behind a metaclass."""
+    """Shows the constructor's arguments as those of the class; NNX hides them behind a metaclass."""
     own = inspect.getattr_static(obj, "__init__", None) if what == "class" else None
     if not inspect.isfunction(own):
         return None
@@ -139,7 +140,7 @@ def arguments(app, what, name, obj, options, signature, returned):
 
 
 def skip(app, what, name, obj, skipped, options):
-    """Fields of named tuples are in the docstring of the class."""
+    """Skips the fields of named tuples, which the docstring of the class describes."""
     alias = inspect.getdoc(obj) or ""
     return True if alias.startswith("Alias for field number") else None
 

@@ -18,7 +18,7 @@ GRID, SIDE, ROWS, SEED, SCENE = (8, 8), 224, 16, 0, 5
 
 
 def assign() -> None:
-    """A scene, what a disc of 16 patches leaves, and 16 clusters of its patches."""
+    """Draws a scene, the disc of 16 patches that `l2` keeps, and 16 clusters of its patches."""
     image = Scenes(20, SIDE, seed=SEED)[SCENE]["image"]
     kept = disc(radii("l2", GRID), ROWS)
     dropped = np.full(GRID[0] * GRID[1], -1)
@@ -44,7 +44,7 @@ PLACES = (
 
 
 def block() -> None:
-    """A block, and where reducers act."""
+    """Draws a block with the places where reducers act."""
     parts = [*PARTS, ("MLP", 525, 90, "#dbe7f6"), ("next block", 660, 90, "#eef2f7")]
     lines = [
         '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 770 160" font-family="sans-serif" font-size="14">',

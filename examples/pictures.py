@@ -1,4 +1,4 @@
-"""What the programs that serve exported files share: pictures as the metadata says, and a line for each."""
+"""Shared by the programs that serve exported files: preprocessing by the metadata, and one line of output a picture."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -11,7 +11,7 @@ SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".ppm")
 
 
 def prepared(image: Image.Image, how: dict[str, Any]) -> np.ndarray:
-    """A picture resized and cropped, uint8 (height, width, 3)."""
+    """Returns a picture resized and cropped, uint8 (height, width, 3)."""
     height, width = how["img_size"]
     image = (ImageOps.exif_transpose(image) if how["exif"] else image).convert("RGB")
     filter_ = Image.Resampling[how["interpolation"].upper()]
@@ -27,7 +27,7 @@ def prepared(image: Image.Image, how: dict[str, Any]) -> np.ndarray:
 
 
 def batches(path: Path, about: dict[str, Any], size: int) -> Iterator[tuple[Sequence[str], np.ndarray]]:
-    """Yields names and images, as the file reads them."""
+    """Yields batches of names and of images in the format that the exported network reads."""
     if path.suffix == ".npy":
         arrays = np.load(path)
         rows = [(f"image {i}", array) for i, array in enumerate(arrays)]
@@ -46,7 +46,7 @@ def batches(path: Path, about: dict[str, Any], size: int) -> Iterator[tuple[Sequ
 
 
 def as_read(images: np.ndarray, about: dict[str, Any]) -> np.ndarray:
-    """Pixels as the file's input."""
+    """Converts pixels to the input format of the exported network."""
     if about["input"]["values"].startswith("(pixels"):
         how = about["preprocessing"]
         images = (images / 255 - np.asarray(how["mean"])) / np.asarray(how["std"])
@@ -54,7 +54,7 @@ def as_read(images: np.ndarray, about: dict[str, Any]) -> np.ndarray:
 
 
 def report(names: Sequence[str], logits: Any, kept: Sequence[Any], about: dict[str, Any]) -> None:
-    """Prints a line for each picture: its class, the confidence, and how many rows the last step keeps."""
+    """Prints a line for each picture: its class, the confidence, and the number of rows that the last step keeps."""
     logits = np.asarray(logits)
     shares = np.exp(logits - logits.max(1, keepdims=True))
     shares /= shares.sum(1, keepdims=True)

@@ -1,9 +1,9 @@
-"""Prunes a trained vision transformer without training it, and shows what that costs and what it changes.
+"""Prunes a trained vision transformer without training, and prints its cost and its agreement with the dense network.
 
     python examples/prune_vit.py --weights=deit_small.safetensors --name=deit_small_patch16_224 photos/*.jpg
 
-The weights are a file under timm's, Hugging Face's or the publisher's names. Without weights a tiny network with random
-parameters stands in, and without photographs built-in scenes do: everything runs, but the agreement means nothing.
+The weights are a file under timm's, Hugging Face's or the publisher's names. Without weights, a tiny network with
+random parameters is used, and without photographs, built-in scenes: everything runs, but the agreement means nothing.
 """
 
 import argparse
@@ -30,7 +30,7 @@ def main(arguments=None):
     if args.weights:
         model = jaxprune.checkpoints.open_classifier(weights=args.weights, name=args.name).model
     else:
-        print("No --weights: a tiny network with random parameters stands in; its agreement means nothing.")
+        print("No --weights: using a tiny network with random parameters; its agreement means nothing.")
         model = jaxprune.models.create("vit", **TINY, rngs=nnx.Rngs(0))
     pictures = args.images or [jaxprune.data.Scenes(8, 256)[i]["image"] for i in range(8)]
     images = jaxprune.data.load_images(pictures, model.preprocessing)

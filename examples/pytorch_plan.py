@@ -2,11 +2,12 @@
 
     python examples/pytorch_plan.py deit.safetensors --name=deit_small_patch16_224 --plan=topk:keep_rate=0.7
 
-needs torch, timm and NumPy, and neither JAX nor this library. The weights are what `checkpoints.save_pretrained` or
-`jaxprune-convert` wrote, or any that timm reads. With `--images=images.npy`, normalised, (b, height, width, 3), the
-logits go to `--out`, for a comparison with those of this library; else random images are classified and timed.
+This needs torch, timm and NumPy, but neither JAX nor this library. The weights are a file that
+`checkpoints.save_pretrained` or `jaxprune-convert` wrote, or any other that timm reads. With `--images=images.npy`
+(normalised, (b, height, width, 3)), the logits are written to `--out`, to be compared with those of this library;
+without it, random images are classified and timed.
 
-`Planned(network, plan)` is the part to copy: an `nn.Module` around timm's network, which it leaves as it is.
+`Planned(network, plan)` is the part to copy: an `nn.Module` around timm's network, which is not modified.
 """
 
 import argparse
@@ -24,10 +25,10 @@ AMOUNTS = {"keep_rate": float, "num_keep": int, "r": int}
 
 
 def read_plan(text, patches, depth):
-    """Returns {block: (method, rows that leave it)}, prefix not counted, of a plan as this library writes it.
+    """Returns {block: (method, number of rows after it)}, prefix not counted, for a plan as this library writes it.
 
-    `topk@3:keep_rate=0.7+tome@6:r=8` has a step for each block named; `topk:keep_rate=0.7` keeps int(patches · 0.7),
-    int(patches · 0.7²) and int(patches · 0.7³) at blocks 3, 6 and 9; `tome:r=8` takes 8 rows at every block.
+    `topk@3:keep_rate=0.7+tome@6:r=8` has one step for each block; `topk:keep_rate=0.7` keeps int(patches · 0.7),
+    int(patches · 0.7²) and int(patches · 0.7³) at blocks 3, 6 and 9; `tome:r=8` removes 8 rows at every block.
     """
     steps, arriving = [], patches
     for part in text.split("+"):
@@ -55,13 +56,13 @@ def read_plan(text, patches, depth):
 
 
 class Planned(nn.Module):
-    """A plain ViT of timm whose blocks drop or merge tokens between attention and MLP, prefix tokens kept.
+    """A plain timm ViT whose blocks drop or merge tokens between attention and MLP; prefix tokens are kept.
 
-    Attention stays fused: a ranking takes one more row of it, and sizes of merged tokens are its mask.
+    Attention stays fused: a ranking needs one extra row of it, and the sizes of merged tokens are passed as its mask.
 
     Args:
-      network: timm's `VisionTransformer`, with a CLS token where tokens are ranked by its attention.
-      plan: {block: (method, rows that leave it)}, see `read_plan`.
+      network: timm's `VisionTransformer`, with a CLS token if tokens are ranked by its attention.
+      plan: {block: (method, number of rows after it)}, see `read_plan`.
     """
 
     def __init__(self, network, plan):
@@ -73,7 +74,7 @@ class Planned(nn.Module):
     def forward(self, images):
         network = self.network
         x = network.norm_pre(network.patch_drop(network._pos_embed(network.patch_embed(images))))
-        size = None  # patches that each token holds, once some have merged
+        size = None  # number of patches in each token, once some have merged
         for layer, block in enumerate(network.blocks):
             q, k, v = self.heads(block.attn, block.norm1(x))
             bias = None if size is None else size.log()[:, None, None, :].expand(-1, q.shape[1], q.shape[2], -1)
@@ -91,7 +92,7 @@ class Planned(nn.Module):
         return attn.q_norm(q), attn.k_norm(k), v
 
     def reduce(self, method, left, x, size, q, k):
-        """Returns tokens and sizes with `left` rows behind the prefix (EViT: and the fused one)."""
+        """Returns tokens and sizes with `left` rows after the prefix (EViT: plus the fused one)."""
         prefix = self.network.num_prefix_tokens
         if method == "tome":
             size = x.new_ones(x.shape[:2]) if size is None else size
@@ -114,17 +115,17 @@ class Planned(nn.Module):
 
 
 def with_size(x, size):
-    """Tokens and their sizes as columns."""
+    """Returns the tokens, and their sizes as a column if there are any."""
     return (x,) if size is None else (x, size[..., None])
 
 
 def rows(x, ids):
-    """The rows `ids` of each image."""
+    """Returns the rows `ids` of each image."""
     return x.gather(1, ids[..., None].expand(-1, -1, x.shape[-1]))
 
 
 def merge(x, size, metric, r, prefix):
-    """Bipartite soft matching (ToMe): the r tokens of even position most like one of odd position join it."""
+    """Bipartite soft matching (ToMe): merges the r even tokens that are most similar to an odd one with that token."""
     first, second = slice(prefix % 2, None, 2), slice(1 - prefix % 2, None, 2)
     metric = F.normalize(metric[:, prefix:], dim=-1)
     similar, partner = (metric[:, first] @ metric[:, second].transpose(-1, -2)).max(-1)
@@ -145,12 +146,12 @@ def main():
     parser.add_argument("--name", default="deit_small_patch16_224", help="timm's name of the network")
     parser.add_argument("--num-classes", type=int, default=1000)
     parser.add_argument("--plan", default="topk:keep_rate=0.7")
-    parser.add_argument("--images", help="normalised, (b, height, width, 3), as .npy")
-    parser.add_argument("--out", default="logits.npy", help="of the images")
+    parser.add_argument("--images", help="an .npy file of normalised images, (b, height, width, 3)")
+    parser.add_argument("--out", default="logits.npy", help="where the logits of --images are written")
     args = parser.parse_args()
     network = timm.create_model(args.name, num_classes=args.num_classes, checkpoint_path=args.weights).eval()
     plan = read_plan(args.plan, network.patch_embed.num_patches, len(network.blocks))
-    print(", ".join(f"block {layer}: {method} leaves {left}" for layer, (method, left) in plan.items()))
+    print(", ".join(f"block {layer}: {method}, {left} tokens left" for layer, (method, left) in plan.items()))
     height, width = network.patch_embed.img_size
     images = np.load(args.images) if args.images else np.random.default_rng(0).normal(size=(8, height, width, 3))
     images = torch.from_numpy(images.astype(np.float32)).permute(0, 3, 1, 2).contiguous()

@@ -1,9 +1,9 @@
-"""Which patches of a photograph matter: a heat map, and the patches that a keep rate leaves.
+"""Shows which patches of a photograph matter: a heat map, and the patches kept at a given keep rate.
 
     python examples/score_photo.py photo.jpg --weights=resnet18.pth --keep_rate=0.5 --out=scores.png
 
-PaPr reads the last features of a ResNet-18 with ImageNet weights (torchvision's or timm's file). Without weights the
-scorer is `norm`, the length of each patch's pixel vector, which needs no network; without a photograph a built-in scene
+PaPr reads the last feature map of a ResNet-18 with ImageNet weights (torchvision's or timm's file). Without weights the
+scorer is `norm`, the norm of each patch's pixel vector, which needs no network; without a photograph, a built-in scene
 is scored.
 """
 
@@ -22,9 +22,9 @@ GRID = (14, 14)
 
 
 def make_scorer(weights):
-    """PaPr with a ResNet-18, or without weights a scorer that needs none."""
+    """Returns PaPr with a ResNet-18 or, without weights, a scorer that needs none."""
     if not weights:
-        print("No --weights: scored by the length of the pixel vectors. PaPr needs a trained ConvNet.")
+        print("No --weights: scoring by the norm of the pixel vectors. PaPr needs a trained ConvNet.")
         return jaxprune.scoring.create("norm", grid=GRID)
     proposal = jaxprune.models.create("resnet18", rngs=nnx.Rngs(0))
     jaxprune.checkpoints.load_pretrained(proposal, weights)

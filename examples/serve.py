@@ -1,10 +1,10 @@
-"""Serves a pruned classifier: one file holds architecture, plan, weights and preprocessing; photographs in, names out.
+"""Serves a pruned classifier from one file with architecture, plan, weights and preprocessing: photographs to classes.
 
     python examples/serve.py save model.safetensors --weights=deit_small.safetensors --name=deit_small_patch16_224
     python examples/serve.py classify model.safetensors photos/*.jpg
 
-Without weights `save` writes a tiny network with random parameters, which answers at random. Photographs go through the
-network in batches of one size, the last one padded, so that one compiled program serves them all.
+Without weights, `save` writes a tiny network with random parameters, whose predictions are arbitrary. Photographs are
+classified in batches of one size, with the last one padded, so that a single compiled program serves them all.
 """
 
 import argparse
@@ -21,12 +21,12 @@ TINY = {"img_size": 64, "patch_size": 8, "embed_dim": 48, "depth": 12, "num_head
 
 
 def save(path, weights, name, plan):
-    """Writes a network under a plan to a file."""
+    """Saves a network under a plan to a file."""
     names = ()
     if weights:
         model, names, _ = jaxprune.checkpoints.open_classifier(weights=weights, name=name)
     else:
-        print("No --weights: a tiny network with random parameters is saved.")
+        print("No --weights: saving a tiny network with random parameters.")
         model = jaxprune.models.create("vit", **TINY, rngs=nnx.Rngs(0))
         names = jaxprune.data.Scenes.class_names
     fast = jaxprune.reduction.apply(model, Plan.from_text(plan), rngs=nnx.Rngs(0))
@@ -35,7 +35,7 @@ def save(path, weights, name, plan):
 
 
 class Server:
-    """A classifier from a file of `save_model`, compiled once for batches of one size."""
+    """A classifier from a file written by `save_model`, compiled once for batches of one size."""
 
     def __init__(self, path, batch=8):
         self.model, self.class_names, _ = jaxprune.checkpoints.open_classifier(path)
@@ -57,7 +57,7 @@ class Server:
 def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("save", "classify"))
-    parser.add_argument("model", help="the file")
+    parser.add_argument("model", help="the file to save to or to load")
     parser.add_argument("images", nargs="*", help="photographs to classify")
     parser.add_argument("--weights", default="", help="a file of published weights")
     parser.add_argument("--name", default="deit_small_patch16_224", help="timm's name of the network")

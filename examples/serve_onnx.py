@@ -1,7 +1,7 @@
-"""Classifies pictures with a file that `jaxprune.export.onnx` wrote; needs onnxruntime, NumPy and Pillow.
+"""Classifies pictures with a file written by `jaxprune.export.onnx`; needs onnxruntime, NumPy and Pillow.
 
 python examples/serve_onnx.py model.onnx photos/
-python examples/serve_onnx.py model.onnx images.npy     # uint8 (n, height, width, 3), sized already
+python examples/serve_onnx.py model.onnx images.npy     # uint8 (n, height, width, 3), already resized
 """
 
 import argparse

@@ -1,7 +1,7 @@
-"""Classifies pictures with a file that `jaxprune.export.stablehlo` wrote; needs jax, flatbuffers, NumPy and Pillow.
+"""Classifies pictures with a file written by `jaxprune.export.stablehlo`; needs jax, flatbuffers, NumPy and Pillow.
 
 python examples/serve_stablehlo.py model.stablehlo photos/
-python examples/serve_stablehlo.py model.stablehlo images.npy     # uint8 (n, height, width, 3), sized already
+python examples/serve_stablehlo.py model.stablehlo images.npy     # uint8 (n, height, width, 3), already resized
 """
 
 import argparse
@@ -20,7 +20,7 @@ def main():
     parser.add_argument("--batch", type=int, default=8)
     arguments = parser.parse_args()
     about = json.loads(Path(f"{arguments.model}.json").read_text())
-    # Compiled once for each size of batch.
+    # Compiled once for each batch size.
     network = jax.jit(export.deserialize(bytearray(arguments.model.read_bytes())).call)
     for names, images in batches(arguments.images, about, arguments.batch):
         logits, *kept = network(images)

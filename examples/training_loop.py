@@ -1,9 +1,9 @@
-"""Your own training loop: a ViT that prunes its tokens learns a few built-in scenes, with optax and plain `jax.jit`.
+"""Your own training loop: trains a ViT under a plan on a few built-in scenes, with optax and plain `jax.jit`.
 
     python examples/training_loop.py --plan=topk@1:keep_rate=0.5+topk@2:keep_rate=0.25
 
-The network is taken apart once into a dictionary of parameters; from there on it is an ordinary JAX function. The plan
-is part of the network, so nothing in the loop knows of it.
+The network is split once into a dictionary of parameters and a graph definition; from then on it is an ordinary JAX
+function. The plan is part of the network, so the loop does not depend on it.
 """
 
 import argparse
@@ -22,7 +22,7 @@ SIZES = {"img_size": 32, "patch_size": 4, "embed_dim": 64, "depth": 4, "num_head
 
 
 def batches(size, count, num_images=128):
-    """Yields (images, labels) of a few built-in scenes, in a new order every epoch."""
+    """Yields (images, labels) of a few built-in scenes, shuffled anew in every epoch."""
     scenes = jaxprune.data.Scenes(num_images, SIZES["img_size"])
     preprocessing = jaxprune.models.Preprocessing((SIZES["img_size"],) * 2, crop="none")
     images = jaxprune.data.load_images([scenes[i]["image"] for i in range(num_images)], preprocessing)

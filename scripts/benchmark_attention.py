@@ -1,10 +1,10 @@
-"""One implementation of attention beside another: time and temporary memory at several lengths.
+"""Compares two implementations of attention: time and temporary memory at several sequence lengths.
 
 python scripts/benchmark_attention.py [--lengths 197 577 1374 4096] [--other blocked] [--batch 1] [--num-heads 6]
                                       [--head-dim 64] [--dtype float32] [--sizes] [--rounds 7]
 
-Both take turns in every round, and medians are compared: on a busy machine only ratios mean anything. By default heads
-are those of a ViT-S. Writes a table to the terminal and a CSV.
+Both are timed in every round, in turns, and medians are compared: on a busy machine only ratios are meaningful. By
+default the heads are those of a ViT-S. Prints a table and writes a CSV.
 """
 
 import argparse
@@ -23,12 +23,12 @@ PLAIN = "plain"
 
 
 def forward(q, k, v, bias):
-    """Attention itself."""
+    """The forward pass of attention."""
     return attend(q, k, v, bias)
 
 
 def backward(q, k, v, bias):
-    """Its gradients, with the forward pass that they take."""
+    """The gradients of attention, including the forward pass."""
     loss = lambda q, k, v: jnp.square(attend(q, k, v, bias).astype(jnp.float32)).sum()
     return jax.grad(loss, (0, 1, 2))(q, k, v)
 
@@ -37,7 +37,7 @@ PASSES = {"forward": forward, "forward + backward": backward}
 
 
 def measure(args, length):
-    """Returns the rows of one length."""
+    """Returns the rows of the table for one length."""
     shape = (args.batch, args.num_heads, length, args.head_dim)
     heads = [jax.random.normal(jax.random.key(i), shape, jnp.dtype(args.dtype)) for i in range(3)]
     bias = jnp.log(jnp.full((args.batch, 1, 1, length), 2.0)) if args.sizes else None
@@ -79,13 +79,13 @@ def main():
     parser.add_argument("--num-heads", type=int, default=6)
     parser.add_argument("--head-dim", type=int, default=64)
     parser.add_argument("--dtype", default="float32")
-    parser.add_argument("--sizes", action="store_true", help="with log sizes of merged tokens (ToMe)")
+    parser.add_argument("--sizes", action="store_true", help="with the log sizes of merged tokens (ToMe)")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--out", type=Path, default=Path("benchmark_attention.csv"))
     args = parser.parse_args()
     rows = [row for length in args.lengths for row in measure(args, length)]
     same = {"batch": args.batch, "heads": args.num_heads, "head_dim": args.head_dim, "dtype": args.dtype}
-    title = f"{args.other} attention beside plain, {args.num_heads} heads of {args.head_dim}, batch {args.batch}"
+    title = f"{args.other} and plain attention, {args.num_heads} heads of {args.head_dim}, batch {args.batch}"
     publish(f"{title}, {args.dtype}", rows, args.out, **same, sizes=args.sizes)
 
 

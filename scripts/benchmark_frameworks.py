@@ -1,14 +1,15 @@
-"""PR-MIM's saving in every framework: operations, memory and step time, full against progressive reconstruction.
+"""Savings of PR-MIM in every framework: operations, memory and step time of full and progressive reconstruction.
 
 python scripts/benchmark_frameworks.py [--only mae simmim …] [--throw 0.5] [--batch 8] [--rounds 5] [--dtype float32]
                                        [--out benchmark_frameworks.csv]
 
-The networks are ViT-B/16 at 224 pixels, GreenMIM's a Swin-B; throw ratios are those of the papers, or --throw for all.
-Both forms of a framework take turns with whole training steps, and the ratio of a round is compared, because on a busy
-machine only ratios mean anything. Operations are counted (`Framework.flops`); memory is what the compiler sets aside
-for a step beside parameters and optimizer. TEC gets its teacher's targets ready-made, AMT is beyond its warm-up.
+The networks are ViT-B/16 at 224 pixels, and a Swin-B for GreenMIM; throw ratios are those of the papers, or --throw for
+all. Both variants of a framework are timed in turns on whole training steps, and the ratios within each round are
+compared, because on a busy machine only ratios are meaningful. Operations are counted (`Framework.flops`); memory is
+what the compiler reserves for a step, without parameters and optimizer state. TEC's teacher targets are computed in
+advance, and AMT is measured after its warm-up.
 
-What was measured with the same settings is kept beside the CSV, as .json, and not measured again: --only measures one
+Measurements are stored next to the CSV, as .json, and are not repeated with the same settings: --only measures one
 framework at a time. The table is printed, and written as CSV and as Markdown (.md).
 """
 
@@ -51,7 +52,7 @@ def create(name, encoder, **arguments):
 
 
 def targets(model, batch):
-    """What a teacher would make of a batch, for a framework that has none; nothing for others."""
+    """Returns random teacher targets for a framework that needs a teacher but has none; nothing for others."""
     if type(model).__name__ != "TEC":
         return {}
     patches, width, queries = model.num_patches, model.encoder.embed_dim, model.num_queries
@@ -93,7 +94,7 @@ class Steps:
 
 
 def measure(name, args, changes):
-    """Returns the row of a framework."""
+    """Returns the row of the table for a framework."""
     encoder, throw_ratio = SETTINGS[name]
     throw_ratio = throw_ratio if args.throw is None else args.throw
     forms = {
@@ -126,7 +127,7 @@ def _ratios(turns):
 
 
 def in_markdown(rows):
-    """Returns the table for a document, with the spread of the time ratio."""
+    """Returns the table as Markdown, with the spread of the time ratio."""
     shown = []
     for row in rows:
         time = f"{row['time ratio']:.3f} ({row['time ratio low']:.3f}–{row['time ratio high']:.3f})"
@@ -140,17 +141,17 @@ def in_markdown(rows):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", "--frameworks", nargs="+", choices=SETTINGS, default=list(SETTINGS), dest="only")
-    parser.add_argument("--throw", type=float, default=None, help="share of the patches; by default the papers'")
+    parser.add_argument("--throw", type=float, default=None, help="throw ratio; by default that of the papers")
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--dtype", default="float32")
-    parser.add_argument("--tiny", action="store_true", help="the smallest networks, to see that it runs")
+    parser.add_argument("--tiny", action="store_true", help="the smallest networks, to check that it runs")
     parser.add_argument("--out", type=Path, default=Path("benchmark_frameworks.csv"))
     args = parser.parse_args()
     settings = {"batch": args.batch, "rounds": args.rounds, "dtype": args.dtype, "throw": args.throw, "tiny": args.tiny}
     kept = args.out.with_suffix(".json")
     stored = json.loads(kept.read_text()) if kept.exists() else {}
-    # What another device or other settings measured is no part of this table.
+    # Measurements on another device or with other settings are not part of this table.
     stored = stored if stored.get("of") == {**settings, **device()} else {"of": {**settings, **device()}, "rows": {}}
     title = f"Full against progressive reconstruction, batch {args.batch}, {args.dtype}"
     for name in args.only:

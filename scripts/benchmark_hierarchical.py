@@ -1,14 +1,14 @@
-"""Swin, ConvNeXt and Hiera under PaPr: measured speed beside the one FLOPs imply, and dense beside timm's in PyTorch.
+"""Speed of Swin, ConvNeXt and Hiera under PaPr: measured and FLOP-implied, and compared with timm's in PyTorch.
 
 python scripts/benchmark_hierarchical.py [--model swin_small_patch4_window7_224 convnext_small hiera_small_224]
     [--scorer papr] [--proposal efficientnet_lite0] [--keep-rate 0.65] [--batch 4] [--rounds 7]
     [--torch-python /path/to/python] [--out benchmark_hierarchical.csv]
 
-Dense, pruned by a scorer that costs nothing, pruned by the scorer, and timm's network take turns in every round, and
-medians are compared: on a busy machine only ratios mean anything. "FLOP-implied" leaves the proposal out; "share" is
-what is left of the gain that FLOPs promise, (speed-up - 1) / (implied - 1). `--torch-python` is an interpreter that has
-torch and timm; its network runs in a process of its own (`timm_process.py`), which waits while others have their turn.
-Weights are random: they do not matter for speed. Writes a table to the terminal and a CSV.
+The dense network, the network pruned by a scorer of no cost and by the scorer, and timm's network are timed in turns in
+every round, and medians are compared: on a busy machine only ratios are meaningful. "FLOP-implied" leaves the proposal
+out; "share" is the fraction of the FLOP-implied gain that is realised, (speed-up - 1) / (implied - 1). `--torch-python`
+is an interpreter with torch and timm; timm's network runs in a separate process (`timm_process.py`), which is idle
+while the others are timed. Weights are random, which does not affect the speed. Prints a table and writes a CSV.
 """
 
 import argparse
@@ -34,10 +34,10 @@ FREE, TIMM = "centre", "timm"  # a scorer that computes nothing, and the network
 
 
 class Elsewhere:
-    """A network in another process: a call asks for one forward pass and waits for it.
+    """A network in another process: a call requests one forward pass and waits for it.
 
     Args:
-      command: starts the process, which prints what it is, and then a line for every line that it reads.
+      command: starts the process, which prints a description, and then one line for every line that it reads.
     """
 
     def __init__(self, command):
@@ -63,7 +63,7 @@ class Elsewhere:
 
 
 def measure(args, name, batch):
-    """Returns the row of one network and batch size."""
+    """Returns the row of the table for one network and batch size."""
     overrides = json.loads(args.overrides)
     model = unfilled(lambda: models.create(name, **overrides, rngs=nnx.Rngs(0)))
     height, width = model.preprocessing.img_size
@@ -111,13 +111,13 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     wanted = ["swin_small_patch4_window7_224", "convnext_small", "hiera_small_224"]
     parser.add_argument("--model", nargs="*", default=wanted)
-    parser.add_argument("--overrides", default="{}", help="arguments of the networks as JSON, in place of their own")
+    parser.add_argument("--overrides", default="{}", help="arguments of the networks as JSON")
     parser.add_argument("--scorer", default="papr")
     parser.add_argument("--proposal", default="efficientnet_lite0")
     parser.add_argument("--keep-rate", type=float, default=0.65)
     parser.add_argument("--batch", type=int, nargs="*", default=[4])
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--torch-python", default="", help="an interpreter with torch and timm, to compare with")
+    parser.add_argument("--torch-python", default="", help="an interpreter with torch and timm, for comparison")
     parser.add_argument("--out", type=Path, default=Path("benchmark_hierarchical.csv"))
     args = parser.parse_args()
     rows = [measure(args, name, batch) for name in args.model for batch in args.batch]

@@ -1,14 +1,15 @@
-"""What LTRP's pseudo labels cost: the plain loop of decoder calls, exact labels, and labels from a partial decoder.
+"""Cost of LTRP's pseudo labels: a plain loop of decoder calls, exact labels, and labels from a partial decoder.
 
 python scripts/benchmark_ltrp.py [--model vit_small_patch16_224] [--batch 4] [--rounds 5] [--memory 256]
                                  [--throw .3 .5 .6 .65 .7 .8] [--run RUN [--images 64]] [--out benchmark_ltrp.csv]
 
-The contestants take turns in every round, and medians are compared. The plain loop calls one compiled decoder for the
-anchor and one for every removal, each with a whole batch. "GMAC" is counted: forward multiply-accumulates an image.
+All variants are timed in turns in every round, and medians are compared. The plain loop calls a compiled decoder once
+for the anchor and once for every removal, each time with a whole batch. "GMAC" is counted: forward multiply-accumulates
+per image.
 
-Without --run the network has random weights, which is enough for its speed and for the equality of exact labels. With
-a pre-training run of ours, that network is measured, and Kendall's tau between its exact and its cheaper labels, for
-the same masks, on held-out images. Writes a table to the terminal and a CSV, and with --run a plot.
+Without --run the network has random weights, which is sufficient for its speed and for checking that exact labels are
+equal. With a pre-training run, that network is measured, and also Kendall's tau between its exact and its cheaper
+labels, for the same masks, on held-out images. Prints a table and writes a CSV, and with --run a plot.
 """
 
 import argparse
@@ -37,7 +38,7 @@ MASK_RATIO = 0.9
 
 
 def plain_loop(parts, images, noise):
-    """Returns a function that makes labels by one decoder call after the other, as the paper's pseudo-code does."""
+    """Returns a function that makes labels by a loop of decoder calls, as in the paper's pseudo-code."""
     batch, framework = len(images), merge(parts.graph, parts.params, parts.rest)
     patches, masker = framework.num_patches, RandomMasker(framework.grid, MASK_RATIO)
 
@@ -146,9 +147,9 @@ def main():
     parser.add_argument("--model", default="vit_small_patch16_224")
     parser.add_argument("--batch", type=int, default=4)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--memory", type=float, default=256.0, help="MiB that label making may take")
+    parser.add_argument("--memory", type=float, default=256.0, help="memory limit of label making in MiB")
     parser.add_argument("--throw", type=float, nargs="*", default=[0.3, 0.5, 0.6, 0.65, 0.7, 0.8])
-    parser.add_argument("--run", default="", help="a pre-training run of ours")
+    parser.add_argument("--run", default="", help="a pre-training run directory")
     parser.add_argument("--images", type=int, default=64, help="images that tau is measured on")
     parser.add_argument("--out", type=Path, default=Path("benchmark_ltrp.csv"))
     args = parser.parse_args()

@@ -1,18 +1,18 @@
-"""What masked pre-training costs beside MAE: operations, memory and step time (PR-MIM Tab. 2 and 3).
+"""Cost of masked pre-training relative to MAE: operations, memory and step time (PR-MIM Tab. 2 and 3).
 
 python scripts/benchmark_mim.py [--models vit_base_patch16_224 vit_large_patch16_224] [--batch 32]
                                 [--measure 8 [--rounds 7] [--torch] [--ceiling]] [--out benchmark_mim.csv]
 
 Without --measure nothing is run: operations are counted, and the compiler reports the memory that a training step of
---batch images takes beside parameters and optimizer. --measure N times training steps of N images: the contestants take
-turns in every round and medians are compared, because on a busy machine only ratios mean anything. The processor's
-seconds in the program itself ("processor") are less disturbed by other work than those on the wall, and leave out what
-the kernel takes to hand out memory. All contestants share one state, so that the largest model that trains can be
-measured.
+--batch images takes, without parameters and optimizer state. --measure N times training steps of N images: all methods
+are timed in turns in every round and medians are compared, because on a busy machine only ratios are meaningful. User
+CPU time ("processor") is less disturbed by other work than wall-clock time, and does not include the time that the
+kernel takes to allocate memory. All methods share one training state, so that the largest model that can be trained
+can also be measured.
 
-Operations are forward multiply-accumulates an image. "GFLOPs" counts what the papers count, where all patches are
-embedded before most are left out; "computed" is what runs here; "compiler" is XLA's count of a training step, by three.
-Writes a table to the terminal, a CSV and a plot a model.
+Operations are forward multiply-accumulates per image. "GFLOPs" counts as the papers do, where all patches are embedded
+before most are left out; "computed" is what runs here; "compiler" is XLA's count of a training step, divided by three.
+Prints a table, and writes a CSV and one plot per model.
 """
 
 import argparse
@@ -72,7 +72,7 @@ def compile_step(parts: Split, tables, batch, img_size):
 
 
 class SharedState:
-    """One training state for contestants whose parameters are a part of its own; they take turns with it."""
+    """One training state shared by all methods, each of which uses a subset of its parameters."""
 
     def __init__(self, params):
         self.state = initial(params)
@@ -116,7 +116,7 @@ PRODUCTS = 8
 
 
 def matrix_products(dtype):
-    """Returns a function that runs `PRODUCTS` large matrix products, and how many additions and products they are."""
+    """Returns a function that runs `PRODUCTS` large matrix products, and their number of additions and products."""
     side = 2048 if jax.default_backend() == "cpu" else 8192
     x = jax.random.normal(jax.random.key(0), (side, side), dtype or jnp.float32) / side**0.5
     chain = jax.jit(lambda x: jax.lax.fori_loop(0, PRODUCTS, lambda _, y: y @ x, x))
@@ -124,7 +124,7 @@ def matrix_products(dtype):
 
 
 def cost(name, args, dtype):
-    """Returns a row a method of counted operations and the compiler's memory, and what is to be timed."""
+    """Returns for each method a row of counted operations and the compiler's memory, and what is to be timed."""
     settings = [("full", 0.0), *((method, throw) for method in args.methods for throw in args.throw)]
     rows, contestants, shared = [], {}, None
     if args.measure:
@@ -167,7 +167,7 @@ def measure(name, args, dtype, rows, contestants):
         contestants["ceiling"], operations = matrix_products(dtype)
     turns = interleaved(contestants, args.rounds)
     wall = {key: [turn.wall for turn in own] for key, own in turns.items()}
-    # The ceiling is what the device reaches when nothing disturbs it.
+    # The ceiling is the speed that the device reaches when undisturbed.
     ceiling = operations / min(wall["ceiling"]) if args.ceiling else 0.0
     for row, key in zip(rows, contestants, strict=False):
         seconds = statistics.median(wall[key])
@@ -196,7 +196,7 @@ RATIOS = {
 
 
 def add_ratios(rows):
-    """Adds to each row its ratios to MAE, and the paper's."""
+    """Adds to each row its ratios to MAE, and those in the paper."""
     base = dict(rows[0])
     for row in rows:
         published = PAPER.get((row["model"], row["throw_ratio"]), (None,) * 3)
@@ -230,13 +230,13 @@ SHOWN = {
 
 
 def shown(rows):
-    """The columns of the rows that a terminal shows, under their titles."""
+    """Returns the rows with the columns and titles shown in a terminal."""
     columns = {name: title for name, title in SHOWN.items() if name in rows[0]}
     return [{title: "–" if row[name] is None else row[name] for name, title in columns.items()} for row in rows]
 
 
 def plot(rows, title):
-    """PR-MIM's cost relative to MAE by the share of patches thrown, the paper's beside it."""
+    """Plots PR-MIM's cost relative to MAE by throw ratio, with the values of the paper."""
     method = LABELS["progressive" if any(row["method"] == LABELS["progressive"] for row in rows) else "partial"]
     chosen = [rows[0], *(row for row in rows if row["method"] == method)]
     series = {}
@@ -255,12 +255,12 @@ def main():
     parser.add_argument("--models", nargs="+", default=["vit_base_patch16_224", "vit_large_patch16_224"])
     parser.add_argument("--methods", nargs="+", default=["partial", "progressive"], choices=["partial", "progressive"])
     parser.add_argument("--throw", nargs="+", type=float, default=[0.25, 0.5, 0.65])
-    parser.add_argument("--batch", type=int, default=32, help="images of the step whose memory is reported")
-    parser.add_argument("--measure", type=int, default=0, help="images of the steps that are timed; 0 runs nothing")
+    parser.add_argument("--batch", type=int, default=32, help="batch size for which memory is reported")
+    parser.add_argument("--measure", type=int, default=0, help="batch size of the timed steps; 0: nothing is run")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--dtype", default="float32")
-    parser.add_argument("--torch", action="store_true", help="with --measure: MAE's step in PyTorch beside it")
-    parser.add_argument("--ceiling", action="store_true", help="with --measure: percentage of large matrix products")
+    parser.add_argument("--torch", action="store_true", help="with --measure: also time MAE in PyTorch")
+    parser.add_argument("--ceiling", action="store_true", help="with --measure: percentage of the matrix-product peak")
     parser.add_argument("--out", type=Path, default=Path("benchmark_mim.csv"))
     args = parser.parse_args()
     dtype = None if args.dtype == "float32" else jnp.dtype(args.dtype)
@@ -277,7 +277,7 @@ def main():
         print("\n".join(lines), flush=True)
         picture = args.out.with_name(f"{args.out.stem}_{name}.png")
         plot(rows, f"PR-MIM, {name}").savefig(picture, dpi=150)
-        print(f"drawn to {picture}", flush=True)
+        print(f"plot written to {picture}", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,12 +1,12 @@
-"""A ViT that a light ConvNet prunes before its first block: measured speed beside the one FLOPs imply (PaPr).
+"""Speed of a ViT that a light ConvNet prunes before its first block: measured and FLOP-implied (PaPr).
 
 python scripts/benchmark_papr.py [--model vit_base_patch16_224] [--scorer papr] [--proposal efficientnet_lite0]
                                  [--keep-rate 0.5] [--batch 1 4] [--rounds 7] [--out benchmark_papr.csv]
 
-Dense, pruned by a scorer that costs nothing, pruned by the scorer, and the scorer alone take turns in every round, and
-medians are compared: on a busy machine only ratios mean anything. "FLOP-implied" leaves the proposal out. "share" is
-what is left of the gain that FLOPs promise, (speed-up - 1) / (implied - 1). Weights are random: they do not matter for
-speed. Writes a table to the terminal and a CSV.
+The dense network, the network pruned by a scorer of no cost and by the scorer, and the scorer alone are timed in turns
+in every round, and medians are compared: on a busy machine only ratios are meaningful. "FLOP-implied" leaves the
+proposal out; "share" is the fraction of the FLOP-implied gain that is realised, (speed-up - 1) / (implied - 1). Weights
+are random, which does not affect the speed. Prints a table and writes a CSV.
 """
 
 import argparse
@@ -27,7 +27,7 @@ FREE = "centre"  # a scorer that computes nothing
 
 
 def measure(args, batch):
-    """Returns the row of one batch size."""
+    """Returns the row of the table for one batch size."""
     model = unfilled(lambda: models.create(args.model, rngs=nnx.Rngs(0)))
     reads = find(scoring, scoring.Scorer, args.scorer).reads in ("any", "convnet")
     network = {"proposal": models.create(args.proposal, rngs=nnx.Rngs(0))} if reads else {}

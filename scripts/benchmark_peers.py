@@ -1,22 +1,23 @@
-"""This library beside what a user would pick: PyTorch, eager and compiled, and ONNX Runtime, a process each.
+"""Compares this library with PyTorch, eager and compiled, and ONNX Runtime, each in its own process.
 
 python scripts/benchmark_peers.py [--torch-python PATH] [--onnx-python PATH] [--only dense reduced …] [--rounds 9]
                                   [--burst 2] [--batch 8] [--threads 2] [--tiny] [--out benchmark_peers]
 
-The contestants of a group take turns in every round: a process that has its turn warms up and measures a burst, all
-others are stopped meanwhile. All have the same threads, inputs and weights (`difference` is that of a logit from ours,
-as a part of the largest). `ratio` is speed over the group's first contestant, round by round: the median, and between
-which values 95 % of the rounds lie. `of bound` is the least time that the machine allows over the time taken: the
-larger of operations over those of large matrix products, and of bytes that must be moved (weights and images; in
-training weights, gradients and moments) over those of a copied array, both measured in the same rounds.
+The contestants of a group take turns in every round: one process warms up and measures a burst while all others are
+stopped. All use the same number of threads, inputs and weights (`difference` is the largest difference of a logit from
+ours, relative to the largest logit). `ratio` is the speed relative to the group's first contestant in the same round:
+the median, and the range of 95 % of the rounds. `of bound` is the least time that the machine allows divided by the
+time taken. That least time is the larger of two: the operations at the rate of large matrix products, and the bytes
+that have to be moved (weights and images; in training weights, gradients and moments) at the rate of an array copy,
+both measured in the same rounds.
 
-`--torch-python` and `--onnx-python` are interpreters with torch, timm and torchvision, and with jax2onnx, onnxruntime
-and this library's dependencies; without them their contestants are left out. Sections: "dense" networks; "reduced"
-ones (Top-K, ToMe); "mae" and "finetune", optimizer steps; "input", JPEG files on one core; "first", from the start of
-a process to its first logits, with an empty cache of compiled programs and a full one ("ms once built": without
-importing, building the network and reading its weights).
+`--torch-python` is an interpreter with torch, timm and torchvision, `--onnx-python` one with jax2onnx, onnxruntime and
+this library's dependencies; without them the corresponding contestants are left out. Sections: "dense" networks;
+"reduced" networks (Top-K, ToMe); "mae" and "finetune", optimizer steps; "input", reading JPEG files on one core;
+"first", the time from the start of a process to its first logits, with an empty and with a filled cache of compiled
+programs ("ms once built": without importing, building the network and reading its weights).
 
-What was measured is kept in OUT/rounds.jsonl, and a run that was cut off goes on from there. Writes OUT/peers.md and
+Measurements are stored in OUT/rounds.jsonl, from which an interrupted run resumes. Writes OUT/peers.md and
 OUT/peers.csv. Needs Linux or macOS.
 """
 
@@ -49,7 +50,7 @@ TINY_DECODER = {"decoder_embed_dim": 32, "decoder_depth": 1, "decoder_num_heads"
 
 
 class Contestant(NamedTuple):
-    """A process to start: what a table calls it, in which framework, and its job."""
+    """A process to start: its name in the table, its framework, and its job."""
 
     name: str
     framework: str
@@ -57,7 +58,7 @@ class Contestant(NamedTuple):
 
 
 class Group(NamedTuple):
-    """Contestants that take turns; ratios are to the first. `images` are those of a call."""
+    """Contestants that take turns; ratios are relative to the first. `images` is the number of images per call."""
 
     section: str
     title: str
@@ -66,7 +67,7 @@ class Group(NamedTuple):
 
 
 class Failed(Exception):
-    """A process ended without an answer."""
+    """Raised if a process ended without an answer."""
 
 
 class Process:
@@ -100,7 +101,7 @@ class Process:
         self._signal("SIGSTOP")
 
     def burst(self, seconds: float) -> dict[str, Any]:
-        """Has the process measure, and stops it again."""
+        """Lets the process measure, and stops it again."""
         self._signal("SIGCONT")
         assert self._popen.stdin is not None
         print(seconds, file=self._popen.stdin, flush=True)
@@ -126,7 +127,7 @@ class Process:
 
 
 class Run:
-    """What is measured where, and what there is of it already."""
+    """The settings of a run, and the measurements that are already stored."""
 
     def __init__(self, args: argparse.Namespace):
         self.args, self.out = args, args.out
@@ -142,37 +143,37 @@ class Run:
             [json.loads(line) for line in self._records.read_text().splitlines()] if self._records.exists() else []
         )
         if self.known and self.known[0] != settings:
-            raise SystemExit(f"{self._records} is of {self.known[0]}, not of {settings}: give another --out.")
+            raise SystemExit(f"{self._records} is of {self.known[0]}, not of {settings}: choose another --out.")
         if not self.known:
             self.note(settings)
 
     def note(self, record: dict[str, Any]) -> None:
-        """Keeps a record."""
+        """Stores a record."""
         self.known.append(record)
         with self._records.open("a") as file:
             print(json.dumps(record), file=file)
 
     def of(self, group: Group, name: str) -> dict[int, dict[str, Any]]:
-        """The rounds of a contestant, by number."""
+        """Returns the rounds of a contestant, by number."""
         own = [r for r in self.known[1:] if r["group"] == group.title and r["name"] == name and "round" in r]
         return {record["round"]: record for record in own}
 
     def facts(self, group: Group, name: str) -> dict[str, Any]:
-        """What a contestant has said about itself, or "failed" and why."""
+        """Returns what a contestant reported about itself, or "failed" with the reason."""
         found = [r["facts"] for r in self.known[1:] if r["group"] == group.title and r["name"] == name and "facts" in r]
         return found[-1] if found else {}
 
     def log(self, contestant: Contestant) -> Path:
-        """Where a process writes what it has to say beside its answers."""
+        """Returns the log file of a process, for output other than its answers."""
         words = f"{contestant.name} {contestant.job['task']} {contestant.job.get('model', '')}"
         return self.out / "logs" / ("".join(c if c.isalnum() else "_" for c in words) + ".log")
 
     def has(self, framework: str) -> bool:
-        """Whether there is an interpreter for a framework."""
+        """Returns whether there is an interpreter for a framework."""
         return bool(self.interpreters[framework])
 
     def job(self, task: str, model: str, **more: Any) -> dict[str, Any]:
-        """A job on a network."""
+        """Returns a job on a network."""
         arguments: dict[str, Any] = {**models.arguments(model), **self.sizes}
         side = np.atleast_1d(arguments["img_size"])[0]
         names = {"img_size": "img", "patch_size": "patch", "embed_dim": "dim", "depth": "depth", "num_heads": "heads"}
@@ -190,7 +191,7 @@ class Run:
 
 
 def four(run: Run, model: str, plan: str = "", label: str = "") -> list[Contestant]:
-    """The contestants of a network, the first of them the one that ratios are to."""
+    """Returns the contestants for a network; ratios are relative to the first."""
     job = run.job("forward", model, plan=plan)
     file = str(run.out / "files" / f"{model}_{label or 'dense'}.onnx")
     name = lambda framework: f"{framework}, {label}" if label else framework
@@ -204,7 +205,7 @@ def four(run: Run, model: str, plan: str = "", label: str = "") -> list[Contesta
 
 
 def steps(run: Run, task: str, model: str) -> list[Contestant]:
-    """Training steps of a network."""
+    """Returns the contestants for training steps of a network."""
     job = run.job(task, model)
     all_ = [
         Contestant(NAMES[TORCH], TORCH, job),
@@ -217,7 +218,7 @@ def steps(run: Run, task: str, model: str) -> list[Contestant]:
 
 
 def groups(run: Run) -> list[Group]:
-    """Everything that is measured, in its order."""
+    """Returns all groups in the order in which they are measured."""
     batch, found = run.args.batch, []
     first = SMALLER if run.args.tiny else SMALL
     for model in [first] if run.args.tiny else [SMALLER, SMALL, BASE]:
@@ -251,12 +252,12 @@ def groups(run: Run) -> list[Group]:
 
 
 def left_out(run: Run, contestant: Contestant) -> bool:
-    """Whether the command line leaves a contestant out."""
+    """Returns whether the command line leaves a contestant out."""
     return any(contestant.name.startswith(name) for name in run.args.leave_out)
 
 
 def limits(run: Run) -> list[Contestant]:
-    """What measures the machine."""
+    """Returns the contestants that measure the limits of the machine."""
     sizes = {"side": 256 if run.args.tiny else 2048, "copied": 2**20 if run.args.tiny else 2**28}
     frameworks = [framework for framework in (OURS, TORCH) if run.has(framework)]
     return [
@@ -267,7 +268,7 @@ def limits(run: Run) -> list[Contestant]:
 
 
 def prepare(run: Run, group: Group) -> None:
-    """Writes the files that a group needs and that are not there."""
+    """Writes the missing files that a group needs."""
     for contestant in group.contestants:
         job = {**contestant.job}
         if job["task"] in ("forward", "finetune") and not Path(job["weights"]).exists():
@@ -279,16 +280,16 @@ def prepare(run: Run, group: Group) -> None:
             try:
                 once(run, Contestant(f"write {Path(job['file']).name}", ONNX, {**job, "task": "write"}))
             except Failed as error:
-                print(f"  no {Path(job['file']).name}: {error}", flush=True)
+                print(f"  {Path(job['file']).name} was not written: {error}", flush=True)
 
 
 def once(run: Run, contestant: Contestant) -> None:
-    """Does a job that is no contest."""
+    """Runs a job without timing it."""
     Process(contestant, run).close()
 
 
 def measure(run: Run, group: Group) -> None:
-    """Measures the rounds of a group that there are not yet."""
+    """Measures the missing rounds of a group."""
     contestants = group.contestants + ([] if group.section == "input" else limits(run))
     missing = [
         n
@@ -320,12 +321,12 @@ def measure(run: Run, group: Group) -> None:
 
 
 def failed(run: Run, group: Group, contestant: Contestant) -> bool:
-    """Whether a contestant did not start."""
+    """Returns whether a contestant did not start."""
     return "failed" in run.facts(group, contestant.name)
 
 
 def measure_first(run: Run, group: Group) -> None:
-    """Starts every contestant anew in every round, with an empty cache and then with what that has left in it."""
+    """Restarts every contestant in every round, first with an empty cache and then with the cache that this filled."""
     prepare(run, group)
     for number in range(run.args.rounds):
         for contestant in group.contestants:
@@ -350,7 +351,7 @@ def measure_first(run: Run, group: Group) -> None:
 
 
 def bound(run: Run, group: Group, facts: dict[str, Any]) -> float | None:
-    """The least seconds that the machine allows a call, from the best rates of the rounds."""
+    """Returns the least time of a call in seconds that the machine allows, from the best rates of all rounds."""
     rates = {"operations": 0.0, "moved": 0.0}
     for contestant in limits(run):
         own = run.facts(group, contestant.name)
@@ -364,7 +365,7 @@ def bound(run: Run, group: Group, facts: dict[str, Any]) -> float | None:
 
 
 def rows(run: Run, group: Group) -> list[dict[str, Any]]:
-    """The table of a group."""
+    """Returns the table of a group."""
     first = group.section == "first"
     names = (
         list(dict.fromkeys(r["name"] for r in run.known[1:] if r["group"] == group.title))
@@ -403,7 +404,7 @@ def rows(run: Run, group: Group) -> list[dict[str, Any]]:
 
 
 def difference(facts: dict[str, Any], ours: dict[str, Any]) -> Any:
-    """The largest difference of a logit from ours, as a part of the largest."""
+    """Returns the largest difference of a logit from ours, relative to the largest logit."""
     if "result" not in facts or "result" not in ours:
         return ""
     theirs, own = np.asarray(facts["result"]), np.asarray(ours["result"])
@@ -411,7 +412,7 @@ def difference(facts: dict[str, Any], ours: dict[str, Any]) -> Any:
 
 
 def machine() -> str:
-    """The processor's name, and how many of them the system has."""
+    """Returns the name of the processor and the number of cores."""
     info = Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.exists() else []
     named = next(
@@ -424,7 +425,7 @@ HIDDEN = ("section", "group", "versions", "rounds")
 
 
 def markdown(run: Run, tables: list[tuple[Group, list[dict[str, Any]]]]) -> str:
-    """The tables as Markdown."""
+    """Returns the tables as Markdown."""
     args = run.args
     versions = sorted({row["versions"] for _, found in tables for row in found if row["versions"]})
     text = f"{machine()}; {args.threads} threads, batch {args.batch}, float32, {args.rounds} rounds. "
@@ -456,22 +457,22 @@ def main():
     parser.add_argument("--torch-python", default="", help="an interpreter with torch, timm and torchvision")
     parser.add_argument("--onnx-python", default="", help="an interpreter with onnxruntime, jax2onnx, jax and flax")
     parser.add_argument("--only", nargs="+", choices=SECTIONS, default=SECTIONS)
-    parser.add_argument("--leave-out", nargs="+", default=(), help="contestants by how their names begin")
+    parser.add_argument("--leave-out", nargs="+", default=(), help="contestants, by the beginning of their names")
     parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--burst", type=float, default=2.0, help="seconds that a turn lasts at the least")
+    parser.add_argument("--burst", type=float, default=2.0, help="minimum length of a turn in seconds")
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--tiny", action="store_true", help="networks of a few thousand parameters")
     parser.add_argument("--out", type=Path, default=Path("benchmark_peers"))
     run = Run(parser.parse_args())
-    # Ended from outside, it ends its processes, which may be stopped.
+    # If terminated, end the child processes too, which may be stopped.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     tables = []
     for group in groups(run):
         print(group.title, flush=True)
         (measure_first if group.section == "first" else measure)(run, group)
         tables.append((group, rows(run, group)))
-        # After every group: what there is can be read while the rest is measured.
+        # Written after every group, so that results can be read while the rest is measured.
         (run.out / "peers.md").write_text(markdown(run, tables))
         everything = [row for _, found in tables for row in found]
         write_csv(run.out / "peers.csv", everything, machine=machine(), threads=run.args.threads, batch=run.args.batch)

@@ -1,9 +1,10 @@
-"""Token-reduction methods at one keep rate: measured speed-up beside the one FLOPs imply, and beside PyTorch.
+"""Token-reduction methods at one keep rate: measured and FLOP-implied speed-up, and a comparison with PyTorch.
 
 python scripts/benchmark_reduction.py [--torch] [--keep-rate 0.5] [--batch 8] [--rounds 7] [--methods topk tome …]
 
-Dense, every method and, with --torch, PyTorch's dense network, Top-K and ToMe of the same shape take turns in every
-round, and medians are compared: on a busy machine only ratios mean anything. Writes a table to the terminal and a CSV.
+The dense network, every method and, with --torch, the dense network, Top-K and ToMe of the same shape in PyTorch are
+timed in turns in every round, and medians are compared: on a busy machine only ratios are meaningful. Prints a table
+and writes a CSV.
 """
 
 import argparse
@@ -27,7 +28,7 @@ def main():
     parser.add_argument("--keep-rate", type=float, default=0.5)
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--torch", action="store_true", help="PyTorch beside it, in float32")
+    parser.add_argument("--torch", action="store_true", help="also time PyTorch, in float32")
     parser.add_argument("--out", type=Path, default=Path("benchmark_reduction.csv"))
     args = parser.parse_args()
     model = models.create(args.model, rngs=nnx.Rngs(0))

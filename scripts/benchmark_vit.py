@@ -1,9 +1,9 @@
-"""Images per second of ViT inference and of an MAE training step, beside PyTorch in the same run.
+"""Images per second of ViT inference and of MAE training steps, compared with PyTorch in the same run.
 
 python scripts/benchmark_vit.py [--torch] [--model vit_small_patch16_224] [--batch 8] [--rounds 7]
 
-The contestants take turns in every round, and medians are compared: on a busy machine only ratios mean anything.
-Writes a table to the terminal and a CSV.
+All programs are timed in turns in every round, and medians are compared: on a busy machine only ratios are meaningful.
+Prints a table and writes a CSV.
 """
 
 import argparse
@@ -58,7 +58,7 @@ def main():
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--dtype", default="float32")
-    parser.add_argument("--torch", action="store_true", help="PyTorch beside it, in float32")
+    parser.add_argument("--torch", action="store_true", help="also time PyTorch, in float32")
     parser.add_argument("--out", type=Path, default=Path("benchmark_vit.csv"))
     args = parser.parse_args()
     dtype = None if args.dtype == "float32" else jnp.dtype(args.dtype)

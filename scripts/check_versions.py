@@ -1,9 +1,9 @@
-"""The quick tests with the oldest declared and the newest versions of what this package needs, on each Python.
+"""Runs the quick tests with the oldest declared and the newest versions of all dependencies, on each Python version.
 
 python scripts/check_versions.py [--legs oldest-3.11 newest-3.12 newest-3.13] [--work DIR] [pytest arguments]
 
-It needs `uv` (pip install uv), which also brings a Python that is not installed. Each leg is an environment of its own
-below --work, and leaves its output there. About ten minutes a leg on two cores.
+Needs `uv` (pip install uv), which also installs missing Python versions. Each leg has its own environment under --work,
+where its output is written. Takes about ten minutes per leg on two cores.
 """
 
 import argparse

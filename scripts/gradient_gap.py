@@ -1,14 +1,14 @@
-"""How far the gradients of plain partial reconstruction and of PR-MIM are from MAE's own (PR-MIM, Fig. 4).
+"""Gap between the gradients of plain partial reconstruction or PR-MIM and those of MAE (PR-MIM, Fig. 4).
 
-python scripts/gradient_gap.py [--steps 0 1500] [--images DIR]       # a small model, pre-trained for so many steps
+python scripts/gradient_gap.py [--steps 0 1500] [--images DIR]       # a small model, pre-trained for N steps
 python scripts/gradient_gap.py --run RUN                            # the weights and data of a pre-training run
 
-All methods see the same images, mask noise and weights. What is compared is the gradient of every parameter but the
-aggregation's, which MAE does not have; and that of the encoder alone. "plain" and "PR-MIM" choose the decoded patches
-as the paper does, at random and by furthest sampling; the two other pairings are those of Tab. 2. Without --run, PR-MIM
-(throw 0.5) trains the weights, so that the aggregation is as old as the rest: it takes that training for PR-MIM to come
-closer to MAE than plain reconstruction does; at the first step it is further away. Writes a table to the terminal, a
-CSV and a plot.
+All methods use the same images, mask noise and weights. The gap is that of the gradients of all parameters except those
+of the aggregation, which MAE does not have, and that of the encoder alone. "plain" and "PR-MIM" choose the decoded
+patches as in the paper, at random and by furthest sampling; the two other pairings are those of Tab. 2. Without --run,
+the weights are trained with PR-MIM (throw 0.5), so that the aggregation is trained as long as the rest. Only after such
+training are PR-MIM's gradients closer to MAE's than those of plain reconstruction; at the first step they are further
+away. Prints a table, and writes a CSV and a plot.
 """
 
 import argparse
@@ -59,7 +59,7 @@ LEARNING_RATE = 1e-3
 
 
 def framework(arguments, **changes):
-    """Returns a framework of these arguments, taken apart."""
+    """Returns a framework with these arguments, split into parts."""
     created = {**arguments, **changes}
     return split(mim.create(created.pop("name", "mae"), **created, rngs=nnx.Rngs(0)))
 
@@ -145,7 +145,7 @@ def trained(arguments, source, args, steps):
 
 def held_out(source, preprocessing, args):
     """Returns the batches that gaps are measured on."""
-    # In the order of a folder, they would all be of one class.
+    # In the order of the folder, they would all be of one class.
     options = {"batch_size": args.batch, "preprocessing": preprocessing, "crop": "center", "seed": args.seed + 1}
     batches = iter(loader.train_batches(source, **options))
     return [
@@ -163,7 +163,7 @@ def of_run(args):
     fresh = framework(card.arguments, reconstruction="progressive", throw_ratio=0.5)
     missing = [name for name in fresh.params if name not in weights]
     if missing:
-        print(f"The run has no aggregation: PR-MIM's is freshly initialised ({', '.join(missing)}).")
+        print(f"The run has no aggregation: that of PR-MIM is randomly initialised ({', '.join(missing)}).")
     config = inputs.with_data_of(args.run, card.preprocessing, inspection("gradient_gap", seed=args.seed))
     return (
         card.arguments,
@@ -188,7 +188,7 @@ def of_arguments(args):
 
 
 def table(step, found):
-    """Rows of one measurement, the mean over the batches."""
+    """Returns the rows of one measurement, averaged over the batches."""
     rows = []
     for (method, throw_ratio), per_batch in found.items():
         row = {"step": step, "method": method, "throw_ratio": throw_ratio}
@@ -203,7 +203,7 @@ def table(step, found):
 
 
 def shown(rows):
-    """The columns of the rows that a terminal shows, under their titles."""
+    """Returns the rows with the columns and titles shown in a terminal."""
     columns = {"gap": "gap", "relative_gap": "of norm", "cosine": "cosine"}
     titles = {"method": "method", "step": "step", "throw_ratio": "throw", **columns}
     titles |= {f"encoder_{name}": f"encoder's {title}" for name, title in columns.items()}
@@ -211,7 +211,7 @@ def shown(rows):
 
 
 def plot(rows, title):
-    """The gap of each method by the share of patches thrown."""
+    """Plots the gap of each method by throw ratio."""
     of = lambda method, column: [row[column] for row in rows if row["method"] == method]
     series = {method: (of(method, "throw_ratio"), of(method, "gap")) for method in METHODS}
     return plots.line_plot(series, "share of the patches thrown", "L2 norm of the difference to MAE's gradient", title)
@@ -220,8 +220,8 @@ def plot(rows, title):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--run", type=Path, help="a pre-training run directory")
-    parser.add_argument("--steps", nargs="+", type=int, default=[0, 1500], help="without --run: measure after these")
-    parser.add_argument("--images", help="without --run: a directory of images in place of the built-in scenes")
+    parser.add_argument("--steps", nargs="+", type=int, default=[0, 1500], help="without --run: steps to measure after")
+    parser.add_argument("--images", help="without --run: a directory of images instead of the built-in scenes")
     for name, default in SIZES.items():
         parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=default)
     parser.add_argument("--throw", nargs="+", type=float, default=[0.25, 0.5, 0.65])
@@ -245,10 +245,10 @@ def main():
             rows += new
     except UserError as error:
         sys.exit(f"error: {error}")
-    title = f"Gradients beside MAE's, {args.run or f'step {step}'}"
+    title = f"Gradients compared with MAE's, {args.run or f'step {step}'}"
     publish(title, rows, args.out, shown=shown(rows))
     plot(new, title).savefig(args.out.with_suffix(".png"), dpi=150)
-    print(f"drawn to {args.out.with_suffix('.png')}")
+    print(f"plot written to {args.out.with_suffix('.png')}")
 
 
 if __name__ == "__main__":

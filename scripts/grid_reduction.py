@@ -1,4 +1,4 @@
-"""The recipes of "Which Tokens to Use?" (supplement Tables 1, 3, 4, 5): a grid search, and whose settings are better.
+"""Recipes of "Which Tokens to Use?" (supplement Tables 1, 3, 4, 5): grid search and comparison of settings.
 
 python scripts/grid_reduction.py grid --config configs/reduction/nabirds.py:path=DIR --dense --out runs/grid
 python scripts/grid_reduction.py grid --config configs/reduction/imagenet.py:path=DIR --methods topk tome
@@ -6,13 +6,13 @@ python scripts/grid_reduction.py matrix --config configs/reduction/coco.py:path=
 
 `grid` fine-tunes at every point of a grid (Table 1) and prints the best settings of each method and keep rate (Table
 3), or of the dense network (--dense, Table 4). `matrix` fine-tunes each method and keep rate with the settings found on
-ImageNet (I) and with those of the dense baseline (D, --baseline), and prints which of both is better (Table 5).
-Anything that a config sets is set with --set, and one's own grid with --grid: here for a small network.
+ImageNet (I) and with those of the dense baseline (D, --baseline), and prints which is better (Table 5). --set overrides
+any setting of the config, and --grid sets your own grid, here for a small network:
 
 python scripts/grid_reduction.py grid --config configs/reduction/small.py:path=DIR,run=RUN --methods topk \\
     --grid base_lr=0.01,0.001 warmup_epochs=0.1,0.5 --set epochs=1
 
-Every fine-tuning is a run directory below --out, so a search that was stopped goes on where it was.
+Every fine-tuning run has its own directory under --out, so an interrupted search can be resumed.
 """
 
 import argparse
@@ -30,7 +30,7 @@ from jaxprune.viz.table import as_text
 sys.path.append(str(Path(__file__).parent.parent / "configs"))
 from _which_tokens import RATES, baseline, on_imagenet
 
-# Table 1; on ImageNet the first two are fixed, and the scale is 1 or .01.
+# Table 1; on ImageNet the first two are fixed, and the backbone scale is 1 or .01.
 GRID = {
     "base_lr": (0.01, 0.001, 0.0001),
     "lr_norm": (512, 1024),
@@ -42,7 +42,7 @@ ON_IMAGENET = {**GRID, "base_lr": (0.001,), "lr_norm": (1024,), "backbone_scale"
 
 
 def fine_tuned(args, folder: Path, method: str, keep_rate: float, settings: dict) -> float:
-    """Returns the held-out accuracy or mAP of one fine-tuning; one that is there already is read."""
+    """Returns the held-out accuracy or mAP of one fine-tuning run; a finished run is read instead of repeated."""
     file, _, given = args.config.partition(":")
     text = ",".join(filter(None, [given, f"method={method}", f"keep_rate={keep_rate}", *["smoke"] * args.smoke]))
     config = main.load_config(f"{file}:{text}")
@@ -64,7 +64,7 @@ def points(args) -> list[dict]:
 
 
 def searched(args) -> list[dict]:
-    """Returns a row for each fine-tuning of the grid."""
+    """Returns a row for each fine-tuning run of the grid."""
     arms = [("", 1.0)] if args.dense else list(itertools.product(args.methods, args.rates))
     rows = []
     for method, rate in arms:
@@ -72,14 +72,14 @@ def searched(args) -> list[dict]:
             try:
                 value = fine_tuned(args, args.out, method, rate, settings)
             except UserError as error:
-                print(f"{method} at {rate:g}: left out. {error}")
+                print(f"{method} at {rate:g}: skipped. {error}")
                 break
             rows.append({"method": method or "dense", "keep rate": rate, **settings, "value": value})
     return rows
 
 
 def best(rows: list[dict]) -> list[dict]:
-    """Returns the row with the highest value of each method and keep rate, with how much the worst is below it."""
+    """Returns the best row of each method and keep rate, with its margin over the worst."""
     found = []
     for arm in dict.fromkeys((row["method"], row["keep rate"]) for row in rows):
         own = [row for row in rows if (row["method"], row["keep rate"]) == arm]
@@ -97,14 +97,14 @@ def compared(args) -> list[dict]:
             own = fine_tuned(args, args.out / "imagenet", method, rate, on_imagenet(method, rate))
             other = fine_tuned(args, args.out / "baseline", method, rate, dense)
         except UserError as error:
-            print(f"{method} at {rate:g}: left out. {error}")
+            print(f"{method} at {rate:g}: skipped. {error}")
             continue
         rows.append({"method": method, "keep rate": rate, "I": own, "D": other, "better": "I" if own > other else "D"})
     return rows
 
 
 def matrix(rows: list[dict], rates) -> list[dict]:
-    """Returns Table 5: a row a method, I or D at each keep rate."""
+    """Returns Table 5: a row per method, with I or D at each keep rate."""
     cells = {(row["method"], row["keep rate"]): row["better"] for row in rows}
     methods = dict.fromkeys(row["method"] for row in rows)
     return [{"method": name, **{f"{rate:g}": cells.get((name, rate), "-") for rate in rates}} for name in methods]
@@ -125,11 +125,11 @@ def run():
     parser.add_argument("--config", required=True, help="one of configs/reduction, with its arguments")
     parser.add_argument("--methods", nargs="*", help="by default all")
     parser.add_argument("--rates", type=float, nargs="*", default=RATES)
-    parser.add_argument("--dense", action="store_true", help="the grid of the network without reduction")
-    parser.add_argument("--grid", type=setting, nargs="*", default=(), help="values of config.optimizer, NAME=A,B")
+    parser.add_argument("--dense", action="store_true", help="search for the dense network, without reduction")
+    parser.add_argument("--grid", type=setting, nargs="*", default=(), help="grid of config.optimizer, as NAME=A,B")
     parser.add_argument("--baseline", type=setting, nargs="*", default=(), help="settings of the dense baseline")
-    parser.add_argument("--data", choices=("nabirds", "coco", "nus_wide"), default="coco", help="or those of Table 4")
-    parser.add_argument("--set", type=setting, nargs="*", default=(), help="of the config, such as epochs=1")
+    parser.add_argument("--data", choices=("nabirds", "coco", "nus_wide"), default="coco", help="settings of Table 4")
+    parser.add_argument("--set", type=setting, nargs="*", default=(), help="settings of the config, such as epochs=1")
     parser.add_argument("--out", type=Path, default=Path("runs/grid"))
     parser.add_argument("--smoke", action="store_true", help="the smallest networks, on built-in data")
     args = parser.parse_args()

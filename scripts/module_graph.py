@@ -1,9 +1,9 @@
-"""The package's parts and who imports whom, as Mermaid text.
+"""Prints the parts of the package and the imports between them as a Mermaid graph.
 
 python scripts/module_graph.py [--depth 1] [--package jaxprune] > graph.mmd
 
-Built from import-linter's graph (grimp): the same imports that the layer contracts in pyproject.toml check. The number
-on an arrow is how many modules of one part import modules of the other.
+Built from import-linter's graph (grimp), with the same imports that the layer contracts in pyproject.toml check. The
+number on an arrow is the number of modules of one part that import modules of the other.
 """
 
 import argparse
@@ -13,7 +13,7 @@ import grimp
 
 
 def part(module: str, depth: int) -> str:
-    """Returns the part that a module belongs to: its first `depth` names behind the package."""
+    """Returns the part that a module belongs to: the first `depth` names after the package."""
     return ".".join(module.split(".")[1 : 1 + depth]) or module
 
 
@@ -30,7 +30,7 @@ def arrows(package: str, depth: int) -> Counter[tuple[str, str]]:
 
 
 def mermaid(pairs: Counter[tuple[str, str]]) -> str:
-    """Lays the arrows out as a Mermaid graph."""
+    """Formats the arrows as a Mermaid graph."""
     name = lambda part: part.replace(".", "_")
     parts = sorted({part for pair in pairs for part in pair})
     nodes = [f'  {name(part)}["{part}"]' for part in parts]
@@ -39,7 +39,7 @@ def mermaid(pairs: Counter[tuple[str, str]]) -> str:
 
 
 def main() -> None:
-    """Prints the graph, its size in a comment in front."""
+    """Prints the graph, preceded by a comment with its size."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--package", default="jaxprune")
     parser.add_argument("--depth", type=int, default=1)

@@ -1,12 +1,12 @@
-"""Two networks of different width under every token-reduction method, in depth: trains them, then runs `analyse`.
+"""Trains two networks of different width and analyses them under every token-reduction method with `analyse`.
 
 python scripts/study_analysis.py --path DIR [--data cifar10] [--epochs 10] [--tune 2] [--images 2000] [--out runs/study]
 
-DIR holds the images as configs/reduction/small.py takes them. Two dense classifiers are trained, as wide as --widths
-says; methods that have parameters are fine-tuned for --tune epochs at every keep rate, the others run as they are.
-`analyse` then compares all of them on --images held-out images and writes tables and a report, with the findings of
-"Which Tokens to Use?" (Haurum et al., 2023) and whether they hold. Every training is a run directory below --out, so
-a study that was stopped goes on where it was.
+DIR holds the images as in configs/reduction/small.py. Two dense classifiers of the given --widths are trained. Methods
+with parameters are fine-tuned for --tune epochs at every keep rate; the others run without fine-tuning. `analyse` then
+compares all of them on --images held-out images and writes tables and a report, including the findings of "Which Tokens
+to Use?" (Haurum et al., 2023) and whether they hold. Every training run has its own directory under --out, so an
+interrupted study can be resumed.
 """
 
 import argparse
@@ -20,7 +20,7 @@ SMALL, ANALYSE = "configs/reduction/small.py", "configs/analyse.py"
 
 
 def trained(args, folder: Path, *, width: int, run="", method="", keep_rate=0.5, epochs: float) -> str:
-    """Returns the run directory of a classifier, dense or under a method; what is there is not trained again."""
+    """Returns the run directory of a classifier, dense or under a method; a finished one is not trained again."""
     settings = {"data": args.data, "source": args.source, "path": args.path, "run": run, "method": method}
     settings |= {"keep_rate": keep_rate, "epochs": epochs}
     text = ",".join([*(f"{name}={value}" for name, value in settings.items() if value != ""), *["smoke"] * args.smoke])
@@ -39,8 +39,8 @@ def run():
     parser.add_argument("--source", default="folder", help="folder or tfds")
     parser.add_argument("--data", default="cifar10")
     parser.add_argument("--widths", type=int, nargs=2, default=(96, 192))
-    parser.add_argument("--epochs", type=float, default=10.0, help="of the dense networks")
-    parser.add_argument("--tune", type=float, default=2.0, help="epochs of each method that has parameters")
+    parser.add_argument("--epochs", type=float, default=10.0, help="epochs of the dense networks")
+    parser.add_argument("--tune", type=float, default=2.0, help="epochs of each method with parameters")
     parser.add_argument("--methods", nargs="*", help="by default all")
     parser.add_argument("--rates", type=float, nargs="*", default=(0.9, 0.7, 0.5, 0.25))
     parser.add_argument("--images", type=int, default=2000, help="held-out images of the analysis; 0: all")
@@ -49,7 +49,7 @@ def run():
     parser.add_argument("--smoke", action="store_true", help="the smallest networks, on built-in data")
     args = parser.parse_args()
     if not (args.path or args.smoke):
-        parser.error("give --path DIR, the folder of the images")
+        parser.error("--path DIR, the folder of the images, is required")
     log_to_terminal()
 
     known = reduction.methods()
@@ -66,7 +66,7 @@ def run():
                 try:
                     others.append(trained(args, folder, **options))
                 except UserError as error:
-                    print(f"{method} at {rate}: left out. {error}")
+                    print(f"{method} at {rate}: skipped. {error}")
     config = main.load_config(ANALYSE)
     locations = main.load_config(f"{SMALL}:data={args.data}{',smoke' * args.smoke}").reduction.reduction_loc
     config.update(run=dense[0], networks=(*dense[1:], *others), keep_rates=tuple(args.rates))

@@ -1,11 +1,11 @@
-"""Classifiers that only see selected patches: by LTRP's ranker, frozen or learning, by other scorers, at random.
+"""Classifiers that see only selected patches: by LTRP's ranker, frozen or trained, by other scorers, at random.
 
 python scripts/study_ltrp.py --ranker RUN [--data scenes] [--path DIR] [--keep-rate 0.25] [--epochs 5] [--seeds 3]
                              [--scorers ltrp random centre norm] [--out runs/study_ltrp]
 
-RUN is a run directory of one of configs/ranking. Every classifier is a run of configs/ranking/efficient.py below --out,
-so a study that was stopped goes on where it was; all begin as the same encoder and train equally long. It ends in a
-table with 95 % intervals (Student's t, over the seeds), a CSV and a report with a picture.
+RUN is a run directory of one of configs/ranking. Every classifier is a run of configs/ranking/efficient.py under --out,
+so an interrupted study can be resumed; all start from the same encoder and are trained equally long. The results are a
+table with 95 % confidence intervals (Student's t, over the seeds), a CSV and a report with a picture.
 """
 
 import argparse
@@ -22,7 +22,7 @@ LEARNING = "ltrp, learning"
 
 
 def arguments(args, name, seed):
-    """Returns what follows the colon of the config of one classifier."""
+    """Returns the arguments after the colon of the config of one classifier."""
     own = {DENSE: "scorer=", LEARNING: "scorer=ltrp,train_scorer"}.get(name, f"scorer={name}")
     shared = {"data": args.data, "path": args.path, "ranker": args.ranker, "keep_rate": args.keep_rate}
     smoke = ["smoke"] if args.smoke else []
@@ -35,7 +35,7 @@ def workdir(args, name, seed):
 
 
 def measure(args, name, seed):
-    """Trains a classifier if that is not done yet; returns its accuracy."""
+    """Trains a classifier, unless it is already trained, and returns its accuracy."""
     config = main.load_config(f"{CONFIG}:{arguments(args, name, seed)}")
     return {"accuracy": tasks.find("finetune")(config, workdir(args, name, seed))["accuracy"]}
 
@@ -57,7 +57,7 @@ def run():
     found = study.over_seeds(names, args.seeds, lambda name, seed: measure(args, name, seed))
     rows = study.intervals(found, "patches by")
     for row in rows:
-        # Without what a scorer costs.
+        # Without the cost of the scorer.
         model = checkpoints.load_model(workdir(args, row["patches by"], 0))
         row["GFLOPs"] = flops.host(model).total / 1e9
     dense, *others = rows
@@ -74,12 +74,12 @@ def run():
     best = max(others, key=lambda row: row["accuracy"])
     title = f"Classifiers on selected patches of {args.data}, keep rate {args.keep_rate}, {args.epochs} epochs"
     with study.published(args.out, title, "Equal training", {"study_ltrp": rows}) as section:
-        caption = f"Held-out accuracy, mean over the seeds; {study.meaning(found)}. GFLOPs without the scorer's."
+        caption = f"Held-out accuracy, mean over the seeds; {study.meaning(found)}. GFLOPs do not include the scorer."
         section.table(rows, caption=caption, formats=".3g", highlight={"accuracy": "max"})
         section.figure(
             plot,
             f"Patches by {best['patches by']} give the highest accuracy, {best['accuracy']:.1%}; the dense network has "
-            f"{dense['accuracy']:.1%}. Lines over the bars are 95 % intervals (Student's t) over the seeds.",
+            f"{dense['accuracy']:.1%}. Error bars are 95 % intervals (Student's t) over the seeds.",
         )
     print(study.meaning(found))
 

@@ -2,16 +2,17 @@
 
 python scripts/study_mim.py --path DIR [--hours 2] [--seeds 3] [--minutes 2] [--out runs/study_mim]
 
-DIR holds train/<class>/ and test/<class>/ images. Training steps of all arms are timed in turns once; each arm then
-pre-trains the same small network for as many steps as fit into --minutes. Measured on held-out images: the loss when
-all masked patches are decoded (the same masks for every arm of a framework), the accuracy of 20 nearest neighbours and
-of a linear classifier on the mean patch token, and that after fine-tuning on --labelled images, clean and under the
-corruptions of ImageNet-C. The same classifier trained from scratch for the whole time, at the best of three learning
-rates, is the baseline; the other frameworks run once, to see that they learn.
+DIR holds train/<class>/ and test/<class>/ images. First, the training steps of all arms are timed in turns; then each
+arm pre-trains the same small network for as many steps as fit into --minutes. On held-out images the study measures the
+loss when all masked patches are decoded (with the same masks for every arm of a framework), the accuracy of 20 nearest
+neighbours and of a linear classifier on the mean patch token, and the accuracy after fine-tuning on --labelled images,
+clean and under the corruptions of ImageNet-C. The baseline is the same classifier trained from scratch for the total
+time, at the best of three learning rates. The other frameworks run once, to check that they learn.
 
-What is done is kept below --out, each piece in a file of its own: a study that was stopped, or whose --hours are over,
-goes on where it was. Tables (CSV) and report.html are written anew after every piece. Forms of a framework are compared
-by the mean of their differences, paired by seed, with 95 % intervals (Student's t); with one seed there are none.
+Every piece of the study is stored in its own file under --out: a study that was interrupted, or that reached its limit
+of --hours, can be resumed. Tables (CSV) and report.html are rewritten after every piece. Variants of a framework are
+compared by their mean difference, paired by seed, with 95 % confidence intervals (Student's t); with one seed there are
+none.
 """
 
 import argparse
@@ -49,7 +50,7 @@ from jaxprune.train.step import make_train_step
 from jaxprune.train.writer import read_metrics
 
 FORMS = ("full", "partial", "progressive")
-# What a framework changes in config.mim of configs/reproduce/table2.py, and the share it throws (PR-MIM Tab. 4).
+# The changes of each framework to config.mim of configs/reproduce/table2.py, and its throw ratio (PR-MIM Tab. 4).
 FRAMEWORKS = {
     "mae": ({}, 0.5),
     "simmim": ({"mask_patch": 8, "mask_ratio": 0.6}, 0.3),
@@ -64,7 +65,7 @@ OTHERS = {
     "amt_simmim": ({"mask_patch": 8, "mask_ratio": 0.44, "warmup_epochs": 1, "refresh_epochs": 1}, None),
 }
 COMPARED = (("partial", "full"), ("progressive", "full"), ("progressive", "partial"))
-# Networks that relative positions and LayerScale are part of are fine-tuned with them.
+# Networks with relative positions and LayerScale are fine-tuned with both.
 BEIT = {"style": "beit", "init_values": 0.1, "qkv_bias": "qv", "pos_embed": "none"}
 SCRATCH_RATES = (1e-3, 3e-3, 6e-3)
 SCRATCH = "from scratch"
@@ -85,12 +86,12 @@ PAPER = [
 
 
 def arms_of(args) -> dict[str, tuple[str, str]]:
-    """The framework and the form of each arm, by its name."""
+    """Returns the framework and the variant of each arm, by its name."""
     return {f"{name} {form}": (name, form) for name in args.frameworks for form in FORMS}
 
 
 def phases(args, seed) -> tuple[Any, Any]:
-    """Returns the configs of pre-training as MAE and of fine-tuning."""
+    """Returns the configs of MAE pre-training and of fine-tuning."""
     row = f"configs/reproduce/table2.py:path={args.path},seed={seed},finetune_epochs={args.tune_epochs}"
     config = main.load_config(row + (",smoke" if args.smoke else ""))
     first: Any = ConfigDict(config["pretrain"].to_dict())
@@ -102,7 +103,7 @@ def phases(args, seed) -> tuple[Any, Any]:
 
 
 def labelled(args) -> Path:
-    """Returns a directory with the first --labelled training images, evenly by class, and the test images, as links."""
+    """Returns a directory with links to --labelled training images, balanced by class, and to the test images."""
     if args.smoke:
         return Path()
     place, source = args.out / "labelled", Path(args.path).absolute()
@@ -119,7 +120,7 @@ def labelled(args) -> Path:
 
 
 def pretraining(args, name, form, seed, epochs=None):
-    """Returns the config of the pre-training of an arm."""
+    """Returns the pre-training config of an arm."""
     config, _ = phases(args, seed)
     changes, throw = {**FRAMEWORKS, **OTHERS}[name]
     of_mae = config.mim.to_dict()
@@ -148,7 +149,7 @@ def pretraining(args, name, form, seed, epochs=None):
 
 
 def arguments_of(cls) -> set[str]:
-    """Names of what a framework can be created with."""
+    """Returns the names of the arguments that a framework can be created with."""
     encoders = [each for each in (cls.encoder_class, *cls.encoder_classes.values()) if each]
     return {"name", "encoder"} | set.union(plugins.parameters(cls), *map(plugins.parameters, encoders[:1]))
 
@@ -187,7 +188,7 @@ def step_seconds(args) -> dict[str, float]:
 
 
 def epochs_of(args, seconds: float, step: float, config) -> float:
-    """As many epochs as fit into a time."""
+    """Returns the number of epochs that fit into a given time."""
     per_epoch = len(inputs.source(config, "train")) // config.batch_size
     return max(round(seconds / step), 1) / per_epoch
 
@@ -224,10 +225,10 @@ def classified(args, network, config) -> dict[str, float]:
 
 
 def run_task(name, config, folder) -> dict[str, Any]:
-    """Runs a task, and ends the program where a signal stopped it."""
+    """Runs a task, and ends the program if a signal stopped it."""
     summary = tasks.find(name)(config, folder)
     if summary.get("stopped") == "signal":
-        raise SystemExit("Stopped: the same command goes on from here.")
+        raise SystemExit("Stopped: run the same command again to resume.")
     return summary
 
 
@@ -275,7 +276,7 @@ def scratch(args, rate, seed, steps) -> dict[str, float]:
 
 
 def learns(args, name, steps) -> dict[str, float]:
-    """Returns what a framework made of its loss, and nearest neighbours before and after."""
+    """Returns the loss of a framework and the nearest-neighbour accuracy, before and after training."""
     first = pretraining(args, name, "progressive", 0)
     first = pretraining(args, name, "progressive", 0, epochs_of(args, 60 * args.minutes, steps[name], first))
     folder = args.out / name / "pretrain"
@@ -294,10 +295,10 @@ def learns(args, name, steps) -> dict[str, float]:
 
 
 class Pieces:
-    """What a study consists of, each measured once and kept in a file.
+    """The pieces of a study, each measured once and stored in a file.
 
     Args:
-      args: of the command line.
+      args: the parsed command line.
     """
 
     def __init__(self, args):
@@ -306,11 +307,11 @@ class Pieces:
         self.found: dict[str, dict[str, float]] = {}
 
     def get(self, name: str, call) -> bool:
-        """Reads a piece, or measures it; False where what is left of the time is less than the longest piece took."""
+        """Reads a piece, or measures it; False if less time is left than the longest piece took."""
         path = self._folder / f"{name}.json"
         if not path.exists():
             if time.monotonic() + self._longest > self._ends:
-                print(f"--hours are over before {name}: the same command goes on from here.")
+                print(f"No time left for {name} within --hours: run the same command again to resume.")
                 return False
             start = time.monotonic()
             values = call()
@@ -325,13 +326,13 @@ class Pieces:
 
 
 def best_rate(found) -> float:
-    """The learning rate from scratch with the best accuracy on the held-out images of seed 0, in its own favour."""
+    """Returns the best learning rate from scratch, by held-out accuracy of seed 0, which favours this baseline."""
     tried = {rate: found[f"{SCRATCH} {rate:g}-0"]["fine-tuned"] for rate in SCRATCH_RATES}
     return max(tried, key=lambda rate: tried[rate])
 
 
 def work(args, pieces, publish) -> bool:
-    """Measures all pieces, the most telling first; False if time was over."""
+    """Measures all pieces, the most important first; False if the time ran out."""
     if not pieces.get("step seconds", lambda: step_seconds(args)):
         return False
     steps = pieces.found["step seconds"]
@@ -365,7 +366,7 @@ def work(args, pieces, publish) -> bool:
 
 
 def report(args, found) -> None:
-    """Writes tables and report of what there is."""
+    """Writes tables and a report of the pieces measured so far."""
     seeds = range(args.seeds)
     arms = {arm: [found[f"{arm}-{s}"] for s in seeds if f"{arm}-{s}" in found] for arm in arms_of(args)}
     arms = {arm: values for arm, values in arms.items() if values}
@@ -377,52 +378,52 @@ def report(args, found) -> None:
         own, searched = [], []
     means = study.intervals(arms) if arms else []
     if own and means:
-        # It has no pre-training to measure.
+        # Training from scratch has no pre-training to measure.
         means += [{**dict.fromkeys(means[0], float("nan")), **row} for row in study.intervals({SCRATCH: own})]
     pairs = [(f"{name} {one}", f"{name} {other}") for name in args.frameworks for one, other in COMPARED]
     differences = study.paired(arms, [pair for pair in pairs if set(pair) <= arms.keys()])
     others = [{"framework": name, **found[name]} for name in args.others if name in found]
-    times = [{"arm": arm, "ms a step": 1000 * seconds} for arm, seconds in found["step seconds"].items()]
+    times = [{"arm": arm, "ms per step": 1000 * seconds} for arm, seconds in found["step seconds"].items()]
     tables = {"study_mim": means, "differences": differences, "scratch": searched, "others": others, "steps": times}
-    title = f"Masked pre-training on CIFAR-10, {args.minutes:g} minutes an arm"
+    title = f"Masked pre-training on CIFAR-10, {args.minutes:g} minutes per arm"
     complete = {name: rows for name, rows in tables.items() if rows}
     with study.published(args.out, title, "Equal time", complete) as section:
         captions = {
-            "study_mim": f"Means over the seeds there are; {study.meaning(arms)}." if arms else "",
+            "study_mim": f"Means over the seeds measured so far; {study.meaning(arms)}." if arms else "",
             "differences": (
-                "Differences of two forms with the same seed: their mean, and half its 95 % interval (Student's t) "
-                "where there are several seeds. A loss is better where it is lower."
+                "Differences of two variants with the same seed: their mean and, with several seeds, half the width of "
+                "its 95 % confidence interval (Student's t). Lower losses are better."
             ),
-            "scratch": f"Training from scratch at the learning rates that were tried, {args.minutes:g} minutes longer.",
-            "others": "The other frameworks, progressive, one run each: do they learn?",
-            "steps": "A training step, median of turns.",
+            "scratch": f"Training from scratch at several learning rates, {args.minutes:g} minutes longer.",
+            "others": "The other frameworks with progressive reconstruction, one run each, to check that they learn.",
+            "steps": "Time of a training step, median over the turns.",
         }
         for name, rows in complete.items():
             section.table(rows, caption=captions[name], formats=".3g")
         section.table(PAPER, caption="Published, ViT-B/16 on ImageNet-1k: top-1 in percent unless noted.")
         section.text(
-            "Networks here are small and trained for minutes: the order of the forms can be compared with the paper's, "
-            "the size of their differences cannot."
+            "The networks here are small and trained for minutes: the order of the variants can be compared with the "
+            "paper, but not the size of their differences."
         )
 
 
 def run():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--path", default="", help="folder of the images; needed unless --smoke")
-    parser.add_argument("--hours", type=float, default=float("inf"), help="no piece begins that would end after")
+    parser.add_argument("--hours", type=float, default=float("inf"), help="do not start a piece that would end later")
     parser.add_argument("--frameworks", nargs="+", choices=FRAMEWORKS, default=list(FRAMEWORKS))
     parser.add_argument("--others", nargs="*", choices=OTHERS, default=list(OTHERS))
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--minutes", type=float, default=2.0, help="of pre-training, each arm")
+    parser.add_argument("--minutes", type=float, default=2.0, help="pre-training time of each arm")
     parser.add_argument("--tune-epochs", type=float, default=2.0)
-    parser.add_argument("--labelled", type=int, default=10_000, help="images of fine-tuning")
-    parser.add_argument("--probed", type=int, default=5_000, help="training images of kNN and linear classifier")
-    parser.add_argument("--corrupted", type=int, default=500, help="test images under each corruption")
+    parser.add_argument("--labelled", type=int, default=10_000, help="number of images for fine-tuning")
+    parser.add_argument("--probed", type=int, default=5_000, help="training images of the kNN and linear classifiers")
+    parser.add_argument("--corrupted", type=int, default=500, help="number of test images under each corruption")
     parser.add_argument("--out", type=Path, default=Path("runs/study_mim"))
     parser.add_argument("--smoke", action="store_true", help="the smallest networks, on built-in data")
     args = parser.parse_args()
     if not (args.path or args.smoke):
-        parser.error("give --path DIR, the folder of the images")
+        parser.error("--path DIR, the folder of the images, is required")
     log_to_terminal()
     compile_cache.enable("")
     pieces = Pieces(args)

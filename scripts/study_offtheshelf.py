@@ -1,14 +1,14 @@
-"""What token reduction does to a trained network as it is: features without a classifier, on photographs of your own.
+"""Token reduction on a trained network without fine-tuning: features without a classifier, on your own photographs.
 
 python scripts/study_offtheshelf.py --weights FILE --path DIR [--model vit_small_patch14_dinov2] [--img_size 224]
 
-FILE are published weights (any that `jaxprune.checkpoints.read_tensors` reads), DIR a folder with a directory of
-pictures for each class. Heads, a linear one and 20 nearest neighbours, are fitted to features of the dense network on
---train pictures a class and tested, under every method without parameters and keep rate, on at most --test others.
-Methods that have parameters are noise without training and are left out. Beside them stands what anybody can do without
-this package: the same network, dense, on smaller images, that cost about as much as a plan at that keep rate. Features
-are kept below --out, so a study that was stopped goes on where it was. It ends in a table (differences from dense are
-paired by image), a plot and a report.
+FILE holds published weights (any that `jaxprune.checkpoints.read_tensors` reads), DIR is a folder with a directory of
+pictures for each class. Two classifiers, a linear head and 20 nearest neighbours, are fitted to features of the dense
+network on --train pictures per class, and tested under every method without parameters and keep rate on at most --test
+other pictures per class. Methods with parameters are left out, since they are meaningless without training. A baseline
+without token reduction is the same dense network on smaller images, at about the cost of a plan at that keep rate.
+Features are stored under --out, so an interrupted study can be resumed. The results are a table (with differences from
+dense paired by image), a plot and a report.
 """
 
 import argparse
@@ -44,7 +44,7 @@ NEIGHBOURS = 20
 
 
 class Features:
-    """Collects what the network pools of every image, and the cosine of its patches with those of another network.
+    """Collects the pooled features of every image, and the cosine of its patches with those of another network.
 
     Args:
       maps: patches of the other network, (n, p, d) for the images in their order; None compares with none.
@@ -72,7 +72,7 @@ class Features:
 
 
 def choose(folder: ImageFolder, train: int, test: int, seed: int) -> tuple[list[int], list[int]]:
-    """Returns the numbers of `train` pictures a class and of at most `test` others, by a hash of their names."""
+    """Returns the indices of `train` pictures per class and of at most `test` others, by a hash of their names."""
     by_class: dict[int, list[int]] = {}
     labels = folder.labels
     for number, label in enumerate(labels):
@@ -86,14 +86,14 @@ def choose(folder: ImageFolder, train: int, test: int, seed: int) -> tuple[list[
 
 
 def batches(folder: ImageFolder, numbers: list[int], model: Any, batch_size: int):
-    """Yields the pictures as the network's evaluation shows them, pixels from 0 to 255."""
+    """Yields the pictures resized and cropped for the network, with pixels from 0 to 255."""
     for start in range(0, len(numbers), batch_size):
         some = numbers[start : start + batch_size]
         yield {"image": np.stack([read_image(folder.path(number), model.preprocessing) for number in some])}
 
 
 def forward(model: Any) -> Forward:
-    """Returns what computes `pooled`, what the network pools, and `patches`, its last map behind the final norm."""
+    """Returns functions for `pooled`, the pooled features, and `patches`, the last map after the final norm."""
     parts, record = split(model), model.preprocessing
 
     def call(arrays: Any, batch: Any) -> dict[str, jax.Array]:
@@ -117,7 +117,7 @@ def features(
     maps: np.ndarray | None = None,
     keep: bool = False,
 ) -> dict[str, np.ndarray]:
-    """Returns the features of pictures; those that were computed before are read. `maps` and `keep`: see `Features`."""
+    """Returns the features of pictures, which are read if already computed. `maps` and `keep`: see `Features`."""
     if not where.is_file():
         where.parent.mkdir(parents=True, exist_ok=True)
         shown, collector = batches(folder, numbers, model, batch_size), Features(maps, keep=keep)
@@ -128,12 +128,12 @@ def features(
         half.rename(where)
     with np.load(where) as file:
         if not np.array_equal(file["numbers"], numbers):
-            raise UserError(f"{where} holds features of other pictures: give another --out, or delete it.")
+            raise UserError(f"{where} holds features of other pictures: choose another --out, or delete it.")
         return {name: file[name] for name in file.files if name != "numbers"}
 
 
 def plans(model: Any, rates: tuple[float, ...], methods: list[str]) -> dict[tuple[str, float], reduction.Plan]:
-    """Returns the plans of the methods without parameters, or of those named, that the network can follow."""
+    """Returns the plans of the methods without parameters, or of the selected ones, that the network supports."""
     depth = len(model.sites())
     locations = tuple(depth * stage // 4 for stage in (1, 2, 3))
     found = {}
@@ -147,18 +147,18 @@ def plans(model: Any, rates: tuple[float, ...], methods: list[str]) -> dict[tupl
                 reduction.apply(model, plan)
                 found[name, rate] = plan
             except UserError as error:
-                print(f"{name} at {rate}: left out. {error}")
+                print(f"{name} at {rate}: skipped. {error}")
     return found
 
 
 def paired(ours: np.ndarray, theirs: np.ndarray) -> tuple[float, float]:
-    """Returns the mean difference of two results an image, and half its 95 % interval (normal)."""
+    """Returns the mean difference of two results per image, and half the width of its 95 % interval (normal)."""
     difference = ours.astype(float) - theirs.astype(float)
     return float(difference.mean()), float(1.96 * difference.std(ddof=1) / np.sqrt(len(difference)))
 
 
 def cosine(ours: np.ndarray, theirs: np.ndarray) -> float:
-    """Returns the mean cosine of rows, of those that are not zero in `ours`."""
+    """Returns the mean cosine of those rows that are not zero in `ours`."""
     ours, theirs = (values.reshape(-1, values.shape[-1]).astype(np.float32) for values in (ours, theirs))
     there = np.any(ours != 0, axis=1)
     a, b = ours[there], theirs[there]
@@ -166,7 +166,7 @@ def cosine(ours: np.ndarray, theirs: np.ndarray) -> float:
 
 
 class Heads:
-    """The linear head and the neighbours of one network's features of the fitted pictures."""
+    """The linear head and the nearest-neighbour bank, fitted to the features of one network."""
 
     def __init__(self, found: np.ndarray, labels: np.ndarray, num_classes: int):
         self._features, self._labels = found, labels
@@ -180,7 +180,7 @@ class Heads:
 def row(
     name: str, rate: float, found: dict, dense: dict, heads: Heads, labels: np.ndarray, cost: float
 ) -> dict[str, Any]:
-    """Returns what a plan does to the network, beside the dense one."""
+    """Returns the row of the table for a plan, compared with the dense network."""
     linear, near = heads.classes(found["pooled"])
     linear_dense, near_dense = heads.classes(dense["pooled"])
     difference, half = paired(linear == labels, linear_dense == labels)
@@ -200,7 +200,7 @@ def row(
 
 
 def timed(models: dict[str, Any], shown: dict[str, jax.Array], rounds: int) -> dict[str, tuple[float, OverRounds]]:
-    """Returns by network its images/s and its speed over that of the dense network in the same round."""
+    """Returns for each network its images/s and its speed relative to the dense network in the same round."""
     turns = interleaved({name: Runner(model, shown[name], forward_only) for name, model in models.items()}, rounds)
     seconds = {name: [turn.wall for turn in of_one] for name, of_one in turns.items()}
     found = {}
@@ -211,7 +211,7 @@ def timed(models: dict[str, Any], shown: dict[str, jax.Array], rounds: int) -> d
 
 
 def forward_only(model: Any, images: Any) -> Any:
-    """What is timed: the pooled features."""
+    """Computes the pooled features, which is what is timed."""
     return model.pool(model.forward_features(images)[0])
 
 
@@ -220,20 +220,20 @@ def run():
     parser.add_argument("--weights", default="", help="published weights; needed unless --smoke")
     parser.add_argument("--model", default="vit_small_patch14_dinov2")
     parser.add_argument("--path", default="", help="folder with a directory for each class; needed unless --smoke")
-    parser.add_argument("--leave_out", nargs="*", default=["BACKGROUND_Google"], help="directories that are no class")
-    parser.add_argument("--methods", nargs="*", default=[], help="only these; by default all without parameters")
+    parser.add_argument("--leave_out", nargs="*", default=["BACKGROUND_Google"], help="directories that are no classes")
+    parser.add_argument("--methods", nargs="*", default=[], help="by default all methods without parameters")
     parser.add_argument("--rates", nargs="+", type=float, default=RATES, help="keep rates")
     parser.add_argument("--img_size", type=int, default=224)
-    parser.add_argument("--train", type=int, default=30, help="pictures a class that heads are fitted to")
-    parser.add_argument("--test", type=int, default=10, help="pictures a class at most that they are tested on")
+    parser.add_argument("--train", type=int, default=30, help="pictures per class to fit the classifiers")
+    parser.add_argument("--test", type=int, default=10, help="maximum number of test pictures per class")
     parser.add_argument("--batch_size", type=int, default=32)
-    parser.add_argument("--rounds", type=int, default=5, help="of timing; 0 times nothing")
+    parser.add_argument("--rounds", type=int, default=5, help="timing rounds; 0: no timing")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("runs/offtheshelf"))
-    parser.add_argument("--smoke", action="store_true", help="a tiny random network on drawn scenes")
+    parser.add_argument("--smoke", action="store_true", help="a tiny random network on noise")
     args = parser.parse_args()
     if not args.smoke and not (args.weights and args.path):
-        parser.error("give --weights FILE and --path DIR")
+        parser.error("--weights FILE and --path DIR are required")
     log_to_terminal()
     mesh = parallel.make_mesh()
     model, folder = smoke(args) if args.smoke else opened(args)
@@ -269,13 +269,13 @@ def run():
 
 
 def a_batch(folder: ImageFolder, numbers: list[int], model: Any) -> jax.Array:
-    """Returns some pictures as the network reads them."""
+    """Returns some pictures, preprocessed for the network."""
     images = next(iter(batches(folder, numbers, model, len(numbers))))["image"]
     return pixels(jnp.asarray(images), model.preprocessing)
 
 
 def smaller(args, model: Any) -> dict[float, Any]:
-    """Returns by keep rate the dense network for images with the patches that a plan has on average over the depth."""
+    """Returns for each keep rate the dense network on images with as many patches as a plan has on average."""
     if args.smoke:
         return {}
     (side, _), (patch, _) = model.grid, model.patch_embed.patch_size
@@ -285,7 +285,7 @@ def smaller(args, model: Any) -> dict[float, Any]:
 
 
 def opened(args) -> tuple[Any, ImageFolder]:
-    """Returns the network of a file without its classifier, and the pictures."""
+    """Returns the network of a file, without its classifier, and the pictures."""
     model = open_published(args.weights, args.model, img_size=args.img_size)
     folder = ImageFolder(args.path)
     classes = tuple(name for name in folder.class_names if name not in args.leave_out)
@@ -299,14 +299,14 @@ def publish(args, rows: list[dict[str, Any]], fitted: int, tested: int) -> None:
     correlation = against_the_paper(rows)
     with study.published(args.out, title, "Off the shelf", {"off_the_shelf": rows}) as part:
         part.text(
-            f"Heads are fitted to {fitted} pictures and tested on {tested}. Differences from the dense network are "
-            "paired by image; ± is half a 95 % interval (normal). Cosines are those of what is pooled and of the rows "
-            "of patches that are left, with the dense network's. Speed-ups are medians over the rounds, in turns, with "
-            f"the lowest and the highest. “{SMALLER}” is the dense network on images with as many patches as a plan at "
-            "that keep rate has on average over the depth."
+            f"Classifiers are fitted to {fitted} pictures and tested on {tested}. Differences from the dense network "
+            "are paired by image; ± is half the width of the 95 % confidence interval (normal). Cosines compare the "
+            "pooled features and the remaining patches with those of the dense network. Speed-ups are medians over "
+            f"interleaved rounds, with the lowest and the highest. “{SMALLER}” is the dense network on images with as "
+            "many patches as a plan at that keep rate has on average over the depth."
         )
         part.text(correlation)
-        part.table(rows, caption="Every method without parameters, and random choice.", formats=".3g")
+        part.table(rows, caption="All methods without parameters, and Random.", formats=".3g")
         methods = sorted({entry["method"] for entry in rows} - {DENSE})
         of = lambda method, column: [entry[column] for entry in rows if entry["method"] == method]
         series = {method: (of(method, "keep rate"), of(method, "linear")) for method in methods}
@@ -316,7 +316,7 @@ def publish(args, rows: list[dict[str, Any]], fitted: int, tested: int) -> None:
 
 
 def against_the_paper(rows: list[dict[str, Any]]) -> str:
-    """Returns a sentence on the order of methods at keep rate .5 and the published one."""
+    """Returns a sentence that compares the order of methods at keep rate .5 with the published one."""
     at_half = {entry["method"]: entry["linear"] for entry in rows if entry["keep rate"] == 0.5}
     known = [method for method in at_half if method in DEIT_TINY_AT_HALF]
     if len(known) < 3:
@@ -330,7 +330,7 @@ def against_the_paper(rows: list[dict[str, Any]]) -> str:
 
 
 def smoke(args) -> tuple[Any, ImageFolder]:
-    """Returns a tiny random network and a folder of noise, a colour a class."""
+    """Returns a tiny random network and a folder of noise images, with one colour per class."""
     from flax import nnx
     from PIL import Image
 

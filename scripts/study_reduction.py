@@ -1,12 +1,12 @@
-"""All token-reduction methods on a classifier of your own: off the shelf, and briefly fine-tuned, beside the paper.
+"""All token-reduction methods on your own classifier, off the shelf and briefly fine-tuned, compared with the paper.
 
 python scripts/study_reduction.py --run RUN --path DIR [--data cifar10] [--epochs 0.5] [--seeds 3] [--out runs/study]
 
-RUN is the run directory of a dense classifier that `configs/reduction/small.py` trained, DIR its images. Methods
-without parameters run as they are at keep rates .9, .7, .5 and .25; then every method, and the dense network for
-comparison, is fine-tuned at .5 once a seed. Every fine-tuning is a run directory of its own below --out, so a study
-that was stopped goes on where it was. It ends in a table with 95 % intervals (Student's t, over the seeds), the rank
-correlation with the published order, a CSV and a report.
+RUN is the run directory of a dense classifier trained by `configs/reduction/small.py`, DIR holds its images. Methods
+without parameters are evaluated without fine-tuning at keep rates .9, .7, .5 and .25; then every method, and the dense
+network for comparison, is fine-tuned at .5 once per seed. Every fine-tuning run has its own directory under --out, so
+an interrupted study can be resumed. The results are a table with 95 % confidence intervals (Student's t, over the
+seeds), the rank correlation with the published order, a CSV and a report.
 """
 
 import argparse
@@ -32,7 +32,7 @@ RATES = (0.9, 0.7, 0.5, 0.25)
 
 
 def off_the_shelf(args, config):
-    """Returns {(method, rate): scores} of the methods without parameters, without training."""
+    """Returns {(method, rate): scores} of the methods without parameters, without fine-tuning."""
     classifier = checkpoints.open_classifier(args.run)
     model = classifier.model
     names = [name for name in reduction.standalone() if reduction.methods()[name].published is None]
@@ -44,7 +44,7 @@ def off_the_shelf(args, config):
                 reduction.apply(model, plan)
                 wanted[name, rate] = plan
             except UserError as error:
-                print(f"{name} at {rate}: left out. {error}")
+                print(f"{name} at {rate}: skipped. {error}")
     made = contestants(model, {f"{name} {rate}": plan for (name, rate), plan in wanted.items()})
     config.batch_size = 250
     config = inputs.with_data_of(args.run, model.preprocessing, config)
@@ -55,7 +55,7 @@ def off_the_shelf(args, config):
 
 
 def fine_tuned(args, method, seed):
-    """Returns the held-out accuracy of one fine-tuning at keep rate .5."""
+    """Returns the held-out accuracy of one fine-tuning run at keep rate .5."""
     settings = {"epochs": args.epochs, "seed": seed, "keep_rate": 0.5}
     config = small(args, "" if method == DENSE else method, **settings)
     return {"accuracy": tasks.find("finetune")(config, args.out / f"{method}-{seed}")["accuracy"]}
@@ -75,13 +75,13 @@ def run():
     parser.add_argument("--data", default="cifar10")
     parser.add_argument("--epochs", type=float, default=0.5)
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--images", type=int, default=10_000, help="held-out images for the methods as they are")
-    parser.add_argument("--methods", nargs="*", help="to fine-tune; by default those of the paper, and random")
+    parser.add_argument("--images", type=int, default=10_000, help="held-out images for off-the-shelf methods")
+    parser.add_argument("--methods", nargs="*", help="methods to fine-tune; by default those of the paper, and random")
     parser.add_argument("--out", type=Path, default=Path("runs/study"))
     parser.add_argument("--smoke", action="store_true", help="the smallest networks, on built-in data")
     args = parser.parse_args()
     if not (args.path or args.smoke):
-        parser.error("give --path DIR, the folder of the images")
+        parser.error("--path DIR, the folder of the images, is required")
     log_to_terminal()
 
     raw = off_the_shelf(args, small(args, "topk"))
@@ -103,13 +103,13 @@ def run():
     tables = {"off_the_shelf": shelf, "fine_tuned": rows}
     with study.published(args.out, title, "Off the shelf and fine-tuned", tables) as section:
         part = section.section("Off the shelf")
-        part.text(f"Methods without parameters on a trained network, whose own accuracy is {dense:.1%}.")
+        part.text(f"Methods without parameters on a trained network with a dense accuracy of {dense:.1%}.")
         part.table(shelf, caption="Held-out accuracy by keep rate.", formats=".3g")
         series = {name: (list(own), list(own.values())) for name, own in curves.items()}
         plot = plots.line_plot(series, "keep rate", "held-out accuracy", shares=True)
         part.figure(plot, f"{finding(curves, dense)}{plots.cut_note(plot)}")
         part = section.section("Fine-tuned at keep rate .5")
-        caption = f"Held-out accuracy, mean over the seeds; {study.meaning(found)}. The paper's is in percent."
+        caption = f"Held-out accuracy, mean over the seeds; {study.meaning(found)}. Those of the paper are in percent."
         part.text(correlation).table(rows, caption=caption, formats=".3g")
     print(study.meaning(found))
     print(f"Dense, not fine-tuned: {dense:.1%}. {correlation}")

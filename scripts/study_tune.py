@@ -1,11 +1,12 @@
-"""How well `tune` predicts times, how near it comes to the best of a grid, and how often its certificate is wrong.
+"""Validates `tune`: its predicted times, how close it comes to the best plan of a grid, and its error rate.
 
 python scripts/study_tune.py --weights FILE --model vit_small_patch14_dinov2 --img_size 224 --path PHOTOS
 
-Every plan of a small grid is timed whole and run on all images. Then (1) predicted times are compared with measured
-ones; (2) the search of `tune` with the exhaustive one on the same halves; (3) images are split at random, a plan is
-certified on two parts as large as `--half`, and its risk on all images that did not choose it is compared with alpha:
-the share of splits in which it is above should be at most delta. What was measured is kept below --out.
+Every plan of a small grid is timed as a whole and run on all images. Then (1) predicted times are compared with
+measured ones; (2) the search of `tune` is compared with an exhaustive search on the same halves; (3) images are split
+at random, a plan is certified on two parts of `--half` images each, and its risk on all images that were not used to
+choose it is compared with alpha: the share of splits in which the risk is larger should be at most delta. Measurements
+are stored under --out.
 """
 
 import argparse
@@ -33,15 +34,15 @@ from jaxprune.tune.store import Store
 
 
 def parsed() -> argparse.Namespace:
-    """Returns the command line."""
+    """Returns the parsed command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--run", default="", help="a run or a file of save_model, in place of --weights and --model")
+    parser.add_argument("--run", default="", help="a run or a file of save_model, instead of --weights and --model")
     parser.add_argument("--weights", default="")
     parser.add_argument("--model", default="")
     parser.add_argument("--img_size", type=int, default=None)
     parser.add_argument("--path", required=True, help="a folder of pictures")
     parser.add_argument("--images", type=int, default=600)
-    parser.add_argument("--half", type=int, default=150, help="images that estimate, and that test, of each split")
+    parser.add_argument("--half", type=int, default=150, help="images to estimate, and to test, in each split")
     parser.add_argument("--methods", nargs="+", default=["tome", "topk", "evit", "random"])
     parser.add_argument("--kept", nargs="+", type=float, default=[0.65, 0.5, 0.35])
     parser.add_argument("--neighbours", type=int, default=5)
@@ -63,14 +64,14 @@ def outputs(model: Any, images: Any, programs: blockwise.Programs, name: str) ->
 
 
 def splitting(dense: np.ndarray, plans: list[np.ndarray], neighbours: int):
-    """Returns (numbers of a bank) -> errors of all plans on all images, (plans, images); see `tune.image_errors`."""
+    """Returns (indices of the bank) -> errors of all plans on all images, (plans, images); see `tune.image_errors`."""
     if dense.ndim == 1:
         errors = np.stack([plan != dense for plan in plans])
         return lambda bank: errors
     length = lambda rows: rows / np.linalg.norm(rows, axis=1, keepdims=True)
     near = [length(each) @ length(dense).T for each in (dense, *plans)]
     for cosine in near:
-        np.fill_diagonal(cosine, -np.inf)  # no image retrieves itself
+        np.fill_diagonal(cosine, -np.inf)  # an image does not retrieve itself
 
     def errors_of(bank: np.ndarray) -> np.ndarray:
         own = near[0][:, bank]
@@ -81,7 +82,7 @@ def splitting(dense: np.ndarray, plans: list[np.ndarray], neighbours: int):
 
 
 def main() -> None:
-    """Measures, and writes two tables."""
+    """Runs all measurements and writes two tables."""
     args = parsed()
     log_to_terminal()
     model = open_network(args.run, args.weights, args.model, img_size=args.img_size)
@@ -133,7 +134,7 @@ def main() -> None:
         chosen, *_ = pareto_testing.choose(costs, *halves, args.alpha, args.delta)
         none += chosen is None
         wrong += chosen is not None and errors[chosen, rest].mean() > args.alpha
-        if chosen is not None and split < 100:  # what the search of `tune` finds of it
+        if chosen is not None and split < 100:  # how close the search of `tune` comes to it
             look = lambda each, whole, own=halves[0]: own[place[each.name]][: None if whole else args.half // 4]
             pool = lambda mixed: [
                 each for each in grid if (each.method,) == mixed and each.cost.seconds < table.dense.seconds
@@ -148,8 +149,8 @@ def main() -> None:
             losses.append((measured[DENSE] if picked is None else costs[some[picked]]) / costs[chosen] - 1)
     limit = args.delta + 2 * (args.delta * (1 - args.delta) / args.splits) ** 0.5
     summary = {
-        "predictions off by (median)": statistics.median(off),
-        "dearer than the best of the grid (median)": statistics.median(losses) if losses else float("nan"),
+        "relative error of predictions (median)": statistics.median(off),
+        "cost above the best of the grid (median)": statistics.median(losses) if losses else float("nan"),
         "violations": wrong / args.splits,
         "allowed": limit,
         "splits without a certified plan": none / args.splits,

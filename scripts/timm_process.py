@@ -1,7 +1,7 @@
-"""Forward passes of a network of timm, one for each line on standard input: for `benchmark_hierarchical.py` to time.
+"""Runs a timm network, one forward pass for each line on standard input, to be timed by `benchmark_hierarchical.py`.
 
-Needs torch and timm, and nothing of jaxprune: python scripts/timm_process.py swin_small_patch4_window7_224 4 224
-Weights are random, which does not matter for speed. It answers every line with one, as soon as the pass is done.
+Needs torch and timm, but not jaxprune: python scripts/timm_process.py swin_small_patch4_window7_224 4 224
+Weights are random, which does not affect the speed. It prints one line after every forward pass.
 """
 
 import sys

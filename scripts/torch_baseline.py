@@ -40,10 +40,10 @@ class ViT(nn.Module):
 
 
 class ReducedViT(ViT):
-    """A classifier that drops tokens by Top-K or merges them by ToMe inside some blocks, CLS kept.
+    """A classifier that drops tokens by Top-K or merges them by ToMe inside some blocks; the CLS token is kept.
 
-    As fast as it is easily made in PyTorch: attention stays fused, with one extra CLS row for Top-K and the log of the
-    sizes as its mask for ToMe.
+    Written to be as fast as is easily possible in PyTorch: attention stays fused, with one extra CLS row for Top-K and
+    the log of the sizes as its mask for ToMe.
     """
 
     def __init__(self, method, num_keep, locations=(3, 6, 9), **sizes):
@@ -73,7 +73,7 @@ class ReducedViT(ViT):
 
     @staticmethod
     def merge(x, size, metric, r):
-        """Bipartite soft matching: the r tokens of even position that are most like one of odd position join it."""
+        """Bipartite soft matching: merges the r even tokens that are most similar to an odd one with that token."""
         metric = F.normalize(metric, dim=-1)
         scores = metric[:, ::2] @ metric[:, 1::2].transpose(-1, -2)
         scores[:, 0] = -torch.inf
@@ -90,7 +90,7 @@ class ReducedViT(ViT):
 
 
 class MAE(nn.Module):
-    """A masked autoencoder as published: patch embedding of the whole image, full decoder, normalised pixels."""
+    """A masked autoencoder as published: patch embedding of all patches, full decoder, normalised pixels."""
 
     def __init__(self, img=224, patch=16, dim=384, depth=12, heads=6, ddim=512, ddepth=8, dheads=16, ratio=0.75):
         super().__init__()
@@ -130,8 +130,8 @@ class MAE(nn.Module):
 
 
 def sizes(name):
-    """Returns the sizes of the network that `jaxprune.models` calls `name`, under the names used here."""
-    from jaxprune import models  # the networks themselves need PyTorch alone
+    """Returns the sizes of the network `name` in `jaxprune.models`, under the names used here."""
+    from jaxprune import models  # imported here because the networks themselves need only PyTorch
 
     ours = models.arguments(name)
     names = {"img_size": "img", "patch_size": "patch", "embed_dim": "dim", "depth": "depth", "num_heads": "heads"}

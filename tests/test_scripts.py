@@ -103,7 +103,7 @@ def test_gradients_are_compared(tmp_path):
 def test_pre_training_methods_are_compared(tmp_path):
     arguments = ["--smoke", "--seeds=1", "--out=study", "--frameworks", "simmim", "--others", "amt_simmim"]
     # Its time is over before it begins.
-    assert "goes on from here" in run("study_mim", tmp_path, *arguments, "--hours=-1")
+    assert "run the same command again to resume" in run("study_mim", tmp_path, *arguments, "--hours=-1")
     assert "The study is complete." in run("study_mim", tmp_path, *arguments)
     found = rows(tmp_path / "study" / "study_mim.csv")
     assert [row["method"] for row in found] == ["simmim full", "simmim partial", "simmim progressive", "from scratch"]

@@ -1,16 +1,16 @@
-"""A small Swin, ConvNeXt or Hiera from random weights, on CIFAR-10 or Caltech-101, to prune afterwards.
+"""Trains a small Swin, ConvNeXt or Hiera from scratch on CIFAR-10 or Caltech-101, to be pruned afterwards.
 
 python -m jaxprune.main --config=configs/hierarchical/small.py:path=DIR,network=swin --workdir=runs/swin
 python -m jaxprune.main --config=configs/prune.py:run=runs/swin --config.scorers="('papr','centre')"
 
-DIR is a folder of train/<class>/ and test/<class>/ images, or with `:source=tfds` a directory that jaxprune-prepare
-wrote. Ten minutes or so on two CPU cores.
+DIR is a folder of train/<class>/ and test/<class>/ images or, with `:source=tfds`, a directory written by
+jaxprune-prepare. Takes about ten minutes on two CPU cores.
 
-    network   swin (default), swinv2, convnext, convnextv2; or hiera, for caltech101: its mask units have 32 pixels
+    network   swin (default), swinv2, convnext, convnextv2; or hiera, for caltech101 only: its mask units have 32 pixels
     data      cifar10 (32 pixels) or caltech101 (96 pixels)
     epochs, seed
 
-`--config.run=RUN` or `--config.model.weights=FILE` starts from other weights of the same sizes, where
+`--config.run=RUN` or `--config.model.weights=FILE` starts from other weights of the same size; in that case
 `--config.optimizer.layer_decay=0.8` is usual.
 """
 
@@ -19,7 +19,7 @@ from jaxprune.errors import unknown
 from jaxprune.tasks import finetune
 
 _STAGES = {"embed_dim": 32, "depths": (2, 2, 2, 2), "num_heads": (1, 2, 4, 8)}
-# With so few steps a factor per channel that begins at next to nothing would keep the blocks from learning.
+# With so few steps, a LayerScale initialised close to zero would keep the blocks from learning.
 _CONV = {"dims": (32, 64, 128, 256), "depths": (2, 2, 2, 2), "ls_init_value": None}
 NETWORKS = {
     "swin": {"name": "swin", **_STAGES},
@@ -28,7 +28,7 @@ NETWORKS = {
     "convnextv2": {"name": "convnext", **_CONV, "use_grn": True},
     "hiera": {"name": "hiera", "embed_dim": 32, "num_heads": 1, "stages": (1, 2, 3, 2)},
 }
-# Pixels of an image and of a patch, of a window in the first map, epochs, area of the random crops.
+# Image size and patch size in pixels, window size in the first map, epochs, area of the random crops.
 DATA = {"cifar10": (32, 2, 4, 10.0, (0.6, 1.0)), "caltech101": (96, 4, 6, 20.0, (0.35, 1.0))}
 
 

@@ -1,21 +1,21 @@
-"""AMT on ImageNet-1k (Gui et al., 2022): masks and throws patches by its own attention, on MAE or SimMIM; with PR-MIM.
+"""AMT on ImageNet-1k (Gui et al., 2022): masks and throws patches by the encoder's attention; MAE or SimMIM; PR-MIM.
 
 python -m jaxprune.main --config=configs/mim/amt.py:base=mae,method=partial,epochs=400
 
     base    mae (default) or simmim
-    method  partial, AMT as published (default); full, the base at the same visible patches; prmim, which rebuilds the
-            thrown ones
+    method  partial, AMT as published (default); full, the base with the same visible patches; prmim, which reconstructs
+            the thrown ones
     epochs  400 on MAE and 200 on SimMIM, as published
 
-On MAE 45% of the patches are masked and 40% thrown, and the first 40 epochs are MAE's at mask ratio .75. On SimMIM, of
-blocks of 32 pixels, 45% are masked and 24% thrown (ratios of .44 and .24, rounded up), and the first 40 epochs mask 45%
-at random; AMT's repository throws .26: `--config.mim.amt_throw_ratio=0.26`. Then patches are weighed by the attention
-of the encoder as it was at epoch 40, 80, …
+On MAE, 45% of the patches are masked and 40% thrown; the first 40 epochs are plain MAE with mask ratio .75. On SimMIM,
+45% of the blocks of 32 pixels are masked and 24% thrown (ratios of .44 and .24, rounded up); the first 40 epochs mask
+45% at random. AMT's repository throws .26: `--config.mim.amt_throw_ratio=0.26`. After that, patches are weighted by
+the attention of the encoder as it was at epoch 40, 80, …
 
 Published top-1 of ViT-B after fine-tuning (PR-MIM Tab. 6): MAE with AMT 82.8 after 400 epochs, SimMIM with AMT 80.7
-after 200. Cost of AMT to MAE, forward pass: 0.61 of the FLOPs, and as published a pass over the data set every 40
-epochs. Here a copy of the encoder weighs the patches of the cropped images in each step instead, which costs 16.5
-GFLOPs an image beside AMT's 5.9: see `jaxprune.mim.attention_driven`.
+after 200. Cost of AMT relative to MAE, forward pass: 0.61 of the FLOPs and, as published, a pass over the data set
+every 40 epochs. Here a copy of the encoder computes the weights of the cropped images at each step instead, which costs
+16.5 GFLOPs per image in addition to AMT's 5.9: see `jaxprune.mim.attention_driven`.
 
 Needs the TFDS data set `imagenet2012` prepared as ArrayRecord, or --config.data.source=folder and --config.data.path.
 """
@@ -27,7 +27,7 @@ from jaxprune.tasks import pretrain
 RECONSTRUCTION = {"partial": "partial", "full": "full", "prmim": "progressive"}
 COMMON = {
     "encoder": "vit_base_patch16_224",
-    "warmup_epochs": 40,  # of the base, before attention weighs the patches
+    "warmup_epochs": 40,  # epochs of the base framework, before patches are weighted by attention
     "refresh_epochs": 40,
     "kernel_size": 7,
     "aggregation": "thrown",
@@ -69,7 +69,7 @@ def get_config(arg=None):
     config.data.crop_scale = (smallest_crop, 1.0)
     config.update(batch_size=batch_size, epochs=args.epochs or epochs, dtype="bfloat16", checkpoint_every=1000)
     if args.base == "simmim":
-        # Rates are of 512 images; the cosine starts with the warm-up.
+        # Learning rates are for 512 images; the cosine starts with the warm-up.
         scale = batch_size / 512
         config.optimizer.update(base_lr=1e-4, warmup_lr=5e-7 * scale, min_lr=5e-6 * scale, cosine_from_start=True)
         config.optimizer.update(lr_norm=512, b2=0.999, weight_decay=0.05, clip_norm=5.0, warmup_epochs=10.0)

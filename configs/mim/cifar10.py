@@ -1,10 +1,10 @@
-"""PR-MIM on CIFAR-10 from random weights to accuracy, small enough for a CPU.
+"""PR-MIM pre-training and fine-tuning on CIFAR-10, small enough for a CPU.
 
 python -m jaxprune.main --config=configs/mim/cifar10.py:path=DIR
 
-DIR is a folder of train/<class>/ and test/<class>/ images, or with `:source=tfds` a directory that
-jaxprune-prepare wrote. `:epochs=N` pre-trains longer (fine-tuning takes as long), `:method=mae` or `partial`
-changes the framework.
+DIR is a folder of train/<class>/ and test/<class>/ images or, with `:source=tfds`, a directory written by
+jaxprune-prepare. `:epochs=N` and `:finetune_epochs=N` set how long to train, and `:method=mae` or `partial` changes the
+framework.
 """
 
 from _small import DECODERS, NETWORKS, RECONSTRUCTION

@@ -2,9 +2,10 @@
 
 python -m jaxprune.main --config=configs/mim/efficient.py:path=DIR
 
-DIR holds train/<class>/ and test/<class>/ images, or images without classes with `:labels=false`, which then
-pre-trains only. At mask ratio .9 a ViT-S sees 19 of 196 patches, its decoder is two blocks deep, and half of all
-patches are thrown and rebuilt by PR-MIM. `:model=vit_tiny_patch16_224`, `:epochs=N`.
+DIR holds train/<class>/ and test/<class>/ images or, with `:labels=false`, images without classes, on which the network
+is only pre-trained. At mask ratio .9 a ViT-S sees 19 of 196 patches, the decoder has two blocks, and half of all
+patches are thrown and reconstructed by PR-MIM. `:model=vit_tiny_patch16_224` and `:epochs=N` change the network and the
+number of epochs.
 """
 
 from jaxprune.config import parse_arg

@@ -3,13 +3,13 @@
 python -m jaxprune.main --config=configs/mim/greenmim.py:method=prmim,size=base,epochs=100
 
     method  greenmim, partial or prmim      throw   share of the cells thrown
-    size    base (windows of 7) or large (of 14)
+    size    base (windows of 7) or large (windows of 14)
     epochs  100 or 200
 
-A cell is 32×32 pixels: of 49 the encoder sees 12, and at throw .5 the decoder gets 25. A forward pass costs 4.03 and
-8.83 G multiply-accumulates of an image (base, large), with PR-MIM 0.98 and 0.99 of that: the decoder is one block. The
-published checkpoints reach 83.7 and 85.1 top-1 after fine-tuning. The published code mixes up the places of visible
-cells before the decoder; `--config.mim.restore=published` does so.
+A cell has 32×32 pixels: the encoder sees 12 of the 49 cells, and at throw .5 the decoder gets 25. A forward pass costs
+4.03 and 8.83 G multiply-accumulates per image (base, large), with PR-MIM 0.98 and 0.99 of that, because the decoder is
+only one block. The published checkpoints reach 83.7 and 85.1 top-1 after fine-tuning. The published code mixes up the
+positions of visible cells before the decoder; `--config.mim.restore=published` does the same.
 
 Needs the TFDS data set `imagenet2012` prepared as ArrayRecord, or --config.data.source=folder and --config.data.path.
 """
@@ -49,6 +49,6 @@ def get_config(arg=None):
         }
     )
     config.data.update(source="tfds", name="imagenet2012", eval_split="validation", img_size=224)
-    # base rate 1.5e-4 for 256 images, 2.4e-3 at this batch; 40 epochs of warm-up
+    # base learning rate 1.5e-4 for 256 images, 2.4e-3 at this batch size; 40 epochs of warm-up
     config.update(batch_size=4096, epochs=float(args.epochs), dtype="bfloat16", checkpoint_every=1000)
     return pretrain.smoke(config) if args.smoke else config

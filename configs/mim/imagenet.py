@@ -7,7 +7,7 @@ python -m jaxprune.main --config=configs/mim/imagenet.py:method=prmim,size=base,
 
 Published top-1 after fine-tuning with configs/mim/imagenet_finetune.py (Tab. 3): ViT-B 100/300/800 epochs MAE
 81.7/82.7/83.3, partial .5 81.1/82.3/83.0, PR-MIM .5 81.8/82.7/83.3; ViT-L 100/800 epochs MAE 83.3/85.4, partial .5
-82.4/–, PR-MIM .5 83.2/85.4. Cost of PR-MIM .5 to MAE: 0.72 of the FLOPs for ViT-B, 0.87 for ViT-L.
+82.4/–, PR-MIM .5 83.2/85.4. FLOPs of PR-MIM .5 relative to MAE: 0.72 for ViT-B, 0.87 for ViT-L.
 
 Needs the TFDS data set `imagenet2012` prepared as ArrayRecord, or --config.data.source=folder and --config.data.path.
 """
@@ -32,6 +32,6 @@ def get_config(arg=None):
         throw_ratio=0.0 if args.method == "mae" else args.throw,
     )
     config.data.update(source="tfds", name="imagenet2012", eval_split="validation", img_size=224)
-    # Tab. 13: base rate 1.5e-4 for 256 images, 2.4e-3 at this batch
+    # Tab. 13: base learning rate 1.5e-4 for 256 images, 2.4e-3 at this batch size
     config.update(batch_size=4096, epochs=float(args.epochs), dtype="bfloat16", checkpoint_every=1000)
     return pretrain.smoke(config) if args.smoke else config

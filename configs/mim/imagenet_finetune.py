@@ -3,12 +3,12 @@
 python -m jaxprune.main --config=configs/mim/imagenet_finetune.py:size=base --config.run=runs/imagenet
 
     size       base (100 epochs) or large (50 epochs)
-    framework  mae (default), or simmim, whose ViT-B has relative positions, a table of them in every block
+    framework  mae (default), or simmim, whose ViT-B has a relative position table in every block
 
-    blocks  how many of the last blocks train (PR-MIM Fig. 6); -1, all of them; 0, the norm and the head
+    blocks     number of last blocks to train (PR-MIM Fig. 6); -1: all blocks; 0: only the norm and the head
 
-`run` is a pre-training run of configs/mim/imagenet.py or configs/mim/simmim.py; a file of published MAE, SimMIM or timm
-weights is `--config.model.weights`.
+`run` is a pre-training run of configs/mim/imagenet.py or configs/mim/simmim.py; use `--config.model.weights` for a file
+of published MAE, SimMIM or timm weights.
 """
 
 from jaxprune.config import parse_arg

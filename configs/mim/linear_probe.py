@@ -2,11 +2,11 @@
 
 python -m jaxprune.main --config=configs/mim/linear_probe.py:size=base --config.run=runs/imagenet
 
-    size    base (90 epochs) or large (50 epochs), as published in batches of 16384
-    data    imagenet, or cifar10 and caltech101 with path=DIR, on networks of configs/reproduce
+    size    base (90 epochs) or large (50 epochs), with batches of 16384 as published
+    data    imagenet, or cifar10 and caltech101 with path=DIR, for networks of configs/reproduce
 
-`run` is a pre-training run; a file of published MAE weights is `--config.model.weights`. The network with its
-classifier is left as `model.safetensors` in the run directory.
+`run` is a pre-training run; use `--config.model.weights` for a file of published MAE weights. The network with its
+classifier is saved as `model.safetensors` in the run directory.
 """
 
 from _small import NETWORKS

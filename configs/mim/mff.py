@@ -6,11 +6,12 @@ python -m jaxprune.main --config=configs/mim/mff.py:method=prmim,epochs=800
     epochs  300 or 800
 
 Published top-1 after 800 epochs and fine-tuning with configs/mim/imagenet_finetune.py: MFF 83.6, partial .5 83.3,
-PR-MIM .5 83.8. Cost of PR-MIM .5 to MFF: 0.73 of the FLOPs, 0.64 of the memory.
+PR-MIM .5 83.8. Cost of PR-MIM .5 relative to MFF: 0.73 of the FLOPs, 0.64 of the memory.
 
-The recipe is MAE's. Other than published: images are cut by MAE's random resized crop (published: the shorter side is
-resized to 224, and a square is cut out of the image with 4 pixels of reflected border), and class and mask token are
-decayed, as in MAE's repository. The six blocks that are fused are those of the published 800 epochs.
+The recipe is MAE's. It differs from the published one in two points: images are cropped by MAE's random resized crop
+(published: the shorter side is resized to 224, and a square is cropped from the image with 4 pixels of reflected
+border), and weight decay applies to the class and mask tokens, as in MAE's repository. The six fused blocks are those
+of the published 800-epoch model.
 
 Needs the TFDS data set `imagenet2012` prepared as ArrayRecord, or --config.data.source=folder and --config.data.path.
 """

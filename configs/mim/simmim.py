@@ -7,10 +7,10 @@ python -m jaxprune.main --config=configs/mim/simmim.py:method=prmim,encoder=vit,
     epochs   800 (default of the ViT), 100 (of the Swin)          throw  share of the patches thrown, .3
 
 Published top-1 after fine-tuning ViT-B (PR-MIM Tab. 4): 100 epochs SimMIM 81.6, partial .3 81.0, PR-MIM .3 81.7; 800
-epochs SimMIM 83.8, PR-MIM .3 83.8. Memory of .3 to SimMIM: 0.61.
+epochs SimMIM 83.8, PR-MIM .3 83.8. Memory of PR-MIM .3 relative to SimMIM: 0.61.
 
-Cost of one image's forward pass: ViT-B 17.7 G multiply-accumulates, with .3 thrown 12.4 G, which is 0.70 of it. (The
-0.50 that the table prints is an error: that takes .5 thrown.) Swin-B 11.4 G.
+Cost of a forward pass per image: ViT-B 17.7 G multiply-accumulates; with .3 thrown 12.4 G, which is 0.70 of that. (The
+0.50 in the table does not match: it would need .5 thrown.) Swin-B 11.4 G.
 
 `configs/mim/imagenet_finetune.py:framework=simmim` fine-tunes the ViT. Needs the TFDS data set `imagenet2012` prepared
 as ArrayRecord, or --config.data.source=folder and --config.data.path.
@@ -23,7 +23,7 @@ from jaxprune.tasks import pretrain
 RECONSTRUCTION = {"simmim": "full", "partial": "partial", "prmim": "progressive"}
 ENCODERS = {"vit": "vit_base_patch16_224", "swin": "swin_base_patch4_window6_192"}
 BATCH = 2048
-SCALE = BATCH / 512  # of all rates
+SCALE = BATCH / 512  # for all learning rates
 
 
 def get_config(arg=None):
@@ -48,7 +48,7 @@ def get_config(arg=None):
     if args.encoder == "vit":
         config = pretrain.defaults({**mim, "rel_pos": "shared", "pos_embed": "none", "drop_path_rate": 0.1})
         epochs = args.epochs or 800.0
-        # The rate falls to a tenth after 700 of 800 epochs.
+        # The learning rate drops to a tenth after 700 of 800 epochs.
         config.optimizer.update(base_lr=1e-4, warmup_lr=5e-7 * SCALE, milestones=(0.875 * epochs,))
         img_size = 224
     else:

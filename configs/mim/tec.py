@@ -3,19 +3,19 @@
 python -m jaxprune.main --config=configs/mim/tec.py:of=ibot --config.teacher.weights=FILE
     --config.teacher.name=vit_base_patch16_224
 
-    of      what the teacher is: ibot (9 queries, temperature 1.0) or mae (15 queries, 1.8)
+    of      type of teacher: ibot (9 queries, temperature 1.0) or mae (15 queries, 1.8)
     method  full, TEC as published; partial, which decodes some of the masked patches; or prmim (default)
     throw   share of the patches thrown (.5)            size    base, or large with a decoder of width 768
     epochs  300 as published
 
-The teacher is a published file (`teacher.weights`, of the network `teacher.name`), such as DINOv2's of
-`vit_small_patch14_dinov2`, or a run of ours (`teacher.run`). It sees the same images, resized to as many of its patches
-as the student has, and predictions have its width. It is stored with the run.
+The teacher is a published file (`teacher.weights`, for the network `teacher.name`), such as DINOv2's
+`vit_small_patch14_dinov2`, or a run directory (`teacher.run`). It sees the same images, resized so that it has as many
+patches as the student; predictions have the width of the teacher. The teacher is stored with the run.
 
 Published top-1 of ViT-B after fine-tuning, iBOT as the teacher, 300 epochs (PR-MIM Tab. 4): TEC 84.8, partial .5 84.5,
-PR-MIM .5 84.7. Cost of PR-MIM .5 to TEC, without the teacher: 0.82 of the FLOPs in that table, 0.84 as counted here,
-with heads and aggregation on all patches. A ViT-B as the teacher costs 17.6 GFLOPs an image beside TEC's 8.3 (forward).
-Fine-tuning: configs/mim/imagenet_finetune.py with --config.optimizer.layer_decay=.5 (iBOT) or .65 (MAE) and
+PR-MIM .5 84.7. Cost of PR-MIM .5 relative to TEC, without the teacher: 0.82 of the FLOPs in that table, 0.84 as counted
+here, with heads and aggregation on all patches. A ViT-B teacher costs 17.6 GFLOPs per image, in addition to TEC's 8.3
+(forward). Fine-tuning: configs/mim/imagenet_finetune.py with --config.optimizer.layer_decay=.5 (iBOT) or .65 (MAE) and
 --config.optimizer.warmup_epochs=5 or 20.
 
 Needs the TFDS data set `imagenet2012` prepared as ArrayRecord, or --config.data.source=folder and --config.data.path.
@@ -49,9 +49,9 @@ def get_config(arg=None):
             "decoder_depth": 2,
             "decoder_num_heads": 16,
             "mask_ratio": 0.75,
-            "num_queries": num_queries,  # patches whose attention is learnt beside that of the CLS token
+            "num_queries": num_queries,  # patches whose attention is predicted, in addition to that of the CLS token
             "att_tau": att_tau,  # divides the logits of the teacher's attention
-            "num_adaptors": None,  # one for every three blocks
+            "num_adaptors": None,  # None: one for every three blocks
             "reconstruction": RECONSTRUCTION[args.method],
             "throw_ratio": 0.0 if args.method == "full" else args.throw,
             "retain": "furthest",

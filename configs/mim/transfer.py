@@ -5,8 +5,8 @@ python -m jaxprune.main --config=configs/mim/transfer.py:data=inat18 --config.ru
     data    inat18 (TFDS), inat19 or nabirds (folders: path=DIR with train/ and val/, of class directories)
     size    base or large
 
-360 epochs, otherwise as on ImageNet (configs/mim/imagenet_finetune.py). Their 437,513, 265,213 and 23,929 training
-images make 1.2, 0.75 and 0.07 times as many steps as 100 epochs of ImageNet.
+Trains for 360 epochs, otherwise as on ImageNet (configs/mim/imagenet_finetune.py). The 437,513, 265,213 and 23,929
+training images give 1.2, 0.75 and 0.07 times as many steps as 100 epochs of ImageNet.
 """
 
 from jaxprune.config import parse_arg

@@ -1,10 +1,10 @@
-"""LTRP on Caltech-101's photographs, at the paper's grid of 14x14 patches with 19 of them visible.
+"""LTRP on the photographs of Caltech-101, with the paper's grid of 14x14 patches, of which 19 are visible.
 
 python -m jaxprune.main --config=configs/ranking/caltech101.py:path=DIR[,epochs=10,mae_epochs=20,throw=.5]
 python -m jaxprune.main --config=configs/ranking/caltech101.py:path=DIR,long
 
-DIR is a folder of <class>/ images, split into train/ and test/ or not. The classes are not used. `long` is the run for
-a GPU, in bfloat16: larger networks, trained ten times as long.
+DIR is a folder of <class>/ images, with or without train/ and test/. The classes are not used. `long` is a run for a
+GPU, in bfloat16: larger networks, trained ten times as long.
 """
 
 from _small import RANKED, RANKING, ranking

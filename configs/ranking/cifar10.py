@@ -2,8 +2,8 @@
 
 python -m jaxprune.main --config=configs/ranking/cifar10.py:path=DIR[,epochs=4,mae_epochs=4,mask_ratio=.7,throw=.3]
 
-DIR is a folder of train/<class>/ and test/<class>/ images, or with `source=tfds` a directory that
-jaxprune-prepare wrote. The classes are not used. As on the built-in scenes, 19 of 64 patches are visible.
+DIR is a folder of train/<class>/ and test/<class>/ images or, with `source=tfds`, a directory written by
+jaxprune-prepare. The classes are not used. As on the built-in scenes, 19 of 64 patches are visible.
 """
 
 from _small import RANKED, RANKING, ranking

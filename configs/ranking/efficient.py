@@ -1,13 +1,13 @@
-"""An efficient ViT: a classifier that only ever embeds the patches that a scorer selects (LTRP).
+"""An efficient ViT: a classifier that embeds only the patches that a scorer selects (LTRP).
 
 python -m jaxprune.main --config=configs/ranking/efficient.py:ranker=runs/scenes
 python -m jaxprune.main --config=configs/ranking/efficient.py:data=cifar10,path=DIR,ranker=RUN,keep_rate=.5
 
-    ranker        a run of configs/ranking/<data>.py; the classifier begins as its autoencoder's encoder
-    scorer        ltrp, the ranker; or another, such as random (a new choice in every step), centre, norm, papr;
+    ranker        a run of configs/ranking/<data>.py; the classifier starts from the encoder of its autoencoder
+    scorer        ltrp, the ranker; or another, such as random (a new draw in every step), centre, norm, papr;
                   empty: the dense network, for comparison
-    train_scorer  the ranker learns with the classifier; by default it is frozen
-    keep_rate     a quarter, as the paper's 49 of 196 patches
+    train_scorer  trains the ranker with the classifier; by default it is frozen
+    keep_rate     a quarter by default, like the paper's 49 of 196 patches
 
 scripts/study_ltrp.py runs all of these over several seeds.
 """

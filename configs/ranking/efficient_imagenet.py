@@ -4,12 +4,13 @@ python -m jaxprune.main --config=configs/ranking/efficient_imagenet.py:ranker=RU
 
     ranker        a run of configs/ranking/imagenet.py
     scorer        ltrp, the ranker; or another, such as random, the paper's baseline; empty: all patches
-    train_scorer  the ranker learns with the classifier; by default it is frozen
-    size          base or small: the classifier               weights  published ones; run  a run of ours
+    train_scorer  trains the ranker with the classifier; by default it is frozen
+    size          base or small: the classifier
+    weights       published weights to start from; or run, a run directory
 
-The published code's recipe: 50 epochs, base rate 1e-3, layer decay .75, RandAugment, erasing .25, label smoothing .1,
-no mixing of images. Needs the TFDS data set `imagenet2012` prepared as ArrayRecord, or --config.data.source=folder and
---config.data.path.
+This is the recipe of the published code: 50 epochs, base learning rate 1e-3, layer decay .75, RandAugment, erasing .25,
+label smoothing .1, no mixup or CutMix. Needs the TFDS data set `imagenet2012` prepared as ArrayRecord, or
+--config.data.source=folder and --config.data.path.
 """
 
 from jaxprune.config import parse_arg

@@ -1,21 +1,21 @@
-"""Patches of objects that scorers keep, against the keep rate (LTRP Fig. 12, 9 and 11), on scenes or on photographs.
+"""Share of object patches that scorers keep, by keep rate (LTRP Fig. 12, 9 and 11), on scenes or photographs.
 
 python -m jaxprune.main --config=configs/ranking/recall.py:run=runs/scenes
 python -m jaxprune.main --config=configs/ranking/recall.py:run=RUN,source=yolo,path=coco128,unseen=coco
 
-`run` is a run of a ranker; it is compared with random, centre and norm. Others are named by
-`--config.scorers="('ltrp:run=RUN','papr','cam:model=NAME,weights=FILE')"`: a scorer with its options, `run` a run,
-`weights` a file of the network `model`.
+`run` is the run directory of a ranker; it is compared with random, centre and norm. Other scorers are selected by
+`--config.scorers="('ltrp:run=RUN','papr','cam:model=NAME,weights=FILE')"`: a scorer with its options, where `run` is a
+run directory and `weights` is a file for the network `model`.
 
-Images are prepared as the ViT whose patches are ranked wants them: that of `run` or `model`, else the first that a
-scorer reads. `img_size`, `grid`, `crop_pct`, `mean` and `std` hold where there is no ViT.
+Images are preprocessed for the ViT whose patches are ranked: that of `run` or `model`, otherwise the first one that a
+scorer reads. `img_size`, `grid`, `crop_pct`, `mean` and `std` apply only if there is no ViT.
 
-    source  scenes (built in, exact masks), yolo (boxes or polygons), masks, voc, coco or tfds
-    path    the folder; of tfds the data set's name, such as coco/2017, voc/2007 or scene_parse150
-    kind    boxes or masks, of voc and coco; ade20k for its coloured masks
+    source       scenes (built in, exact masks), yolo (boxes or polygons), masks, voc, coco or tfds
+    path         the folder; for tfds, the name of the data set, such as coco/2017, voc/2007 or scene_parse150
+    kind         boxes or masks, for voc and coco; ade20k for its coloured masks
     annotations  directory or file of the annotations
-    classes  of masks: coco, voc or scene_parse150, or a file with a name a line
-    unseen  coco or voc: LTRP's list of classes that ImageNet-1k does not have
+    classes      for masks: coco, voc or scene_parse150, or a file with one name per line
+    unseen       coco or voc: LTRP's list of classes that are not in ImageNet-1k
 
 `--config.min_area=0.01 --config.max_area=0.1` counts only objects of this size: the share of the image that all
 objects of a class cover together.
@@ -42,9 +42,9 @@ def get_config(arg=None):
             "scorers": (*own, "random", "centre", "norm"),
             "run": args.run,
             "model": {"name": "", "weights": ""},  # a published ViT, in place of `run`
-            "proposal": "efficientnet_lite0",  # what papr, cam, … read if they do not say; see configs/score.py
+            "proposal": "efficientnet_lite0",  # what papr, cam, … read by default; see configs/score.py
             "weights": "",
-            "proposal_size": 0,  # shorter side that it sees; 0: 224, or that of the images if they are larger
+            "proposal_size": 0,  # shorter side of its input; 0: 224, or that of the images if they are larger
             "source": args.source,
             "annotations": {
                 where: args.path,
@@ -58,7 +58,7 @@ def get_config(arg=None):
             "min_area": 0.0,  # smallest and largest share of the image that objects of a class cover
             "max_area": 1.0,
             "keep_rates": (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9),
-            "keep_rate": 0.3,  # of the table and the pictures
+            "keep_rate": 0.3,  # for the table and the pictures
             "img_size": 0,  # 0: 224
             "grid": (),  # empty: (14, 14)
             "crop_pct": data["crop_pct"],

@@ -1,11 +1,11 @@
-"""LTRP on the built-in scenes: an autoencoder, its labels, a ranker, and how many object patches the ranker finds.
+"""LTRP on the built-in scenes: an autoencoder, its labels, a ranker, and the object patches that the ranker finds.
 
 python -m jaxprune.main --config=configs/ranking/scenes.py[:seed=1,epochs=3,mae_epochs=11,mask_ratio=.7,throw=.3]
 
-Minutes on two CPU cores; no download. Ends in runs/scenes/report.html; configs/ranking/recall.py:run=runs/scenes then
-compares it with other scorers. A grid of 64 patches would leave 6 visible at the paper's mask ratio .9. With so few, an
-object with three of them is no longer what is rare, and the labels call the wall's patches important: so here 19 are
-visible, as many as in the paper.
+Takes minutes on two CPU cores and needs no download. The result is runs/scenes/report.html;
+configs/ranking/recall.py:run=runs/scenes then compares the ranker with other scorers. At the paper's mask ratio .9,
+only 6 of the 64 patches would be visible. If an object then has three of these, it is no longer rare, and the labels
+rank background patches as important. Therefore 19 patches are visible here, as many as in the paper.
 """
 
 from _small import RANKED, RANKING, ranking

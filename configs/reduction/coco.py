@@ -1,12 +1,13 @@
-"""Fine-tuning under a token-reduction plan on images of several classes ("Which Tokens to Use?", Tables 2–5).
+"""Fine-tuning under a token-reduction plan on multi-label images, COCO ("Which Tokens to Use?", Tables 2–5).
 
 python -m jaxprune.main --config=configs/reduction/coco.py:method=topk,keep_rate=0.5 \\
     --config.model.weights=deit_small.safetensors
 
-COCO, published with batch 512 and 40 epochs: asymmetric loss, squeezed images, Cutout before RandAugment; measured in
-mAP (Table 6). Rates and freezing are those that Table 5 names for a method and keep rate: for most of them those of the
-dense DeiT-S baseline (Table 4), for DynamicViT at .25 and .5, SiT and Sinkhorn those found on ImageNet (Table 3).
-Any TFDS set whose class feature is a list will do: `--config.data.name=voc/2012 --config.data.label_key=objects.label`.
+As published, with batch size 512 and 40 epochs: asymmetric loss, images resized without preserving the aspect ratio,
+Cutout before RandAugment; evaluated by mAP (Table 6). Learning rates and freezing follow Table 5 for the method and
+keep rate: in most cases those of the dense DeiT-S baseline (Table 4); for DynamicViT at .25 and .5, SiT and Sinkhorn,
+those found on ImageNet (Table 3). Any TFDS data set whose class feature is a list works:
+`--config.data.name=voc/2012 --config.data.label_key=objects.label`.
 """
 
 from _which_tokens import on

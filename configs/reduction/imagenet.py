@@ -3,9 +3,9 @@
 python -m jaxprune.main --config=configs/reduction/imagenet.py:method=topk,keep_rate=0.5 \\
     --config.model.weights=deit_small.safetensors --config.data.path=DIR
 
-Published with DeiT-S at keep rates .25/.5/.7/.9, batch 1024 on two V100; the paper's numbers are in its Table 6.
-Warm-up, backbone rate and freezing are those found for each method. `:model=deit_base_patch16_224` for other sizes. For
-DynamicViT give the dense model as `--config.teacher=RUN`.
+Published with DeiT-S at keep rates .25/.5/.7/.9, batch size 1024 on two V100; the paper's numbers are in its Table 6.
+Warm-up, learning rate of the backbone and freezing are those that the paper found for each method.
+`:model=deit_base_patch16_224` selects another size. For DynamicViT, set the dense model as `--config.teacher=RUN`.
 """
 
 from _which_tokens import on_imagenet

@@ -1,10 +1,10 @@
-"""Fine-tuning under a token-reduction plan on NABirds, 555 kinds ("Which Tokens to Use?", Tables 2–5).
+"""Fine-tuning under a token-reduction plan on NABirds, 555 classes ("Which Tokens to Use?", Tables 2–5).
 
 python -m jaxprune.main --config=configs/reduction/nabirds.py:method=topk,keep_rate=0.5,path=DIR \\
     --config.model.weights=deit_small.safetensors
 
-Published with batch 1024 and 50 epochs: random crops and flips only, cross-entropy without smoothing (Table 6: DeiT-T
-74.16, DeiT-B 83.32 without reduction). Rates and freezing are those that Table 5 names for a method and keep rate.
+Published with batch size 1024 and 50 epochs: only random crops and flips, cross-entropy without smoothing (Table 6:
+DeiT-T 74.16, DeiT-B 83.32 without reduction). Learning rates and freezing follow Table 5 for the method and keep rate.
 `:method=` is the dense baseline of Table 4. DIR holds train/<class>/ and test/<class>/ images.
 """
 
@@ -29,7 +29,7 @@ def get_config(arg=None):
         cosine_from_start=True,
         layer_decay=1.0,
     )
-    # The published program erases too unless it is turned off, which the table does not have.
+    # The published code also applies random erasing unless it is turned off; the table does not list it.
     config.augment.update(erasing=0.0, mixup=0.0, cutmix=0.0, label_smoothing=0.0)
     config.data.update(source=args.source, path=args.path, name="nabirds", crop_scale=(0.08, 1.0), repeats=3)
     return finetune.smoke(config) if args.smoke else config

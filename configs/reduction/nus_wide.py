@@ -3,10 +3,10 @@
 python -m jaxprune.main --config=configs/reduction/nus_wide.py:method=topk,keep_rate=0.5,path=DIR \\
     --config.model.weights=deit_small.safetensors
 
-Published with batch 512 and 40 epochs: asymmetric loss, squeezed images, Cutout before RandAugment; measured in mAP
-(Table 6: DeiT-T 59.27, DeiT-B 64.37 without reduction). Rates and freezing are those that Table 5 names for a method
-and keep rate. `:method=` is the dense baseline of Table 4. TFDS has no NUS-WIDE: DIR is a directory of prepared TFDS
-files called `nus_wide` whose examples have `image` and `labels`, a list of concepts.
+Published with batch size 512 and 40 epochs: asymmetric loss, images resized without preserving the aspect ratio, Cutout
+before RandAugment; evaluated by mAP (Table 6: DeiT-T 59.27, DeiT-B 64.37 without reduction). Learning rates and
+freezing follow Table 5 for the method and keep rate. `:method=` is the dense baseline of Table 4. TFDS has no NUS-WIDE:
+DIR is a directory of prepared TFDS files named `nus_wide` whose examples have `image` and `labels`, a list of concepts.
 """
 
 from _which_tokens import on

@@ -1,10 +1,10 @@
-"""What VideoMAE loses if scorers prune its tubes, without training: accuracy, curves, cost and speed (PaPr, video).
+"""How much VideoMAE loses if scorers prune its tubes, without training: accuracy, curves, cost, speed (PaPr, video).
 
 python -m jaxprune.main --config=configs/video/prune.py:size=base,weights=FILE,proposal_weights=X3D,path=DIR
 
-DIR holds a directory of videos for each class, or such directories in val/. All scorers are compared at the same
-number of tubes, Random beside them; film strips in the report show what each of them keeps. Costs are those of one view
-of a video. `:smoke` is an untrained network on built-in scenes in motion.
+DIR holds a directory of videos for each class, or such directories under val/. All scorers, and Random, are compared at
+the same number of tubes; film strips in the report show what each of them keeps. Costs are for one view of a video.
+`:smoke` runs an untrained network on built-in moving scenes.
 """
 
 import _video
@@ -19,13 +19,13 @@ def get_config(arg=None):
         "prune",
         scorers=(*_video.papr(args), "static_tubes", "norm", "centre"),
         proposal="",  # the ConvNet that scorers read by default
-        weights="",  # of the proposal
-        proposal_size=0,  # of scorers that read images
+        weights="",  # weights of the proposal
+        proposal_size=0,  # input size of proposals that read images
         keep_rates=(0.7, 0.5),
-        keep_rate=_video.KEEP_RATES.get(args.size, 0.3),  # of the timing and the pictures
-        num_images=200,  # videos
+        keep_rate=_video.KEEP_RATES.get(args.size, 0.3),  # for the timing and the pictures
+        num_images=200,  # number of videos
         curve_steps=10,  # points of the insertion and deletion curves; 0: none
-        rounds=5,  # of the timing, whose median and range are shown; 0: none
+        rounds=5,  # timing rounds, whose median and range are shown; 0: none
     )
     _video.prepare(config, args)
     if args.smoke:

@@ -6,7 +6,7 @@ from jaxprune.reduction import Reducer, keep_rows
 
 
 class Alternate(Reducer):
-    """Keeps rows at even intervals: of a whole map every second one at keep rate 0.5, whatever the image shows."""
+    """Keeps rows at even intervals, independently of the image: every second row of a full map at keep rate 0.5."""
 
     def __call__(self, tokens, attended, *, train=False, key=None):
         prefix, num_keep = self.step.num_prefix_tokens, self.step.num_keep

@@ -11,7 +11,7 @@ SIZES = {"img_size": 32, "patch_size": 4, "embed_dim": 32, "depth": 4, "num_head
 
 def main():
     model = jaxprune.models.create("vit", **SIZES, rngs=nnx.Rngs(0))
-    plan = Plan.from_text("alternate@1:keep_rate=0.5")  # its name is that of the entry point
+    plan = Plan.from_text("alternate@1:keep_rate=0.5")  # the name of the entry point
     _, aux = jaxprune.reduction.apply(model, plan)(jnp.zeros((1, 32, 32, 3)))
     print(f"{plan.text} keeps the patches {', '.join(map(str, aux.kept[0][0, :8].tolist()))}, …")
 

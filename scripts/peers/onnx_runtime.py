@@ -1,10 +1,10 @@
-"""The jobs of `benchmark_peers` in ONNX Runtime, on files that this library writes."""
+"""The jobs of `benchmark_peers` in ONNX Runtime, on files written by this library."""
 
 from protocol import Job, Made, serve
 
 
 def write(job: Job) -> Made:
-    """Writes a network with the weights that all frameworks share, under the plan there may be; needs jax2onnx."""
+    """Writes a network with the weights shared by all frameworks, under a plan if there is one; needs jax2onnx."""
     import ours
 
     from jaxprune import export

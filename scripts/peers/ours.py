@@ -8,7 +8,7 @@ from protocol import PRODUCTS, Job, Made, product_operations, serve
 
 
 def networks(job: Job) -> Any:
-    """The network of a job, under its plan, with the weights that all frameworks share."""
+    """Returns the network of a job, under its plan, with the weights shared by all frameworks."""
     import jax
     from flax import nnx
 
@@ -55,7 +55,7 @@ def forward(job: Job) -> Made:
 
 
 def mae(job: Job) -> Made:
-    """Takes one optimizer step of masked pre-training; `plan` is a way of reconstruction."""
+    """Takes one optimizer step of masked pre-training; `plan` is the kind of reconstruction."""
     from flax import nnx
 
     from jaxprune import compile_cache, mim
@@ -120,7 +120,7 @@ def _bytes(model: Any) -> int:
 
 
 def _facts(macs: int, traffic: int) -> dict[str, Any]:
-    """Multiply-accumulates of a call, and bytes that it moves at the least."""
+    """Returns the multiply-accumulates of a call, and the minimum number of bytes that it moves."""
     return {"macs": macs, "bytes": traffic, **_versions()}
 
 
@@ -133,7 +133,7 @@ def _versions() -> dict[str, Any]:
 
 
 def products(job: Job) -> Made:
-    """Large matrix products."""
+    """Computes large matrix products."""
     import jax
 
     x = jax.random.normal(jax.random.key(0), (job.side, job.side)) / job.side**0.5
@@ -157,7 +157,7 @@ def copy(job: Job) -> Made:
 
 
 def pictures(job: Job) -> Made:
-    """Writes JPEG files of the size and weight of ImageNet's, in one class directory."""
+    """Writes JPEG files with the dimensions and file sizes of ImageNet's, in one class directory."""
     from PIL import Image
 
     from jaxprune.data import Scenes
@@ -173,7 +173,7 @@ def pictures(job: Job) -> Made:
 
 
 def jpeg(job: Job) -> Made:
-    """Reads a batch of pictures as training or evaluation does; `plan` says which."""
+    """Reads a batch of pictures as in training or in evaluation, depending on `plan`."""
     from jaxprune import data
     from jaxprune.data.folder import ImageFolder
     from jaxprune.preprocessing import Preprocessing
@@ -193,7 +193,7 @@ def jpeg(job: Job) -> Made:
 
 
 def pillow(job: Job) -> Made:
-    """The same with Pillow alone, as short as it can be written."""
+    """Reads the same batch with Pillow alone, in as few lines as possible."""
     import PIL
     from PIL import Image
 

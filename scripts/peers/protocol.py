@@ -1,7 +1,7 @@
-"""What a process of `benchmark_peers` speaks: JSON lines on its standard output, one for each line that it reads.
+"""The protocol of a `benchmark_peers` process: it prints one line of JSON for each line that it reads.
 
-It is started with its job as JSON, answers once when its first result is there, and then measures a burst whenever it
-reads a number of seconds. Needs NumPy only.
+The process is started with its job as JSON, answers once when its first result is ready, and then measures a burst
+whenever it reads a number of seconds. Needs only NumPy.
 """
 
 import json
@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy as np
 
-WARM_UP = 1  # calls before a burst: other processes have had the caches
+WARM_UP = 1  # calls before a burst, since other processes have used the CPU caches
 PRODUCTS = 2
 
 
 class Job:
-    """A job as it was asked for, and when its parts were done, in seconds since its process was started."""
+    """A job as requested, and the times at which its parts were done, in seconds since its process was started."""
 
     def __init__(self, asked: dict[str, Any]):
         self.asked, self.done = asked, {}
@@ -28,27 +28,27 @@ class Job:
         return self.asked[name]
 
     def mark(self, part: str) -> None:
-        """Notes that a part is done."""
+        """Records that a part is done."""
         self.done[part] = time.time() - self.asked["started"]
 
     def images(self) -> np.ndarray:
-        """Normalised images, (b, height, width, 3)."""
+        """Returns normalised images, (b, height, width, 3)."""
         shape = (self.batch, self.side, self.side, 3)
         return np.random.default_rng(0).normal(size=shape).astype(np.float32)
 
     def labels(self) -> np.ndarray:
-        """Their classes."""
+        """Returns the classes of the images."""
         return np.random.default_rng(1).integers(0, self.classes, self.batch)
 
 
-# What a job makes: a call that returns when its work is done, and facts about it.
+# The result of a job: a function that returns when its work is done, and facts about it.
 Made = tuple[Callable[[], Any], dict[str, Any]]
 
 
 def serve(jobs: dict[str, Callable[[Job], Made]]) -> None:
-    """Does the job that the command line asks for."""
+    """Runs the job given on the command line."""
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what libraries print is no answer
+    os.dup2(2, 1)  # output printed by libraries is not an answer
     say = lambda **answer: print(json.dumps(answer), file=answers, flush=True)
     job = Job(json.loads(sys.argv[1]))
     job.mark("started")
@@ -63,7 +63,7 @@ def serve(jobs: dict[str, Callable[[Job], Made]]) -> None:
 
 
 def burst(call: Callable[[], Any], seconds: float) -> dict[str, Any]:
-    """Calls again and again for so long, once at least; `seconds` is the median of a call's."""
+    """Repeats the call for the given time, at least once; `seconds` is the median time of a call."""
     for _ in range(WARM_UP):
         call()
     turns, end = [], time.perf_counter() + seconds
@@ -75,5 +75,5 @@ def burst(call: Callable[[], Any], seconds: float) -> dict[str, Any]:
 
 
 def product_operations(side: int) -> int:
-    """Additions and multiplications of the job "products"."""
+    """Returns the number of additions and multiplications of the job "products"."""
     return 2 * PRODUCTS * side**3

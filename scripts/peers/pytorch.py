@@ -9,7 +9,7 @@ VERSIONS = {"versions": f"torch {torch.__version__}, timm {timm.__version__}"}
 
 
 def network(job: Job):
-    """timm's network with the weights that all frameworks share, under the plan there may be."""
+    """Returns timm's network with the weights shared by all frameworks, under a plan if there is one."""
     torch.set_num_threads(job.threads)
     job.mark("imported")
     model = timm.create_model(job.model, num_classes=job.classes, checkpoint_path=job.weights, **job.sizes)
@@ -23,7 +23,7 @@ def network(job: Job):
 
 
 def tensor(job: Job):
-    """The images, as PyTorch has them."""
+    """Returns the images as a PyTorch tensor in NCHW."""
     return torch.from_numpy(job.images()).permute(0, 3, 1, 2).contiguous()
 
 
@@ -69,7 +69,7 @@ def _step(job: Job, model, loss) -> Made:
 
 
 def products(job: Job) -> Made:
-    """Large matrix products."""
+    """Computes large matrix products."""
     torch.set_num_threads(job.threads)
     x = torch.randn(job.side, job.side) / job.side**0.5
 
@@ -93,7 +93,7 @@ def copy(job: Job) -> Made:
 
 
 def jpeg(job: Job) -> Made:
-    """Reads a batch of pictures as training or evaluation does; `plan` says which."""
+    """Reads a batch of pictures as in training or in evaluation, depending on `plan`."""
     from torchvision import datasets, transforms  # pyright: ignore[reportMissingImports]
 
     torch.set_num_threads(1)
