@@ -24,7 +24,7 @@ def get_config(arg=None):
         reduction_loc=(3, 6, 9),
         scorer="",  # for plans with from_scores: "norm", "ltrp:run=RUN", "papr:model=NAME,weights=FILE", …
         rounds=args.rounds,
-        num_images=1000,
+        num_images=1000,  # held-out images, evenly spread; 0: all
     )
     config.batch_size, config.model.name = args.batch, args.model
     if args.smoke:

@@ -36,7 +36,7 @@ def get_config(arg=None):
         proposal_size=0,  # shorter side of the proposal's input; 0: 224, or that of the images if they are larger
         keep_rates=(0.7, 0.6, 0.5, 0.4),
         keep_rate=0.5,  # for the timing and the pictures
-        num_images=200,
+        num_images=200,  # held-out images, evenly spaced; 0: all
         curve_steps=10,  # points of the insertion and deletion curves; 0: none
         rounds=5,  # timing rounds, whose median and range are shown; 0: none
     )

@@ -22,6 +22,7 @@ OUT/peers.csv. Needs Linux or macOS.
 """
 
 import argparse
+import contextlib
 import json
 import os
 import platform
@@ -104,7 +105,8 @@ class Process:
         """Lets the process measure, and stops it again."""
         self._signal("SIGCONT")
         assert self._popen.stdin is not None
-        print(seconds, file=self._popen.stdin, flush=True)
+        with contextlib.suppress(BrokenPipeError):  # of a process that has ended, which its silence tells too
+            print(seconds, file=self._popen.stdin, flush=True)
         answer = self._answer()
         self._signal("SIGSTOP")
         return answer
@@ -470,7 +472,10 @@ def main():
     tables = []
     for group in groups(run):
         print(group.title, flush=True)
-        (measure_first if group.section == "first" else measure)(run, group)
+        try:
+            (measure_first if group.section == "first" else measure)(run, group)
+        except Failed as error:
+            sys.exit(f"A process ended: {error}. The same command goes on from here; see {run.out / 'logs'}.")
         tables.append((group, rows(run, group)))
         # Written after every group, so that results can be read while the rest is measured.
         (run.out / "peers.md").write_text(markdown(run, tables))

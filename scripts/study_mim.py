@@ -107,13 +107,14 @@ def labelled(args) -> Path:
     if args.smoke:
         return Path()
     place, source = args.out / "labelled", Path(args.path).absolute()
-    if not place.exists():
+    if not (place / "train").exists():
         folders = sorted(path for path in (source / "train").iterdir() if path.is_dir())
         for folder in folders:
             (place / "train.part" / folder.name).mkdir(parents=True, exist_ok=True)
             for image in sorted(folder.iterdir())[: args.labelled // len(folders)]:
                 (link := place / "train.part" / folder.name / image.name).unlink(missing_ok=True)
                 link.symlink_to(image)
+        (place / "test").unlink(missing_ok=True)
         (place / "test").symlink_to(source / "test", target_is_directory=True)
         (place / "train.part").rename(place / "train")
     return place
@@ -189,7 +190,7 @@ def step_seconds(args) -> dict[str, float]:
 
 def epochs_of(args, seconds: float, step: float, config) -> float:
     """Returns the number of epochs that fit into a given time."""
-    per_epoch = len(inputs.source(config, "train")) // config.batch_size
+    per_epoch = len(inputs.source(config, "train", in_memory=False)) // config.batch_size
     return max(round(seconds / step), 1) / per_epoch
 
 
@@ -210,7 +211,7 @@ def classified(args, network, config) -> dict[str, float]:
     """Returns the accuracies of nearest neighbours and of a linear classifier on the mean patch token."""
     sets = []
     for split_name in ("train", "eval"):
-        examples = Sample(inputs.source(config, split_name), 16 if args.smoke else args.probed)
+        examples = Sample(inputs.source(config, split_name, in_memory=False), 16 if args.smoke else args.probed)
         found, columns = run_over(
             inputs.eval_batches(config, examples),
             {"model": features(network, ("patches",))},
@@ -220,7 +221,7 @@ def classified(args, network, config) -> dict[str, float]:
         vectors = {"mean patch": np.asarray(found["patches"], np.float32).mean((1, 2))}
         sets.append(Labelled(columns["index"], columns["label"], vectors))
     train, held_out = sets
-    rows = probe(train, held_out, inputs.source(config, "eval").num_classes, neighbours=20).rows
+    rows = probe(train, held_out, examples.num_classes, neighbours=20).rows
     return {name: row["accuracy"] for name, row in zip(("kNN", "linear"), rows, strict=True)}
 
 

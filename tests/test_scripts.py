@@ -186,3 +186,22 @@ def test_tuning_is_studied(tmp_path):
     found = {row["what"]: float(row["value"]) for row in rows(tmp_path / "study_tune" / "summary.csv")}
     assert found["violations"] <= found["allowed"]
     assert len(rows(tmp_path / "study_tune" / "times.csv")) == 1
+
+
+def test_links_to_labelled_images_are_made_whole_where_that_was_stopped(tmp_path):
+    for name in ("train/a", "train/b", "test/a"):
+        (tmp_path / "data" / name).mkdir(parents=True)
+        for number in range(3):
+            (tmp_path / "data" / name / f"{number}.png").touch()
+    code = "import argparse, pathlib, study_mim as s; print(s.labelled(argparse.Namespace(smoke=False, labelled=4, "
+    code += "path='data', out=pathlib.Path('out'))))"
+    (tmp_path / "out" / "labelled" / "train.part" / "a").mkdir(parents=True)
+    (tmp_path / "out" / "labelled" / "test").symlink_to(tmp_path / "data" / "test", target_is_directory=True)
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "scripts")])}
+    for _ in range(2):
+        subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=env, check=True, capture_output=True)
+        place = tmp_path / "out" / "labelled"
+        assert sorted(str(path.relative_to(place)) for path in place.glob("*/*/*")) == [
+            *(f"test/a/{number}.png" for number in range(3)),
+            *(f"train/{name}/{number}.png" for name in "ab" for number in range(2)),
+        ]

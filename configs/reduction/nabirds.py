@@ -8,28 +8,16 @@ DeiT-T 74.16, DeiT-B 83.32 without reduction). Learning rates and freezing follo
 `:method=` is the dense baseline of Table 4. DIR holds train/<class>/ and test/<class>/ images.
 """
 
-from _which_tokens import on
-from ml_collections import ConfigDict
+from _which_tokens import ARGUMENTS, on, recipe
 
 from jaxprune.config import parse_arg
 from jaxprune.tasks import finetune
 
 
 def get_config(arg=None):
-    args = parse_arg(arg, method="topk", keep_rate=0.5, model="deit_small_patch16_224", source="folder", path="")
-    config = finetune.defaults()
-    config.reduction = ConfigDict({"method": args.method, "keep_rate": args.keep_rate, "reduction_loc": (3, 6, 9)})
-    config.update(epochs=50.0, batch_size=1024, ema_decay=0.9999, checkpoint_every=1000)
-    config.model.update(name=args.model, global_pool="token", drop_path_rate=0.1, head_init_scale=1.0)
-    config.optimizer.update(
-        **on("nabirds", args.method, args.keep_rate),
-        weight_decay=0.05,
-        warmup_lr=1e-6,
-        min_lr=1e-5,
-        cosine_from_start=True,
-        layer_decay=1.0,
-    )
+    args = parse_arg(arg, **ARGUMENTS, source="folder")
+    config = recipe(args, on("nabirds", args.method, args.keep_rate), epochs=50.0, batch_size=1024)
     # The published code also applies random erasing unless it is turned off; the table does not list it.
     config.augment.update(erasing=0.0, mixup=0.0, cutmix=0.0, label_smoothing=0.0)
-    config.data.update(source=args.source, path=args.path, name="nabirds", crop_scale=(0.08, 1.0), repeats=3)
+    config.data.update(source=args.source, name="nabirds", crop_scale=(0.08, 1.0))
     return finetune.smoke(config) if args.smoke else config

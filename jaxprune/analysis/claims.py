@@ -142,9 +142,13 @@ def _pair(row: Row) -> set[str]:
 
 
 def _last(rows: Iterable[Row]) -> list[Row]:
-    rows = list(rows)
-    last = max((row["step"] for row in rows), default=0)
-    return [row for row in rows if row["step"] == last]
+    """The last step of each plan, or pair of plans: some have more steps than others."""
+    last: dict[tuple, Row] = {}
+    for row in rows:
+        of = tuple(row.get(name) for name in ("network", "other network", "plan", "lower plan"))
+        if of not in last or row["step"] > last[of]["step"]:
+            last[of] = row
+    return list(last.values())
 
 
 def _first(rows: Iterable[Row]) -> list[Row]:
@@ -186,7 +190,7 @@ def _by_rate(above: bool) -> Callable[[Iterable[Row]], list[Row]]:
 
 def _maps_alike(tables: Tables) -> Figure | None:
     rows = [row for row in tables["data_sets"] if row["method"] in _LEARNED]
-    return _bootstrapped([row["Spearman"] for row in rows], np.mean)
+    return _bootstrapped([row["Spearman"] for row in rows if math.isfinite(row["Spearman"])], np.mean)
 
 
 def _emd_as_others(tables: Tables) -> Figure | None:

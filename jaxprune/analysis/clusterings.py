@@ -39,8 +39,10 @@ def likeness(classes: Int[np.ndarray, "*n p"], clusters: Int[np.ndarray, "*n p"]
       classes: of each patch, any integers; -1 is one of them.
       clusters: the same of the clusterings that are compared.
     """
+    rows, columns = (np.asarray(labels, np.int64) - np.min(labels) for labels in (classes, clusters))
     # Sorting is most of the work, and the faster the shorter the numbers.
-    rows, columns = (np.asarray(labels, np.int32) - np.min(labels).astype(np.int32) for labels in (classes, clusters))
+    if (rows.max(initial=0) + 1) * (columns.max(initial=0) + 1) < 2**31:
+        rows, columns = rows.astype(np.int32), columns.astype(np.int32)
     own, others, both = map(_entropy, (rows, columns, rows * (columns.max(initial=0) + 1) + columns))
     shared = np.maximum(own + others - both, 0)
     # A single cluster has no entropy to explain.

@@ -18,6 +18,7 @@ from jaxprune.data.source import Source
 from jaxprune.preprocessing import Preprocessing
 from jaxprune.viz import plots, spread
 from jaxprune.viz.pictures.base import GREEN, ORANGE, WHITE
+from jaxprune.viz.pictures.film_strip import still
 from jaxprune.viz.pictures.layout import beside, tile, upscale
 from jaxprune.viz.pictures.marks import outline_patches
 from jaxprune.viz.pictures.text import label
@@ -150,5 +151,6 @@ def _spaced(numbers: np.ndarray, count: int) -> np.ndarray:
 
 
 def _framed(source: Source, index: Any, preprocessing: Preprocessing, right: Any) -> np.ndarray:
-    image = upscale(prepare(read_or_next(source, int(index))["image"], preprocessing))
-    return outline_patches(image, np.array([True]), (1, 1), GREEN if right else ORANGE, _FRAME)
+    image = read_or_next(source, int(index))["image"]
+    picture = still(image) if preprocessing.num_frames else upscale(prepare(image, preprocessing))
+    return outline_patches(picture, np.array([True]), (1, 1), GREEN if right else ORANGE, _FRAME)

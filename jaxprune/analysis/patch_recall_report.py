@@ -107,7 +107,7 @@ def kept_pictures(
         cells.append(label(outlined, ", ".join(view.regions[index]) or "nothing"))
         for text, places in ranks.items():
             dropped = places[index] >= int(places.shape[1] * keep_rate)
-            cells.append(label(mask_patches(image, dropped, grid), names[text]))
+            cells.append(label(mask_patches(image, dropped, (grid[0], grid[1])), names[text]))
     return tile(cells, 1 + len(ranks))
 
 

@@ -37,7 +37,7 @@ def describe(
       found: what `pruning.measure` returned.
       overlap: what `overlaps` returned.
       keep_rates: that were measured.
-      image_of: the image at a place in the pass.
+      image_of: the image of an index.
     """
     if overlap:
         names = short_names(setting.scorers)
@@ -72,7 +72,7 @@ def describe(
         if not len(places):
             section.text(f"No image: {kind}.")
             continue
-        some = [found.example(place, image_of(place)) for place in map(int, places[:SHOWN])]
+        some = [found.example(place, image_of(int(found.index[place]))) for place in map(int, places[:SHOWN])]
         section.figure(
             pictures(setting._replace(keep_rate=rate), found._replace(shown=some)),
             f"{kind.capitalize()}: {len(places)} of {len(found.labels)} images, those furthest apart first. The "

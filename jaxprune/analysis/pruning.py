@@ -39,6 +39,7 @@ class Pruned(NamedTuple):
     """What a classifier, dense and pruned, predicts for n held-out images.
 
     Attributes:
+      index: which images they are, (n,): those that cannot be read are left out.
       labels: the true classes, (n,).
       predictions: the predicted classes; the dense network is the scorer `DENSE`.
       confidences: probability of the true class.
@@ -48,6 +49,7 @@ class Pruned(NamedTuple):
       proposal: the proposal network's probability of the true class, (n,); None where it knows other classes.
     """
 
+    index: np.ndarray
     labels: np.ndarray
     predictions: Values
     confidences: Values
@@ -114,9 +116,9 @@ def measure(
     forward = (_forward if model.sites()[0].leaves else _forward_by_plan)(
         model, scorers, sorted(curve | set(keep)), sorted(curve), seed
     )
-    collectors = (Stacked("pruned", ("label",)), _Images(shown))
+    collectors = (Stacked("pruned", ("index", "label")), _Images(shown))
     (found, columns), images = run_over(batches, {"pruned": forward}, collectors, mesh, desc="prune")
-    values = (columns["label"], found["predictions"], found["confidences"], found["removed"])
+    values = (columns["index"], columns["label"], found["predictions"], found["confidences"], found["removed"])
     pruned = Pruned(*values, [], found["scores"], found.get("proposal"))
     return pruned._replace(shown=[pruned.example(place, image) for place, image in images.items()])
 

@@ -63,6 +63,11 @@ def contestants(
     return {DENSE: contestant(model), **{name: contestant(network) for name, network in reduced.items()}}
 
 
+def random_images(model: Any, batch_size: int) -> jax.Array:
+    """Returns normalised images of chance as a network reads them, (b, h, w, 3), or clips, (b, frames, h, w, 3)."""
+    return jax.random.normal(jax.random.key(0), (batch_size, *model.preprocessing.sides, 3))
+
+
 class Runner:
     """One compiled call of a module on fixed images; calling the runner waits for the result.
 

@@ -3,10 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-import jax
-
 from jaxprune import flops
-from jaxprune.bench.contestants import DENSE, Contestant, Runner
+from jaxprune.bench.contestants import DENSE, Contestant, Runner, random_images
 from jaxprune.bench.timing import OverRounds, interleaved, interleaved_medians, speed_up
 
 
@@ -20,8 +18,7 @@ def costs(contestants: Mapping[str, Contestant], batch_size: int, rounds: int) -
       batch_size: images of the batches whose throughput is measured; latency is that of one image.
       rounds: of the timing.
     """
-    size = contestants[DENSE].model.preprocessing.sides
-    images = jax.random.normal(jax.random.key(0), (batch_size, *size, 3))
+    images = random_images(contestants[DENSE].model, batch_size)
     many = {name: Runner(c.model, images) for name, c in contestants.items()}
     turns = interleaved(many, rounds)
     seconds = {name: OverRounds.of([turn.wall for turn in own]).median for name, own in turns.items()}

@@ -16,6 +16,7 @@ EXTENSIONS += (".3gp", ".ts")
 # The containers of these extensions by FFmpeg's names. It knows many more; some are lists of other files and addresses.
 FORMATS = ("mov", "mp4", "avi", "matroska", "webm", "mpeg", "mpegts", "asf", "flv", "ogg", "3gp", "m4v", "mpegvideo")
 MAX_FRAMES = 2**20  # of a video: ten hours at thirty a second
+_TOO_LONG = f"more than the {MAX_FRAMES:,} frames that are read: cut it into pieces"
 
 T = TypeVar("T")
 
@@ -98,8 +99,10 @@ def _index(container: Any, stream: Any) -> tuple[list[int], list[int]]:
     for packet in container.demux(stream):
         if not packet.size or packet.is_discard:  # the end, or what an edit list cuts off
             continue
-        if packet.pts is None or len(times) == MAX_FRAMES:
+        if packet.pts is None:
             return [], []
+        if len(times) == MAX_FRAMES:
+            raise Broken(_TOO_LONG)
         times.append(packet.pts)
         if packet.is_keyframe:
             keys.append(packet.pts)
@@ -137,7 +140,9 @@ def _one_by_one(
 ) -> dict[int, T]:
     """The wanted frames of a video that is decoded from its start: once to count them, once to read."""
     decode = lambda: (container.seek(0), container.decode(stream))[1]
-    count = sum(1 for _ in itertools.islice(decode(), MAX_FRAMES))
+    count = sum(1 for _ in itertools.islice(decode(), MAX_FRAMES + 1))
+    if count > MAX_FRAMES:
+        raise Broken(_TOO_LONG)
     if not count:
         raise Broken("it has no frames that can be decoded")
     wanted = set(_numbers(choose, count))

@@ -108,7 +108,7 @@ def image_shape(model: Any) -> tuple[int, ...]:
     """The shape of an image, or of a clip, that a network reads."""
     record = model.preprocessing
     embed = getattr(model, "patch_embed", None)
-    sides = getattr(embed, "sides", None) or getattr(embed, "img_size", None) or record.img_size
+    sides = getattr(embed, "sides", None) or getattr(embed, "img_size", None) or record.sides
     return (*map(int, sides), len(record.mean))
 
 

@@ -8,13 +8,11 @@ ViT-B at 224 pixels the weights take 16.5 GFLOPs beside the 5.9 of AMT's own for
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from jaxprune.errors import UserError
-from jaxprune.mim.attention_driven import AttentionDriven
-from jaxprune.mim.base import MaskedOutput
+from jaxprune.mim.attention_driven import AttentionDriven, DrivenOutput
 from jaxprune.mim.decoder import default_throw_ratio
 from jaxprune.mim.mae import MAE
 from jaxprune.mim.masker import Masks
@@ -32,7 +30,7 @@ class _AmtOutput(NamedTuple):
     token_weights: Float[Array, "b p"] | None = None
 
 
-class AmtOutput(_AmtOutput, MaskedOutput):
+class AmtOutput(_AmtOutput, DrivenOutput):
     """What AMT reports besides its loss: what `Reconstruction` has, and by what masks were drawn.
 
     Attributes:
@@ -40,11 +38,6 @@ class AmtOutput(_AmtOutput, MaskedOutput):
     """
 
     __slots__ = ()
-
-    @property
-    def mask(self) -> Float[Array, "b p"]:
-        """1 for masked patches, -1 for thrown ones, 0 for visible ones."""
-        return self.masks.retained.astype(jnp.float32) - self.masks.thrown.astype(jnp.float32)
 
 
 class AmtFlops(NamedTuple):
@@ -58,9 +51,7 @@ class AmtFlops(NamedTuple):
     predict: int
     observe: int
 
-    @property
-    def total(self) -> int:
-        return sum(self)
+    total = property(sum)  # of all parts
 
 
 class AMT(AttentionDriven, MAE):

@@ -13,13 +13,11 @@ import math
 from collections.abc import Mapping
 from typing import Any, ClassVar, NamedTuple
 
-import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from jaxprune.errors import UserError
-from jaxprune.mim.attention_driven import AttentionDriven
-from jaxprune.mim.base import MaskedOutput
+from jaxprune.mim.attention_driven import AttentionDriven, DrivenOutput
 from jaxprune.mim.block_masker import BlockMasker
 from jaxprune.mim.decoder import default_throw_ratio
 from jaxprune.mim.masker import Masks
@@ -40,7 +38,7 @@ class _AmtSimmimOutput(NamedTuple):
     token_weights: Float[Array, "b p"] | None = None
 
 
-class AmtSimmimOutput(_AmtSimmimOutput, MaskedOutput):
+class AmtSimmimOutput(_AmtSimmimOutput, DrivenOutput):
     """What AMT on SimMIM reports besides its loss: what SimMIM does, see `SimmimOutput`, and by what masks were drawn.
 
     Attributes:
@@ -49,11 +47,6 @@ class AmtSimmimOutput(_AmtSimmimOutput, MaskedOutput):
     """
 
     __slots__ = ()
-
-    @property
-    def mask(self) -> Float[Array, "b p"]:
-        """1 for masked patches, -1 for thrown ones, 0 for visible ones."""
-        return self.masks.retained.astype(jnp.float32) - self.masks.thrown.astype(jnp.float32)
 
 
 class AmtSimmimFlops(NamedTuple):
@@ -65,9 +58,7 @@ class AmtSimmimFlops(NamedTuple):
     predict: int
     observe: int
 
-    @property
-    def total(self) -> int:
-        return sum(self)
+    total = property(sum)  # of all parts
 
 
 class AmtSimMIM(AttentionDriven, SimMIM):

@@ -18,12 +18,23 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from jaxprune.errors import UserError
-from jaxprune.mim.base import SnapshotEpochs
+from jaxprune.mim.base import MaskedOutput, SnapshotEpochs
 from jaxprune.mim.masker import Masker, Masks
 from jaxprune.mim.weighted_masker import WeightedMasker
 from jaxprune.nn.flops import block_flops, rows_of
 from jaxprune.nn.params import merge, split
 from jaxprune.ops.patches import patchify
+
+
+class DrivenOutput(MaskedOutput):
+    """What the outputs have in common: they tell thrown patches from masked ones."""
+
+    __slots__ = ()
+
+    @property
+    def mask(self) -> Float[Array, "b p"]:
+        """1 for masked patches, -1 for thrown ones, 0 for visible ones."""
+        return self.masks.retained.astype(jnp.float32) - self.masks.thrown.astype(jnp.float32)
 
 
 class AttentionDriven:

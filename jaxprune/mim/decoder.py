@@ -62,9 +62,7 @@ class DecoderFlops(NamedTuple):
     aggregate: int
     predict: int
 
-    @property
-    def total(self) -> int:
-        return sum(self)
+    total = property(sum)  # of all parts
 
 
 class TokenDecoder(Decoder):

@@ -23,9 +23,7 @@ class LinearDecoderFlops(NamedTuple):
     aggregate: int
     predict: int
 
-    @property
-    def total(self) -> int:
-        return sum(self)
+    total = property(sum)  # of all parts
 
 
 class LinearDecoder(Decoder):

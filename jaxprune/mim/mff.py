@@ -93,9 +93,7 @@ class MffFlops(NamedTuple):
     aggregate: int
     predict: int
 
-    @property
-    def total(self) -> int:
-        return sum(self)
+    total = property(sum)  # of all parts
 
 
 class MFF(MAE):

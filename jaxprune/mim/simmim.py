@@ -72,9 +72,7 @@ class SimmimFlops(NamedTuple):
     aggregate: int
     predict: int
 
-    @property
-    def total(self) -> int:
-        return sum(self)
+    total = property(sum)  # of all parts
 
 
 class SimMIM(Framework):

@@ -224,9 +224,7 @@ class BranchFlops(NamedTuple):
     aggregate: int
     predict: int
 
-    @property
-    def total(self) -> int:
-        return sum(self)
+    total = property(sum)  # of all parts
 
 
 class TecFlops(NamedTuple):
@@ -242,9 +240,7 @@ class TecFlops(NamedTuple):
     attend: int
     teacher: int
 
-    @property
-    def total(self) -> int:
-        return sum(self)
+    total = property(sum)  # of all parts
 
 
 class TEC(Framework):

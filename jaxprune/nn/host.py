@@ -1,6 +1,7 @@
 """A host: a network that plans reduce. It says where (`Site`) and at what cost, and runs its blocks by one `Walk`."""
 
 import functools
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -13,10 +14,13 @@ from jaxprune.errors import unknown
 from jaxprune.nn.flops import BlockCost
 from jaxprune.nn.images import require_float
 from jaxprune.nn.intermediates import OUTPUT_FORMATS, dense_map, intermediate_indices
-from jaxprune.nn.params import layer_of
 from jaxprune.nn.site import Site
 from jaxprune.nn.tokens import Tokens
 from jaxprune.nn.walk import Forward, Walk
+
+# Parameters in front of the blocks, and those of a block.
+_FRONT = re.compile(r"(cls_token|dist_token|reg_token|mask_token|pos_embed|patch_embed|norm_pre)(\.|$)")
+_BLOCK = re.compile(r"blocks\.(\d+)\.")
 
 
 class Overhead(NamedTuple):
@@ -141,7 +145,13 @@ class Host(nnx.Module):
 
         It is BEiT's rule, which MAE and SimMIM follow.
         """
-        return {name: layer_of(name, (len(self.sites()),)) for name in names}
+        after = len(self.sites()) + 1
+
+        def layer_of(name: str) -> int:
+            block = _BLOCK.match(name)
+            return 0 if _FRONT.match(name) else int(block[1]) + 1 if block else after
+
+        return {name: layer_of(name) for name in names}
 
     def intermediate_layers(self) -> tuple[int, ...]:
         """The blocks whose outputs are the network's intermediates: all of them, or the last of each stage."""

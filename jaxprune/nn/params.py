@@ -1,7 +1,6 @@
 """A module's arrays under dotted names, and back: the boundary between NNX and plain functions."""
 
 import functools
-import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -10,8 +9,6 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jaxtyping import Array
-
-from jaxprune.errors import UserError
 
 
 class Fixed(nnx.Variable):
@@ -54,27 +51,6 @@ def variables(module: nnx.Module) -> dict[str, nnx.Variable]:
             seen.add(id(variable))
             found[dotted(path)] = variable
     return found
-
-
-def layer_of(name: str, depths: tuple[int, ...]) -> int:
-    """Returns the layer of a parameter for layer-wise decay: 0 embeds, block i is i + 1, and then comes the rest.
-
-    Args:
-      name: of the parameter; of a Swin, as its own repository has it, with `downsample` at the end of a stage.
-      depths: blocks of each stage; one number for a ViT.
-
-    Raises:
-      UserError: the block is deeper.
-    """
-    if re.match(r"(cls_token|dist_token|reg_token|mask_token|pos_embed|patch_embed|norm_pre)(\.|$)", name):
-        return 0
-    match = re.match(r"(?:layers\.(\d+)\.)?(?:blocks\.(\d+)|downsample)\.", name)
-    if not match:
-        return sum(depths) + 1
-    stage, block = int(match[1] or 0), match[2]
-    if stage >= len(depths) or (block is not None and int(block) >= depths[stage]):
-        raise UserError(f"Parameter {name!r} lies beyond depth {depths}; give layer_scales the depth of this model.")
-    return sum(depths[:stage]) + (depths[stage] if block is None else int(block) + 1)
 
 
 def split(module: nnx.Module) -> Split:

@@ -26,6 +26,10 @@ def implementation_of(name: Implementation) -> Iterator[None]:
         _forced.reset(token)
 
 
+def _usual() -> Implementation:
+    return _forced.get() or ("shift_add" if jax.default_backend() == "cpu" else "grouped")
+
+
 def depthwise_conv2d(
     x: Float[Array, "b h w c"],
     kernel: Float[Array, "k k c"],
@@ -55,8 +59,7 @@ def depthwise_conv2d(
     if padding is None and kernel.shape[0] % 2 == 0:
         raise UserError(f"A depth-wise kernel of size {kernel.shape[0]} has no centre; choose an odd kernel_size.")
     kernel = kernel.astype(x.dtype)
-    if implementation is None:
-        implementation = _forced.get() or ("shift_add" if jax.default_backend() == "cpu" else "grouped")
+    implementation = implementation or _usual()
     pads = centred if padding is None else padding
     if implementation == "grouped":
         out = _grouped(x, kernel, stride, pads)
@@ -141,7 +144,7 @@ def _pad(x: Array, k: int) -> Array:
 def depthwise_conv3d(
     x: Float[Array, "b t h w c"],
     kernel: Float[Array, "s k k c"],
-    implementation: Literal["shift_add", "grouped"] | None = None,
+    implementation: Implementation | None = None,
     *,
     stride: int = 1,
 ) -> Float[Array, "b t H W c"]:
@@ -163,9 +166,7 @@ def depthwise_conv3d(
     frames, half = kernel.shape[0], kernel.shape[1] // 2
     if frames % 2 == 0 or kernel.shape[1] % 2 == 0:
         raise UserError(f"A depth-wise kernel of {kernel.shape[:3]} has no centre; choose odd sizes.")
-    if implementation is None:
-        implementation = "shift_add" if jax.default_backend() == "cpu" else "grouped"
-    if implementation == "grouped":
+    if (implementation or _usual()) == "grouped":
         return lax.conv_general_dilated(
             x,
             kernel.astype(x.dtype)[:, :, :, None, :],

@@ -18,12 +18,14 @@ from jaxprune.config import Config
 from jaxprune.errors import unknown
 from jaxprune.reduction import methods
 from jaxprune.tasks.setup import analysed, first, inputs, observing, reporting
-from jaxprune.tasks.setup.checks import refused
+from jaxprune.tasks.setup.checks import one_view, refused
 from jaxprune.train import workdir as workdirs
 from jaxprune.viz.report import Report
 from jaxprune.viz.table import as_text, write_csv
 
 FOLDER, DATA_FOLDER = "observed", "observed_data"
+
+missing = first.missing
 
 
 def run(config: Config, workdir: Path) -> dict[str, Any]:
@@ -102,22 +104,9 @@ def check(config: Config) -> Iterator[str]:
     for name in config.anchors:
         if name not in known:
             yield str(unknown("anchor in config.anchors", name, known))
+    yield from one_view(config)
     yield from refused(lambda: analysed.check_names(config))
     yield from refused(lambda: observing.more_data(config))
-
-
-def missing(config: Config) -> Iterator[str]:
-    """Yields that there is no network, or nothing for it to look at."""
-    if first.brings_run(config):
-        return
-    origin = config.run or config.model.weights
-    if not origin:
-        yield "Give --config.run=RUN, or --config.model.weights=FILE with --config.model.name=NAME, a network."
-    elif not inputs.has_images(origin, config):
-        yield (
-            f"{origin} does not know any images: give --config.data.source=folder with --config.data.path=FOLDER, or "
-            "another source."
-        )
 
 
 def _tables(

@@ -14,7 +14,6 @@ from jaxprune.bench.costs import costs
 from jaxprune.bench.publish import publish
 from jaxprune.checkpoints.classifier import Classifier
 from jaxprune.config import Config
-from jaxprune.data.sample import Sample
 from jaxprune.tasks.setup import inputs, networks, reporting
 from jaxprune.viz.report import Report, Section
 
@@ -84,5 +83,5 @@ def describe(config: Config, section: Section, measured: Measured) -> None:
 
 def _compare(config: Config, classifier: Classifier, made: dict[str, Contestant]) -> plans.Comparison:
     config = inputs.with_data_of(classifier.origin, classifier.model.preprocessing, config)
-    batches = inputs.eval_batches(config, Sample(inputs.held_out(config, classifier), config.num_images))
+    batches = inputs.eval_batches(config, inputs.sample(config, inputs.held_out(config, classifier)))
     return plans.compare(made, batches, inputs.mesh(config), class_names=classifier.class_names)

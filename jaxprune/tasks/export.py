@@ -22,6 +22,8 @@ from jaxprune.viz.table import as_text
 # By format: what writes it, and how its files end.
 FORMATS = {"stablehlo": (export.stablehlo, ".stablehlo"), "onnx": (export.onnx, ".onnx")}
 
+missing = first.missing_network
+
 
 def run(config: Config, workdir: Path) -> dict[str, Any]:
     """Writes the network of `config.run` or `config.model` in each of `config.formats`, and compares them with it."""
@@ -58,12 +60,6 @@ def check(config: Config) -> Iterator[str]:
         yield from (
             f"config.plan={config.plan!r}: {why}" for why in refused(lambda: networks.plan(config, config.plan))
         )
-
-
-def missing(config: Config) -> Iterator[str]:
-    """Yields that there is no network."""
-    if not (first.brings_run(config) or config.run or config.model.weights):
-        yield "Give --config.run=RUN, or --config.model.weights=FILE with --config.model.name=NAME, the network."
 
 
 def _images(config: Config, model: Any) -> list[np.ndarray] | None:

@@ -15,7 +15,7 @@ from jaxprune.data.file_list import open_images
 from jaxprune.data.source import Source
 from jaxprune.errors import unknown
 from jaxprune.tasks.setup import first, inputs, networks, reporting
-from jaxprune.tasks.setup.checks import refused
+from jaxprune.tasks.setup.checks import one_view, refused
 from jaxprune.tasks.setup.defaults import DTYPES
 from jaxprune.train import workdir as workdirs
 from jaxprune.train.writer import Writer
@@ -26,6 +26,8 @@ from jaxprune.viz.table import as_text, write_csv
 SPLITS = ("train", "eval")
 IMAGES = "images"  # the directory of the features of `config.images`
 WRITTEN = ("float32", "float16")
+
+missing = first.missing
 
 
 def run(config: Config, workdir: Path) -> dict[str, Any]:
@@ -73,25 +75,13 @@ def check(config: Config) -> Iterator[str]:
         yield (
             f"config.shard_size={size} is no multiple of config.batch_size={batch}: use {-(-size // batch) * batch}."
         )
+    yield from one_view(config)
     if config.images and config.data.source:
         yield (
             f"config.images={config.images} and config.data.source={config.data.source} are both set: give one of them."
         )
     elif config.images:
         yield from refused(lambda: open_images(config.images))
-
-
-def missing(config: Config) -> Iterator[str]:
-    """Yields that there is no network, or nothing for it to look at."""
-    if first.brings_run(config):
-        return
-    if not (config.run or config.model.weights):
-        yield "Give --config.run=RUN, or --config.model.weights=FILE with --config.model.name=NAME, the network."
-    elif not (config.images or inputs.has_images(config.run or config.model.weights, config)):
-        yield (
-            f"{config.run or config.model.weights} does not know any images: give --config.images=FOLDER, or "
-            "--config.data.source=folder with --config.data.path=FOLDER."
-        )
 
 
 def _with_images(config: Config, origin: str, model: Any) -> Config:

@@ -12,7 +12,6 @@ from jaxprune.bench.publish import device
 from jaxprune.bench.report import finding
 from jaxprune.checkpoints.classifier import open_classifier
 from jaxprune.config import Config
-from jaxprune.data.sample import Sample
 from jaxprune.tasks import benchmark
 from jaxprune.tasks.setup import analysed, first, inputs, reporting
 from jaxprune.tasks.setup.checks import refused
@@ -127,7 +126,7 @@ def _rows(
     classifier = open_classifier(network["run"], network["weights"], network["name"], img_size=config.img_size or None)
     measured = benchmark.measure(settings, workdir / "networks" / label)
     read = inputs.with_data_of(classifier.origin, classifier.model.preprocessing, settings)
-    images = Sample(inputs.held_out(read, classifier), config.num_images)
+    images = inputs.sample(config, inputs.held_out(read, classifier))
     common = {
         "network": label,
         "images": float(len(images)),

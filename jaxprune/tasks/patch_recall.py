@@ -7,6 +7,7 @@ from jaxprune.analysis import patch_recall, patch_recall_report
 from jaxprune.analysis.forwards import patch_scores
 from jaxprune.config import Config
 from jaxprune.data.annotations import open_annotations
+from jaxprune.errors import UserError
 from jaxprune.evaluate import run_over
 from jaxprune.tasks.setup import inputs, networks, reporting
 from jaxprune.viz.report import Report
@@ -16,6 +17,10 @@ from jaxprune.viz.table import write_csv
 def run(config: Config, workdir: Path) -> dict[str, Any]:
     """Puts `config.scorers` side by side on annotated images and adds a section to the report in `workdir`."""
     opened = networks.open_scorers(config)
+    if opened.preprocessing.num_frames:
+        raise UserError(
+            "The scorers are of a network that reads clips, and boxes and masks are of images: give others."
+        )
     options = config.annotations.to_dict()
     if config.source == "scenes":
         options.update(num_images=config.num_images, image_size=opened.size[0], seed=config.seed)

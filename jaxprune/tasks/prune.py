@@ -1,5 +1,6 @@
 """A trained classifier pruned by scorers of patches, as it is: accuracy against keep rate, curves, cost and speed."""
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,6 @@ from jaxprune.checkpoints.scorers import Opened
 from jaxprune.config import Config
 from jaxprune.data.broken import read_or_next
 from jaxprune.data.images import prepare
-from jaxprune.data.sample import Sample
 from jaxprune.errors import UserError
 from jaxprune.scoring.base import is_host
 from jaxprune.tasks.setup import inputs, networks, reporting
@@ -89,7 +89,7 @@ def completed(config: Config, classifier: Classifier) -> Config:
 
 def measure(config: Config, classifier: Classifier, opened: Opened) -> pruning.Pruned:
     """Runs the classifier over an evenly spread sample of the held-out images of a `completed` config."""
-    images, model = Sample(inputs.held_out(config, classifier), config.num_images), classifier.model
+    images, model = inputs.sample(config, inputs.held_out(config, classifier)), classifier.model
     return pruning.measure(
         model,
         opened.scorers,
@@ -110,9 +110,9 @@ def _what(config: Config) -> str:
 
 
 def images_of(config: Config, classifier: Classifier) -> Callable[[int], np.ndarray]:
-    """Returns what reads the image at a place in the pass of `measure`, as the classifier gets it."""
-    images = Sample(inputs.held_out(config, classifier), config.num_images)
-    return lambda place: prepare(read_or_next(images, place)["image"], classifier.model.preprocessing)
+    """Returns what reads an image of `measure` by its index, as the classifier gets it."""
+    images = functools.cache(lambda: inputs.sample(config, inputs.held_out(config, classifier)))
+    return lambda index: prepare(read_or_next(images(), index)["image"], classifier.model.preprocessing)
 
 
 def _spaced(num_images: int, shown: int) -> Sequence[int]:

@@ -8,7 +8,6 @@ from jaxprune.analysis import robustness
 from jaxprune.bench.contestants import DENSE, contestants
 from jaxprune.config import Config
 from jaxprune.data.corruptions import Corruption
-from jaxprune.data.sample import Sample
 from jaxprune.tasks.setup import inputs, networks, reporting
 from jaxprune.tasks.setup.checks import refused
 from jaxprune.viz.report import Report
@@ -24,7 +23,7 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     config = inputs.with_data_of(origin, model.preprocessing, config)
     made = contestants(model, networks.plans(config), scorer=networks.guide(config, model), seed=config.seed)
     whole = inputs.held_out(config, classifier)
-    examples = Sample(whole, config.num_images) if config.num_images else whole
+    examples = inputs.sample(config, whole)
 
     def batches(corruption: Corruption | None) -> Any:
         return inputs.eval_batches(config, examples, changes=() if corruption is None else (corruption,))

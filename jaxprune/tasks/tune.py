@@ -32,6 +32,8 @@ PLAN = "plan.txt"
 _BATCH = 32  # images at a time, at least, where their risk is estimated
 _SHOWN = ("plan", "images/s", "latency ms", "predicted ms", "risk", "tested")  # in the terminal
 
+missing = first.missing
+
 
 def run(config: Config, workdir: Path) -> dict[str, Any]:
     """Tunes, or goes on; leaves the table, the report, and the plan on one line if one beats the dense network."""
@@ -39,7 +41,9 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     model = open_network(config.run, config.model.weights, config.model.name, img_size=config.img_size or None)
     config = inputs.with_data_of(origin, model.preprocessing, config)
     source = inputs.source(config, "eval")
-    sample = Sample(source, config.num_images or len(source))
+    if config.bound == "accuracy" and model.num_classes:
+        inputs.require_classes(source, model.num_classes, origin)
+    sample = inputs.sample(config, source)
     with workdirs.locked(workdir):
         found = tune(
             model,
@@ -75,29 +79,13 @@ def check(config: Config) -> Iterator[str]:
     for places in config.places:
         yield from refused(lambda places=places: Plan(steps=[At(at, "random", keep_rate=0.5) for at in places]))
     if config.smaller:
-        path = "".join(analysed.named(config.smaller)[name] for name in ("run", "weights"))
-        if not analysed.setup_exists(path):
-            yield f"There is no run directory or file {path}: check config.smaller."
+        yield from refused(lambda: analysed.check_name(config.smaller, "config.smaller"))
     if not config.kept:
         yield "config.kept is empty: name shares of the patches, such as (0.65, 0.5)."
     if config.rounds < 1:
         yield "rounds=0 measures nothing: give 1, or better 5."
     if jax.process_count() > 1:
         yield "tune measures one device: run it in a single process."
-
-
-def missing(config: Config) -> Iterator[str]:
-    """Yields that there is no network, or no images to tune it by."""
-    if first.brings_run(config):
-        return
-    origin = config.run or config.model.weights
-    if not origin:
-        yield "Give --config.run=RUN, or --config.model.weights=FILE with --config.model.name=NAME, a network."
-    elif not inputs.has_images(origin, config):
-        yield (
-            f"{origin} does not know any images: give --config.data.source=folder with --config.data.path=FOLDER, or "
-            "another source."
-        )
 
 
 def _bound(config: Config) -> Bound:

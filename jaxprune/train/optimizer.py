@@ -3,7 +3,7 @@
 Parameters are one flat dict {dotted name: array}; masks and scales are dicts with the same names.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -13,7 +13,6 @@ import numpy as np
 import optax
 
 from jaxprune.errors import UserError, nearest
-from jaxprune.nn.params import layer_of
 
 Schedule = Callable[[Any], Any]
 
@@ -105,27 +104,14 @@ def decay_mask(params: Mapping[str, jax.Array], exempt: Sequence[str] = ()) -> d
     }
 
 
-def layer_scales(params: Mapping[str, Any], depth: int | Sequence[int], decay: float) -> dict[str, float]:
+def layer_scales(layers: Mapping[str, int], depth: int, decay: float) -> dict[str, float]:
     """Returns the learning-rate scale of every parameter under layer-wise decay: decay^(layers from the head).
 
-    Tokens, positions and the patch embedding are layer 0, block i is layer i + 1, and what comes after the blocks keeps
-    scale 1 (BEiT's rule, used by MAE and SimMIM).
-
     Args:
-      params: parameters by name.
-      depth: blocks of a ViT; or blocks of each stage of a Swin, whose `layers.s.downsample` has the layer of the last
-        block of stage s.
+      layers: of the parameters, see `nn.Host.parameter_layers`; those behind the blocks, of layer depth + 1, keep 1.
+      depth: of the network, in blocks.
       decay: factor from one layer to the layer below.
-
-    Raises:
-      UserError: a block is deeper than `depth`.
     """
-    depths = (depth,) if isinstance(depth, int) else tuple(depth)
-    return decayed({name: layer_of(name, depths) for name in params}, sum(depths), decay)
-
-
-def decayed(layers: Mapping[str, int], depth: int, decay: float) -> dict[str, float]:
-    """Returns the scales of parameters by their layers, see `nn.Host.parameter_layers`: decay^(depth + 1 - layer)."""
     return {name: decay ** (depth + 1 - layer) for name, layer in layers.items()}
 
 
@@ -256,14 +242,13 @@ def _numpy_of(value: Any) -> Any:
     return jnp if isinstance(value, jax.Array) else np
 
 
-def frozen_names(
-    params: Iterable[str], depth: int, trainable_blocks: int, *, layers: Mapping[str, int] | None = None
-) -> tuple[str, ...]:
+def frozen_names(layers: Mapping[str, int], depth: int, trainable_blocks: int) -> tuple[str, ...]:
     """Returns the parameters that do not train where only the last blocks do (partial fine-tuning, PR-MIM Fig. 6).
 
     Args:
+      layers: of the parameters, see `nn.Host.parameter_layers`.
       depth: of the network, in blocks.
-      layers: of the parameters, see `nn.Host.parameter_layers`; by default a ViT's.
+      trainable_blocks: how many of the last blocks train; -1: all, and what is in front of them.
 
     Raises:
       UserError: there are not so many blocks.
@@ -274,5 +259,4 @@ def frozen_names(
         raise UserError(
             f"trainable_blocks={trainable_blocks} of a network of {depth} blocks: use 0 to {depth}, or -1 for all."
         )
-    layers = {name: layer_of(name, (depth,)) for name in params} if layers is None else layers
-    return tuple(name for name in params if layers[name] <= depth - trainable_blocks)
+    return tuple(name for name, layer in layers.items() if layer <= depth - trainable_blocks)

@@ -8,8 +8,9 @@ from collections.abc import Callable, Hashable, Mapping
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 
-from jaxprune.analysis.forwards import pixels
+from jaxprune.analysis.forwards import over_views, pixels
 from jaxprune.evaluate import Forward
 from jaxprune.nn.host import at_path
 from jaxprune.nn.params import copied, merge, split
@@ -105,12 +106,18 @@ def compiled_blocks(model: Any, programs: Programs, note: Callable[[Call], None]
 
 
 def outputs(model: Any, programs: Programs) -> Forward:
-    """Returns what computes a classifier's logits, or a network's pooled features, float32 (b, c), block by block."""
+    """Returns what computes a classifier's logits, or a network's pooled features, float32 (b, c), block by block.
+
+    Of several views of a video they are the logarithms of the mean probabilities, or the mean features.
+    """
     parts, record = split(compiled_blocks(model, programs)), model.preprocessing
 
     def call(arrays: Any, batch: Mapping[str, jax.Array]) -> jax.Array:
         network = merge(parts.graph, arrays, {})
         tokens, _ = network.forward_features(pixels(batch["image"], record))
-        return network.forward_head(tokens)[0]
+        found, shown = network.forward_head(tokens)[0], batch["image"]
+        if len(found) == len(shown):
+            return found
+        return jnp.log(over_views(jax.nn.softmax(found), shown)) if model.num_classes else over_views(found, shown)
 
     return Forward(call, {**parts.params, **parts.rest}, compiled=False)

@@ -17,7 +17,7 @@ import numpy as np
 from flax import nnx
 
 from jaxprune import flops, reduction
-from jaxprune.bench.contestants import DENSE, Runner
+from jaxprune.bench.contestants import DENSE, Runner, random_images
 from jaxprune.bench.timing import interleaved_medians
 from jaxprune.errors import UserError
 from jaxprune.nn.flops import block_flops, rows_of
@@ -188,8 +188,7 @@ def measure(model: Any, methods: Sequence[str], batch_size: int, rounds: int) ->
       batch_size: images at a time.
       rounds: of the timing.
     """
-    size = model.preprocessing.img_size
-    images = jax.random.normal(jax.random.key(0), (batch_size, *size, 3))
+    size, images = model.preprocessing.img_size, random_images(model, batch_size)
     programs, found = Programs(), {}
     for plan in (None, *probes(model, methods).values()):
         network = model if plan is None else reduction.apply(model, plan, img_size=size, rngs=nnx.Rngs(0))

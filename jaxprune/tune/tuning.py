@@ -8,7 +8,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from jaxprune import flops, parallel, reduction
-from jaxprune.bench.contestants import DENSE, Runner
+from jaxprune.bench.contestants import DENSE, Runner, random_images
 from jaxprune.bench.timing import OverRounds, interleaved
 from jaxprune.checkpoints.network import fingerprint
 from jaxprune.errors import UserError
@@ -70,7 +70,7 @@ def tune(
     halves = _halves(count, bound.check(), settings)
     network = _Networks.of(model, settings, smaller)
     keep = (store or Store()).under(
-        format=_FORMAT, network=fingerprint(model), size=network.dense.preprocessing.img_size, jax=jax.__version__
+        format=_FORMAT, network=fingerprint(model), size=network.dense.preprocessing.sides, jax=jax.__version__
     )
     table = _cost_table(network, settings, keep)
     errors = _Errors(network.dense, show, halves, bound, settings, mesh or parallel.mesh_from_text("data=-1"), keep)
@@ -80,10 +80,10 @@ def tune(
     order = pareto_testing.front([bound.of(each.cost) for each in found], risks) if found else []
     front = [found[index] for index in order]
     if bound.on_cost:
-        some = front[: settings.most_tested]
+        some, timed = _timed_within(network, front, bound, settings, keep)
     else:
         some = thinned(front, [risks[index] for index in order], bound.risk, settings.most_tested)
-    timed = _timed(network, some, settings, keep)
+        timed = _timed(network, some, settings, keep)
     chosen, why, tests = _chosen(some, timed, errors, bound, settings)
     rows = [Row(DENSE, _gflops(network.dense), table.predict(network.dense), timed[DENSE], 0, len(halves.first))]
     rows += [Row(SMALLER, _gflops(network.smaller), timed=timed[SMALLER])] if network.smaller is not None else []
@@ -143,9 +143,18 @@ class _Networks(NamedTuple):
     def of(cls, model: Any, settings: Settings, smaller: Any) -> "_Networks":
         size = model.preprocessing.img_size
         depth = len(model.sites(size))
+        for place in (place for places in settings.places for place in places):
+            if place >= depth:
+                raise UserError(
+                    f"places={settings.places} name block {place}: the network has blocks 0 to {depth - 1}."
+                )
         trained = model if model.plan is not None and model.plan.steps_for(depth) else None
         dense = model if trained is None else reduction.apply(model, reduction.Plan(steps=()), img_size=size)
         smaller = next_smaller(dense) if smaller is None else smaller
+        if smaller is not None and not isinstance(smaller, Host):
+            raise UserError(
+                f"smaller= is a {type(smaller).__name__}, which is not counted as one with tokens: give a transformer."
+            )
         places = tuple(map(tuple, settings.places)) or default_places(depth)
         return cls(dense, trained, smaller, tuple(settings.methods) or default_methods(), places)
 
@@ -161,19 +170,23 @@ def _found(
 ) -> list[Candidate]:
     """The plans that are worth estimating on all images, and the one that the network was trained under."""
     methods = [method for method in table.methods() if method in network.methods]
+    own = [] if network.trained is None else [_trained(network, table)]
+    if not methods and not own:
+        raise UserError(f"The network can follow none of {', '.join(network.methods)}: name other methods.")
+    known = {each.name for each in own}
     dense = bound.of(table.predict(network.dense))
     cost = lambda each: bound.of(each.cost)
 
     def pool(mixed: tuple[str, ...]) -> list[Candidate]:
         made = candidates(network.dense, mixed, network.places, settings.kept, table.predict, seed=settings.seed)
         allowed = lambda each: cost(each) < dense and bound.holds(each.cost, settings.batch_size, SLACK)
-        return [each for each in made if allowed(each)]
+        return [each for each in made if allowed(each) and each.name not in known]
 
     if settings.exhaustive:
         found = [each for method in methods for each in pool((method,))]
     else:
         found = search(methods, pool, errors.estimate, dense, cost, alpha=bound.risk, limit=settings.limit)
-    return found if network.trained is None else [*found, _trained(network, table)]
+    return [*found, *own]
 
 
 def _trained(network: _Networks, table: CostTable) -> Candidate:
@@ -252,11 +265,7 @@ def _timed(network: _Networks, some: Sequence[Candidate], settings: Settings, st
     networks = {name: each for name, each in networks.items() if each is not None}
 
     def make() -> dict[str, np.ndarray]:
-        def runner(model: Any) -> Runner:
-            shape = (settings.batch_size, *model.preprocessing.img_size, 3)
-            return Runner(model, jax.random.normal(jax.random.key(0), shape))
-
-        runners = {name: runner(model) for name, model in networks.items()}
+        runners = {name: Runner(model, random_images(model, settings.batch_size)) for name, model in networks.items()}
         turns = interleaved(runners, settings.rounds)
         megabytes = [flops.temporary_bytes(runner.program) / 2**20 for runner in runners.values()]
         return {
@@ -265,9 +274,24 @@ def _timed(network: _Networks, some: Sequence[Candidate], settings: Settings, st
         }
 
     smaller = "" if network.smaller is None else fingerprint(network.smaller)
-    found = store.arrays("whole networks", make, networks=list(networks), smaller=smaller, **_timing(settings))
+    part = "whole networks" + "".join(f", {each.name}" for each in some[:1])
+    found = store.arrays(part, make, networks=list(networks), smaller=smaller, **_timing(settings))
     each = zip(networks, found["seconds"], found["megabytes"], strict=True)
     return {name: (OverRounds.of(seconds.tolist()), float(megabytes)) for name, seconds, megabytes in each}
+
+
+def _timed_within(
+    network: _Networks, front: Sequence[Candidate], bound: Bound, settings: Settings, store: Store
+) -> tuple[Sequence[Candidate], Timed]:
+    """Times some plans of the front at a time, the safest first, until one keeps to a bound on cost, or dense does."""
+    timed, end = {}, 0
+    while end == 0 or end < len(front):
+        some, end = front[end : end + settings.most_tested], end + settings.most_tested
+        timed |= _timed(network, some, settings, store)
+        costs = [Cost(timed[name][0].median, timed[name][1]) for name in (DENSE, *(each.name for each in some))]
+        if any(bound.holds(cost, settings.batch_size) for cost in costs):
+            break
+    return front[:end], timed
 
 
 def _chosen(

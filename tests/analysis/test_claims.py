@@ -73,6 +73,23 @@ def test_a_proxy_is_a_rank_correlation_behind_the_last_block():
     assert found["PWCCA stands for accuracy as well as Procrustes does."]["verdict"].startswith(OPEN)
 
 
+def test_plans_of_fewer_steps_and_flat_maps_leave_the_others_decidable():
+    def used(method, plan, steps, value):
+        row = {"network": "small", "plan": plan, "method": method, "patches": 100, "images": 50, "allowed": 90}
+        return [{**row, "step": step, "in use": value, "in use std": 0.1} for step in range(1, steps + 1)]
+
+    found = verdicts(
+        spatial=[*used("ats", "ats 0.9", 1, 0.2), *used("ats", "ats@3", 3, 0.4)],
+        data_sets=[
+            {"method": "topk", "Spearman": value, "EMD": 0, "JSD": 0} for value in (0.9, 0.8, 0.95, 0.85, math.nan)
+        ],
+    )
+    ats = found["At high keep rates ATS uses far fewer rows in the last step than it may."]
+    assert ats["here"] == pytest.approx(0.3)
+    maps = found["Maps of the mean depth of patches are much alike on different data."]
+    assert maps["verdict"] == HOLDS and maps["here"] == pytest.approx(0.875)
+
+
 def test_ats_and_collapsed_clusters():
     def used(method, value, first):
         row = {"network": "small", "plan": f"{method} {first}", "method": method, "patches": 100, "images": 50}

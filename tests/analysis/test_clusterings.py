@@ -27,3 +27,10 @@ def test_names_of_clusters_do_not_matter_and_single_ones_agree():
     np.testing.assert_allclose(both, [[1, 1], [1, 0], [1, 0]], atol=1e-12)
     # Where all are one class, any clustering is homogeneous; it tells nothing.
     assert likeness(np.zeros(4, int), np.arange(4)) == (1, 0, 0)
+
+
+def test_large_names_of_clusters_are_told_apart():
+    """Pairs of names are numbered: with 2¹⁶ names of each, the numbers take more than four bytes."""
+    found = likeness(np.array([[0, 2**16, 0]]), np.array([[0, 0, 2**16 - 1]]))
+    small = likeness(np.array([[0, 1, 0]]), np.array([[0, 0, 1]]))
+    np.testing.assert_array_equal(found, small)

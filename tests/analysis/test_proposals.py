@@ -5,11 +5,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from hosts import host
 
 from jaxprune import models, scoring
-from jaxprune.analysis import proposals
+from jaxprune.analysis import proposals, proposals_report
 from jaxprune.analysis.overlap import chance_iou
+from jaxprune.analysis.pruning import Pruned
+from jaxprune.analysis.pruning_report import Setting
 from jaxprune.scoring.wrappers import Enlarged
+from jaxprune.viz.report import Section
 
 
 def test_overlap_is_that_of_what_scorers_keep():
@@ -34,6 +38,30 @@ def test_contrasts_are_widest_first_and_their_rows_are_means():
     assert found[proposals.UNSURE, "proposal"]["confidence"] == pytest.approx(0.15)
     assert found[proposals.UNSURE, "papr"]["change"] == pytest.approx(0.025)
     assert found[proposals.UNSURE, "papr"]["surer"] == 0.5 and found[proposals.SURE, "dense"]["images"] == 1
+
+
+def test_images_that_are_drawn_are_those_of_their_index(monkeypatch):
+    """An image that cannot be read has no row: those behind it are at another place in the pass than in the data."""
+    drawn, scorers = [], {"norm": scoring.create("norm", grid=(4, 4))}
+    monkeypatch.setattr(
+        proposals_report, "pictures", lambda setting, found: drawn.extend(found.shown) or np.zeros((2, 2))
+    )
+    setting = Setting(host("cls"), ("a", "b", "c"), scorers, (16, 16), 0.5)
+    confidences = {("dense", 16): np.array([0.5, 0.9, 0.5]), ("norm", 8): np.array([0.5, 0.8, 0.4])}
+    found = Pruned(
+        index=np.array([0, 2, 3]),
+        labels=np.array([0, 1, 2]),
+        predictions={},
+        confidences=confidences,
+        removed={},
+        shown=[],
+        scores={"norm": np.zeros((3, 16))},
+        proposal=np.array([0.5, 0.1, 0.5]),
+    )
+    proposals_report.describe(
+        Section("Drawn", "drawn"), setting, found, [], (0.5,), lambda index: np.full((2, 2, 3), index, np.uint8)
+    )
+    assert [int(each.image[0, 0, 0]) for each in drawn] == [2]
 
 
 @pytest.mark.slow

@@ -57,6 +57,17 @@ def test_only_the_stretches_with_wanted_frames_are_decoded(film, monkeypatch):
     assert len(decoded) <= 6  # of thirty: two from the second keyframe on, three from the last
 
 
+@pytest.mark.parametrize("index", [True, False])
+def test_a_video_that_is_too_long_is_refused_and_not_cut(index, film, monkeypatch):
+    monkeypatch.setattr(video, "MAX_FRAMES", 29)
+    if not index:
+        monkeypatch.setattr(video, "_index", lambda *_: ([], []))
+    with pytest.raises(video.Broken, match="frames that are read"):
+        read(film, [0])
+    monkeypatch.setattr(video, "MAX_FRAMES", 30)
+    assert numbers_of(read(film, [29])).tolist() == [29]
+
+
 def test_how_many_frames_there_are_is_known_first(film):
     lengths = []
     video.read_frames(film, lambda length: np.array([lengths.append(length) or 0]), lambda frame: None)

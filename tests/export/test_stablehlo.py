@@ -1,5 +1,6 @@
 """A StableHLO file computes what the network does, in plain JAX, and a wrong one never gets its name."""
 
+import dataclasses
 import json
 import subprocess
 import sys
@@ -178,6 +179,14 @@ def test_networks_of_other_families_are_written(name, tmp_path):
 def test_a_convnet_is_written(tmp_path):
     model = models.create("resnet18", num_classes=3, width=4, layers=(1, 1, 1, 1), rngs=nnx.Rngs(0))
     model.preprocessing = model.preprocessing.with_size(32)
+    assert write(model, tmp_path / "a.stablehlo").difference <= verify.TOLERANCE
+
+
+@pytest.mark.slow
+def test_a_convnet_of_clips_is_written(tmp_path):
+    sizes = {"layers": (1, 1), "width": 4, "clip_size": (4, 32, 32)}
+    model = models.create("x3d", num_classes=3, **sizes, rngs=nnx.Rngs(0))
+    model.preprocessing = dataclasses.replace(model.preprocessing, num_frames=4)
     assert write(model, tmp_path / "a.stablehlo").difference <= verify.TOLERANCE
 
 

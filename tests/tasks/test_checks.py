@@ -100,9 +100,17 @@ def test_a_workdir_that_is_a_file_is_refused(tmp_path):
             tasks.find("finetune")(config, workdir)
 
 
+def test_what_compares_networks_reads_one_view_of_a_video():
+    for name in ("analyse", "features"):
+        config = main.load_config(f"{CONFIGS}/{name}.py")
+        config.data.num_clips = 2
+        (problem,) = tasks.problems(config)
+        assert problem.startswith("config.data.num_clips=2") and f"{name} reads one view" in problem
+
+
 def test_every_config_has_no_problems(tmp_path):
     for path in sorted(CONFIGS.rglob("[!_]*.py")):
-        for arguments in ("", ":smoke") if "smoke" in path.read_text() else ("",):
+        for arguments in ("", ":smoke"):
             found = tasks.problems(main.load_config(f"{path}{arguments}"))
             # Those for images of one's own name no folder yet.
             assert all("needs" in problem and "data.path" in problem for problem in found), (path, found)

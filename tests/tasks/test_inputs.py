@@ -69,3 +69,14 @@ def test_dynamicvit_learns_from_a_teacher_unless_nothing_is_distilled():
     config.update(teacher="")
     config.reduction.method = "topk"
     assert finetune.check(config) == []
+
+
+def test_no_number_of_images_stands_for_all_of_them():
+    config = defaults.classifier_inspection("prune", num_images=0)
+    config.data.update(source="scenes", num_eval=7, img_size=16)
+    held_out = inputs.source(config, "eval")
+    assert [int(example["index"]) for example in map(inputs.sample(config, held_out).__getitem__, range(7))] == [
+        *range(7)
+    ]
+    config.num_images = 3
+    assert len(inputs.sample(config, held_out)) == 3

@@ -66,6 +66,14 @@ def test_photographs_without_classes_choose_a_plan_of_an_encoder(tmp_path, capsy
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "run" / "tuned").iterdir()} == stored
 
 
+def test_a_bound_on_accuracy_needs_the_classes_of_the_network(tmp_path):
+    classifier = models.create("vit", **SIZES, num_classes=3, rngs=nnx.Rngs(0))
+    save_model(classifier, tmp_path / "c.safetensors", class_names=("a", "b", "c"))
+    settings = {"run": str(tmp_path / "c.safetensors"), "data.source": "scenes", "data.num_eval": 8}
+    with pytest.raises(UserError, match=r"The data have 10 classes and .* knows 3"):
+        run(tmp_path / "run", bound="accuracy", value=0.5, delta=0.5, **settings)
+
+
 def test_what_is_refused_is_named(tmp_path):
     with pytest.raises(UserError, match="Give --config"):
         run(tmp_path)

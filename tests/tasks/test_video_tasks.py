@@ -117,6 +117,13 @@ def test_films_of_ones_own_are_scored_and_drawn(films, network, tmp_path):
 
 
 @pytest.mark.slow
+def test_clips_are_classified_by_their_features_and_the_nearest_are_drawn(network, tmp_path):
+    of = {"source": "scenes", "num_train": 6, "num_eval": 6}
+    found = run("features.py", tmp_path, run=str(network[0]), data=of, batch_size=4, shard_size=8)
+    assert found["images"] == 12 and list((tmp_path / "pictures").iterdir())
+
+
+@pytest.mark.slow
 def test_networks_of_clips_refuse_images_and_the_other_way_round(films, network, tmp_path):
     path, _ = network
     (tmp_path / "pictures" / "left").mkdir(parents=True)
@@ -133,3 +140,5 @@ def test_networks_of_clips_refuse_images_and_the_other_way_round(films, network,
         run("evaluate.py", tmp_path / "c", run=str(still), data={**of, "path": str(films)})
     with pytest.raises(UserError, match="and the network reads images"):
         run("score.py:smoke", tmp_path / "d", run=str(still), images=str(films))
+    with pytest.raises(UserError, match="reads clips, and boxes and masks are of images"):
+        run("ranking/recall.py:smoke", tmp_path / "e", run=str(path), scorers=("norm",))

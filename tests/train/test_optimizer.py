@@ -1,11 +1,15 @@
+import re
+
 import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from flax import nnx
 from support import golden
 
+from jaxprune import models
 from jaxprune.errors import UserError
 from jaxprune.train import optimizer
 
@@ -58,19 +62,31 @@ def test_schedules_trace_and_agree_with_the_host():
 @pytest.mark.parametrize(("case", "depth", "decay"), [("vit_d12_decay65", 12, 0.65), ("vit_d24_decay75", 24, 0.75)])
 def test_layer_scales_and_decay_match_the_fine_tuning_of_mae(case, depth, decay):
     params = _table_params(case, TABLES[f"{case}/weight_decay"] > 0)
-    scales = optimizer.layer_scales(params, depth, decay)
+    layers = _host("vit", depth=depth, num_heads=1).parameter_layers(params)
+    scales = optimizer.layer_scales(layers, depth, decay)
     np.testing.assert_allclose(list(scales.values()), TABLES[f"{case}/lr_scale"], rtol=1e-7)
     mask = optimizer.decay_mask(params, exempt=("pos_embed", "cls_token"))
     np.testing.assert_array_equal(list(mask.values()), TABLES[f"{case}/weight_decay"] > 0)
 
 
 def test_layer_scales_match_simmim():
-    for case, depth in (("simmim_vit", 12), ("simmim_swin", TABLES["simmim_swin/depths"].tolist())):
-        scales = optimizer.layer_scales(dict.fromkeys(TABLES[f"{case}/name"].tolist()), depth, TABLES[f"{case}/decay"])
+    stages = TABLES["simmim_swin/depths"].tolist()
+    for case, host, depth in (
+        ("simmim_vit", _host("vit", depth=12, num_heads=1), 12),
+        ("simmim_swin", _host("swin", depths=stages, num_heads=1, window_size=1), sum(stages)),
+    ):
+        # Published code counts what lies between two stages to the first, and here it is part of the second.
+        ours = lambda name: re.sub(r"(\d+)\.downsample", lambda found: f"{int(found[1]) + 1}.downsample", name)
+        layers = host.parameter_layers([ours(name) for name in TABLES[f"{case}/name"].tolist()])
+        np.testing.assert_array_equal(list(layers.values()), TABLES[f"{case}/layer_id"])
+        scales = optimizer.layer_scales(layers, depth, TABLES[f"{case}/decay"])
         np.testing.assert_allclose(list(scales.values()), TABLES[f"{case}/scale"], rtol=1e-7)
-    for name, depth in (("blocks.12.norm1.scale", 12), ("layers.1.blocks.2.norm1.scale", (2, 2, 6))):
-        with pytest.raises(UserError, match="lies beyond depth"):
-            optimizer.layer_scales({name: None}, depth, 0.5)
+
+
+def _host(name, **sizes):
+    """A network without arrays."""
+    sizes = {"img_size": 32, "patch_size": 4, "embed_dim": 2, "num_classes": 3, **sizes}
+    return nnx.eval_shape(lambda: models.create(name, **sizes, rngs=nnx.Rngs(0)))
 
 
 def test_pre_training_decays_the_tokens_but_no_vector_and_no_bias():
@@ -142,7 +158,9 @@ def test_clipping_matches_torch():
 def test_layer_scales_apply_to_update_and_decay():
     params = {"blocks.0.w": jnp.ones((2, 2)), "head.w": jnp.ones((2, 2))}
     grads = jax.tree.map(jnp.ones_like, params)
-    tx = optimizer.adamw(0.1, weight_decay=0.5, layer_scales=optimizer.layer_scales(params, 1, 0.5))
+    tx = optimizer.adamw(
+        0.1, weight_decay=0.5, layer_scales=optimizer.layer_scales({"blocks.0.w": 1, "head.w": 2}, 1, 0.5)
+    )
     updates, _ = tx.update(grads, tx.init(params), params)
     chex.assert_trees_all_close(
         updates, {"blocks.0.w": jnp.full((2, 2), -0.075), "head.w": jnp.full((2, 2), -0.15)}, atol=1e-6
@@ -152,7 +170,8 @@ def test_layer_scales_apply_to_update_and_decay():
 def test_frozen_parameters_keep_their_value_and_have_no_moments():
     params = {"blocks.0.w": jnp.ones((2, 2)), "head.w": jnp.ones((2, 2)), "head.bias": jnp.ones(2)}
     grads = jax.tree.map(jnp.ones_like, params)
-    options = {"decay_mask": optimizer.decay_mask(params), "layer_scales": optimizer.layer_scales(params, 1, 0.5)}
+    layers = {"blocks.0.w": 1, "head.w": 2, "head.bias": 2}
+    options = {"decay_mask": optimizer.decay_mask(params), "layer_scales": optimizer.layer_scales(layers, 1, 0.5)}
     tx = optimizer.adamw(0.1, weight_decay=0.5, clip_norm=1.0, frozen=("blocks.*",), **options)
     state = tx.init(params)
     updates, _ = jax.jit(tx.update)(grads, state, params)

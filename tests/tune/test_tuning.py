@@ -6,10 +6,12 @@ from flax import nnx
 
 from jaxprune import models, reduction
 from jaxprune.analysis.forwards import pixels
+from jaxprune.bench.timing import OverRounds
 from jaxprune.errors import UserError
 from jaxprune.nn.params import jitted
 from jaxprune.reduction import Plan
 from jaxprune.tune import Bound, Settings, blockwise, cost_table, tune, tuning
+from jaxprune.tune.candidates import Candidate
 from jaxprune.tune.cost_table import Cost, CostTable
 from jaxprune.tune.smaller import next_smaller
 from jaxprune.tune.store import Store
@@ -149,11 +151,56 @@ def test_accuracy_and_features_and_a_network_that_was_trained_under_a_plan(class
     found = tune(trained, images(), bound=Bound("agreement", 0.5), settings=QUICK)
     assert "sit@1:keep_rate=0.5" in {row.name for row in found.rows}
     assert found.plan or found.model.plan is None or not found.model.plan.steps
+    # The plan that tuning would try too stands in the table once.
+    trained = reduction.apply(encoder, Plan.from_text("topk@1:keep_rate=0.5"))
+    names = [row.name for row in tune(trained, images(), bound=Bound("agreement", 0.5), settings=QUICK).rows]
+    assert names.count("topk@1:keep_rate=0.5") == 1
+
+
+@pytest.mark.slow
+def test_clips_are_tuned_by_the_mean_over_their_views():
+    sizes = {**SIZES, "patch_size": 8, "num_frames": 4, "depth": 2}
+    clip = models.create("video_vit", **sizes, num_classes=3, head_init_scale=5.0, rngs=nnx.Rngs(0))
+    shown = np.random.default_rng(0).integers(0, 256, (12, 2, 4, 16, 16, 3)).astype(np.uint8)
+    settings = Settings(methods=("topk",), places=((1,),), kept=(0.5,), rounds=1, batch_size=1, delta=0.5)
+    found = tune(clip, shown, bound=Bound("agreement", 0.4), settings=settings)
+    assert [row.name for row in found.rows[:2]] == ["dense", "next smaller, dense"] and found.images == (6, 6)
+    forward = blockwise.outputs(clip, blockwise.Programs())
+    each, _ = clip(pixels(shown[:2], clip.preprocessing))
+    expected = np.log(nnx.softmax(each).reshape(2, 2, 3).mean(1))
+    np.testing.assert_allclose(forward.call(forward.arrays, {"image": shown[:2]}), expected, atol=1e-5)
+
+
+def test_a_bound_on_cost_is_looked_for_down_the_front(monkeypatch):
+    """The safest plans, whose predicted times are just within it, may take longer."""
+    seconds = {"dense": 2.0, "next smaller, dense": 0.1, "a": 1.2, "b": 1.1, "c": 0.9, "d": 0.5, "e": 0.4}
+    asked = []
+
+    def timed(network, some, settings, store):
+        asked.append([each.name for each in some])
+        names = ("dense", "next smaller, dense", *asked[-1])
+        return {name: (OverRounds.of([seconds[name]]), 1.0) for name in names}
+
+    monkeypatch.setattr(tuning, "_timed", timed)
+    front = [Candidate(name, "topk", (1,), 0.5, None, Cost(1.0, 1.0)) for name in "abcde"]
+    pick = lambda milliseconds, front: tuning._timed_within(
+        None, front, Bound("latency", milliseconds), Settings(most_tested=2), Store()
+    )
+    some, found = pick(1000.0, front)
+    assert asked == [["a", "b"], ["c", "d"]] and [each.name for each in some] == list("abcd") and "e" not in found
+    assert [each.name for each in pick(200.0, front)[0]] == list("abcde")
+    assert not pick(1000.0, [])[0] and asked[-1] == []
 
 
 def test_too_few_images_and_other_networks_are_refused(classifier):
     with pytest.raises(UserError, match=r"too few: half of them test.*takes 45.*Give 90"):
         tune(classifier, images(), bound=Bound("agreement", 0.95), settings=QUICK)
+    with pytest.raises(UserError, match=r"name block 3: the network has blocks 0 to 2"):
+        other = Settings(places=((1, 3),))
+        tune(classifier, images(), bound=Bound("agreement", 0.5), settings=other)
+    with pytest.raises(UserError, match="smaller= is a Linear"):
+        other = nnx.Linear(2, 2, rngs=nnx.Rngs(0))
+        tune(classifier, images(), bound=Bound("agreement", 0.5), settings=QUICK, smaller=other)
     with pytest.raises(UserError, match="no tokens"):
         tune(nnx.Linear(2, 2, rngs=nnx.Rngs(0)), images(), bound=Bound("agreement", 0.95))
 

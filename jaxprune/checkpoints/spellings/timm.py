@@ -68,7 +68,7 @@ def _naflex(tensors: Tensors) -> Tensors:
         layout = np.asarray(tensor) if name.startswith("embeds.") else tensor
         if name == "embeds.proj.weight" and np.ndim(layout) == 2:
             side = math.isqrt(layout.shape[1] // 3)  # of a patch with three colours; the check of shapes names others
-            if 3 * side * side == layout.shape[1]:
+            if side and 3 * side * side == layout.shape[1]:
                 layout = layout.reshape(-1, side, side, 3).transpose(0, 3, 1, 2)
         elif name == "embeds.pos_embed" and np.ndim(layout) == 4:
             layout = layout.reshape(1, -1, layout.shape[-1])

@@ -38,7 +38,7 @@ def optimizer_of(
         training.schedule,
         params,
         exempt=model.no_decay,
-        layer_scales=optimizer.decayed(layers, depth, settings.layer_decay),
+        layer_scales=optimizer.layer_scales(layers, depth, settings.layer_decay),
         schedules=own,
-        frozen=optimizer.frozen_names(params, depth, config.trainable_blocks, layers=layers),
+        frozen=optimizer.frozen_names(layers, depth, config.trainable_blocks),
     )

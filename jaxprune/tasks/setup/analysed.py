@@ -9,6 +9,7 @@ from jaxprune.errors import UserError
 from jaxprune.nn.host import Host
 from jaxprune.reduction import Plan
 from jaxprune.tasks.setup import networks as setup
+from jaxprune.tasks.setup.checks import exists
 from jaxprune.text import parse_items
 
 RANDOM = "random"
@@ -60,17 +61,19 @@ def check_names(config: Config) -> None:
       UserError: see above.
     """
     for text in config.networks:
-        each = named(text)
-        path = each["run"] or each["weights"]
-        if not setup_exists(path):
-            raise UserError(f"There is no run directory or file {path}: check config.networks.")
+        check_name(text, "config.networks")
 
 
-def setup_exists(path: str) -> bool:
-    """Whether a file or directory is there, or remote."""
-    from jaxprune.checkpoints.hub import is_remote
+def check_name(text: str, setting: str) -> None:
+    """Refuses a text that names no network which is there, without opening it; see `named`.
 
-    return is_remote(path) or Path(path).expanduser().exists()
+    Args:
+      setting: that holds it.
+    """
+    each = named(text)
+    path = each["run"] or each["weights"]
+    if not exists(path):
+        raise UserError(f"There is no run directory or file {path}: check {setting}.")
 
 
 def named(text: str) -> dict[str, str]:

@@ -250,6 +250,15 @@ def refused(make: Callable[[], Any]) -> list[str]:
     return []
 
 
+def one_view(config: Config) -> Iterator[str]:
+    """Yields that several views of a video are asked for, of a task that reads a single one."""
+    if config.data.num_clips * config.data.num_crops > 1:
+        yield (
+            f"config.data.num_clips={config.data.num_clips} and config.data.num_crops={config.data.num_crops}: "
+            f"{config.task} reads one view of a video; leave both at 1."
+        )
+
+
 def _numbers(values: Mapping[str, Any], prefix: str) -> Iterator[str]:
     for name, value in values.items():
         part, _, last = name.rpartition(".")
@@ -268,11 +277,12 @@ def _paths(values: Mapping[str, Any], prefix: str) -> Iterator[str]:
         path = values.get(name)
         if path == networks.RANDOM and name == "model.weights":
             continue
-        if isinstance(path, (str, Path)) and str(path) and not _exists(path):
+        if isinstance(path, (str, Path)) and str(path) and not exists(path):
             yield f"There is no {what} {path}: check {prefix}{name}."
 
 
-def _exists(path: str | Path) -> bool:
+def exists(path: str | Path) -> bool:
+    """Whether a file or directory is there, or remote."""
     return is_remote(path) or Path(path).expanduser().exists()
 
 
@@ -331,5 +341,5 @@ def _plan(config: Config, text: str) -> None:
 def _scorer(text: str) -> None:
     described = scorers.describe(text)
     for path in (described.run, described.weights):
-        if path and not _exists(path):
+        if path and not exists(path):
             raise UserError(f"There is no run directory or file {path}, which the scorer {text!r} reads: check it.")

@@ -1,5 +1,6 @@
 """The run that a task examines, trained first where the config brings that training along."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +8,7 @@ from ml_collections import ConfigDict
 
 from jaxprune import tasks
 from jaxprune.config import Config
+from jaxprune.tasks.setup import inputs
 
 TRAIN = "train"  # the key of that training's config, and its directory inside of the run's
 
@@ -14,6 +16,20 @@ TRAIN = "train"  # the key of that training's config, and its directory inside o
 def brings_run(config: Config) -> bool:
     """Whether a config names no network, and how to train one in place of it."""
     return TRAIN in config and not (config.run or ("model" in config and config.model.weights))
+
+
+def missing_network(config: Config) -> Iterator[str]:
+    """Yields that there is no network to examine."""
+    if not (brings_run(config) or config.run or config.model.weights):
+        yield "Give --config.run=RUN, or --config.model.weights=FILE with --config.model.name=NAME, the network."
+
+
+def missing(config: Config) -> Iterator[str]:
+    """Yields that there is no network to examine, or no images to show to it."""
+    yield from missing_network(config)
+    origin, pictures = config.run or config.model.weights, "images" in config and config.images
+    if origin and not (pictures or inputs.has_images(origin, config)):
+        yield inputs.no_images(origin, config)
 
 
 def with_run(config: Config, workdir: Path) -> tuple[Config, dict[str, Any] | None]:

@@ -13,6 +13,7 @@ from jaxprune import parallel
 from jaxprune.checkpoints.classifier import Classifier
 from jaxprune.config import Config
 from jaxprune.data.augment import normalize
+from jaxprune.data.sample import Sample
 from jaxprune.errors import UserError
 from jaxprune.nn.patch_embed import pair
 from jaxprune.preprocessing import Preprocessing
@@ -119,6 +120,15 @@ def has_images(origin: str | Path, config: Config) -> bool:
     return bool(config.data.source) or Path(origin).is_dir()
 
 
+def no_images(origin: str | Path, config: Config) -> str:
+    """The message that the network from `origin` knows no images, and neither does `config.data`."""
+    pictures = "--config.images=FOLDER, or " if "images" in config else ""
+    return (
+        f"{origin} does not know any images: give {pictures}--config.data.source=folder with "
+        "--config.data.path=FOLDER, or another source."
+    )
+
+
 def with_data_of(origin: str | Path, record: Preprocessing, config: Config) -> Config:
     """The config with the data settings for a network that is inspected.
 
@@ -133,10 +143,7 @@ def with_data_of(origin: str | Path, record: Preprocessing, config: Config) -> C
       UserError: `config.data` names no source, and a file knows none.
     """
     if not has_images(origin, config):
-        raise UserError(
-            f"{origin} does not know any images: give --config.data.source=folder and --config.data.path=FOLDER, or "
-            "another source."
-        )
+        raise UserError(no_images(origin, config))
     recorded = {} if config.data.source else recorded_config(origin)
     # The seed is part of the built-in scenes.
     seed = {"seed": recorded["seed"]} if recorded else {}
@@ -153,12 +160,25 @@ def held_out(config: Config, classifier: Classifier) -> Any:
       UserError: they have another number of classes than the classifier.
     """
     examples = source(config, "eval")
-    if examples.num_classes != len(classifier.class_names):
-        raise UserError(
-            f"The data have {examples.num_classes} classes and {classifier.origin} knows "
-            f"{len(classifier.class_names)}: give the data it was trained on."
-        )
+    require_classes(examples, len(classifier.class_names), classifier.origin)
     return examples
+
+
+def sample(config: Config, examples: Any) -> Sample:
+    """An evenly spread sample of `config.num_images` of the examples; 0: all of them."""
+    return Sample(examples, config.num_images or len(examples))
+
+
+def require_classes(examples: Any, known: int, origin: str | Path) -> None:
+    """Refuses examples of other classes than the `known` ones of the classifier from `origin`.
+
+    Raises:
+      UserError: see above.
+    """
+    if examples.num_classes != known:
+        raise UserError(
+            f"The data have {examples.num_classes} classes and {origin} knows {known}: give the data it was trained on."
+        )
 
 
 def allowed_classes(config: Config, examples: Any) -> tuple[int, ...] | None:

@@ -98,7 +98,7 @@ def passes(config: Config, folder: Path, found: Sequence[Member], *, patterns_on
     for network, own in by_network(found).items():
         settings = prepared(config, own[0])
         source = inputs.source(settings, "eval")
-        sample = Sample(source, config.num_images or len(source))
+        sample = inputs.sample(config, source)
         several = np.ndim(read_or_next(sample, 0)["label"]) > 0
         # A classifier for other classes has no answers here.
         classify = not patterns_only and own[0].model.num_classes == sample.num_classes
