@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from jaxprune.nn import Conv, Conv3d, Host, Site, kernels
-from jaxprune.nn.flops import BlockCost, Rows, block_flops, linear_flops, rows_of
+from jaxprune.nn.flops import BlockCost, Rows, block_flops, linear_flops, rows_of, through
 from jaxprune.reduction import Plan, Reducer
 from jaxprune.reduction.base import is_idle
 from jaxprune.reduction.placing import abstract, place
@@ -91,21 +91,14 @@ def _blocks(
     blocks: Sequence[tuple[Site, BlockCost, Reducer | None]], patches: int
 ) -> tuple[tuple[int, ...], int, tuple[int, ...]]:
     """Returns the cost of each block, of all reducers, and the rows that leave each block, prefix counted."""
-    costs, own, left = [], 0, []
-    arriving = patches
+    counted, own = through(blocks, patches), 0
+    costs, left = [block_flops(*each) for each in counted], [rows.left for _, rows in counted]
     # Fields of `Attended` that a reducer reads of each block.
     reads = [frozenset[str]()] * len(blocks)
-    for index, (site, cost, reducer) in enumerate(blocks):
-        prefix, arrive = site.num_prefix_tokens, arriving if site.leaves else site.num_patches
-        leave = arrive if reducer is None else reducer.num_rows()
-        where = None if reducer is None else reducer.where
-        rows = rows_of(where, prefix + arrive, prefix + leave, leaves=site.leaves)
-        costs.append(block_flops(cost, rows))
-        left.append(rows.left)
-        arriving = rows.left - prefix
+    for index, (site, _, reducer) in enumerate(blocks):
         if reducer is not None and not is_idle(type(reducer), reducer.step):
             own += reducer.flops()
-            read = index - 1 if where == "before" and site.leaves else index
+            read = index - 1 if reducer.where == "before" and site.leaves else index
             reads[read] = reads[read] | reducer.needs
     for index, (site, cost, _) in enumerate(blocks):
         if "cls_attn" in reads[index] and "received" not in reads[index] and site.num_prefix_tokens:

@@ -1,8 +1,10 @@
 """Swin transformers, V1 and V2, with timm's words and timm's numbers (Liu et al., 2021; Liu et al., 2022).
 
-Rows never leave their map: under a plan, those that it drops skip the MLP of a block and pass unchanged (PaPr).
+Rows never leave their map: under a plan, those that it drops skip the MLP of a block and pass unchanged (PaPr). Rows
+that merge (ToMe) stay so until their stage ends.
 """
 
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -15,8 +17,9 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from jaxprune.errors import UserError
 from jaxprune.models.hierarchical import Classifier, HierarchicalHost, Stage, on_map
-from jaxprune.nn import Attended, Block, LayerNorm, Linear, Overhead, PatchEmbed, Site, Walk
+from jaxprune.nn import Attended, Block, LayerNorm, Linear, Overhead, PatchEmbed, Site, Tokens, Walk
 from jaxprune.nn.attention import Attention, Heads, self_attention
+from jaxprune.nn.cells import Cells
 from jaxprune.nn.flops import BlockCost, linear_flops
 from jaxprune.nn.images import require_float
 from jaxprune.nn.linear import normal_02
@@ -136,6 +139,7 @@ class SwinBlock(Block):
 
     Args:
       windows: of this block.
+      cells: of its stage, where rows can merge; None = they cannot.
       version: 1, or 2 for cosine attention, biases by a network of the offsets and norms behind each branch.
       trained: see `_bias_table`.
     """
@@ -146,6 +150,7 @@ class SwinBlock(Block):
         num_heads: int,
         *,
         windows: Windows,
+        cells: Cells | None = None,
         version: int = 1,
         trained: tuple[int, int] = (0, 0),
         qkv_bias: bool = True,
@@ -167,6 +172,7 @@ class SwinBlock(Block):
             **options,
         )
         self.windows, self.version, self.trained = windows, version, trained
+        self.cells, self.shifted = cells, any(windows.shift)
         rows = (2 * windows.size[0] - 1) * (2 * windows.size[1] - 1)
         if version == 1:
             self.attn.relative_position_bias_table = nnx.data(nnx.Param(normal_02(rngs.params(), (rows, num_heads))))
@@ -186,9 +192,29 @@ class SwinBlock(Block):
     def perceive(self, x: Float[Array, "b m d"]) -> Float[Array, "b m d"]:
         return super().perceive(x) if self.version == 1 else self.norm2(self.mlp(x))
 
-    def position_bias(self, position=None):
-        """None: biases are of windows, see `attend`."""
-        return None
+    def bias(self, tokens: Tokens, grid: tuple[int, ...] | None = None) -> Float[Array, "w h k k"] | None:
+        """What is added to the logits of rows that have merged, window by window; None while all rows are there.
+
+        The bias of two rows is that of their positions, each at the nearest place of the map, and that of a key has the
+        log of its size.
+        """
+        b, rows, _ = tokens.x.shape
+        if (cells := self._merged(rows)) is None:
+            return None
+        places = cells.places(tokens.position, shifted=self.shifted)
+        bias = jnp.moveaxis(self.bias_table()[self.windows.offsets_between(places)], -1, 1)
+        sizes = cells.cut(tokens.size[:, None, :, None], shifted=self.shifted)
+        # An absent token has size 0, whose log has no gradient.
+        bias = bias + jnp.log(jnp.maximum(sizes, jnp.finfo(jnp.float32).tiny)).swapaxes(2, 3)
+        apart = cells.apart(cells.rows_of_window(rows)) if self.shifted else None
+        if apart is None:
+            return bias
+        both = bias.reshape(b, -1, *bias.shape[1:]) + jnp.asarray(apart)[None, :, None]
+        return both.reshape(bias.shape)
+
+    def _merged(self, rows: int) -> Cells | None:
+        """The cells in which so many rows lie; None while all rows of the map are there."""
+        return None if self.cells is None or self.cells.is_whole(rows) else self.cells
 
     def attend(
         self,
@@ -200,19 +226,27 @@ class SwinBlock(Block):
         needs: frozenset[str] = frozenset(),
         grid: tuple[int, ...] | None = None,
     ) -> tuple[Float[Array, "b n d"], Attended]:
-        """What each token gathers in its window; of the arguments only `needs` is read, all rows are there."""
-        windows, b = self.windows, heads.q.shape[0]
-        beyond = self._beyond(heads)
-        inside = Heads(*(windows.cut(part, fill) for part, fill in zip(heads, beyond, strict=True)))
-        gathered, seen = self_attention(inside, bias=self._bias(b), needs=needs, num_prefix_tokens=0)
-        e = heads.q.shape[-1]
+        """What each token gathers in its window.
+
+        Args:
+          bias: of rows that have merged, see `bias`; other arguments than this and `needs` are not read.
+        """
+        b, _, rows, e = heads.q.shape
+        if (cells := self._merged(rows)) is not None:
+            inside = Heads(*(cells.cut(part, shifted=self.shifted) for part in heads))
+            join: Any = functools.partial(cells.uncut, shifted=self.shifted)
+        else:
+            beyond = self._beyond(heads)
+            inside = Heads(*(self.windows.cut(part, fill) for part, fill in zip(heads, beyond, strict=True)))
+            bias, join = self._bias(b), self.windows.join
+        gathered, seen = self_attention(inside, bias=bias, needs=needs, num_prefix_tokens=0)
         apart = gathered.reshape(*gathered.shape[:2], -1, e).transpose(0, 2, 1, 3)
-        whole = windows.join(apart)
+        whole = join(apart)
         fields = {}
         for name in needs:
             field = getattr(seen, name)
             per_row = field.ndim == 3  # a number a row: attention, not keys and values
-            laid_out = windows.join(field[..., None] if per_row else field)
+            laid_out = join(field[..., None] if per_row else field)
             fields[name] = laid_out[..., 0] if per_row else laid_out
         return whole.transpose(0, 2, 1, 3).reshape(b, -1, heads.q.shape[1] * e), Attended(**fields)
 
@@ -331,6 +365,7 @@ class SwinTransformer(HierarchicalHost):
                 self.widths[stage],
                 heads[stage],
                 windows=Windows.of(self.grids[stage], sizes[stage], shifted=index % 2 == 1),
+                cells=Cells.of(self.grids[stage], sizes[stage], shifted=depths[stage] > 1),
                 version=version,
                 trained=pair(pretrained_window_sizes[stage]) if version == 2 else (0, 0),
                 mlp_ratio=mlp_ratio,
@@ -364,6 +399,7 @@ class SwinTransformer(HierarchicalHost):
                 leaves=False,
                 stage=stage,
                 windows=self.layers[stage].blocks[index].windows,
+                cells=self.layers[stage].blocks[index].cells,
             )
             for layer, (stage, index) in enumerate(self.places())
         )
@@ -412,6 +448,8 @@ class SwinTransformer(HierarchicalHost):
                 merging = self.layers[site.stage].downsample
                 walk.tokens = on_map(merging(walk.tokens.x, self.grids[site.stage - 1]), site.grid)
             walk.run(self.block(site), site.grid)
+            if site.layer in self.intermediate_layers():
+                walk.unmerge(site.grid)
         return walk
 
     def final_norm(self, x: Float[Array, "b n d"]) -> Float[Array, "b n d"]:

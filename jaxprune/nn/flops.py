@@ -1,6 +1,10 @@
 """What layers cost in multiply-accumulates of a forward pass over one image; only shapes are read."""
 
+import math
+from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
+
+from jaxprune.nn.site import Site
 
 Where = Literal["before", "attention", "after", "embed"]
 
@@ -55,6 +59,37 @@ def rows_of(where: Where | None, rows_in: int, rows_out: int, *, leaves: bool = 
     if where == "attention":
         return Rows(rows_in, rows_out, rows_out, rows_out)
     return Rows(rows_in, rows_in, rows_out, rows_out)
+
+
+def through(blocks: Sequence[tuple[Site, BlockCost, Any]], patches: int) -> list[tuple[BlockCost, Rows]]:
+    """What the blocks of a network cost by their rows, and the rows that each part of each works on.
+
+    Args:
+      blocks: site, cost on the whole map, and reducer or None.
+      patches: that enter the first block.
+    """
+    found, arriving, stage = [], patches, None
+    for index, (site, cost, reducer) in enumerate(blocks):
+        prefix, stays = site.num_prefix_tokens, _stays(site, reducer)
+        if not site.leaves and (site.stage != stage or not stays):
+            arriving = site.num_patches
+        leave = arriving if reducer is None else reducer.num_rows()
+        where = None if reducer is None else reducer.where
+        rows = rows_of(where, prefix + arriving, prefix + leave, leaves=stays)
+        if site.windows is not None and arriving < site.num_patches:
+            cost = cost._replace(keys=arriving // math.prod(site.windows.counts))
+        arriving, stage = rows.left - prefix, site.stage
+        # Rows that have merged are in their places at the end of a stage, and where a method needs that.
+        goes_on = any(_stays(at, reducer) and at.stage == stage for at, _, reducer in blocks[index + 1 : index + 2])
+        if not site.leaves and not goes_on:
+            rows = rows._replace(left=prefix + site.num_patches)
+        found.append((cost, rows))
+    return found
+
+
+def _stays(site: Site, reducer: Any) -> bool:
+    """Whether a block works on the rows that the one before left."""
+    return site.leaves or (site.cells is not None and (reducer is None or reducer.stays))
 
 
 def linear_flops(layer: Any, rows: int) -> int:

@@ -42,7 +42,7 @@ class Reducible(nnx.Module):
         """Where the reducer acts, see `reduction.Reducer`; "skip" where rows cannot leave, None without a reducer."""
         if self.reducer is None:
             return None
-        return self.reducer.where if self.leaves else "skip"
+        return self.reducer.where if self.leaves or self.reducer.stays else "skip"
 
     def skip(
         self,

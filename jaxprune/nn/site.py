@@ -3,6 +3,7 @@
 import math
 from typing import NamedTuple
 
+from jaxprune.nn.cells import Cells
 from jaxprune.nn.windows import Windows
 
 
@@ -19,6 +20,8 @@ class Site(NamedTuple):
       leaves: whether rows can leave the sequence here. Otherwise the map stays whole, and rows only skip work.
       stage: of a hierarchical network, from 0.
       windows: inside which rows attend to each other; None = all do.
+      cells: inside which rows can merge and stay so for the rest of the stage, though they cannot leave otherwise;
+        None = nowhere.
     """
 
     layer: int
@@ -30,6 +33,7 @@ class Site(NamedTuple):
     leaves: bool = True
     stage: int = 0
     windows: Windows | None = None
+    cells: Cells | None = None
 
     @property
     def num_patches(self) -> int:

@@ -11,8 +11,9 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from jaxprune.errors import UserError
 from jaxprune.nn.block import run_block
 from jaxprune.nn.reducible import Reducible
-from jaxprune.nn.tokens import Attended, Tokens
+from jaxprune.nn.tokens import Attended, Tokens, all_present, coordinates
 from jaxprune.ops.resize import resize, resize_3d
+from jaxprune.ops.tokens import unmerge
 
 
 class Forward(NamedTuple):
@@ -74,6 +75,7 @@ class Walk:
         self._attended = Attended()
         self._reduced: Any = None  # the report of a reducer that acted behind the attention of the block before
         self._origin: Any = tokens.assign
+        self._merged = False  # rows of a map that is whole otherwise, until its stage ends
         self.entered: list[Tokens] = []  # the tokens that enter each block
         self.left: list[Tokens] = []  # and those that leave it
         self._assign, self._kept, self._steps = [], [], []
@@ -91,6 +93,8 @@ class Walk:
         Raises:
           UserError: the plan was made for images of another size.
         """
+        if grid is not None and block.reduces_where() == "skip":
+            self.unmerge(grid)
         _check_rows(block, (self.tokens.x.shape[1] - self._prefix) // block.pooled)
         layer = len(self.left)
         key = None if self._key is None else jax.random.fold_in(self._key, layer)
@@ -122,8 +126,25 @@ class Walk:
         if report is not None:
             self._account(block, report)
 
+    def unmerge(self, grid: tuple[int, ...]) -> None:
+        """Every token of a map gets the row that holds it, where rows have merged; a host calls it at a stage's end.
+
+        Args:
+          grid: of the map.
+        """
+        if self._merged:
+            rows = unmerge(self.tokens.x[:, self._prefix :], self.tokens.assign)
+            x = jnp.concatenate([self.tokens.x[:, : self._prefix], rows], axis=1)
+            self.tokens = self.left[-1] = all_present(x, self._prefix, jnp.asarray(coordinates(grid))[None])
+            self._merged = False
+
     def _account(self, block: Reducible, report: Any) -> None:
-        if block.leaves:
+        if not block.leaves and block.reducer.stays:
+            self._origin = _follow(self._origin, report.kept) if self._merged else report.kept
+            self._merged |= block.reducer.num_rows() < block.reducer.step.rows_in
+            self._assign.append(self.tokens.assign)
+            self._kept.append(self._origin)
+        elif block.leaves:
             self._whole = False
             rows = self.tokens.x.shape[1] - self._prefix
             unknown = jnp.full((self.tokens.x.shape[0], rows), -1, jnp.int32)

@@ -1,6 +1,7 @@
 """Windows of a map (Liu et al., 2021): attention inside them, shifted or not, by the offsets between their rows."""
 
-from typing import NamedTuple
+import math
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -86,7 +87,12 @@ class Windows(NamedTuple):
 
     def offsets(self) -> Int[np.ndarray, "m m"]:
         """For each pair of rows of a window the place of their offset in a table of all, rows first."""
+        places = np.stack(np.unravel_index(np.arange(math.prod(self.size)), self.size), axis=1)
+        return self.offsets_between(places[None])[0]
+
+    def offsets_between(self, places: Int[Any, "w k 2"]) -> Int[Any, "w k k"]:
+        """The same for rows at any places of their window, (row, column)."""
         height, width = self.size
-        places = np.stack(np.unravel_index(np.arange(height * width), self.size), axis=1)
-        apart = places[:, None] - places[None] + np.asarray([height - 1, width - 1])
+        largest = np.asarray([height - 1, width - 1], places.dtype)
+        apart = places[:, :, None] - places[:, None] + largest[None, None, None]
         return apart[..., 0] * (2 * width - 1) + apart[..., 1]

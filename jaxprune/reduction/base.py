@@ -5,6 +5,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 from flax import nnx
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+from jaxprune.nn.cells import Cells
 from jaxprune.nn.tokens import Attended, Tokens
 from jaxprune.nn.windows import Windows
 
@@ -27,6 +28,7 @@ class Step(NamedTuple):
       leaves: whether dropped rows leave the sequence; otherwise they only skip work in this block.
       position: which position a merged row gets: "mean" of its rows, weighted by size, or that of the row "kept".
       windows: inside which the rows attend to each other; None = all do.
+      cells: see `Site.cells`.
     """
 
     index: int
@@ -43,6 +45,7 @@ class Step(NamedTuple):
     leaves: bool = True
     position: Literal["mean", "kept"] = "mean"
     windows: Windows | None = None
+    cells: Cells | None = None
 
 
 class StepReport(NamedTuple):
@@ -100,6 +103,10 @@ class Reducer(nnx.Module):
       published: the name that published weights give to the list of this method's modules, a step each
         ("score_predictor"); None without parameters.
       renames: {published path of a module within one step: our attribute path}.
+
+    Attributes:
+      stays: whether rows that merge where none can leave (`Step.cells`) stay so until the stage ends or a method comes
+        that does not merge so; otherwise every row is in its place again behind the block.
     """
 
     where: ClassVar[Literal["before", "attention", "after", "embed"]] = "after"
@@ -113,6 +120,8 @@ class Reducer(nnx.Module):
     needs_teacher: ClassVar[bool] = False
     published: ClassVar[str | None] = None
     renames: ClassVar[dict[str, str]] = {}
+
+    stays: bool = False
 
     def __init__(self, step: Step, *, rngs: nnx.Rngs | None = None):
         self.step = step

@@ -73,7 +73,7 @@ def place(
         raise _outside(len(plan.r) - 1, sites)
     first = sites[0] if entrance is None else entrance
     rows, entering, placed = first.num_patches, None, []
-    masked = False
+    masked, merged = False, {}  # the rows that a stage is left with where they stay merged
     for index, at in enumerate(steps):
         if at.layer == INPUT:
             entering = _entrance(plan, at, first, len(steps), scorer)
@@ -99,11 +99,14 @@ def place(
                 f"{at.method} at block {layer} needs the whole map, and {steps[0].method} leaves {rows} of "
                 f"{first.num_patches} mask units of it: use one of the two."
             )
-        arriving = rows if site.leaves else site.num_patches
-        step = _step(plan, at, index, site, arriving, len(steps))._replace(masked=masked)
-        reducer = make(cls, dict(at.options), step)
+        step = functools.partial(_step, plan, at, index, site, num_steps=len(steps), masked=masked)
+        reducer = make(cls, dict(at.options), step(rows if site.leaves else site.num_patches))
+        if reducer.stays and site.stage in merged:
+            reducer = make(cls, dict(at.options), step(merged[site.stage]))
         placed.append(Placed(site, reducer))
-        if site.leaves:
+        if not site.leaves:
+            merged[site.stage] = reducer.num_rows() if reducer.stays else site.num_patches
+        else:
             rows = reducer.num_rows()
             masked = masked or cls.leaves_absent != "never"
     return Placement(entering, tuple(placed))
@@ -123,7 +126,7 @@ def _abstract(cls: type[Reducer], options: tuple, step: Step) -> Reducer:
     return nnx.eval_shape(lambda: build(cls, dict(options), step, rngs=nnx.Rngs(0)))
 
 
-def _step(plan: Plan, at: At, index: int, site: Site, arriving: int, num_steps: int) -> Step:
+def _step(plan: Plan, at: At, index: int, site: Site, arriving: int, num_steps: int, masked: bool = False) -> Step:
     count = _possible(plan, at, at.amount.rows(arriving, site.num_patches), index, site.num_patches)
     rate = at.amount.rate if isinstance(at.amount, Rate) else count / site.num_patches
     if isinstance(at.amount, Count):
@@ -139,8 +142,10 @@ def _step(plan: Plan, at: At, index: int, site: Site, arriving: int, num_steps: 
         embed_dim=site.embed_dim,
         num_heads=site.num_heads,
         num_steps=num_steps,
+        masked=masked,
         leaves=site.leaves,
         windows=site.windows,
+        cells=site.cells,
         position=at.position,  # pyright: ignore[reportArgumentType] - `At` checked it
     )
 

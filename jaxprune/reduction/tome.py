@@ -5,18 +5,20 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
-from jaxprune.errors import UserError
+from jaxprune.errors import UserError, unknown
 from jaxprune.nn import kernels
+from jaxprune.nn.cells import Cells
 from jaxprune.nn.tokens import Tokens, take
 from jaxprune.ops.blocks import by_rows
-from jaxprune.reduction import in_windows
 from jaxprune.reduction.amounts import Rate
 from jaxprune.reduction.base import Reducer, Step, StepReport
 from jaxprune.reduction.clusters import first_min
+from jaxprune.reduction.in_cells import merge_in_cells
 from jaxprune.reduction.rows import compose, present, unchanged
+
+UNMERGE = ("stage", "block")
 
 
 class ToMe(Reducer):
@@ -27,10 +29,15 @@ class ToMe(Reducer):
     A in rising order, but without any prefix token best match last of all sources first, as published. `kept` lists the
     token of B that others merged into.
 
-    Where tokens attend inside windows (Swin), they merge with tokens of their own window, as many in each; what a shift
-    brought into one window from two ends of the map stays apart.
+    Where tokens attend inside windows (Swin), they merge inside the parts that plain and shifted windows have in common
+    (`nn.cells`), as many in each part of a kind, and stay merged until the stage ends. So no token leaves its windows,
+    and all windows of a block have equally many rows.
 
     At most half of the tokens can merge: where a plan wants fewer rows than that leaves, `num_rows` is the true count.
+
+    Args:
+      unmerge: where windows have their rows back: behind the last block of a "stage", or behind the "block" that
+        merges, whose MLP alone is cheaper then. Read only where tokens attend inside windows.
     """
 
     where = "after"
@@ -52,10 +59,13 @@ class ToMe(Reducer):
                 )
             before = at.amount.rate
 
-    def __init__(self, step: Step, *, rngs: Any = None):
+    def __init__(self, step: Step, *, unmerge: str = "stage", rngs: Any = None):
         super().__init__(step)
+        if unmerge not in UNMERGE:
+            raise unknown("unmerge", unmerge, UNMERGE)
+        self.stays = step.cells is not None and unmerge == "stage"
         windows = step.windows
-        if windows is not None and windows.filled_up() != windows:
+        if windows is not None and step.cells is None:
             raise UserError(
                 f"tome merges inside windows, and at block {step.layer} the map of {windows.grid} is no whole number "
                 f"of windows of {windows.size}: choose an img_size or window_size that makes it one, or a method that "
@@ -64,32 +74,36 @@ class ToMe(Reducer):
 
     def num_merged(self) -> int:
         """Pairs that merge, in all windows where there are any."""
-        if (windows := self.step.windows) is None:
+        if self.step.cells is None:
             return min(self.step.rows_in - self.step.num_keep, self.step.rows_in // 2)
-        count = math.prod(windows.counts)
-        wanted = math.prod(windows.size) - self.step.num_keep // count
-        return count * min(wanted, in_windows.most_pairs(windows))
+        return self.step.rows_in - math.prod(self.step.cells.windows.counts) * self._rows_of_window(self.step.cells)
+
+    def _rows_of_window(self, cells: Cells) -> int:
+        """Rows that every window is left with."""
+        arriving, wanted = (cells.rows_of_window(rows) for rows in (self.step.rows_in, self.step.num_keep))
+        return cells.left(arriving, wanted)
 
     def num_rows(self) -> int:
         return self.step.rows_in - self.num_merged()
 
     def flops(self) -> int:
         # Similarities of A and B, then the sums of what joins.
-        count = 1 if self.step.windows is None else math.prod(self.step.windows.counts)
-        rows = self.step.rows_in // count
-        pairs = count * (rows // 2) * (rows - rows // 2)
-        return pairs * (self.step.embed_dim // self.step.num_heads + self.step.embed_dim)
+        pairs = lambda rows: (rows // 2) * (rows - rows // 2)
+        found, cells = pairs(self.step.rows_in), self.step.cells
+        if cells is not None:
+            before, after = cells.held(cells.rows_of_window(self.step.rows_in)), cells.held(self._rows_of_window(cells))
+            merging = [pairs(was) for was, now in zip(before, after, strict=True) if now < was]
+            found = math.prod(cells.windows.counts) * sum(merging)
+        return found * (self.step.embed_dim // self.step.num_heads + self.step.embed_dim)
 
     def __call__(self, tokens, attended, *, train=False, key=None) -> tuple:
         prefix = self.step.num_prefix_tokens
         if self.num_merged() == 0:
             return unchanged(tokens, prefix)
         metric = present(attended.keys).astype(jnp.float32).mean(1)[:, prefix:]
-        if (windows := self.step.windows) is not None:
-            each = self.num_merged() // math.prod(windows.counts)
-            pairs = match(in_windows.metric_of(metric, windows), each, 0, in_windows.together(windows))
-            merged = merge(in_windows.cut(tokens, windows), pairs, 0, position=self.step.position)
-            return in_windows.join(*merged, tokens, windows)
+        if (cells := self.step.cells) is not None:
+            one = lambda cell, metric, pairs: merge(cell, match(metric, pairs, 0), 0, position=self.step.position)
+            return merge_in_cells(tokens, metric, cells, self._rows_of_window(cells), one)
         return merge(tokens, match(metric, self.num_merged(), prefix), prefix, position=self.step.position)
 
 
@@ -113,33 +127,20 @@ def sets(num_prefix_tokens: int) -> tuple[slice, slice]:
     return slice(first, None, 2), slice(1 - first, None, 2)
 
 
-def match(
-    metric: Float[Array, "b n e"],
-    num_merged: int,
-    num_prefix_tokens: int,
-    together: Bool[np.ndarray, "w n n"] | None = None,
-) -> Match:
+def match(metric: Float[Array, "b n e"], num_merged: int, num_prefix_tokens: int) -> Match:
     """Pairs each row of A with its most similar row of B by cosine, and finds the best pairs; without gradient.
 
     Leaving the prefix out is the same as giving it a similarity of -inf: it is neither merged nor merged into.
-
-    Args:
-      together: which rows may merge, of w images in turn; None = all.
     """
     metric = jax.lax.stop_gradient(metric)
     metric = metric / jnp.linalg.norm(metric, axis=-1, keepdims=True)
     first, second = sets(num_prefix_tokens)
 
-    def most_similar(rows, *may):
+    def most_similar(rows):
         similarity = jax.lax.dot_general(rows, metric[:, second], (((2,), (2,)), ((0,), (0,))))
-        similarity = jnp.where(may[0], similarity, -jnp.inf) if may else similarity
         return similarity.max(2), first_min(-similarity, axis=2)
 
-    may = []
-    if together is not None:
-        allowed = jnp.asarray(together[:, first, second])
-        may = [jnp.tile(allowed, (metric.shape[0] // len(together), 1, 1))]
-    similar, best = by_rows(most_similar, metric[:, first], *may, size=kernels.row_block())
+    similar, best = by_rows(most_similar, metric[:, first], size=kernels.row_block())
     order = jnp.argsort(-similar, axis=1, stable=True).astype(jnp.int32)
     merged, unmerged = order[:, :num_merged], order[:, num_merged:]
     if num_prefix_tokens:

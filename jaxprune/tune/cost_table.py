@@ -20,7 +20,7 @@ from jaxprune import flops, reduction
 from jaxprune.bench.contestants import DENSE, Runner, random_images
 from jaxprune.bench.timing import interleaved_medians
 from jaxprune.errors import UserError
-from jaxprune.nn.flops import block_flops, rows_of
+from jaxprune.nn.flops import block_flops, through
 from jaxprune.reduction import At, Plan
 from jaxprune.reduction.base import is_idle
 from jaxprune.tune.blockwise import Call, Programs, compiled_blocks
@@ -137,22 +137,19 @@ def _as_dense(model: Any) -> list[Part]:
 def _parts(model: Any, reducer_of: Callable[[Any], Any]) -> list[Part]:
     sites, found, kinds = model.sites(model.preprocessing.img_size), [], {}
     names = {cls: name for name, cls in reduction.methods().items()}
-    arriving = sites[0].num_patches
-    for site in sites:
-        block, cost, prefix = model.block(site), model.block_cost(site), site.num_prefix_tokens
-        arriving = arriving if site.leaves else site.num_patches
-        reducer = reducer_of(block)
+    blocks = [(site, model.block_cost(site), reducer_of(model.block(site))) for site in sites]
+    arriving = sites[0].num_prefix_tokens + sites[0].num_patches
+    for (site, dense, reducer), (cost, rows) in zip(blocks, through(blocks, sites[0].num_patches), strict=True):
+        block, arriving = model.block(site), arriving if site.leaves else rows.keys
         if reducer is not None and is_idle(type(reducer), reducer.step):
             reducer = None
-        left = arriving if reducer is None else reducer.num_rows()
-        where = None if reducer is None else reducer.where
-        macs = block_flops(cost, rows_of(where, prefix + arriving, prefix + left, leaves=site.leaves))
+        left = arriving if reducer is None else site.num_prefix_tokens + reducer.num_rows()
         flags = {"sized": block.proportional, "masked": block.masked}
         state = ",".join([*sorted(block.needs), *(name for name, on in flags.items() if on)])
         role = PLAIN if reducer is None else names[type(reducer)]
-        kind = kinds.setdefault((cost, site.leaves), len(kinds))
-        found.append(Part(kind, role, state, prefix + arriving, prefix + left, macs))
-        arriving = left
+        kind = kinds.setdefault((dense, site.leaves), len(kinds))
+        found.append(Part(kind, role, state, arriving, left, block_flops(cost, rows)))
+        arriving = rows.left
     return found
 
 

@@ -1,0 +1,162 @@
+"""Cells of a map: what its plain and its shifted windows have in common, so that rows that merge in one stay in both.
+
+Every second block shifts its windows of side m by s: they cut those of the block before at row s and at column s. The
+four parts of a window are cells, of sides s and m - s, which differ where m is odd. A shifted window holds four cells
+too, one of each kind, of four plain windows that touch. So if all cells of a kind have equally many rows, all windows
+of both blocks have, and the rows of a block's windows are those of the other's in a fixed order.
+"""
+
+import functools
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int, Shaped
+
+from jaxprune.nn.windows import Windows
+
+
+class _Part(NamedTuple):
+    """A cell along one side of a window: its first row and its length, and its first row in the shifted window."""
+
+    start: int
+    length: int
+    shifted_start: int
+
+
+@functools.lru_cache(maxsize=256)
+def _taken_from(full: tuple[int, ...]) -> tuple[int, ...]:
+    """The kinds of cells that lose a row, in their order, until none is left."""
+    held, order = list(full), []
+    for _ in range(sum(full)):
+        # Webster's rule in reverse: it is nearest to equal shares, and taking more never gives any cell a row back.
+        fullest = max(range(len(full)), key=lambda kind: ((2 * held[kind] - 1) / full[kind], -kind))
+        held[fullest] -= 1
+        order.append(fullest)
+    return tuple(order)
+
+
+class Cells(NamedTuple):
+    """The cells of a stage; plain values. Those of a window are of up to four kinds, in raster order.
+
+    While a map is whole its rows are in raster order. Behind a merge they come plain window by plain window, and in
+    each cell by cell; how many a window has says how many each cell has (`held`).
+
+    Attributes:
+      windows: of the stage, with the shift of the blocks that shift theirs; zeros where none does. The map is a whole
+        number of them.
+    """
+
+    windows: Windows
+
+    @classmethod
+    def of(cls, grid: tuple[int, int], size: tuple[int, int], *, shifted: bool) -> "Cells | None":
+        """The cells of a grid under windows of `size`, see `Windows.of`; None where it is no whole number of them.
+
+        Args:
+          shifted: whether any block of the stage shifts its windows.
+        """
+        windows = Windows.of(grid, size, shifted=shifted)
+        return cls(windows) if windows.filled_up() == windows else None
+
+    @property
+    def _plain(self) -> Windows:
+        return self.windows._replace(shift=(0, 0))
+
+    @property
+    def _sides(self) -> tuple[tuple[_Part, ...], ...]:
+        sides = zip(self.windows.size, self.windows.shift, strict=True)
+        return tuple((_Part(0, s, m - s), _Part(s, m - s, 0)) if s else (_Part(0, m, 0),) for m, s in sides)
+
+    @property
+    def _kinds(self) -> tuple[tuple[_Part, _Part], ...]:
+        down, across = self._sides
+        return tuple((row, column) for row in down for column in across)
+
+    def rows_of_window(self, rows: int) -> int:
+        """Rows of a window, if the map has so many."""
+        return rows // math.prod(self.windows.counts)
+
+    def is_whole(self, rows: int) -> bool:
+        """Whether so many rows are the map, of which none has merged."""
+        return rows == math.prod(self.windows.grid)
+
+    def held(self, rows: int) -> tuple[int, ...]:
+        """How many rows the cell of each kind has where a window has `rows`: as nearly as can be the same share.
+
+        >>> Cells(Windows((14, 14), (7, 7), (3, 3))).held(34)
+        (6, 8, 9, 11)
+        """
+        full = tuple(row.length * column.length for row, column in self._kinds)
+        taken = _taken_from(full)[: sum(full) - rows]
+        return tuple(cell - taken.count(kind) for kind, cell in enumerate(full))
+
+    def left(self, rows: int, wanted: int) -> int:
+        """The rows that a window is left with if pairs merge in its cells: `wanted`, or the fewest above."""
+        before = self.held(rows)
+        pairs = lambda after: all(was - now <= was // 2 for was, now in zip(before, self.held(after), strict=True))
+        while rows > wanted and pairs(rows - 1):
+            rows -= 1
+        return rows
+
+    def split(self, values: Shaped[Array, "b n e"]) -> list[Shaped[Array, "w _ e"]]:
+        """The rows of the cells of each kind, cell by cell of image by image."""
+        _, n, e = values.shape
+        if self.is_whole(n):
+            inside = self._plain.cut(values[:, None]).reshape(-1, *self.windows.size, e)
+            cells = [inside[:, r.start : r.start + r.length, c.start : c.start + c.length] for r, c in self._kinds]
+            return [cell.reshape(cell.shape[0], -1, e) for cell in cells]
+        rows = self.rows_of_window(n)
+        return jnp.split(values.reshape(-1, rows, e), np.cumsum(self.held(rows))[:-1], axis=1)
+
+    def join(self, values: Sequence[Shaped[Array, "w _ e"]]) -> Shaped[Array, "b n e"]:
+        """The inverse of `split`: the map in raster order if every row is there, otherwise window by window."""
+        rows, e = sum(kind.shape[1] for kind in values), values[0].shape[-1]
+        if rows != math.prod(self.windows.size):
+            return jnp.concatenate(values, axis=1).reshape(-1, rows * math.prod(self.windows.counts), e)
+        down, across = self._sides
+        cells = iter(values)
+        sized = lambda r, c: next(cells).reshape(-1, r.length, c.length, e)
+        inside = jnp.concatenate([jnp.concatenate([sized(r, c) for c in across], axis=2) for r in down], axis=1)
+        return self._plain.join(inside.reshape(-1, 1, rows, e))[:, 0]
+
+    def cut(self, values: Shaped[Array, "b h n e"], *, shifted: bool) -> Shaped[Array, "w h k e"]:
+        """Rows behind a merge, window by window as `Windows.cut` has those of a whole map."""
+        b, h, n, e = values.shape
+        rows = self.rows_of_window(n)
+        windows = self._rolled(values.reshape(b, h, *self.windows.counts, rows, e), shifted, -1)
+        return windows.transpose(0, 2, 3, 1, 4, 5).reshape(-1, h, rows, e)
+
+    def uncut(self, values: Shaped[Array, "w h k e"], *, shifted: bool) -> Shaped[Array, "b h n e"]:
+        """The inverse of `cut`."""
+        _, h, rows, e = values.shape
+        windows = values.reshape(-1, *self.windows.counts, h, rows, e).transpose(0, 3, 1, 2, 4, 5)
+        windows = self._rolled(windows, shifted, 1)
+        return windows.reshape(windows.shape[0], h, -1, e)
+
+    def _rolled(self, windows: Shaped[Array, "b h y x k e"], shifted: bool, by: int) -> Shaped[Array, "b h y x k e"]:
+        """Cells of plain windows to the shifted windows that they are in, or back."""
+        if not shifted:
+            return windows
+        kinds = jnp.split(windows, np.cumsum(self.held(windows.shape[4]))[:-1], axis=4)
+        # What is above the shift, and left of it, ends the window before.
+        steps = [tuple(by * (part.shifted_start > 0) for part in kind) for kind in self._kinds]
+        return jnp.concatenate([jnp.roll(kind, step, (2, 3)) for kind, step in zip(kinds, steps, strict=True)], axis=4)
+
+    def apart(self, rows: int) -> Float[np.ndarray, "w k k"] | None:
+        """`Windows.apart` of shifted windows that have so many rows; what keeps rows apart never divides a cell."""
+        apart = self.windows.apart()
+        if apart is None:
+            return None
+        first = [r.shifted_start * self.windows.size[1] + c.shifted_start for r, c in self._kinds]
+        of_row = np.repeat(first, self.held(rows))
+        return apart[:, of_row][:, :, of_row]
+
+    def places(self, position: Float[Array, "b n 2"], *, shifted: bool) -> Int[Array, "w k 2"]:
+        """Where rows behind a merge are in their window, (row, column); one between places counts as at the nearest."""
+        shift = np.asarray(self.windows.shift if shifted else (0, 0), np.int32)
+        size = np.asarray(self.windows.size, np.int32)
+        inside = (jnp.round(position).astype(jnp.int32) - shift[None, None]) % size[None, None]
+        return self.cut(inside[:, None], shifted=shifted)[:, 0]
