@@ -1,7 +1,7 @@
 """Cheaper vision transformers in JAX: masked pre-training, patch ranking, token pruning and merging.
 
-Its parts are imported on first use (`jaxprune.models`, `jaxprune.flops`, …), so that the core needs neither the data
-nor the training stack.
+Submodules (`jaxprune.models`, `jaxprune.flops`, …) are imported lazily, so the core needs neither the data nor the
+training stack.
 """
 
 import importlib

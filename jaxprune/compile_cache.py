@@ -1,4 +1,4 @@
-"""Compiled programs that are kept for the next run, in a directory of bounded size."""
+"""A persistent cache of compiled programs, in a directory of bounded size."""
 
 import importlib.util
 import logging
@@ -14,13 +14,13 @@ from jaxprune.errors import UserError
 
 OFF = "off"
 MAX_BYTES = 2 * 2**30
-MIN_SECONDS = 1.0  # what compiles faster than this is compiled again
+MIN_SECONDS = 1.0  # programs that compile faster than this are not cached
 
 _log = logging.getLogger(__name__)
 
 
 def default_directory(platform: str = sys.platform, environment: Mapping[str, str] = os.environ) -> Path:
-    """Returns the user's directory for what programs can make again, by the convention of the platform."""
+    """Returns the user's cache directory, by the convention of the platform."""
     home = Path.home()
     if environment.get("XDG_CACHE_HOME"):
         return Path(environment["XDG_CACHE_HOME"]) / "jaxprune"
@@ -30,14 +30,14 @@ def default_directory(platform: str = sys.platform, environment: Mapping[str, st
 
 
 def enable(where: str = "") -> Path | None:
-    """Has JAX keep compiled programs, the least recently used of which go when there are too many.
+    """Turns on JAX's persistent compilation cache, which evicts the least recently used programs when it is full.
 
     Args:
-      where: a directory, "off", or empty: the user's (`default_directory`), unless JAX has been configured already, by
+      where: a directory, "off", or empty for the user's (`default_directory`), unless JAX is already configured by
         JAX_COMPILATION_CACHE_DIR or JAX_ENABLE_COMPILATION_CACHE.
 
     Returns:
-      The directory that is used; None without one.
+      The directory in use, or None.
 
     Raises:
       UserError: the directory cannot be written to.
@@ -45,7 +45,7 @@ def enable(where: str = "") -> Path | None:
     if where == OFF:
         jax.config.update("jax_enable_compilation_cache", False)
         return None
-    settings: Any = jax.config  # whose attributes are made when JAX is imported
+    settings: Any = jax.config  # JAX adds its attributes at import time
     if not where and not settings.jax_enable_compilation_cache:
         return None
     if not where and settings.jax_compilation_cache_dir:
@@ -57,10 +57,10 @@ def enable(where: str = "") -> Path | None:
     except OSError:
         writable = False
     if not writable and where:
-        raise UserError(f"--compile_cache={where} is no directory that can be written to: give another one, or {OFF}.")
-    # JAX bounds the size with a lock from that package.
+        raise UserError(f"--compile_cache={where} is not a writable directory: give another one, or {OFF}.")
+    # JAX needs that package's lock to bound the size.
     if not writable or importlib.util.find_spec("filelock") is None:
-        _log.info("Compiled programs are not kept: %s.", "no filelock" if writable else f"{directory} is read-only")
+        _log.info("Compiled programs are not cached: %s.", "no filelock" if writable else f"{directory} is read-only")
         return None
     jax.config.update("jax_compilation_cache_dir", str(directory))
     jax.config.update("jax_compilation_cache_max_size", MAX_BYTES)

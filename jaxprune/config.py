@@ -1,4 +1,4 @@
-"""What config files read: the arguments behind the colon of `--config=file.py:name=value`."""
+"""Parses the arguments after the colon of `--config=file.py:name=value`, for config files."""
 
 from collections.abc import Container
 from typing import Any
@@ -8,16 +8,16 @@ from ml_collections import ConfigDict
 from jaxprune.errors import UserError, unknown
 from jaxprune.text import split_items
 
-# An ml_collections.ConfigDict; what its keys hold is not known to a type checker.
+# An ml_collections.ConfigDict; type checkers do not know the types of its values.
 Config = Any
 
 
-# In place of arguments: asks a config for those that it understands, which end its reading as an `Arguments`.
+# Passed in place of arguments, makes a config raise `Arguments` with those it accepts.
 LIST_ARGUMENTS = "?"
 
 
 class Arguments(Exception):
-    """The arguments that a config understands, with their defaults: `values`."""
+    """Carries the arguments that a config accepts, with their defaults, as `values`."""
 
     def __init__(self, values: dict[str, Any]):
         super().__init__(", ".join(values))
@@ -25,15 +25,14 @@ class Arguments(Exception):
 
 
 def parse_arg(arg: str | None, **defaults: Any) -> Config:
-    """Reads what follows the colon of `--config=file.py:size=large,epochs=300`.
+    """Parses the text after the colon of `--config=file.py:size=large,epochs=300`.
 
     Args:
-      arg: comma-separated `name=value`; a bare name sets a flag. `smoke` is always known.
-      defaults: the names that are understood, with the value each has by default; a value takes the type of
-        its default.
+      arg: comma-separated `name=value`; a bare name sets a flag. `smoke` is always accepted.
+      defaults: the accepted names with their default values; a value is converted to the type of its default.
 
     Raises:
-      UserError: a name is not understood, or a value does not have its default's type.
+      UserError: a name is unknown, or a value cannot be converted to the type of its default.
     """
     values: dict[str, Any] = {"smoke": False, **defaults}
     if arg == LIST_ARGUMENTS:
@@ -45,16 +44,16 @@ def parse_arg(arg: str | None, **defaults: Any) -> Config:
     return ConfigDict(values)
 
 
-# What `init` meant in version 0.1, by what a config is for.
+# The meaning of `init` in version 0.1, by kind of config.
 _INIT = ("run", "model.weights", "weights", "label_model")
 
 
 def renamed(what: str, name: str, known: Container[str]) -> UserError | None:
-    """Returns the error for a key of version 0.1 that has another name now, or None if it is none."""
+    """Returns the error for a key of version 0.1 that has since been renamed; None for any other key."""
     new = [key for key in _INIT if key in known]
     if name != "init" or not new:
         return None
-    return UserError(f"The {what} init is called {' or '.join(new)} now: write that.")
+    return UserError(f"The {what} init is now called {' or '.join(new)}: write that.")
 
 
 def _typed(name: str, text: str, default: Any) -> Any:

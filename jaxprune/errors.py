@@ -7,7 +7,7 @@ _MANY, _LISTED = 60, 12  # names in an error
 
 
 class UserError(ValueError):
-    """A mistake in what was asked for; the command line prints its message without a traceback."""
+    """A mistake in the user's input; the command line prints its message without a traceback."""
 
 
 def nearest(value: str, choices: Iterable[str]) -> str:
@@ -17,7 +17,7 @@ def nearest(value: str, choices: Iterable[str]) -> str:
 
 
 def unknown(thing: str, value: str, choices: Iterable[str]) -> UserError:
-    """Builds the error for a name that is none of `choices`; of very many it names those most like it."""
+    """Builds the error for a name that is not among `choices`; a long list is cut to the closest matches."""
     choices = sorted(str(c) for c in choices)
     some = difflib.get_close_matches(str(value), choices, n=_LISTED, cutoff=0.0) if len(choices) > _MANY else choices
     more = f", … ({len(choices)} in all)" if len(some) < len(choices) else ""

@@ -16,12 +16,12 @@ Batch = Mapping[str, np.ndarray]
 
 
 class Forward(NamedTuple):
-    """What is computed for every batch.
+    """A function to compute for every batch.
 
     Attributes:
       call: (arrays, batch) -> a pytree of arrays with one row for each image of the batch.
-      arrays: the weights, an argument of the program; copied to every device unless they are spread over the mesh.
-      compiled: whether `run_over` compiles `call`, as one program; False for one that runs compiled programs itself.
+      arrays: the weights, an argument of the program; replicated on every device unless they are already sharded.
+      compiled: whether `run_over` compiles `call` as one program; False if `call` runs compiled programs itself.
     """
 
     call: Callable[[Any, Mapping[str, jax.Array]], Any]
@@ -30,13 +30,13 @@ class Forward(NamedTuple):
 
 
 class Collector(Protocol):
-    """Gathers what one pass is about, batch by batch, on the host."""
+    """Accumulates the results of one pass, batch by batch, on the host."""
 
     def update(self, batch: Batch, outputs: Mapping[str, Any]) -> None:
-        """Takes the images of a batch, without padding, and what each forward function computed for them."""
+        """Adds a batch, without its padding, and the outputs of each forward function for it."""
 
     def result(self) -> Any:
-        """Returns what was gathered."""
+        """Returns the accumulated result."""
 
 
 def run_over(
@@ -51,17 +51,16 @@ def run_over(
     """Runs every forward function over all batches and returns the collectors' results.
 
     Args:
-      batches: host batches of any size. What a batch lacks of these is added: `valid` (b,), False on padding rows, by
-        default all True; and `number` (b,), by which randomness differs from batch to batch, by default its place in
-        the pass, from 0.
-      forwards: by name; each is a program of its own.
-      collectors: get (batch, {name: outputs}) without the padding rows.
+      batches: host batches of any size. Two columns are added where missing: `valid` (b,), False on padding rows, all
+        True by default; and `number` (b,), which seeds the randomness of a batch, by default its index in the pass.
+      forwards: {name: forward function}; each is compiled separately.
+      collectors: receive (batch, {name: outputs}) without the padding rows.
       mesh: the devices to run on.
       desc: the progress bar's label.
-      show_progress: whether there is a bar.
+      show_progress: whether to show the bar.
 
     Raises:
-      UserError: there is no image.
+      UserError: there are no images.
     """
     collectors = tuple(collectors)
     programs = {name: jax.jit(f.call) if f.compiled else f.call for name, f in forwards.items()}
@@ -74,7 +73,7 @@ def run_over(
         gathered, outputs = processes.whole((small, dict(outputs)))
         valid = np.asarray(gathered["valid"], bool)
         rows = lambda tree: jax.tree.map(lambda values: np.asarray(values)[valid], tree)
-        # Pictures stay where they were read; of several processes the first one draws.
+        # Images are kept on the host that read them; only the first process draws.
         pictures = {name: values[batch["valid"]] for name, values in batch.items() if name not in small}
         for collector in collectors:
             collector.update({**pictures, **rows(gathered)}, rows(outputs))
@@ -88,7 +87,7 @@ def run_over(
             batch = parallel.pad_batch(mesh, batch)
             placed = parallel.place_batch(mesh, batch)
             outputs = {name: program(arrays[name], placed) for name, program in programs.items()}
-            # One batch behind: the devices work on this one while the host collects the one before.
+            # One batch late: the devices compute this batch while the host collects the previous one.
             if waiting is not None:
                 total += collect(*waiting)
             waiting = (batch, outputs)
@@ -117,13 +116,13 @@ class _Placement:
         if isinstance(leaf, jax.Array) and len(leaf.sharding.device_set) == self._mesh.size:
             return leaf
         if id(leaf) not in self._copies:
-            # The original is kept too: its id stays its own.
+            # Keeps a reference to the original, so that its id is not reused.
             self._copies[id(leaf)] = (leaf, parallel.replicate(self._mesh, leaf))
         return self._copies[id(leaf)][1]
 
 
 class Averages:
-    """Means over all images, in float64: of values an image, or of pairs (part, whole) the ratio of their sums.
+    """Means over all images, in float64: of per-image values, or sum(part) / sum(whole) for pairs (part, whole).
 
     Args:
       name: of the forward function whose outputs, {metric: values (n,) or a pair of such}, are averaged.
@@ -144,20 +143,20 @@ class Averages:
         """Returns {metric: mean}.
 
         Raises:
-          UserError: a metric counted nothing.
+          UserError: a metric has nothing to average.
         """
         empty = [metric for metric, (_, whole) in self._sums.items() if whole == 0]
         if empty:
-            raise UserError(f"Nothing to average for {', '.join(empty)}: the held-out data has none of it.")
+            raise UserError(f"Nothing to average for {', '.join(empty)}: the held-out data has none.")
         return {metric: float(part / whole) for metric, (part, whole) in self._sums.items()}
 
 
 class Stacked:
-    """All values that a pass computes or reads, in the order of the images.
+    """All outputs and columns of a pass, in the order of the images.
 
     Args:
       name: of the forward function whose outputs are kept, a pytree of arrays with one row for each image.
-      columns: of the batches, kept too.
+      columns: names of the batch columns to keep.
     """
 
     def __init__(self, name: str, columns: Iterable[str] = ()):

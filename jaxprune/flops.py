@@ -1,8 +1,8 @@
-"""What a network costs: counted from its layers as the papers count, and as the compiler counts.
+"""The cost of a network: counted from its layers as in the papers, or as the compiler counts.
 
-One FLOP is one multiply-accumulate of a forward pass over one image. Products of attention count; norms, softmax, GELU,
-biases and additions do not. A training step is three forward passes for every term, so ratios are the same. A
-pre-training framework counts itself: `Framework.flops`.
+One FLOP is one multiply-accumulate of a forward pass over one image. Attention products count; norms, softmax, GELU,
+biases and additions do not. A training step costs three forward passes in every term, so ratios are the same. For a
+pre-training framework see `Framework.flops`.
 """
 
 import math
@@ -25,12 +25,12 @@ class HostFlops(NamedTuple):
 
     Attributes:
       patch_embed: projecting the patches.
-      blocks: each block, with the row of CLS attention that a reducer reads beside fused attention.
-      reducers: what the reduction methods compute themselves, each by its own count (`Reducer.flops`); 0 where a method
-        has none, and at a step that takes nothing away and leaves the network as it is.
-      between: layers beside the blocks, such as those between stages.
+      blocks: each block, including the row of CLS attention that a reducer reads beside fused attention.
+      reducers: the reduction methods themselves, by their own counts (`Reducer.flops`); 0 for a method without one, and
+        for a step that removes nothing and leaves the network unchanged.
+      between: layers outside the blocks, such as those between stages.
       head: the classifier.
-      rows: tokens that leave each block, prefix counted.
+      rows: tokens that leave each block, including the prefix.
     """
 
     patch_embed: int
@@ -65,10 +65,10 @@ def host(
 
     Args:
       model: the network, or its abstract form under `nnx.eval_shape`.
-      plan: to count the network under; by default it is counted as it is, with the plan that it follows.
-      scorer: of a plan with a step at the input.
+      plan: the plan to count with; by default the plan that the network already follows.
+      scorer: the scorer of a plan with a step at the input.
       img_size: (height, width) of the images; by default the size the network was built for.
-      embedded: patches that are embedded; by default all, or those that a scorer leaves.
+      embedded: number of patches embedded; by default all, or those that a scorer keeps.
     """
     sites, overhead = model.sites(img_size), model.overhead(img_size)
     if plan is None:
@@ -90,10 +90,10 @@ def host(
 def _blocks(
     blocks: Sequence[tuple[Site, BlockCost, Reducer | None]], patches: int
 ) -> tuple[tuple[int, ...], int, tuple[int, ...]]:
-    """Returns the cost of each block, of all reducers, and the rows that leave each block, prefix counted."""
+    """Returns the cost of each block, of all reducers, and the rows that leave each block, including the prefix."""
     counted, own = through(blocks, patches), 0
     costs, left = [block_flops(*each) for each in counted], [rows.left for _, rows in counted]
-    # Fields of `Attended` that a reducer reads of each block.
+    # The fields of `Attended` that a reducer reads, by block.
     reads = [frozenset[str]()] * len(blocks)
     for index, (site, _, reducer) in enumerate(blocks):
         if reducer is not None and not is_idle(type(reducer), reducer.step):
@@ -116,7 +116,7 @@ def _rows_in(blocks: Sequence[tuple[Site, Any, Any]], left: Sequence[int], index
 
 
 def convnet(model: Any, size: tuple[int, ...]) -> int:
-    """Counts a `ConvNet`: every convolution at each place, and the classifier.
+    """Counts a `ConvNet`: every convolution at each output position, and the classifier.
 
     >>> from flax import nnx; import jaxprune
     >>> convnet(nnx.eval_shape(lambda: jaxprune.models.create("resnet18", rngs=nnx.Rngs(0))), (224, 224))
@@ -124,7 +124,7 @@ def convnet(model: Any, size: tuple[int, ...]) -> int:
 
     Args:
       model: the network, or its abstract form under `nnx.eval_shape`; nothing is computed.
-      size: of the image, (height, width), or of the clip, (frames, height, width).
+      size: (height, width) of the image, or (frames, height, width) of the clip.
     """
     costs: list[int] = []
     graph, state = nnx.split(model)
@@ -137,7 +137,7 @@ def convnet(model: Any, size: tuple[int, ...]) -> int:
 
 
 class _Counted(nnx.Module):
-    """A convolution that reports what it costs on each map it is called on."""
+    """A convolution that reports its cost at each call."""
 
     def __init__(self, conv: Conv | Conv3d, count: Callable[[int], None]):
         self.conv, self.count = conv, count
@@ -149,7 +149,7 @@ class _Counted(nnx.Module):
 
 
 def _counted(model: Any, count: Callable[[int], None]) -> Any:
-    """Puts a `_Counted` around every convolution of a network, in place."""
+    """Wraps every convolution of a network in a `_Counted`, in place."""
     for _, node in list(nnx.iter_graph(model)):
         if isinstance(node, nnx.List):
             for index, value in enumerate(node):
@@ -163,13 +163,13 @@ def _counted(model: Any, count: Callable[[int], None]) -> Any:
 
 
 def compiled_flops(fn: Callable[..., Any], *args: Any) -> float:
-    """What XLA counts for `fn(*args)`, halved because it counts a multiply-accumulate as two.
+    """XLA's FLOP count of `fn(*args)`, halved because XLA counts a multiply-accumulate as two.
 
-    It counts elementwise work too, and the body of a loop (`lax.scan`, `fori_loop`) only once: count unrolled programs.
-    Attention is compiled as "plain" (`nn.kernels`), so that it is no loop.
+    XLA also counts elementwise operations, and the body of a loop (`lax.scan`, `fori_loop`) only once: count unrolled
+    programs. Attention is compiled as "plain" (`nn.kernels`), which has no loop.
 
     Args:
-      fn: a function, jitted or not, or a program that is compiled already, then without args.
+      fn: a function, jitted or not, or an already compiled program, which takes no args here.
       args: arrays, or shapes of arrays; nothing is computed.
     """
     with kernels.implementation("plain"):
@@ -178,7 +178,7 @@ def compiled_flops(fn: Callable[..., Any], *args: Any) -> float:
 
 
 def temporary_bytes(fn: Callable[..., Any], *args: Any) -> int:
-    """Memory in bytes that `fn(*args)` takes on one device beside its arguments and results; nothing is computed.
+    """Bytes of temporary memory of `fn(*args)` on one device, besides arguments and results; nothing is computed.
 
     Args:
       fn: as for `compiled_flops`.
@@ -195,12 +195,12 @@ def _compiled(fn: Callable[..., Any], args: tuple[Any, ...]) -> jax.stages.Compi
 
 
 class LabelFlops(NamedTuple):
-    """The cost of an image's pseudo labels (LTRP).
+    """The cost of the pseudo labels of one image (LTRP).
 
     Attributes:
-      by_loop: by one decoder call for the anchor and one for each removal.
-      shared: as `ranking.pseudo_labels` makes them: what removals share of the first block is computed once, and the
-        last block runs for the rows that are compared.
+      by_loop: with one decoder call for the anchor and one for each removal.
+      shared: with `ranking.pseudo_labels`, which computes once the part of the first block that all removals share, and
+        runs the last block only on the rows that are compared.
     """
 
     by_loop: int
@@ -211,9 +211,9 @@ def labels(framework: Any, visible: int, decoded: int) -> LabelFlops:
     """Counts the pseudo labels of one image.
 
     Args:
-      framework: the autoencoder that makes them, with a `TokenDecoder`.
-      visible: patches that its encoder sees, each of which is removed once.
-      decoded: masked patches that enter the decoder.
+      framework: the autoencoder that computes them, with a `TokenDecoder`.
+      visible: number of patches that its encoder sees; each is removed once.
+      decoded: number of masked patches that enter the decoder.
     """
     decoder = framework.decoder
     *blocks, last = decoder.blocks
@@ -229,7 +229,7 @@ def labels(framework: Any, visible: int, decoded: int) -> LabelFlops:
         compared = Rows(keys=rows, queries=decoded, fed=decoded, left=decoded)
         return dense(blocks, rows) + block_flops(last.cost(), compared) + linear_flops(decoder.pred, decoded)
 
-    # What the removals share of the first block, and what each of them has in its place: attention to visible rows.
+    # The part of the first block that the removals share, and the part computed per removal: attention to visible rows.
     cost = last.cost()
     common = (rows - 1) * cost.project + (rows - 1) ** 2 * cost.pair
     joined = rows * visible * cost.pair

@@ -1,4 +1,4 @@
-"""How a run gets its host memory: on a CPU every step maps its buffers anew, which huge pages make cheap."""
+"""Huge pages for host memory: on a CPU every step maps its buffers anew, which huge pages make cheap."""
 
 import os
 import platform
@@ -12,12 +12,12 @@ _KERNEL = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 
 
 def use_huge_pages() -> None:
-    """Starts this program again, once, with a malloc that asks the kernel for huge pages where those are on request.
+    """Restarts this program, once, with a malloc that asks for huge pages where the kernel grants them on request.
 
-    XLA's CPU backend frees the buffers of a step when it ends and maps new ones for the next, page by page. In the
-    quickstart's pre-training, pages of 2 MiB in place of 4 KiB gave 1.29 times the steps, at the same peak memory.
-    glibc reads the setting when a process starts, so call this first in a program, before slow imports. A
-    `GLIBC_TUNABLES` that is set already, be it empty, is left alone.
+    XLA's CPU backend frees the buffers of a step at its end and maps new ones for the next, page by page. Pages of 2
+    MiB instead of 4 KiB made the quickstart's pre-training 1.29 times as fast, at the same peak memory. glibc reads the
+    setting when a process starts, so call this first in a program, before slow imports. A `GLIBC_TUNABLES` that is
+    already set, even to an empty value, is left alone.
     """
     kernel = _KERNEL.read_text() if _KERNEL.is_file() else ""
     added = tunables(os.environ, platform.libc_ver()[0], kernel)
@@ -26,7 +26,7 @@ def use_huge_pages() -> None:
 
 
 def tunables(environ: Mapping[str, str], libc: str, kernel: str) -> dict[str, str]:
-    """Returns what is to be added to the environment: nothing where it is set, or where it would change nothing.
+    """Returns the variables to add to the environment: none if already set, or if they would have no effect.
 
     >>> tunables({}, "glibc", "always [madvise] never")
     {'GLIBC_TUNABLES': 'glibc.malloc.hugetlb=1'}
@@ -34,9 +34,9 @@ def tunables(environ: Mapping[str, str], libc: str, kernel: str) -> dict[str, st
     {}
 
     Args:
-      environ: of the process.
+      environ: environment of the process.
       libc: name of its C library.
-      kernel: the kernel's choice of when memory gets huge pages.
+      kernel: the kernel's setting for transparent huge pages.
     """
     on_request = libc == "glibc" and "[madvise]" in kernel
     return {_TUNABLES: _HUGE_PAGES} if on_request and _TUNABLES not in environ else {}

@@ -1,4 +1,4 @@
-"""Losses that optax does not have; cross-entropy is optax's."""
+"""Losses that optax lacks; for cross-entropy use optax."""
 
 from collections.abc import Callable, Sequence
 
@@ -32,13 +32,13 @@ def asymmetric_loss(
     clip: float = 0.05,
     eps: float = 1e-8,
 ) -> Float[Array, "b"]:
-    """Multi-label cross-entropy that forgets easy negatives (ASL, Ridnik et al., 2021), one value per image.
+    """Multi-label cross-entropy that down-weights easy negatives (ASL, Ridnik et al., 2021), one value per image.
 
     Classes are summed. The published recipe also sums over the batch; its gradient passes through the focusing weight.
 
     Args:
-      labels: 1 for the classes that are there, else 0.
-      clip: is added to the probability of absence, up to 1.
+      labels: 1 for classes present in the image, else 0.
+      clip: added to the probability of absence, which is capped at 1.
     """
     present = jax.nn.sigmoid(logits.astype(jnp.float32))
     absent = jnp.minimum(1.0 - present + clip, 1.0)
@@ -51,7 +51,7 @@ def asymmetric_loss(
 def kl_distillation(
     student: Float[Array, "b c"], teacher: Float[Array, "b c"], temperature: float = 1.0
 ) -> Float[Array, ""]:
-    """KL divergence of the student's softmax from the teacher's, averaged over the batch."""
+    """KL divergence between the teacher's and the student's softmax, averaged over the batch."""
     return _kl(student, teacher, temperature).mean()
 
 
@@ -78,8 +78,8 @@ def deit_distillation(
       base: the loss of the class head.
       student: logits of the distillation head.
       kind: "soft", the KL divergence times the temperature squared; or "hard", cross-entropy with the class that the
-        teacher names.
-      alpha: weight of the distillation.
+        teacher predicts.
+      alpha: weight of the distillation term.
     """
     if kind == "soft":
         distilled = kl_distillation(student, teacher, temperature) * temperature**2
@@ -97,8 +97,8 @@ def ratio_loss(decisions: Sequence[Float[Array, "b n"]], keep_rates: Sequence[fl
     DynamicViT, Rao et al., 2021, eq. 13.
 
     Args:
-      decisions: a stage each, 1 = kept; those of a later stage include those of the earlier ones.
-      keep_rates: a stage each, relative to all patches.
+      decisions: one array per stage, 1 = kept; a patch dropped at one stage stays dropped in later ones.
+      keep_rates: one per stage, relative to all patches.
     """
     pairs = zip(decisions, keep_rates, strict=True)
     return jnp.stack([jnp.square(decision.mean(1) - rate).mean() for decision, rate in pairs]).mean()
@@ -111,11 +111,11 @@ def token_distillation(
     *,
     kind: str = "mse",
 ) -> Float[Array, ""]:
-    """Distance of the tokens still there from the teacher's, averaged over them; 0 where none is left (DynamicViT).
+    """Distance of the kept tokens from the teacher's, averaged over them; 0 if none is kept (DynamicViT).
 
     Args:
-      student, teacher: patch tokens behind the final norm.
-      kept: the last decision; above one half = still there. It gets no gradient.
+      student, teacher: patch tokens after the final norm.
+      kept: the last decision; above one half = kept. It gets no gradient.
       kind: "mse", averaged over the channels too, or "kl", between the softmaxes over the channels.
     """
     if kind == "mse":
@@ -128,8 +128,8 @@ def token_distillation(
     return (error * there).sum() / jnp.maximum(there.sum(), 1)
 
 
-# Learning to rank. Optax's shape of a loss: `where` says which items belong to each list, and there is one value per
-# list unless `reduce_fn` reduces them.
+# Learning to rank. The signatures follow optax's ranking loss: `where` marks the items of each list, and there is one
+# value per list unless `reduce_fn` reduces them.
 
 ReduceFn = Callable[[Array], Array]
 
@@ -150,16 +150,16 @@ def list_mle_loss(
     .. math::
       \ell = \sum_j \Big[ \log \sum_{l \ge j} \exp \hat y_l - \hat y_j \Big]
 
-    which is finite and right at any magnitude of the scores; adding a number to all of them changes nothing.
+    which is finite and exact at any magnitude of the scores, and invariant to adding a constant to all of them.
 
     Args:
       scores: what a model predicts for the items; float64 stays float64, everything else is computed in float32.
-      relevance: the truth; of equally relevant items the first counts as the more relevant.
+      relevance: the ground truth; among equally relevant items the first counts as more relevant.
       where: False for items that do not belong to the list, which get no gradient.
-      top_k: sums over the first `top_k` places of the order only (top-k ListMLE, Xia et al., 2009).
-      eps: the form that LTRP published: the sum of exponentials is taken as it is, and `eps` (1e-10) is added before
-        the logarithm. Overflows beyond scores of 88 and forgets those below -20.
-      reduce_fn: such as `jnp.mean`; None returns one value per list.
+      top_k: sums over the first `top_k` positions only (top-k ListMLE, Xia et al., 2009).
+      eps: LTRP's published form: `eps` (1e-10) is added to the plain sum of exponentials before the logarithm.
+        Overflows at scores above 88 and ignores scores below -20.
+      reduce_fn: a reduction such as `jnp.mean`; None returns one value per list.
 
     References:
       Xia et al., 2008, "Listwise approach to learning to rank"; LTRP, eq. 3.
@@ -167,10 +167,10 @@ def list_mle_loss(
     order, belongs = _by_relevance(relevance, where)
     ordered = jnp.take_along_axis(_wide(scores), order, axis=-1)
     if eps is None:
-        # Without the largest, the exponents' digits go to the differences of the scores.
+        # Subtract the largest score, so that float precision is spent on the differences.
         largest = jnp.where(belongs, ordered, -jnp.inf).max(-1, keepdims=True)
         ordered = ordered - jax.lax.stop_gradient(jnp.where(belongs.any(-1, keepdims=True), largest, 0))
-        # Half of the lowest number stands for an absent item: its exponential is 0, and no difference overflows.
+        # Absent items get half the lowest float: its exponential is 0, and no difference overflows.
         ordered = jnp.where(belongs, ordered, jnp.finfo(ordered.dtype).min / 2)
         log_sums = jax.lax.cumlogsumexp(ordered, axis=ordered.ndim - 1, reverse=True)
     else:
@@ -194,9 +194,9 @@ def list_net_loss(
       \ell = -\frac1n \sum_j \mathrm{softmax}(s)_j \, \log \mathrm{softmax}(y)_j
 
     Args:
-      temperature: standardises each list's relevance and divides it by this first, so that its scale does not matter
-        and a small temperature weighs the most relevant items only. None takes it as it is: LTRP's labels are so
-        small that their softmax is nearly uniform.
+      temperature: if set, each list's relevance is first standardised and divided by it, so that its scale does not
+        matter; a small temperature weighs only the most relevant items. None uses relevance unchanged; LTRP's labels
+        are so small that their softmax is then nearly uniform.
 
     Other args and result: as for `list_mle_loss`.
     """
@@ -217,7 +217,7 @@ def point_wise_loss(
     where: Bool[Array, "*lists n"] | None = None,
     reduce_fn: ReduceFn | None = None,
 ) -> Float[Array, "..."]:
-    """Squared difference of score and relevance, averaged over the items of a list.
+    """Squared difference between score and relevance, averaged over the items of a list.
 
     Args and result: as for `list_mle_loss`.
     """
@@ -234,7 +234,7 @@ def rank_net_loss(
     sigma: float = 1.0,
     reduce_fn: ReduceFn | None = None,
 ) -> Float[Array, "..."]:
-    r"""Cross-entropy of who beats whom over all pairs of a list (RankNet, Burges et al., 2005), halved.
+    r"""Pairwise cross-entropy over all pairs of a list (RankNet, Burges et al., 2005), halved.
 
     With :math:`p_{ij} = \mathrm{sigmoid}(\sigma (y_i - y_j))` and :math:`t_{ij}` 1 where :math:`s_i - s_j` is at least
     `threshold`, 0 where it is at most `-threshold` and ½ between,
@@ -242,7 +242,7 @@ def rank_net_loss(
     .. math::
       \ell = -\frac1{2 n^2} \sum_{ij} t_{ij} \log p_{ij} + (1 - t_{ij}) \log (1 - p_{ij})
 
-    which counts every pair both ways, and each item with itself.
+    which counts every pair in both orders, and each item with itself.
 
     Args and result: as for `list_mle_loss`.
     """
@@ -264,7 +264,7 @@ def focused_rank_loss(
     """ListMLE among the `top_k` most relevant items, plus RankNet between those and the others (LTRP's code).
 
     Args:
-      top_k: how many items come first; the others are only compared with those.
+      top_k: number of top items; the others are only compared with these.
 
     Other args and result: as for `rank_net_loss`.
     """
@@ -278,7 +278,7 @@ def focused_rank_loss(
 
 
 def random_sublist(noise: Float[Array, "*lists n"], size: int) -> Bool[Array, "*lists n"]:
-    """Draws `size` items of each list without replacement, for `where=`: those of least noise; all if there are fewer.
+    """Draws `size` items of each list without replacement, for `where=`: those of least noise, or all if fewer.
 
     LTRP's code can train on such sublists instead of on the `n` visible patches.
     """
@@ -302,7 +302,7 @@ def _mean_over(values: Array, where: Array, axes: tuple[int, ...] = (-1,)) -> Ar
 
 
 def _by_relevance(relevance: Array, where: Array | None) -> tuple[Array, Array]:
-    """Returns the items by falling relevance, those that do not belong last; and whether those at each place belong."""
+    """Returns the items by falling relevance, masked ones last, and whether the item at each position is unmasked."""
     where = _everywhere(relevance, where)
     order = jnp.argsort(jnp.where(where, -_wide(relevance), jnp.inf), axis=-1, stable=True)
     return order, jnp.take_along_axis(where, order, axis=-1)

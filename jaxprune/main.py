@@ -3,7 +3,7 @@
 from jaxprune import host_memory
 
 if __name__ == "__main__":
-    host_memory.use_huge_pages()  # starts the program again: before what takes seconds to import
+    host_memory.use_huge_pages()  # restarts the program, hence before the slow imports
 
 import ast
 import importlib.util
@@ -21,22 +21,22 @@ from jaxprune import compile_cache, processes
 from jaxprune.config import LIST_ARGUMENTS, Arguments, Config, renamed
 from jaxprune.errors import UserError, nearest
 
-_CONFIG = config_flags.DEFINE_config_file("config", None, "What to run: a config file, `:arguments` behind it.")
-_DISTRIBUTED = flags.DEFINE_bool("distributed", False, "Join the other processes of this run, as the cluster says.")
-_COORDINATOR = flags.DEFINE_string("coordinator", "", "host:port of the first process, where no cluster says.")
+_CONFIG = config_flags.DEFINE_config_file("config", None, "What to run: a config file, optionally with `:arguments`.")
+_DISTRIBUTED = flags.DEFINE_bool("distributed", False, "Join the other processes of this run, found from the cluster.")
+_COORDINATOR = flags.DEFINE_string("coordinator", "", "host:port of the first process, where JAX detects no cluster.")
 _NUM_PROCESSES = flags.DEFINE_integer("num_processes", 0, "With --coordinator: how many processes there are.")
 _PROCESS_ID = flags.DEFINE_integer("process_id", -1, "With --coordinator: which of them this is, from 0.")
-_COMPILED = flags.DEFINE_string("compile_cache", "", "Where compiled programs are kept for the next run, or off.")
-_WORKDIR = flags.DEFINE_string("workdir", None, "Where the run lives; runs/<name of the config> by default.")
+_COMPILED = flags.DEFINE_string("compile_cache", "", "Directory of the compilation cache, or off.")
+_WORKDIR = flags.DEFINE_string("workdir", None, "Directory of the run; runs/<name of the config> by default.")
 
-_INTERRUPTED = 130  # the exit status of a program that Ctrl-C ended, by the shell's rule
+_INTERRUPTED = 130  # the shell's exit status for a program ended by Ctrl-C
 
-# The tasks that several processes can share.
+# The tasks that can run on several processes.
 TOGETHER = ("pretrain", "finetune", "linear_probe")
 
 
 def help_text() -> str:
-    """Returns the usage, with every task, method and model there is."""
+    """Returns the usage, with all tasks, methods and models."""
     from jaxprune import mim, models, reduction, scoring, tasks
 
     def listed(title: str, lines: list[str]) -> str:
@@ -50,16 +50,16 @@ def help_text() -> str:
             listed(
                 "usage: python -m jaxprune.main --config=FILE.py[:name=value,…] [--workdir=DIR] [--config.key=value …]",
                 [
-                    "--config           what to run; every config takes :smoke, which shrinks it to seconds",
+                    "--config           what to run; every config accepts :smoke, which shrinks the run to seconds",
                     "--config.key=value replaces one value of it",
-                    "--workdir          where the run lives; the same command resumes it (default runs/<config>)",
-                    "--distributed      join the processes of this run as TPU pods, Slurm or MPI say; elsewhere give",
+                    "--workdir          directory of the run; the same command resumes it (default runs/<config>)",
+                    "--distributed      join the processes of this run, found from TPU pod, Slurm or MPI; else give",
                     "                   every process --coordinator=HOST:PORT --num_processes=N --process_id=I",
-                    "--compile_cache    where compiled programs are kept for the next run (default: the user's cache",
-                    "                   directory, at most 2 GiB); off keeps none",
+                    "--compile_cache    directory of compiled programs for later runs (default: the user's cache",
+                    "                   directory, at most 2 GiB); off disables the cache",
                 ],
             ),
-            listed("configs (--config=FILE.py --help lists what one takes)", configs()),
+            listed("configs (--config=FILE.py --help lists the arguments and settings of one)", configs()),
             listed("tasks", [f"{name:<12} {line}" for name, line in tasks.names().items()]),
             listed("pre-training methods (config.mim.name)", sorted(mim.methods())),
             listed("token-reduction methods", sorted(reduction.methods())),
@@ -70,10 +70,10 @@ def help_text() -> str:
 
 
 def config_help(text: str) -> str:
-    """Returns what there is to know about one config: its purpose, its arguments, its settings with their comments.
+    """Returns the help for one config: its purpose, its arguments, its settings with their comments.
 
     Args:
-      text: `FILE.py`, or `FILE.py:arguments`; the settings are those that the arguments lead to.
+      text: `FILE.py`, or `FILE.py:arguments`, whose arguments are applied to the settings shown.
     """
     from jaxprune.tasks.setup import documented
 
@@ -94,12 +94,12 @@ def config_help(text: str) -> str:
 
 
 def arguments(file: str) -> dict[str, Any]:
-    """Returns the arguments that a config understands, with their defaults."""
+    """Returns the arguments that a config accepts, with their defaults."""
     try:
         load_config(f"{file}:{LIST_ARGUMENTS}")
     except Arguments as found:
         return found.values
-    return {}  # it reads its arguments in a way of its own
+    return {}  # the config parses its arguments itself
 
 
 def _as_flag(value: Any) -> str:
@@ -112,22 +112,22 @@ def _columns(rows: list[tuple[str, str]]) -> list[str]:
 
 
 def configs() -> list[str]:
-    """Returns the names of the configs that come along."""
+    """Returns the names of the bundled configs."""
     found = {path.relative_to(root) for root in _roots() for path in root.rglob("*.py")}
     return sorted(f"configs/{path}" for path in found if not path.name.startswith("_"))
 
 
 def _roots() -> list[Path]:
-    # An installed wheel carries the configs inside the package; a checkout has them beside it.
+    # An installed wheel has the configs inside the package; a checkout has them next to it.
     package = Path(jaxprune.__file__).parent
     return [root for root in (package / "configs", package.parent / "configs") if root.is_dir()]
 
 
 def config_path(file: str) -> Path:
-    """Finds a config file: at that path, or among those that come along.
+    """Finds a config file: at that path, or among the bundled ones.
 
     Raises:
-      UserError: there is no such file; the nearest name is offered.
+      UserError: there is no such file; the message suggests the nearest name.
     """
     for path in (Path(file), *(root / file.removeprefix("configs/") for root in _roots())):
         if path.is_file():
@@ -137,12 +137,12 @@ def config_path(file: str) -> Path:
 
 
 def load_config(text: str) -> Config:
-    """Returns the config that `FILE.py:arguments` describes; it may import what the configs here share (`_small`)."""
+    """Returns the config of `FILE.py:arguments`; it may import the helpers of the bundled configs (`_small`)."""
     file, _, arguments = text.partition(":")
     path = config_path(file)
     spec = importlib.util.spec_from_file_location(f"config_{path.stem}", path)
     if spec is None or spec.loader is None:
-        raise UserError(f"{path} is no Python file: a config is a file with get_config().")
+        raise UserError(f"{path} is not a Python file: a config is a file with get_config().")
     sys.path += [str(root) for root in _roots() if str(root) not in sys.path]
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -154,14 +154,14 @@ def load_config(text: str) -> Config:
 
 
 def checked(argv: list[str]) -> list[str]:
-    """Returns the command line with the config's path resolved, once its overrides are known to name keys it has.
+    """Returns the command line with the config's path resolved, after checking that its overrides name existing keys.
 
     Raises:
-      UserError: there is no config, or it has no such key; the nearest one is offered.
+      UserError: there is no config, or it has no such key; the message suggests the nearest one.
     """
     text = _value(argv, "config")
     if text is None:
-        raise UserError("Give --config=FILE.py, such as --config=configs/quickstart.py; --help lists what there is.")
+        raise UserError("Give --config=FILE.py, such as --config=configs/quickstart.py; --help lists all configs.")
     keys = _leaves(load_config(text))
     for word in argv:
         if match := re.match(r"--?config\.([^=]+)", word):
@@ -190,7 +190,7 @@ def _leaves(config: Config, prefix: str = "") -> list[str]:
 
 
 def default_workdir(text: str) -> Path:
-    """Returns runs/<name of the config file, and its arguments>."""
+    """Returns runs/<name of the config file and its arguments>."""
     file, _, arguments = text.partition(":")
     return Path("runs") / "-".join(filter(None, (Path(file).stem, re.sub(r"[^\w=.]+", "-", arguments))))
 
@@ -216,23 +216,23 @@ def main(argv: list[str]) -> None:
     except UserError as error:
         _refuse(error)
     except (KeyboardInterrupt, Interrupted):
-        # Training ends by itself, after a save; this is any other task, or a second Ctrl-C.
-        print("\nInterrupted; the same command starts it again.", file=sys.stderr)
+        # Training saves and returns on a first Ctrl-C; this is any other task, or a second Ctrl-C.
+        print("\nInterrupted; the same command runs it again.", file=sys.stderr)
         sys.exit(_INTERRUPTED)
-    print(_closing(summary, workdir, "Complete already; nothing was run." if before else "Complete."))
+    print(_closing(summary, workdir, "Already complete; nothing was run." if before else "Complete."))
     if summary.get("signal") == "SIGINT":
         sys.exit(_INTERRUPTED)
 
 
 def _join(task: str) -> None:
     if task not in TOGETHER:
-        raise UserError(f"The task {task} runs in one process; those that several can share are {', '.join(TOGETHER)}.")
+        raise UserError(f"The task {task} runs in one process; tasks for several processes: {', '.join(TOGETHER)}.")
     processes.join(_COORDINATOR.value, _NUM_PROCESSES.value, _PROCESS_ID.value)
 
 
 def _closing(summary: dict, workdir: Path, word: str) -> str:
     if summary.get("stopped"):
-        return f"Stopped at step {summary['step']}; the same command goes on from there."
+        return f"Stopped at step {summary['step']}; the same command resumes from there."
     numbers = [f"  {name:<24} {_shown(value)}" for name, value in summary.items()]
     report = workdir / "report.html"
     return "\n".join(["", word, *numbers, *([f"  report: {report}"] if report.exists() else [])])

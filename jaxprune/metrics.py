@@ -1,4 +1,4 @@
-"""Metrics as (sum, count) pairs, so that batches, devices and hosts merge by adding."""
+"""Metrics as (sum, count) pairs, which batches, devices and hosts merge by addition."""
 
 import math
 import operator
@@ -34,12 +34,12 @@ def top_k_accuracy(
     own = jnp.take_along_axis(logits, labels[:, None], axis=1)
     earlier = jnp.arange(logits.shape[1])[None, :] < labels[:, None]
     rank = ((logits > own) | ((logits == own) & earlier)).sum(-1)
-    # A NaN compares as smaller than nothing, which must not make it a hit.
+    # Every comparison with NaN is False, which must not count as a hit.
     return average((rank < k) & ~jnp.isnan(own[:, 0]), where)
 
 
 def merge(left: Mapping[str, Metric], right: Mapping[str, Metric]) -> dict[str, Metric]:
-    """Adds two sets of metrics, on the device or off it; a name that only one set has is kept."""
+    """Adds two sets of metrics, on device or host; a name in only one of them is kept."""
     both = {name: jax.tree.map(operator.add, left[name], right[name]) for name in left if name in right}
     return {**left, **right, **both}
 
@@ -61,7 +61,7 @@ def wilson_interval(correct: float | int, total: float | int, z: float = 1.96) -
 
 
 def student_interval(values: Sequence[float]) -> tuple[float, float]:
-    """Returns the mean of a few runs and half its 95 % interval by Student's t, which is nan for a single one."""
+    """Returns the mean of a few runs and the half-width of its 95 % Student's t interval, NaN for a single run."""
     mean = sum(values) / len(values)
     if len(values) < 2:
         return mean, math.nan
@@ -69,28 +69,28 @@ def student_interval(values: Sequence[float]) -> tuple[float, float]:
 
 
 def average_precision(scores: Shaped[np.ndarray, "n c"], labels: Shaped[np.ndarray, "n c"]) -> Float[np.ndarray, "c"]:
-    """Returns each class's mean precision at its positives, best score first; 0 for a class without any.
+    """Returns the average precision of each class; 0 for a class without positives.
 
     Needs the scores of the whole data set, hence numpy on the host, in float64. Ties go to the earlier example.
 
     Args:
       scores: one for each example and class.
-      labels: positive = the class is there.
+      labels: positive = the class is present.
     """
     order = np.argsort(-np.asarray(scores, np.float64), axis=0, kind="stable")
     hits = np.take_along_axis(np.asarray(labels) > 0, order, axis=0)
     precision = np.cumsum(hits, axis=0) / np.arange(1, len(hits) + 1)[:, None]
-    # The published small number; it also settles a class without positives.
+    # The published epsilon; it also makes a class without positives 0.
     return (precision * hits).sum(0) / (hits.sum(0) + 1e-8)
 
 
 def mean_average_precision(scores: Shaped[np.ndarray, "n c"], labels: Shaped[np.ndarray, "n c"]) -> float:
-    """Returns the mean over the classes of `average_precision`, a share of 1 (papers print percent)."""
+    """Returns the mean of `average_precision` over the classes, in [0, 1] (papers print percent)."""
     return float(average_precision(scores, labels).mean())
 
 
 def kendall_tau(left: Shaped[Array, "*lists n"], right: Shaped[Array, "*lists n"]) -> Float[Array, "*lists"]:
-    """Returns Kendall's rank correlation of each list, corrected for ties (tau-b); 0 where all of one side are tied.
+    """Returns Kendall's rank correlation of each list, corrected for ties (tau-b); 0 where one side is all ties.
 
     1 = the same order, -1 = the reverse, about 0 = unrelated. Compares all pairs, n² of them.
     """
@@ -103,16 +103,17 @@ def kendall_tau(left: Shaped[Array, "*lists n"], right: Shaped[Array, "*lists n"
 def patch_recall(
     ranks: Int[Array, "b p"], positive: Bool[Array, "b p"], counts: tuple[int, ...]
 ) -> tuple[Int[Array, "b k"], Int[Array, "b"]]:
-    """Counts how many of the patches that matter are among the best.
+    """Counts how many of the positive patches are among the best-ranked ones.
 
     Args:
-      ranks: each patch's place in its image's order of keeping, 0 = kept first.
-      positive: True on the patches that matter.
-      counts: numbers of patches kept.
+      ranks: rank of each patch in its image, 0 = kept first.
+      positive: True on positive patches.
+      counts: the numbers of patches to keep.
 
     Returns:
-      (hits, total): positive patches kept, for each of `counts`; and all positive ones. Recall over a data set is
-      hits.sum(0) / total.sum() (micro), or the mean of hits / total over the images that have any (macro).
+      (hits, total): the number of positive patches kept for each of `counts`, and of all positive patches. Recall over
+      a data set is hits.sum(0) / total.sum() (micro), or the mean of hits / total over the images that have any
+      (macro).
     """
     kept = ranks[:, None, :] < jnp.asarray(counts)[None, :, None]
     return (kept & positive[:, None, :]).sum(-1), positive.sum(-1)

@@ -1,7 +1,7 @@
-"""Where arrays live: the device mesh, the parameters' shardings by name, and the batch.
+"""Placement of arrays: the device mesh, the parameters' shardings by name, and the batch.
 
-Data parallelism is the default: every device holds all parameters and a part of the batch. A mesh with an `fsdp`
-axis also spreads the parameters themselves; the batch is then split over both axes.
+Data parallelism is the default: every device holds all parameters and a part of the batch. A mesh with an `fsdp` axis
+also shards the parameters; the batch is then split over both axes.
 """
 
 import math
@@ -19,7 +19,7 @@ from jaxprune.text import split_items
 
 BATCH_AXES = ("data", "fsdp")
 
-# Gathering an array smaller than this costs more than the memory it saves (biases, norms, tokens).
+# Sharding an array smaller than this costs more in gathering than it saves in memory (biases, norms, tokens).
 _SMALLEST_FSDP_ARRAY = 2**12
 
 Rules = Sequence[tuple[str, Sequence[str | None]]]
@@ -29,7 +29,7 @@ def make_mesh(axes: Mapping[str, int] | None = None, devices: Sequence[Any] | No
     """Returns a mesh over `devices` (all of them by default) with the named axis sizes.
 
     Args:
-      axes: {axis name: size}, `{"data": -1}` by default; one size may be -1 and is filled with what is left.
+      axes: {axis name: size}, `{"data": -1}` by default; one size may be -1, which takes the remaining devices.
       devices: the devices to use, each exactly once.
 
     Raises:
@@ -45,23 +45,23 @@ def make_mesh(axes: Mapping[str, int] | None = None, devices: Sequence[Any] | No
     if not sensible or math.prod(axes.values()) != len(devices):
         raise UserError(
             f"The mesh {_sizes(axes)} does not fit {len(devices)} device(s): the sizes must multiply to the number of "
-            "devices; at most one of them may be -1, which takes what is left."
+            "devices; at most one of them may be -1, which takes the remaining devices."
         )
     return jax.make_mesh(tuple(axes.values()), tuple(axes), axis_types=(AxisType.Auto,) * len(axes), devices=devices)
 
 
 def mesh_from_text(text: str) -> Mesh:
-    """Returns the mesh over all devices that a text such as "data=-1" or "data=2,fsdp=4" describes.
+    """Returns a mesh over all devices, parsed from a text such as "data=-1" or "data=2,fsdp=4".
 
     Raises:
-      UserError: the text is no mesh, or its sizes do not multiply to the number of devices.
+      UserError: the text is not a mesh, or its sizes do not multiply to the number of devices.
     """
     axes = {}
     for name, size in list(split_items(text)) or [("", None)]:
         if name not in BATCH_AXES or not re.fullmatch(r"-1|\d+", size or ""):
             raise UserError(
-                f"mesh={text!r} is no mesh: write axes with their sizes, 'data=-1' or 'data=2,fsdp=4'; -1 takes what "
-                "is left."
+                f"mesh={text!r} is not a mesh: write axes with their sizes, 'data=-1' or 'data=2,fsdp=4'; -1 takes "
+                "the remaining devices."
             )
         axes[name] = int(size or 0)
     return make_mesh(axes)
@@ -77,13 +77,13 @@ def param_shardings(mesh: Mesh, params: Mapping[str, Any], rules: Rules = ()) ->
         parameter is split over the mesh's `fsdp` axis along its largest divisible dimension, or replicated.
 
     Raises:
-      UserError: a rule names an axis that the mesh lacks, or does not divide a parameter's shape.
+      UserError: a rule names an axis that the mesh lacks, or one that does not divide a parameter's shape.
     """
     return {name: NamedSharding(mesh, _spec(mesh, name, value.shape, rules)) for name, value in params.items()}
 
 
 def batch_parts(mesh: Mesh) -> int:
-    """Returns by how many devices a batch is shared."""
+    """Returns the number of devices that a batch is split over."""
     return math.prod(mesh.shape[axis] for axis in _batch_axes(mesh))
 
 
@@ -96,7 +96,7 @@ def place_batch(mesh: Mesh, batch: Mapping[str, np.ndarray]) -> dict[str, jax.Ar
     """Returns this process's rows of a batch as global arrays, split over the mesh's data axes.
 
     Raises:
-      UserError: the rows cannot be shared evenly by the devices.
+      UserError: the rows cannot be split evenly over the devices.
     """
     parts = batch_parts(mesh)
     sharding = batch_sharding(mesh)
@@ -111,11 +111,11 @@ def place_batch(mesh: Mesh, batch: Mapping[str, np.ndarray]) -> dict[str, jax.Ar
 
 
 def pad_batch(mesh: Mesh, batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Returns this process's rows of a batch with as many added as its devices need to share them evenly.
+    """Pads this process's rows of a batch so that its devices share them evenly.
 
     Args:
       mesh: the devices.
-      batch: `valid` (b,) becomes False on the added rows; in all other columns they repeat the last row.
+      batch: `valid` (b,) becomes False on the added rows; all other columns repeat the last row.
     """
     parts = batch_parts(mesh)
     share = parts // math.gcd(parts, jax.process_count())

@@ -1,7 +1,7 @@
-"""Finds the methods of a family: a file in its package each, or an entry point of somebody else's package.
+"""Finds the methods of a family: one file each in its package, or an entry point of another package.
 
-Adding a method is adding one file: the module's name is the method's name, and nothing has to be registered. A package
-of one's own declares an entry point in the group that is called like the family's package, such as
+A new method is one new file: the module's name is the method's name, and nothing has to be registered. A package of
+your own declares an entry point in the group named after the family's package, such as
 
     [project.entry-points."jaxprune.reduction"]
     longest = "my_package:Longest"
@@ -23,7 +23,7 @@ def methods(package: ModuleType, base: type) -> dict[str, type]:
     """Returns {name: its subclass of `base`} for every method of the family in `package`.
 
     Raises:
-      UserError: a file defines several public ones, or an entry point leads nowhere or takes a name that is in use.
+      UserError: a file defines several public subclasses, or an entry point cannot be loaded or takes a name in use.
     """
     found = {}
     for info in pkgutil.iter_modules(package.__path__):
@@ -54,17 +54,17 @@ def _installed(group: str) -> tuple[importlib.metadata.EntryPoint, ...]:
 
 
 def entry_points(group: str, known: Container[str] = ()) -> dict[str, importlib.metadata.EntryPoint]:
-    """Returns {name: entry point} of what other packages add to a group such as "jaxprune.reduction".
+    """Returns {name: entry point} for the entry points of other packages in a group such as "jaxprune.reduction".
 
     Args:
       known: names that are in use.
 
     Raises:
-      UserError: an entry point takes a name that is in use, or two have the same.
+      UserError: an entry point takes a name that is in use, or two have the same name.
     """
     found: dict[str, importlib.metadata.EntryPoint] = {}
     for entry in _installed(group):
-        # The same package may be on the path twice.
+        # The same package may be on sys.path twice.
         if entry.name in known or (entry.name in found and found[entry.name].value != entry.value):
             raise UserError(f"{entry.value} registers {group} {entry.name!r}, which exists already: rename it.")
         found[entry.name] = entry
@@ -72,21 +72,21 @@ def entry_points(group: str, known: Container[str] = ()) -> dict[str, importlib.
 
 
 def load(entry: importlib.metadata.EntryPoint, base: type) -> type:
-    """The class that an entry point names.
+    """Loads the class of an entry point.
 
     Raises:
-      UserError: it cannot be imported, or is no subclass of `base`.
+      UserError: it cannot be imported, or is not a subclass of `base`.
     """
     try:
         cls = entry.load()
     except (ImportError, AttributeError) as error:
         raise UserError(
             f"{entry.value}, which another package registers as {entry.group} {entry.name!r}, cannot be loaded "
-            f"({error}): mend or uninstall that package."
+            f"({error}): fix or uninstall that package."
         ) from error
     if not (inspect.isclass(cls) and issubclass(cls, base)):
         raise UserError(
-            f"{entry.value}, registered as {entry.group} {entry.name!r}, is no subclass of {base.__name__}: mend or "
+            f"{entry.value}, registered as {entry.group} {entry.name!r}, is not a subclass of {base.__name__}: fix or "
             "uninstall that package."
         )
     return cls
@@ -101,7 +101,7 @@ def find(package: ModuleType, base: type, name: str) -> type:
 
 
 def parameters(cls: type) -> set[str]:
-    """Names of the arguments of a class's constructor, including those that it passes on to its bases as **kwargs."""
+    """Returns the names of a constructor's arguments, including those passed on to its bases as **kwargs."""
     names: set[str] = set()
     for base in cls.__mro__:
         if "__init__" in vars(base):
@@ -115,13 +115,13 @@ def parameters(cls: type) -> set[str]:
 def build(
     cls: type, arguments: dict[str, Any], *positional: Any, passed_on: Collection[str] = (), **always: Any
 ) -> Any:
-    """Constructs `cls(*positional, **arguments, **always)`; an argument it does not have is refused by name.
+    """Constructs `cls(*positional, **arguments, **always)`, after checking the names of the arguments.
 
     Args:
-      passed_on: further names that it takes as keyword arguments and passes on.
+      passed_on: further names that the class accepts as **kwargs and passes on.
 
     Raises:
-      UserError: names the argument that is unknown and the nearest one that is not.
+      UserError: an argument is unknown; the message suggests the nearest one.
     """
     known = (parameters(cls) | set(passed_on)) - {"step", "rngs"}
     for name in arguments:

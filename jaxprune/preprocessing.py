@@ -1,4 +1,4 @@
-"""How a network wants its images: the record that training, evaluation, prediction and export read alike."""
+"""How images are prepared for a network: one record, read by training, evaluation, prediction and export."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -14,20 +14,20 @@ INTERPOLATIONS = ("nearest", "bilinear", "bicubic", "lanczos")
 
 @dataclasses.dataclass(frozen=True)
 class Preprocessing:
-    """What happens to an image before a network sees it; plain values, in timm's words.
+    """How an image is prepared for a network; plain values, by timm's names.
 
     >>> Preprocessing((384, 384)).crop_pct
     0.875
 
     Attributes:
       img_size: (height, width) in pixels.
-      crop: "center" resizes and cuts out the middle; "none" squeezes the whole image.
-      crop_pct: share of the shorter side that the centre crop covers.
+      crop: "center" resizes and takes the centre crop; "none" resizes the whole image, ignoring its aspect ratio.
+      crop_pct: fraction of the shorter side that the centre crop covers.
       interpolation: Pillow's filter for resizing, one of `INTERPOLATIONS`.
-      mean, std: of the normalisation, for pixels from 0 to 1, a value a channel.
-      exif: whether photographs, and the frames of videos, are turned upright as their metadata say.
-      num_frames: of a clip; 0: the network reads images.
-      frame_stride: frames of a video from one of a clip to the next; 0: those of a clip are spread over the video.
+      mean, std: of the normalisation, for pixels in [0, 1], one value per channel.
+      exif: whether photographs and video frames are rotated according to their metadata.
+      num_frames: frames of a clip; 0: the network reads images.
+      frame_stride: video frames between consecutive frames of a clip; 0 spreads the clip over the whole video.
 
     Raises:
       UserError: an attribute is out of range.
@@ -54,7 +54,7 @@ class Preprocessing:
             raise unknown("interpolation", self.interpolation, INTERPOLATIONS)
         if len(self.mean) != len(self.std) or min(self.std) <= 0:
             raise UserError(
-                f"mean={self.mean} and std={self.std} must have a value a channel each, and those of std be above 0."
+                f"mean={self.mean} and std={self.std} must have one value per channel, and std must be above 0."
             )
         if min(self.num_frames, self.frame_stride) < 0:
             raise UserError(
@@ -77,7 +77,7 @@ class Preprocessing:
 
     @classmethod
     def of_dict(cls, values: Mapping[str, Any]) -> "Preprocessing":
-        """The record that `as_dict` wrote; fields of later versions are left out."""
+        """Reads what `as_dict` wrote; unknown fields, from later versions, are ignored."""
         known = {field.name for field in dataclasses.fields(cls)}
         tuples: dict[str, Any] = {
             name: tuple(value) if isinstance(value, list) else value for name, value in values.items()
@@ -89,7 +89,7 @@ Normalisation = tuple[tuple[float, ...], tuple[float, ...]]
 
 
 def trained_on(network: Any) -> Normalisation | None:
-    """The (mean, std) that a network expects its pixels to be normalised with; None if it does not know."""
+    """The (mean, std) with which a network expects its pixels to be normalised; None if it has none."""
     known = getattr(network, "preprocessing", network)
     if hasattr(known, "mean") and hasattr(known, "std"):
         return tuple(known.mean), tuple(known.std)

@@ -1,6 +1,6 @@
-"""The processes of one run, joined by `jax.distributed`: who writes, and what all of them have to agree on.
+"""The processes of one run, joined by `jax.distributed`: which one writes, and how they synchronise.
 
-One process alone is all of this and waits for nobody.
+In a single process, that process leads and all waits return at once.
 """
 
 import contextlib
@@ -17,11 +17,11 @@ from jaxprune.errors import UserError
 
 
 def join(coordinator: str = "", num_processes: int = 0, process_id: int = -1) -> None:
-    """Joins this process to its run; call it before anything else of JAX.
+    """Joins this process to its run; call it before using JAX for anything else.
 
     Args:
-      coordinator: host:port of the first process; empty where the cluster says (TPU pods, Slurm, MPI).
-      num_processes, process_id: how many there are, and which this is; with `coordinator` only.
+      coordinator: host:port of the first process; empty where JAX detects the cluster (TPU pods, Slurm, MPI).
+      num_processes, process_id: the number of processes and the index of this one; with `coordinator` only.
 
     Raises:
       UserError: one of the three is missing, or there is no cluster.
@@ -39,7 +39,7 @@ def join(coordinator: str = "", num_processes: int = 0, process_id: int = -1) ->
             jax.distributed.initialize(coordinator, num_processes, process_id)
     except (ValueError, RuntimeError) as error:
         raise UserError(
-            f"The processes of this run could not be joined ({error}). Without a cluster that JAX knows, give "
+            f"The processes of this run could not be joined ({error}). Without a cluster that JAX detects, give "
             "every process --coordinator=HOST:PORT --num_processes=N --process_id=I."
         ) from None
 
@@ -50,7 +50,7 @@ def leads() -> bool:
 
 
 def wait(name: str) -> None:
-    """Waits until every process is here; `name` says where."""
+    """A barrier: waits until every process reaches the point called `name`."""
     if jax.process_count() > 1:
         from jax.experimental import multihost_utils
 
@@ -59,7 +59,7 @@ def wait(name: str) -> None:
 
 @contextlib.contextmanager
 def failing_together() -> Iterator[None]:
-    """Ends this process at once if something fails in it: the others of its run would wait for it, and it for them."""
+    """Ends this process at once on an exception: otherwise it and the other processes would wait for each other."""
     try:
         yield
     except Exception as error:
@@ -71,7 +71,7 @@ def failing_together() -> Iterator[None]:
 
 
 def most_urgent(level: int) -> int:
-    """Returns the highest `level` that any process gives; all have to ask."""
+    """Returns the maximum of `level` over all processes; a collective call."""
     if jax.process_count() == 1:
         return level
     from jax.experimental import multihost_utils
@@ -80,7 +80,7 @@ def most_urgent(level: int) -> int:
 
 
 def whole(tree: Any) -> Any:
-    """Returns a pytree's arrays as NumPy, gathered from all processes; all have to ask."""
+    """Returns a pytree's arrays as NumPy, gathered from all processes; a collective call."""
     if jax.process_count() == 1:
         return jax.device_get(tree)
     from jax.experimental import multihost_utils

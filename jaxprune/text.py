@@ -1,4 +1,4 @@
-"""Settings as text: `name=value,name=value` and the values in it, read and written the same way everywhere."""
+"""Settings as text: parses and formats `name=value,name=value`."""
 
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
@@ -10,7 +10,7 @@ def split_items(text: str) -> Iterator[tuple[str, str | None]]:
     """Yields the (name, value) of each comma-separated item; the value is None where there is no `=`.
 
     Raises:
-      UserError: parentheses are not in pairs.
+      UserError: the parentheses are not balanced.
 
     >>> list(split_items("seed=3, sizes=(1,2), smoke"))
     [('seed', '3'), ('sizes', '(1,2)'), ('smoke', None)]
@@ -21,7 +21,7 @@ def split_items(text: str) -> Iterator[tuple[str, str | None]]:
 
 
 def _parts(text: str) -> Iterator[str]:
-    """Splits at the commas that are in no parentheses."""
+    """Splits at the commas outside parentheses."""
     depth = start = 0
     for place, letter in enumerate(text):
         depth += (letter == "(") - (letter == ")")
@@ -31,17 +31,17 @@ def _parts(text: str) -> Iterator[str]:
             yield text[start:place]
             start = place + 1
     if depth:
-        raise UserError(f"The parentheses in {text!r} are not in pairs: write several values as name=(1,2).")
+        raise UserError(f"The parentheses in {text!r} are not balanced: write several values as name=(1,2).")
     yield text[start:]
 
 
 def parse_items(text: str, where: str, *, texts: Collection[str] = ()) -> dict[str, Any]:
-    """Reads `name=value,name=value`.
+    """Parses `name=value,name=value`.
 
     Args:
       text: the items.
-      where: what the text belongs to, for the error.
-      texts: names whose values stay as they are written, such as those of files.
+      where: what the text belongs to, for error messages.
+      texts: names whose values are kept as text, such as file names.
 
     Raises:
       UserError: an item is not `name=value`.
@@ -58,7 +58,7 @@ def parse_items(text: str, where: str, *, texts: Collection[str] = ()) -> dict[s
 
 
 def parse_value(text: str) -> Any:
-    """Reads a truth value, a number, "none", several of these in parentheses, or the text itself.
+    """Parses a boolean, a number, "none", or a parenthesised tuple of these; anything else stays text.
 
     >>> parse_value("8"), parse_value("0.5"), parse_value("False"), parse_value("textbook"), parse_value("(3,6)")
     (8, 0.5, False, 'textbook', (3, 6))
@@ -77,7 +77,7 @@ def parse_value(text: str) -> Any:
 
 
 def format_items(items: Mapping[str, Any]) -> str:
-    """Writes what `parse_items` reads.
+    """Formats items for `parse_items`.
 
     >>> format_items({"keep_rate": 0.5, "renormalise": True})
     'keep_rate=0.5,renormalise=true'
@@ -86,7 +86,7 @@ def format_items(items: Mapping[str, Any]) -> str:
 
 
 def format_value(value: Any) -> str:
-    """Writes what `parse_value` reads."""
+    """Formats a value for `parse_value`."""
     if isinstance(value, (tuple, list)):
         return f"({','.join(map(format_value, value))})"
     return str(value).lower() if isinstance(value, bool) or value is None else str(value)

@@ -53,5 +53,5 @@ def test_one_switch_turns_it_off(arguments, environment, tmp_path):
 
 def test_a_directory_that_cannot_be_written_to_is_refused(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match="can be written to: give another one, or off"):
+    with pytest.raises(UserError, match="is not a writable directory: give another one, or off"):
         compile_cache.enable(str(tmp_path / "file"))

@@ -94,11 +94,11 @@ def test_help_of_a_config_lists_its_arguments_and_its_settings(capsys, monkeypat
     assert "A minute or two on two CPU cores" in text and ":smoke=False" in text and ":data=cifar10" in text
     lines = {line.split("=")[0].strip(): line for line in text.splitlines() if line.startswith("  --config.")}
     assert lines["--config.reduction.keep_rate"].endswith("keep_rate=0.7")
-    assert lines["--config.accumulate"].endswith("parts that a batch is worked through in, for less memory")
-    assert lines["--config.data.crop_pct"].endswith("share of the shorter side that the centre crop covers")
+    assert lines["--config.accumulate"].endswith("number of micro-batches per step, to save memory")
+    assert lines["--config.data.crop_pct"].endswith("fraction of the shorter side that the centre crop covers")
     assert (
         "=0.001 " in lines["--config.optimizer.base_lr"]
-        and "as large as lr_norm" in lines["--config.optimizer.base_lr"]
+        and "for a batch size of lr_norm" in lines["--config.optimizer.base_lr"]
     )
 
 
@@ -173,9 +173,9 @@ def test_parse_arg_types():
 
 
 def test_the_old_name_of_a_key_is_refused_with_the_new_one():
-    with pytest.raises(UserError, match=r"key init is called run now"):
+    with pytest.raises(UserError, match=r"key init is now called run"):
         main.checked(["main", f"--config={CONFIGS}/visualize.py", "--config.init=runs/x"])
-    with pytest.raises(UserError, match=r"key init is called run or model\.weights now"):
+    with pytest.raises(UserError, match=r"key init is now called run or model\.weights"):
         main.checked(["main", f"--config={CONFIGS}/mim/imagenet_finetune.py", "--config.init=runs/x"])
-    with pytest.raises(UserError, match=r"argument init is called label_model now"):
+    with pytest.raises(UserError, match=r"argument init is now called label_model"):
         main.load_config(f"{CONFIGS}/ranking/imagenet.py:init=runs/x")

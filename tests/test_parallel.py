@@ -68,7 +68,7 @@ def test_rows_are_added_until_the_devices_share_a_batch_evenly():
 
 @pytest.mark.parametrize("text", ["", "data", "model=2", "data=two"])
 def test_a_text_that_is_no_mesh_is_refused(text):
-    with pytest.raises(UserError, match="is no mesh: write axes with their sizes"):
+    with pytest.raises(UserError, match="is not a mesh: write axes with their sizes"):
         parallel.mesh_from_text(text)
 
 

@@ -81,7 +81,7 @@ BAD = {
         "registers .* 'resnet18', which exists",
     ),
     "no such module": (ENTRY("other", "no_such_package:Network", "jaxprune.models"), "cannot be loaded .* uninstall"),
-    "no network": (ENTRY("other", "pathlib:Path", "jaxprune.models"), "is no subclass of Module"),
+    "no network": (ENTRY("other", "pathlib:Path", "jaxprune.models"), "is not a subclass of Module"),
 }
 
 

@@ -1,1 +1,1 @@
-"""What one learns about a network and a plan: accuracy by keep rate, insertion and deletion, recall, agreement."""
+"""Analyses of networks and plans: accuracy by keep rate, insertion and deletion, recall, agreement, and more."""

@@ -19,8 +19,8 @@ SHOWN = 8
 class Agreement:
     """Collects for each network its accuracy with a 95 % interval (Wilson) and its agreement with the dense one.
 
-    Agreement is the share of images for which both predict the same class. Every forward function of the pass is a
-    network that computes `logits`; one of them is `DENSE`.
+    Agreement is the fraction of images for which both predict the same class. Every forward function of the pass
+    computes `logits` of a network; one of them is `DENSE`.
     """
 
     def __init__(self) -> None:
@@ -47,11 +47,11 @@ class Agreement:
 
 
 class Disagreements:
-    """Collects pictures of images for which a network predicts another class than the dense one does.
+    """Collects pictures of images for which the prediction of a network differs from the dense one's.
 
     Args:
       class_names: of the classes.
-      shown: pictures at most; of each network at most one a batch.
+      shown: maximum number of pictures; at most one per network and batch.
     """
 
     def __init__(self, class_names: Sequence[str], shown: int = SHOWN):

@@ -1,7 +1,8 @@
-"""How alike the features of two networks are for the same images: orthogonal Procrustes, CKA, PWCCA and SVCCA.
+"""Similarity of the features of two networks on the same images: orthogonal Procrustes, CKA, PWCCA and SVCCA.
 
-All are distances, 0 for features that differ by a rotation and a scale (CCA: by any invertible map). They follow from
-the cross-products of the features, which are summed up batch by batch in float64: memory does not grow with the images.
+All are distances, 0 for features that differ by a rotation and a scale (CCA: by any invertible map). They are computed
+from the cross-products of the features, which are accumulated by batch in float64: memory does not grow with the number
+of images.
 
 Ding et al., 2021, "Grounding Representation Similarity with Statistical Testing", as in "Which Tokens to Use?" (Haurum
 et al., 2023), Sec. 5.5 and supplement J; CKA: Kornblith et al., 2019; PWCCA: Morcos et al., 2018; SVCCA: Raghu et al.,
@@ -15,17 +16,17 @@ from jaxtyping import Float, Real
 
 from jaxprune.errors import UserError
 
-_CHUNK = 4096  # images whose features are multiplied at a time
+_CHUNK = 4096  # number of images per matrix product
 
 
 class CrossProducts(NamedTuple):
-    """Sums over images of products of centred features, those of each network divided by their Frobenius norm.
+    """Sums over images of products of centred features, each network's features divided by their Frobenius norm.
 
     Attributes:
       first: (d, d) of the first network's features with each other.
       second: (e, e) of the second network's.
       cross: (d, e) of the first network's with the second's.
-      count: images.
+      count: number of images.
     """
 
     first: Float[np.ndarray, "d d"]
@@ -35,7 +36,7 @@ class CrossProducts(NamedTuple):
 
 
 class Alignment:
-    """Sums up the cross-products of two networks' features, batch by batch.
+    """Accumulates the cross-products of two networks' features, batch by batch.
 
     >>> found = Alignment()
     >>> rows = np.random.default_rng(0).normal(size=(20, 3))
@@ -51,13 +52,13 @@ class Alignment:
         self._width = 0
 
     def update(self, first: Real[np.ndarray, "b d"], second: Real[np.ndarray, "b e"]) -> None:
-        """Takes the features of both networks for the same images, a row each."""
+        """Adds the features of both networks for the same images, one row per image."""
         both = np.concatenate([np.asarray(first, np.float64), np.asarray(second, np.float64)], axis=1)
         if not self._count:
             self._width = np.shape(first)[1]
             self._mean, self._products = np.zeros(both.shape[1]), np.zeros((both.shape[1],) * 2)
-        # Products of what differs from the mean so far, corrected by how far a batch moves it (Chan et al., 1983):
-        # nothing is lost where means are large.
+        # Products of deviations from the running mean, corrected for the shift of the mean by each batch (Chan et al.,
+        # 1983), which is accurate for large means.
         mean, total = both.mean(0), self._count + len(both)
         centred, shift = both - mean, mean - self._mean
         self._products += centred.T @ centred + np.outer(shift, shift) * (self._count * len(both) / total)
@@ -72,7 +73,7 @@ class Alignment:
 
 
 def procrustes_distance(products: CrossProducts) -> float:
-    """Returns the squared distance that is left after the best rotation, from 0 to 2."""
+    """Returns the squared distance after the best rotation, from 0 to 2."""
     nuclear = np.linalg.svd(products.cross, compute_uv=False).sum()
     return float(np.trace(products.first) + np.trace(products.second) - 2 * nuclear)
 
@@ -84,9 +85,9 @@ def cka_distance(products: CrossProducts) -> float:
 
 
 def cka_prime_distance(products: CrossProducts) -> float:
-    """Returns `cka_distance` with the fourth powers of the norms of the features below the line (CKA′).
+    """Returns `cka_distance` with the fourth powers of the feature norms in the denominator (CKA′).
 
-    It is above 0 for equal features too, unless they have one direction.
+    It is above 0 even for equal features, unless they have rank one.
     """
     norms = np.trace(products.first) ** 2 + np.trace(products.second) ** 2
     return float(1 - 2 * np.square(products.cross).sum() / norms)
@@ -96,12 +97,13 @@ def canonical_correlations(products: CrossProducts) -> Float[np.ndarray, "k"]:
     """Returns the correlations of the canonical directions, k = min(d, e) of them in falling order.
 
     Raises:
-      UserError: there are not more images than features; all correlations would be 1, whatever the networks.
+      UserError: there are not more images than features, in which case all correlations would be 1.
     """
     widest = max(products.cross.shape)
     if products.count <= widest:
         raise UserError(
-            f"Canonical correlations of {widest} features need more images than that, and there are {products.count}: "
+            f"Canonical correlations of {widest} features need more images than features, and there are "
+            f"{products.count}: "
             f"give at least {widest + 1}, many more for a stable value, or compare by CKA or Procrustes."
         )
     return np.linalg.svd(_whitened(products), compute_uv=False)
@@ -114,7 +116,7 @@ def cca_distance(products: CrossProducts, *, squared: bool = False) -> float:
 
 
 def pwcca_distance(products: CrossProducts) -> float:
-    """Returns 1 - the mean of the canonical correlations, weighted by what each direction has of the first network.
+    """Returns 1 - the mean canonical correlation, weighted by the share of each direction in the first network.
 
     It is not symmetric.
 
@@ -124,14 +126,14 @@ def pwcca_distance(products: CrossProducts) -> float:
     correlations = canonical_correlations(products)
     root, _ = _roots(products.first)
     directions = np.linalg.svd(_whitened(products), full_matrices=True)[0]
-    # The part of every feature along each canonical direction: the features times what whitens them, by its root.
+    # The component of every feature along each canonical direction.
     weights = np.abs(directions.T @ root).sum(1)
-    weights = weights / weights.sum()  # over all directions, also those of which the second network has no counterpart
+    weights = weights / weights.sum()  # including directions without a counterpart in the second network
     return float(1 - (weights[: len(correlations)] * correlations).sum())
 
 
 def svcca_distance(products: CrossProducts, *, explained: float = 0.99) -> float:
-    """Returns 1 - the mean canonical correlation of the principal components that explain so much of the variance."""
+    """Returns 1 - the mean canonical correlation of the principal components that explain a share of the variance."""
     one, other = (_principal(own, explained) for own in (products.first, products.second))
     inside = CrossProducts(
         one.T @ products.first @ one,
@@ -143,14 +145,14 @@ def svcca_distance(products: CrossProducts, *, explained: float = 0.99) -> float
 
 
 class Features(NamedTuple):
-    """The features of one network with what every comparison of them needs, computed once.
+    """The features of one network with the quantities that every comparison needs, computed once.
 
     Attributes:
-      values: of each image, (n, d), as they are.
-      mean: of them, (d,).
+      values: features of each image, (n, d), unchanged.
+      mean: their mean, (d,).
       scale: the Frobenius norm of the centred values.
-      products: (d, d), of the centred and scaled values with each other.
-      root, inverse: its symmetric square root, and the inverse of that; see `_roots`.
+      products: cross-products of the centred and scaled values, (d, d).
+      root, inverse: the symmetric square root of `products`, and its inverse; see `_roots`.
       principal: the principal components that explain 99 % of the variance, whitened, (d, q).
     """
 
@@ -181,7 +183,7 @@ def features(values: Real[np.ndarray, "n d"]) -> Features:
 def distances(first: Features, second: Features) -> dict[str, float]:
     """Returns Procrustes, CKA, PWCCA and SVCCA distances at once; see the functions of these names.
 
-    The last two are NaN where there are not more images than features.
+    The last two are NaN if there are not more images than features.
 
     >>> rows = np.random.default_rng(0).normal(size=(20, 3))
     >>> {name: abs(round(value, 6)) for name, value in distances(features(rows), features(rows[:, ::-1])).items()}
@@ -205,7 +207,7 @@ def distances(first: Features, second: Features) -> dict[str, float]:
 
 
 def _cross(first: Features, second: Features) -> np.ndarray:
-    """The products of centred and scaled features, a part of the images at a time in float64."""
+    """The cross-products of centred and scaled features, in float64, in chunks of images."""
     total = np.zeros((len(first.mean), len(second.mean)))
     for start in range(0, len(first.values), _CHUNK):
         rows = slice(start, start + _CHUNK)
@@ -218,9 +220,9 @@ def _whitened(products: CrossProducts) -> np.ndarray:
 
 
 def _roots(products: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The symmetric square root of a matrix, and its inverse; a direction without variance stays 0 in both."""
+    """The symmetric square root of a matrix, and its inverse; directions without variance stay 0 in both."""
     values, vectors = np.linalg.eigh(products)
-    # Of such a direction, rounding leaves a variance that is next to nothing and may be negative.
+    # By rounding, the variance of such a direction may be tiny or negative.
     least = values.max(initial=0) * len(values) * np.finfo(np.float64).eps
     roots = np.sqrt(np.where(values > least, values, 0))
     inverse = np.divide(1, roots, out=np.zeros_like(roots), where=roots > 0)

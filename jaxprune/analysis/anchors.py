@@ -1,7 +1,7 @@
-"""Whether what one sees of a plan stands for its accuracy: features and patterns beside those of an anchor.
+"""Features and patterns as proxies for accuracy: comparisons of plans with an anchor.
 
 "Which Tokens to Use?" (Haurum et al., 2023), Sec. 5.5, supplement J and K: every plan is compared with an anchor, and
-the difference in accuracy is ranked against the distance of features and the likeness of patterns.
+the difference in accuracy is rank-correlated with the distance of features and the similarity of patterns.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,7 +16,7 @@ from jaxprune.analysis.reduction_patterns import clusters_alike, overlaps
 from jaxprune.analysis.several_labels import Rankings
 from jaxprune.bench.contestants import DENSE
 
-# Distances of features, 0 = alike; the last two need more images than features.
+# Distances of features, 0 = equal; the last two need more images than features.
 DISTANCES = ("Procrustes", "CKA", "PWCCA", "SVCCA")
 LIKENESSES = ("IoU", "NMI")
 METRICS = (*DISTANCES, *LIKENESSES)
@@ -26,16 +26,16 @@ _DECIMALS = 9
 def anchor_rows(
     found: Sequence[Observed], answered: Answers | Rankings | None, anchors: Sequence[str], layers: Sequence[int]
 ) -> Iterator[dict[str, Any]]:
-    """Yields a row for each anchor, other plan and layer: distances of features behind it, likeness of patterns.
+    """Yields a row for each anchor, other plan and layer: distances of features after it, similarity of patterns.
 
-    An anchor that is dense is compared with every plan of its network, another one with those at its keep rate. The
+    A dense anchor is compared with every plan of its network, other anchors with the plans at their keep rate. The
     patterns of a layer are those of the last step up to it. `accuracy difference` is the anchor's minus the plan's.
 
     Args:
       found: all members.
       answered: what `outcomes.answers` returned.
       anchors: methods, or `DENSE`.
-      layers: whose features were observed.
+      layers: the layers whose features were observed.
     """
     pairs = [
         (anchor, other)
@@ -67,13 +67,13 @@ def anchor_rows(
 
 
 def correlations(rows: Sequence[dict[str, Any]], *, draws: int = 1000) -> list[dict[str, Any]]:
-    """Returns how well each metric ranks the differences in accuracy, by network, method of the anchor and layer.
+    """Returns the rank correlation of each metric with the differences in accuracy, by network, anchor and layer.
 
-    A proxy has a high positive correlation for a distance, and a high negative one for a likeness.
+    For a good proxy it is strongly positive for a distance, and strongly negative for a similarity.
 
     Args:
       rows: what `anchor_rows` yielded.
-      draws: of the bootstrap.
+      draws: number of bootstrap draws.
     """
     result = []
     groups = dict.fromkeys((row["network"], row["anchor method"], row["layer"]) for row in rows)
@@ -107,7 +107,7 @@ def _comparable(anchor: Observed, other: Observed) -> bool:
 
 
 def _apart(pairs: Sequence[tuple[Observed, Observed]], layers: Sequence[int]) -> dict[tuple, dict[str, float]]:
-    """The distances of features of all pairs and layers; the features of one layer of one network are in memory."""
+    """The distances of features of all pairs and layers; only one layer of one network is in memory at a time."""
     found = {}
     for network in dict.fromkeys(anchor.member.network for anchor, _ in pairs):
         own = [pair for pair in pairs if pair[0].member.network == network]
@@ -120,7 +120,7 @@ def _apart(pairs: Sequence[tuple[Observed, Observed]], layers: Sequence[int]) ->
                     if name_of(observed) not in read:
                         read[name_of(observed)] = alignment.features(observed[field])
                 apart = alignment.distances(read[name_of(one)], read[name_of(other)])
-                # Rounding errors of features that are alike have no rank.
+                # Rounded, so that rounding errors of equal features do not affect ranks.
                 rounded = {
                     name: max(round(value, _DECIMALS), 0.0) if value == value else value
                     for name, value in apart.items()

@@ -1,7 +1,7 @@
-"""What "Which Tokens to Use?" found, and whether it holds for the networks and images of an analysis.
+"""The findings of "Which Tokens to Use?", and whether they hold for the networks and images of an analysis.
 
-Haurum et al., 2023, supplement D to M: a row a claim, with the figure measured here, its 95 % interval, and the bound
-that the figure is held against. Every figure is computed from the tables of the analysis.
+Haurum et al., 2023, supplement D to M: one row per claim, with the figure measured here, its 95 % interval, and the
+bound that it is compared with. Every figure is computed from the tables of the analysis.
 """
 
 import math
@@ -19,7 +19,7 @@ Tables = Mapping[str, Rows]
 
 HOLDS, FAILS, OPEN = "holds", "does not hold", "not decidable"
 
-PRUNING = ("topk", "evit", "dynamicvit")  # that leave a fixed number of patches
+PRUNING = ("topk", "evit", "dynamicvit")  # methods that keep a fixed number of patches
 CENTRES = ("kmedoids", "dpc_knn")
 HARD, SOFT = ("tome", *CENTRES), ("sit", "patch_merger", "sinkhorn")
 _LEARNED = (*PRUNING, "ats", *CENTRES)
@@ -34,7 +34,7 @@ class Figure(NamedTuple):
     high: float
 
     def minus(self, other: "Figure") -> "Figure":
-        """The difference; its interval is at most so wide, whatever both have in common."""
+        """The difference; its interval is an upper bound, valid for any correlation of the two."""
         half = (self.high - self.low + other.high - other.low) / 2
         return Figure(self.value - other.value, self.value - other.value - half, self.value - other.value + half)
 
@@ -43,13 +43,13 @@ class Claim(NamedTuple):
     """One finding of the paper.
 
     Attributes:
-      section: of the supplement.
-      text: what was found.
-      figure: what is measured.
-      measure: tables -> the figure; None where what it needs is not there.
-      bound: that the figure is held against.
-      above: whether the claim is that it is above the bound.
-      needs: what has to be in the analysis.
+      section: section of the supplement.
+      text: the finding.
+      figure: the measured quantity.
+      measure: tables -> the figure; None if its inputs are missing.
+      bound: the bound that the figure is compared with.
+      above: whether the claim is that the figure is above the bound.
+      needs: what the analysis must contain.
     """
 
     section: str
@@ -62,9 +62,9 @@ class Claim(NamedTuple):
 
 
 def judge(tables: Tables) -> list[dict[str, Any]]:
-    """Returns a row a claim: its figure with an interval, the bound, and the verdict.
+    """Returns one row per claim: its figure with an interval, the bound, and the verdict.
 
-    A claim holds if the whole interval is on its side of the bound, and does not hold if all of it is on the other.
+    A claim holds if the whole interval is on its side of the bound, and fails if the whole interval is on the other.
 
     Args:
       tables: rows by name: `rates`, `methods`, `radial`, `networks`, `data_sets`, `anchors`, `spatial`, `depths`.
@@ -72,7 +72,7 @@ def judge(tables: Tables) -> list[dict[str, Any]]:
     rows = []
     for claim in CLAIMS:
         found = claim.measure(tables)
-        # A network that drops nothing, or maps that are flat, have no figure.
+        # A network that drops nothing, or constant maps, give no figure.
         if found is None or not math.isfinite(found.value):
             value, low, high, verdict = math.nan, math.nan, math.nan, f"{OPEN}: needs {claim.needs}"
         else:
@@ -107,10 +107,10 @@ def verdict_of(found: Figure, bound: float, *, above: bool) -> str:
 def mean_of(rows: Iterable[Row], column: str, *, scale: Callable[[Row, float], float] | None = None) -> Figure | None:
     """Returns the mean of a column over rows, with the interval over images.
 
-    Rows are of the same images: the interval is that of rows which move together, so it is rather too wide.
+    Rows share the same images: the interval assumes fully correlated rows, and is conservative.
 
     Args:
-      rows: with `column`, its deviation between images and `images`; those without are left out.
+      rows: rows with `column`, its deviation between images and `images`; others are ignored.
       scale: (row, value) -> value, linear in the value.
     """
     found = []
@@ -128,7 +128,7 @@ def _difference(first: Figure | None, second: Figure | None) -> Figure | None:
 
 
 def _over_chance(column: str) -> Callable[[Row, float], float]:
-    """0 = as by chance, 1 = all."""
+    """Rescales a value to 0 = chance, 1 = all."""
     chance = f"{column} chance"
     return lambda row, value: (value - row[chance]) / max(1 - row[chance], 1e-9)
 
@@ -156,7 +156,7 @@ def _first(rows: Iterable[Row]) -> list[Row]:
 
 
 def _rate(row: Row) -> float:
-    """The share of the patches that the first step keeps: the keep rate."""
+    """The keep rate: the share of patches that the first step keeps."""
     return float(row["allowed"]) / row["patches"]
 
 
@@ -184,7 +184,7 @@ def _between(
 
 
 def _by_rate(above: bool) -> Callable[[Iterable[Row]], list[Row]]:
-    """Rows whose keep rate is above .3, or not."""
+    """Selects rows with a keep rate above 0.3, or not above."""
     return lambda rows: [row for row in rows if "keep rate" in row and (row["keep rate"] > 0.3) == above]
 
 
@@ -206,7 +206,7 @@ def _radial(tables: Tables) -> Figure | None:
 
 
 def _proxy(anchor: str, metric: str, sign: float = 1) -> Callable[[Tables], Figure | None]:
-    """The rank correlation with the difference in accuracy behind the last block, a mean over networks."""
+    """The rank correlation with the difference in accuracy after the last block, averaged over networks."""
 
     def measure(tables: Tables) -> Figure | None:
         found = []
@@ -219,7 +219,7 @@ def _proxy(anchor: str, metric: str, sign: float = 1) -> Callable[[Tables], Figu
 
 
 def _as_good(metric: str) -> Callable[[Tables], Figure | None]:
-    """How much better a metric ranks the differences in accuracy than Procrustes does, drawn in pairs."""
+    """How much better a metric ranks the differences in accuracy than Procrustes does, with paired draws."""
 
     def measure(tables: Tables) -> Figure | None:
         found = []
@@ -258,7 +258,7 @@ def _pairs_of(tables: Tables, wanted: Callable[[set[str]], bool]) -> Figure | No
 def _apart(
     table: str, first: Sequence[str], second: Sequence[str], value: Callable[[Rows], Figure | None]
 ) -> Callable[[Tables], Figure | None]:
-    """How far methods are above others, where both are allowed as many patches in the same network."""
+    """The difference between groups of methods at equal numbers of patches in the same network."""
     key = lambda row: (row["network"], row["allowed"], row.get("step"))
 
     def measure(tables: Tables) -> Figure | None:
@@ -294,7 +294,7 @@ def _bootstrapped(values: Any, call: Callable[[np.ndarray], Any], draws: int = _
     rng, found = np.random.default_rng(0), []
     for _ in range(draws):
         some = values[rng.integers(0, len(values), len(values))]
-        # A draw of which all are equal has no order.
+        # A draw in which all values are equal has no ranks.
         if some.ndim == 1 or np.ptp(some, axis=0).all():
             found.append(call(some))
     low, high = np.percentile(found, (2.5, 97.5)) if found else (math.nan, math.nan)

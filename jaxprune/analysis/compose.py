@@ -1,6 +1,6 @@
-"""What happens to the original patches in several steps, where each step is only known about the rows it got.
+"""Composes steps that are each reported relative to their input rows into maps of the original patches.
 
-The networks here report both about the original patches already (`aux.assign`, `aux.kept`); files of others do not.
+The networks here already report relative to the original patches (`aux.assign`, `aux.kept`); files of others do not.
 """
 
 from collections.abc import Sequence
@@ -10,13 +10,13 @@ from jaxtyping import Int
 
 
 def compose_assignments(steps: Sequence[Int[np.ndarray, "*n _"]]) -> list[Int[np.ndarray, "*n p"]]:
-    """Returns after each step the row that holds each original patch; -1 = it was dropped, in this step or before.
+    """Returns, after each step, the row that holds each original patch; -1 = dropped in this step or before.
 
     >>> compose_assignments([np.array([0, 1, 1, -1]), np.array([0, 0])])[1]
     array([ 0,  0,  0, -1])
 
     Args:
-      steps: for each row that a step got, in which row it is afterwards; -1 = dropped. The first got all patches.
+      steps: for each input row of a step, its output row; -1 = dropped. The input of the first step is all patches.
     """
     composed: list[np.ndarray] = []
     for rows in map(np.asarray, steps):
@@ -25,13 +25,13 @@ def compose_assignments(steps: Sequence[Int[np.ndarray, "*n _"]]) -> list[Int[np
 
 
 def compose_kept(steps: Sequence[Int[np.ndarray, "*n _"]]) -> list[Int[np.ndarray, "*n _"]]:
-    """Returns after each step which original patch each row is; -1 = a row that is no single patch.
+    """Returns, after each step, the original patch of each row; -1 = a row that is not a single patch.
 
     >>> compose_kept([np.array([3, 0, 2]), np.array([2, 0])])[1]
     array([2, 3])
 
     Args:
-      steps: for each row that a step leaves, which of the rows that it got it was; -1 = none.
+      steps: for each output row of a step, its input row; -1 = none.
     """
     composed: list[np.ndarray] = []
     for ids in map(np.asarray, steps):

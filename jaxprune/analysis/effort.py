@@ -1,4 +1,4 @@
-"""How long the comparisons of an analysis take, from one of each kind on this machine."""
+"""Estimates the time of an analysis's comparisons, from one of each kind on this machine."""
 
 import itertools
 import time
@@ -14,11 +14,11 @@ from jaxprune.analysis.reduction_patterns import clusters_alike
 from jaxprune.bench.contestants import DENSE
 
 _SECTIONS = 12.0  # seconds for the figures of a report
-_SMALL = 1000  # images of the measurement
+_SMALL = 1000  # number of images in the measurement
 
 
 def compared(found: Sequence[Member]) -> int:
-    """Returns how many steps of pairs of members have their patterns compared."""
+    """Returns the number of pattern comparisons: steps of pairs of members."""
     count = 0
     for a, b in itertools.combinations((each for each in found if each.layers), 2):
         inside = a.network == b.network and a.layers == b.layers and (a.method == b.method or a.wanted == b.wanted)
@@ -28,13 +28,13 @@ def compared(found: Sequence[Member]) -> int:
 
 
 def seconds(found: Sequence[Member], num_images: int, anchors: Sequence[str], num_layers: int) -> float:
-    """Returns the seconds that comparing members and drawing the report will take.
+    """Estimates the seconds for comparing members and drawing the report.
 
     Args:
       found: all members.
-      num_images: that were observed of each.
-      anchors: methods that the others are compared with.
-      num_layers: whose features are compared.
+      num_images: number of images observed.
+      anchors: the anchor methods.
+      num_layers: number of layers whose features are compared.
     """
     rng, images = np.random.default_rng(0), min(num_images, _SMALL)
     reduced = [member for member in found if member.layers]
@@ -60,7 +60,7 @@ def seconds(found: Sequence[Member], num_images: int, anchors: Sequence[str], nu
     growth = num_images / images
     each = compared(found)
     steps = max(len(member.layers) for member in reduced)
-    # Half of the methods merge and half keep; features are read, and their products taken, by the image.
+    # Half of the methods merge and half keep; reading and multiplying features is linear in the images.
     parts = (growth * pattern * each / 2, (features * len(found) + apart * beside) * num_layers, maps * each / steps)
     return sum(parts) + _SECTIONS
 

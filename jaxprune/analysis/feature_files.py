@@ -1,4 +1,4 @@
-"""Features of a source's images in files, some batches each: a run that was stopped goes on where it was."""
+"""Features of a source's images in files of a few batches each, so that a stopped run resumes."""
 
 import json
 import logging
@@ -28,12 +28,12 @@ def names_of(source: Source) -> tuple[str, ...]:
 
 
 def unreadable_of(source: Source) -> int:
-    """Returns how many examples of a source are known to be broken."""
+    """Returns the number of examples of a source known to be broken."""
     return sum(name in source.broken for name in names_of(source)) if source.broken else 0
 
 
 def fingerprint(names: Sequence[str]) -> str:
-    """Returns the number of images and the CRC-32 of their names, by which two sets of them differ."""
+    """Returns the number of images and the CRC-32 of their names, which identify the set."""
     crc = zlib.crc32("\n".join(names).encode(errors="surrogateescape"))
     return f"{len(names)} images, {crc:08x}"
 
@@ -50,18 +50,18 @@ def write_features(
     form: str,
     dtype: str,
 ) -> list[Path]:
-    """Writes the features of all images that can be read; files that are whole already stay as they are.
+    """Writes the features of all readable images; complete files are kept.
 
-    Images that cannot be read are in no file; `unreadable.json` says why, and so does `source.broken`.
+    Unreadable images are left out; the reasons are in `unreadable.json` and in `source.broken`.
 
     Args:
-      folder: of the files, each named by the number of its first image.
+      folder: directory of the files, each named by the index of its first image.
       source: the images.
       batches: one pass over them.
       features: computes {name: array (b, …)}.
       mesh: the devices to run on.
-      batch_size: images of a batch.
-      shard_size: images of a file, a multiple of `batch_size`.
+      batch_size: images per batch.
+      shard_size: images per file, a multiple of `batch_size`.
       form: "npz" or "arrayrecord".
       dtype: "float32" or "float16".
 
@@ -69,7 +69,7 @@ def write_features(
       The files, in the order of the images.
 
     Raises:
-      UserError: no image can be read, or a feature is beyond float16.
+      UserError: no image can be read, or a feature exceeds the range of float16.
     """
     folder.mkdir(parents=True, exist_ok=True)
     names = names_of(source)
@@ -79,18 +79,18 @@ def write_features(
     whole = lambda start: _is_whole(paths[start], names[start : start + shard_size], unreadable)
     missing = [start for start in starts if not whole(start)]
     if len(missing) < len(paths):
-        _log.info("%d of %d files in %s are there already", len(paths) - len(missing), len(paths), folder)
+        _log.info("%d of %d files in %s exist already", len(paths) - len(missing), len(paths), folder)
     if missing:
         spans = [(start // batch_size, (start + shard_size) // batch_size) for start in missing]
         parts = [batches.part(*span) for span in _joined(spans)]
         writer = _Writer(paths, names, source.broken, unreadable, shard_size, form, dtype)
         run_over(_Rows(parts, len(names)), {"features": features}, [writer], mesh, desc=f"features {folder.name}")
-    source.broken.update(unreadable)  # those of an earlier run too
+    source.broken.update(unreadable)  # including those of an earlier run
     return list(paths.values())
 
 
 class _Rows:
-    """The batches of some parts of a pass; a row says which image it is of, and whether that could be read."""
+    """The batches of some parts of a pass; each row has the index of its image, and whether it could be read."""
 
     def __init__(self, parts: Sequence[EvalBatches], count: int):
         self._parts, self._count = parts, count
@@ -103,12 +103,12 @@ class _Rows:
             for start, batch in zip(part.starts, part, strict=True):
                 index = (start + np.arange(len(batch["index"]))).astype(np.int32)
                 columns = {name: batch[name] for name in ("image", "label")}
-                # Another image takes the place of one that cannot be read.
+                # An unreadable image is replaced by another one.
                 yield {**columns, "index": index, "readable": batch["valid"], "valid": index < self._count}
 
 
 class _Writer:
-    """Writes each file once its last batch is there."""
+    """Writes each file once its last batch has arrived."""
 
     def __init__(
         self,
@@ -164,7 +164,7 @@ class _Writer:
 
 
 def _joined(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Joins spans, in ascending order, of which one begins where the one before ends."""
+    """Joins adjacent spans, in ascending order."""
     joined: list[tuple[int, int]] = []
     for start, stop in spans:
         if joined and joined[-1][1] == start:
@@ -188,7 +188,7 @@ def _read_unreadable(folder: Path) -> dict[str, str]:
     try:
         return json.loads(path.read_bytes()) if path.exists() else {}
     except ValueError as error:
-        raise UserError(f"{path} cannot be read ({error}): remove the directory {folder}, and run again.") from error
+        raise UserError(f"{path} cannot be read ({error}): remove the directory {folder} and run again.") from error
 
 
 def _cast(values: np.ndarray, dtype: str, name: str) -> np.ndarray:
@@ -196,6 +196,6 @@ def _cast(values: np.ndarray, dtype: str, name: str) -> np.ndarray:
         cast = values.astype(dtype)
     if np.isfinite(values).all() and not np.isfinite(cast).all():
         raise UserError(
-            f"{name} features reach {np.abs(values).max():.3g}, beyond {dtype}: write config.dtype=float32."
+            f"{name} features reach {np.abs(values).max():.3g}, beyond the range of {dtype}: use config.dtype=float32."
         )
     return cast

@@ -1,4 +1,4 @@
-"""The files that features are written to: `.npz`, or ArrayRecord with a record an image."""
+"""The file formats of features: `.npz`, or ArrayRecord with one record per image."""
 
 import importlib
 import io
@@ -13,17 +13,17 @@ import numpy as np
 from jaxprune.errors import UserError
 
 FORMATS = ("npz", "arrayrecord")
-# Every record can be read on its own.
+# Every record can be read separately.
 _OPTIONS = "group_size:1"
 
 
 class Shard(NamedTuple):
-    """The features of consecutive images, as one file holds them.
+    """The features of consecutive images in one file.
 
     Attributes:
-      names: of the images: files, or numbers in their source.
-      index: their numbers in the source, int32 (n,).
-      labels: int32 (n,), or float32 (n, c) where images have several; None without.
+      names: names of the images: files, or indices in their source.
+      index: their indices in the source, int32 (n,).
+      labels: int32 (n,), or float32 (n, c) for several labels per image; None without labels.
       features: by name, (n, d) or (n, rows, columns, d).
     """
 
@@ -36,8 +36,8 @@ class Shard(NamedTuple):
 def encode(shard: Shard, form: str) -> bytes:
     """Returns the bytes of a file.
 
-    A `.npz` holds `names`, `index`, `labels` where there are, and each feature under its name; a record of an
-    ArrayRecord file is the `.npz` of one image, with `name` and `label`.
+    A `.npz` has `names`, `index`, `labels` if any, and each feature under its name; a record of an ArrayRecord file is
+    the `.npz` of one image, with `name` and `label`.
     """
     return _npz(_columns(shard)) if form == "npz" else _array_record(shard)
 
@@ -46,12 +46,12 @@ def read_shard(path: Path) -> Shard:
     """Reads a file of features.
 
     Raises:
-      UserError: it is damaged or none.
+      UserError: it is damaged or not a feature file.
     """
     try:
         return _read_npz(path) if path.suffix == ".npz" else _read_array_record(path)
     except (OSError, ValueError, EOFError, KeyError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
-        raise UserError(f"{path} cannot be read as features ({error}): remove it, and it is made again.") from error
+        raise UserError(f"{path} cannot be read as features ({error}): remove it to have it recomputed.") from error
 
 
 def array_record() -> Any:
@@ -64,7 +64,7 @@ def array_record() -> Any:
         return importlib.import_module("array_record.python.array_record_module")
     except ImportError as error:
         raise UserError(
-            "config.format=arrayrecord needs the package array_record (pip install array_record): install it, or write "
+            "config.format=arrayrecord needs the package array_record (pip install array_record): install it, or use "
             "npz."
         ) from error
 

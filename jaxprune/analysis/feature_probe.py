@@ -1,4 +1,4 @@
-"""How well features tell classes apart, without training the network: nearest neighbours and a linear classifier."""
+"""Classification by frozen features: nearest neighbours and a linear classifier."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -16,9 +16,9 @@ class Labelled(NamedTuple):
     """Features of images with one class each.
 
     Attributes:
-      index: numbers of the images in their source, int (n,).
+      index: indices of the images in their source, int (n,).
       labels: their classes, int (n,).
-      vectors: by name, float32 (n, d); of a map its mean.
+      vectors: features by name, float32 (n, d); maps are averaged.
     """
 
     index: np.ndarray
@@ -27,11 +27,11 @@ class Labelled(NamedTuple):
 
 
 class Probed(NamedTuple):
-    """What was found about features.
+    """The results of `probe`.
 
     Attributes:
-      rows: of a table, a row for each feature and classifier.
-      neighbours: by feature, the classes that nearest neighbours vote for, int (m,), of the held-out images.
+      rows: rows of a table, one per feature and classifier.
+      neighbours: by feature, the nearest-neighbour predictions for the held-out images, int (m,).
     """
 
     rows: list[dict[str, Any]]
@@ -39,7 +39,7 @@ class Probed(NamedTuple):
 
 
 def read_labelled(paths: Sequence[Path]) -> Labelled | None:
-    """Reads the features of a split back from its files; None where images have no class, or several."""
+    """Reads the features of a split from its files; None if images have no label, or several."""
     shards = [shard for shard in map(read_shard, paths) if shard.names]
     if any(shard.labels is None or shard.labels.ndim != 1 for shard in shards):
         return None
@@ -57,10 +57,10 @@ def probe(train: Labelled, held_out: Labelled, num_classes: int, *, neighbours: 
     """Classifies held-out images by their features.
 
     Args:
-      train: the features that the classifiers know.
-      held_out: the features that are classified.
-      num_classes: of the data.
-      neighbours: that vote.
+      train: the features to fit the classifiers to.
+      held_out: the features to classify.
+      num_classes: number of classes.
+      neighbours: number of neighbours that vote.
     """
     rows, voted = [], {}
     sizes = {"images": len(held_out.labels), "training images": len(train.labels), "chance": 1 / num_classes}

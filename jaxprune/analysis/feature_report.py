@@ -1,4 +1,4 @@
-"""What a report says of features: what the files hold, how well classes are told apart, and nearest images."""
+"""The report on features: contents of the files, classification by features, and nearest images."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -24,7 +24,7 @@ from jaxprune.viz.pictures.marks import outline_patches
 from jaxprune.viz.pictures.text import label
 from jaxprune.viz.report import Section
 
-SHOWN, NEIGHBOURS = 6, 5  # held-out images in the picture, and nearest images of each
+SHOWN, NEIGHBOURS = 6, 5  # held-out images in the picture, and number of nearest images of each
 _GAP, _FRAME = 12, 5  # pixels between an image and its nearest ones, and of the frames
 
 
@@ -33,7 +33,7 @@ def contents(paths: Mapping[str, Sequence[Path]], sources: Mapping[str, Source])
 
     Args:
       paths: the files, by split.
-      sources: the images, by split; those that cannot be read are known.
+      sources: the images, by split, with the unreadable ones known.
     """
     readable = {split: len(source) - unreadable_of(source) for split, source in sources.items()}
     return [_content(split, files, readable[split]) for split, files in paths.items()]
@@ -42,24 +42,24 @@ def contents(paths: Mapping[str, Sequence[Path]], sources: Mapping[str, Source])
 def describe_files(
     section: Section, rows: Sequence[Mapping[str, Any]], preprocessing: Preprocessing, plan: Any
 ) -> None:
-    """Says in a section of a report what was written, of which images, under which plan.
+    """Describes the files, images and plan in a section of a report.
 
     Args:
       section: the section.
       rows: what `contents` returned.
       preprocessing: of the images.
-      plan: of the network, or None.
+      plan: plan of the network, or None.
     """
     under = (
         f"Tokens are reduced by `{plan.text}`; maps are dense again, with zeros for dropped patches. " if plan else ""
     )
     written = "; ".join(f"`{name}` is {meaning}" for name, meaning in FEATURES.items() if name in rows[0])
     section.text(f"{under}{about_images(preprocessing)} In the files, {written}.")
-    section.table(rows, caption="What the files in `features/` hold; shapes are those of one image.")
+    section.table(rows, caption="Contents of the files in `features/`; shapes are per image.")
 
 
 def describe_probe(section: Section, probed: Probed) -> None:
-    """Adds how well the features tell classes apart to a section of a report."""
+    """Adds the classification by features to a section of a report."""
     rows, chance = probed.rows, probed.rows[0]["chance"]
     name = lambda row: f"{row['features']}, {row['classifier']}"
     best = max(rows, key=lambda row: row["accuracy"])
@@ -111,7 +111,7 @@ def nearest_images(
     lines = []
     for query, near in zip(chosen, rows, strict=True):
         truth, voted = int(held_out.labels[query]), int(probed.neighbours[feature][query])
-        verdict = "right" if right[query] else f"taken for {names[voted]}"
+        verdict = "right" if right[query] else f"predicted {names[voted]}"
         query_picture = _framed(sources[1], held_out.index[query], preprocessing, right[query])
         cells = [
             label(
@@ -124,9 +124,10 @@ def nearest_images(
     picture = tile(lines, columns=1, pad=_GAP, background=WHITE)
     section.figure(
         picture,
-        f"Left, held-out images; beside each the training images whose {feature} features are nearest by cosine, "
-        f"nearest first. Green: the vote of the neighbours is right, a neighbour has the image's class; orange: not. "
-        f"Right and wrong images are shown alike; of all {len(right)}, {right.mean():.1%} are right.",
+        f"Left, held-out images; to the right of each the training images with the nearest {feature} features "
+        f"by cosine, "
+        f"nearest first. Green: the vote is right, or the neighbour has the image's class; orange: not. "
+        f"As many right as wrong images are shown; of all {len(right)}, {right.mean():.1%} are right.",
     )
     return picture
 
@@ -140,7 +141,7 @@ def _content(split: str, files: Sequence[Path], images: int) -> dict[str, Any]:
 
 
 def _some(right: np.ndarray, count: int) -> np.ndarray:
-    """Returns numbers of images, of wrong and of right ones as many, as far as there are."""
+    """Returns indices of images, equally many wrong and right ones as far as possible."""
     wrong, fine = np.flatnonzero(~right), np.flatnonzero(right)
     half = min(len(wrong), max(count // 2, count - len(fine)))
     return np.concatenate([_spaced(wrong, half), _spaced(fine, min(len(fine), count - half))])

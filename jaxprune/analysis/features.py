@@ -1,4 +1,4 @@
-"""What a network makes of images before it classifies them: CLS tokens, pooled vectors, maps of patches."""
+"""The features of a network: CLS tokens, pooled vectors, patch maps."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,15 +13,15 @@ from jaxprune.nn.host import Host
 from jaxprune.nn.params import merge, split
 
 FEATURES = {
-    "cls": "the CLS token behind the final norm",
-    "pooled": "what the classifier reads, or would read",
-    "patches": "the map of patches behind the final norm",
+    "cls": "the CLS token after the final norm",
+    "pooled": "the input of the classifier, or what it would be",
+    "patches": "the map of patches after the final norm",
 }
-# The final norm is none where a network normalises what it pools instead (`fc_norm`), as in `forward_features`.
+# Networks that normalise pooled features instead (`fc_norm`) have no final norm, as in `forward_features`.
 
 
 def require(model: Any, what: Sequence[str], origin: str) -> None:
-    """Refuses what a network does not have.
+    """Checks that a network has the requested features.
 
     Args:
       model: the network.
@@ -29,7 +29,7 @@ def require(model: Any, what: Sequence[str], origin: str) -> None:
       origin: where the network comes from.
 
     Raises:
-      UserError: it has no CLS token, or does not say what it pools.
+      UserError: it has no CLS token, or no `pool`.
     """
     has_cls = getattr(model, "cls_token", None) is not None
     others = "'pooled' or 'patches'"
@@ -40,16 +40,16 @@ def require(model: Any, what: Sequence[str], origin: str) -> None:
     if not hasattr(model, "pool"):
         raise UserError(f"config.what={tuple(what)!r}: {type(model).__name__} has no `pool`: write 'patches'.")
     if getattr(model, "global_pool", "") == "token" and not has_cls:
-        raise UserError(f"config.what={tuple(what)!r}: {origin} pools a CLS token, which it has not: write 'patches'.")
+        raise UserError(f"config.what={tuple(what)!r}: {origin} pools a CLS token, but has none: write 'patches'.")
 
 
 def features(model: Any, what: Sequence[str]) -> Forward:
-    """Returns what computes {name: float32 (b, d), of "patches" (b, rows, columns, d)} of what is asked for.
+    """Returns the forward function of features: {name: float32 (b, d), or (b, rows, columns, d) for "patches"}.
 
-    Under a plan, maps are dense again: every patch has the row that holds it, a dropped one zeros.
+    Under a plan, maps are made dense: every patch gets the row that holds it, a dropped one zeros.
 
     Args:
-      model: a host of plans, such as a ViT, or a ConvNet; `model.preprocessing` is how its images are prepared.
+      model: a `Host`, such as a ViT, or a ConvNet; `model.preprocessing` describes its images.
       what: of `FEATURES`.
     """
     parts, record = split(model), model.preprocessing

@@ -17,9 +17,9 @@ from jaxprune.scoring import Scorer
 
 
 def pixels(images: jax.Array, preprocessing: Preprocessing) -> jax.Array:
-    """Returns what a network reads of images that were resized and cropped for it, (b, h, w, 3), or of clips.
+    """Returns the network input for resized and cropped images, (b, h, w, 3), or clips.
 
-    Views of videos, (b, views, frames, h, w, 3), come one after the other, those of a video together.
+    Views of videos, (b, views, frames, h, w, 3), are flattened, the views of a video next to each other.
     """
     sides = len(preprocessing.sides)
     return normalize(images.reshape(-1, *images.shape[-sides - 1 :]), preprocessing.mean, preprocessing.std)
@@ -33,7 +33,7 @@ def over_views(probabilities: jax.Array, images: jax.Array) -> jax.Array:
 
 
 def one_view(values: jax.Array, images: jax.Array) -> jax.Array:
-    """Returns the values, of each view, of those views that are drawn; see `data.clips.one_view`."""
+    """Selects from values per view those of the drawn views; see `data.clips.one_view`."""
     if len(values) == len(images):
         return values
     by_view = values.reshape(len(images), -1, *values.shape[1:])
@@ -41,10 +41,10 @@ def one_view(values: jax.Array, images: jax.Array) -> jax.Array:
 
 
 def probabilities(model: Any, classes: Sequence[int] | None = None) -> Forward:
-    """Returns what computes a classifier's probabilities, (b, c); of several views of a video, their mean.
+    """Returns the forward function of a classifier's probabilities, (b, c), averaged over the views of a video.
 
     Args:
-      classes: those it may predict; the others get 0. None: all.
+      classes: the classes it may predict; others get 0. None: all.
     """
     parts, record = split(model), model.preprocessing
 
@@ -56,12 +56,12 @@ def probabilities(model: Any, classes: Sequence[int] | None = None) -> Forward:
 
 
 def under_plan(contestant: Contestant, classes: Sequence[int] | None = None) -> Forward:
-    """Returns what computes a contestant's `logits`, (b, c), and `assign` of each step of its plan, each (b, p).
+    """Returns the forward function of a contestant's `logits`, (b, c), and `assign` for each step of its plan, (b, p).
 
-    Of several views of a video the logits are the logarithms of the mean probabilities, and `assign` is that of one.
+    For several views of a video, logits are the logarithms of mean probabilities, and `assign` is that of one view.
 
     Args:
-      classes: those it may predict; the logits of the others are -inf. None: all.
+      classes: the classes it may predict; the logits of others are -inf. None: all.
     """
 
     def call(arrays: Any, batch: Mapping[str, jax.Array]) -> dict[str, Any]:
@@ -83,15 +83,15 @@ def _among(logits: jax.Array, classes: Sequence[int] | None) -> jax.Array:
 
 
 def patch_scores(scorers: Mapping[str, Scorer], preprocessing: Preprocessing, *, seed: int, stride: int = 1) -> Forward:
-    """Returns what computes {name: scores (b, p)} of all scorers in one program; of videos, a row for each view.
+    """Returns the forward function of all scorers, {name: scores (b, p)}, in one program; one row per view of a video.
 
-    A network that several scorers read is there once, and runs once.
+    A network that several scorers share runs only once.
 
     Args:
       scorers: by name.
-      preprocessing: of the images that they get.
-      seed: of the scorers that draw at random.
-      stride: their draws differ by the batch's `number` times this.
+      preprocessing: preprocessing of the images.
+      seed: seed of random scorers.
+      stride: multiplier of the batch's `number` in their keys.
     """
     parts = split(nnx.List(list(scorers.values())))
 

@@ -1,7 +1,7 @@
-"""How deep patches get on average, as a map, and how alike two such maps are.
+"""Maps of the mean depth that patches reach, and the similarity of two such maps.
 
-"Which Tokens to Use?" (Haurum et al., 2023), Sec. 5.3 and supplement H; the measures are those by which maps of
-saliency are compared (Bylinskii et al., 2018).
+"Which Tokens to Use?" (Haurum et al., 2023), Sec. 5.3 and supplement H; the measures are those of saliency benchmarks
+(Bylinskii et al., 2018).
 """
 
 from collections.abc import Callable, Sequence
@@ -15,15 +15,15 @@ Map = Real[np.ndarray, "rows columns"]
 
 
 def depths(masks: Sequence[Bool[np.ndarray, "n p"]], layers: Sequence[int], num_layers: int) -> Int[np.ndarray, "n p"]:
-    """Returns how many blocks each patch goes through as a whole: all of them, or those before the step it is lost in.
+    """Returns the number of blocks that each patch passes: all of them, or those before the step that drops it.
 
     >>> depths([np.array([[True, False, True]]), np.array([[False, False, True]])], (3, 6), 12)
     array([[ 6,  3, 12]])
 
     Args:
-      masks: after each step, True on the patches that are there.
+      masks: after each step, True on the remaining patches.
       layers: the block of each step, from 0; -1 = before the first.
-      num_layers: blocks of the network.
+      num_layers: number of blocks of the network.
     """
     found = np.full(np.shape(masks[0]), num_layers)
     for there, layer in reversed(list(zip(masks, layers, strict=True))):
@@ -32,25 +32,25 @@ def depths(masks: Sequence[Bool[np.ndarray, "n p"]], layers: Sequence[int], num_
 
 
 def spearman(first: Map, second: Map) -> float:
-    """Returns Spearman's rank correlation of two maps; NaN where one is constant."""
+    """Returns Spearman's rank correlation of two maps; NaN if one is constant."""
     return _correlation(stats.rankdata(first), stats.rankdata(second))
 
 
 def pearson(first: Map, second: Map) -> float:
-    """Returns Pearson's correlation of two maps; NaN where one is constant."""
+    """Returns Pearson's correlation of two maps; NaN if one is constant."""
     return _correlation(np.ravel(first), np.ravel(second))
 
 
 def kl_divergence(first: Map, second: Map) -> float:
-    """Returns the bits by which a code for the first map is too long for the second: Σ second · log₂(second / first).
+    """Returns the KL divergence in bits, Σ second · log₂(second / first).
 
-    Both maps are divided by their sums. The order of both is that of saliency benchmarks: the second is the truth.
+    Both maps are divided by their sums. The order follows saliency benchmarks: the second map is the ground truth.
     """
     return _kl(_shares(second), _shares(first))
 
 
 def js_divergence(first: Map, second: Map, *, reference: bool = False) -> float:
-    """Returns the Jensen–Shannon divergence in bits, from 0 to 1: the mean divergence of both maps from their mean.
+    """Returns the Jensen–Shannon divergence in bits, from 0 to 1: the mean KL divergence of both maps from their mean.
 
     Args:
       reference: exchange the arguments of both divergences, as the paper's published code does.
@@ -63,12 +63,12 @@ def js_divergence(first: Map, second: Map, *, reference: bool = False) -> float:
 
 
 def earth_movers_distance(first: Map, second: Map) -> float:
-    """Returns how far, in patches, the mass of one map is moved on average to become the other (exact transport).
+    """Returns the earth mover's distance in patches, by exact transport.
 
     Both maps are divided by their sums; distances are Euclidean.
     """
     surplus = (_shares(first) - _shares(second)).ravel()
-    # Moving is a metric: mass that both maps have at a place stays there, and only the differences are transported.
+    # The distance is a metric, so mass that both maps share at a position stays there; only differences are moved.
     sources, sinks = np.flatnonzero(surplus > 0), np.flatnonzero(surplus < 0)
     if not len(sources) or not len(sinks):
         return 0.0
@@ -76,13 +76,13 @@ def earth_movers_distance(first: Map, second: Map) -> float:
     costs = distance.cdist(places[sources], places[sinks])
     leaves = sparse.kron(sparse.eye(len(sources)), np.ones((1, len(sinks))))
     arrives = sparse.kron(np.ones((1, len(sources))), sparse.eye(len(sinks)))
-    # What the last sink gets follows from the others. In units of the whole mass: the solver's tolerance is absolute.
+    # The constraint of the last sink is redundant. The mass is normalised, because the solver's tolerance is absolute.
     moved = surplus[sources].sum()
     wanted = np.concatenate([surplus[sources], -surplus[sinks]])[:-1] / moved
     flow = sparse.csr_array(sparse.vstack([leaves, arrives]))[:-1]
     found = optimize.linprog(costs.ravel(), A_eq=flow, b_eq=wanted, method="highs-ds")
     if found.status:
-        raise RuntimeError(f"The transport between two maps was not solved: {found.message}")
+        raise RuntimeError(f"The transport problem between two maps was not solved: {found.message}")
     return float(found.fun * moved)
 
 
@@ -94,7 +94,7 @@ def similarity(first: Map, second: Map) -> float:
     return float(np.minimum(*map(_shares, scaled)).sum())
 
 
-# By the name of a column. Correlations and SIM are high where maps are alike, the others low.
+# By column name. Correlations and SIM are high for similar maps, the others low.
 MEASURES: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
     "Spearman": spearman,
     "Pearson": pearson,

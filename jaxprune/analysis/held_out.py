@@ -1,4 +1,4 @@
-"""What training reports about held-out images: loss and accuracy, or mean average precision for several classes."""
+"""Held-out metrics of training: loss and accuracy, or mean average precision for images with several labels."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -22,13 +22,13 @@ def logits(parts: Split, mean: Sequence[float], std: Sequence[float]) -> Call:
 
     Args:
       parts: the classifier.
-      mean, std: of its pixels.
+      mean, std: normalisation of its pixels.
     """
     return lambda params, batch: merge(parts.graph, params, parts.rest)(normalize(batch["image"], mean, std))[0]
 
 
 def single_label(logits: Call) -> Call:
-    """Returns what computes cross-entropy and top-1 accuracy of each image from the logits, for `Averages`."""
+    """Returns the call that computes cross-entropy and top-1 accuracy of each image from the logits, for `Averages`."""
 
     def call(arrays: Any, batch: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
         found, labels = logits(arrays, batch), batch["label"]
@@ -39,7 +39,7 @@ def single_label(logits: Call) -> Call:
 
 
 class SeveralLabels:
-    """Collects mean average precision over the classes, a share of 1, and the binary cross-entropy.
+    """Collects the mean average precision over the classes, in [0, 1], and the binary cross-entropy.
 
     Args:
       name: of the forward function that computes logits (b, c); labels are (b, c) too.
@@ -64,11 +64,11 @@ def measure(call: Call, arrays: Any, batches: Any, mesh: Mesh, *, several: bool 
     """Returns the metrics of a pass over held-out images.
 
     Args:
-      call: what `single_label` returned, or logits of images of several classes.
-      arrays: its first argument; those of a training state stay where they are.
+      call: what `single_label` returned, or logits for images with several labels.
+      arrays: its first argument; sharded arrays of a training state keep their sharding.
       batches: with `image` and `label`.
       mesh: the devices to run on.
-      several: whether images have several classes.
+      several: whether images have several labels.
     """
     collector: Collector = SeveralLabels("model") if several else Averages("model")
     (found,) = run_over(batches, {"model": Forward(call, arrays)}, [collector], mesh, desc="held-out")

@@ -4,11 +4,11 @@ from collections.abc import Mapping
 
 import numpy as np
 
-Values = Mapping[tuple[str, int], np.ndarray]  # by scorer and number of patches, a value for each image
+Values = Mapping[tuple[str, int], np.ndarray]  # by scorer and number of patches, one value per image
 
 
 def counts(num_patches: int, steps: int) -> tuple[int, ...]:
-    """Returns the numbers of patches along a curve, from a `steps`-th of them to all; none for 0 steps."""
+    """Returns the numbers of patches along a curve, from 1/`steps` of them to all; () for 0 steps."""
     return tuple(sorted({max(num_patches * step // steps, 1) for step in range(1, steps + 1)})) if steps else ()
 
 
@@ -17,16 +17,16 @@ def curves(
 ) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """Returns the mean confidence in the true class as {"insertion", "deletion"}: (shares of the patches, means).
 
-    Insertion is against the share of patches that are there, deletion against the share removed. A patch that is not
-    there is no token of the network; nothing stands in its place. The dense network is one end of both curves; the
-    other has the least number of patches, not none.
+    Insertion is plotted against the share of present patches, deletion against the share of removed ones. Absent
+    patches are removed from the network's tokens, without a replacement. The dense network is one end of both curves;
+    the other end has the smallest number of patches, not zero.
 
     Args:
       kept: confidences with only the best patches.
-      left: confidences where the best patches were removed, by the number of those that are left.
+      left: confidences with the best patches removed, by the number of remaining patches.
       dense: confidences of the dense network, (n,).
-      scorer: whose order it is.
-      num_patches: of an image.
+      scorer: the scorer that determines the order.
+      num_patches: number of patches of an image.
     """
     whole = float(dense.mean())
     numbers = sorted(count for name, count in left if name == scorer)

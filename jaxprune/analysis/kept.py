@@ -1,4 +1,4 @@
-"""Pictures of what is left of an image after each step of a plan."""
+"""Pictures of the patches left after each step of a plan."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -15,12 +15,12 @@ SHOWN = 4
 
 
 class Kept:
-    """Collects for each network under a plan a picture of the first images, as `stages` draws it.
+    """Collects, for each network under a plan, a picture of the first images, drawn by `stages`.
 
     Args:
-      grids: of each network the grid that each step decides about, see `Host.step_grids`; each is a forward function
-        that computes `assign`.
-      shown: images at most.
+      grids: for each network the patch grid of each step, see `Host.step_grids`; its forward function computes
+        `assign`.
+      shown: maximum number of images.
     """
 
     def __init__(self, grids: Mapping[str, Sequence[tuple[int, ...]]], shown: int = SHOWN):
@@ -34,7 +34,7 @@ class Kept:
             self._seen.append((batch["image"][:missing], assign))
 
     def result(self) -> dict[str, np.ndarray]:
-        """Returns a picture by network; none of those without a plan."""
+        """Returns a picture for each network that has a plan."""
         images = np.stack([one_view(image) for images, _ in self._seen for image in images])
         pictures = {}
         for name, grids in self._grids.items():
@@ -45,14 +45,14 @@ class Kept:
 
 
 def stages(images: np.ndarray, assign: Sequence[Any], grids: Sequence[tuple[int, ...]]) -> np.ndarray:
-    """Draws a row for each image: itself, then after every step which patches are dropped and which are merged.
+    """Draws a row for each image: the image, then after every step its dropped and merged patches.
 
-    For each clip it draws such film strips one below the other.
+    Clips are drawn as film strips, one below the other.
 
     Args:
       images: uint8 (n, h, w, 3), or clips, uint8 (n, frames, h, w, 3).
       assign: for each step the row that holds each patch, int (n, p); -1 = dropped.
-      grids: for each step that of these patches, (rows, columns), or of tubes (layers, rows, columns).
+      grids: for each step the grid of patches, (rows, columns), or of tubes, (layers, rows, columns).
     """
     if images.ndim == 5:
         return _strips(images, assign, grids)

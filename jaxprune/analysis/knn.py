@@ -1,4 +1,4 @@
-"""Classification by nearest neighbours among features, as DINO is evaluated (Wu et al., 2018; Caron et al., 2021)."""
+"""k-nearest-neighbour classification of features, as in DINO (Wu et al., 2018; Caron et al., 2021)."""
 
 import functools
 
@@ -19,16 +19,16 @@ def knn_classes(
     temperature: float = 0.07,
     batch_size: int = 1024,
 ) -> Int[np.ndarray, "m"]:
-    """Returns the class of each query: its k nearest features by cosine vote with weights exp(cosine / temperature).
+    """Classifies queries: the k nearest features by cosine vote with weights exp(cosine / temperature).
 
     >>> knn_classes(np.eye(2, dtype=np.float32), np.array([5, 7]), np.array([[0.1, 1.0]], np.float32), k=1)
     array([7], dtype=int32)
 
     Args:
-      features: with known labels.
+      features: labelled features.
       labels: their classes, from 0.
-      k: neighbours that vote; all features where there are fewer.
-      batch_size: queries that are compared at a time, which bounds the memory.
+      k: number of neighbours that vote; all features if there are fewer.
+      batch_size: queries per batch, which bounds the memory.
 
     Raises:
       UserError: there are no features, or k is below 1.
@@ -52,17 +52,17 @@ def knn_classes_of_others(
     k: int = 20,
     temperature: float = 0.07,
 ) -> Int[np.ndarray, "n"]:
-    """Returns the class of each query as `knn_classes` does, without the vote of its own image.
+    """Classifies queries as `knn_classes` does, without the vote of the query's own image.
 
     >>> rows = np.array([[1, 0.1], [1, 0], [0, 1]], np.float32)
     >>> knn_classes_of_others(rows, np.array([0, 0, 1]), rows, k=1)
     array([0, 0, 0], dtype=int32)
 
     Args:
-      features: one an image, with known labels.
+      features: labelled features, one per image.
       labels: their classes, from 0.
       queries: other features of the same images, in the same order.
-      k: neighbours that vote; all other images where there are fewer.
+      k: number of neighbours that vote; all other images if there are fewer.
 
     Raises:
       UserError: there is a single image, or k is below 1.
@@ -71,7 +71,7 @@ def knn_classes_of_others(
         raise UserError(
             f"{k} nearest of {len(features) - 1} other images cannot vote: give 2 images, and k of 1 or more."
         )
-    # Of the nearest k + 1, one may be the image itself, whose vote does not count.
+    # One of the nearest k + 1 may be the image itself, whose vote is ignored.
     near = nearest(features, queries, k=k + 1)
     own = near == np.arange(len(near))[:, None]
     own[:, -1] |= ~own.any(1)
@@ -88,13 +88,13 @@ def knn_classes_of_others(
 
 
 def nearest(features: Float[np.ndarray, "n d"], queries: Float[np.ndarray, "m d"], *, k: int) -> Int[np.ndarray, "m k"]:
-    """Returns for each query the rows of its k nearest features by cosine, nearest first; all where there are fewer.
+    """Returns the rows of the k nearest features by cosine for each query, nearest first; all if there are fewer.
 
     >>> nearest(np.eye(2, dtype=np.float32), np.array([[0.1, 1.0]], np.float32), k=2)
     array([[1, 0]], dtype=int32)
     """
     bank, k = _length_one(jnp.asarray(features, jnp.float32)), min(k, len(features))
-    # A part at a time: the cosines of 10,000 images with each other are 400 MB.
+    # In batches: all cosines between 10,000 images take 400 MB.
     parts = (queries[start : start + 1024] for start in range(0, max(len(queries), 1), 1024))
     return np.concatenate([np.asarray(_nearest(bank, jnp.asarray(part, jnp.float32), k)) for part in parts])
 
@@ -107,7 +107,7 @@ def _nearest(bank, queries, k: int):
 @functools.partial(jax.jit, static_argnames=("k", "num_classes"))
 def _vote(bank, classes, queries, temperature, *, k: int, num_classes: int):
     cosine, nearest = jax.lax.top_k(queries @ bank.T, k)
-    # The largest weight is 1, so that none overflows; a factor common to all votes changes no winner.
+    # Scaled to a largest weight of 1 against overflow; a common factor does not change the winner.
     weights = jnp.exp((cosine - cosine[:, :1]) / temperature)
     votes = jax.nn.one_hot(classes[nearest], num_classes) * weights[:, :, None]
     return votes.sum(1).argmax(-1)

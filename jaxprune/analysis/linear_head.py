@@ -1,4 +1,4 @@
-"""A linear classifier of features that are computed once: multinomial logistic regression."""
+"""A linear classifier of precomputed features: multinomial logistic regression."""
 
 from typing import NamedTuple
 
@@ -13,8 +13,8 @@ class LinearHead(NamedTuple):
     """A linear classifier of standardised features.
 
     Attributes:
-      mean, scale: of the features it was fitted to.
-      kernel, bias: of the logits.
+      mean, scale: mean and standard deviation of the training features.
+      kernel, bias: parameters of the linear layer.
     """
 
     mean: Float[np.ndarray, "d"]
@@ -48,7 +48,7 @@ def fit_linear_head(
     Args:
       labels: classes from 0.
       l2: weight of half the squared kernel in the mean loss, with features of unit variance.
-      steps: of L-BFGS at most; it stops where the gradient is below 1e-5.
+      steps: maximum number of L-BFGS steps; it stops when the gradient is below 1e-5.
     """
     mean, scale = features.mean(0), np.maximum(features.std(0), 1e-6)
     x, y = jnp.asarray((features - mean) / scale, jnp.float32), jnp.asarray(labels)

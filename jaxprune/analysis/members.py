@@ -1,4 +1,4 @@
-"""Who takes part in an analysis: networks, each dense and under plans, and those that were trained under one."""
+"""The members of an analysis: networks, dense and under plans, and networks trained with a plan."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -11,11 +11,11 @@ from jaxprune.errors import UserError
 
 
 class Opened(NamedTuple):
-    """A network as it was opened.
+    """An opened network.
 
     Attributes:
       label: its short name, unique in the analysis.
-      model: the network; it may have a plan already.
+      model: the network; it may have a plan.
       origin: the run directory or file it comes from.
       class_names: of its classes; empty without a classifier.
     """
@@ -37,9 +37,9 @@ class Member(NamedTuple):
     """A network that is dense, or follows a plan.
 
     Attributes:
-      network: the label of its dense network, for all that are of its sizes.
-      plan: the short name of its plan; `DENSE` without one; the label of a network that came with a plan.
-      method: of the plan; of a mixed one all, joined by "+".
+      network: the label of the dense network of the same sizes.
+      plan: the short name of its plan; `DENSE` without one; the label of a network with its own plan.
+      method: method of the plan; those of a mixed plan are joined by "+".
       model: the network.
       origin: where its weights come from.
       class_names: of its classes; empty without a classifier.
@@ -59,35 +59,36 @@ class Member(NamedTuple):
 
     @property
     def wanted(self) -> tuple[int, ...]:
-        """How many patches each step should leave: equal for two methods at one keep rate."""
+        """The number of patches that each step should keep: equal for two methods at one keep rate."""
         return tuple(reducer.step.num_keep for reducer in reduction.installed(self.model))
 
     @property
     def grids(self) -> tuple[tuple[int, ...], ...]:
-        """The grid of patches that each step decides about."""
+        """The patch grid of each step."""
         return self.model.step_grids(self.model.preprocessing.img_size)
 
     @property
     def num_layers(self) -> int:
-        """Blocks of the network."""
+        """Number of blocks of the network."""
         return len(self.model.sites(self.model.preprocessing.img_size))
 
 
 def members(
     networks: Sequence[Opened], plans: Sequence[Planned], *, seed: int = 0, left_out: dict[str, str] | None = None
 ) -> list[Member]:
-    """Returns every dense network by itself and under each plan, then those that come with a plan of their own.
+    """Returns every dense network and the same under each plan, then the networks with their own plan.
 
-    A network with a plan belongs to the first dense one of its sizes.
+    A network with its own plan is assigned to the first dense one of the same sizes.
 
     Args:
       networks: at least one.
-      plans: for the dense ones.
-      seed: initialises the weights of methods that have any.
-      left_out: gets the plans that a network cannot follow, and why; None: they are refused.
+      plans: plans for the dense networks.
+      seed: seed for methods with parameters.
+      left_out: filled with the plans that a network cannot follow, and why; None raises an error for them.
 
     Raises:
-      UserError: a network can follow none of the plans, no network is dense, or none of the sizes of one with a plan.
+      UserError: a network cannot follow any plan, or there is no dense network, or none for a network with its own
+        plan.
     """
     dense = [opened for opened in networks if opened.model.plan is None]
     found = []
@@ -108,8 +109,8 @@ def members(
         alike = [other.label for other in dense if _sizes(other.model) == _sizes(model)]
         if not alike:
             raise UserError(
-                f"{origin} is trained to reduce by {model.plan.text}, and no dense network of its sizes is there to "
-                "compare it with: name that as config.run, or in config.networks."
+                f"{origin} is trained with the plan {model.plan.text}, and there is no dense network of its sizes to "
+                "compare it with: add one as config.run, or in config.networks."
             )
         found.append(Member(alike[0], label, method_of(model.plan), model, origin, names))
     return found

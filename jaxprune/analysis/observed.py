@@ -1,4 +1,4 @@
-"""What a network, dense or under a plan, makes of held-out images, in one file: an analysis reads it back."""
+"""Observations of a network, dense or under a plan, on held-out images, stored in one file for analyses."""
 
 import functools
 import io
@@ -19,24 +19,24 @@ from jaxprune.checkpoints.files import write_atomically
 from jaxprune.evaluate import Batch, Forward
 from jaxprune.nn.params import merge, split
 
-# A merged row of ToMe stands for no patch more than for another: which of them it is named after is parity.
+# A merged row of ToMe represents all its patches equally; which one `kept` lists only depends on parity.
 WITHOUT_CENTRES = ("tome",)
 
 KEY = "key"
 
 
 def observe(model: Any, layers: Sequence[int], *, classify: bool, several: bool = False) -> Forward:
-    """Returns what computes a flat dict of arrays, a row an image.
+    """Returns the forward function of the observations: a flat dict of arrays with one row per image.
 
-    `kept_0`, `assign_0`, …: see `nn.walk.Forward`; `layer_3`, …: the CLS token behind a block, before the final norm,
-    or the mean of the rows where there is none; `pooled`: what the classifier reads, or would read; and with a
-    classifier `prediction` and `confidence`, the probability of it, or for images of several classes all `logits`.
+    `kept_0`, `assign_0`, …: see `nn.walk.Forward`; `layer_3`, …: the CLS token after a block, before the final norm,
+    or the mean of the rows without one; `pooled`: the input of the classifier, if any; and with a classifier
+    `prediction` and `confidence`, its probability, or all `logits` for images with several labels.
 
     Args:
-      model: a host of plans.
+      model: a `Host`.
       layers: the blocks whose features are compared, from 0.
       classify: whether its classes are those of the images.
-      several: whether images have several classes.
+      several: whether images have several labels.
     """
     parts, record = split(model), model.preprocessing
 
@@ -61,10 +61,10 @@ def observe(model: Any, layers: Sequence[int], *, classify: bool, several: bool 
 
 
 class Observations:
-    """Collects what `observe` computes, and which images it was of.
+    """Collects the outputs of `observe`, and the indices of the images.
 
     Args:
-      names: of the forward functions.
+      names: names of the forward functions.
     """
 
     def __init__(self, names: Sequence[str]):
@@ -85,15 +85,15 @@ class Observations:
 
 
 def write(path: Path, key: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
-    """Writes the arrays of one member, all or nothing.
+    """Writes the arrays of one member atomically.
 
     Args:
-      key: all that they depend on, plain values.
+      key: everything that they depend on, as plain values.
     """
     data = io.BytesIO()
     with zipfile.ZipFile(data, "w") as file:
         for name, values in {KEY: np.array(_text(key)), **arrays}.items():
-            # Features are as good as noise to a compressor, and by far the slowest of all.
+            # Features do not compress, and trying to is by far the slowest part.
             how = zipfile.ZIP_STORED if values.dtype.kind == "f" else zipfile.ZIP_DEFLATED
             array = io.BytesIO()
             np.lib.format.write_array(array, values, allow_pickle=False)
@@ -102,11 +102,11 @@ def write(path: Path, key: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) 
 
 
 def is_there(path: Path, key: Mapping[str, Any]) -> bool:
-    """Whether a file holds whole arrays that depend on the same."""
+    """Whether a file is complete and has the same key."""
     if not path.exists():
         return False
     try:
-        # Of a file that is cut short, `np.load` by name leaves one open.
+        # For a truncated file, `np.load` by name leaves a file handle open.
         with path.open("rb") as opened, np.load(opened) as file:
             return str(file[KEY]) == _text(key) and file.zip is not None and file.zip.testzip() is None
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
@@ -114,7 +114,7 @@ def is_there(path: Path, key: Mapping[str, Any]) -> bool:
 
 
 class Observed:
-    """What was observed of one member, read from its file when it is asked for.
+    """The observations of one member, read lazily from its file.
 
     Args:
       member: the network.
@@ -135,20 +135,20 @@ class Observed:
 
     @functools.cached_property
     def patterns(self) -> Patterns:
-        """What each step leaves; it stays in memory."""
+        """The patterns of each step; cached in memory."""
         steps, member = range(len(self.member.layers)), self.member
         kept, assign = ([self[f"{field}_{step}"] for step in steps] for field in ("kept", "assign"))
         return Patterns.of(kept, assign, member.layers, member.num_layers)
 
     @functools.cached_property
     def keeps(self) -> bool:
-        """Whether the plan keeps patches as themselves, or chooses centres of clusters."""
+        """Whether the plan keeps patches or chooses cluster centres."""
         member = self.member
         return bool(member.layers and member.method not in WITHOUT_CENTRES and self.patterns.masks[0].any())
 
     @functools.cached_property
     def clusters(self) -> bool:
-        """Whether the plan merges all patches into clusters; a row for what is left over (EViT) makes none."""
+        """Whether the plan merges all patches into clusters; EViT's single fused row does not count."""
         if not self.member.layers or any((rows < 0).any() for rows in self.patterns.assign):
             return False
         absent = self["kept_0"] < 0
@@ -156,7 +156,7 @@ class Observed:
 
 
 def _small(values: Any) -> np.ndarray:
-    """Numbers of patches in two bytes, where they fit."""
+    """Converts patch indices to 16 bits if they fit."""
     values = np.asarray(values)
     fits = values.dtype.kind == "i" and values.size and values.min() >= -(2**15) and values.max() < 2**15
     return values.astype(np.int16) if fits and values.ndim > 1 else values

@@ -1,4 +1,4 @@
-"""What plans do to the answers of a network: accuracy, agreement with the dense one, which images and classes."""
+"""Effects of plans on a network's predictions: accuracy, agreement with the dense network, by image and class."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -16,12 +16,12 @@ _Z = 1.96
 
 
 class Answers(NamedTuple):
-    """The classes that a network and its plans answer with.
+    """The predictions of a network and its plans.
 
     Attributes:
-      by: `CLASSIFIER`, or `NEIGHBOURS`: without a classifier, the nearest others among the dense features vote.
+      by: `CLASSIFIER`, or `NEIGHBOURS`: without a classifier, the nearest neighbours among the dense features vote.
       labels: the true classes, (n,).
-      predictions: by member, (network, plan).
+      predictions: predicted classes by member, (network, plan).
     """
 
     by: str
@@ -31,7 +31,7 @@ class Answers(NamedTuple):
     measure = "accuracy"
 
     def right(self, member: tuple[str, str]) -> np.ndarray:
-        """Whether each answer is right, (n,)."""
+        """Whether each prediction is right, (n,)."""
         return self.predictions[member] == self.labels
 
     def score(self, member: tuple[str, str]) -> float:
@@ -39,7 +39,7 @@ class Answers(NamedTuple):
         return float(self.right(member).mean())
 
     def columns(self, member: tuple[str, str], base: tuple[str, str]) -> Mapping[str, Any]:
-        """The cells of a member beside the dense network."""
+        """The cells of a member, compared with the dense network."""
         return _accuracy(self, member, base)
 
     def by_class(self, base: tuple[str, str], class_names: Sequence[str]) -> list[dict[str, Any]]:
@@ -53,14 +53,14 @@ def name_of(observed: Observed) -> tuple[str, str]:
 
 
 def answers(found: Sequence[Observed], *, neighbours: int) -> Answers | Rankings | None:
-    """Returns what all members answer; None where images have no class, or several and a network is no classifier.
+    """Returns the predictions of all members; None if images have no label, or several without a classifier.
 
-    Without a classifier, an image gets the class of the dense network's features of other images that are nearest to
-    its own: a plan is right where its features still lie among those of their class.
+    Without a classifier, an image gets the class that the nearest dense features of other images vote for: a plan is
+    right if its features still lie among those of the image's class.
 
     Args:
-      found: of any networks, the dense one of each among them; all have a classifier, or none is used.
-      neighbours: that vote.
+      found: members of any networks, including the dense ones; classifiers are used only if all have one.
+      neighbours: number of neighbours that vote.
     """
     labels = found[0]["label"]
     if labels.ndim > 1 and all("logits" in observed for observed in found) and labels.any():
@@ -86,13 +86,13 @@ def plan_rows(
 ) -> list[dict]:
     """Returns a row for each member: cost, accuracy and its difference from the dense network's, agreement.
 
-    `cosine` is the mean cosine of pooled features with the dense network's of the same image; `rows` the mean share of
-    the patches that has a row after each step.
+    `cosine` is the mean cosine between pooled features and the dense network's for the same image; `rows` the number of
+    rows after each step as a share of the patches, averaged over images.
 
     Args:
-      found: of any networks, the dense one of each first.
+      found: members of any networks, the dense one of each first.
       answered: what `answers` returned.
-      gflops: of a network.
+      gflops: returns the GFLOPs of a network.
     """
     rows, dense = [], {observed.member.network: observed for observed in found if observed.member.plan == DENSE}
     for observed in found:
@@ -109,14 +109,14 @@ def plan_rows(
 
 
 def lost(answered: Answers, member: tuple[str, str], base: tuple[str, str]) -> np.ndarray:
-    """Returns the images that the dense network gets right and the plan does not, by their place."""
+    """Returns the positions of the images that the dense network gets right and the plan does not."""
     return np.flatnonzero(answered.right(base) & ~answered.right(member))
 
 
 def by_class(answered: Answers, base: tuple[str, str], class_names: Sequence[str]) -> list[dict[str, Any]]:
-    """Returns a row for each class that is there: its images, the dense accuracy, and how each plan changes that.
+    """Returns a row for each class that occurs: its images, the dense accuracy, and its change under each plan.
 
-    Classes that lose most over all plans come first.
+    Classes with the largest loss over all plans come first.
 
     Args:
       answered: what `answers` returned.
@@ -135,7 +135,7 @@ def by_class(answered: Answers, base: tuple[str, str], class_names: Sequence[str
 
 
 def by_image(answered: Answers, names: Sequence[str], class_names: Sequence[str]) -> list[dict[str, Any]]:
-    """Returns a row for each image: its name, its class, and what each member answers.
+    """Returns a row for each image: its name, its class, and the prediction of each member.
 
     Args:
       answered: what `answers` returned.
@@ -150,7 +150,7 @@ def by_image(answered: Answers, names: Sequence[str], class_names: Sequence[str]
 
 
 def mean_cosine(ours: np.ndarray, theirs: np.ndarray) -> float:
-    """Returns the mean cosine of features with others of the same images."""
+    """Returns the mean cosine between two sets of features of the same images."""
     lengths = np.linalg.norm(ours, axis=1) * np.linalg.norm(theirs, axis=1)
     return float(((ours * theirs).sum(1) / np.maximum(lengths, 1e-12)).mean())
 

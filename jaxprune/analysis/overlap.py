@@ -1,4 +1,4 @@
-"""How alike two sets of kept patches are: intersection over area and over union, beside bounds and chance.
+"""Overlap of two sets of kept patches: intersection over area and over union, with bounds and values by chance.
 
 "Which Tokens to Use?" (Haurum et al., 2023), Sec. 5.1 and 5.2, supplement E (Eq. 1, 2) and F (Alg. 1, 2).
 """
@@ -11,13 +11,13 @@ from scipy import stats
 
 
 def as_masks(ids: Int[np.ndarray, "*n k"], num_patches: int) -> Bool[np.ndarray, "*n p"]:
-    """Returns True where a patch is among the ids; -1, a row that is no single patch, is none of them.
+    """Returns True where a patch is among the ids; -1, a row that is not a single patch, is ignored.
 
     >>> as_masks(np.array([[2, 0, -1]]), 4)
     array([[ True, False,  True, False]])
 
     Args:
-      ids: numbers of patches, in any order.
+      ids: patch indices, in any order.
       num_patches: p.
     """
     ids = np.asarray(ids)
@@ -27,7 +27,7 @@ def as_masks(ids: Int[np.ndarray, "*n k"], num_patches: int) -> Bool[np.ndarray,
 
 
 def intersection_over_area(masks: Bool[np.ndarray, "*n p"], fewer: Bool[np.ndarray, "*n p"]) -> Float[np.ndarray, "*n"]:
-    """Returns which share of the patches of the smaller set are in the other one too (Eq. 1); 0 if they share none.
+    """Returns the share of patches of the smaller set that are also in the other set (Eq. 1).
 
     >>> intersection_over_area(np.array([[True, True, True, False]]), np.array([[True, False, False, True]]))
     array([0.5])
@@ -42,40 +42,41 @@ def intersection_over_area(masks: Bool[np.ndarray, "*n p"], fewer: Bool[np.ndarr
 def intersection_over_union(
     masks: Bool[np.ndarray, "*n p"], others: Bool[np.ndarray, "*n p"]
 ) -> Float[np.ndarray, "*n"]:
-    """Returns which share of the patches of either set are in both (Eq. 2); 0 if they share none."""
+    """Returns the share of the patches of either set that are in both (Eq. 2); 0 for empty sets."""
     return (masks & others).sum(-1) / np.maximum((masks | others).sum(-1), 1)
 
 
 def least_ioa(count: int, fewer: int, num_patches: int) -> float:
     """Returns the lowest intersection over area that sets of these sizes can have (Alg. 1).
 
-    They share at least what does not fit beside each other. The sizes are those that are kept: those of fixed radial
-    patterns differ from a plan's, and a plan only bounds those of ATS. EViT's fused row is none of them.
+    They share at least the patches by which their sizes exceed the grid. Sizes are actual numbers of kept patches:
+    those of fixed radial patterns differ from the plan's, and for ATS the plan's are only bounds. EViT's fused row does
+    not count.
 
     >>> least_ioa(137, 98, 196)
     0.3979591836734694
 
     Args:
-      count, fewer: patches of the larger and of the smaller set.
-      num_patches: of the image.
+      count, fewer: number of patches of the larger and of the smaller set.
+      num_patches: number of patches of the image.
     """
     return max(0, count + fewer - num_patches) / fewer
 
 
 def least_iou(count: int, other: int, num_patches: int) -> float:
     """Returns the lowest intersection over union that sets of these sizes can have (Alg. 2)."""
-    # Where they have to share patches, together they are all patches.
+    # If they must share patches, their union is all patches.
     return max(0, count + other - num_patches) / num_patches
 
 
 def chance_ioa(count: int, num_patches: int) -> float:
-    """Returns the expected intersection over area with a set of `count` patches that is drawn by chance."""
+    """Returns the expected intersection over area with a random set of `count` patches."""
     return count / num_patches
 
 
 @functools.lru_cache(maxsize=1 << 16)
 def chance_iou(count: int, other: int, num_patches: int) -> float:
-    """Returns the expected intersection over union of two sets that are drawn by chance, each of any with its size.
+    """Returns the expected intersection over union of two random sets of these sizes.
 
     >>> round(chance_iou(98, 98, 196), 3)
     0.334

@@ -1,4 +1,4 @@
-"""Which patches of objects do scorers keep? Recall of boxes and masks against the keep rate, overall and by class."""
+"""Recall of object patches by scorers: boxes and masks against the keep rate, overall and by class."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -17,12 +17,12 @@ ANY, ALL, LEARNED, UNLEARNED = "any class", "all classes", "learned classes", "u
 
 
 class View(NamedTuple):
-    """Images as the scorers see them, and what is where in them.
+    """Images as the scorers see them, with their annotated regions.
 
     Attributes:
       images: uint8 (n, h, w, 3).
-      regions: for each image {class: bool (h, w)}; the objects of a class are one region.
-      positive: for each image {class: bool (p,)}; a patch belongs to a class if one of its pixels does.
+      regions: for each image {class: bool (h, w)}; the objects of a class form one region.
+      positive: for each image {class: bool (p,)}; a patch belongs to a class if at least one of its pixels does.
     """
 
     images: np.ndarray
@@ -30,7 +30,7 @@ class View(NamedTuple):
     positive: list[dict[str, np.ndarray]]
 
     def batches(self, batch_size: int) -> Iterator[dict[str, np.ndarray]]:
-        """Yields the images in batches; the last one is padded, so that all of them run one program."""
+        """Yields the images in batches; the last one is padded, so that all have the same shape."""
         for start in range(0, len(self.images), batch_size):
             own = self.images[start : start + batch_size]
             valid = np.arange(batch_size) < len(own)
@@ -46,20 +46,20 @@ def view(
     min_area: float = 0.0,
     max_area: float = 1.0,
 ) -> View:
-    """Returns images and regions as evaluation shows them to a network: resized and cropped.
+    """Returns images and regions resized and cropped as in evaluation.
 
     Args:
-      source: the annotated images; their regions fix which way up they are.
+      source: the annotated images; their regions determine the orientation.
       preprocessing: of the network.
       grid: of the patches, (rows, columns).
-      limit: images at most; 0 takes all.
-      min_area, max_area: shares of the image, as the network sees it; regions that cover less or more are left out.
+      limit: maximum number of images; 0 takes all.
+      min_area, max_area: regions that cover a smaller or larger share of the cropped image are left out.
 
     Raises:
-      UserError: the areas are no range within [0, 1].
+      UserError: the areas are not a range within [0, 1].
     """
     if not 0 <= min_area < max_area <= 1:
-        raise UserError(f"min_area={min_area} and max_area={max_area} are no range: use 0 <= min_area < max_area <= 1.")
+        raise UserError(f"min_area={min_area}, max_area={max_area} are not a range: use 0 <= min_area < max_area <= 1.")
     images, regions, positive = [], [], []
     count = min(limit or len(source), len(source))
     crop = lambda picture: prepare(picture, preprocessing)
@@ -83,11 +83,11 @@ def _touched(pixels: np.ndarray, grid: tuple[int, ...]) -> np.ndarray:
 
 
 class Ranks:
-    """Collects each scorer's order of keeping: for each patch its place in it, 0 = kept first, int (n, p).
+    """Collects the rank of each patch by each scorer, 0 = kept first, int (n, p).
 
     Args:
       name: of the forward function that computes {scorer: scores (b, p)}.
-      scorers: in the order of the result.
+      scorers: names of the scorers, in the order of the result.
     """
 
     def __init__(self, name: str, scorers: Sequence[str]):
@@ -101,18 +101,18 @@ class Ranks:
             places.append(np.argsort(order, axis=1))
 
     def result(self) -> dict[str, np.ndarray]:
-        """Returns the places by scorer."""
+        """Returns the ranks by scorer."""
         return {scorer: np.concatenate(places) for scorer, places in self._places.items()}
 
 
 def class_groups(
     positive: Sequence[Mapping[str, np.ndarray]], unseen: str | Sequence[str] = ""
 ) -> dict[str, tuple[str, ...]]:
-    """Returns {what a row of the table is about: its classes}: any, all, learned and unseen ones, and each by itself.
+    """Returns {name of a group: its classes}: any, all, learned and unseen classes, and each class by itself.
 
     Args:
       positive: of the images; see `View`.
-      unseen: classes that the scorers' data do not have: "coco" or "voc" for LTRP's lists, or their names.
+      unseen: classes that do not occur in the scorers' training data: "coco" or "voc" for LTRP's lists, or their names.
 
     Raises:
       UserError: there is no such list.
@@ -140,27 +140,27 @@ def recall_table(
 ) -> list[dict[str, Any]]:
     """Returns a row for each group of classes, scorer and keep rate.
 
-    "micro" is the share of all patches of the classes that is kept; "macro" the mean of that share over the images,
-    with its standard error. A patch counts once for each class that lies on it, in the group `ANY` once in all.
-    "precision" is the mean share of the kept patches that belong to one of the classes or more; "chance" and "chance
-    precision" are what keeping patches at random has on average.
+    "micro" is the share of all patches of the classes that are kept; "macro" the mean of that share over the images,
+    with its standard error. A patch counts once for each class on it, but only once in the group `ANY`. "precision" is
+    the mean share of the kept patches that belong to at least one of the classes; "chance" and "chance precision" are
+    the expected values for random patches.
 
     Args:
       ranks: by scorer; see `Ranks`.
       positive: of the images; see `View`.
-      groups: by name, the classes of each.
+      groups: {name: its classes}.
       keep_rates: of all patches.
 
     Raises:
       UserError: no image has a region.
     """
     if not any(positive):
-        raise UserError("None of the images has a region in view: there is nothing to recall.")
+        raise UserError("None of the images has a region in its crop: there is nothing to recall.")
     patches = len(next(iter(next(filter(None, positive)).values())))
     counts = tuple(int(patches * rate) for rate in keep_rates)
     rows = []
     for group, members in groups.items():
-        # Of each image that has one of the classes: which patches they touch, and how many of them.
+        # For each image with one of the classes: the patches that they touch, with multiplicity.
         chosen = [index for index, image in enumerate(positive) if any(name in image for name in members)]
         classes = np.stack([sum(positive[index].get(name, 0) for name in members) for index in chosen]).astype(int)
         weights = np.minimum(classes, 1) if group == ANY else classes
@@ -189,5 +189,5 @@ def recall_table(
 
 
 def nearest_rate(rates: Sequence[float], wanted: float) -> float:
-    """Returns the one of `rates` that is closest to `wanted`."""
+    """Returns the element of `rates` closest to `wanted`."""
     return min(rates, key=lambda rate: abs(rate - wanted))

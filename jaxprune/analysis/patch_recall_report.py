@@ -1,4 +1,4 @@
-"""Tables, plots and pictures of the patches of objects that scorers keep."""
+"""Tables, plots and pictures of the object patches that scorers keep."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,33 +14,33 @@ from jaxprune.viz.pictures.text import label
 from jaxprune.viz.report import Section
 
 SHOWN, CLASSES = 6, 6  # images and classes in the report's pictures and plots
-_HALF = 4.2  # inches; of plots of which two are side by side
+_HALF = 4.2  # inches: width of plots shown side by side
 
 Rows = Sequence[Mapping[str, Any]]
 
 
 def definition(min_area: float = 0.0, max_area: float = 1.0) -> str:
-    """Returns in words what is counted.
+    """Returns a description of the metrics.
 
     Args:
-      min_area, max_area: of the regions; see `patch_recall.view`.
+      min_area, max_area: bounds on the regions; see `patch_recall.view`.
     """
     limits = ""
     if min_area > 0 or max_area < 1:
         limits = (
-            f" Only regions that cover {min_area:.1%} to {max_area:.1%} of the image count, where a class's objects in "
-            "an image are one region; all other patches count as background."
+            f" Only regions that cover {min_area:.1%} to {max_area:.1%} of the image count; the objects of a class in "
+            "an image form one region, and all other patches are background."
         )
     return (
-        "A patch belongs to a class if at least one of its pixels does. Recall is the share of these patches that is "
-        f"kept; `{ANY}` counts each patch once, `{ALL}` once for each class that lies on it. Precision is the share of "
+        "A patch belongs to a class if at least one of its pixels does. Recall is the share of these patches that are "
+        f"kept; `{ANY}` counts each patch once, `{ALL}` once for each class on it. Precision is the share of "
         "the kept patches that belong to one of the classes. Images without a region of the classes are left out. "
-        f"Patches kept at random have a recall of the keep rate.{limits}"
+        f"The expected recall of random patches is the keep rate.{limits}"
     )
 
 
 def summary_text(rows: Rows) -> str:
-    """Lays the rows of one group and keep rate out for a terminal."""
+    """Formats the rows of one group and keep rate for a terminal."""
     width = max(len(row["scorer"]) for row in rows)
     first = rows[0]
     lines = [
@@ -55,7 +55,7 @@ def summary_text(rows: Rows) -> str:
 
 
 def finding(rows: Rows) -> str:
-    """Returns a sentence on the rows of one group and keep rate: what the best scorer finds, beside chance."""
+    """Returns a sentence on the rows of one group and keep rate: the best scorer, compared with chance."""
     best = max(rows, key=lambda row: row["macro"])
     return (
         f"{best['scorer'].partition(':')[0]} keeps {best['macro']:.0%} of the object patches at keep rate "
@@ -64,7 +64,7 @@ def finding(rows: Rows) -> str:
 
 
 def curves(rows: Rows, group: str, title: str = "") -> Any:
-    """Draws recall against the keep rate, a line each scorer; the band is two standard errors either way."""
+    """Draws recall against the keep rate, one line per scorer; bands are ±2 standard errors."""
     names, lines = short_names(dict.fromkeys(row["scorer"] for row in rows)), {}
     for row in rows:
         if row["class"] == group:
@@ -80,7 +80,7 @@ def curves(rows: Rows, group: str, title: str = "") -> Any:
 
 
 def bars(rows: Rows, group: str) -> Any:
-    """Draws the recall of one class at one keep rate, a bar each scorer, with two standard errors (LTRP, Fig. 9)."""
+    """Draws the recall of one class at one keep rate, one bar per scorer, with ±2 standard errors (LTRP, Fig. 9)."""
     names = short_names(dict.fromkeys(row["scorer"] for row in rows))
     own = {names[row["scorer"]]: row for row in rows if row["class"] == group}
     recall = {text: row["macro"] for text, row in own.items()}
@@ -96,7 +96,7 @@ def bars(rows: Rows, group: str) -> Any:
 def kept_pictures(
     view: View, ranks: Mapping[str, np.ndarray], grid: tuple[int, ...], keep_rate: float, count: int = SHOWN
 ) -> np.ndarray:
-    """Draws images in rows: with their regions outlined, then what each scorer keeps of them (LTRP, Fig. 11)."""
+    """Draws images in rows: with outlined regions, then with the patches that each scorer keeps (LTRP, Fig. 11)."""
     cells, names = [], short_names(ranks)
     for index in range(min(count, len(view.images))):
         image = upscale(view.images[index])
@@ -127,7 +127,7 @@ def describe(
       view: the images.
       ranks: by scorer; see `Ranks`.
       grid: of the patches, (rows, columns).
-      keep_rate: one of those of the rows, of the tables and pictures.
+      keep_rate: the keep rate of tables and pictures, one of those in the rows.
     """
     groups = list(dict.fromkeys(row["class"] for row in rows))
     whole = [group for group in groups if group in (ANY, ALL, LEARNED, UNLEARNED)]
@@ -158,26 +158,27 @@ def describe(
         section.figure(
             curves(rows, group),
             f"{group.capitalize()}: {finding(own)} ({own[0]['images']} images, {own[0]['patches']} patches). "
-            "Bands are two standard errors of the mean over images either way; the dashed line is chance.",
+            "Bands are ±2 standard errors of the mean over images; the dashed line is chance.",
         )
     section.figure(
         kept_pictures(view, ranks, grid, keep_rate),
-        f"What each scorer keeps at keep rate {keep_rate}: patches that it drops are grey with a cross. Objects are "
+        f"The patches that each scorer keeps at keep rate {keep_rate}; dropped patches are grey with a cross. "
+        f"Objects are "
         "outlined in the first column.",
     )
     single = [group for group in groups if group not in whole]
     if len(single) > 1:
         section.gallery([bars(chosen, name) for name in single[:CLASSES]], columns=2)
         section.text(
-            "Recall of the most frequent classes, on one axis from 0 to 1: lines over the bars are two standard errors "
-            "of the mean over images either way and end at 0 and at 1; the dashed line is chance."
+            "Recall of the most frequent classes, on the same axis from 0 to 1: error bars are ±2 standard errors "
+            "of the mean over images, clipped to [0, 1]; the dashed line is chance."
         )
         by_class = {name: {r["scorer"]: r["macro"] for r in chosen if r["class"] == name} for name in single}
         first = {row["class"]: row for row in reversed(chosen)}
         counted = lambda name: {key: first[name][key] for key in ("images", "patches")}
         section.table(
             [{"class": name, **counted(name), **by_class[name]} for name in single],
-            caption=f"Recall by class at keep rate {keep_rate}, mean of the images that have it; "
+            caption=f"Recall by class at keep rate {keep_rate}, mean over the images with that class; "
             f"at random {chosen[0]['chance']:.1%}.",
             formats=dict.fromkeys(ranks, ".1%"),
         )

@@ -1,7 +1,7 @@
-"""Patterns of reduction compared: across keep rates, methods, radial patterns and networks, a row a pair and step.
+"""Comparisons of reduction patterns across keep rates, methods, radial patterns and networks: a row per pair and step.
 
-"Which Tokens to Use?" (Haurum et al., 2023), Sec. 5.1 to 5.4. Each comparison takes all that can be compared: patches
-that are kept as themselves by IoA and IoU, clusters by homogeneity and NMI.
+"Which Tokens to Use?" (Haurum et al., 2023), Sec. 5.1 to 5.4. Each comparison covers all comparable members: kept
+patches by IoA and IoU, clusters by homogeneity and NMI.
 """
 
 import itertools
@@ -22,7 +22,7 @@ Row = dict[str, Any]
 def across_rates(found: Sequence[Observed]) -> list[Row]:
     """Compares each method at one keep rate with itself at a lower one, in one network (Sec. 5.1).
 
-    `bound` is the lowest IoA that so many patches can have, and `chance` that of patches drawn by chance.
+    `bound` is the lowest possible IoA of sets of these sizes, and `chance` that of random sets.
     """
     rows = []
     for one, other in itertools.combinations(found, 2):
@@ -36,7 +36,7 @@ def across_rates(found: Sequence[Observed]) -> list[Row]:
 
 
 def across_methods(found: Sequence[Observed]) -> list[Row]:
-    """Compares the methods of one network at one keep rate; `kept` is what they should leave after each step."""
+    """Compares the methods of one network at one keep rate; `kept` is the plan's number of patches after each step."""
     rows = []
     for one, other in itertools.combinations(found, 2):
         a, b = one.member, other.member
@@ -49,7 +49,7 @@ def across_methods(found: Sequence[Observed]) -> list[Row]:
 
 
 def across_networks(found: Sequence[Observed]) -> list[Row]:
-    """Compares a plan in one network with the same in another that has the same grids (Sec. 5.2)."""
+    """Compares a plan in one network with the same plan in another network with the same grids (Sec. 5.2)."""
     rows = []
     for one, other in itertools.combinations(found, 2):
         a, b = one.member, other.member
@@ -62,9 +62,9 @@ def across_networks(found: Sequence[Observed]) -> list[Row]:
 
 
 def against_radial(found: Sequence[Observed]) -> list[Row]:
-    """Compares what is kept with the fixed radial patterns of the same plan: the patches nearest the centre (Sec. 5.4).
+    """Compares kept patches with fixed radial patterns, the patches nearest the centre, by the same plan (Sec. 5.4).
 
-    Both are the IoU; `chance` is that of so many patches drawn by chance.
+    The values are IoU; `chance` is that of random sets of the same size.
     """
     rows = []
     for observed in (each for each in found if each.keeps):
@@ -96,8 +96,8 @@ def depth_maps(found: Sequence[Observed]) -> dict[tuple[str, str], np.ndarray]:
 def maps_alike(found: Sequence[Observed], maps: Mapping[tuple[str, str], np.ndarray]) -> list[Row]:
     """Compares mean depths by the measures of saliency maps: methods at one keep rate, and one plan in two networks.
 
-    A plan that loses the same patches whatever the image has no other depths than those of its steps; the measures take
-    it like any other.
+    The map of a plan that drops the same patches of every image only has the depths of its steps; it is treated like
+    any other.
 
     Args:
       found: all members.
@@ -140,7 +140,7 @@ def across_data_sets(found: Sequence[Observed], maps: Mapping[str, Mapping[tuple
 
 
 def _steps(one: Observed, other: Observed) -> Iterator[Row]:
-    """A row a step of what two plans have in common; the first has the higher keep rate, if they differ.
+    """Yields the overlap of two plans, one row per step; the first has the higher keep rate, if they differ.
 
     For the homogeneity, the clusters of the second are the classes.
     """
@@ -176,7 +176,7 @@ def _columns(name: str, found: Spread) -> Row:
 
 
 def _chance(value: Any, more: np.ndarray, fewer: np.ndarray) -> float:
-    """The mean over images of what follows from the two counts of each, which differ from image to image for ATS."""
+    """The mean over images of a value of the two counts, which for ATS differ from image to image."""
     patches = more.shape[1]
     counts, others = np.broadcast_arrays(more.sum(1), fewer.sum(1))
     known = (counts > 0) & (others > 0)

@@ -1,4 +1,4 @@
-"""Token-reduction plans on a classifier: accuracy, agreement with the dense network, and what each of them keeps."""
+"""Token-reduction plans on a classifier: accuracy, agreement with the dense network, and kept patches."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -16,21 +16,21 @@ from jaxprune.evaluate import Batch, run_over
 from jaxprune.viz import plots, spread
 from jaxprune.viz.report import Section
 
-# What a table says of the columns of `Realised`.
+# Explanation of the columns of `Realised` in a table.
 ROWS = (
-    "`rows`: mean number that is really there after each step, of those that the plan allows, whose cost is in GFLOPs; "
-    "`rate`: its share of the patches."
+    "`rows`: mean number of rows in use after each step, of those that the plan allows and GFLOPs count; "
+    "`rate`: the former as a share of the patches."
 )
 
 
 class Comparison(NamedTuple):
-    """What was found about contestants on held-out images.
+    """The results of contestants on held-out images.
 
     Attributes:
       scores: by contestant; see `Agreement`.
-      kept: by plan, a picture of what is left after each step.
-      disagreements: pictures of images that a plan takes for another class than the dense network does.
-      realised: by plan whose counts are bounds (ATS), the rows that are really there.
+      kept: by plan, a picture of the patches left after each step.
+      disagreements: pictures of images for which the predictions of a plan and the dense network differ.
+      realised: by plan whose counts are bounds (ATS), the rows in use.
     """
 
     scores: dict[str, dict[str, float]]
@@ -39,7 +39,7 @@ class Comparison(NamedTuple):
     realised: dict[str, Realised]
 
     def columns(self, name: str) -> dict[str, Any]:
-        """The cells of a contestant in a table; those of rows are there if a plan's counts are bounds."""
+        """The cells of a contestant in a table; with the rows in use if a plan's counts are bounds."""
         if not self.realised:
             return self.scores[name]
         rows = self.realised[name].columns() if name in self.realised else {"rows": "", "rate": ""}
@@ -61,7 +61,7 @@ def compare(
       batches: with `image` and `label`.
       mesh: the devices to run on.
       class_names: of the classes.
-      classes: those that they may predict; None: all.
+      classes: the classes that they may predict; None: all.
     """
     forwards = {name: under_plan(contestant, classes) for name, contestant in contestants.items()}
     grids = {}
@@ -84,7 +84,7 @@ def describe(section: Section, rows: Sequence[Mapping[str, Any]], found: Compari
       section: the section.
       rows: what `table` returned.
       found: what `compare` returned.
-      classes: that the networks tell apart, for the accuracy at chance.
+      classes: number of classes, for the accuracy by chance.
     """
     caption = f"Accuracy ({spread.BRACKETS}) and agreement with the dense network. {ROWS if found.realised else ''}"
     section.table(spread.as_ranges(rows), caption=caption.strip(), highlight={"accuracy": "max"}, formats=".3g")
@@ -96,11 +96,12 @@ def describe(section: Section, rows: Sequence[Mapping[str, Any]], found: Compari
 
 
 def pictures(section: Section, found: Comparison) -> None:
-    """Adds what each plan keeps, and where it disagrees with the dense network, to a section of a report."""
+    """Adds the patches that each plan keeps, and its disagreements with the dense network, to a section of a report."""
     for name, picture in found.kept.items():
         section.figure(
             picture,
-            f"{name}: the image, then what is left after each step of the plan. Dropped patches are grey with a cross; "
+            f"{name}: the image, then the patches left after each step of the plan. Dropped patches are grey "
+            f"with a cross; "
             "patches merged into one token have a border of one colour.",
         )
     if found.disagreements:

@@ -1,4 +1,4 @@
-"""What a classifier predicts of held-out images: accuracy overall and by class, confusions, some pictures."""
+"""A classifier's predictions for held-out images: accuracy overall and by class, confusions, some pictures."""
 
 import itertools
 import os
@@ -26,8 +26,8 @@ class Predictions(NamedTuple):
 
     Attributes:
       labels, predictions: int (n,).
-      confidences: of the predicted class, float (n,).
-      cards: pictures of some images with their likeliest classes; wrong ones first.
+      confidences: probability of the predicted class, float (n,).
+      cards: pictures of some images with their most likely classes; wrong predictions first.
     """
 
     labels: np.ndarray
@@ -39,18 +39,18 @@ class Predictions(NamedTuple):
 def of_pictures(
     model: Any, pictures: Iterable[str | os.PathLike | np.ndarray], mesh: Mesh, *, batch_size: int = 64
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns what a classifier sees of picture files, uint8 (n, h, w, 3), and its probabilities, (n, c).
+    """Returns the preprocessed images of picture files, uint8 (n, h, w, 3), and a classifier's probabilities, (n, c).
 
-    Of videos it sees a clip each, or several views, over which the probabilities are averaged.
+    For videos these are one clip each, or several views over which the probabilities are averaged.
 
     Args:
-      model: the classifier; its preprocessing is how the pictures are prepared.
-      pictures: the files, or what was read from them for the classifier; of videos see `data.Views`.
+      model: the classifier, whose preprocessing is applied.
+      pictures: the files, or images already read from them; for videos see `data.Views`.
       mesh: the devices to run on.
-      batch_size: pictures at a time.
+      batch_size: pictures per batch.
 
     Raises:
-      UserError: there is no picture, or one cannot be read.
+      UserError: there are no pictures, or one cannot be read.
     """
 
     def batches() -> Iterator[dict[str, np.ndarray]]:
@@ -73,7 +73,7 @@ class Predicted:
     Args:
       name: of the forward function that computes probabilities, (b, c).
       class_names: of the classes, for the pictures.
-      shown: pictures at most.
+      shown: maximum number of pictures.
     """
 
     def __init__(self, name: str, class_names: Sequence[str], shown: int = SHOWN):
@@ -108,7 +108,7 @@ def summarise(found: Predictions) -> dict[str, Any]:
 
 
 def confusions(found: Predictions, num_classes: int) -> np.ndarray:
-    """Returns how often each class (row) is predicted as each other one (column), int (c, c)."""
+    """Returns the confusion matrix, int (c, c): rows are true classes, columns predictions."""
     matrix = np.zeros((num_classes, num_classes), int)
     np.add.at(matrix, (found.labels, found.predictions), 1)
     return matrix
@@ -143,12 +143,13 @@ def describe(section: Section, found: Predictions, class_names: Sequence[str]) -
 
 
 def confusion_text(matrix: np.ndarray, class_names: Sequence[str]) -> str:
-    """Returns what the caption of a confusion matrix says: the most frequent confusion."""
+    """Returns the caption of a confusion matrix: the most frequent confusion."""
     wrong = matrix * (1 - np.eye(len(matrix), dtype=int))
     if not wrong.any():
-        return "No image is taken for another class."
+        return "All images are classified correctly."
     row, column = divmod(int(wrong.argmax()), len(wrong))
     return (
-        f"Most often, {class_names[row]} is taken for {class_names[column]}: {wrong[row, column]} of "
+        f"The most frequent confusion is {class_names[row]} predicted as {class_names[column]}: "
+        f"{wrong[row, column]} of "
         f"{matrix[row].sum()} images. A row is a true class; colours are shares of its images."
     )

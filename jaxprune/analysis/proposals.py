@@ -1,7 +1,7 @@
-"""What proposal networks agree on, and where a proposal is unsure of an image that the classifier is sure of.
+"""The agreement of proposal networks, and images for which either the proposal or the classifier is unsure.
 
 PaPr (Mahmud et al., 2024), appendix A (Fig. 1 to 3): patches that different proposals keep; B (Fig. 4 to 9): the
-confidence in the true class under each scorer, for images that the proposal does not understand, and the reverse.
+confidence in the true class under each scorer, for images that the proposal is unsure of, and vice versa.
 """
 
 import itertools
@@ -27,13 +27,13 @@ UNSURE, SURE = "proposal unsure, network sure", "proposal sure, network unsure"
 
 
 def confidence(scorers: Mapping[str, Scorer], num_classes: int) -> Forward | None:
-    """Returns what computes the probability of the true class, (b,), by the first ConvNet that scorers read.
+    """Returns the forward function of the true class's probability, (b,), by the first ConvNet that scorers read.
 
-    None where no scorer reads one that knows as many classes as the classifier: those of the data.
+    None if no scorer reads a ConvNet with as many classes as the classifier.
 
     Args:
       scorers: by name.
-      num_classes: of the classifier. `image` of a batch is normalised for it.
+      num_classes: number of classes of the classifier, which `image` of a batch is normalised for.
     """
     for scorer in scorers.values():
         inner = scorer.scorer if isinstance(scorer, Enlarged) else scorer
@@ -58,12 +58,12 @@ def _confidence_by(scorer: Scorer) -> Forward:
 def overlap_rows(
     scores: Mapping[str, Float[np.ndarray, "n p"]], scorers: Mapping[str, Scorer], counts: Mapping[float, int]
 ) -> list[dict[str, Any]]:
-    """Returns a row for each keep rate and pair of scorers: the IoU of what they keep, and that by chance.
+    """Returns a row for each keep rate and pair of scorers: the IoU of their kept patches, and its value by chance.
 
     Args:
-      scores: of each image, by scorer.
+      scores: scores of each image, by scorer.
       scorers: by name.
-      counts: patches that are kept, by keep rate.
+      counts: number of kept patches, by keep rate.
     """
     rows = []
     for rate, count in counts.items():
@@ -80,14 +80,14 @@ def overlap_rows(
 def contrasts(
     proposal: Float[np.ndarray, "n"], network: Float[np.ndarray, "n"], *, low: float = 0.3, high: float = 0.7
 ) -> dict[str, np.ndarray]:
-    """Returns the images of which one network is unsure and the other sure, the widest apart first.
+    """Returns the images that one network is unsure of and the other sure, by falling difference.
 
     >>> contrasts(np.array([0.1, 0.9, 0.2]), np.array([0.8, 0.2, 0.95]))[UNSURE]
     array([2, 0])
 
     Args:
-      proposal, network: their probability of the true class.
-      low, high: below and above which they are unsure and sure.
+      proposal, network: their probabilities of the true class.
+      low, high: unsure means below `low`, sure above `high`.
     """
     found = {}
     for kind, unsure, sure in ((UNSURE, proposal, network), (SURE, network, proposal)):

@@ -1,4 +1,4 @@
-"""Tables and pictures of what proposals agree on, and of images that they do not understand."""
+"""Tables and pictures of the agreement of proposals, and of images that they are unsure of."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -36,8 +36,8 @@ def describe(
       setting: what was pruned, and how.
       found: what `pruning.measure` returned.
       overlap: what `overlaps` returned.
-      keep_rates: that were measured.
-      image_of: the image of an index.
+      keep_rates: the measured keep rates.
+      image_of: returns the image of an index.
     """
     if overlap:
         names = short_names(setting.scorers)
@@ -51,7 +51,8 @@ def describe(
         )
     if found.proposal is None:
         section.text(
-            "No scorer reads a ConvNet that knows the classes of the data: it is not known where such a one is unsure."
+            "No scorer reads a ConvNet with the classes of the data, so there is no confidence of a proposal "
+            "to compare."
         )
         return []
     rate = min(keep_rates, key=lambda each: abs(each - proposals.CONTRAST_RATE))
@@ -63,9 +64,9 @@ def describe(
     if rows:
         section.table(
             [_spread(row) for row in rows],
-            caption=f"Probability of the true class at keep rate {rate:g}, for images of which one network is unsure "
+            caption=f"Probability of the true class at keep rate {rate:g}, for images that one network is unsure of "
             "(below 30 %) and the other sure (above 70 %) (PaPr, appendix B). ± is the standard deviation between "
-            "images (population); `change` from the dense network; `surer`: share of images with a higher one.",
+            "images (population); `change` from the dense network; `surer`: share of images with a higher probability.",
             formats=".3f",
         )
     for kind, places in groups.items():
@@ -75,8 +76,9 @@ def describe(
         some = [found.example(place, image_of(int(found.index[place]))) for place in map(int, places[:SHOWN])]
         section.figure(
             pictures(setting._replace(keep_rate=rate), found._replace(shown=some)),
-            f"{kind.capitalize()}: {len(places)} of {len(found.labels)} images, those furthest apart first. The "
-            f"probability of the true class: of the dense network, then with what each scorer keeps at keep rate "
+            f"{kind.capitalize()}: {len(places)} of {len(found.labels)} images, largest differences first. The "
+            f"probability of the true class: by the dense network, then with the patches that each scorer "
+            f"keeps at keep rate "
             f"{rate:g}. The proposal's is {', '.join(f'{found.proposal[each.place]:.0%}' for each in some)}.",
         )
     return rows

@@ -1,4 +1,4 @@
-"""Whether one number stands for another: rank correlations with p-values and bootstrap intervals.
+"""Rank correlations with p-values and bootstrap intervals, to judge proxies.
 
 "Which Tokens to Use?" (Haurum et al., 2023), Sec. 5.5: does a metric of patterns or features follow the difference in
 accuracy?
@@ -11,17 +11,17 @@ import numpy as np
 from jaxtyping import Float, Real
 from scipy import stats
 
-_TOGETHER = 100  # draws at a time: pairs of pairs are compared
+_TOGETHER = 100  # draws per chunk, to bound the memory of pairwise comparisons
 
 
 class RankCorrelation(NamedTuple):
     """A rank correlation of n pairs.
 
     Attributes:
-      value: from -1 to 1; NaN for fewer than 3 pairs, or where all of one side are equal.
-      low, high: the 95 % interval, by the percentiles of pairs drawn with replacement.
-      p_value: of the hypothesis that both sides are unrelated, two-sided.
-      count: n.
+      value: from -1 to 1; NaN for fewer than 3 pairs, or if one side is constant.
+      low, high: the 95 % interval (percentile bootstrap over pairs).
+      p_value: two-sided p-value of no correlation.
+      count: the number n of pairs.
     """
 
     value: float
@@ -34,7 +34,7 @@ class RankCorrelation(NamedTuple):
 def spearman(
     x: Real[np.ndarray, "n"], y: Real[np.ndarray, "n"], *, draws: int = 1000, seed: int = 0
 ) -> RankCorrelation:
-    """Returns Spearman's ρ, ties with their mean rank.
+    """Returns Spearman's ρ; ties get their mean rank.
 
     >>> found = spearman(np.arange(5), np.array([1, 2, 4, 8, 16]))
     >>> round(found.value, 6), found.count
@@ -42,8 +42,8 @@ def spearman(
 
     Args:
       x, y: the pairs; those with a NaN are left out.
-      draws: of the interval; 0 leaves it NaN.
-      seed: of the draws.
+      draws: bootstrap draws for the interval; 0 leaves it NaN.
+      seed: seed of the draws.
     """
     return _correlate(stats.spearmanr, _spearman_rows, x, y, draws, seed)
 
@@ -69,7 +69,7 @@ def _correlate(
         return RankCorrelation(nan, nan, nan, nan, len(x))
     value, p_value = exact(x, y)
     rows = np.random.default_rng(seed).integers(0, len(x), (draws, len(x)))
-    # A draw in which all of one side are equal has no order.
+    # A draw with a constant side has no ranks.
     drawn = [found for part in np.array_split(rows, -(-draws // _TOGETHER) or 1) for found in of_rows(x[part], y[part])]
     drawn = [found for found in drawn if np.isfinite(found)]
     low, high = np.percentile(drawn, (2.5, 97.5)) if drawn else (nan, nan)

@@ -1,4 +1,4 @@
-"""A dense classifier with only the patches that scorers keep: predictions and confidences by number of patches."""
+"""A dense classifier pruned by patch scorers: predictions and confidences by number of patches."""
 
 import functools
 from collections.abc import Iterable, Mapping, Sequence
@@ -28,7 +28,7 @@ SHOWN = 6  # images whose scores are drawn
 
 
 class Shown(NamedTuple):
-    """An image or a clip to draw: its place in the pass, itself, and its scores by scorer."""
+    """An image or a clip to draw: its position in the pass, its pixels, and its scores by scorer."""
 
     place: int
     image: np.ndarray
@@ -36,17 +36,17 @@ class Shown(NamedTuple):
 
 
 class Pruned(NamedTuple):
-    """What a classifier, dense and pruned, predicts for n held-out images.
+    """The predictions of a classifier, dense and pruned, for n held-out images.
 
     Attributes:
       index: which images they are, (n,): those that cannot be read are left out.
       labels: the true classes, (n,).
       predictions: the predicted classes; the dense network is the scorer `DENSE`.
       confidences: probability of the true class.
-      removed: the same where the best patches were removed, by the number of patches that are left.
-      shown: some images.
-      scores: of the patches by scorer, (n, p).
-      proposal: the proposal network's probability of the true class, (n,); None where it knows other classes.
+      removed: the same with the best patches removed, by the number of remaining patches.
+      shown: some images to draw.
+      scores: patch scores by scorer, (n, p).
+      proposal: the proposal network's probability of the true class, (n,); None if its classes differ.
     """
 
     index: np.ndarray
@@ -64,12 +64,12 @@ class Pruned(NamedTuple):
 
 
 def num_scored(model: Any) -> int:
-    """Returns how many places of an image a scorer decides about: its patches, or Hiera's mask units."""
+    """Returns the number of units of an image that a scorer selects from: patches, or Hiera's mask units."""
     return model.entrance().num_patches
 
 
 def num_kept(model: Any, keep_rate: float) -> int:
-    """Returns how many of these a keep rate leaves by PaPr's count, `int(n·z)` with the prefix tokens in n.
+    """Returns how many of these a keep rate z keeps by PaPr's count, `int(n·z)`, where n includes the prefix tokens.
 
     All scorers are compared at this count.
     """
@@ -78,15 +78,16 @@ def num_kept(model: Any, keep_rate: float) -> int:
 
 
 def about(model: Any) -> str:
-    """Returns what scorers do to a network, as sentences for a report."""
+    """Returns sentences for a report on how scorers prune a network."""
     first, patches = model.sites()[0], num_scored(model)
     if not model.prunes_input:
         return (
-            "Its maps stay whole: at keep rate z, `int(n·z)` of the n places of each block's map pass the layers that "
-            "work on one place by itself, by the scores resampled to that map."
+            "Its maps stay whole: at keep rate z, `int(n·z)` of the n positions of each block's map pass the "
+            "point-wise "
+            "layers, by the scores resampled to that map."
         )
-    what = "mask units" if patches < first.num_patches else "patches, where n counts the class token too"
-    return f"At keep rate z all scorers leave `int(n·z)` of {patches} {what}, before the first block."
+    what = "mask units" if patches < first.num_patches else "patches, where n includes the class token"
+    return f"At keep rate z all scorers keep `int(n·z)` of {patches} {what}, before the first block."
 
 
 def measure(
@@ -100,16 +101,16 @@ def measure(
     seed: int = 0,
     shown: Iterable[int] = (),
 ) -> Pruned:
-    """Runs a classifier over whole images, over what each scorer keeps of them, and over what that leaves.
+    """Runs a classifier on whole images, with the patches that each scorer keeps, and without these patches.
 
     Args:
       model: the dense classifier.
-      scorers: by name, each of the model's patches.
+      scorers: by name, each for the model's patch grid.
       batches: with `image`, `label` and `index`.
       mesh: the devices to run on.
-      keep: numbers of patches that are kept.
-      curve: numbers of patches that are kept, and that are left when the others are removed.
-      seed: of scorers that draw at random.
+      keep: the numbers of patches to keep.
+      curve: the numbers of patches to keep for insertion, and to leave for deletion.
+      seed: seed of random scorers.
       shown: `index` of the images to draw.
     """
     curve = set(curve) - {num_scored(model)}
@@ -130,7 +131,7 @@ def _forward(
     curve: Sequence[int],
     seed: int,
 ) -> Forward:
-    """Scores an image once; the programs take the ids of the patches, so there is one for each number of them."""
+    """Scores an image once; the programs take patch ids, so there is one program per number of patches."""
     parts, patches, record = split(model), num_scored(model), model.preprocessing
     scoring = patch_scores(scorers, record, seed=seed)
     scores_of = jax.jit(scoring.call)
@@ -166,7 +167,7 @@ def _forward(
 
 
 class _Given(Scorer):
-    """Scores of the images at hand, as a scorer."""
+    """A scorer with precomputed scores."""
 
     def __init__(self, scores: Array, grid: tuple[int, ...]):
         super().__init__(grid=grid)
@@ -179,9 +180,9 @@ class _Given(Scorer):
 def _forward_by_plan(
     model: Any, scorers: Mapping[str, Scorer], keep: Sequence[int], curve: Sequence[int], seed: int
 ) -> Forward:
-    """The same for a network whose patches do not leave one by one: each count is a plan of its own.
+    """The same for a network that cannot remove single patches: each count is a separate plan.
 
-    Removing the best is keeping the best by the scores turned round.
+    Removing the best patches is keeping the best by the negated scores.
     """
     parts, patches, record = split(model), num_scored(model), model.preprocessing
     opened = split(nnx.List(list(scorers.values())))
@@ -189,7 +190,7 @@ def _forward_by_plan(
 
     @jax.jit
     def scores_of(arrays: Any, images: Array, number: Array) -> tuple[dict[str, Array], dict[str, Array]]:
-        """What is drawn, on the scorer's grid, and what a plan reads."""
+        """The scores to draw, on the scorer's grid, and the scores for the plan."""
         shown, key = pixels(images, record), jax.random.fold_in(jax.random.key(seed), number)
         drawn, read = {}, {}
         for name, scorer in zip(scorers, merge(opened.graph, arrays, {}), strict=True):
@@ -256,9 +257,8 @@ def accuracies(
 ) -> list[dict[str, Any]]:
     """Returns a row for the dense network, then one for each scorer and keep rate.
 
-    "agreement" is the share of images for which the pruned network predicts what the dense one does; "confidence" the
-    mean probability of the true class, "surer" the share of images for which it is higher than the dense network's.
-    GFLOPs are those of the network and of the scorer.
+    "agreement" is the share of images with the dense network's prediction; "confidence" the mean probability of the
+    true class; "surer" the share of images for which it is higher than the dense network's. GFLOPs include the scorer.
 
     Args:
       model: the dense classifier.

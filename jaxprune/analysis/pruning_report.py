@@ -25,14 +25,14 @@ _CONFIDENCE = "confidence in the true class"
 
 
 class Setting(NamedTuple):
-    """What was pruned, and how.
+    """The setting of a pruning study.
 
     Attributes:
       model: the dense classifier.
       class_names: of its classes.
       scorers: by name.
       size: (height, width) of the images, or (frames, height, width) of clips.
-      keep_rate: of speeds and pictures.
+      keep_rate: keep rate of speeds and pictures.
       networks: a sentence on the networks that the scorers read; see `scorer_names.about_scorers`.
     """
 
@@ -54,7 +54,7 @@ def by_scorer(
       found: what `pruning.measure` returned.
       speeds: what `bench.scorers.speeds` returned.
       model: the dense classifier.
-      keep_rate: of the costs and speeds.
+      keep_rate: keep rate of the costs and speeds.
     """
     result = []
     for row in rows:
@@ -75,26 +75,26 @@ def as_published(rows: Rows, summary: Rows) -> list[dict[str, Any]]:
     for row in others:
         columns[row["scorer"]][f"z={row['keep rate']:g}"] = row["accuracy"]
     wanted = ("insertion", "deletion", "speed-up", "speed-up low", "speed-up high")
-    # Without the range of a single round, which it does not have.
+    # A single round has no range.
     known = lambda row: {name: row[name] for name in wanted if name in row and not np.isnan(row[name])}
     more = {row["scorer"]: known(row) for row in summary}
     return [{"scorer": name, **values, **more[name]} for name, values in columns.items()]
 
 
 def finding(rows: Rows, keep_rate: float) -> str:
-    """Returns a sentence on the scorer with the highest accuracy at a keep rate, beside Random and the network."""
+    """Returns a sentence on the most accurate scorer at a keep rate, compared with Random and the dense network."""
     at = {row["scorer"]: row["accuracy"] for row in rows[1:] if row["keep rate"] == keep_rate}
     best = max(at, key=lambda name: at[name])
     randoms = [name for name in at if name.partition(":")[0] == "random" and name != best]
     others = [*(f"random {at[name]:.1%}" for name in randoms[:1]), f"the dense network {rows[0]['accuracy']:.1%}"]
-    found = f"{short_names(at)[best]} leaves an accuracy of {at[best]:.1%}; {', '.join(others)}"
+    found = f"{short_names(at)[best]} has an accuracy of {at[best]:.1%}; {', '.join(others)}"
     return f"At keep rate {keep_rate:g}, {found}."
 
 
 def pictures(setting: Setting, found: Pruned) -> np.ndarray:
-    """Draws images in rows: whole, then what scorers keep, with the confidence in the true class (PaPr, Fig. 4).
+    """Draws images in rows: whole, then with kept patches, with the confidence in the true class (PaPr, Fig. 4).
 
-    Of a clip it draws these as film strips, one below the other.
+    Clips are drawn as film strips, one below the other.
     """
     model, cells, count = setting.model, [], num_kept(setting.model, setting.keep_rate)
     names = short_names(setting.scorers)
@@ -115,7 +115,7 @@ def pictures(setting: Setting, found: Pruned) -> np.ndarray:
 
 
 def describe(section: Section, setting: Setting, rows: Rows, summary: Rows, found: Pruned, *, timing: str = "") -> None:
-    """Adds what was found to a section of a report.
+    """Adds the results to a section of a report.
 
     Args:
       section: the section.
@@ -123,7 +123,7 @@ def describe(section: Section, setting: Setting, rows: Rows, summary: Rows, foun
       rows: what `pruning.accuracies` returned.
       summary: what `by_scorer` returned.
       found: what `pruning.measure` returned.
-      timing: how speeds were measured; empty where they were not.
+      timing: how speeds were measured; empty if they were not.
     """
     for height, width in {scorer.size for scorer in setting.scorers.values() if isinstance(scorer, Enlarged)}:
         section.text(
@@ -141,7 +141,7 @@ def describe(section: Section, setting: Setting, rows: Rows, summary: Rows, foun
     _accuracy(section, setting, rows)
     _insertion_deletion(section, setting, found)
     if timing:
-        _speed(section, summary, f"Cost and speed at keep rate {setting.keep_rate:g} with the scorer's own: {timing}")
+        _speed(section, summary, f"Cost and speed at keep rate {setting.keep_rate:g}, including the scorer's: {timing}")
     points = {name: (cost, _lines(rows, "accuracy")[name][1]) for name, (_, cost) in _lines(rows, "GFLOPs").items()}
     options = {"log_x": True, "reference": _chance(setting), "shares": True}
     plot = plots.scatter_plot(points, "GFLOPs", "accuracy", **options)
@@ -149,14 +149,14 @@ def describe(section: Section, setting: Setting, rows: Rows, summary: Rows, foun
     cheapest = min(names, key=lambda text: costs[text])
     section.figure(
         plot,
-        f"At keep rate {setting.keep_rate:g} and with the scorer's own cost, {names[cheapest]} is the cheapest with "
+        f"At keep rate {setting.keep_rate:g}, including the scorer's cost, {names[cheapest]} is the cheapest with "
         f"{costs[cheapest]:.3g} GFLOPs; the dense network costs {rows[0]['GFLOPs']:.3g}. Lines join the keep "
         f"rates of a scorer.{plots.cut_note(plot)}",
     )
     dropped = "tubes are dark" if len(setting.size) == 3 else "patches are grey with a cross"
     section.figure(
         pictures(setting, found),
-        f"What scorers keep at keep rate {setting.keep_rate:g}, and the probability that the network then gives the "
+        f"The patches that scorers keep at keep rate {setting.keep_rate:g}, and the resulting probability of the "
         f"true class; dropped {dropped}. {setting.networks} "
         f"{about_images(setting.model.preprocessing)}".strip(),
     )
@@ -228,14 +228,14 @@ def _insertion_deletion(section: Section, setting: Setting, found: Pruned) -> No
 
 
 def _curves(found: Pruned, scorer: str, num_patches: int) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Insertion and deletion of a scorer; nothing where they were not measured."""
+    """Insertion and deletion curves of a scorer; {} if they were not measured."""
     if not any(name == scorer for name, _ in found.removed):
         return {}
     return curves(found.confidences, found.removed, found.confidences[DENSE, num_patches], scorer, num_patches)
 
 
 def _lines(rows: Rows, column: str) -> dict[str, tuple[list[float], list[float]]]:
-    """A column against the keep rate by scorer; all lines begin at the dense network."""
+    """A column against the keep rate, by scorer; all lines start at the dense network."""
     dense, *others = rows
     names = short_names(dict.fromkeys(row["scorer"] for row in others))
     lines = {name: ([1.0], [dense[column]]) for name in names.values()}

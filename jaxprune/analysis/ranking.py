@@ -1,4 +1,4 @@
-"""How well a ranker orders held-out patches: its loss, Kendall's tau to exact labels, recall of object masks."""
+"""The quality of a ranker on held-out images: its loss, Kendall's tau with exact labels, recall of object masks."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -15,7 +15,7 @@ from jaxprune.ops.patches import patchify
 from jaxprune.preprocessing import Preprocessing
 from jaxprune.ranking import pseudo_labels
 
-KEPT = 0.3  # of the patches, where recall of object masks is measured
+KEPT = 0.3  # keep rate of the recall of object masks
 
 
 def quality(
@@ -28,18 +28,18 @@ def quality(
     sparse: bool,
     **labels: Any,
 ) -> Forward:
-    """Returns what computes, for each image, a ranker's `loss`, `tau` and, where batches have masks, `recall`.
+    """Returns the forward function of a ranker's `loss`, `tau` and, if batches have masks, `recall`, for each image.
 
-    `tau` is that of the visible patches as training sees them, `tau_whole_image` that of the same patches where the
-    ranker sees all.
+    `tau` is over the visible patches as in training, `tau_whole_image` over the same patches with the ranker on the
+    whole image.
 
     Args:
-      ranker, label_model: without their arrays.
+      ranker, label_model: the split models, without their arrays.
       preprocessing: of the images of both.
       loss: (scores, relevance) -> one value for each image.
       arrays: {"ranker": parameters, "running": statistics, "label_model": all arrays of the autoencoder}.
-      sparse: whether training shows the ranker the visible patches only.
-      labels: arguments of `pseudo_labels`; whatever training makes do with, labels here are exact.
+      sparse: whether the ranker is trained on the visible patches only.
+      labels: arguments of `pseudo_labels`; the labels here are exact even if training uses approximate ones.
     """
     labels = {**labels, "throw_ratio": 0.0}
 
@@ -65,12 +65,12 @@ def quality(
 
 
 def object_recall(scores: jax.Array, mask: jax.Array, patch_size: tuple[int, int]) -> tuple[jax.Array, jax.Array]:
-    """Returns, for each image, (patches of objects among the best `KEPT` of all, patches of objects).
+    """Returns, for each image, (number of object patches among the best `KEPT` of all, number of object patches).
 
     Args:
       scores: (b, p).
       mask: True on pixels of objects, (b, h, w).
-      patch_size: in pixels.
+      patch_size: (height, width) in pixels.
     """
     positive = patchify(mask[..., None], patch_size).any(-1)
     ranks = jnp.argsort(jnp.argsort(-scores, axis=1, stable=True), axis=1)

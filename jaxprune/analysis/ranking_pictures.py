@@ -1,4 +1,4 @@
-"""What a ranker makes of images, and what its labels compare."""
+"""Pictures of a ranker's scores, and of the reconstructions behind its labels."""
 
 from typing import Any
 
@@ -27,7 +27,7 @@ def score_maps(ranker: Any, preprocessing: Preprocessing, images: np.ndarray) ->
     """Draws each image above the scores of its patches, dark to bright.
 
     Args:
-      ranker: sees whole images.
+      ranker: the ranker, run on whole images.
       preprocessing: of its images.
       images: uint8 (b, h, w, 3).
     """
@@ -38,10 +38,10 @@ def score_maps(ranker: Any, preprocessing: Preprocessing, images: np.ndarray) ->
 
 
 def removals(framework: Any, preprocessing: Preprocessing, images: np.ndarray, mask_ratio: float) -> np.ndarray:
-    """Draws for each image what the labels compare (LTRP, Fig. 13).
+    """Draws the reconstructions that the labels compare, for each image (LTRP, Fig. 13).
 
     From left to right: the image, its reconstruction from the visible patches, the two reconstructions that change most
-    when a visible patch (red) goes, and the one that changes least.
+    when a visible patch (red) is removed, and the one that changes least.
 
     Args:
       framework: the autoencoder that makes the labels.
@@ -60,7 +60,7 @@ def removals(framework: Any, preprocessing: Preprocessing, images: np.ndarray, m
         chosen = jnp.concatenate([order[:, :2], order[:, -1:]], axis=1)
         removed = jnp.take_along_axis(found.removed, chosen[:, :, None, None], axis=1)
         shown = jnp.concatenate([found.anchor[:, None], removed], axis=1)
-        # Visible patches as they are.
+        # Visible patches are copied from the image.
         shown = jnp.where(masks.masked[:, None, :, None], shown, patchify(pixels, framework.patch_size)[:, None])
         of_chosen = lambda values: jnp.take_along_axis(values, chosen, axis=1)
         return shown, of_chosen(masks.ids_keep), of_chosen(change)

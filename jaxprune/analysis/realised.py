@@ -1,4 +1,4 @@
-"""How many rows are really there after each step of a plan, where its counts are only bounds (ATS)."""
+"""The number of rows in use after each step of a plan whose counts are only upper bounds (ATS)."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -10,11 +10,11 @@ from jaxprune.evaluate import Batch
 
 
 class Realised(NamedTuple):
-    """The rows that are there after each step of a plan.
+    """The rows in use after each step of a plan.
 
     Attributes:
-      rows: mean over images of the distinct rows that hold patches, a value a step.
-      bounds: the rows that the step may leave.
+      rows: number of distinct rows that hold patches, averaged over images, per step.
+      bounds: the upper bound of each step.
       rates: `rows` as shares of the patches of an image.
     """
 
@@ -32,12 +32,12 @@ class Realised(NamedTuple):
 
 
 def is_bounded(model: Any) -> bool:
-    """Whether a step of a network's plan may leave fewer rows of an image than it says."""
+    """Whether a step of a network's plan may leave fewer rows than its count."""
     return any(reducer.leaves_absent == "always" for reducer in reduction.installed(model))
 
 
 class RealisedRows:
-    """Collects {network: `Realised`} of those that a plan bounds, and of no others.
+    """Collects {network: `Realised`} for plans whose counts are bounds.
 
     Args:
       models: by the name of the forward function that computes `assign`, see `nn.Forward`.
@@ -69,7 +69,7 @@ def distinct_rows(assign: np.ndarray) -> np.ndarray:
     """Counts the rows that hold the patches of each image, (b,).
 
     Args:
-      assign: the row of each patch, (b, p); -1 = it was dropped.
+      assign: the row of each patch, (b, p); -1 = dropped.
     """
     ordered = np.sort(assign, axis=1)
     return (ordered[:, :1] >= 0).sum(1) + ((np.diff(ordered, axis=1) > 0) & (ordered[:, 1:] >= 0)).sum(1)

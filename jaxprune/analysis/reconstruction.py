@@ -1,4 +1,4 @@
-"""What a pre-training framework makes of held-out images: its loss, and a picture of what it fills in."""
+"""Evaluation of a pre-training framework on held-out images: its loss, and pictures of reconstructions."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,18 +14,18 @@ from jaxprune.preprocessing import Preprocessing
 from jaxprune.viz.pictures.base import GREY, to_uint8
 from jaxprune.viz.pictures.reconstruction import reconstruction_rows
 
-# Held-out images are masked the same way every time, so that one evaluation can be compared with the next.
+# Held-out images always get the same masks, so that evaluations are comparable.
 _KEY = 20_22
 
 
 def held_out_key(index: Any = None) -> jax.Array:
-    """Returns the key that masks the held-out image `index`, or the images of a picture."""
+    """Returns the key of the masks of the held-out image `index`, or of the images of a picture."""
     key = jax.random.key(_KEY)
     return key if index is None else jax.random.fold_in(key, index)
 
 
 def losses(parts: Split, preprocessing: Preprocessing, arrays: Mapping[str, Any]) -> Forward:
-    """Returns what computes the loss of each image and, where the target has one, that of its patches' mean colours.
+    """Returns the forward function of each image's loss and, if the target has one, the mean-colour baseline.
 
     Args:
       parts: the framework.
@@ -48,14 +48,14 @@ def losses(parts: Split, preprocessing: Preprocessing, arrays: Mapping[str, Any]
 
 
 def with_ratio(found: Mapping[str, float]) -> dict[str, float]:
-    """Returns average losses and, where there is one, the ratio to the mean colour's."""
+    """Adds the ratio to the mean-colour baseline, if there is one, to average losses."""
     if "mean_colour_loss" not in found:
         return dict(found)
     return {**found, "ratio_to_mean_colour": found["loss"] / found["mean_colour_loss"]}
 
 
 def picture(model: Any, preprocessing: Preprocessing, images: np.ndarray) -> np.ndarray:
-    """Draws originals, what was masked, what was reconstructed and which cells were thrown.
+    """Draws originals, masked images and reconstructions, with thrown cells marked.
 
     Args:
       model: the framework.

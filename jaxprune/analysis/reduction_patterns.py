@@ -1,6 +1,6 @@
-"""Which patches a plan leaves of many images, and what two such patterns have in common.
+"""Patterns of the patches that a plan keeps or merges over many images, and their overlap.
 
-"Which Tokens to Use?" (Haurum et al., 2023), Sec. 5.1 to 5.4. Means are over images, a "std" is that of the population.
+"Which Tokens to Use?" (Haurum et al., 2023), Sec. 5.1 to 5.4. Means are over images; "std" is that of the population.
 """
 
 from collections.abc import Sequence
@@ -16,10 +16,10 @@ from jaxprune.analysis.realised import distinct_rows
 
 
 class Patterns(NamedTuple):
-    """What each step of a plan leaves of n images with p patches.
+    """The patterns of each step of a plan for n images with p patches.
 
     Attributes:
-      masks: for each step, True on the patches that are there as themselves, (n, p); of a cluster its centre.
+      masks: for each step, True on kept patches, or on the centres of clusters, (n, p).
       assign: for each step the row that holds each patch, (n, p); -1 = dropped.
       layers: the block of each step, from 0; -1 = before the first.
       num_layers: blocks of the network.
@@ -38,16 +38,16 @@ class Patterns(NamedTuple):
         layers: Sequence[int],
         num_layers: int,
     ) -> "Patterns":
-        """Makes them from what a network reports: the original patch of each row (-1 = none), and `assign`."""
+        """Makes patterns from a network's reports: the original patch of each row (-1 = none), and `assign`."""
         masks = [as_masks(ids, np.shape(rows)[1]) for ids, rows in zip(kept, assign, strict=True)]
         return cls(tuple(masks), tuple(map(np.asarray, assign)), tuple(layers), num_layers)
 
     def rates(self) -> list["Spread"]:
-        """For each step the rows that hold patches, as a share of the patches."""
+        """The number of rows that hold patches at each step, as a share of the patches."""
         return rates(self.assign, np.shape(self.assign[0])[1])
 
     def depths(self) -> Int[np.ndarray, "n p"]:
-        """How many blocks each patch goes through as itself; see `heat_maps.depths`."""
+        """The number of blocks that each patch passes; see `heat_maps.depths`."""
         return heat_maps.depths(self.masks, self.layers, self.num_layers)
 
 
@@ -59,22 +59,22 @@ class Spread(NamedTuple):
 
     @classmethod
     def of(cls, values: Sequence[float] | np.ndarray) -> "Spread":
-        """Makes one from a value an image."""
+        """Makes a `Spread` from one value per image."""
         return cls(float(np.mean(values)), float(np.std(values)))
 
 
 def rates(steps: Sequence[Int[np.ndarray, "n _"]], num_patches: int) -> list[Spread]:
-    """Returns for each step the rows that hold something, as a share of the patches.
+    """Returns the number of rows that hold patches after each step, as a share of the patches.
 
     Args:
-      steps: for each patch, or for each row that the step got, the row that holds it afterwards; -1 = dropped.
+      steps: for each patch, or for each input row of the step, the row that holds it afterwards; -1 = dropped.
       num_patches: of the image.
     """
     return [Spread.of(distinct_rows(rows) / num_patches) for rows in steps]
 
 
 def overlaps(more: Bool[np.ndarray, "n p"], fewer: Bool[np.ndarray, "n p"]) -> dict[str, Spread]:
-    """Returns IoA and IoU of what is kept after a step at two keep rates, the lower one second."""
+    """Returns IoA and IoU of the kept patches after a step at two keep rates, the lower one second."""
     return {
         "IoA": Spread.of(intersection_over_area(more, fewer)),
         "IoU": Spread.of(intersection_over_union(more, fewer)),
@@ -85,8 +85,8 @@ def clusters_alike(classes: Int[np.ndarray, "n p"], clusters: Int[np.ndarray, "n
     """Returns homogeneity, completeness and NMI of the clusters after a step.
 
     Args:
-      classes: of the lower one of two keep rates, or of the first of two networks.
-      clusters: of the other.
+      classes: clusters at the lower of two keep rates, or of the first of two networks.
+      clusters: clusters of the other.
     """
     found = likeness(classes, clusters)
     return {

@@ -1,4 +1,4 @@
-"""Accuracy under corruption, as ImageNet-C has it (Hendrycks and Dietterich, 2019), of any images and classifier."""
+"""Accuracy under the corruptions of ImageNet-C (Hendrycks and Dietterich, 2019), for any images and classifier."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -16,7 +16,7 @@ from jaxprune.viz.pictures.layout import tile, upscale
 from jaxprune.viz.pictures.text import label
 from jaxprune.viz.report import Section
 
-# Errors of AlexNet on ImageNet-C, mean over the severities, by which the published mCE divides.
+# Errors of AlexNet on ImageNet-C, averaged over the severities: the denominators of the published mCE.
 ALEXNET = {
     "gaussian_noise": 0.886428,
     "shot_noise": 0.894468,
@@ -37,11 +37,11 @@ ALEXNET = {
 
 
 class Robustness(NamedTuple):
-    """What was found.
+    """The results of the robustness study.
 
     Attributes:
-      clean: by contestant, its scores on the images as they are; see `Agreement`.
-      corrupted: by contestant, for each (corruption, severity) its scores.
+      clean: by contestant, its scores on clean images; see `Agreement`.
+      corrupted: by contestant, its scores for each (corruption, severity).
       images: number of them.
     """
 
@@ -50,7 +50,7 @@ class Robustness(NamedTuple):
     images: int
 
     def errors(self, contestant: str) -> dict[str, float]:
-        """A contestant's error by corruption, mean over the severities."""
+        """A contestant's error by corruption, averaged over the severities."""
         found: dict[str, list[float]] = {}
         for (name, _), scores in self.corrupted[contestant].items():
             found.setdefault(name, []).append(1 - scores["accuracy"])
@@ -65,11 +65,11 @@ def measure(
     corruptions: Sequence[str],
     severities: Sequence[int],
 ) -> Robustness:
-    """Runs every contestant over the same images, as they are and under each corruption and severity.
+    """Runs every contestant over the same images, clean and under each corruption and severity.
 
     Args:
       contestants: by name; one of them is `DENSE`.
-      batches: a corruption, or None, to the held-out batches with it.
+      batches: returns the held-out batches for a corruption, or for None.
       mesh: the devices to run on.
       corruptions: names.
       severities: 1 to 5.
@@ -87,14 +87,14 @@ def measure(
 
 
 def mean_corruption_error(errors: Mapping[str, float], reference: Mapping[str, float] = ALEXNET) -> float:
-    """Returns the mean over corruptions of an error divided by that of a reference, in percent (mCE).
+    """Returns the mean over corruptions of the error relative to a reference, in percent (mCE).
 
     >>> round(mean_corruption_error(ALEXNET), 6)
     100.0
 
     Args:
-      errors: by corruption, mean over all five severities.
-      reference: those of the network that counts as 100; by default AlexNet's on ImageNet-C.
+      errors: errors by corruption, averaged over all five severities.
+      reference: errors of the network that defines 100 %; by default AlexNet's on ImageNet-C.
     """
     return 100 * float(np.mean([error / reference[name] for name, error in errors.items()]))
 
@@ -132,13 +132,13 @@ def describe(section: Section, found: Robustness, image: np.ndarray, *, classes:
     """Adds tables, accuracy by severity and a corrupted picture to a section of a report.
 
     Args:
-      image: of the held-out ones as the network sees them, uint8 (h, w, 3).
-      classes: that are told apart, for the accuracy at chance.
+      image: a preprocessed held-out image, uint8 (h, w, 3).
+      classes: number of classes, for the accuracy by chance.
       imagenet: see `table`.
     """
     rows = table(found, imagenet=imagenet)
     caption = (
-        f"Accuracy on {found.images} images as they are ({spread.BRACKETS}), mean by kind of corruption over its "
+        f"Accuracy on {found.images} clean images ({spread.BRACKETS}), mean for each kind of corruption over its "
         "corruptions and severities, and mean over all corruptions."
     )
     if any("mCE" in row for row in rows):
@@ -151,7 +151,7 @@ def describe(section: Section, found: Robustness, image: np.ndarray, *, classes:
         lines[name] = ([0, *severities], [found.clean[name]["accuracy"], *means])
     first, *_ = rows
     reference = {"chance": ([0, severities[-1]], [1 / classes] * 2)}
-    plot = plots.line_plot(lines, "severity (0: as they are)", "accuracy", reference=reference, shares=True)
+    plot = plots.line_plot(lines, "severity (0: clean)", "accuracy", reference=reference, shares=True)
     section.figure(
         plot,
         f"{first['plan']} falls from {first['accuracy']:.1%} to {first['corrupted']:.1%} on average over all "

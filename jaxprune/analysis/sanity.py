@@ -1,7 +1,7 @@
-"""Whether a scorer reads what its network has learned, and whether it looks at the image at all.
+"""Sanity checks: whether scores depend on the network's learned weights, and on the image.
 
 Adebayo et al., 2018, "Sanity Checks for Saliency Maps": weights are randomised part by part from the top, and scores
-that stay as they were do not come from these weights. A scorer that looks at no image scores all images alike.
+that do not change do not depend on them. A scorer that ignores the image scores all images alike.
 """
 
 import itertools
@@ -24,8 +24,8 @@ class Randomised(NamedTuple):
     """Scores after some parts of a network were randomised.
 
     Attributes:
-      part: the last of them, from the top; "" before the first.
-      spearman: rank correlation with the scores before, of each image; NaN where all of its patches score alike.
+      part: the last randomised part, from the top; "" before the first.
+      spearman: rank correlation with the original scores, for each image; NaN if all its patches have equal scores.
     """
 
     part: str
@@ -35,13 +35,13 @@ class Randomised(NamedTuple):
 def cascade(scorer: Any, images: Float[Array, "b *sides c"], *, seed: int = 0) -> list[Randomised]:
     """Randomises the parts of a scorer's network one after the other, from the classifier down to the first layer.
 
-    Every array is drawn again with its own mean and standard deviation, so that scales stay; constant arrays, such as
-    the biases of a fresh network, stay too.
+    Every array is redrawn with its own mean and standard deviation, which preserves scales; constant arrays, such as
+    the biases of an untrained network, do not change.
 
     Args:
       scorer: a `jaxprune.scoring.Scorer` that reads a network.
-      images: normalised, as the scorer takes them.
-      seed: of the draws.
+      images: normalised as for the scorer.
+      seed: seed of the draws.
 
     Raises:
       UserError: the scorer reads no network.
@@ -61,7 +61,7 @@ def cascade(scorer: Any, images: Float[Array, "b *sides c"], *, seed: int = 0) -
 def parts_from_top(scorer: Any) -> list[tuple[str, tuple[str, ...]]]:
     """Returns the parts of a scorer's network from the top, each with the dotted names of its parameters.
 
-    Blocks of a transformer and children of other lists are parts of their own.
+    Blocks of a transformer and children of other lists are separate parts.
     """
     prefix, network = "proposal.", scorer.proposal
     paths = [site.path for site in network.sites()] if isinstance(network, Host) else []
@@ -71,7 +71,7 @@ def parts_from_top(scorer: Any) -> list[tuple[str, tuple[str, ...]]]:
             inside = name.removeprefix(prefix)
             own = next((path for path in paths if inside.startswith(f"{path}.")), None)
             groups.setdefault(own or _part(inside), []).append(name)
-    # Behind the blocks is what has no number (norm, classifier); what embeds is in front of them.
+    # Parts without a number (norm, classifier) come after the blocks; the embedding comes first.
     order = sorted(groups, key=lambda part: (_place(part, paths), _numbers(part)), reverse=True)
     return [(part, tuple(groups[part])) for part in order]
 
@@ -89,21 +89,21 @@ def correlations(scores: Real[np.ndarray, "n p"], others: Real[np.ndarray, "n p"
 
 
 def across_images(scores: Real[np.ndarray, "n p"]) -> float:
-    """Returns the mean rank correlation between the scores of different images: 1 for a scorer that looks at none.
+    """Returns the mean rank correlation between the scores of different images: 1 for a scorer that ignores the image.
 
     >>> round(across_images(np.array([[1, 2, 3], [1, 2, 3], [2, 3, 4]])), 6)
     1.0
 
     Raises:
-      UserError: there is a single image.
+      UserError: there is only one image.
     """
     if len(scores) < 2:
-        raise UserError("The scores of a single image cannot be compared with those of others: give 2 or more.")
+        raise UserError("The scores of a single image cannot be compared: give 2 or more images.")
     pairs = np.array(list(itertools.combinations(range(len(scores)), 2)))
     return float(np.nanmean(correlations(scores[pairs[:, 0]], scores[pairs[:, 1]])))
 
 
-# Where parts without a number stand: in front of the blocks, or behind them.
+# Order of the parts without a number: before or after the blocks.
 _FRONT = ("patch_embed", "embed", "pos_embed", "cls_token", "reg_token", "norm_pre", "stem", "conv1", "bn1")
 
 
@@ -121,7 +121,7 @@ def _part(name: str) -> str:
 
 
 def _numbers(part: str) -> tuple[Any, ...]:
-    """What sorts the parts of a network in its order: by name and number ("layer2.10" behind "layer2.9")."""
+    """The sort key of a network's parts: by name and number ("layer2.10" after "layer2.9")."""
     return tuple((0, int(word), "") if word.isdigit() else (1, 0, word) for word in part.split("."))
 
 

@@ -1,4 +1,4 @@
-"""The scores of pictures' patches in files, a batch each: a run that was stopped goes on where it was."""
+"""Patch scores of pictures in files of one batch each, so that a stopped run resumes."""
 
 import io
 import logging
@@ -17,11 +17,11 @@ _log = logging.getLogger(__name__)
 
 
 class Part(NamedTuple):
-    """The scores of consecutive pictures, as one file holds them.
+    """The scores of consecutive pictures in one file.
 
     Attributes:
       files: names of the pictures.
-      broken: why a picture cannot be read; "" where it can.
+      broken: why a picture cannot be read; "" if it can.
       scores: by scorer, float32 (n, p); NaN for pictures that cannot be read.
     """
 
@@ -58,17 +58,17 @@ def write_scores(
     batch_size: int,
     num_threads: int,
 ) -> list[Path]:
-    """Writes the scores of all pictures, one file a batch; files that are complete already stay as they are.
+    """Writes the scores of all pictures, one file per batch; complete files are kept.
 
     Args:
       folder: of the files.
       pictures: the pictures.
       scores: computes {scorer: scores (b, p)}.
-      scorers: in the order of the files' columns.
+      scorers: names of the scorers, in the order of the files' columns.
       mesh: the devices to run on.
       size: (height, width) of the pictures, or (frames, height, width) of clips.
       grid: of the patches, (rows, columns), or of tubes (layers, rows, columns).
-      batch_size: pictures of a file.
+      batch_size: pictures per file.
       num_threads: threads that read pictures.
 
     Returns:
@@ -81,7 +81,7 @@ def write_scores(
     folder.mkdir(parents=True, exist_ok=True)
     missing = [s for s in starts if not (paths[s].exists() and read_part(paths[s]).files == names[s])]
     if len(missing) < len(starts):
-        _log.info("%d of %d files of scores are there already", len(starts) - len(missing), len(starts))
+        _log.info("%d of %d files of scores exist already", len(starts) - len(missing), len(starts))
     if missing:
         broken: dict[int, tuple[str, ...]] = {}
         read = zip(missing, read_ahead(pictures, missing, batch_size, num_threads), strict=True)
@@ -92,7 +92,7 @@ def write_scores(
 
 
 class _Batches:
-    """Pictures that were read as batches; why some cannot be read is noted in `broken`, by the batch's start."""
+    """Reads pictures as batches; reasons for unreadable ones are in `broken`, by the start of the batch."""
 
     def __init__(
         self,
@@ -110,7 +110,7 @@ class _Batches:
     def __iter__(self) -> Iterator[Batch]:
         for start, pictures in self._read:
             self._broken[start] = tuple(why for _, why in pictures)
-            # The last batch is filled up: one shape, one program. So are pictures that cannot be read.
+            # The last batch is padded, for a single program; unreadable pictures are filled likewise.
             images = np.zeros(self._shape, np.uint8)
             for row, (image, why) in enumerate(pictures):
                 if image is None:

@@ -1,4 +1,4 @@
-"""What scorers keep of pictures, side by side: agreement over all of them, pictures of some."""
+"""Comparison of the patches that scorers keep: agreement over all pictures, drawings of some."""
 
 import itertools
 import re
@@ -24,11 +24,11 @@ from jaxprune.viz.report import Section
 
 
 def kept(opened: Opened, text: str, scores: np.ndarray, keep_rate: float) -> np.ndarray:
-    """Returns the patches that a scorer keeps at a rate, by its own count and choice, (n, k).
+    """Returns the patches that a scorer keeps at a rate, by its own count and selection, (n, k).
 
     Args:
       opened: the scorers.
-      text: of the scorer.
+      text: text of the scorer.
       scores: its scores, (n, p).
       keep_rate: of all patches.
     """
@@ -38,7 +38,7 @@ def kept(opened: Opened, text: str, scores: np.ndarray, keep_rate: float) -> np.
 
 
 def agreement(paths: Sequence[Path], opened: Opened, keep_rates: Sequence[float]) -> list[dict[str, Any]]:
-    """Returns a row for each scorer: the share of its patches that the first scorer keeps too, by keep rate.
+    """Returns a row for each scorer: the share of its patches that the first scorer also keeps, by keep rate.
 
     Args:
       paths: the files of scores.
@@ -80,7 +80,7 @@ def draw(
       opened: the scorers.
       paths: the files of scores.
       keep_rates: of all patches.
-      limit: drawings at most.
+      limit: maximum number of drawings.
     """
     folder.mkdir(parents=True, exist_ok=True)
     drawn: list[Scored] = []
@@ -101,9 +101,9 @@ def draw(
 
 
 def drawing(scored: Scored, opened: Opened, keep_rates: Sequence[float]) -> np.ndarray:
-    """Draws a row for each scorer: the picture, its scores as a heat map, and what the scorer keeps at each rate.
+    """Draws a row for each scorer: the picture, its scores as a heat map, and the patches kept at each rate.
 
-    Of a clip it draws these as film strips, one below the other.
+    Clips are drawn as film strips, one below the other.
     """
     if len(opened.grid) == 3:
         return _strips(scored, opened, keep_rates)
@@ -151,13 +151,14 @@ def describe(
       drawn: pictures and their scores.
       shares: what `agreement` returned.
       broken: pictures that cannot be read, and why.
-      keep_rate: that the slider begins with.
+      keep_rate: initial value of the slider.
       networks: a sentence on the networks that the scorers read; see `scorer_names.about_scorers`.
     """
     clips, times = bool(opened.preprocessing.num_frames), lambda sides: " × ".join(map(str, sides))
     what = f"clips of {times(opened.size)}" if clips else f"images of {times(opened.size)} pixels"
     section.text(
-        f"What each scorer would keep of {what} in {times(opened.grid)} {'tubes' if clips else 'patches'}; the others "
+        f"The patches that each scorer keeps of {what} in {times(opened.grid)} "
+        f"{'tubes' if clips else 'patches'}; the others "
         f"are {'dark, and grey where a slider shows them' if clips else 'grey'}. {networks} "
         f"{about_images(opened.preprocessing)}"
     )
@@ -166,7 +167,7 @@ def describe(
     keep_slider(section, drawn, opened.grid, keep_rate=keep_rate)
     first = next(iter(opened.scorers))
     columns = {name: ".1%" for name in shares[0] if name != "scorer"}
-    section.table(shares, caption=f"Share of its patches that {first} keeps too, over all images", formats=columns)
+    section.table(shares, caption=f"Share of its patches that {first} also keeps, over all images", formats=columns)
     if broken:
-        section.note(f"Left out, because they cannot be read: {len(broken)}.", kind="warning")
+        section.note(f"Unreadable and left out: {len(broken)}.", kind="warning")
         section.table([{"file": name, "why": why} for name, why in broken.items()])

@@ -1,4 +1,4 @@
-"""What scoring the patches of an image costs."""
+"""The cost of scoring the patches of an image."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ from jaxprune.scoring.wrappers import Enlarged
 def scorer_flops(scorer: Scorer, size: tuple[int, ...]) -> float:
     """Returns the multiply-accumulates of scoring an image: counted for a ConvNet, otherwise by the compiler.
 
-    A backward pass through a ConvNet's classifier is too little to count.
+    The backward pass through a ConvNet's classifier is negligible.
 
     Args:
       scorer: the scorer.

@@ -1,4 +1,4 @@
-"""Scorers in the captions of plots and pictures: short names, and what they read of which images."""
+"""Scorers in the captions of plots and pictures: short names, their networks and their images."""
 
 import re
 from collections import Counter
@@ -11,7 +11,7 @@ from jaxprune.text import parse_items
 
 
 def short_names(texts: Iterable[str]) -> dict[str, str]:
-    """Returns {text of a scorer: its name}, with its options where another scorer has the same name.
+    """Returns {text of a scorer: its name}, with its options if another scorer has the same name.
 
     >>> list(short_names(["papr", "cam:run=runs/a", "cam:run=runs/b"]).values())
     ['papr', 'cam:run=a', 'cam:run=b']
@@ -21,7 +21,7 @@ def short_names(texts: Iterable[str]) -> dict[str, str]:
     """
     texts = list(texts)
     names = Counter(text.partition(":")[0] for text in texts)
-    # Of paths only the last part: directories are long, and scorers that are compared often share them.
+    # Only the last part of paths: directories are long, and compared scorers often share them.
     full = {text: re.sub(r"=[^,]*/([^,/]+)", r"=\1", text) for text in texts}
     clashes = {name for name, count in Counter(full.values()).items() if count > 1}
     result = {}
@@ -32,7 +32,7 @@ def short_names(texts: Iterable[str]) -> dict[str, str]:
 
 
 def about_scorers(texts: Iterable[str], *, proposal: str, weights: str, host: str) -> str:
-    """Returns a sentence on each network that scorers read, with its weights, and on the class that they explain.
+    """Returns sentences on the networks that scorers read, with their weights, and on the class that they explain.
 
     Args:
       texts: as in `checkpoints.scorers.open_scorers`.
@@ -66,7 +66,7 @@ def about_images(preprocessing: Preprocessing) -> str:
         taken = f"{stride} frames apart" if stride > 1 else "in a row" if stride else "spread over the video"
         return f"Clips have {frames} frames of {height} × {width} pixels, {taken}."
     if preprocessing.crop == "none":
-        return f"Images are squeezed to {height} × {width} pixels, without a crop."
+        return f"Images are resized to {height} × {width} pixels, without a crop."
     return f"Images are {height} × {width} pixels: a centre crop of {preprocessing.crop_pct:.1%} of the shorter side."
 
 

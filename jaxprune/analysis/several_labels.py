@@ -1,4 +1,4 @@
-"""What plans do to the answers of a network about images of several classes: mean average precision."""
+"""Effects of plans on images with several labels: mean average precision."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -12,10 +12,10 @@ _DRAWS = 200
 
 
 class Rankings(NamedTuple):
-    """How a network and its plans rank images by each class.
+    """The rankings of images by a network and its plans, for each class.
 
     Attributes:
-      labels: the classes that are there, (n, c).
+      labels: 1 for the classes present, (n, c).
       logits: by member, (network, plan).
     """
 
@@ -26,11 +26,11 @@ class Rankings(NamedTuple):
     measure = "mAP"
 
     def score(self, member: tuple[str, str]) -> float:
-        """The mean average precision over the classes that some image has, a share of 1."""
+        """The mean average precision over the classes that occur, in [0, 1]."""
         return float(self._of_classes(member).mean())
 
     def columns(self, member: tuple[str, str], base: tuple[str, str]) -> Mapping[str, Any]:
-        """The cells of a member beside the dense network: mAP and its change, each with a 95 % interval (bootstrap)."""
+        """The cells of a member: mAP and its change from the dense network, each with a 95 % interval (bootstrap)."""
         drawn = {name: drawn_map(self.logits[name], self.labels) for name in (member, base)}
         low, high = np.percentile(drawn[member], (2.5, 97.5))
         least, most = np.percentile(drawn[member] - drawn[base], (2.5, 97.5))
@@ -45,7 +45,7 @@ class Rankings(NamedTuple):
         }
 
     def by_class(self, base: tuple[str, str], class_names: Sequence[str]) -> list[dict[str, Any]]:
-        """A row for each class that is there: its images, the dense average precision, how each plan changes that."""
+        """A row for each class that occurs: its images, the dense average precision, and its change under each plan."""
         dense, there = self._of_classes(base), np.flatnonzero(self.labels.any(0))
         plans = {name[1]: self._of_classes(name) for name in self.logits if name[0] == base[0] and name != base}
         rows = []
@@ -66,12 +66,12 @@ class Rankings(NamedTuple):
 def drawn_map(
     scores: Float[np.ndarray, "n c"], labels: Shaped[np.ndarray, "n c"], *, draws: int = _DRAWS, seed: int = 0
 ) -> Float[np.ndarray, "draws"]:
-    """Returns the mean average precision of images drawn with replacement; one seed draws the same for all networks.
+    """Returns bootstrap draws of the mean average precision; a seed gives the same draws for all networks.
 
     Args:
       scores: one for each image and class.
-      labels: positive = the class is there; classes without an image are left out.
-      draws: how often all images are drawn.
+      labels: positive = the class is present; classes without an image are left out.
+      draws: number of bootstrap draws.
     """
     there = labels.any(0)
     scores, hits = scores[:, there], labels[:, there] > 0
@@ -80,7 +80,7 @@ def drawn_map(
     rng, found = np.random.default_rng(seed), []
     for _ in range(draws):
         times = np.bincount(rng.integers(0, len(scores), len(scores)), minlength=len(scores)).astype(np.float32)
-        # An image that was drawn twice counts twice at its place in the order.
+        # An image that is drawn twice counts twice at its rank.
         weights = times[order]
         right = weights * hits
         precision = np.cumsum(right, axis=0) / np.maximum(np.cumsum(weights, axis=0), 1)

@@ -1,6 +1,6 @@
-"""Where in the image plans keep patches: how near the centre, how much in one piece, how deep, how evenly.
+"""Where plans keep patches: distance from the centre, spatial coherence, depth, evenness.
 
-"Which Tokens to Use?" (Haurum et al., 2023), supplement D, L and M, in numbers: a value an image, and its spread.
+"Which Tokens to Use?" (Haurum et al., 2023), supplement D, L and M, as numbers: one value per image, and its spread.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ _DRAWS = 200
 
 
 def centre_distance(masks: Bool[np.ndarray, "n p"], grid: tuple[int, int]) -> Float[np.ndarray, "n"]:
-    """Returns how far kept patches are from the centre of the image on average; 1 is the mean of all patches.
+    """Returns the mean distance of kept patches from the centre, relative to the mean of all patches.
 
     >>> centre_distance(np.eye(9, dtype=bool)[[4]], (3, 3))
     array([0.])
@@ -41,7 +41,7 @@ def coherence(masks: Bool[np.ndarray, "n p"], grid: tuple[int, int]) -> Float[np
 
 
 def unevenness(depths: Int[np.ndarray, "n p"], *, draws: int = _DRAWS, seed: int = 0) -> tuple[float, float, float]:
-    """Returns the standard deviation over places of the mean depth, with its 95 % interval (bootstrap over images)."""
+    """Returns the standard deviation of the mean depth over positions, and its 95 % interval (bootstrap by image)."""
     rng, count = np.random.default_rng(seed), len(depths)
     times = rng.multinomial(count, np.full(count, 1 / count), draws)
     low, high = np.percentile((times @ depths.astype(np.float64) / count).std(1), (2.5, 97.5))
@@ -49,9 +49,9 @@ def unevenness(depths: Int[np.ndarray, "n p"], *, draws: int = _DRAWS, seed: int
 
 
 def spatial_rows(found: Sequence[Observed]) -> list[dict[str, Any]]:
-    """Returns a row a plan and step: rows in use of those allowed, distance from the centre, coherence.
+    """Returns a row per plan and step: share of allowed rows in use, distance from the centre, coherence.
 
-    `coherence chance` is that of as many patches drawn by chance.
+    `coherence chance` is that of the same number of random patches.
     """
     rows = []
     for observed in (each for each in found if each.member.layers):
@@ -70,7 +70,7 @@ def spatial_rows(found: Sequence[Observed]) -> list[dict[str, Any]]:
 
 
 def depth_rows(found: Sequence[Observed]) -> list[dict[str, Any]]:
-    """Returns a row a plan that keeps patches: the mean depth of patches in blocks, and how uneven that is."""
+    """Returns a row per plan that keeps patches: the mean depth of patches in blocks, and its unevenness."""
     rows = []
     for observed in (each for each in found if each.keeps and len(set(each.member.grids)) == 1):
         depths, member = observed.patterns.depths(), observed.member

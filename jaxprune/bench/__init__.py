@@ -1,1 +1,1 @@
-"""Contestants in turns: what a plan costs, how fast it is, and whether it keeps what its FLOPs promise."""
+"""Benchmarks of plans: cost, speed, and measured against theoretical speed-up."""

@@ -1,4 +1,4 @@
-"""Networks that take part in a comparison, each dense or under one token-reduction plan."""
+"""The networks of a comparison, each dense or under one token-reduction plan."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -15,12 +15,12 @@ DENSE = "dense"
 
 
 class Contestant(NamedTuple):
-    """A network that follows one plan, with what a pass over data and a timing need of it.
+    """A network with one plan, prepared for evaluation and timing.
 
     Attributes:
       model: the network.
       call: (arrays, normalised images) -> (logits, aux), not compiled.
-      arrays: the network's, {dotted name: array}.
+      arrays: the network's arrays, {dotted name: array}.
     """
 
     model: Any
@@ -28,7 +28,7 @@ class Contestant(NamedTuple):
     arrays: dict[str, jax.Array]
 
     def gflops(self) -> float:
-        """Returns the forward multiply-accumulates of an image, in units of 10⁹; those of a scorer count too."""
+        """Returns the forward multiply-accumulates per image, in units of 10⁹, including a scorer's."""
         total = flops.host(self.model).total
         if self.model.pruner is not None:
             total += scorer_flops(self.model.pruner.scorer, self.model.preprocessing.sides)
@@ -52,9 +52,9 @@ def contestants(
 
     Args:
       model: the dense network.
-      plans: by name.
-      scorer: of the plans that drop patches by scores.
-      seed: initialises the weights of methods that have any.
+      plans: {name: plan}.
+      scorer: the scorer of plans that drop patches by scores.
+      seed: seed for methods with parameters.
     """
     reduced = {
         name: reduction.apply(model, plan, scorer=scorer if plan.at_input else None, rngs=nnx.Rngs(seed))
@@ -71,12 +71,12 @@ def random_images(model: Any, batch_size: int) -> jax.Array:
 class Runner:
     """One compiled call of a module on fixed images; calling the runner waits for the result.
 
-    The module's arrays are arguments of the program and not constants in it.
+    The module's arrays are arguments of the program, not constants.
 
     Args:
       module: a network or a scorer.
-      images: normalised, (b, h, w, c), or clips.
-      call: what is timed; by default a network's logits.
+      images: normalised images, (b, h, w, c), or clips.
+      call: the function to time; by default a network's logits.
 
     Attributes:
       program: the compiled program, for its FLOPs and memory.
@@ -84,7 +84,7 @@ class Runner:
 
     def __init__(self, module: Any, images: jax.Array, call: Callable[[Any, jax.Array], Any] | None = None):
         parts = split(module)
-        # Only the logits: what aux reports is then not computed.
+        # Only the logits, so that XLA drops the computation of aux.
         call = call or (lambda network, images: network(images)[0])
         forward = jax.jit(lambda arrays, images: call(merge(parts.graph, arrays, {}), images))
         self._inputs = ({**parts.params, **parts.rest}, images)

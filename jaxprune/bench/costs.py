@@ -1,4 +1,4 @@
-"""What contestants cost, how fast they are, and whether they keep what their FLOPs promise."""
+"""Cost and speed of contestants, and their measured against theoretical speed-up."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,14 +9,14 @@ from jaxprune.bench.timing import OverRounds, interleaved, interleaved_medians, 
 
 
 def costs(contestants: Mapping[str, Contestant], batch_size: int, rounds: int) -> list[dict[str, Any]]:
-    """Returns a row for each contestant: FLOPs by count and by compiler, speed, and the share of the promise kept.
+    """Returns a row for each contestant: FLOPs counted and by compiler, speed, and share of the theoretical speed-up.
 
-    Each runs on one device: what is compared is the network, not how a batch is spread.
+    Each runs on one device, to compare networks and not the sharding of batches.
 
     Args:
       contestants: by name; one of them is `DENSE`.
-      batch_size: images of the batches whose throughput is measured; latency is that of one image.
-      rounds: of the timing.
+      batch_size: batch size for the throughput; the latency is for one image.
+      rounds: number of timing rounds.
     """
     images = random_images(contestants[DENSE].model, batch_size)
     many = {name: Runner(c.model, images) for name, c in contestants.items()}
@@ -40,12 +40,12 @@ def costs(contestants: Mapping[str, Contestant], batch_size: int, rounds: int) -
 def promise(
     name: str, seconds: Mapping[str, float], gflops: Mapping[str, float], measured: OverRounds | None = None
 ) -> dict[str, Any]:
-    """Returns a contestant's speed-up over `DENSE`, the one that FLOPs imply, their quotient and a verdict.
+    """Returns a contestant's speed-up over `DENSE`, the speed-up that FLOPs imply, their ratio and a verdict.
 
     Args:
       name: of the contestant.
-      seconds, gflops: by contestant.
-      measured: the speed-up over the rounds of a timing; without it, that of `seconds`, which has no range.
+      seconds, gflops: values by contestant.
+      measured: the speed-up over timing rounds; by default computed from `seconds`, without a range.
     """
     faster, implied = seconds[DENSE] / seconds[name], gflops[DENSE] / gflops[name]
     columns = {"speed-up": faster} if measured is None else measured.columns("speed-up")
@@ -55,12 +55,12 @@ def promise(
 
 
 def verdict(name: str, faster: float, kept: float) -> str:
-    """Returns in words what a plan is worth on this machine.
+    """Returns a verdict on a plan's speed on this machine.
 
     Args:
       name: of the contestant.
       faster: measured speed-up over the dense network.
-      kept: its share of the speed-up that FLOPs imply.
+      kept: measured speed-up divided by the one that FLOPs imply.
     """
     if name == DENSE:
         return "baseline"

@@ -1,4 +1,4 @@
-"""Rows of a leaderboard that others can check: what was measured, and the hashes of what it was measured with."""
+"""Rows of a leaderboard that others can check: measurements, and hashes of weights, code and data."""
 
 import csv
 import hashlib
@@ -17,12 +17,12 @@ from jaxprune.nn.params import variables
 
 Row = dict[str, Any]
 
-# What the same weights, plan, images and code give again on the same kind of machine, and what is only near.
+# Columns that are reproduced exactly on the same kind of machine, and columns that are only approximate.
 EXACT = ("images", "accuracy", "agreement", "GFLOPs", "weights", "code", "data")
 SPEED = "speed-up"
 COLUMNS = ("network", "plan", *EXACT, "low", "high", "images/s", SPEED, f"{SPEED} low", f"{SPEED} high", "verdict")
 HASH = "hash"
-_TOLERANCE = 1e-12  # relative: a CSV holds all digits of a float
+_TOLERANCE = 1e-12  # relative: a CSV has all digits of a float
 
 
 def weights_hash(model: Any) -> str:
@@ -45,14 +45,14 @@ def code_hash() -> str:
 
 
 def data_hash(settings: Mapping[str, Any], names: Iterable[str]) -> str:
-    """Returns the SHA-256 of how images are read, wherever they are on this machine, and of their names."""
+    """Returns the SHA-256 of the data settings, without local paths, and of the images' names."""
     kept = {name: value for name, value in settings.items() if name not in ("path", "num_threads")}
     text = json.dumps([kept, list(names)], sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def sealed(row: Mapping[str, Any]) -> Row:
-    """Returns a row in the order of `COLUMNS`, with the hash of its cells."""
+    """Returns a row with its columns in the order of `COLUMNS`, and with the hash of its cells."""
     cells = {name: row[name] for name in COLUMNS}
     return {**cells, HASH: _hash(cells)}
 
@@ -61,7 +61,7 @@ def read(path: str | os.PathLike) -> list[Row]:
     """Reads the rows of a leaderboard, `leaderboard.csv`.
 
     Raises:
-      UserError: there is no such file, or it is none.
+      UserError: there is no such file, or it is not a leaderboard.
     """
     try:
         with Path(path).open(newline="") as file:
@@ -71,25 +71,25 @@ def read(path: str | os.PathLike) -> list[Row]:
     if not rows or not {*COLUMNS, HASH} <= set(rows[0]):
         lacking = ", ".join(sorted({*COLUMNS, HASH} - set(rows[0] if rows else ())))
         raise UserError(
-            f"{path} is no leaderboard: it has no rows, or no {lacking}. Give the leaderboard.csv of a run."
+            f"{path} is not a leaderboard: it has no rows, or no {lacking}. Give the leaderboard.csv of a run."
         )
     return [{name: _value(name, row[name]) for name in (*COLUMNS, HASH)} for row in rows]
 
 
 def differences(claimed: Mapping[str, Any], measured: Mapping[str, Any]) -> list[str]:
-    """Returns what a row says otherwise than its measurement, a sentence each; none if it holds.
+    """Returns the differences between a row and its re-measurement, one sentence each; [] if there are none.
 
-    Speeds hold if their ranges over the rounds meet; all else has to be the same.
+    Speeds agree if their ranges over the rounds overlap; everything else must be equal.
     """
     found = []
     for name in EXACT:
         ours, theirs = measured[name], claimed[name]
         same = ours == theirs if isinstance(ours, str) else abs(ours - theirs) <= _TOLERANCE * max(abs(ours), 1.0)
         if not same:
-            found.append(f"{name} is {ours}, and the row says {theirs}")
+            found.append(f"{name} is {ours}, but {theirs} in the row")
     (low, high), (own_low, own_high) = ((row[f"{SPEED} low"], row[f"{SPEED} high"]) for row in (claimed, measured))
     if max(low, own_low) > min(high, own_high):
-        found.append(f"the speed-up is {own_low:.3g}–{own_high:.3g}, and the row says {low:.3g}–{high:.3g}")
+        found.append(f"the speed-up is {own_low:.3g}–{own_high:.3g}, but {low:.3g}–{high:.3g} in the row")
     elif not low <= claimed[SPEED] <= high:
         found.append(f"the speed-up {claimed[SPEED]:.3g} is outside the row's own range")
     if claimed[HASH] != _hash({name: claimed[name] for name in COLUMNS}):
@@ -98,10 +98,10 @@ def differences(claimed: Mapping[str, Any], measured: Mapping[str, Any]) -> list
 
 
 def chosen(rows: Sequence[Row], count: int, names: Sequence[str], seed: int) -> list[Row]:
-    """Returns the rows to check: those whose "network plan" is named, or `count` at random (0: all).
+    """Returns the rows to check: those with a "network plan" in `names`, or `count` at random (0: all).
 
     Raises:
-      UserError: a name is that of no row.
+      UserError: there is no row of a name.
     """
     by_name = {f"{row['network']} {row['plan']}": row for row in rows}
     if unknown := [name for name in names if name not in by_name]:
@@ -113,7 +113,7 @@ def chosen(rows: Sequence[Row], count: int, names: Sequence[str], seed: int) -> 
 
 
 def escapes(rows: int, checked: int) -> float:
-    """Returns the chance that one forged row is not among those that were checked at random.
+    """Returns the probability that one forged row is not among the randomly checked ones.
 
     >>> escapes(20, 5)
     0.75
@@ -122,9 +122,9 @@ def escapes(rows: int, checked: int) -> float:
 
 
 def same_order(first: Sequence[Mapping[str, Any]], second: Sequence[Mapping[str, Any]]) -> RankCorrelation:
-    """Returns Kendall's τ of the measured speed-ups of two leaderboards, over the rows that both have.
+    """Returns Kendall's τ of the measured speed-ups of two leaderboards, over their common rows.
 
-    NaN for fewer than 3 of them.
+    It is NaN for fewer than 3 rows.
     """
     theirs = {(row["network"], row["plan"]): row[SPEED] for row in second}
     pairs = [
@@ -134,7 +134,7 @@ def same_order(first: Sequence[Mapping[str, Any]], second: Sequence[Mapping[str,
 
 
 def order_text(found: RankCorrelation) -> str:
-    """Returns in words what `same_order` returned."""
+    """Returns a sentence on the result of `same_order`."""
     if np.isnan(found.value):
         return f"{found.count} rows in common: too few for a rank correlation of their speeds."
     interval = f"[{found.low:.2f}, {found.high:.2f}]"
@@ -147,7 +147,9 @@ def _value(name: str, text: str) -> Any:
     try:
         return float(text)
     except ValueError:
-        raise UserError(f"The leaderboard's {name} {text!r} is no number: it was changed or cut.") from None
+        raise UserError(
+            f"The leaderboard's {name} {text!r} is not a number: the file was edited or truncated."
+        ) from None
 
 
 def _hash(cells: Mapping[str, Any]) -> str:

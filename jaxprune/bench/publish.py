@@ -1,4 +1,4 @@
-"""Printing and storing measurements together with the device that they were made on."""
+"""Prints and stores measurements together with their device."""
 
 import platform
 from pathlib import Path
@@ -10,18 +10,18 @@ from jaxprune.viz.table import Rows, as_text, write_csv
 
 
 def device() -> dict[str, str]:
-    """Returns the columns that every stored measurement has: the device, and the version of JAX."""
+    """Returns the columns common to all stored measurements: the device, and the version of JAX."""
     return {"device": f"{jax.devices()[0].device_kind} ({platform.machine()})", "jax": jax.__version__}
 
 
 def publish(title: str, rows: Rows, path: Path, *, shown: Rows | None = None, **same: Any) -> None:
-    """Prints rows under a title that names the device, and writes them to a CSV that names it too.
+    """Prints rows under a title with the device, and writes them to a CSV file with the device.
 
     Args:
-      title: of what was measured.
+      title: title of the measurements.
       rows: the measurements; all their columns are written.
-      path: of the CSV.
-      shown: rows to print in place of `rows`, which may have more columns than a terminal.
+      path: path of the CSV file.
+      shown: rows to print instead of `rows`, which may be too wide for a terminal.
       same: further columns of the CSV, with the same value in every row.
     """
     named = device()

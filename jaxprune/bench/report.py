@@ -10,14 +10,14 @@ from jaxprune.viz.report import Section
 def describe(
     section: Section, rows: Sequence[Mapping[str, Any]], against: str, *, rounds: int, classes: int = 0
 ) -> None:
-    """Adds what plans cost to a section of a report.
+    """Adds the costs of plans to a section of a report.
 
     Args:
       section: the section.
       rows: what `costs.costs` returned, perhaps with more columns.
-      against: the column that is drawn against GFLOPs.
-      rounds: of the timing.
-      classes: that the networks tell apart, for the accuracy at chance; 0 where there is no accuracy.
+      against: the column to draw against GFLOPs.
+      rounds: number of timing rounds.
+      classes: number of classes, for the accuracy by chance; 0 without accuracies.
     """
     caption = f"Speed-up: {spread.ranges(rounds)}."
     if "accuracy" in rows[0]:
@@ -36,7 +36,7 @@ def describe(
 
 
 def finding(rows: Sequence[Mapping[str, Any]], against: str) -> str:
-    """Returns a sentence on the contestant with the highest value of a column, beside the dense network."""
+    """Returns a sentence on the contestant with the highest value of a column, compared with the dense network."""
     dense, *others = rows
     if not others:
         return f"{against.capitalize()} against GFLOPs."
@@ -45,5 +45,5 @@ def finding(rows: Sequence[Mapping[str, Any]], against: str) -> str:
     return (
         f"Of the plans, {best['plan']} has the highest {against}: {show(best[against])} with {best['GFLOPs']:.3g} "
         f"GFLOPs. {dense['plan']} has {show(dense[against])} with {dense['GFLOPs']:.3g}. "
-        "The grey line joins the best at each cost."
+        "The grey line joins the best plans at each cost."
     )

@@ -1,4 +1,4 @@
-"""How fast a classifier is when scorers prune it, end to end."""
+"""The end-to-end speed of a classifier pruned by scorers."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,18 +14,18 @@ from jaxprune.scoring import Scorer
 def speeds(
     model: Any, scorers: Mapping[str, Scorer], size: tuple[int, ...], *, num_keep: int, batch_size: int, rounds: int
 ) -> dict[str, dict[str, float]]:
-    """Returns by scorer, and for the dense network: images/s end to end, the speed-up, and what scoring takes.
+    """Returns, for each scorer and the dense network: images/s end to end, the speed-up, and the time of scoring.
 
-    All of them take turns, on one device. Values are medians over the rounds; those of images/s and of the speed-up
-    have their smallest and largest values beside them, "low" and "high", which are NaN for a single round.
+    They are timed in turns, on one device. Values are medians over the rounds; images/s and speed-up also have columns
+    for their smallest and largest values, "low" and "high", which are NaN for a single round.
 
     Args:
       model: the dense classifier.
       scorers: by name.
       size: (height, width) of the images, or (frames, height, width) of clips.
-      num_keep: patches that scorers keep.
+      num_keep: number of patches that scorers keep.
       batch_size: images of a batch.
-      rounds: of the timing; 0 measures nothing and returns nothing.
+      rounds: number of timing rounds; 0 measures nothing and returns {}.
     """
     if not rounds:
         return {}

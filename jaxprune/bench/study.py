@@ -1,4 +1,4 @@
-"""Arms of a study compared over several seeds: measured, set out with 95 % intervals by Student's t, and published."""
+"""Compares the arms of a study over several seeds, with 95 % intervals by Student's t, and publishes the results."""
 
 import contextlib
 import shlex
@@ -20,11 +20,11 @@ Found = Mapping[str, Sequence[Mapping[str, float]]]  # by arm, for each seed {me
 def over_seeds(
     arms: Iterable[str], seeds: int, measure: Callable[[str, int], Mapping[str, float]]
 ) -> dict[str, list[Mapping[str, float]]]:
-    """Measures every arm with every seed, and prints what was found.
+    """Measures every arm with every seed, and prints the results.
 
     Args:
-      arms: names.
-      seeds: how many, from 0.
+      arms: names of the arms.
+      seeds: number of seeds, from 0.
       measure: (arm, seed) -> {measure: value}.
     """
     found: dict[str, list[Mapping[str, float]]] = {arm: [] for arm in arms}
@@ -36,11 +36,11 @@ def over_seeds(
 
 
 def intervals(found: Found, column: str = "method") -> list[dict[str, Any]]:
-    """Returns a row for each arm: the mean over the seeds of each measure, and half its 95 % interval.
+    """Returns a row for each arm: the mean over the seeds of each measure, and the half-width of its 95 % interval.
 
     Args:
       found: what `over_seeds` returned.
-      column: the name of the arms' column. The halves are "± MEASURE", or "±" if there is one measure only.
+      column: name of the column of arms. Half-widths are in "± MEASURE", or "±" for a single measure.
     """
     rows = []
     for arm, values in found.items():
@@ -53,7 +53,7 @@ def intervals(found: Found, column: str = "method") -> list[dict[str, Any]]:
 
 
 def meaning(found: Found) -> str:
-    """Returns what the "±" of `intervals` is, for the captions of tables."""
+    """Returns the meaning of "±" in `intervals`, for captions of tables."""
     return spread.meaning(spread.STUDENT, len(next(iter(found.values()))), "seeds")
 
 
@@ -66,17 +66,17 @@ def differences(found: Found) -> list[str]:
             if abs(ours - theirs) > half + other:
                 above, below = (b, a) if ours <= theirs else (a, b)
                 sentences.append(f"{name}: {above} above {below}.")
-    return sentences or ["No two intervals part in anything measured."]
+    return sentences or ["All intervals overlap, in every measure."]
 
 
 def paired(found: Found, pairs: Iterable[tuple[str, str]]) -> list[dict[str, Any]]:
-    """Returns a row for each pair of arms: of each measure the mean of their differences, seed by seed.
+    """Returns a row for each pair of arms: for each measure, the mean of their differences over seeds.
 
-    What a seed does to both arms cancels. Beside it stands half the 95 % interval by Student's t, as "± MEASURE".
+    Effects of a seed on both arms cancel. "± MEASURE" is the half-width of the 95 % interval by Student's t.
 
     Args:
-      found: what `over_seeds` returned; of an arm with fewer seeds, the first ones.
-      pairs: (arm, the arm that is subtracted).
+      found: what `over_seeds` returned; of an arm with more seeds only the first ones are used.
+      pairs: (arm, the arm to subtract).
     """
     rows = []
     for one, other in pairs:
@@ -96,7 +96,7 @@ def published(out: Path, title: str, section: str, tables: Mapping[str, Rows]) -
       out: the directory of the files.
       title: of the study.
       section: title of the report's section.
-      tables: by name of the CSV.
+      tables: {name of the CSV file: its rows}.
     """
     out.mkdir(parents=True, exist_ok=True)
     for name, rows in tables.items():

@@ -1,4 +1,4 @@
-"""Timing side by side: on a busy machine only ratios within one run mean anything."""
+"""Interleaved timing: on a busy machine only ratios within one run are meaningful."""
 
 import math
 import os
@@ -12,21 +12,21 @@ from jaxprune.train.progress import progress
 
 
 class Turn(NamedTuple):
-    """Seconds that one run took: on the wall, and of the processor in the program itself."""
+    """Seconds of one run: wall-clock time, and CPU time of this process."""
 
     wall: float
     processor: float
 
 
 def interleaved(contestants: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, list[Turn]]:
-    """Returns the turns of each contestant; in every round each of them has one.
+    """Times the contestants in turns, one turn each per round.
 
-    A turn is two runs, of which the second is timed: steps and batches follow one another in real work, and only the
-    first of them finds its buffers paged out or in another contestant's hands.
+    A turn is two runs, and the second is timed, as in steady state: only the first may find its buffers paged out or
+    reused by another contestant.
 
     Args:
       contestants: functions that return when their work is done; each runs twice beforehand, to compile and warm up.
-      rounds: turns of each contestant.
+      rounds: number of turns per contestant.
     """
     turns: dict[str, list[Turn]] = {name: [] for name in contestants}
     with progress("timing", total=len(contestants) * (rounds + 1)) as bar:
@@ -58,7 +58,7 @@ class OverRounds(NamedTuple):
 
     @classmethod
     def of(cls, values: Sequence[float]) -> "OverRounds":
-        """Summarises a value of each round."""
+        """Summarises one value per round."""
         ends = (min(values), max(values)) if len(values) > 1 else (math.nan, math.nan)
         return cls(statistics.median(values), *ends)
 
@@ -68,14 +68,14 @@ class OverRounds(NamedTuple):
 
 
 def speed_up(reference: Sequence[Turn], own: Sequence[Turn]) -> OverRounds:
-    """Returns how many times as fast as a reference a contestant is, compared round by round.
+    """Returns the speed-up of a contestant over a reference, computed within each round.
 
-    What else the machine does in a round slows both of them down, and cancels.
+    Other load on the machine slows both down and cancels.
     """
     return OverRounds.of([theirs.wall / ours.wall for theirs, ours in zip(reference, own, strict=True)])
 
 
 def interleaved_medians(contestants: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, float]:
-    """Returns the median seconds of each contestant's turns on the wall; see `interleaved`."""
+    """Returns the median wall-clock seconds of each contestant; see `interleaved`."""
     turns = interleaved(contestants, rounds)
     return {name: statistics.median(turn.wall for turn in own) for name, own in turns.items()}

@@ -1,4 +1,4 @@
-"""Figures of "Which Tokens to Use?" (Haurum et al., 2023) to set beside one's own."""
+"""Published figures of "Which Tokens to Use?" (Haurum et al., 2023), for comparison."""
 
 # Supplement, Table 6b: top-1 in percent on ImageNet of DeiT-T fine-tuned at keep rate .5.
 DEIT_TINY_AT_HALF = {

@@ -1,4 +1,4 @@
-"""Weights and training states: reading what people already have, keeping what we make."""
+"""Weights and training states: reading published weights, saving and loading our own."""
 
 from jaxprune.checkpoints.classifier import Classifier, open_classifier
 from jaxprune.checkpoints.read import load_pretrained, read_tensors

@@ -1,4 +1,4 @@
-"""What arrays have to be, to be weights."""
+"""Checks of arrays that are used as weights."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,7 +12,7 @@ _NAMES_SHOWN = 8
 
 
 def is_real(array: Any) -> bool:
-    """Whether an array holds real numbers or truth values: no text, no objects, nothing complex."""
+    """Whether an array has a real or bool dtype: no text, no objects, no complex numbers."""
     return any(jnp.issubdtype(array.dtype, kind) for kind in (jnp.floating, jnp.integer, jnp.bool_))
 
 
@@ -21,7 +21,7 @@ def require_finite(arrays: Mapping[str, Any], what: str) -> None:
 
     Args:
       arrays: {name: array of real numbers}.
-      what: what to call them together in the error.
+      what: name of the weights in the error message.
 
     Raises:
       UserError: numbers are infinite or NaN; their arrays are named.

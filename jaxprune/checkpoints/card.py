@@ -1,4 +1,4 @@
-"""The card of a saved network: what its weights are the weights of, all of it plain values."""
+"""The card of a saved network: the description from which it is rebuilt, as plain values."""
 
 import dataclasses
 import json
@@ -24,18 +24,18 @@ _KINDS = {"model": "a network", "mim": "a pre-training framework", "ranker": "a 
 
 @dataclasses.dataclass(frozen=True)
 class Card:
-    """What a network's weights belong to.
+    """The description of a saved network.
 
     Attributes:
       kind: "model", "mim" or "ranker".
-      arguments: of the `create` of that kind, the name among them.
-      preprocessing: how its images are prepared.
+      arguments: arguments of the `create` of that kind, including the name.
+      preprocessing: preprocessing of its images.
       dtype: compute dtype.
       class_names: of a classifier.
-      plan: by which it reduces tokens.
+      plan: its token-reduction plan.
       scorer: how the scorer of such a plan was built: {"name", "arguments", "network": None or {"kind", "arguments",
         "preprocessing"}}; "size" where it sees the images resized, "focus" where it reads a second network.
-      weights: a published file beside the card, which holds the weights where the checkpoints are not theirs.
+      weights: a weights file next to the card, used if the checkpoints are not those of the network.
     """
 
     kind: str
@@ -49,10 +49,10 @@ class Card:
 
     @classmethod
     def of(cls, model: Any, class_names: Sequence[str] = (), *, weights: str = "") -> "Card":
-        """The card of a network that one of our `create` functions built.
+        """Makes the card of a network built by one of the `create` functions.
 
         Raises:
-          UserError: it was built otherwise.
+          UserError: it was built in another way.
         """
         recipe = getattr(model, "recipe", None)
         if not isinstance(recipe, Recipe):
@@ -120,7 +120,7 @@ class Card:
         """Reads the card of a run directory.
 
         Raises:
-          UserError: the directory is missing, or is no run with a network.
+          UserError: the directory is missing, or is not a run with a network.
         """
         workdir = Path(workdir)
         if not workdir.exists():
@@ -129,7 +129,7 @@ class Card:
             inside = sorted(path.parent.name for path in workdir.glob(f"*/{CARD}"))
             runs = ", ".join(str(workdir / name) for name in inside)
             hint = f"one of its runs: {runs}" if inside else "a run directory"
-            raise UserError(f"{workdir} has no {CARD}, so it holds no model: give {hint}.")
+            raise UserError(f"{workdir} has no {CARD}, so there is no model in it: give {hint}.")
         try:
             return cls.from_json((workdir / CARD).read_text())
         except UserError:
@@ -143,7 +143,7 @@ class Card:
         """Returns the card if it is of a kind.
 
         Raises:
-          UserError: it is of another.
+          UserError: it is of another kind.
         """
         if self.kind != kind:
             remedies = {"model": "fine-tune it first", "mim": "give a pre-training run", "ranker": "train one first"}

@@ -15,8 +15,8 @@ class Classifier(NamedTuple):
     """A network with a head.
 
     Attributes:
-      model: the network; `model.preprocessing` is how its images are prepared.
-      class_names: of its classes, in the order of its logits.
+      model: the network, with `model.preprocessing`.
+      class_names: names of its classes, in the order of its logits.
       origin: where it comes from: a run directory or a file.
     """
 
@@ -46,16 +46,16 @@ def open_classifier(
 
     Args:
       run: a run directory, or a file that `save_model` wrote.
-      weights: published weights (see `read_tensors`), in place of `run`. They fix the number of classes, and whether
-        patches are pooled.
-      name: of the network that `weights` are of, such as "vit_base_patch16_224"; its images are prepared as timm's.
-      class_names: a text file with a name a line, or the names; by default those of the run, of published weights for
-        a thousand classes ImageNet-1k's, else "0", "1", ….
+      weights: published weights (see `read_tensors`), instead of `run`. They determine the number of classes, and
+        whether patches are pooled.
+      name: name of the network of `weights`, such as "vit_base_patch16_224"; images are prepared as in timm.
+      class_names: a text file with one name per line, or the names; by default those of the run, of published weights
+        for a thousand classes ImageNet-1k's, else "0", "1", ….
       img_size: for images of another size; see `load_model`.
       ema: take the averaged weights of a run.
 
     Raises:
-      UserError: there is no classifier, or there are two, or it has another number of classes than there are names.
+      UserError: there is no classifier, or there are two, or the number of names differs from that of its classes.
     """
     if bool(run) == bool(weights):
         what = f"{run} and {weights} are both named: open one of them" if run else "No classifier is named"

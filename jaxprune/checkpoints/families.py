@@ -1,4 +1,4 @@
-"""Of which named network a file of weights may be: the one whose tensors have the most names in common with it."""
+"""Guesses the named network of a weights file: the one with the most tensor names in common."""
 
 import functools
 import re
@@ -13,18 +13,18 @@ from jaxprune.checkpoints.rules import published_names
 from jaxprune.checkpoints.spellings import Published
 from jaxprune.models.vit_names import variants
 
-# Arguments that change sizes and not which tensors there are.
+# Arguments that change sizes, but not the set of tensors.
 _SIZES = ("embed_dim", "depth", "num_heads", "patch_size", "img_size", "mlp_ratio", "norm_eps", "num_classes")
 
 
 class Likeness(NamedTuple):
-    """How a file compares with the named network that is most like it.
+    """The comparison of a file with the most similar named network.
 
     Attributes:
       names: of the networks whose tensors have these names and the file's width, depth and patches; of those of the
         nearest family where there are none. Several differ in what tensors do not show, such as the activation.
-      missing: tensors that the network has and the file does not, a block's once.
-      besides: tensors that the file has besides.
+      missing: tensors of the network that the file lacks, once for all blocks.
+      besides: additional tensors of the file.
     """
 
     names: tuple[str, ...]
@@ -41,7 +41,7 @@ class Likeness(NamedTuple):
 
 
 def likeness(tensors: Mapping[str, Published]) -> Likeness:
-    """Compares tensors under timm's names with the vision transformers that have a name; nothing is computed."""
+    """Compares tensors by timm's names with the named vision transformers; nothing is computed."""
     present = patterns(tensors)
     families: dict[Any, list[str]] = {}
     for name, arguments in variants().items():

@@ -1,4 +1,4 @@
-"""Files that are either whole or absent, however the process ends."""
+"""Atomic file writes: files are either complete or absent, however the process ends."""
 
 import contextlib
 import errno
@@ -20,10 +20,10 @@ _REMEDIES = {
 
 @contextlib.contextmanager
 def writing(path: str | os.PathLike) -> Iterator[None]:
-    """Turns what a file system refuses while `path` is written into one line that names it.
+    """Turns errors of the file system while `path` is written into a one-line error.
 
     Raises:
-      UserError: the disk is full, the place is read-only or gone, or whatever else keeps it from being written.
+      UserError: the disk is full, the location is read-only or gone, or there is another error.
     """
     try:
         yield
@@ -33,10 +33,10 @@ def writing(path: str | os.PathLike) -> Iterator[None]:
 
 
 def write_atomically(path: Path, data: bytes | str) -> None:
-    """Writes `data` so that `path` holds the old content or all of the new one, on disk when this returns.
+    """Writes `data` atomically: `path` has the old or the new content, which is on disk when this returns.
 
     Raises:
-      UserError: the file system refuses.
+      UserError: the file cannot be written.
     """
     temporary = path.with_name(f".{path.name}.tmp")
     with writing(path):

@@ -1,4 +1,4 @@
-"""Weights by their name on the Hugging Face Hub, fetched by `huggingface_hub` where the user has it."""
+"""Weights from the Hugging Face Hub, downloaded with `huggingface_hub` if it is installed."""
 
 import os
 from pathlib import Path
@@ -7,13 +7,13 @@ from jaxprune import models
 from jaxprune.errors import UserError
 
 PREFIXES = ("hf-hub:", "hf_hub:", "timm:")
-# What is fetched of a repository: weights, and what says how they are cut into files.
+# The files to download from a repository: weights, and their index.
 _FILES = ("*.safetensors", "*.safetensors.index.json", "config.json")
 _OTHERWISE = ("*.bin", "*.bin.index.json", "*.npz", "config.json")
 
 
 def is_remote(source: str | os.PathLike) -> bool:
-    """Returns whether weights are named by a repository: "hf-hub:OWNER/NAME[@REVISION]", or "timm:NAME.TAG"."""
+    """Returns whether the source is a repository: "hf-hub:OWNER/NAME[@REVISION]", or "timm:NAME.TAG"."""
     return str(source).startswith(PREFIXES)
 
 
@@ -38,12 +38,12 @@ def repository(source: str) -> tuple[str, str | None]:
 
 
 def network_of(source: str | os.PathLike) -> str:
-    """Returns the network that a name of timm's says itself: "" of others."""
+    """Returns the network of a "timm:" name; "" for other sources."""
     return repository(str(source))[0].removeprefix("timm/") if str(source).startswith("timm:") else ""
 
 
 def fetched(source: str | os.PathLike) -> Path:
-    """Returns the directory of a repository in the user's cache, filled from the network where it is not there.
+    """Returns the directory of a repository in the user's cache, downloading it if necessary.
 
     Raises:
       UserError: `huggingface_hub` is not installed, or the repository cannot be reached and is not in the cache.
@@ -53,14 +53,14 @@ def fetched(source: str | os.PathLike) -> Path:
         import huggingface_hub  # pyright: ignore[reportMissingImports]
     except ImportError as error:
         raise UserError(
-            f"{source} is fetched by huggingface_hub, which is not installed: pip install 'jaxprune[hub]', or give a "
+            f"Fetching {source} needs huggingface_hub, which is not installed: pip install 'jaxprune[hub]', or give a "
             "file."
         ) from error
     try:
         found = Path(huggingface_hub.snapshot_download(name, revision=revision, allow_patterns=list(_FILES)))
         if not any(found.glob("*.safetensors")):
             found = Path(huggingface_hub.snapshot_download(name, revision=revision, allow_patterns=list(_OTHERWISE)))
-    except Exception as error:  # there is one for each way in which a request can fail
+    except Exception as error:  # requests can fail with many kinds of exceptions
         reason = " ".join(str(error).split())[:200]
         raise UserError(
             f"{source} cannot be fetched and is not in the cache ({type(error).__name__}: {reason}): check the name "

@@ -1,4 +1,4 @@
-"""A classifier that begins with the weights of another run, or with published ones."""
+"""Initialises a classifier with the weights of another run, or with published ones."""
 
 import logging
 import re
@@ -24,10 +24,10 @@ _TABLE = re.compile(rf"blocks\.\d+\.attn\.{RELATIVE}")
 
 
 def initialise(model: Any, init: str, class_names: Sequence[str] | None = None) -> None:
-    """Fills a classifier from a network of ours or from a file of published weights; the log says what of its head.
+    """Loads a classifier from a jaxprune network or from published weights; logs whether the head is kept.
 
-    The head is kept if it tells as many classes apart, reads the tokens pooled in the same way, and its classes, where
-    both sides name theirs, have the same names in the same order. Otherwise it stays new.
+    The head is kept if it has the same number of classes and the same pooling, and if the class names, where both are
+    known, are the same in the same order. Otherwise it stays newly initialised.
 
     Args:
       model: the classifier.
@@ -36,7 +36,7 @@ def initialise(model: Any, init: str, class_names: Sequence[str] | None = None) 
       class_names: of the classifier; without any its head stays new.
 
     Raises:
-      UserError: the weights are of a network of other sizes.
+      UserError: the weights belong to a network of other sizes.
     """
     if is_ours(init):
         _from_ours(model, init, class_names)
@@ -65,12 +65,12 @@ def _from_ours(model: Any, init: str, class_names: Sequence[str] | None) -> None
     encoder = backbone(pretrained)
     present, wanted = variables(encoder), variables(model)
     if getattr(getattr(encoder, "style", None), "shared_bias", False):
-        # Blocks that shared a table in pre-training get one each, as in SimMIM's fine-tuning.
+        # Blocks that shared a table in pre-training get their own, as in SimMIM's fine-tuning.
         present |= {name: at_path(encoder, name) for name in wanted if _TABLE.fullmatch(name)}
     missing = [n for n in wanted if n not in present and not n.startswith((*model.classifier_parts, "head.norm."))]
     if missing:
         raise UserError(f"The model in {init} has no {', '.join(missing[:5])}: fine-tune a model of the same sizes.")
-    # A norm behind the blocks has its place where a classifier pools first, and so has another head.
+    # A norm after the blocks has its place where a classifier pools first, and so has another head.
     passed_over = sorted(
         n for n in present.keys() - wanted.keys() if not n.startswith((*model.classifier_parts, "head.norm.", "norm."))
     )
@@ -102,7 +102,7 @@ def _keeps_head(
     theirs: Sequence[str],
     ours: Sequence[str] | None,
 ) -> bool:
-    """Whether a classifier takes over a head; notes it in the log, with the reason if it does not.
+    """Whether a classifier keeps the loaded head; logs the decision and the reason.
 
     Args:
       shapes: by our name, of what the weights are there for.
@@ -113,9 +113,9 @@ def _keeps_head(
     head = {name: shape for name, shape in shapes.items() if name.startswith(parts)}
     classes = lambda head: next(head[name][-1] for name in ("head.kernel", "head.fc.kernel") if name in head)
     if ours is None or not any(name.startswith("head.") for name in head):
-        reason = "" if ours is None else ": there is no head in it"
+        reason = "" if ours is None else ": the weights have no head"
     elif head.keys() != own.keys():
-        reason = ": the one in it reads other tokens than this network's"
+        reason = ": the loaded one has another pooling"
     elif head != own:
         reason = f": the one in it is of {classes(head)} classes, and here are {classes(own)}"
     elif _named(theirs) and _named(ours) and tuple(theirs) != tuple(ours):
@@ -129,5 +129,5 @@ def _keeps_head(
 
 
 def _named(names: Sequence[str]) -> bool:
-    """Whether classes have names, and not just numbers."""
+    """Whether classes have names instead of just numbers."""
     return bool(names) and tuple(names) != tuple(map(str, range(len(names))))

@@ -1,4 +1,4 @@
-"""The frozen masked autoencoder that makes the labels of a ranker, from a run directory or a published file."""
+"""Opens the frozen masked autoencoder for a ranker's labels, from a run directory or a published file."""
 
 import logging
 from collections.abc import Mapping
@@ -27,17 +27,17 @@ def open_label_model(
     dtype: str = "float32",
     expects: str = "full",
 ) -> Split:
-    """Returns the autoencoder, and warns if it was trained in another way than LTRP's.
+    """Returns the autoencoder, and warns if its training differs from LTRP's.
 
     Args:
       origin: a run directory of pre-training, or a file of published weights.
       published: of a file, the name and the arguments of its framework.
       preprocessing: of the ranker's images, which the autoencoder reads too.
       dtype: compute dtype.
-      expects: how it should have learnt to reconstruct.
+      expects: the expected kind of reconstruction in its training.
 
     Raises:
-      UserError: it is no masked autoencoder that labels can be made with, or was trained on pixels normalised in
+      UserError: it is not a masked autoencoder that labels can be made with, or was trained on pixels normalised in
         another way.
     """
     origin = Path(origin)
@@ -48,13 +48,13 @@ def open_label_model(
     else:
         arguments = published
         framework = build("mim", arguments, rngs=nnx.Rngs(0))
-        # A checkpoint of LTRP's training holds the ranker beside the autoencoder.
+        # A checkpoint of LTRP's training contains the ranker and the autoencoder.
         loaded = split(load_pretrained(framework, origin, ignored=("score_net.*",)))
     # The same weights, in the precision that this run computes with.
     graph = split(nnx.eval_shape(lambda: build("mim", arguments, dtype=dtype, rngs=nnx.Rngs(0)))).graph
     parts = Split(graph, loaded.params, loaded.rest)
     framework = abstract(parts)
-    token_decoder(framework)  # refuses a decoder that labels cannot be made with
+    token_decoder(framework)  # raises for an unsuitable decoder
     if framework.target.name != Pixels.name:
         _log.warning(
             "%s was trained on %s; LTRP makes its labels from raw pixels (norm_pix_loss=False).",
@@ -63,7 +63,7 @@ def open_label_model(
         )
     if framework.reconstruction != expects:
         _log.warning(
-            "%s was trained with %s reconstruction, and %s was expected; LTRP's labels come from a decoder that was "
+            "%s was trained with %s reconstruction, but %s was expected; LTRP's labels come from a decoder that was "
             "trained on all patches.",
             origin,
             framework.reconstruction,

@@ -1,4 +1,4 @@
-"""One way to open a network for its features: from a run directory, a file of `save_model`, or published weights."""
+"""Opens a network for its features: from a run directory, a file of `save_model`, or published weights."""
 
 import os
 import zlib
@@ -20,11 +20,11 @@ def open_network(
     *,
     img_size: int | tuple[int, int] | None = None,
 ) -> Any:
-    """Returns a network, with or without a classifier; of a pre-training framework its encoder.
+    """Returns a network, with or without a classifier; for a pre-training framework its encoder.
 
     Args:
       run: a run directory, or a file that `save_model` wrote.
-      weights: a published file, in place of `run`.
+      weights: a published file, instead of `run`.
       name: of the network that `weights` are of.
       img_size: for images of another size; see `load_model`.
 
@@ -41,21 +41,21 @@ def open_network(
 
 
 def open_file(weights: str | os.PathLike, name: str, *, img_size: int | tuple[int, int] | None = None) -> Any:
-    """Opens a published file, which says neither what it is of nor whether it is one of ours.
+    """Opens a published file, which does not say which network it belongs to.
 
     Raises:
       UserError: it was written by `save_model`, or no network is named.
     """
     if carries_card(weights):
-        raise UserError(f"{weights} was written by save_model, and says itself what it holds: give it as a run.")
+        raise UserError(f"{weights} was written by save_model and describes its own network: give it as a run.")
     name = name or network_of(weights)
     if not name:
-        raise UserError(f"{weights} does not say of which network it is: name that, such as vit_base_patch16_224.")
+        raise UserError(f"{weights} does not say which network it belongs to: name it, such as vit_base_patch16_224.")
     return open_published(weights, name, img_size=img_size)
 
 
 def fingerprint(model: Any) -> str:
-    """Returns the CRC-32 of all arrays of a network, by which two sets of weights differ."""
+    """Returns the CRC-32 of all arrays of a network, to identify its weights."""
     crc = 0
     for name, variable in sorted(variables(model).items()):
         crc = zlib.crc32(np.asarray(variable[...]).tobytes(), zlib.crc32(name.encode(), crc))

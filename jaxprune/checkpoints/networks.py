@@ -12,7 +12,7 @@ from jaxprune.errors import UserError
 
 
 class Networks:
-    """The networks that scorers share; each is opened once, when it is first asked for.
+    """The networks that scorers share; each is opened once, on first use.
 
     Args:
       run: the run directory of the ViT or ranker that scorers read by default, or a ViT that is open already; empty =
@@ -96,7 +96,7 @@ class Networks:
             return backbone(load_model(source))
         if not model:
             raise UserError(
-                f"{source} is no run directory: name the network that its weights belong to, such as model=resnet50."
+                f"{source} is not a run directory: name the network that its weights belong to, such as model=resnet50."
             )
         if source:
             return open_published(source, model)

@@ -1,4 +1,4 @@
-"""Published weights that come as a Python package."""
+"""Published weights from Python packages."""
 
 import importlib.util
 from pathlib import Path
@@ -16,7 +16,7 @@ _PACKAGES = {
 
 
 def published_weights(name: str) -> Path:
-    """Returns the weights file that an installed package has for a network.
+    """Returns the weights file of a network from an installed package.
 
     Args:
       name: of the network.

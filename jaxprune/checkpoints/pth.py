@@ -1,12 +1,12 @@
-"""Reads what `torch.save` writes, without PyTorch and without running anything that a file contains.
+"""Reads files of `torch.save`, without PyTorch and without running any code in a file.
 
-A pickle is a program: it builds values on a stack and may call whatever it names. Here a small machine follows it that
-calls nothing. A name is a mark on the stack, and only the names of tensors, storages and plain containers are known;
-any other ends the reading. Tensors stay descriptions until it is decided which of them are wanted, so the state of an
-optimizer beside the weights costs no memory.
+A pickle is a program: it builds values on a stack and may call any function by name. The small interpreter here calls
+nothing. Names are placeholders on the stack, and only those of tensors, storages and plain containers are allowed;
+any other raises an error. Tensors stay descriptions until they are selected, so an optimizer's state next to the
+weights costs no memory.
 
-A small file can describe something huge: values inside each other many times over, tensors that repeat a number, zeros
-that are compressed. So no value is walked through, hashed or printed but flat ones, and every effort has its budget.
+A small file can describe something huge: deeply nested values, tensors that repeat a number, compressed zeros. So only
+flat values are traversed, hashed or printed, and all work has a budget.
 """
 
 import io
@@ -25,7 +25,7 @@ import numpy as np
 
 from jaxprune.errors import UserError, nearest
 
-# Where training scripts keep the weights among other things; of several the first is taken.
+# Keys under which training scripts store weights; the first that exists is used.
 KEYS = (
     "model",
     "state_dict",
@@ -40,7 +40,7 @@ KEYS = (
 
 logger = logging.getLogger(__name__)
 
-# What a file may ask for besides what its own size explains.
+# Budgets of a file, in addition to those by its size.
 _STEPS = 2**20  # of the pickle machine: a second; a checkpoint has some dozen a tensor
 _BYTES_OF_STEP = 8  # of a file, which bring another step
 _BYTES = 2**26  # of tensors: small ones that are views of one number are common
@@ -68,7 +68,7 @@ _STORAGES |= dict.fromkeys(("torch.storage.UntypedStorage", "torch.UntypedStorag
 # Calls a function with arguments: (function, class of the result, arguments, state).
 _OF_CLASS = "torch._tensor._rebuild_from_type_v2"
 _MENTIONED = frozenset({_OF_CLASS, "torch.Tensor", "torch.nn.parameter.Parameter"})
-# Instructions with a value behind them that is not the value that they stand for.
+# Instructions whose argument is not the value that they push.
 _UNKNOWN = frozenset({"INST", "PERSID", "EXT1", "EXT2", "EXT4"})
 _DTYPES = {f"torch.{np.dtype(dtype).name}": np.dtype(dtype) for dtype in (*_TYPES.values(), np.uint16, np.uint32)}
 
@@ -83,7 +83,7 @@ class Storage(NamedTuple):
 
 
 class Tensor(NamedTuple):
-    """A tensor that has not been read: offset and strides count elements of its storage."""
+    """A tensor that has not been read; offset and strides are in elements of its storage."""
 
     storage: Storage
     offset: int
@@ -92,7 +92,7 @@ class Tensor(NamedTuple):
 
 
 class _Name(NamedTuple):
-    """A name of Python that a pickle mentions."""
+    """A Python name in a pickle."""
 
     name: str
 
@@ -110,10 +110,10 @@ class _Damaged(Exception):
 
 
 class _Budget:
-    """What a file may still ask for.
+    """The remaining budget of a file.
 
     Args:
-      size: of the file, in bytes.
+      size: size of the file in bytes.
     """
 
     def __init__(self, size: int):
@@ -124,7 +124,7 @@ class _Budget:
         """Pays for steps of the pickle machine; one that copies `count` values costs as many."""
         self._steps -= count
         if self._steps < 0:
-            raise _Damaged("its pickle takes more steps than a file of this size has use for")
+            raise _Damaged("its pickle takes more steps than is plausible for a file of this size")
 
     def hold(self, count: int) -> None:
         """Pays for a tensor of `count` bytes."""
@@ -144,7 +144,7 @@ def read_pth(path: Path, key: str | tuple[str, ...] | None = None) -> dict[str, 
         that are there, and without any as by default.
 
     Raises:
-      UserError: the file is truncated, is no file of PyTorch, has no such entry, or holds more than data; what it
+      UserError: the file is truncated, is not a file of PyTorch, has no such entry, or holds more than data; what it
         names is not run.
     """
     try:
@@ -158,13 +158,13 @@ def read_pth(path: Path, key: str | tuple[str, ...] | None = None) -> dict[str, 
         raise
     except _Refused as refusal:
         raise UserError(
-            f"{path} contains {_clipped(str(refusal), 120)}, which is no tensor and no plain value: it is refused, and "
+            f"{path} contains {_clipped(str(refusal), 120)}, which is neither a tensor nor a plain value: refused, and "
             "nothing of it was run. Save the tensors alone in PyTorch: torch.save(model.state_dict(), path)."
         ) from None
     except Exception as error:  # a damaged file can break anything
         why = _clipped(str(error), 160) or type(error).__name__
         raise UserError(
-            f"{path} cannot be read ({why}): it is truncated, damaged or no file of PyTorch; fetch it again."
+            f"{path} cannot be read ({why}): it is truncated, damaged or not a PyTorch file; fetch it again."
         ) from error
 
 
@@ -242,7 +242,7 @@ def _view(flat: np.ndarray, tensor: Tensor, name: str, budget: _Budget) -> np.nd
         raise _Damaged(f"{name} has no shape")
     if 0 in tensor.shape:
         return np.zeros(tensor.shape, flat.dtype)
-    # as_strided would read beyond the end without a word.
+    # as_strided would silently read beyond the end.
     if first + sum((n - 1) * stride for n, stride in zip(tensor.shape, tensor.strides, strict=True)) >= len(flat):
         raise _Damaged(f"{name} lies beyond the end of its storage")
     budget.hold(math.prod(tensor.shape) * flat.itemsize)

@@ -1,4 +1,4 @@
-"""A network by its name, filled from a file of published weights."""
+"""Opens a network by its name, with published weights."""
 
 import os
 import re
@@ -29,8 +29,8 @@ def open_published(
 ) -> Any:
     """Returns the network called `name` with as many classes as the file has: 0 of one without a classifier.
 
-    A file with `fc_norm` is of a network that pools over its patches. Of a file of a pre-training framework its encoder
-    is opened.
+    A file with `fc_norm` belongs to a network that pools over its patches. From a file of a pre-training framework the
+    encoder is opened.
 
     Args:
       weights: see `load_pretrained`.
@@ -39,14 +39,14 @@ def open_published(
       key, ignored: see `load_pretrained`.
 
     Raises:
-      UserError: the file cannot be read, or is of another network.
+      UserError: the file cannot be read, or belongs to another network.
     """
     read = weights if isinstance(weights, Mapping) else read_tensors(weights, key)
     arguments: dict[str, Any] = {}
     if (encoder := encoder_of(read)) is not None:
         read = encoder
         if models.module_of(name) == "vit":
-            arguments["global_pool"] = "token"  # behind the final norm, which pre-training has
+            arguments["global_pool"] = "token"  # after the final norm, which pre-training has
     tensors = by_timm(read, ignored)
     if img_size is not None and models.takes(name, "img_size"):
         arguments["img_size"] = img_size
@@ -77,7 +77,7 @@ _SHARD = r"-\d{5}-of-\d{5}$"
 
 
 def _refuse_another_family(tensors: Tensors, model: Any, name: str, what: str) -> None:
-    """Says which network a file is of where it has not the tensors of the one that is named.
+    """Raises if a file lacks tensors of the named network, with a guess of its actual network.
 
     Blocks that are missing or left over are named by the strict check that follows.
     """

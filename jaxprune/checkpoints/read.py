@@ -1,4 +1,4 @@
-"""Reads weights that people already have, and puts them into a network: all of them or a clear error."""
+"""Reads published weights and loads them into a network: either completely, or with a clear error."""
 
 import fnmatch
 import logging
@@ -44,12 +44,12 @@ def read_tensors(path: str | os.PathLike, key: str | tuple[str, ...] | None = No
     Args:
       path: a file; a directory as Hugging Face leaves it, in one file or in shards with their index; or a name on the
         Hugging Face Hub, "hf-hub:OWNER/NAME" or "timm:NAME.TAG", which needs `huggingface_hub`.
-      key: the entry of a PyTorch file that holds the weights, such as "teacher"; by default the first of `pth.KEYS`
-        that is there, else the file's own tensors. Several are read under names such as "policy.actor.0.weight", and
-        are left alone in a file that has no entries.
+      key: the entry of a PyTorch file with the weights, such as "teacher"; by default the first existing of `pth.KEYS`,
+        else the file's own tensors. Several are read under names such as "policy.actor.0.weight", and are left alone in
+        a file that has no entries.
 
     Raises:
-      UserError: there is no such file, it is of another kind, it is damaged, or its pickle contains more than data.
+      UserError: there is no such file, its format is unknown, it is damaged, or its pickle contains more than data.
     """
     if is_remote(path):
         path = fetched(path)
@@ -72,13 +72,13 @@ def read_tensors(path: str | os.PathLike, key: str | tuple[str, ...] | None = No
             return _read_npz(path)
     except UserError:
         raise
-    except Exception as error:  # safetensors, zip and numpy have a kind each
+    except Exception as error:  # safetensors, zip and numpy raise different exceptions
         raise UserError(f"{path} cannot be read ({error}): it may be truncated; fetch it again.") from error
     raise UserError(f"{path} is neither .safetensors nor .npz nor one of {', '.join(_PYTORCH)}: save the weights so.")
 
 
 def _refuse_placeholder(path: Path) -> None:
-    """Refuses what a failed download leaves in place of weights."""
+    """Raises for the remains of a failed download."""
     with open(path, "rb") as file:
         start = file.read(64).lower()
     if start.startswith(b"version https://git-lfs"):
@@ -92,7 +92,8 @@ def _read_npz(path: Path) -> dict[str, np.ndarray]:
         size = sum(member.file_size for member in archive.infolist())
     if size > _UNPACKED + _RATIO * path.stat().st_size:
         raise UserError(
-            f"{path} unpacks to {size:,} bytes, which no weights do that take {path.stat().st_size:,}: if they are "
+            f"{path} unpacks to {size:,} bytes, which is not plausible for weights of "
+            f"{path.stat().st_size:,}: if they are "
             "yours, save them uncompressed with np.savez."
         )
     with np.load(path, allow_pickle=False) as file:
@@ -108,7 +109,7 @@ def load_pretrained(
     key: str | None = None,
     antialias: bool | None = None,
 ) -> Any:
-    """Fills a network in place with published weights, strictly: every tensor is used and every parameter filled.
+    """Loads published weights into a network in place, strictly: every tensor is used and every parameter is set.
 
     A position table made for another grid is resampled to the network's: bicubic, or by BEiT's rule.
 
@@ -118,18 +119,18 @@ def load_pretrained(
         MoCo, or of Hugging Face's ViT, DeiT and ViTMAE (whose norms add 1e-12 to the variance by default, ours 1e-6),
         inside of wrappers such as `module.` or not; for a reducing network those of the method's modules too
         ("cluster_layers.0.queries"), numbered by stage.
-      new: patterns of our parameters that stay as built, such as ("head.*",).
-      ignored: patterns of published tensors that are left out, such as ("decoder_*",); either the name in the source
-        or timm's may match.
+      new: patterns of our parameters that keep their initial values, such as ("head.*",).
+      ignored: patterns of published tensors to ignore, such as ("decoder_*",); matched against the name in the source
+        or timm's.
       key: see `read_tensors`.
-      antialias: see `ops.posembed.resample`; by default as the network's family does it.
+      antialias: see `ops.posembed.resample`; by default as in the network's family.
 
     Returns:
       The network.
 
     Raises:
       UserError: the file cannot be read or is of another network; tensors are missing, left over, of another shape,
-        not of real numbers or not finite, and all of them are named. The network is as it was then.
+        not of real numbers or not finite (all are listed). The network is then unchanged.
     """
     if key is None and isinstance(model, Scorer):
         entries = model.published_entries or None
@@ -208,7 +209,7 @@ def _some(found: dict[str, Published]) -> str:
 
 
 def _sizes(shapes: Mapping[str, tuple[int, ...]]) -> str:
-    """Tells the size of a vision transformer, if these are the parameters of one."""
+    """Returns the size of a vision transformer as text, if these are the parameters of one."""
     patches = next((shape for name, shape in shapes.items() if name.endswith("patch_embed.proj.kernel")), ())
     depth = {match[1] for name in shapes if (match := re.match(r"(?:encoder\.)?blocks\.(\d+)\.", name))}
     return f"width {patches[1]} and {len(depth)} blocks" if len(patches) == 2 else ""
@@ -243,7 +244,7 @@ def relative_table(table: np.ndarray, model: Any, name: str) -> np.ndarray:
     """A table of relative positions for the block of `model` that has it under `name`, of another grid or window.
 
     Raises:
-      UserError: the table is of no square grid.
+      UserError: the table does not fit a square grid.
     """
     block = at_path(model, name.removesuffix(f".attn.{RELATIVE}"))
     windows = getattr(block, "windows", None)

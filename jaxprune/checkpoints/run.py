@@ -1,4 +1,4 @@
-"""Networks in run directories and in files: saved with their card, and built again from it."""
+"""Networks in run directories and files: saved with their card, and rebuilt from it."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -29,7 +29,7 @@ from jaxprune.scoring.wrappers import Enlarged
 SCORER = "scorer.safetensors"  # the weights of a scorer that prunes before the first block
 CREATE = {"mim": mim.create, "model": models.create, "ranker": ranking.create}
 _SHOWN = 5  # names in an error
-FIXED = "fixed.safetensors"  # arrays that training leaves as they are, such as a teacher's
+FIXED = "fixed.safetensors"  # arrays that are not trained, such as a teacher's
 
 
 def build(kind: str, arguments: Mapping[str, Any], *, dtype: str = "float32", rngs: nnx.Rngs) -> Any:
@@ -45,7 +45,7 @@ def build(kind: str, arguments: Mapping[str, Any], *, dtype: str = "float32", rn
 
 
 def backbone(model: Any) -> Any:
-    """The network that makes features: of a pre-training framework its encoder, which then carries its card."""
+    """The network for features: a pre-training framework's encoder, which then carries the card."""
     is_framework = isinstance(model, mim.Framework)
     encoder = model.backbone() if is_framework else getattr(model, "encoder", None)
     if encoder is None:
@@ -61,13 +61,13 @@ def write_card(
     *,
     fixed: Mapping[str, Any] | None = None,
 ) -> None:
-    """Notes in a run directory what its checkpoints are the weights of, and the plan by which it reduces tokens.
+    """Writes the card of a run directory: the network of its checkpoints, and its plan.
 
-    The weights of a scorer that prunes before the first block are stored beside the card.
+    The weights of a scorer that prunes before the first block are stored next to the card.
 
     Args:
       class_names: of a classifier.
-      fixed: {dotted name: array} that checkpoints do not hold because training leaves them as they are.
+      fixed: {dotted name: array} of untrained arrays, which checkpoints do not contain.
     """
     Card.of(model, class_names).write(workdir)
     if not processes.leads():
@@ -81,7 +81,7 @@ def write_card(
 
 
 def save_model(model: Any, path: str | os.PathLike, *, class_names: Sequence[str] = ()) -> None:
-    """Writes a network, dense or reducing, with all it takes to build it again, to one `.safetensors` file.
+    """Writes a network, dense or reduced, with everything needed to rebuild it, to one `.safetensors` file.
 
     >>> import os, tempfile; import jaxprune; from flax import nnx
     >>> sizes = dict(img_size=16, patch_size=4, embed_dim=16, depth=2, num_heads=2, num_classes=3)
@@ -93,12 +93,12 @@ def save_model(model: Any, path: str | os.PathLike, *, class_names: Sequence[str
     True
 
     Args:
-      model: from `models.create`, `mim.create` or `ranking.create`, perhaps with a plan applied.
-      path: of the file; it is replaced if it is there.
+      model: a network from `models.create`, `mim.create` or `ranking.create`, optionally with a plan applied.
+      path: path of the file, which is overwritten.
       class_names: of a classifier.
 
     Raises:
-      UserError: the network was built otherwise, or the path is no `.safetensors`.
+      UserError: the network was built in another way, or the path is not a `.safetensors`.
     """
     path = Path(path)
     if path.suffix != ".safetensors":
@@ -129,7 +129,7 @@ def load_card(path: str | os.PathLike) -> Card:
 
 
 def is_ours(path: str | os.PathLike) -> bool:
-    """Returns whether a network is in a run directory or in a file that `save_model` wrote, not in published files."""
+    """Returns whether a path is a run directory or a file of `save_model`, as opposed to a published file."""
     path = Path(path)
     directory = path.is_dir() and ((path / CARD).is_file() or not holds_weights(path))
     return directory or carries_card(path)
@@ -146,16 +146,16 @@ def _metadata(path: Path) -> str | None:
         with safe_open(path, "numpy") as file:
             return (file.metadata() or {}).get("jaxprune")
     except SafetensorError as error:
-        raise UserError(f"{path} is no file that save_model wrote ({error}).") from error
+        raise UserError(f"{path} is not a file that save_model wrote ({error}).") from error
 
 
 def load_model(path: str | os.PathLike, *, ema: bool = False, img_size: int | tuple[int, int] | None = None) -> Any:
     """Returns a network from a run directory (its newest good checkpoint) or from a file of `save_model`.
 
-    Its plan is applied, and `model.preprocessing` is how its images are prepared.
+    Its plan is applied, and `model.preprocessing` is set.
 
     Args:
-      ema: take the averaged weights of a run in place of the last ones.
+      ema: take the averaged weights of a run instead of the last ones.
       img_size: for images of another size: learned positions are resampled to the new grid. A plan by keep rate keeps
         the same share of the patches.
 
@@ -186,7 +186,7 @@ def load_model(path: str | os.PathLike, *, ema: bool = False, img_size: int | tu
 
 
 def _fill(model: Any, arrays: Mapping[str, Any], path: Path) -> None:
-    """Fills a network, once it is known that everything fits; of a run, tables that are computed are not stored."""
+    """Sets the arrays of a network after checking that all fit; runs do not store computed tables."""
     targets = variables(model)
     needed = targets if path.is_file() else split(model).params
     missing = [name for name in needed if name not in arrays]
@@ -200,8 +200,9 @@ def _fill(model: Any, arrays: Mapping[str, Any], path: Path) -> None:
     if missing or misfits:
         what = [f"{', '.join(missing[:_SHOWN])} is missing"] * bool(missing) + misfits[:_SHOWN]
         raise UserError(
-            f"The weights in {path} are not those of the network on its card: {'; '.join(what)}. It is damaged, or was "
-            "written by a version whose network was another: train or save it again."
+            f"The weights in {path} are not those of the network on its card: {'; '.join(what)}. The file is "
+            f"damaged, or was "
+            "written by a version with a different network: train or save it again."
         )
     for name, array in present.items():
         targets[name][...] = jnp.asarray(array)

@@ -1,4 +1,4 @@
-"""Scorers of patches, opened from text with the networks that they read."""
+"""Opens patch scorers from text, with the networks that they read."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -24,18 +24,18 @@ from jaxprune.scoring.base import is_host
 from jaxprune.scoring.wrappers import Enlarged
 from jaxprune.text import parse_items
 
-READABLE = 224  # shorter side that a ConvNet gets if the images are smaller
-GRID = (14, 14)  # by default, where there is no ViT
+READABLE = 224  # shorter side that smaller images are enlarged to for ConvNets
+GRID = (14, 14)  # the default without a ViT
 
 _log = logging.getLogger(__name__)
 
 
 class Opened(NamedTuple):
-    """Scorers of the same patches of the same images.
+    """Scorers for the same patch grid and images.
 
     Attributes:
       scorers: by the text that describes them.
-      preprocessing: how the images are prepared that they get.
+      preprocessing: preprocessing of their images.
       grid: of the patches, (rows, columns), or (layers, rows, columns) of the tubes of clips.
       num_prefix_tokens: of the ViT whose patches are ranked; a count that includes the CLS token needs it.
     """
@@ -71,11 +71,11 @@ def open_scorers(
     the same images, normalised as it wants them.
 
     Args:
-      texts: a scorer each.
+      texts: one text per scorer.
       networks: that scorers read when their texts name none.
       preprocessing: of the images, where there is no ViT.
       grid: of the patches, where there is no ViT; () = `GRID`.
-      seed: initialises the weights of scorers that have any.
+      seed: seed for scorers with parameters.
 
     Raises:
       UserError: an item is not `name=value`, a scorer cannot be built, weights are missing, or two networks read images
@@ -101,7 +101,7 @@ def open_scorers(
         elif (vit.preprocessing.img_size, vit.grid) != (size, patches):
             raise UserError(
                 f"The network of {text!r} reads {vit.preprocessing.img_size} pixels in {vit.grid} patches, another one "
-                f"{size} in {patches}: compare them in runs of their own."
+                f"{size} in {patches}: compare them in separate runs."
             )
         normalised = _converts(options, (preprocessing.mean, preprocessing.std))
         scorers[text] = _create(text, name, {**options, **normalised}, own, seed)
@@ -156,7 +156,7 @@ def _seeing(scorer: Scorer, size: tuple[int, int], side: int = 0) -> Scorer:
 
 
 class Described(NamedTuple):
-    """What the text of a scorer says.
+    """The parsed text of a scorer.
 
     Attributes:
       name: of the scorer.
@@ -172,7 +172,7 @@ class Described(NamedTuple):
 
 
 def describe(text: str) -> Described:
-    """Reads the text of a scorer, such as "papr:model=NAME,weights=FILE,with_fc=true"; opens nothing.
+    """Parses the text of a scorer, such as "papr:model=NAME,weights=FILE,with_fc=true"; opens nothing.
 
     Raises:
       UserError: there is no such scorer, or an item is not `name=value`.
@@ -186,7 +186,7 @@ def describe(text: str) -> Described:
 
 
 def require_network(text: str, *, host: bool, proposal: str, weights: str = "") -> None:
-    """Refuses a scorer that `Networks` would have nothing for; opens nothing.
+    """Raises for a scorer without a network in `Networks`; opens nothing.
 
     Args:
       text: as in `open_scorers`.
@@ -257,7 +257,7 @@ def _create(text: str, name: str, arguments: dict[str, Any], own: Mapping[str, A
     if own:
         return load_pretrained(scorer, own, new=[f"{place}*" for place in networks])
     if any(not weight.startswith(networks) for weight in split(scorer).params):
-        _log.warning("%s has weights of its own beside its network's; they are random, and so are its scores.", text)
+        _log.warning("%s has its own weights besides its network's; they are random, and so are its scores.", text)
     return scorer
 
 

@@ -57,7 +57,7 @@ def _by_index(index: Path, read: Callable[[Path], Tensors]) -> Tensors:
         raise UserError(f"{index} cannot be read ({error!r}): fetch it again.") from error
     outside = [name for name in files if not isinstance(name, str) or Path(name).name != name]
     if outside:
-        raise UserError(f"{index} lists {outside[0]!r}, which is no file beside it: fetch it again.")
+        raise UserError(f"{index} lists {outside[0]!r}, which is not a file beside it: fetch it again.")
     missing = [name for name in files if not (index.parent / name).is_file()]
     if missing:
         verb = "is" if len(missing) == 1 else "are"

@@ -100,6 +100,6 @@ def _require_same(model: Any, tensors: Arrays, names: str) -> None:
             changed.append(name)
     if changed:
         raise UserError(
-            f"This {type(model).__name__} is no network of {names}'s: {', '.join(changed[:3])} would not come back; "
+            f"This {type(model).__name__} is not a network of {names}'s: {', '.join(changed[:3])} would not come back; "
             "write the weights under timm's names."
         )

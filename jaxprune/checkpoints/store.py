@@ -3,12 +3,12 @@
 A checkpoint is a directory named by its step:
 
     40/state/         Orbax's files; the state as one flat {name: array}
-    40/data.json      what the caller wants back with it, such as where the data iterator stood
+    40/data.json      further values to restore, such as the position of the data iterator
     40/manifest.json  format, step, every array's shape and dtype, every file's size and CRC-32, and a CRC-32 of that
 
 It is written as `40.writing`, and the rename to `40` is the commit: a process killed before it leaves a directory
-that nobody mistakes for a checkpoint, a process killed after it leaves a complete one. A checkpoint whose files no
-longer agree with its manifest is passed over for the one before.
+that is not mistaken for a checkpoint, a process killed after it leaves a complete one. A checkpoint whose files do not
+match its manifest is skipped in favour of the previous one.
 """
 
 import json
@@ -51,7 +51,7 @@ class CheckpointStore:
 
     Args:
       directory: where the checkpoints are; created by the first save.
-      keep: how many of the newest checkpoints stay.
+      keep: number of newest checkpoints to keep.
     """
 
     def __init__(self, directory: str | os.PathLike, keep: int = 3):
@@ -70,7 +70,7 @@ class CheckpointStore:
           data_state: a dict of plain JSON values.
 
         Raises:
-          UserError: the file system refuses; the checkpoints that are there stay as they are.
+          UserError: the file system reports an error; existing checkpoints are not changed.
         """
         final = self.directory / str(step)
         if final.exists():
@@ -92,7 +92,7 @@ class CheckpointStore:
     def _write(self, path: Path, arrays: dict[str, Any]) -> None:
         try:
             self._orbax.save(path, args=ocp.args.PyTreeSave(arrays))
-        except ValueError as error:  # as which TensorStore hands on what the file system refuses
+        except ValueError as error:  # raised by TensorStore for errors of the file system
             code = re.search(r"os_error_code='(\d+)'", str(error))
             if code is None:
                 raise
@@ -176,7 +176,7 @@ def load_params(directory: str | os.PathLike, *, ema: bool = False) -> dict[str,
     Args:
       directory: a run directory, its `checkpoints`, or one checkpoint in it. Nothing in it is changed, so a run that is
         still training can be read.
-      ema: the averaged parameters in place of the last ones.
+      ema: return the averaged parameters instead of the last ones.
 
     Raises:
       UserError: there is no good checkpoint, or it holds no averaged parameters, or some that are not finite.
@@ -188,7 +188,7 @@ def load_params(directory: str | os.PathLike, *, ema: bool = False) -> dict[str,
 
 
 def load_running(directory: str | os.PathLike) -> dict[str, np.ndarray]:
-    """Returns the running statistics that lie beside `load_params`; {} where there are none."""
+    """Returns the running statistics saved with the parameters; {} if there are none."""
     return _load(directory, "extra/running/")
 
 
@@ -200,7 +200,7 @@ def _load(directory: str | os.PathLike, prefix: str) -> dict[str, np.ndarray]:
         folder = directory / "checkpoints" if (directory / "checkpoints").is_dir() else directory
         survey = _survey(folder)
         if survey.step is None:
-            raise UserError(f"There is no checkpoint in {folder}. Give the --workdir of a run that has saved one.")
+            raise UserError(f"There is no checkpoint in {folder}. Give the --workdir of a run with a saved checkpoint.")
         path, manifest = folder / str(survey.step), survey.manifest
     wanted = {
         name: jax.ShapeDtypeStruct(shape, dtype)

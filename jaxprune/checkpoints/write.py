@@ -1,4 +1,4 @@
-"""Writes weights for PyTorch, and turns any weights file or run into such a file."""
+"""Writes weights for PyTorch, and converts any weights file or run to such a file."""
 
 import io
 import math
@@ -37,7 +37,7 @@ def save_pretrained(model: Any, path: str | os.PathLike, *, names: str = TIMM, o
         (Google's, with its layouts, as `.npz`).
 
     Raises:
-      UserError: the file is there already, or is not to be a `.safetensors`; the names are not of such a network.
+      UserError: the file exists, or its name is not a `.safetensors`; or the names do not fit the network.
     """
     path = _writable(path, overwrite, names)
     tensors = spelled(model, names)
@@ -77,7 +77,7 @@ def _writable(path: str | os.PathLike, overwrite: bool, names: str) -> Path:
     if path.suffix != kind:
         raise UserError(f"{path} would not be a {kind}: that is the one format written here for the names {names!r}.")
     if path.exists() and not overwrite:
-        raise UserError(f"{path} is there already: choose another name, or overwrite it.")
+        raise UserError(f"{path} exists already: choose another name, or overwrite it.")
     if not path.parent.is_dir():
         raise UserError(f"There is no directory {path.parent} to write {path.name} to: create it.")
     return path
@@ -104,15 +104,15 @@ def convert(
       names: see `save_pretrained`.
 
     Returns:
-      The network. Of one read from a file the number of heads is made up, unless `model` names it.
+      The network. If it is read from a file, the number of heads is a guess unless `model` is given.
 
     Raises:
-      UserError: the weights are of no known network or not of this one.
+      UserError: the weights belong to no known network, or not to `model`.
     """
     _writable(output, overwrite, names)
     if is_ours(source):
         if given := [what for what, value in (("model", model), ("key", key), ("ignored", ignored)) if value]:
-            raise UserError(f"{source} is a run, which says itself what it holds: leave out {' and '.join(given)}.")
+            raise UserError(f"{source} is a run, which describes its own network: leave out {' and '.join(given)}.")
         network = load_model(source)
     elif model is not None and not _of_framework(source, key, ignored):
         network = open_published(source, model, key=key, ignored=ignored)
@@ -139,10 +139,10 @@ _RANKS = dict.fromkeys(("pos_embed", "cls_token", "dist_token", "reg_token"), 3)
 def architecture(tensors: Mapping[str, Published], what: str) -> tuple[str, dict[str, Any]]:
     """Returns the kind and the arguments (see `run.build`) of the network that weights under timm's names are of.
 
-    Heads do not show in the shapes: one is assumed.
+    Shapes do not depend on the number of heads: one is assumed.
 
     Args:
-      what: what to call the weights in an error.
+      what: name of the weights in error messages.
 
     Raises:
       UserError: they are of no ViT and no pre-training framework, or made for a grid that is not square.

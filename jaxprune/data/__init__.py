@@ -1,4 +1,4 @@
-"""Sources of images (built-in scenes, folders, TFDS), and what turns them into batches on the host and the device."""
+"""Sources of images (built-in scenes, folders, TFDS), and their way into batches on the host and the device."""
 
 from jaxprune.data.clips import Views, load_clips
 from jaxprune.data.images import load_images, read_image

@@ -28,18 +28,18 @@ def augment(
     mean: Sequence[float] = IMAGENET_MEAN,
     std: Sequence[float] = IMAGENET_STD,
 ) -> tuple[Float[Array, "b H W c"], Float[Array, "b num_classes"]]:
-    """Turns a batch of pixels into what a classifier trains on: float32 images and soft targets.
+    """Turns a batch of pixels into training input for a classifier: float32 images and soft targets.
 
     Args:
       key: drives every draw.
       images: pixels, 0 to 255.
-      labels: classes, or for each whether it is in the image.
+      labels: class indices, or for each class whether it is in the image.
       num_classes: width of the targets.
-      flip: flips half of the images left to right.
+      flip: flip half of the images left to right.
       erasing: probability of erasing a rectangle of an image.
-      mixup, cutmix: the alpha of each; 0 is off, and with both on each batch gets one or the other.
+      mixup, cutmix: their alphas; 0 is off. If both are on, each batch gets one of them.
       label_smoothing: mass spread over all classes.
-      mean, std: of the normalisation, for pixels in [0, 1].
+      mean, std: normalisation for pixels in [0, 1].
     """
     flip_key, erase_key, mix_key = jax.random.split(key, 3)
     images = normalize(images, mean, std)
@@ -80,7 +80,7 @@ def random_erasing(
       key: drives every draw.
       images: normalised images.
       prob: probability for each image.
-      area: smallest and largest part of the image.
+      area: smallest and largest fraction of the image's area.
       min_aspect: the ratio of height to width is log-uniform between this and its inverse.
     """
     b, height, width, _ = images.shape
@@ -104,20 +104,20 @@ def mixup_cutmix(
     switch_prob: float = 0.5,
     label_smoothing: float = 0.1,
 ) -> tuple[Float[Array, "b H W c"], Float[Array, "b num_classes"]]:
-    """Mixes every image with its partner in the reversed batch, by one weight a batch (timm's "batch" mode).
+    """Mixes every image with its partner in the reversed batch, with one weight per batch (timm's "batch" mode).
 
     Args:
       key: drives every draw.
       images: normalised images.
       labels: classes.
-      mixup_alpha, cutmix_alpha: of the Beta distribution of the weight; 0 switches the kind off.
+      mixup_alpha, cutmix_alpha: parameters of the Beta distribution of the weight; 0 is off.
       num_classes: width of the targets.
       prob: probability of mixing at all.
-      switch_prob: probability of CutMix where both kinds are on.
+      switch_prob: probability of CutMix if both are on.
       label_smoothing: mass spread over all classes.
 
     Returns:
-      (images, targets), the targets weighted by the pixels that each image really keeps.
+      (images, targets), with targets weighted by the fraction of pixels that each image keeps.
     """
     if not (mixup_alpha or cutmix_alpha):
         return images, mixup_target(labels, num_classes, 1.0, label_smoothing)
@@ -156,7 +156,7 @@ def mix_images(images: Float[Array, "b H W c"], lam: float | Float[Array, ""]) -
 
 
 def cutmix_images(images: Float[Array, "b H W c"], box: Integer[Array | np.ndarray, "4"]) -> Float[Array, "b H W c"]:
-    """Puts the partner's pixels into `box` = (top, bottom, left, right), the ends excluded."""
+    """Copies the partner's pixels into `box` = (top, bottom, left, right), ends excluded."""
     inside = _inside(box, *images.shape[1:3])
     return jnp.where(inside[None, :, :, None], images[::-1], images)
 
@@ -174,16 +174,16 @@ def cutmix_box(
 
 
 def cutmix_lam(box: Integer[Array | np.ndarray, "4"], height: int, width: int) -> Float[Array, ""]:
-    """Returns the part of the image that lies outside `box`."""
+    """Returns the fraction of the image outside `box`."""
     return 1.0 - (box[1] - box[0]) * (box[3] - box[2]) / jnp.float32(height * width)
 
 
 def _erasing_box(
     draws: Array, height: int, width: int, prob: float, area: tuple[float, float], min_aspect: float
 ) -> Array:
-    """The rectangle (top, bottom, left, right) to erase, from 23 uniform draws; an empty one where nothing is erased.
+    """The rectangle (top, bottom, left, right) to erase, from 23 uniform draws; an empty one if nothing is erased.
 
-    The first of ten tries that fits inside the image counts; where none does, nothing is erased.
+    The first of ten tries that fits inside the image is used; if none does, nothing is erased.
     """
     pixels = (area[0] + (area[1] - area[0]) * draws[:10]) * (height * width)
     aspect = jnp.exp(math.log(min_aspect) * (1.0 - 2.0 * draws[10:20]))

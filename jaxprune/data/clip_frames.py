@@ -1,4 +1,4 @@
-"""Which frames of a video make up its clips: numbers only, nothing is read."""
+"""The frame indices of a video's clips; nothing is read."""
 
 import numpy as np
 from jaxtyping import Int
@@ -9,8 +9,8 @@ from jaxprune.errors import UserError
 def dense(length: int, num_frames: int, stride: int, num_clips: int = 1) -> Int[np.ndarray, "clips frames"]:
     """Returns the frames of clips that take every `stride`-th frame and start at even distances.
 
-    The first clip starts with the video and the last one ends with it; a single one lies in the middle. Where the
-    video ends before the clip, it begins again (VideoMAE's evaluation in mmaction2, Tong et al., 2022).
+    The first clip starts with the video and the last one ends with it; a single clip lies in the middle. Videos that
+    are too short are looped (VideoMAE's evaluation in mmaction2, Tong et al., 2022).
 
     >>> dense(12, num_frames=3, stride=2, num_clips=2)
     array([[ 0,  2,  4],
@@ -19,10 +19,10 @@ def dense(length: int, num_frames: int, stride: int, num_clips: int = 1) -> Int[
     array([[0, 2, 1, 0]])
 
     Args:
-      length: frames of the video.
-      num_frames: of a clip.
-      stride: frames of the video from one of a clip to the next.
-      num_clips: of the video.
+      length: number of frames of the video.
+      num_frames: frames of a clip.
+      stride: video frames between consecutive frames of a clip.
+      num_clips: number of clips.
     """
     _check(length, num_frames, num_clips)
     latest = max(length - ((num_frames - 1) * stride + 1), 0)
@@ -33,8 +33,8 @@ def dense(length: int, num_frames: int, stride: int, num_clips: int = 1) -> Int[
 def uniform(length: int, num_frames: int, num_clips: int = 1) -> Int[np.ndarray, "clips frames"]:
     """Returns the frames of clips that have one frame of each of `num_frames` equal parts of the video.
 
-    A single clip has the middle of each part (TSN; Wang et al., 2016); several have its different places, in even
-    steps. A video with fewer frames than parts shows frames repeatedly.
+    A single clip takes the middle of each part (TSN; Wang et al., 2016); several take evenly spaced positions in it. A
+    video with fewer frames than parts repeats frames.
 
     >>> uniform(8, num_frames=4)
     array([[1, 3, 5, 7]])
@@ -45,12 +45,12 @@ def uniform(length: int, num_frames: int, num_clips: int = 1) -> Int[np.ndarray,
     array([[0, 0, 1, 1]])
 
     Args:
-      length: frames of the video.
-      num_frames: of a clip.
-      num_clips: of the video.
+      length: number of frames of the video.
+      num_frames: frames of a clip.
+      num_clips: number of clips.
     """
     _check(length, num_frames, num_clips)
-    # (part + place inside it) · length / parts, in whole numbers: nothing is lost to rounding.
+    # (part + position inside it) · length / parts, in integers: no rounding errors.
     parts, places = np.arange(num_frames)[None, :], np.arange(num_clips)[:, None]
     return (2 * num_clips * parts + 2 * places + 1) * length // (2 * num_clips * num_frames)
 
@@ -63,6 +63,6 @@ def sampled(length: int, num_frames: int, stride: int, num_clips: int = 1) -> In
 def _check(length: int, num_frames: int, num_clips: int) -> None:
     if min(length, num_frames, num_clips) < 1:
         raise UserError(
-            f"A video of {length} frames, clips of {num_frames} frames and {num_clips} clips: there has to be at least "
+            f"A video of {length} frames, clips of {num_frames} frames and {num_clips} clips: there must be at least "
             "one of each."
         )

@@ -1,4 +1,4 @@
-"""Clips of videos as a network reads them: how frames are cropped, and how many views of a video there are."""
+"""Clips of videos for a network: the crops of frames, and the views of a video."""
 
 import dataclasses
 import os
@@ -16,24 +16,24 @@ from jaxprune.preprocessing import Preprocessing
 
 
 def one_view(images: np.ndarray) -> np.ndarray:
-    """Returns the clip that stands for a video in pictures, (frames, h, w, 3): the middle one of several views.
+    """Returns the clip that represents a video in pictures, (frames, h, w, 3): the middle one of several views.
 
-    An image, and a clip that is the only view, are returned as they are.
+    An image, or a clip that is the only view, is returned unchanged.
     """
     return images[len(images) // 2] if images.ndim == 5 else images
 
 
 @dataclasses.dataclass(frozen=True)
 class Views:
-    """Reads views of videos: some clips of each, and some crops of each clip.
+    """Reads views of videos: clips of each video, and crops of each clip.
 
     >>> Views(Preprocessing((224, 224), num_frames=16), num_clips=5, num_crops=3).shape
     (15, 16, 224, 224, 3)
 
     Attributes:
-      preprocessing: Of a network that reads clips.
-      num_clips: Clips of a video, evenly spaced; see `clip_frames.sampled`.
-      num_crops: Crops of a clip, evenly spaced along the longer side of its frames; a single one is the centre crop.
+      preprocessing: Preprocessing of a network that reads clips.
+      num_clips: Number of clips per video, evenly spaced; see `clip_frames.sampled`.
+      num_crops: Number of crops per clip, evenly spaced along the longer side of its frames; 1 is the centre crop.
 
     Raises:
       UserError: An attribute is out of range, or the network reads images.
@@ -47,7 +47,7 @@ class Views:
 
     def __post_init__(self):
         if not self.preprocessing.num_frames:
-            raise UserError("These are views of videos, and the network reads images: give a network that reads clips.")
+            raise UserError("Views are of videos, but the network reads images: give a network that reads clips.")
         if min(self.num_clips, self.num_crops) < 1:
             raise UserError(f"num_clips={self.num_clips} and num_crops={self.num_crops} must be 1 or more.")
         if self.num_crops > 1 and self.preprocessing.crop == "none":
@@ -63,12 +63,12 @@ class Views:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of what is read: that of a clip, or with several views that of all of them."""
+        """The shape of an example: of a clip, or of all views if there are several."""
         count, clip = self.num_clips * self.num_crops, (*self.preprocessing.sides, 3)
         return clip if count == 1 else (count, *clip)
 
     def frames(self, length: int) -> np.ndarray:
-        """Returns the frames of each clip of a video that has `length` of them, (clips, frames)."""
+        """Returns the frame indices of each clip of a video with `length` frames, (clips, frames)."""
         record = self.preprocessing
         return sampled(length, record.num_frames, record.frame_stride, self.num_clips)
 
@@ -81,11 +81,11 @@ class Views:
         return images.crops(frame, record.img_size, record.crop_pct, filter_, self.num_crops)
 
     def __call__(self, path: str, *, upright: bool) -> np.ndarray:
-        """Reads a video file: a clip, uint8 (frames, h, w, 3), or several views of it, those of a clip side by side.
+        """Reads a video file: a clip, uint8 (frames, h, w, 3), or several views, crops of a clip next to each other.
 
         Args:
           path: The file.
-          upright: Whether frames are turned as the file's metadata say.
+          upright: Whether frames are rotated according to the file's metadata.
 
         Raises:
           Unreadable: The file is broken or gone.
@@ -107,11 +107,11 @@ class Views:
         return self.of(found, wanted)
 
     def of(self, frames: dict[int, list[np.ndarray]], wanted: np.ndarray) -> np.ndarray:
-        """Puts the crops of frames together to views.
+        """Assembles views from the crops of frames.
 
         Args:
-          frames: By number, what `cropped` made of each.
-          wanted: What `frames` returned.
+          frames: {frame index: its crops from `cropped`}.
+          wanted: The frame indices from `frames`.
         """
         views = [[frames[n][crop] for n in clip] for clip in wanted.tolist() for crop in range(self.num_crops)]
         return np.array(views).reshape(self.shape)
@@ -132,17 +132,17 @@ def read_views(path: str | os.PathLike, views: Views) -> np.ndarray:
 def load_clips(
     videos: Iterable[str | os.PathLike], preprocessing: Preprocessing, *, num_clips: int = 1, num_crops: int = 1
 ) -> Float[jax.Array, "b t h w c"]:
-    """Returns clips of video files as a network reads them: prepared as for its evaluation, and normalised, float32.
+    """Returns clips of video files as network input: preprocessed as in evaluation, and normalised, float32.
 
-    Several views of a video come one after the other.
+    Several views of a video are consecutive.
 
     Args:
       videos: The files.
-      preprocessing: Of the network, `model.preprocessing`.
+      preprocessing: The network's `model.preprocessing`.
       num_clips, num_crops: Views of a video; see `Views`.
 
     Raises:
-      UserError: There is no video, or one cannot be read, or the network reads images.
+      UserError: There are no videos, or one cannot be read, or the network reads images.
     """
     views = Views(preprocessing, num_clips, num_crops)
     rows = [read_views(path, views) for path in videos]

@@ -9,9 +9,9 @@ from jaxprune.errors import UserError
 
 @dataclasses.dataclass(frozen=True)
 class Cutout:
-    """Paints a rectangle of `side` times the image's sides over, cut at the border, as published for multi-label data.
+    """Masks a rectangle of `side` times the image's sides, cut at the border, as published for multi-label data.
 
-    The centre is any pixel. Ends are painted too, as Pillow draws a rectangle, so that half of 224 pixels is 113.
+    The centre is a random pixel. As with Pillow's rectangles, both ends are included, so half of 224 pixels is 113.
 
     Raises:
       UserError: `side` is outside (0, 1].
@@ -21,10 +21,10 @@ class Cutout:
 
     def __post_init__(self):
         if not 0.0 < self.side <= 1.0:
-            raise UserError(f"cutout={self.side} is no part of an image's side: use one in (0, 1], such as 0.5.")
+            raise UserError(f"cutout={self.side} is not a fraction of an image's side: use one in (0, 1], such as 0.5.")
 
     def __call__(self, image: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """Returns a painted copy of a uint8 image (h, w, 3)."""
+        """Returns a masked copy of a uint8 image (h, w, 3)."""
         painted = image.copy()
         rows, columns = (self._span(length, rng) for length in image.shape[:2])
         painted[rows, columns] = rng.integers(0, 256, image.shape[2])

@@ -1,4 +1,4 @@
-"""Pictures of one's own without labels, as a source: a folder, one file, or a text file that lists files."""
+"""Your own pictures without labels, as a source: a folder, one file, or a text file that lists files."""
 
 import os
 from collections.abc import Sequence
@@ -21,16 +21,16 @@ class FileList:
 
     Args:
       files: Their paths.
-      name: What they are called in messages.
-      exif: Whether photographs are turned upright as their EXIF tags say.
+      name: Name of the list in messages.
+      exif: Whether photographs are rotated according to their EXIF tags.
 
     Raises:
-      UserError: There is no file.
+      UserError: There are no files.
     """
 
     def __init__(self, files: Sequence[str], *, name: str, exif: bool = True):
         if not files:
-            raise UserError(f"{name} names no pictures: write the path of a picture a line.")
+            raise UserError(f"{name} lists no pictures: write one path per line.")
         self.name, self.exif = name, exif
         self.class_names: tuple[str, ...] = ()
         self.num_classes = 0
@@ -51,12 +51,12 @@ class FileList:
 
 
 def open_images(path: str, *, exif: bool = True) -> Source:
-    """Opens pictures of one's own.
+    """Opens your own pictures.
 
     Args:
-      path: A folder, whose pictures are taken at any depth; a picture; or a `.txt` file with the path of a picture a
-        line, relative to that file's directory.
-      exif: Whether photographs are turned upright as their EXIF tags say.
+      path: A folder, which is searched recursively; a picture; or a `.txt` file with one path per line, relative to
+        that file's directory.
+      exif: Whether photographs are rotated according to their EXIF tags.
 
     Raises:
       UserError: There are none.
@@ -66,7 +66,7 @@ def open_images(path: str, *, exif: bool = True) -> Source:
         return ImageFolder(path, labels=False, exif=exif)
     if not place.exists():
         raise UserError(
-            f"There are no pictures {path}: give a folder, a picture, or a {LIST} file that lists pictures."
+            f"There are no pictures at {path}: give a folder, a picture, or a {LIST} file that lists pictures."
         )
     return FileList(_listed(place) if place.suffix.lower() == LIST else [str(place)], name=path, exif=exif)
 

@@ -1,22 +1,22 @@
-"""Reads files that may be anything: regular ones only, of a bounded size, and without waiting."""
+"""Reads untrusted files: only regular ones, of bounded size, without blocking."""
 
 import os
 import stat
 
-TEXT_LIMIT = 2**24  # bytes of a text file that describes one picture
+TEXT_LIMIT = 2**24  # maximum size in bytes of a text file that describes one picture
 
 
 def read_bytes(path: str | os.PathLike, limit: int | None = None) -> bytes:
     """Returns the content of a regular file.
 
     Args:
-      path: The file; links are followed.
-      limit: The most bytes that it may have; None for any number.
+      path: The file; symbolic links are followed.
+      limit: Maximum size in bytes; None for any.
 
     Raises:
-      OSError: It is no regular file (a directory, a pipe, a device), has more than `limit` bytes, or cannot be read.
+      OSError: It is not a regular file (a directory, a pipe, a device), has more than `limit` bytes, or cannot be read.
     """
-    # Without O_NONBLOCK, opening a pipe waits until somebody writes into it.
+    # Without O_NONBLOCK, opening a pipe blocks until there is a writer.
     with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode):

@@ -1,4 +1,4 @@
-"""Image folders: one directory a class, or a flat heap of pictures without labels. Folders of videos are the same."""
+"""Image folders: one directory per class, or any pictures without labels. Folders of videos work the same way."""
 
 import os
 from collections.abc import Iterable, Iterator
@@ -21,9 +21,9 @@ class Reader(Protocol):
     """Reads the files of a folder.
 
     Attributes:
-      kind: "image" or "video", and `files`, what messages call several.
-      extensions: By which the files are known.
-      num_frames: Of a clip; 0 for images.
+      kind: "image" or "video", and `files`, the plural in messages.
+      extensions: Extensions of the files.
+      num_frames: Frames of a clip; 0 for images.
     """
 
     kind: str
@@ -41,20 +41,20 @@ class Reader(Protocol):
 class ImageFolder:
     """The pictures below `root`; a directory's name is the class of all pictures below it.
 
-    `folder[i]` is a dict: `image` uint8 (h, w, 3), `label` int32, `index` i. Files are taken in sorted order. Links are
-    followed, but a directory that several ways lead to counts once, and one that a class is made of only as that class.
+    `folder[i]` is a dict: `image` uint8 (h, w, 3), `label` int32, `index` i. Files are in sorted order. Links are
+    followed, but a directory that is reachable in several ways counts once, and a class directory only for its class.
 
     Args:
       root: Directory of class directories, or with `labels=False` any directory.
       labels: Whether directories are classes. False: every picture below `root`, with label -1, for pre-training.
-      exif: Whether photographs are turned upright as their EXIF tags say.
-      class_names: The classes in label order; by default the directories in `root` with pictures, sorted. Those
-        without are left out with a warning.
-      name: What it is called in messages; by default the path.
-      reader: What reads the files; by default `read_example`. `clips.Views` makes it a folder of videos.
+      exif: Whether photographs are rotated according to their EXIF tags.
+      class_names: The classes in label order; by default the directories in `root` with pictures, sorted. Directories
+        without pictures are left out with a warning.
+      name: Name of the folder in messages; by default its path.
+      reader: Reads the files; by default `read_example`. `clips.Views` makes it a folder of videos.
 
     Raises:
-      UserError: `root` does not exist, or nothing usable is below it.
+      UserError: `root` does not exist, or contains nothing usable.
     """
 
     def __init__(
@@ -113,17 +113,17 @@ class ImageFolder:
         shown = f"{self.reader.kind.capitalize()} folder {self.name!r}"
         if labels and any(_is_one(entry.name, extensions) for entry in self.root.iterdir()):
             return (
-                f"{shown} holds {files} but no class directories with {files}. Put every class into a directory of its "
-                "own, or pass labels=False to pre-train without labels."
+                f"{shown} holds {files} but no class directories with {files}. Put every class into its own "
+                "directory, or pass labels=False to pre-train without labels."
             )
         others = images.EXTENSIONS if self.num_frames else video.EXTENSIONS
         if next(image_files(self.root, (), others), None) is not None:
             read, there = ("clips", "pictures") if self.num_frames else ("images", "videos")
             return (
-                f"{shown} holds {there} and no {files}, and the network reads {read}: give a folder of {files}, or "
+                f"{shown} holds {there} and no {files}, but the network reads {read}: give a folder of {files}, or "
                 f"another network."
             )
-        wanted = f"directories, one a class, with {files}" if labels else files
+        wanted = f"class directories with {files}" if labels else files
         return f"{shown} holds nothing usable: looked for {wanted} ({kinds}), and found none."
 
 
@@ -143,7 +143,7 @@ def read_example(path: str, *, upright: bool) -> np.ndarray:
     """Reads the picture of an example, uint8 (h, w, 3).
 
     Args:
-      upright: Whether a photograph is turned as its EXIF tag says.
+      upright: Whether a photograph is rotated according to its EXIF tag.
 
     Raises:
       Unreadable: The file is broken or gone.
@@ -165,17 +165,17 @@ def open_split(
 ) -> ImageFolder:
     """Opens `root/<split>` if `root` holds splits (`train`, `test`, …), else `root` itself as its only split.
 
-    Labels count over the classes of all splits, so that a class that one split lacks, or has no pictures of, does not
-    shift the others. A class without pictures in any split is left out with a warning.
+    Labels number the classes of all splits, so a class that is missing in one split does not shift the others. A class
+    without pictures in any split is left out with a warning.
 
     Args:
       root: Directory of splits, or of classes.
-      split: One of its splits. None: `root` itself, whatever it holds.
+      split: One of its splits. None: `root` itself.
       labels, exif, reader: As for `ImageFolder`.
-      shown_as: What messages call `root`; by default its path.
+      shown_as: Name of `root` in messages; by default its path.
 
     Raises:
-      UserError: A split is asked for that is not there, or nothing usable is in it.
+      UserError: The split does not exist, or contains nothing usable.
     """
     top = Path(root).expanduser()
     shown = str(shown_as or root)
@@ -192,21 +192,21 @@ def open_split(
 
 
 def split_names(root: Path) -> tuple[str, ...]:
-    """Returns the directories in `root` that are splits by their names."""
+    """Returns the directories in `root` with names of splits."""
     return tuple(d for d in _directories(root) if d in SPLITS) if root.is_dir() else ()
 
 
 def image_files(
     directory: Path, closed: Iterable[Path] = (), extensions: tuple[str, ...] = images.EXTENSIONS
 ) -> Iterator[str]:
-    """Yields the pictures anywhere below `directory`, known by their extension, in sorted order.
+    """Yields the pictures anywhere below `directory`, by extension, in sorted order.
 
-    Links are followed, but every real directory is entered once, and none that `directory` lies in.
+    Links are followed, but every real directory is entered only once, and parents of `directory` never.
 
     Args:
       directory: Where to look.
-      closed: Directories that are not entered either.
-      extensions: Of the files, if these are other than pictures.
+      closed: Directories that are not entered.
+      extensions: Extensions of the files, if not pictures.
     """
     above = (path for place in (directory.absolute(), directory.resolve()) for path in (place, *place.parents))
     entered = {_identity(path) for path in (*above, *closed)}
@@ -221,30 +221,30 @@ def image_files(
 
 
 def _identity(path: str | os.PathLike) -> tuple[int, int] | str:
-    """What all paths of one directory have in common."""
+    """An identifier shared by all paths of one directory."""
     try:
         status = os.stat(path)
-    except OSError:  # a link to nowhere
+    except OSError:  # a dangling link
         return str(path)
     return status.st_dev, status.st_ino
 
 
 def _classes(roots: list[Path], name: str, reader: Reader) -> tuple[str, ...]:
-    """Returns the directories that have files to read in any of `roots`, sorted; warns of those that have none."""
+    """Returns the directories with readable files in any of `roots`, sorted; warns of those without."""
     names = sorted({directory for root in roots for directory in _directories(root)})
     found = tuple(name for name in names if any(_has_files(root / name, reader.extensions) for root in roots))
     if found and len(found) < len(names):
         empty = [name for name in names if name not in found]
         more = f" and {len(empty) - _NAMES_SHOWN} more" if len(empty) > _NAMES_SHOWN else ""
         shown = ", ".join(empty[:_NAMES_SHOWN]) + more
-        logging.warning("%s: no class is made of directories without %s: %s", name, reader.files, shown)
+        logging.warning("%s: directories without %s are not classes: %s", name, reader.files, shown)
     return found
 
 
 def _has_files(directory: Path, extensions: tuple[str, ...]) -> bool:
     if not directory.is_dir():
         return False
-    with os.scandir(directory) as entries:  # ends at the first one, where a walk lists all
+    with os.scandir(directory) as entries:  # stops at the first entry, while a walk would list all
         if any(_visible(entry.name) and _is_one(entry.name, extensions) and entry.is_file() for entry in entries):
             return True
     return next(image_files(directory, (), extensions), None) is not None

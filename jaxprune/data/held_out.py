@@ -1,4 +1,4 @@
-"""A held-out split of a folder that comes without splits."""
+"""A held-out split of a folder without splits."""
 
 import hashlib
 import logging
@@ -19,8 +19,8 @@ class Part:
 
     Args:
       folder: Its pictures.
-      numbers: Which of them, in ascending order.
-      name: What it is called in messages and reports.
+      numbers: Their indices, in ascending order.
+      name: Name in messages and reports.
     """
 
     def __init__(self, folder: ImageFolder, numbers: list[int], name: str):
@@ -40,22 +40,22 @@ class Part:
 
 
 def is_split_here(root: str | Path, split: str) -> bool:
-    """Whether a folder has no splits of its own, and `split` is the name of one that it can be divided into."""
+    """Whether a folder has no split directories, and `split` is one that it can be divided into."""
     root = Path(root).expanduser()
     return split in SPLITS and root.is_dir() and not split_names(root)
 
 
 def part_of(folder: ImageFolder, split: str, share: float, seed: int = 0) -> Part:
-    """Returns the pictures of a folder that are trained on ("train"), or those that are held out (any other split).
+    """Returns the training pictures of a folder ("train"), or its held-out ones (any other split).
 
-    Of every class the same share is held out: at least one picture, and never all. Which ones depends only on the seed
-    and on the names in that class, not on other classes.
+    The same fraction of every class is held out: at least one picture, and never all. The choice depends only on the
+    seed and on the names in that class, not on other classes.
 
     Args:
       folder: All pictures.
       split: "train", or another of `folder.SPLITS`.
-      share: Of the pictures of a class that are held out.
-      seed: Another seed holds out others.
+      share: Fraction of each class that is held out.
+      seed: Seed of the choice.
 
     Raises:
       UserError: No class has two pictures.
@@ -63,8 +63,8 @@ def part_of(folder: ImageFolder, split: str, share: float, seed: int = 0) -> Par
     held = _held_out(folder, share, seed)
     if not held:
         raise UserError(
-            f"{folder.reader.kind.capitalize()} folder {folder.name!r} has no class with two {folder.reader.files}, of "
-            f"which one could be held out: add {folder.reader.files}, or train/ and test/ directories."
+            f"{folder.reader.kind.capitalize()} folder {folder.name!r} has no class with two {folder.reader.files}, so "
+            f"none can be held out: add {folder.reader.files}, or train/ and test/ directories."
         )
     numbers = [number for number in range(len(folder)) if (number in held) == (split != "train")]
     part = f"{100 * share:g} %" + (" of each class" if folder.class_names else "")
@@ -83,7 +83,7 @@ def _held_out(folder: ImageFolder, share: float, seed: int) -> set[int]:
     groups = defaultdict(list)
     for number in range(len(folder)):
         inside = Path(folder.path(number)).relative_to(folder.root)
-        # A hash of a name stays what it is, whatever else there is.
+        # The hash of a name does not depend on other files.
         drawn = hashlib.blake2b(f"{seed}/{inside.as_posix()}".encode(errors="surrogateescape")).digest()
         groups[inside.parts[0] if folder.class_names else ""].append((drawn, number))
     held = set()

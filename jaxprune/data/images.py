@@ -25,13 +25,13 @@ except ImportError:
     cv2 = None
 
 EXTENSIONS: tuple[str, ...] = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".gif", ".ppm", ".tif", ".tiff")
-# Pillow knows many more, and hands some to other programs whatever the file is called: PostScript to Ghostscript.
+# Pillow supports many more, and passes some to other programs, whatever the extension: PostScript to Ghostscript.
 FORMATS = ("JPEG", "PNG", "BMP", "WEBP", "GIF", "PPM", "TIFF")
-MAX_PIXELS = 2**26  # of a picture that is decoded, which takes up to 12 bytes a pixel meanwhile
-MAX_SIDE = 2**16  # resizing one side first holds the whole of the other
-MAX_BYTES = 8 * MAX_PIXELS  # of a file: no picture within these bounds takes more, even uncompressed
-# Sides of image and crop, beyond which only what the crop shows is resized. Within it the whole image is, as in timm
-# and torchvision; the two agree but for rounding, and for what is clipped between resizing one side and the other.
+MAX_PIXELS = 2**26  # of a picture to decode, which temporarily takes up to 12 bytes per pixel
+MAX_SIDE = 2**16  # resizing one side first keeps the other at full size
+MAX_BYTES = 8 * MAX_PIXELS  # of a file: no picture within these bounds is larger, even uncompressed
+# Aspect ratio above which only the cropped part is resized. Below it the whole image is, as in timm and torchvision;
+# the results agree up to rounding and to clipping between the resizing of the two sides.
 MAX_ASPECT = 8
 Box = tuple[int, int, int, int]  # top, left, height, width
 
@@ -43,10 +43,10 @@ class Broken(ValueError):
 def decode(data: bytes, *, upright: bool = True) -> np.ndarray:
     """Returns an encoded image as uint8 (h, w, 3), RGB.
 
-    Grey, palette, RGBA (its alpha is dropped), CMYK and 16-bit grey become RGB; of an animation the first frame is
-    taken. Photographs are turned as their EXIF tag says unless `upright` is off, as torchvision and timm leave them.
-    Raises `Broken` on what is no image of `FORMATS`, is damaged, has more than `MAX_PIXELS` pixels or a side beyond
-    `MAX_SIDE`, or has pixels of no known range: floating-point numbers, or 32-bit integers of a TIFF file.
+    Grey, palette, RGBA (alpha is dropped), CMYK and 16-bit grey become RGB; of an animation the first frame is taken.
+    Photographs are rotated according to their EXIF tag unless `upright` is off (torchvision and timm do not rotate).
+    Raises `Broken` for data that are not an image of `FORMATS`, are damaged, have more than `MAX_PIXELS` pixels or a
+    side beyond `MAX_SIDE`, or have pixels of unknown range: floating-point numbers, or 32-bit integers of a TIFF file.
     """
     try:
         return _decode(data, upright)
@@ -54,17 +54,17 @@ def decode(data: bytes, *, upright: bool = True) -> np.ndarray:
         raise
     except UnidentifiedImageError as error:
         raise Broken("no image, or of an unknown format" if data else "empty file") from error
-    # Decoders raise all sorts of things at all sorts of damage.
+    # Decoders raise many kinds of exceptions on damaged data.
     except Exception as error:
         raise Broken(f"{type(error).__name__}: {error}") from error
 
 
 def open_image(data: bytes) -> Image.Image:
-    """Returns an encoded image with its header read and nothing decoded.
+    """Opens an encoded image: reads its header without decoding pixels.
 
     Raises:
       Broken: It is too large.
-      Exception: Whatever Pillow raises for what is no image of `FORMATS`.
+      Exception: Whatever Pillow raises for data that are not an image of `FORMATS`.
     """
     try:
         image = Image.open(io.BytesIO(data), formats=FORMATS)
@@ -81,13 +81,13 @@ def _check_size(width: int, height: int) -> None:
 
 def _too_large(what: str) -> str:
     return (
-        f"{what} is more than the {MAX_PIXELS:,} pixels, and {MAX_SIDE:,} a side, that are decoded: save it smaller, "
+        f"{what} is more than the {MAX_PIXELS:,} pixels, or {MAX_SIDE:,} per side, that are decoded: save it smaller, "
         "or cut into pieces"
     )
 
 
 def _decode(data: bytes, upright: bool) -> np.ndarray:
-    # OpenCV returns what it could read of a JPEG that was cut off; only whole files are left to it.
+    # OpenCV returns partial images of truncated JPEG files, so it only gets complete files.
     if cv2 is not None and b"\xff\xd9" in data[-16:] and (size := _jpeg_size(data)):
         _check_size(*size)
         orientation = 0 if upright else cv2.IMREAD_IGNORE_ORIENTATION
@@ -96,8 +96,8 @@ def _decode(data: bytes, upright: bool) -> np.ndarray:
             return cv2.cvtColor(bgr, cv2.COLOR_BGR2RGB)
     with open_image(data) as image:
         if image.mode == "F" or (image.mode == "I" and image.format == "TIFF"):
-            # Pillow would clip them to 0..255: black where they go from 0 to 1, white where they count to 65535.
-            raise Broken(f"pixels of mode {image.mode!r} have no known range: save it with 8 or 16 bits a channel")
+            # Pillow would clip them to 0..255: black if they range from 0 to 1, white if they range to 65535.
+            raise Broken(f"pixels of mode {image.mode!r} have no known range: save it with 8 or 16 bits per channel")
         if image.mode.startswith("I"):
             # 16-bit grey: Pillow's own conversion would clip it to white.
             return to_rgb(np.clip(np.asarray(image), 0, 65535).astype(np.uint16))
@@ -109,9 +109,9 @@ def _decode(data: bytes, upright: bool) -> np.ndarray:
 
 
 def _jpeg_size(data: bytes) -> tuple[int, int] | None:
-    """Returns (width, height) as the header of a JPEG file has them; None if it is no such file.
+    """Returns (width, height) from the header of a JPEG file; None for other files.
 
-    Pillow's header takes as long as decoding a small picture.
+    Reading the header with Pillow takes as long as decoding a small picture.
     """
     if data[:2] != b"\xff\xd8":
         return None
@@ -133,14 +133,14 @@ def read(path: str | os.PathLike, *, upright: bool = True) -> np.ndarray:
     """Returns a picture file as uint8 (h, w, 3), RGB; see `decode`.
 
     Raises:
-      OSError: It is no regular file, has more than `MAX_BYTES` bytes, or cannot be read.
+      OSError: It is not a regular file, has more than `MAX_BYTES` bytes, or cannot be read.
       Broken: See `decode`.
     """
     return decode(read_bytes(path, MAX_BYTES), upright=upright)
 
 
 def to_rgb(array: np.ndarray) -> np.ndarray:
-    """Returns a decoded array, (h, w), (h, w, 1 | 3 | 4) or frames of these, uint8 or uint16, as uint8 (h, w, 3)."""
+    """Converts a decoded array, (h, w), (h, w, 1 | 3 | 4) or frames of these, uint8 or uint16, to uint8 (h, w, 3)."""
     array = np.asarray(array)
     if array.ndim == 4:
         array = array[0]
@@ -161,7 +161,7 @@ def interpolation(name: str) -> Image.Resampling:
 
 
 def resized_crop(image: np.ndarray, box: Box, shape: tuple[int, int], resample: Image.Resampling) -> np.ndarray:
-    """Cuts `box` out of an image or bool mask and resizes it to `shape`; masks always by nearest neighbour."""
+    """Crops an image or bool mask to `box` and resizes it to `shape`; masks always by nearest neighbour."""
     top, left, height, width = box
     cut = image[top : top + height, left : left + width]
     if cut.shape[:2] == shape:
@@ -204,10 +204,10 @@ def clipped_box(
 
 
 def center_crop(image: np.ndarray, shape: tuple[int, int], crop_pct: float, resample: Image.Resampling) -> np.ndarray:
-    """Resizes so that the crop is `crop_pct` of the shorter side, then cuts the middle; the usual evaluation view.
+    """Resizes so that the crop is `crop_pct` of the shorter side, then takes the centre crop, as usual in evaluation.
 
-    Keeps the aspect ratio. An image that has `shape` already is returned as it is. Of one that is `MAX_ASPECT` times
-    longer or wider than `shape`, only the part that is shown is resized.
+    Keeps the aspect ratio. An image that already has `shape` is returned unchanged. If an image is `MAX_ASPECT` times
+    longer or wider than `shape`, only the cropped part is resized.
     """
     return crops(image, shape, crop_pct, resample)[0]
 
@@ -215,7 +215,7 @@ def center_crop(image: np.ndarray, shape: tuple[int, int], crop_pct: float, resa
 def crops(
     image: np.ndarray, shape: tuple[int, int], crop_pct: float, resample: Image.Resampling, count: int = 1
 ) -> list[np.ndarray]:
-    """Returns `count` parts of an image, evenly spaced along its longer side; a single one is that of `center_crop`."""
+    """Returns `count` crops of an image, evenly spaced along its longer side; a single one equals `center_crop`."""
     height, width = image.shape[:2]
     if (height, width) == shape:
         return [image] * count
@@ -235,7 +235,7 @@ def crops(
 
 
 def _resized_part(image: np.ndarray, part: Box, new: tuple[int, int], resample: Image.Resampling) -> np.ndarray:
-    """Returns `part` of the image resized to `new`, without the rest of it."""
+    """Resizes the image to `new` and returns `part` of the result, without computing the rest."""
     top, left, height, width = part
     down, across = image.shape[0] / new[0], image.shape[1] / new[1]
     right, bottom = min((left + width) * across, image.shape[1]), min((top + height) * down, image.shape[0])
@@ -246,7 +246,7 @@ def _resized_part(image: np.ndarray, part: Box, new: tuple[int, int], resample: 
 
 
 def prepare(image: np.ndarray, preprocessing: Preprocessing) -> np.ndarray:
-    """Returns a decoded image, uint8 (h, w, 3), as evaluation shows it to a network: resized and cropped, still uint8.
+    """Returns a decoded image, uint8 (h, w, 3), preprocessed as in evaluation: resized and cropped, still uint8.
 
     A mask, bool (h, w), is cropped likewise.
     """
@@ -257,7 +257,7 @@ def prepare(image: np.ndarray, preprocessing: Preprocessing) -> np.ndarray:
 
 
 def read_image(path: str | os.PathLike, preprocessing: Preprocessing) -> np.ndarray:
-    """Returns a picture file as evaluation shows it to a network, uint8 (h, w, 3).
+    """Returns a picture file preprocessed as in evaluation, uint8 (h, w, 3).
 
     Raises:
       UserError: There is no such file, or it is not a picture.
@@ -272,7 +272,7 @@ def read_image(path: str | os.PathLike, preprocessing: Preprocessing) -> np.ndar
 def load_images(
     images: Iterable[str | os.PathLike | np.ndarray], preprocessing: Preprocessing
 ) -> Float[jax.Array, "b h w c"]:
-    """Returns pictures as a network reads them: prepared as for its evaluation, and normalised, float32.
+    """Returns pictures as network input: preprocessed as in evaluation, and normalised, float32.
 
     >>> from jaxprune.models import Preprocessing
     >>> grey = np.full((30, 40, 3), 127, np.uint8)
@@ -281,14 +281,14 @@ def load_images(
 
     Args:
       images: files, or decoded pictures, uint8 (h, w, 3).
-      preprocessing: of the network, `model.preprocessing`.
+      preprocessing: the network's `model.preprocessing`.
 
     Raises:
-      UserError: there is no image, or one cannot be read, or the network reads clips.
+      UserError: there are no images, or one cannot be read, or the network reads clips.
     """
     if preprocessing.num_frames:
         raise UserError(
-            f"The network reads clips of {preprocessing.num_frames} frames: read videos by jaxprune.data.load_clips."
+            f"The network reads clips of {preprocessing.num_frames} frames: read videos with jaxprune.data.load_clips."
         )
     rows = []
     for image in images:
@@ -301,5 +301,5 @@ def load_images(
     return normalized(np.stack(rows), preprocessing.mean, preprocessing.std)
 
 
-# Compiled, as it is in every program that reads pixels: NumPy and a program differ in the last bit.
+# Compiled, as in every program that reads pixels: NumPy and XLA differ in the last bit.
 normalized = jax.jit(normalize, static_argnums=(1, 2))

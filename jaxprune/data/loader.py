@@ -47,34 +47,35 @@ def train_batches(
 
     Args:
       source: The examples.
-      batch_size: Of all processes together.
-      preprocessing: Of the network: the size of its images, and how they are resized.
-      seed: Of order and crops.
-      crop: "random_resized"; "random_clipped", which clips what does not fit instead of drawing again (MAE's linear
-        probe); "center", as in evaluation; or "none": the whole image, squeezed to its size.
-      scale: Share of the image's area that a random crop covers.
-      ratio: Width over height of a random crop.
+      batch_size: Global batch size, over all processes.
+      preprocessing: The network's preprocessing: image size and resizing.
+      seed: Seed of order and crops.
+      crop: "random_resized"; "random_clipped", which clips crops that do not fit instead of redrawing (MAE's linear
+        probe); "center", as in evaluation; or "none": the whole image, resized without keeping its aspect ratio.
+      scale: Range of a random crop's fraction of the image's area.
+      ratio: Range of a random crop's width / height.
       repeats: Repeated augmentation (Hoffer et al., 2020): every example comes this many times in a row, each time with
         a different crop, and an epoch contains correspondingly fewer different examples.
       randaugment: A policy such as "rand-m9-mstd0.5-inc1", applied after the crop; empty for none.
-      cutout: Side, as a part of the image's, of a square painted over between crop and RandAugment; 0 for none.
+      cutout: Side of a masked square, as a fraction of the image's side, applied between crop and RandAugment; 0 for
+        none.
       num_threads: Threads that read and crop; by default one per core, at most 16.
-      num_workers: Processes that do so instead, with as many threads each. They pay off only where an example takes
-        much Python time and cores are idle.
+      num_workers: Processes that do so instead, each with as many threads. They pay off only if examples take much
+        Python time and cores are idle.
       process_index: Which of `process_count` equal parts of every batch this process reads. Concatenated, the parts are
         the batches that a single process would read.
       process_count: Processes that share the stream.
       start_step: Step to begin with.
 
     Raises:
-      UserError: The source does not fill one batch or turns photographs otherwise, or an argument is out of range.
+      UserError: The source does not fill one batch or has another `exif` setting, or an argument is out of range.
     """
     if crop not in TRAIN_CROPS:
         raise unknown("crop", crop, TRAIN_CROPS)
     _check_turned(source, preprocessing)
     _check_frames(source, preprocessing)
     if frames_of(source):
-        raise UserError(f"{source.name!r} has clips, and training is on images: clips are for evaluation and pruning.")
+        raise UserError(f"{source.name!r} has clips, but training needs images: clips are for evaluation and pruning.")
     if len(source) < batch_size:
         raise UserError(
             f"{source.name!r} has {len(source)} images, which do not fill one batch of {batch_size}: lower batch_size "
@@ -103,26 +104,26 @@ def eval_batches(
     """Returns one pass over a source in order, which may be iterated over repeatedly.
 
     A batch is `image`, `label` and `index` as in training and `valid` bool (b,): False where the last batch is padded,
-    and where another example replaces a broken one. Scenes add their `mask` bool (b, h, w).
+    and where a broken example is replaced by another one. Scenes add their `mask` bool (b, h, w).
 
     Args:
       source: The examples.
-      batch_size: Of all processes together.
-      preprocessing: Of the network, `model.preprocessing`. Images that already have its size are left unchanged.
-      changes: What happens to the prepared image, in order: (image, generator) -> image, such as a `Corruption`; the
-        generator of an example is always the same.
+      batch_size: Global batch size, over all processes.
+      preprocessing: The network's `model.preprocessing`. Images that already have its size are left unchanged.
+      changes: Functions applied to the preprocessed image, in order: (image, generator) -> image, such as a
+        `Corruption`; the generator of an example is always the same.
       num_threads: As in training.
       num_workers: As in training.
       process_index: As in training.
       process_count: As in training.
 
     Raises:
-      UserError: An argument is out of range, or the source turns photographs otherwise.
+      UserError: An argument is out of range, or the source has another `exif` setting.
     """
     _check_turned(source, preprocessing)
     _check_frames(source, preprocessing)
     if changes and frames_of(source):
-        raise UserError(f"{source.name!r} has clips, and what is to happen to them is made for images: leave it out.")
+        raise UserError(f"{source.name!r} has clips, but the changes are for images: leave them out.")
     order = Order.of_process(len(source), batch_size, process_index, process_count, None)
     return EvalBatches(BatchReader(source, order, Transform(preprocessing, augment=changes), num_threads), num_workers)
 
@@ -130,7 +131,7 @@ def eval_batches(
 def _check_turned(source: Source, preprocessing: Preprocessing) -> None:
     if turned(source) not in (None, preprocessing.exif):
         raise UserError(
-            f"{source.name!r} is read with exif={turned(source)}, and the network's preprocessing has "
+            f"{source.name!r} is read with exif={turned(source)}, but the network's preprocessing has "
             f"exif={preprocessing.exif}: open the source with exif={preprocessing.exif}."
         )
 
@@ -141,7 +142,7 @@ def _check_frames(source: Source, preprocessing: Preprocessing) -> None:
         read = f"clips of {wants} frames" if wants else "images"
         remedy = "open it with views=data.Views(model.preprocessing)" if wants else "give images"
         raise UserError(
-            f"{source.name!r} has {f'clips of {has} frames' if has else 'images'}, and the network reads {read}: "
+            f"{source.name!r} has {f'clips of {has} frames' if has else 'images'}, but the network reads {read}: "
             f"{remedy}, or another network."
         )
 
@@ -150,8 +151,8 @@ class TrainBatches:
     """An endless iterator over training batches whose position can be saved and restored.
 
     The batch of a step is a pure function of the source, the seed, the batch size and the step. The state is therefore
-    the number of a step, and a run that was killed and resumed reads exactly the batches that it would have read,
-    bit for bit, whatever the number of threads, worker processes or hosts.
+    the number of a step, and a resumed run reads bitwise the same batches as an uninterrupted one, whatever the number
+    of threads, worker processes or hosts.
 
     Args:
       reader: Reads the batch of a step.
@@ -193,8 +194,9 @@ class TrainBatches:
         changed = [f"{k} was {state.get(k)} and is {now}" for k, now in self._stream().items() if state.get(k) != now]
         if changed:
             raise UserError(
-                f"The saved position belongs to another stream of data: {'; '.join(changed)}. Resume with the data and "
-                "settings that the run began with, or begin a new one."
+                f"The saved position belongs to another data stream: {'; '.join(changed)}. Resume with the "
+                f"original data and "
+                "settings, or start a new run."
             )
         self._step, self._ahead = state["step"], None
 
@@ -210,7 +212,7 @@ class EvalBatches:
     Args:
       reader: Reads the batch of a step.
       num_workers: Worker processes that read ahead.
-      steps: Which batches of the pass; all by default.
+      steps: The batches of the pass to read; all by default.
     """
 
     def __init__(self, reader: BatchReader, num_workers: int, steps: range | None = None):
@@ -225,9 +227,9 @@ class EvalBatches:
 
     @property
     def starts(self) -> Sequence[int]:
-        """The number of each batch's first example, of all processes together."""
+        """The index of each batch's first example, over all processes."""
         return [step * self._reader.order.batch_size for step in self._steps]
 
     def part(self, start: int, stop: int) -> "EvalBatches":
-        """Returns the batches from number `start` to before `stop`, or to the last."""
+        """Returns the batches from `start` up to, but excluding, `stop`."""
         return EvalBatches(self._reader, self._num_workers, self._steps[start:stop])

@@ -1,4 +1,4 @@
-"""Sources that are decoded once and held in memory, where a batch is one gather."""
+"""Sources decoded once and held in memory, where reading a batch is one gather."""
 
 import functools
 import os
@@ -12,15 +12,15 @@ from jaxprune.data.scenes import Scenes
 from jaxprune.data.source import Example, Source, frames_of, turned
 from jaxprune.errors import UserError
 
-LIMIT = 2**30  # bytes of pixels up to which a source is held unasked
+LIMIT = 2**30  # bytes of pixels up to which a source is held in memory by default
 
 
 class InMemory:
-    """A source whose images, all of one size, lie decoded in one array.
+    """A source with its images, all of one size, decoded in one array.
 
     Attributes:
-      columns: `image` uint8 (n, h, w, 3), `label` int32 (n,), `index` int32 (n,), the example that a row really holds
-        (not its own number where a file was broken), and `mask` bool (n, h, w) where the source has masks.
+      columns: `image` uint8 (n, h, w, 3), `label` int32 (n,), `index` int32 (n,), the example that a row actually holds
+        (another one if a file was broken), and `mask` bool (n, h, w) if the source has masks.
     """
 
     def __init__(self, source: Source, columns: dict[str, np.ndarray]):
@@ -41,7 +41,7 @@ class InMemory:
 
 
 def load(source: Source, *, required: bool = False) -> Source:
-    """Returns the source held in memory, or itself if its sizes differ or it takes more than `LIMIT`.
+    """Returns the source held in memory, or the source itself if sizes differ or it takes more than `LIMIT`.
 
     Raises:
       UserError: It is `required`, and sizes differ.
@@ -51,7 +51,7 @@ def load(source: Source, *, required: bool = False) -> Source:
     if not required and first["image"].nbytes * len(source) > LIMIT:
         return source
     columns = {name: np.empty((len(source), *np.shape(value)), value.dtype) for name, value in first.items()}
-    # Drawing scenes holds the interpreter's lock: more threads would only get in each other's way.
+    # Drawing scenes holds the GIL, so more threads would only compete.
     threads = 1 if isinstance(source, Scenes) else default_threads()
     bar = tqdm(total=len(source), desc=f"reading {source.name}", unit="image", disable=None, leave=False)
     with ThreadPoolExecutor(threads) as pool, bar:
@@ -64,7 +64,7 @@ def load(source: Source, *, required: bool = False) -> Source:
                         sizes = " and ".join("×".join(map(str, sides[:-1])) for sides in shapes)
                         raise UserError(
                             f"in_memory=True needs images of one size, but {source.name!r} holds {sizes} pixels. Leave "
-                            "in_memory out and they are read as they are needed."
+                            "in_memory out to read them on demand."
                         )
                     return source
                 for name, value in example.items():
@@ -74,5 +74,5 @@ def load(source: Source, *, required: bool = False) -> Source:
 
 
 def default_threads() -> int:
-    """Returns how many threads read images unless something else is asked for."""
+    """Returns the default number of threads that read images."""
     return min(16, os.cpu_count() or 1)

@@ -1,4 +1,4 @@
-"""Scenes in motion, to try out networks of clips: a camera that moves over a built-in scene."""
+"""Moving scenes, to try out video networks: a camera moves over a built-in scene."""
 
 import numpy as np
 
@@ -8,16 +8,16 @@ from jaxprune.data.scenes import CLASS_NAMES, Scenes
 from jaxprune.data.source import Example
 
 LENGTH = 48  # frames of a video
-MARGIN = 0.25  # of a frame's side, by which a scene is larger
+MARGIN = 0.25  # by which a scene is larger than a frame, as a fraction of the frame's side
 
 
 class MovingScenes:
-    """Ten classes of composed scenes (`Scenes`), each seen by a camera on a straight way from a corner or side.
+    """Ten classes of composed scenes (`Scenes`), each seen by a camera on a straight path from a corner or side.
 
     `scenes[i]` is a dict: `image`, a clip or several views of it (see `Views`), `label` int32, `index` i.
 
     Args:
-      views: How clips are prepared; frames have the size of its crop.
+      views: Reads the clips; frames have the size of its crop.
       num_examples, seed, split: As for `Scenes`.
     """
 
@@ -44,7 +44,7 @@ class MovingScenes:
         return {"image": self._views.of(frames, wanted), "label": scene["label"], "index": scene["index"]}
 
     def _way(self, index: int) -> tuple[np.ndarray, np.ndarray]:
-        """Where the camera is first and last, (top, left): opposite each other on the border of its range."""
+        """The first and last position of the camera, (top, left): opposite each other on the border of its range."""
         down, across = generator(self._seed, CAMERA, 0, index).integers(0, 3, 2) - 1
         direction = np.array([down, across]) if down or across else np.array([0, 1])
         middle = np.array(self._margins) / 2

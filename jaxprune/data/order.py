@@ -1,4 +1,4 @@
-"""The order of examples: which of them make up the batch of a step, and which part this process reads."""
+"""The order of examples: the examples of each step's batch, and the part that this process reads."""
 
 import dataclasses
 import functools
@@ -15,9 +15,10 @@ class Order:
 
     Attributes:
       num_examples: Number of examples of the source.
-      batch_size: Of all processes together.
+      batch_size: Global batch size, over all processes.
       part: The rows of every batch that this process reads.
-      seed: Of the shuffling, anew in every endless epoch. None: a single pass in the order of the source.
+      seed: Seed of the shuffling, which differs in every epoch of an endless stream. None: a single pass in source
+        order.
       repeats: How many times in a row each example comes (repeated augmentation).
     """
 
@@ -40,11 +41,11 @@ class Order:
         """Returns the order for process `process_index` of `process_count`, which share every batch evenly.
 
         Raises:
-          UserError: `repeats` is less than 1, the seed is no number of 64 bits, or the batch cannot be shared evenly.
+          UserError: `repeats` is less than 1, the seed is not a 64-bit number, or the batch cannot be divided evenly.
         """
         seed = None if seed is None else rng.checked_seed(seed)
         if repeats < 1:
-            raise UserError(f"repeats={repeats} must be at least 1, which is no repeated augmentation.")
+            raise UserError(f"repeats={repeats} must be at least 1; 1 is without repeated augmentation.")
         if batch_size < 1 or batch_size % process_count or not 0 <= process_index < process_count:
             raise UserError(
                 f"batch_size={batch_size} cannot be shared evenly by process_count={process_count} processes, of which "

@@ -1,4 +1,4 @@
-"""Pictures or videos of one's own, without labels: a folder, a file, or built-in scenes; read ahead in batches."""
+"""Your own pictures or videos, without labels: a folder, a file, or built-in scenes; read ahead in batches."""
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -16,16 +16,16 @@ from jaxprune.data.scenes import Scenes
 from jaxprune.errors import UserError
 from jaxprune.preprocessing import Preprocessing
 
-SCENES = 6  # pictures that "scenes" stands for
+SCENES = 6  # number of pictures of "scenes"
 
 
 class Pictures(NamedTuple):
     """Numbered pictures, or videos, all read at one size.
 
     Attributes:
-      names: of the pictures.
-      read: a number to its picture, uint8 (h, w, 3), or to a clip of its video or several views of it (`Views`); raises
-        a `UserError` if that cannot be read.
+      names: names of the pictures.
+      read: reads a picture by index, uint8 (h, w, 3), or a clip or several views of a video (`Views`); raises a
+        `UserError` if it cannot be read.
     """
 
     names: Sequence[str]
@@ -35,16 +35,16 @@ class Pictures(NamedTuple):
 def open_pictures(
     path: str, preprocessing: Preprocessing, *, seed: int = 0, num_clips: int = 1, num_crops: int = 1
 ) -> Pictures:
-    """Finds pictures, or the videos of a network that reads clips.
+    """Finds pictures, or videos for a network that reads clips.
 
     Args:
-      path: a folder, one file, or "scenes" for the built-in ones.
-      preprocessing: how they are prepared.
-      seed: of the built-in scenes.
+      path: a folder, one file, or "scenes" for the built-in scenes.
+      preprocessing: their preprocessing.
+      seed: seed of the built-in scenes.
       num_clips, num_crops: views of a video; see `Views`.
 
     Raises:
-      UserError: there are none, or there are videos for a network that reads images, or pictures for one of clips.
+      UserError: there are none, or there are videos for an image network, or pictures for a video network.
     """
     views = Views(preprocessing, num_clips, num_crops) if preprocessing.num_frames else None
     if path == "scenes":
@@ -61,9 +61,9 @@ def open_pictures(
     files = [root] if root.is_file() else [Path(file) for file in image_files(root, (), extensions)]
     if is_other or (not files and root.is_dir() and next(image_files(root, (), others), None)):
         reads = "images" if views is None else "clips"
-        raise UserError(f"{path} holds {other}, and the network reads {reads}: give {wanted}, or another network.")
+        raise UserError(f"{path} holds {other}, but the network reads {reads}: give {wanted}, or another network.")
     if not files:
-        raise UserError(f"{path} holds no {wanted}: give a folder with some, or one of them.")
+        raise UserError(f"{path} holds no {wanted}: give one, or a folder of them.")
     base = root.parent if root.is_file() else root
     names = [str(file.relative_to(base)) for file in files]
     if views is None:
@@ -75,13 +75,13 @@ def open_pictures(
 def read_ahead(
     pictures: Pictures, starts: Sequence[int], batch_size: int, num_threads: int
 ) -> Iterator[list[tuple[np.ndarray | None, str]]]:
-    """Yields the batches that begin at `starts`, each picture with why it cannot be read; reads the next meanwhile.
+    """Yields the batches that begin at `starts`, with the reasons for unreadable pictures; reads one batch ahead.
 
     Args:
       pictures: the pictures.
-      starts: numbers of the first pictures.
-      batch_size: pictures of a batch; the last one may have fewer.
-      num_threads: threads that read.
+      starts: indices of the first pictures.
+      batch_size: pictures per batch; the last one may have fewer.
+      num_threads: reading threads.
     """
 
     def read(index: int) -> tuple[np.ndarray | None, str]:

@@ -53,6 +53,6 @@ def _read_ahead(reader: BatchReader, steps: range, num_workers: int) -> Generato
 
 @atexit.register
 def _stop_workers() -> None:
-    # If left to interpreter shutdown, Grain's workers are stopped too late and print errors.
+    # At interpreter shutdown, Grain's workers are stopped too late and print errors.
     for batches in list(_with_workers):
         batches.close()

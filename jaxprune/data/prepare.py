@@ -29,7 +29,7 @@ ARCHIVES = (".tar", ".tar.gz", ".tgz", ".tar.xz", ".txz", ".tar.bz2", ".zip")
 
 
 class Prepared(NamedTuple):
-    """What was written: where, how many examples each split has, the classes, and what was left out and why."""
+    """The result: the location, the number of examples per split, the classes, and the files left out with reasons."""
 
     path: Path
     num_examples: dict[str, int]
@@ -46,19 +46,19 @@ def prepare(
 ) -> Prepared:
     """Writes `output/<name>/1.0.0`, which TFDS and this library's "tfds" source read.
 
-    RGB JPEG and PNG files go in byte for byte; every other picture goes in as PNG, in RGB. Broken ones are logged and
-    left out.
+    RGB JPEG and PNG files are copied byte for byte; every other picture is converted to an RGB PNG. Broken ones are
+    logged and left out.
 
     Args:
       source: A directory or an archive (.tar, .tar.gz, .tar.xz, .tar.bz2, .zip) of `<split>/<class>/*.jpg`, with splits
-        train, test, val, valid or validation, or of `<class>/*.jpg`, which makes one split, train. Directories around
-        that are looked through.
-      output: TFDS's `data_dir`; made if need be.
+        train, test, val, valid or validation, or of `<class>/*.jpg`, which makes one split, train. Enclosing
+        directories are descended.
+      output: TFDS's `data_dir`; created if needed.
       name: Name of the data set in lower_case; by default made from the name of `source`.
-      overwrite: Replace a set of this name. It stays in place until the new one is complete.
+      overwrite: Replace an existing data set of this name, once the new one is complete.
 
     Raises:
-      UserError: Nothing usable in `source`, an unsafe or damaged archive, a bad name, or a set that is there already.
+      UserError: Nothing usable in `source`, an unsafe or damaged archive, a bad name, or an existing data set.
     """
     source, output = Path(source).expanduser(), Path(output).expanduser()
     name = _name(source, name)
@@ -70,7 +70,7 @@ def prepare(
     if not source.exists():
         raise UserError(f"Input {str(source)!r} does not exist.")
     output.mkdir(parents=True, exist_ok=True)
-    # Beside the target, so that the finished set is moved into place in one step.
+    # Next to the target, so that the finished data set is moved into place atomically.
     with tempfile.TemporaryDirectory(prefix=f".{name}-", dir=output) as work:
         root = source if source.is_dir() else extract(source, Path(work) / "input")
         prepared = _write(_data_root(root), name, Path(work), source)
@@ -82,11 +82,11 @@ def prepare(
 
 
 def extract(archive: Path, directory: Path) -> Path:
-    """Unpacks an archive into the new `directory`, links and paths that lead out of it refused; returns it."""
+    """Unpacks an archive into the new `directory`, refusing links and paths that lead out of it; returns it."""
     directory.mkdir(parents=True)
     try:
         if zipfile.is_zipfile(archive):
-            # zipfile strips drive letters, leading slashes and ".." from names by itself, and writes no links.
+            # zipfile itself strips drive letters, leading slashes and ".." from names, and writes no links.
             with zipfile.ZipFile(archive) as file:
                 _require_size(archive, sum(entry.file_size for entry in file.infolist()))
                 for entry in _bar(file.infolist(), f"unpacking {archive.name}"):
@@ -103,23 +103,23 @@ def extract(archive: Path, directory: Path) -> Path:
         raise UserError(f"Archive {str(archive)!r} is not safe to unpack: {error}.") from error
     except (tarfile.ReadError, zipfile.BadZipFile, lzma.LZMAError, zlib.error, EOFError) as error:
         raise UserError(
-            f"{str(archive)!r} is no archive that can be read ({error}). Give a directory or one of: "
+            f"{str(archive)!r} is not an archive that can be read ({error}). Give a directory or one of: "
             f"{', '.join(ARCHIVES)}."
         ) from error
 
 
-# Bytes that an archive may unpack to: pictures hardly compress.
+# Limit on unpacked bytes: pictures hardly compress.
 _FREE, _RATIO = 2**30, 50
 
-# What Python raises where a path leads out of a directory; below 3.11.4 it does not look.
+# Raised by Python if a path leads out of the directory; before 3.11.4 there is no such check.
 _REFUSED: Any = getattr(tarfile, "FilterError", ())
 
 
 def _require_size(archive: Path, unpacked: int) -> None:
     if unpacked > _FREE + _RATIO * archive.stat().st_size:
         raise UserError(
-            f"Archive {str(archive)!r} unpacks to more than {unpacked:,} bytes, which no pictures do that take "
-            f"{archive.stat().st_size:,}: if it is yours, unpack it and give the directory."
+            f"Archive {str(archive)!r} unpacks to more than {unpacked:,} bytes, which is not plausible for pictures in "
+            f"{archive.stat().st_size:,} bytes: if you trust it, unpack it and give the directory."
         )
 
 
@@ -150,10 +150,10 @@ def _name(source: Path, name: str | None) -> str:
 
 
 def _data_root(root: Path) -> Path:
-    """Goes down through directories that hold one directory and nothing else, to where splits or classes begin."""
+    """Descends through directories that hold nothing but one directory, to the splits or classes."""
     while not split_names(root):
         entries = [entry for entry in root.iterdir() if not entry.name.startswith((".", "__MACOSX"))]
-        # A single class directory is where the pictures are; stop above it.
+        # A single class directory holds pictures; stop above it.
         if len(entries) != 1 or not entries[0].is_dir() or not any(e.is_dir() for e in entries[0].iterdir()):
             break
         root = entries[0]
@@ -188,7 +188,7 @@ def _write(root: Path, name: str, work: Path, source: Path) -> Prepared:
 
     Builder.name = name
     builder = Builder(data_dir=work, file_format="array_record")
-    # TFDS's own bars do not know how many pictures there are, and what it prints names the temporary directory.
+    # TFDS's progress bars do not know the number of pictures, and its messages name the temporary directory.
     tfds.disable_progress_bar()
     try:
         with contextlib.redirect_stdout(io.StringIO()):
@@ -201,12 +201,12 @@ def _write(root: Path, name: str, work: Path, source: Path) -> Prepared:
 
 def _examples(folder: ImageFolder, root: Path, split: str, broken: dict[str, str]) -> Iterator[tuple[str, dict]]:
     """Yields (path in `root`, features) of every readable picture."""
-    read_or_next(folder, 0)  # refuses a split in which nothing can be read
+    read_or_next(folder, 0)  # raises for a split without readable pictures
     for index in _bar(range(len(folder)), f"writing {split}", unit="image"):
         path = folder.path(index)
         key = os.path.relpath(path, root)
         try:
-            # Read to the end, or a file that was cut off would only be found out in training.
+            # Read to the end, so that truncated files are found now and not in training.
             example = folder[index]
         except Unreadable as error:
             note_broken(broken, Unreadable(key, error.reason))

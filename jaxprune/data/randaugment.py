@@ -1,7 +1,7 @@
 """RandAugment with timm's "increasing" strengths (Cubuk et al., 2020): on the host, with Pillow, after the crop.
 
 A policy is written as timm writes it: "rand-m9-mstd0.5-inc1" draws 2 operations, each done with probability one half,
-at strength 9 of 10 give or take a normal draw of 0.5.
+at strength 9 of 10 plus normal noise with standard deviation 0.5.
 """
 
 import dataclasses
@@ -53,11 +53,11 @@ def _solarize_add(image: Image.Image, s: float, rng: np.random.Generator, fill: 
 
 
 def _enhance(kind: Callable) -> Operation:
-    # The stronger, the farther from 1, either way.
+    # Stronger means farther from 1, in either direction.
     return lambda image, s, rng, fill: kind(image).enhance(max(0.1, 1.0 + 0.9 * s * _sign(rng)))
 
 
-# Strength s runs from 0 to 1.
+# Strength s is from 0 to 1.
 OPERATIONS: dict[str, Operation] = {
     "auto_contrast": lambda image, s, rng, fill: ImageOps.autocontrast(image),
     "equalize": lambda image, s, rng, fill: ImageOps.equalize(image),
@@ -79,9 +79,9 @@ OPERATIONS: dict[str, Operation] = {
 
 @dataclasses.dataclass(frozen=True)
 class RandAugment:
-    """A policy: how many operations, how strong (0 to 10), how much that varies, and how likely each is done.
+    """A policy: number of operations, their strength (0 to 10) and its deviation, and the probability of each.
 
-    Operations are drawn with replacement. Corners that come into the picture take the colour `fill`.
+    Operations are drawn with replacement. New corners are filled with the colour `fill`.
     """
 
     num_layers: int = 2
@@ -92,10 +92,10 @@ class RandAugment:
 
     @classmethod
     def parse(cls, policy: str) -> "RandAugment":
-        """Reads "rand-m9-mstd0.5-inc1": m magnitude, n layers, mstd its deviation, p the probability.
+        """Parses "rand-m9-mstd0.5-inc1": m magnitude, n layers, mstd its deviation, p the probability.
 
         Raises:
-          UserError: the text is no such policy.
+          UserError: the text is not a valid policy.
         """
         names = {"m": "magnitude", "n": "num_layers", "mstd": "magnitude_std", "p": "probability"}
         first, *rest = policy.split("-")
@@ -108,7 +108,7 @@ class RandAugment:
                 first = ""
         if first != "rand":
             raise UserError(
-                f"{policy!r} is no RandAugment policy: write it as 'rand-m9-mstd0.5-inc1' (m magnitude, n operations, "
+                f"{policy!r} is not a RandAugment policy: write 'rand-m9-mstd0.5-inc1' (m magnitude, n operations, "
                 "mstd, p probability; strengths always increase, inc1)."
             )
         return cls(**settings)

@@ -19,22 +19,22 @@ def generator(seed: int, stream: int, epoch: int, index: int, copy: int = 0) -> 
       index: Number of the example.
       copy: Which repetition of the example within the epoch.
     """
-    # As an array: NumPy takes a list with a number from 2**63 on for floats, and seeds -1, -2, … for one and the same.
+    # As an array: NumPy would convert a list with a number of 2**63 or more to floats, and map negative seeds to one.
     key = np.array([seed % 2**64, stream], np.uint64)
     # Philox is counter-based: no random numbers of preceding examples have to be generated first.
     return np.random.Generator(np.random.Philox(key=key, counter=[0, copy, epoch, index]))
 
 
 def checked_seed(seed: int) -> int:
-    """Returns a seed as an int of Python.
+    """Returns a seed as a Python int.
 
     Raises:
-      UserError: It is no whole number, or takes more than 64 bits with its sign.
+      UserError: It is not a whole number, or does not fit in 64 signed bits.
     """
     try:
         number = operator.index(seed)
     except TypeError:
         number = None
     if number is None or not -(2**63) <= number < 2**63:
-        raise UserError(f"seed={seed!r} is no whole number from -2**63 to 2**63 - 1: choose another seed.")
+        raise UserError(f"seed={seed!r} is not a whole number from -2**63 to 2**63 - 1: choose another seed.")
     return number

@@ -1,4 +1,4 @@
-"""A small sample of a source, and examples of it by number."""
+"""A small sample of a source, and selected examples of it."""
 
 from collections.abc import Sequence
 
@@ -9,11 +9,11 @@ from jaxprune.data.source import Example, Source, example_name, frames_of, turne
 
 
 class Picked:
-    """Examples of a source in an order of their own, renumbered.
+    """Selected examples of a source, in a given order, renumbered.
 
     Args:
       source: The examples to choose from.
-      places: Their numbers in it.
+      places: Their indices in the source.
     """
 
     def __init__(self, source: Source, places: Sequence[int]):
@@ -23,7 +23,7 @@ class Picked:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What messages call the examples."""
+        """The names of the examples in messages."""
         return tuple(example_name(self._source, place) for place in self._places)
 
     def __len__(self) -> int:
@@ -34,14 +34,14 @@ class Picked:
 
 
 class Sample(Picked):
-    """Examples of a source, renumbered: one of each of `count` equal stretches of it, always the same one.
+    """A fixed sample of a source, renumbered: one example of each of `count` equal stretches of it.
 
-    So a sample is representative of a source that is sorted by class, and of one whose classes take turns, of which
-    every second example would have half the classes.
+    A sample is thus representative both for a source sorted by class and for one with alternating classes, where every
+    second example would only cover half of the classes.
 
     Args:
       source: The examples to choose from.
-      count: How many to choose; all, if the source has fewer.
+      count: Number of examples; all, if the source has fewer.
     """
 
     def __init__(self, source: Source, count: int):

@@ -1,16 +1,17 @@
-"""Built-in composed scenes: a solid object of one of ten forms before a woven wall, with the object's exact mask.
+"""Built-in composed scenes: a solid object of one of ten shapes in front of a woven wall, with its exact mask.
 
 Nothing is stored or downloaded: a scene is drawn from (seed, split, number) in relative units and then rasterised, so
-that it is the same scene at any resolution. Three uses shaped it:
+it is the same scene at any resolution. It is designed for three uses:
 
 * *masked pre-training*: most of what varies inside a patch is the wall's weave. It repeats eight times along the
   shorter side, so that with eight patches a side (64 pixels, patches of 8) every patch of the wall shows the same
-  piece of it, and a network that sees a quarter of the patches soon foretells far more than each patch's mean colour.
-  What is left to learn is the light on the wall and the object. (A random resized crop takes the alignment away:
-  objects lie anywhere already, so train on whole scenes.)
-* *classification*: the class is the object's form alone; colours, place, size and tilt are drawn independently of it.
-* *patch ranking*: one object matters and `mask` says exactly where it is. Contrast does not find it: the wall's patches
-  vary more than the object's inside, and soft smudges of no class stand out too.
+  piece of it, and a network that sees a quarter of the patches soon predicts far more than each patch's mean colour.
+  The remaining task is to predict the light on the wall and the object. (A random resized crop destroys the alignment;
+  objects already lie anywhere, so train on whole scenes.)
+* *classification*: the class is the object's shape alone; colours, position, size and tilt are drawn independently of
+  it.
+* *patch ranking*: one object matters, and `mask` marks it exactly. Contrast does not find it: the wall's patches vary
+  more than the object's inside, and soft smudges without a class are salient too.
 """
 
 import colorsys
@@ -26,25 +27,25 @@ from jaxprune.errors import UserError
 
 # Lengths are in units of the image's shorter side, colours and brightness in [0, 1]; a pair is the range drawn from.
 OBJECT_SCALE = (0.35, 0.60)  # diameter of the circle around the object
-OBJECT_TILT = 25.0  # degrees, either way
+OBJECT_TILT = 25.0  # degrees, in either direction
 OBJECT_SATURATION = (0.50, 0.80)
 OBJECT_VALUE = (0.60, 0.90)
-OBJECT_SHADING = 0.12  # brighter at the lit rim by so much, darker at the other
+OBJECT_SHADING = 0.12  # added brightness at the lit rim, subtracted at the opposite one
 WALL_SATURATION = (0.15, 0.45)
 WALL_VALUE = (0.50, 0.70)
-WALL_SHADING = 0.12  # brighter at the lit edge of the picture by so much of its colour, darker at the other
-WALL_GLOW = 0.25  # at most so much brighter or darker away from some spot, per squared unit of distance
+WALL_SHADING = 0.12  # relative brightening at the lit edge of the picture, darkening at the opposite one
+WALL_GLOW = 0.25  # largest change of brightness per squared distance from a random spot
 WEAVE_REPEATS = 8  # along the shorter side
 WEAVE_AMPLITUDE = (0.16, 0.23)
 MAX_SMUDGES = 2
 SMUDGE_RADIUS = (0.03, 0.06)
-SMUDGE_COVER = 0.6  # how much of the wall a smudge hides at its middle
+SMUDGE_COVER = 0.6  # opacity of a smudge at its centre
 
-Field = np.ndarray  # float32, (h, w) or what broadcasts to it
+Field = np.ndarray  # float32, (h, w) or broadcastable to it
 Form = Callable[[Field, Field], Field]
 
 
-# The forms: distance to the outline, negative inside. The circle around each form has radius 1; y points down.
+# The shapes: distance to the outline, negative inside. The circle around each shape has radius 1; y points down.
 
 
 def _box(x: Field, y: Field, half_width: float, half_height: float) -> Field:
@@ -74,7 +75,7 @@ def _cross(x: Field, y: Field) -> Field:
 def _star(x: Field, y: Field) -> Field:
     fifth = 0.4 * math.pi
     angle = np.abs((np.arctan2(x, -y) + 0.5 * fifth) % fifth - 0.5 * fifth)
-    # Folded to half a point, the outline is one line, from the tip (1, 0) to the notch half a fifth further round.
+    # Folded to half a point of the star, the outline is a line from the tip (1, 0) to the notch at 36 degrees.
     notch_x, notch_y = 0.46 * math.cos(0.5 * fifth), 0.46 * math.sin(0.5 * fifth)
     run = 1.0 - notch_x
     across = np.hypot(x, y) * (notch_y * np.cos(angle) + run * np.sin(angle))
@@ -86,7 +87,7 @@ def _crescent(x: Field, y: Field) -> Field:
 
 
 def _heart(x: Field, y: Field) -> Field:
-    # A square on its corner with half a disc on each of its two upper sides.
+    # A square standing on a corner, with a half disc on each of its two upper sides.
     half = 0.56
     u, v = math.sqrt(0.5) * (x + y - 0.1), math.sqrt(0.5) * (y - x - 0.1)
     lobes = np.minimum(np.hypot(u, v + half), np.hypot(u + half, v)) - half
@@ -123,10 +124,10 @@ class Scenes:
     `scenes[i]` is a dict: `image` uint8 (h, w, 3), `label` int32, `mask` bool (h, w), true on the object, `index` i.
 
     Args:
-      num_examples: How many scenes. The first ones do not depend on it; the classes take turns.
+      num_examples: Number of scenes, which does not affect the first ones; classes alternate.
       image_size: Side in pixels, or (height, width).
-      seed: Another seed, other scenes.
-      split: Another split, other scenes: `split="test"` is held out from `split="train"`.
+      seed: Seed of the scenes.
+      split: Split of the scenes: "test" is held out from "train".
     """
 
     class_names = CLASS_NAMES
@@ -160,7 +161,7 @@ class Scenes:
     def __getitem__(self, index: int) -> Example:
         index = range(self._num_examples)[index]
         label = index % self.num_classes
-        # A counter-based generator: every scene has a stretch of the stream to itself, whoever draws it, in any order.
+        # A counter-based generator: every scene has its own part of the stream, in whatever order they are drawn.
         generator = np.random.Generator(np.random.Philox(key=self._stream, counter=[0, 0, 0, index]))
         image, mask = self._draw(FORMS[CLASS_NAMES[label]], iter(generator.random(40).tolist()))
         return {"image": image, "label": np.int32(label), "mask": mask, "index": np.int32(index)}
@@ -181,10 +182,10 @@ class Scenes:
         x, y = (self._x - centre_x) / radius, (self._y - centre_y) / radius
         cos, sin = math.cos(tilt), math.sin(tilt)
         distance = form(cos * x + sin * y, cos * y - sin * x)
-        # A hue from the third of the circle that lies opposite the wall's.
+        # A hue from the third of the colour circle opposite to the wall's hue.
         colour = _rgb(hue + between(1 / 3, 2 / 3), between(*OBJECT_SATURATION), between(*OBJECT_VALUE))
         shade = OBJECT_SHADING * (light_x * x + light_y * y)
-        # The outline is soft by one pixel; half covered is where the mask ends.
+        # The outline is antialiased over one pixel; the mask ends at half coverage.
         cover = np.clip(0.5 - distance * (radius * self._side), 0.0, 1.0)
         image += cover[..., None] * (colour + shade[..., None] - image)
         return (np.clip(image, 0.0, 1.0) * 255.0 + 0.5).astype(np.uint8), distance < 0.0
@@ -196,11 +197,11 @@ class Scenes:
         across = light_x * (2 * x / width - 1) + light_y * (2 * y / height - 1)
         spot_y, spot_x = between(0, height), between(0, width)
         glow = between(-WALL_GLOW, WALL_GLOW) * ((x - spot_x) ** 2 + (y - spot_y) ** 2)
-        # Whole repeats along both axes: upright, level, or either diagonal.
+        # Whole repeats along both axes: vertical, horizontal, or either diagonal.
         turns_x, turns_y = ((1, 0), (0, 1), (1, 1), (1, -1))[int(between(0, 4))]
         wave = 2 * math.pi * WEAVE_REPEATS
         weave = np.sin((wave * turns_x) * x + ((wave * turns_y) * y + between(0, 2 * math.pi)))
-        # A pixel shows the mean over its area, which is what keeps the scene the same when the resolution is not.
+        # A pixel is the mean over its area, which makes the scene independent of the resolution.
         amplitude = between(*WEAVE_AMPLITUDE)
         for turns in (turns_x, turns_y):
             amplitude *= float(np.sinc(turns * WEAVE_REPEATS / self._side))

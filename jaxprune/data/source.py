@@ -8,17 +8,17 @@ Example = dict[str, Any]
 
 
 def turned(source: "Source") -> bool | None:
-    """Returns whether a source turns its photographs by their EXIF tags; None if it reads no picture files."""
+    """Returns whether a source rotates photographs by their EXIF tags; None if it reads no picture files."""
     return getattr(source, "exif", None)
 
 
 def frames_of(source: "Source") -> int:
-    """Returns how many frames the clips of a source have; 0 if it has images."""
+    """Returns the number of frames of a source's clips; 0 for images."""
     return getattr(source, "num_frames", 0)
 
 
 def example_name(source: "Source", index: int) -> str:
-    """Returns what messages call an example: its file, or its number in a source without files."""
+    """Returns the name of an example in messages: its file, or its index in a source without files."""
     return source.path(index) if hasattr(source, "path") else f"{source.name}[{index}]"  # type: ignore
 
 
@@ -26,8 +26,8 @@ def example_name(source: "Source", index: int) -> str:
 class Source(Protocol):
     """Numbered examples.
 
-    A source that decodes picture files also has `exif`: whether it turns photographs upright as their EXIF tags say.
-    One of videos has `num_frames`, that of its clips.
+    A source that decodes picture files also has `exif`: whether it rotates photographs according to their EXIF tags. A
+    source of videos has `num_frames`, the length of its clips.
 
     Attributes:
       name: The name used in messages, such as `"scenes/train"`.

@@ -58,11 +58,11 @@ def create_source(
     Args:
       source: "scenes" (options num_examples, image_size, seed, views), "folder" (path, labels, exif, held_out,
         held_out_seed, views) or "tfds" (name, data_dir, labels, image_key, label_key, exif). With `held_out`, a folder
-        without splits is divided: that share of each class is held out. With `views`, a `clips.Views`, the examples are
-        clips: of a folder's videos, or of scenes in motion.
+        without splits is divided: that fraction of each class is held out. With `views`, a `clips.Views`, the examples
+        are clips: of a folder's videos, or of scenes in motion.
       split: The split to open.
       in_memory: Whether to decode all images up front and hold them in memory, which requires images of one size. None:
-        if they are of one size and take no more than `memory.LIMIT`; clips are then read as they are needed.
+        if they are of one size and take no more than `memory.LIMIT`; clips are then read on demand.
       **options: Options of that source.
 
     Raises:

@@ -18,17 +18,17 @@ class Tfds:
     """One split of a TFDS data set.
 
     `source[i]` is a dict: `image` uint8 (h, w, 3), `label` int32, `index` i. Where the class feature is a list, `label`
-    is float32 (c,), 1 for the classes that are in the image.
+    is float32 (c,), 1 for the classes present in the image.
 
     Args:
       name: A TFDS name (`"cifar10"`, `"imagenet2012:5.1.0"`) or the path of a prepared directory.
       split: A split in TFDS's language: `"train"`, `"train[:90%]"`, …
-      data_dir: Where prepared sets lie, by default TFDS's own (`$TFDS_DATA_DIR` or `~/tensorflow_datasets`). Without
-        `name`, the prepared set itself.
-      labels: False: every label is -1, and the set need not have any.
+      data_dir: Directory of prepared data sets, by default TFDS's (`$TFDS_DATA_DIR` or `~/tensorflow_datasets`).
+        Without `name`, the prepared data set itself.
+      labels: False: every label is -1, and the data set needs no labels.
       image_key: The feature that holds the image.
       label_key: The feature that holds the class, or the classes: "objects.label" of COCO and VOC.
-      exif: Whether photographs are turned upright as their EXIF tags say.
+      exif: Whether photographs are rotated according to their EXIF tags.
 
     Raises:
       UserError: The set is unknown or not prepared, or lacks the split or the features.
@@ -63,7 +63,7 @@ class Tfds:
         self.class_names = _class_names(builder, image_key, self._label_key)
         self.num_classes = len(self.class_names)
         self._records = _open(builder, split)
-        # Pictures are decoded here, for TFDS knows no EXIF tags.
+        # Pictures are decoded here, because TFDS ignores EXIF tags.
         self._records.decoders = _undecoded(builder, image_key)
 
     def _label(self, value: Any) -> np.ndarray | np.int32:
@@ -87,7 +87,7 @@ class Tfds:
             image = images.decode(encoded, upright=self.exif) if isinstance(encoded, bytes) else images.to_rgb(encoded)
         except images.Broken as error:
             raise Unreadable(f"{self.name}[{index}]", str(error)) from error
-        # TFDS hands on whatever its reader raises.
+        # TFDS passes on whatever its reader raises.
         except Exception as error:
             raise Unreadable(f"{self.name}[{index}]", f"{type(error).__name__}: {error}") from error
         label = np.int32(-1) if self._label_key is None else self._label(_at(record, self._label_key))
@@ -114,8 +114,8 @@ def _builder(name: str, data_dir: str | os.PathLike | None) -> Any:
         raise UserError("A TFDS data set needs a name, or the path of a prepared directory.")
     if not name or Path(name).expanduser().is_dir():
         return tfds.builder_from_directory(_only(name or data_dir))
-    # A set that lies prepared under this very name is read as it is. Left to itself, TFDS prefers the version that its
-    # own code of that name would write.
+    # A data set prepared under this name is read as is. By default TFDS prefers the version that its own code for that
+    # name would write.
     if data_dir and prepared_directories(Path(data_dir) / name):
         return tfds.builder_from_directory(_only(Path(data_dir) / name))
     if Path(name).expanduser().is_absolute() or name.startswith("."):
@@ -137,14 +137,14 @@ def _only(root: str | os.PathLike | None) -> Path:
             "class directories or an archive with jaxprune-prepare, or read it with the folder source."
         )
     if len({directory.parent for directory in found}) > 1:
-        raise UserError(f"{str(root)!r} holds several prepared data sets, name one: {', '.join(map(str, found))}.")
+        raise UserError(f"{str(root)!r} holds several prepared data sets; name one: {', '.join(map(str, found))}.")
     return found[-1]
 
 
 def _open(builder: Any, split: str) -> Any:
     splits = list(builder.info.splits)
     unknown = [s for s in re.findall(r"(?:^|\+)\s*(\w+)", split) if s not in splits and s != "all"]
-    # A set that is not prepared does not know its splits; what follows says so.
+    # A data set that is not prepared has no splits; the error below says so.
     if splits and unknown:
         raise UserError(
             f"TFDS data set {builder.name!r} has no split {unknown[0]!r}.{nearest(unknown[0], splits)} "
@@ -165,7 +165,7 @@ def _open(builder: Any, split: str) -> Any:
 
 
 def _undecoded(builder: Any, image_key: str) -> dict[str, Any] | None:
-    """Returns the decoders that leave the images of a data set as they are stored, if those are pictures."""
+    """Returns decoders that leave the images of a data set encoded, if they are stored as picture files."""
     import tensorflow_datasets as tfds
 
     is_picture = isinstance(builder.info.features[image_key], tfds.features.Image)

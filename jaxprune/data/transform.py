@@ -1,4 +1,4 @@
-"""The transformation of a decoded image into network input: crop, resize, augment."""
+"""The transform of a decoded image into network input: crop, resize, augment."""
 
 import dataclasses
 from collections.abc import Callable
@@ -16,12 +16,12 @@ class Transform:
 
     Attributes:
       preprocessing: Size and filter of the result and, unless it is random, the crop.
-      random: Whether a random part is cut out and resized.
-      scale: Range of a random crop's share of the image's area.
+      random: Whether to take a random crop.
+      scale: Range of a random crop's fraction of the image's area.
       ratio: Range of a random crop's width / height.
-      clipped: Whether a random crop that does not fit is clipped to the image, instead of drawn again.
-      augment: What happens to the cropped image, in order: (image, generator) -> image. The caller does it, to images
-        but not to masks.
+      clipped: Whether a random crop that does not fit is clipped to the image instead of redrawn.
+      augment: Functions for the cropped image, in order: (image, generator) -> image. The caller applies them, to
+        images but not to masks.
 
     Raises:
       UserError: An attribute is out of range.
@@ -49,7 +49,7 @@ class Transform:
         """Returns the image or mask, cropped and resized.
 
         Args:
-          image: uint8 (h, w, 3), or a mask, bool (h, w). Clips, which have more dimensions, are returned as they are:
+          image: uint8 (h, w, 3), or a mask, bool (h, w). Clips, which have more dimensions, are returned unchanged:
             their source prepares frames as it decodes them.
           rng: Source of randomness for a random crop.
         """

@@ -1,4 +1,4 @@
-"""Reads frames of video files by PyAV: those that are asked for, upright, RGB."""
+"""Reads selected frames of video files with PyAV, upright, in RGB."""
 
 import bisect
 import itertools
@@ -13,16 +13,16 @@ from jaxprune.errors import UserError
 
 EXTENSIONS: tuple[str, ...] = (".mp4", ".m4v", ".mov", ".avi", ".mkv", ".webm", ".mpg", ".mpeg", ".wmv", ".flv", ".ogv")
 EXTENSIONS += (".3gp", ".ts")
-# The containers of these extensions by FFmpeg's names. It knows many more; some are lists of other files and addresses.
+# The containers of these extensions, by FFmpeg's names. It supports many more; some list other files and URLs.
 FORMATS = ("mov", "mp4", "avi", "matroska", "webm", "mpeg", "mpegts", "asf", "flv", "ogg", "3gp", "m4v", "mpegvideo")
-MAX_FRAMES = 2**20  # of a video: ten hours at thirty a second
-_TOO_LONG = f"more than the {MAX_FRAMES:,} frames that are read: cut it into pieces"
+MAX_FRAMES = 2**20  # of a video: ten hours at 30 frames per second
+_TOO_LONG = f"more than {MAX_FRAMES:,} frames: cut it into pieces"
 
 T = TypeVar("T")
 
 
 class Broken(ValueError):
-    """Raised for a file that is no video, a damaged one, or one beyond the bounds on its size."""
+    """Raised for a file that is not a video, a damaged one, or one beyond the bounds on its size."""
 
 
 def require_av() -> Any:
@@ -34,7 +34,7 @@ def require_av() -> Any:
     try:
         import av
     except ImportError as error:
-        raise UserError('Videos are read by PyAV, which is not installed: pip install "jaxprune[video]".') from error
+        raise UserError('Reading videos needs PyAV, which is not installed: pip install "jaxprune[video]".') from error
     return av
 
 
@@ -45,37 +45,37 @@ def read_frames(
     *,
     upright: bool = True,
 ) -> dict[int, T]:
-    """Returns {number of a frame: what `prepare` makes of it} of the frames that are chosen.
+    """Returns {frame index: the output of `prepare`} for the chosen frames.
 
-    Frames are numbered in the order in which they are shown. Only the stretches that hold chosen ones are decoded, each
-    from the keyframe before it; where a file has no complete list of its frames' times, all of it is.
+    Frames are numbered in presentation order. Only the stretches with chosen frames are decoded, each from the keyframe
+    before it; files without complete timestamps are decoded completely.
 
     Args:
       path: The file.
-      choose: How many frames there are to the numbers of those that are needed.
-      prepare: A frame, uint8 (h, w, 3), to what is kept of it.
-      upright: Whether frames are turned as the file's metadata say.
+      choose: Maps the number of frames to the indices of the needed ones.
+      prepare: Maps a frame, uint8 (h, w, 3), to the data to keep.
+      upright: Whether frames are rotated according to the file's metadata.
 
     Raises:
       OSError: There is no such regular file.
-      Broken: It is no video, or a frame that is needed cannot be decoded.
+      Broken: It is not a video, or a frame that is needed cannot be decoded.
       UserError: PyAV is not installed.
     """
     av = require_av()
-    if not os.path.isfile(path):  # a pipe or a device would be waited for
+    if not os.path.isfile(path):  # opening a pipe or a device would block
         raise OSError("not a regular file" if os.path.exists(path) else "no such file")
     try:
         with av.open(os.fspath(path), options={"format_whitelist": ",".join(FORMATS)}) as container:
             return _frames(container, choose, lambda frame: prepare(_rgb(frame, upright)))
     except (Broken, UserError):
         raise
-    # Decoders raise all sorts of things at all sorts of damage.
+    # Decoders raise many kinds of exceptions on damaged data.
     except Exception as error:
         raise Broken(getattr(error, "strerror", None) or f"{type(error).__name__}: {error}") from error
 
 
 def _frames(container: Any, choose: Callable[[int], np.ndarray], read: Callable[[Any], T]) -> dict[int, T]:
-    stream = container.streams.best("video")  # the film, not its cover
+    stream = container.streams.best("video")  # the video, not its cover image
     if stream is None:
         raise Broken("it has no video stream")
     stream.thread_type = "AUTO"
@@ -94,10 +94,10 @@ def _numbers(choose: Callable[[int], np.ndarray], count: int) -> list[int]:
 
 
 def _index(container: Any, stream: Any) -> tuple[list[int], list[int]]:
-    """The times of all frames and of the keyframes, in order; none where a frame lacks one or shares another's."""
+    """The timestamps of all frames and of the keyframes, in order; empty if one is missing or duplicated."""
     times, keys = [], []
     for packet in container.demux(stream):
-        if not packet.size or packet.is_discard:  # the end, or what an edit list cuts off
+        if not packet.size or packet.is_discard:  # the end, or frames removed by an edit list
             continue
         if packet.pts is None:
             return [], []
@@ -112,10 +112,10 @@ def _index(container: Any, stream: Any) -> tuple[list[int], list[int]]:
 def _by_time(
     container: Any, stream: Any, times: list[int], keys: list[int], wanted: list[int], read: Callable[[Any], T]
 ) -> dict[int, T] | None:
-    """The wanted frames, by their times; None where decoding does not show a frame at each of them."""
+    """Reads the wanted frames by their timestamps; None if decoding does not yield a frame at each of them."""
     found: dict[int, T] = {}
     decoded: Iterator[Any] = iter(())
-    at: int | None = None  # the time of the last frame that was decoded
+    at: int | None = None  # timestamp of the last decoded frame
     for number in wanted:
         time = times[number]
         place = bisect.bisect_right(keys, time)
@@ -138,7 +138,7 @@ def _by_time(
 def _one_by_one(
     container: Any, stream: Any, choose: Callable[[int], np.ndarray], read: Callable[[Any], T]
 ) -> dict[int, T]:
-    """The wanted frames of a video that is decoded from its start: once to count them, once to read."""
+    """Reads the wanted frames by decoding the video from its start, once to count and once to read."""
     decode = lambda: (container.seek(0), container.decode(stream))[1]
     count = sum(1 for _ in itertools.islice(decode(), MAX_FRAMES + 1))
     if count > MAX_FRAMES:

@@ -1,4 +1,4 @@
-"""A network as ONNX: one file that serves any batch, made by jax2onnx and run by ONNX Runtime."""
+"""Export to ONNX: one file for any batch size, converted by jax2onnx and run by ONNX Runtime."""
 
 import collections
 import contextlib
@@ -37,32 +37,33 @@ def onnx(
     images: Sequence[Any] | np.ndarray | None = None,
     batch_size: int | None = None,
 ) -> Verified:
-    """Writes a network, dense or reducing, as an ONNX file that takes any batch, with its metadata inside.
+    """Writes a network, dense or reduced, as an ONNX file for any batch size, with its metadata inside.
 
     The input is called `images`, the outputs `logits`, `kept_0`, …: `kept_i` (b, k) are the patches that step i of a
-    plan keeps, -1 for a row that is no single patch. Counts and tables are constants, and there is no control flow. It
-    computes in float32. The file is read again by ONNX Runtime and compared with the network before this returns, see
+    plan keeps, -1 for a row that is not a single patch. Counts and tables are constants, and there is no control flow.
+    It computes in float32. The file is then read by ONNX Runtime and compared with the network, see
     `export.verify.verify`.
 
     Args:
-      path: of the file, replaced if it is there. Its metadata "jaxprune" is JSON, as of `export.stablehlo`.
-      inputs: what the file reads, (b, height, width, 3), RGB, resized and cropped as `model.preprocessing` says:
-        "uint8" or "float32" are pixels from 0 to 255, which it normalises itself; "normalized" are float32, normalised.
-      class_names: of a classifier, for the metadata.
-      images: to compare on: picture files or uint8 arrays (h, w, 3); by default eight of the built-in scenes.
-      batch_size: the one size that the file takes; by default it takes any.
+      path: path of the file, which is overwritten. Its metadata entry "jaxprune" is JSON, as in `export.stablehlo`.
+      inputs: the file's input, RGB (b, height, width, 3), resized and cropped according to `model.preprocessing`:
+        "uint8" or "float32" are pixels from 0 to 255, which the file normalises; "normalized" is normalised float32.
+      class_names: class names of a classifier, for the metadata.
+      images: images for the comparison: picture files or uint8 arrays (h, w, 3); by default eight of the built-in
+        scenes.
+      batch_size: a fixed batch size for the file; by default any.
 
     Returns:
       How well file and network agree.
 
     Raises:
-      UserError: jax2onnx is not installed, or the network cannot be exported, or the file did not compute the same and
-        was removed.
+      UserError: jax2onnx is not installed, the network cannot be exported, or the file's results differ, in which case
+        it is removed.
     """
     require_packages()
     path = writable(path)
     if batch_size is not None and batch_size < 1:
-        raise UserError(f"batch_size={batch_size} holds no image: use 1 or more, or None for a file that takes any.")
+        raise UserError(f"batch_size={batch_size} holds no image: use 1 or more, or None for any batch size.")
     made = program(model, inputs)
     described = describe(model, made, class_names, ("jax", "flax", "jax2onnx", "onnx", "onnxruntime"))
     described["input"]["shape"][0] = batch_size or "batch"
@@ -75,10 +76,10 @@ def onnx(
 
 
 def require_packages() -> None:
-    """Checks that what writes and reads ONNX is installed.
+    """Checks that the packages for writing and reading ONNX are installed.
 
     Raises:
-      UserError: it is not.
+      UserError: one is not.
     """
     absent = [name for name in NEEDED if importlib.util.find_spec(name) is None]
     if absent:
@@ -89,13 +90,13 @@ def converted(made: Program, batch_size: int | None) -> Any:
     """Returns an `onnx.ModelProto`.
 
     Raises:
-      UserError: the network does something that cannot be written so.
+      UserError: the network has an operation that cannot be converted.
     """
     to_onnx: Any = importlib.import_module("jax2onnx").to_onnx
     batch = export.symbolic_shape("batch")[0] if batch_size is None else batch_size
     spec = jax.ShapeDtypeStruct((batch, *made.shape), made.dtype)
-    # Traced here, and not by jax2onnx: while it traces it replaces functions of `jax.numpy` by its own, which take no
-    # batch of any size. What it calls is primitives alone.
+    # Traced here instead of by jax2onnx, which replaces functions of `jax.numpy` while tracing by its own ones, and
+    # those do not support a symbolic batch size. The function passed to it calls primitives only.
     try:
         with depthwise.implementation_of("grouped"):  # ONNX has an operator for it
             function = flat(trace(flat(trace(lambda images: made.call(images), spec)), spec))
@@ -112,17 +113,17 @@ def converted(made: Program, batch_size: int | None) -> Any:
         raise
     except Exception as error:
         why = (str(error) or type(error).__name__).splitlines()[0]
-        remedy = "" if batch_size else "give batch_size=, for a file of one size of batch, or "
+        remedy = "" if batch_size else "give batch_size=, for a file with a fixed batch size, or "
         raise UserError(f"jax2onnx cannot write this network ({why}): {remedy}use export.stablehlo.") from error
     broadcasts.leave_to_operators(file.graph)
     found = collections.Counter(node.op_type for node in file.graph.node)
     if any(found[name] for name in _CONTROL_FLOW):
-        raise UserError("This network has loops that cannot be written out: use export.stablehlo.")
+        raise UserError("This network has loops that cannot be unrolled: use export.stablehlo.")
     return file
 
 
 def load(path: Path) -> Run:
-    """Returns what runs a file."""
+    """Returns a function that runs a file."""
     onnxruntime: Any = importlib.import_module("onnxruntime")
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
@@ -132,7 +133,7 @@ def load(path: Path) -> Run:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Keeps jax2onnx from reporting what it does about its own arrays."""
+    """Silences jax2onnx's messages about its own arrays."""
     logger = logging.getLogger("onnx_ir")
     before = logger.level
     logger.setLevel(logging.ERROR)

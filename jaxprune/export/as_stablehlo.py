@@ -1,4 +1,4 @@
-"""A network as StableHLO: one file that plain JAX loads, with the weights inside and any batch."""
+"""Export to StableHLO: one file for any batch size, with the weights inside, which plain JAX loads."""
 
 import os
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from jaxprune.export.program import as_text, describe, program
 from jaxprune.export.verify import BATCHES, Run, Verified, pixels, write_verified
 
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
-METADATA = ".json"  # is appended to the file's name
+METADATA = ".json"  # suffix appended to the file's name
 
 
 def stablehlo(
@@ -27,11 +27,11 @@ def stablehlo(
     images: Sequence[Any] | np.ndarray | None = None,
     platforms: Sequence[str] = PLATFORMS,
 ) -> Verified:
-    """Writes a network, dense or reducing, as a file of StableHLO, with its metadata as JSON beside it.
+    """Writes a network, dense or reduced, as a StableHLO file, with its metadata in a JSON file next to it.
 
-    `jax.export.deserialize(Path(path).read_bytes()).call(images)` returns (logits, kept_0, …) for any batch, without
-    this package; `kept_i` (b, k) are the patches that step i of a plan keeps, -1 for a row that is no single patch. It
-    computes in float32. The file is read again and compared with the network before this returns, see
+    `jax.export.deserialize(Path(path).read_bytes()).call(images)` returns (logits, kept_0, …) for any batch size,
+    without this package; `kept_i` (b, k) are the patches that step i of a plan keeps, -1 for a row that is not a single
+    patch. It computes in float32. The file is then read again and compared with the network, see
     `export.verify.verify`.
 
     >>> import tempfile; import jaxprune; from flax import nnx
@@ -45,18 +45,19 @@ def stablehlo(
     (5, 2)
 
     Args:
-      path: of the file, replaced if it is there; the metadata is at `path` + ".json".
-      inputs: what the file reads, (b, height, width, 3), RGB, resized and cropped as `model.preprocessing` says:
-        "uint8" or "float32" are pixels from 0 to 255, which it normalises itself; "normalized" are float32, normalised.
-      class_names: of a classifier, for the metadata.
-      images: to compare on: picture files or uint8 arrays (h, w, 3); by default eight of the built-in scenes.
-      platforms: where the file shall run, by JAX's names.
+      path: path of the file, which is overwritten; the metadata is at `path` + ".json".
+      inputs: the file's input, RGB (b, height, width, 3), resized and cropped according to `model.preprocessing`:
+        "uint8" or "float32" are pixels from 0 to 255, which the file normalises; "normalized" is normalised float32.
+      class_names: class names of a classifier, for the metadata.
+      images: images for the comparison: picture files or uint8 arrays (h, w, 3); by default eight of the built-in
+        scenes.
+      platforms: the platforms that the file can run on, by JAX's names.
 
     Returns:
       How well file and network agree.
 
     Raises:
-      UserError: the network cannot be exported, or the file did not compute the same and was removed.
+      UserError: the network cannot be exported, or the file's results differ, in which case it is removed.
     """
     path = writable(path)
     made = program(model, inputs)
@@ -73,16 +74,16 @@ def stablehlo(
 
 
 def load(path: Path) -> Run:
-    """Returns what runs a file."""
-    # Compiled once for each size of batch.
+    """Returns a function that runs a file."""
+    # Compiled once for each batch size.
     return jax.jit(export.deserialize(bytearray(path.read_bytes())).call)
 
 
 def writable(path: str | os.PathLike) -> Path:
-    """The path as one, if its directory is there.
+    """Returns the path as a `Path`, after checking that its directory exists.
 
     Raises:
-      UserError: it is not.
+      UserError: it does not exist.
     """
     path = Path(path).expanduser()
     if not path.parent.is_dir():

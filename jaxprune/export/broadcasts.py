@@ -1,30 +1,30 @@
-"""Arrays that an ONNX graph spreads out before an operator that would do so by itself are left as they are."""
+"""Removes `Expand` nodes in front of ONNX operators that broadcast implicitly."""
 
 from typing import Any
 
-# Operators that broadcast, all of whose inputs JAX has spread out to one shape.
+# Operators that broadcast, all of whose inputs JAX has expanded to one shape.
 BROADCASTING = {"Add", "Sub", "Mul", "Div", "Max", "Min", "Pow", "And", "Or", "Xor", "Where"}
 BROADCASTING |= {"Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual"}
 
 
 def leave_to_operators(graph: Any) -> None:
-    """Takes `Expand` away in front of operators that broadcast, and whatever nothing reads any more.
+    """Removes `Expand` nodes in front of operators that broadcast, and nodes that are then unused.
 
-    Operands of JAX's element-wise operations have one shape; so one of them, which is left as it is, has the shape of
-    the result. Spread-out biases and means would be written to memory as whole arrays, layer by layer.
+    The operands of JAX's element-wise operations have the same shape; as long as one of them is not changed, the result
+    keeps its shape. Expanded biases and means would be written to memory as whole arrays, layer by layer.
 
     Args:
-      graph: an `onnx.GraphProto` that was made of a traced JAX function, changed in place.
+      graph: an `onnx.GraphProto` converted from a traced JAX function, changed in place.
     """
     expanded = {node.output[0]: node.input[0] for node in graph.node if node.op_type == "Expand"}
-    # Numbers in the traced function stay scalars, so constants say nothing about the shape.
+    # Python numbers in the traced function stay scalars, so constants do not determine the shape.
     constants = {constant.name for constant in graph.initializer}
     constants.update(node.output[0] for node in graph.node if node.op_type == "Constant")
     for node in graph.node:
         if node.op_type not in BROADCASTING:
             continue
         spread = [index for index, name in enumerate(node.input) if name in expanded]
-        # A condition may be a scalar, too.
+        # A condition may also be a scalar.
         condition = int(node.op_type == "Where")
         whole = [name for name in node.input[condition:] if name not in expanded and name not in constants]
         kept = [] if whole else [index for index in spread if index >= condition][-1:]
@@ -35,7 +35,7 @@ def leave_to_operators(graph: Any) -> None:
 
 
 def drop_unread(graph: Any) -> None:
-    """Removes the nodes and constants of a graph that no output needs."""
+    """Removes the nodes and constants of a graph that no output depends on."""
     wanted, nodes = {output.name for output in graph.output}, []
     for node in reversed(graph.node):
         if not wanted.isdisjoint(node.output):

@@ -1,4 +1,4 @@
-"""A traced function in the primitives that a converter to ONNX knows: one flat list, without loops and scatters."""
+"""A traced function in primitives that an ONNX converter supports: one flat list, without loops and scatters."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -10,7 +10,7 @@ from jax.extend.core import ClosedJaxpr, Literal
 
 from jaxprune.errors import UserError
 
-# Calls of other functions, whose equations take their place; the key of their body.
+# Primitives that call inner functions, which are inlined, with the parameter that holds the body.
 CALLS = {
     "jit": "jaxpr",
     "pjit": "jaxpr",
@@ -24,23 +24,23 @@ CALLS = {
 
 
 def trace(call: Callable[..., Any], *specs: jax.ShapeDtypeStruct) -> ClosedJaxpr:
-    """Traces a function for arguments of given shapes; loops of a fixed number of turns are written out."""
-    # Without jit, the loops of `jax.lax` are Python's.
+    """Traces a function for arguments of given shapes; loops with a fixed trip count are unrolled."""
+    # With jit disabled, the loops of `jax.lax` run as Python loops.
     with jax.disable_jit():
         return jax.make_jaxpr(call)(*specs)
 
 
 def flat(closed: ClosedJaxpr) -> Callable[..., list[Array]]:
-    """Returns what a traced function computes, as a function of primitives that a converter knows.
+    """Returns a traced function as an equivalent function of primitives that a converter supports.
 
-    What no output needs is left out; inner functions are written out; a scatter is a comparison of places.
+    Unused equations are dropped, inner functions are inlined, and a scatter becomes a comparison of indices.
     """
     return lambda *args: _evaluate(closed.jaxpr, closed.consts, args)
 
 
 def _evaluate(jaxpr: Any, consts: Sequence[Any], args: Sequence[Any]) -> list[Any]:
     values = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*consts, *args], strict=True))
-    # An empty array has no value.
+    # An empty array has no values.
     read = lambda atom: atom.val if isinstance(atom, Literal) else values.get(atom)
     for equation in _needed(jaxpr):
         inputs = [read(atom) for atom in equation.invars]
@@ -52,7 +52,7 @@ def _evaluate(jaxpr: Any, consts: Sequence[Any], args: Sequence[Any]) -> list[An
         elif name == "stop_gradient":
             found = inputs
         elif name == "concatenate":
-            # ONNX takes a side of 0 in a shape for one that is not known.
+            # In an ONNX shape, 0 means an unknown dimension.
             found = [jnp.concatenate([part for part in inputs if part is not None], params["dimension"])]
         elif name == "stack":
             parts = [jnp.expand_dims(part, params["axis"]) for part in inputs if part is not None]
@@ -60,7 +60,7 @@ def _evaluate(jaxpr: Any, consts: Sequence[Any], args: Sequence[Any]) -> list[An
         elif name in ("scatter", "scatter-add"):
             found = [_scattered(name, inputs, params["dimension_numbers"], params["mode"])]
         elif name == "select_n" and len(inputs) == 3 and all(atom.aval.dtype == bool for atom in equation.invars):
-            # ONNX Runtime chooses between numbers only.
+            # ONNX Runtime's Where supports only numbers.
             found = [_chosen(inputs)]
         elif name == "gather" and _takes_one_row(params, inputs):
             found = [_row(inputs)]
@@ -79,7 +79,7 @@ def _chosen(inputs: Sequence[Any]) -> Array:
 
 
 def _takes_one_row(params: Any, inputs: Sequence[Any]) -> bool:
-    """Whether a gather takes one whole row of each image; jax2onnx knows those that take a list."""
+    """Whether a gather takes one whole row of each image; jax2onnx only supports gathers of a list of rows."""
     numbers = params["dimension_numbers"]
     return (
         inputs[1].ndim == 2
@@ -92,12 +92,12 @@ def _takes_one_row(params: Any, inputs: Sequence[Any]) -> bool:
 
 def _row(inputs: Sequence[Any]) -> Array:
     rows, places = inputs
-    # Along the other axes the slice is whole, so that it begins at 0.
+    # Along the other axes the slice is complete, so it begins at 0.
     return jax.vmap(lambda rows, place: rows[place])(rows, jnp.clip(places[:, :1], 0, rows.shape[1] - 1))
 
 
 def _needed(jaxpr: Any) -> list[Any]:
-    """The equations that some output needs, in their order."""
+    """The equations that an output depends on, in order."""
     wanted = {atom for atom in jaxpr.outvars if not isinstance(atom, Literal)}
     found = []
     for equation in reversed(jaxpr.eqns):
@@ -128,9 +128,9 @@ def _padded(inputs: Sequence[Any], config: Sequence[tuple[int, int, int]]) -> Ar
 
 
 def _scattered(name: str, inputs: Sequence[Any], numbers: Any, mode: Any) -> Array:
-    """What a scatter along one axis makes, image by image: each place looks for the updates that are for it.
+    """The result of a scatter along one axis, image by image: each position selects the updates addressed to it.
 
-    Where several set one place, the largest wins; where they differ, XLA leaves open which.
+    If several updates set one position, the largest wins; XLA leaves the winner unspecified.
 
     Raises:
       UserError: it is another kind of scatter.
@@ -160,7 +160,7 @@ def _scattered(name: str, inputs: Sequence[Any], numbers: Any, mode: Any) -> Arr
 
 
 def _set_one(name: str, operand: Array, place: Array, updates: Array, axis: int) -> Array:
-    """The operand with `updates` at one place of an axis, or added there."""
+    """The operand with `updates` set at, or added to, one index of an axis."""
     shape = [1] * operand.ndim
     shape[axis] = operand.shape[axis]
     hit = (jnp.arange(operand.shape[axis], dtype=place.dtype) == place).reshape(shape)

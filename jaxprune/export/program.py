@@ -1,4 +1,4 @@
-"""What an exported file computes: images to logits and the rows that each step keeps, in float32."""
+"""The function of an exported file: images to logits and the rows that each step keeps, in float32."""
 
 import json
 import math
@@ -18,27 +18,27 @@ from jaxprune.errors import UserError, unknown
 from jaxprune.nn.params import copied, variables
 from jaxprune.nn.recipe import Recipe
 
-FORMAT = 1  # of the metadata
-IMAGES = "images"  # the input's name
-LOGITS, KEPT = "logits", "kept_{}"  # those of the outputs
-# What a file reads: its dtype, and what its values are.
+FORMAT = 1  # version of the metadata
+IMAGES = "images"  # name of the input
+LOGITS, KEPT = "logits", "kept_{}"  # names of the outputs
+# The inputs of a file: dtype and meaning of the values.
 INPUTS = {
     "uint8": ("uint8", "pixels from 0 to 255, RGB, resized and cropped"),
     "float32": ("float32", "pixels from 0 to 255, RGB, resized and cropped"),
     "normalized": ("float32", "(pixels / 255 - mean) / std, RGB, resized and cropped"),
 }
-LARGEST = 2**31 - 2**24  # bytes: both formats are limited to 2 GiB
+LARGEST = 2**31 - 2**24  # in bytes: both formats are limited to 2 GiB
 
 
 class Program(NamedTuple):
-    """A network as a function of images alone.
+    """A network as a function of images only.
 
     Attributes:
-      call: images to (logits, rows that the first step keeps, …); the weights are constants in it.
-      normalized: the same for images that are normalised already.
-      inputs: what `call` reads, one of `INPUTS`.
-      shape: of an image: (height, width, 3), or of a clip (frames, height, width, 3).
-      outputs: the names of what it returns.
+      call: maps images to (logits, rows that the first step keeps, …); the weights are constants.
+      normalized: the same for normalised images.
+      inputs: the kind of input of `call`, one of `INPUTS`.
+      shape: (height, width, 3) of an image, or (frames, height, width, 3) of a clip.
+      outputs: the names of the outputs.
     """
 
     call: Callable[[Array], tuple[Array, ...]]
@@ -49,19 +49,19 @@ class Program(NamedTuple):
 
     @property
     def dtype(self) -> Any:
-        """Of the images."""
+        """The dtype of the images."""
         return np.dtype(INPUTS[self.inputs][0])
 
 
 def program(model: Any, inputs: str) -> Program:
-    """Makes a network, dense or reducing, a function of images alone.
+    """Makes a function of images only from a network, dense or reduced.
 
     Args:
-      model: what `models.create`, `load_model` or `reduction.apply` returned. It is left as it is.
+      model: a network from `models.create`, `load_model` or `reduction.apply`; it is not changed.
       inputs: one of `INPUTS`.
 
     Raises:
-      UserError: there are no such inputs, or this is no network for images, or it is too large for a file.
+      UserError: `inputs` is unknown, the model is not a network for images, or it is too large for a file.
     """
     if inputs not in INPUTS:
         raise unknown("inputs", inputs, INPUTS)
@@ -96,7 +96,7 @@ def program(model: Any, inputs: str) -> Program:
 
 
 def in_float32(model: Any) -> Any:
-    """The network around the same arrays, computing in float32 whatever its compute dtype was."""
+    """The network with the same arrays, but with float32 as its compute dtype."""
     copy = copied(model)
     for _, node in nnx.iter_graph(copy):
         if isinstance(node, nnx.Module) and getattr(node, "dtype", None) is not None:
@@ -105,7 +105,7 @@ def in_float32(model: Any) -> Any:
 
 
 def image_shape(model: Any) -> tuple[int, ...]:
-    """The shape of an image, or of a clip, that a network reads."""
+    """The shape of the images or clips that a network reads."""
     record = model.preprocessing
     embed = getattr(model, "patch_embed", None)
     sides = getattr(embed, "sides", None) or getattr(embed, "img_size", None) or record.sides
@@ -113,18 +113,20 @@ def image_shape(model: Any) -> tuple[int, ...]:
 
 
 def describe(model: Any, made: Program, class_names: Sequence[str], packages: Sequence[str]) -> dict[str, Any]:
-    """What a file is, as plain values: the network, its plan, how images are prepared, inputs, outputs, versions.
+    """Metadata of a file, as plain values: network, plan, preprocessing, inputs, outputs, versions.
 
     Args:
-      class_names: of a classifier.
-      packages: whose versions are noted.
+      class_names: class names of a classifier.
+      packages: packages whose versions are recorded.
 
     Raises:
       UserError: there are more or fewer names than classes.
     """
     classes = getattr(model, "num_classes", None)
     if class_names and classes is not None and len(class_names) != classes:
-        raise UserError(f"{len(class_names)} classes are named, and the network has {classes}: name these.")
+        raise UserError(
+            f"There are {len(class_names)} class names for a network with {classes} classes: name each class."
+        )
     plan, pruner = getattr(model, "plan", None), getattr(model, "pruner", None)
     dtype, values = INPUTS[made.inputs]
     return {

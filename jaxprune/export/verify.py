@@ -1,4 +1,4 @@
-"""A written file is read again and run beside the network it was made of."""
+"""Verifies an exported file: it is read again and compared with the network."""
 
 import math
 import os
@@ -17,20 +17,20 @@ from jaxprune.export.program import Program
 from jaxprune.preprocessing import Preprocessing
 
 TOLERANCE = 1e-5
-BATCHES = (1, 3, 8)  # sizes that a file is run with
-_SCENE = 16  # the least side of a scene
-_DRAWS = 32  # of noise, to explain rows that differ
+BATCHES = (1, 3, 8)  # batch sizes to run a file with
+_SCENE = 16  # the smallest side of a scene
+_DRAWS = 32  # noise samples, to explain differing rows
 
 Run = Callable[[np.ndarray], Sequence[np.ndarray]]
 
 
 class Verified(NamedTuple):
-    """What came out.
+    """The result of a verification.
 
     Attributes:
-      difference: the largest of any logit, as a part of the largest logit.
-      images: how many were compared.
-      ties: how many of them the network itself decides either way, see `verify`.
+      difference: the largest absolute difference of logits, relative to the largest logit.
+      images: number of images compared.
+      ties: number of images with ties in the network's own choice of rows, see `verify`.
     """
 
     difference: float
@@ -41,14 +41,14 @@ class Verified(NamedTuple):
 def pixels(
     images: Sequence[Any] | np.ndarray | None, shape: tuple[int, ...], preprocessing: Preprocessing
 ) -> np.ndarray:
-    """Images to compare on, as uint8 of `shape` each.
+    """The images for the comparison, uint8 of `shape` each.
 
     Args:
       images: files, or decoded pictures, uint8 (h, w, 3), which are resized and cropped; clips, uint8 of `shape`; None
-        draws some of the built-in scenes.
+        draws built-in scenes.
 
     Raises:
-      UserError: there is no image, or one cannot be read.
+      UserError: there are no images, or one cannot be read.
     """
     if images is None:
         *frames, height, width, channels = shape
@@ -57,7 +57,7 @@ def pixels(
         drawn = np.stack([scenes[i]["image"][:height, :width] for i in range(count)])
         return drawn.reshape(max(BATCHES), *frames, height, width, channels)
     if not len(images):
-        raise UserError("There are no images to compare on: give some, or None for the built-in ones.")
+        raise UserError("There are no images for the comparison: give some, or None for the built-in ones.")
     sized = preprocessing.with_size(shape[-3:-1])
     rows = [_prepared(image, shape, sized) for image in images]
     return np.stack(rows)
@@ -68,7 +68,7 @@ def _prepared(image: Any, shape: tuple[int, ...], preprocessing: Preprocessing) 
         return read_image(image, preprocessing)
     if image.dtype != np.uint8 or image.ndim != len(shape):
         raise UserError(
-            f"An image to compare on is {image.dtype} {image.shape}: give files, or uint8 arrays of {shape}."
+            f"An image for the comparison is {image.dtype} {image.shape}: give files, or uint8 arrays of {shape}."
         )
     if image.shape == shape:
         return image
@@ -78,20 +78,20 @@ def _prepared(image: Any, shape: tuple[int, ...], preprocessing: Preprocessing) 
 def verify(
     run: Run, made: Program, images: np.ndarray, preprocessing: Preprocessing, *, batches: Sequence[int] = BATCHES
 ) -> Verified:
-    """Compares what a file computes with what the network does, on this machine.
+    """Compares the outputs of a file with those of the network, on this machine.
 
-    All logits have to agree to 1e-5 of the largest logit of these images, and every step has to keep the same rows of
-    each image. Where they do not, the choice may have been a tie for the network itself: that is so if, once normal
-    noise of 1e-5 is added to the normalised pixels, the network keeps the file's rows and reaches its logits to 1e-4.
-    Half of the images must be no such ties.
+    All logits must agree to 1e-5 of the largest logit, and every step must keep the same rows of each image. A
+    difference is excused if it is a tie for the network itself: with normal noise of 1e-5 added to the normalised
+    pixels, the network keeps the file's rows and reproduces its logits to 1e-4. At most half of the images may be such
+    ties.
 
     Args:
-      run: calls the file.
-      images: uint8, see `pixels`.
-      batches: sizes of batches; all images are run in the last size, some of them in each other one.
+      run: runs the file.
+      images: uint8 images, see `pixels`.
+      batches: batch sizes; all images are run with the last one, some of them with each of the others.
 
     Raises:
-      UserError: the file computes something else.
+      UserError: the file's outputs differ.
     """
     offset, scale = (np.asarray(values, np.float32) for values in (preprocessing.mean, preprocessing.std))
     expected_of = jax.jit(made.call)
@@ -114,18 +114,18 @@ def verify(
             elif _is_tie(made, (images[image] / np.float32(255) - offset) / scale, got, largest):
                 ties.add(int(image))
             else:
-                what = "" if _same_rows(got, expected) else ", and other rows are kept"
+                what = "" if _same_rows(got, expected) else ", and it keeps other rows"
                 raise UserError(
                     f"its logits for image {image} in a batch of {len(ids)} differ by {difference:.2g}, where the "
                     f"largest is {largest:.2g}{what}"
                 )
     if 2 * len(ties) > len(images):
-        raise UserError(f"the network itself decides either way for {len(ties)} of {len(images)} images")
+        raise UserError(f"the network's own choice of rows is a tie for {len(ties)} of {len(images)} images")
     return Verified(worst / largest if largest else 0.0, len(images), len(ties))
 
 
 def _batches(count: int, sizes: Sequence[int]) -> Iterator[np.ndarray]:
-    """Numbers of the images in each batch, filled up from the front."""
+    """Indices of the images in each batch, padded with the first ones."""
     for size in sizes[:-1]:
         yield np.arange(size) % count
     for start in range(0, count, sizes[-1]):
@@ -133,7 +133,7 @@ def _batches(count: int, sizes: Sequence[int]) -> Iterator[np.ndarray]:
 
 
 def _same_rows(found: Sequence[np.ndarray], expected: Sequence[np.ndarray]) -> bool:
-    """Whether the steps keep the same rows; their order does not count."""
+    """Whether the steps keep the same rows, in any order."""
     return all(np.array_equal(np.sort(a), np.sort(b)) for a, b in zip(found[1:], expected[1:], strict=True))
 
 
@@ -148,14 +148,14 @@ def _is_tie(made: Program, image: np.ndarray, found: Sequence[np.ndarray], large
 
 
 def write_verified(path: Path, data: bytes, load: Callable[[Path], Run], *args: Any, **options: Any) -> Verified:
-    """Writes a file, reads it again and calls `verify` on it; only then it gets its name.
+    """Writes a file, reads it again and calls `verify` on it; only then is it renamed to `path`.
 
     Args:
-      load: reads the file and returns what calls it.
-      args, options: of `verify`.
+      load: reads the file and returns a function that runs it.
+      args, options: arguments of `verify`.
 
     Raises:
-      UserError: the file cannot be read again, or computes something else; it is removed then.
+      UserError: the file cannot be read, or its outputs differ; it is then removed.
     """
     staged = path.with_name(f".{path.name}.unverified")
     write_atomically(staged, data)
@@ -166,7 +166,7 @@ def write_verified(path: Path, data: bytes, load: Callable[[Path], Run], *args: 
     except Exception as error:
         why = (str(error) or type(error).__name__).splitlines()[0].rstrip(".")
         raise UserError(
-            f"{path.name} was written, read again and removed, for it does not compute what the network does: {why}."
+            f"{path.name} was removed after a check, because its outputs differ from the network's: {why}."
         ) from error
     finally:
         staged.unlink(missing_ok=True)

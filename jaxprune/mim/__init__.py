@@ -1,4 +1,4 @@
-"""Masked image modelling: frameworks that turn images into a pre-training loss, a file each."""
+"""Masked image modelling: pre-training frameworks that compute a loss from images, one file each."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ from jaxprune.preprocessing import trained_on
 
 
 def methods() -> dict[str, type[Framework]]:
-    """Returns {name: class} of every framework, found by file."""
+    """Returns {name: class} of every framework, found by its file."""
     import jaxprune.mim as family
     from jaxprune import plugins
 
@@ -31,11 +31,11 @@ def create(name: str, *, encoder: str | None = None, rngs: nnx.Rngs, **arguments
 
     Args:
       name: a module of this package, such as "mae".
-      encoder: a model name such as "vit_base_patch16_224" that gives the encoder's sizes; arguments overrule it. Of a
-        framework that takes several kinds of networks (SimMIM: "vit" or "swin", which are such names too) it also says
-        which.
-      arguments: of the framework's class, or of its encoder. One that is a network, such as a teacher, is one that
-        `models.create` built, or its recipe as plain values: `("model", arguments of models.create)`.
+      encoder: a model name such as "vit_base_patch16_224" that sets the encoder's sizes; arguments override it. For a
+        framework with several kinds of encoders it also selects the kind (SimMIM: "vit" or "swin", which are also model
+        names).
+      arguments: arguments of the framework's class or of its encoder. A network among them, such as a teacher, is
+        either built by `models.create` or given as a recipe of plain values: `("model", arguments of models.create)`.
 
     Raises:
       UserError: the framework or an argument is unknown.
@@ -62,7 +62,7 @@ def create(name: str, *, encoder: str | None = None, rngs: nnx.Rngs, **arguments
 
 
 def _network(network: Any, dtype: Any, rngs: nnx.Rngs) -> Any:
-    """A network among the arguments of a framework, built from its recipe where it is one, in the compute `dtype`."""
+    """Builds a network argument of a framework from its recipe, in the compute `dtype`; a network is returned as is."""
     is_module = not isinstance(network, tuple | list)
     recipe = getattr(network, "recipe", None) if is_module else network
     if recipe is None or (is_module and dtype is None):
@@ -92,13 +92,13 @@ def _network(network: Any, dtype: Any, rngs: nnx.Rngs) -> Any:
 
 
 def _recipe(network: Any) -> Any:
-    """What `_network` builds a network from again; what is one already, or has none, as it is."""
+    """The recipe from which `_network` rebuilds a network; other values unchanged."""
     recipe = getattr(network, "recipe", None)
     return network if recipe is None else (*recipe, trained_on(network))
 
 
 def recognise(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any] | None:
-    """The framework that published tensors of these shapes are of, and its arguments (`Framework.recognise`); or None.
+    """The framework of published tensors with these shapes, and its arguments (`Framework.recognise`); or None.
 
     Args:
       shapes: {published name: shape}.
@@ -108,20 +108,20 @@ def recognise(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any] | None:
 
 
 def encoder_tensors(tensors: Mapping[str, Any]) -> dict[str, Any] | None:
-    """What fine-tuning, probes and features read of a framework's published file, by the names of its encoder alone.
+    """The tensors of a framework's published file that fine-tuning, probes and features use, by the encoder's names.
 
     Args:
-      tensors: {published name: array}, all of the file.
+      tensors: {published name: array} of the whole file.
 
     Returns:
-      {published name: array}, or None where they are of no framework.
+      {published name: array}, or None if they belong to no framework.
     """
     name, _ = _recognised({name: np.shape(tensor) for name, tensor in tensors.items()})
     return None if name is None else methods()[name].encoder_tensors(tensors)
 
 
 def _recognised(shapes: Mapping[str, tuple[int, ...]]) -> tuple[str | None, dict[str, Any]]:
-    # A framework that extends another has that one's tensors too, so it is asked first.
+    # A framework that extends another also has that one's tensors, so it is tried first.
     for name, cls in sorted(methods().items(), key=lambda item: -len(item[1].__mro__)):
         if (found := cls.recognise(shapes)) is not None:
             return name, found
@@ -129,7 +129,7 @@ def _recognised(shapes: Mapping[str, tuple[int, ...]]) -> tuple[str | None, dict
 
 
 def beside_encoder() -> tuple[str, ...]:
-    """Patterns of the published names of all that frameworks have besides their encoder."""
+    """Patterns of the published names of everything besides the encoder, of all frameworks."""
     return tuple(sorted({pattern for cls in methods().values() for pattern in cls.beside_encoder}))
 
 

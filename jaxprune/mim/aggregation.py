@@ -17,8 +17,8 @@ from jaxprune.nn.tokens import all_present
 from jaxprune.ops.depthwise import depthwise_conv2d
 from jaxprune.ops.posembed import sincos_2d
 
-# Of a decoder's aggregation no weights were published: "agg" is what a PyTorch module of that name would save, and its
-# name in full is read too.
+# No weights of a decoder's aggregation were published: "agg" is the name a PyTorch module would save it under; the full
+# name is read too.
 PUBLISHED = tuple(
     rule
     for name in ("agg.", "aggregate.")
@@ -36,8 +36,8 @@ class Aggregation(nnx.Module):
     """Rebuilds tokens from the grid around them; subclasses define how.
 
     Args:
-      mode: "thrown" takes what is rebuilt at thrown cells and the decoded token elsewhere, so that nothing thrown is
-        exactly MAE; "all" takes it everywhere; "residual" adds it to the zero-filled grid.
+      mode: "thrown" uses the rebuilt tokens at thrown cells and the decoded tokens elsewhere, which equals MAE if
+        nothing is thrown; "all" uses the rebuilt tokens everywhere; "residual" adds them to the zero-filled grid.
     """
 
     def __init__(self, mode: str = "thrown"):
@@ -46,7 +46,7 @@ class Aggregation(nnx.Module):
         self.mode = mode
 
     def rebuild(self, x: Float[Array, "b h w d"]) -> Float[Array, "b h w d"]:
-        """Rebuilds every cell of a grid that is zero at thrown cells."""
+        """Rebuilds every cell of a grid with zeros at thrown cells."""
         raise NotImplementedError
 
     def flops(self, grid: tuple[int, int]) -> int:
@@ -60,7 +60,7 @@ class Aggregation(nnx.Module):
 
         Args:
           x: decoded tokens on the full grid, zero at thrown cells.
-          thrown: where a token was thrown.
+          thrown: True where a token was thrown.
         """
         b, p, d = x.shape
         rebuilt = self.rebuild(x.reshape(b, *grid, d)).reshape(b, p, d)
@@ -70,7 +70,7 @@ class Aggregation(nnx.Module):
 
 
 class DepthwiseAggregation(Aggregation):
-    """A k×k depth-wise convolution, zeros where tokens were thrown.
+    """A k×k depth-wise convolution, with zeros where tokens were thrown.
 
     Args:
       dim: channels.
@@ -93,7 +93,7 @@ class DepthwiseAggregation(Aggregation):
 
 
 class AveragePooling(Aggregation):
-    """The mean of the k×k cells around, thrown ones and those beyond the border as zeros; nothing is learned."""
+    """The mean over the k×k neighbourhood, with zeros at thrown cells and beyond the border; no parameters."""
 
     def __init__(self, kernel_size: int = 7, mode: str = "thrown"):
         super().__init__(mode)
@@ -109,10 +109,10 @@ class AveragePooling(Aggregation):
 
 
 class TransformerAggregation(Aggregation):
-    """A transformer block over all cells, thrown ones as zeros.
+    """A transformer block over all cells, with zeros at thrown ones.
 
-    A thrown cell holds no position, so sin-cos positions are added to the block's input: without them every thrown
-    patch of an image would be rebuilt the same.
+    A thrown cell carries no position, so sin-cos positions are added to the block's input: without them every thrown
+    patch of an image would be rebuilt identically.
     """
 
     def __init__(
@@ -161,10 +161,10 @@ class ConvNeXtAggregation(Aggregation):
 def create_aggregation(
     name: str, dim: int, *, kernel_size: int, mode: str, num_heads: int, mlp_ratio: float, dtype=None, rngs: nnx.Rngs
 ) -> Aggregation:
-    """Builds one of `AGGREGATORS`; each takes of the arguments what it has.
+    """Builds one of `AGGREGATORS`; each uses those of the arguments that it has.
 
     Raises:
-      UserError: the name, the mode or the kernel size is none.
+      UserError: the name, the mode or the kernel size is invalid.
     """
     if name == "depthwise":
         return DepthwiseAggregation(dim, kernel_size, mode, rngs=rngs)
@@ -183,14 +183,14 @@ def _check_kernel(kernel_size: int) -> None:
 
 
 def fill_grid(x: Float[Array, "b m d"], present: Bool[Array, "b p"]) -> Float[Array, "b p d"]:
-    """Puts tokens, in ascending grid order, on the cells that are `present`; zeros elsewhere."""
+    """Scatters tokens, in ascending grid order, to the cells that are `present`; zeros elsewhere."""
     padded = jnp.concatenate([x, jnp.zeros_like(x[:, :1])], axis=1)
     rank = jnp.cumsum(present, axis=1, dtype=jnp.int32) - 1
     return jax.vmap(lambda rows, ids: rows[ids])(padded, jnp.where(present, rank, x.shape[1]))
 
 
 def aggregation_of(shapes: Mapping[str, tuple[int, ...]], prefix: str = "") -> dict[str, Any]:
-    """The arguments of PR-MIM's aggregation that tensors whose names begin with `prefix` show; none without one."""
+    """Infers the arguments of PR-MIM's aggregation from tensors whose names begin with `prefix`; {} without one."""
     for aggregator, kernel in (("depthwise", "agg.weight"), ("convnext", "agg.conv_dw.weight")):
         if (size := shapes.get(prefix + kernel)) is not None:
             return {"aggregator": aggregator, "kernel_size": size[-1], "reconstruction": "progressive"}

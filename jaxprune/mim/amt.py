@@ -1,8 +1,8 @@
 """AMT (Gui et al., 2022): MAE that masks and throws patches by its own attention; and PR-MIM on it (Li et al., 2024).
 
-Until an epoch it is MAE. Then each patch is weighed by attention: see `attention_driven`, also for what that costs. For
-ViT-B at 224 pixels the weights take 16.5 GFLOPs beside the 5.9 of AMT's own forward pass, nearly as much again as the
-17.8 of that with its backward pass. `amt_simmim` is the same on SimMIM.
+It is MAE during a warm-up. Then each patch is weighted by attention; see `attention_driven`, also for the cost. For
+ViT-B at 224 pixels the weights take 16.5 GFLOPs on top of the 5.9 of AMT's own forward pass, nearly as much as the 17.8
+of its forward and backward pass. `amt_simmim` does the same on SimMIM.
 """
 
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ from jaxprune.mim.weighted_masker import WeightedMasker
 from jaxprune.nn.images import require_float
 from jaxprune.ops.sampling import num_thrown
 
-UNSEEN = 0.85  # the share of patches that AMT masks or throws
+UNSEEN = 0.85  # fraction of patches that AMT masks or throws
 
 
 class _AmtOutput(NamedTuple):
@@ -31,17 +31,17 @@ class _AmtOutput(NamedTuple):
 
 
 class AmtOutput(_AmtOutput, DrivenOutput):
-    """What AMT reports besides its loss: what `Reconstruction` has, and by what masks were drawn.
+    """The outputs of AMT besides its loss: those of `Reconstruction`, and the weights that masks were drawn by.
 
     Attributes:
-      token_weights: of the patches; None where masks were drawn without.
+      token_weights: weights of the patches; None if masks were drawn without weights.
     """
 
     __slots__ = ()
 
 
 class AmtFlops(NamedTuple):
-    """The cost of AMT, part by part; `observe` is that of the weights."""
+    """The cost of AMT by part; `observe` is that of the weights."""
 
     patch_embed: int
     encoder: int
@@ -55,21 +55,21 @@ class AmtFlops(NamedTuple):
 
 
 class AMT(AttentionDriven, MAE):
-    """A masked autoencoder that masks what it attends to, and throws some of it.
+    """A masked autoencoder that masks the patches it attends to, and throws others.
 
     Args:
       mask_ratio: fraction of the patches that are masked and predicted.
-      amt_throw_ratio: fraction of the patches that neither encoder nor decoder sees; None makes it .85 with
-        `mask_ratio`, as published (.45 and .40).
+      amt_throw_ratio: fraction of the patches that neither encoder nor decoder sees; None uses 0.85 - `mask_ratio`, as
+        published (0.45 masked, 0.40 thrown).
       reconstruction: "partial" is AMT; "full" is MAE at the same visible patches, where nothing is thrown;
         "progressive" (PR-MIM) rebuilds the thrown patches from the decoded ones and learns from both.
-      throw_ratio: fraction of the patches, of those that are not visible, that never enters the decoder; None is
-        `amt_throw_ratio`, and under "full" 0. Those drawn last are thrown: `retain` has no meaning.
-      warmup_epochs: how long it is MAE.
-      warmup_mask_ratio: of that MAE.
-      refresh_epochs: epochs after which the copy of the encoder is refreshed that weighs patches.
+      throw_ratio: fraction of the patches, among those that are not visible, that never enter the decoder; None uses
+        `amt_throw_ratio`, or 0 under "full". The patches drawn last are thrown; `retain` has no effect.
+      warmup_epochs: epochs of plain MAE.
+      warmup_mask_ratio: mask ratio of the warm-up.
+      refresh_epochs: epochs between refreshes of the copy of the encoder that weights patches.
       decoder_embed_dim, decoder_depth, decoder_num_heads: see `TokenDecoder`.
-      mae: further arguments of MAE.
+      mae: further arguments of `MAE`.
 
     Raises:
       UserError: the ratios leave nothing to see, to decode or to throw.
@@ -110,14 +110,14 @@ class AMT(AttentionDriven, MAE):
     def __call__(
         self, images: Float[Array, "b H W c"], *, key: PRNGKeyArray | None = None, **drawn: Any
     ) -> tuple[Float[Array, ""], AmtOutput]:
-        """Returns the loss of a batch of normalised images, and what led to it.
+        """Returns the loss of a batch of normalised images, and the other outputs.
 
         Args:
-          key: draws what is random and not in `drawn`.
+          key: draws the random numbers that are not in `drawn`.
           drawn: see `AttentionDriven.draw_by_attention`.
 
         Raises:
-          UserError: the images are no batch of an array of floating-point numbers.
+          UserError: the images are not a batch of floating-point arrays.
         """
         require_float(images, 4)
         masks, weights = self.draw_by_attention(images, key=key, **drawn)
@@ -125,26 +125,26 @@ class AMT(AttentionDriven, MAE):
         return loss, AmtOutput(*aux, token_weights=weights)
 
     def flops(self, *, as_published: bool = True) -> AmtFlops:
-        """Multiply-accumulates of one image, part by part; see `Framework.flops`.
+        """Multiply-accumulates of one image by part; see `Framework.flops`.
 
-        As published, the weights of patches are stored, and a step does not compute them.
+        As published, the weights of patches are stored instead of being computed in each step.
         """
         whole = super().flops(as_published=as_published)
         return AmtFlops(*whole, observe=0 if as_published else self.observe_flops())
 
     def summary(self) -> str:
-        """What the framework does, as a sentence for the report."""
+        """A sentence for the report on what the framework does."""
         masker, patches = self.masker, self.num_patches
         return (
             f"AMT with {self.reconstruction} reconstruction: by the attention of its encoder, "
             f"{masker.num_masked / patches:.0%} of the patches are masked, and "
-            f"{(masker.num_masked - masker.num_retained) / patches:.0%} never enter the decoder; for "
-            f"{self.warmup_epochs} epochs it is MAE."
+            f"{(masker.num_masked - masker.num_retained) / patches:.0%} never enter the decoder; the first "
+            f"{self.warmup_epochs} epochs are plain MAE."
         )
 
     @classmethod
     def recognise(cls, shapes: Mapping[str, tuple[int, ...]]) -> None:
-        """None: its tensors are MAE's."""
+        """Returns None: the tensors are MAE's."""
 
 
 def _masker(
@@ -154,7 +154,7 @@ def _masker(
     if not (0 < mask_ratio < 1 and amt_throw_ratio >= 0 and int(patches * (mask_ratio + amt_throw_ratio)) < patches):
         raise UserError(
             f"mask_ratio {mask_ratio} and amt_throw_ratio {amt_throw_ratio} are fractions of all {patches} patches, "
-            "and have to leave at least one visible: lower one of them."
+            "and must leave at least one visible: lower one of them."
         )
     unseen = int(patches * (mask_ratio + amt_throw_ratio))
     if reconstruction == "full":
@@ -165,7 +165,7 @@ def _masker(
         retained = unseen - num_thrown(patches, throw_ratio)
     if retained < 1:
         raise UserError(
-            f"Of the {unseen} patches that are not visible none would be decoded at mask_ratio {mask_ratio} and "
-            f"throw_ratio {throw_ratio}: raise mask_ratio, or throw less than both ratios make together."
+            f"None of the {unseen} patches that are not visible would be decoded at mask_ratio {mask_ratio} and "
+            f"throw_ratio {throw_ratio}: raise mask_ratio, or lower throw_ratio below mask_ratio + amt_throw_ratio."
         )
     return WeightedMasker(grid, patches - unseen, retained)

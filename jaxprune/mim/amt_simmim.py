@@ -1,12 +1,12 @@
 """AMT on SimMIM (Gui et al., 2022): blocks are masked and thrown by the encoder's attention; and PR-MIM on it.
 
-Until an epoch it is SimMIM. Then blocks are weighed by attention, see `attention_driven`: those drawn first become mask
-tokens, the next leave the encoder's input, and the rest is seen.
+It is SimMIM during a warm-up. Then blocks are drawn by attention, see `attention_driven`: those drawn first become mask
+tokens, the next are dropped from the encoder's input, and the rest are visible.
 
-AMT's repository masks 22 of 49 blocks and throws 13 (ratios of .44 and .26, rounded up), also before its attention is
-used, and has a ViT with absolute positions in place of relative ones. PR-MIM's Tab. 6 throws .24, which is 12 blocks
-and the default here. As the repository's loss compares maps of different sizes, it is written here from SimMIM's: the
-mean absolute error over the pixels of the masked blocks.
+AMT's repository masks 22 of 49 blocks and throws 13 (ratios of 0.44 and 0.26, rounded up), also during the warm-up, and
+has a ViT with absolute instead of relative positions. PR-MIM's Tab. 6 throws 0.24, which is 12 blocks and the default
+here. The repository's loss compares maps of different sizes, so SimMIM's is used: the mean absolute error over the
+pixels of the masked blocks.
 """
 
 import math
@@ -39,18 +39,18 @@ class _AmtSimmimOutput(NamedTuple):
 
 
 class AmtSimmimOutput(_AmtSimmimOutput, DrivenOutput):
-    """What AMT on SimMIM reports besides its loss: what SimMIM does, see `SimmimOutput`, and by what masks were drawn.
+    """The outputs of AMT on SimMIM besides its loss: those of `SimmimOutput`, and the weights that masks were drawn by.
 
     Attributes:
-      masked_grid: True where a patch is masked, thrown ones too.
-      token_weights: of the patches; None where masks were drawn without.
+      masked_grid: True where a patch is masked or thrown.
+      token_weights: weights of the patches; None if masks were drawn without weights.
     """
 
     __slots__ = ()
 
 
 class AmtSimmimFlops(NamedTuple):
-    """The cost of AMT on SimMIM, part by part; `observe` is that of the weights."""
+    """The cost of AMT on SimMIM by part; `observe` is that of the weights."""
 
     patch_embed: int
     encoder: int
@@ -62,7 +62,7 @@ class AmtSimmimFlops(NamedTuple):
 
 
 class AmtSimMIM(AttentionDriven, SimMIM):
-    """SimMIM on a ViT that masks what it attends to, and throws some of it.
+    """SimMIM on a ViT that masks the patches it attends to, and throws others.
 
     >>> from flax import nnx
     >>> from jaxprune import mim
@@ -77,11 +77,11 @@ class AmtSimMIM(AttentionDriven, SimMIM):
       amt_throw_ratio: fraction of the blocks that never enter the encoder, rounded up.
       reconstruction: "partial" is AMT; "full" is SimMIM at the same visible patches, where nothing is thrown;
         "progressive" (PR-MIM) rebuilds the thrown patches on the encoder's map and learns from all.
-      throw_ratio: fraction of the blocks, of those that are not visible, that is thrown, rounded up; None is
-        `amt_throw_ratio`, and under "full" 0. Those drawn last are thrown: `retain` has no meaning.
-      warmup_epochs: how long it is SimMIM.
-      warmup_mask_ratio: of that SimMIM; None is `mask_ratio`, as published.
-      refresh_epochs: epochs after which the copy of the encoder is refreshed that weighs patches.
+      throw_ratio: fraction of the blocks, among those that are not visible, that are thrown, rounded up; None uses
+        `amt_throw_ratio`, or 0 under "full". The blocks drawn last are thrown; `retain` has no effect.
+      warmup_epochs: epochs of plain SimMIM.
+      warmup_mask_ratio: mask ratio of the warm-up; None uses `mask_ratio`, as published.
+      refresh_epochs: epochs between refreshes of the copy of the encoder that weights patches.
       simmim: further arguments of SimMIM, such as `rel_pos="none"` and `pos_embed="learn"`, as published.
 
     Raises:
@@ -123,15 +123,15 @@ class AmtSimMIM(AttentionDriven, SimMIM):
         drop_key: PRNGKeyArray | None = None,
         **drawn: Any,
     ) -> tuple[Float[Array, ""], AmtSimmimOutput]:
-        """Returns the loss of a batch of normalised images, and what led to it.
+        """Returns the loss of a batch of normalised images, and the other outputs.
 
         Args:
-          key: draws what is random and not in `drawn`.
+          key: draws the random numbers that are not in `drawn`.
           drop_key: turns DropPath on.
           drawn: see `AttentionDriven.draw_by_attention`.
 
         Raises:
-          UserError: the images are no batch of an array of floating-point numbers.
+          UserError: the images are not a batch of floating-point arrays.
         """
         require_float(images, 4)
         masks, weights = self.draw_by_attention(images, key=key, **drawn)
@@ -139,10 +139,10 @@ class AmtSimMIM(AttentionDriven, SimMIM):
         return loss, AmtSimmimOutput(*aux, token_weights=weights)
 
     def flops(self, *, as_published: bool = True) -> AmtSimmimFlops:
-        """Multiply-accumulates of one image, part by part; see `Framework.flops`.
+        """Multiply-accumulates of one image by part; see `Framework.flops`.
 
-        As published, all patches are embedded, only those that stay are predicted where nothing is rebuilt, and the
-        weights of patches are stored, so that a step does not compute them.
+        As published, all patches are embedded, only retained ones are predicted where nothing is rebuilt, and the
+        weights of patches are stored instead of being computed in each step.
         """
         masker, here = self.masker, super().flops(as_published=as_published)
         if not as_published:
@@ -157,18 +157,18 @@ class AmtSimMIM(AttentionDriven, SimMIM):
         )
 
     def summary(self) -> str:
-        """What the framework does, as a sentence for the report."""
+        """A sentence for the report on what the framework does."""
         masker, patches = self.masker, self.num_patches
         return (
             f"AMT on SimMIM with {self.reconstruction} reconstruction: by the attention of its encoder, blocks of "
             f"{masker.num_masked / patches:.0%} of the patches are masked, and "
-            f"{(masker.num_masked - masker.num_retained) / patches:.0%} never enter it; for {self.warmup_epochs} "
-            "epochs it is SimMIM."
+            f"{(masker.num_masked - masker.num_retained) / patches:.0%} never enter it; the first {self.warmup_epochs} "
+            "epochs are plain SimMIM."
         )
 
     @classmethod
     def recognise(cls, shapes: Mapping[str, tuple[int, ...]]) -> None:
-        """None: its tensors are SimMIM's."""
+        """Returns None: the tensors are SimMIM's."""
 
 
 def _masker(
@@ -179,7 +179,7 @@ def _masker(
     if not (0 < mask_ratio < 1 and amt_throw_ratio >= 0 and masked + thrown < blocks):
         raise UserError(
             f"mask_ratio {mask_ratio} and amt_throw_ratio {amt_throw_ratio} are fractions of all {blocks} blocks, "
-            "rounded up, and have to leave at least one visible: lower one of them."
+            "rounded up, and must leave at least one visible: lower one of them."
         )
     unseen = masked + thrown
     if reconstruction == "full":
@@ -188,7 +188,7 @@ def _masker(
         thrown = math.ceil(blocks * throw_ratio)
     if thrown >= unseen:
         raise UserError(
-            f"Of the {unseen} blocks that are not visible throw_ratio {throw_ratio} would throw {thrown}, and leave "
+            f"Of the {unseen} blocks that are not visible, throw_ratio {throw_ratio} would throw {thrown} and leave "
             "none to reconstruct: lower it, or raise mask_ratio."
         )
     return WeightedMasker(base.grid, (blocks - unseen) * each, (unseen - thrown) * each, base.block, mask_tokens=True)

@@ -1,13 +1,13 @@
-"""Masks by the attention of the framework's own encoder: what AMT (Gui et al., 2022) is on any framework with a ViT.
+"""Masks drawn by the attention of the framework's own encoder: AMT (Gui et al., 2022) on any framework with a ViT.
 
-After a warm-up each patch is weighed by the attention that the CLS token of the last block pays it: weighted draws
-without replacement choose the patches that are masked, then those that are thrown, and the rest is seen.
+After a warm-up each patch is weighted by the CLS attention of the last block: weighted draws without replacement choose
+the masked patches, then the thrown ones; the rest are visible.
 
-The published code computes the weights of all images of the data set every 40 epochs, from whole images, keeps them,
-and crops and flips them as it does the images. Here a copy of the encoder is kept instead, which is refreshed as often,
-and each step computes the weights of the images that it gets. So weights always fit the crop, and what is kept is part
-of the training state, however many images there are: a resumed run goes on to the same bits. The price is a forward
-pass of the encoder over whole images in each step (`flops(as_published=False).observe`).
+Every 40 epochs, the published code computes and stores weights for the whole images of the data set, and then crops and
+flips them with the images. Here a copy of the encoder is refreshed at the same interval, and each step computes the
+weights of its own images. The weights therefore always match the crop, and the copy is part of the training state,
+whatever the size of the data set, so a resumed run is bitwise identical. The price is a forward pass of the encoder
+over all patches in each step (`flops(as_published=False).observe`).
 """
 
 from collections.abc import Mapping
@@ -38,13 +38,13 @@ class DrivenOutput(MaskedOutput):
 
 
 class AttentionDriven:
-    """What a framework has in front of its base, which it calls with `drive` once that is built.
+    """A mixin that precedes the base framework; call `drive` once the base is built.
 
     Attributes:
-      masker: draws by weights.
-      warmup_masker: the base's own, of the epochs before.
-      warmup_epochs: how many these are.
-      refresh_epochs: epochs after which the copy of the encoder is refreshed that weighs patches.
+      masker: draws masks by weights.
+      warmup_masker: the base's own masker, for the warm-up.
+      warmup_epochs: number of warm-up epochs.
+      refresh_epochs: epochs between refreshes of the copy of the encoder that weights patches.
     """
 
     encoder: Any
@@ -53,7 +53,7 @@ class AttentionDriven:
     num_patches: int
 
     def drive(self, masker: WeightedMasker, warmup_epochs: int, refresh_epochs: int) -> None:
-        """Puts `masker` in the place of the base's, which is left to the warm-up.
+        """Replaces the base's masker with `masker`, and keeps the former for the warm-up.
 
         Raises:
           UserError: the copy of the encoder would never be refreshed.
@@ -68,7 +68,7 @@ class AttentionDriven:
 
     @property
     def snapshot_epochs(self) -> SnapshotEpochs:
-        """When the copy of the encoder is refreshed."""
+        """The epochs at which the copy of the encoder is refreshed."""
         return SnapshotEpochs(self.warmup_epochs, self.refresh_epochs)
 
     def phase(self, epoch: int) -> dict[str, Any]:
@@ -86,13 +86,13 @@ class AttentionDriven:
         ids_shuffle: Int[Array, "b n"] | None = None,
         **drawn: Any,
     ) -> tuple[Masks, Float[Array, "b p"] | None]:
-        """Draws the masks of a batch, and returns the weights of its patches; None where masks were drawn without.
+        """Draws the masks of a batch, and returns the weights of its patches; None if masks were drawn without weights.
 
         Args:
-          key: draws what is random; whatever is in `drawn` (noise) is taken in place of a draw.
-          warmup: masks as the base does, and throws nothing.
-          snapshot: parameters of the encoder that weighs patches, by their names in this framework; None is this one.
-          attn_map: weights of all pixels, one channel, in place of that encoder's.
+          key: draws the random numbers; values in `drawn` (noise) replace a draw.
+          warmup: mask as the base does, and throw nothing.
+          snapshot: parameters of the encoder that weights patches, by their names in this framework; None uses its own.
+          attn_map: weights of all pixels, one channel, instead of those from the encoder.
           ids_shuffle: see `WeightedMasker.draw`.
         """
         if warmup:
@@ -124,9 +124,9 @@ class AttentionDriven:
 
 
 def attention_weights(encoder: Any, images: Float[Array, "b H W c"]) -> Float[Array, "b p"]:
-    """How much the CLS token of an encoder's last block attends to each patch, from 0 to 1, without a gradient (AMT).
+    """The CLS attention of an encoder's last block to each patch, from 0 to 1, without a gradient (AMT).
 
-    Each head's attention is scaled to that range before their mean is taken.
+    The attention of each head is rescaled to [0, 1] before averaging.
     """
     last = encoder.depth - 1
     walk = encoder.encode(encoder.embed(images), taps={last: frozenset({"cls_attn"})})
@@ -137,5 +137,5 @@ def attention_weights(encoder: Any, images: Float[Array, "b H W c"]) -> Float[Ar
 
 
 def patch_weights(pixels: Float[Array, "b H W"], patch_size: tuple[int, int]) -> Float[Array, "b p"]:
-    """Adds up the weights of the pixels of each patch."""
+    """Sums the weights of the pixels of each patch."""
     return patchify(pixels[..., None], patch_size).sum(-1)

@@ -18,12 +18,12 @@ from jaxprune.nn.images import require_float
 from jaxprune.nn.published import Rule, within
 from jaxprune.ops.patches import unpatchify
 
-# Arrays under these names that are not trained are stored in a run directory: they cannot be computed again.
+# Untrained arrays under these names are stored in the run directory, because they cannot be recomputed.
 STORED = ("target.", "teacher.")
 
 
 class MaskedOutput:
-    """What the outputs of frameworks have in common: they hold `masks`.
+    """The properties shared by the outputs of all frameworks, derived from `masks`.
 
     Attributes:
       masks: which patches were visible, masked and reconstructed.
@@ -39,7 +39,7 @@ class MaskedOutput:
 
     @property
     def mask(self) -> Float[Array, "b p"]:
-        """The same as published code writes it: 1 = removed, 0 = visible."""
+        """The same in the convention of published code: 1 = removed, 0 = visible."""
         return self.masked.astype(jnp.float32)
 
     @property
@@ -54,7 +54,7 @@ class MaskedOutput:
 
     @property
     def ids_restore(self) -> Int[Array, "b p"]:
-        """Each patch's place in the order of the noise."""
+        """The rank of each patch in the order of the noise."""
         return self.masks.ids_restore
 
 
@@ -65,10 +65,10 @@ class _Reconstruction(NamedTuple):
 
 
 class Reconstruction(_Reconstruction, MaskedOutput):
-    """What a framework reports besides its loss.
+    """The outputs of a framework besides its loss.
 
     Attributes:
-      pred: the prediction of every patch, in the framework's target; zeros where nothing is predicted.
+      pred: the prediction for every patch, in the space of the target; zeros where nothing is predicted.
       latent: the encoder's output, prefix tokens first, visible patches in the order of `masks.ids_keep`.
       masks: which patches were visible, masked and reconstructed.
     """
@@ -77,11 +77,11 @@ class Reconstruction(_Reconstruction, MaskedOutput):
 
 
 class SnapshotEpochs(NamedTuple):
-    """When pre-training refreshes the copy of a framework's encoder that it passes to every step.
+    """When pre-training refreshes its copy of a framework's encoder, which it passes to every step.
 
     Attributes:
-      first: after so many epochs for the first time; until then it is the initial encoder.
-      every: and then every so many.
+      first: number of epochs before the first refresh; until then the copy is the initial encoder.
+      every: number of epochs between later refreshes.
     """
 
     first: int
@@ -89,10 +89,10 @@ class SnapshotEpochs(NamedTuple):
 
 
 class Picture(NamedTuple):
-    """What a report draws of a reconstruction.
+    """A reconstruction, as drawn in a report.
 
     Attributes:
-      images: every patch as predicted, in the normalisation of the images.
+      images: the predicted patches, in the normalisation of the images.
       masked: True where the encoder did not see the patch.
       thrown: masked patches that never entered the decoder.
       predicted: False where there is no prediction to draw.
@@ -105,7 +105,7 @@ class Picture(NamedTuple):
 
 
 class FrameworkFlops(NamedTuple):
-    """The cost of a framework, part by part."""
+    """The cost of a framework by part."""
 
     patch_embed: int
     encoder: int
@@ -115,28 +115,27 @@ class FrameworkFlops(NamedTuple):
 
 
 class Framework(nnx.Module):
-    """One pre-training method: subclass it in a file of its own and the family finds it.
+    """One pre-training method: a subclass in its own file of this package is found by its module's name.
 
-    A subclass makes the four parts of plain values and passes them to `super().__init__`; what it does in another way
-    it overrides. Tasks, reports and files of weights know a framework by the methods here only. Arrays that are not
-    trained are `nn.params.Fixed`: pre-training passes them to every step, and those of `target` or `teacher` are stored
-    in the run directory.
+    A subclass builds the four parts from plain values, passes them to `super().__init__`, and overrides what differs.
+    Tasks, reports and weights files use only the methods of this class. Untrained arrays are `nn.params.Fixed`:
+    pre-training passes them to every step, and those of `target` or `teacher` are stored in the run directory.
 
     Args:
-      encoder: a network that can embed and encode some of the patches, such as a ViT.
-      masker: draws which patches it sees.
-      decoder: predicts every patch from what it makes of them.
-      target: what is predicted.
+      encoder: a network that can embed and encode a subset of the patches, such as a ViT.
+      masker: draws the patches that the encoder sees.
+      decoder: predicts every patch from the encoder's output.
+      target: the prediction target.
 
     Attributes:
-      encoder_class: the network whose arguments a subclass takes beside its own and passes on, or None.
-      encoder_classes: of one that takes several, {the network's module in `models`: its class}; the subclass has an
-        argument `encoder` for the name of the module, of which the first is the default.
-      encoder_excludes: those of the arguments that it does not pass on.
-      no_decay: patterns of parameters that weight decay leaves out besides vectors and biases.
-      published_encoder: what stands before the names of the encoder's tensors in published files.
-      published_spelling: what those files call otherwise than timm, see `checkpoints.spellings.timm.write`.
-      beside_encoder: patterns of the published names of everything but the encoder, which fine-tuning leaves out.
+      encoder_class: the network whose arguments a subclass accepts besides its own and passes on, or None.
+      encoder_classes: for a subclass with several kinds of encoders, {module in `models`: class}; its argument
+        `encoder` is the name of the module, by default the first.
+      encoder_excludes: the encoder's arguments that it does not pass on.
+      no_decay: patterns of parameters without weight decay, besides vectors and biases.
+      published_encoder: prefix of the names of the encoder's tensors in published files.
+      published_spelling: names in those files that differ from timm's, see `checkpoints.spellings.timm.write`.
+      beside_encoder: patterns of the published names of everything but the encoder, which fine-tuning ignores.
       networks: arguments of the subclass that are networks, such as a teacher; see `mim.create`.
     """
 
@@ -157,12 +156,12 @@ class Framework(nnx.Module):
 
     @property
     def grid(self) -> tuple[int, int]:
-        """Patches down and across."""
+        """(rows, columns) of patches."""
         return self.masker.grid
 
     @property
     def num_patches(self) -> int:
-        """Patches of an image."""
+        """Number of patches of an image."""
         return self.masker.num_patches
 
     @property
@@ -172,23 +171,23 @@ class Framework(nnx.Module):
 
     @property
     def reconstruction(self) -> str:
-        """Which masked patches are reconstructed, see `Decoder`."""
+        """The kind of reconstruction, see `Decoder`."""
         return self.decoder.reconstruction
 
     @property
     def snapshot_epochs(self) -> SnapshotEpochs | None:
-        """When to refresh a copy of the encoder's parameters that calls get as `snapshot=`; None is without one."""
+        """When to refresh the copy of the encoder's parameters that calls get as `snapshot=`; None if there is none."""
         return None
 
     def phase(self, epoch: int) -> dict[str, Any]:
-        """Arguments of the calls that pre-training makes in an epoch, counted from 0: a program for each that there is.
+        """Static arguments of the calls in an epoch, counted from 0; each distinct value compiles one program.
 
         They are Python values.
         """
         return {}
 
     def backbone(self) -> Any:
-        """The network that fine-tuning and scorers go on with."""
+        """The network that fine-tuning and scorers use after pre-training."""
         return self.encoder
 
     def draw(self, images: Float[Array, "b H W c"], *, key: PRNGKeyArray | None = None, **drawn: Any) -> Masks:
@@ -201,49 +200,49 @@ class Framework(nnx.Module):
         return self.latent([tokens.x for tokens in walk.left])
 
     def latent(self, features: Sequence[Float[Array, "b n d"]]) -> Float[Array, "b n d"]:
-        """The encoder's output from what leaves each of its blocks: by default the last one's behind the final norm."""
+        """The encoder's output, from the outputs of all its blocks: by default the last one's, after the final norm."""
         return self.encoder.final_norm(features[-1])
 
     def error(
         self, pred: Float[Array, "b p q"], target: Float[Array, "b p q"], learned: Bool[Array, "b p"]
     ) -> Float[Array, ""]:
-        """How far predictions are from the target over the patches `learned` of the whole batch."""
+        """The error of predictions over the patches `learned` of the whole batch."""
         return losses.masked_mse(pred, target, learned)
 
     def learned(self, masks: Masks) -> Bool[Array, "b p"]:
-        """The patches that the loss averages: all masked ones, under partial reconstruction the retained ones."""
+        """The patches in the loss: all masked ones, or the retained ones under partial reconstruction."""
         return masks.retained if self.reconstruction == "partial" else masks.masked
 
     def __call__(
         self, images: Float[Array, "b H W c"], *, key: PRNGKeyArray | None = None, **drawn: Any
     ) -> tuple[Float[Array, ""], Any]:
-        """Returns the loss of a batch of normalised images, and what led to it, with the `masks` among it.
+        """Returns the loss of a batch of normalised images, and the other outputs, including `masks`.
 
         Args:
-          key: draws what is random; whatever is in `drawn` (noise, first, …) is taken in place of a draw.
+          key: draws the random numbers; values in `drawn` (noise, first, …) replace a draw.
 
         Raises:
-          UserError: the images are no batch of an array of floating-point numbers.
+          UserError: the images are not a batch of floating-point arrays.
         """
         require_float(images, 4)
         return self.reconstruct(images, self.draw(images, key=key, **drawn))
 
     def reconstruct(self, images: Float[Array, "b H W c"], masks: Masks) -> tuple[Float[Array, ""], Any]:
-        """The loss of a batch under these masks, and what led to it."""
+        """The loss of a batch under these masks, and the other outputs."""
         latent = self.encode(images, masks)
         pred = self.decoder(latent, masks)
         return self.error(pred, self.target(images), self.learned(masks)), Reconstruction(pred, latent, masks)
 
     def training_loss(self, images: Float[Array, "b H W c"], key: PRNGKeyArray, **call: Any) -> Float[Array, ""]:
-        """The loss of a training step; where there is something that only training does, such as DropPath, it is on.
+        """The loss of a training step, with training-only operations such as DropPath.
 
         Args:
-          call: further arguments of the call, those of `phase` and `snapshot` among them.
+          call: further arguments of the call, including those of `phase` and `snapshot`.
         """
         return self(images, key=key, **call)[0]
 
     def mean_colour_loss(self, images: Float[Array, "b H W c"], masks: Masks) -> Float[Array, ""] | None:
-        """The loss of predicting every masked patch's mean colour; None where that is no prediction of the target."""
+        """The loss of predicting each masked patch's mean colour; None where that does not predict the target."""
         guess = self.target.mean_colour(images)
         return None if guess is None else self.error(guess, self.target(images), masks.masked)
 
@@ -256,11 +255,11 @@ class Framework(nnx.Module):
         return Picture(unpatchify(patches, self.patch_size, self.grid), masks.masked, masks.thrown, predicted)
 
     def flops(self, *, as_published: bool = True) -> Any:
-        """Multiply-accumulates of one image's forward pass: a NamedTuple of parts, with their sum as `total`.
+        """Multiply-accumulates of the forward pass of one image: a NamedTuple by part, with the sum as `total`.
 
         Args:
-          as_published: counts what published implementations compute, which embed all patches and then leave most of
-            them out. False counts what runs here.
+          as_published: count the work of published implementations, which embed all patches before dropping most of
+            them. False counts the work of this implementation.
         """
         masker, prefix = self.masker, self.encoder.num_prefix_tokens
         rows = rows_of(None, prefix + masker.num_visible, prefix + masker.num_visible)
@@ -274,20 +273,18 @@ class Framework(nnx.Module):
         )
 
     def summary(self) -> str:
-        """What the framework does, as a sentence for the report."""
+        """A sentence for the report on what the framework does."""
         masked = self.masker.num_masked / self.num_patches
-        return (
-            f"{type(self).__name__} predicts the {self.target.name} of the {masked:.0%} of all patches that it masks."
-        )
+        return f"{type(self).__name__} predicts the {self.target.name} of the {masked:.0%} of patches that it masks."
 
     @property
     def published_rules(self) -> tuple[Rule, ...]:
-        """The tensor names of published weights of everything but the encoder, whose names stand without a prefix."""
+        """The tensor names of everything but the encoder in published weights; the encoder's names have no prefix."""
         return tuple(rule for part in ("decoder.", *STORED) for rule in within(part, part))
 
     @classmethod
     def encoder_tensors(cls, tensors: Mapping[str, Any]) -> dict[str, Any]:
-        """What `backbone` is filled with, of all tensors of a published file, by the names of the encoder alone.
+        """The tensors of a published file that `backbone` is loaded from, by the names of the encoder alone.
 
         Args:
           tensors: {published name: array}.
@@ -297,9 +294,9 @@ class Framework(nnx.Module):
 
     @classmethod
     def recognise(cls, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any] | None:
-        """The arguments of the network that published tensors are of, beside the encoder's; None = another's.
+        """Infers the arguments besides the encoder's from published tensors; None if they are another framework's.
 
-        Where `encoder` is among them, all are.
+        If `encoder` is among them, the encoder's arguments are included.
 
         Args:
           shapes: {published name: shape}.

@@ -1,4 +1,4 @@
-"""Random square blocks of patches (SimMIM, Xie et al., 2022, Sec. 3.2), of which a part may be thrown (PR-MIM)."""
+"""Random square blocks of patches (SimMIM, Xie et al., 2022, Sec. 3.2), some of which may be thrown (PR-MIM)."""
 
 import dataclasses
 import math
@@ -17,7 +17,7 @@ from jaxprune.ops.sampling import num_thrown
 
 @dataclasses.dataclass(frozen=True)
 class BlockMasker(Masker):
-    """Masks blocks of patches, and leaves the encoder the masked patches that are not thrown.
+    """Masks blocks of patches; masked patches that are not thrown still enter the encoder.
 
     >>> masker = BlockMasker((14, 14), (2, 2), mask_ratio=0.6, throw_ratio=0.3)
     >>> masker.num_masked, masker.num_retained
@@ -25,13 +25,13 @@ class BlockMasker(Masker):
 
     Args:
       grid: patches down and across.
-      block: patches of a block, down and across.
-      mask_ratio: fraction of the blocks that are masked, rounded up.
-      throw_ratio: fraction of the patches, below `mask_ratio`, that never enters the encoder.
+      block: (rows, columns) of patches in a block.
+      mask_ratio: fraction of the blocks to mask, rounded up.
+      throw_ratio: fraction of the patches, below `mask_ratio`, that never enter the encoder.
       retain: how the other masked patches are chosen, see `RandomMasker`.
 
     Raises:
-      UserError: the grid is no whole number of blocks, or the ratios leave nothing to see or to reconstruct.
+      UserError: the grid is not a whole number of blocks, or the ratios leave nothing to see or to reconstruct.
     """
 
     grid: tuple[int, int]
@@ -43,7 +43,7 @@ class BlockMasker(Masker):
     def __post_init__(self):
         if any(side < 1 or patches % side for patches, side in zip(self.grid, self.block, strict=True)):
             raise UserError(
-                f"A grid of {self.grid[0]}x{self.grid[1]} patches is no whole number of blocks of "
+                f"A grid of {self.grid[0]}x{self.grid[1]} patches is not a whole number of blocks of "
                 f"{self.block[0]}x{self.block[1]}: choose an img_size that mask_patch divides."
             )
         if not 0 <= self.mask_ratio < 1 or self.num_masked >= self.num_patches:
@@ -55,7 +55,7 @@ class BlockMasker(Masker):
 
     @property
     def blocks(self) -> tuple[int, int]:
-        """Blocks down and across."""
+        """(rows, columns) of blocks."""
         return self.grid[0] // self.block[0], self.grid[1] // self.block[1]
 
     @property
@@ -85,15 +85,15 @@ class BlockMasker(Masker):
         """Draws the masks of `batch` images.
 
         Args:
-          key: draws what is random and not passed.
-          noise: one number a block; the least are visible.
-          mask: in place of drawn blocks, which patches are masked: 1 or True, as (b, rows, columns) or (b, patches).
-            Where patches are thrown, each image has as many masked ones (`num_masked` of them under `jax.jit`).
-          first: where furthest sampling starts, as an index into each image's list of masked patches.
-          retained: in place of a choice, which masked patches are reconstructed, laid out like `mask`.
+          key: draws the random numbers that are not passed.
+          noise: one number per block; the blocks with the smallest ones are visible.
+          mask: the masked patches, instead of drawn blocks: 1 or True, as (b, rows, columns) or (b, patches). If
+            patches are thrown, all images must have the same number of masked ones (`num_masked` under `jax.jit`).
+          first: start of furthest point sampling, as an index into each image's list of masked patches.
+          retained: the masked patches to reconstruct, instead of choosing them; laid out like `mask`.
 
         Raises:
-          UserError: there is nothing to draw from, or what is passed does not fit.
+          UserError: there are neither random numbers nor a key, or an argument has a wrong shape.
         """
         throws = self.num_thrown > 0
         chooses = throws and retained is None and (first is None or self.retain == "random")
@@ -103,7 +103,7 @@ class BlockMasker(Masker):
         masked = self._drawn(batch, keys[0], noise) if mask is None else self._given("mask", mask, batch)
         if not throws:
             if retained is not None:
-                raise UserError("retained= is of no use where nothing is thrown: leave it out, or set throw_ratio.")
+                raise UserError("retained= has no effect if nothing is thrown: leave it out, or set throw_ratio.")
             chosen = masked
         else:
             num_retained = _count("mask", mask, self.num_masked) - self.num_thrown
@@ -112,43 +112,43 @@ class BlockMasker(Masker):
             elif (found := _count("retained", retained, num_retained)) == num_retained:
                 chosen = self._given("retained", retained, batch) & masked
             else:
-                raise UserError(f"retained has {found} patches an image and not {num_retained}: see throw_ratio.")
+                raise UserError(f"retained has {found} patches per image instead of {num_retained}: see throw_ratio.")
         return through_encoder(masked, chosen, self.num_patches - self.num_thrown)
 
     def _drawn(self, batch: int, key: Any, noise: Float[Array, "b n"] | None) -> Bool[Array, "b p"]:
         blocks = math.prod(self.blocks)
         noise = jax.random.uniform(key, (batch, blocks)) if noise is None else jnp.asarray(noise)
         if noise.shape != (batch, blocks):
-            raise UserError(f"noise is of shape {noise.shape} and not {(batch, blocks)}: a number for each block.")
+            raise UserError(f"noise has shape {noise.shape} instead of {(batch, blocks)}: pass one number per block.")
         rank = jnp.argsort(jnp.argsort(noise, axis=1), axis=1)
         return to_patches(rank >= self.num_visible // math.prod(self.block), self.blocks, self.block)
 
     def _given(self, name: str, cells: Shaped[Array | np.ndarray, "b ..."], batch: int) -> Bool[Array, "b p"]:
         shapes = ((batch, *self.grid), (batch, self.num_patches))
         if np.shape(cells) not in shapes:
-            raise UserError(f"{name} is of shape {np.shape(cells)} and neither {shapes[0]} nor {shapes[1]}.")
+            raise UserError(f"{name} has shape {np.shape(cells)} instead of {shapes[0]} or {shapes[1]}.")
         return jnp.asarray(cells).reshape(batch, self.num_patches) > 0
 
 
 def to_patches(of_blocks: Shaped[Array, "b n"], blocks: tuple[int, int], block: tuple[int, int]) -> Array:
-    """What is known of blocks as known of each patch in them, both in raster order.
+    """Repeats the values of blocks for each of their patches, both in raster order.
 
     Args:
-      blocks: down and across.
-      block: patches of one, down and across.
+      blocks: (rows, columns) of blocks.
+      block: (rows, columns) of patches in a block.
     """
     grid = of_blocks.reshape(-1, *blocks).repeat(block[0], axis=1).repeat(block[1], axis=2)
     return grid.reshape(len(of_blocks), -1)
 
 
 def _count(name: str, cells: Shaped[Array | np.ndarray, "b ..."] | None, usual: int) -> int:
-    """The number of cells that are set in each image, which must be one number; `usual` where it is not known yet."""
+    """The number of True cells per image, which must be the same for all; `usual` if `cells` is traced or None."""
     if cells is None or isinstance(cells, Tracer):
         return usual
     counts = (np.asarray(cells) > 0).reshape(len(cells), -1).sum(1)
     if counts.min() != counts.max():
         raise UserError(
-            f"{name} has between {counts.min()} and {counts.max()} patches an image: where patches are thrown there is "
-            "one number for all images. Use reconstruction='full', or as many in each."
+            f"{name} has between {counts.min()} and {counts.max()} patches per image, but where patches are thrown the "
+            "number must be the same. Use reconstruction='full', or masks of equal size."
         )
     return int(counts[0])

@@ -1,6 +1,6 @@
-"""Latent tokens of the visible patches to a prediction of every patch: the Decoder protocol, and MAE's transformer.
+"""Predictions for every patch from the latent tokens of the visible ones: the Decoder protocol, and MAE's decoder.
 
-`TokenDecoder` decodes all masked patches (MAE), or a part of them, with the thrown ones left out (plain partial
+`TokenDecoder` decodes all masked patches (MAE), or a subset of them, with the thrown ones left out (partial
 reconstruction) or rebuilt from their decoded neighbours (PR-MIM).
 """
 
@@ -26,17 +26,17 @@ RECONSTRUCTIONS = ("full", "partial", "progressive")
 
 
 class Decoder(nnx.Module):
-    """Predicts every patch from what the encoder makes of the visible ones.
+    """Predicts every patch from the encoder's output for the visible ones.
 
     Attributes:
-      reconstruction: "full", every masked patch; "partial", the retained ones only; "progressive", those, and the
-        thrown ones from them.
+      reconstruction: "full", every masked patch; "partial", only the retained ones; "progressive", the retained ones,
+        and from these the thrown ones.
     """
 
     reconstruction: str = "full"
 
     def __call__(self, latent: Float[Array, "b n d"], masks: Masks) -> Float[Array, "b p q"]:
-        """The prediction of every patch, in float32; zeros where there is none.
+        """The prediction for every patch, in float32; zeros where there is none.
 
         Args:
           latent: the encoder's output: prefix tokens, then the visible patches in the order of `masks.ids_keep`.
@@ -44,18 +44,18 @@ class Decoder(nnx.Module):
         raise NotImplementedError
 
     def flops(self, visible: int, present: int, *, as_published: bool = True) -> Any:
-        """Multiply-accumulates of one image: an int, or a NamedTuple of parts with `total`.
+        """Multiply-accumulates of one image: an int, or a NamedTuple by part with a `total`.
 
         Args:
-          visible: patches that the encoder sees.
-          present: patches that enter the decoder.
-          as_published: counts what a published implementation computes, where it computes more than this one.
+          visible: number of patches that the encoder sees.
+          present: number of patches that enter the decoder.
+          as_published: count the work of the published implementation, where it computes more than this one.
         """
         raise NotImplementedError
 
 
 class DecoderFlops(NamedTuple):
-    """The cost of a `TokenDecoder`, part by part."""
+    """The cost of a `TokenDecoder` by part."""
 
     embed: int
     blocks: int
@@ -66,18 +66,18 @@ class DecoderFlops(NamedTuple):
 
 
 class TokenDecoder(Decoder):
-    """A transformer over prefix, visible and mask tokens, which works on any of them left out (MAE; PR-MIM).
+    """A transformer over prefix, visible and mask tokens, any of which may be left out (MAE; PR-MIM).
 
     Args:
       in_dim: width of the encoder's tokens.
-      out_dim: values that are predicted of a patch.
+      out_dim: number of values to predict per patch.
       grid: patches down and across.
-      num_prefix_tokens: of the encoder.
-      dim, depth, num_heads: of the decoder's blocks.
+      num_prefix_tokens: number of prefix tokens of the encoder.
+      dim, depth, num_heads: width, number and heads of the decoder's blocks.
       mlp_ratio, qkv_bias, norm_eps, init_values: see `Block`.
       reconstruction: see `Decoder`.
-      aggregator: what rebuilds thrown patches under "progressive": "depthwise" convolution, or of PR-MIM's Tab. 12
-        "avg_pool", a "transformer" block or a "convnext" block.
+      aggregator: the module that rebuilds thrown patches under "progressive": a "depthwise" convolution or, from
+        PR-MIM's Tab. 12, "avg_pool", a "transformer" block or a "convnext" block.
       kernel_size, aggregation: see `DepthwiseAggregation`.
       dtype: compute dtype; parameters stay float32.
       remat: recompute each block in the backward pass instead of keeping its activations.
@@ -131,7 +131,7 @@ class TokenDecoder(Decoder):
         return table[: self.num_prefix_tokens], table[self.num_prefix_tokens :]
 
     def mask_tokens(self, ids: Int[Array, "b k"], dtype: Any) -> Float[Array, "b k d"]:
-        """The tokens that stand for the masked patches `ids`."""
+        """The mask tokens of the masked patches `ids`."""
         return self.mask_token[...].astype(dtype) + self.positions(dtype)[1][ids]
 
     def sequence(self, latent: Float[Array, "b n d"], masks: Masks) -> Float[Array, "b m e"]:
@@ -139,7 +139,7 @@ class TokenDecoder(Decoder):
         prefix, visible = self.num_prefix_tokens, masks.ids_keep.shape[1]
         x = self.embed(latent)
         of_prefix, of_patches = self.positions(x.dtype)
-        # Row `visible` of the source stands for every masked patch.
+        # Row `visible` of the source is the mask token of every masked patch.
         mask_token = jnp.broadcast_to(self.mask_token[...].astype(x.dtype), (x.shape[0], 1, x.shape[2]))
         source = jnp.concatenate([x[:, prefix:], mask_token], axis=1)
         rows = jnp.minimum(masks.ids_restore, visible)
@@ -151,7 +151,7 @@ class TokenDecoder(Decoder):
         return jnp.concatenate([x[:, :prefix] + of_prefix[None], patches], axis=1)
 
     def tokens(self, latent: Float[Array, "b n d"], masks: Masks) -> Tokens:
-        """What `sequence` returns as the tokens that enter the first block."""
+        """Wraps the output of `sequence` as the tokens that enter the first block."""
         return all_present(self.sequence(latent, masks), self.num_prefix_tokens)
 
     def decode(self, latent: Float[Array, "b n d"], masks: Masks) -> Float[Array, "b m e"]:
@@ -162,11 +162,11 @@ class TokenDecoder(Decoder):
         return tokens.x
 
     def head(self, decoded: Float[Array, "b m e"]) -> Float[Array, "b m q"]:
-        """Decoded tokens to predictions, in float32."""
+        """Maps decoded tokens to predictions, in float32."""
         return self.pred(self.norm(decoded)).astype(jnp.float32)
 
     def predict(self, decoded: Float[Array, "b m e"], masks: Masks) -> Float[Array, "b p q"]:
-        """Decoded tokens to predictions of every patch; thrown ones are rebuilt, or zero under "partial"."""
+        """Maps decoded tokens to predictions for every patch; thrown ones are rebuilt, or zero under "partial"."""
         x, partial = decoded[:, self.num_prefix_tokens :], masks.ids_present.shape != masks.masked.shape
         if self.aggregate is not None:
             grid = fill_grid(x, masks.present) if partial else x
@@ -178,9 +178,9 @@ class TokenDecoder(Decoder):
         return self.predict(self.decode(latent, masks), masks)
 
     def flops(self, visible: int, present: int, *, as_published: bool = True) -> DecoderFlops:
-        """Multiply-accumulates of one image, part by part; see `Decoder.flops`.
+        """Multiply-accumulates of one image by part; see `Decoder.flops`.
 
-        As published, without aggregation, the prefix tokens are predicted too and then left out.
+        As published, without aggregation, predictions are also computed for the prefix tokens, and discarded.
         """
         prefix, patches = self.num_prefix_tokens, self.grid[0] * self.grid[1]
         rows = rows_of(None, prefix + present, prefix + present)
@@ -194,7 +194,7 @@ class TokenDecoder(Decoder):
 
 
 def default_throw_ratio(reconstruction: str, throw_ratio: float | None, usual: float = 0.5) -> float:
-    """The throw ratio of a framework: None stands for 0 under "full", and for what is `usual` otherwise.
+    """The throw ratio of a framework: None means 0 under "full", and `usual` otherwise.
 
     Raises:
       UserError: there is no such reconstruction, or patches are to be thrown under "full".
@@ -205,7 +205,7 @@ def default_throw_ratio(reconstruction: str, throw_ratio: float | None, usual: f
         return 0.0 if reconstruction == "full" else usual
     if reconstruction == "full" and throw_ratio:
         raise UserError(
-            f"throw_ratio {throw_ratio} has no meaning with reconstruction='full', which decodes every masked patch: "
+            f"throw_ratio {throw_ratio} does not apply to reconstruction='full', which decodes every masked patch: "
             "use reconstruction='progressive' or 'partial', or throw_ratio=0."
         )
     return float(throw_ratio)

@@ -1,4 +1,4 @@
-"""How far the gradient of cheaper pre-training is from that of standard MAE (PR-MIM, Fig. 4)."""
+"""The gap between the gradients of cheaper pre-training and of standard MAE (PR-MIM, Fig. 4)."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -11,12 +11,12 @@ from jaxprune.nn.params import Split, merge
 
 
 class Gap(NamedTuple):
-    """Two gradients compared over the parameters that both have.
+    """The comparison of two gradients over their common parameters.
 
     Attributes:
       distance: L2 norm of their difference.
       reference_norm: L2 norm of the reference.
-      cosine: of the angle between them.
+      cosine: cosine of the angle between them.
     """
 
     distance: Float[Array, ""]
@@ -25,9 +25,9 @@ class Gap(NamedTuple):
 
 
 def gradient_gap(gradients: Mapping[str, Array], reference: Mapping[str, Array]) -> Gap:
-    """Compares gradients {dotted name: array} as one long vector, in float32.
+    """Compares gradients {dotted name: array} as concatenated vectors, in float32.
 
-    What only one of them has, such as PR-MIM's aggregation, does not count.
+    Parameters of only one of them, such as PR-MIM's aggregation, are ignored.
     """
     shared = sorted(gradients.keys() & reference.keys())
     flat = lambda grads: jnp.concatenate([grads[name].astype(jnp.float32).reshape(-1) for name in shared])
@@ -43,10 +43,10 @@ def loss_gradients(
     """Returns the gradient of a framework's loss at `weights`.
 
     Args:
-      parts: the framework taken apart; only its structure and its fixed tables are read.
-      weights: {dotted name: array}, of which those are taken that the framework has.
-      images: normalised.
-      drawn: key, noise, first: with the same noise every framework sees the same patches.
+      parts: the split framework; only its structure and its fixed arrays are used.
+      weights: {dotted name: array}; names that the framework lacks are ignored.
+      images: normalised images.
+      drawn: key, noise, first; with the same noise every framework sees the same patches.
     """
 
     def loss(params):

@@ -1,6 +1,6 @@
-"""GreenMIM (Huang et al., 2022): a Swin that sees the visible tokens only, and MAE's decoder on its last map.
+"""GreenMIM (Huang et al., 2022): a Swin on the visible tokens only, and MAE's decoder on its last map.
 
-What is masked, decoded and predicted is a cell of the last map, 32×32 pixels of a Swin with four stages.
+The unit of masking, decoding and prediction is a cell of the last map: 32×32 pixels for a Swin with four stages.
 """
 
 import math
@@ -33,28 +33,28 @@ _TABLE = "relative_position_bias_table"
 
 
 class GreenMIM(Framework):
-    """A masked autoencoder with a Swin as encoder, without any work on masked tokens.
+    """A masked autoencoder with a Swin encoder that does not process masked tokens.
 
     Args:
-      depths, num_heads: of the encoder, by stage.
-      mlp_ratio: of the blocks of encoder and decoder, which also share `norm_eps`.
+      depths, num_heads: number of blocks and of heads of the encoder, by stage.
+      mlp_ratio: MLP ratio of encoder and decoder, which also share `norm_eps`.
       decoder_embed_dim, decoder_depth, decoder_num_heads, aggregator, kernel_size, aggregation: see `TokenDecoder`.
-      mask_ratio, throw_ratio, retain: see `RandomMasker`, of cells; a `throw_ratio` of None is 0 for "full" and 0.5
+      mask_ratio, throw_ratio, retain: see `RandomMasker`, for cells; a `throw_ratio` of None is 0 for "full" and 0.5
         otherwise.
-      shared_mask: whether the images of a batch have one mask, as published; False draws one for each, which costs
-        more in the encoder's biases.
-      restore: where the decoder puts the latents of visible cells: "exact" is each in its own cell. In the "published"
-        code they are in the order of the grid, and go to their cells in the order of the noise.
+      shared_mask: whether the images of a batch share one mask, as published; False draws one for each, which makes the
+        encoder's position biases more expensive.
+      restore: where the decoder puts the latents of visible cells: "exact" puts each in its own cell. The "published"
+        code has latents in grid order but restores them as if they were in noise order.
       norm_pix_loss: targets are pixels normalised per cell.
       reconstruction: "full" is GreenMIM; "partial" and "progressive" are PR-MIM's, see `MAE`.
       encoder: further arguments of the Swin.
 
     Raises:
-      UserError: the ratios leave nothing to see, to decode or to throw, or the image is no whole number of cells.
+      UserError: the ratios leave nothing to see, to decode or to throw, or the image is not a whole number of cells.
     """
 
     encoder_class = SwinTransformer
-    # An encoder without a head has no use for these, and pre-training leaves out no branch.
+    # An encoder without a head does not use these, and pre-training has no stochastic depth.
     encoder_excludes = frozenset({"num_classes", "head_init_scale", "drop_path_rate"})
     beside_encoder = MAE.beside_encoder
     published_encoder = "encoder."
@@ -97,8 +97,8 @@ class GreenMIM(Framework):
         cell = tuple(side * merged for side in pair(patch_size))
         if any(side % of_cell for side, of_cell in zip(pair(img_size), cell, strict=True)):
             raise UserError(
-                f"img_size {img_size} is no whole number of cells of {cell[0]}x{cell[1]} pixels, of which each becomes "
-                f"one token in the last of {len(depths)} stages: choose a multiple of them."
+                f"img_size {img_size} is not a whole number of cells of {cell[0]}x{cell[1]} pixels; each becomes "
+                f"one token of the last of {len(depths)} stages: choose a multiple."
             )
         common = {"mlp_ratio": mlp_ratio, "dtype": dtype, "remat": remat, "rngs": rngs}
         swin = SwinTransformer(
@@ -141,9 +141,10 @@ class GreenMIM(Framework):
         return self.target.patch_size
 
     def encode(self, images: Float[Array, "b H W c"], masks: Masks) -> Float[Array, "b k d"]:
-        """What the last stage makes of the visible cells, as the decoder gets it, see `restore`.
+        """The last stage's output for the visible cells, in the order that the decoder expects, see `restore`.
 
-        Where masks that all images share are no argument of the program that is traced, windows are grouped by them.
+        Where the masks are shared by all images and are not an argument of the traced program, windows are grouped by
+        them.
         """
         ids: Any = masks.ids_keep
         if isinstance(masks, SharedMasks):
@@ -155,18 +156,18 @@ class GreenMIM(Framework):
     def __call__(
         self, images: Float[Array, "b H W c"], *, key: PRNGKeyArray | None = None, **drawn: Any
     ) -> tuple[Float[Array, ""], Any]:
-        """Returns the loss and what led to it, see `Framework`; `latent` is in the order of the grid, as published."""
+        """Returns the loss and the other outputs, see `Framework`; `latent` is in grid order, as published."""
         loss, aux = super().__call__(images, key=key, **drawn)
         if self.restore == "published":
             return loss, aux
         return loss, aux._replace(latent=gather_tokens(aux.latent, jnp.argsort(aux.masks.ids_keep, axis=1)))
 
     def flops(self, *, as_published: bool = True) -> MaeFlops:
-        """Multiply-accumulates of one image, part by part; see `Framework.flops`.
+        """Multiply-accumulates of one image by part; see `Framework.flops`.
 
-        As published, all patches are embedded, and attention is among all tokens of a stage where they would fill no
-        more than two windows, else in groups as large as a window: how many there are depends on the mask, and full
-        ones are counted.
+        As published, all patches are embedded. Attention is over all tokens of a stage if they fill at most two
+        windows, else in groups of the size of a window. The number of groups depends on the mask; the count assumes
+        full groups.
         """
         swin, masker = self.encoder, self.masker
         tokens = [masker.num_visible * cells.tokens for cells in stages(swin)]
@@ -187,7 +188,7 @@ class GreenMIM(Framework):
         return MaeFlops(swin.overhead().embed * embedded, encoder, *decoder)
 
     def summary(self) -> str:
-        """What the framework does, as a sentence for the report."""
+        """A sentence for the report on what the framework does."""
         return (
             f"GreenMIM with {self.reconstruction} reconstruction: {self.masker.mask_ratio:.0%} of the cells of "
             f"{self.patch_size[0]}x{self.patch_size[1]} pixels are masked, {self.masker.throw_ratio:.0%} never enter "
@@ -196,12 +197,12 @@ class GreenMIM(Framework):
 
     @property
     def published_rules(self) -> tuple[Rule, ...]:
-        """The tensor names of GreenMIM's repository, which are those of MAE's beside the encoder."""
+        """The tensor names of GreenMIM's repository, which are MAE's except for the encoder."""
         return RULES
 
     @classmethod
     def recognise(cls, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any] | None:
-        """The arguments that tensors under the names of GreenMIM's repository show, those of the encoder too."""
+        """Infers the arguments, including the encoder's, from tensors under the names of GreenMIM's repository."""
         decoder = MAE.recognise(shapes)
         patches, positions = shapes.get("patch_embed.proj.weight", ()), shapes.get("decoder_pos_embed", ())
         blocks = sorted({(int(m[1]), int(m[2])) for name in shapes if (m := _BLOCK.match(name))})
@@ -220,11 +221,11 @@ class GreenMIM(Framework):
             "depths": tuple(sum(of == stage for of, _ in blocks) for stage in range(len(tables))),
             "num_heads": tuple(heads for _, heads in tables),
             "window_size": (math.isqrt(tables[0][0]) + 1) // 2,
-            # A little more keeps the product with a width from being rounded to one less.
+            # Adding a little prevents the product with a width from being truncated to one less.
             "mlp_ratio": math.nextafter(hidden[0] / width, math.inf),
         }
 
 
 def _ranks(ids: Int[Array, "b k"]) -> Int[Array, "b k"]:
-    """The place of each number in the ascending order of its row."""
+    """The rank of each number in the ascending order of its row."""
     return jnp.argsort(jnp.argsort(ids, axis=1), axis=1)

@@ -1,8 +1,8 @@
-"""Histograms of oriented gradients (HOG) as a target, as LocalMIM and as MaskFeat make them.
+"""Histograms of oriented gradients (HOG) as a target, in the versions of LocalMIM and of MaskFeat.
 
-Both take gradients of every channel by Sobel's filters, put each pixel into the bin of its unsigned orientation, and
-scale the histogram of a cell to length 1. MaskFeat's weighs pixels by a Gaussian window, and its cells are smaller than
-a patch.
+Both compute gradients of every channel with Sobel filters, assign each pixel to the bin of its unsigned orientation,
+and scale the histogram of a cell to unit length. MaskFeat weights pixels by a Gaussian window, and its cells are
+smaller than a patch.
 """
 
 import dataclasses
@@ -17,11 +17,11 @@ from jaxtyping import Array, Float
 from jaxprune.errors import UserError
 from jaxprune.mim.target import Target
 
-_LEAST = 1e-12  # length that a histogram is divided by, so that a flat cell is zeros
+_LEAST = 1e-12  # smallest norm to divide a histogram by, so that flat cells give zeros
 
 
 def image_gradients(images: Float[Array, "b H W c"]) -> tuple[Float[Array, "b H W c"], Float[Array, "b H W c"]]:
-    """Sobel's 3×3 differences (left minus right, top minus bottom) of each channel; borders are reflected."""
+    """3×3 Sobel gradients (left minus right, top minus bottom) of each channel, with reflected borders."""
     padded = jnp.pad(images.astype(jnp.float32), ((0, 0), (1, 1), (1, 1), (0, 0)), mode="reflect")
     across, down = padded[:, :, :-2] - padded[:, :, 2:], padded[:, :-2] - padded[:, 2:]
     return (
@@ -31,7 +31,7 @@ def image_gradients(images: Float[Array, "b H W c"]) -> tuple[Float[Array, "b H 
 
 
 def gaussian_window(size: int) -> np.ndarray:
-    """MaskFeat's window of `size` × `size` weights with sum 1; its standard deviation is half of its side."""
+    """MaskFeat's window of `size` × `size` weights with sum 1; its standard deviation is half its side."""
     places = np.arange(size) - (size - 1) / 2
     weights = np.exp(-0.5 * (places / (size / 2)) ** 2)
     window = np.outer(weights, weights)
@@ -41,25 +41,25 @@ def gaussian_window(size: int) -> np.ndarray:
 def orientation_histograms(
     images: Float[Array, "b H W c"], cell: tuple[int, int], num_bins: int = 9, *, window: int | None = None
 ) -> Float[Array, "b rows columns c bins"]:
-    """The mean gradient of each cell by orientation, not yet scaled to length 1.
+    """The mean gradient of each cell by orientation, before scaling to unit length.
 
-    With gradients gx across and gy down, a pixel adds its magnitude to the bin floor(atan2(gx, gy) / π · num_bins)
-    modulo num_bins, whole.
+    With horizontal gradient gx and vertical gradient gy, a pixel adds its whole magnitude to the bin floor(atan2(gx,
+    gy) / π · num_bins) modulo num_bins.
 
     Args:
       cell: height and width in pixels.
       num_bins: orientations from 0 to π.
-      window: side of a Gaussian window that is tiled over the image and weighs the magnitudes (MaskFeat); None weighs
-        all pixels alike.
+      window: side of a Gaussian window, tiled over the image, that weights the magnitudes (MaskFeat); None weights all
+        pixels equally.
 
     Raises:
-      UserError: the image is no whole number of cells, or of windows.
+      UserError: the image is not a whole number of cells, or of windows.
     """
     b, height, width, channels = images.shape
     for what, sides in (("cells", cell), ("windows", (window or 1, window or 1))):
         if height % sides[0] or width % sides[1]:
             raise UserError(
-                f"Images of {height}x{width} pixels are no whole number of {sides[0]}x{sides[1]} {what} of HOG: "
+                f"Images of {height}x{width} pixels are not a whole number of {sides[0]}x{sides[1]} {what} of HOG: "
                 f"use images of {-(-height // sides[0]) * sides[0]}x{-(-width // sides[1]) * sides[1]}."
             )
     across, down = image_gradients(images)
@@ -81,10 +81,10 @@ def _normalized(histograms: Float[Array, "*lead bins"]) -> Float[Array, "*lead b
 def hog_levels(
     images: Float[Array, "b H W c"], cells: Sequence[tuple[int, int]], num_bins: int = 9
 ) -> tuple[Float[Array, "b p q"], ...]:
-    """LocalMIM's target at several scales: for each size of cells a histogram a channel, channel by channel.
+    """LocalMIM's target at several scales: for each cell size, one histogram per channel, concatenated.
 
     Args:
-      cells: heights and widths in pixels, each a multiple of the one before.
+      cells: (height, width) of the cells in pixels, each a multiple of the previous one.
     """
     finest = cells[0]
     pooled = orientation_histograms(jax.lax.stop_gradient(images), finest, num_bins)
@@ -99,7 +99,7 @@ def hog_levels(
 
 @dataclasses.dataclass(frozen=True)
 class HOG(Target):
-    """Histograms of oriented gradients, one or several cells a patch.
+    """Histograms of oriented gradients, with one or several cells per patch.
 
     The values of a patch are in the order channel, bin, row and column of the cell.
 
@@ -107,14 +107,14 @@ class HOG(Target):
     (27, 108)
 
     Args:
-      patch_size: height and width.
-      cell: height and width of a cell in pixels; None is the whole patch, as in LocalMIM.
+      patch_size: (height, width) of a patch in pixels.
+      cell: (height, width) of a cell in pixels; None means the whole patch, as in LocalMIM.
       num_bins: orientations from 0 to π.
       window: see `orientation_histograms`.
       in_chans: channels of the images.
 
     Raises:
-      UserError: a patch is no whole number of cells.
+      UserError: a patch is not a whole number of cells.
 
     References:
       Wang et al., 2023, "Masked image modeling with local multi-scale reconstruction" (LocalMIM).
@@ -131,20 +131,20 @@ class HOG(Target):
         (height, width), (rows, columns) = self.patch_size, self.cell_size
         if height % rows or width % columns:
             raise UserError(
-                f"Patches of {height}x{width} pixels are no whole number of cells of {rows}x{columns}: leave out cell, "
-                "or use one that divides both sides."
+                f"Patches of {height}x{width} pixels are not a whole number of cells of {rows}x{columns}: leave out "
+                "cell, or use one that divides both sides."
             )
         if self.num_bins < 1:
             raise UserError(f"num_bins={self.num_bins} leaves no orientation: use 9.")
 
     @property
     def cell_size(self) -> tuple[int, int]:
-        """Height and width of a cell."""
+        """(height, width) of a cell in pixels."""
         return self.cell or self.patch_size
 
     @property
     def cells(self) -> tuple[int, int]:
-        """Cells of a patch, down and across."""
+        """(rows, columns) of cells in a patch."""
         (height, width), (rows, columns) = self.patch_size, self.cell_size
         return height // rows, width // columns
 
@@ -162,9 +162,9 @@ class HOG(Target):
         return patches.transpose(0, 1, 3, 5, 6, 2, 4).reshape(b, rows // down * (columns // along), self.size)
 
     def to_pixels(self, pred: Float[Array, "b p q"], images: Float[Array, "b H W c"]) -> Float[Array, "b p v"]:
-        """Draws each histogram as strokes along the edges it stands for, from the image's darkest to its lightest.
+        """Draws each histogram as strokes along the edges, from the image's darkest to its lightest value.
 
-        The brighter a stroke, the more of the cell's gradient, averaged over the channels, is across it.
+        The brightness of a stroke is the part of the cell's gradient, averaged over channels, perpendicular to it.
         """
         b, p, _ = pred.shape
         (down, along), (height, width) = self.cells, self.cell_size
@@ -178,17 +178,17 @@ class HOG(Target):
 
 
 def strokes(cell: tuple[int, int], num_bins: int) -> np.ndarray:
-    """A picture of each bin: a line through the middle of the cell, across the gradients that it counts."""
+    """A picture of each bin: a line through the middle of the cell, perpendicular to the gradients of the bin."""
     angles = (np.arange(num_bins)[:, None, None] + 0.5) * math.pi / num_bins
     rows, columns = (np.arange(side) - (side - 1) / 2 for side in cell)
-    # atan2(gx, gy) counts from the downward axis.
+    # atan2(gx, gy) measures the angle from the downward axis.
     distance = np.abs(np.sin(angles) * columns[None, None, :] + np.cos(angles) * rows[None, :, None])
     return np.clip(max(1.5, 1 + min(cell) / 32) - distance, 0, 1).astype(np.float32)
 
 
 @dataclasses.dataclass(frozen=True)
 class MaskFeatHOG(HOG):
-    """MaskFeat's histograms: 8×8 cells under a Gaussian window, those of a patch side by side.
+    """MaskFeat's histograms: 8×8 cells under a Gaussian window, concatenated over the cells of a patch.
 
     Args:
       patch_size, cell, num_bins, window, in_chans: see `HOG`.

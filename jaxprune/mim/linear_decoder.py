@@ -1,4 +1,4 @@
-"""SimMIM's decoder: a linear layer for each cell of the encoder's map, whose outputs are the pixels of the cell."""
+"""SimMIM's decoder: a linear layer that maps each cell of the encoder's map to the pixels of the cell."""
 
 import math
 from typing import Any, NamedTuple
@@ -18,7 +18,7 @@ from jaxprune.ops.patches import patchify
 
 
 class LinearDecoderFlops(NamedTuple):
-    """The cost of a `LinearDecoder`, part by part."""
+    """The cost of a `LinearDecoder` by part."""
 
     aggregate: int
     predict: int
@@ -29,18 +29,18 @@ class LinearDecoderFlops(NamedTuple):
 class LinearDecoder(Decoder):
     """A 1×1 convolution with pixel shuffle on the encoder's map (SimMIM, Xie et al., 2022, Sec. 3.3).
 
-    Of a map with thrown cells, those are zero; "progressive" rebuilds them from the cells around them first (PR-MIM).
+    Thrown cells of the map are zero; "progressive" first rebuilds them from their neighbours (PR-MIM).
 
     Args:
       in_dim: width of the encoder's tokens.
-      grid: cells of the encoder's map, down and across.
-      stride: height and width of a cell in pixels.
-      patch_size: of the patches that are masked, in pixels; a cell holds one or several of them.
+      grid: (rows, columns) of the encoder's map.
+      stride: (height, width) of a cell in pixels.
+      patch_size: size of the masked patches in pixels; a cell holds one or several of them.
       in_chans: channels of the images.
-      num_prefix_tokens: of the encoder.
+      num_prefix_tokens: number of prefix tokens of the encoder.
       reconstruction: see `Decoder`.
       aggregator, kernel_size, aggregation: see `TokenDecoder`.
-      num_heads: of a "transformer" aggregator.
+      num_heads: heads of a "transformer" aggregator.
       dtype: compute dtype; parameters stay float32.
     """
 
@@ -65,7 +65,7 @@ class LinearDecoder(Decoder):
             raise unknown("reconstruction", reconstruction, RECONSTRUCTIONS)
         self.grid, self.stride, self.patch_size, self.in_chans = grid, stride, patch_size, in_chans
         self.num_prefix_tokens, self.reconstruction = num_prefix_tokens, reconstruction
-        # PyTorch's initialisation of a convolution, which SimMIM leaves as it is.
+        # PyTorch's default initialisation of a convolution, which SimMIM does not change.
         bound = 1 / math.sqrt(in_dim)
         uniform: Any = lambda key, shape, dtype=jnp.float32: jax.random.uniform(key, shape, dtype, -bound, bound)
         size = math.prod(stride) * in_chans
@@ -79,21 +79,21 @@ class LinearDecoder(Decoder):
         )
 
     def cells(self, latent: Float[Array, "b n d"], masks: Masks) -> Float[Array, "b m d"]:
-        """The encoder's map, in raster order: what the linear layer reads."""
+        """The encoder's map, in raster order: the input of the linear layer."""
         x = latent[:, self.num_prefix_tokens :]
         if x.shape[1] < math.prod(self.grid):
             x = fill_grid(x, masks.present)
         return x if self.aggregate is None else self.aggregate(x, masks.thrown, self.grid)
 
     def pixels(self, cells: Float[Array, "b m d"]) -> Float[Array, "b H W c"]:
-        """Cells to an image, in float32: of the layer's outputs, the channel varies slowest and the column fastest."""
+        """Maps cells to an image, in float32; in the layer's output, channels vary slowest and columns fastest."""
         values = self.pred(cells).astype(jnp.float32)
         (rows, columns), (height, width), c = self.grid, self.stride, self.in_chans
         apart = values.reshape(-1, rows, columns, c, height, width).transpose(0, 1, 4, 2, 5, 3)
         return apart.reshape(-1, rows * height, columns * width, c)
 
     def patches(self, images: Float[Array, "b H W c"], masks: Masks) -> Float[Array, "b p q"]:
-        """An image as predictions of its patches; zeros where there is none."""
+        """Cuts an image into predictions of its patches; zeros where there is none."""
         pred = patchify(images, self.patch_size)
         return jnp.where(masks.present[:, :, None], pred, 0.0) if self.reconstruction == "partial" else pred
 
@@ -101,6 +101,6 @@ class LinearDecoder(Decoder):
         return self.patches(self.pixels(self.cells(latent, masks)), masks)
 
     def flops(self, visible: int, present: int, *, as_published: bool = True) -> LinearDecoderFlops:
-        """Multiply-accumulates of one image, part by part: every cell is predicted, whatever is masked."""
+        """Multiply-accumulates of one image by part; every cell is predicted, masked or not."""
         aggregate = 0 if self.aggregate is None else self.aggregate.flops(self.grid)
         return LinearDecoderFlops(aggregate, linear_flops(self.pred, math.prod(self.grid)))

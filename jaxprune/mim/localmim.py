@@ -1,4 +1,4 @@
-"""LocalMIM: depths of the encoder reconstruct scales of the image (Wang et al., 2023), and PR-MIM in each decoder."""
+"""LocalMIM: blocks of several depths reconstruct several scales (Wang et al., 2023); with PR-MIM in each decoder."""
 
 import itertools
 import re
@@ -26,14 +26,14 @@ from jaxprune.nn.linear import xavier_uniform
 from jaxprune.nn.published import Rule, Tensor, convolution, convolution_back, within
 from jaxprune.ops.patches import unpatchify
 
-# How often each level's map is doubled: predictions for a quarter of a patch's side, half, the patch, and two patches.
+# Number of upsamplings by 2 of each level's map: cells of 1/4, 1/2, 1 and 2 times the side of a patch.
 DOUBLINGS = (2, 1, 0, -1)
-# The level whose predictions are one a patch.
+# The level with one prediction per patch.
 PATCHES = DOUBLINGS.index(0)
 
 
 def default_indices(depth: int) -> tuple[int, ...]:
-    """The blocks that are supervised by default: 1, 3, depth - 3 and depth - 1, of few blocks the nearest there are.
+    """The default supervised blocks: 1, 3, depth - 3 and depth - 1, or the nearest existing ones in a shallow encoder.
 
     >>> default_indices(12)
     (1, 3, 9, 11)
@@ -42,7 +42,7 @@ def default_indices(depth: int) -> tuple[int, ...]:
 
 
 class UpConv(nnx.Module):
-    """A transposed 2×2 convolution with stride 2: each cell becomes four, by a linear layer a quarter."""
+    """A transposed 2×2 convolution with stride 2: each cell becomes four, each by its own linear layer."""
 
     def __init__(self, in_features: int, out_features: int, *, dtype: Any = None, rngs: nnx.Rngs):
         init = jax.nn.initializers.variance_scaling(1 / 3, "fan_out", "uniform")
@@ -59,9 +59,9 @@ class UpConv(nnx.Module):
 
 
 class LevelDecoder(TokenDecoder):
-    """The decoder of one level: MAE's with a narrow block or two, whose map is then doubled or halved.
+    """The decoder of one level: MAE's decoder with one or two narrow blocks, whose map is then up- or downsampled.
 
-    Under "progressive" thrown tokens are rebuilt before the norm, at the decoder's width.
+    Under "progressive", thrown tokens are rebuilt before the norm, at the decoder's width.
 
     Args:
       doublings: see `DOUBLINGS`.
@@ -88,7 +88,7 @@ class LevelDecoder(TokenDecoder):
         self.pred = Linear(widths[-1], out_dim, kernel_init=xavier_uniform, dtype=dtype, rngs=rngs)
 
     def normed(self, decoded: Float[Array, "b m e"], masks: Masks) -> Float[Array, "b p e"]:
-        """Decoded tokens behind the norm, on the full grid; thrown ones are rebuilt, or zero under "partial"."""
+        """Normalised decoded tokens on the full grid; thrown ones are rebuilt, or zero under "partial"."""
         x, partial = decoded[:, self.num_prefix_tokens :], masks.ids_present.shape != masks.masked.shape
         if self.aggregate is None:
             return fill_grid(self.norm(x), masks.present) if partial else self.norm(x)
@@ -96,10 +96,10 @@ class LevelDecoder(TokenDecoder):
         return self.norm(self.aggregate(grid, ~masks.present, self.grid))
 
     def predict(self, decoded: Float[Array, "b m e"], masks: Masks) -> Float[Array, "b q o"]:
-        """Decoded tokens to predictions of every cell of the level, in raster order; zeros where there is none."""
+        """Maps decoded tokens to predictions for the cells of the level, in raster order; zeros where there is none."""
         tokens = self.normed(decoded, masks)
         x = tokens.reshape(tokens.shape[0], *self.grid, tokens.shape[2])
-        # Under "partial" the mean of four patches is that of those which were decoded.
+        # Under "partial" the mean of four patches is over the decoded ones.
         left_out = self.aggregate is None and masks.ids_present.shape != masks.masked.shape
         share = at_level(masks.present, self.grid, self.doublings) if left_out else None
         if self.doublings < 0:
@@ -121,7 +121,7 @@ class LevelDecoder(TokenDecoder):
 
 
 class LevelDecoders(Decoder):
-    """A decoder for each level, which share the masks and nothing else.
+    """One decoder per level; they share only the masks.
 
     Args:
       in_dim, out_dim, decoder: see `LevelDecoder`.
@@ -135,7 +135,7 @@ class LevelDecoders(Decoder):
     def __call__(
         self, latents: Sequence[Float[Array, "b n d"]], masks: Masks
     ) -> tuple[Float[Array, "b cells_of_level o"], ...]:
-        """The predictions of every level, from the encoder's output at each."""
+        """The predictions of every level, from the encoder's output at that level."""
         return tuple(level(latent, masks) for level, latent in zip(self.levels, latents, strict=True))
 
     def flops(self, visible: int, present: int, *, as_published: bool = True) -> int:
@@ -148,7 +148,7 @@ def _halved(x: Float[Array, "b h w d"]) -> Float[Array, "b H W d"]:
 
 
 def at_level(chosen: Bool[Array, "b p"], grid: tuple[int, int], doublings: int) -> Float[Array, "b q"]:
-    """What share of each cell of a level lies in patches that are chosen; above 0 and below 1 for large cells only."""
+    """The fraction of each cell of a level that lies in chosen patches; 0 or 1 except for large cells."""
     x = chosen.astype(jnp.float32).reshape(-1, *grid, 1)
     x = _halved(x) if doublings < 0 else x.repeat(2**doublings, axis=1).repeat(2**doublings, axis=2)
     return x.reshape(x.shape[0], -1)
@@ -164,17 +164,18 @@ class _LocalReconstruction(NamedTuple):
 
 
 class LocalReconstruction(_LocalReconstruction, MaskedOutput):
-    """What LocalMIM reports besides its loss; tuples have an entry a level, from small cells to large ones.
+    """The outputs of LocalMIM besides its loss; tuples have one entry per level, from small cells to large ones.
 
     Attributes:
-      latents: the encoder's output behind the level's block and norm, prefix tokens first.
-      preds: the prediction of each cell, in raster order; zeros where nothing is predicted.
+      latents: the encoder's output after the level's block and norm, prefix tokens first.
+      preds: the prediction for each cell, in raster order; zeros where nothing is predicted.
       targets: the histograms of each cell.
-      masks_by_level: the weight of each cell in the loss: the share of it that was masked (under "partial": retained).
-      losses: their sum is the loss.
+      masks_by_level: the weight of each cell in the loss: its masked fraction (under "partial": retained fraction).
+      losses: the loss of each level; their sum is the loss.
       masks: see `Reconstruction`.
 
-    A single level has the name of its array in published code: `latent0`, `pred0`, `target0`, `mask0`, `loss0`, ….
+    Single levels are also available by their names in the published code: `latent0`, `pred0`, `target0`, `mask0`,
+    `loss0`, ….
     """
 
     __slots__ = ()
@@ -187,35 +188,35 @@ class LocalReconstruction(_LocalReconstruction, MaskedOutput):
 
     @property
     def pred(self) -> Float[Array, "b p q"]:
-        """The prediction of every patch."""
+        """The prediction for every patch."""
         return self.preds[PATCHES]
 
     @property
     def latent(self) -> Float[Array, "b k d"]:
-        """The encoder's output behind its last block."""
+        """The encoder's output, from its last block."""
         return self.latents[-1]
 
 
 class LocalMIM(Framework):
-    """Reconstruction of histograms of oriented gradients by four small decoders, fine cells from early blocks.
+    """Reconstruction of HOG features by four small decoders: early blocks predict fine cells, late blocks coarse ones.
 
-    The first decoder predicts cells of a quarter of a patch's side, the second of half, the third of a patch, the last
-    of two patches. Each has its own norm behind the encoder's block; the last one's is the encoder's final norm.
+    The decoders predict cells of 1/4, 1/2, 1 and 2 times the side of a patch. Each has its own norm after the encoder's
+    block; that of the last one is the encoder's final norm.
 
     Args:
-      indices: the four supervised blocks, ascending from 0 and with the last block at the end; by default
-        1, 3, depth - 3 and depth - 1. A block may serve several levels, as it does where there are few.
+      indices: the four supervised blocks, from 0, ascending, ending with the last block; by default 1, 3, depth - 3 and
+        depth - 1. A block may serve several levels, as in shallow encoders.
       num_bins: orientations of the histograms.
-      mlp_ratio: of the blocks of encoder and decoders, which also share `qkv_bias`, `norm_eps` and `init_values`.
-      decoder_embed_dim, decoder_depth, decoder_num_heads: of each decoder.
-      aggregator, kernel_size, aggregation: see `TokenDecoder`; each decoder has an aggregation of its own.
+      mlp_ratio: MLP ratio of encoder and decoders, which also share `qkv_bias`, `norm_eps` and `init_values`.
+      decoder_embed_dim, decoder_depth, decoder_num_heads: width, number of blocks and heads of each decoder.
+      aggregator, kernel_size, aggregation: see `TokenDecoder`; each decoder has its own aggregation.
       mask_ratio, throw_ratio, retain: see `RandomMasker`; a `throw_ratio` of None is 0 for "full" and 0.5 otherwise.
         Every decoder throws the same patches.
-      reconstruction: see `Decoder`; under "partial" the loss of a level weighs cells by the share that was retained.
+      reconstruction: see `Decoder`; under "partial" the loss of a level weights cells by their retained fraction.
       encoder: the arguments of the ViT, such as `img_size`, `patch_size`, `embed_dim`, `depth` and `num_heads`.
 
     Raises:
-      UserError: `indices` name no blocks, the patches cannot be cut into cells, or the ratios leave nothing to see, to
+      UserError: `indices` are invalid, the patches cannot be divided into cells, or the ratios leave nothing to see, to
         decode or to throw.
 
     References:
@@ -310,27 +311,27 @@ class LocalMIM(Framework):
     def summary(self) -> str:
         blocks = ", ".join(map(str, self.indices))
         return (
-            f"LocalMIM with {self.reconstruction} reconstruction: encoder blocks {blocks} (from 0) predict the "
-            f"{self.target.name} of four scales, which pictures show as strokes along the edges; "
+            f"LocalMIM with {self.reconstruction} reconstruction: encoder blocks {blocks} (from 0) predict "
+            f"{self.target.name} at four scales, drawn as strokes along the edges; "
             f"{self.masker.mask_ratio:.0%} of the patches are masked, {self.masker.throw_ratio:.0%} never enter a "
             "decoder."
         )
 
     @property
     def published_rules(self) -> tuple[Rule, ...]:
-        """The tensor names of LocalMIM's repository; of PR-MIM's aggregation, of which no weights exist, "agg"."""
+        """The tensor names of LocalMIM's repository; "agg" for PR-MIM's aggregation, which has no published weights."""
         return RULES
 
     @classmethod
     def encoder_tensors(cls, tensors: Mapping[str, Any]) -> dict[str, Any]:
-        """See `Framework.encoder_tensors`: of the norms of the levels, the last is the encoder's."""
+        """See `Framework.encoder_tensors`; the last level's norm is the encoder's."""
         last = f"norm.{len(DOUBLINGS) - 1}."
         own = {name.replace(last, "norm."): tensor for name, tensor in tensors.items() if name.startswith(last)}
         return {**super().encoder_tensors(tensors), **own}
 
     @classmethod
     def recognise(cls, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any] | None:
-        """The arguments that tensors under the names of LocalMIM's repository show; not `indices`."""
+        """Infers the arguments, except `indices`, from tensors under the names of LocalMIM's repository."""
         if not {"decoder.3.pred.1.weight", "norm.3.weight", "patch_embed.proj.weight"} <= shapes.keys():
             return None
         channels = shapes["patch_embed.proj.weight"][1]
@@ -339,7 +340,7 @@ class LocalMIM(Framework):
             "decoder_depth": len(
                 {match[1] for name in shapes if (match := re.match(r"decoder\.0\.blocks\.(\d+)", name))}
             ),
-            "decoder_num_heads": 1,  # heads do not show in the shapes
+            "decoder_num_heads": 1,  # shapes do not depend on the number of heads
             "num_bins": shapes["decoder.3.pred.1.weight"][0] // channels,
             **aggregation_of(shapes, "decoder.0."),
         }
@@ -350,12 +351,12 @@ def _check(indices: tuple[int, ...], vit: VisionTransformer, decoder_embed_dim: 
     if len(indices) != len(DOUBLINGS) or list(indices) != sorted(indices) or indices[0] < 0 or indices[-1] != last:
         raise UserError(
             f"indices={indices} must be {len(DOUBLINGS)} blocks from 0 to {last}, ascending, the last of them {last} "
-            f"(a block behind it would never learn), such as {default_indices(vit.depth)}."
+            f"(later blocks would get no gradient), such as {default_indices(vit.depth)}."
         )
     height, width = vit.patch_embed.patch_size
     if height % 4 or width % 4:
         raise UserError(
-            f"Patches of {height}x{width} pixels cannot be cut into cells of a quarter of their side: use a patch_size "
+            f"Patches of {height}x{width} pixels cannot be divided into cells of 1/4 of their side: use a patch_size "
             "that is a multiple of 4."
         )
     if vit.grid[0] % 2 or vit.grid[1] % 2:
@@ -368,7 +369,7 @@ def _check(indices: tuple[int, ...], vit: VisionTransformer, decoder_embed_dim: 
 
 
 def _up(tensor: Tensor) -> Tensor:
-    """(in, out, row, column) to (in, row · column · out)."""
+    """Reshapes (in, out, row, column) to (in, row · column · out)."""
     return tensor.transpose(0, 2, 3, 1).reshape(tensor.shape[0], -1)
 
 
@@ -377,7 +378,7 @@ def _up_back(tensor: Tensor, patch_size: tuple[int, int]) -> Tensor:
 
 
 def _pointwise(tensor: Tensor) -> Tensor:
-    """(out, in, 1, 1) to (in, out)."""
+    """Reshapes (out, in, 1, 1) to (in, out)."""
     return convolution(tensor)[0, 0]
 
 
@@ -386,7 +387,7 @@ def _pointwise_back(tensor: Tensor, patch_size: tuple[int, int]) -> Tensor:
 
 
 def _level(theirs: str, ours: str, doublings: int) -> tuple[Rule, ...]:
-    # pred counts its layers: transposed convolutions with norm and GELU between, or pooling, then a 1×1 convolution.
+    # `pred` numbers its layers: transposed convolutions with norm and GELU between, or pooling, then a 1×1 convolution.
     places = {2: ("0", "3", "4"), 1: ("0", "1"), 0: ("0",), -1: ("1",)}[doublings]
     *grown, head = (f"{theirs}pred.{place}." for place in places)
     rules = [Rule(f"{head}weight", f"{ours}pred.kernel", _pointwise, _pointwise_back)]

@@ -15,12 +15,12 @@ from jaxprune.models.vit import VisionTransformer
 from jaxprune.nn.linear import xavier_uniform
 from jaxprune.nn.published import Rule, within
 
-# Of a block; encoder and decoder have them in common.
+# Arguments of a block that encoder and decoder share.
 STYLE = ("qkv_bias", "norm_eps", "init_values")
 
 
 class MaeFlops(NamedTuple):
-    """The cost of a masked autoencoder, part by part."""
+    """The cost of a masked autoencoder by part."""
 
     patch_embed: int
     encoder: int
@@ -33,15 +33,15 @@ class MaeFlops(NamedTuple):
 
 
 class MAE(Framework):
-    """A masked autoencoder whose decoder may reconstruct only a part of what was masked.
+    """A masked autoencoder whose decoder may reconstruct only a subset of the masked patches.
 
     Args:
-      mlp_ratio: of the blocks of encoder and decoder, which also share `qkv_bias`, `norm_eps` and `init_values`.
+      mlp_ratio: MLP ratio of encoder and decoder, which also share `qkv_bias`, `norm_eps` and `init_values`.
       decoder_embed_dim, decoder_depth, decoder_num_heads, aggregator, kernel_size, aggregation: see `TokenDecoder`.
       mask_ratio, throw_ratio, retain: see `RandomMasker`; a `throw_ratio` of None is 0 for "full" and 0.5 otherwise.
       norm_pix_loss: targets are pixels normalised per patch.
-      reconstruction: "full" is MAE; "partial" decodes some of the masked patches and learns from those only;
-        "progressive" (PR-MIM) rebuilds the thrown ones from their decoded neighbours and learns from all.
+      reconstruction: "full" is MAE; "partial" decodes and learns from a subset of the masked patches; "progressive"
+        (PR-MIM) also rebuilds the thrown ones from their decoded neighbours and learns from all.
       encoder: further arguments of the ViT, such as `reg_tokens`, `class_token` or `init_values`.
 
     Raises:
@@ -49,7 +49,7 @@ class MAE(Framework):
     """
 
     encoder_class = VisionTransformer
-    # An encoder without a head, in its own initialisation, has no use for these.
+    # An encoder without a head and with its own initialisation does not use these.
     encoder_excludes = frozenset(
         {
             "num_classes",
@@ -124,9 +124,9 @@ class MAE(Framework):
         super().__init__(encoder=vit, masker=masker, decoder=decoder, target=target)
 
     def flops(self, *, as_published: bool = True) -> MaeFlops:
-        """Multiply-accumulates of one image, part by part; see `Framework.flops`.
+        """Multiply-accumulates of one image by part; see `Framework.flops`.
 
-        As published, without aggregation, the CLS row is predicted too and then left out.
+        As published, without aggregation, a prediction is also computed for the CLS row, and discarded.
         """
         whole, masker = super().flops(as_published=as_published), self.masker
         decoder = self.decoder.flops(
@@ -135,7 +135,7 @@ class MAE(Framework):
         return MaeFlops(whole.patch_embed, whole.encoder, *decoder)
 
     def summary(self) -> str:
-        """What the framework does, as a sentence for the report."""
+        """A sentence for the report on what the framework does."""
         return (
             f"MAE with {self.reconstruction} reconstruction: {self.masker.mask_ratio:.0%} of the patches are masked, "
             f"{self.masker.throw_ratio:.0%} never enter the decoder."
@@ -143,19 +143,19 @@ class MAE(Framework):
 
     @property
     def published_rules(self) -> tuple[Rule, ...]:
-        """The tensor names of MAE's repository; of PR-MIM's aggregation, of which no weights were published, "agg"."""
+        """The tensor names of MAE's repository; "agg" for PR-MIM's aggregation, which has no published weights."""
         return RULES
 
     @classmethod
     def recognise(cls, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any] | None:
-        """The arguments of decoder and aggregation that tensors under the names of MAE's repository show."""
+        """Infers the arguments of decoder and aggregation from tensors under the names of MAE's repository."""
         if "decoder_embed.weight" not in shapes:
             return None
         blocks = {match[1] for name in shapes if (match := re.match(r"decoder_blocks\.(\d+)\.", name))}
         found: dict[str, Any] = {
             "decoder_embed_dim": shapes["decoder_embed.weight"][0],
             "decoder_depth": len(blocks),
-            "decoder_num_heads": 1,  # heads do not show in the shapes
+            "decoder_num_heads": 1,  # shapes do not depend on the number of heads
         }
         return found | aggregation_of(shapes)
 

@@ -1,4 +1,4 @@
-"""Which patches the encoder sees and which the decoder reconstructs: the Masker protocol, and random masks."""
+"""Masks, which divide patches between encoder and decoder: the Masker protocol, and random masks."""
 
 import dataclasses
 import math
@@ -18,9 +18,9 @@ class Masks(NamedTuple):
     """The patches of each image that are visible, masked and reconstructed.
 
     Attributes:
-      ids_keep: patches that the encoder gets, in that order: the visible ones, and where mask tokens go through the
-        encoder (SimMIM) the retained ones too.
-      ids_restore: each patch's place in that order over all patches, those of `ids_keep` first.
+      ids_keep: patches that enter the encoder, in that order: the visible ones and, where mask tokens go through the
+        encoder (SimMIM), the retained ones.
+      ids_restore: the rank of each patch in the order of all patches, those of `ids_keep` first.
       masked: True where the encoder does not see the patch.
       retained: masked patches that the decoder reconstructs.
       ids_present: patches that enter the decoder, visible and retained, ascending.
@@ -44,16 +44,16 @@ class Masks(NamedTuple):
 
 
 class SharedMasks(Masks):
-    """Masks of which every image of the batch sees the same patches."""
+    """Masks with the same visible patches in every image of the batch."""
 
 
 class Masker:
-    """Draws masks. A subclass is a frozen dataclass of Python values, or an `nnx.Module` where it has arrays.
+    """Draws masks. A subclass is a frozen dataclass of Python values, or an `nnx.Module` if it has arrays.
 
     Attributes:
       grid: patches down and across.
-      num_visible: patches of an image that the encoder sees.
-      num_retained: masked patches that the decoder reconstructs.
+      num_visible: number of patches per image that the encoder sees.
+      num_retained: number of masked patches that the decoder reconstructs.
     """
 
     grid: tuple[int, int]
@@ -62,27 +62,27 @@ class Masker:
 
     @property
     def num_patches(self) -> int:
-        """Patches of the grid."""
+        """Number of patches of the grid."""
         return math.prod(self.grid)
 
     @property
     def num_masked(self) -> int:
-        """Patches of an image that the encoder does not see."""
+        """Number of patches per image that the encoder does not see."""
         return self.num_patches - self.num_visible
 
     def draw(self, batch: int, *, key: PRNGKeyArray | None = None, **drawn: Any) -> Masks:
         """Draws the masks of `batch` images.
 
         Args:
-          key: source of everything random that `drawn` does not hold.
-          drawn: random numbers (noise, first, …), so that masks can be repeated or compared with a reference.
+          key: draws the random numbers that are not in `drawn`.
+          drawn: random numbers (noise, first, …) to use, so that masks can be reproduced or compared with a reference.
         """
         raise NotImplementedError
 
 
 @dataclasses.dataclass(frozen=True)
 class RandomMasker(Masker):
-    """Random visible patches (MAE), and of the masked ones all or a part for the decoder (PR-MIM).
+    """Random visible patches (MAE); the decoder gets all or some of the masked ones (PR-MIM).
 
     >>> RandomMasker((14, 14), mask_ratio=0.75, throw_ratio=0.5).num_retained
     49
@@ -90,8 +90,8 @@ class RandomMasker(Masker):
     Args:
       grid: patches down and across.
       mask_ratio: fraction of the patches that the encoder does not see.
-      throw_ratio: fraction of the patches, below `mask_ratio`, that never enters the decoder.
-      retain: how the patches for the decoder are chosen: "furthest" sampling (PR-MIM, Alg. 1) or uniformly at "random".
+      throw_ratio: fraction of the patches, below `mask_ratio`, that never enter the decoder.
+      retain: how the patches for the decoder are chosen: "furthest" point sampling (PR-MIM, Alg. 1) or "random".
 
     Raises:
       UserError: the ratios leave nothing to see or to decode.
@@ -126,11 +126,11 @@ class RandomMasker(Masker):
 
         Args:
           key: draws `noise` and `first` where they are not passed.
-          noise: one number a patch; the least are visible.
-          first: where furthest sampling starts, as an index into each image's list of masked patches.
+          noise: one number per patch; the patches with the smallest ones are visible.
+          first: start of furthest point sampling, as an index into each image's list of masked patches.
 
         Raises:
-          UserError: there is nothing to draw from.
+          UserError: there are neither random numbers nor a key.
         """
         throws = self.num_retained < self.num_masked
         if key is None and (noise is None or (throws and (first is None or self.retain == "random"))):
@@ -156,11 +156,11 @@ def choose_retained(
     key: Any = None,
     first: Int[Array, "b"] | None = None,
 ) -> Bool[Array, "b p"]:
-    """Chooses the masked patches that are reconstructed, `num_retained` in each image.
+    """Chooses the masked patches to reconstruct, `num_retained` per image.
 
     Args:
       retain, first: see `RandomMasker`.
-      key: draws what is random and not passed.
+      key: draws the random numbers that are not passed.
     """
     if retain == "random":
         choice = jax.random.uniform(key, masked.shape)
@@ -171,10 +171,10 @@ def choose_retained(
 
 
 def through_encoder(masked: Bool[Array, "b p"], retained: Bool[Array, "b p"], count: int) -> Masks:
-    """The masks of a framework whose mask tokens go through the encoder: it gets what is not thrown, in grid order.
+    """The masks of a framework whose encoder sees mask tokens: all patches except thrown ones, in grid order.
 
     Args:
-      count: patches that are visible or retained.
+      count: number of patches that are visible or retained.
     """
     order = ascending(~masked | retained, masked.shape[1])
     ids = order[:, :count]
@@ -182,10 +182,10 @@ def through_encoder(masked: Bool[Array, "b p"], retained: Bool[Array, "b p"], co
 
 
 def check_retained(masked: int, thrown: int, mask_ratio: float, throw_ratio: float, retain: str) -> None:
-    """Refuses to throw as many patches as are masked, or to choose the others in an unknown way.
+    """Checks that fewer patches are thrown than masked, and that `retain` is known.
 
     Args:
-      masked, thrown: patches of an image.
+      masked, thrown: numbers of patches per image.
     """
     if retain not in RETAIN:
         raise unknown("way to retain tokens", retain, RETAIN)
@@ -198,7 +198,7 @@ def check_retained(masked: int, thrown: int, mask_ratio: float, throw_ratio: flo
 
 @dataclasses.dataclass(frozen=True)
 class SharedMasker(RandomMasker):
-    """Random masks that all images of a batch share (GreenMIM), drawn or passed as one row."""
+    """Random masks shared by all images of a batch (GreenMIM), drawn or passed as one row."""
 
     def draw(
         self,
@@ -211,11 +211,11 @@ class SharedMasker(RandomMasker):
         """Draws the masks of `batch` images.
 
         Args:
-          noise: one row for all images, or one for each; then they share nothing.
-          first: likewise one number, or one for each.
+          noise: one row for all images, or one for each, in which case nothing is shared.
+          first: one number for all images, or one for each.
 
         Raises:
-          UserError: there is nothing to draw from, or the rows are as many as neither one image nor the batch.
+          UserError: there are neither random numbers nor a key, or the number of rows is neither 1 nor the batch size.
         """
         given = {name: x for name, x in (("noise", noise), ("first", first)) if x is not None}
         if wrong := {name: len(x) for name, x in given.items() if len(x) not in (1, batch)}:
@@ -231,5 +231,5 @@ class SharedMasker(RandomMasker):
 
 
 def ascending(chosen: Bool[Array, "b p"], count: int) -> Int[Array, "b {count}"]:
-    """The numbers of the `count` patches that are chosen in each image, in the order of the grid."""
+    """The indices of the `count` chosen patches of each image, in grid order."""
     return jnp.argsort(~chosen, axis=1, stable=True)[:, :count].astype(jnp.int32)

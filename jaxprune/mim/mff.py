@@ -1,4 +1,4 @@
-"""MFF: a masked autoencoder whose decoder reads several depths of the encoder (Liu et al., 2023), and PR-MIM on it."""
+"""MFF: a masked autoencoder that decodes fused features of several depths (Liu et al., 2023), and PR-MIM on it."""
 
 import itertools
 import re
@@ -21,9 +21,9 @@ from jaxprune.nn.published import Rule, within
 
 
 def default_indices(depth: int, count: int = 6) -> tuple[int, ...]:
-    """The blocks that are fused by default: the first of each of `count` equal parts, but the last block of the last.
+    """The blocks fused by default: the first of each of `count` equal parts, except that the last is the last block.
 
-    Fewer than `count` if there are not so many blocks.
+    There are fewer than `count` if the encoder has fewer blocks.
 
     >>> default_indices(12)
     (0, 2, 4, 6, 8, 11)
@@ -34,11 +34,11 @@ def default_indices(depth: int, count: int = 6) -> tuple[int, ...]:
 class Fusion(nnx.Module):
     """A weighted sum of tokens from several depths (MFF, Sec. 3.2).
 
-    The weights are a softmax over a learned number a depth. All depths but the last are projected first.
+    The weights are a softmax over one learned number per depth. All depths but the last are projected first.
 
     Args:
       dim: width of the tokens.
-      count: depths.
+      count: number of depths.
       dtype: compute dtype.
     """
 
@@ -46,11 +46,11 @@ class Fusion(nnx.Module):
         self.proj_layers = nnx.List(
             [Linear(dim, dim, kernel_init=xavier_uniform, dtype=dtype, rngs=rngs) for _ in range(count - 1)]
         )
-        # Of the published shape, with which they are decayed as they were there.
+        # Of the published shape, so that weight decay applies as in the published code.
         self.proj_weights = nnx.Param(jnp.ones((count, 1, 1, 1), jnp.float32))
 
     def weights(self) -> Float[Array, "depths"]:
-        """The share of each depth in the sum."""
+        """The weight of each depth in the sum."""
         return jax.nn.softmax(self.proj_weights[...].reshape(-1))
 
     def __call__(self, features: Sequence[Float[Array, "b n d"]]) -> Float[Array, "b n d"]:
@@ -72,18 +72,18 @@ class _MffReconstruction(NamedTuple):
 
 
 class MffReconstruction(_MffReconstruction, MaskedOutput):
-    """What MFF reports besides its loss.
+    """The outputs of MFF besides its loss.
 
     Attributes:
       pred, latent, masks: see `Reconstruction`; the latent tokens are fused and normalised.
-      weights: the share of each fused block.
+      weights: the weight of each fused block.
     """
 
     __slots__ = ()
 
 
 class MffFlops(NamedTuple):
-    """The cost of a masked autoencoder with feature fusion, part by part."""
+    """The cost of a masked autoencoder with feature fusion by part."""
 
     patch_embed: int
     encoder: int
@@ -97,18 +97,17 @@ class MffFlops(NamedTuple):
 
 
 class MFF(MAE):
-    """A masked autoencoder that fuses the outputs of several encoder blocks, so that late ones need not keep detail.
+    """A masked autoencoder that fuses the outputs of several encoder blocks, so late blocks need not preserve detail.
 
-    The fused tokens pass the encoder's final norm and are decoded as MAE's or PR-MIM's. After pre-training the fusion
-    is left behind: the encoder is a plain ViT.
+    The fused tokens pass through the encoder's final norm and are decoded as in MAE or PR-MIM. After pre-training the
+    fusion is dropped: the encoder is a plain ViT.
 
     Args:
-      indices: the blocks that are fused, ascending from 0 and with the last block at the end; by default six, see
-        `default_indices`.
-      mae: everything that `MAE` takes.
+      indices: the fused blocks, from 0, ascending, ending with the last block; by default six, see `default_indices`.
+      mae: arguments of `MAE`.
 
     Raises:
-      UserError: `indices` name no blocks of the encoder, or leave out the last; or as for `MAE`.
+      UserError: `indices` are not blocks of the encoder or leave out the last one; or as for `MAE`.
 
     References:
       Liu et al., 2023, "Improving pixel-based MIM by reducing wasted modeling capability".
@@ -133,7 +132,7 @@ class MFF(MAE):
         return loss, MffReconstruction(aux.pred, aux.latent, aux.masks, self.fusion.weights())
 
     def flops(self, *, as_published: bool = True) -> Any:
-        """Multiply-accumulates of one image, part by part: those of `MAE.flops`, and of fusing the visible tokens."""
+        """Multiply-accumulates of one image by part: those of `MAE.flops`, and of fusing the visible tokens."""
         of_mae = super().flops(as_published=as_published)._asdict()
         return MffFlops(**of_mae, fuse=self.fusion.flops(self.encoder.num_prefix_tokens + self.masker.num_visible))
 
@@ -148,7 +147,7 @@ class MFF(MAE):
 
     @classmethod
     def recognise(cls, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any] | None:
-        """The arguments that tensors show; of `indices` only how many there are, which are then taken as by default."""
+        """Infers the arguments from tensors; of `indices` only the number is known, so the default ones are assumed."""
         found = super().recognise(shapes)
         if found is None or "proj_weights" not in shapes:
             return None
@@ -161,7 +160,7 @@ def _check(indices: tuple[int, ...], depth: int) -> None:
     if not indices or not ascending or indices[0] < 0 or indices[-1] != depth - 1:
         raise UserError(
             f"indices={indices} must be different blocks from 0 to {depth - 1}, ascending, the last of them "
-            f"{depth - 1} (a block behind it would never learn), such as {default_indices(depth)}."
+            f"{depth - 1} (later blocks would get no gradient), such as {default_indices(depth)}."
         )
 
 

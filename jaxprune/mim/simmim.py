@@ -1,7 +1,7 @@
 """SimMIM (Xie et al., 2022) on a ViT or a Swin transformer, and PR-MIM (Li et al., 2024) on top of it.
 
-PR-MIM prints 0.50 as the cost of ViT-B with 30 % of the patches thrown, relative to SimMIM (Tab. 4). Counted as in its
-other rows it is 0.70, an error of that table: half of the cost would take half of the patches thrown.
+PR-MIM's Tab. 4 has 0.50 as the relative cost of ViT-B with 30 % of the patches thrown. This seems to be a misprint:
+counted as in its other rows it is 0.70; 0.50 would require throwing half of the patches.
 """
 
 import math
@@ -30,7 +30,7 @@ from jaxprune.nn.patch_embed import pair
 from jaxprune.nn.published import Rule, within
 from jaxprune.ops.patches import gather_tokens, unpatchify
 
-# Relative positions of a ViT: the style that has them.
+# Relative positions of a ViT: the style with that option.
 _STYLES = {"none": "eva", "shared": "beit_shared", "block": "beit"}
 
 
@@ -44,15 +44,15 @@ class _SimmimOutput(NamedTuple):
 
 
 class SimmimOutput(_SimmimOutput, MaskedOutput):
-    """What SimMIM reports besides its loss; maps and images have their channels last.
+    """The outputs of SimMIM besides its loss; maps and images are channels-last.
 
     Attributes:
       pred: the pixels of every patch, in `patchify`'s order; zeros where nothing is predicted.
-      latent: the encoder's output behind its norm: the CLS token of a ViT, then the tokens of `masks.ids_keep`; of a
+      latent: the encoder's output after its norm: for a ViT the CLS token and the tokens of `masks.ids_keep`, for a
         Swin the last map.
-      masks: which patches were visible, masked and reconstructed; mask tokens of the thrown ones never entered.
+      masks: which patches were visible, masked and reconstructed; thrown ones have no mask tokens in the encoder.
       mask: True where a patch is masked.
-      z: the map that the decoder's linear layer reads: thrown cells are zero, or rebuilt.
+      z: the input map of the decoder's linear layer; thrown cells are zero, or rebuilt.
       rec: `pred` as images.
     """
 
@@ -65,7 +65,7 @@ class SimmimOutput(_SimmimOutput, MaskedOutput):
 
 
 class SimmimFlops(NamedTuple):
-    """The cost of SimMIM, part by part."""
+    """The cost of SimMIM by part."""
 
     patch_embed: int
     encoder: int
@@ -85,25 +85,27 @@ class SimMIM(Framework):
     10
 
     Args:
-      encoder: "vit" or "swin"; of `mim.create` also the name of a ViT or Swin that gives the sizes.
+      encoder: "vit" or "swin"; with `mim.create` also the name of a ViT or Swin that sets the sizes.
       mask_patch: side of a masked block in pixels, or (height, width).
       mask_ratio, throw_ratio, retain: see `BlockMasker`; a `throw_ratio` of None is 0 for "full" and 0.3 otherwise.
       reconstruction: "full" is SimMIM; "partial" leaves some mask tokens out of the encoder and learns from the others
-        only; "progressive" (PR-MIM) rebuilds the thrown ones on the encoder's map and learns from all. Of a Swin, whose
-        maps stay whole, "full" only.
+        only; "progressive" (PR-MIM) rebuilds the thrown ones on the encoder's map and learns from all. A Swin needs
+        whole maps, hence "full".
       aggregator, kernel_size, aggregation: see `TokenDecoder`.
-      rel_pos: relative positions of a ViT: "shared" by all blocks (the default, for pre-training), a table a "block"
-        (as fine-tuning has them), or "none". A Swin has those of its windows.
-      pos_embed: of a ViT, see `VisionTransformer`; "none" by default.
-      network: further arguments of the encoder, such as `window_size` or `drop_path_rate`; a ViT by default has
+      rel_pos: relative position biases of a ViT: one table "shared" by all blocks (the default, for pre-training), one
+        per "block" (as in fine-tuning), or "none". A Swin always has those of its windows.
+      pos_embed: position embedding of a ViT, see `VisionTransformer`; "none" by default.
+      network: further arguments of the encoder, such as `window_size` or `drop_path_rate`; for a ViT the defaults are
         `init_values=0.1` and `qkv_bias="qv"`.
 
     Raises:
-      UserError: the ratios leave nothing to see, to reconstruct or to throw, or a block is no whole number of patches.
+      UserError: the ratios leave nothing to see, to reconstruct or to throw, or a block is not a whole number of
+        patches.
     """
 
     encoder_classes: ClassVar = {"vit": VisionTransformer, "swin": SwinTransformer}
-    # The style follows from `rel_pos`; an encoder without a head, in its own initialisation, has no use for the others.
+    # The style follows from `rel_pos`; an encoder without a head and with its own initialisation does not use the
+    # others.
     encoder_excludes = frozenset(
         {"style", "num_classes", "global_pool", "fc_norm", "head_init_scale", "kernel_init", "patch_kernel_init"}
     )
@@ -138,12 +140,12 @@ class SimMIM(Framework):
         elif encoder == "swin":
             if reconstruction != "full":
                 raise UserError(
-                    f"reconstruction={reconstruction!r} throws tokens (throw_ratio={throw_ratio}), and the maps of a "
-                    "Swin stay whole: use reconstruction='full', or encoder='vit'."
+                    f"reconstruction={reconstruction!r} throws tokens (throw_ratio={throw_ratio}), but a Swin needs "
+                    "whole maps: use reconstruction='full', or encoder='vit'."
                 )
             if rel_pos == "shared" or pos_embed not in (None, "none"):
                 raise UserError(
-                    f"A Swin has relative positions by window and no others: leave out rel_pos={rel_pos!r} and "
+                    f"A Swin only has relative positions within windows: leave out rel_pos={rel_pos!r} and "
                     f"pos_embed={pos_embed!r}."
                 )
             net = SwinTransformer(num_classes=0, **common)
@@ -153,7 +155,7 @@ class SimMIM(Framework):
         patch_size, block = net.patch_embed.patch_size, pair(mask_patch)
         if any(pixels < patch or pixels % patch for pixels, patch in zip(block, patch_size, strict=True)):
             raise UserError(
-                f"mask_patch {block[0]}x{block[1]} is no whole number of patches of {patch_size[0]}x{patch_size[1]} "
+                f"mask_patch {block[0]}x{block[1]} is not a whole number of patches of {patch_size[0]}x{patch_size[1]} "
                 "pixels: choose a multiple of patch_size."
             )
         rows, columns = (pixels // patch for pixels, patch in zip(block, patch_size, strict=True))
@@ -161,7 +163,7 @@ class SimMIM(Framework):
         image = net.patch_embed.img_size
         if (image[0] % last[0], image[1] % last[1]) != (0, 0):
             raise UserError(
-                f"Images of {image[0]}x{image[1]} pixels are no whole number of the {last[0]}x{last[1]} cells of the "
+                f"Images of {image[0]}x{image[1]} pixels do not divide into the {last[0]}x{last[1]} cells of the "
                 "last map: choose an img_size that all strides divide."
             )
         decoder = LinearDecoder(
@@ -185,7 +187,7 @@ class SimMIM(Framework):
 
     @property
     def no_decay(self) -> tuple[str, ...]:
-        """What AdamW does not decay besides vectors, as published: of a ViT mask token and biases by position are."""
+        """Parameters without weight decay besides vectors; as published, a ViT's mask token and biases are decayed."""
         if isinstance(self.encoder, VisionTransformer):
             return "encoder.pos_embed", "encoder.cls_token"
         return "mask_token", "*.relative_position_bias_table"
@@ -193,13 +195,13 @@ class SimMIM(Framework):
     def encode(
         self, images: Float[Array, "b H W c"], masks: Masks, *, drop_key: PRNGKeyArray | None = None
     ) -> Float[Array, "b n d"]:
-        """The encoder's output: of a ViT prefix tokens, then those of `masks.ids_keep`; of a Swin the last map.
+        """The encoder's output: for a ViT prefix tokens, then those of `masks.ids_keep`; for a Swin the last map.
 
         Args:
           drop_key: turns DropPath on.
         """
         net = self.encoder
-        # None, all patches in raster order, spares a ViT the biases of each image's own positions.
+        # None, meaning all patches in raster order, avoids per-image position biases in a ViT.
         ids = None if masks.ids_keep.shape == masks.masked.shape else masks.ids_keep
         x = net.patch_embed(images.astype(net.dtype or images.dtype), ids)
         hidden = masks.masked[:, :, None]
@@ -227,15 +229,15 @@ class SimMIM(Framework):
         drop_key: PRNGKeyArray | None = None,
         **drawn: Any,
     ) -> tuple[Float[Array, ""], SimmimOutput]:
-        """Returns the loss of a batch of normalised images, and what led to it.
+        """Returns the loss of a batch of normalised images, and the other outputs.
 
         Args:
-          key: draws what is random and not in `drawn`.
+          key: draws the random numbers that are not in `drawn`.
           drop_key: turns DropPath on.
           drawn: mask, noise, first, retained: see `BlockMasker.draw`.
 
         Raises:
-          UserError: the images are no batch of an array of floating-point numbers.
+          UserError: the images are not a batch of floating-point arrays.
         """
         require_float(images, 4)
         return self.reconstruct(images, self.draw(images, key=key, **drawn), drop_key=drop_key)
@@ -243,7 +245,7 @@ class SimMIM(Framework):
     def reconstruct(
         self, images: Float[Array, "b H W c"], masks: Masks, *, drop_key: PRNGKeyArray | None = None
     ) -> tuple[Float[Array, ""], SimmimOutput]:
-        """The loss of a batch under these masks, and what led to it.
+        """The loss of a batch under these masks, and the other outputs.
 
         Args:
           drop_key: turns DropPath on.
@@ -268,10 +270,10 @@ class SimMIM(Framework):
         return self(images, key=mask_key, drop_key=drop_key, **call)[0]
 
     def flops(self, *, as_published: bool = True) -> SimmimFlops:
-        """Multiply-accumulates of one image, part by part.
+        """Multiply-accumulates of one image by part.
 
         Args:
-          as_published: makes no difference: SimMIM leaves nothing out, and PR-MIM on it has no published code.
+          as_published: has no effect: SimMIM drops nothing, and there is no published code of PR-MIM on it.
         """
         net, masker = self.encoder, self.masker
         overhead, left = net.overhead(), masker.num_visible + masker.num_retained
@@ -283,7 +285,7 @@ class SimMIM(Framework):
         return SimmimFlops(overhead.embed * left, blocks + overhead.between, *decoder)
 
     def summary(self) -> str:
-        """What the framework does, as a sentence for the report."""
+        """A sentence for the report on what the framework does."""
         share = self.masker.num_masked / self.num_patches
         thrown = self.masker.num_masked - self.masker.num_retained
         return (
@@ -293,22 +295,22 @@ class SimMIM(Framework):
 
     @property
     def published_rules(self) -> tuple[Rule, ...]:
-        """The tensor names of SimMIM's repository; of PR-MIM's aggregation, of which none were published, "agg"."""
+        """The tensor names of SimMIM's repository; "agg" for PR-MIM's aggregation, which has no published weights."""
         return RULES
 
     @classmethod
     def recognise(cls, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any] | None:
-        """All arguments, the encoder's too, as far as tensors under SimMIM's names show them."""
+        """Infers the arguments, including the encoder's, from tensors under SimMIM's names, as far as possible."""
         if "decoder.0.weight" not in shapes or "mask_token" not in shapes:
             return None
         try:
             return _shown(shapes)
         except (KeyError, IndexError, ValueError, ZeroDivisionError):
-            return None  # a tensor is missing, or has other axes: another network's
+            return None  # a tensor is missing or has other axes: not SimMIM's
 
 
 def _vit(rel_pos: str, pos_embed: str, **options: Any) -> VisionTransformer:
-    """A ViT as SimMIM builds and initialises it."""
+    """Builds and initialises a ViT as SimMIM does."""
     if rel_pos not in _STYLES:
         raise unknown("rel_pos", rel_pos, _STYLES)
     net = VisionTransformer(
@@ -327,12 +329,12 @@ def _vit(rel_pos: str, pos_embed: str, **options: Any) -> VisionTransformer:
 
 
 def _cut_normal(key: Any, shape: Any, dtype: Any = jnp.float32, out_sharding: Any = None) -> Array:
-    """A normal distribution of standard deviation 0.02 that is cut there."""
+    """A normal distribution of standard deviation 0.02, truncated at one standard deviation."""
     return 0.02 * jax.random.truncated_normal(key, -1.0, 1.0, shape, dtype)
 
 
 def _shown(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
-    """The arguments of a framework, whose masks do not show: blocks are taken to be patches."""
+    """Infers the arguments of a framework; mask blocks leave no trace in shapes and are assumed to be patches."""
     width, channels, *patch_size = shapes["patch_embed.proj.weight"]
     arguments = _shown_by_swin(shapes) if "layers.0.blocks.0.norm1.weight" in shapes else _shown_by_vit(shapes)
     cells = arguments.pop("cells")
@@ -344,13 +346,13 @@ def _shown(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
 
 
 def _shown_by_vit(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
-    """The arguments of a ViT, and the `cells` along a side of its square grid."""
+    """Infers the arguments of a ViT, and the number of `cells` along a side of its square grid."""
     tables = {
         "shared": shapes.get("rel_pos_bias.relative_position_bias_table"),
         "block": shapes.get("blocks.0.attn.relative_position_bias_table"),
     }
     rel_pos = next((name for name, shape in tables.items() if shape is not None), "none")
-    rows, heads = tables.get(rel_pos) or (0, 1)  # without a table, heads do not show
+    rows, heads = tables.get(rel_pos) or (0, 1)  # without a table, the number of heads is unknown
     side = (math.isqrt(rows - 3) + 1) // 2 if rows else math.isqrt(shapes.get("pos_embed", (1, 2, 0))[1] - 1)
     return {
         "encoder": "vit",
@@ -366,7 +368,7 @@ def _shown_by_vit(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
 
 
 def _shown_by_swin(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
-    """The arguments of a Swin; images do not show: the last map of `cells` is taken to be one window."""
+    """Infers the arguments of a Swin; of unknown image size: the last map, of `cells`, is assumed to be one window."""
     stages = _count(shapes, r"layers\.(\d+)\.")
     tables = [shapes[f"layers.{stage}.blocks.0.attn.relative_position_bias_table"] for stage in range(stages)]
     window = (math.isqrt(tables[0][0]) + 1) // 2
@@ -382,7 +384,7 @@ def _shown_by_swin(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
 
 def _mlp_ratio(shapes: Mapping[str, tuple[int, ...]], block: str) -> float:
     hidden, width = shapes[f"{block}mlp.fc1.weight"]
-    # A little more keeps the product with a width, of any stage, from being rounded to one less.
+    # Adding a little prevents the product with a width, of any stage, from being truncated to one less.
     return (hidden + 1e-3) / width
 
 
@@ -390,7 +392,7 @@ def _count(shapes: Mapping[str, tuple[int, ...]], pattern: str) -> int:
     return len({match[1] for name in shapes if (match := re.match(pattern, name))})
 
 
-# The mask token is the encoder's there, whose names are read with or without "encoder." in front.
+# There the mask token belongs to the encoder, whose names are read with or without the prefix "encoder.".
 RULES = (
     Rule("encoder.mask_token", "mask_token"),
     Rule("mask_token", "mask_token"),

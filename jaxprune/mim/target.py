@@ -1,4 +1,4 @@
-"""What a framework predicts of every patch: the Target protocol, and pixels as they are or normalised (MAE)."""
+"""Prediction targets of every patch: the Target protocol, and pixels, plain or normalised (MAE)."""
 
 import dataclasses
 
@@ -9,14 +9,14 @@ from jaxprune.ops.patches import normalize_patches, patchify
 
 
 class Target:
-    """Images to what is predicted of every patch.
+    """Computes the prediction target of every patch from images.
 
-    A subclass is a frozen dataclass of Python values, or an `nnx.Module` where it has arrays, such as a teacher's.
+    A subclass is a frozen dataclass of Python values, or an `nnx.Module` if it has arrays, such as a teacher's.
 
     Attributes:
-      size: values a patch, the width of a prediction.
-      name: for reports and messages.
-      picture_note: a sentence for reports on what the pictures of a target show that is not of pixels.
+      size: values per patch, the width of a prediction.
+      name: name for reports and messages.
+      picture_note: a sentence for reports that explains the pictures of a target that is not made of pixels.
     """
 
     size: int
@@ -28,15 +28,15 @@ class Target:
         raise NotImplementedError
 
     def to_pixels(self, pred: Float[Array, "b p q"], images: Float[Array, "b H W c"]) -> Float[Array, "b p v"]:
-        """A prediction as pixels in `patchify`'s order, for pictures.
+        """Converts a prediction to pixels in `patchify`'s order, for pictures.
 
         Args:
-          images: that it is of; a target that leaves something out borrows it from them.
+          images: the predicted images; a target that discards information, such as the mean, takes it from them.
         """
         raise NotImplementedError
 
     def mean_colour(self, images: Float[Array, "b H W c"]) -> Float[Array, "b p q"] | None:
-        """The target as predicted from each patch's mean colour alone, a baseline; None where that makes no sense."""
+        """A baseline: the target predicted from each patch's mean colour alone; None where that makes no sense."""
         return None
 
 
@@ -45,7 +45,7 @@ class Pixels(Target):
     """The pixels of every patch.
 
     Args:
-      patch_size: height and width.
+      patch_size: (height, width) of a patch.
       in_chans: channels of the images.
     """
 
@@ -81,6 +81,6 @@ class NormalizedPixels(Pixels):
         return normalize_patches(super().__call__(images))[0]
 
     def to_pixels(self, pred: Float[Array, "b p q"], images: Float[Array, "b H W c"]) -> Float[Array, "b p q"]:
-        # The prediction holds neither a patch's mean nor its contrast: they are the image's own.
+        # The prediction contains neither the mean nor the contrast of a patch: both are taken from the image.
         _, mean, std = normalize_patches(patchify(images, self.patch_size))
         return pred * std + mean

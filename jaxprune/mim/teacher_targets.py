@@ -1,4 +1,4 @@
-"""What a frozen vision transformer sees in whole images, as targets: features and attention (TEC, Gao et al., 2022)."""
+"""Targets from a frozen vision transformer on whole images: features and attention (TEC, Gao et al., 2022)."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -20,9 +20,9 @@ class TeacherTargets(NamedTuple):
     """The targets of a batch.
 
     Attributes:
-      feature: of every patch, not normalised.
-      attention: logits of the queries, which are the CLS token and the patches `topk_idx`, over all patches as keys.
-      topk_idx: the patches that the CLS token attends to most, the first one first.
+      feature: features of every patch, not normalised.
+      attention: attention logits of the CLS token and the patches `topk_idx` as queries over all patches as keys.
+      topk_idx: the patches that the CLS token attends to most, in falling order.
     """
 
     feature: Float[Array, "b p d"]
@@ -31,27 +31,27 @@ class TeacherTargets(NamedTuple):
 
 
 def feature_target(last: Float[Array, "b p d"], second_last: Float[Array, "b p d"]) -> Float[Array, "b p d"]:
-    """The mean of what the last two blocks leave, in float32."""
+    """The mean of the outputs of the last two blocks, in float32."""
     return (last.astype(jnp.float32) + second_last.astype(jnp.float32)) / 2
 
 
 def normalize_over_tokens(x: Float[Array, "b p d"], eps: float = 1e-6) -> Float[Array, "b p d"]:
-    """Gives every channel mean 0 and (unbiased) variance 1 over the patches of an image."""
+    """Normalises every channel to mean 0 and (unbiased) variance 1 over the patches of an image."""
     return (x - x.mean(1, keepdims=True)) / jnp.sqrt(x.var(1, keepdims=True, ddof=1) + eps)
 
 
 def attention_target(
     logits_of: Callable[[Int[Array, "b m"]], Float[Array, "b h m n"]], num_queries: int, num_prefix_tokens: int = 1
 ) -> tuple[Float[Array, "b 1 m h p"], Int[Array, "b 1 k"]]:
-    """Picks the queries of an attention layer, and what they attend to.
+    """Selects the queries of an attention layer, and returns their logits.
 
     Args:
-      logits_of: the layer's logits for tokens as queries, which are numbered with the prefix; token 0 is CLS.
-      num_queries: how many patches are queries beside the CLS token: those of the largest logits, averaged over the
-        heads, with CLS as the query.
+      logits_of: computes the layer's logits for query tokens, whose indices count the prefix; token 0 is CLS.
+      num_queries: number of patches that are queries besides the CLS token: those with the largest logits, averaged
+        over the heads, for CLS as the query.
 
     Returns:
-      (logits without keys of the prefix, ids of the patches that are queries); see `TeacherTargets`.
+      (logits without the prefix keys, ids of the query patches); see `TeacherTargets`.
     """
     of_cls = logits_of(jnp.zeros((1, 1), jnp.int32))[:, :, 0, num_prefix_tokens:]
     ids = jnp.argsort(-of_cls.mean(1), axis=1, stable=True)[:, :num_queries].astype(jnp.int32)
@@ -61,14 +61,14 @@ def attention_target(
 
 
 def require_teacher(teacher: Any, grid: tuple[int, int], num_queries: int) -> None:
-    """Checks that a network can teach one with a grid of patches.
+    """Checks that a network can be the teacher of one with a given grid of patches.
 
     Raises:
-      UserError: it is no dense vision transformer with a CLS token and as many patches.
+      UserError: it is not a dense vision transformer with a CLS token and the same number of patches.
     """
     if not isinstance(teacher, VisionTransformer) or teacher.plan is not None or teacher.cls_token is None:
         raise UserError(
-            f"The teacher is a {type(teacher).__name__}, and has to be a vision transformer with a CLS token and "
+            f"The teacher is a {type(teacher).__name__}, but must be a vision transformer with a CLS token and "
             "without a plan: give another teacher."
         )
     if teacher.grid != grid:
@@ -78,11 +78,9 @@ def require_teacher(teacher: Any, grid: tuple[int, int], num_queries: int) -> No
             f"or open the teacher with img_size=({height}, {width})."
         )
     if teacher.depth < 2:
-        raise UserError("The teacher has one block, and its last two are learnt from: give a deeper one.")
+        raise UserError("The teacher has one block, but the targets use its last two: give a deeper one.")
     if not 1 <= num_queries <= teacher.num_patches:
-        raise UserError(
-            f"num_queries={num_queries} is outside [1, {teacher.num_patches}], the number of patches: choose one in it."
-        )
+        raise UserError(f"num_queries={num_queries} is outside [1, {teacher.num_patches}], the number of patches.")
 
 
 def see(
@@ -94,13 +92,13 @@ def see(
 ) -> TeacherTargets:
     """Returns the targets of normalised images, without a gradient.
 
-    Images are resized (bicubic, smoothed) to those whose patches are as many as the student's, and normalised as the
-    teacher was trained.
+    Images are resized (bicubic, antialiased) so that the teacher has as many patches as the student, and normalised as
+    in the teacher's training.
 
     Args:
-      teacher: a vision transformer for which `require_teacher` holds.
+      teacher: a vision transformer that passes `require_teacher`.
       num_queries: see `attention_target`.
-      normalised: the (mean, std) that the images were normalised with; None if they are those of the teacher.
+      normalised: the (mean, std) that the images were normalised with; None for those of the teacher.
     """
     own = trained_on(teacher)
     if normalised is not None and own not in (None, normalised):

@@ -1,8 +1,8 @@
 """TEC (Gao et al., 2022): a frozen teacher's features and attention as targets; and PR-MIM on it (Li et al., 2024).
 
-The student sees the visible patches, as in MAE. Adaptors fuse what all of its blocks leave, and a decoder of two
-branches, which share their blocks, predicts the teacher's features of the masked patches, and what its CLS token and
-the patches that this attends to most attend to.
+The student sees the visible patches, as in MAE. Adaptors fuse the outputs of all its blocks. A decoder with two
+branches that share their blocks predicts the teacher's features of the masked patches, and the attention of the
+teacher's CLS token and of the patches that this token attends to most.
 """
 
 import dataclasses
@@ -35,7 +35,7 @@ from jaxprune.nn.published import Rule, depthwise, depthwise_back, linear, linea
 from jaxprune.ops.patches import gather_tokens
 from jaxprune.preprocessing import trained_on
 
-_ADAPTORS_EPS = 1e-5  # of the adaptors' norms; all others have 1e-6, as MAE's
+_ADAPTORS_EPS = 1e-5  # epsilon of the adaptors' norms; all others have 1e-6, as in MAE
 
 
 class _TecOutput(NamedTuple):
@@ -48,14 +48,14 @@ class _TecOutput(NamedTuple):
 
 
 class TecOutput(_TecOutput, MaskedOutput):
-    """What TEC reports besides its loss.
+    """The outputs of TEC besides its loss.
 
     Attributes:
-      adapted_latent: the student's output behind the adaptors, prefix tokens first, then the visible patches in the
+      adapted_latent: the student's output after the adaptors, prefix tokens first, then the visible patches in the
         order of `masks.ids_keep`.
-      pred_feature: of every patch; zeros where nothing is predicted.
-      pred_attention: logits in the shape of their target, see `TeacherTargets`.
-      loss_feature, loss_attention: whose sum is the loss.
+      pred_feature: predicted features of every patch; zeros where nothing is predicted.
+      pred_attention: predicted logits in the shape of their target, see `TeacherTargets`.
+      loss_feature, loss_attention: the two terms of the loss.
       masks: which patches were visible, masked and decoded.
     """
 
@@ -68,7 +68,7 @@ class TecOutput(_TecOutput, MaskedOutput):
 
     @property
     def latent(self) -> Float[Array, "b n d"]:
-        """What the decoder reads."""
+        """The decoder's input."""
         return self.adapted_latent
 
     @property
@@ -79,24 +79,24 @@ class TecOutput(_TecOutput, MaskedOutput):
 
 @dataclasses.dataclass(frozen=True)
 class TeacherFeatures(Target):
-    """What a teacher makes of every patch; where it comes from is the framework's business.
+    """A teacher's features of every patch, which the framework computes.
 
     Args:
       size: the teacher's width.
-      patch_size: of the student, for pictures.
+      patch_size: patch size of the student, for pictures.
     """
 
     size: int
     patch_size: tuple[int, int]
     name = "teacher's features"
-    picture_note = "The colours are the first three principal components of the predicted features; they are no pixels."
+    picture_note = "The colours are the first three principal components of the predicted features, not pixels."
 
     def to_pixels(self, pred: Float[Array, "b p q"], images: Float[Array, "b H W c"]) -> Float[Array, "b p v"]:
-        """The first principal components of features as colours, one a patch, within the range of the images."""
+        """The first principal components of features as one colour per patch, in the range of the images."""
         channels, (height, width) = images.shape[-1], self.patch_size
         flat = pred.reshape(-1, pred.shape[-1])
         flat = flat - flat.mean(0, keepdims=True)
-        # The directions of the largest variance come last.
+        # Eigenvalues are in ascending order, so the largest variances come last.
         axes = jnp.linalg.eigh(flat.T @ flat)[1][:, : -channels - 1 : -1]
         shown = pred @ axes
         low, high = shown.min((0, 1), keepdims=True), shown.max((0, 1), keepdims=True)
@@ -107,13 +107,13 @@ class TeacherFeatures(Target):
 
 
 class Adaptors(nnx.Module):
-    """Fuses what the blocks leave: each adaptor reads as many of them, and what adaptors make of them is added up.
+    """Fuses the outputs of the blocks: each adaptor reads the same number of them, and their outputs are summed.
 
     Args:
       dim: width of a token.
-      depth: blocks that are read.
-      num_adaptors: how many share them evenly.
-      hidden: width of their perceptrons.
+      depth: number of blocks.
+      num_adaptors: number of adaptors, which divide the blocks evenly.
+      hidden: hidden width of their MLPs.
     """
 
     def __init__(self, dim: int, depth: int, num_adaptors: int, hidden: int, **common: Any):
@@ -124,27 +124,27 @@ class Adaptors(nnx.Module):
         self.norm_after = LayerNorm(dim, eps=_ADAPTORS_EPS)
 
     def __call__(self, features: tuple[Float[Array, "b n d"], ...]) -> Float[Array, "b n d"]:
-        """Fuses the tokens behind all blocks."""
+        """Fuses the outputs of all blocks."""
         chunks = jnp.split(self.norm_before(jnp.concatenate(features, axis=-1)), len(self.fuse), axis=-1)
         fused = [fuse(chunk) for fuse, chunk in zip(self.fuse, chunks, strict=True)]
         adapted = [x + mlp(x) for x, mlp in zip(fused, self.mlps, strict=True)]
         return self.norm_after(sum(adapted[1:], adapted[0]))
 
     def flops(self, tokens: int) -> int:
-        """Multiply-accumulates of an image."""
+        """Multiply-accumulates of one image."""
         layers = (layer for fuse, mlp in zip(self.fuse, self.mlps, strict=True) for layer in (fuse, mlp.fc1, mlp.fc2))
         return sum(linear_flops(layer, tokens) for layer in layers)
 
 
 class TwoBranches(Decoder):
-    """Two branches of their own input and output around common blocks; "feature" predicts a row for every patch.
+    """Two branches with separate inputs and outputs around shared blocks; "feature" predicts a row for every patch.
 
     Args:
       in_dim: width of the student's tokens.
       target_dim, target_heads: width of the teacher's tokens, and heads of its attention.
-      grid, num_prefix_tokens: of the student.
-      dim, depth, num_heads: of the blocks.
-      options: of `TokenDecoder`.
+      grid, num_prefix_tokens: patch grid and number of prefix tokens of the student.
+      dim, depth, num_heads: width, number and heads of the blocks.
+      options: further arguments of `TokenDecoder`.
     """
 
     def __init__(
@@ -166,7 +166,7 @@ class TwoBranches(Decoder):
     ):
         self.num_prefix_tokens, self.target_heads, self.remat = num_prefix_tokens, target_heads, remat
         self.reconstruction = reconstruction
-        # Streams of their own: whether there is an aggregation does not change what else is drawn.
+        # Separate random streams: the presence of an aggregation does not change other draws.
         streams = [nnx.Rngs(rngs.params()) for _ in range(3)]
         common = {"num_prefix_tokens": num_prefix_tokens, "dtype": dtype, **style}
         self.blocks = nnx.List(
@@ -177,7 +177,7 @@ class TwoBranches(Decoder):
         self.attention = TokenDecoder(in_dim, 2 * target_dim, rngs=streams[2], **branch)
 
     def decode(self, branch: TokenDecoder, latent: Float[Array, "b n d"], masks: Masks) -> Float[Array, "b m e"]:
-        """Runs the common blocks over the input of a branch; before the norm."""
+        """Runs the shared blocks on the input of a branch; before the norm."""
         tokens = branch.tokens(latent, masks)
         for block in self.blocks:
             tokens, _, _ = run_block(block, tokens, remat=self.remat)
@@ -188,9 +188,9 @@ class TwoBranches(Decoder):
         return self.feature.predict(self.decode(self.feature, latent, masks), masks)
 
     def attend(self, latent: Float[Array, "b n d"], masks: Masks, ids: Int[Array, "b k"]) -> Float[Array, "b m h p"]:
-        """The predicted logits of CLS and the patches `ids` as queries over all patches as keys, in float32.
+        """The predicted attention logits of CLS and the patches `ids` as queries over all patches as keys, in float32.
 
-        Under "partial" queries and keys of thrown patches are zero.
+        Under "partial", queries and keys of thrown patches are zero.
         """
         decoded = self.decode(self.attention, latent, masks)
         patches = self.attention.predict(decoded, masks)
@@ -198,7 +198,7 @@ class TwoBranches(Decoder):
         of_cls = self.attention.head(decoded[:, :1])[:, :, :width]
         queries = jnp.concatenate([of_cls, gather_tokens(patches[:, :, :width], ids)], axis=1)
         heads = lambda rows: rows.reshape(*rows.shape[:2], self.target_heads, -1)
-        # Scaled by the whole width, not by that of a head.
+        # Scaled by the full width, not by the width of a head.
         return jnp.einsum("bmhe,bphe->bmhp", heads(queries), heads(patches[:, :, width:])) * width**-0.5
 
     def flops(self, visible: int, present: int, *, as_published: bool = True) -> "BranchFlops":
@@ -217,7 +217,7 @@ class TwoBranches(Decoder):
 
 
 class BranchFlops(NamedTuple):
-    """The cost of two branches, part by part."""
+    """The cost of the two branches by part."""
 
     embed: int
     blocks: int
@@ -228,7 +228,7 @@ class BranchFlops(NamedTuple):
 
 
 class TecFlops(NamedTuple):
-    """The cost of TEC, part by part."""
+    """The cost of TEC by part."""
 
     patch_embed: int
     encoder: int
@@ -244,21 +244,22 @@ class TecFlops(NamedTuple):
 
 
 class TEC(Framework):
-    """Learns what a teacher makes of the whole image from a part of it.
+    """Predicts a teacher's features and attention on the whole image from its visible patches.
 
     Args:
-      teacher: a vision transformer, which is not trained, or its recipe (see `mim.create`); None if targets are passed
-        at the call. It may have patches of another size, if they are as many: images are resized for it. It may be of
-        another width: predictions have its width, and its attention's heads.
-      num_queries: patches whose attention is learnt beside that of the CLS token (TEC: 9 for iBOT, 15 for MAE).
-      att_tau: divides the logits of the target (TEC: 1.0 for iBOT, 1.8 for MAE).
-      target_dim, target_heads: width and heads of the teacher where there is none here; by default the student's.
-      num_adaptors: how many adaptors share the blocks evenly; None is one for every three blocks, or one for all.
-      mlp_ratio: of the blocks of encoder and decoder, which also share `qkv_bias`, `norm_eps` and `init_values`.
+      teacher: a frozen vision transformer, or its recipe (see `mim.create`); None if targets are passed at the call.
+        Its patch size may differ, as long as the number of patches is the same: images are resized for it. Its width
+        and heads may differ: predictions have the teacher's.
+      num_queries: number of patches whose attention is learned besides that of the CLS token (TEC: 9 for iBOT, 15 for
+        MAE).
+      att_tau: temperature of the target logits (TEC: 1.0 for iBOT, 1.8 for MAE).
+      target_dim, target_heads: width and heads of the targets if `teacher` is None; by default the student's.
+      num_adaptors: number of adaptors, which divide the blocks evenly; None means one per three blocks, or one for all.
+      mlp_ratio: MLP ratio of encoder and decoder, which also share `qkv_bias`, `norm_eps` and `init_values`.
       decoder_embed_dim, decoder_depth, decoder_num_heads, aggregator, kernel_size, aggregation: see `TokenDecoder`.
       mask_ratio, throw_ratio, retain: see `RandomMasker`; a `throw_ratio` of None is 0 for "full" and 0.5 otherwise.
-      reconstruction: "full" is TEC; "partial" decodes some of the masked patches, and learns their features, and the
-        attention among patches that are visible or decoded; "progressive" (PR-MIM) rebuilds the thrown ones in both
+      reconstruction: "full" is TEC; "partial" decodes a subset of the masked patches, and learns their features and the
+        attention among visible and decoded patches; "progressive" (PR-MIM) also rebuilds the thrown ones in both
         branches and learns from all.
       encoder: further arguments of the student, a ViT.
 
@@ -361,21 +362,21 @@ class TEC(Framework):
         )
 
     def backbone(self) -> Any:
-        """The student, whose CLS token has passed its perceptron: what fine-tuning begins with."""
+        """The student as fine-tuning starts from it: its CLS token is the output of the CLS token's MLP."""
         encoder = copied(self.encoder)
         token = encoder.cls_token[...]
         encoder.cls_token[...] = self.cls_token_mlp(token).astype(token.dtype)
         return encoder
 
     def encode(self, images: Float[Array, "b H W c"], masks: Masks) -> Float[Array, "b n d"]:
-        """The student's output behind the adaptors: prefix tokens, then the visible patches only."""
+        """The student's output after the adaptors: prefix tokens, then the visible patches only."""
         encoder = self.backbone()
         walk = encoder.encode(encoder.embed(images, masks.ids_keep), masks.ids_keep)
         *features, last = [tokens.x for tokens in walk.left]
         return self.adaptors((*features, encoder.final_norm(last)))
 
     def teach(self, images: Float[Array, "b H W c"]) -> teaching.TeacherTargets:
-        """What the teacher makes of normalised images.
+        """The teacher's targets for normalised images.
 
         Raises:
           UserError: there is no teacher.
@@ -397,15 +398,15 @@ class TEC(Framework):
         target_topk_idx: Int[Array, "b 1 k"] | None = None,
         **drawn: Any,
     ) -> tuple[Float[Array, ""], TecOutput]:
-        """Returns the loss of a batch of normalised images, and what led to it.
+        """Returns the loss of a batch of normalised images, and the other outputs.
 
         Args:
-          key: draws what is random; whatever is in `drawn` (noise, first) is taken in place of a draw.
-          target_feature, target_attention, target_topk_idx: see `TeacherTargets`; all or none, in place of the
+          key: draws the random numbers; values in `drawn` (noise, first) replace a draw.
+          target_feature, target_attention, target_topk_idx: see `TeacherTargets`; all or none, instead of the
             teacher's.
 
         Raises:
-          UserError: the images are no batch of an array of floating-point numbers; there are no targets.
+          UserError: the images are not a batch of floating-point arrays; there are no targets.
         """
         require_float(images, 4)
         if target_feature is not None and target_attention is not None and target_topk_idx is not None:
@@ -426,10 +427,10 @@ class TEC(Framework):
         return of_feature + of_attention, out
 
     def mean_colour_loss(self, images: Float[Array, "b H W c"], masks: Masks) -> None:
-        """None: a mean colour says nothing of features."""
+        """Returns None: a mean colour does not predict features."""
 
     def flops(self, *, as_published: bool = True) -> TecFlops:
-        """Multiply-accumulates of one image, part by part, those of a teacher among them; see `Framework.flops`."""
+        """Multiply-accumulates of one image by part, including the teacher's; see `Framework.flops`."""
         masker, whole = self.masker, super().flops(as_published=as_published)
         of_decoder = self.decoder.flops(
             masker.num_visible, masker.num_visible + masker.num_retained, as_published=as_published
@@ -448,7 +449,7 @@ class TEC(Framework):
         )
 
     def summary(self) -> str:
-        """What the framework does, as a sentence for the report."""
+        """A sentence for the report on what the framework does."""
         return (
             f"TEC with {self.reconstruction} reconstruction predicts a teacher's features and attention: "
             f"{self.masker.mask_ratio:.0%} of the patches are masked, {self.masker.throw_ratio:.0%} never enter the "
@@ -457,12 +458,12 @@ class TEC(Framework):
 
     @property
     def published_rules(self) -> tuple[Rule, ...]:
-        """The tensor names of TEC's repository; of PR-MIM's aggregations, of which none were published, "agg"."""
+        """The tensor names of TEC's repository; "agg" for PR-MIM's aggregations, which have no published weights."""
         return RULES
 
     @classmethod
     def encoder_tensors(cls, tensors: Mapping[str, Any]) -> dict[str, Any]:
-        """See `Framework.encoder_tensors`: the CLS token has passed its perceptron, as in `backbone`."""
+        """See `Framework.encoder_tensors`; the CLS token is the output of its MLP, as in `backbone`."""
         x = jnp.asarray(tensors["cls_token"], jnp.float32)
         for layer in ("fc1", "fc2"):
             weight, bias = (jnp.asarray(tensors[f"cls_token_mlp.{layer}.{part}"]) for part in ("weight", "bias"))
@@ -472,7 +473,7 @@ class TEC(Framework):
 
     @classmethod
     def recognise(cls, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any] | None:
-        """The arguments of adaptors, decoder and aggregation that tensors under the names of TEC's repository show."""
+        """Infers the arguments of adaptors, decoder and aggregation from tensors with the names of TEC's repository."""
         embed, qk = "forward_fea_decoder.decoder_embed.weight", "forward_att_decoder.decoder_qk.weight"
         if embed not in shapes or qk not in shapes:
             return None
@@ -480,7 +481,7 @@ class TEC(Framework):
         found: dict[str, Any] = {
             "decoder_embed_dim": shapes[embed][0],
             "decoder_depth": count(r"decoder_blocks\.(\d+)\."),
-            "decoder_num_heads": 1,  # heads do not show in the shapes
+            "decoder_num_heads": 1,  # shapes do not depend on the number of heads
             "num_adaptors": count(r"encoder_adaptor\.fuse_fcs\.(\d+)\."),
             "target_dim": shapes[qk][0] // 2,
             "target_heads": 1,
@@ -495,13 +496,13 @@ def attention_loss(
     tau: float,
     seen: Bool[Array, "b p"] | None = None,
 ) -> Float[Array, ""]:
-    """Cross-entropy of what queries attend to, averaged over queries, heads and images (TEC).
+    """Cross-entropy of the attention distributions, averaged over queries, heads and images (TEC).
 
     Args:
       pred, target: logits; those of the target are divided by `tau`.
-      ids: the patches that are queries, behind the CLS token.
-      seen: where there is a prediction: other keys are hidden on both sides, and other queries do not count. None is
-        everywhere.
+      ids: the query patches, which follow the CLS token.
+      seen: True where there is a prediction: other keys are masked on both sides, and other queries are ignored. None
+        means everywhere.
     """
     target = target.astype(jnp.float32) / tau
     if seen is None:
@@ -517,7 +518,7 @@ def _num_adaptors(depth: int, num_adaptors: int | None) -> int:
     if num_adaptors is None:
         return depth // 3 if depth % 3 == 0 else 1
     if num_adaptors < 1 or depth % num_adaptors:
-        raise UserError(f"num_adaptors={num_adaptors} do not share {depth} blocks evenly: choose a divisor of {depth}.")
+        raise UserError(f"num_adaptors={num_adaptors} does not divide {depth} blocks: choose a divisor of {depth}.")
     return num_adaptors
 
 
@@ -533,7 +534,7 @@ def _branch(published: str, ours: str, head: str) -> tuple[Rule, ...]:
     )
 
 
-# TEC's repository has one table of positions for both branches, and no teacher in its files: ours keeps its names.
+# TEC's repository has one position table for both branches, and no teacher in its files, whose names are kept.
 RULES = (
     Rule("teacher.{any}", "teacher.{any}"),
     Rule("decoder_pos_embed", "decoder.feature.pos_embed"),

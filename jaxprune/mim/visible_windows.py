@@ -1,8 +1,8 @@
-"""Swin on some cells of an image only: its windows without the tokens that a mask has removed (Huang et al., 2022).
+"""Swin on the visible cells of an image: window attention without masked tokens (Huang et al., 2022).
 
-A cell is what becomes one token in the last stage, 32×32 pixels, so that the tokens of a visible cell are all there in
-every stage and merge with each other. They are kept cell by cell. Each attends to those of its own window, and windows
-do not wrap around the map, so every form of that attention gives the same:
+A cell is the area of one token of the last stage, 32×32 pixels, so all tokens of a visible cell are present in every
+stage and merge with each other. Tokens are stored cell by cell. Each attends to those of its window, and windows do not
+wrap around the map. The following forms of attention give the same result:
 
     "all"     every token with every other one, and a mask: the cheapest for few tokens
     "map"     queries, keys and values back in their places of the map, then its windows with absent keys hidden
@@ -28,11 +28,11 @@ _HIDDEN = float(np.finfo(np.float32).min)
 
 
 class Cells(NamedTuple):
-    """How the tokens of a stage make up cells; plain values.
+    """The arrangement of a stage's tokens in cells; plain values.
 
     Attributes:
-      grid: cells down and across.
-      side: tokens of a cell down and across.
+      grid: (rows, columns) of cells.
+      side: (rows, columns) of tokens in a cell.
     """
 
     grid: tuple[int, int]
@@ -40,14 +40,14 @@ class Cells(NamedTuple):
 
     @property
     def tokens(self) -> int:
-        """Tokens of a cell."""
+        """Number of tokens of a cell."""
         return self.side**2
 
     def coords(self, ids: Any) -> Any:
         """(row, column) on the map of every token of the cells `ids` (r, k), cell by cell: (r, k·tokens, 2).
 
         Args:
-          ids: numbers of cells in raster order, of NumPy or of JAX.
+          ids: indices of cells in raster order, as a NumPy or JAX array.
         """
         inside = np.stack(np.divmod(np.arange(self.tokens, dtype=np.int32), self.side), axis=1)
         corners = (ids[..., None] // np.int32(self.grid[1]), ids[..., None] % np.int32(self.grid[1]))
@@ -56,7 +56,7 @@ class Cells(NamedTuple):
         return xp.stack(places, axis=-1).reshape(ids.shape[0], -1, 2)
 
     def spread(self, x: Float[Array, "b h n e"], ids: Int[Array, "r k"]) -> Float[Array, "b h m e"]:
-        """Tokens of the cells `ids` to the whole map in raster order; zeros elsewhere."""
+        """Scatters the tokens of the cells `ids` to the whole map in raster order; zeros elsewhere."""
         b, h, _, e = x.shape
         k, cells = ids.shape[1], math.prod(self.grid)
         rows = jax.vmap(lambda ids: jnp.full((cells,), k, jnp.int32).at[ids].set(jnp.arange(k, dtype=jnp.int32)))(ids)
@@ -73,21 +73,21 @@ class Cells(NamedTuple):
 
 
 def _take(x: Float[Array, "b h n e"], ids: Int[Array, "r k"]) -> Float[Array, "b h k e"]:
-    """Rows `ids` of each image; one list for all of them, or one for each."""
+    """Takes rows `ids` of each image; one list for all images, or one for each."""
     if ids.shape[0] == 1:
         return x[:, :, ids[0]]
     return jax.vmap(lambda x, ids: x[:, ids])(x, ids)
 
 
 def traced_pairs(windows: Windows, tokens: int, *, shared: bool = True) -> dict[str, int]:
-    """The pairs of tokens that each form of attention computes which needs no mask on the host.
+    """The number of token pairs of each form of attention that works with a traced mask.
 
     >>> traced_pairs(Windows.of((56, 56), (7, 7), shifted=False), tokens=768)
     {'all': 589824, 'map': 153664, 'packed': 74431}
 
     Args:
-      tokens: of the visible cells.
-      shared: whether all images have one mask.
+      tokens: number of tokens of the visible cells.
+      shared: whether all images share one mask.
     """
     size = math.prod(windows.size)
     pairs = {"all": tokens**2, "map": math.prod(windows.counts) * size**2}
@@ -97,21 +97,21 @@ def traced_pairs(windows: Windows, tokens: int, *, shared: bool = True) -> dict[
 
 
 def cheapest(windows: Windows, tokens: int, *, shared: bool = True, known: bool = False) -> str:
-    """The form of attention to take.
+    """The cheapest form of attention.
 
     Args:
       tokens, shared: see `traced_pairs`.
       known: whether the mask is known on the host.
     """
     if shared and known:
-        # As published: up to two windows of tokens are not worth grouping.
+        # As published, tokens that fill at most two windows are not grouped.
         return "groups" if tokens > 2 * math.prod(windows.size) else "all"
     pairs = traced_pairs(windows, tokens, shared=shared)
     return min(pairs, key=lambda form: pairs[form])
 
 
 def _across(windows: Windows) -> tuple[int, ...]:
-    """Windows down and across without wrapping around."""
+    """(rows, columns) of windows without wrapping around."""
     sides = zip(windows.grid, windows.size, windows.shift, strict=True)
     return tuple((grid - 1 + (size - shift) % size) // size + 1 for grid, size, shift in sides)
 
@@ -119,11 +119,11 @@ def _across(windows: Windows) -> tuple[int, ...]:
 def attend_visible(
     block: SwinBlock, heads: Heads, cells: Cells, ids: Int[Array | np.ndarray, "r k"], form: str
 ) -> Float[Array, "b n d"]:
-    """What each token of the visible cells gathers from those of its window, heads side by side.
+    """Window attention among the tokens of the visible cells, with heads concatenated.
 
     Args:
-      ids: visible cells, one list for all images or, for "all" and "map", one for each; for "groups" of NumPy.
-      form: see above.
+      ids: visible cells, one list for all images or, for "all" and "map", one for each; a NumPy array for "groups".
+      form: see the module's docstring.
     """
     coords, windows = cells.coords(ids), block.windows
     if form == "all":
@@ -142,11 +142,11 @@ def attend_visible(
 def _biases(
     block: SwinBlock, coords: Any, together: Bool[Array | np.ndarray, "r m m"] | None = None
 ) -> Float[Array, "r h m m"]:
-    """Biases between tokens by where they are in their windows, and what hides those of other windows.
+    """Position biases between tokens by their offsets, with a mask between windows.
 
     Args:
-      coords: (r, m, 2) of the tokens.
-      together: the pairs that see each other; by default those of one window.
+      coords: (row, column) of the tokens, (r, m, 2).
+      together: the pairs that attend to each other; by default those of one window.
     """
     windows = block.windows
     window, place = locate(coords, windows.size, windows.shift)
@@ -160,7 +160,7 @@ def _biases(
 
 def _on_map(block: SwinBlock, heads: Heads, cells: Cells, ids: Int[Array, "r k"]) -> Float[Array, "b h n e"]:
     b, (rows, columns) = heads.q.shape[0], block.windows.grid
-    # Filled up to whole windows before it is rolled, so that what wraps around stays apart from what is at the border.
+    # Padded to whole windows before rolling, so that wrapped tokens stay separate from those at the border.
     windows = block.windows.filled_up()
     below, right = windows.grid[0] - rows, windows.grid[1] - columns
 
@@ -183,7 +183,7 @@ def _on_map(block: SwinBlock, heads: Heads, cells: Cells, ids: Int[Array, "r k"]
 def _in_groups(block: SwinBlock, heads: Heads, groups: Groups, coords: Any) -> Float[Array, "b h n e"]:
     b, h, _, e = heads.q.shape
     number, size = groups.rows.shape
-    # An empty slot holds the last token, and nobody sees it.
+    # An empty slot holds the last token, which is masked.
     cut = lambda x: x[:, :, groups.rows].swapaxes(1, 2).reshape(b * number, h, size, e)
     bias = _biases(block, coords[groups.rows], groups.together)
     q, k, v = map(cut, heads)
@@ -194,11 +194,11 @@ def _in_groups(block: SwinBlock, heads: Heads, groups: Groups, coords: Any) -> F
 def visible_features(
     swin: SwinTransformer, images: Float[Array, "b H W c"], ids: Int[Array | np.ndarray, "r k"]
 ) -> Float[Array, "b k d"]:
-    """What the last stage of a Swin makes of the visible cells of images, behind the final norm.
+    """The last stage's output of a Swin for the visible cells of images, after the final norm.
 
     Args:
-      ids: visible cells as numbers on the last stage's grid, one list for all images or one for each. One list of
-        NumPy is a mask that is known on the host.
+      ids: indices of the visible cells on the last stage's grid, one list for all images or one for each. A single
+        NumPy list is a mask known on the host.
     """
     x: Any = images.astype(swin.dtype or images.dtype)
     cells, asked = stages(swin), {"shared": len(ids) == 1, "known": isinstance(ids, np.ndarray)}
@@ -230,5 +230,5 @@ def _run(block: Any, x: Float[Array, "b n d"], cells: Cells, ids: Any, form: str
 
 
 def stages(swin: SwinTransformer) -> tuple[Cells, ...]:
-    """The cells of each stage of a Swin whose map is a whole number of them."""
+    """The cells of each stage of a Swin whose map divides into cells."""
     return tuple(Cells(swin.grids[-1], grid[0] // swin.grids[-1][0]) for grid in swin.grids)

@@ -1,4 +1,4 @@
-"""Masks drawn by weights: what weighs more is more likely masked, or thrown (AMT, Gui et al., 2022)."""
+"""Masks drawn by weights: patches with larger weights are more likely masked or thrown (AMT, Gui et al., 2022)."""
 
 import dataclasses
 import math
@@ -15,16 +15,16 @@ from jaxprune.mim.masker import Masker, Masks, ascending, through_encoder
 
 @dataclasses.dataclass(frozen=True)
 class WeightedMasker(Masker):
-    """Draws blocks of patches one after the other, without replacement and by their weights.
+    """Draws blocks of patches by their weights, without replacement.
 
-    The first are masked and reconstructed, the next are masked and thrown, and the last are visible.
+    The first drawn are masked and reconstructed, the next are masked and thrown, and the last are visible.
 
     Args:
       grid: patches down and across.
-      num_visible: patches of an image that the encoder sees, whole blocks.
-      num_retained: masked patches that are reconstructed, whole blocks.
-      block: patches of a block, down and across; each side divides that of the grid.
-      mask_tokens: whether mask tokens go through the encoder, as SimMIM's.
+      num_visible: number of patches per image that the encoder sees, whole blocks.
+      num_retained: number of masked patches to reconstruct, whole blocks.
+      block: (rows, columns) of patches in a block; each must divide that of the grid.
+      mask_tokens: whether mask tokens go through the encoder, as in SimMIM.
 
     Raises:
       UserError: the numbers leave nothing to see or to decode.
@@ -38,7 +38,7 @@ class WeightedMasker(Masker):
 
     @property
     def blocks(self) -> tuple[int, int]:
-        """Blocks down and across."""
+        """(rows, columns) of blocks."""
         return self.grid[0] // self.block[0], self.grid[1] // self.block[1]
 
     def __post_init__(self):
@@ -62,14 +62,14 @@ class WeightedMasker(Masker):
 
         Args:
           key: draws `noise` where it is not passed.
-          weights: of the patches, 0 or more; None is the same for all. A block weighs what its patches do together, and
-            blocks of 0 are drawn last.
-          noise: one number in (0, 1) a block; with equal weights the largest are masked and the least visible.
-          ids_shuffle: the blocks in the order in which they are drawn, in place of all that.
-          first: of no meaning; maskers that choose thrown patches by furthest sampling have it.
+          weights: weights of the patches, 0 or more; None means equal weights. The weight of a block is the sum over
+            its patches; blocks of weight 0 are drawn last.
+          noise: one number in (0, 1) per block; with equal weights the largest are masked and the smallest visible.
+          ids_shuffle: the order in which blocks are drawn, instead of weights and noise.
+          first: ignored; used by maskers that choose thrown patches by furthest point sampling.
 
         Raises:
-          UserError: there is nothing to draw from.
+          UserError: there are neither random numbers nor a key.
         """
         each = math.prod(self.block)
         if ids_shuffle is None:
@@ -98,7 +98,7 @@ class WeightedMasker(Masker):
 
 
 def weighted_order(weights: Float[Array, "b p"], noise: Float[Array, "b p"]) -> Int[Array, "b p"]:
-    """Orders patches as drawing them by weight without replacement does (Gumbel top-k; Kool et al., 2019).
+    """A random order of patches, drawn by weight without replacement (Gumbel top-k; Kool et al., 2019).
 
     Args:
       noise: uniform in (0, 1).

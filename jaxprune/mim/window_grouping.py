@@ -1,9 +1,9 @@
-"""Groups of windows in which few tokens are left (GreenMIM; Huang et al., 2022).
+"""Groups of sparsely filled windows (GreenMIM; Huang et al., 2022).
 
-Where a mask leaves each window a few of its tokens, several windows share a group, and attention inside of it is masked
-to the pairs of one window. Which windows go together is a 0/1 knapsack problem, solved again for those that are left:
-by NumPy, for a mask known on the host. For one that is not, `pack_tokens` fills groups in the order of the windows, by
-JAX, and as many as there can be for any mask.
+If a mask leaves few tokens per window, several windows share a group, in which attention is masked to pairs of the same
+window. Assigning windows to groups is a 0/1 knapsack problem, solved repeatedly for the remaining windows: in NumPy,
+for a mask known on the host. For a traced mask, `pack_tokens` fills groups in the order of the windows, in JAX, with
+the largest number of groups that any mask can need.
 """
 
 from collections.abc import Sequence
@@ -16,12 +16,12 @@ from jaxtyping import Array, Bool, Int
 
 from jaxprune.errors import UserError
 
-# Of a group's slots that hold no token.
+# Marks the slots of a group that hold no token.
 EMPTY = -1
 
 
 def locate(coords: Any, window: tuple[int, int], shift: tuple[int, int]) -> tuple[Any, Any]:
-    """Returns in which window a token is, and where in it, both as (row, column).
+    """Returns the window of a token, and its position in the window, both as (row, column).
 
     Windows do not wrap around the map: with a shift, those at its border are smaller.
 
@@ -29,9 +29,9 @@ def locate(coords: Any, window: tuple[int, int], shift: tuple[int, int]) -> tupl
     (array([[0, 2]]), array([[1, 0]]))
 
     Args:
-      coords: (row, column) on the map in the last axis, of NumPy or of JAX.
-      window: height and width.
-      shift: of the windows down and to the right.
+      coords: (row, column) on the map in the last axis, as a NumPy or JAX array.
+      window: (height, width) of a window.
+      shift: shift of the windows, down and to the right.
     """
     first = [(size - step) % size for size, step in zip(window, shift, strict=True)]
     moved = coords + np.asarray(first, np.int32).reshape((1,) * (coords.ndim - 1) + (2,))
@@ -40,7 +40,7 @@ def locate(coords: Any, window: tuple[int, int], shift: tuple[int, int]) -> tupl
 
 
 def window_ids(coords: Int[np.ndarray, "n 2"], window: tuple[int, int], shift: tuple[int, int]) -> Int[np.ndarray, "n"]:
-    """Returns a number for each token, the same for the tokens of one window.
+    """Returns the number of each token's window.
 
     >>> window_ids(np.asarray([[0, 0], [0, 1], [0, 2], [2, 0]]), (2, 2), (1, 1))
     array([0, 1, 1, 4])
@@ -60,13 +60,14 @@ def knapsack(weights: Sequence[int], capacity: int) -> tuple[int, tuple[int, ...
     (8, (0, 1))
 
     Args:
-      weights: whole numbers, not negative.
-      capacity: likewise.
+      weights: non-negative integers.
+      capacity: non-negative integer.
 
     Returns:
-      The sum, and the places of the weights chosen, ascending: of several choices that which leaves out later weights.
+      The sum, and the indices of the chosen weights, ascending; among equal choices, the one that leaves out later
+      weights.
     """
-    reached = np.zeros((len(weights) + 1, capacity + 1), np.int64)  # by the first so many weights, at most so much
+    reached = np.zeros((len(weights) + 1, capacity + 1), np.int64)  # best sum of the first i weights in capacity c
     for i, weight in enumerate(weights):
         reached[i + 1] = reached[i]
         if weight <= capacity:
@@ -80,17 +81,17 @@ def knapsack(weights: Sequence[int], capacity: int) -> tuple[int, tuple[int, ...
 
 
 def group_windows(counts: Sequence[int], capacity: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Fills one group after the other with windows, each as full as the windows that are left allow.
+    """Fills groups with windows one after the other, each as full as the remaining windows allow.
 
     >>> group_windows([3, 5, 4, 2], 8)
     ((8, 6), (0, 0, 1, 1))
 
     Args:
-      counts: tokens of each window, at least one.
-      capacity: tokens of a group.
+      counts: number of tokens of each window, at least one.
+      capacity: number of tokens that a group holds.
 
     Returns:
-      The tokens of each group, and the group of each window.
+      The number of tokens of each group, and the group of each window.
 
     Raises:
       UserError: a window has no tokens, or more than a group holds.
@@ -98,8 +99,8 @@ def group_windows(counts: Sequence[int], capacity: int) -> tuple[tuple[int, ...]
     counts = [int(count) for count in counts]
     if counts and not 1 <= min(counts) <= max(counts) <= capacity:
         raise UserError(
-            f"Windows of {min(counts)} to {max(counts)} tokens do not fit groups of {capacity}: leave out empty "
-            "windows, and let a group hold the largest."
+            f"Windows of {min(counts)} to {max(counts)} tokens do not fit groups of {capacity}: remove empty "
+            "windows, and choose a capacity for the largest."
         )
     sizes, group, left = [], [0] * len(counts), list(range(len(counts)))
     while left:
@@ -116,9 +117,9 @@ class Groups(NamedTuple):
     """Tokens laid out in groups of one size.
 
     Attributes:
-      rows: the token in each slot of each group, `EMPTY` where there is none.
-      windows: the window of that token; of an empty slot likewise.
-      slots: the slot of each token, counted over all groups.
+      rows: the token in each slot of each group, `EMPTY` if there is none.
+      windows: the window of that token, `EMPTY` if there is none.
+      slots: the slot of each token, numbered over all groups.
     """
 
     rows: Int[Array | np.ndarray, "g m"]
@@ -127,21 +128,21 @@ class Groups(NamedTuple):
 
     @property
     def together(self) -> Bool[Array | np.ndarray, "g m m"]:
-        """True where the tokens of two slots are there and of one window."""
+        """True where two slots hold tokens of the same window."""
         alike = self.windows[:, :, None] == self.windows[:, None, :]
         return alike & (self.rows != EMPTY)[:, :, None]
 
 
 def group_tokens(windows: Int[np.ndarray, "n"], capacity: int) -> Groups:
-    """Groups tokens by their windows, in groups no larger than the fullest window asks for.
+    """Groups tokens by their windows, in groups no larger than necessary for the fullest window.
 
     >>> group_tokens(np.asarray([7, 7, 3, 9]), capacity=4).rows
     array([[0, 1],
            [2, 3]])
 
     Args:
-      windows: of each token, see `window_ids`.
-      capacity: tokens of a group at most, such as those of a whole window.
+      windows: window of each token, see `window_ids`.
+      capacity: upper bound on the tokens of a group, such as those of a whole window.
 
     Raises:
       UserError: a window has more tokens than a group holds.
@@ -159,7 +160,7 @@ def group_tokens(windows: Int[np.ndarray, "n"], capacity: int) -> Groups:
 
 
 def most_groups(tokens: int, windows: int, capacity: int) -> int:
-    """The groups that `pack_tokens` needs at most: a group and the next one hold more than one of them could.
+    """The largest number of groups that `pack_tokens` needs: two consecutive groups hold more than one can.
 
     >>> most_groups(tokens=768, windows=64, capacity=49)
     31
@@ -169,12 +170,12 @@ def most_groups(tokens: int, windows: int, capacity: int) -> int:
 
 
 def pack_tokens(windows: Int[Array, "n"], num_windows: int, capacity: int) -> Groups:
-    """Groups tokens by their windows: a window that does not fit begins the next group.
+    """Groups tokens by their windows; a window that does not fit starts the next group.
 
     Args:
-      windows: of each token, from 0.
-      num_windows: above all of them.
-      capacity: tokens of a group, as many as a window can have.
+      windows: window of each token, from 0.
+      num_windows: upper bound on the window numbers, exclusive.
+      capacity: number of tokens of a group, at least that of a full window.
     """
     n, size = windows.shape[0], capacity
     number = most_groups(n, num_windows, size)

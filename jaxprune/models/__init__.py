@@ -1,4 +1,4 @@
-"""Networks, by the names timm gives them."""
+"""Networks, by their names in timm."""
 
 import importlib
 import pkgutil
@@ -15,16 +15,16 @@ from jaxprune.preprocessing import IMAGENET_MEAN, IMAGENET_STD, Preprocessing
 
 
 def names() -> dict[str, str]:
-    """Returns {model name: where its class is}: a module of this package (its NETWORK), or another package's class.
+    """Returns {model name: location of its class}: a module of this package (its NETWORK), or another package's class.
 
-    A package of one's own adds a network by an entry point in the group "jaxprune.models" (name → class).
+    A package of your own adds a network by an entry point in the group "jaxprune.models" (name → class).
     """
     found = {name: module for name, module in _modules().items() if "." not in name}
     return {**found, **{name: entry.value for name, entry in plugins.entry_points(__name__, found).items()}}
 
 
 def _modules() -> dict[str, str]:
-    """Returns {model name, or name.tag of a published file: the module of this package that has it}."""
+    """Returns {model name, or name.tag of a published file: the module of this package that defines it}."""
     found = {}
     for info in pkgutil.iter_modules(__path__):
         module = importlib.import_module(f"{__name__}.{info.name}")
@@ -34,14 +34,14 @@ def _modules() -> dict[str, str]:
 
 
 def _found(name: str) -> str:
-    """Returns a name that is known, without its tag if its network has none.
+    """Resolves a model name, dropping its tag if the network has no tags.
 
     Raises:
       UserError: there is no such network, or it has other tags.
     """
     known, (network, _, tag) = names(), name.partition(".")
     if network not in known and (what := not_built(name)):
-        raise UserError(f"{name} is not built here: it has {what}. Take another of timm's networks.")
+        raise UserError(f"{name} is not supported: it has {what}. Choose another of timm's networks.")
     if network not in known:
         raise unknown("model", name, known)
     tags = _tags(network)
@@ -51,14 +51,14 @@ def _found(name: str) -> str:
 
 
 def _tags(network: str) -> list[str]:
-    """Returns the tags of a network's published files, that of its default file first."""
+    """Returns the tags of a network's published files, the default first."""
     return [file.partition(".")[2] for file in _modules() if file.startswith(f"{network}.")]
 
 
 def arguments(name: str) -> dict[str, Any]:
-    """Returns what a model's name stands for; a `UserError` names the nearest one if there is none.
+    """Returns the constructor arguments of a named model; the `UserError` for an unknown name suggests the nearest.
 
-    The name of another package's class stands for the defaults of that class.
+    For a class of another package these are the defaults of the class.
     """
     name = _found(name)
     if name in plugins.entry_points(__name__):
@@ -67,22 +67,22 @@ def arguments(name: str) -> dict[str, Any]:
 
 
 def module_of(name: str) -> str:
-    """The module of this package that has the network of a model's name, such as "vit"; another package's: its name."""
+    """The module of this package that defines a model, such as "vit"; for another package's model, the model's name."""
     name = _found(name)
     return name if name in plugins.entry_points(__name__) else _modules()[name]
 
 
 def create(name: str, *, rngs: nnx.Rngs, **overrides: Any) -> Any:
-    """Builds a model, freshly initialised; it knows how its images are prepared (`model.preprocessing`).
+    """Builds a model, freshly initialised; `model.preprocessing` describes how its images are prepared.
 
     >>> from flax import nnx
     >>> create("deit_tiny_patch16_224", depth=1, rngs=nnx.Rngs(0)).preprocessing.crop_pct
     0.9
 
     Args:
-      name: timm's, such as "vit_small_patch16_dinov3", with the tag of a published file or without; or "vit" with all
-        its arguments.
-      overrides: arguments of the model's class, in place of what the name stands for.
+      name: timm's name, such as "vit_small_patch16_dinov3", with or without the tag of a published file; or "vit", with
+        all arguments passed in `overrides`.
+      overrides: constructor arguments that replace those of the name.
     """
     cls, chosen = _class_of(name), {**arguments(name), **overrides}
     network = plugins.build(cls, chosen, rngs=rngs)
@@ -91,7 +91,7 @@ def create(name: str, *, rngs: nnx.Rngs, **overrides: Any) -> Any:
 
 
 def with_tag(name: str) -> str:
-    """Returns timm's name of a network's published file; of a network without a tag, that of its default file.
+    """Returns timm's name of a published file, `name.tag`; a name without a tag gets the default tag.
 
     >>> with_tag("vit_small_patch14_dinov2")
     'vit_small_patch14_dinov2.lvd142m'
@@ -101,7 +101,7 @@ def with_tag(name: str) -> str:
 
 
 def tiny(name: str) -> dict[str, Any]:
-    """Returns arguments that make a network of stages small enough for tests (its module's TINY); {} of other networks.
+    """Returns arguments that make a hierarchical network small enough for tests (its module's TINY), else {}.
 
     >>> tiny("convnext_small")["depths"]
     (1, 1)
@@ -110,7 +110,7 @@ def tiny(name: str) -> dict[str, Any]:
 
 
 def takes(name: str, argument: str) -> bool:
-    """Returns whether the class behind a model's name has an argument, such as "img_size"."""
+    """Returns whether the constructor of a named model has an argument, such as "img_size"."""
     return argument in plugins.parameters(_class_of(name))
 
 
@@ -122,7 +122,7 @@ def _class_of(name: str) -> type:
 
 
 def _preprocessing(cls: Any, name: str, chosen: dict[str, Any]) -> Preprocessing:
-    """What the network's module has for the name; else the class's mean and std, or ImageNet's, at 224 pixels."""
+    """The preprocessing from the network's module; else the class's mean and std, or ImageNet's, at 224 pixels."""
     module = importlib.import_module(cls.__module__)
     if hasattr(module, "preprocessing"):
         return module.preprocessing(name, chosen)

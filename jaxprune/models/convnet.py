@@ -1,4 +1,4 @@
-"""What the convolutional networks share: maps of features, their mean, a linear classifier."""
+"""The base of the convolutional networks: feature maps, global average pooling, a linear classifier."""
 
 from typing import Any, ClassVar, NamedTuple
 
@@ -10,7 +10,7 @@ IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 
 
 class ConvAux(NamedTuple):
-    """What a forward pass returns beside its logits: the last map of features."""
+    """What a forward pass returns besides the logits: the last feature map."""
 
     features: Float[Array, "b *grid c"]
 
@@ -19,7 +19,8 @@ class ConvNet(nnx.Module):
     """A convolutional classifier of NHWC images, or of NTHWC clips.
 
     Class attributes:
-      mean, std: of the pixels, from 0 to 1, that its published weights were trained on, a value each a channel.
+      mean, std: normalisation that the published weights were trained with, for pixels in [0, 1], one value per
+        channel.
     """
 
     mean: ClassVar[tuple[float, ...]] = IMAGENET[0]
@@ -27,14 +28,14 @@ class ConvNet(nnx.Module):
 
     @property
     def classifier(self) -> Any:
-        """The linear layer behind the mean of the features; None without classes."""
+        """The linear layer after pooling; None without classes."""
         raise NotImplementedError
 
     def forward_features(self, images: Float[Array, "b *sides c"], *, train: bool = False) -> Float[Array, "b *grid d"]:
-        """Images to the last map of features, behind its activation.
+        """Computes the last feature map of images, after its activation.
 
         Args:
-          train: normalises by the statistics of the batch, and writes the running ones.
+          train: normalises with batch statistics, and updates the running ones.
 
         Raises:
           UserError: the images are of an integer dtype.
@@ -42,7 +43,7 @@ class ConvNet(nnx.Module):
         raise NotImplementedError
 
     def forward_head(self, features: Float[Array, "b *grid d"]) -> Float[Array, "b k"]:
-        """A map of features to logits in float32; to its mean without classes."""
+        """Maps features to logits in float32, or to pooled features without classes."""
         pooled = features.astype(jnp.float32).mean(tuple(range(1, features.ndim - 1)))
         return pooled if self.classifier is None else self.classifier(pooled)
 

@@ -1,7 +1,7 @@
-"""ConvNeXt, V1 and V2, with timm's words and timm's numbers (Liu et al., 2022; Woo et al., 2023).
+"""ConvNeXt, V1 and V2, with timm's names and numerics (Liu et al., 2022; Woo et al., 2023).
 
-Rows never leave their map: under a plan, the depth-wise convolution sees the whole map, and dropped rows skip the
-point-wise layers. PaPr, as published, also clears the residual of dropped rows in evaluation.
+Rows are never removed from their map: under a plan, the depth-wise convolution sees the whole map, and dropped rows
+skip the point-wise layers. PaPr, as published, also zeroes the residual of dropped rows in evaluation.
 """
 
 import math
@@ -41,12 +41,12 @@ _SIZES = {
 }
 TINY = {"depths": (1, 1), "dims": (8, 16), "patch_size": 4}
 _SMALL = ("atto", "femto", "pico", "nano")
-# Names whose default file in timm is cropped otherwise than .875.
+# Names whose default file in timm has another crop_pct than 0.875.
 _CROPS = {"convnext_tiny": 0.95, "convnext_small": 0.95, "convnext_nano": 0.95}
 
 
 def variants() -> dict[str, dict[str, Any]]:
-    """Returns {timm's name: the arguments it stands for}."""
+    """Returns {timm's name: constructor arguments}."""
     named: dict[str, dict[str, Any]] = {"convnext": {}}
     second = {"use_grn": True, "ls_init_value": None}
     for size, (depths, dims) in _SIZES.items():
@@ -60,7 +60,7 @@ def variants() -> dict[str, dict[str, Any]]:
 
 
 def preprocessing(name: str, arguments: dict[str, Any]) -> Preprocessing:
-    """Returns how images are prepared for a network of this name: timm's default for its images of 224 pixels."""
+    """Returns how images are prepared for a network of this name: timm's default at 224 pixels."""
     if name == "convnextv2_huge":
         return Preprocessing((384, 384), crop_pct=1.0)
     if name == "convnext_xxlarge":
@@ -69,7 +69,7 @@ def preprocessing(name: str, arguments: dict[str, Any]) -> Preprocessing:
 
 
 class ResponseNorm(nnx.Module):
-    """Scales each channel by its share of the energy on the map (GRN; Woo et al., 2023), and adds the input."""
+    """Global response normalisation: scales each channel by its relative norm, with a residual (Woo et al., 2023)."""
 
     def __init__(self, dim: int):
         self.weight = nnx.Param(jnp.zeros((dim,), jnp.float32))
@@ -84,7 +84,7 @@ class ResponseNorm(nnx.Module):
 
 
 class ResponseMlp(nnx.Module):
-    """Linear, GELU, `ResponseNorm`, Linear. Of rows that are left, the norm sees the energy of these."""
+    """Linear, GELU, `ResponseNorm`, Linear. On a subset of the rows, the norm sees these rows only."""
 
     def __init__(self, dim: int, hidden: int, *, dtype: Any = None, rngs: nnx.Rngs):
         self.fc1 = Linear(dim, hidden, dtype=dtype, rngs=rngs)
@@ -96,10 +96,10 @@ class ResponseMlp(nnx.Module):
 
 
 class ConvNeXtBlock(Reducible):
-    """`x += gamma * mlp(norm(conv_dw(x)))`, with a depth-wise 7×7 convolution of the map.
+    """`x += gamma * mlp(norm(conv_dw(x)))`, with a 7×7 depth-wise convolution.
 
     Args:
-      gamma: initial value of the factor per channel; None leaves it out.
+      gamma: initial value of the LayerScale; None leaves it out.
       use_grn: V2's MLP.
     """
 
@@ -134,7 +134,7 @@ class ConvNeXtBlock(Reducible):
         train: bool = False,
         key: PRNGKeyArray | None = None,
     ) -> tuple[Tokens, Attended, Any]:
-        """Runs the block, see `nn.Block`; `grid` is needed, and there is no attention to report."""
+        """Runs the block, see `nn.Block`; `grid` is required, and there is no attention to report."""
         if grid is None:
             raise UserError("A block of ConvNeXt needs the grid of its map.")
         b, n, d = tokens.x.shape
@@ -143,7 +143,7 @@ class ConvNeXtBlock(Reducible):
         branch, report = self.skip(mixed, attended, self._work, train=train, key=reducer_key)
         residual = tokens.x
         if report is not None and not train and self.reducer.where == "embed":
-            # PaPr: dropped rows are zero behind the block in evaluation, and keep their input in training.
+            # PaPr: after the block, dropped rows are zero in evaluation and keep their input in training.
             residual = residual * (report.row_map >= 0)[..., None].astype(residual.dtype)
         branch = self.drop_path(branch, drop_key if train else None)
         return tokens._replace(x=residual + branch), NOTHING, report
@@ -153,7 +153,7 @@ class ConvNeXtBlock(Reducible):
         return out if self.gamma is None else out * self.gamma[...].astype(out.dtype)[None, None]
 
     def cost(self, grid: tuple[int, ...] | None = None) -> BlockCost:
-        """What the block costs; only shapes are read."""
+        """The cost of the block, from shapes only."""
         if grid is None:
             raise UserError("The cost of a block of ConvNeXt depends on the grid of its map: give it.")
         feed = linear_flops(self.mlp.fc1, 1) + linear_flops(self.mlp.fc2, 1)
@@ -161,7 +161,7 @@ class ConvNeXtBlock(Reducible):
 
 
 class Cut(nnx.Module):
-    """A convolution whose kernel is its stride, as a matrix over the values of a patch; a rest is cut off."""
+    """A convolution with stride equal to its kernel size, as a matrix over a patch's values; remainders are cut off."""
 
     def __init__(self, dim: int, out: int, size: int, *, dtype: Any = None, rngs: nnx.Rngs):
         layer = Linear(size * size * dim, out, dtype=dtype, rngs=rngs)
@@ -176,7 +176,7 @@ class Cut(nnx.Module):
 
 
 def _pointwise(tensor: np.ndarray) -> np.ndarray:
-    """A 1×1 convolution, (out, in, 1, 1), or a linear layer to (in, out)."""
+    """Converts a 1×1 convolution, (out, in, 1, 1), or a linear layer to (in, out)."""
     return tensor.reshape(tensor.shape[:2]).T
 
 
@@ -195,23 +195,23 @@ _POINTWISE = tuple(
 
 
 class ConvNeXt(HierarchicalHost):
-    """ConvNeXt: a stem of patches, stages of blocks on maps that halve, and the mean of the last map. Any image size.
+    """ConvNeXt: a patchify stem, stages of blocks on ever smaller maps, and average pooling. Any image size.
 
     Args:
       num_classes: 0 leaves out the classifier.
-      depths: blocks of each stage.
-      dims: widths of each stage.
-      patch_size: of the stem, in pixels.
-      kernel_sizes: of the depth-wise convolutions.
-      ls_init_value: initial value of the factor per channel; None leaves it out (V2).
+      depths: number of blocks in each stage.
+      dims: width of each stage.
+      patch_size: patch size of the stem, in pixels.
+      kernel_sizes: of the depth-wise convolutions, one per stage.
+      ls_init_value: initial value of the LayerScale; None leaves it out (V2).
       use_grn: V2's MLP.
-      conv_mlp: whether timm stores the point-wise layers as convolutions; they compute the same.
-      norm_eps: of the layer norms.
-      drop_path_rate: rises linearly from 0 to this over all blocks.
+      conv_mlp: whether timm stores the point-wise layers as convolutions; the computation is the same.
+      norm_eps: epsilon of the layer norms.
+      drop_path_rate: stochastic depth rate of the last block; rates rise linearly from 0 over all blocks.
       dtype: compute dtype; parameters stay float32.
     """
 
-    no_decay = ()  # factors per channel and the response norm's are vectors
+    no_decay = ()  # LayerScale and GRN parameters are vectors
 
     def __init__(
         self,
@@ -235,9 +235,7 @@ class ConvNeXt(HierarchicalHost):
     ):
         super().__init__()
         if len(dims) != len(depths):
-            raise UserError(
-                f"dims={tuple(dims)} are of {len(dims)} stages and depths={tuple(depths)} of {len(depths)}."
-            )
+            raise UserError(f"dims={tuple(dims)} has {len(dims)} stages, but depths={tuple(depths)} has {len(depths)}.")
         self.depths, self.dims, self.patch_size = tuple(depths), tuple(dims), patch_size
         self.num_classes, self.dtype, self.remat, self.embed_dim = num_classes, dtype, remat, dims[-1]
         self.conv_mlp = conv_mlp
@@ -266,7 +264,7 @@ class ConvNeXt(HierarchicalHost):
         self.head = Classifier(dims[-1], num_classes, norm=norm(dims[-1]), scale=head_init_scale, rngs=rngs)
 
     def grids(self, img_size: int | Sequence[int] | None = None) -> list[tuple[int, int]]:
-        """The map of each stage for images of a size, by default that of `preprocessing`; a rest is cut off."""
+        """The map of each stage for an image size, by default that of `preprocessing`; remainders are cut off."""
         record = getattr(self, "preprocessing", None)
         usual = 224 if record is None else record.img_size
         found = [tuple(side // self.patch_size for side in pair(usual if img_size is None else img_size))]
@@ -274,7 +272,7 @@ class ConvNeXt(HierarchicalHost):
             found.append(tuple(side // 2 for side in found[-1]))
         if min(found[-1]) < 1:
             least = self.patch_size * 2 ** (len(self.depths) - 1)
-            raise UserError(f"Images of {img_size} pixels leave nothing of the last map: use {least} or more.")
+            raise UserError(f"Images of {img_size} pixels are too small for the last map: use {least} or more.")
         return [(rows, columns) for rows, columns in found]
 
     @property
@@ -284,11 +282,11 @@ class ConvNeXt(HierarchicalHost):
 
     @property
     def grid(self) -> tuple[int, int]:
-        """The first map of images of the usual size."""
+        """The first map at the default image size."""
         return self.grids()[0]
 
     def sites(self, img_size: int | Sequence[int] | None = None) -> tuple[Site, ...]:
-        """The blocks, stage by stage; rows do not leave, and there is no attention."""
+        """The blocks, stage by stage; rows are never removed, and there is no attention."""
         grids = self.grids(img_size)
         return tuple(
             Site(
@@ -305,7 +303,7 @@ class ConvNeXt(HierarchicalHost):
         )
 
     def overhead(self, img_size: int | Sequence[int] | None = None) -> Overhead:
-        """What embedding a patch, the classifier and the layers between stages cost."""
+        """The cost of embedding one patch, of the classifier and of the layers between stages."""
         between = sum(
             math.prod(grid) * stage.downsample[1].kernel.size
             for grid, stage in zip(self.grids(img_size)[1:], list(self.stages)[1:], strict=True)
@@ -321,7 +319,7 @@ class ConvNeXt(HierarchicalHost):
         train: bool = False,
         key: PRNGKeyArray | None = None,
     ) -> Walk:
-        """Embeds images and runs the first `stop` blocks; a plan's scorer guides all of them."""
+        """Embeds images and runs the first `stop` blocks; guided by the scores of a plan's scorer, if any."""
         require_float(images, 4)
         sites = self.sites(images.shape[1:-1])
         embed, norm = self.stem

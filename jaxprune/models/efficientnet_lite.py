@@ -1,6 +1,6 @@
 """EfficientNet-Lite: EfficientNet without squeeze-and-excitation, with ReLU6 (Tan and Le, 2019; Liu, 2020).
 
-As trained in TensorFlow: padding is as much as it takes ("SAME"), and norms add 1e-3 to the variance.
+As trained in TensorFlow: padding is "SAME", and the epsilon of the norms is 1e-3.
 """
 
 from typing import Any, ClassVar
@@ -14,7 +14,7 @@ from jaxprune.models.convnet import ConvNet
 from jaxprune.nn import BatchNorm, Conv, Linear
 from jaxprune.nn.images import require_float
 
-# A stage: blocks, kernel size, stride of the first block, expansion, channels.
+# Per stage: blocks, kernel size, stride of the first block, expansion, channels.
 Stage = tuple[int, int, int, int, int]
 LITE0: tuple[Stage, ...] = (
     (1, 3, 1, 1, 16),
@@ -29,12 +29,12 @@ EPS = 1e-3
 
 
 def variants() -> dict[str, dict[str, Any]]:
-    """Returns {name: the arguments it stands for}."""
+    """Returns {name: constructor arguments}."""
     return {"efficientnet_lite": {}, "efficientnet_lite0": {"stages": LITE0}}
 
 
 class Separable(nnx.Module):
-    """A depth-wise and a point-wise convolution; a shortcut where sizes allow."""
+    """A depth-wise and a point-wise convolution, with a shortcut where shapes match."""
 
     def __init__(self, inputs: int, outputs: int, kernel_size: int, stride: int, *, dtype: Any = None, rngs: nnx.Rngs):
         common = {"padding": "SAME", "dtype": dtype, "rngs": rngs}
@@ -51,7 +51,7 @@ class Separable(nnx.Module):
 
 
 class InvertedResidual(nnx.Module):
-    """A point-wise convolution to more channels, a depth-wise one there, and a point-wise one back."""
+    """A point-wise expansion, a depth-wise convolution, and a point-wise projection."""
 
     def __init__(
         self,
@@ -86,9 +86,9 @@ class EfficientNetLite(ConvNet):
 
     Args:
       num_classes: 0 leaves out the classifier.
-      stages: (blocks, kernel size, stride of the first, expansion, channels) of each stage.
+      stages: (blocks, kernel size, stride of the first block, expansion, channels) of each stage.
       stem: channels of the first convolution.
-      features: channels of the last map.
+      features: channels of the last feature map.
       dtype: compute dtype; parameters stay float32.
     """
 

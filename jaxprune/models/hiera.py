@@ -41,11 +41,11 @@ _SIZES = {
     "huge": {"embed_dim": 256, "num_heads": 4, "stages": (2, 6, 36, 4)},
 }
 TINY = {"img_size": 64, "embed_dim": 8, "num_heads": 1, "stages": (1, 1, 1)}
-_PATCH, _UNIT, _POOLED = 4, 8, 2  # pixels of a patch, patches of a mask unit, rows that become one, each way
+_PATCH, _UNIT, _POOLED = 4, 8, 2  # per side: pixels of a patch, patches of a mask unit, rows pooled into one
 
 
 def variants() -> dict[str, dict[str, Any]]:
-    """Returns {timm's name: the arguments it stands for}."""
+    """Returns {timm's name: constructor arguments}."""
     named = {f"hiera_{size}_224": {**sizes, "img_size": 224} for size, sizes in _SIZES.items()}
     positions = {"img_size": 256, "abs_win_pos_embed": True, "init_values": 1e-5}
     named["hiera_base_abswin_256"] = {**_SIZES["base"], **positions}
@@ -64,7 +64,7 @@ def preprocessing(name: str, arguments: dict[str, Any]) -> Preprocessing:
 
 
 def _pooled(x: Float[Array, "b h n e"], grid: tuple[int, int], how: Any = jnp.max) -> Float[Array, "b h m e"]:
-    """Two by two neighbours of a map to one row, by their largest value or as `how` says."""
+    """Pools each 2×2 neighbourhood of a map to one row, by maximum or another `how`."""
     b, h, _, e = x.shape
     cells = x.reshape(b, h, grid[0] // 2, 2, grid[1] // 2, 2, e)
     return how(cells, axis=(3, 5)).reshape(b, h, -1, e)
@@ -78,17 +78,17 @@ class _Projections(nnx.Module):
 
 
 class HieraBlock(Reducible):
-    """Attention, whose queries may be pooled, and MLP; rows stay, and a plan's skip the MLP.
+    """Attention with optional query pooling, and MLP; rows dropped by a plan stay on the map and skip the MLP.
 
-    Rows are a map in raster order. Where mask units have left, those of the others come unit by unit: a map of one
-    column of units, in which a unit is a window like any other.
+    Rows are a map in raster order. Where mask units have been dropped, the remaining rows come unit by unit: a map that
+    is one column of units, each a window like any other.
 
     Args:
-      grid: of the rows that arrive.
-      side: of a mask unit in rows that arrive.
-      pools: whether two by two rows become one, at `out` in place of `dim` channels.
-      inside: whether it attends inside mask units, and not to all rows.
-      expand: whether the residual is projected where the width changes, or maximum and mean are put side by side.
+      grid: of the incoming rows.
+      side: side of a mask unit, in incoming rows.
+      pools: whether each 2×2 rows become one, with `out` instead of `dim` channels.
+      inside: whether attention stays inside mask units instead of covering all rows.
+      expand: whether the residual is projected where the width changes; otherwise maximum and mean are concatenated.
     """
 
     def __init__(
@@ -145,11 +145,11 @@ class HieraBlock(Reducible):
         return tokens._replace(x=x + self.drop_path(branch, drop_keys[1])), NOTHING, report
 
     def _grid(self, rows: int) -> tuple[int, int]:
-        """The map that so many rows are: the whole one, or one column of mask units."""
+        """The grid of a number of rows: the whole map, or one column of mask units."""
         return self.arriving if rows == math.prod(self.arriving) else (rows // self.side, self.side)
 
     def _pooled_account(self, tokens: Tokens, x: Float[Array, "b m e"], grid: tuple[int, int]) -> Tokens:
-        """Tokens of the mask units that are left, behind pooling; for each place of the map its row."""
+        """Tokens of the remaining mask units after pooling, with the row of each map position."""
         position = _pooled(tokens.position[:, None], grid, jnp.min)[:, 0] // _POOLED
         rows, columns = (side // _POOLED for side in self.arriving)
         corners = tokens.assign.reshape(-1, *self.arriving)[:, ::_POOLED, ::_POOLED].reshape(-1, rows * columns)
@@ -187,10 +187,10 @@ class HieraBlock(Reducible):
         return self.drop_path(out if scale is None else scale(out), key)
 
     def cost(self, grid: tuple[int, ...] | None = None) -> BlockCost:
-        """What the block costs on the rows that it leaves; only shapes are read.
+        """The cost of the block for its outgoing rows, from shapes only.
 
         Args:
-          grid: of these rows; by default all there are.
+          grid: of the outgoing rows; by default the whole map.
         """
         width = self.attn.proj.kernel.shape[0]
         before = linear_flops(self.attn.qkv, 1) + (0 if self.proj is None else linear_flops(self.proj, 1))
@@ -206,15 +206,15 @@ class Hiera(HierarchicalHost):
     """Hiera for images.
 
     Args:
-      img_size: height and width in pixels, multiples of 32; an int stands for a square.
+      img_size: height and width in pixels, multiples of 32; an int means a square.
       num_classes: 0 leaves out the classifier.
-      embed_dim, num_heads: of the first stage; both double from stage to stage.
-      stages: blocks of each stage.
+      embed_dim, num_heads: of the first stage; both double at each stage.
+      stages: number of blocks in each stage.
       init_values: LayerScale's initial value; None leaves it out.
-      abs_win_pos_embed: positions as a table for units and one inside of a unit, in place of one for all patches.
-      global_pos_size: rows and columns of the table for units.
+      abs_win_pos_embed: one position table for units and one within a unit, instead of one for all patches.
+      global_pos_size: (rows, columns) of the position table for units.
       use_expand_proj: see `HieraBlock.expand`.
-      drop_path_rate: rises linearly from 0 to this over all blocks.
+      drop_path_rate: stochastic depth rate of the last block; rates rise linearly from 0 over all blocks.
       dtype: compute dtype; parameters stay float32.
     """
 
@@ -248,9 +248,9 @@ class Hiera(HierarchicalHost):
         super().__init__()
         height, width = pair(img_size)
         if height % (_PATCH * _UNIT) or width % (_PATCH * _UNIT):
-            raise UserError(f"img_size {height}x{width} is no whole number of mask units of 32 pixels: use multiples.")
+            raise UserError(f"img_size {height}x{width} is not a whole number of mask units of 32 pixels: resize.")
         if not 2 <= len(stages) <= 4:
-            raise UserError(f"stages={tuple(stages)}: Hiera has two to four.")
+            raise UserError(f"stages={tuple(stages)}: Hiera has two to four stages.")
         self.img_size, self.grid = (height, width), (height // _PATCH, width // _PATCH)
         self.num_classes, self.depths, self.dtype, self.remat = num_classes, tuple(stages), dtype, remat
         self.patch_embed = _Stem(in_chans, embed_dim, dtype=dtype, rngs=rngs)
@@ -265,7 +265,7 @@ class Hiera(HierarchicalHost):
             for index in range(depth):
                 pools = stage > 0 and index == 0
                 out, heads = (2 * dim, 2 * heads) if pools else (dim, heads)
-                # The first block of a stage attends as the stage before it did.
+                # The first block of a stage attends as in the previous stage.
                 inside = (stage - 1 if pools else stage) < 2
                 block = HieraBlock(
                     dim,
@@ -291,18 +291,18 @@ class Hiera(HierarchicalHost):
         self.head = Classifier(dim, num_classes, norm=LayerNorm(dim), scale=head_init_scale, rngs=rngs)
 
     def sites(self, img_size: int | Sequence[int] | None = None) -> tuple[Site, ...]:
-        """The blocks; rows stay, and attention is not reported."""
+        """The blocks; rows are never removed, and attention is not reported."""
         return tuple(
             Site(layer, f"blocks.{layer}", grid, 0, dim, 0, leaves=False, stage=stage)
             for layer, (stage, grid, dim) in enumerate(self.maps)
         )
 
     def entrance(self, img_size: int | Sequence[int] | None = None) -> Site:
-        """The mask units, which leave as a whole."""
+        """The mask units, which are dropped as a whole."""
         return self.sites()[0]._replace(grid=self.units, leaves=True)
 
     def sites_behind(self, num_keep: int, img_size: int | Sequence[int] | None = None) -> tuple[Site, ...]:
-        """The blocks on a column of so many mask units."""
+        """The blocks on a column of `num_keep` mask units."""
         side = lambda site: site.grid[0] // self.units[0]
         return tuple(site._replace(grid=(num_keep * side(site), side(site))) for site in self.sites())
 
@@ -312,7 +312,7 @@ class Hiera(HierarchicalHost):
         return self.grid[0] // _UNIT, self.grid[1] // _UNIT
 
     def overhead(self, img_size: int | Sequence[int] | None = None) -> Overhead:
-        """What embedding a patch and the classifier cost."""
+        """The cost of embedding one patch and of the classifier."""
         head = 0 if self.head.fc is None else linear_flops(self.head.fc, 1)
         return Overhead(self.patch_embed.proj.kernel.size, head)
 
@@ -325,7 +325,7 @@ class Hiera(HierarchicalHost):
         train: bool = False,
         key: PRNGKeyArray | None = None,
     ) -> Walk:
-        """Embeds images, of which a plan's scorer leaves out mask units, and runs the first `stop` blocks."""
+        """Embeds images, without the mask units that a plan's scorer drops, and runs the first `stop` blocks."""
         require_float(images, 4)
         if images.shape[1:3] != self.img_size:
             raise UserError(
@@ -341,7 +341,7 @@ class Hiera(HierarchicalHost):
             x = pruner.with_gradient(units.reshape(b, k, -1), chosen).reshape(b, k * rows, -1)
             tokens = all_present(x, 0, places)._replace(assign=self._rows_of_patches(chosen.row_map))
         walk = Walk(tokens, 0, taps=taps, chosen=chosen, train=train, key=key, remat=self.remat)
-        walk.tokens = tokens  # the step decided about units, and rows are of patches
+        walk.tokens = tokens  # the step decides on units, but rows are patches
         for site in self.sites()[:stop]:
             walk.run(self.block(site), site.grid)
         return walk
@@ -358,12 +358,12 @@ class Hiera(HierarchicalHost):
         """Embeds the patches of the mask units `ids`, from images in which the others are zero.
 
         Returns:
-          (the patches, unit by unit and in raster order inside of one, and their (row, column) on the map).
+          (the patches, unit by unit and in raster order within one, and their (row, column) on the map).
         """
         (down, across), side, c = self.units, _PATCH * _UNIT, images.shape[-1]
         there = jax.vmap(lambda ids: jnp.zeros((down * across,), images.dtype).at[ids].set(1))(ids)
         mask = jnp.repeat(jnp.repeat(there.reshape(-1, down, across, 1), side, axis=1), side, axis=2)
-        before = self.patch_embed.proj.kernel.shape[0] // 2  # a patch sees as many pixels of its neighbours
+        before = self.patch_embed.proj.kernel.shape[0] // 2  # pixels of its neighbours that a patch sees
         padded = jnp.pad(images * mask, ((0, 0), (before, before), (before, before), (0, 0)))
         seen = side - _PATCH + self.patch_embed.proj.kernel.shape[0]
 
@@ -383,7 +383,7 @@ class Hiera(HierarchicalHost):
         return x, places.reshape(b, k * _UNIT**2, 2).astype(jnp.float32)
 
     def _rows_of_patches(self, row_map: Int[Array, "b u"]) -> Int[Array, "b p"]:
-        """For each patch of the map its row, where units have the places `row_map`; -1 = it has left."""
+        """The row of each patch of the map, given that of each unit in `row_map`; -1 = dropped."""
         rows, columns = (np.arange(side) for side in self.grid)
         unit = rows[:, None] // _UNIT * self.units[1] + columns[None] // _UNIT
         inside = (rows[:, None] % _UNIT * _UNIT + columns[None] % _UNIT).reshape(1, -1)
@@ -401,7 +401,7 @@ class Hiera(HierarchicalHost):
 
 
 class _Stem(nnx.Module):
-    """Overlapping patches of 7 pixels, one every 4."""
+    """Overlapping 7×7 patches with stride 4."""
 
     def __init__(self, in_chans: int, dim: int, *, dtype: Any, rngs: nnx.Rngs):
         self.proj = Conv(in_chans, dim, 7, stride=_PATCH, padding=3, use_bias=True, dtype=dtype, rngs=rngs)

@@ -1,4 +1,4 @@
-"""What networks of several stages have in common: maps that shrink, rows that stay, and the mean of the last map."""
+"""The base of hierarchical networks: maps that shrink, rows that are never removed, and average pooling."""
 
 import math
 import re
@@ -15,7 +15,7 @@ from jaxprune.nn.tokens import all_present, coordinates
 
 
 class Stage(nnx.Module):
-    """What lies between two maps: a downsampling, where the map is not the first, and blocks."""
+    """A downsampling layer, except in the first stage, and blocks."""
 
     def __init__(self, downsample: Any, blocks: Sequence[Any]):
         self.downsample = nnx.data(downsample)
@@ -23,7 +23,7 @@ class Stage(nnx.Module):
 
 
 class Classifier(nnx.Module):
-    """The linear layer that timm calls `head.fc`, behind `head.norm` where the mean is normalised."""
+    """The linear layer that timm calls `head.fc`, after `head.norm` where pooled features are normalised."""
 
     def __init__(self, dim: int, num_classes: int, *, norm: Any = None, scale: float = 1.0, rngs: nnx.Rngs):
         init: Any = lambda key, shape, dtype=jnp.float32: scale * normal_02(key, shape, dtype)
@@ -31,11 +31,11 @@ class Classifier(nnx.Module):
         self.fc = nnx.data(Linear(dim, num_classes, kernel_init=init, rngs=rngs) if num_classes else None)
 
     def normed(self, pooled: Float[Array, "b d"]) -> Float[Array, "b d"]:
-        """Pooled features through the norm there may be."""
+        """Applies the norm, if there is one, to pooled features."""
         return pooled if self.norm is None else self.norm(pooled)
 
     def __call__(self, pooled: Float[Array, "b d"]) -> Float[Array, "b k"]:
-        """Pooled features to logits, or normalised as they are without classes."""
+        """Maps pooled features to logits, or only normalises them without classes."""
         pooled = self.normed(pooled)
         return pooled if self.fc is None else self.fc(pooled)
 
@@ -45,11 +45,11 @@ _DOWNSAMPLING = re.compile(r"\w+\.(\d+)\.downsample\.")
 
 
 class HierarchicalHost(Host):
-    """A host whose maps shrink from stage to stage; a subclass has `depths`, the blocks of each, and `head`.
+    """A host whose maps shrink from stage to stage; a subclass sets `depths` (blocks per stage) and `head`.
 
     Attributes:
-      downsampling_ends: whether layer-wise decay counts the layers between two stages with the last block before them;
-        otherwise with the first block behind them.
+      downsampling_ends: whether layer-wise decay groups a downsampling layer with the last block before it; otherwise
+        with the first block after it.
     """
 
     num_prefix_tokens = 0
@@ -60,7 +60,7 @@ class HierarchicalHost(Host):
     head: Classifier
 
     def places(self) -> list[tuple[int, int]]:
-        """The (stage, number in it) of every block."""
+        """The (stage, index in the stage) of every block."""
         return [(stage, index) for stage, depth in enumerate(self.depths) for index in range(depth)]
 
     def intermediate_layers(self) -> tuple[int, ...]:
@@ -82,11 +82,11 @@ class HierarchicalHost(Host):
 
     @property
     def num_patches(self) -> int:
-        """Places of the first map."""
+        """Number of positions on the first map."""
         return math.prod(self.sites()[0].grid)
 
     def forward_head(self, tokens: Tokens) -> tuple[Float[Array, "b k"], tuple[Array, ...]]:
-        """The mean of the last map to logits in float32."""
+        """Maps the mean of the last map to logits in float32."""
         return self.head(_mean(tokens)), ()
 
     def pool(self, tokens: Tokens) -> Float[Array, "b d"]:
@@ -95,7 +95,7 @@ class HierarchicalHost(Host):
 
 
 def on_map(x: Float[Array, "b n d"], grid: tuple[int, ...]) -> Tokens:
-    """Tokens of a whole map, in raster order, without prefix."""
+    """Returns the tokens of a whole map, in raster order, without prefix."""
     return all_present(x, 0, jnp.asarray(coordinates(grid))[None])
 
 

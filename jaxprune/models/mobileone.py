@@ -1,4 +1,4 @@
-"""MobileOne: many branches in training, which become one convolution afterwards (Vasu et al., 2023)."""
+"""MobileOne: branches in training, fused into one convolution for inference (Vasu et al., 2023)."""
 
 import functools
 import operator
@@ -25,7 +25,7 @@ WIDTHS = {
 
 
 def variants() -> dict[str, dict[str, Any]]:
-    """Returns {name: the arguments it stands for}."""
+    """Returns {name: constructor arguments}."""
     named = {
         f"mobileone_{size}": {"widths": widths, "branches": 4 if size == "s0" else 1, "se": size == "s4"}
         for size, widths in WIDTHS.items()
@@ -97,7 +97,7 @@ class MobileOneBlock(nnx.Module):
         return jax.nn.relu(y if self.se is None else self.se(y))
 
     def fused_weights(self) -> tuple[Float[Array, "k k i o"], Float[Array, "o"]]:
-        """The kernel and the bias of the one convolution that does in evaluation what the branches do together."""
+        """The kernel and bias of the one convolution that equals the sum of the branches in evaluation."""
         parts = [branch.bn.folded(branch.conv.kernel[...]) for branch in self.rbr_conv]
         shape = parts[0][0].shape
         centre = shape[0] // 2
@@ -105,7 +105,7 @@ class MobileOneBlock(nnx.Module):
             kernel, bias = self.rbr_scale.bn.folded(self.rbr_scale.conv.kernel[...])
             parts.append((jnp.pad(kernel, ((centre, centre), (centre, centre), (0, 0), (0, 0))), bias))
         if self.rbr_skip is not None:
-            # The identity: of a depth-wise kernel every filter, of a dense one the diagonal.
+            # The identity: every filter of a depth-wise kernel, the diagonal of a dense one.
             one = jnp.ones((1, shape[3])) if shape[2] == 1 else jnp.eye(shape[3])
             identity = jnp.zeros(shape).at[centre, centre].set(one)
             parts.append(self.rbr_skip.folded(identity))
@@ -118,11 +118,11 @@ class MobileOne(ConvNet):
 
     Args:
       num_classes: 0 leaves out the classifier.
-      widths: factors of the 64, 128, 256 and 512 channels of the stages.
-      blocks: pairs of a depth-wise and a point-wise block in each of them.
-      branches: convolutions beside each other in a block; the first block has one.
-      se: squeeze-and-excitation in the second half of the third stage and in the last.
-      fused: the form for inference, one convolution a block; see `fuse`.
+      widths: multipliers of the stages' 64, 128, 256 and 512 channels.
+      blocks: pairs of a depth-wise and a point-wise block in each stage.
+      branches: parallel convolutions in a block; the first block has one.
+      se: squeeze-and-excitation in the second half of the third stage and in the last stage.
+      fused: the inference form, one convolution per block; see `fuse`.
       dtype: compute dtype; parameters stay float32.
     """
 
@@ -164,7 +164,7 @@ class MobileOne(ConvNet):
         return self.linear
 
     def parts(self) -> list[MobileOneBlock]:
-        """Its blocks in their order."""
+        """The blocks in order."""
         return [self.stage0, *(block for stage in range(1, 5) for block in getattr(self, f"stage{stage}"))]
 
     def forward_features(self, images, *, train: bool = False) -> Float[Array, "b h w d"]:
@@ -181,13 +181,13 @@ def fuse(model: MobileOne) -> MobileOne:
     The network itself stays as it was.
 
     Raises:
-      UserError: it is in that form already.
+      UserError: the network is already fused.
     """
     if model.fused:
-        raise UserError("This MobileOne is in its form for inference already: fuse the one that was trained.")
+        raise UserError("This MobileOne is already fused for inference: fuse the one that was trained.")
     fused = unfilled(lambda: MobileOne(**dict(model.shape), fused=True, rngs=nnx.Rngs(0)))
     graph, state = nnx.split(model)
-    # All blocks in one program: one by one, each shape would compile its own.
+    # All blocks in one program; one by one, each shape would compile separately.
     found = jax.jit(lambda state: [block.fused_weights() for block in nnx.merge(graph, state).parts()])(state)
     for block, (kernel, bias) in zip(fused.parts(), found, strict=True):
         block.reparam_conv.kernel[...], block.reparam_conv.bias[...] = kernel, bias

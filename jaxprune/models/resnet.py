@@ -1,4 +1,4 @@
-"""ResNet, with torchvision's and timm's names and numbers (He et al., 2016; stride in the 3×3, "v1.5")."""
+"""ResNet, with torchvision's and timm's names and numerics (He et al., 2016; stride in the 3×3, "v1.5")."""
 
 from typing import Any
 
@@ -21,13 +21,13 @@ DEPTHS = {
 
 
 def variants() -> dict[str, dict[str, Any]]:
-    """Returns {name: the arguments it stands for}."""
+    """Returns {name: constructor arguments}."""
     named = {name: {"bottleneck": bottleneck, "layers": layers} for name, (bottleneck, layers) in DEPTHS.items()}
     return {"resnet": {}, **named}
 
 
 class Residual(nnx.Module):
-    """Two 3×3 convolutions, or a bottleneck of 1×1, 3×3 and 1×1, beside a shortcut."""
+    """Two 3×3 convolutions, or a 1×1, 3×3, 1×1 bottleneck, with a shortcut."""
 
     def __init__(self, inputs: int, width: int, stride: int, *, bottleneck: bool, dtype: Any = None, rngs: nnx.Rngs):
         common = {"dtype": dtype, "rngs": rngs}
@@ -64,8 +64,8 @@ class ResNet(ConvNet):
 
     Args:
       num_classes: 0 leaves out the classifier.
-      bottleneck: blocks of three convolutions, the last to four times the width.
-      layers: blocks of each of the four stages.
+      bottleneck: blocks of three convolutions, the last with four times the width.
+      layers: number of blocks in each of the four stages.
       width: channels of the first stage; each stage doubles them.
       dtype: compute dtype; parameters stay float32.
     """
@@ -109,8 +109,8 @@ class ResNet(ConvNet):
 
 
 def max_pool(x: Float[Array, "b h w c"]) -> Float[Array, "b H W c"]:
-    """The largest of 3×3 values at every other place."""
-    # Only from minus infinity is this the maximum that JAX has a derivative for.
+    """3×3 max pooling with stride 2."""
+    # JAX differentiates this reduction only if it starts from minus infinity.
     return jax.lax.reduce_window(x, -jnp.inf, jax.lax.max, (1, 3, 3, 1), (1, 2, 2, 1), ((0, 0), (1, 1), (1, 1), (0, 0)))
 
 

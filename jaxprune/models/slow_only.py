@@ -1,6 +1,6 @@
 """The slow pathway of SlowFast networks: a ResNet whose last stages also mix frames (Feichtenhofer et al., 2019).
 
-Names and numbers are pytorchvideo's; mmaction2's SlowOnly is the same network.
+Names and numerics are pytorchvideo's; mmaction2's SlowOnly is the same network.
 """
 
 from typing import Any
@@ -29,7 +29,7 @@ from jaxprune.preprocessing import Preprocessing
 
 
 def variants() -> dict[str, dict[str, Any]]:
-    """Returns {name, with a tag or without: the arguments it stands for}; 400 classes as Kinetics has."""
+    """Returns {name, with or without a tag: its constructor arguments}; 400 classes, as in Kinetics."""
     named: dict[str, dict[str, Any]] = {"slow_only": {}}
     for depth, tags in ((50, (PYTORCHVIDEO, MMACTION2)), (101, (MMACTION2,))):
         own = {"layers": DEPTHS[f"resnet{depth}"][1]}
@@ -49,9 +49,9 @@ class SlowOnly(VideoConvNet):
 
     Args:
       num_classes: 0 leaves out the classifier.
-      layers: blocks of each stage.
-      width: channels of the first stage; each stage doubles them, and blocks have four times as many outside.
-      frames: that the first convolution of a block of each stage sees.
+      layers: number of blocks in each stage.
+      width: inner channels of the first stage, doubled at each stage; blocks have four times as many outside.
+      frames: temporal kernel size of the first convolution of a block, for each stage.
       clip_size: see `VideoConvNet`.
       dtype: compute dtype; parameters stay float32.
     """

@@ -1,7 +1,7 @@
-"""Swin transformers, V1 and V2, with timm's words and timm's numbers (Liu et al., 2021; Liu et al., 2022).
+"""Swin transformers, V1 and V2, with timm's names and numerics (Liu et al., 2021; Liu et al., 2022).
 
-Rows never leave their map: under a plan, those that it drops skip the MLP of a block and pass unchanged (PaPr). Rows
-that merge (ToMe) stay so until their stage ends.
+Rows are never removed from their map: rows that a plan drops skip the MLP of a block and pass unchanged (PaPr). Rows
+that merge (ToMe) stay merged until their stage ends.
 """
 
 import functools
@@ -38,13 +38,13 @@ EPS = 1e-5
 
 
 def variants() -> dict[str, dict[str, Any]]:
-    """Returns {timm's name: the arguments it stands for}."""
+    """Returns {timm's name: constructor arguments}."""
     named: dict[str, dict[str, Any]] = {"swin": {}}
     for size, window, image in (
         *((size, 7, 224) for size in _SIZES),
         ("base", 12, 384),
         ("large", 12, 384),
-        ("base", 6, 192),  # SimMIM's pre-training; timm has no file of it
+        ("base", 6, 192),  # SimMIM's pre-training; timm has no file for it
     ):
         named[f"swin_{size}_patch4_window{window}_{image}"] = {
             **_SIZES[size],
@@ -89,15 +89,15 @@ def preprocessing(name: str, arguments: dict[str, Any]) -> Preprocessing:
 
 
 def _bias_network(num_heads: int, *, rngs: nnx.Rngs) -> Any:
-    """V2's small network of the offsets: published as a sequence with an activation, number 1, between the layers."""
+    """V2's MLP for the position bias; published as a sequence whose element 1 is the activation."""
     return nnx.List([Linear(2, 512, rngs=rngs), None, Linear(512, num_heads, use_bias=False, rngs=rngs)])
 
 
 def _bias_table(network: Any, windows: Windows, trained: tuple[int, int]) -> Float[Array, "r h"]:
-    """V2's bias of each head for each offset in a window, which the network reads on a logarithmic scale.
+    """V2's bias of each head for each offset in a window, computed from log-spaced coordinates.
 
     Args:
-      trained: the window of pre-training, whose scale the offsets have; zeros are this one.
+      trained: the window size of pre-training, by which offsets are scaled; zeros mean the current one.
     """
     (height, width), scale = windows.size, trained if trained[0] > 0 else windows.size
     rows = np.arange(1 - height, height) / max(scale[0] - 1, 1)
@@ -109,16 +109,16 @@ def _bias_table(network: Any, windows: Windows, trained: tuple[int, int]) -> Flo
 
 
 def _window_sizes(window_size: int | Sequence[Any], stages: int) -> list[tuple[int, int]]:
-    """The window of each stage; two numbers are the height and width of all, as timm reads them."""
+    """The window size of each stage; two numbers are (height, width) for all stages, as in timm."""
     if isinstance(window_size, int) or len(window_size) == 2:
         return [pair(window_size)] * stages
     if len(window_size) != stages:
-        raise UserError(f"window_size={tuple(window_size)} is of {len(window_size)} stages, and there are {stages}.")
+        raise UserError(f"window_size={tuple(window_size)} has {len(window_size)} stages, but there are {stages}.")
     return [pair(size) for size in window_size]
 
 
 class CosineAttention(Attention):
-    """V2's projections: cosines with a learned scale, and biases by a network of the offsets."""
+    """V2's attention: cosine similarity with a learned scale, and position biases from an MLP."""
 
     def __init__(self, dim: int, num_heads: int, *, rngs: nnx.Rngs, **options: Any):
         super().__init__(dim, num_heads, rngs=rngs, **options)
@@ -126,7 +126,7 @@ class CosineAttention(Attention):
         self.logit_scale = nnx.Param(jnp.full((num_heads, 1, 1), math.log(10.0)))
 
     def project(self, x: Float[Array, "b n d"]) -> Heads:
-        """Keys of length one, and queries of the length that `attention_logits` makes the scale of."""
+        """Normalises the keys, and scales the queries so that `attention_logits` gives scaled cosines."""
         heads = super().project(x)
         one = lambda x: x / jnp.maximum(jnp.linalg.norm(x.astype(jnp.float32), axis=-1, keepdims=True), 1e-12)
         scale = jnp.exp(jnp.minimum(self.logit_scale[...], math.log(100.0)))[None]
@@ -135,12 +135,12 @@ class CosineAttention(Attention):
 
 
 class SwinBlock(Block):
-    """A block whose tokens attend inside windows; what it reports is laid out on the map.
+    """A block with window attention; its reports are laid out on the map.
 
     Args:
-      windows: of this block.
-      cells: of its stage, where rows can merge; None = they cannot.
-      version: 1, or 2 for cosine attention, biases by a network of the offsets and norms behind each branch.
+      windows: the windows of this block.
+      cells: the cells of its stage, inside which rows can merge; None = they cannot.
+      version: 1, or 2 for cosine attention, position biases from an MLP and norms after each branch.
       trained: see `_bias_table`.
     """
 
@@ -245,13 +245,13 @@ class SwinBlock(Block):
         fields = {}
         for name in needs:
             field = getattr(seen, name)
-            per_row = field.ndim == 3  # a number a row: attention, not keys and values
+            per_row = field.ndim == 3  # one number per row: attention, not keys and values
             laid_out = join(field[..., None] if per_row else field)
             fields[name] = laid_out[..., 0] if per_row else laid_out
         return whole.transpose(0, 2, 1, 3).reshape(b, -1, heads.q.shape[1] * e), Attended(**fields)
 
     def _beyond(self, heads: Heads) -> tuple[Array | None, ...]:
-        """Queries, keys and values of the zeros with which a map is filled up to whole windows."""
+        """Queries, keys and values of the zeros that pad a map to whole windows."""
         down, across = self.windows.counts
         if (down * self.windows.size[0], across * self.windows.size[1]) == self.windows.grid:
             return None, None, None
@@ -259,7 +259,7 @@ class SwinBlock(Block):
         return tuple(part[0, :, 0] for part in self.attn.project(zeros))
 
     def bias_table(self) -> Float[Array, "r h"]:
-        """What is added to the logits of two rows of a window, by their offset; see `Windows.offsets`."""
+        """The bias of the logit of two rows of a window, by their offset; see `Windows.offsets`."""
         if isinstance(self.attn, CosineAttention):
             return _bias_table(self.attn.cpb_mlp, self.windows, self.trained)
         learned: Any = self.attn.relative_position_bias_table
@@ -278,7 +278,7 @@ class SwinBlock(Block):
 
 
 class Merging(nnx.Module):
-    """Four neighbours to one token of twice the width: V1 normalises before the projection, V2 behind it."""
+    """Merges 2×2 tokens into one of twice the width: V1 normalises before the projection, V2 after it."""
 
     def __init__(self, dim: int, *, version: int, norm_eps: float = EPS, dtype: Any = None, rngs: nnx.Rngs):
         self.reduction = Linear(4 * dim, 2 * dim, use_bias=False, dtype=dtype, rngs=rngs)
@@ -286,36 +286,36 @@ class Merging(nnx.Module):
         self.version = version
 
     def __call__(self, x: Float[Array, "b n d"], grid: tuple[int, int]) -> Float[Array, "b m e"]:
-        """Merges the tokens of a map; one with an odd side is filled up with zeros."""
+        """Merges the tokens of a map; odd sides are padded with zeros."""
         b, _, d = x.shape
         maps = jnp.pad(x.reshape(b, *grid, d), ((0, 0), (0, grid[0] % 2), (0, grid[1] % 2), (0, 0)))
         rows, columns = (-(-side // 2) for side in grid)
-        # Of the four: the upper left, the lower left, the upper right, the lower right.
+        # In the order upper left, lower left, upper right, lower right.
         cells = maps.reshape(b, rows, 2, columns, 2, d).transpose(0, 1, 3, 4, 2, 5).reshape(b, rows * columns, 4 * d)
         return self.reduction(self.norm(cells)) if self.version == 1 else self.norm(self.reduction(cells))
 
 
 class SwinTransformer(HierarchicalHost):
-    """Swin: blocks with windows on maps that halve from stage to stage, and the mean of the last map.
+    """Swin: blocks with window attention on maps that halve at each stage, and average pooling.
 
     Args:
-      img_size: height and width in pixels; an int stands for a square.
+      img_size: height and width in pixels; an int means a square.
       patch_size: likewise.
       num_classes: 0 leaves out the classifier.
-      embed_dim: width of the first stage; it doubles from stage to stage.
-      depths: blocks of each stage.
-      num_heads: attention heads of each stage; an int stands for all.
-      window_size: of all stages, (height, width) or an int; or one of these for each of several stages but two. A map
-        that is smaller is one window.
-      norm_eps: of the layer norms.
+      embed_dim: width of the first stage; it doubles at each stage.
+      depths: number of blocks in each stage.
+      num_heads: attention heads of each stage; an int is used for all.
+      window_size: (height, width) or an int for all stages; or one of these per stage (except for networks of two
+        stages). A smaller map is one window.
+      norm_eps: epsilon of the layer norms.
       version: 1 or 2.
-      pretrained_window_sizes: V2: the window of pre-training by stage; zeros are this network's.
-      drop_path_rate: rises linearly from 0 to this over all blocks.
+      pretrained_window_sizes: V2: the window size of pre-training, by stage; zeros mean this network's.
+      drop_path_rate: stochastic depth rate of the last block; rates rise linearly from 0 over all blocks.
       dtype: compute dtype; parameters stay float32.
     """
 
     no_decay = ("*relative_position_bias_table", "*.cpb_mlp.*", "*.logit_scale")
-    downsampling_ends = True  # as SimMIM fine-tunes it
+    downsampling_ends = True  # as in SimMIM's fine-tuning
 
     def __init__(
         self,
@@ -345,9 +345,7 @@ class SwinTransformer(HierarchicalHost):
         stages = range(len(depths))
         heads = (num_heads,) * len(depths) if isinstance(num_heads, int) else tuple(num_heads)
         if len(heads) != len(depths):
-            raise UserError(
-                f"num_heads={heads} are of {len(heads)} stages and depths={tuple(depths)} of {len(depths)}."
-            )
+            raise UserError(f"num_heads={heads} has {len(heads)} stages, but depths={tuple(depths)} has {len(depths)}.")
         sizes = _window_sizes(window_size, len(depths))
         self.patch_embed = PatchEmbed(
             img_size, patch_size, in_chans, embed_dim, norm=LayerNorm(embed_dim, eps=norm_eps), dtype=dtype, rngs=rngs
@@ -387,7 +385,7 @@ class SwinTransformer(HierarchicalHost):
         self.head = Classifier(self.widths[-1], num_classes, scale=head_init_scale, rngs=rngs)
 
     def sites(self, img_size: int | Sequence[int] | None = None) -> tuple[Site, ...]:
-        """The blocks, stage by stage; rows do not leave."""
+        """The blocks, stage by stage; rows are never removed."""
         return tuple(
             Site(
                 layer,
@@ -405,7 +403,7 @@ class SwinTransformer(HierarchicalHost):
         )
 
     def overhead(self, img_size: int | Sequence[int] | None = None) -> Overhead:
-        """What embedding a patch, the classifier and merging cost."""
+        """The cost of embedding one patch, of the classifier and of patch merging."""
         merging = sum(
             math.prod(grid) * linear_flops(layer.downsample.reduction, 1)
             for grid, layer in zip(self.grids[1:], list(self.layers)[1:], strict=True)
@@ -422,7 +420,7 @@ class SwinTransformer(HierarchicalHost):
         train: bool = False,
         key: PRNGKeyArray | None = None,
     ) -> Walk:
-        """Embeds images and runs the first `stop` blocks; a plan's scorer guides all of them."""
+        """Embeds images and runs the first `stop` blocks; guided by the scores of a plan's scorer, if any."""
         require_float(images, 4)
         x = self.patch_embed(images.astype(self.dtype or images.dtype))
         return self.encode(x, scores=self.guiding_scores(images, key), taps=taps, stop=stop, train=train, key=key)
@@ -440,7 +438,7 @@ class SwinTransformer(HierarchicalHost):
         """Runs the first `stop` blocks over embedded patches; the final norm is not applied (`final_norm`).
 
         Args:
-          scores: what a plan's scorer makes of the images, see `Host.guiding_scores`.
+          scores: the plan's scores of the images, see `Host.guiding_scores`.
         """
         walk = Walk(on_map(x, self.grids[0]), 0, taps=taps, scores=scores, train=train, key=key, remat=self.remat)
         for site in self.sites()[:stop]:
@@ -453,7 +451,7 @@ class SwinTransformer(HierarchicalHost):
         return walk
 
     def final_norm(self, x: Float[Array, "b n d"]) -> Float[Array, "b n d"]:
-        """The norm behind the last block."""
+        """Applies the norm after the last block."""
         return self.norm(x)
 
 

@@ -1,4 +1,4 @@
-"""What convolutional networks of clips share: bottlenecks in stages, and the names that pytorchvideo gives them."""
+"""The base of convolutional video networks: bottlenecks in stages, by pytorchvideo's names."""
 
 from typing import Any, ClassVar
 
@@ -13,15 +13,15 @@ from jaxprune.nn.published import Rule, convolution_3d, convolution_3d_back, lin
 from jaxprune.preprocessing import IMAGENET_MEAN, IMAGENET_STD, Preprocessing
 
 MEAN, STD = (0.45,) * 3, (0.225,) * 3
-# Tags of published files: who trained them, and on what.
+# Tags of published files: who trained them, and on which data.
 PYTORCHVIDEO, MMACTION2 = "pytorchvideo_k400", "mmaction2_k400"
 
 
 def prepared_as(size: int, short_side: int, frames: tuple[int, int], *, imagenet: bool = False) -> Preprocessing:
-    """How clips are prepared: the shorter side resized to `short_side` pixels, and the middle `size` of them.
+    """How clips are prepared: the shorter side resized to `short_side` pixels, then a centre crop of `size`.
 
     Args:
-      frames: of a clip, and how far apart they are in the video.
+      frames: (number of frames of a clip, their stride in the video).
     """
     pixels = (IMAGENET_MEAN, IMAGENET_STD) if imagenet else (MEAN, STD)
     return Preprocessing(
@@ -43,21 +43,21 @@ class SqueezeExcite(nnx.Module):
         self.expand = Conv3d(width, channels, use_bias=True, dtype=dtype, rngs=rngs)
 
     def __call__(self, x: Float[Array, "b t h w c"]) -> Float[Array, "b t h w c"]:
-        # A clip has many values: their mean is taken in float32.
+        # A clip has many values, hence a mean in float32.
         mean = x.mean((1, 2, 3), keepdims=True, dtype=jnp.promote_types(x.dtype, jnp.float32)).astype(x.dtype)
         return x * jax.nn.sigmoid(self.expand(jax.nn.relu(self.reduce(mean))))
 
 
 class Bottleneck(nnx.Module):
-    """Convolutions a, b and c with norms beside a shortcut; b has the stride.
+    """Convolutions a, b and c with norms, and a shortcut; b has the stride.
 
     Args:
       inner: channels between the convolutions.
       kernel_a, kernel_b: (frames, side) of the first two; the third is point-wise.
-      depthwise: whether b is.
-      se_width: channels inside of squeeze-and-excitation behind b; 0 leaves it out.
-      swish: behind b, in place of ReLU.
-      shortcut_norm: of a shortcut that has a convolution.
+      depthwise: whether b is depth-wise.
+      se_width: hidden channels of the squeeze-and-excitation after b; 0 leaves it out.
+      swish: use Swish instead of ReLU after b.
+      shortcut_norm: whether a shortcut with a convolution has a norm.
     """
 
     def __init__(
@@ -102,8 +102,8 @@ class VideoConvNet(ConvNet):
     """A convolutional classifier of normalised clips (b, frames, height, width, c).
 
     Attributes:
-      clip_size: (frames, height, width) to which PaPr resizes clips of another size for this network.
-      any_length: whether a clip as wide as that keeps its own number of frames.
+      clip_size: (frames, height, width) to which PaPr resizes clips for this network.
+      any_length: whether a clip of that width keeps its number of frames.
     """
 
     mean: ClassVar[tuple[float, ...]] = MEAN
@@ -113,9 +113,9 @@ class VideoConvNet(ConvNet):
     stages: Any
 
     def expected(self, sides: tuple[int, ...]) -> tuple[int, ...]:
-        """The (frames, height, width) at which this network, as PaPr's proposal, sees clips of `sides`.
+        """The size (frames, height, width) at which this network, as PaPr's proposal, sees clips of size `sides`.
 
-        As in the published code only the width, and the number of frames, is compared.
+        As in the published code, only the width and the number of frames are compared.
         """
         frames, _, width = self.clip_size
         fits = sides[2] == width and (self.any_length or sides[0] == frames)
@@ -129,18 +129,18 @@ class VideoConvNet(ConvNet):
 
 
 def norm_rules(published: str, ours: str) -> tuple[Rule, ...]:
-    """The rules for a batch norm, by its name there and here."""
+    """The rules for a batch norm, from its published name to ours."""
     kinds = {"weight": "scale", "bias": "bias", "running_mean": "mean", "running_var": "var"}
     return tuple(Rule(f"{published}.{theirs}", f"{ours}.{kind}") for theirs, kind in kinds.items())
 
 
 def conv_rule(published: str, ours: str) -> Rule:
-    """The rule for the kernel of a `Conv3d`, by its name there and here."""
+    """The rule for the kernel of a `Conv3d`, from its published name to ours."""
     return Rule(f"{published}.weight", f"{ours}.kernel", convolution_3d, convolution_3d_back)
 
 
 def linear_rules(published: str, ours: str) -> tuple[Rule, ...]:
-    """The rules for a linear layer, by its name there and here."""
+    """The rules for a linear layer, from its published name to ours."""
     kernel = Rule(f"{published}.weight", f"{ours}.kernel", linear, linear_back)
     return kernel, Rule(f"{published}.bias", f"{ours}.bias")
 
@@ -149,7 +149,7 @@ def stage_rules(number: int, norm_b: str = "norm_b") -> tuple[Rule, ...]:
     """The rules for the blocks of a stage, counted from 0.
 
     Args:
-      norm_b: what the norm behind the second convolution is called.
+      norm_b: name of the norm after the second convolution.
     """
     theirs, ours = f"blocks.{number + 1}.res_blocks.{{any}}", f"stages.{number}.{{any}}"
     convs = {**{f"branch2.conv_{letter}": f"conv_{letter}" for letter in "abc"}, "branch1_conv": "shortcut"}

@@ -1,4 +1,4 @@
-"""The vision transformer on clips, in tubelets of two frames (VideoMAE; Tong et al., 2022; Wang et al., 2023)."""
+"""The vision transformer on clips, with tubelets of two frames (VideoMAE; Tong et al., 2022; Wang et al., 2023)."""
 
 import math
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ OF_CLIPS = {"timm": STYLES["timm"], "vjepa2": VitStyle(Style(rotary=TubeRotary()
 
 
 def variants() -> dict[str, dict[str, Any]]:
-    """Returns {name: the arguments it stands for}: VideoMAE's networks, with 400 classes as Kinetics has."""
+    """Returns {name: constructor arguments} of VideoMAE's networks, with 400 classes, as in Kinetics."""
     named = {f"videomae_{size}_patch16_224": {**sizes, "num_classes": 400} for size, sizes in _SIZES.items()}
     return {"video_vit": {}, **named}
 
@@ -44,30 +44,31 @@ def preprocessing(name: str, arguments: dict[str, Any]) -> Preprocessing:
 
 
 def _sides(img_size: int | Sequence[int], num_frames: int) -> tuple[int, int, int]:
-    """(frames, height, width): an int stands for square frames, two for (height, width)."""
+    """Returns (frames, height, width); an int means square frames, two are (height, width)."""
     sides = (img_size, img_size) if isinstance(img_size, int) else tuple(img_size)
     return (num_frames, *sides) if len(sides) == 2 else (sides[0], sides[1], sides[2])
 
 
 def tubelet_grid(sides: Sequence[int], size: Sequence[int]) -> tuple[int, int, int]:
-    """Returns the tubelets of a clip, (frames, rows, columns).
+    """Returns the grid of tubelets of a clip, (frames, rows, columns).
 
     Raises:
-      UserError: the clip is no whole number of them.
+      UserError: the clip is not a whole number of them.
     """
     if len(sides) != 3 or any(side % cut or side < cut for side, cut in zip(sides, size, strict=True)):
         raise UserError(
-            f"A clip of {tuple(sides)} (frames, height, width) is no whole number of tubelets of {tuple(size)}: cut it."
+            f"A clip of {tuple(sides)} (frames, height, width) is not a whole number of tubelets of {tuple(size)}: "
+            "crop it."
         )
     return sides[0] // size[0], sides[1] // size[1], sides[2] // size[2]
 
 
 class TubeletEmbed(nnx.Module):
-    """Cuts clips into tubelets and projects each one linearly; the published 3-D convolution as a matrix.
+    """Cuts clips into tubelets and projects each one linearly: the published 3-D convolution as a matrix.
 
     Args:
-      sides: of the clips, (frames, height, width).
-      size: of a tubelet, likewise.
+      sides: (frames, height, width) of the clips.
+      size: (frames, height, width) of a tubelet.
     """
 
     def __init__(
@@ -93,7 +94,7 @@ class TubeletEmbed(nnx.Module):
 
 
 def _tubelets(tensor: np.ndarray) -> np.ndarray:
-    """(out, channel, frame, row, column) to a matrix over (frame, row, column, channel)."""
+    """Reshapes (out, channel, frame, row, column) to a matrix over (frame, row, column, channel)."""
     return tensor.transpose(2, 3, 4, 1, 0).reshape(-1, tensor.shape[0])
 
 
@@ -101,15 +102,15 @@ class VideoTransformer(VisionTransformer):
     """A ViT on the tubelets of clips (b, frames, height, width, c), without a CLS token.
 
     Args:
-      img_size: (height, width) of a frame; an int stands for a square.
-      num_frames: of a clip.
-      patch_size: of a tubelet, in pixels.
-      tubelet_size: of a tubelet, in frames.
+      img_size: (height, width) of a frame; an int means a square.
+      num_frames: frames of a clip.
+      patch_size: spatial size of a tubelet, in pixels.
+      tubelet_size: temporal size of a tubelet, in frames.
       num_classes: 0 leaves out the head.
-      qkv_bias: see `nn.attention.Attention`; VideoMAE has none for its keys.
+      qkv_bias: see `nn.attention.Attention`; VideoMAE's keys have no bias.
       pos_embed: "sincos" for the published fixed table, "learn", or "none".
       style: "timm", or "vjepa2" with rotary positions on three axes.
-      global_pool: "avg", the only one.
+      global_pool: only "avg".
     """
 
     def __init__(
@@ -140,7 +141,7 @@ class VideoTransformer(VisionTransformer):
         super(VisionTransformer, self).__init__()
         if global_pool != "avg" or pos_embed not in POSITIONS or style not in OF_CLIPS:
             raise UserError(
-                f"global_pool={global_pool!r}, pos_embed={pos_embed!r} and style={style!r}: a transformer of clips has "
+                f"global_pool={global_pool!r}, pos_embed={pos_embed!r}, style={style!r}: a video transformer takes "
                 f"'avg', one of {', '.join(POSITIONS)}, and one of {', '.join(OF_CLIPS)}."
             )
         sides, size = _sides(img_size, num_frames), (tubelet_size, patch_size, patch_size)

@@ -1,6 +1,6 @@
-"""The vision transformer in the forms that its families gave it, with timm's words and timm's numbers.
+"""The vision transformer and its variants, with timm's names and numerics.
 
-Dosovitskiy et al., 2021; Touvron et al., 2021. What distinguishes a family is in `vit_styles`; `vit_names` has names.
+Dosovitskiy et al., 2021; Touvron et al., 2021. The variants are in `vit_styles`, timm's names in `vit_names`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,23 +33,23 @@ class VisionTransformer(Host):
     """A ViT.
 
     Args:
-      style: what the family of the network is called in `vit_styles.STYLES`; "vit" is the plain one.
-      img_size: height and width in pixels; an int stands for a square.
+      style: the variant, a key of `vit_styles.STYLES`; "vit" is the plain one.
+      img_size: height and width in pixels; an int means a square.
       patch_size: likewise.
       num_classes: 0 leaves out the head; the logits are then the pooled features.
-      global_pool: "token" reads the CLS token behind the final norm; "avg" averages the patch tokens and normalises
+      global_pool: "token" reads the CLS token after the final norm; "avg" averages the patch tokens and normalises
         the mean (`fc_norm`); "map" lets a learned query attend to the tokens (`nn.attention_pool`).
-      class_token: whether a CLS token leads.
+      class_token: whether there is a CLS token, in front.
       dist_token: whether a distillation token with its own head follows it; the logits are the mean of both heads.
-      reg_tokens: register tokens behind those.
-      no_embed_class: positions for the patches only, not for the prefix.
+      reg_tokens: number of register tokens, after these.
+      no_embed_class: no position embeddings for the prefix, only for the patches.
       pos_embed: "learn", "sincos" for MAE's fixed table, or "none".
-      fc_norm: whether what is pooled is normalised, in place of all tokens; None follows `global_pool`.
+      fc_norm: whether the pooled features are normalised instead of all tokens; None decides by `global_pool`.
       qkv_bias: see `nn.attention.Attention`.
-      norm_eps: of the norms.
+      norm_eps: epsilon of the norms.
       init_values: LayerScale's initial value; None leaves it out.
-      drop_path_rate: rises linearly from 0 to this over the depth.
-      head_init_scale: scales the head's initial weights (MAE fine-tunes with 1e-3).
+      drop_path_rate: stochastic depth rate of the last block; rates rise linearly from 0 over the depth.
+      head_init_scale: scale of the head's initial weights (MAE fine-tunes with 1e-3).
       kernel_init: initialiser of the linear layers.
       dtype: compute dtype; parameters stay float32.
       remat: recompute each block in the backward pass instead of keeping its activations.
@@ -97,7 +97,7 @@ class VisionTransformer(Host):
         self.style = STYLES[style]
         if self.style.block.relative_bias and (dist_token or reg_tokens or not class_token):
             raise UserError(
-                f"style={style!r} has relative positions for a CLS token and patches only: leave out others."
+                f"style={style!r} has relative positions for one CLS token and patches only: leave out other tokens."
             )
         norm = lambda: make_norm(self.style.block.norm, embed_dim, norm_eps)
         self.patch_embed = PatchEmbed(
@@ -153,7 +153,7 @@ class VisionTransformer(Host):
             ]
         )
         if self.style.shared_bias:
-            # One parameter, which every block holds; of its names the first block's is that in files.
+            # One parameter shared by all blocks; files have it under the first block's name.
             for block in list(self.blocks)[1:]:
                 block.attn.relative_position_bias_table = self.blocks[0].attn.relative_position_bias_table
         use_fc_norm = global_pool == "avg" if fc_norm is None else fc_norm
@@ -183,12 +183,12 @@ class VisionTransformer(Host):
     def embed(
         self, images: Float[Array, "b *sides c"], ids_keep: Int[Array, "b k"] | None = None
     ) -> Float[Array, "b n d"]:
-        """Embeds patches (all, or `ids_keep` in that order), adds positions and puts the prefix tokens in front."""
+        """Embeds patches (all, or `ids_keep` in that order), adds positions and prepends the prefix tokens."""
         require_float(images, 2 + len(self.grid))
         return self.place(self.patch_embed(images.astype(self.dtype or images.dtype), ids_keep), ids_keep)
 
     def place(self, x: Float[Array, "b k d"], ids_keep: Int[Array, "b k"] | None = None) -> Float[Array, "b n d"]:
-        """Embedded patches (all, or `ids_keep` in that order) to tokens: adds positions, puts the prefix in front."""
+        """Makes tokens of embedded patches (all, or `ids_keep` in that order): adds positions, prepends the prefix."""
         prefix = [t[...].astype(x.dtype) for t in (self.cls_token, self.dist_token, self.reg_token) if t is not None]
         front = jnp.concatenate(prefix, axis=1) if prefix else None
         if self.pos_embed is not None:
@@ -202,7 +202,7 @@ class VisionTransformer(Host):
         return x if self.norm_pre is None else self.norm_pre(x)
 
     def tokens(self, x: Float[Array, "b n d"], ids_keep: Int[Array, "b k"] | None = None) -> Tokens:
-        """Wraps embedded tokens: all patches, or `ids_keep` of them."""
+        """Wraps embedded tokens, of all patches or of `ids_keep`."""
         position = jnp.asarray(coordinates(self.grid))
         return all_present(x, self.num_prefix_tokens, position[None] if ids_keep is None else position[ids_keep])
 
@@ -220,10 +220,10 @@ class VisionTransformer(Host):
         """Runs the blocks over embedded tokens; the final norm is not applied (`final_norm`).
 
         Args:
-          ids_keep: the patches that `x` holds, if it does not hold all.
-          chosen: the report of the reducer that left out the other patches.
+          ids_keep: the patches in `x`, if not all.
+          chosen: the report of the reducer that dropped the other patches.
           taps: {layer: fields of `Attended` to report}.
-          stop: runs the blocks before this one; all by default.
+          stop: number of blocks to run; all by default.
         """
         walk = Walk(
             self.tokens(x, ids_keep),
@@ -248,7 +248,7 @@ class VisionTransformer(Host):
         train: bool = False,
         key: PRNGKeyArray | None = None,
     ) -> Walk:
-        """Embeds images and runs the first `stop` blocks; a plan's scorer leaves out patches before."""
+        """Embeds images, without the patches that a plan's scorer drops, and runs the first `stop` blocks."""
         x, ids_keep, chosen = self.embed_chosen(images, key)
         return self.encode(x, ids_keep, chosen=chosen, taps=taps, stop=stop, train=train, key=key)
 
@@ -261,17 +261,17 @@ class VisionTransformer(Host):
         )
 
     def overhead(self, img_size: int | Sequence[int] | None = None) -> Overhead:
-        """What embedding a patch and the classifier cost."""
+        """The cost of embedding one patch and of the classifier."""
         heads = sum(linear_flops(head, 1) for head in (self.head, self.head_dist) if head is not None)
         pooling, each = (0, 0) if self.attn_pool is None else self.attn_pool.flops()
         return Overhead(linear_flops(self.patch_embed.proj, 1), heads + pooling, pool=each)
 
     def final_norm(self, x: Float[Array, "b n d"]) -> Float[Array, "b n d"]:
-        """The norm behind the last block; of a network with `fc_norm`, which normalises what it pools, none."""
+        """Applies the norm after the last block; the identity for networks with `fc_norm`."""
         return x if self.norm is None else self.norm(x)
 
     def forward_head(self, tokens: Tokens) -> tuple[Float[Array, "b k"], tuple[Array, ...]]:
-        """Tokens to logits in float32, and to the logits of both heads of a distilled model."""
+        """Maps tokens to logits in float32, and to the logits of both heads of a distilled model."""
         pooled = self.pool(tokens).astype(jnp.float32)
         if self.head is None:
             return pooled, ()
@@ -282,7 +282,7 @@ class VisionTransformer(Host):
         return (logits + distilled) / 2, (logits, distilled)
 
     def pool(self, tokens: Tokens) -> Float[Array, "b d"]:
-        """The CLS token, or what the patch tokens have in common, each counted by the patches it stands for."""
+        """Pools tokens: the CLS token, or patch tokens weighted by the number of patches each represents."""
         first = 0 if self.attn_pool is not None and self.style.map_prefix else self.num_prefix_tokens
         x, size = tokens.x[:, first:], tokens.size[:, first:]
         if self.global_pool == "token":

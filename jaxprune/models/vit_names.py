@@ -1,7 +1,7 @@
-"""timm's names of vision transformers: the arguments that each stands for, and how its images are prepared.
+"""timm's names of vision transformers: their constructor arguments, and how their images are prepared.
 
-`vit_names.csv` has a line for each network and `vit_tags.csv` one for each of its published files, as timm 1.0.31 lists
-them, the default of a network first.
+`vit_names.csv` has a line per network and `vit_tags.csv` a line per published file, as listed by timm 1.0.31, the
+default file of a network first.
 """
 
 import csv
@@ -14,7 +14,7 @@ from typing import Any
 from jaxprune.nn.patch_embed import pair
 from jaxprune.preprocessing import HALF, IMAGENET_MEAN, IMAGENET_STD, Preprocessing
 
-# Mean and std by the names that `vit_tags.csv` has for them.
+# Mean and std, by their names in `vit_tags.csv`.
 PIXELS = {
     "imagenet": (IMAGENET_MEAN, IMAGENET_STD),
     "half": (HALF, HALF),
@@ -32,7 +32,7 @@ SIZES = {
 }
 
 
-# What networks have that timm names and that are not built here.
+# timm's networks that are not supported here, and the feature that they need.
 _NOT_BUILT = {
     r"vit_(?:small|base)_patch16_18x2_224": "two attentions and two MLPs side by side in a block",
     r"vit_(?:base|large|huge)_patch1[46]_xp_224|vit_pwee_.+": "attention and MLP side by side in a block",
@@ -45,13 +45,13 @@ _NOT_BUILT = {
 
 
 def not_built(name: str) -> str | None:
-    """Returns what a network that timm names has and those here have not; None for any other name."""
+    """Returns the unsupported feature of a network of timm; None for any other name."""
     network = name.partition(".")[0]
     return next((what for pattern, what in _NOT_BUILT.items() if re.fullmatch(pattern, network)), None)
 
 
 def variants() -> dict[str, dict[str, Any]]:
-    """Returns {timm's name, with a tag (`name.tag`) or without: the arguments it stands for}."""
+    """Returns {timm's name, with or without a tag (`name.tag`): its constructor arguments}."""
     return dict(_variants())
 
 
@@ -70,14 +70,14 @@ def _variants() -> dict[str, dict[str, Any]]:
         height, *width = (int(side) for side in row["img_size"].split("x"))
         size = (height, *width) if width else height
         named[name] = {**named[network], "img_size": size, "num_classes": int(row["num_classes"])}
-        # The first of a network is its default.
+        # The first file of a network is its default.
         if "img_size" not in named[network]:
             named[network] = named[name]
     return named
 
 
 def preprocessing(name: str, arguments: dict[str, Any]) -> Preprocessing:
-    """Returns how images are prepared for a network of this name: as for the published file that its tag names."""
+    """Returns how images are prepared for a network of this name: as for the published file of its tag."""
     size = pair(arguments.get("img_size", 224))
     tags = _tags()
     row = tags.get(name) or next((row for known, row in tags.items() if known.partition(".")[0] == name), None)
@@ -90,12 +90,12 @@ def preprocessing(name: str, arguments: dict[str, Any]) -> Preprocessing:
 
 
 def _value(text: str) -> Any:
-    """A number, True or False; what is none of these stands for itself."""
+    """Parses a number, True or False; anything else stays text."""
     return text if text.isalpha() and text.islower() else literal_eval(text)
 
 
 def _further() -> dict[str, dict[str, Any]]:
-    """Names in timm's manner of sizes for which timm has none."""
+    """Names in timm's style for sizes that timm does not have."""
     named: dict[str, dict[str, Any]] = {}
     for size, arguments in SIZES.items():
         for patch in (8, 14, 16, 32):

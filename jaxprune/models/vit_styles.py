@@ -1,4 +1,4 @@
-"""The forms of the vision transformer: what distinguishes one family of networks from another, besides sizes."""
+"""The variants of the vision transformer: how families of networks differ, besides their sizes."""
 
 import dataclasses
 from typing import Literal
@@ -9,23 +9,20 @@ from jaxprune.nn.rotary import Rotary
 
 @dataclasses.dataclass(frozen=True)
 class VitStyle:
-    """What a family has besides its blocks; plain values.
+    """The features of a variant outside its blocks; plain values.
 
     Attributes:
       block: see `nn.block.Style`.
-      pre_norm: whether tokens are normalised before the first block; then patches are projected without a bias.
-      embed_norm: whether patches are normalised when they are embedded.
-      final_norm: whether there is a norm behind the last block, or behind pooling (`fc_norm`).
+      pre_norm: whether tokens are normalised before the first block; patches are then projected without a bias.
+      embed_norm: whether embedded patches are normalised.
+      final_norm: whether there is a norm after the last block, or after pooling (`fc_norm`).
       map_prefix: whether attention pooling reads the prefix tokens too.
-      shared_bias: whether all blocks have one table of relative positions between them (BEiT's and SimMIM's
-        pre-training).
-      pool_heads: heads of attention pooling, whose MLP is then four tokens wide; None: those of the blocks, and
-        their width.
-      antialias: whether a position table that is resampled is also smoothed, as timm does it; otherwise as MAE does.
-      interpolation: how a position table is resampled, see `ops.resize`.
-      cut: whether images may be larger than their whole patches: what is left at the right and at the bottom is not
-        looked at.
-      names: how its published weights are named, see `checkpoints.spellings.timm`.
+      shared_bias: whether all blocks share one table of relative positions (BEiT's and SimMIM's pre-training).
+      pool_heads: heads of attention pooling, with an MLP ratio of 4; None uses the heads and MLP ratio of the blocks.
+      antialias: whether a position table is resampled with antialiasing, as in timm; otherwise as in MAE.
+      interpolation: method of resampling a position table, see `ops.resize`.
+      cut: whether images need not be a whole number of patches; the remainder at the right and bottom is ignored.
+      names: naming of its published weights, see `checkpoints.spellings.timm`.
     """
 
     block: Style = PLAIN
@@ -41,7 +38,7 @@ class VitStyle:
     names: tuple[str, ...] = ()
 
 
-# What timm calls otherwise in its class `Eva` and in BEiT: the LayerScale, and layers that are tensors of their own.
+# Names that differ in timm's class `Eva` and in BEiT: LayerScale, and layers stored as separate tensors.
 _GAMMA = ("gamma",)
 _DINOV3 = Rotary("dinov3", temperature=100.0, halves=True)
 _EVA02 = Rotary(reference=(16, 16))

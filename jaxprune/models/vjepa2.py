@@ -1,4 +1,4 @@
-"""V-JEPA 2: the encoder of clips, with rotary positions on three axes (Assran et al., 2025)."""
+"""V-JEPA 2: the video encoder, with rotary positions on three axes (Assran et al., 2025)."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ SIZES = {
 
 
 def variants() -> dict[str, dict[str, Any]]:
-    """Returns {name: the arguments it stands for}: Meta's encoders on clips of 64 frames; there is no classifier."""
+    """Returns {name: constructor arguments} of Meta's encoders for clips of 64 frames; there is no classifier."""
     clips = {"num_frames": 64, "num_classes": 0}
     common = {**clips, "style": "vjepa2", "pos_embed": "none", "qkv_bias": True, "fc_norm": False}
     sized = [*((size, 256) for size in SIZES), ("vitg", 384)]
@@ -30,9 +30,9 @@ def preprocessing(name: str, arguments: dict[str, Any]) -> Preprocessing:
 
 
 class VJEPA2(VideoTransformer):
-    """A `VideoTransformer` whose arguments come from `variants`; it pools the mean of its normalised tokens.
+    """A `VideoTransformer` with arguments from `variants`; it pools the mean of its normalised tokens.
 
-    Published classifiers read an attentive pooler, which is not part of it.
+    The attentive pooler of the published classifiers is not included.
     """
 
 

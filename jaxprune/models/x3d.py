@@ -27,15 +27,15 @@ from jaxprune.nn.images import require_float
 from jaxprune.nn.published import Rule
 from jaxprune.preprocessing import Preprocessing
 
-# (pixels of a frame, of its shorter side before the crop)
+# pixels of a (cropped frame, shorter side before the crop)
 SIZES = {"xs": (160, 182), "s": (160, 182), "m": (224, 256), "l": (312, 356)}
-# (frames of a clip, frames of the video from one to the next)
+# (frames of a clip, their stride in the video)
 FRAMES = {"xs": (4, 12), "s": (13, 6), "m": (16, 5), "l": (16, 5)}
 WITH_MMACTION2 = ("s", "m")
 
 
 def variants() -> dict[str, dict[str, Any]]:
-    """Returns {name, with a tag or without: the arguments it stands for}; 400 classes as Kinetics has."""
+    """Returns {name, with or without a tag: its constructor arguments}; 400 classes, as in Kinetics."""
     named: dict[str, dict[str, Any]] = {"x3d": {}}
     for size, (side, _) in SIZES.items():
         depth = 5.0 if size == "l" else 2.2
@@ -55,7 +55,7 @@ def preprocessing(name: str, arguments: dict[str, Any]) -> Preprocessing:
 
 
 def squeezed(channels: int, ratio: float) -> int:
-    """The width inside of squeeze-and-excitation: a share of the channels, in eights.
+    """The hidden width of squeeze-and-excitation: a fraction of the channels, rounded to a multiple of 8.
 
     >>> [squeezed(channels, 1 / 16) for channels in (54, 108, 216, 432)]
     [8, 8, 16, 32]
@@ -68,15 +68,15 @@ def squeezed(channels: int, ratio: float) -> int:
 class X3D(VideoConvNet):
     """X3D.
 
-    Frames stay as many as they are; five strides of 2 shrink each. The features are those of the last convolution,
+    The number of frames is kept; five strides of 2 shrink each frame. The features are those of the last convolution,
     `conv5` in the paper. The classifier reads their mean, as on clips of the published size.
 
     Args:
       num_classes: 0 leaves out the classifier, and the projection before it.
-      layers: blocks of each stage.
+      layers: number of blocks in each stage.
       width: channels of the stem and of the first stage; each stage doubles them.
-      expansion: of the channels inside a block.
-      se_ratio: of squeeze-and-excitation, which every other block has, the first with it.
+      expansion: expansion of the channels inside a block.
+      se_ratio: squeeze-and-excitation ratio; every other block has one, starting with the first.
       hidden: channels of the projection before the classifier.
       shortcut_norm: normalises every shortcut that has a convolution, as mmaction2 does; pytorchvideo leaves it out
         where a block keeps the number of channels.
@@ -130,7 +130,8 @@ class X3D(VideoConvNet):
         self.stages = nnx.List(stages)
         features = int(expansion * inputs)
         self.conv5, self.norm5 = Conv3d(inputs, features, **common), BatchNorm(features)
-        # `open_published` counts the classes by the first of the names that networks without classes lack: the head's.
+        # `open_published` infers the number of classes from the first name that networks without classes lack: the
+        # head's.
         self.projection: Any = nnx.data(Conv3d(features, hidden, rngs=rngs) if num_classes else None)
         self.head: Any = nnx.data(Linear(hidden, num_classes, rngs=rngs) if num_classes else None)
 
@@ -140,7 +141,7 @@ class X3D(VideoConvNet):
 
     @property
     def published_rules(self) -> tuple[Rule, ...]:
-        """How pytorchvideo names and lays out the weights; its `conv_t` is the one in space."""
+        """How pytorchvideo names and lays out the weights; its `conv_t` is the spatial convolution."""
         last = f"blocks.{len(self.stages) + 1}"
         return (
             conv_rule("blocks.0.conv.conv_t", "conv_xy"),

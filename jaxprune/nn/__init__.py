@@ -1,4 +1,4 @@
-"""Building blocks of the networks: modules that know shapes, and nothing of models, tasks or files."""
+"""Building blocks of networks: modules that depend on shapes only, not on models, tasks or files."""
 
 from jaxprune.nn.attention import Attention
 from jaxprune.nn.batch_norm import BatchNorm

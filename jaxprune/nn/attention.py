@@ -1,4 +1,4 @@
-"""Multi-head self-attention as parts, which reports only what it is asked for, and computes no more."""
+"""Multi-head self-attention in parts, which computes and reports only the requested fields."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -50,7 +50,7 @@ def policy_softmax(
     *,
     rows: Int[Array, "m"] | None = None,
 ) -> Float[Array, "b h m n"]:
-    """Softmax that counts each key by its policy, and every token for itself (DynamicViT, Rao et al., 2021, eq. 10-11).
+    """Softmax with keys weighted by their policy, except each token's own (DynamicViT, Rao et al., 2021, eq. 10-11).
 
     Differentiable in the policy; a key of policy 0 keeps a weight near eps / n.
 
@@ -65,7 +65,7 @@ def policy_softmax(
 
 
 def weigh(weights: Float[Array, "b h m n"], v: Float[Array, "b h n d"]) -> Float[Array, "b h m d"]:
-    """The values summed with the attention weights."""
+    """The attention-weighted sum of the values."""
     b, h, m, n = weights.shape
     d = v.shape[-1]
     out = weights.astype(v.dtype).reshape(b * h, m, n) @ v.reshape(b * h, n, d)
@@ -81,7 +81,7 @@ def attend(
     """Attention of the queries to all keys, by the implementation that `nn.kernels` chooses.
 
     Args:
-      bias: is added to the scaled dot products (log size of merged tokens, -inf for absent keys).
+      bias: added to the scaled dot products (log size of merged tokens, -inf for absent keys).
     """
     kind = kernels.chosen(q.dtype, q.shape[2], k.shape[2])
     if kind not in ("plain", "blocked"):
@@ -90,7 +90,7 @@ def attend(
             return out
     if kind != "plain":
         each_row, shared = _by_query(bias, q.shape[2])
-        # Queries first and with them the bias of each row of pairs, which is cut into blocks as they are.
+        # Queries first, along with per-query biases, which are split into the same blocks.
         one = lambda q, *of_rows: _attend(q, k, v, of_rows[0] if of_rows else shared, jnp.float32)
         return by_rows(one, q, *each_row, axis=2, size=kernels.BLOCK)
     if jax.default_backend() == "cpu":
@@ -103,8 +103,8 @@ def _attend(q: Array, k: Array, v: Array, bias: Array | None, sums: Any = None) 
     """Attention by plain products; `sums` is the dtype of their results, by default that of their operands."""
     b, h, m, d = q.shape
     n = k.shape[2]
-    # One batch axis throughout, and the division on the result and not on the matrix: it saves a pass over the matrix,
-    # and two of the backward pass (measured: a tenth of an MAE step).
+    # A single batch axis, and division of the result instead of the matrix, which saves one pass over the matrix and
+    # two in the backward pass (measured: a tenth of an MAE step).
     q, k, v = q.reshape(b * h, m, d) * d**-0.5, k.reshape(b * h, n, d), v.reshape(b * h, n, d)
     product = lambda x, y, axis: jax.lax.dot_general(x, y, (((2,), (axis,)), ((0,), (0,))), preferred_element_type=sums)
     logits = product(q, k, 2).astype(jnp.float32)
@@ -116,7 +116,7 @@ def _attend(q: Array, k: Array, v: Array, bias: Array | None, sums: Any = None) 
 
 
 def _by_query(bias: Array | None, queries: int) -> tuple[tuple[Array, ...], Array | None]:
-    """Returns the bias as (what has a row for each query, what all queries share)."""
+    """Splits the bias into (part with a row per query, part shared by all queries)."""
     if bias is None or bias.shape[2] == 1:
         return (), bias
     return (jnp.broadcast_to(bias, (*bias.shape[:2], queries, bias.shape[3])),), None
@@ -126,11 +126,11 @@ class Attention(nnx.Module):
     """The projections of a ViT's self-attention: one fused q|k|v, and the output (Vaswani et al., 2017).
 
     Args:
-      qkv_bias: False, True, or "qv": of queries and values only (BEiT, EVA).
-      proj_bias: of the output.
-      qk_norm: makes a norm for the queries, and one for the keys, from their width; None leaves them out.
-      norm: makes the norm of what is gathered, from its width (EVA-02-CLIP, BEiT-3); None leaves it out.
-      relative_grid: the grid between whose patches there are learned biases (`relative_bias`); None has none.
+      qkv_bias: False, True, or "qv" for queries and values only (BEiT, EVA).
+      proj_bias: whether the output projection has a bias.
+      qk_norm: builds the norms of queries and of keys, given their width; None leaves them out.
+      norm: builds the norm before the output projection, given its width (EVA-02-CLIP, BEiT-3); None leaves it out.
+      relative_grid: the patch grid of learned relative position biases (`relative_bias`); None leaves them out.
     """
 
     def __init__(
@@ -166,7 +166,7 @@ class Attention(nnx.Module):
         self.proj = Linear(dim, dim, use_bias=proj_bias, **common)
 
     def project(self, x: Float[Array, "b n d"]) -> Heads:
-        """Queries, keys and values of every head, not rotated."""
+        """Queries, keys and values of every head, without rotary embedding."""
         b, n, d = x.shape
         qkv = self.qkv(x)
         if self.q_bias is not None and self.v_bias is not None:
@@ -178,7 +178,7 @@ class Attention(nnx.Module):
         return Heads(q, k, v)
 
     def output(self, gathered: Float[Array, "b m d"]) -> Float[Array, "b m d"]:
-        """What tokens gathered, heads side by side, through the norm there may be and the output projection."""
+        """Applies the norm, if any, and the output projection to the concatenated heads."""
         return self.proj(gathered if self.norm is None else self.norm(gathered))
 
 
@@ -191,12 +191,12 @@ def self_attention(
     needs: frozenset[str] = frozenset(),
     num_prefix_tokens: int = 1,
 ) -> tuple[Float[Array, "b n d"], Attended]:
-    """Returns what each token gathers, heads side by side, and the fields of `Attended` named in `needs`.
+    """Returns the attention output, heads concatenated, and the fields of `Attended` named in `needs`.
 
     Args:
-      bias: is added to the logits (log size of merged tokens).
-      policy: 0 hides a token as a key; None hides none.
-      soft_policy: hides by `policy_softmax`, for a gradient.
+      bias: added to the logits (log size of merged tokens).
+      policy: 0 masks a token as a key; None masks none.
+      soft_policy: mask with `policy_softmax`, which is differentiable.
     """
     q, k, v = heads
     soft = None
@@ -218,7 +218,7 @@ def self_attention(
 def _weights(
     q: Array, k: Array, bias: Array | None, soft: Float[Array, "b n"] | None, rows: Int[Array, "m"] | None = None
 ) -> Float[Array, "b h m n"]:
-    """Attention weights, by `policy_softmax` where there is a policy for it."""
+    """Attention weights, with `policy_softmax` if there is a soft policy."""
     logits = attention_logits(q, k, bias)
     return jax.nn.softmax(logits, axis=-1) if soft is None else policy_softmax(logits, soft, rows=rows)
 
@@ -226,7 +226,7 @@ def _weights(
 def _in_blocks(
     heads: Heads, bias: Array | None, policy: Float[Array, "b n"] | None, soft: Float[Array, "b n"] | None
 ) -> tuple[Float[Array, "b h n d"], Float[Array, "b h n"]]:
-    """What each token gathers, and the attention that each receives, without the matrix of weights."""
+    """The attention output, and the attention that each key receives, without the matrix of weights."""
     q, k, v = heads
     b, _, n, _ = q.shape
     counts = (jnp.ones((b, n)) if policy is None else policy.astype(jnp.float32))[:, None, :, None]
@@ -249,7 +249,7 @@ def side_by_side(out: Float[Array, "b h m e"]) -> Float[Array, "b m d"]:
 def hide(
     bias: Float[Array, "#b #h #m n"] | None, policy: Float[Array, "b n"] | None
 ) -> Float[Array, "#b #h #m n"] | None:
-    """Adds to `bias` what keeps every query from seeing the keys of policy 0."""
+    """Adds a mask of the keys of policy 0 to `bias`."""
     if policy is None:
         return bias
     hidden = jnp.where(policy > 0, 0.0, jnp.finfo(jnp.float32).min)[:, None, None, :]
@@ -267,7 +267,7 @@ def observe(
     weights: Float[Array, "b h n n"] | None = None,
     received: Float[Array, "b h n"] | None = None,
 ) -> Attended:
-    """Returns the fields of `Attended` named in `needs`, from what there is already: all `weights`, or `received`.
+    """Returns the fields of `Attended` named in `needs`, from `weights` or `received`, if already computed.
 
     Args:
       soft: the policy of `policy_softmax`; None for the plain softmax.
@@ -288,7 +288,7 @@ def observe(
     if "cls_attn" in needs and num_prefix_tokens == 0:
         seen["cls_attn"] = seen["received"] / q.shape[2]
     elif "cls_attn" in needs:
-        # One extra row is all that a ranking by CLS attention costs.
+        # A ranking by CLS attention only costs one extra row.
         first = bias if bias is None else bias[:, :, :1]
         seen["cls_attn"] = (_weights(q[:, :, :1], k, first, soft) if weights is None else weights)[:, :, 0]
     return Attended(**{name: seen[name] for name in needs})

@@ -1,4 +1,4 @@
-"""Pooling by attention: one learned query gathers from all tokens (MAP head; Zhai et al., 2022)."""
+"""Attention pooling: one learned query attends to all tokens (MAP head; Zhai et al., 2022)."""
 
 import jax.numpy as jnp
 from flax import nnx
@@ -19,7 +19,7 @@ class AttentionPool(nnx.Module):
       dim: width of a token.
       num_heads: attention heads.
       norm, norm_eps: see `nn.norm`.
-      activation: of the MLP.
+      activation: activation of the MLP.
     """
 
     def __init__(
@@ -47,15 +47,15 @@ class AttentionPool(nnx.Module):
         self.mlp = Mlp(dim, int(dim * mlp_ratio), activation=activation, **common)
 
     def flops(self) -> tuple[int, int]:
-        """Multiply-accumulates of an image, and those that each of its tokens adds."""
+        """Multiply-accumulates per image, and per token."""
         once = sum(linear_flops(layer, 1) for layer in (self.q, self.proj, self.mlp.fc1, self.mlp.fc2))
         return once, linear_flops(self.kv, 1) + 2 * self.proj.kernel.shape[0]
 
     def __call__(self, x: Float[Array, "b n d"], size: Float[Array, "b n"]) -> Float[Array, "b d"]:
-        """Pools tokens, each counted by the patches it stands for.
+        """Pools tokens, weighted by the number of patches they hold.
 
         Args:
-          size: those patches; 0 leaves a token out.
+          size: number of patches per token; 0 masks a token.
         """
         b, n, d = x.shape
         heads = lambda values: values.reshape(*values.shape[:-1], self.num_heads, d // self.num_heads)

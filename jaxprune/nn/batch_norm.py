@@ -7,14 +7,14 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
-MOMENTUM = 0.1  # of a batch in the running statistics
+MOMENTUM = 0.1  # weight of a batch in the running statistics
 
 
 class BatchNorm(nnx.Module):
-    """Normalises each channel by its running statistics, in training by those of the batch (Ioffe and Szegedy, 2015).
+    """Normalises each channel by running statistics, or by batch statistics in training (Ioffe and Szegedy, 2015).
 
-    Training writes the running statistics, `mean` and `var` (unbiased), in place; they are no parameters. On a sharded
-    batch the statistics are those of the whole batch.
+    Training updates the running statistics, `mean` and `var` (unbiased), in place; they are not parameters. On a
+    sharded batch the statistics are over the whole batch.
 
     Args:
       momentum: weight of a batch in the running statistics.
@@ -43,16 +43,16 @@ class BatchNorm(nnx.Module):
         return (wide * factor[last] + shift[last]).astype(x.dtype)
 
     def folded(self, kernel: Float[Array, "k k i c"]) -> tuple[Float[Array, "k k i c"], Float[Array, "c"]]:
-        """The kernel and the bias of one convolution that does what `kernel` and this norm do in evaluation."""
+        """Folds this norm into the preceding convolution: returns the kernel and bias of the equivalent convolution."""
         factor = self.scale[...] * jax.lax.rsqrt(self.var[...] + self.eps)
         return kernel * factor[None, None, None, :], self.bias[...] - self.mean[...] * factor
 
 
 def observed(written: Mapping[str, jax.Array], before: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
-    """Returns a batch's own statistics, of which `BatchNorm` in training mixed its share into those `before`.
+    """Recovers the statistics of a batch from the running statistics before and after it.
 
     Args:
-      written: {dotted name: array} of the running statistics after the batch.
-      before: the same before it.
+      written: {dotted name: array}, the running statistics after the batch.
+      before: the running statistics before it.
     """
     return {name: jax.lax.stop_gradient((written[name] - (1 - MOMENTUM) * before[name]) / MOMENTUM) for name in before}

@@ -1,4 +1,4 @@
-"""The pre-norm transformer block as public parts, with a place for a token reducer."""
+"""The pre-norm transformer block, composed of public parts, with a slot for a token reducer."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -24,7 +24,7 @@ from jaxprune.nn.tokens import NOTHING, Attended, Tokens, coordinates, take
 
 
 class LayerScale(nnx.Module):
-    """A learned factor per channel on a residual branch (Touvron et al., 2021)."""
+    """A learned scale per channel on a residual branch (Touvron et al., 2021)."""
 
     def __init__(self, dim: int, init_values: float):
         self.gamma = nnx.Param(jnp.full((dim,), init_values, jnp.float32))
@@ -35,27 +35,28 @@ class LayerScale(nnx.Module):
 
 @dataclasses.dataclass(frozen=True)
 class Style:
-    """What else distinguishes the blocks of one family of networks from those of another; plain values.
+    """The variant of a family's blocks, besides sizes; plain values.
 
     >>> Style(norm="rms", mlp="swiglu").proj_bias
     True
 
     Attributes:
       norm: "layer" or "rms".
-      activation: of a plain MLP, see `nn.mlp.ACTIVATIONS`.
-      mlp: "plain"; "swiglu", whose gate and value are `mlp_ratio` times as wide as a token each; or "swiglu_packed",
-        where that is the width of both together.
-      align: the hidden width of a SwiGLU is rounded up to a multiple of this.
+      activation: activation of a plain MLP, see `nn.mlp.ACTIVATIONS`.
+      mlp: "plain"; "swiglu", whose gate and value are each `mlp_ratio` times as wide as a token; or "swiglu_packed",
+        where this is their combined width.
+      align: round the hidden width of a SwiGLU up to a multiple of this.
       mlp_norm: whether the MLP normalises its hidden layer.
-      attn_norm: whether attention normalises what is gathered.
-      qk_norm: whether queries and keys are normalised, each head by itself.
-      post_norm: whether what attention and MLP return is normalised, in place of what they read; the norms then begin
-        with `init_values`, if there is one, and there is no LayerScale.
-      mlp_scale: whether LayerScale, where there is one, is on the MLP's branch too.
+      attn_norm: whether there is a norm before attention's output projection.
+      qk_norm: whether queries and keys are normalised per head.
+      post_norm: whether the outputs of attention and MLP are normalised instead of their inputs; the norms' scales are
+        then initialised with `init_values`, if set, and there is no LayerScale.
+      mlp_scale: whether the MLP's branch has a LayerScale too, if there is one.
       proj_bias: whether output projection and MLP have biases.
       relative_bias: whether attention has learned biases by relative position (BEiT).
-      rotary: rotates queries and keys; None does not.
-      grained: the sides, in queries, of which each region of the map takes one (DGE); () has a query a token.
+      rotary: rotary position embedding of queries and keys, or None.
+      grained: the granularities, in queries per side, from which each region chooses one (DGE); () has one query per
+        token.
     """
 
     norm: str = "layer"
@@ -86,26 +87,26 @@ class Block(Reducible):
 
     Families whose style has `post_norm` normalise the branches instead: `x += norm1(attn(x)); x += norm2(mlp(x))`.
 
-    The parts are public, and whoever needs another order of events composes them:
+    The parts are public and can be composed differently:
 
         heads = block.project(block.normed(x))        # queries, keys, values
-        gathered, attended = block.attend(heads)      # what each token gathers, heads side by side
+        gathered, attended = block.attend(heads)      # attention output, heads concatenated
         x = block.mix(x, gathered)                    # output projection and residual
         x = block.feed(x)                             # MLP and residual
 
-    A block calls its `reducer` where the reducer says: "before" the block (reading the attention of the block before),
-    "attention" (choosing the rows that attention is computed for) or "after" (between attention and MLP). With
-    `leaves=False` it always does so between attention and MLP, and only the MLP is skipped.
+    A block calls its `reducer` at the reducer's `where`: "before" the block (reading the attention of the previous
+    block), "attention" (choosing the rows that attention is computed for) or "after" (between attention and MLP). With
+    `leaves=False` it is always called between attention and MLP, and dropped rows only skip the MLP.
 
     Args:
       dim: width of a token.
       num_heads: attention heads.
-      norm_eps: of the layer norms.
+      norm_eps: epsilon of the layer norms.
       init_values: LayerScale's initial value; None leaves it out.
-      drop_path: probability that training leaves out a branch.
+      drop_path: probability of dropping a branch in training.
       num_prefix_tokens, leaves: see `Reducible`.
-      style: what else the family of the network has.
-      grid: the patches of the network's images, for styles with rotary or relative positions.
+      style: the variant of the block.
+      grid: the patch grid of the network, for styles with rotary or relative positions.
     """
 
     def __init__(
@@ -146,7 +147,7 @@ class Block(Reducible):
         )
         rotary = style.rotary
         scale = lambda: None if init_values is None or style.post_norm else LayerScale(dim, init_values)
-        # A name of its own: frequencies that are learned belong to a block, those of the style to all.
+        # A separate name: learned frequencies belong to a block, those of the style to all blocks.
         self.rope_freqs = nnx.data(None)
         if isinstance(rotary, Rotary) and rotary.frequencies == "mixed":
             self.rope_freqs = nnx.Param(rotary.initial(rngs.params(), num_heads, dim // num_heads))
@@ -164,8 +165,8 @@ class Block(Reducible):
         """Queries, keys and values of normalised tokens.
 
         Args:
-          position: (row, column) of each token in patches, or (frame, row, column) in tubes, for blocks that rotate
-            queries and keys by it; None if every patch is there, in raster order. A plain block does not read it.
+          position: (row, column) of each token in patches, or (frame, row, column) in tubes, for rotary embeddings;
+            None if all patches are present, in raster order. A plain block ignores it.
         """
         heads, rotary, grid = self.attn.project(normed), self.style.rotary, self.grid
         if rotary is None or grid is None:
@@ -188,11 +189,11 @@ class Block(Reducible):
         needs: frozenset[str] = frozenset(),
         grid: tuple[int, ...] | None = None,
     ) -> tuple[Float[Array, "b m d"], Attended]:
-        """What each token gathers, heads side by side, and the fields of `Attended` named in `needs`.
+        """The attention output, heads concatenated, and the fields of `Attended` named in `needs`.
 
         Args:
           bias, policy, soft_policy: see `nn.attention.self_attention`.
-          grid: of the tokens, for blocks that attend inside windows; a plain block does not read it.
+          grid: token grid, for blocks with window attention; a plain block ignores it.
         """
         return self_attention(
             heads,
@@ -206,7 +207,7 @@ class Block(Reducible):
     def mix(
         self, x: Float[Array, "b m d"], gathered: Float[Array, "b m d"], key: PRNGKeyArray | None = None
     ) -> Float[Array, "b m d"]:
-        """Adds what tokens gathered to them. With a key, DropPath is on."""
+        """Adds the projected attention output to the tokens. With a key, DropPath is on."""
         out = self.attn.output(gathered)
         return x + self._branch(self.norm1(out) if self.style.post_norm else out, self.ls1, key)
 
@@ -215,43 +216,43 @@ class Block(Reducible):
         return x + self._branch(self.perceive(x), self.ls2, key)
 
     def normed(self, x: Float[Array, "b n d"]) -> Float[Array, "b n d"]:
-        """Tokens as attention reads them."""
+        """The normalised tokens, as input of attention."""
         return x if self.style.post_norm else self.norm1(x)
 
     def perceive(self, x: Float[Array, "b m d"]) -> Float[Array, "b m d"]:
-        """What the MLP makes of tokens."""
+        """The output of the MLP branch."""
         return self.norm2(self.mlp(x)) if self.style.post_norm else self.mlp(self.norm2(x))
 
     def size_bias(self, tokens: Tokens) -> Float[Array, "b 1 1 n"] | None:
-        """What proportional attention adds to the logits of each key: the log of its size; None without."""
+        """The bias of proportional attention, the log of each key's size; None without it."""
         if not self.proportional:
             return None
-        # An absent token has size 0; it is hidden anyway, and the log of 0 has no gradient.
+        # An absent token has size 0; it is masked anyway, and log(0) has no finite gradient.
         return jnp.log(jnp.maximum(tokens.size, jnp.finfo(jnp.float32).tiny))[:, None, None, :]
 
     def position_bias(self, position: Float[Array, "b n c"] | None = None) -> Float[Array, "#b h n n"] | None:
-        """What relative positions add to the logits; None for a block without them.
+        """The relative position bias; None for a block without one.
 
         Args:
-          position: of the tokens; None if every patch is there, in raster order.
+          position: positions of the tokens; None if all patches are present, in raster order.
         """
         table = self.attn.relative_position_bias_table
         return None if table is None or self.grid is None else relative_bias(table[...], position, self.grid)
 
     def bias(self, tokens: Tokens, grid: tuple[int, ...] | None = None) -> Float[Array, "#b #h #n n"] | None:
-        """What is added to the logits of each key: `position_bias` and `size_bias`; None without both.
+        """The sum of `position_bias` and `size_bias`; None without both.
 
         Args:
-          grid: of the tokens if every patch is there, in raster order; else None.
+          grid: token grid if all patches are present, in raster order; else None.
         """
         by_place, by_size = self.position_bias(tokens.position if grid is None else None), self.size_bias(tokens)
         return by_size if by_place is None else by_place if by_size is None else by_place + by_size
 
     def cost(self, grid: tuple[int, ...] | None = None) -> BlockCost:
-        """What the block costs; only shapes are read.
+        """The cost of the block, from shapes only.
 
         Args:
-          grid: of the tokens, for blocks whose cost depends on it.
+          grid: token grid, for blocks whose cost depends on it.
         """
         width = self.attn.proj.kernel.shape[0]
         return BlockCost(
@@ -274,13 +275,13 @@ class Block(Reducible):
         """Runs the block.
 
         Args:
-          attended: what the block before saw, for a reducer that runs before this block.
-          grid: of the tokens at this place, see `attend`; None if rows have left before.
+          attended: the attention of the previous block, for a reducer that runs before this block.
+          grid: token grid at this block, see `attend`; None if rows have been removed.
           taps: fields of `Attended` to report besides those that reducers need.
           key: randomness of DropPath and of the reducer; needed only in training.
 
         Returns:
-          The new tokens, what this block's attention saw, and the reducer's report (None without one).
+          The new tokens, the reported fields of this block's attention, and the reducer's report (None without one).
         """
         reducer: Any = self.reducer
         keys: Any = (None, None, None) if key is None else jax.random.split(key, 3)
@@ -289,7 +290,7 @@ class Block(Reducible):
         drop_keys = keys[:2] if train else (None, None)
         where = self.reduces_where()
         soft = self.soft_policy and train
-        # Scores come from outside: attention reports the other fields.
+        # Scores are passed in; attention reports the other fields.
         needs = (self.needs | taps) - {"scores"}
         scores, report = attended.scores, None
 
@@ -324,10 +325,10 @@ class Block(Reducible):
     def _grained(
         self, tokens: Tokens, grid: tuple[int, ...] | None, taps: frozenset[str], keys: Sequence[Any]
     ) -> tuple[Tokens, Attended, Any]:
-        """The block with queries of several granularities, computed at all of them: keys are of every token."""
+        """Runs the block with queries at all granularities; keys and values are those of every token."""
         if self.reducer is not None or grid is None or self.router is None:
             raise UserError(
-                "DGE's blocks choose their queries themselves and need every patch: plans cannot reduce this network."
+                "DGE's blocks choose their own queries and need every patch, so plans cannot reduce this network."
             )
         prefix, splits, sides = self.num_prefix_tokens, self.style.grained, (grid[0], grid[1])
         rows = grained.queries(tokens.x, sides, splits, prefix)
@@ -366,7 +367,7 @@ def run_block(
     key: PRNGKeyArray | None = None,
     remat: bool = False,
 ) -> tuple[Tokens, Attended, Any]:
-    """Calls a block; with `remat` its activations are computed again in the backward pass instead of kept."""
+    """Calls a block; with `remat` its activations are recomputed in the backward pass."""
     if not remat:
         return block(tokens, attended, grid=grid, taps=taps, train=train, key=key)
     graph, state = nnx.split(block)

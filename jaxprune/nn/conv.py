@@ -1,4 +1,4 @@
-"""Convolutions of NHWC maps and of NTHWC clips, each by the product that is fast for it."""
+"""Convolutions of NHWC maps and of NTHWC clips, each with a fast implementation."""
 
 import math
 from typing import Any, Literal
@@ -17,9 +17,9 @@ class Conv(nnx.Module):
     A 1×1 convolution runs as one matrix product, a depth-wise one as `ops.depthwise_conv2d` does.
 
     Args:
-      padding: zeros on every side, as PyTorch counts; or "SAME" as TensorFlow does: as many as leave input / stride
-        places, the odd one below and right. By default k // 2.
-      depthwise: every channel has a filter of its own.
+      padding: zeros on every side, as in PyTorch; or "SAME" as in TensorFlow: output size input / stride, with an odd
+        zero below and right. By default k // 2.
+      depthwise: one filter per channel.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class Conv(nnx.Module):
         rngs: nnx.Rngs,
     ):
         shape = (kernel_size, kernel_size, 1 if depthwise else in_features, out_features)
-        # He et al. (2015): what a value of the input reaches keeps its variance under ReLU.
+        # He et al. (2015), fan-out mode: preserves the variance in the backward pass under ReLU.
         reached = kernel_size**2 * (1 if depthwise else out_features)
         self.kernel = nnx.Param(jax.random.normal(rngs.params(), shape, jnp.float32) * math.sqrt(2 / reached))
         self.bias = nnx.data(nnx.Param(jnp.zeros((out_features,), jnp.float32)) if use_bias else None)
@@ -47,7 +47,7 @@ class Conv(nnx.Module):
         """Convolves maps.
 
         Args:
-          padding: in place of the layer's own.
+          padding: overrides the layer's padding.
         """
         x = x.astype(self.dtype or x.dtype)
         kernel = self.kernel[...].astype(x.dtype)
@@ -78,12 +78,13 @@ class Conv(nnx.Module):
 class Conv3d(nnx.Module):
     """A convolution of clips with the kernel (frames, k, k, in / groups, out), padded by half of each size.
 
-    One that does not mix frames runs as `Conv` does on each, one that mixes nothing else as a 2-D one over frames.
+    If it does not mix frames it runs as a `Conv` on each frame; if it only mixes frames, as a 2-D convolution over
+    frames.
 
     Args:
       kernel_size: (frames, side); both odd.
-      stride: in space; there is none in time.
-      depthwise: every channel has a filter of its own.
+      stride: spatial stride; the temporal stride is 1.
+      depthwise: one filter per channel.
     """
 
     def __init__(

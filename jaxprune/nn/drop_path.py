@@ -1,4 +1,4 @@
-"""Stochastic depth: a residual branch is left out for some images of the batch."""
+"""Stochastic depth: a residual branch is dropped for some images of the batch."""
 
 import jax
 from flax import nnx
@@ -12,7 +12,7 @@ class DropPath(nnx.Module):
         self.rate = float(rate)
 
     def __call__(self, x: Float[Array, "b ..."], key: PRNGKeyArray | None) -> Float[Array, "b ..."]:
-        """Without a key nothing is dropped: that is evaluation."""
+        """Drops branches; without a key (evaluation) nothing is dropped."""
         if key is None or self.rate == 0.0:
             return x
         keep = 1.0 - self.rate

@@ -1,4 +1,4 @@
-"""What layers cost in multiply-accumulates of a forward pass over one image; only shapes are read."""
+"""The cost of layers in multiply-accumulates of a forward pass over one image, from shapes only."""
 
 import math
 from collections.abc import Sequence
@@ -10,15 +10,15 @@ Where = Literal["before", "attention", "after", "embed"]
 
 
 class BlockCost(NamedTuple):
-    """What a block costs, by the rows that reach its parts.
+    """The cost of a block, per row of its parts.
 
     Attributes:
-      project: a row that arrives (queries, keys and values).
-      pair: a query with a key that it sees (their product, and the value weighted by it).
-      mix: a query (the output projection).
-      feed: a row that passes the MLP.
-      keys: keys that a query sees (a window); None is all rows.
-      fixed: whatever the rows.
+      project: per incoming row (queries, keys and values).
+      pair: per pair of a query and a key that it attends to (their product, and the weighted value).
+      mix: per query (the output projection).
+      feed: per row that passes through the MLP.
+      keys: number of keys per query (a window); None means all rows.
+      fixed: independent of the rows.
     """
 
     project: int
@@ -30,12 +30,12 @@ class BlockCost(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """The rows that each part of a block works on, prefix counted.
+    """The number of rows in each part of a block, including the prefix.
 
     Attributes:
-      keys: rows that are projected, and attended to.
+      keys: rows that are projected and attended to.
       queries: rows that attention is computed for.
-      fed: rows that pass the MLP.
+      fed: rows that pass through the MLP.
       left: rows that leave the block.
     """
 
@@ -46,11 +46,11 @@ class Rows(NamedTuple):
 
 
 def rows_of(where: Where | None, rows_in: int, rows_out: int, *, leaves: bool = True) -> Rows:
-    """The rows that the parts of a block work on when a reducer leaves `rows_out` of `rows_in`, prefix counted.
+    """The rows in the parts of a block whose reducer keeps `rows_out` of `rows_in` rows, including the prefix.
 
     Args:
       where: where the reducer acts, see `reduction.Reducer`; None without one.
-      leaves: whether rows leave the sequence; otherwise they only skip the MLP, wherever the reducer would act.
+      leaves: whether rows are removed from the sequence; otherwise they only skip the MLP, whatever `where` is.
     """
     if not leaves:
         return Rows(rows_in, rows_in, rows_out, rows_in)
@@ -93,15 +93,15 @@ def _stays(site: Site, reducer: Any) -> bool:
 
 
 def linear_flops(layer: Any, rows: int) -> int:
-    """Returns the cost of a `Linear` on `rows` tokens; its bias does not count."""
+    """Returns the cost of a `Linear` on `rows` tokens, without its bias."""
     inputs, outputs = layer.kernel.shape
     return rows * inputs * outputs
 
 
 def block_flops(cost: BlockCost, rows: Rows) -> int:
-    """Returns the cost of a block on so many rows: 12·n·d² + 2·n²·d for a plain one of width d on n rows.
+    """Returns the cost of a block for its rows: 12·n·d² + 2·n²·d for a plain one of width d on n rows.
 
-    What a reducer computes itself is not part of it.
+    The reducer's own cost is not included.
     """
     seen = rows.keys if cost.keys is None else cost.keys
     attention = rows.keys * cost.project + rows.queries * (seen * cost.pair + cost.mix)

@@ -8,7 +8,7 @@ from jaxprune.errors import UserError
 
 
 def pooled(x: Float[Array, "b h w d"], side: int) -> Float[Array, "b H W d"]:
-    """The means of squares of `side` by `side` tokens."""
+    """Average pooling of `side` × `side` tokens."""
     b, h, w, d = x.shape
     return x.reshape(b, h // side, side, w // side, side, d).mean((2, 4))
 
@@ -16,19 +16,19 @@ def pooled(x: Float[Array, "b h w d"], side: int) -> Float[Array, "b H W d"]:
 def queries(
     x: Float[Array, "b n d"], grid: tuple[int, int], splits: tuple[int, ...], num_prefix_tokens: int
 ) -> Float[Array, "b m d"]:
-    """The prefix, and the map at each granularity; all of them, whichever a region then takes.
+    """Returns the prefix, and the queries of the map at every granularity, whichever a region later chooses.
 
     Args:
-      grid: of the tokens behind the prefix.
-      splits: a region, whose side is the largest of these in tokens, has that many queries a side.
+      grid: grid of the tokens after the prefix.
+      splits: the possible numbers of queries per side of a region; the largest is the region's side in tokens.
 
     Raises:
-      UserError: the grid is no whole number of regions.
+      UserError: the grid is not a whole number of regions.
     """
     region = max(splits)
     if grid[0] % region or grid[1] % region:
         raise UserError(
-            f"A grid of {grid[0]}x{grid[1]} patches is no whole number of regions of {region}: change img_size."
+            f"A grid of {grid[0]}x{grid[1]} patches is not a whole number of regions of {region}: change img_size."
         )
     b, _, d = x.shape
     placed = x[:, num_prefix_tokens:].reshape(b, *grid, d)
@@ -37,10 +37,10 @@ def queries(
 
 
 def chosen(logits: Float[Array, "b H W s"], key: PRNGKeyArray | None = None) -> Float[Array, "b H W s"]:
-    """Which granularity each region takes, one-hot; with a key by Gumbel's trick, with a gradient.
+    """The granularity of each region, one-hot; with a key by straight-through Gumbel softmax.
 
     Args:
-      logits: of each region and granularity.
+      logits: logits of each region and granularity.
     """
     noisy = logits if key is None else logits + jax.random.gumbel(key, logits.shape, logits.dtype)
     one = jax.nn.one_hot(noisy.argmax(-1), logits.shape[-1], dtype=logits.dtype)
@@ -57,7 +57,7 @@ def spread(
     splits: tuple[int, ...],
     num_prefix_tokens: int,
 ) -> Float[Array, "b n d"]:
-    """Gives every token what the query that stands for it has, at the granularity of its region."""
+    """Copies the output of each query to the tokens it covers, at the granularity of their region."""
     b, _, d = rows.shape
     region, start = max(splits), num_prefix_tokens
     summed = jnp.zeros((b, *grid, d), rows.dtype)

@@ -1,4 +1,4 @@
-"""A host: a network that plans reduce. It says where (`Site`) and at what cost, and runs its blocks by one `Walk`."""
+"""A host: a network that plans can reduce. It defines sites and costs, and runs its blocks in one `Walk`."""
 
 import functools
 import re
@@ -24,13 +24,13 @@ _BLOCK = re.compile(r"blocks\.(\d+)\.")
 
 
 class Overhead(NamedTuple):
-    """What a host costs beside its blocks, in multiply-accumulates of an image.
+    """The cost of a host outside its blocks, in multiply-accumulates per image.
 
     Attributes:
-      embed: each patch that is embedded.
+      embed: per embedded patch.
       head: the classifier.
-      between: whatever else there is (a stem, layers between stages).
-      pool: each token that is pooled, where pooling costs something.
+      between: everything else (a stem, layers between stages).
+      pool: per pooled token, if pooling has a cost.
     """
 
     embed: int
@@ -40,20 +40,19 @@ class Overhead(NamedTuple):
 
 
 class Host(nnx.Module):
-    """A network that plans reduce: subclass it, and plans, scorers, costs and intermediates work.
+    """Base class of networks that plans can reduce; it provides plans, scorers, costs and intermediates.
 
-    A subclass has `num_prefix_tokens`, calls `super().__init__()`, and defines `sites`, `overhead`, `walk` and
-    `forward_head`, and `embed` where it prunes its input. Its blocks are `Reducible`.
+    A subclass sets `num_prefix_tokens`, calls `super().__init__()`, and defines `sites`, `overhead`, `walk` and
+    `forward_head`, and `embed` if it prunes its input. Its blocks are `Reducible`.
 
-    Images are (b, height, width, c), clips (b, frames, height, width, c); an `img_size` has the same sides.
+    Images are (b, height, width, c), clips (b, frames, height, width, c); an `img_size` has the same dimensions.
 
     Attributes:
-      prunes_input: whether patches can be left out before any is embedded; otherwise a scorer guides every block.
-      classifier_parts: how the names of parameters begin that a classifier of other classes, or pooled otherwise, has
-        to itself.
-      no_decay: patterns of parameters that weight decay leaves out besides vectors and biases.
+      prunes_input: whether patches can be dropped before embedding; otherwise a scorer acts in every block.
+      classifier_parts: prefixes of the parameters that depend on the number of classes or the pooling.
+      no_decay: patterns of parameters without weight decay, besides vectors and biases.
       pruner: the reducer that scores images before the first block (`from_scores`), or None; set by `reduction.apply`.
-      plan: the plan that it follows, or None; set by `reduction.apply`.
+      plan: the plan of the network, or None; set by `reduction.apply`.
     """
 
     prunes_input: bool = True
@@ -66,23 +65,23 @@ class Host(nnx.Module):
         self.plan: Any = None
 
     def sites(self, img_size: int | Sequence[int] | None = None) -> tuple[Site, ...]:
-        """The blocks in their order, as a plan sees them.
+        """The blocks in order, as seen by a plan.
 
         Args:
-          img_size: sides of the images; by default those the network was built for.
+          img_size: size of the images; by default the one the network was built for.
         """
         raise NotImplementedError
 
     def entrance(self, img_size: int | Sequence[int] | None = None) -> Site:
-        """What a scorer decides about before the first block: by default all patches, the tokens of the first block."""
+        """The site where a scorer drops tokens before the first block: by default the patches of the first block."""
         return self.sites(img_size)[0]
 
     def sites_behind(self, num_keep: int, img_size: int | Sequence[int] | None = None) -> tuple[Site, ...]:
-        """The blocks where only `num_keep` places of the entrance enter, of a network whose rows leave nowhere else."""
+        """The blocks if only `num_keep` units of the entrance are kept, in a network that drops rows nowhere else."""
         return self.sites(img_size)
 
     def overhead(self, img_size: int | Sequence[int] | None = None) -> Overhead:
-        """What the network costs beside its blocks, on images of `img_size`."""
+        """The cost of the network outside its blocks, for images of `img_size`."""
         raise NotImplementedError
 
     def walk(
@@ -98,16 +97,17 @@ class Host(nnx.Module):
         raise NotImplementedError
 
     def embed(self, images: Float[Array, "b *sides c"], ids_keep: Int[Array, "b k"] | None = None) -> Array:
-        """Embeds patches (all, or `ids_keep` in that order) and puts the prefix tokens in front."""
+        """Embeds patches (all, or `ids_keep` in that order) and prepends the prefix tokens."""
         raise NotImplementedError
 
     def embed_chosen(
         self, images: Float[Array, "b *sides c"], key: PRNGKeyArray | None = None
     ) -> tuple[Float[Array, "b n d"], Int[Array, "b k"] | None, Any]:
-        """Embeds the patches that the plan's scorer keeps, for a `walk` whose rows can leave.
+        """Embeds the patches that the plan's scorer keeps, for a `walk` that can remove rows.
 
         Returns:
-          (embedded tokens, the patches they are (None = all), the scorer's report for `Walk`; None without a scorer).
+          (embedded tokens, the ids of their patches (None = all), the scorer's report for `Walk` (None without a
+          scorer)).
         """
         if self.pruner is None:
             return self.embed(images), None, None
@@ -119,31 +119,31 @@ class Host(nnx.Module):
     def guiding_scores(
         self, images: Float[Array, "b *sides c"], key: PRNGKeyArray | None = None
     ) -> tuple[Array, tuple[int, ...]] | None:
-        """What the plan's scorer makes of images and its grid, for a `Walk` whose rows cannot leave; None without."""
+        """The scores of the plan's scorer and their grid, if the `Walk` cannot remove rows; None without a scorer."""
         if self.pruner is None:
             return None
         return self.pruner.scores(images, key_of_scorer(key, self.sites(images.shape[1:-1])))
 
     def final_norm(self, x: Float[Array, "b n d"]) -> Float[Array, "b n d"]:
-        """The norm behind the last block; the tokens as they are where there is none."""
+        """Applies the norm after the last block, if there is one."""
         return x
 
     def forward_head(self, tokens: Tokens) -> tuple[Float[Array, "b k"], tuple[Array, ...]]:
-        """Tokens behind the final norm to logits in float32, and to those of each head where there are two."""
+        """Maps tokens after the final norm to logits in float32, and to those of each head if there are two."""
         raise NotImplementedError
 
     def block(self, site: Site) -> Any:
-        """The block that a site stands for."""
+        """The block of a site."""
         return at_path(self, site.path)
 
     def block_cost(self, site: Site) -> BlockCost:
-        """What the block at a site costs."""
+        """The cost of the block at a site."""
         return self.block(site).cost(site.grid)
 
     def parameter_layers(self, names: Iterable[str]) -> dict[str, int]:
-        """The layer of each parameter for layer-wise decay: 0 embeds, block i is i + 1, and then comes the rest.
+        """The layer of each parameter for layer-wise decay: 0 for embeddings, i + 1 for block i, then the rest.
 
-        It is BEiT's rule, which MAE and SimMIM follow.
+        This is BEiT's rule, which MAE and SimMIM follow.
         """
         after = len(self.sites()) + 1
 
@@ -154,11 +154,11 @@ class Host(nnx.Module):
         return {name: layer_of(name) for name in names}
 
     def intermediate_layers(self) -> tuple[int, ...]:
-        """The blocks whose outputs are the network's intermediates: all of them, or the last of each stage."""
+        """The blocks whose outputs are the network's intermediates: all blocks, or the last of each stage."""
         return tuple(range(len(self.sites())))
 
     def step_grids(self, img_size: int | Sequence[int] | None = None) -> tuple[tuple[int, ...], ...]:
-        """What each step of the plan decides about: the patches of the image, or where rows stay those of its block."""
+        """The grid of each step of the plan: the patches of the image, or of its block if rows cannot be removed."""
         sites = self.sites(img_size)
         front = (self.entrance(img_size).grid,) if self.pruner is not None and self.prunes_input else ()
         reducing = (site for site in sites if self.block(site).reducer is not None)
@@ -172,10 +172,10 @@ class Host(nnx.Module):
         train: bool = False,
         key: PRNGKeyArray | None = None,
     ) -> tuple[Tokens, Forward]:
-        """Images to the tokens behind the last block and the final norm.
+        """Computes the tokens after the last block and the final norm.
 
         Args:
-          taps: {layer: fields of `Attended`} to report in `Forward.attended`, of any set of layers in one pass.
+          taps: {layer: fields of `Attended`} to report in `Forward.attended`, for any layers in one pass.
           train: turns DropPath on and reducers to their training form; then `key` is needed.
 
         Raises:
@@ -214,22 +214,22 @@ class Host(nnx.Module):
         train: bool = False,
         key: PRNGKeyArray | None = None,
     ) -> Any:
-        """What several depths of the network make of images, with timm's arguments and meaning.
+        """Returns features of several depths, with timm's arguments and semantics.
 
-        Under a plan the maps are dense again: every patch gets the row that holds it, a dropped patch zeros;
-        `__call__`'s `aux.assign` says which.
+        Under a plan the maps are made dense: every patch gets the row that holds it, a dropped patch zeros (see
+        `aux.assign` of `__call__`).
 
         Args:
           indices: which intermediates (blocks of a ViT, stages of a hierarchical network): a list, negative ones from
-            the end; an int is the last so many; None is all.
-          return_prefix_tokens: makes each intermediate a pair (map, prefix tokens) where there are prefix tokens.
-          norm: applies the final norm to each; of a hierarchical network to the last stage, whose norm it is.
-          stop_early: runs no block behind the last one asked for.
+            the end; an int n means the last n; None means all.
+          return_prefix_tokens: return pairs (map, prefix tokens), if there are prefix tokens.
+          norm: apply the final norm to each; in a hierarchical network only to the last stage.
+          stop_early: do not run blocks after the last requested one.
           output_fmt: "NHWC" (b, *grid, d), "NCHW" (b, d, *grid) or "NLC" (b, patches, d).
-          intermediates_only: leaves out the final tokens.
+          intermediates_only: do not return the final tokens.
 
         Returns:
-          (final tokens behind the final norm (b, n, d), list of intermediates), or the list alone.
+          (final tokens after the final norm (b, n, d), list of intermediates), or the list alone.
 
         Raises:
           UserError: there is no such intermediate or format, or the images are of an integer dtype.
@@ -245,7 +245,7 @@ class Host(nnx.Module):
         found = []
         for layer in chosen:
             tokens, site = walk.left[layer], sites[layer]
-            # Earlier stages have another width and grid, and no norm of their own.
+            # Earlier stages have another width and grid, and no norm.
             alike = (site.grid, site.embed_dim) == (sites[-1].grid, sites[-1].embed_dim)
             x = self.final_norm(tokens.x) if norm and alike else tokens.x
             shaped = dense_map(x, tokens.assign if layer >= thinned else None, site, output_fmt)
@@ -254,17 +254,17 @@ class Host(nnx.Module):
         return found if intermediates_only else (self.final_norm(walk.tokens.x), found)
 
     def patch_maps(self, tokens: Tokens, img_size: int | Sequence[int] | None = None) -> Float[Array, "b *grid d"]:
-        """The tokens of `forward_features` as maps, dense again under a plan as `forward_intermediates` makes them.
+        """The tokens of `forward_features` as maps, made dense as in `forward_intermediates`.
 
         Args:
-          img_size: sides of the images, of a network that takes any.
+          img_size: size of the images, for a network that takes any.
         """
         sites = self.sites(img_size)
         reduced = self._first_reduction(sites) < len(sites)
         return dense_map(tokens.x, tokens.assign if reduced else None, sites[-1], "NHWC")
 
     def _first_reduction(self, sites: Sequence[Site]) -> int:
-        """The first layer behind which a row is not a patch; past the last where there is none."""
+        """The first layer after which rows are no longer all patches; past the last layer if there is none."""
         if self.pruner is not None and self.prunes_input:
             return 0
         reducing = (site.layer for site in sites if site.leaves and self.block(site).reducer is not None)
@@ -278,5 +278,5 @@ def at_path(module: Any, path: str) -> Any:
 
 
 def key_of_scorer(key: PRNGKeyArray | None, sites: Sequence[Site]) -> PRNGKeyArray | None:
-    """Blocks take the keys of their numbers; the scorer takes the next."""
+    """The scorer's key: blocks fold in their layer, the scorer the next number."""
     return None if key is None else jax.random.fold_in(key, len(sites))

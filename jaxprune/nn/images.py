@@ -1,4 +1,4 @@
-"""What networks ask of the images they are called with."""
+"""Checks of a network's input images."""
 
 from typing import Any
 
@@ -11,31 +11,33 @@ from jaxprune.preprocessing import Normalisation
 
 
 def require_float(images: Any, ndim: int | None = None) -> None:
-    """Checks, while a program is traced, that images are normalised ones as far as their dtype shows.
+    """Checks, at trace time, that images have a floating-point dtype, as normalised images do.
 
     Args:
-      images: what a network is called with.
-      ndim: dimensions of the batch, where the network takes no other.
+      images: the input of a network.
+      ndim: required number of dimensions, if any.
 
     Raises:
-      UserError: they are no array, one of an integer dtype, as decoded pictures are, or no batch.
+      UserError: they are not an array, have an integer dtype, as decoded pictures have, or are not a batch.
     """
     if not (hasattr(images, "dtype") and hasattr(images, "shape")):
         kind = "None" if images is None else f"of type {type(images).__name__}"
         raise UserError(
-            f"A network reads an array of images (batch, height, width, channels), and these are {kind}: stack them by "
-            "numpy.stack(images), or read pictures by jaxprune.data.load_images(pictures, model.preprocessing)."
+            f"A network reads an array of images (batch, height, width, channels), and these are {kind}: "
+            f"stack them with "
+            "numpy.stack(images), or read pictures with jaxprune.data.load_images(pictures, model.preprocessing)."
         )
     if ndim is not None and len(images.shape) != ndim:
         what, axes = ("Clips", "batch, frames, height, width") if ndim == 5 else ("Images", "batch, height, width")
         raise UserError(
-            f"{what} of shape {tuple(images.shape)} have {len(images.shape)} dimensions, and the network reads batches "
-            f"with {ndim}, ({axes}, channels): add the batch by {what.lower()}[None]."
+            f"{what} of shape {tuple(images.shape)} have {len(images.shape)} dimensions, but the network reads batches "
+            f"with {ndim}, ({axes}, channels): add a batch axis with {what.lower()}[None]."
         )
     dtype = images.dtype
     if not jnp.issubdtype(dtype, jnp.floating):
         raise UserError(
-            f"A network reads normalised images of a floating-point dtype, and these are {dtype}: prepare pictures by "
+            f"A network reads normalised images of a floating-point dtype, but these are {dtype}: prepare "
+            f"pictures with "
             "jaxprune.data.load_images(pictures, model.preprocessing)."
         )
 
@@ -43,7 +45,7 @@ def require_float(images: Any, ndim: int | None = None) -> None:
 def renormalized(
     images: Float[Array, "b *sides c"], normalised: Normalisation, wanted: Normalisation
 ) -> Float[Array, "b *sides c"]:
-    """Images that were normalised with one (mean, std), normalised with another."""
+    """Converts images from one normalisation (mean, std) to another."""
     (mean, std), (own_mean, own_std) = normalised, wanted
     scale = np.asarray(std, np.float64) / np.asarray(own_std)
     shift = (np.asarray(mean, np.float64) - np.asarray(own_mean)) / np.asarray(own_std)

@@ -1,4 +1,4 @@
-"""Features of several depths as maps: which ones, and how they are laid out (timm's `forward_intermediates`)."""
+"""Helpers of timm's `forward_intermediates`: selection and layout of feature maps."""
 
 from collections.abc import Sequence
 
@@ -14,10 +14,10 @@ OUTPUT_FORMATS = ("NHWC", "NCHW", "NLC")
 
 
 def intermediate_indices(indices: int | np.integer | Sequence[int] | None, count: int) -> list[int]:
-    """The numbers of `count` intermediates that timm's `indices` stand for, in the order of the network.
+    """Resolves timm's `indices` into `count` intermediates, in network order.
 
     Raises:
-      UserError: there are not so many.
+      UserError: an index is out of range.
     """
     if indices is None:
         return list(range(count))
@@ -27,17 +27,17 @@ def intermediate_indices(indices: int | np.integer | Sequence[int] | None, count
         wanted = [int(i) for i in indices]
     if not wanted or not all(-count <= index < count for index in wanted):
         raise UserError(
-            f"indices={indices} does not name intermediates of this network, which has {count}: use numbers from "
-            f"{-count} to {count - 1}, or an int from 1 to {count} for the last so many."
+            f"indices={indices} is out of range for a network with {count} intermediates: use numbers from "
+            f"{-count} to {count - 1}, or an int n from 1 to {count} for the last n."
         )
     return sorted({index % count for index in wanted})
 
 
 def dense_map(x: Float[Array, "b n d"], assign: Int[Array, "b p"] | None, site: Site, output_fmt: str) -> Array:
-    """The tokens behind the prefix, one for every patch, in one of `OUTPUT_FORMATS`.
+    """Lays out the tokens after the prefix, one per patch, in one of `OUTPUT_FORMATS`.
 
     Args:
-      assign: for each patch the row that holds it; None where every row is a patch.
+      assign: the row that holds each patch; None if every row is a patch.
     """
     rows = x[:, site.num_prefix_tokens :]
     patches = rows if assign is None else unmerge(rows, assign)

@@ -1,12 +1,12 @@
-"""Which implementation computes attention, and the kernels of GPU and TPU that it can be.
+"""The choice of the attention implementation, including kernels for GPU and TPU.
 
     with kernels.implementation("blocked"):
         logits, aux = model(images)
 
-"plain" makes the matrix of all pairs (or leaves it to XLA), "blocked" makes it in blocks of queries, forward and
-backward, so that memory grows with the length and not with its square. "cudnn" is cuDNN's flash kernel, "pallas" JAX's
-for TPUs; where they cannot be used, "blocked" is, and a warning says why. What sums rows of attention, or weighs them
-by a policy, is "blocked" beside both.
+"plain" computes the matrix of all pairs (or leaves it to XLA). "blocked" computes it in blocks of queries, forward and
+backward, with memory linear in the length. "cudnn" is cuDNN's flash kernel, "pallas" JAX's for TPUs; if they cannot be
+used, "blocked" is used with a warning. Operations that sum rows of attention, or weight them by a policy, use "blocked"
+with both.
 """
 
 import contextlib
@@ -27,20 +27,20 @@ IMPLEMENTATIONS = ("plain", "blocked", "cudnn", "pallas")
 VARIABLE = "JAXPRUNE_ATTENTION"
 BLOCK = 128  # rows of a block
 
-# A key column of so much hides the key; smaller biases than its negative are taken for hidden keys.
+# A key column with this value masks the key; biases below its negative mark masked keys.
 _HIDDEN = 3e4
 
 _log = logging.getLogger(__name__)
 
 
 class Default(NamedTuple):
-    """What a backend uses by default from some length on.
+    """A backend's default implementation from some length on.
 
     Attributes:
-      backend: of JAX.
-      half: only for float16 and bfloat16.
-      length: of queries and keys, at least.
-      implementation: of `IMPLEMENTATIONS`.
+      backend: JAX backend.
+      half: whether it only applies to float16 and bfloat16.
+      length: smallest length of queries and keys.
+      implementation: one of `IMPLEMENTATIONS`.
     """
 
     backend: str
@@ -49,15 +49,15 @@ class Default(NamedTuple):
     implementation: str
 
 
-# The first that fits counts, and "plain" where none does. Measured on CPU with the heads of a ViT-S, blocked takes of
-# plain's time forward, and with backward: 1.15 and 1.2 to 1.8 at 197 tokens, .45 to 1 and .9 to 1.05 at 577 (by batch),
-# .48 and .7 to .95 at 1374, .48 and .8 at 4096. GPUs and TPUs have no row before theirs are measured: force "cudnn",
-# "pallas" or "blocked" there.
+# The first match applies, else "plain". On a CPU with the heads of a ViT-S, the time of "blocked" relative to "plain"
+# (forward; forward and backward) is: 1.15; 1.2 to 1.8 at 197 tokens, 0.45 to 1; 0.9 to 1.05 at 577 (depending on the
+# batch), 0.48; 0.7 to 0.95 at 1374, 0.48; 0.8 at 4096. GPUs and TPUs have no entry until they are measured: force
+# "cudnn", "pallas" or "blocked" there.
 DEFAULTS = (Default("cpu", False, 1024, "blocked"),)
 
 
 class _Context:
-    """What `jax.make_user_context` makes, for versions of JAX without it: `jax.jit` does not notice a change."""
+    """A substitute for `jax.make_user_context` in older versions of JAX: `jax.jit` does not notice changes."""
 
     def __init__(self):
         self._held: contextvars.ContextVar[str | None] = contextvars.ContextVar("attention", default=None)
@@ -80,10 +80,10 @@ _forced: Any = jax.make_user_context(default_value=None) if hasattr(jax, "make_u
 
 @contextlib.contextmanager
 def implementation(name: str | None) -> Iterator[None]:
-    """Has attention inside the context computed by one of `IMPLEMENTATIONS`; None leaves the choice to `DEFAULTS`.
+    """Selects the attention implementation inside the context, one of `IMPLEMENTATIONS`; None follows `DEFAULTS`.
 
-    It counts when a program is traced. `jax.jit` traces again in another context, except in versions of JAX without
-    `jax.make_user_context`: there a program keeps the implementation of its first call. The environment variable
+    It applies at trace time. `jax.jit` retraces in another context, except in versions of JAX without
+    `jax.make_user_context`, where a program keeps the implementation of its first call. The environment variable
     JAXPRUNE_ATTENTION does the same for a whole process.
 
     Raises:
@@ -95,12 +95,12 @@ def implementation(name: str | None) -> Iterator[None]:
 
 
 def forced() -> str | None:
-    """Returns the implementation that the context or else the environment asks for; None where neither does."""
+    """Returns the implementation forced by the context or else by the environment, or None."""
     return _forced.value or _check(os.environ.get(VARIABLE) or None)
 
 
 def chosen(dtype: Any, queries: int, keys: int) -> str:
-    """Returns the implementation of so many queries and keys of a dtype: the one that is forced, or the default."""
+    """Returns the implementation for these lengths and this dtype: the forced one, or the default."""
     asked = forced()
     if asked is not None:
         return asked
@@ -112,10 +112,10 @@ def chosen(dtype: Any, queries: int, keys: int) -> str:
 
 
 def row_block() -> int | None:
-    """Returns the `size` for `ops.blocks.by_rows` of other matrices of all pairs: None unless "plain" is ruled out.
+    """Returns the `size` for `ops.blocks.by_rows` of other all-pairs matrices: None unless "plain" is excluded.
 
-    Attention gains by blocks; distances and similarities are computed several times in blocks, so they are only where
-    memory is asked for.
+    Attention is faster in blocks, but distances and similarities are recomputed several times, so they are in blocks
+    only if memory has priority.
     """
     return None if forced() in (None, "plain") else BLOCK
 
@@ -123,13 +123,14 @@ def row_block() -> int | None:
 def with_key_columns(
     q: Float[Array, "b h m d"], k: Float[Array, "b h n d"], bias: Float[Array, "#b 1 1 n"] | None, multiple: int = 8
 ) -> tuple[Float[Array, "b h m e"], Float[Array, "b h n e"]]:
-    """Queries and keys whose products scaled by d^-½ contain the bias of each key, for kernels that take no such bias.
+    """Extends queries and keys so that their scaled products include a bias per key, for kernels without such a bias.
 
-    One more column of the keys is the bias times √d, and 1 in the queries; in half precision two, a high and a low
-    part, whose sum has twice the digits. Another is -3e4 for hidden keys (a bias below -3e4). Zeros fill up the width.
+    An extra channel holds the bias times √d in the keys, and 1 in the queries; in half precision two channels hold a
+    high and a low part for twice the precision. Another holds -3e4 for masked keys (a bias below -3e4). The width is
+    padded with zeros.
 
     Args:
-      multiple: of which the width becomes one.
+      multiple: the width is padded to a multiple of this.
     """
     b, _, n, d = k.shape
     if bias is None:
@@ -148,7 +149,7 @@ def with_key_columns(
 
 
 def _widened(x: Array, more: int) -> Array:
-    """With so many channels of zeros more."""
+    """Pads the last axis with `more` zeros."""
     return jnp.pad(x, ((0, 0), (0, 0), (0, 0), (0, more)))
 
 
@@ -159,7 +160,7 @@ def flash(
     v: Float[Array, "b h n d"],
     bias: Float[Array, "#b #h #m n"] | None = None,
 ) -> Float[Array, "b h m d"] | None:
-    """Attention by the kernel of a device, "cudnn" or "pallas"; None, with a warning, where it cannot be used."""
+    """Attention by a device kernel, "cudnn" or "pallas"; None, with a warning, if it cannot be used."""
     why = _obstacle(kind, q, bias)
     if why is None:
         try:
@@ -175,7 +176,7 @@ def _obstacle(kind: str, q: Array, bias: Array | None) -> str | None:
     if jax.default_backend() != backend:
         return f"it is for {backend}, and this is {jax.default_backend()}"
     if kind == "cudnn" and q.dtype not in (jnp.float16, jnp.bfloat16):
-        return f"it takes float16 and bfloat16, not {q.dtype}"
+        return f"it supports float16 and bfloat16, not {q.dtype}"
     if bias is not None and bias.shape[1:3] != (1, 1):
         return "each pair of tokens has its own bias"
     return None
@@ -183,14 +184,14 @@ def _obstacle(kind: str, q: Array, bias: Array | None) -> str | None:
 
 @functools.cache
 def _warn(kind: str, why: str) -> None:
-    """Once for each reason."""
-    _log.warning("Attention is computed in blocks, not by %s: %s.", kind, why)
+    """Warns once per reason."""
+    _log.warning("Attention is computed in blocks instead of by %s: %s.", kind, why)
 
 
 def cudnn(q: Array, k: Array, v: Array, bias: Array | None) -> Array:
     """cuDNN's flash kernel (GPU, float16 and bfloat16).
 
-    Written by the checks of `jax.nn.dot_product_attention`, and not yet run on a GPU.
+    Written to satisfy the checks of `jax.nn.dot_product_attention`; not yet run on a GPU.
     """
     scale, width = q.shape[-1] ** -0.5, v.shape[-1]
     q, k = with_key_columns(q, k, bias)
@@ -201,9 +202,9 @@ def cudnn(q: Array, k: Array, v: Array, bias: Array | None) -> Array:
 
 
 def pallas(q: Array, k: Array, v: Array, bias: Array | None) -> Array:
-    """JAX's flash kernel for TPUs; lengths are filled up to multiples of its blocks, 128, with hidden keys.
+    """JAX's flash kernel for TPUs; lengths are padded to multiples of its block size, 128, with masked keys.
 
-    Run in Pallas' interpreter only, and not yet on a TPU.
+    So far only run in Pallas' interpreter, not on a TPU.
     """
     from jax.experimental.pallas.ops.tpu.flash_attention import flash_attention
 

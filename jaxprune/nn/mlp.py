@@ -1,4 +1,4 @@
-"""The perceptrons of transformer blocks: two layers with an activation, or SwiGLU."""
+"""The MLPs of transformer blocks: two layers with an activation, or SwiGLU."""
 
 import functools
 from typing import Any
@@ -31,7 +31,7 @@ class Mlp(nnx.Module):
     Args:
       out: width of the output, by default that of the input.
       activation: a name in `ACTIVATIONS`; "gelu" is the exact one (erf).
-      norm: normalises what the second layer reads; None leaves it out.
+      norm: norm of the hidden layer; None leaves it out.
     """
 
     def __init__(
@@ -61,11 +61,11 @@ class Mlp(nnx.Module):
 
 
 class SwiGLU(nnx.Module):
-    """`fc2(silu(gate) * value)`, where `fc1` makes gate and value in one product (Shazeer, 2020).
+    """`fc2(silu(gate) * value)`, where `fc1` computes gate and value in one product (Shazeer, 2020).
 
     Args:
       hidden: width of the gate, and of the value.
-      norm: normalises what the second layer reads (EVA-02); None leaves it out.
+      norm: norm of the hidden layer (EVA-02); None leaves it out.
     """
 
     def __init__(

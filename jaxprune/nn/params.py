@@ -24,11 +24,11 @@ class Graph(NamedTuple):
 
 
 class Split(NamedTuple):
-    """A module taken apart.
+    """A split module.
 
     Attributes:
       graph: its structure.
-      params: what is trained, {dotted name: array}.
+      params: the trained arrays, {dotted name: array}.
       rest: every other array (fixed tables, statistics), {dotted name: array}.
     """
 
@@ -43,10 +43,10 @@ def dotted(path: tuple) -> str:
 
 
 def variables(module: nnx.Module) -> dict[str, nnx.Variable]:
-    """Returns the variables of a module by dotted name; writing `[...]` of one writes the module."""
+    """Returns the variables of a module by dotted name; assigning to `[...]` of one changes the module."""
     found, seen = {}, set()
     for path, variable in nnx.iter_graph(module):
-        # What two modules share has one name, the first; Flax before 0.12.1 lists it under both.
+        # A shared variable has one name, the first; Flax before 0.12.1 lists it under both.
         if isinstance(variable, nnx.Variable) and id(variable) not in seen:
             seen.add(id(variable))
             found[dotted(path)] = variable
@@ -54,7 +54,7 @@ def variables(module: nnx.Module) -> dict[str, nnx.Variable]:
 
 
 def split(module: nnx.Module) -> Split:
-    """Takes a module apart once, so that a training step is a plain function of plain dicts."""
+    """Splits a module, so that a training step is a plain function of plain dicts."""
     definition, state = nnx.split(module)
     leaves, layout = jax.tree.flatten(state)
     names = [""] * len(leaves)
@@ -70,9 +70,9 @@ def split(module: nnx.Module) -> Split:
 
 
 def unfilled(make: Callable[[], Any]) -> Any:
-    """Builds a network without drawing its initial parameters, which are zero: for one whose weights are loaded next.
+    """Builds a network with zeros as initial parameters, for weights to be loaded into.
 
-    Drawing compiles a program for every shape there is; a ConvNet of fifty takes seconds.
+    Random initialisation compiles a program per shape; a ConvNet with fifty shapes takes seconds.
     """
     graph, params, _ = split(nnx.eval_shape(make))
     rest = jax.jit(lambda: split(make()).rest)()
@@ -80,7 +80,7 @@ def unfilled(make: Callable[[], Any]) -> Any:
 
 
 def merge(graph: Graph, params: dict[str, Any], rest: dict[str, Any]) -> Any:
-    """Puts a module together again; the inverse of `split`."""
+    """Rebuilds a module; the inverse of `split`."""
     arrays = {**params, **rest}
     return nnx.merge(graph.definition, graph.layout.unflatten([arrays[name] for name in graph.names]))
 
@@ -88,8 +88,7 @@ def merge(graph: Graph, params: dict[str, Any], rest: dict[str, Any]) -> Any:
 def jitted(module: Any, call: Callable[..., Any] = lambda module, *args: module(*args)) -> Callable[..., Any]:
     """Returns `call(module, …)` as a compiled function of the other arguments.
 
-    The module's arrays are arguments of the program and not constants in it, as they would be under
-    `jax.jit(module.__call__)`.
+    The module's arrays are arguments of the program, not constants as with `jax.jit(module.__call__)`.
 
     Args:
       call: what to compute, by default the module's own call.
@@ -100,13 +99,13 @@ def jitted(module: Any, call: Callable[..., Any] = lambda module, *args: module(
 
 
 def copied(module: Any) -> Any:
-    """Returns the module around the same arrays with variables of its own: writing into one leaves the other alone."""
+    """Returns a copy of the module with the same arrays but separate variables."""
     graph, state = nnx.split(module)
     return nnx.merge(graph, jax.tree.map(lambda array: array, state))
 
 
 def frozen(module: Any) -> Any:
-    """Returns the module around the same arrays with nothing to train: all of them are `Fixed`."""
+    """Returns a copy of the module with the same arrays, all of them `Fixed`."""
     copy = copied(module)
     for _, node in list(nnx.iter_graph(copy)):
         if isinstance(node, nnx.Module):

@@ -1,4 +1,4 @@
-"""Patches of an image to tokens."""
+"""Patch embedding."""
 
 import math
 from collections.abc import Sequence
@@ -15,18 +15,18 @@ from jaxprune.ops.patches import gather_tokens, patchify
 
 
 def pair(value: int | Sequence[int]) -> tuple[int, int]:
-    """An int stands for a square."""
+    """Returns a pair; an int means a square."""
     return (int(value), int(value)) if isinstance(value, int) else (int(value[0]), int(value[1]))
 
 
 def grid_of(img_size: int | Sequence[int], patch_size: int | Sequence[int], *, cut: bool = False) -> tuple[int, int]:
-    """Returns the patches of an image, (rows, columns).
+    """Returns the patch grid of an image, (rows, columns).
 
     Args:
-      cut: whether the image may be larger than its whole patches.
+      cut: whether the image need not be a whole number of patches.
 
     Raises:
-      UserError: the image is no whole number of patches.
+      UserError: the image is not a whole number of patches.
     """
     (height, width), (rows, columns) = pair(img_size), pair(patch_size)
     if (height % rows or width % columns) and not (cut and height >= rows and width >= columns):
@@ -41,11 +41,11 @@ class PatchEmbed(nnx.Module):
     """Cuts images into patches and projects each one linearly.
 
     The projection is the published convolution (kernel = stride = patch) written as a matrix over patches in the
-    order row, column, channel; as a `Linear` it can embed some patches and leave out the others.
+    order row, column, channel; as a `Linear` it can embed a subset of the patches.
 
     Args:
-      norm: normalises what was projected; None leaves it out.
-      cut: whether images may be larger than their whole patches; the rest, right and below, is left out.
+      norm: norm of the embedded patches; None leaves it out.
+      cut: whether images need not be a whole number of patches; the remainder at the right and bottom is ignored.
     """
 
     def __init__(

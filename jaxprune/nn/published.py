@@ -1,4 +1,4 @@
-"""How published tensors are named and laid out, as rules: a family keeps a table of its own beside its networks."""
+"""Rules for names and layouts of published tensors; a family with other names has its own table."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -9,10 +9,10 @@ Tensor = np.ndarray
 
 
 class Rule(NamedTuple):
-    """How one kind of published tensor is stored here.
+    """The name and layout of one kind of published tensor.
 
     Attributes:
-      published: the published name; a field in braces stands for a part of it, see `checkpoints.rules`.
+      published: the published name, with fields in braces, see `checkpoints.rules`.
       ours: the dotted name here, with the same fields.
       convert: published layout to ours.
       revert: our layout to the published one, with the network's (rows, columns) of a patch.
@@ -45,7 +45,7 @@ def depthwise_back(tensor: Tensor, patch_size: tuple[int, int]) -> Tensor:
 
 
 def convolution(tensor: Tensor) -> Tensor:
-    """(out, in, row, column) to (row, column, in, out); what has no rows and columns is a linear layer."""
+    """(out, in, row, column) to (row, column, in, out); a tensor without rows and columns is a linear layer."""
     return tensor.transpose(2, 3, 1, 0) if tensor.ndim == 4 else tensor.T
 
 
@@ -55,7 +55,7 @@ def convolution_back(tensor: Tensor, patch_size: tuple[int, int]) -> Tensor:
 
 
 def convolution_3d(tensor: Tensor) -> Tensor:
-    """(out, in, frame, row, column) to (frame, row, column, in, out); a linear layer has one place."""
+    """(out, in, frame, row, column) to (frame, row, column, in, out); a linear layer has a single position."""
     return tensor.transpose(2, 3, 4, 1, 0) if tensor.ndim == 5 else tensor.T[None, None, None]
 
 
@@ -74,7 +74,7 @@ def patches_back(tensor: Tensor, patch_size: tuple[int, int]) -> Tensor:
     return tensor.reshape(*patch_size, -1, tensor.shape[1]).transpose(3, 2, 0, 1)
 
 
-# Norms, linear layers, and everything else as it is. Order matters both ways: the first rule that matches is taken.
+# Norms, linear layers, and everything else unchanged. Order matters in both directions: the first match is used.
 LAYERS = (
     Rule("{norm}.weight", "{norm}.scale"),
     Rule("{any}.weight", "{any}.kernel", linear, linear_back),
@@ -83,5 +83,5 @@ LAYERS = (
 
 
 def within(published: str, ours: str, rules: tuple[Rule, ...] = LAYERS) -> tuple[Rule, ...]:
-    """The rules for parts whose names begin with `published` there and with `ours` here."""
+    """Adds prefixes to rules: `published` to the published names, `ours` to ours."""
     return tuple(rule._replace(published=published + rule.published, ours=ours + rule.ours) for rule in rules)

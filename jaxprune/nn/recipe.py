@@ -1,4 +1,4 @@
-"""How a module was built, as plain values that the module carries along: what a saved model is rebuilt from."""
+"""The recipe of a module: how it was built, as plain values, from which saved models are rebuilt."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -10,8 +10,8 @@ class Recipe(NamedTuple):
     """The call that built a module.
 
     Attributes:
-      kind: "model", "mim", "ranker" or "scorer": which package's `create`.
-      arguments: of that call, as sorted (name, value) pairs; the name of the method or network is one of them.
+      kind: "model", "mim", "ranker" or "scorer": the package whose `create` was called.
+      arguments: the arguments of the call, as sorted (name, value) pairs, including the name of the method or network.
     """
 
     kind: str
@@ -23,10 +23,10 @@ class Recipe(NamedTuple):
 
 
 def remember(module: Any, kind: str, arguments: Mapping[str, Any]) -> Any:
-    """Notes on a module how it was built, and returns it.
+    """Stores a recipe on a module, and returns the module.
 
-    Only plain values are kept: initialisers do not matter once there are weights, and modules among the arguments
-    carry a recipe of their own.
+    Only plain values are kept: initialisers do not matter once there are weights, and modules among the arguments have
+    their own recipes.
     """
     plain = {name: _plain(value) for name, value in arguments.items()}
     module.recipe = Recipe(kind, tuple(sorted((name, value) for name, value in plain.items() if value is not _LOST)))

@@ -1,4 +1,4 @@
-"""What every block that a plan can reduce has in common: a place for a reducer, and work that rows can skip."""
+"""The base of blocks that a plan can reduce: a slot for a reducer, and work that rows can skip."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,23 +12,23 @@ from jaxprune.ops.tokens import unmerge
 
 
 class Reducible(nnx.Module):
-    """A block with a place for a token reducer; `jaxprune.reduction.apply` fills it in.
+    """A block with a slot for a token reducer, set by `jaxprune.reduction.apply`.
 
     A block is called as `block(tokens, attended, grid=…, taps=…, train=…, key=…)` and returns (tokens, attended,
-    report), see `Block`; without attention, `attended` is None. A block whose rows have to stay (`leaves=False`:
+    report), see `Block`; without attention, `attended` is None. A block whose rows cannot be removed (`leaves=False`:
     windows, convolutions) runs its per-token work, such as its MLP, through `skip`.
 
     Args:
       num_prefix_tokens: CLS, distillation and register tokens in front.
-      leaves: whether rows can leave the sequence here; otherwise they only skip work.
+      leaves: whether rows can be removed here; otherwise they only skip work.
 
     Attributes:
-      reducer: of the plan, or None.
+      reducer: the reducer of the plan, or None.
       needs: the fields of `Attended` that reducers read of this block.
-      proportional: whether attention weighs keys by their size (ToMe).
-      masked: whether tokens that arrive may be absent, so that attention has to hide them.
-      soft_policy: whether training hides them by the policy softmax (DynamicViT).
-      pooled: how many rows that arrive become one in the block, before its reducer acts.
+      proportional: whether attention weights keys by their size (ToMe).
+      masked: whether incoming tokens may be absent, so that attention must mask them.
+      soft_policy: whether training masks them in the policy softmax (DynamicViT).
+      pooled: number of incoming rows that are pooled into one before the reducer acts.
     """
 
     def __init__(self, *, num_prefix_tokens: int, leaves: bool = True):
@@ -39,7 +39,7 @@ class Reducible(nnx.Module):
         self.pooled = 1
 
     def reduces_where(self) -> str | None:
-        """Where the reducer acts, see `reduction.Reducer`; "skip" where rows cannot leave, None without a reducer."""
+        """Where the reducer acts, see `reduction.Reducer`; "skip" if rows cannot be removed, None without a reducer."""
         if self.reducer is None:
             return None
         return self.reducer.where if self.leaves or self.reducer.stays else "skip"
@@ -53,12 +53,12 @@ class Reducible(nnx.Module):
         train: bool = False,
         key: PRNGKeyArray | None = None,
     ) -> tuple[Float[Array, "b n d"], Any]:
-        """What `work` adds to each token when only the rows that the reducer leaves are worked on.
+        """Computes `work` only on the rows that the reducer keeps.
 
-        A row that the reducer drops gets zeros, and rows that it merges get what their common row gets.
+        Dropped rows get zeros, and merged rows get the result of their common row.
 
         Args:
-          attended: what the reducer reads.
+          attended: the input of the reducer.
           work: the residual branch of tokens, row by row.
 
         Returns:
@@ -69,7 +69,7 @@ class Reducible(nnx.Module):
         reduced, report = self.reducer(tokens, attended, train=train, key=key)
         out, prefix = work(reduced.x), self.num_prefix_tokens
         if train and self.reducer.soft_policy:
-            # Every row is in its place, and the policy is what drops it: with a gradient for the dropped ones too.
+            # Rows stay in place and the policy masks them, which also gives dropped rows a gradient.
             return out * reduced.policy[:, :, None].astype(out.dtype), report
         rows = unmerge(out[:, prefix:], report.row_map)
         return jnp.concatenate([out[:, :prefix], rows], axis=1), report

@@ -1,4 +1,4 @@
-"""Relative positions as a bias of the attention logits (BEiT, Bao et al., 2022)."""
+"""Relative position bias of the attention logits (BEiT, Bao et al., 2022)."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -11,7 +11,7 @@ _FROM_CLS, _TO_CLS, _CLS = -3, -2, -1
 
 
 def table_rows(grid: tuple[int, int]) -> int:
-    """The rows of a table: one for each offset between two patches of a grid, and three for the CLS token."""
+    """The number of rows of a table: one per offset between two patches of a grid, and three for the CLS token."""
     return (2 * grid[0] - 1) * (2 * grid[1] - 1) + 3
 
 
@@ -22,8 +22,8 @@ def relative_bias(
 
     Args:
       table: the bias of each head by offset, rows first.
-      position: (row, column) of each token in patches, that of the CLS token unread; a row between patches, as
-        merging leaves them, counts as the nearest. None: every patch of the grid is there, in raster order.
+      position: (row, column) of each token in patches, ignored for the CLS token; fractional positions of merged rows
+        are rounded. None: all patches of the grid are present, in raster order.
     """
     rows, columns = grid
     whole = position is None

@@ -1,4 +1,4 @@
-"""Rotary positions on a grid (Su et al., 2021; Heo et al., 2024): each row is turned by angles of its place."""
+"""Rotary position embeddings on a grid (Su et al., 2021; Heo et al., 2024)."""
 
 import dataclasses
 
@@ -14,7 +14,7 @@ FREQUENCIES = ("language", "dinov3", "mixed")
 
 @dataclasses.dataclass(frozen=True)
 class Rotary:
-    """How places on a grid become angles; plain values, a family of networks has one.
+    """The map from grid positions to rotation angles of a family of networks; plain values.
 
     Half of the angles of a head follow one axis of the grid, half the other, each with `head_dim / 4` frequencies f_j.
 
@@ -23,14 +23,14 @@ class Rotary:
         (EVA-02, Perception Encoder). "dinov3": 2 pi x place / temperature^(2j / (head_dim / 2)), places from -1 to 1,
         those of patches in the middle of each. "mixed": learned, two frequencies an angle, by which both places count
         (Heo et al., 2024, section 3.2); every head of every block has its own, see `mixed`.
-      temperature: see there.
-      reference: the grid of pre-training, to which places are scaled; None leaves them ("language" only).
-      offset: is added to places, in patches.
+      temperature: see `frequencies`.
+      reference: the grid of pre-training, to which positions are scaled; None does not scale ("language" only).
+      offset: added to positions, in patches.
       columns_first: whether the first half of the angles follows the column.
-      halves: whether channel i turns with channel i + head_dim / 2; otherwise channels 2i and 2i + 1 turn together.
+      halves: whether channel i is paired with channel i + head_dim / 2; otherwise channels 2i and 2i + 1 are paired.
 
     Raises:
-      UserError: there are no such frequencies.
+      UserError: `frequencies` is unknown.
     """
 
     frequencies: str = "language"
@@ -47,14 +47,14 @@ class Rotary:
     def angles(
         self, position: Float[Array, "b n 2"], grid: tuple[int, int], head_dim: int, num_prefix_tokens: int = 0
     ) -> Float[Array, "b n {head_dim//2}"]:
-        """The angles by which the channels of queries and keys turn, in float32; 0 for the prefix.
+        """The rotation angles of the channels of queries and keys, in float32; 0 for the prefix.
 
         Args:
-          position: (row, column) of each token in patches, not necessarily whole: a merged row lies between others.
+          position: (row, column) of each token in patches, possibly fractional for merged rows.
           grid: of the network, (rows, columns).
 
         Raises:
-          UserError: `head_dim` is no multiple of 4.
+          UserError: `head_dim` is not a multiple of 4.
         """
         if head_dim % 4:
             raise UserError(f"Rotary positions need heads of a width divisible by 4, not {head_dim}: change num_heads.")
@@ -72,7 +72,7 @@ class Rotary:
             place = place[..., ::-1]
         angles = place[..., None] * factors.astype(np.float32)[None, None, None]
         angles = angles.reshape(*place.shape[:-1], -1)
-        # A rotation by 0 leaves the prefix as it is, to the bit.
+        # A rotation by 0 leaves the prefix bitwise unchanged.
         return jnp.where(jnp.arange(angles.shape[1])[None, :, None] < num_prefix_tokens, 0.0, angles)
 
     def mixed(
@@ -81,11 +81,11 @@ class Rotary:
         frequencies: Float[Array, "2 h e"],
         num_prefix_tokens: int = 0,
     ) -> Float[Array, "b h n e"]:
-        """The angles of each head where frequencies are learned, in float32; 0 for the prefix.
+        """The rotation angles of each head for learned frequencies, in float32; 0 for the prefix.
 
         Args:
           position: as in `angles`.
-          frequencies: of the first place and of the second; the column is the first with `columns_first`.
+          frequencies: for the first and the second coordinate; the column comes first with `columns_first`.
         """
         place = position.astype(jnp.float32) + self.offset
         first, second = (place[:, None, :, axis, None] for axis in ((1, 0) if self.columns_first else (0, 1)))
@@ -94,7 +94,7 @@ class Rotary:
         return jnp.where(jnp.arange(angles.shape[2])[None, None, :, None] < num_prefix_tokens, 0.0, angles)
 
     def initial(self, key: PRNGKeyArray, num_heads: int, head_dim: int) -> Float[Array, "2 h e"]:
-        """Frequencies to begin with: those of two axes that are turned by a random angle, an angle a head."""
+        """Initial frequencies: those of two axes, rotated by a random angle per head."""
         sizes = self.temperature ** -(jnp.arange(0, head_dim, 4, dtype=jnp.float32) / head_dim)
         turned = jax.random.uniform(key, (num_heads, 1), maxval=2 * jnp.pi)
         axes = (turned, turned + jnp.pi / 2)
@@ -102,7 +102,7 @@ class Rotary:
         return jnp.stack(parts)
 
     def turn(self, x: Float[Array, "b h n e"], angles: Float[Array, "#b #h n _"]) -> Float[Array, "b h n e"]:
-        """Queries or keys turned by `angles`."""
+        """Rotates queries or keys by `angles`."""
         sin, cos = jnp.sin(angles), jnp.cos(angles)
         wide = x.astype(jnp.float32)
         if self.halves:
@@ -117,12 +117,12 @@ class Rotary:
 
 @dataclasses.dataclass(frozen=True)
 class TubeRotary:
-    """Rotary positions on the tubes of clips, as V-JEPA 2 has them (Assran et al., 2025); see `Rotary`.
+    """Rotary position embeddings on the tubes of clips, as in V-JEPA 2 (Assran et al., 2025); see `Rotary`.
 
     The first third of a head's channels, an even number, turns by the frame, the next by the row, the next by the
     column; channels that are left over do not turn. Channel i of the m of a third has the angle
     place x temperature^(-(i mod m/2) / (m/2)), but it turns with its neighbour, 2i with 2i + 1, so that the two of a
-    pair have different angles. Such is the published code, and its weights were trained with it.
+    pair have different angles. This follows the published code, with which the weights were trained.
     """
 
     temperature: float = 10000.0
@@ -149,7 +149,7 @@ class TubeRotary:
         return jnp.where(jnp.arange(angles.shape[1])[None, :, None] < num_prefix_tokens, 0.0, angles)
 
     def turn(self, x: Float[Array, "b h n e"], angles: Float[Array, "#b #h n e"]) -> Float[Array, "b h n e"]:
-        """Queries or keys turned by `angles`."""
+        """Rotates queries or keys by `angles`."""
         wide = x.astype(jnp.float32)
         pairs = wide.reshape(*wide.shape[:-1], -1, 2)
         neighbours = jnp.stack([-pairs[..., 1], pairs[..., 0]], axis=-1).reshape(wide.shape)

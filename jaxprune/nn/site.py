@@ -1,4 +1,4 @@
-"""The places of a network where a plan can act, all plain values."""
+"""The sites of a network where a plan can act, as plain values."""
 
 import math
 from typing import NamedTuple
@@ -8,20 +8,20 @@ from jaxprune.nn.windows import Windows
 
 
 class Site(NamedTuple):
-    """One block of a host, as a plan sees it; all Python values.
+    """One block of a host, as seen by a plan; all Python values.
 
     Attributes:
-      layer: its number, from 0.
-      path: of the block in the host, such as "blocks.3" or "stages.1.blocks.0".
-      grid: tokens at this place: (rows, columns), or (frames, rows, columns).
+      layer: index of the block, from 0.
+      path: path of the block in the host, such as "blocks.3" or "stages.1.blocks.0".
+      grid: token grid at this block: (rows, columns), or (frames, rows, columns).
       num_prefix_tokens: CLS, distillation and register tokens in front.
       embed_dim: width of a token.
-      num_heads: attention heads; 0 = there is no attention to read.
-      leaves: whether rows can leave the sequence here. Otherwise the map stays whole, and rows only skip work.
-      stage: of a hierarchical network, from 0.
-      windows: inside which rows attend to each other; None = all do.
-      cells: inside which rows can merge and stay so for the rest of the stage, though they cannot leave otherwise;
-        None = nowhere.
+      num_heads: attention heads; 0 = no attention to read.
+      leaves: whether rows can be removed here. Otherwise the map stays whole, and rows only skip work.
+      stage: stage of a hierarchical network, from 0.
+      windows: the windows of the block's attention; None = global attention.
+      cells: parts of the map inside which rows can merge, and stay merged until the stage ends, although they cannot be
+        removed; None = nowhere.
     """
 
     layer: int
@@ -37,5 +37,5 @@ class Site(NamedTuple):
 
     @property
     def num_patches(self) -> int:
-        """Tokens of the grid."""
+        """Number of tokens of the grid."""
         return math.prod(self.grid)

@@ -1,4 +1,4 @@
-"""What flows between the blocks of a transformer, and what a block can report about its attention."""
+"""The data that flow between the blocks of a transformer, and the reports of a block's attention."""
 
 import math
 from typing import NamedTuple
@@ -10,16 +10,16 @@ from jaxtyping import Array, Float, Int
 
 
 class Tokens(NamedTuple):
-    """The tokens of a batch and where every original patch went; every field is always there.
+    """The tokens of a batch, and where every original patch went; all fields are always present.
 
-    Prefix tokens (CLS, distillation, registers) come first and are never removed. "Row" below means a row behind
+    Prefix tokens (CLS, distillation, registers) come first and are never removed. "Row" below means a row after
     the prefix: row 0 is the first token that is not a prefix token.
 
     Attributes:
       x: the tokens.
-      size: how many patches each token stands for; 0 = an absent token.
-      policy: 1 = present, 0 = absent; differentiable while a method learns whom to keep.
-      assign: for each ORIGINAL patch the row that holds it; -1 = dropped.
+      size: number of patches that each token holds; 0 = an absent token.
+      policy: 1 = present, 0 = absent; differentiable while a method learns which tokens to keep.
+      assign: the row that holds each ORIGINAL patch; -1 = dropped.
       position: where each token is, as its network needs it: coordinates on the grid, or rotary sines and cosines.
         Zero for the prefix.
     """
@@ -32,7 +32,7 @@ class Tokens(NamedTuple):
 
 
 class Attended(NamedTuple):
-    """What one attention layer saw; only the fields that were asked for are filled.
+    """Reports of one attention layer; only the requested fields are set.
 
     Attributes:
       cls_attn: attention of the CLS token to every token, after the softmax. Without any prefix token: the mean
@@ -40,7 +40,7 @@ class Attended(NamedTuple):
       received: attention received by each key, summed over the queries.
       keys: the keys.
       values: the values.
-      scores: the scorer's output for each row, under a plan with one where rows cannot leave (`Site.leaves`).
+      scores: the scorer's output for each row, under a plan with a scorer if rows cannot be removed (`Site.leaves`).
     """
 
     cls_attn: Float[Array, "b h n"] | None = None
@@ -54,17 +54,18 @@ NOTHING = Attended()
 
 
 def coordinates(grid: tuple[int, ...]) -> Float[np.ndarray, "p c"]:
-    """The place of every patch of a grid in raster order, in patches from 0: (row, column), or (frame, row, column)."""
+    """The coordinates of every patch of a grid in raster order, from 0: (row, column), or (frame, row, column)."""
     return np.stack(np.unravel_index(np.arange(math.prod(grid)), grid), axis=1).astype(np.float32)
 
 
 def all_present(
     x: Float[Array, "b n d"], num_prefix_tokens: int, position: Float[Array, "_ p c"] | None = None
 ) -> Tokens:
-    """Wraps freshly embedded tokens: every patch is there, in a row of its own.
+    """Wraps freshly embedded tokens: every patch is present, in its own row.
 
     Args:
-      position: of each patch, one table for all images (1, p, c) or one for each (b, p, c); by default its number.
+      position: position of each patch, one table for all images (1, p, c) or one for each (b, p, c); by default its
+        index.
     """
     b, n, _ = x.shape
     p = n - num_prefix_tokens
@@ -82,6 +83,6 @@ def all_present(
 
 
 def take(values: Array, ids: Int[Array, "b k"], num_prefix_tokens: int) -> Array:
-    """Takes rows `ids` (behind the prefix) of `values` (b, n, …), the prefix in front; row 0 for an id of -1."""
+    """Takes rows `ids` (after the prefix) of `values` (b, n, …), with the prefix in front; row 0 for an id of -1."""
     prefix, rows = values[:, :num_prefix_tokens], values[:, num_prefix_tokens:]
     return jnp.concatenate([prefix, jax.vmap(lambda r, i: r[i])(rows, jnp.maximum(ids, 0))], axis=1)

@@ -1,4 +1,4 @@
-"""One pass over a network's blocks, and the account of what a plan does to the tokens on the way."""
+"""One pass over a network's blocks, which tracks the effects of a plan on the tokens."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -17,17 +17,17 @@ from jaxprune.ops.tokens import unmerge
 
 
 class Forward(NamedTuple):
-    """What a forward pass reports besides its logits; what nobody reads is not computed under jit.
+    """The outputs of a forward pass besides the logits; unused fields are not computed under jit.
 
     Attributes:
-      tokens: behind the last block and, where there is one, the final norm; with sizes and the patches they hold.
-      features: the tokens behind each block, before the final norm.
-      assign: per step of the plan, for each original patch the row that holds it (-1 = dropped). Where rows cannot
-        leave, for each token of the site the row whose work it shares (-1 = it skips the work).
-      kept: per step, for each row the original patch it is; -1 = a row that is no single patch.
+      tokens: the tokens after the last block and the final norm, if any; with sizes and the patches they hold.
+      features: the tokens after each block, before the final norm.
+      assign: per step of the plan, the row that holds each original patch (-1 = dropped). If rows cannot be removed,
+        the row whose work each token of the site shares (-1 = it skips the work).
+      kept: per step, the original patch of each row; -1 = a row that is not a single patch.
       steps: per step, the method's whole report (`reduction.StepReport`).
-      attended: {layer: what its attention saw}, for the layers and fields that were asked for by `taps`.
-      head_logits: of a distilled model, the logits of the class head and of the distillation head.
+      attended: {layer: reports of its attention}, for the layers and fields in `taps`.
+      head_logits: for a distilled model, the logits of the class head and of the distillation head.
     """
 
     tokens: Tokens
@@ -40,20 +40,20 @@ class Forward(NamedTuple):
 
 
 class Walk:
-    """Runs a host's blocks one after the other and keeps the account of what a plan does to the tokens.
+    """Runs a host's blocks one after the other and tracks the effects of a plan on the tokens.
 
     Args:
-      tokens: that enter the first block.
+      tokens: the tokens that enter the first block.
       num_prefix_tokens: CLS, distillation and register tokens in front.
       taps: {layer: fields of `Attended` to report}.
-      chosen: the report of a reducer that left out patches before these tokens were embedded.
-      scores: (scores of patches, their grid), for steps that read them where rows cannot leave.
+      chosen: the report of a reducer that dropped patches before these tokens were embedded.
+      scores: (scores of patches, their grid), for steps that read them if rows cannot be removed.
       train, key: see `Host.forward_features`.
       whole: whether the tokens are all patches, in raster order.
       remat: see `run_block`.
 
     Attributes:
-      tokens: behind the last block that was run; a host sets it where it changes them itself, between stages.
+      tokens: the tokens after the last block run; a host sets it if it changes tokens between stages.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Walk:
         self.tokens, self._prefix, self._taps = tokens, num_prefix_tokens, taps or {}
         self._train, self._key, self._remat, self._scores = train, key, remat, scores
         self._attended = Attended()
-        self._reduced: Any = None  # the report of a reducer that acted behind the attention of the block before
+        self._reduced: Any = None  # the report of a reducer that acted after the previous block's attention
         self._origin: Any = tokens.assign
         self._merged = False  # rows of a map that is whole otherwise, until its stage ends
         self.entered: list[Tokens] = []  # the tokens that enter each block
@@ -88,7 +88,7 @@ class Walk:
         """Runs the next block.
 
         Args:
-          grid: of the tokens at this place, for blocks that depend on it and for steps that read scores.
+          grid: token grid at this block, for blocks that depend on it and for steps that read scores.
 
         Raises:
           UserError: the plan was made for images of another size.
@@ -118,7 +118,7 @@ class Walk:
         if taps:
             if any(getattr(self._attended, name) is None for name in taps):
                 raise UserError(
-                    f"Block {layer} has no attention that could report {', '.join(sorted(taps))}: read a block of a "
+                    f"Block {layer} has no attention to report {', '.join(sorted(taps))}: use a block of a "
                     "network with attention."
                 )
             self._seen[layer] = Attended(**{name: getattr(self._attended, name) for name in taps})
@@ -158,7 +158,7 @@ class Walk:
         self._steps.append(report)
 
     def forward(self) -> Forward:
-        """Everything there is to report so far."""
+        """Everything reported so far."""
         features = tuple(tokens.x for tokens in self.left)
         return Forward(
             self.tokens, features, tuple(self._assign), tuple(self._kept), tuple(self._steps), dict(self._seen)
@@ -170,7 +170,7 @@ def _reads_block_before(block: Reducible) -> bool:
 
 
 def _of_rows_left(attended: Attended, row_map: Int[Array, "b n"], num_tokens: int, prefix: int) -> Attended:
-    """What the attention of a block saw, by the rows that its reducer left: merged rows add up what they received.
+    """The reports of a block's attention for the rows that its reducer left; merged rows sum the received attention.
 
     Keys and values of merged rows are averaged.
     """
@@ -178,7 +178,7 @@ def _of_rows_left(attended: Attended, row_map: Int[Array, "b n"], num_tokens: in
 
     def add_up(field: Float[Array, "h n *e"], row_map: Int[Array, "r"]) -> Array:
         by_row = jnp.moveaxis(field[:, prefix:], 1, 0)
-        # A dropped row goes past the end, where it does not count.
+        # A dropped row is mapped past the end, where it is ignored.
         sums = jax.ops.segment_sum(by_row, jnp.where(row_map < 0, num_rows, row_map), num_rows)
         return jnp.concatenate([field[:, :prefix], jnp.moveaxis(sums, 0, 1)], axis=1)
 
@@ -195,13 +195,13 @@ def _check_rows(block: Reducible, arriving: int) -> None:
     if block.reducer is None or block.leaves or block.reducer.step.rows_in == arriving:
         return
     raise UserError(
-        f"The plan was applied for {block.reducer.step.rows_in} tokens at a block where {arriving} arrive: use "
+        f"The plan was applied for {block.reducer.step.rows_in} tokens at a block that now receives {arriving}: use "
         "reduction.apply(…, img_size=) with the size of these images."
     )
 
 
 def on_grid(scores: Float[Array, "b p"], grid: tuple[int, ...], wanted: tuple[int, ...]) -> Float[Array, "b q"]:
-    """Scores of the patches of one grid, bicubic (of a clip trilinear) with aligned corners on another, as PaPr's."""
+    """Resizes scores to another grid, bicubic (trilinear for clips) with aligned corners, as in PaPr."""
     if grid == wanted:
         return scores
     maps = scores.reshape(scores.shape[0], *grid, 1)

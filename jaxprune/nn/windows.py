@@ -1,4 +1,4 @@
-"""Windows of a map (Liu et al., 2021): attention inside them, shifted or not, by the offsets between their rows."""
+"""Windows of a map (Liu et al., 2021), shifted or not, and the relative offsets inside them."""
 
 import math
 from typing import Any, NamedTuple
@@ -7,17 +7,17 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Shaped
 
-# What keeps rows apart that a shift brought into one window, as published.
+# The mask value between regions that a shift brings into one window, as published.
 APART = -100.0
 
 
 class Windows(NamedTuple):
-    """How a map is cut into windows; plain values.
+    """The partition of a map into windows; plain values.
 
     Attributes:
-      grid: rows of the map, (rows, columns).
-      size: of a window, at most the grid's.
-      shift: by which the map is rolled up and left before it is cut.
+      grid: size of the map, (rows, columns).
+      size: size of a window, at most that of the grid.
+      shift: how far the map is rolled up and left before it is cut.
     """
 
     grid: tuple[int, int]
@@ -26,28 +26,28 @@ class Windows(NamedTuple):
 
     @classmethod
     def of(cls, grid: tuple[int, int], size: tuple[int, int], *, shifted: bool) -> "Windows":
-        """Cuts a grid into windows of `size`; along a side that a window covers, it is the side and is not shifted."""
+        """Cuts a grid into windows of `size`; a side no longer than a window is one window, without a shift."""
         window = (min(grid[0], size[0]), min(grid[1], size[1]))
         shift = [side // 2 if shifted and have > cut else 0 for side, have, cut in zip(size, grid, window, strict=True)]
         return cls(grid, window, (shift[0], shift[1]))
 
     @property
     def counts(self) -> tuple[int, int]:
-        """Windows down and across; the last ones may reach beyond the map."""
+        """(rows, columns) of windows; the last ones may extend beyond the map."""
         return -(-self.grid[0] // self.size[0]), -(-self.grid[1] // self.size[1])
 
     def filled_up(self) -> "Windows":
-        """The same windows on a map that is filled up below and on the right to whole ones."""
+        """The same windows on a map padded at the bottom and right to whole windows."""
         (down, across), (height, width) = self.counts, self.size
         return self._replace(grid=(down * height, across * width))
 
     def cut(
         self, values: Shaped[Array, "b h n e"], fill: Float[Array, "h e"] | None = None
     ) -> Shaped[Array, "w h m e"]:
-        """Rows of a map in raster order, window by window of image by image.
+        """Rearranges rows of a map from raster order into windows, image by image.
 
         Args:
-          fill: what is beyond the map; zeros by default.
+          fill: padding beyond the map; zeros by default.
         """
         b, h, _, e = values.shape
         (rows, columns), (down, across), (height, width) = self.grid, self.counts, self.size
@@ -70,7 +70,7 @@ class Windows(NamedTuple):
         return jnp.roll(maps, self.shift, (2, 3)).reshape(-1, h, rows * columns, e)
 
     def apart(self) -> Float[np.ndarray, "w m m"] | None:
-        """What is added to the logits of rows that lie in one window without being neighbours; None without a shift."""
+        """The mask added to logits between rows of different regions in one window; None without a shift."""
         if not any(self.shift):
             return None
         (down, across), (height, width) = self.counts, self.size
@@ -86,7 +86,7 @@ class Windows(NamedTuple):
         return np.where(cells[:, :, None] == cells[:, None, :], 0.0, APART).astype(np.float32)
 
     def offsets(self) -> Int[np.ndarray, "m m"]:
-        """For each pair of rows of a window the place of their offset in a table of all, rows first."""
+        """The index of each pair's offset in the table of all offsets, rows first."""
         places = np.stack(np.unravel_index(np.arange(math.prod(self.size)), self.size), axis=1)
         return self.offsets_between(places[None])[0]
 

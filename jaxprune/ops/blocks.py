@@ -1,4 +1,4 @@
-"""Functions that treat the rows of arrays one by one, in blocks of rows: a matrix of all pairs is never whole."""
+"""Row-wise functions computed in blocks of rows, so that a matrix of all pairs is never held as a whole."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,14 +11,14 @@ from jax import Array
 def by_rows(f: Callable[..., Any], *rows: Array, axis: int = 1, size: int | None = None) -> Any:
     """Returns `f(*rows)`, computed in blocks of rows one after the other.
 
-    The backward pass computes each block again, so nothing that `f` makes of a block outlives it.
+    The backward pass recomputes each block, so no intermediate of `f` is kept.
 
     Args:
-      f: of arrays with any number of rows along `axis`, to arrays (in any pytree) with as many rows along the same
-        axis; a row of the results depends on the same row of the arguments only. It is called with rows of zeros too,
-        whose results are left out.
+      f: maps arrays with any number of rows along `axis` to a pytree of arrays with as many rows along the same axis; a
+        row of the results must depend only on the same row of the arguments. It is also called with padding rows of
+        zeros, whose results are discarded.
       rows: arrays of the same length along `axis`.
-      size: rows of a block at most; None, or a size that all rows fit in, calls `f` on everything at once.
+      size: maximum rows per block; None, or a size that all rows fit in, calls `f` once.
 
     >>> import jax.numpy as jnp
     >>> x = jnp.arange(10.0)[None]
@@ -29,10 +29,10 @@ def by_rows(f: Callable[..., Any], *rows: Array, axis: int = 1, size: int | None
 
 
 def rows_and_sums(f: Callable[..., Any], *rows: Array, axis: int = 1, size: int | None = None) -> tuple[Any, Any]:
-    """Returns `f(*rows)` as `by_rows` does, where `f` returns (results with rows, results that blocks add up).
+    """As `by_rows`, for an `f` that returns (row-wise results, results to be summed over blocks).
 
     Args:
-      f, rows, axis, size: see `by_rows`; a row of zeros has to add nothing.
+      f, rows, axis, size: see `by_rows`; a row of zeros must add nothing.
     """
     length = rows[0].shape[axis]
     if size is None or length <= size:

@@ -18,7 +18,7 @@ _forced: contextvars.ContextVar[Implementation | None] = contextvars.ContextVar(
 
 @contextlib.contextmanager
 def implementation_of(name: Implementation) -> Iterator[None]:
-    """Has what is traced inside the context take one implementation, for a program that will run somewhere else."""
+    """Fixes the implementation at trace time inside the context, for programs that run on another platform."""
     token = _forced.set(name)
     try:
         yield
@@ -48,7 +48,7 @@ def depthwise_conv2d(
       implementation: "shift_add" sums k² shifted copies, "grouped" is XLA's grouped convolution. They agree up to
         rounding. None takes that of `implementation_of`, or else the faster one: shift_add on CPU, grouped on GPU and
         TPU.
-      stride: steps between the places of the result.
+      stride: stride of the convolution.
       padding: zeros ((above, below), (left, right)); None stands for k // 2, which keeps the size at stride 1.
 
     Raises:
@@ -113,8 +113,8 @@ _shift_add.defvjp(_shift_add_forward, _shift_add_backward)
 def _kernel_gradient(x: Array, gradient: Array, k: int) -> Array:
     """The (k, k, c) sums of `gradient` times each shift of `x`.
 
-    XLA:CPU reduces over leading axes one value at a time, which is what made this slow; adding whole rows first leaves
-    it one row in `height` to reduce (7×7 on 14×14×512: 0.8 ms an image against 7).
+    XLA:CPU reduces over leading axes one value at a time, which is slow; summing whole rows first leaves one row in
+    `height` to reduce (7×7 on 14×14×512: 0.8 ms per image instead of 7).
     """
     b, height, width, c = x.shape
     dtype = jnp.promote_types(x.dtype, jnp.float32)
@@ -158,7 +158,7 @@ def depthwise_conv3d(
       x: NTHWC clips.
       kernel: one filter a channel; s and k are odd.
       implementation: as of `depthwise_conv2d`; "shift_add" is a sum over s frames of such convolutions of each frame.
-      stride: in space, steps between the places of the result; there is none in time.
+      stride: spatial stride; the temporal stride is 1.
 
     Raises:
       UserError: a side of the kernel is even.
@@ -187,7 +187,7 @@ def depthwise_conv3d(
 
 
 def _later(x: Array, steps: int) -> Array:
-    """Clips that begin `steps` frames later, behind zeros; a negative number begins them earlier."""
+    """Shifts clips by `steps` frames, padding with zeros."""
     if not steps or abs(steps) >= x.shape[1]:
         return x if not steps else jnp.zeros_like(x)
     kept = x[:, :-steps] if steps > 0 else x[:, -steps:]

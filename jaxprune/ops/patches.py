@@ -1,4 +1,4 @@
-"""Images as rows of patches, and moving rows between a full grid and a part of it."""
+"""Images as rows of patches, and gather and scatter of rows."""
 
 import jax
 import jax.numpy as jnp
@@ -79,13 +79,13 @@ def gather_tokens(x: Shaped[Array, "b n d"], ids: Int[Array, "b k"]) -> Shaped[A
 def scatter_tokens(
     x: Shaped[Array, "b k d"], ids: Int[Array, "b k"], num: int, fill: float | int | Shaped[Array, "d"] = 0.0
 ) -> Shaped[Array, "b {num} d"]:
-    """Writes row i of each image to place `ids[i]` of `num` places; the inverse of `gather_tokens`.
+    """Writes row i of each image to position `ids[i]` of `num`; the inverse of `gather_tokens`.
 
     Args:
-      x: the rows that exist.
-      ids: their places, each at most once an image.
-      num: places in the result.
-      fill: what the other places hold: a number, or one row (such as a mask token).
+      x: the rows to write.
+      ids: their positions, unique within an image.
+      num: number of rows of the result.
+      fill: value of the other rows: a number, or one row (such as a mask token).
     """
     empty = jnp.broadcast_to(jnp.asarray(fill, x.dtype), (num, x.shape[-1]))
     return jax.vmap(lambda rows, places: empty.at[places].set(rows))(x, ids)

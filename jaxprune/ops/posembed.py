@@ -1,4 +1,4 @@
-"""Position tables: the fixed sine-cosine table, and moving a table to another grid."""
+"""Position tables: the fixed sine-cosine table, and resampling a table to another grid."""
 
 import math
 from typing import Literal
@@ -24,7 +24,7 @@ def sincos_2d(dim: int, grid: tuple[int, int], num_prefix_tokens: int = 0) -> Fl
       num_prefix_tokens: zero rows before the patches.
 
     Raises:
-      UserError: `dim` is no multiple of 4.
+      UserError: `dim` is not a multiple of 4.
     """
     if dim % 4:
         raise UserError(f"A sine-cosine position table needs a width divisible by 4, not {dim}; change embed_dim.")
@@ -48,15 +48,15 @@ def sincos_1d(dim: int, length: int) -> Float[np.ndarray, "n {dim}"]:
 def table_grid(
     num_rows: int, num_prefix_tokens: int, grid: tuple[int, int], what: str = "pos_embed"
 ) -> tuple[int, int]:
-    """Returns the grid that a position table was made for, as far as its rows show it: `grid` itself, or a square one.
+    """Infers the grid of a position table from its number of rows: `grid` itself, or a square one.
 
     Args:
-      num_rows: of the table, prefix counted.
-      grid: patches down and across that it is needed for.
-      what: what to call the table in the error.
+      num_rows: number of rows of the table, including the prefix.
+      grid: the wanted (rows, columns) of patches.
+      what: name of the table in the error message.
 
     Raises:
-      UserError: it is neither.
+      UserError: the number of rows fits neither.
     """
     patches = max(num_rows - num_prefix_tokens, 0)
     side = math.isqrt(patches)
@@ -80,12 +80,12 @@ def resample(
     antialias: bool = False,
     method: Literal["bicubic", "bilinear"] = "bicubic",
 ) -> Float[Array, "1 m d"]:
-    """Moves a position table to another grid, by default bicubic, with half-pixel centres.
+    """Resamples a position table to another grid, by default bicubic, with half-pixel centres.
 
-    The rows of prefix tokens are copied; a table of that grid stays as it is.
+    The rows of prefix tokens are copied; a table of the same grid is returned unchanged.
 
     Args:
-      antialias: with smoothing (and a = -0.5), as timm does it; otherwise without (a = -0.75), as MAE does.
+      antialias: with antialiasing (a = -0.5), as in timm; otherwise without (a = -0.75), as in MAE.
 
     Raises:
       UserError: the table does not have `old_grid`'s rows.
@@ -107,22 +107,23 @@ def resample(
 def resample_relative(
     table: Float[np.ndarray, "r h"], new_grid: tuple[int, int], num_extra: int = 3
 ) -> Float[np.ndarray, "s h"]:
-    """Moves a table of relative positions, made for a square grid, to another grid, as BEiT's and timm's code does.
+    """Resamples a table of relative positions of a square grid to another grid, as in BEiT's and timm's code.
 
-    The offsets that the table has are spread out, each step a constant factor wider than the one before it, until they
-    reach the largest offset of the new grid; between them it is linear.
+    The offsets of the table are spread geometrically, each step a constant factor wider than the previous one, up to
+    the largest offset of the new grid, with linear interpolation in between.
 
     Args:
       table: the bias of each head by offset, (rows, columns) in raster order, and `num_extra` rows that are copied.
 
     Raises:
-      UserError: the rows are those of no square grid.
+      UserError: the rows do not fit a square grid.
     """
     side = math.isqrt(len(table) - num_extra)
     sides = tuple(2 * patches - 1 for patches in new_grid)
     if side * side != len(table) - num_extra or side % 2 == 0:
         raise UserError(
-            f"A table of {len(table)} relative positions is of no square grid: build the network with the img_size "
+            f"A table of {len(table)} relative positions does not fit a square grid: build the network with "
+            f"the img_size "
             "that it was made for."
         )
     if sides == (side, side):
@@ -135,11 +136,11 @@ def resample_relative(
 
 
 def _spread(old: int, new: int) -> Float[np.ndarray, "n"]:
-    """Where the offsets of a table of `old` lie among `new`: 0, 1, 1 + q, 1 + q + q^2, … and their negatives."""
+    """The positions of `old` offsets among `new` ones: 0, 1, 1 + q, 1 + q + q^2, … and their negatives."""
     low, high = 1.01, 1.5
     while high - low > 1e-6:
         q = (low + high) / 2
         low, high = (low, q) if sum(q**i for i in range(old // 2)) > new // 2 else (q, high)
-    # The last value tried, not the bounds' middle: as published.
+    # The last value tried instead of the middle of the bounds, as published.
     places = np.cumsum([q**i for i in range(old // 2)])
     return np.concatenate([-places[::-1], [0.0], places])

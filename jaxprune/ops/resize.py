@@ -1,6 +1,6 @@
 """Resizing with the conventions of `torch.nn.functional.interpolate`, which `jax.image.resize` does not follow.
 
-Every axis is one product with a dense (out × in) matrix made once on the host, so a resize differentiates, fuses and
+Every axis is one product with a dense (out × in) matrix precomputed on the host, so a resize differentiates, fuses and
 shards like any matrix product.
 """
 
@@ -32,7 +32,7 @@ def resize(
       x: floating-point maps ("nearest" takes any dtype).
       shape: height and width of the result.
       method: "bicubic" (a = -0.75 without, -0.5 with antialiasing), "bilinear" or "nearest".
-      align_corners: the corner pixels of both grids coincide; otherwise pixels are areas (half-pixel centres).
+      align_corners: align the corner pixels of both grids; otherwise pixels are areas (half-pixel centres).
       antialias: widens the filter when shrinking (only with `align_corners=False`).
 
     Raises:
@@ -69,14 +69,14 @@ def _resize(x: Array, shape: tuple[int, ...], method: str, align_corners: bool, 
             result = jnp.take(result, _nearest_ids(old, new), axis=axis)
         else:
             weights = _weights(old, new, method, align_corners, antialias).astype(result.dtype)
-            # The accelerators' fast matrix products would spoil the last digits of a position table.
+            # Reduced-precision matrix products of accelerators would lose digits of a position table.
             result = jnp.tensordot(result, weights, axes=(axis, 1), precision="highest")
             result = jnp.moveaxis(result, -1, axis)
     return result.astype(x.dtype)
 
 
 def _nearest_ids(old: int, new: int) -> np.ndarray:
-    """The pixel at the floor of each scaled index; torch multiplies in float32, and its rounding shows."""
+    """The floor of each scaled index, computed in float32 to reproduce torch's rounding."""
     ids = np.floor(np.arange(new, dtype=np.float32) * np.float32(old / new)).astype(np.int32)
     return np.minimum(ids, old - 1)
 
@@ -97,7 +97,7 @@ def _weights(old: int, new: int, method: str, align_corners: bool, antialias: bo
     weights = np.zeros((new, old))
     kernel, taps = (_triangle, (0, 1)) if method == "bilinear" else (functools.partial(_cubic, a=-0.75), (-1, 0, 1, 2))
     for tap in taps:
-        # Pixels beyond the border repeat it: their weight goes to the border pixel.
+        # Edge padding: the weight of pixels beyond the border goes to the border pixel.
         np.add.at(weights, (index, np.clip(base + tap, 0, old - 1)), kernel(centre - (base + tap)))
     return weights
 

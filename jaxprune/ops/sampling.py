@@ -1,4 +1,4 @@
-"""Which patches are masked, which of those are reconstructed by the decoder, and how many of each."""
+"""Sampling of masked patches, and of those that the decoder reconstructs, and their numbers."""
 
 import functools
 import math
@@ -35,18 +35,18 @@ def num_thrown(num_patches: int, throw_ratio: float | int) -> int:
     """
     if not 0 <= throw_ratio < 1:
         raise UserError(f"throw_ratio={throw_ratio} is not a fraction of the patches; choose one in [0, 1).")
-    # The nudge keeps a product such as 0.29 · 100 = 28.999… at the count that was meant.
+    # The epsilon corrects products such as 0.29 · 100 = 28.999….
     return math.floor(num_patches * throw_ratio + 1e-9)
 
 
 def random_masking(
     noise: Float[Array, "b p"], num_keep: int
 ) -> tuple[Int[Array, "b {num_keep}"], Int[Array, "b p"], Bool[Array, "b p"]]:
-    """Keeps the `num_keep` patches of least noise in each image (MAE).
+    """Keeps the `num_keep` patches with the smallest noise in each image (MAE).
 
     Returns:
-      (ids_keep, ids_restore, masked): the kept patches in order of their noise; each patch's place in that order
-      over all patches; and True where a patch is removed. Ids are int32.
+      (ids_keep, ids_restore, masked): the kept patches in order of their noise; each patch's rank in the order of all
+      patches; and True where a patch is masked. Ids are int32.
     """
     order = jnp.argsort(noise, axis=1).astype(jnp.int32)
     ids_restore = jnp.argsort(order, axis=1).astype(jnp.int32)
@@ -56,7 +56,7 @@ def random_masking(
 def random_retained(
     noise: Float[Array, "p"], masked: Bool[Array | np.ndarray, "p"], num_retained: int
 ) -> Bool[Array, "p"]:
-    """Retains `num_retained` masked patches uniformly at random: those of least noise. One image; vmap for more."""
+    """Retains `num_retained` random masked patches: those with the smallest noise. For one image; use vmap for more."""
     order = jnp.argsort(jnp.where(masked, noise, jnp.inf))
     return jnp.zeros(masked.shape, bool).at[order[:num_retained]].set(True) & masked
 
@@ -115,7 +115,7 @@ def _furthest(masked: Array, first: Array, num_retained: int, width: int) -> tup
         nearest = jnp.minimum(nearest, distance)
         return (nearest, jnp.argmax(nearest).astype(jnp.int32)), chosen
 
-    # Visible patches stand at -1, below every distance, so they are never the furthest.
+    # Visible patches get -1, below every distance, so they are never the furthest.
     nearest = jnp.where(masked, jnp.iinfo(jnp.int32).max, -1).astype(jnp.int32)
     start = jnp.argmax(jnp.cumsum(masked, dtype=jnp.int32) == first + 1).astype(jnp.int32)
     (nearest, _), order = jax.lax.scan(pick, (nearest, start), length=num_retained)
@@ -125,7 +125,7 @@ def _furthest(masked: Array, first: Array, num_retained: int, width: int) -> tup
 def furthest_sampling_host(
     masked: Bool[np.ndarray, "p"], first: int | np.integer, num_retained: int, grid: tuple[int, int] | None = None
 ) -> Int[np.ndarray, "{num_retained}"]:
-    """Picks exactly as `furthest_sampling` does, in NumPy, for data workers and for comparing."""
+    """`furthest_sampling` in NumPy, with identical picks, for data workers and comparisons."""
     _, width = _checked_grid(masked.size, num_retained, grid)
     row, column = np.divmod(np.flatnonzero(masked), width)
     nearest = np.full(row.shape, np.iinfo(np.int64).max)

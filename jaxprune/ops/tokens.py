@@ -1,4 +1,4 @@
-"""Rows of reduced tokens back to a dense map of patches."""
+"""Maps rows of reduced tokens back to a dense patch map."""
 
 import jax
 import jax.numpy as jnp
@@ -10,8 +10,8 @@ def unmerge(x_rows: Shaped[Array, "b n d"], assign: Int[Array, "b p"], fill: flo
     """Returns for every patch the row that holds it, and `fill` where it was dropped.
 
     Args:
-      x_rows: the rows behind the prefix, `tokens.x[:, num_prefix_tokens:]` or anything computed from them.
-      assign: for each patch its row, -1 = dropped, as in `Tokens.assign` and a model's `aux.assign`.
+      x_rows: the rows after the prefix, `tokens.x[:, num_prefix_tokens:]` or anything computed from them.
+      assign: the row of each patch, -1 = dropped, as in `Tokens.assign` and a model's `aux.assign`.
 
     >>> import jax.numpy as jnp
     >>> unmerge(jnp.array([[[5.0], [7.0]]]), jnp.array([[1, -1, 0, 1]]))[0, :, 0].tolist()

@@ -1,7 +1,7 @@
 """LTRP: a network that learns, without labels, which patches of an image matter (Luo et al., 2024).
 
-A frozen masked autoencoder makes the pseudo labels (`pseudo_labels`), a small network learns to order patches by them
-(`Ranker`, with the ranking losses in `jaxprune.losses`), and `jaxprune.scoring`'s "ltrp" uses what it learnt.
+A frozen masked autoencoder makes the pseudo labels (`pseudo_labels`), a small network learns to rank patches by them
+(`Ranker`, with the ranking losses in `jaxprune.losses`), and the scorer "ltrp" uses the trained ranker.
 """
 
 from typing import Any
@@ -18,12 +18,12 @@ def create(name: str = "vit_small_patch16_224", *, rngs: nnx.Rngs, **overrides: 
     """Builds a ranker, freshly initialised.
 
     Args:
-      name: of the network whose sizes it has: a ViT's such as "vit_small_patch16_224", "vit" with explicit sizes, or a
-        ResNet's such as "resnet18".
-      overrides: arguments of `Ranker` or `ConvRanker`, in place of what the name stands for.
+      name: name of a network that sets its sizes: a ViT such as "vit_small_patch16_224", "vit" with explicit sizes, or
+        a ResNet such as "resnet18".
+      overrides: arguments of `Ranker` or `ConvRanker` that replace those of the name.
 
     Raises:
-      UserError: the name or an argument is unknown, or no ranker is made of such a network.
+      UserError: the name or an argument is unknown, or the network cannot be a ranker.
     """
     from jaxprune import models, plugins
     from jaxprune.errors import UserError
@@ -31,7 +31,7 @@ def create(name: str = "vit_small_patch16_224", *, rngs: nnx.Rngs, **overrides: 
     sizes, kind = models.arguments(name), models.names()[name.partition(".")[0]]
     if kind not in RANKERS:
         raise UserError(
-            f"{name} makes no ranker: take a ViT such as vit_small_patch16_224, or a ResNet such as resnet18."
+            f"{name} cannot be a ranker: use a ViT such as vit_small_patch16_224, or a ResNet such as resnet18."
         )
     taken = plugins.parameters(RANKERS[kind])
     sizes = {key: value for key, value in sizes.items() if key in taken}

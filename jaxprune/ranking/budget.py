@@ -1,4 +1,4 @@
-"""The memory of pseudo labels: what removals take by estimate, and how many fit at the same time."""
+"""The memory budget of pseudo labels: an estimate per removal, and how many fit at the same time."""
 
 import math
 from collections.abc import Callable
@@ -14,15 +14,15 @@ from jaxprune.mim import TokenDecoder
 def fit_memory(
     decoder: TokenDecoder, batch: int, visible: int, decoded: int, *, memory: int | None = None, shards: int = 1
 ) -> tuple[int, int]:
-    """Returns in how many parts a batch is worked through, and how many removals are done at once in each part.
+    """Returns the number of parts of a batch, and the number of simultaneous removals in each part.
 
     Args:
-      visible, decoded: visible patches of an image, and masked ones that enter the decoder.
-      memory: bytes on a device beside weights and images; None does everything at once.
-      shards: devices that share the batch.
+      visible, decoded: number of visible patches per image, and of masked ones that enter the decoder.
+      memory: bytes per device besides weights and images; None computes everything at once.
+      shards: number of devices that share the batch.
 
     Raises:
-      UserError: one removal from one image takes more.
+      UserError: a single removal from one image exceeds the memory.
     """
     own = batch // shards
     if memory is None:
@@ -40,15 +40,15 @@ def fit_memory(
 
 
 def estimated_bytes(decoder: TokenDecoder, images: int, at_once: int, visible: int, decoded: int) -> int:
-    """Estimates from above the bytes that `at_once` removals from each of `images` take at the same time."""
+    """An upper estimate of the bytes of `at_once` simultaneous removals from each of `images`."""
     block = decoder.blocks[0]
     width, heads = block.attn.proj.kernel.shape[0], block.attn.num_heads
     hidden, pixels = block.mlp.fc1.kernel.shape[1], decoder.pred.kernel.shape[1]
     patches, rows = decoder.grid[0] * decoder.grid[1], decoded + decoder.num_prefix_tokens + visible
-    # Of a row: in attention its scores before and after the exponential beside queries, keys and values as they come
-    # and as the product wants them; or the MLP's hidden layer before and after GELU.
+    # Per row: in attention its scores before and after the exponential, besides queries, keys and values in two
+    # layouts; or the MLP's hidden layer before and after GELU.
     row = 2 * width + max(2 * heads * rows + 7 * width, 2 * hidden + width, 2 * pixels)
-    # Of an image: its patches as they are cut, the anchor, and what the removals share of the first block.
+    # Per image: its patches, the anchor, and the part of the first block that the removals share.
     image = 3 * patches * pixels + rows * (pixels + 6 * width + 2 * heads * rows)
     return 4 * images * (image + at_once * rows * row)
 
@@ -56,7 +56,7 @@ def estimated_bytes(decoder: TokenDecoder, images: int, at_once: int, visible: i
 def in_chunks(
     change: Callable[[Int[Array, "c"]], Float[Array, "b c"]], count: int, at_once: int
 ) -> Float[Array, "b {count}"]:
-    """Concatenates `change` of the numbers 0 … count - 1, `at_once` of them at a time."""
+    """Concatenates `change` of the indices 0 … count - 1, `at_once` of them at a time."""
     numbers, whole = jnp.arange(count), count // at_once * at_once
     if whole == at_once:
         parts = [change(numbers[:whole])]

@@ -1,16 +1,17 @@
-"""LTRP's pseudo labels: how much a masked autoencoder's reconstruction changes when it loses a visible patch.
+"""LTRP's pseudo labels: the change of a masked autoencoder's reconstruction when a visible patch is removed.
 
 A frozen autoencoder sees a tenth of an image's patches. Its decoder runs once with all of them (the anchor) and once
-without each of them; a patch's label is the mean absolute difference of the two reconstructions. That is `n` decoder
-passes an image, nearly all that training a ranker costs, so they are batched as far as memory allows (`budget`), what
-they share of the first block is computed once (`shared_attention`), and the last block and the prediction run for the
-rows that are compared (`removals`).
+without each of them; a patch's label is the mean absolute difference of the two reconstructions. These are `n` decoder
+passes per image, nearly the whole cost of training a ranker, so they are batched as far as memory allows (`budget`),
+the shared part of the first block is computed once (`shared_attention`), and the last block and the prediction only run
+for the compared rows (`removals`).
 
-All of that is exact. What is not is `throw_ratio`: with PR-MIM's furthest sampling only a part of the masked patches
-enters the decoder. Each of them then stands for the masked patches that it is nearest to: it weighs as much in the
-mean, and in attention by the log of it, as a merged token does (ToMe). So the others see as many mask tokens as the
-decoder was trained with, and where patches lie dense they do not count double: on small photographs, with three fifths
-of the patches thrown, Kendall's tau to the exact labels is .86 with it and .71 without.
+All of this is exact, but `throw_ratio` is an approximation: with PR-MIM's furthest point sampling, only some of the
+masked patches enter the decoder. Each of them represents the masked patches that it is nearest to: their number is its
+weight in the mean, and its log is added to the attention logits, as for a merged token (ToMe). So the decoder sees
+effectively as many mask tokens as in training, and densely lying patches do not count double: on small photographs,
+with three fifths of the patches thrown, Kendall's tau with the exact labels is 0.86 with these weights and 0.71
+without.
 """
 
 from typing import NamedTuple
@@ -29,10 +30,10 @@ OVER = ("masked", "all")
 
 
 class Labels(NamedTuple):
-    """What a ranker learns from.
+    """The training labels of a ranker.
 
     Attributes:
-      relevance: how much the reconstruction needs each visible patch; only its order means anything.
+      relevance: the change of the reconstruction without each visible patch; only its order is meaningful.
       ids_keep: the visible patches, ascending.
       masked: True where the autoencoder did not see the patch.
     """
@@ -46,8 +47,8 @@ class Reconstructions(NamedTuple):
     """Pixels of every patch, in `patchify`'s order, with and without each visible patch.
 
     Attributes:
-      anchor: with all visible patches.
-      removed: without the i-th visible patch.
+      anchor: reconstruction with all visible patches.
+      removed: reconstructions without the i-th visible patch.
     """
 
     anchor: Float[Array, "b p q"]
@@ -71,23 +72,22 @@ def pseudo_labels(
     """Measures how much each visible patch matters to the reconstruction of the masked ones (LTRP, Alg. 1).
 
     Args:
-      framework: a masked autoencoder, whose decoder is a `TokenDecoder`. Its own masks do not matter here.
-      images: normalised as it was trained on.
+      framework: a masked autoencoder with a `TokenDecoder`. Its own masker is not used.
+      images: images, normalised as in its training.
       key, noise, first, mask_ratio, throw_ratio: see `RandomMasker`: `int(p · (1 - mask_ratio))` patches are visible,
-        19 of 196. With a `throw_ratio` labels are made from the patches that enter the decoder, each in the place of
-        those around it: cheaper, and no longer exact.
-      removal: how a visible patch is taken away, a key of `REMOVALS`. "delete" leaves its token out of the decoder's
-        sequence (the published code); "mask_token" puts the mask token in its place; "attention" hides it from all
-        others' attention, and its own output of attention is 0; "encoder" does so in the encoder, runs it again and
-        decodes what comes out.
-      over: the patches whose change is averaged: "masked" ones, or "all" that both reconstructions have.
-      memory: bytes that the computation may take on a device beside weights and images, by estimate; None does all
-        removals at once.
+        19 of 196. With a `throw_ratio`, labels are made from the patches that enter the decoder, each representing
+        those around it: cheaper, but no longer exact.
+      removal: how a visible patch is removed, a key of `REMOVALS`. "delete" leaves its token out of the decoder's
+        sequence (the published code); "mask_token" replaces it with the mask token; "attention" masks it in the
+        attention of all others and sets its own attention output to 0; "encoder" does so in the encoder, which is run
+        again and decoded.
+      over: the patches to average the change over: "masked" ones, or "all" that both reconstructions have.
+      memory: limit in bytes per device besides weights and images, by estimate; None does all removals at once.
       shards: devices that share the batch.
 
     Raises:
-      UserError: `memory` does not suffice for one removal from one image; a name or ratio makes no sense; or the
-        framework's decoder cannot leave out tokens.
+      UserError: `memory` is too small for one removal from one image; a name or ratio is invalid; or the framework's
+        decoder cannot leave out tokens.
     """
     if removal not in REMOVALS:
         raise unknown("way to remove a patch", removal, REMOVALS)
@@ -106,7 +106,7 @@ def pseudo_labels(
     if parts == 1:
         relevance = relevance_of(images, masks)
     else:
-        # Every part takes images from all over the batch, so that each stays spread over all devices.
+        # Every part takes strided images of the batch, so that it stays sharded over all devices.
         deal = lambda x: x.reshape(-1, parts, *x.shape[1:]).swapaxes(0, 1)
         relevance = jax.lax.map(lambda part: relevance_of(*part), jax.tree.map(deal, (images, masks)))
         relevance = relevance.swapaxes(0, 1).reshape(-1, visible)
@@ -114,7 +114,7 @@ def pseudo_labels(
 
 
 def reconstructions(framework: Framework, images: Float[Array, "b H W c"], masks: LabelMasks) -> Reconstructions:
-    """Returns what the labels compare, for pictures; visible and thrown patches are zeros."""
+    """Returns the reconstructions that the labels compare, for pictures; visible and thrown patches are zeros."""
     removals = Deleted(framework, images, masks, over="masked")
     numbers = jnp.arange(masks.ids_keep.shape[1])
     rows = jnp.broadcast_to(masks.ids_decode[:, None], (len(images), len(numbers), masks.ids_decode.shape[1]))

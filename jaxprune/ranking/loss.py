@@ -29,10 +29,10 @@ def ranking_loss(name: str, **options: Any) -> Callable[[Float[Array, "b n"], Fl
 
     Args:
       name: "list_mle" (LTRP), "list_net", "rank_net", "focused_rank" or "point_wise".
-      options: of the function of that name in `jaxprune.losses`.
+      options: options of the function of that name in `jaxprune.losses`.
 
     Raises:
-      UserError: there is no such loss, or it has no such option.
+      UserError: the loss or an option is unknown.
     """
     if name not in LOSSES:
         raise unknown("ranking loss", name, LOSSES)

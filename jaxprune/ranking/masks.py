@@ -1,4 +1,4 @@
-"""The masks of pseudo labels: a masker's, in the order of the grid, and what each decoded patch stands for."""
+"""The masks of pseudo labels: a masker's, in grid order, and the number of patches that each decoded one represents."""
 
 from typing import NamedTuple
 
@@ -10,12 +10,12 @@ from jaxprune.mim.masker import Masks, ascending
 
 
 class LabelMasks(NamedTuple):
-    """What the encoder sees and what the decoder reconstructs, each ascending.
+    """The patches for the encoder and for the decoder, each ascending.
 
     Attributes:
       ids_keep: visible patches.
       ids_decode: masked patches that enter the decoder.
-      sizes: the masked patches that each of these stands for, as it is the nearest to them; None where all are decoded.
+      sizes: number of masked patches that each decoded patch represents, as their nearest one; None if all are decoded.
       masked: True where a patch is not visible.
     """
 
@@ -26,7 +26,7 @@ class LabelMasks(NamedTuple):
 
 
 def label_masks(masks: Masks, grid: tuple[int, int]) -> LabelMasks:
-    """Returns the masks that a masker drew as labels need them.
+    """Converts a masker's masks to those of labels.
 
     Args:
       grid: patches down and across.
@@ -39,7 +39,7 @@ def label_masks(masks: Masks, grid: tuple[int, int]) -> LabelMasks:
 
 
 def stand_for(masked: Bool[Array, "p"], ids_decode: Int[Array, "r"], grid: tuple[int, int]) -> Float[Array, "r"]:
-    """Counts the masked patches that each decoded one is nearest to; between several, a patch counts in equal parts.
+    """Counts the masked patches that each decoded one is nearest to; ties are split equally.
 
     >>> stand_for(jnp.array([True, True, False, True]), jnp.array([0, 3]), (1, 4)).tolist()
     [2.0, 1.0]

@@ -1,4 +1,4 @@
-"""LTRP's ranking models: a plain ViT whose CLS token scores how much every patch matters, or a ResNet."""
+"""LTRP's ranking models: a plain ViT that scores all patches from its CLS token, or a ResNet."""
 
 from typing import Any
 
@@ -13,13 +13,13 @@ from jaxprune.nn.patch_embed import grid_of, pair
 
 
 class Ranker(VisionTransformer):
-    """A ViT with one output a patch, read off the CLS token (LTRP, A.1).
+    """A ViT with one output per patch, computed from the CLS token (LTRP, A.1).
 
-    MAE's initial weights and fixed sine-cosine positions. Called like any ViT it gives the scores of whole images, so
-    it is loaded, saved and reduced like one.
+    It has MAE's initialisation and fixed sine-cosine positions. Called like any ViT it returns the scores of whole
+    images, so it can be loaded, saved and reduced like one.
 
     Args:
-      norm_eps: of the layer norms; the published rankers have PyTorch's 1e-5.
+      norm_eps: epsilon of the layer norms; the published rankers have PyTorch's 1e-5.
       other: as for `VisionTransformer`.
     """
 
@@ -64,19 +64,19 @@ class Ranker(VisionTransformer):
         """Scores of all patches of normalised images, larger = matters more.
 
         Args:
-          ids_keep: the ranker sees these patches only, which is how it is trained (LTRP's sparse design); the scores of
-            the others mean nothing then.
-          train: makes no difference: it has neither dropout nor statistics.
+          ids_keep: the patches that the ranker sees, as in training (LTRP's sparse design); scores of the others are
+            then meaningless.
+          train: has no effect: there is neither dropout nor batch norm.
         """
         tokens = self.encode(self.embed(images, ids_keep), ids_keep).tokens
         return self.forward_head(tokens._replace(x=self.final_norm(tokens.x)))[0]
 
 
 class ConvRanker(ResNet):
-    """A ResNet with one output for each patch of an image, as LTRP's code has it; it sees whole images only.
+    """A ResNet with one output per patch of an image, as in LTRP's code; it needs whole images.
 
     Args:
-      img_size, patch_size: what it ranks; the network itself reads any size.
+      img_size, patch_size: define the patches to rank; the network itself takes any size.
       other: as for `ResNet`.
     """
 
@@ -115,8 +115,8 @@ class ConvRanker(ResNet):
           train: see `ResNet`.
 
         Raises:
-          UserError: it is to see some patches only.
+          UserError: `ids_keep` is given.
         """
         if ids_keep is not None:
-            raise UserError("A ConvNet sees whole images: train it with sparse=False.")
+            raise UserError("A ConvNet needs whole images: train it with sparse=False.")
         return self(images, train=train)[0]

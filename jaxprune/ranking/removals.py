@@ -1,7 +1,7 @@
-"""How a visible patch is taken away from a masked autoencoder: a class for each reading of LTRP.
+"""Ways to remove a visible patch from a masked autoencoder: one class for each interpretation of LTRP.
 
-The order of tokens means nothing to a transformer, so the decoder's sequence is laid out as `[masked | prefix |
-visible]`: what a removal leaves alone comes first, and what is read in the end is a slice.
+The order of tokens is irrelevant to a transformer, so the decoder's sequence is `[masked | prefix | visible]`: tokens
+that a removal does not affect come first, and the rows to read are a slice.
 """
 
 from typing import Any
@@ -27,7 +27,8 @@ def token_decoder(framework: Framework) -> TokenDecoder:
     """
     if not isinstance(framework.decoder, TokenDecoder):
         raise UserError(
-            f"{type(framework).__name__} reconstructs by a {type(framework.decoder).__name__}, which cannot leave out "
+            f"{type(framework).__name__} reconstructs with a {type(framework.decoder).__name__}, which cannot "
+            f"leave out "
             "a patch: make labels with a framework whose decoder is a TokenDecoder, a masked autoencoder."
         )
     if not isinstance(framework.encoder, VisionTransformer):
@@ -42,18 +43,18 @@ class Removal:
     """One batch: the reconstruction with all visible patches (`anchor`), and those without each of them.
 
     Args:
-      framework: with a `TokenDecoder`.
-      images: normalised.
-      over: the patches that are compared: "masked" ones, or "all" that both reconstructions have.
+      framework: a framework with a `TokenDecoder`.
+      images: normalised images.
+      over: the patches to compare: "masked" ones, or "all" that both reconstructions have.
     """
 
     def __init__(self, framework: Framework, images: Float[Array, "b H W c"], masks: LabelMasks, *, over: str):
         self.encoder: Any = framework.encoder
         self.decoder, self.masks = token_decoder(framework), masks
         self.prefix, self.decoded = self.decoder.num_prefix_tokens, masks.ids_decode.shape[1]
-        # Behind the tokens that no removal touches come the visible ones.
+        # The visible tokens follow those that no removal affects.
         self.staying = self.decoded + self.prefix
-        # The last block and the prediction run for the first `rows` rows only; None is all.
+        # The last block and the prediction run only for the first `rows` rows; None means all.
         self.rows = self.decoded if over == "masked" else None
         self.embedded = self.encoder.embed(images, masks.ids_keep)
         encoded = self.encoder.encode(self.embedded, masks.ids_keep)
@@ -62,11 +63,11 @@ class Removal:
         self.anchor = self.decode(self.x)
 
     def predict(self, numbers: Int[Array, "c"]) -> Float[Array, "bc rows q"]:
-        """Reconstructions without each of the visible patches `numbers`, those of an image one after the other."""
+        """Reconstructions without each of the visible patches `numbers`, consecutive for an image."""
         raise NotImplementedError
 
     def left(self, numbers: Int[Array, "c"]) -> Int[Array, "c rows"] | None:
-        """The rows of the whole sequence that each reconstruction without a patch has; None is all."""
+        """The rows of the whole sequence in each reconstruction without a patch; None means all."""
         return None
 
     def without(self, numbers: Int[Array, "c"]) -> Float[Array, "b c rows q"]:
@@ -90,7 +91,7 @@ class Removal:
         return (change * weights).sum(2) / weights.sum(2)
 
     def sequence(self, latent: Float[Array, "bc n d"]) -> Float[Array, "bc m e"]:
-        """The decoder's input of an encoder's output; one image may have several of them."""
+        """The decoder's input for the encoder's output; an image may have several outputs."""
         x = self.decoder.embed(latent)
         repeat = lambda rows: jnp.repeat(rows, x.shape[0] // self.masks.ids_keep.shape[0], axis=0)
         of_prefix, of_patches = self.decoder.positions(x.dtype)
@@ -101,7 +102,7 @@ class Removal:
     def decode(
         self, x: Float[Array, "bc n e"], hidden: Bool[Array, "bc n"] | None = None, *, blocks: Any = None
     ) -> Float[Array, "bc rows q"]:
-        """Runs decoder blocks (all by default) and predicts the rows that are compared."""
+        """Runs decoder blocks (all by default) and predicts the compared rows."""
         blocks = self.decoder.blocks if blocks is None else blocks
         bias = self.bias(x)
         for index, block in enumerate(blocks):
@@ -109,7 +110,7 @@ class Removal:
         return self.decoder.head(x)
 
     def bias(self, x: Float[Array, "bc n e"]) -> Float[Array, "bc 1 1 n"] | None:
-        """What is added to the logits of each key of the sequences `x`: the log of the patches that it stands for."""
+        """The bias of each key of the sequences `x`: the log of the number of patches that it represents."""
         sizes = self.masks.sizes
         if sizes is None:
             return None
@@ -120,7 +121,7 @@ class Removal:
 class Deleted(Removal):
     """The token is left out of the decoder's sequence, as in the published code.
 
-    In the first block only the removed token differs: queries, keys, values and the attention to the tokens that stay
+    In the first block only the removed token differs: queries, keys, values and the attention to the remaining tokens
     are computed once.
     """
 
@@ -143,7 +144,7 @@ class Deleted(Removal):
 
 
 class MaskToken(Removal):
-    """The mask token stands in the token's place."""
+    """The token is replaced with the mask token."""
 
     def predict(self, numbers: Int[Array, "c"]) -> Float[Array, "bc rows q"]:
         removed = jnp.arange(self.x.shape[1])[None, :] == self.staying + numbers[:, None]
@@ -153,7 +154,7 @@ class MaskToken(Removal):
 
 
 class HiddenInDecoder(Removal):
-    """The token is hidden from all others' attention in the decoder, and gathers nothing itself."""
+    """The token is masked in the attention of all others in the decoder, and its own attention output is zero."""
 
     def predict(self, numbers: Int[Array, "c"]) -> Float[Array, "bc rows q"]:
         hidden = jnp.arange(self.x.shape[1])[None, :] == self.staying + numbers[:, None]
@@ -161,7 +162,7 @@ class HiddenInDecoder(Removal):
 
 
 class HiddenInEncoder(Removal):
-    """The token is hidden in the encoder, which runs again, and what comes out is decoded."""
+    """The token is masked in the encoder, which is run again before decoding."""
 
     def predict(self, numbers: Int[Array, "c"]) -> Float[Array, "bc rows q"]:
         hidden = jnp.arange(self.embedded.shape[1])[None, :] == self.prefix + numbers[:, None]
@@ -187,7 +188,7 @@ def run_rows(
     rows: int | None = None,
     bias: Float[Array, "b 1 1 n"] | None = None,
 ) -> Float[Array, "b m d"]:
-    """A dense block, its output for the first `rows` rows only; `hidden` rows neither attend nor are attended to."""
+    """Runs a dense block for the first `rows` rows only; `hidden` rows neither attend nor are attended to."""
     heads = block.project(block.normed(x))
     if hidden is not None:
         bias = hide(bias, jnp.where(hidden, 0.0, 1.0))
@@ -198,7 +199,7 @@ def run_rows(
 
 
 def _repeated(x: Float[Array, "b n d"], hidden: Bool[Array, "c n"]) -> tuple[Array, Array]:
-    """Each image once for every removal, and what that removal hides."""
+    """Repeats each image for every removal, and returns the mask of each removal."""
     b, n, d = x.shape
     count = len(hidden)
     x = jnp.broadcast_to(x[:, None], (b, count, n, d))

@@ -1,4 +1,4 @@
-"""The attention of a block to many sequences that differ in one missing token, with what they share computed once."""
+"""Attention over many sequences that each lack one token, with the shared part computed once."""
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
@@ -10,9 +10,8 @@ from jaxprune.nn.attention import attention_logits
 class SharedAttention:
     r"""Attention over a sequence without each of some of its tokens.
 
-    A query with logits `l_i` to keys `i` of values `v_i` gathers `Σ exp(l_i) v_i / Σ exp(l_i)`. The keys are of two
-    kinds: those in `R` are part of every sequence, and of the others, `V`, one is missing from each. Once for all, with
-    `m = max_R l_i`, this computes
+    The output of a query with logits `l_i` to keys `i` with values `v_i` is `Σ exp(l_i) v_i / Σ exp(l_i)`. Keys in `R`
+    are part of every sequence; one of the others, `V`, is missing in each. With `m = max_R l_i`, this computes once
 
         S = Σ_R exp(l_i - m)        A = Σ_R exp(l_i - m) v_i
 
@@ -20,13 +19,13 @@ class SharedAttention:
 
         S' = S exp(m - m') + Σ_{V∖j} exp(l_i - m')        A' = A exp(m - m') + Σ_{V∖j} exp(l_i - m') v_i
 
-    so that `A' / S'` is what its queries gather: softmax joined by running maximum and sums, as flash attention joins
-    its tiles. Nothing is subtracted from a sum, so nothing is lost to rounding.
+    so that `A' / S'` is the attention output: softmax merged by running maximum and sums, as flash attention merges
+    tiles. Nothing is subtracted from a sum, so there is no cancellation.
 
     Args:
-      block: of the decoder.
-      x: its tokens; first the `staying` ones, R, and then V.
-      bias: is added to the logits of each key.
+      block: a decoder block.
+      x: its tokens; the `staying` ones, R, followed by V.
+      bias: added to the logits of each key.
     """
 
     def __init__(
@@ -42,9 +41,9 @@ class SharedAttention:
         self._gathered = (_flat(weights).astype(v.dtype) @ _flat(v[:, :, :staying])).reshape(b, h, n, e)
 
     def without(self, numbers: Int[Array, "c"]) -> Float[Array, "b c n d"]:
-        """What every token gathers, heads side by side, without each of the tokens `numbers` of V.
+        """The attention output, heads concatenated, without each of the tokens `numbers` of V.
 
-        The missing token's own row is computed too, for the caller to leave out.
+        The missing token's own row is computed too, and must be ignored by the caller.
         """
         (b, h, n, e), count = self._gathered.shape, len(numbers)
         missing = jnp.arange(self._logits.shape[-1])[None, :] == numbers[:, None]

@@ -1,4 +1,4 @@
-"""A ranker that begins as the encoder of the autoencoder that makes its labels."""
+"""Initialises a ranker with the encoder of the autoencoder that makes its labels."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -8,7 +8,7 @@ from jaxprune.nn.params import variables
 
 
 def begin_as_encoder(ranker: Any, framework: Mapping[str, Any]) -> None:
-    """Copies an autoencoder's encoder into a ranker of its sizes; the head stays as it is.
+    """Copies an autoencoder's encoder into a ranker of the same sizes, except for the head.
 
     Args:
       ranker: changed in place.
@@ -24,7 +24,8 @@ def begin_as_encoder(ranker: Any, framework: Mapping[str, Any]) -> None:
         if value is None or value.shape != variable.shape:
             theirs = "absent" if value is None else value.shape
             raise UserError(
-                f"The ranker cannot begin as the autoencoder's encoder: {name} is {variable.shape} here and {theirs} "
+                f"The ranker cannot be initialised with the autoencoder's encoder: {name} is {variable.shape} "
+                f"here and {theirs} "
                 "there. Give config.ranker the encoder's sizes, or warm_start=False."
             )
         variable[...] = value

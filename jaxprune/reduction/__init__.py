@@ -1,4 +1,4 @@
-"""Token reduction: the methods of "Which Tokens to Use?" (Haurum et al., 2023) behind one protocol, a file each."""
+"""Token reduction: the methods of "Which Tokens to Use?" (Haurum et al., 2023) and others, one file each."""
 
 from jaxprune.nn.tokens import Attended, Tokens
 from jaxprune.ops.tokens import unmerge
@@ -27,7 +27,7 @@ __all__ = [
 
 
 def methods() -> dict[str, type[Reducer]]:
-    """Returns {name: class} of every reduction method: the files of this package, and entry points of others."""
+    """Returns {name: class} of every reduction method, from the files of this package and from entry points."""
     import jaxprune.reduction as family
     from jaxprune import plugins
 
@@ -35,5 +35,5 @@ def methods() -> dict[str, type[Reducer]]:
 
 
 def standalone() -> tuple[str, ...]:
-    """Returns the names of the methods that reduce by themselves, without a scorer in front."""
+    """Returns the names of the methods that work without a scorer."""
     return tuple(sorted(name for name, cls in methods().items() if cls.where != "embed"))

@@ -1,4 +1,4 @@
-"""How much a step of a plan keeps: a share of the patches, a number of them, or all but so many rows."""
+"""How much a step of a plan keeps: a fraction of the patches, a number of them, or all but a number of rows."""
 
 import math
 import numbers
@@ -9,26 +9,28 @@ from jaxprune.errors import UserError
 
 
 def number(name: str, value: Any) -> Any:
-    """The value, if it is a number: True and "0.5" are none.
+    """Returns the value if it is a number; True and "0.5" are not.
 
     Raises:
       UserError: it is something else.
     """
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
-        raise UserError(f"{name} {value!r} is no number: write one, such as {'0.7' if name == 'keep_rate' else '8'}.")
+        raise UserError(
+            f"{name} {value!r} is not a number: write one, such as {'0.7' if name == 'keep_rate' else '8'}."
+        )
     return value
 
 
 def whole(name: str, value: Any) -> int:
-    """The value as an int, if it is a whole number.
+    """Returns the value as an int if it is a whole number.
 
     Raises:
       UserError: it is something else.
     """
     if not math.isfinite(number(name, value)):
-        raise UserError(f"{name} {value!r} is no whole number: use one such as 8.")
+        raise UserError(f"{name} {value!r} is not a whole number: use one such as 8.")
     if value != int(value):
-        raise UserError(f"{name} {value!r} is no whole number: use {int(value)} or {int(value) + 1}.")
+        raise UserError(f"{name} {value!r} is not a whole number: use {int(value)} or {int(value) + 1}.")
     return int(value)
 
 
@@ -56,7 +58,7 @@ class Rate:
 
 @dataclass(frozen=True)
 class Count:
-    """Keeps a number of rows."""
+    """Keeps a fixed number of rows."""
 
     count: int
     name = "num_keep"
@@ -73,13 +75,13 @@ class Count:
     def rows(self, arriving: int, patches: int) -> int:
         """Rows to leave of those that arrive, where the image has so many patches."""
         if self.count > patches:
-            raise UserError(f"num_keep {self.count} is more than the {patches} patches there are: use {patches}.")
+            raise UserError(f"num_keep {self.count} is more than the {patches} patches of the image: use {patches}.")
         return min(self.count, arriving)
 
 
 @dataclass(frozen=True)
 class Removal:
-    """Takes so many rows from those that arrive, and leaves at least one."""
+    """Removes a fixed number of the incoming rows, and leaves at least one."""
 
     removed: int
     name = "r"
@@ -102,7 +104,7 @@ Amount = Rate | Count | Removal
 
 
 def falling(amounts: tuple[Amount, ...]) -> tuple[float | int, ...] | None:
-    """Returns amounts of one kind as they would have to be so as not to rise; None if they do not rise."""
+    """Returns the amounts, of one kind, lowered so that none exceeds the one before; None if none does."""
     if not amounts or isinstance(amounts[0], Removal) or len({type(amount) for amount in amounts}) > 1:
         return None
     values = tuple(amount.value for amount in amounts)

@@ -1,4 +1,4 @@
-"""Puts a plan into a network."""
+"""Applies a plan to a network."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -25,10 +25,9 @@ def apply(
     img_size: int | Sequence[int] | None = None,
     rngs: nnx.Rngs | None = None,
 ) -> Any:
-    """Returns a network that follows `plan`; it shares the arrays of `model`, which stays as it was.
+    """Returns a network that follows `plan`; it shares the arrays of `model`, which is not changed.
 
-    Applying to a network that already reduces replaces its plan, so `apply(fast, Plan("topk", r=0))` is the way back
-    to the dense network.
+    Applying a plan to a reduced network replaces its plan; `apply(fast, Plan("topk", r=0))` restores the dense network.
 
     >>> from flax import nnx; import jaxprune
     >>> sizes = dict(img_size=16, patch_size=4, embed_dim=16, depth=2, num_heads=2)
@@ -38,19 +37,19 @@ def apply(
     8
 
     Args:
-      model: a network that offers sites, such as a ViT (`jaxprune.nn.Host`).
-      plan: a plan; or two, of which one is `Plan("from_scores")` and the other reduces what that one keeps.
-      scorer: ranks the patches for a step at the input: a `jaxprune.scoring.Scorer` of the network's grid. If its
-        `normalised` is None, it gets images normalised as `model.preprocessing` says, where both networks know theirs.
-      img_size: sides of the images, for a network that takes any; by default those it was built for.
+      model: a network with sites, such as a ViT (`jaxprune.nn.Host`).
+      plan: a plan; or two, one of them `Plan("from_scores")`, and the other reduces what that one keeps.
+      scorer: the `jaxprune.scoring.Scorer` of a step at the input, with the network's grid. If its `normalised` is None
+        and both networks have a preprocessing, it is set to the normalisation of `model.preprocessing`.
+      img_size: image size, for a network that takes any; by default the one it was built for.
       rngs: initialises the parameters of methods that have any.
 
     Raises:
-      UserError: the plans do not fit the network or each other, or there is a scorer too many or too few.
+      UserError: the plans do not fit the network or each other, or a scorer is missing or not needed.
     """
     if not isinstance(model, Host):
         raise UserError(
-            f"A plan reduces the tokens of a transformer, and a {type(model).__name__} offers none: apply it to a "
+            f"A plan reduces the tokens of a transformer, and a {type(model).__name__} has none: apply it to a "
             "network such as models.create('vit_small_patch16_224', …)."
         )
     plan = joined(plan)
@@ -59,10 +58,10 @@ def apply(
     if (at is None) != (scorer is None):
         raise UserError(
             'Plan("from_scores") and scorer= go together: '
-            + ("give scorer=jaxprune.scoring.create(…) too." if scorer is None else "leave scorer out, or plan so.")
+            + ("give scorer=jaxprune.scoring.create(…) too." if scorer is None else "leave out scorer or add it.")
         )
     if at is not None and model.prunes_input and first == sites[0]:
-        # Scores of anything else, of each block's map or of mask units, are resampled.
+        # Scores are otherwise resampled, to the map of each block or to mask units.
         _check_grid(scorer, first)
 
     def make(cls: type[Reducer], options: dict[str, Any], step: Step) -> Reducer:
@@ -82,7 +81,7 @@ def apply(
 
 
 def installed(model: Any) -> tuple[Reducer, ...]:
-    """The reducers of a network in the order of its plan, as in `Forward.steps`; none of a dense one."""
+    """Returns the reducers of a network in the order of its plan, as in `Forward.steps`; () for a dense one."""
     if not isinstance(model, Host):
         return ()
     front = () if model.pruner is None or not model.prunes_input else (model.pruner,)
@@ -91,21 +90,21 @@ def installed(model: Any) -> tuple[Reducer, ...]:
 
 
 def joined(plan: Plan | Sequence[Plan]) -> Plan:
-    """Several plans as one: at most one of them works before the first block, and one inside.
+    """Joins plans into one: at most one that works before the first block, and one that works inside.
 
     Raises:
-      UserError: they are no plans, or too many.
+      UserError: they are not plans, or too many.
     """
     plans = (plan,) if isinstance(plan, Plan) else plan
     if not isinstance(plans, (tuple, list)) or not all(isinstance(each, Plan) for each in plans):
-        raise UserError(f"{plan!r} is no plan: write Plan('topk', keep_rate=0.7), or Plan.from_text(…).")
+        raise UserError(f"{plan!r} is not a plan: write Plan('topk', keep_rate=0.7), or Plan.from_text(…).")
     if len(plans) == 1:
         return plans[0]
     entrance = [p for p in plans if p.at_input is not None]
     inside = [p for p in plans if p not in entrance]
     if len(entrance) != 1 or len(inside) != 1:
         raise UserError(
-            f'A network follows one plan, or Plan("from_scores") and one other, and {len(plans)} are asked for: '
+            f'A network follows one plan, or Plan("from_scores") and one other, but {len(plans)} were passed: '
             f"{', '.join(p.text for p in plans) or 'none'}. Write the steps of one plan: Plan(steps=(At(…), …))."
         )
     return inside[0].behind(entrance[0])
@@ -120,7 +119,7 @@ def _check_grid(scorer: Any, first: Site) -> None:
 
 
 def _convert_pixels(scorer: Any, normalised: Normalisation | None) -> None:
-    """Notes how the pixels are normalised on a scorer, or on the one it wraps, whose network wants them otherwise."""
+    """Sets `normalised` on a scorer, or the one it wraps, whose network expects another normalisation."""
     for _, node in nnx.iter_graph(scorer):
         network = getattr(node, "proposal", None)
         if normalised is not None and trained_on(network) is not None and node.normalised is None:
@@ -136,13 +135,13 @@ def _clear(host: Host, sites: Sequence[Site]) -> None:
 
 
 def _install(host: Host, sites: Sequence[Site], placed: Sequence[Placed]) -> None:
-    """Gives the blocks their reducers, and asks other blocks for what these need."""
+    """Gives the blocks their reducers, and makes other blocks report what these need."""
     for site, reducer in placed:
         host.block(site).reducer = nnx.data(reducer)
     for step in placed:
         cls, layer = type(step.reducer), step.site.layer
         if cls.soft_policy:
-            # Where rows stay, their own block alone knows of a decision (`Reducible.skip`).
+            # Where rows cannot be removed, a decision concerns only its own block (`Reducible.skip`).
             for site in sites:
                 host.block(site).soft_policy |= site.leaves
         if step.idle:

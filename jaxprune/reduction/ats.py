@@ -1,4 +1,4 @@
-"""ATS: sample tokens where their share of the CLS token's attention adds up (Fayyaz et al., 2022)."""
+"""ATS: sample tokens by their cumulative share of the CLS token's attention (Fayyaz et al., 2022)."""
 
 import jax
 import jax.numpy as jnp
@@ -15,15 +15,16 @@ from jaxprune.reduction.rows import compose, present
 
 
 class ATS(Reducer):
-    """Chooses the rows of attention by inverse-transform sampling on a fixed grid; an image may use fewer than it may.
+    """Chooses the rows of attention by inverse-transform sampling on a fixed grid; the number of rows varies by image.
 
-    The count is an upper bound: rows that an image does not use are padding, with `policy` and `size` 0 and -1 in
-    `kept`. Keep rate 1 is not the dense model: even as many samples as tokens fall on the heavy tokens several times.
+    The plan's count is an upper bound: rows that an image does not use are padding, with `policy` and `size` 0 and -1
+    in `kept`. Keep rate 1 is not the dense model: even with as many samples as tokens, heavy tokens are drawn several
+    times.
 
     Args:
-      official: scores and grid of the ATS authors' own code instead of the benchmark's: attention summed over the heads
-        times the norm of the whole value, tokens sorted by score before they are added up, sums rescaled to [0, 1], and
-        samples from the first positive sum on.
+      official: use the scores and the grid of the ATS authors' code instead of the benchmark's: attention summed over
+        the heads times the norm of the whole value, tokens sorted by score before the cumulative sum, sums rescaled to
+        [0, 1], and samples from the first positive sum on.
     """
 
     where = "attention"
@@ -63,7 +64,7 @@ class ATS(Reducer):
 
 
 def sample_steps(num_keep: int) -> np.ndarray:
-    """The grid of `num_keep` points at which the sums are sampled; for some counts rounding adds one, as published."""
+    """The grid of `num_keep` points at which the sums are sampled; rounding can add one point, as published."""
     count = num_keep + 1
     return np.arange(1 / (2 * count), (2 * count - 1) / (2 * count), 1 / count).astype(np.float32)
 
@@ -71,20 +72,20 @@ def sample_steps(num_keep: int) -> np.ndarray:
 def significance(
     cls_attn: Float[Array, "b h n"], values: Float[Array, "b h n e"], eps: float = 1e-6
 ) -> Float[Array, "b n"]:
-    """CLS attention times the norm of the value, summed over the heads, as shares of the whole."""
+    """CLS attention times the norm of the value, summed over the heads and normalised to sum to one."""
     score = (cls_attn * jnp.linalg.norm(values.astype(jnp.float32), axis=-1)).sum(1)
     return score / (score.sum(1, keepdims=True) + eps)
 
 
 def cumulative(scores: Float[Array, "b n"], policy: Float[Array, "b n"]) -> Float[Array, "b n"]:
-    """Sums in the order of the tokens; out of reach for the absent ones."""
+    """Cumulative sums in token order; absent tokens get values that are never sampled."""
     return jnp.cumsum(scores, axis=1) + jnp.where(policy > 0, 0.0, 0.1)
 
 
 def published_sample(
     cls_attn: Float[Array, "b h n"], values: Float[Array, "b h n e"], policy: Float[Array, "b n"], steps: np.ndarray
 ) -> Int[Array, "b s"]:
-    """The token whose cumulative share is nearest to each step, of equally near ones the first."""
+    """The token whose cumulative share is nearest to each step; ties go to the first."""
     cdf = cumulative(significance(cls_attn, values), policy)
     return _nearest(jnp.broadcast_to(jnp.asarray(steps)[None, :], (cdf.shape[0], len(steps))), cdf)
 
@@ -92,7 +93,7 @@ def published_sample(
 def official_sample(
     cls_attn: Float[Array, "b h n"], values: Float[Array, "b h n e"], policy: Float[Array, "b n"], steps: np.ndarray
 ) -> Int[Array, "b s"]:
-    """As `published_sample`, with the scores, the order and the grid of the authors of ATS."""
+    """As `published_sample`, with the scores, the order and the grid of the ATS authors' code."""
     norm = jnp.sqrt(jnp.square(values.astype(jnp.float32)).sum((1, 3)))
     score = jnp.where(policy > 0, cls_attn.sum(1) * norm, 0.0)
     order = jnp.argsort(score, axis=1, stable=True)
@@ -105,13 +106,13 @@ def official_sample(
 
 
 def _nearest(points: Float[Array, "b s"], cdf: Float[Array, "b n"]) -> Int[Array, "b s"]:
-    """For each point the nearest of the sums, of equally near ones the first."""
+    """The index of the nearest sum for each point; ties go to the first."""
     among = lambda points: first_min(jnp.abs(points[:, :, None] - cdf[:, None, :]), axis=2)
     return by_rows(among, points, size=kernels.row_block())
 
 
 def distinct(picked: Int[Array, "b s"], num_tokens: int, num_rows: int) -> tuple[Int[Array, "b k"], Array]:
-    """The distinct ids in rising order, then other ids as padding; and which of them are no padding."""
+    """The distinct ids in rising order, padded with other ids, and a mask that is False on padding."""
 
     def one(picked):
         chosen = jnp.zeros((num_tokens,), bool).at[picked].set(True)

@@ -11,23 +11,23 @@ from jaxprune.nn.windows import Windows
 
 
 class Step(NamedTuple):
-    """What a reducer knows when it is built; all Python values.
+    """The static information that a reducer is built from; all Python values.
 
     Attributes:
       index: number of the step in its plan, from 0.
-      layer: the block it belongs to, from 0; -1 = before the patches are embedded.
-      grid: tokens of the image at this place, (rows, columns) or (frames, rows, columns).
+      layer: the block of the step, from 0; -1 = before the patches are embedded.
+      grid: token grid of the image at this block, (rows, columns) or (frames, rows, columns).
       num_prefix_tokens: CLS, distillation and register tokens in front.
-      rows_in: tokens behind the prefix that arrive.
-      num_keep: how many the plan wants to leave.
+      rows_in: number of incoming tokens, without the prefix.
+      num_keep: number of rows that the plan asks to keep.
       keep_rate: the plan's keep rate at this step, relative to all patches.
       embed_dim: width of a token.
       num_heads: attention heads.
-      num_steps: how many steps the plan has.
-      masked: whether rows that arrive may be absent (`Tokens.policy`), as a step before this one leaves them.
-      leaves: whether dropped rows leave the sequence; otherwise they only skip work in this block.
-      position: which position a merged row gets: "mean" of its rows, weighted by size, or that of the row "kept".
-      windows: inside which the rows attend to each other; None = all do.
+      num_steps: number of steps of the plan.
+      masked: whether incoming rows may be absent (`Tokens.policy`) because of an earlier step.
+      leaves: whether dropped rows are removed from the sequence; otherwise they only skip work in this block.
+      position: the position of a merged row: the size-weighted "mean" of its rows, or that of the row "kept".
+      windows: the windows of the block's attention; None = global attention.
       cells: see `Site.cells`.
     """
 
@@ -49,13 +49,13 @@ class Step(NamedTuple):
 
 
 class StepReport(NamedTuple):
-    """What a reducer reports besides the tokens. Rows are counted behind the prefix.
+    """What a reducer reports besides the tokens. Row indices do not count the prefix.
 
     Attributes:
-      row_map: for each row that came in, the row that holds it now; -1 = dropped.
-      kept: for each row that goes out, the row it was (a cluster's centre for methods that cluster); -1 = a new row.
-      soft: for soft methods, how much of each row that came in each row that goes out holds.
-      extra: what only this method has (losses need it in training), by name.
+      row_map: for each incoming row, the outgoing row that holds it; -1 = dropped.
+      kept: for each outgoing row, the incoming row it was (the centre, for clustering methods); -1 = a new row.
+      soft: for soft methods, the weight of each incoming row in each outgoing row.
+      extra: method-specific arrays by name, such as those that training losses need.
     """
 
     row_map: Int[Array, "b n"]
@@ -65,14 +65,14 @@ class StepReport(NamedTuple):
 
 
 class LossContext(NamedTuple):
-    """What a method's own training loss can be made of.
+    """The inputs of a method's own training losses.
 
     Attributes:
-      steps: the method's reports, one a step that it took.
+      steps: the method's reports, one per step.
       keep_rates: of those steps, relative to all patches.
-      logits: of the network.
-      targets: of the classes, (b, classes).
-      tokens: behind the final norm.
+      logits: logits of the network.
+      targets: class targets, (b, classes).
+      tokens: tokens after the final norm.
       teacher: (logits, Forward) of a teacher on the same images; None without one.
     """
 
@@ -85,23 +85,22 @@ class LossContext(NamedTuple):
 
 
 class Reducer(nnx.Module):
-    """One token-reduction method: subclass it in a file of its own and the family finds it.
+    """One token-reduction method: a subclass in its own file of this package is found by its module's name.
 
     Class attributes:
-      where: "before" its block (then it reads the attention of the block before), "attention" (it chooses the rows
-        that attention is computed for), "after" (between attention and MLP), or "embed" (before any patch is embedded).
-        Where rows cannot leave (`Step.leaves`) it is always called between attention and MLP.
+      where: "before" its block (and reading the attention of the previous block), "attention" (choosing the rows that
+        attention is computed for), "after" (between attention and MLP), or "embed" (before any patch is embedded).
+        Where rows cannot be removed (`Step.leaves`) it is always called between attention and MLP.
       needs: the fields of `Attended` that it reads.
       proportional: whether later blocks add log(size) to the attention logits (ToMe).
-      soft_policy: whether in training all blocks hide tokens by the policy softmax (DynamicViT).
-      identity_at_one: whether a step that keeps every row leaves the network as it is, bit for bit in evaluation.
-      leaves_absent: whether rows that go out may be absent (`policy` 0): "never", in "training", or "always".
-      needs_present: whether all rows that arrive have to be present; such a method cannot follow one that leaves
-        absent rows.
-      loss_weights: of the `losses`, by name; a config may replace them.
-      needs_teacher: whether its published loss learns from a dense network too.
-      published: the name that published weights give to the list of this method's modules, a step each
-        ("score_predictor"); None without parameters.
+      soft_policy: whether in training all blocks mask tokens in the softmax by their policy (DynamicViT).
+      identity_at_one: whether a step that keeps every row leaves the network unchanged, bit for bit in evaluation.
+      leaves_absent: whether outgoing rows may be absent (`policy` 0): "never", in "training", or "always".
+      needs_present: whether all incoming rows must be present; such a method cannot follow one that leaves absent rows.
+      loss_weights: weights of the `losses`, by name; a config may replace them.
+      needs_teacher: whether its published loss includes distillation from a dense network.
+      published: the name in published weights of the list of this method's modules, one per step ("score_predictor");
+        None without parameters.
       renames: {published path of a module within one step: our attribute path}.
 
     Attributes:
@@ -128,14 +127,14 @@ class Reducer(nnx.Module):
 
     @classmethod
     def check(cls, plan: Any) -> None:
-        """Refuses a `Plan` that this method can follow in no network, with a `UserError`; called when it is made."""
+        """Raises a `UserError` for a `Plan` that this method cannot follow in any network; `Plan` calls it."""
 
     def num_rows(self) -> int:
-        """Rows that go out, without prefix."""
+        """Number of outgoing rows, without the prefix."""
         return self.step.num_keep
 
     def flops(self) -> int:
-        """Multiply-accumulates of what the method itself computes for one image, at a step that takes rows away.
+        """Multiply-accumulates of the method itself for one image, at a step that removes rows.
 
         Only products count, as in `jaxprune.flops`; 0 where there are none.
         """
@@ -143,7 +142,7 @@ class Reducer(nnx.Module):
 
     @classmethod
     def losses(cls, context: LossContext) -> dict[str, Float[Array, ""]]:
-        """What training adds to the network's own loss, by name (see `loss_weights`); nothing for most methods."""
+        """The losses that training adds to the network's own, by name (see `loss_weights`); {} for most methods."""
         return {}
 
     def __call__(
@@ -154,5 +153,5 @@ class Reducer(nnx.Module):
 
 
 def is_idle(cls: type[Reducer], step: Step) -> bool:
-    """Whether a step takes nothing away and by its method's word changes nothing."""
+    """Whether a step removes nothing and its method then leaves the network unchanged."""
     return cls.identity_at_one and step.num_keep >= step.rows_in

@@ -1,4 +1,4 @@
-"""What the methods that merge tokens share: distances, assignment to centres, and the account of merged rows."""
+"""Shared by the methods that merge tokens: distances, assignment to centres, and bookkeeping of merged rows."""
 
 from collections.abc import Callable
 from typing import Any
@@ -17,7 +17,7 @@ from jaxprune.reduction.rows import compose, merged_position
 
 
 def distances(x: Float[Array, "b n d"]) -> Float[Array, "b n n"]:
-    """Euclidean distances between the tokens of each image, in float32 and without gradient; 0 to itself."""
+    """Euclidean distances between the tokens of each image, in float32 and without gradient; 0 on the diagonal."""
     x = _centred(x)
     gram = _products(x, x)
     norms = jnp.diagonal(gram, axis1=1, axis2=2)
@@ -25,12 +25,12 @@ def distances(x: Float[Array, "b n d"]) -> Float[Array, "b n n"]:
 
 
 class Distances:
-    """The `distances` between the tokens of each image row by row, and never all at once where `kernels` rules it out.
+    """The `distances` between the tokens of each image, in blocks of rows where `kernels` asks for it.
 
-    Each use of them in blocks makes the products anew.
+    In blocks, each use recomputes the products.
 
     Args:
-      scale: divides them.
+      scale: divisor of the distances.
     """
 
     def __init__(self, x: Float[Array, "b n d"], scale: float = 1.0):
@@ -39,7 +39,7 @@ class Distances:
         if self._whole is None:
             self._x = _centred(x)
             ids = jnp.broadcast_to(jnp.arange(x.shape[1], dtype=jnp.int32)[None, :], x.shape[:2])
-            # Products of the same shape as all others, which come out the same for equal tokens.
+            # Products of the same shape as all others, so that equal tokens give bitwise equal results.
             own = lambda x, ids: jnp.take_along_axis(_products(x, self._x), ids[:, :, None], axis=2)[:, :, 0]
             self._norms = by_rows(own, self._x, ids, size=self._size)
 
@@ -63,7 +63,7 @@ class Distances:
 
 
 def _centred(x: Float[Array, "b n d"]) -> Float[Array, "b n d"]:
-    # |a|² + |b|² - 2ab is one matrix product, but loses digits to what all tokens have in common: out with that first.
+    # |a|² + |b|² - 2ab is one matrix product, but loses precision to the tokens' common mean: subtract that first.
     x = jax.lax.stop_gradient(x).astype(jnp.float32)
     return x - x.mean(1, keepdims=True)
 
@@ -73,14 +73,14 @@ def _products(x: Float[Array, "b m d"], y: Float[Array, "b n d"]) -> Float[Array
 
 
 def _apart(x: Float[Array, "b m"], y: Float[Array, "b n"], products: Float[Array, "b m n"]) -> Float[Array, "b m n"]:
-    """Distances from squared norms, taken from the same products: those make equal tokens exactly equal."""
+    """Distances with squared norms from the same products, so that equal tokens are at exactly the same distances."""
     return jnp.sqrt(jnp.maximum(x[:, :, None] + y[:, None, :] - 2 * products, 0))
 
 
 def first_min(values: Float[Array, "b m n"], axis: int) -> Int[Array, "b _"]:
-    """Index of the smallest value along `axis` (1 or 2), of equal ones the first.
+    """Index of the smallest value along `axis` (1 or 2); ties go to the first.
 
-    Two plain minima: on CPU they are vectorised, `argmin` is not.
+    Two plain minima: they are vectorised on CPU, `argmin` is not.
     """
     last = values.shape[axis] - 1
     places = jax.lax.broadcasted_iota(jnp.int32, values.shape, axis)
@@ -88,7 +88,7 @@ def first_min(values: Float[Array, "b m n"], axis: int) -> Int[Array, "b _"]:
 
 
 def nearest(distance: Float[Array, "b n n"], centres: Int[Array, "b k"]) -> Int[Array, "b n"]:
-    """The cluster of every token: the nearest of the tokens `centres`, of equally near ones the first."""
+    """The cluster of every token: the nearest of the tokens `centres`; ties go to the first."""
     return first_min(jax.vmap(lambda d, c: d[c])(distance, centres), axis=1)
 
 
@@ -98,10 +98,10 @@ def members(assign: Int[Array, "b n"], num_clusters: int) -> Array:
 
 
 def by_cluster(f: Callable[..., Any], assign: Int[Array, "b n"], num_clusters: int, *rows: Array) -> Any:
-    """Returns `f(members, *rows)`, whose results have a row for each cluster; in blocks where `kernels` asks for them.
+    """Returns `f(members, *rows)`, whose results have a row per cluster; in blocks where `kernels` asks for it.
 
     Args:
-      rows: further arguments with a row for each cluster.
+      rows: further arguments with a row per cluster.
     """
     size = kernels.row_block()
     if size is None:
@@ -114,13 +114,13 @@ def by_cluster(f: Callable[..., Any], assign: Int[Array, "b n"], num_clusters: i
 def project(x: Float[Array, "b n d"], directions: Float[Array, "k d"]) -> Float[Array, "b k n"]:
     """Dot product of every direction with every token, in float32."""
     b, n, d = x.shape
-    # Flat, as in `nn.Linear`: one plain product, forward and backward.
+    # Flattened, as in `nn.Linear`: one plain product, forward and backward.
     products = x.reshape(b * n, d) @ directions.T.astype(x.dtype)
     return products.reshape(b, n, -1).swapaxes(1, 2).astype(jnp.float32)
 
 
 def needed(rngs: nnx.Rngs | None, method: str) -> nnx.Rngs:
-    """Returns `rngs`, which a method with parameters cannot do without."""
+    """Returns `rngs`, or raises: a method with parameters needs them."""
     if rngs is None:
         raise UserError(f"{method} has parameters to initialise: give rngs=nnx.Rngs(0) to reduction.apply.")
     return rngs
@@ -133,7 +133,7 @@ def clustered(
     centres: Int[Array, "b k"],
     step: Step,
 ) -> tuple[Tokens, StepReport]:
-    """Puts `rows` in place of the clusters that `row_map` names; a row's size is the sum over its cluster."""
+    """Replaces the clusters of `row_map` with `rows`; a row's size is the sum over its cluster."""
     num_clusters, sizes = rows.shape[1], tokens.size[:, step.num_prefix_tokens :]
     add_up = jax.vmap(lambda values, rows: jax.ops.segment_sum(values, rows, num_clusters))
     place = lambda inside, centres: merged_position(tokens, jnp.where(inside, sizes[:, None, :], 0), centres, step)
@@ -145,10 +145,11 @@ def clustered(
 def mixed(
     tokens: Tokens, rows: Float[Array, "b k d"], weights: Float[Array, "b k n"], step: Step
 ) -> tuple[Tokens, StepReport]:
-    """Puts `rows` in place of the tokens they were mixed from with `weights`.
+    """Replaces tokens with `rows`, which were mixed from them with `weights`.
 
-    A patch is assigned to the row in which its token weighs most. Sizes count no such winner, which would call rows
-    without one absent: each token's size is shared out over the rows in proportion to its weights, so their sum stays.
+    A patch is assigned to the row in which its token has the largest weight. Sizes do not follow that assignment, by
+    which some rows would be absent: each token's size is split over the rows in proportion to its weights, which
+    preserves the sum.
     """
     shares = weights / jnp.maximum(weights.sum(1, keepdims=True), jnp.finfo(weights.dtype).tiny)
     sizes = (shares * tokens.size[:, None, step.num_prefix_tokens :]).sum(2)
@@ -166,7 +167,7 @@ def behind_prefix(
     row_map: Int[Array, "b n"],
     step: Step,
 ) -> Tokens:
-    """Puts `rows` with their sizes and positions behind the prefix; `row_map` says where each row that came in went."""
+    """Puts `rows` with their sizes and positions after the prefix; `row_map` maps incoming to outgoing rows."""
     behind = lambda values, new: jnp.concatenate([values[:, : step.num_prefix_tokens], new], axis=1)
     size = behind(tokens.size, sizes)
     return Tokens(

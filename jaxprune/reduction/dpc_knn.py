@@ -16,8 +16,8 @@ from jaxprune.reduction.rows import best, unchanged
 def mean_of_smallest(values: Float[Array, "b m n"], k: int) -> Float[Array, "b m"]:
     """Mean of the k smallest values along the last axis.
 
-    Takes one value after the other, as often as it occurs: a sort costs twenty times as much on CPU, and `lax.top_k`
-    gathers a sharded batch.
+    Takes one distinct value after the other, with its multiplicity: a sort costs twenty times as much on CPU, and
+    `lax.top_k` gathers a sharded batch.
     """
     total = jnp.zeros(values.shape[:-1], values.dtype)
     left = jnp.full(values.shape[:-1], k)
@@ -25,7 +25,7 @@ def mean_of_smallest(values: Float[Array, "b m n"], k: int) -> Float[Array, "b m
     for _ in range(k):
         level = jnp.where(values > level[:, :, None], values, jnp.inf).min(-1)
         count = jnp.minimum((values == level[:, :, None]).sum(-1), left)
-        # Once all k are found the level may be infinite, and inf · 0 is not 0.
+        # Once all k are found the level may be infinite, and inf · 0 is NaN.
         total = total + jnp.where(count > 0, level * count, 0)
         left = left - count
     return total / k
@@ -39,25 +39,25 @@ def dpc_knn(
     noise: Float[Array, "b n"] | None = None,
     present: Bool[Array, "b n"] | None = None,
 ) -> tuple[Int[Array, "b k"], Int[Array, "b n"]]:
-    """Clusters the tokens of each image around those that are dense and far from denser ones; without gradient.
+    """Clusters the tokens of each image around tokens of high density far from denser ones; without gradient.
 
     Args:
-      k: neighbours that make the density, the token itself among them.
-      noise: uniform in [0, 1); its millionth is added to the densities to break ties.
-      present: False for tokens that shall neither be a neighbour nor a centre; they end up in cluster 0.
+      k: neighbours that define the density, including the token itself.
+      noise: uniform in [0, 1); 1e-6 of it is added to the densities to break ties.
+      present: False for tokens that must be neither a neighbour nor a centre; they are assigned to cluster 0.
 
     Returns:
-      (centres, assign): the token that is each cluster's centre, best first, and the cluster of each token.
+      (centres, assign): the index of each cluster's centre token, best first, and the cluster of each token.
     """
     distance = clusters.Distances(x, scale=x.shape[2] ** 0.5)
     furthest = distance.by_rows(lambda rows: rows.max(2)).max(1)[:, None, None]
     to_present = lambda rows: rows
     if present is not None:
-        # Any distance beyond all others will do; the published code takes the batch's largest, ours the image's.
+        # Any distance above all others will do; the published code takes the batch's maximum, ours the image's.
         beyond = furthest + 1
         furthest = jnp.where(present.all(1)[:, None, None], furthest, beyond)
         to_present = lambda rows: jnp.where(present[:, None, :], rows, beyond)
-    # Logarithms of density and score: far apart, tokens would all have density 0 in float32 and no order.
+    # Logarithms of density and score: the densities of far-apart tokens would all underflow to 0 in float32.
     density = -distance.by_rows(lambda rows: mean_of_smallest(jnp.square(to_present(rows)), k))
     if noise is not None:
         density = jnp.log(jnp.exp(density) + 1e-6 * noise)
@@ -79,7 +79,7 @@ def dpc_knn(
 def shares(
     weights: Float[Array, "b n"], assign: Int[Array, "b n"], num_clusters: int
 ) -> Float[Array, "b {num_clusters} n"]:
-    """How much of each cluster's mean every token makes: its weight over the sum of the cluster's (+ 1e-6)."""
+    """The share of each token in its cluster's mean: its weight over the sum of the cluster's weights (+ 1e-6)."""
     return _shares(weights, clusters.members(assign, num_clusters))
 
 
@@ -89,13 +89,13 @@ def _shares(weights: Float[Array, "b n"], inside: Bool[Array, "b k n"]) -> Float
 
 
 class DpcKnn(Reducer):
-    """Merges each cluster to its mean, weighted by a learned score: exp(w·x + b).
+    """Merges each cluster into its mean, weighted by a learned score: exp(w·x + b).
 
     Args:
-      k: neighbours that make a token's density, itself among them.
+      k: neighbours that define a token's density, including itself.
       equal_weights: plain means; the method then has no parameters.
-      density_noise: breaks ties of density at random where there is a key (training); the published code does so
-        always, even in evaluation.
+      density_noise: break ties of density at random if there is a key (training); the published code always does, even
+        in evaluation.
     """
 
     where = "before"
@@ -115,7 +115,7 @@ class DpcKnn(Reducer):
             raise UserError(f"k={k}: dpc_knn needs at least 1 neighbour.")
         if step.rows_in < k:
             raise UserError(
-                f"dpc_knn looks at {k} neighbours, but only {step.rows_in} tokens arrive at block {step.layer}: "
+                f"dpc_knn needs {k} neighbours, but only {step.rows_in} tokens arrive at block {step.layer}: "
                 f"raise the keep rate or use k={step.rows_in}."
             )
         self.k, self.density_noise = k, density_noise
@@ -125,9 +125,9 @@ class DpcKnn(Reducer):
             self.score = nnx.data(Linear(step.embed_dim, 1, rngs=clusters.needed(rngs, "dpc_knn")))
 
     def flops(self) -> int:
-        """n²·d for the distances between the n rows that arrive, n·d for their scores, k·n·d for the means of k rows.
+        """n²·d for the distances between the n incoming rows, n·d for their scores, k·n·d for the means of k rows.
 
-        In blocks (`nn.kernels`) the distances are computed once for each of their uses; that is not counted.
+        In blocks (`nn.kernels`) the distances are recomputed at each use, which is not counted.
         """
         n, k, d = self.step.rows_in, self.step.num_keep, self.step.embed_dim
         scores = 0 if self.score is None else linear_flops(self.score, n)

@@ -1,4 +1,4 @@
-"""DynamicViT: a small network scores the tokens at each step and learns whom to keep (Rao et al., 2021)."""
+"""DynamicViT: a learned predictor scores the tokens at each step (Rao et al., 2021)."""
 
 from typing import ClassVar
 
@@ -17,11 +17,11 @@ from jaxprune.reduction.rows import best, compose, keep_rows, unchanged
 
 
 class DynamicViT(Reducer):
-    """Keeps the tokens most likely to be worth keeping; in training it draws a decision and masks.
+    """Keeps the tokens with the highest predicted probability; in training it samples decisions and masks.
 
-    Evaluation takes the best rows before the block. Training keeps every row and decides with Gumbel noise, straight
-    through: the decision, times those of earlier steps, becomes `policy`, by which all blocks mask their attention.
-    `aux.extra["decision"]` (b, n) is what `losses.ratio_loss` needs.
+    In evaluation only the best rows enter the block. Training keeps every row and samples straight-through Gumbel
+    decisions: the decision, times those of earlier steps, becomes `policy`, by which all blocks mask their attention.
+    `aux.extra["decision"]` (b, n) is the input of `losses.ratio_loss`.
     """
 
     where = "before"
@@ -55,10 +55,10 @@ class DynamicViT(Reducer):
         return {"ratio": ratio_loss([(step.extra or {})["decision"] for step in context.steps], context.keep_rates)}
 
     def log_probs(self, x: Float[Array, "b n d"], policy: Float[Array, "b n"]) -> Float[Array, "b n 2"]:
-        """Log-probabilities of keeping and of dropping each row; the rows of policy 0 do not count for the others."""
+        """Log-probabilities of keeping and of dropping each row; rows of policy 0 do not influence the others."""
         h = jax.nn.gelu(self.embed(self.norm(x)), approximate=False)
         local, shared = jnp.split(h, [h.shape[-1] // 2], axis=-1)
-        # The small number is added behind the division, as published.
+        # The epsilon is added after the division, as published.
         shared = (shared * policy[:, :, None]).sum(1, keepdims=True) / policy.sum(1)[:, None, None] + 1e-6
         h = jnp.concatenate([local, jnp.broadcast_to(shared.astype(h.dtype), local.shape)], axis=-1)
         for layer in (self.fc1, self.fc2):
@@ -90,7 +90,7 @@ class DynamicViT(Reducer):
 
 
 def gumbel_noise(key: Array, shape: tuple[int, ...]) -> Array:
-    """The noise of a decision."""
+    """Gumbel noise for the decisions."""
     return jax.random.gumbel(key, shape)
 
 

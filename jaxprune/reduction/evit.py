@@ -11,15 +11,14 @@ from jaxprune.reduction.rows import best, cls_scores, compose, keep_rows, merged
 
 
 class EViT(Reducer):
-    """Top-K, and one more row: the inattentive tokens summed with their CLS attention as weights.
+    """Top-K plus one fused row: the sum of the inattentive tokens weighted by their CLS attention.
 
-    The weights are those of the softmax and sum to less than one, as in both published implementations. The fused row
-    is the last; at later steps it competes like any other. `assign` sends the inattentive patches to it, `kept` lists
-    it as -1.
+    The weights are the softmax values and sum to less than one, as in both published implementations. The fused row is
+    the last; at later steps it competes like any other. `assign` maps the inattentive patches to it, `kept` lists it as
+    -1.
 
     Args:
-      renormalise: divides the weights by their sum, which makes the fused token the weighted mean that the paper
-        describes.
+      renormalise: divide the weights by their sum, so that the fused token is the paper's weighted mean.
     """
 
     where = "after"
@@ -49,7 +48,7 @@ class EViT(Reducer):
         fused = (tokens.x[:, prefix:] * weights[:, :, None]).sum(1, keepdims=True).astype(tokens.x.dtype)
         fused_sizes = tokens.size[:, prefix:] * inattentive
         fused_size = fused_sizes.sum(1, keepdims=True)
-        # The fused row stands for many, so its position is their mean under either rule.
+        # The fused row holds many patches, so its position is their mean under either rule.
         position = merged_position(tokens, fused_sizes[:, None, :], None, self.step)
         kept, _ = keep_rows(tokens, ids, prefix)
         reduced = Tokens(
@@ -63,9 +62,9 @@ class EViT(Reducer):
 
 
 def warm_up(epoch: int, keep_rate: float, *, start: int = 10, epochs: int = 100) -> float:
-    """The keep rate of an epoch when training starts with all tokens: 1 until `start`, then down a cosine of `epochs`.
+    """The keep rate of an epoch in a warm-up schedule: 1 until `start`, then a cosine decay over `epochs`.
 
-    It steps by the epoch, so that a run compiles one program an epoch of the descent and no more.
+    It changes once per epoch, so that a run compiles at most one program per epoch of the decay.
     """
     if epoch < start:
         return 1.0

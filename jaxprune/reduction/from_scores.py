@@ -1,4 +1,4 @@
-"""Any scorer at the input: patches that it ranks low are never embedded (PaPr, LTRP and those they compare with)."""
+"""A scorer at the input: patches that it ranks low are never embedded (PaPr, LTRP and their baselines)."""
 
 from typing import Any
 
@@ -13,28 +13,28 @@ from jaxprune.nn.walk import on_grid
 from jaxprune.reduction.base import Reducer, Step, StepReport
 from jaxprune.reduction.rows import best, keep_rows, places, present, unchanged
 
-# Stages that `mask_block` prunes, by its value, as PaPr numbers them.
+# The stages that each value of `mask_block` prunes, as in PaPr.
 STAGES: dict[int, tuple[int, ...]] = {1: (2,), 2: (2, 3), 3: (1, 2, 3), 4: (0, 1, 2, 3)}
 
 
 class FromScores(Reducer):
-    """Keeps the patches that a scorer selects on the images, best first; the network calls it before it embeds any.
+    """Keeps the patches that a scorer selects from the images, best first; called before any patch is embedded.
 
-    The count is the scorer's: PaPr's `int(n·keep_rate)` counts the CLS token, `int(p·keep_rate)` of most others does
-    not. `extra["scores"]` of the first step is the scorer's output, (b, p).
+    The scorer determines the count: PaPr's `int(n·keep_rate)` counts the CLS token, most others use `int(p·keep_rate)`.
+    `extra["scores"]` of the first step is the scorer's output, (b, p).
 
-    Where patches cannot leave, the network calls the scorer once, and in every block the rows that rank low skip work.
-    Of Hiera whole mask units leave, by scores resampled to their grid.
+    Where patches cannot be removed, the network calls the scorer once, and low-ranked rows skip work in every block.
+    Hiera drops whole mask units, by scores resampled to their grid.
 
     Args:
-      scorer: a `jaxprune.scoring.Scorer`, the one of `reduction.apply(…, scorer=…)`; None in the blocks.
-      in_order: keeps the patches in raster order instead.
-      mask_block: of a hierarchical network of four stages, how many are pruned: 1 the third, 2 the last two, 3 all but
+      scorer: the `jaxprune.scoring.Scorer` passed to `reduction.apply(…, scorer=…)`; None in the blocks.
+      in_order: keep the patches in raster order instead.
+      mask_block: the stages to prune in a hierarchical network of four stages: 1 the third, 2 the last two, 3 all but
         the first, 4 all.
-      train_scorer: the scorer's weights are parameters of the network and learn with it; by default they are frozen.
-        Choosing has no gradient, so a kept patch passes its own on to its score: its token is multiplied by a one whose
-        derivative is that of the score. The published switch (LTRP's `finetune_scorenet`) leaves this out, and with it
-        all that a ranker could learn.
+      train_scorer: train the scorer's weights with the network; by default they are frozen. Selection has no gradient,
+        so the token of a kept patch is multiplied by a straight-through factor: 1 in the forward pass, with the
+        gradient of the patch's score. LTRP's published option (`finetune_scorenet`) has no such factor, so its ranker
+        gets no gradient.
     """
 
     where = "embed"
@@ -55,14 +55,12 @@ class FromScores(Reducer):
         if mask_block not in STAGES:
             raise UserError(f"mask_block={mask_block} is none of {', '.join(map(str, STAGES))}.")
         if step.leaves and mask_block != max(STAGES):
-            raise UserError(
-                f"mask_block={mask_block} is for a network with stages, and rows leave this one for good: leave it out."
-            )
+            raise UserError(f"mask_block={mask_block} is for hierarchical networks; leave it out for this one.")
 
     def scores(
         self, images: Float[Array, "b *sides c"], key: PRNGKeyArray | None = None
     ) -> tuple[Float[Array, "b p"], tuple[int, ...]]:
-        """The scorer's output before it is resized, and its grid, for blocks whose rows cannot leave."""
+        """The scorer's output before it is resized, and its grid, for blocks whose rows cannot be removed."""
         scores, grid = self.scorer.unresized(images, key=key)
         return self._without_gradient(scores), grid
 
@@ -70,7 +68,7 @@ class FromScores(Reducer):
         return scores if self.train_scorer else jax.lax.stop_gradient(scores)
 
     def choose(self, images: Float[Array, "b *sides c"], key: PRNGKeyArray | None = None) -> StepReport:
-        """Returns which patches are kept, and in which row each is."""
+        """Returns the kept patches and the row of each patch."""
         patches = self.step.rows_in
         if self.step.num_keep == patches:
             rows = jnp.broadcast_to(jnp.arange(patches, dtype=jnp.int32)[None, :], (images.shape[0], patches))
@@ -86,7 +84,7 @@ class FromScores(Reducer):
         return StepReport(row_map=places(ids, patches), kept=ids, extra={"scores": scores})
 
     def with_gradient(self, x: Float[Array, "b n d"], chosen: StepReport) -> Float[Array, "b n d"]:
-        """Returns embedded tokens as they are, but with a gradient to the scores if the scorer learns."""
+        """Returns embedded tokens unchanged, with a gradient to the scores if the scorer is trained."""
         if not self.train_scorer or chosen.extra is None:
             return x
         scores = jnp.take_along_axis(chosen.extra["scores"], jnp.asarray(chosen.kept), axis=1)
@@ -95,7 +93,7 @@ class FromScores(Reducer):
         return x * jnp.concatenate([front, one], axis=1)[:, :, None].astype(x.dtype)
 
     def __call__(self, tokens, attended, *, train=False, key=None) -> tuple:
-        """Keeps the rows whose scores (`Attended.scores`) are best, in a block whose rows cannot leave."""
+        """Keeps the rows with the best scores (`Attended.scores`), in a block whose rows cannot be removed."""
         if self.step.num_keep == self.step.rows_in:
             return unchanged(tokens, self.step.num_prefix_tokens)
         ids = best(jax.lax.stop_gradient(present(attended.scores)), self.step.num_keep)

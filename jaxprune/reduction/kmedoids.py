@@ -15,9 +15,9 @@ MODES = ("reference", "textbook")
 def seed(
     distance: Float[Array, "b n n"], num_clusters: int, first: Int[Array, ""] | int, mode: str
 ) -> Int[Array, "b k"]:
-    """First centres without weights: starting from token `first`, again and again the token farthest from the chosen.
+    """Initial centres without weights: farthest-point sampling from token `first`.
 
-    "reference" measures how far by the farthest chosen token, "textbook" by the nearest.
+    "reference" measures the distance to the farthest chosen token, "textbook" to the nearest.
     """
     join = jnp.maximum if mode == "reference" else jnp.minimum
 
@@ -44,17 +44,18 @@ def kmedoids(
     first: Int[Array, ""] | int = 0,
     absent: Bool[Array, "b n"] | None = None,
 ) -> tuple[Int[Array, "b k"], Int[Array, "b n"]]:
-    """Clusters the tokens of each image around some of them; without gradient.
+    """Clusters the tokens of each image around medoids; without gradient.
 
     Args:
-      weights: how much each token counts; the heaviest are the first centres. None: all count the same, and the first
-        centres are spread out, starting from token `first`.
-      mode: what the centre of a cluster is. "reference": the member j of least w_j · Σ_l D_jl over all tokens l, the
-        published code's. "textbook": the member of least Σ_l w_l D_jl over the tokens l of its cluster.
-      absent: True for tokens that shall be no centre as long as there are others.
+      weights: token weights; the heaviest tokens are the initial centres. None: equal weights, and the initial centres
+        are spread out (`seed`), starting from token `first`.
+      mode: the definition of a cluster's centre. "reference", as in the published code: the member j that minimises w_j
+        · Σ_l D_jl over all tokens l. "textbook": the member that minimises Σ_l w_l D_jl over the tokens l of its
+        cluster.
+      absent: True for tokens that must not become centres as long as there are others.
 
     Returns:
-      (centres, assign): the token that is each cluster's centre, and the cluster of each token.
+      (centres, assign): the index of each cluster's centre token, and the cluster of each token.
     """
     distance = clusters.distances(x)
     if weights is None:
@@ -69,7 +70,7 @@ def kmedoids(
         if mode == "textbook":
             together = assign[:, :, None] == assign[:, None, :]
             cost = jnp.where(together, weights[:, None, :] * distance, 0).sum(2)
-        # A cluster that nothing is nearest to gets token 0.
+        # An empty cluster gets token 0.
         if absent is not None:
             cost = jnp.where(absent, jnp.finfo(cost.dtype).max, cost)
         of_member = jnp.where(clusters.members(assign, num_clusters), cost[:, None, :], jnp.inf)
@@ -81,13 +82,12 @@ class KMedoids(Reducer):
     """Clusters the tokens, weighted by the attention they received in the block before, and keeps the centres.
 
     Args:
-      mode: "reference" for the published cost, in which a token that is attended to much is less likely a centre and
-        the rest of its cluster does not matter, and for the published spread of first centres with equal weights;
-        "textbook" for the usual ones.
-      equal_weights: leaves the attention out.
-      iterations: how often assignment and centres are renewed.
-      first: with equal weights, the token to start from; None draws one for the whole batch where there is a key
-        (training) and takes token 0 where there is none.
+      mode: "reference" for the published cost, which makes strongly attended tokens less likely centres and ignores
+        cluster membership, and the published seeding with equal weights; "textbook" for the usual definitions.
+      equal_weights: ignore the attention.
+      iterations: number of updates of assignment and centres.
+      first: with equal weights, the token to start from; None draws one for the whole batch if there is a key
+        (training), else takes token 0.
     """
 
     where = "before"
@@ -109,11 +109,11 @@ class KMedoids(Reducer):
         if iterations < 1:
             raise errors.UserError(f"iterations={iterations}: kmedoids needs at least 1.")
         if first is not None and not 0 <= first < step.rows_in:
-            raise errors.UserError(f"first={first} is no token of block {step.layer}: use 0 to {step.rows_in - 1}.")
+            raise errors.UserError(f"first={first} is not a token of block {step.layer}: use 0 to {step.rows_in - 1}.")
         self.mode, self.equal_weights, self.iterations, self.first = mode, equal_weights, iterations, first
 
     def flops(self) -> int:
-        """n²·d: the distances between the n rows that arrive. Assigning and choosing centres compares and adds up."""
+        """n²·d for the distances between the n incoming rows; assignment and centres need only comparisons and sums."""
         return self.step.rows_in**2 * self.step.embed_dim
 
     def __call__(self, tokens, attended, *, train=False, key=None) -> tuple:

@@ -1,8 +1,8 @@
-"""Mixtures of all tokens whose weights are never a whole matrix, for the methods that learn them.
+"""Learned mixtures of all tokens, computed without ever holding the whole weight matrix.
 
-Weights are W_kn = exp(z_kn + a_k + c_n) with z_kn = scale · u_k · h_n: directions u_k of the rows that come out,
-features h_n of the tokens. A softmax over the tokens has c = 0 and a_k = -log Σ_n exp(z_kn); Sinkhorn's iterations end
-with an a and a c. Whatever needs rows or columns of W makes them anew in blocks.
+Weights are W_kn = exp(z_kn + a_k + c_n) with z_kn = scale · u_k · h_n: directions u_k of the outgoing rows, features
+h_n of the tokens. A softmax over the tokens has c = 0 and a_k = -log Σ_n exp(z_kn); Sinkhorn's iterations yield an a
+and a c. Rows or columns of W are recomputed in blocks where they are needed.
 """
 
 from collections.abc import Callable
@@ -28,12 +28,12 @@ class Logits(NamedTuple):
     scale: Float[Array, "1 1 1"] | float = 1.0
 
     def by_row(self, f: Callable[..., Any], *rows: Array) -> Any:
-        """Returns `f(z, *rows)`, whose results have a row for each direction, computed in blocks of those."""
+        """Returns `f(z, *rows)`, whose results have a row per direction, computed in blocks of directions."""
         of_block = lambda directions, *rows: f(project(self.features, directions[0]) * self.scale, *rows)
         return by_rows(of_block, self.directions[None], *rows, size=kernels.row_block())
 
     def by_token(self, f: Callable[..., Any], *tokens: Array) -> Any:
-        """Returns `f(z, *tokens)`, whose results have a row for each token, computed in blocks of those."""
+        """Returns `f(z, *tokens)`, whose results have a row per token, computed in blocks of tokens."""
         of_block = lambda features, *tokens: f(project(features, self.directions) * self.scale, *tokens)
         return by_rows(of_block, self.features, *tokens, size=kernels.row_block())
 
@@ -42,8 +42,8 @@ class Mixture(NamedTuple):
     """Weights W_kn, see the module.
 
     Attributes:
-      logits: z.
-      of_row, of_token: a and c.
+      logits: the z_kn.
+      of_row, of_token: the a_k and c_n.
     """
 
     logits: Logits
@@ -51,12 +51,12 @@ class Mixture(NamedTuple):
     of_token: Float[Array, "b n"]
 
     def by_row(self, f: Callable[..., Any]) -> Any:
-        """Returns `f(W)`, whose results have a row for each that comes out."""
+        """Returns `f(W)`, whose results have a row per outgoing row."""
         weights = lambda z, of_row: jnp.exp(z + of_row[:, :, None] + self.of_token[:, None, :])
         return self.logits.by_row(lambda z, of_row: f(weights(z, of_row)), self.of_row)
 
     def by_token(self, f: Callable[..., Any]) -> Any:
-        """Returns `f(W)`, whose results have a row for each token."""
+        """Returns `f(W)`, whose results have a row per token."""
         weights = lambda z, of_token: jnp.exp(z + self.of_row[:, :, None] + of_token[:, None, :])
         return self.logits.by_token(lambda z, of_token: f(weights(z, of_token)), self.of_token)
 
@@ -68,10 +68,10 @@ def softmax(logits: Logits) -> Mixture:
 
 
 def mixed(tokens: Tokens, values: Float[Array, "b n d"], mixture: Mixture, step: Step) -> tuple[Tokens, StepReport]:
-    """Puts rows in place of the tokens that they mix, with the account that `clusters.mixed` keeps.
+    """Replaces tokens with mixtures of them, with the bookkeeping of `clusters.mixed`.
 
     Args:
-      values: of each token, which the weights mix.
+      values: the token values to mix.
     """
     sums, row_map = mixture.by_token(lambda weights: (weights.sum(1), first_min(-weights, axis=1)))
     shares = tokens.size[:, step.num_prefix_tokens :] / jnp.maximum(sums, jnp.finfo(sums.dtype).tiny)
@@ -82,5 +82,5 @@ def mixed(tokens: Tokens, values: Float[Array, "b n d"], mixture: Mixture, step:
 
     rows, sizes, position = mixture.by_row(one)
     reduced = behind_prefix(tokens, rows, sizes, position, row_map, step)
-    # A program that does not return the weights does not compute them either.
+    # XLA drops the computation of the weights if a program does not return them.
     return reduced, StepReport(row_map=row_map, soft=mixture.by_row(lambda weights: weights))

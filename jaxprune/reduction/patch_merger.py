@@ -1,4 +1,4 @@
-"""PatchMerger: learned queries read the tokens (Renggli et al., 2022, Sec. 3)."""
+"""PatchMerger: learned queries attend to the tokens (Renggli et al., 2022, Sec. 3)."""
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +16,7 @@ class PatchMerger(Reducer):
     Even at keep rate 1 every row is a mixture of all normalised tokens, so it is never the dense model.
 
     Args:
-      scaled: multiplies the products by embed_dim^-½; the published models do not.
+      scaled: multiply the products by embed_dim^-½; the published models do not.
     """
 
     where = "before"
@@ -33,11 +33,11 @@ class PatchMerger(Reducer):
         self.queries = nnx.Param(jax.random.normal(rngs.params(), shape, jnp.float32))
 
     def flops(self) -> int:
-        """2·k·n·d: k queries with each of the n rows that arrive, and the rows that they mix."""
+        """2·k·n·d: the products of k queries with the n incoming rows, and the mixing."""
         return 2 * self.step.num_keep * self.step.rows_in * self.step.embed_dim
 
     def mix(self, x: Float[Array, "b n d"]) -> tuple[Float[Array, "b k d"], Float[Array, "b k n"]]:
-        """The new rows, and the weights that they mix the normalised tokens with."""
+        """The new rows, and the weights with which they mix the normalised tokens."""
         x = self.norm(x)
         logits = clusters.project(x, self.queries[...] * self.scale)
         weights = jax.nn.softmax(logits, axis=2)

@@ -1,4 +1,4 @@
-"""A plan on the sites of a network: how many rows arrive at and leave each step."""
+"""Places a plan on the sites of a network: the number of rows before and after each step."""
 
 import functools
 import math
@@ -20,11 +20,11 @@ Make = Callable[[type[Reducer], dict[str, Any], Step], Reducer]
 
 
 class Placed(NamedTuple):
-    """A step of a plan in its place.
+    """A step of a plan, placed in a network.
 
     Attributes:
-      site: the block.
-      reducer: built for the rows that arrive there.
+      site: the site of its block.
+      reducer: the reducer, built for the rows that enter that block.
     """
 
     site: Site
@@ -32,7 +32,7 @@ class Placed(NamedTuple):
 
     @property
     def idle(self) -> bool:
-        """Whether it takes nothing away and changes nothing."""
+        """Whether the step removes nothing and changes nothing."""
         return is_idle(type(self.reducer), self.reducer.step)
 
 
@@ -40,7 +40,7 @@ class Placement(NamedTuple):
     """A plan on the sites of a network.
 
     Attributes:
-      entrance: what a scorer decides before the first block; None without such a step.
+      entrance: the scorer's step before the first block; None without one.
       placed: the steps in the blocks.
     """
 
@@ -57,13 +57,13 @@ def place(
     prunes_input: bool = True,
     scorer: Any = None,
 ) -> Placement:
-    """Works out the steps of a plan on the sites of a network, each by the rows that the steps before it leave.
+    """Resolves the steps of a plan on the sites of a network, each for the rows left by the steps before it.
 
     Args:
       make: builds a reducer for a step.
-      entrance: what a scorer decides about before the first block, see `Host.entrance`; by default the first site.
-      prunes_input: whether the network can leave patches out before it embeds them.
-      scorer: of a plan with a step at the input; it knows what a keep rate means.
+      entrance: the site whose rows a scorer drops before the first block, see `Host.entrance`; by default the first.
+      prunes_input: whether the network can drop patches before embedding them.
+      scorer: the scorer of a plan with a step at the input; it converts the keep rate to a count.
 
     Raises:
       UserError: the plan does not fit.
@@ -86,12 +86,12 @@ def place(
         if layer >= len(sites):
             raise _outside(layer, sites)
         if any(earlier.site.layer == layer for earlier in placed):
-            raise UserError(f"Block {layer} has a step already (the scorer guides every block): leave {at.method} out.")
+            raise UserError(f"Block {layer} has a step already (the scorer's, in every block): leave {at.method} out.")
         site, cls = sites[layer], find(family, Reducer, at.method)
         _check_readable(at, cls, site)
         if masked and cls.needs_present:
             raise UserError(
-                f"{at.method} at block {layer} reads all rows, and a step before it leaves absent ones: put "
+                f"{at.method} at block {layer} needs all rows present, and an earlier step leaves absent ones: put "
                 f"{at.method} first."
             )
         if not site.leaves and rows < first.num_patches:
@@ -113,7 +113,7 @@ def place(
 
 
 def abstract(cls: type[Reducer], options: dict[str, Any], step: Step) -> Reducer:
-    """Builds a reducer whose parameters, if it has any, are shapes only: to count rows and cost."""
+    """Builds a reducer with abstract parameters, to count rows and cost."""
     return _abstract(cls, tuple(sorted(options.items())), step)
 
 
@@ -155,14 +155,14 @@ def _entrance(plan: Plan, at: At, first: Site, num_steps: int, scorer: Any) -> S
     if scorer is None or isinstance(at.amount, Count):
         return step
     if tuple(scorer.grid) != first.grid:
-        # The map is scored on a grid of its own and resampled to every block's.
+        # The scores have their own grid and are resampled to that of every block.
         return step
     count = scorer.num_keep(at.amount.value, first.num_prefix_tokens)
     return step._replace(num_keep=_possible(plan, at, count, 0, first.num_patches))
 
 
 def _pruned(at: At, sites: Sequence[Site]) -> list[Site]:
-    """The blocks that a scorer guides: all, or those of some stages (`mask_block`)."""
+    """The blocks in which a scorer's scores apply: all, or those of some stages (`mask_block`)."""
     which = dict(at.options).get("mask_block")
     if which is None or which not in STAGES:
         return list(sites)
@@ -174,7 +174,7 @@ def _pruned(at: At, sites: Sequence[Site]) -> list[Site]:
 
 
 def _guided(at: At, site: Site, entrance: Step, index: int, make: Make, scorer: Any) -> Placed:
-    """The scorer's step in a block whose rows cannot leave: the same share of what is there."""
+    """The scorer's step in a block whose rows cannot be removed: the same fraction of its rows."""
     there, by_rate = site.num_patches, isinstance(at.amount, Rate)
     count = int(there * at.amount.value) if by_rate else there * entrance.num_keep // entrance.rows_in
     step = entrance._replace(
@@ -203,7 +203,7 @@ def _outside(layer: int, sites: Sequence[Site]) -> UserError:
 
 
 def _possible(plan: Plan, at: At, count: int, index: int, num_patches: int) -> int:
-    """The count, if a step can keep so many patches."""
+    """Returns the count, after checking that a step can keep that many patches."""
     if count < 1:
         raise UserError(
             f"{plan} keeps {count} of {num_patches} patches at step {index + 1}: use {_lowest(plan, at, num_patches)}."
@@ -212,7 +212,7 @@ def _possible(plan: Plan, at: At, count: int, index: int, num_patches: int) -> i
 
 
 def _lowest(plan: Plan, at: At, num_patches: int) -> str:
-    """The nearest plan of this kind that leaves a patch at every step."""
+    """The nearest plan of this kind that keeps at least one patch at every step."""
     if isinstance(at.amount, Count):
         return f"num_keep={tuple(max(count, 1) for count in plan.num_keep)}" if plan.num_keep else "num_keep=1"
     least = math.ceil(1e4 / num_patches) / 1e4

@@ -1,4 +1,4 @@
-"""What to reduce, where and by how much: a `Plan` is a sequence of steps, `At(layer, method, amount)`."""
+"""Token-reduction plans: a `Plan` is a sequence of steps, `At(layer, method, amount)`."""
 
 import copy
 from collections.abc import Iterable
@@ -15,18 +15,18 @@ POSITIONS = ("mean", "kept")
 
 
 class At:
-    """One step of a plan: a method at a place, with one amount.
+    """One step of a plan: a method at a block, with one amount.
 
     >>> At(3, "topk", keep_rate=0.7)
     At(3, 'topk', keep_rate=0.7)
 
     Args:
-      layer: the block that reduces, from 0; "input" is before the first patch is embedded.
+      layer: the block that reduces, from 0; "input" means before patch embedding.
       method: a module of `jaxprune.reduction`, or a method that another package registers.
-      keep_rate: share of all patches of the image that the step leaves.
-      num_keep: how many of all patches it leaves.
-      r: how many of the rows that arrive it takes away.
-      position: which position a merged row gets: "mean" of its rows, weighted by size, or that of the row "kept".
+      keep_rate: fraction of all patches of the image that the step keeps.
+      num_keep: number of patches that it keeps.
+      r: number of incoming rows that it removes.
+      position: the position of a merged row: the size-weighted "mean" of its rows, or that of the row "kept".
       options: the method's own options.
 
     Raises:
@@ -56,7 +56,7 @@ class At:
 
     @classmethod
     def of(cls, layer: int | str, method: str, amount: Amount, position: str, options: Iterable[tuple]) -> "At":
-        """A step from an amount that is made already."""
+        """Makes a step from an `Amount`."""
         step = cls.__new__(cls)
         step._fill(layer, method, amount, position, dict(options))
         return step
@@ -64,12 +64,12 @@ class At:
     def _fill(self, layer: int | str, method: str, amount: Amount, position: str, options: dict[str, Any]) -> None:
         entrance = works_at_input(method)
         if isinstance(layer, str) and layer != INPUT:
-            raise UserError(f"{method} at {layer!r}: a place is the number of a block, or {INPUT!r}.")
+            raise UserError(f"{method} at {layer!r}: a step is at the number of a block, or at {INPUT!r}.")
         if (layer == INPUT) != entrance:
             remedy = f"use At({INPUT!r}, …)" if entrance else "give the number of a block"
             raise UserError(f"{method} cannot work at {layer!r}: {remedy}.")
         if entrance and isinstance(amount, Removal):
-            raise UserError(f"{method} prunes once, before the first block: use keep_rate or num_keep in place of r.")
+            raise UserError(f"{method} prunes once, before the first block: use keep_rate or num_keep instead of r.")
         if not isinstance(layer, str) and whole("block", layer) < 0:
             raise UserError(f"reduction_loc {layer} is outside the network: blocks count from 0.")
         if position not in POSITIONS:
@@ -88,7 +88,7 @@ class At:
         return hash(self._key())
 
     def settings(self) -> dict[str, Any]:
-        """The amount and the options by name, without what is the default anyway."""
+        """The amount and the options by name, without those at their default."""
         position = {} if self.position == "mean" else {"position": self.position}
         return {self.amount.name: self.amount.value, **position, **dict(self.options)}
 
@@ -98,10 +98,10 @@ class At:
 
 
 class Plan:
-    """A token-reduction plan: hashable, so that one plan is one compiled program.
+    """A token-reduction plan; hashable, so it can be a static argument of a jitted function.
 
-    It is made of steps, or by the arguments that make the common ones: one method at several places. `Plan.from_text`
-    and `Plan.text` are its form in configs and on run cards.
+    It is built from steps, or from arguments for the common case: one method at several blocks. Configs and run cards
+    hold it as text (`Plan.from_text`, `Plan.text`).
 
     >>> Plan("topk", keep_rate=0.5, reduction_loc=(3, 6)).text
     'topk@3:keep_rate=0.5+topk@6:keep_rate=0.25'
@@ -110,19 +110,19 @@ class Plan:
 
     Args:
       method: a module of `jaxprune.reduction`, or a method that another package registers.
-      keep_rate: one rate r keeps `int(p * r**s)` of the p patches at step s = 1, 2, …; a tuple gives each step's
+      keep_rate: a single rate r keeps `int(p * r**s)` of the p patches at step s = 1, 2, …; a tuple has each step's
         rate relative to p.
       reduction_loc: the blocks that reduce, from 0; by default (3, 6, 9). "from_scores" works before the first.
-      num_keep: absolute counts, a step each, in place of `keep_rate`.
-      r: tokens that each block takes away while there are any, in place of `keep_rate` and `reduction_loc`: a number
-        for every block, or a tuple from the first block on.
+      num_keep: absolute counts, one per step, instead of `keep_rate`.
+      r: number of tokens that each block removes while any are left, instead of `keep_rate` and `reduction_loc`: one
+        number for all blocks, or a tuple from the first block on.
       inflection: tilts a single `r` linearly over the depth: -1 goes from 2r to 0, 1 from 0 to 2r (ToMe's schedules).
-      steps: of a plan that mixes methods or amounts, in place of all of these.
-      position: which position a merged row gets, see `At`.
+      steps: the steps of a plan that mixes methods or amounts, instead of all of these.
+      position: the position of a merged row, see `At`.
       options: the method's own options.
 
     Raises:
-      UserError: the method, a rate, a count or the locations make no sense.
+      UserError: the method, a rate, a count or a location is invalid.
     """
 
     def __init__(
@@ -162,7 +162,7 @@ class Plan:
             self.steps = _checked_order(tuple(steps))
         elif isinstance(self.r, int):
             self._check_r()
-            self.steps = ()  # the others depend on the depth of the network: see `steps_for`
+            self.steps = ()  # they depend on the depth of the network, see `steps_for`
         else:
             assert method is not None
             self.steps = self._common_steps(method, reduction_loc)
@@ -199,7 +199,7 @@ class Plan:
         amounts: tuple[Amount, ...] = tuple((Count if self.num_keep is not None else Rate)(v) for v in values)
         if len(values) != count:
             raise UserError(
-                f"{name} {values} has {len(values)} values for {count} locations {self.reduction_loc}: give one a "
+                f"{name} {values} has {len(values)} values for {count} locations {self.reduction_loc}: give one per "
                 "location."
             )
         if (lowered := falling(amounts)) is not None:
@@ -208,7 +208,7 @@ class Plan:
 
     def _check_r(self) -> None:
         if self.num_keep is not None:
-            raise UserError("A plan counts by r or by num_keep, not by both: leave one out.")
+            raise UserError("A plan takes r or num_keep, not both: leave one out.")
         for removed in self.r if isinstance(self.r, tuple) else (self.r,):
             Removal(removed)
         if not -1.0 <= self.inflection <= 1.0:
@@ -228,7 +228,7 @@ class Plan:
 
     @property
     def at_input(self) -> At | None:
-        """The step before the first block, where a scorer drops patches; None where there is none."""
+        """The step before the first block, where a scorer drops patches, or None."""
         return next((at for at in self.steps if at.layer == INPUT), None)
 
     def steps_for(self, depth: int) -> tuple[At, ...]:
@@ -245,7 +245,7 @@ class Plan:
         return self.steps + made
 
     def behind(self, entrance: "Plan") -> "Plan":
-        """This plan inside of a network, behind one that works at its input."""
+        """Combines this plan, inside a network, with one at the network's input."""
         if not isinstance(self.r, int):
             return Plan(steps=entrance.steps + self.steps)
         plan = copy.copy(self)
@@ -253,7 +253,7 @@ class Plan:
         return plan
 
     def removed(self, depth: int) -> tuple[int, ...]:
-        """Tokens that each of `depth` blocks takes away in a plan by `r`."""
+        """Number of tokens that each of `depth` blocks removes in a plan by `r`."""
         if isinstance(self.r, tuple):
             return self.r + (0,) * (depth - len(self.r))
         first = int(self.r * (1.0 - self.inflection))
@@ -261,18 +261,18 @@ class Plan:
         return tuple(int(first + step * layer) for layer in range(depth))
 
     def counts(self, num_patches: int) -> tuple[int, ...]:
-        """Patches that each step of a plan by `keep_rate` or `num_keep` keeps."""
+        """Number of patches that each step keeps, for a plan by `keep_rate` or `num_keep`."""
         return tuple(at.amount.rows(num_patches, num_patches) for at in self.steps)
 
     def rates(self, num_patches: int) -> tuple[float, ...]:
-        """The keep rate of each step of such a plan, relative to all patches."""
+        """The keep rate of each step, relative to all patches, for a plan by `keep_rate` or `num_keep`."""
         return tuple(
             at.amount.rate if isinstance(at.amount, Rate) else at.amount.rows(num_patches, num_patches) / num_patches
             for at in self.steps
         )
 
     def with_keep_rate(self, keep_rate: float) -> "Plan":
-        """The same plan at another rate; it has to be one by a single `keep_rate`."""
+        """Returns the same plan with another rate; it must be a plan by a single `keep_rate`."""
         return Plan(self.method, keep_rate, self.reduction_loc or None, position=self.position, **dict(self.options))
 
     @property
@@ -290,7 +290,7 @@ class Plan:
           defaults: arguments of a common plan that the text does not set.
 
         Raises:
-          UserError: the text is no plan.
+          UserError: the text is not a plan.
         """
         from jaxprune.reduction.plan_text import read
 
@@ -320,7 +320,7 @@ class Plan:
 
 
 def works_at_input(method: str) -> bool:
-    """Whether a method works before the first block, where it has no choice of place."""
+    """Whether a method works only at the input, before the first block."""
     return find(family, Reducer, method).where == "embed"
 
 
@@ -335,9 +335,9 @@ def _checked_order(steps: tuple[At, ...]) -> tuple[At, ...]:
     places = [-1 if isinstance(at.layer, str) else at.layer for at in steps]
     if places != sorted(set(places)):
         raise UserError(
-            f"The steps are at {', '.join(str(at.layer) for at in steps)}: name each place once, in rising order."
+            f"The steps are at {', '.join(str(at.layer) for at in steps)}: name each block once, in rising order."
         )
-    # A scorer at the input decides by itself; what steps inside want, they want of all patches.
+    # A scorer at the input counts for itself; the amounts of steps inside are relative to all patches.
     lowered = falling(tuple(at.amount for at in steps if at.layer != INPUT))
     if lowered is not None:
         name = steps[0].amount.name

@@ -12,18 +12,18 @@ from jaxprune.text import format_items, parse_items
 def read(text: str, defaults: Mapping[str, Any]) -> Plan:
     """Reads a plan; see `Plan.from_text`."""
     if not text.strip() and not defaults:
-        return Plan(steps=())  # what a plan that takes nothing away is written as
-    # A "+" joins steps where a method's name follows, so that 1e+3 stays a number.
+        return Plan(steps=())  # the text of a plan that removes nothing
+    # A "+" joins steps only if a method's name follows, so that 1e+3 stays a number.
     parts = re.split(r"\+(?=\s*[A-Za-z_])", text.strip())
     places = [part.split(":", 1)[0].partition("@")[2].strip() for part in parts]
     if len(parts) == 2 and places == [INPUT, ""]:
-        # A scorer at the input, and a common plan behind it.
+        # A scorer at the input, followed by a common plan.
         return read(parts[1], defaults).behind(read(parts[0], {}))
     if len(parts) > 1 or "@" in text.split(":", 1)[0]:
         return Plan(steps=[_step(part.strip(), text) for part in parts])
     method, _, rest = parts[0].partition(":")
     items = parse_items(rest, f"plan {text!r}")
-    # An amount in the text stands in place of the default one, and a method at the input has no other place.
+    # An amount in the text replaces the default one, and a method at the input takes no blocks.
     amounts = {"keep_rate", "num_keep", "r"}
     replaced = (amounts if amounts & set(items) else set()) | ({"reduction_loc"} if works_at_input(method) else set())
     kept = {name: value for name, value in defaults.items() if name not in replaced}
@@ -41,7 +41,7 @@ def _step(part: str, text: str) -> At:
 
 
 def write(plan: Plan) -> str:
-    """Writes what `read` reads to an equal plan."""
+    """Formats a plan so that `read` returns an equal one."""
     if isinstance(plan.r, int):
         tilt = {"inflection": plan.inflection} if plan.inflection else {}
         position = {} if plan.position == "mean" else {"position": plan.position}

@@ -1,12 +1,12 @@
 """Fixed radial patterns: the patches nearest the centre of the image, by a norm, ring by ring.
 
-A grid of G patches a side has coordinates in even steps from floor(-G/2) to floor(G/2), so an odd grid is off centre,
-as published. A step keeps the disc whose number of patches is closest to what the plan wants (of two equally close the
-smaller), which is the count that it reports. Masking the other patches as keys, as published, gives every kept token
-the same value as taking them away; they are taken away.
+A grid of G patches per side has evenly spaced coordinates from floor(-G/2) to floor(G/2), so an odd grid is off centre,
+as published. A step keeps the disc whose number of patches is closest to the plan's (the smaller one in a tie), and
+reports that count. The published code masks the other patches as keys; they are removed here, which gives the kept
+tokens the same values.
 
-On the tubes of a clip time is an axis like the others, so that a step keeps a ball around the middle of the clip; or,
-with `per_frame`, the same disc in every frame. The publications have images only.
+For the tubes of a clip, time is an axis like the others, so a step keeps a ball around the middle of the clip; with
+`per_frame`, the same disc in every frame. The papers only treat images.
 """
 
 import functools
@@ -21,7 +21,7 @@ from jaxprune.errors import UserError
 from jaxprune.reduction.base import Step
 from jaxprune.reduction.rows import keep_rows, unchanged
 
-# Of coordinates, one open-mesh array an axis.
+# Norms of coordinates, one open-mesh array per axis.
 NORMS = {
     "l1": lambda *axes: functools.reduce(np.add, map(np.abs, axes)),
     "l2": lambda *axes: np.sqrt(functools.reduce(np.add, [x * x for x in axes])),
@@ -30,10 +30,10 @@ NORMS = {
 
 
 def radii(norm: str, grid: tuple[int, ...], *, reference: bool = False) -> np.ndarray:
-    """The distance of every patch from the centre in steps of about a patch, of the grid's shape.
+    """The distance of every patch from the centre, in units of about one patch, in the shape of the grid.
 
-    Equal distances come out equal: the coordinates are integers until the norm is taken. With `reference` they are
-    float32 as published, where rounding splits some rings of the l1 and l2 norms.
+    Equal distances are exactly equal: the coordinates are integers until the norm is taken. With `reference` they are
+    float32, as published, where rounding splits some rings of the l1 and l2 norms.
     """
     if reference:
         return NORMS[norm](*np.ix_(*map(_float32_coordinates, grid)))
@@ -45,8 +45,8 @@ def radii(norm: str, grid: tuple[int, ...], *, reference: bool = False) -> np.nd
 
 
 def _float32_coordinates(side: int) -> np.ndarray:
-    # As torch spaces evenly: in float32 steps, from the start in the first half and from the end in the second, with
-    # one rounding for product and sum.
+    # As torch.linspace does: in float32 steps, from the start in the first half and from the end in the second, with
+    # one rounding for product and sum (FMA).
     start, end = side // -2, side // 2
     step = np.float64(np.float32(end - start) / np.float32(max(side - 1, 1)))
     i = np.arange(side)
@@ -54,28 +54,28 @@ def _float32_coordinates(side: int) -> np.ndarray:
 
 
 def disc(radii: np.ndarray, num_keep: int) -> np.ndarray:
-    """Ids of the patches within the radius that holds nearly `num_keep` patches, in rising order."""
+    """Ids of the patches within the radius that contains about `num_keep` patches, in rising order."""
     rings, sizes = np.unique(radii, return_counts=True)
     radius = rings[np.argmin(np.abs(np.cumsum(sizes) - num_keep))]
     return np.flatnonzero(radii <= radius)
 
 
 def evenly_spaced(radii: np.ndarray, num_steps: int, min_radius: float | int | None) -> np.ndarray:
-    """Radii that fall in even steps from the corner patch's to `min_radius`, one for each step.
+    """Evenly spaced radii, falling from that of the corner patch to `min_radius`, one per step.
 
-    None, or a radius of 0, stands for the innermost patch's.
+    None, or a radius of 0, means that of the innermost patch.
     """
     last = min_radius or radii[tuple(side // 2 for side in radii.shape)]
     return np.linspace(radii.flat[0], last, num_steps + 1)[1:]
 
 
 class RadialPattern:
-    """What the reducers of the three norms share.
+    """The base of the reducers of the three norms.
 
     Args:
       reference: float32 distances as published, which split rings of equal radius.
-      contiguous: radii in even steps, in place of the plan's counts; meant for a plan that reduces in a row of blocks.
-      min_radius: the radius of the last step when contiguous.
+      contiguous: evenly spaced radii instead of the plan's counts, for plans that reduce in consecutive blocks.
+      min_radius: the radius of the last step if contiguous.
       per_frame: on a grid (frames, rows, columns), the disc of the last two in every frame.
     """
 
@@ -99,14 +99,14 @@ class RadialPattern:
         place = step.grid[1:] if per_frame else step.grid
         distance = np.broadcast_to(radii(self.norm, place, reference=reference), step.grid)
         if contiguous:
-            # A ring on the threshold is inside it, whatever its last bit.
+            # A ring at the threshold is inside, whatever its rounding.
             radius = evenly_spaced(distance, step.num_steps, min_radius)[step.index] * (1 + 1e-6)
             after = np.flatnonzero(distance <= radius)
         else:
             after = disc(distance, step.num_keep)
         if not len(after):
             raise UserError(f"min_radius {min_radius} leaves no patch of {step.grid}: use {distance.min():.3g}.")
-        # Discs of one norm differ in their counts, so the rows that arrive are known by how many they are.
+        # Discs of one norm differ in their counts, so the number of incoming rows identifies them.
         self.ids: tuple[int, ...] = tuple(np.searchsorted(disc(distance, step.rows_in), after).tolist())
 
     def num_rows(self) -> int:

@@ -10,13 +10,13 @@ from jaxprune.reduction.rows import best, keep_rows
 
 
 class Random(Reducer):
-    """Keeps rows drawn uniformly, in their order, at the place where Top-K keeps its own.
+    """Keeps rows drawn uniformly, in their order, at the same point of the block as Top-K.
 
     Without a key the draw is the same for every image and every call, so that an image's logits do not depend on its
-    batch; with a key each image has a draw of its own.
+    batch; with a key each image has its own draw.
 
     Args:
-      seed: of the draw without a key; the steps of a plan draw independently.
+      seed: seed of the draw without a key; the steps of a plan draw independently.
     """
 
     where = "after"

@@ -1,4 +1,4 @@
-"""Keeping rows of `Tokens`, with the account of where every patch went."""
+"""Keeping rows of `Tokens`, and tracking where every patch went."""
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +18,7 @@ def compose(assign: Int[Array, "b p"], row_map: Int[Array, "b n"]) -> Int[Array,
 
 
 def places(ids: Int[Array, "b k"], num_rows: int, others: int = -1) -> Int[Array, "b n"]:
-    """For each of `num_rows` rows its place in `ids`; `others` for rows that are not among them."""
+    """The index in `ids` of each of `num_rows` rows; `others` for rows that are not in `ids`."""
 
     def one(ids):
         return jnp.full((num_rows,), others, jnp.int32).at[ids].set(jnp.arange(ids.shape[0], dtype=jnp.int32))
@@ -41,7 +41,7 @@ def keep_rows(tokens: Tokens, ids: Int[Array, "b k"], num_prefix_tokens: int) ->
 
 
 def unchanged(tokens: Tokens, num_prefix_tokens: int) -> tuple[Tokens, StepReport]:
-    """Every token stays a row of its own, in its place."""
+    """Returns the tokens unchanged, with an identity report."""
     b, n = tokens.x.shape[:2]
     rows = jnp.arange(n - num_prefix_tokens, dtype=jnp.int32)
     rows = jnp.broadcast_to(rows[None, :], (b, rows.shape[0]))
@@ -51,11 +51,11 @@ def unchanged(tokens: Tokens, num_prefix_tokens: int) -> tuple[Tokens, StepRepor
 def merged_position(
     tokens: Tokens, shares: Float[Array, "b k n"], kept: Int[Array, "b k"] | None, step: Step
 ) -> Float[Array, "b k c"]:
-    """The positions of merged rows: by `step.position` the mean of their rows, or that of the row `kept`.
+    """The positions of merged rows: by `step.position`, the mean of their rows or that of the row `kept`.
 
     Args:
-      shares: how much of each row that comes in (last axis) belongs to each that goes out; any scale.
-      kept: for each row that goes out the row whose position counts; None leaves the mean.
+      shares: weight of each incoming row (last axis) in each outgoing row; any scale.
+      kept: for each outgoing row, the incoming row whose position it takes; None uses the mean.
     """
     position = tokens.position[:, step.num_prefix_tokens :]
     if step.position == "kept" and kept is not None:
@@ -65,7 +65,7 @@ def merged_position(
 
 
 def best(scores: Float[Array, "b n"], num_keep: int) -> Int[Array, "b k"]:
-    """Indices of the largest scores, best first; of equal scores the first index wins.
+    """Indices of the largest scores, best first; ties go to the first index.
 
     A stable sort, not `lax.top_k`: on a sharded batch `top_k` gathers all images on every device.
     """
@@ -78,6 +78,6 @@ def cls_scores(attended: Attended, num_prefix_tokens: int) -> Float[Array, "b n"
 
 
 def present(field: Array | None) -> Array:
-    """A field of `Attended` that a reducer has declared in `needs`, so that it is there."""
+    """Asserts that a field of `Attended` is present, which `needs` guarantees."""
     assert field is not None, "a reducer reads a field of Attended that its `needs` does not name"
     return field

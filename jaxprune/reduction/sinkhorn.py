@@ -1,4 +1,4 @@
-"""Sinkhorn: tokens are shared out over learned directions by optimal transport (Haurum et al., 2023, Sec. 3)."""
+"""Sinkhorn: tokens are distributed over learned directions by optimal transport (Haurum et al., 2023, Sec. 3)."""
 
 import math
 
@@ -16,17 +16,17 @@ from jaxprune.reduction.mixtures import Logits, Mixture, mixed
 
 
 def unit(x: Float[Array, "*lead d"]) -> Float[Array, "*lead d"]:
-    """The last axis at length one, in float32; 0 stays 0."""
+    """Normalises the last axis to unit length, in float32; 0 stays 0."""
     x = x.astype(jnp.float32)
     squared = jnp.square(x).sum(-1, keepdims=True)
-    # The root of 0 has an infinite slope.
+    # The gradient of the square root is infinite at 0.
     return x * jax.lax.rsqrt(jnp.maximum(squared, 1e-24))
 
 
 def transport(scores: Float[Array, "b k n"], eps: float = 1.0, iterations: int = 3) -> Float[Array, "b k n"]:
-    """Entropic transport of tokens to clusters, by Sinkhorn's iterations in the log domain.
+    """Entropic optimal transport of tokens to clusters, by Sinkhorn's iterations in the log domain.
 
-    Both marginals are the published code's 1/(k + n). Over the clusters, every token's weights sum to one.
+    Both marginals are 1/(k + n), as in the published code. Every token's weights sum to one over the clusters.
     """
     marginal = -math.log(scores.shape[1] + scores.shape[2])
     z = scores / eps
@@ -38,7 +38,7 @@ def transport(scores: Float[Array, "b k n"], eps: float = 1.0, iterations: int =
 
 
 def transport_in_blocks(logits: Logits, iterations: int = 3) -> Mixture:
-    """As `transport`, of `scores / eps` that are never a whole matrix."""
+    """As `transport`, with `scores / eps` never held as a whole matrix."""
     marginal = -math.log(len(logits.directions) + logits.features.shape[1])
     of_row, of_token = jnp.zeros(()), jnp.zeros(logits.features.shape[:2])
     for _ in range(iterations):
@@ -54,7 +54,7 @@ class Sinkhorn(Reducer):
 
     Args:
       eps: temperature of the transport.
-      iterations: of Sinkhorn's algorithm.
+      iterations: number of Sinkhorn iterations.
     """
 
     where = "before"
@@ -73,23 +73,23 @@ class Sinkhorn(Reducer):
         self.v = nnx.Param(unit(jax.random.normal(rngs.params(), (step.num_keep, step.embed_dim), jnp.float32)))
 
     def flops(self) -> int:
-        """2·k·n·d: k directions with each of the n rows that arrive, and the rows that they mix.
+        """2·k·n·d: the products of k directions with the n incoming rows, and the mixing.
 
-        The iterations between the two take exponentials and sums of k·n numbers, no products.
+        The iterations in between consist of exponentials and sums of k·n numbers, no products.
         """
         return 2 * self.step.num_keep * self.step.rows_in * self.step.embed_dim
 
     def directions(self) -> Float[Array, "k d"]:
         """The learned directions at unit length.
 
-        The published code overwrites its parameter with this in every forward pass and has no gradient through the
-        normalisation. Here the parameter is only read, and gets that same gradient.
+        The published code overwrites its parameter with these in every forward pass, without a gradient through the
+        normalisation. Here the parameter is not overwritten, and gets the same gradient.
         """
         v = self.v[...]
         return v + jax.lax.stop_gradient(unit(v) - v)
 
     def mix(self, x: Float[Array, "b n d"]) -> tuple[Float[Array, "b k d"], Float[Array, "b k n"]]:
-        """The new rows, and the weights that they mix the tokens of unit length with."""
+        """The new rows, and the weights with which they mix the unit-length tokens."""
         length_one = unit(x)
         scores = clusters.project(length_one, self.directions())
         weights = transport(scores, self.eps, self.iterations)

@@ -14,7 +14,7 @@ from jaxprune.reduction.base import Reducer
 
 
 class Sit(Reducer):
-    """Row k is Σ_n W_kn x_n with W = softmax over the tokens of scale · MLP(x), one output of the MLP a row.
+    """Row k is Σ_n W_kn x_n with W = softmax over the tokens of scale · MLP(x), one output of the MLP per row.
 
     Even at keep rate 1 every row is a mixture of all tokens, so it is never the dense model.
     """
@@ -35,16 +35,16 @@ class Sit(Reducer):
         self.scale = nnx.Param(jnp.ones((1, 1, 1), jnp.float32))
 
     def flops(self) -> int:
-        """n·d²/2 + n·k·d/2 for the MLP on the n rows that arrive, k·n·d for the k rows that it mixes."""
+        """n·d²/2 + n·k·d/2 for the MLP on the n incoming rows, k·n·d for mixing k rows."""
         n, k, d = self.step.rows_in, self.step.num_keep, self.step.embed_dim
         return linear_flops(self.fc1, n) + linear_flops(self.fc2, n) + k * n * d
 
     def features(self, x: Float[Array, "b n d"]) -> Float[Array, "b n e"]:
-        """The hidden layer."""
+        """The output of the hidden layer."""
         return jax.nn.gelu(self.fc1(self.norm(x)), approximate=False)
 
     def mix(self, x: Float[Array, "b n d"]) -> tuple[Float[Array, "b k d"], Float[Array, "b k n"]]:
-        """The new rows, and the weights that they mix the tokens with."""
+        """The new rows, and the weights with which they mix the tokens."""
         logits = self.fc2(self.features(x)).astype(jnp.float32) * self.scale[...]
         weights = jax.nn.softmax(logits.swapaxes(1, 2), axis=2)
         return weights.astype(x.dtype) @ x, weights
@@ -53,7 +53,7 @@ class Sit(Reducer):
         prefix = self.step.num_prefix_tokens
         if kernels.row_block() is not None:
             x = tokens.x[:, prefix:]
-            # The bias of a row's output is the same for all tokens, and the softmax over them does not see it.
+            # The bias of a row's output is the same for all tokens, so the softmax over them cancels it.
             logits = mixtures.Logits(self.fc2.kernel[...].T, self.features(x), self.scale[...])
             return mixtures.mixed(tokens, x, mixtures.softmax(logits), self.step)
         rows, weights = self.mix(tokens.x[:, prefix:])

@@ -1,4 +1,4 @@
-"""ToMe: merge the most similar tokens in pairs, weighted by the patches they hold (Bolya et al., 2023)."""
+"""ToMe: merge the most similar tokens in pairs, weighted by the number of patches they hold (Bolya et al., 2023)."""
 
 import math
 from typing import Any, NamedTuple
@@ -24,20 +24,21 @@ UNMERGE = ("stage", "block")
 class ToMe(Reducer):
     """Merges by bipartite matching of the keys; later blocks weigh each key by its size (proportional attention).
 
-    The tokens behind the prefix fall into two sets in turn, A (even positions, the prefix counted) and B. Each of A
-    finds its most similar in B; the pairs that are most similar merge. Rows come out as what is left of A, then B:
-    A in rising order, but without any prefix token best match last of all sources first, as published. `kept` lists the
-    token of B that others merged into.
+    The tokens after the prefix alternate between two sets, A (even positions, counting the prefix) and B. Each token of
+    A is paired with its most similar token of B, and the most similar pairs merge. Outgoing rows are the rest of A,
+    then B. The rest of A is in rising order or, as published, by falling similarity in networks without prefix tokens.
+    `kept` lists the token of B that others merged into.
 
-    Where tokens attend inside windows (Swin), they merge inside the parts that plain and shifted windows have in common
-    (`nn.cells`), as many in each part of a kind, and stay merged until the stage ends. So no token leaves its windows,
-    and all windows of a block have equally many rows.
+    With window attention (Swin), tokens merge inside the parts that plain and shifted windows have in common
+    (`nn.cells`), the same number in each part of a kind, and stay merged until the stage ends. So no token leaves its
+    window, and all windows of a block have the same number of rows.
 
-    At most half of the tokens can merge: where a plan wants fewer rows than that leaves, `num_rows` is the true count.
+    At most half of the tokens can merge: where a plan asks for fewer rows than that leaves, `num_rows` is the true
+    count.
 
     Args:
-      unmerge: where windows have their rows back: behind the last block of a "stage", or behind the "block" that
-        merges, whose MLP alone is cheaper then. Read only where tokens attend inside windows.
+      unmerge: when window attention gets its rows back: after the last block of a "stage", or after the "block" that
+        merges, in which case only its MLP is cheaper. Ignored with global attention.
     """
 
     where = "after"
@@ -49,7 +50,7 @@ class ToMe(Reducer):
         before = 1.0
         for at in plan.steps:
             if not isinstance(at.amount, Rate):
-                return  # what arrives is known in a network only, and `num_rows` is the true count
+                return  # incoming rows are known only inside a network; `num_rows` is the true count
             if at.method == "tome" and at.amount.rate < before / 2 - 1e-9:
                 common = plan.method is not None
                 rate, remedy = (plan.keep_rate, _nearest(plan)) if common else (at.amount.rate, before / 2)
@@ -67,13 +68,13 @@ class ToMe(Reducer):
         windows = step.windows
         if windows is not None and step.cells is None:
             raise UserError(
-                f"tome merges inside windows, and at block {step.layer} the map of {windows.grid} is no whole number "
-                f"of windows of {windows.size}: choose an img_size or window_size that makes it one, or a method that "
+                f"tome merges inside windows, and at block {step.layer} the map of {windows.grid} is not a whole "
+                f"number of windows of {windows.size}: choose a fitting img_size or window_size, or a method that "
                 "ranks rows, such as topk."
             )
 
     def num_merged(self) -> int:
-        """Pairs that merge, in all windows where there are any."""
+        """Number of merged pairs, over all windows if there are any."""
         if self.step.cells is None:
             return min(self.step.rows_in - self.step.num_keep, self.step.rows_in // 2)
         return self.step.rows_in - math.prod(self.step.cells.windows.counts) * self._rows_of_window(self.step.cells)
@@ -108,12 +109,12 @@ class ToMe(Reducer):
 
 
 class Match(NamedTuple):
-    """Who merges with whom; A and B are numbered from 0 each, without prefix.
+    """The pairs to merge; A and B are each numbered from 0, without the prefix.
 
     Attributes:
-      unmerged: of A, in the order in which they come out.
-      merged: of A, the most similar pair first.
-      best: for each of A, its most similar of B.
+      unmerged: the unmerged tokens of A, in outgoing order.
+      merged: the merged tokens of A, the most similar pair first.
+      best: for each token of A, its most similar token of B.
     """
 
     unmerged: Int[Array, "b u"]
@@ -122,7 +123,7 @@ class Match(NamedTuple):
 
 
 def sets(num_prefix_tokens: int) -> tuple[slice, slice]:
-    """The rows of A and of B: positions take turns, the prefix counted."""
+    """The rows of A and of B: alternating positions, counting the prefix."""
     first = num_prefix_tokens % 2
     return slice(first, None, 2), slice(1 - first, None, 2)
 
@@ -130,7 +131,7 @@ def sets(num_prefix_tokens: int) -> tuple[slice, slice]:
 def match(metric: Float[Array, "b n e"], num_merged: int, num_prefix_tokens: int) -> Match:
     """Pairs each row of A with its most similar row of B by cosine, and finds the best pairs; without gradient.
 
-    Leaving the prefix out is the same as giving it a similarity of -inf: it is neither merged nor merged into.
+    Leaving out the prefix is equivalent to giving it a similarity of -inf: it is neither merged nor merged into.
     """
     metric = jax.lax.stop_gradient(metric)
     metric = metric / jnp.linalg.norm(metric, axis=-1, keepdims=True)
@@ -149,16 +150,16 @@ def match(metric: Float[Array, "b n e"], num_merged: int, num_prefix_tokens: int
 
 
 def merge(tokens: Tokens, pairs: Match, num_prefix_tokens: int, *, position: str = "mean") -> tuple[Tokens, StepReport]:
-    """Merges the pairs to means weighted by size; sizes add up.
+    """Merges the pairs into size-weighted means; sizes add up.
 
     Args:
-      position: of a merged row: the "mean" of its rows, or that of the row of B that is "kept".
+      position: the position of a merged row: the "mean" of its rows, or that of the "kept" row of B.
     """
     first, second = sets(num_prefix_tokens)
     x, size = tokens.x[:, num_prefix_tokens:], tokens.size[:, num_prefix_tokens:]
     num_unmerged, num_b = pairs.unmerged.shape[1], x[:, second].shape[1]
 
-    # Adding rows up is a product with zeros and ones: on every device faster than a scatter, and exact.
+    # Rows are summed by a product with zeros and ones, which is exact and faster than a scatter on every device.
     merged = jax.vmap(lambda ids: jnp.zeros(pairs.best.shape[1:], bool).at[ids].set(True))(pairs.merged)
     place, policy = tokens.position[:, num_prefix_tokens:], tokens.policy[:, num_prefix_tokens:]
     values = [size[:, :, None], x.astype(jnp.float32) * size[:, :, None], place * size[:, :, None], policy[:, :, None]]
@@ -170,7 +171,7 @@ def merge(tokens: Tokens, pairs: Match, num_prefix_tokens: int, *, position: str
     ids_b = jnp.broadcast_to(jnp.arange(num_b, dtype=jnp.int32)[None, :], (x.shape[0], num_b))
     of_b = [values[:, second] for values in values]
     size_b, x_b, place_b, policy_b = by_rows(sums, ids_b, *of_b, size=kernels.row_block())
-    # Two absent rows (size 0) merge to one that is absent too.
+    # Two absent rows (size 0) merge into an absent row.
     counted = jnp.maximum(size_b, jnp.finfo(jnp.float32).tiny)
     x_b = x_b / counted
     place_b = place_b / counted if position == "mean" else place[:, second]

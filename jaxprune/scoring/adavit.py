@@ -18,7 +18,7 @@ _SKIPPED = 0.5  # threshold of the policies for heads and sublayers
 
 
 class Policies(nnx.Module):
-    """The policies of one block, a linear layer each; `skips` adds those for its heads and its two sublayers."""
+    """The policies of one block, one linear layer each; `skips` adds those for its heads and its two sublayers."""
 
     def __init__(self, dim: int, num_heads: int, *, skips: bool, rngs: nnx.Rngs):
         self.tokens = Linear(dim, 1, rngs=rngs)
@@ -27,7 +27,7 @@ class Policies(nnx.Module):
 
 
 class AdaViT(Scorer):
-    """How many of the last blocks keep a patch, by their token policies; an integer, so ties are common.
+    """The number of last blocks that keep a patch, by their token policies; an integer, so ties are common.
 
     The policy of a block is a head with one output on its normalised patches. A patch that it drops is masked as a key
     in that block and passes through unchanged. The published network also drops whole heads, and attention or MLP, by
@@ -35,12 +35,12 @@ class AdaViT(Scorer):
 
     Args:
       threshold: on the sigmoid of a token policy's output; published is 0.6, and 0.5 for the other policies.
-      last: the number of blocks that are counted, from the end.
-      whole_blocks: so many first blocks drop no heads and no sublayers, and the others do; published is 1. None: no
-        block does.
+      last: the number of blocks to count, from the end.
+      whole_blocks: the number of first blocks that drop no heads and no sublayers, while the others do; published is 1.
+        None: no block does.
 
     Attributes:
-      policies: of each block.
+      policies: the policies of each block.
     """
 
     reads = "vit"
@@ -84,7 +84,7 @@ class AdaViT(Scorer):
         return self.decisions(logits)[:, -self.last :].sum(1).astype(jnp.float32)
 
     def decisions(self, logits: Float[Array, "b l p"]) -> Int[Array, "b l p"]:
-        """1 where a block keeps a patch."""
+        """Returns 1 where a block keeps a patch."""
         return (jax.nn.sigmoid(logits) > self.threshold).astype(jnp.int32)
 
     def policy_logits(self, images: Float[Array, "b *sides c"]) -> Float[Array, "b l p"]:

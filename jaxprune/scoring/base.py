@@ -38,7 +38,7 @@ class Scorer(nnx.Module):
     >>> peak(jnp.zeros((1, 16, 16, 3))).shape
     (1, 16)
 
-    `create` finds a scorer in a module of this package, by the module's name, or behind an entry point in the group
+    `create` finds a scorer in a module of this package, by the module's name, or by an entry point in the group
     "jaxprune.scoring" (see `jaxprune.plugins`).
 
     Args:
@@ -52,11 +52,11 @@ class Scorer(nnx.Module):
     Attributes:
       reads: the kind of network that `proposal` must be: "vit" (any `Host`), "convnet", "any" (either), "ranker",
         "optional" (either or None) or "nothing" (None).
-      dims: how many sides its grids may have: 2, patches of images, or 3, tubes of clips NTHWC.
+      dims: numbers of dimensions that its grid may have: 2, patches of images, or 3, tubes of NTHWC clips.
       proposal, grid, normalised: the arguments above.
       num_patches: the number of patches in `grid`.
       published_rules: the tensor names of published weights of the scorer's own parts, if it has any.
-      published_networks: {how their names begin there: attribute} of the networks in such a file.
+      published_networks: {prefix of their names in such a file: attribute} of its networks.
       published_entries: the entries of a PyTorch file that hold them; () = the one that `read_tensors` takes.
 
     Raises:
@@ -98,7 +98,7 @@ class Scorer(nnx.Module):
         if normalised is not None and trained_on(proposal) is None:
             raise UserError(
                 f"{name} cannot convert pixels from normalised={normalised}, because it has no network that "
-                "knows its own: leave normalised out, or build the network with models.create."
+                "has a preprocessing: leave normalised out, or build the network with models.create."
             )
         self.proposal = nnx.data(proposal)
         self.grid: Any = tuple(int(side) for side in grid)
@@ -115,7 +115,7 @@ class Scorer(nnx.Module):
 
     @classmethod
     def recognise(cls, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
-        """The options of the scorer that published tensors are of, as far as their names and shapes show them."""
+        """Infers the scorer's options from the names and shapes of published tensors, as far as possible."""
         return {}
 
     def select(self, scores: Float[Array, "b p"], num_keep: int) -> Int[Array, "b k"]:
@@ -138,7 +138,7 @@ class Scorer(nnx.Module):
     def prepared(self, images: Float[Array, "b *sides c"]) -> Float[Array, "b *sides c"]:
         """The images as `proposal` expects them: renormalised from `normalised` to its own mean and std.
 
-        Every scorer passes its images through here before its network reads them, and nowhere else are they converted.
+        Every scorer calls this before its network reads the images; they are not converted anywhere else.
         """
         own = trained_on(self.proposal)
         if self.normalised is None or own is None or own == self.normalised:

@@ -28,7 +28,7 @@ def class_rows(network: Any, features: Float[Array, "b ... c"]) -> Float[Array, 
     """The classifier's weights for the class that a ConvNet predicts from its features.
 
     Raises:
-      UserError: the classifier does not read the mean of the features, as X3D's does not.
+      UserError: the classifier does not read the mean of the features, as in X3D.
     """
     read, channels = network.classifier.kernel.shape[0], features.shape[-1]
     if read != channels:

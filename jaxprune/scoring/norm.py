@@ -12,7 +12,7 @@ from jaxprune.scoring.networks import feature_map
 class Norm(Scorer):
     """The L2 norm of the last features over channels, bicubic to the grid; without `proposal`, that of the pixels.
 
-    Of clips the grid is one of tubes.
+    For clips, the grid consists of tubes.
     """
 
     reads = "optional"

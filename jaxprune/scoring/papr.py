@@ -18,7 +18,7 @@ class PaPr(Scorer):
     The classifier is not used, so the map highlights whatever is salient and not a single class. A keep rate z keeps
     `int(n·z)` patches, where n includes the class token, as published.
 
-    Of clips, a 3-d grid: the map is resized trilinearly, and an X3D or SlowOnly sees clips resized as in the published
+    For clips (a 3-D grid) the map is resized trilinearly, and an X3D or SlowOnly sees clips resized as in the published
     code (`VideoConvNet.expected`).
 
     Args:

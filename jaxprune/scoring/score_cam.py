@@ -54,7 +54,7 @@ class ScoreCAM(Scorer):
         def score(maps: Float[Array, "b h w m"]) -> Float[Array, "b m"]:
             masks = jnp.moveaxis(resize(maps, size, "bilinear", align_corners=True), -1, 1)
             masks = min_max(masks.reshape(-1, *size), 1e-8).reshape(masks.shape)
-            # The batch axis stays first: merged behind the channels, it would move images between devices.
+            # The batch axis stays first: folded in after the channels, it would move images between devices.
             masked = images[:, None] * masks[..., None].astype(images.dtype)
             of_masked = self.proposal.forward_features(masked.reshape(-1, *images.shape[1:]))
             return logit_of(self.proposal.forward_head(of_masked), jnp.repeat(target, chunk)).reshape(b, chunk)

@@ -1,4 +1,4 @@
-"""What does not change in a clip carries nothing new (Run-Length Tokenization; Choudhury et al., 2024)."""
+"""Static tubes: tubelets that do not change are dropped first (Run-Length Tokenization; Choudhury et al., 2024)."""
 
 from typing import Any, ClassVar
 
@@ -12,14 +12,14 @@ COMPARE = ("ends", "tubelets")
 
 
 class StaticTubes(Scorer):
-    """The change of each tubelet against the one before it at the same place; no network, no training.
+    """The change of each tubelet relative to the one before it at the same position; no network, no training.
 
-    The change is a mean absolute difference of pixels. The first tubelets of a clip have none before them and score
-    highest, those first whose place changes most afterwards.
+    The change is a mean absolute difference of pixels. The first tubelets of a clip have no predecessor and score
+    highest, ordered by how much their position changes afterwards.
 
-    Run-Length Tokenization drops the tubelets that change by a threshold or less, another number in each clip. Here
-    counts are static: `from_scores` keeps as many as the plan says, which are the same tubelets where the numbers agree
-    (`changed` finds them), else also the least static of the others, or not all of them.
+    Run-Length Tokenization drops the tubelets that change by a threshold or less, a different number in each clip. Here
+    counts are static: `from_scores` keeps the plan's number of tubelets. Where it equals the published number (see
+    `changed`), these are the same tubelets; otherwise some are added, the most changed of the others, or left out.
 
     >>> import jax.numpy as jnp; from jaxprune import scoring
     >>> clips = jnp.zeros((1, 4, 8, 8, 3)).at[:, 3, :4, :4].set(1.0)
@@ -44,21 +44,21 @@ class StaticTubes(Scorer):
         later = self.changes(images)
         if not later.shape[1]:
             return jnp.zeros((images.shape[0], self.num_patches))
-        # Not less than any change; where as much, the lower index goes first.
+        # At least as large as any change; ties go to the lower index.
         first = later.max((1, 2, 3), keepdims=True) + later.mean(1, keepdims=True)
         return jnp.concatenate([first, later], axis=1).reshape(images.shape[0], -1)
 
     def changes(self, images: Float[Array, "b T H W c"]) -> Float[Array, "b s h w"]:
-        """The change of every tubelet but the first ones, in the units of the pixels.
+        """The change of every tubelet except the first ones, in pixel units.
 
         Raises:
-          UserError: the images are no clips, or no whole number of tubelets.
+          UserError: the images are not clips, or not a whole number of tubelets.
         """
         grid, sides = self.grid, images.shape[1:-1]
         if len(sides) != 3 or any(side % count for side, count in zip(sides, grid, strict=True)):
             raise UserError(
                 f"static_tubes reads clips (batch, frames, height, width, channels) that divide into {grid} tubelets, "
-                f"and these are {tuple(images.shape)}: cut or resize them, or pass another grid."
+                f"and these are {tuple(images.shape)}: crop or resize them, or pass another grid."
             )
         frames = sides[0] // grid[0]
         if self.compare == "ends":
@@ -73,10 +73,10 @@ class StaticTubes(Scorer):
         return cells.mean((2, 4, 6, 7))
 
     def changed(self, images: Float[Array, "b T H W c"], threshold: float) -> Bool[Array, "b p"]:
-        """The tubelets that Run-Length Tokenization keeps: the first ones, and those that change by more.
+        """The tubelets that Run-Length Tokenization keeps: the first ones, and those with a change above `threshold`.
 
         Args:
-          threshold: in the units of the pixels.
+          threshold: in pixel units.
         """
         later = self.changes(images) > threshold
         first = jnp.ones((images.shape[0], 1, *self.grid[1:]), bool)

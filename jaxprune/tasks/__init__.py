@@ -1,4 +1,4 @@
-"""What a run does: one file or package a task, each with `run(config, workdir)`."""
+"""The tasks of a run: one file or package each, with `run(config, workdir)`."""
 
 import functools
 import importlib
@@ -11,12 +11,12 @@ from typing import Any
 
 from jaxprune.errors import unknown
 
-# Those that train, have `defaults()` and `smoke(config)`, and go on where they were interrupted.
+# The training tasks; they have `defaults()` and `smoke(config)`, and resume after an interruption.
 TRAINING = ("pretrain", "finetune", "linear_probe", "train_ranker", "quickstart")
 
 
 def names() -> dict[str, str]:
-    """Returns {task: what it does, in a line}."""
+    """Returns {task: one-line description}."""
     found = {}
     for info in pkgutil.iter_modules(__path__):
         module = importlib.import_module(f"{__name__}.{info.name}")
@@ -26,10 +26,10 @@ def names() -> dict[str, str]:
 
 
 def find(task: str) -> Callable[[Any, Path], dict[str, Any]]:
-    """Returns the `run(config, workdir)` of a task, which checks the whole config before it makes anything.
+    """Returns the `run(config, workdir)` of a task, which checks the whole config before it starts.
 
     Raises:
-      UserError: there is no such task; the nearest one is offered.
+      UserError: there is no such task; the message suggests the nearest one.
     """
     module = _module(task)
 
@@ -48,10 +48,10 @@ def find(task: str) -> Callable[[Any, Path], dict[str, Any]]:
 
 
 def problems(config: Any, prefix: str = "config.") -> list[str]:
-    """Returns all that is wrong with a config, and with those of other tasks inside of it, a sentence each.
+    """Returns all problems of a config, and of the configs of other tasks inside it, one sentence each.
 
-    A task adds to what holds for every task (`setup.checks`) by two functions that return sentences: `check(config)`,
-    and `missing(config)`, what the config lacks unless another task that it belongs to fills it in.
+    Besides the common checks (`setup.checks`), a task may define two functions that return sentences: `check(config)`,
+    and `missing(config)` for settings that are required unless an enclosing task fills them in.
     """
     checks = importlib.import_module(f"{__name__}.setup.checks")
     found = [*checks.of_settings(config, prefix), *getattr(_module(config.task), "check", lambda _: ())(config)]

@@ -1,4 +1,4 @@
-"""What token-reduction plans do to networks, in depth: accuracy, patterns, features, and which images they lose."""
+"""An in-depth analysis of networks under token-reduction plans: accuracy, patterns, features, and lost images."""
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,7 +29,7 @@ missing = first.missing
 
 
 def run(config: Config, workdir: Path) -> dict[str, Any]:
-    """Observes every network under every plan, those that were observed already are read, and compares them."""
+    """Observes every network under every plan, or reads the stored observations, and compares them."""
     opened, left_out = analysed.networks(config), {}
     config = inputs.with_data_of(opened[0].origin, opened[0].model.preprocessing, config)
     found = members(opened, analysed.plans(config), seed=config.seed, left_out=left_out)
@@ -68,12 +68,12 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
             reporting.broken_files(section, *(each.source for each in passes))
     shown = [name for name in tables.plans[-1] if name != "images"]
     print(as_text([{name: row.get(name, "") for name in shown} for row in tables.plans]))
-    print(f"Took {(time.perf_counter() - start) / 60:.1f} minutes; {announced / 60:.1f} were announced.")
+    print(f"Took {(time.perf_counter() - start) / 60:.1f} minutes; the estimate was {announced / 60:.1f}.")
     return _summary(tables, observed)
 
 
 def _announce(config: Config, found: Sequence[Member], *groups: Sequence[observing.Pass]) -> float:
-    """Prints how long the run will take, by a short measurement; returns the seconds."""
+    """Prints an estimate of how long the run will take, from a short measurement; returns it in seconds."""
     wanted = [each for group in groups for each in group]
     start, absent = time.perf_counter(), sum(len(each.members) for each in wanted)
     count = len(wanted[0].source)
@@ -90,14 +90,14 @@ def _announce(config: Config, found: Sequence[Member], *groups: Sequence[observi
     print(
         f"About {(measuring + observing_ + comparing) / 60:.1f} minutes: {observing_ / 60:.1f} for {absent} networks "
         f"and plans on {count} images, {comparing / 60:.1f} for comparing {len(found)}, and {measuring / 60:.1f} for "
-        "measuring this.",
+        "this estimate.",
         flush=True,
     )
     return measuring + observing_ + comparing
 
 
 def check(config: Config) -> Iterator[str]:
-    """Yields what is wrong with the config beside what `setup.checks` finds."""
+    """Yields the problems of the config that `setup.checks` does not find."""
     if not config.plans:
         yield "config.plans is empty: name some, such as ('topk', 'tome')."
     known = (DENSE, *methods())

@@ -1,4 +1,4 @@
-"""Token-reduction plans side by side: cost, measured speed, whether it keeps the FLOPs' promise, accuracy, pictures."""
+"""Token-reduction plans side by side: FLOPs, measured against theoretical speed-up, accuracy, pictures."""
 
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,13 +19,13 @@ from jaxprune.viz.report import Report, Section
 
 
 class Measured(NamedTuple):
-    """Plans side by side.
+    """The measurements of all plans.
 
     Attributes:
-      name: of the network.
-      rows: of the table, a contestant each.
-      found: on images; None where there are none.
-      classes: of the images, 0 where there are none.
+      name: name of the network.
+      rows: rows of the table, one per contestant.
+      found: the results on images; None without images.
+      classes: number of classes of the images, 0 without images.
     """
 
     name: str
@@ -37,8 +37,8 @@ class Measured(NamedTuple):
 def run(config: Config, workdir: Path) -> dict[str, Any]:
     """Compares `config.plans` on the classifier of `config.run` or `config.model`, or on a model with random weights.
 
-    Costs and speed are those of one device. Accuracy is measured if there are images, those of the run or of
-    `config.data`, on all devices of `config.mesh`.
+    Costs and speed are for one device. Accuracy is measured on all devices of `config.mesh`, if there are images, of
+    the run or of `config.data`.
     """
     measured = measure(config, workdir)
     page = Report("jaxprune benchmark", measured.name)
@@ -49,7 +49,7 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
 
 
 def measure(config: Config, workdir: Path) -> Measured:
-    """Measures the plans, prints them as a table, and leaves that in `workdir`."""
+    """Measures the plans, prints the results as a table, and writes it to `workdir`."""
     classifier = networks.classifier(config) if config.run or config.model.weights else None
     model = classifier.model if classifier else models.create(config.model.name, rngs=nnx.Rngs(config.seed))
     made = contestants(model, networks.plans(config), scorer=networks.guide(config, model), seed=config.seed)
@@ -65,11 +65,11 @@ def measure(config: Config, workdir: Path) -> Measured:
 
 
 def describe(config: Config, section: Section, measured: Measured) -> None:
-    """Adds what was measured to a section of a report."""
-    guided = f" from_scores drops patches by {config.scorer}." if config.scorer else ""
+    """Adds the measurements to a section of a report."""
+    guided = f" from_scores drops patches by the scorer {config.scorer}." if config.scorer else ""
     section.text(
-        f"Batch {config.batch_size} on {jax.devices()[0].device_kind}, medians of {config.rounds} rounds in which "
-        "every plan takes its turn. The speed-up is that within a round; `kept` is its share of the one "
+        f"Batch {config.batch_size} on {jax.devices()[0].device_kind}, medians of {config.rounds} rounds, each "
+        "timing every plan once. The speed-up is computed within a round; `kept` is its ratio to the speed-up "
         f"that the FLOPs imply.{guided}"
     )
     found = measured.found

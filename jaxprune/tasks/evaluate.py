@@ -1,4 +1,4 @@
-"""Accuracy of a trained classifier on held-out data: overall, by class, and what it takes for what."""
+"""Accuracy of a trained classifier on held-out data: overall, by class, and its confusions."""
 
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from jaxprune.tasks.setup.defaults import classifier_inspection
 from jaxprune.viz.report import Report
 from jaxprune.viz.table import as_text
 
-_PLAN = "plan"  # the forward function of a plan whose counts are bounds
+_PLAN = "plan"  # name of the forward function of a plan with variable row counts
 
 
 def run(config: Config, workdir: Path) -> dict[str, Any]:
@@ -27,7 +27,7 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
 
 
 def assess(run: Path, report: Path) -> dict[str, Any]:
-    """Evaluates the classifier in a run directory on its own data, and adds the findings to a report."""
+    """Evaluates the classifier in a run directory on its own data, and adds the results to a report."""
     classifier = open_classifier(run)
     config = inputs.with_data_of(
         run, classifier.model.preprocessing, classifier_inspection("evaluate", only_present=False)
@@ -49,7 +49,7 @@ def _on_held_out(classifier: Classifier, report: Path, config: Config, command: 
     page, slug = Report("jaxprune", origin), f"evaluate-{Path(origin).name}"
     with reporting.report_section(report, page, "Evaluation", slug, command) as section:
         if allowed is not None:
-            section.text(f"Predicted among the {len(allowed)} of {len(names)} classes that the images have.")
+            section.text(f"Predictions are restricted to the {len(allowed)} of {len(names)} classes of the images.")
         predictions.describe(section, found, names)
         if realised:
             section.table([{"plan": model.plan.text, **realised}], caption=plans.ROWS)
@@ -58,7 +58,7 @@ def _on_held_out(classifier: Classifier, report: Path, config: Config, command: 
 
 
 def under_plans(classifier: Classifier, report: Path, config: Config) -> dict[str, Any]:
-    """Evaluates a classifier under each of `config.plans`, beside itself, and adds the findings to a report."""
+    """Evaluates a classifier dense and under each of `config.plans`, and adds the results to a report."""
     model, names, origin = classifier
     made = contestants(model, networks.plans(config), scorer=networks.guide(config, model), seed=config.seed)
     source = inputs.held_out(config, classifier)

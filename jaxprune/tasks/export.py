@@ -1,4 +1,4 @@
-"""A network, dense or under a plan, as files for other programs: StableHLO for plain JAX, ONNX for ONNX Runtime."""
+"""Exports a network, dense or under a plan: StableHLO for plain JAX, ONNX for ONNX Runtime."""
 
 import zlib
 from collections.abc import Iterator
@@ -19,14 +19,14 @@ from jaxprune.tasks.setup.checks import refused
 from jaxprune.viz.report import Report
 from jaxprune.viz.table import as_text
 
-# By format: what writes it, and how its files end.
+# By format: its writer and its file extension.
 FORMATS = {"stablehlo": (export.stablehlo, ".stablehlo"), "onnx": (export.onnx, ".onnx")}
 
 missing = first.missing_network
 
 
 def run(config: Config, workdir: Path) -> dict[str, Any]:
-    """Writes the network of `config.run` or `config.model` in each of `config.formats`, and compares them with it."""
+    """Exports the network of `config.run` or `config.model` in each of `config.formats`, and verifies the files."""
     model, origin = networks.featured(config), config.run or config.model.weights
     names = load_card(origin).class_names if is_ours(origin) else ()
     options = {"inputs": config.inputs, "class_names": names, "images": _images(config, model)}
@@ -37,8 +37,8 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     with reporting.report_section(workdir / "report.html", page, "Export", f"export-{Path(origin).name}") as section:
         section.text(
             f"{origin}, {'dense' if plan is None else plan.text}, as files that read {INPUTS[config.inputs][1]}. Each "
-            "was read again and compared with the network: `difference` is the largest of a logit, as a part of the "
-            "largest logit; of `ties` the network itself decides either way."
+            "was read again and compared with the network: `difference` is the largest of any logit, relative to the "
+            "largest logit; `ties` counts the images where the network's own choice of rows is a tie."
         )
         section.table(rows, formats={"difference": ".1e", "MB": ".1f"})
     print(as_text(rows))
@@ -46,9 +46,9 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
 
 
 def check(config: Config) -> Iterator[str]:
-    """Yields what is wrong with the config beside what `setup.checks` finds."""
+    """Yields the problems of the config that `setup.checks` does not find."""
     if not config.formats:
-        yield f"config.formats={config.formats!r} asks for nothing: give some of {', '.join(FORMATS)}."
+        yield f"config.formats={config.formats!r} is empty: give some of {', '.join(FORMATS)}."
     for name in config.formats:
         if name not in FORMATS:
             yield str(unknown("name in config.formats", name, FORMATS))
@@ -63,7 +63,7 @@ def check(config: Config) -> Iterator[str]:
 
 
 def _images(config: Config, model: Any) -> list[np.ndarray] | None:
-    """The pictures to compare on, evenly spread ones of many."""
+    """The images for the comparison, evenly spread over the data."""
     if not config.images:
         return None
     pictures = open_pictures(config.images, model.preprocessing, seed=config.seed)

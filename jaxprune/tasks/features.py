@@ -1,4 +1,4 @@
-"""Writes what a network makes of images, in files: CLS tokens, pooled vectors, maps of patches, under any plan."""
+"""Extracts features of images to files: CLS tokens, pooled vectors, patch maps; dense or under a plan."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,14 +24,14 @@ from jaxprune.viz.report.section import Section
 from jaxprune.viz.table import as_text, write_csv
 
 SPLITS = ("train", "eval")
-IMAGES = "images"  # the directory of the features of `config.images`
+IMAGES = "images"  # directory name for the features of `config.images`
 WRITTEN = ("float32", "float16")
 
 missing = first.missing
 
 
 def run(config: Config, workdir: Path) -> dict[str, Any]:
-    """Writes features file by file, those that are whole already stay; then classifies held-out images by them."""
+    """Writes features file by file, skipping complete files; then classifies held-out images by them."""
     model, origin, folder = networks.featured(config), config.run or config.model.weights, workdir / "features"
     require(model, config.what, origin)
     config = _with_images(config, origin, model)
@@ -53,10 +53,10 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
 
 
 def check(config: Config) -> Iterator[str]:
-    """Yields what is wrong with the config beside what `setup.checks` finds."""
+    """Yields the problems of the config that `setup.checks` does not find."""
     for setting, known in {"what": tuple(FEATURES), "splits": SPLITS}.items():
         if not config[setting]:
-            yield f"config.{setting}={config[setting]!r} asks for nothing: give some of {', '.join(known)}."
+            yield f"config.{setting}={config[setting]!r} is empty: give some of {', '.join(known)}."
         for name in config[setting]:
             if name not in known:
                 yield str(unknown(f"name in config.{setting}", name, known))
@@ -65,7 +65,7 @@ def check(config: Config) -> Iterator[str]:
     elif config.format == "arrayrecord":
         yield from refused(array_record)
     if config.dtype in DTYPES and config.dtype not in WRITTEN:
-        yield f"config.dtype={config.dtype!r} is none that features are written in: use {' or '.join(WRITTEN)}."
+        yield f"config.dtype={config.dtype!r} is not a dtype for feature files: use {' or '.join(WRITTEN)}."
     if config.plan:
         yield from (
             f"config.plan={config.plan!r}: {why}" for why in refused(lambda: networks.plan(config, config.plan))
@@ -73,7 +73,7 @@ def check(config: Config) -> Iterator[str]:
     size, batch = config.shard_size, config.batch_size
     if isinstance(size, int) and isinstance(batch, int) and min(size, batch) > 0 and size % batch:
         yield (
-            f"config.shard_size={size} is no multiple of config.batch_size={batch}: use {-(-size // batch) * batch}."
+            f"config.shard_size={size} is not a multiple of config.batch_size={batch}: use {-(-size // batch) * batch}."
         )
     yield from one_view(config)
     if config.images and config.data.source:
@@ -85,7 +85,7 @@ def check(config: Config) -> Iterator[str]:
 
 
 def _with_images(config: Config, origin: str, model: Any) -> Config:
-    """The config with the data of the network's run, or its own, prepared as the network wants them."""
+    """The config with the data of the network's run, or its own data, and with the network's preprocessing."""
     record = model.preprocessing
     if not config.images:
         return inputs.with_data_of(origin, record, config)
@@ -95,7 +95,7 @@ def _with_images(config: Config, origin: str, model: Any) -> Config:
 def _sources(config: Config) -> dict[str, Source]:
     if config.images:
         return {IMAGES: open_images(config.images, exif=config.data.exif)}
-    # Read once, in order: nothing is gained by holding them.
+    # The images are read once, in order, so there is no point in keeping them in memory.
     return {split: inputs.source(config, split, in_memory=False) for split in config.splits}
 
 
@@ -113,12 +113,12 @@ def _write(config: Config, folder: Path, source: Source, forward: Any) -> list[P
 def _probe(
     config: Config, section: Section, sources: dict[str, Source], paths: dict[str, list[Path]], workdir: Path
 ) -> list[dict[str, Any]]:
-    """Classifies held-out images by their features, where both splits have classes, and returns the table's rows."""
+    """Classifies held-out images by their features, if both splits have classes; returns the rows of the table."""
     if not (config.probe and all(split in sources and sources[split].num_classes for split in SPLITS)):
         return []
     train, held_out = (feature_probe.read_labelled(paths[split]) for split in SPLITS)
     if train is None or held_out is None:
-        section.text("Images have several classes, or none: nothing is classified by these features.")
+        section.text("The images have several classes each, or none, so there is no classification by features.")
         return []
     num_classes = sources["train"].num_classes
     probed = feature_probe.probe(train, held_out, num_classes, neighbours=config.neighbours)

@@ -1,4 +1,4 @@
-"""Networks × methods × keep rates on this machine in one table, each row with hashes; or rows of a table checked."""
+"""Measures networks × methods × keep rates on this machine in one table with hashes, or checks such a table."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -20,30 +20,30 @@ from jaxprune.viz.report import Report, Section
 from jaxprune.viz.table import as_text, write_csv
 
 FILE = "leaderboard.csv"
-SHOWN = ("network", "plan", "accuracy", "agreement", "GFLOPs", "speed-up", "verdict")  # in the terminal
+SHOWN = ("network", "plan", "accuracy", "agreement", "GFLOPs", "speed-up", "verdict")  # columns in the terminal
 
 
 def run(config: Config, workdir: Path) -> dict[str, Any]:
-    """Measures every network of the config under every plan, or checks rows of the leaderboard `config.verify`."""
+    """Measures every network of the config under every plan, or re-measures rows of the leaderboard `config.verify`."""
     if config.verify and config.compare:
         return _compare(config)
     return _verify(config, workdir) if config.verify else _measure(config, workdir)
 
 
 def check(config: Config) -> Iterator[str]:
-    """Yields what is wrong with the config beside what `setup.checks` finds."""
+    """Yields the problems of the config that `setup.checks` does not find."""
     yield from refused(lambda: analysed.check_names(config))
     if config.rounds < 2:
-        yield f"rounds={config.rounds} gives a speed no range to check it by: give 3 or more."
+        yield f"rounds={config.rounds} is too few for a range of speeds to check against: give 3 or more."
     for name in ("verify", "compare"):
         if config[name] and not Path(config[name]).expanduser().is_file():
             yield f"There is no leaderboard {config[name]}: check config.{name}."
     if config.compare and not config.verify:
-        yield "config.compare is compared with another leaderboard: give that as config.verify."
+        yield "config.compare needs another leaderboard to compare with: give it as config.verify."
 
 
 def missing(config: Config) -> Iterator[str]:
-    """Yields that there is no network, if so."""
+    """Yields a message if there is no network."""
     if not (config.compare or config.run or config.model.weights or first.brings_run(config)):
         yield "Give --config.run=RUN, the run directory of a classifier, or --config.model.weights=FILE with its name."
 
@@ -53,7 +53,7 @@ def _measure(config: Config, workdir: Path) -> dict[str, Any]:
     workdir.mkdir(parents=True, exist_ok=True)
     for label, origin in _networks(config).items():
         rows += _rows(config, label, origin, planned, workdir)
-        # Network by network, so that what is measured is not lost.
+        # Written after each network, so that no measurement is lost.
         write_csv(workdir / FILE, rows, **device())
     page = Report("jaxprune", FILE)
     with reporting.report_section(workdir / "report.html", page, "Leaderboard", "leaderboard") as section:
@@ -77,12 +77,12 @@ def _verify(config: Config, workdir: Path) -> dict[str, Any]:
     print(as_text(findings))
     order = leaderboard.same_order(picked, again)
     print(leaderboard.order_text(order))
-    print(f"One forged row of {len(claimed)} escapes a check of {len(picked)} with a chance of {chance:.0%}.")
+    print(f"One forged row of {len(claimed)} passes a check of {len(picked)} with a probability of {chance:.0%}.")
     return {"checked": len(findings), "wrong": len(wrong), "escapes": chance, "tau of speeds": order.value}
 
 
 def _compare(config: Config) -> dict[str, Any]:
-    """Compares the order of two leaderboards by speed, without measuring."""
+    """Compares the ranking by speed of two leaderboards, without measuring."""
     first, second = (leaderboard.read(Path(path).expanduser()) for path in (config.verify, config.compare))
     found = leaderboard.same_order(first, second)
     print(leaderboard.order_text(found))
@@ -92,7 +92,7 @@ def _compare(config: Config) -> dict[str, Any]:
 def _checked(
     config: Config, label: str, claimed: Sequence[leaderboard.Row], network: dict[str, str] | None, workdir: Path
 ) -> tuple[list[dict[str, Any]], list[leaderboard.Row]]:
-    """Measures rows of one network again; returns for each whether it holds, and what was measured."""
+    """Re-measures rows of one network; returns for each whether it is reproduced, and the measurement."""
     measured = {}
     if network is not None:
         texts = [row["plan"] for row in claimed]
@@ -140,8 +140,8 @@ def _rows(
 def _describe(section: Section, rows: Sequence[leaderboard.Row], config: Config) -> None:
     shown = [{name: value for name, value in row.items() if name not in ("code", "data")} for row in rows]
     section.text(
-        f"Batch {config.batch_size} on {device()['device']}, {config.rounds} rounds in which the plans of a network "
-        f"take turns, {int(rows[0]['images'])} held-out images. Code {rows[0]['code']}, images {rows[0]['data']}."
+        f"Batch {config.batch_size} on {device()['device']}, {config.rounds} rounds, each timing all plans of a "
+        f"network once, {int(rows[0]['images'])} held-out images. Code {rows[0]['code']}, images {rows[0]['data']}."
     )
     caption = f"Accuracy: {spread.BRACKETS}. Speed-up: {spread.ranges(config.rounds)}."
     section.table(spread.as_ranges(shown), caption=caption, highlight={"accuracy": "max"}, formats=".3g")

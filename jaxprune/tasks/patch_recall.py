@@ -1,4 +1,4 @@
-"""Which patches of objects do scorers keep? Recall of boxes and masks against the keep rate, overall and by class."""
+"""Recall of object patches by scorers: boxes and masks against the keep rate, overall and by class."""
 
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from jaxprune.viz.table import write_csv
 
 
 def run(config: Config, workdir: Path) -> dict[str, Any]:
-    """Puts `config.scorers` side by side on annotated images and adds a section to the report in `workdir`."""
+    """Compares `config.scorers` on annotated images and adds a section to the report in `workdir`."""
     opened = networks.open_scorers(config)
     if opened.preprocessing.num_frames:
         raise UserError(

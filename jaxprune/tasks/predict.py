@@ -1,4 +1,4 @@
-"""One image or video in; its class, the confidence and a picture out."""
+"""Classifies one image or video: its class, the confidence and a picture."""
 
 from pathlib import Path
 from typing import Any
@@ -43,5 +43,5 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
 
 
 def missing(config: Config) -> list[str]:
-    """Returns that there is no picture, if so."""
+    """Returns a message if there is no image."""
     return [] if config.image else ["Give --config.image=FILE, the picture to classify."]

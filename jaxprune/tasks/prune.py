@@ -1,4 +1,4 @@
-"""A trained classifier pruned by scorers of patches, as it is: accuracy against keep rate, curves, cost and speed."""
+"""A trained classifier pruned by patch scorers, without training: accuracy against keep rate, curves, cost, speed."""
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
@@ -34,7 +34,7 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     if not is_host(model):
         raise UserError(f"{origin} holds a {type(model).__name__}, which has no patches to prune: give a ViT.")
     if model.plan is not None:
-        raise UserError(f"{origin} is trained to reduce by {model.plan.text}: give a dense classifier.")
+        raise UserError(f"{origin} is trained with the plan {model.plan.text}: give a dense classifier.")
     config = completed(config, classifier)
     opened = networks.open_scorers(config, classifier)
     found = measure(config, classifier, opened)
@@ -50,7 +50,7 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     slug, page = f"prune-{Path(origin).name}", Report("jaxprune", origin)
     with reporting.report_section(workdir / "report.html", page, "Pruned by scorers", slug) as section:
         section.text(
-            f"{origin} on {len(found.labels)} held-out {_what(config)}, not trained for what scorers do to it. "
+            f"{origin} on {len(found.labels)} held-out {_what(config)}, not trained with pruning. "
             + pruning.about(model)
         )
         pruning_report.describe(section, setting, rows, summary, found, timing=_timing(config))
@@ -71,11 +71,11 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
 
 
 def check(config: Config) -> Iterator[str]:
-    """Yields what is wrong with the config beside what `setup.checks` finds."""
+    """Yields the problems of the config that `setup.checks` does not find."""
     if config.curve_steps < 2 and config.curve_steps != 0:
-        yield f"curve_steps={config.curve_steps} is no curve: give 2 or more, or 0 for none."
+        yield f"curve_steps={config.curve_steps} is not a curve: give 2 or more, or 0 for none."
     if config.keep_rate == 1:
-        yield "keep_rate=1 prunes nothing, and speed and pictures are of it: give one below 1, such as 0.5."
+        yield "keep_rate=1, which speed and pictures are for, prunes nothing: give one below 1, such as 0.5."
 
 
 def completed(config: Config, classifier: Classifier) -> Config:
@@ -125,5 +125,5 @@ def _is_random(scorer: str) -> bool:
 
 def _timing(config: Config) -> str:
     device = jax.devices()[0].device_kind
-    turns = f"{spread.ranges(config.rounds)}; in a round all take turns."
+    turns = f"{spread.ranges(config.rounds)}; each round times all."
     return f"in batches of {config.batch_size} on {device}: {turns}" if config.rounds else ""

@@ -1,4 +1,4 @@
-"""A trained classifier, dense and under plans, on held-out images that are corrupted as in ImageNet-C."""
+"""A trained classifier, dense and under plans, on held-out images with the corruptions of ImageNet-C."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +17,7 @@ IMAGENET = 1000  # classes
 
 
 def run(config: Config, workdir: Path) -> dict[str, Any]:
-    """Measures the classifier of `config.run` or `config.model`, and its `config.plans`, under `config.corruptions`."""
+    """Evaluates the classifier of `config.run` or `config.model`, and its `config.plans`, on `config.corruptions`."""
     classifier = networks.classifier(config)
     model, names, origin = classifier
     config = inputs.with_data_of(origin, model.preprocessing, config)
@@ -47,12 +47,12 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
 
 
 def check(config: Config) -> Iterator[str]:
-    """Yields what is wrong with the config beside what `setup.checks` finds."""
+    """Yields the problems of the config that `setup.checks` does not find."""
     if not config.corruptions or not config.severities:
-        yield "corruptions and severities name at least one each: leave them as they are for all."
+        yield "corruptions and severities must not be empty: leave them unset for all."
     for name in config.corruptions:
         yield from refused(lambda name=name: Corruption(name, 1))
     for severity in config.severities:
         yield from refused(lambda severity=severity: Corruption("fog", severity))
     if len(set(config.corruptions)) < len(config.corruptions):
-        yield f"corruptions={config.corruptions} names one twice: name each once."
+        yield f"corruptions={config.corruptions} has a duplicate: name each once."

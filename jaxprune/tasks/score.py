@@ -1,4 +1,4 @@
-"""Scores the patches of your own images by any scorers, and shows side by side what each of them keeps."""
+"""Scores the patches of your own images with any scorers, and compares the patches that each keeps."""
 
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from jaxprune.viz.report import Report
 
 
 def run(config: Config, workdir: Path) -> dict[str, Any]:
-    """Scores `config.images` part by part, and draws the first of them; parts that are there already are kept."""
+    """Scores `config.images` in parts, and draws the first images; existing parts are kept."""
     opened = networks.open_scorers(config)
     pictures = open_pictures(config.images, opened.preprocessing, seed=config.seed)
     batch_size = min(config.batch_size, len(pictures.names))

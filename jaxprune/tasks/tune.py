@@ -1,4 +1,4 @@
-"""The cheapest token-reduction plan for a network on this device, within a bound that is kept with a guarantee."""
+"""The cheapest token-reduction plan for a network on this device, with a statistical guarantee on its risk."""
 
 import dataclasses
 from collections.abc import Iterable, Iterator
@@ -29,14 +29,14 @@ from jaxprune.viz.table import as_text, write_csv
 
 FOLDER = "tuned"
 PLAN = "plan.txt"
-_BATCH = 32  # images at a time, at least, where their risk is estimated
-_SHOWN = ("plan", "images/s", "latency ms", "predicted ms", "risk", "tested")  # in the terminal
+_BATCH = 32  # smallest batch for the estimation of risks
+_SHOWN = ("plan", "images/s", "latency ms", "predicted ms", "risk", "tested")  # columns in the terminal
 
 missing = first.missing
 
 
 def run(config: Config, workdir: Path) -> dict[str, Any]:
-    """Tunes, or goes on; leaves the table, the report, and the plan on one line if one beats the dense network."""
+    """Tunes, or resumes; writes the table, the report, and the plan as one line if it beats the dense network."""
     origin = config.run or config.model.weights
     model = open_network(config.run, config.model.weights, config.model.name, img_size=config.img_size or None)
     config = inputs.with_data_of(origin, model.preprocessing, config)
@@ -70,7 +70,7 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
 
 
 def check(config: Config) -> Iterator[str]:
-    """Yields what is wrong with the config beside what `setup.checks` finds."""
+    """Yields the problems of the config that `setup.checks` does not find."""
     yield from refused(lambda: _bound(config))
     known = reduction.standalone()
     for method in config.methods:
@@ -81,9 +81,9 @@ def check(config: Config) -> Iterator[str]:
     if config.smaller:
         yield from refused(lambda: analysed.check_name(config.smaller, "config.smaller"))
     if not config.kept:
-        yield "config.kept is empty: name shares of the patches, such as (0.65, 0.5)."
+        yield "config.kept is empty: give fractions of the patches, such as (0.65, 0.5)."
     if config.rounds < 1:
-        yield "rounds=0 measures nothing: give 1, or better 5."
+        yield "rounds=0 measures nothing: give at least 1, preferably 5."
     if jax.process_count() > 1:
         yield "tune measures one device: run it in a single process."
 
@@ -103,7 +103,7 @@ def _batches(config: Config, sample: Sample, numbers: np.ndarray) -> Iterable[Ba
 
 
 def _read(config: Config) -> dict[str, Any]:
-    """How images are read, but for where from and how fast."""
+    """The data settings that affect the images, without their location and reading speed."""
     return {name: value for name, value in config.data.to_dict().items() if name != "num_threads"}
 
 

@@ -1,4 +1,4 @@
-"""What a pre-trained model sees and fills in: original, masked, reconstructed, thrown cells marked."""
+"""Pictures of a pre-trained model's reconstructions: original, masked, reconstructed, thrown cells marked."""
 
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from jaxprune.viz.report import Report
 
 
 def run(config: Config, workdir: Path) -> dict[str, Any]:
-    """Draws reconstructions of `config.image`, or of held-out images, by the run directory `config.run`."""
+    """Draws reconstructions of `config.image`, or of held-out images, by the model of `config.run`."""
     load_card(config.run).require("mim", config.run)
     model = load_model(config.run)
     settings = inputs.with_data_of(config.run, model.preprocessing, config)
@@ -30,14 +30,14 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     writer.close()
     page = Report("jaxprune", str(config.run))
     section = page.section("Reconstructions", slug="visualize")
-    section.figure(picture, "Original, what the encoder did not see, what the decoder made of it, what was thrown.")
+    section.figure(picture, "Original, masked, reconstructed, thrown patches marked.")
     section.command(reporting.command())
     page.add_to(workdir / "report.html")
     return {"picture": str(path), "images": len(images)}
 
 
 def missing(config: Config) -> list[str]:
-    """Returns that there is no pre-trained model, if so."""
+    """Returns a message if there is no pre-trained model."""
     if config.run or first.brings_run(config):
         return []
     return ["Give --config.run=RUN, the run directory of a pre-trained model."]

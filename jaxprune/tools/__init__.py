@@ -1,1 +1,1 @@
-"""Programs beside the runs: `jaxprune-convert`, `jaxprune-prepare`."""
+"""Command-line tools: `jaxprune-convert`, `jaxprune-prepare`."""

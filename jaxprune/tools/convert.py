@@ -1,4 +1,4 @@
-"""Turns published weights or a run of ours into `.safetensors`, under timm's names or others that PyTorch code loads.
+"""Converts published weights or a jaxprune run to `.safetensors`, with timm's names or others that PyTorch code loads.
 
     jaxprune-convert --input=mae_pretrain_vit_base.pth --output=mae_base.safetensors
     jaxprune-convert --input=runs/quickstart/finetune --output=quickstart.safetensors
@@ -23,12 +23,12 @@ def main() -> None:
     parser.add_argument("--input", required=True, help="weights file or run directory")
     parser.add_argument("--output", required=True, help="the .safetensors file to write")
     parser.add_argument(
-        "--model", help="what the weights must be of, such as vit_base_patch16_224; by default what they fit"
+        "--model", help="the required model, such as vit_base_patch16_224; by default inferred from the weights"
     )
-    parser.add_argument("--key", help="entry of a PyTorch file that holds the weights, such as teacher")
+    parser.add_argument("--key", help="entry of a PyTorch file with the weights, such as teacher")
     parser.add_argument("--ignored", action="append", default=[], help="pattern of tensors to leave out; repeatable")
     parser.add_argument(
-        "--names", default=TIMM, help=f"whose names to write: {', '.join(NAMES)} (big_vision as .npz); default {TIMM}"
+        "--names", default=TIMM, help=f"naming of the output: {', '.join(NAMES)} (big_vision as .npz); default {TIMM}"
     )
     parser.add_argument("--overwrite", action="store_true", help="replace the output")
     args = parser.parse_args()

@@ -1,10 +1,10 @@
-"""Turns pictures in class directories into a TFDS data set of ArrayRecord files, without TensorFlow.
+"""Converts pictures in class directories to a TFDS data set of ArrayRecord files, without TensorFlow.
 
     jaxprune-prepare --input=cifar10.tar.xz --output=~/tensorflow_datasets --name=cifar10
 
 The input is a directory or an archive (.tar, .tar.gz, .tar.xz, .zip) of `train/<class>/*.jpg`, `test/<class>/*.jpg`, …
-or of `<class>/*.jpg`, which makes one split, `train` (cut a held-out part off it with `train[90%:]`). Broken pictures
-are named, counted and left out. What it writes is read by `--config.data.source=tfds`.
+or of `<class>/*.jpg`, which makes one split, `train` (hold out a part of it with `train[90%:]`). Broken pictures are
+listed, counted and left out. Read the result with `--config.data.source=tfds`.
 """
 
 import argparse
@@ -18,9 +18,9 @@ def main() -> None:
     """Runs the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--input", required=True, help="directory or archive of class directories")
-    parser.add_argument("--output", required=True, help="where TFDS data sets lie (its data_dir)")
+    parser.add_argument("--output", required=True, help="directory of TFDS data sets (TFDS's data_dir)")
     parser.add_argument("--name", help="name of the data set; by default made from the input's")
-    parser.add_argument("--overwrite", action="store_true", help="replace a set of this name")
+    parser.add_argument("--overwrite", action="store_true", help="replace a data set of this name")
     args = parser.parse_args()
     try:
         prepared = prepare(args.input, args.output, name=args.name, overwrite=args.overwrite)

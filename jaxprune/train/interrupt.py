@@ -1,6 +1,6 @@
-"""Signals: how a run stops between two steps, and how what runs long between them ends early.
+"""Signals: stopping a run between two steps, and ending long operations between steps early.
 
-What ends early is done again when the run goes on.
+Operations that end early are repeated when the run resumes.
 """
 
 import signal
@@ -16,12 +16,12 @@ _wanted: list[Callable[[], bool]] = []
 
 
 class Interrupted(Exception):
-    """Raised by `check`, once the run is to stop."""
+    """Raised by `check` when the run should stop."""
 
 
 @contextmanager
 def interruptible(wanted: Callable[[], bool]) -> Iterator[None]:
-    """While the `with` block runs, `check` asks whether a stop is wanted."""
+    """Inside the `with` block, `check` calls `wanted` to ask whether to stop."""
     _wanted.append(wanted)
     try:
         yield
@@ -34,7 +34,7 @@ def ending_at_ctrl_c() -> Iterator[None]:
     """Ctrl-C ends the `with` block by a `KeyboardInterrupt`, or by `Interrupted` from the next `check`.
 
     Python drops an exception that is raised in a callback of the garbage collector, where compiling spends some time;
-    then the next `check` ends the block. Call it from the main thread. Training sets handlers of its own meanwhile.
+    then the next `check` ends the block. Call it from the main thread. Training temporarily sets its own handlers.
     """
     pressed = False
 
@@ -52,20 +52,20 @@ def ending_at_ctrl_c() -> Iterator[None]:
 
 
 def check() -> None:
-    """Raises `Interrupted` inside `interruptible`, if the run is to stop; called between two batches."""
+    """Raises `Interrupted` inside `interruptible`, if the run should stop; called between batches."""
     if _wanted and _wanted[-1]():
         raise Interrupted
 
 
 class StopSignal:
-    """Notes the first SIGTERM or SIGINT; a second SIGINT interrupts at once. Handlers are put back at the end."""
+    """Records the first SIGTERM or SIGINT; a second SIGINT interrupts at once. Handlers are restored at the end."""
 
     def __init__(self) -> None:
         self.received: str | None = None
         self._previous: dict[int, Any] = {}
 
     def __enter__(self) -> Self:
-        # Only the main thread may set handlers; elsewhere whoever owns the process decides.
+        # Only the main thread may set handlers; in other threads the owner of the process handles signals.
         if threading.current_thread() is threading.main_thread():
             self._previous = {s: signal.signal(s, self._note) for s in (signal.SIGTERM, signal.SIGINT)}
         return self
@@ -76,9 +76,9 @@ class StopSignal:
 
     @contextmanager
     def interrupting(self) -> Iterator[None]:
-        """Evaluations in the `with` block end at the first signal that comes while it runs."""
+        """Evaluations in the `with` block end at the first signal."""
         before = self.received
-        # Several processes have to end an evaluation at the same batch: there it runs to its end.
+        # Several processes must end an evaluation at the same batch, so there it is completed.
         wanted = lambda: self.received != before and jax.process_count() == 1
         with interruptible(wanted):
             yield

@@ -1,4 +1,4 @@
-"""Training that begins with all tokens and lowers the keep rate by the epoch (EViT)."""
+"""Training that starts with all tokens and lowers the keep rate by epoch (EViT)."""
 
 import logging
 from collections.abc import Callable, Mapping
@@ -13,13 +13,13 @@ _log = logging.getLogger(__name__)
 
 
 class KeepRateWarmUp:
-    """The losses of a run whose keep rate falls from 1 to the plan's: one, and so a program, for each rate.
+    """The losses of a run whose keep rate falls from 1 to the plan's: one loss, hence one program, for each rate.
 
     Args:
-      plan: whose keep rate it ends at.
+      plan: the plan with the final keep rate.
       steps_per_epoch: optimizer steps.
       schedule: the arguments `start` and `epochs` of `reduction.evit.warm_up`.
-      loss_of: plan -> the loss of the network under it.
+      loss_of: maps a plan to the loss of the network under it.
 
     Raises:
       UserError: the plan has no single keep rate, or its method has weights for one number of tokens.
@@ -36,8 +36,8 @@ class KeepRateWarmUp:
             raise UserError("keep_rate_warmup lowers one keep_rate: give reduction.method and a single keep_rate.")
         if plan.method is not None and find(reduction, reduction.Reducer, plan.method).published is not None:
             raise UserError(
-                f"keep_rate_warmup changes how many tokens there are, and the weights of {plan.method} are made for one"
-                " number: set keep_rate_warmup.epochs=0, or take a method without weights, such as evit."
+                f"keep_rate_warmup changes the number of tokens, but the weights of {plan.method} are for a fixed"
+                " number: set keep_rate_warmup.epochs=0, or use a method without weights, such as evit."
             )
         self._plan, self._steps_per_epoch, self._loss_of = plan, steps_per_epoch, loss_of
         self._rate: float = plan.keep_rate

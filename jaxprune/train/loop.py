@@ -30,7 +30,7 @@ _log = logging.getLogger(__name__)
 
 
 class Batches(Protocol):
-    """An endless iterator over host batches whose position can be saved, in plain JSON values."""
+    """An endless iterator over host batches whose position can be saved as plain JSON values."""
 
     def __next__(self) -> Mapping[str, np.ndarray]: ...
 
@@ -40,10 +40,10 @@ class Batches(Protocol):
 
 
 class Hook(NamedTuple):
-    """Something to do every so many steps, and after the last one: evaluate, draw.
+    """A function to call every `steps` steps and after the last one, such as an evaluation.
 
-    What it writes about a step goes through its writer, before that step's checkpoint: that is what lets a
-    resumed run write each line exactly once. The state is the loop's own: its arrays are gone after the next step.
+    It writes through the passed writer, before the step's checkpoint, so that a resumed run writes each line exactly
+    once. The state belongs to the loop: its arrays are donated to the next step.
     """
 
     every: int
@@ -51,14 +51,14 @@ class Hook(NamedTuple):
 
 
 class FitResult(NamedTuple):
-    """Where training ended.
+    """The end of a training session.
 
     Attributes:
-      state: after the last step.
-      step: how many were taken.
+      state: the state after the last step.
+      step: number of steps taken.
       stopped: None if all steps are done.
-      seconds: worked, in this session and earlier ones; compiling the step is left out.
-      signal: the name of the one that ended it, such as "SIGINT", or "".
+      seconds: training time, in this session and earlier ones, without compilation.
+      signal: name of the signal that ended it, such as "SIGINT", or "".
     """
 
     state: TrainState
@@ -99,32 +99,33 @@ def fit(
     Args:
       loss_fn: (params, batch, key) -> (loss, {name: scalar}); or an object whose `at(step)` is the loss of a step, the
         same function for all steps that share a program.
-      params: {dotted name: array} to begin with; left as they are.
-      optimizer: with its schedule inside.
+      params: initial parameters, {dotted name: array}; not changed.
+      optimizer: the optimizer, including its schedule.
       batches: the training data.
       workdir: the run directory.
-      mesh: where to run.
-      total_steps: optimizer steps in all.
-      seed: of all randomness in `loss_fn`.
-      log_every: steps between lines of metrics, each that step's own values.
+      mesh: the devices to run on.
+      total_steps: total number of optimizer steps.
+      seed: seed of all randomness in `loss_fn`.
+      log_every: steps between lines of metrics, each with the values of that step.
       checkpoint_every: steps between checkpoints; there is always one at the end.
-      examples_per_step: for the rate shown.
-      keep: newest checkpoints that stay.
-      hooks: what else happens every so many steps.
+      examples_per_step: batch size, for the displayed rate.
+      keep: number of newest checkpoints to keep.
+      hooks: functions called at intervals of steps.
       schedule: steps taken -> learning rate, to log it.
       rules: the parameters' shardings (`parallel.param_shardings`).
-      max_seconds: ends the run early once it has worked this long, all sessions together; compiling does not count.
-      accumulate: parts that a batch is worked through in, for less memory at a time.
-      ema_decay: of averaged parameters, kept in `state.extra`; 0 keeps none.
-      fixed: arrays that every step reads beside its batch (`batch["fixed"]`), such as a teacher's parameters.
-      running: statistics to begin with, of what the loss observes (`metrics["observed"]`): kept in `state.extra`.
-      snapshot: parameters of which a copy is kept in `state.extra`, for the loss (`batch["fixed"]["snapshot"]`).
-      writer: where metrics go; by default one of this run directory, closed at the end.
+      max_seconds: stop the run after this training time, over all sessions and without compilation.
+      accumulate: number of micro-batches per step, to save memory.
+      ema_decay: decay of averaged parameters, kept in `state.extra`; 0 keeps none.
+      fixed: arrays that every step reads besides its batch (`batch["fixed"]`), such as a teacher's parameters.
+      running: initial running statistics of the values that the loss observes (`metrics["observed"]`), kept in
+        `state.extra`.
+      snapshot: parameters to keep a copy of in `state.extra`, for the loss (`batch["fixed"]["snapshot"]`).
+      writer: writes the metrics; by default to this run directory, closed at the end.
       desc: the progress bar's label.
 
-    The first SIGTERM or SIGINT finishes the step, saves and returns; an evaluation ends at its next batch and is done
-    again later. Killed at any other moment, the next call resumes to the same numbers, bit for bit, on the same kind of
-    machine.
+    The first SIGTERM or SIGINT finishes the step, saves and returns; an evaluation ends at its next batch and is
+    repeated later. After a kill at any other moment, the next call resumes with bitwise the same numbers on the same
+    kind of machine.
 
     Raises:
       UserError: a loss, gradient or parameter is not finite; the data ends; the checkpoints do not fit; another
@@ -152,7 +153,7 @@ def fit(
             _log.info("%s: resuming from step %d of %d (%s).", desc, first, total_steps, store.path(first))
 
         def run_hooks(step: int, last: bool) -> bool:
-            """Runs what is due after a step; returns False if a signal came before it ended, and then all is due."""
+            """Runs the hooks due after a step; returns False if a signal ended them early, so that all are repeated."""
             for hook in hooks:
                 if last or step % hook.every == 0:
                     losses.check()
@@ -165,7 +166,7 @@ def fit(
                     bar.restart_clock()
             return True
 
-        # Unless the time was up before, a session takes a step: then there is something to save and to evaluate.
+        # A session takes at least one step, unless time is already up, so there is something to save and evaluate.
         step, stopped = first, _agreed("time" if past["last"] and clock.is_up() else None)
         due = past.get("due", False)
         if due:
@@ -186,10 +187,10 @@ def fit(
             losses.add(step, metrics)
             bar.update(examples_per_step, **losses.latest)
 
-            # Several processes stop together, and ask each other no more often than they write.
+            # Several processes stop together, and synchronise no more often than they write.
             if jax.process_count() == 1 or step % log_every == 0:
                 stopped = _agreed(_reason_to_stop(clock, stop))
-            # A run that is out of time ends here, and evaluates once more; an interrupted one goes on later.
+            # A run that is out of time ends here with a last evaluation; an interrupted one resumes later.
             last = step == total_steps or stopped == "time"
             if last or step % log_every == 0:
                 losses.check()
@@ -221,7 +222,7 @@ def _resume(
     rules: parallel.Rules,
     **extra: Any,
 ) -> tuple[TrainState, int, dict]:
-    """Returns (state, steps taken, what was saved beside it) of the newest checkpoint, or of the beginning."""
+    """Returns (state, steps taken, other saved values) from the newest checkpoint, or the initial ones."""
     restored = store.restore_latest(states.abstract(params, optimizer, mesh, rules, **extra))
     if restored is None:
         return states.create(params, optimizer, mesh, rules, **extra), 0, {"seconds": 0.0, "last": False}
@@ -245,8 +246,8 @@ def _next_batch(batches: Batches, step: int) -> Mapping[str, np.ndarray]:
         return next(batches)
     except StopIteration:
         raise UserError(
-            f"The training data ended after step {step}. Training needs data that repeats: let the source go on for as "
-            "many epochs as the steps need."
+            f"The training data ended after step {step}. Training needs endless data: let the source repeat for as "
+            "many epochs as needed."
         ) from None
 
 
@@ -256,7 +257,7 @@ def _compiling(desc: str, step: int, writer: Writer) -> Iterator[None]:
     _log.info("%s: compiling the training step…", desc)
     yield
     seconds = time.monotonic() - start
-    _log.info("%s: compiled, and took the first step, in %.1f s.", desc, seconds)
+    _log.info("%s: compiled and took the first step in %.1f s.", desc, seconds)
     writer.timing(step, {"first_step_seconds": seconds})
 
 
@@ -272,7 +273,7 @@ def _agreed(reason: Literal["signal", "time"] | None) -> Literal["signal", "time
 
 
 def _learning_rate(schedule: optax.Schedule | None, step: int) -> dict[str, float]:
-    # The schedule counts the steps taken before the one that uses its value.
+    # The schedule is a function of the steps taken before the one that uses its value.
     return {} if schedule is None else {"learning_rate": np.asarray(schedule(step - 1)).item()}
 
 
@@ -295,14 +296,14 @@ def _say_goodbye(
 
 
 class _Programs:
-    """The compiled training steps, one for each loss that the steps have."""
+    """The compiled training steps, one per loss."""
 
     def __init__(self, loss_fn: Any, *arguments: Any, **options: Any):
         self._loss_fn, self._arguments, self._options = loss_fn, arguments, options
         self._made: dict[LossFn, TrainStep] = {}
 
     def at(self, step: int) -> tuple[TrainStep, bool]:
-        """Returns the program of the step after `step`, and whether it is still to be compiled."""
+        """Returns the program of the step after `step`, and whether it still has to be compiled."""
         loss_fn = self._loss_fn.at(step) if hasattr(self._loss_fn, "at") else self._loss_fn
         is_new = loss_fn not in self._made
         if is_new:
@@ -311,7 +312,7 @@ class _Programs:
 
 
 class _Clock:
-    """Seconds worked, earlier sessions included, compiling left out."""
+    """Training time in seconds, including earlier sessions, without compilation."""
 
     def __init__(self, start: float, limit: float | None):
         self._start, self._limit = start, limit
@@ -321,7 +322,7 @@ class _Clock:
 
     @contextlib.contextmanager
     def left_out(self) -> Iterator[None]:
-        """What happens inside the `with` block does not count."""
+        """Does not count the time inside the `with` block."""
         began = time.monotonic()
         yield
         self._start += time.monotonic() - began
@@ -331,10 +332,9 @@ class _Clock:
 
 
 class _LossWatch:
-    """Stops the run at the first loss or gradient that is not finite.
+    """Stops the run at the first non-finite loss or gradient.
 
-    It looks one step behind, so that the device always has a step to work on, and at once when something is about to be
-    written.
+    It checks one step late, so that the device is always busy, and immediately before anything is written.
     """
 
     def __init__(self, store: CheckpointStore):
@@ -365,7 +365,7 @@ def _check_sound(state: TrainState, step: int, store: CheckpointStore) -> None:
 
 @jax.jit
 def _is_sound(state: TrainState) -> jax.Array:
-    # Some optimizers keep an infinity on purpose (the best loss so far); none keeps a NaN.
+    # Some optimizers store an infinity on purpose (the best loss so far); none stores a NaN.
     finite = [jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(state.params)]
     numbers = [~jnp.any(jnp.isnan(leaf)) for leaf in jax.tree.leaves((state.opt_state, state.extra))]
     return jnp.all(jnp.stack(finite + numbers))
@@ -378,5 +378,5 @@ def _diverged(what: str, step: int, store: CheckpointStore) -> UserError:
     )
     return UserError(
         f"Training diverged at step {step}: {what}. {good} Try a lower learning rate or a longer warm-up, gradient "
-        "clipping, or float32 instead of bfloat16, in a new --workdir; the same command would come to the same step."
+        "clipping, or float32 instead of bfloat16, in a new --workdir; the same command would diverge again."
     )

@@ -1,4 +1,4 @@
-"""What a classifier is trained for: its classes, its reduction method's own loss, and a teacher's answers."""
+"""The training objective of a classifier: its classes, its reduction methods' losses, and distillation."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -24,10 +24,10 @@ class Objective:
     """The parts of a classifier's loss and their weights.
 
     Attributes:
-      classes: "cross_entropy", or "asymmetric" for images of several classes.
-      of_methods: weights of the losses that reduction methods add, by name, in place of the methods' own.
+      classes: "cross_entropy", or "asymmetric" for images with several labels.
+      of_methods: weights of the reduction methods' losses, by name, which replace the methods' defaults.
       logits, tokens: weights of the distillation from a teacher.
-      tokens_kind: of the distillation of tokens, "mse" or "cosine" (`losses.token_distillation`).
+      tokens_kind: kind of token distillation, "mse" or "cosine" (`losses.token_distillation`).
     """
 
     classes: str = CROSS_ENTROPY
@@ -48,13 +48,13 @@ class Objective:
         targets: jax.Array,
         teacher: Answers | None = None,
     ) -> tuple[jax.Array, dict[str, jax.Array]]:
-        """Returns the loss of a batch, and its parts by name where there are several.
+        """Returns the loss of a batch, and its parts by name if there are several.
 
         Args:
-          reducers: of the network, in the order of its plan; none without one.
-          logits, aux: of the network.
-          targets: of the classes, (b, c).
-          teacher: its answers, if there is one.
+          reducers: reducers of the network, in the order of its plan; () without a plan.
+          logits, aux: outputs of the network.
+          targets: class targets, (b, c).
+          teacher: outputs of the teacher, if there is one.
 
         Raises:
           UserError: `of_methods` names a loss that no method of the plan has.
@@ -77,13 +77,13 @@ class Objective:
 def reduction_losses(
     reducers: Sequence[Reducer], logits: jax.Array, aux: Any, targets: jax.Array, teacher: Answers | None
 ) -> dict[str, tuple[float, jax.Array]]:
-    """Returns {name: (default weight, value)} of the losses that reduction methods add to the network's own.
+    """Returns {name: (default weight, value)} of the reduction methods' losses.
 
     Args:
-      reducers: of the network, in the order of its plan (`reduction.installed`).
+      reducers: reducers of the network, in the order of its plan (`reduction.installed`).
 
     Raises:
-      UserError: two methods name a loss alike.
+      UserError: two methods have a loss of the same name.
     """
     found = {}
     for cls in dict.fromkeys(map(type, reducers)):
@@ -104,7 +104,7 @@ def reduction_losses(
 
 
 def class_loss(kind: str, logits: jax.Array, targets: jax.Array) -> jax.Array:
-    """Returns the loss of the classes; the asymmetric one is summed over the batch, as published (ASL)."""
+    """Returns the classification loss; the asymmetric one is summed over the batch, as published (ASL)."""
     if kind == ASYMMETRIC:
         return losses.asymmetric_loss(logits, targets).sum()
     return optax.softmax_cross_entropy(logits, targets).mean()
@@ -119,8 +119,8 @@ def _token_loss(aux: Any, theirs: Any, kind: str) -> jax.Array:
     student, teacher = aux.tokens, theirs.tokens
     if student.x.shape != teacher.x.shape or student.policy is None:
         raise UserError(
-            "distill.tokens compares every patch with the teacher's, and this network has no token for every patch: "
-            "set config.distill.tokens=0, or train a method that masks (dynamicvit) under a teacher of its own size."
+            "distill.tokens compares every patch with the teacher's, but this network lacks a token for every patch: "
+            "set config.distill.tokens=0, or train a masking method (dynamicvit) with a teacher of the same size."
         )
     first = student.x.shape[1] - student.assign.shape[1]
     kept = student.policy[:, first:]

@@ -1,4 +1,4 @@
-"""Learning-rate schedules, which parameters decay, and the optimizers made of them.
+"""Learning-rate schedules, weight-decay masks, and optimizers.
 
 Parameters are one flat dict {dotted name: array}; masks and scales are dicts with the same names.
 """
@@ -18,7 +18,7 @@ Schedule = Callable[[Any], Any]
 
 
 def effective_lr(base_lr: float, batch_size: int, base_batch_size: int = 256) -> float:
-    """Scales a base learning rate linearly with the whole batch: base_lr · batch_size / base_batch_size."""
+    """Scales a base learning rate linearly with the global batch size: base_lr · batch_size / base_batch_size."""
     return base_lr * batch_size / base_batch_size
 
 
@@ -32,7 +32,7 @@ def warmup_cosine(
     warmup_lr: float = 0.0,
     cosine_from_start: bool = False,
 ) -> Schedule:
-    """Builds the schedule of MAE: a linear warm-up, then half a cosine, set at every step.
+    """Builds MAE's schedule: a linear warm-up, then a half-cycle cosine, updated at every step.
 
     The schedule takes a step (Python, NumPy float64 or a traced array) and returns its learning rate.
 
@@ -40,7 +40,7 @@ def warmup_cosine(
       lr: learning rate at the end of the warm-up.
       min_lr: learning rate at the end.
       warmup_epochs: length of the warm-up.
-      epochs: length of the whole, warm-up included.
+      epochs: total length, including the warm-up.
       steps_per_epoch: steps in an epoch.
       warmup_lr: learning rate at step 0.
       cosine_from_start: the cosine runs from step 0 and the warm-up covers its beginning, as in SimMIM, DeiT
@@ -82,7 +82,7 @@ def warmup_multistep(
 
 
 def frozen_until(schedule: Schedule, step: float) -> Schedule:
-    """Returns `schedule`, but 0 before `step`: what it sets the rate of stays as it is until then."""
+    """Returns `schedule` with a learning rate of 0 before `step`, which freezes the parameters until then."""
 
     def delayed(now):
         return _numpy_of(now).where(now < step, 0.0, schedule(now))
@@ -91,10 +91,10 @@ def frozen_until(schedule: Schedule, step: float) -> Schedule:
 
 
 def decay_mask(params: Mapping[str, jax.Array], exempt: Sequence[str] = ()) -> dict[str, bool]:
-    """Tells which parameters decay: those of two or more axes that are no bias and match no pattern of `exempt`.
+    """Returns which parameters decay: those of two or more axes that are not biases and match no pattern of `exempt`.
 
-    Patterns are `fnmatch`'s, on the whole name: MAE fine-tunes with exempt=("pos_embed", "cls_token"), and pre-trains
-    with none.
+    Patterns are `fnmatch` patterns on the whole name: MAE fine-tunes with exempt=("pos_embed", "cls_token"), and
+    pre-trains without.
     """
     return {
         name: np.ndim(value) > 1
@@ -131,14 +131,14 @@ def adamw(
     """Builds AdamW with torch's conventions: p -= lr · scale · (Adam's direction + weight_decay · p).
 
     Args:
-      schedule: learning rate by step, or one for all steps.
-      b1, b2, eps: Adam's; eps is added outside the root.
+      schedule: learning rate by step, or a constant.
+      b1, b2, eps: Adam's; eps is added outside the square root.
       weight_decay: decoupled, multiplied by the learning rate.
-      decay_mask: which parameters decay; None is all.
-      layer_scales: scales of update and decay by name; None is 1.
-      schedules: the learning rates of some parameters by name, in place of `schedule`.
-      clip_norm: the largest global norm of the gradients (of the parameters that train), or None.
-      frozen: `fnmatch` patterns of parameters that do not train and keep no moments.
+      decay_mask: which parameters decay; None means all.
+      layer_scales: scales of update and decay by name; None means 1.
+      schedules: learning rates of some parameters by name, which replace `schedule`.
+      clip_norm: maximum global norm of the gradients (of trained parameters), or None.
+      frozen: `fnmatch` patterns of parameters that are not trained and have no moments.
     """
     return _trainable_only(
         optax.chain(
@@ -160,7 +160,7 @@ def lars(
     weight_decay: float = 0.0,
     frozen: Sequence[str] = (),
 ) -> optax.GradientTransformation:
-    """Builds LARS as MAE's linear probe uses it: momentum over trust-scaled gradients, then p -= lr · momentum.
+    """Builds LARS as in MAE's linear probe: momentum over trust-scaled gradients, then p -= lr · momentum.
 
     Parameters of one axis get neither the trust ratio trust · ‖p‖ / ‖g‖ nor weight decay.
     """
@@ -209,7 +209,7 @@ def _scale_by_name(scales: Mapping[str, float]) -> optax.GradientTransformation:
 
 def _learning_rates(schedule: Schedule | float, schedules: Mapping[str, Schedule]) -> optax.GradientTransformation:
     def update(updates, state, params=None):
-        # One value a schedule, however many parameters share it.
+        # One value per schedule, however many parameters share it.
         rates = {rate: rate(state.count) for rate in {schedule, *schedules.values()} if callable(rate)}
 
         def step(name, value):
@@ -238,7 +238,7 @@ def _check_warmup(warmup_epochs: float, epochs: float) -> None:
 
 
 def _numpy_of(value: Any) -> Any:
-    """NumPy keeps float64 on the host; traced and device values need jax.numpy."""
+    """Returns the NumPy module for host values, which keeps float64; jax.numpy for traced and device values."""
     return jnp if isinstance(value, jax.Array) else np
 
 
@@ -251,7 +251,7 @@ def frozen_names(layers: Mapping[str, int], depth: int, trainable_blocks: int) -
       trainable_blocks: how many of the last blocks train; -1: all, and what is in front of them.
 
     Raises:
-      UserError: there are not so many blocks.
+      UserError: there are fewer blocks.
     """
     if trainable_blocks == -1:
         return ()

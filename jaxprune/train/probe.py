@@ -15,13 +15,13 @@ Arrays = Mapping[str, jax.Array]
 
 
 def classifier(key: jax.Array, width: int, num_classes: int) -> dict[str, jax.Array]:
-    """Returns the parameters to begin with: a truncated normal of standard deviation 0.01, and no bias."""
+    """Returns the initial parameters: a truncated normal of standard deviation 0.01, and a zero bias."""
     kernel = 0.01 * jax.random.truncated_normal(key, -2.0, 2.0, (width, num_classes))
     return {"head.kernel": kernel, "head.bias": jnp.zeros((num_classes,))}
 
 
 def no_statistics(width: int) -> dict[str, jax.Array]:
-    """Returns the running statistics to begin with."""
+    """Returns the initial running statistics."""
     return {"mean": jnp.zeros((width,)), "var": jnp.ones((width,))}
 
 
@@ -57,7 +57,7 @@ def standardize(x: jax.Array, statistics: Arrays) -> jax.Array:
 
 
 def folded(params: Arrays, statistics: Arrays) -> tuple[np.ndarray, np.ndarray]:
-    """Returns kernel and bias of one linear layer that does what the norm and the classifier do."""
+    """Returns kernel and bias of the linear layer equivalent to the norm and the classifier."""
     scale = 1.0 / np.sqrt(np.asarray(statistics["var"], np.float64) + _EPS)
     kernel = np.asarray(params["head.kernel"], np.float64) * scale[:, None]
     bias = np.asarray(params["head.bias"], np.float64) - np.asarray(statistics["mean"], np.float64) @ kernel

@@ -1,4 +1,4 @@
-"""What a person sees while a run works: a bar on a terminal, a line now and then in a log file."""
+"""Progress of a run: a bar on a terminal, an occasional line in a log file."""
 
 import contextlib
 import logging
@@ -47,16 +47,16 @@ class Progress:
             _log.info("%s: step %d%s%s", self._desc, self._done, f" of {self._total}" if self._total else "", shown)
 
     def restart_clock(self) -> None:
-        """Leaves the time until now out of the rate: compiling, evaluating and saving are not training."""
+        """Restarts the clock of the rate, to leave out compilation, evaluation and saving."""
         if time.monotonic() - self._since > _SECONDS_FOR_A_RATE:
             self._rate_before = self.images_per_second(done=True)
         self._images, self._since = 0, time.monotonic()
 
     def images_per_second(self, *, done: bool = False) -> float | None:
-        """Returns the rate since the clock was restarted, or the one before while that is too short a time to say.
+        """Returns the rate since the clock was restarted, or the previous one if that is too recent.
 
         Args:
-          done: whether the step that was counted last has ended; usually it was only just sent to the device.
+          done: whether the last counted step has ended; usually it has only been dispatched to the device.
         """
         seconds = time.monotonic() - self._since
         images = self._images - (0 if done else self._images_per_step)
@@ -65,7 +65,7 @@ class Progress:
         return self._rate_before
 
     def close(self) -> None:
-        """Leaves the bar as it stands."""
+        """Closes the bar and leaves it on the screen."""
         self._bar.close()
 
     def _shown(self, values: dict[str, float]) -> dict[str, str]:
@@ -77,7 +77,7 @@ class Progress:
         }
 
     def _time_left(self, rate: float | None) -> dict[str, str]:
-        # The bar has an estimate of its own.
+        # The bar computes its own estimate.
         if not self._lines or rate is None or self._total is None:
             return {}
         seconds = (self._total - self._done) * self._images_per_step / rate
@@ -86,7 +86,7 @@ class Progress:
 
 @contextlib.contextmanager
 def progress(desc: str, total: int | None = None, initial: int = 0, show: bool = True) -> Iterator[Progress]:
-    """Shows the progress of what happens inside the `with` block."""
+    """Shows the progress of the `with` block."""
     shown = Progress(desc, total, initial, show)
     try:
         yield shown
@@ -95,7 +95,7 @@ def progress(desc: str, total: int | None = None, initial: int = 0, show: bool =
 
 
 def log_to_terminal() -> None:
-    """Sends jaxprune's messages to standard error, above a bar that is being drawn; for a program's start."""
+    """Sends jaxprune's log messages to standard error, above a progress bar; call it at program start."""
     logger = logging.getLogger("jaxprune")
     handler = _AboveBars()
     handler.setFormatter(_Formatter())
@@ -105,7 +105,7 @@ def log_to_terminal() -> None:
 
 
 def _can_draw() -> bool:
-    # A pseudo-terminal that nobody looks at has no size, and a bar on it would be blank.
+    # An unattended pseudo-terminal has no size, and a bar on it would be blank.
     return sys.stderr.isatty() and min(os.get_terminal_size(sys.stderr.fileno())) > 0
 
 

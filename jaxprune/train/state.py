@@ -1,4 +1,4 @@
-"""What a training run carries from step to step."""
+"""The state of a training run."""
 
 from functools import partial
 from typing import Any, NamedTuple
@@ -10,20 +10,20 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxprune import parallel
 
-# In `TrainState.extra`: the averaged parameters, the running statistics of what the loss observes in a batch, and the
-# parameters as they were some steps ago.
+# Keys of `TrainState.extra`: averaged parameters, running statistics of values that the loss observes in a batch, and
+# an earlier copy of parameters.
 EMA = "ema"
 RUNNING = "running"
 SNAPSHOT = "snapshot"
 
 
 class Snapshot(NamedTuple):
-    """Parameters of which a copy is kept, and when it is refreshed.
+    """The parameters to keep a copy of, and when to refresh it.
 
     Attributes:
-      prefix: what their names begin with.
-      first: after so many steps for the first time; until then it is what training began with.
-      every: and then every so many.
+      prefix: prefix of their names.
+      first: number of steps before the first refresh; until then the copy is the initial parameters.
+      every: number of steps between later refreshes.
     """
 
     prefix: str
@@ -31,7 +31,7 @@ class Snapshot(NamedTuple):
     every: int
 
     def of(self, params: dict[str, Any]) -> dict[str, Any]:
-        """The parameters that are copied."""
+        """The parameters to copy."""
         return {name: array for name, array in params.items() if name.startswith(self.prefix)}
 
     def refreshed(self, step: jax.Array, params: dict[str, Any], kept: dict[str, Any]) -> dict[str, Any]:
@@ -41,12 +41,12 @@ class Snapshot(NamedTuple):
 
 
 class TrainState(NamedTuple):
-    """A pytree; randomness and the learning rate follow from `step`, so nothing else has to be remembered."""
+    """A pytree; randomness and the learning rate are functions of `step`, so nothing else has to be stored."""
 
     step: jax.Array  # int32 scalar: optimizer steps taken
     params: dict[str, jax.Array]  # {dotted name: array}
     opt_state: Any
-    extra: dict[str, Any]  # what else is learnt beside the gradient: averaged parameters, batch statistics, …
+    extra: dict[str, Any]  # learned without gradients: averaged parameters, batch statistics, …
 
 
 def create(
@@ -59,12 +59,12 @@ def create(
     running: dict[str, Any] | None = None,
     snapshot: Snapshot | None = None,
 ) -> TrainState:
-    """Returns the state before the first step, placed on the mesh; the caller's arrays are copied, never donated.
+    """Returns the initial state, placed on the mesh; the caller's arrays are copied, never donated.
 
     Args:
-      ema: whether an average of the parameters is kept beside them.
-      running: the statistics to begin with, by name.
-      snapshot: of which parameters a copy is kept.
+      ema: whether to keep an average of the parameters.
+      running: initial running statistics, by name.
+      snapshot: the parameters to keep a copy of.
     """
     shardings = state_shardings(params, optimizer, mesh, rules, ema=ema, running=running, snapshot=snapshot)
     placed = jax.device_put(params, shardings.params)
@@ -81,7 +81,7 @@ def abstract(
     running: dict[str, Any] | None = None,
     snapshot: Snapshot | None = None,
 ) -> TrainState:
-    """Returns `create`'s result as shapes, dtypes and shardings only: what restoring a checkpoint needs."""
+    """Returns `create`'s result as shapes, dtypes and shardings only, to restore a checkpoint."""
     shapes = jax.eval_shape(partial(_initial, optimizer, ema, running, snapshot), params)
     shardings = state_shardings(params, optimizer, mesh, rules, ema=ema, running=running, snapshot=snapshot)
     return jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), shapes, shardings)
@@ -97,7 +97,7 @@ def state_shardings(
     running: dict[str, Any] | None = None,
     snapshot: Snapshot | None = None,
 ) -> TrainState:
-    """Returns the sharding of every leaf of the state: an optimizer's moments live where their parameter lives."""
+    """Returns the sharding of every leaf of the state: an optimizer's moments are sharded like their parameters."""
     by_name = parallel.param_shardings(mesh, params, rules)
     replicated = NamedSharding(mesh, PartitionSpec())
 

@@ -10,8 +10,8 @@ import optax
 from jaxprune.nn.batch_norm import MOMENTUM
 from jaxprune.train.state import EMA, RUNNING, SNAPSHOT, Snapshot, TrainState
 
-# The key of a batch under which come arrays that are no rows of it, such as a teacher's parameters; the copy of
-# parameters that a state keeps is among them, under "snapshot".
+# The key of a batch for arrays that are not rows of it, such as a teacher's parameters; the state's copy of parameters
+# is among them, under "snapshot".
 FIXED = "fixed"
 # The key of a loss's metrics with the batch statistics that `TrainState.extra["running"]` follows.
 OBSERVED = "observed"
@@ -37,14 +37,14 @@ def make_train_step(
     Args:
       loss_fn: (params, batch, key) -> (loss, {name: scalar}).
       optimizer: turns gradients into updates.
-      shardings: where the new state lives (`state_shardings`); by default left to the compiler.
-      accumulate: parts that a batch is worked through in, one after the other; gradients and metrics are their means.
-      ema_decay: of the averaged parameters `state.extra["ema"]`, where the state has them.
+      shardings: shardings of the new state (`state_shardings`); by default left to the compiler.
+      accumulate: number of micro-batches, processed one after the other; gradients and metrics are averaged.
+      ema_decay: decay of the averaged parameters `state.extra["ema"]`, if the state has them.
       snapshot: when the copy of parameters `state.extra["snapshot"]` is refreshed; the loss finds it in
         `batch["fixed"]["snapshot"]`.
 
     `key` is the run's key, the same at every step: the step's own key is folded in from `state.step`, so a resumed run
-    draws the same numbers. The metrics are `loss`, `grad_norm` (before any clipping) and what `loss_fn` returned.
+    draws the same numbers. The metrics are `loss`, `grad_norm` (before clipping) and those of `loss_fn`.
     """
 
     def step(state: TrainState, batch: Batch, key: jax.Array) -> tuple[TrainState, Metrics]:
@@ -71,15 +71,15 @@ def make_train_step(
         gradient = _in_parts(gradient, accumulate)
     if shardings is None:
         return jax.jit(step, donate_argnums=0)
-    # Metrics like the step counter: whole on every device, so that any process can read them.
+    # Metrics are replicated like the step counter, so that any process can read them.
     return jax.jit(step, donate_argnums=0, out_shardings=(shardings, shardings.step))
 
 
 def _in_parts(gradient: Callable, parts: int) -> Callable:
-    """The gradient of a batch as the mean over its parts, for less memory at a time."""
+    """The gradient of a batch as the mean over micro-batches, to save memory."""
 
     def part(array: jax.Array) -> jax.Array:
-        # Every part takes rows from all over the batch, so that each stays spread over all devices.
+        # Every micro-batch takes strided rows of the batch, so that it stays sharded over all devices.
         rows = array.reshape(-1, parts, *array.shape[1:])
         return jnp.moveaxis(rows, 1, 0)
 

@@ -1,4 +1,4 @@
-"""Files for TensorBoard, written in this thread; what goes wrong with them ends them, and never the run."""
+"""TensorBoard files, written in this thread; errors disable them, but never end the run."""
 
 import functools
 import logging
@@ -19,10 +19,10 @@ def _harmless(method: Callable) -> Callable:
             return
         try:
             method(self, *arguments)
-        # A monitor of a run: a full disk, a directory that is gone, a library that changed.
+        # Only monitoring: errors can be a full disk, a deleted directory, a changed library.
         except Exception as error:
             self._failed = True
-            _log.warning("No more TensorBoard files in %s: %s. The run goes on.", self._directory, error)
+            _log.warning("No more TensorBoard files in %s: %s. The run continues.", self._directory, error)
 
     return call
 
@@ -31,8 +31,8 @@ class TensorBoard:
     """Writes scalars, pictures and texts; the file is created by the first of them.
 
     Args:
-      directory: of the event files.
-      purge_step: what earlier files hold of this step and later ones is hidden; None hides nothing.
+      directory: directory of the event files.
+      purge_step: hide records of earlier files from this step on; None hides nothing.
     """
 
     def __init__(self, directory: Path, purge_step: int | None = None):
@@ -63,7 +63,7 @@ class TensorBoard:
 
     @_harmless
     def flush(self) -> None:
-        """Hands everything written so far to the system."""
+        """Flushes everything written so far to the operating system."""
         if self._events is not None:
             self._events.flush()
 
@@ -81,7 +81,7 @@ class TensorBoard:
 
         if self._events is None:
             self._directory.mkdir(parents=True, exist_ok=True)
-            # Not `SummaryWriter`: its thread dies of the first error, and then whoever writes waits for it for ever.
+            # Not `SummaryWriter`: its thread dies at the first error, and later writes then block forever.
             self._events = EventsWriter(str(self._directory / "events"))
             if self._purge_step is not None:
                 start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)

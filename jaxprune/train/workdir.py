@@ -1,4 +1,4 @@
-"""The run directory: whose run it is, whether it is finished, and that only one process trains in it."""
+"""The run directory: its config, its completion, and a lock against concurrent training."""
 
 import contextlib
 import fcntl
@@ -23,26 +23,26 @@ _LOCK = ".lock"
 _PACKAGES = ("jax", "flax", "optax", "orbax-checkpoint")
 _KEYS_SHOWN = 12
 _ABSENT = object()
-# The run directories that this process holds, with its id: what it forks holds none of them.
+# The run directories locked by this process, with its process id: forked children hold none of them.
 _held: set[tuple[int, Path]] = set()
 
 _log = logging.getLogger(__name__)
 
 
 def prepare(workdir: str | os.PathLike, config: Mapping[str, Any]) -> Path:
-    """Makes `workdir` the directory of the run that `config` describes, or checks that it is already.
+    """Makes `workdir` the directory of the run of `config`, or checks that it already is.
 
-    `config.json` gets the config, the versions of what computes, and the commit if this is a git checkout.
+    `config.json` gets the config, the package versions, and the commit if this is a git checkout.
 
     Args:
-      workdir: the run directory, created if need be.
+      workdir: the run directory, created if needed.
       config: a nested dict of plain values.
 
-    Of the processes of one run the first makes it, and the others check.
+    The first process of a run creates it, the others check it.
 
     Raises:
-      UserError: the directory holds a run with another config (the keys are named), or something that is no run; it
-        cannot be written; or another process makes it a run right now.
+      UserError: the directory holds a run with another config (the keys are named), or something that is not a run; it
+        cannot be written; or another process is just creating a run in it.
     """
     if processes.leads():
         try:
@@ -59,7 +59,7 @@ def _prepare(workdir: Path, config: Mapping[str, Any]) -> Path:
     path = workdir / CONFIG
     if not path.exists():
         _refuse_strangers(workdir)
-        # Of two runs that begin here in the same instant, one finds what the other has written.
+        # If two runs start here at the same time, one of them finds the other's files.
         with locked(workdir):
             if not path.exists():
                 write_atomically(path, json.dumps(record, indent=2) + "\n")
@@ -91,12 +91,12 @@ def _refuse_strangers(workdir: Path) -> None:
 
 
 def mark_complete(workdir: str | os.PathLike, summary: Mapping[str, Any]) -> None:
-    """Notes that the run has nothing left to do, with its results."""
+    """Marks the run as complete, with its results."""
     write_atomically(Path(workdir) / COMPLETE, json.dumps(summary, indent=2, default=str) + "\n")
 
 
 def is_complete(workdir: str | os.PathLike) -> bool:
-    """Returns whether the run has nothing left to do; a damaged note that it has is none."""
+    """Returns whether the run is complete; a damaged marker does not count."""
     return _summary(Path(workdir)) is not None
 
 
@@ -108,7 +108,7 @@ def read_summary(workdir: str | os.PathLike) -> dict[str, Any]:
     """
     summary = _summary(Path(workdir))
     if summary is None:
-        raise UserError(f"{workdir} holds no complete run (no readable {COMPLETE}): run its command again.")
+        raise UserError(f"{workdir} holds no complete run (no readable {COMPLETE}): rerun its command.")
     return summary
 
 
@@ -128,19 +128,19 @@ def _summary(workdir: Path) -> dict[str, Any] | None:
 
 @contextlib.contextmanager
 def locked(workdir: str | os.PathLike) -> Iterator[None]:
-    """Holds the run directory for this process; the system lets go of it however the process ends.
+    """Locks the run directory for this process; the system releases the lock however the process ends.
 
-    A process may hold a directory that it holds already.
+    The lock is reentrant within a process.
 
     Raises:
-      UserError: another process holds it, or it cannot be written.
+      UserError: another process holds the lock, or the directory cannot be written.
     """
     path = Path(workdir) / _LOCK
     with writing(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
     holding = os.getpid(), path.parent.resolve()
     if holding in _held:
-        # A second lock would be none, and closing its file would let go of the first.
+        # A second lock would have no effect, and closing its file would release the first.
         yield
         return
     with writing(path):
@@ -156,7 +156,7 @@ def locked(workdir: str | os.PathLike) -> Iterator[None]:
 
 def _lock(file: IO[str], path: Path) -> None:
     try:
-        # A POSIX lock is not inherited: a data worker that outlives a killed run does not keep it.
+        # POSIX locks are not inherited: a data worker that outlives a killed run does not keep the lock.
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except (BlockingIOError, PermissionError):
         file.seek(0)
@@ -167,7 +167,7 @@ def _lock(file: IO[str], path: Path) -> None:
         ) from None
     except OSError as error:
         raise UserError(
-            f"{path} cannot be locked ({error.strerror}): its file system may have no locks. Give a --workdir on "
+            f"{path} cannot be locked ({error.strerror}): its file system may not support locks. Give a --workdir on "
             "another one."
         ) from error
     with writing(path):
@@ -177,16 +177,16 @@ def _lock(file: IO[str], path: Path) -> None:
 
 
 def versions() -> dict[str, str]:
-    """Returns the versions of jaxprune and of what its numbers depend on."""
+    """Returns the versions of jaxprune and of the packages that its numbers depend on."""
     return {"jaxprune": jaxprune.__version__, **{name: importlib.metadata.version(name) for name in _PACKAGES}}
 
 
 def commit() -> str | None:
-    """Returns the git commit that jaxprune runs from, "-dirty" behind it if files differ; None outside a checkout."""
+    """Returns the git commit that jaxprune runs from, "-dirty" after it if files differ; None outside a checkout."""
     package = Path(jaxprune.__file__).parent
     git = ["git", "-C", str(package)]
     try:
-        # An installed package may lie inside somebody else's repository.
+        # An installed package may lie inside another repository.
         subprocess.run(
             [*git, "ls-files", "--error-unmatch", "__init__.py"], check=True, capture_output=True, timeout=10
         )

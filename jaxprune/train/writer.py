@@ -1,4 +1,4 @@
-"""Everything a run writes while it works: metrics, pictures, timings, and the same for TensorBoard."""
+"""Writes the outputs of a run: metrics, pictures, timings, also for TensorBoard."""
 
 import importlib.util
 import json
@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 
 
 class Silent:
-    """Takes what a `Writer` takes and writes nothing: what all processes of a run but the first have."""
+    """A `Writer` that writes nothing, for all processes of a run but the first."""
 
     def rewind(self, step: int) -> None: ...
 
@@ -48,12 +48,12 @@ class Writer:
 
     Args:
       workdir: the run directory.
-      resume_step: the step of the restored checkpoint: what was written about later steps is cut, since those steps
-        happen again. None keeps everything.
+      resume_step: the step of the restored checkpoint: records of later steps are removed, since those steps are
+        repeated. None keeps everything.
       tensorboard: whether to write TensorBoard files too.
 
-    `metrics.jsonl` holds no clock time and no rounding: a run that was killed and resumed writes the same bytes as one
-    that was not.
+    `metrics.jsonl` contains no times and no rounded numbers: a resumed run writes the same bytes as an uninterrupted
+    one.
     """
 
     def __init__(self, workdir: str | os.PathLike, resume_step: int | None = None, tensorboard: bool = True):
@@ -63,18 +63,18 @@ class Writer:
         self._tensorboard_wanted, self._purge_step = tensorboard, None
         self._tensorboard: TensorBoard | None = None
         self._timings = _read_timings(self.workdir / TIMINGS)
-        self._timed = False  # since the last sync: another run may hold the directory, and write timings of its own
+        self._timed = False  # since the last sync: another run may hold the directory and write its own timings
         self._file = self._open()
         if resume_step is not None:
             self.rewind(resume_step)
 
     def rewind(self, step: int) -> None:
-        """Cuts the metrics of later steps and what is no line of metrics; `BEGINNING` cuts everything."""
+        """Removes metrics of later steps and malformed lines; `BEGINNING` removes everything."""
         self._keep(lambda row: row["step"] <= step)
         self._purge_step = step + 1
 
     def forget(self, step: int) -> None:
-        """Cuts what was evaluated after a step, to be done again."""
+        """Removes the evaluation after a step, so that it can be repeated."""
         self._keep(lambda row: row["step"] != step or row["split"] == "train")
 
     def _keep(self, wanted: Callable[[dict[str, Any]], bool]) -> None:
@@ -83,17 +83,17 @@ class Writer:
         with writing(path):
             lines = path.read_bytes().splitlines(keepends=True)
         rows = [(line, row) for line in lines if (row := _parse(line))]
-        # The last line may be cut off by the end of an earlier session; any other was.
+        # The last line may be truncated by the end of an earlier session; earlier lines must be complete.
         odd = len(lines) - len(rows) - bool(lines and not lines[-1].endswith(b"\n"))
         if odd:
-            _log.warning("%s: cutting %d lines that are no metrics of ours.", path, odd)
+            _log.warning("%s: removing %d lines that are not jaxprune metrics.", path, odd)
         write_atomically(path, b"".join(line for line, row in rows if wanted(row)))
         self._file = self._open()
 
     def metrics(self, step: int, split: str, values: Mapping[str, Any]) -> None:
         """Appends one line of scalars about a step; `split` is "train" or "eval"."""
         numbers = {name: float(value) for name, value in values.items()}
-        # JSON has no infinity and no NaN.
+        # JSON has neither infinity nor NaN.
         row = {k: v if math.isfinite(v) else None for k, v in numbers.items()} | {"step": int(step), "split": split}
         with writing(self.workdir / METRICS):
             self._append(json.dumps(row, sort_keys=True).encode() + b"\n")
@@ -117,7 +117,7 @@ class Writer:
         return path
 
     def timing(self, step: int, values: Mapping[str, float]) -> None:
-        """Notes clock measurements (seconds, rates): for TensorBoard and the summary in `timings.json`."""
+        """Records clock measurements (seconds, rates) for TensorBoard and the summary in `timings.json`."""
         for name, value in values.items():
             self._timed = True
             seen = self._timings.setdefault(name, {"count": 0, "mean": 0.0})
@@ -152,17 +152,17 @@ class Writer:
             self._tensorboard.close()
 
     def _open(self) -> IO[bytes]:
-        # Unbuffered: a line is either in the file or was never written.
+        # Unbuffered, so a line is either in the file or was never written.
         with writing(self.workdir / METRICS):
             return (self.workdir / METRICS).open("ab", buffering=0)
 
     def _append(self, line: bytes) -> None:
-        while line:  # a disk that fills up takes a part of it first
+        while line:  # a disk that fills up may take only a part of it
             line = line[self._file.write(line) :]
 
     def _board(self) -> TensorBoard | None:
         if self._tensorboard is None and self._tensorboard_wanted:
-            # A run can do without.
+            # Optional for a run.
             if importlib.util.find_spec("tensorboardX") is None:
                 _log.info("No TensorBoard files: tensorboardX is not installed (pip install tensorboardX).")
                 self._tensorboard_wanted = False
@@ -172,14 +172,14 @@ class Writer:
 
 
 def read_metrics(workdir: str | os.PathLike) -> list[dict[str, Any]]:
-    """Returns the lines of a run's `metrics.jsonl`, without one that is only half written."""
+    """Returns the lines of a run's `metrics.jsonl`, without partial lines."""
     path = Path(workdir) / METRICS
     lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
     return [row for line in lines if (row := _parse(line))]
 
 
 def _parse(line: bytes) -> dict[str, Any] | None:
-    """The metrics of a step, or None of anything else."""
+    """Parses the metrics of a step; None for anything else."""
     try:
         row = json.loads(line) if line.endswith(b"\n") else None
     except (ValueError, RecursionError):
@@ -197,7 +197,7 @@ def _read_timings(path: Path) -> dict[str, dict[str, float]]:
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        _log.warning("%s is damaged; timings are counted from here on.", path)
+        _log.warning("%s is damaged; timings start over.", path)
         return {}
 
 

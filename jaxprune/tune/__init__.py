@@ -1,4 +1,4 @@
-"""Plans for a device: the cheapest whose risk is bounded, or the safest whose cost is, with a statistical guarantee."""
+"""Tuning of plans to a device: the cheapest plan with bounded risk, or the safest with bounded cost, guaranteed."""
 
 from jaxprune.tune.bound import Bound
 from jaxprune.tune.tuned import Settings, Tuned

@@ -1,7 +1,7 @@
-"""A network whose blocks are compiled one by one: plans share the programs of blocks that they have in common.
+"""Networks with blocks that are compiled one by one, so that plans share the programs of common blocks.
 
-Compiling a whole network for each of many plans takes longer than running it. Most blocks of a plan are plain ones on
-so many rows, which other plans have too.
+Compiling a whole network for each of many plans takes longer than running it. Most blocks of a plan are plain blocks
+with row counts that also occur in other plans.
 """
 
 from collections.abc import Callable, Hashable, Mapping
@@ -23,9 +23,9 @@ class Call(NamedTuple):
 
     Attributes:
       key: equal for two calls that run the same program.
-      program: compiled.
-      inputs: of the program.
-      rows: tokens that arrived, prefix counted.
+      program: the compiled program.
+      inputs: the inputs of the program.
+      rows: number of incoming tokens, including the prefix.
     """
 
     key: Hashable
@@ -35,7 +35,7 @@ class Call(NamedTuple):
 
 
 class Programs:
-    """Compiled blocks by their structure and the shapes that they get."""
+    """Compiled blocks, by their structure and input shapes."""
 
     def __init__(self):
         self._compiled: dict[Hashable, Any] = {}
@@ -43,7 +43,7 @@ class Programs:
     def find(
         self, block: Any, tokens: Tokens, attended: Attended, grid: tuple[int, ...] | None, taps: frozenset
     ) -> Call:
-        """Returns the program of a block and its inputs; it is compiled if it is new."""
+        """Returns the program of a block and its inputs, compiling it if it is new."""
         parts = split(block)
         inputs = ({**parts.params, **parts.rest}, tokens, attended)
         leaves, layout = jax.tree.flatten(inputs)
@@ -58,7 +58,7 @@ class Programs:
 
 
 class _Compiled(Reducible):
-    """A block that runs as a program of its own, in evaluation; whatever else is asked of it, the block answers."""
+    """A block that runs as its own program, in evaluation; other attributes are those of the block."""
 
     def __init__(self, block: Any, programs: Programs, note: Callable[[Call], None] | None):
         self.block = block
@@ -86,12 +86,12 @@ class _Compiled(Reducible):
 
 
 def compiled_blocks(model: Any, programs: Programs, note: Callable[[Call], None] | None = None) -> Any:
-    """Returns a network around the same arrays whose blocks run as programs of their own; it is not to be compiled.
+    """Returns a network with the same arrays whose blocks run as separate programs; do not compile it as a whole.
 
     Args:
       model: a host, dense or under a plan.
-      programs: that it shares with other networks.
-      note: gets every call of a block, in their order.
+      programs: the programs shared with other networks.
+      note: called with every `Call` of a block, in order.
     """
     fast = copied(model)
     fast.plan = model.plan

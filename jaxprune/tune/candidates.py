@@ -1,4 +1,4 @@
-"""Plans that may be worth their risk: methods × places × counts, and mixtures of two methods."""
+"""Candidate plans: methods × places × counts, and mixtures of two methods."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
@@ -16,11 +16,11 @@ class Candidate(NamedTuple):
 
     Attributes:
       name: the plan as text.
-      method: of the plan; of a mixture both, joined by "+".
+      method: method of the plan; the two methods of a mixture are joined by "+".
       places: the blocks that reduce.
-      kept: share of the patches that is left in the end.
+      kept: fraction of the patches left at the end.
       model: the network.
-      cost: as predicted.
+      cost: predicted cost.
     """
 
     name: str
@@ -32,12 +32,12 @@ class Candidate(NamedTuple):
 
     @property
     def family(self) -> tuple[str, tuple[int, ...]]:
-        """What plans that differ in their counts have in common."""
+        """The family of plans that differ only in their counts."""
         return self.method, self.places
 
 
 def default_places(depth: int) -> tuple[tuple[int, ...], ...]:
-    """Returns where plans reduce: behind each quarter of the blocks, and thrice in the first half.
+    """Returns the places where plans reduce: after each quarter of the blocks, and three times in the first half.
 
     >>> default_places(12)
     ((3, 6, 9), (2, 4, 6))
@@ -50,20 +50,20 @@ def default_places(depth: int) -> tuple[tuple[int, ...], ...]:
 
 
 def default_methods() -> tuple[str, ...]:
-    """Returns the methods that work in a network that was not trained with them: those without parameters."""
+    """Returns the methods that need no training: those without parameters."""
     return tuple(name for name in reduction.standalone() if reduction.methods()[name].published is None)
 
 
 def plan(methods: Sequence[str], places: Sequence[int], kept: float) -> Plan:
-    """Returns a plan that leaves a share `kept` of the patches, the same share of those that arrive at every step.
+    """Returns a plan that keeps a fraction `kept` of the patches in the end, with equal rates at every step.
 
     >>> plan(("topk", "tome"), (3, 6), 0.25).text
     'topk@3:keep_rate=0.5+tome@6:keep_rate=0.25'
 
     Args:
-      methods: one for all steps; or two, of which the first takes the first step.
+      methods: one for all steps; or two, the first of them for the first step.
       places: the blocks that reduce, in rising order.
-      kept: at the last step.
+      kept: fraction left after the last step.
     """
     count = len(places)
     named = [methods[0], *[methods[-1]] * (count - 1)]
@@ -80,15 +80,15 @@ def candidates(
     *,
     seed: int = 0,
 ) -> list[Candidate]:
-    """Returns a network under plans at all places and counts; those that it cannot follow are left out.
+    """Returns a network under plans at all places and counts, except those that it cannot follow.
 
     Args:
       model: the dense network.
-      methods: one, or two that are mixed.
-      places: each the blocks of a plan.
-      kept: shares of the patches that are left in the end.
-      predict: what a network costs.
-      seed: initialises the weights of methods that have any.
+      methods: one method, or two to mix.
+      places: the blocks of each plan.
+      kept: fractions of the patches left in the end.
+      predict: predicts the cost of a network.
+      seed: seed for methods with parameters.
     """
     found = {}
     for where in map(tuple, places):

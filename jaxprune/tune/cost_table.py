@@ -1,10 +1,10 @@
-"""What blocks cost on this device by the rows that they get, measured; and what a plan costs by that, blocks added up.
+"""Measured costs of blocks on this device by their number of rows; the cost of a plan is the sum over its blocks.
 
-Networks under probing plans are run block by block, and each block that differs from the others is timed with the
-inputs that it gets there: plain blocks on a ladder of row counts, each method's reducing block at two of them. Between
-these, seconds per multiply-accumulate are interpolated for plain blocks, as they change slowly with the rows; and for
-others what they cost beyond that, by the row: the method itself, and reporting to it or following it. The dense
-network, measured whole in the same rounds, sets the scale.
+Networks under probing plans are run block by block, and each distinct block is timed with its actual inputs: plain
+blocks at a range of row counts, each method's reducing block at two of them. In between, the seconds per
+multiply-accumulate of plain blocks are interpolated, since they vary slowly with the number of rows. For other blocks
+the extra cost (of the method itself, of reporting to it or following it) is interpolated over the rows. The dense
+network, timed as a whole in the same rounds, sets the scale.
 """
 
 import json
@@ -25,20 +25,20 @@ from jaxprune.reduction import At, Plan
 from jaxprune.reduction.base import is_idle
 from jaxprune.tune.blockwise import Call, Programs, compiled_blocks
 
-SHARE = 0.7  # of the rows that arrive, which each step of a probing plan leaves
-PLAIN, BARE = "plain", "random"  # the latter costs next to nothing itself
-_LADDER, _STEPS = 4, 2  # steps of the plan that probes plain blocks, and of each method's
+SHARE = 0.7  # fraction of its incoming rows that each step of a probing plan keeps
+PLAIN, BARE = "plain", "random"  # the latter is nearly free
+_LADDER, _STEPS = 4, 2  # number of steps of the probing plan for plain blocks, and for each method
 _MEGABYTE = 2**20
 
 _log = logging.getLogger(__name__)
 
 
 class Cost(NamedTuple):
-    """What a forward pass over a batch costs.
+    """The cost of a forward pass over a batch.
 
     Attributes:
-      seconds: of the pass.
-      megabytes: memory beside weights, images and results, in 2²⁰ bytes.
+      seconds: time of the pass.
+      megabytes: memory besides weights, images and results, in 2²⁰ bytes.
     """
 
     seconds: float
@@ -46,16 +46,16 @@ class Cost(NamedTuple):
 
 
 class Part(NamedTuple):
-    """A block of a network, by what its cost depends on; all Python values.
+    """A block of a network, by the properties that determine its cost; all Python values.
 
     Attributes:
-      kind: a number, equal for blocks whose dense cost is.
-      role: "plain", or the method that reduces in it.
-      state: what distinguishes it from a dense network's: fields that its attention reports, "sized" where keys are
-        weighed by their size, "masked" where some are hidden.
-      rows: that arrive, prefix counted.
-      left: that leave.
-      macs: multiply-accumulates of an image, without what a method computes itself.
+      kind: a number, equal for blocks with equal dense cost.
+      role: "plain", or the method that reduces in the block.
+      state: differences from a dense network's block: fields that its attention reports, "sized" if keys are weighted
+        by size, "masked" if some are masked.
+      rows: number of incoming rows, including the prefix.
+      left: number of outgoing rows.
+      macs: multiply-accumulates per image, without those of the method.
     """
 
     kind: int
@@ -67,12 +67,12 @@ class Part(NamedTuple):
 
 
 class CostTable(NamedTuple):
-    """Blocks as they were measured; see the module.
+    """The measured blocks; see the module's docstring.
 
     Attributes:
       parts: the blocks with their costs.
-      ends: embedding and head of the dense network.
-      dense: the whole dense network.
+      ends: cost of the embedding and head of the dense network.
+      dense: cost of the whole dense network.
     """
 
     parts: tuple[tuple[Part, Cost], ...]
@@ -80,7 +80,7 @@ class CostTable(NamedTuple):
     dense: Cost
 
     def as_json(self) -> str:
-        """The table as text."""
+        """The table as JSON."""
         return json.dumps(self._asdict())
 
     @classmethod
@@ -91,11 +91,11 @@ class CostTable(NamedTuple):
         return cls(parts, Cost(*read["ends"]), Cost(*read["dense"]))
 
     def methods(self) -> tuple[str, ...]:
-        """The methods whose cost is known."""
+        """The measured methods."""
         return tuple(dict.fromkeys(part.role for part, _ in self.parts if part.role != PLAIN))
 
     def predict(self, model: Any) -> Cost:
-        """Returns what a network costs: the dense one, or the same under a plan of methods that were measured."""
+        """Predicts the cost of a network: the dense one, or the same under a plan of measured methods."""
         dense, own = (tuple(map(self._cost, found)) for found in (_as_dense(model), parts(model)))
         scale = max(self.dense.seconds - self.ends.seconds, 0.0) / sum(cost.seconds for cost in dense)
         beside = self.dense.megabytes - max(cost.megabytes for cost in dense)
@@ -107,7 +107,7 @@ class CostTable(NamedTuple):
     def _cost(self, part: Part) -> Cost:
         alike = self._measured(part.role, part.state, part.kind)
         if part.role == PLAIN and not alike:
-            # Several states at once, which mixed plans bring about: each adds its own.
+            # Mixed plans can combine several states: their extra costs add up.
             bare, *others = (self._cost(part._replace(state=state)) for state in ("", *part.state.split(",")))
             return Cost(sum(c.seconds - bare.seconds for c in others) + bare.seconds, max(o.megabytes for o in others))
         beyond = [(p.rows, (c.seconds - self._base(p)) / p.rows) for p, c in alike]
@@ -115,18 +115,18 @@ class CostTable(NamedTuple):
         return Cost(self._base(part) + part.rows * _between(beyond, part.rows), part.rows * _between(memory, part.rows))
 
     def _base(self, part: Part) -> float:
-        """Seconds of a block that is plain but for the rows that it leaves."""
+        """Seconds of a plain block, but with the outgoing rows of this one."""
         plain = self._measured(PLAIN, "", part.kind)
         return part.macs * _between([(p.rows, c.seconds / p.macs) for p, c in plain], part.rows)
 
     def _measured(self, role: str, state: str, kind: int) -> list[tuple[Part, Cost]]:
-        """Blocks of a role; plain ones of a state; those of the same kind, if there are any."""
+        """The measured blocks of a role (plain ones: of a state), of the same kind if there are any."""
         found = [(p, c) for p, c in self.parts if p.role == role and (role != PLAIN or p.state == state)]
         return [(p, c) for p, c in found if p.kind == kind] or found
 
 
 def parts(model: Any) -> list[Part]:
-    """Returns the blocks of a network, dense or under a plan, by what their cost depends on."""
+    """Returns the blocks of a network, dense or under a plan, as `Part`s."""
     return _parts(model, lambda block: block.reducer)
 
 
@@ -154,7 +154,7 @@ def _parts(model: Any, reducer_of: Callable[[Any], Any]) -> list[Part]:
 
 
 def probes(model: Any, methods: Iterable[str]) -> dict[str, Plan]:
-    """Returns the plans whose blocks are timed, by their method; a method that the network cannot follow is left out.
+    """Returns the probing plans, by method; methods that the network cannot follow are left out.
 
     Args:
       model: the dense network.
@@ -164,7 +164,7 @@ def probes(model: Any, methods: Iterable[str]) -> dict[str, Plan]:
     places = list(range(1, len(sites) - 1, 2)) or [len(sites) - 1]
     found = {}
     for method in dict.fromkeys((BARE, *methods)):
-        # Where rows stay, blocks of every stage have to be seen.
+        # Where rows cannot be removed, blocks of every stage must be measured.
         some = places[: _LADDER if method == BARE else _STEPS] if sites[0].leaves else places
         steps = (At(place, method, keep_rate=SHARE ** (index + 1)) for index, place in enumerate(some))
         try:
@@ -177,13 +177,13 @@ def probes(model: Any, methods: Iterable[str]) -> dict[str, Plan]:
 
 
 def measure(model: Any, methods: Sequence[str], batch_size: int, rounds: int) -> CostTable:
-    """Returns what the blocks of a network cost on the first device, dense and under methods.
+    """Measures the blocks of a network on the first device, dense and under methods.
 
     Args:
-      model: the dense network, of whose blocks at least one is not its first.
+      model: the dense network, with at least two blocks.
       methods: of token reduction.
-      batch_size: images at a time.
-      rounds: of the timing.
+      batch_size: images per batch.
+      rounds: number of timing rounds.
     """
     size, images = model.preprocessing.img_size, random_images(model, batch_size)
     programs, found = Programs(), {}
@@ -204,7 +204,7 @@ def measure(model: Any, methods: Sequence[str], batch_size: int, rounds: int) ->
 def _calls(network: Any, images: jax.Array, programs: Programs) -> dict[Part, Call]:
     calls: list[Call] = []
     compiled_blocks(network, programs, calls.append).forward_features(images)
-    return dict(zip(reversed(parts(network)), reversed(calls), strict=True))  # of equal ones the first
+    return dict(zip(reversed(parts(network)), reversed(calls), strict=True))  # the first of equal parts wins
 
 
 def _run(call: Call) -> Callable[[], Any]:
@@ -212,7 +212,7 @@ def _run(call: Call) -> Callable[[], Any]:
 
 
 def _ends(model: Any, images: jax.Array) -> Runner:
-    """Embedding, final norm and head, without a block between them."""
+    """Runs embedding, final norm and head, without blocks in between."""
 
     def call(network: Any, images: jax.Array) -> jax.Array:
         tokens = network.walk(images, stop=0).tokens
@@ -224,11 +224,11 @@ def _ends(model: Any, images: jax.Array) -> Runner:
 
 
 def _uniform(model: Any) -> bool:
-    """Whether all blocks are of one width, so that the head fits behind the embedding."""
+    """Whether all blocks have the same width, so that the head fits after the embedding."""
     return len({site.embed_dim for site in model.sites(model.preprocessing.img_size)}) == 1
 
 
 def _between(points: Sequence[tuple[int, float]], rows: int) -> float:
-    """Interpolates linearly between measurements, {rows: value}; beyond them the nearest counts."""
+    """Interpolates linearly between measurements (rows, value); outside their range the nearest is used."""
     x, y = np.array(sorted(points)).T
     return float(np.interp(rows, x, y))

@@ -1,11 +1,12 @@
-"""What a plan risks: on each image, whether it still answers what the dense network does.
+"""The risk of a plan: per image, whether it still agrees with the dense network.
 
-Agreement needs no labels. A classifier agrees where it predicts the same class. Features agree where they still
-retrieve what the dense ones do: among dense features of the images that estimate, the nearest to the plan's is one of
-the k nearest to the dense network's own. Those images test nothing, so errors of images that do are independent.
+Agreement needs no labels. A classifier agrees if it predicts the same class. Features agree if they retrieve the same
+images: among the dense features of the estimation images, the nearest neighbour of the plan's feature is one of the k
+nearest neighbours of the dense feature. The test images are not part of this bank, so their errors are independent.
 
-Lost accuracy needs labels: an error is an image that the dense network gets right and the plan wrong. Accuracy falls
-by no more than the share of those, as it gains others. Without a classifier the k nearest vote.
+Lost accuracy needs labels: an error is an image that the dense network gets right and the plan wrong. Accuracy falls by
+at most the fraction of such images, since the plan may also gain others. Without a classifier, the k nearest
+neighbours vote.
 """
 
 from typing import NamedTuple
@@ -18,11 +19,11 @@ from jaxprune.errors import UserError
 
 
 class Answers(NamedTuple):
-    """What a network makes of images.
+    """The answers of a network to images.
 
     Attributes:
       values: predicted classes (n,), or features (n, d).
-      labels: of the images, -1 where there is none.
+      labels: labels of the images, -1 = none.
     """
 
     values: Shaped[np.ndarray, "n *d"]
@@ -35,7 +36,7 @@ class Answers(NamedTuple):
 def agreement_errors(
     dense: Answers, plan: Answers, bank: Answers, *, neighbours: int, own: bool
 ) -> Bool[np.ndarray, "n"]:
-    """Returns where a plan does not agree with the dense network.
+    """Returns True where a plan does not agree with the dense network.
 
     >>> bank = Answers(np.eye(3, dtype=np.float32), np.zeros(3, int))
     >>> dense, plan = (Answers(np.array([row], np.float32), np.zeros(1, int)) for row in ([1, 0.2, 0], [0.2, 1, 0]))
@@ -43,10 +44,10 @@ def agreement_errors(
     [True, False]
 
     Args:
-      dense, plan: answers of the same images.
-      bank: the dense network's, of the images that are retrieved; a classifier needs none.
-      neighbours: k.
-      own: whether the images are the first of the bank, where none retrieves itself.
+      dense, plan: answers for the same images.
+      bank: answers of the dense network for the images to retrieve; a classifier needs none.
+      neighbours: the number k of neighbours.
+      own: whether the images are the first of the bank, in which case none retrieves itself.
     """
     if dense.values.ndim == 1:
         return dense.values != plan.values
@@ -57,13 +58,13 @@ def agreement_errors(
 def accuracy_errors(
     dense: Answers, plan: Answers, bank: Answers, *, neighbours: int, own: bool
 ) -> Bool[np.ndarray, "n"]:
-    """Returns where the dense network is right and a plan is wrong; the arguments are those of `agreement_errors`.
+    """Returns True where the dense network is right and a plan is wrong; arguments as for `agreement_errors`.
 
     Raises:
-      UserError: images have no label.
+      UserError: some images have no label.
     """
     if (dense.labels < 0).any() or (bank.labels < 0).any():
-        raise UserError("Some images have no class, so accuracy cannot be bounded: bound agreement, or label them.")
+        raise UserError("Some images have no label, so accuracy cannot be bounded: bound agreement, or label them.")
 
     def classes(answers: Answers) -> np.ndarray:
         if answers.values.ndim == 1:
@@ -72,7 +73,7 @@ def accuracy_errors(
             return knn_classes(bank.values, bank.labels, answers.values, k=neighbours)
         if len(answers.values) == len(bank.values):
             return knn_classes_of_others(bank.values, bank.labels, answers.values, k=neighbours)
-        # Others of the bank follow, so that its size is that of the queries.
+        # Padded with others of the bank to the number of queries.
         rest = bank.values[len(answers.values) :]
         queries = np.concatenate([answers.values, rest])
         return knn_classes_of_others(bank.values, bank.labels, queries, k=neighbours)[: len(answers.values)]
@@ -83,7 +84,7 @@ def accuracy_errors(
 def _retrieved(
     bank: Float[np.ndarray, "m d"], queries: Float[np.ndarray, "n d"], k: int, own: bool
 ) -> Int[np.ndarray, "n k"]:
-    """The rows of the k nearest of a bank, without the query's own where it is the first of the bank."""
+    """The rows of the k nearest neighbours in a bank, without the query itself if queries are the first of the bank."""
     if not own:
         return nearest(bank, queries, k=k)
     near = nearest(bank, queries, k=k + 1)

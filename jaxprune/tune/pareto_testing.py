@@ -1,12 +1,12 @@
-"""Pareto Testing: the cheapest of many configurations whose risk is bounded with a stated confidence.
+"""Pareto Testing: the cheapest of many configurations whose risk is bounded with a given confidence.
 
 After Laufer-Goldshtein et al., "Efficiently Controlling Multiple Risks with Pareto Testing" (ICLR 2023), with one risk:
-from one half of the data come estimates of the risks, and with them the Pareto front of cost and risk; on the other
-half its configurations are tested in order from the safest on, and the first that fails ends the sequence. That is
-fixed-sequence testing, which controls the family-wise error without a correction, because the order is not chosen on
-the data that test. So whatever is picked among the configurations that passed, P(its risk > α) ≤ δ.
+one half of the data estimates the risks and with them the Pareto front of cost and risk; on the other half its
+configurations are tested in order, the safest first, until one fails. This fixed-sequence testing controls the
+family-wise error rate without a correction, because the order does not depend on the test data. Whichever of the passed
+configurations is chosen, P(its risk > α) ≤ δ.
 
-A loss is 0 or 1 an image; the number of errors in n images is then binomial, and the p-values are exact.
+The loss of an image is 0 or 1, so the number of errors in n images is binomial, and the p-values are exact.
 """
 
 from collections.abc import Iterable, Sequence
@@ -23,11 +23,11 @@ class Tested(NamedTuple):
     """The test of one configuration.
 
     Attributes:
-      errors: of the images.
-      images: that tested.
-      p_value: how likely so few errors are if the risk is just above α.
-      passed: whether that is at most δ.
-      limit: what the risk is at most, with confidence 1 − δ (Clopper and Pearson), of this configuration alone.
+      errors: number of errors.
+      images: number of test images.
+      p_value: the probability of at most this many errors if the risk is α.
+      passed: whether the p-value is at most δ.
+      limit: upper bound on the risk with confidence 1 − δ (Clopper and Pearson), for this configuration alone.
     """
 
     errors: int
@@ -38,14 +38,14 @@ class Tested(NamedTuple):
 
 
 def front(costs: Sequence[float], risks: Sequence[float]) -> list[int]:
-    """Returns the configurations that no other one beats in cost and risk, from the safest to the cheapest.
+    """Returns the Pareto-optimal configurations in cost and risk, from the safest to the cheapest.
 
     >>> front([4.0, 2.0, 3.0, 1.0], [0.0, 0.1, 0.2, 0.3])
     [0, 1, 3]
 
     Args:
       costs: one a configuration.
-      risks: estimates of theirs.
+      risks: estimated risks, one per configuration.
     """
     return pareto_front(np.asarray(costs), np.asarray(risks), ("min", "min"))[::-1].tolist()
 
@@ -60,7 +60,7 @@ def p_value(errors: int, images: int, alpha: float) -> float:
 
 
 def risk_limit(errors: int, images: int, delta: float) -> float:
-    """Returns the smallest risk that so few errors refute at level delta: the one-sided limit of Clopper and Pearson.
+    """Returns the one-sided upper confidence limit of the risk, at level delta (Clopper and Pearson).
 
     >>> round(risk_limit(0, 10, 0.1074), 3)
     0.2
@@ -69,22 +69,22 @@ def risk_limit(errors: int, images: int, delta: float) -> float:
 
 
 def fixed_sequence(errors: Iterable[int], images: int, alpha: float, delta: float) -> list[Tested]:
-    """Tests configurations in their order until one fails; returns all that were tested, the one that failed last.
+    """Tests configurations in order until one fails; returns all tests, including the failed one.
 
     >>> [test.passed for test in fixed_sequence([0, 3, 9, 1], 100, 0.1, 0.1)]
     [True, True, False]
 
     Args:
-      errors: of each configuration in the images; taken one by one, so that none is computed behind the first failure.
-      images: that test.
-      alpha: the risk that is allowed.
-      delta: the probability that is allowed for a configuration to pass whose risk is above that.
+      errors: number of errors of each configuration; consumed lazily, so none is computed after the first failure.
+      images: number of test images.
+      alpha: the allowed risk.
+      delta: the allowed probability that a configuration with a larger risk passes.
 
     Raises:
-      UserError: delta is no probability.
+      UserError: delta is not a probability.
     """
     if not 0 < delta < 1:
-        raise UserError(f"delta={delta} is no probability between 0 and 1: use one such as 0.1.")
+        raise UserError(f"delta={delta} is not a probability between 0 and 1: use one such as 0.1.")
     found = []
     for count in errors:
         p = p_value(count, images, alpha)
@@ -95,13 +95,13 @@ def fixed_sequence(errors: Iterable[int], images: int, alpha: float, delta: floa
 
 
 def fewest_images(alpha: float, delta: float) -> int:
-    """Returns how many images have to test for a configuration without any error to pass.
+    """Returns the number of test images with which a configuration without errors passes.
 
     >>> fewest_images(0.05, 0.1)
     45
 
     Raises:
-      UserError: no number of images shows a risk of 0.
+      UserError: alpha is 0, which no number of images can show.
     """
     if not 0 < alpha < 1:
         raise UserError(f"A risk of at most {alpha} cannot be tested by counting errors: allow one between 0 and 1.")
@@ -111,12 +111,12 @@ def fewest_images(alpha: float, delta: float) -> int:
 def choose(
     costs: Sequence[float], first: np.ndarray, second: np.ndarray, alpha: float, delta: float
 ) -> tuple[int | None, list[int], list[Tested]]:
-    """Returns the cheapest configuration that is certified (None: none is), the front, and its tests.
+    """Returns the cheapest certified configuration (None if there is none), the front, and its tests.
 
     Args:
       costs: one a configuration.
-      first: losses 0 or 1 on the images that make the front, (configurations, images).
-      second: on those that test.
+      first: losses, 0 or 1, on the images that determine the front, (configurations, images).
+      second: losses on the test images.
       alpha, delta: see `fixed_sequence`.
     """
     order = front(costs, first.mean(1))

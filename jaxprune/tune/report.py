@@ -1,4 +1,4 @@
-"""What tuning found, as a table, a plot and a summary."""
+"""The results of tuning as a table, a plot and a summary."""
 
 import statistics
 from typing import Any
@@ -11,7 +11,7 @@ from jaxprune.viz.report import Section
 
 
 def table(found: Tuned) -> list[dict[str, Any]]:
-    """Returns a row for each network that was looked at: what it costs, what it risks, whether it is certified."""
+    """Returns a row per network considered: its cost, its risk, and whether it is certified."""
     return [_row(found, row) for row in found.rows]
 
 
@@ -39,7 +39,7 @@ def _row(found: Tuned, row: Row) -> dict[str, Any]:
 
 
 def prediction_error(found: Tuned) -> float | None:
-    """Returns the median share by which predicted times of plans miss the measured ones; None where none was timed."""
+    """Returns the median relative error of the predicted times of plans; None if none was timed."""
     off = [
         abs(row.predicted.seconds / row.timed[0].median - 1)
         for row in found.rows
@@ -49,7 +49,7 @@ def prediction_error(found: Tuned) -> float | None:
 
 
 def summary(found: Tuned) -> dict[str, Any]:
-    """Returns what a run reports in the end."""
+    """Returns the summary of a run."""
     by_name = {row.name: row for row in found.rows}
     dense, best = by_name[DENSE], by_name[found.plan or DENSE]
     values = {
@@ -64,31 +64,31 @@ def summary(found: Tuned) -> dict[str, Any]:
 
 
 def describe(section: Section, found: Tuned) -> None:
-    """Adds what was found to a section of a report."""
+    """Adds the results to a section of a report."""
     bound, (estimating, testing) = found.bound, found.images
     section.note(found.why, kind="info" if found.plan else "warning")
     if found.plan:
-        section.text("The plan, as `jaxprune.reduction.Plan.from_text` and `--config.plans` take it:")
+        section.text("The plan, as text for `jaxprune.reduction.Plan.from_text` and `--config.plans`:")
         section.command(found.plan)
     at_risk = (
         "an image that the dense network gets right and the plan wrong"
         if bound.kind == "accuracy"
-        else "an image on which the plan does not answer what the dense network does"
+        else "an image on which the plan does not agree with the dense network"
     )
     section.text(
-        f"Asked for: {bound}. Risk: the share of errors, {at_risk}, estimated on {estimating} images; plans of the "
-        f"front were tested in turn, the safest first, on {testing} others, which chose nothing (Pareto Testing). A "
-        f"plan is certified if so few errors have a probability of at most "
-        f"{found.settings.delta:.3g} at the risk that is allowed."
+        f"Bound: {bound}. Risk: the fraction of errors, {at_risk}, estimated on {estimating} images; plans of the "
+        f"front were tested in turn, the safest first, on {testing} other, independent images (Pareto Testing). A "
+        f"plan is certified if so few errors would have a probability of at most "
+        f"{found.settings.delta:.3g} at the allowed risk."
     )
     off = prediction_error(found)
-    missed = f" Predicted times of the plans that were timed miss by {off:.1%} (median)." if off is not None else ""
+    missed = f" Predicted times of the timed plans are off by {off:.1%} (median)." if off is not None else ""
     smaller = next((row for row in found.rows if row.name == SMALLER), None)
     if smaller is not None:
         missed += f" The next smaller dense network takes {1000 * smaller.cost.seconds:.3g} ms; its risk is unknown."
     section.text(
-        f"Times are those of a batch of {found.settings.batch_size}: measured in turns where a network was timed "
-        f"whole, else predicted from {len(found.table.parts)} kinds of blocks that were timed one by one.{missed}"
+        f"Times are for a batch of {found.settings.batch_size}: measured in turns if a network was timed "
+        f"as a whole, else predicted from {len(found.table.parts)} kinds of blocks that were timed one by one.{missed}"
     )
     rows = table(found)
     section.table(
@@ -101,13 +101,13 @@ def describe(section: Section, found: Tuned) -> None:
     }
     level = {"allowed": bound.risk} if bound.risk < 1 else None
     plot = plots.scatter_plot(points, "ms a batch", "risk", pareto=("min", "min"), reference=level, shares=True)
-    section.figure(plot, f"Risk against time. The grey line joins the safest at each cost.{plots.cut_note(plot)}")
+    section.figure(plot, f"Risk against time. The grey line joins the safest plans at each cost.{plots.cut_note(plot)}")
     blocks = [{**part._asdict(), "ms": 1000 * cost.seconds, "MiB": cost.megabytes} for part, cost in found.table.parts]
-    section.section("Blocks on this device").table(blocks, caption="A batch through one block.", formats=".3g")
+    section.section("Blocks on this device").table(blocks, caption="One batch through one block.", formats=".3g")
 
 
 def _label(found: Tuned, row: Row) -> str:
-    """A plan's methods, places and what it leaves: whole plans are too long for a plot."""
+    """A short label of a plan for plots: its methods, places and final amount."""
     if row.name == DENSE:
         return DENSE
     steps = row.name.split("+")

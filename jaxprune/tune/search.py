@@ -1,6 +1,6 @@
-"""Which plans to look at: few of very many, most of them on few images, all on the images that estimate.
+"""The search for plans: a few of very many are evaluated, most of them on a fraction of the estimation images.
 
-Whatever is decided here by those images leaves the guarantee alone, which comes from others.
+Decisions here use only the estimation images, so the guarantee, which comes from the test images, is not affected.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,11 +10,11 @@ import numpy as np
 from jaxprune.metrics import wilson_interval
 from jaxprune.tune.candidates import Candidate
 
-Losses = Callable[[Candidate, bool], np.ndarray]  # (candidate, whether on all images) -> 0 or 1 an image
-Pool = Callable[[tuple[str, ...]], list[Candidate]]  # one method, or two that are mixed -> plans within the bound
+Losses = Callable[[Candidate, bool], np.ndarray]  # (candidate, whether on all images) -> 0 or 1 per image
+Pool = Callable[[tuple[str, ...]], list[Candidate]]  # one method, or two to mix -> plans within the bound
 
-METHODS = 3  # that go on after the first round
-MIDDLE = 0.75  # of the dense network's cost, at which methods are compared
+METHODS = 3  # methods that remain after the first round
+MIDDLE = 0.75  # fraction of the dense network's cost at which methods are compared
 
 
 def search(
@@ -27,19 +27,20 @@ def search(
     alpha: float,
     limit: int,
 ) -> list[Candidate]:
-    """Returns the plans that are worth estimating on all images, in the order in which they were looked at.
+    """Returns the plans to estimate on all images, in the order of the search.
 
     First every method at about the same cost; then the plans of the best three methods and of mixtures of the best two,
-    from the dearest of a family to the first that is hopeless. What another plan surely beats is left out.
+    from the most expensive of a family to the first hopeless one. Plans that are significantly worse than another are
+    left out.
 
     Args:
-      methods: by name.
-      pool: the plans that are allowed.
-      losses: of a plan.
-      dense: cost of the dense network.
-      cost: of a plan.
-      alpha: the risk that is allowed; 1: any.
-      limit: how many plans are looked at.
+      methods: names of the methods.
+      pool: returns the allowed plans.
+      losses: returns the losses of a plan.
+      dense: the cost of the dense network.
+      cost: returns the cost of a plan.
+      alpha: the allowed risk; 1 allows any.
+      limit: maximum number of plans.
     """
     own = {method: found for method in methods if (found := pool((method,)))}
     seen: dict[str, Candidate] = {}
@@ -55,12 +56,12 @@ def search(
     ranked = sorted(risks, key=lambda method: risks[method])
     mixed = [pool(pair) for pair in (tuple(ranked[:2]), tuple(ranked[1::-1])) if len(set(pair)) == 2]
     groups = [own[method] for method in ranked[:METHODS]]
-    # What looks best comes first, as there may be too many.
+    # The most promising come first, because the number is limited.
     for group in [*groups[:2], *mixed, *groups[2:]]:
         for family in dict.fromkeys(candidate.family for candidate in group):
             found = sorted((c for c in group if c.family == family), key=cost, reverse=True)
             for number, candidate in enumerate(found):
-                # Under a bound on cost alone, what is dearest within it is safest.
+                # Under a bound on cost alone, the most expensive plan within it is the safest.
                 if (candidate.name not in seen and len(seen) >= limit) or (alpha == 1 and number > 1):
                     break
                 if hopeless(look(candidate), alpha):
@@ -70,25 +71,25 @@ def search(
 
 
 def hopeless(losses: np.ndarray, alpha: float) -> bool:
-    """Whether the risk is above alpha with confidence (the 95 % interval of Wilson)."""
+    """Whether the risk is significantly above alpha (95 % Wilson interval)."""
     return wilson_interval(int(losses.sum()), len(losses))[0] > alpha
 
 
 def thinned(order: Sequence[Candidate], risks: Sequence[float], alpha: float, most: int) -> list[Candidate]:
-    """Returns at most so many of a front, from the safest on: that one, and the cheapest that may hold alpha.
+    """Returns at most `most` configurations of a front: the safest, and the cheapest that may satisfy alpha.
 
     Args:
       order: the front, from the safest to the cheapest.
-      risks: estimates of theirs.
+      risks: their estimated risks.
       alpha: the risk that is allowed.
-      most: how many.
+      most: maximum number.
     """
     hopeful = [candidate for candidate, risk in zip(order, risks, strict=True) if risk <= alpha] or list(order[:1])
     return hopeful if len(hopeful) <= most else [hopeful[0], *hopeful[len(hopeful) - most + 1 :]]
 
 
 def _beaten(candidate: Candidate, others: Sequence[Candidate], losses: Losses, cost: Callable) -> bool:
-    """Whether another plan costs no more and errs less on the same images with confidence."""
+    """Whether another plan costs no more and has significantly fewer errors on the same images."""
     own = losses(candidate, False)
     low = wilson_interval(int(own.sum()), len(own))[0]
     for other in others:

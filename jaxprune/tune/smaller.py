@@ -1,4 +1,4 @@
-"""The next smaller dense network, which a plan has to be compared with too."""
+"""The next smaller dense network, a baseline for plans."""
 
 from typing import Any
 
@@ -9,12 +9,12 @@ from jaxprune.models.vit_names import SIZES
 
 
 def next_smaller(model: Any) -> Any:
-    """Returns the network of the same family with the next smaller width and random weights, for what it costs.
+    """Returns the network of the same family with the next smaller width and random weights, to measure its cost.
 
-    Of a network narrower than all that have a name, one of half the width. None where there is no such network.
+    For a network narrower than all named ones, one of half the width. None if there is no such network.
 
     Args:
-      model: that `models.create` built.
+      model: a network from `models.create`.
     """
     recipe = getattr(model, "recipe", None)
     if recipe is None or recipe.kind != "model":

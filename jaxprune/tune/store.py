@@ -1,4 +1,4 @@
-"""What was measured, in files: a run that was stopped goes on where it was, to the same numbers."""
+"""Stored measurements, so that a stopped run resumes with the same numbers."""
 
 import json
 import zlib
@@ -12,11 +12,11 @@ from jaxprune.analysis import observed
 
 
 class Store:
-    """Keeps what was made, each with all that it depends on; without a folder, in memory.
+    """A cache of results, each stored with the key that it depends on; in memory without a folder.
 
     Args:
-      folder: of the files, made if need be; None for none.
-      key: what everything depends on, plain values.
+      folder: directory of the files, created if needed; None keeps results in memory.
+      key: plain values that all results depend on.
     """
 
     def __init__(self, folder: Path | None = None, key: Mapping[str, Any] | None = None):
@@ -26,11 +26,11 @@ class Store:
             folder.mkdir(parents=True, exist_ok=True)
 
     def under(self, **key: Any) -> "Store":
-        """The store for what depends on more."""
+        """Returns a store with further values in the key."""
         return Store(self._folder, {**self._key, **key})
 
     def arrays(self, name: str, make: Callable[[], Mapping[str, np.ndarray]], **key: Any) -> dict[str, np.ndarray]:
-        """Returns the arrays of a name; makes them if they are not there, or depend on something else now."""
+        """Returns the stored arrays of a name, or makes them if they are missing or have another key."""
         key = {**self._key, **key}
         token = f"{name} {json.dumps(key, sort_keys=True, default=str)}"
         if token not in self._made:
@@ -45,12 +45,12 @@ class Store:
         return self._made[token]
 
     def text(self, name: str, make: Callable[[], str], **key: Any) -> str:
-        """Returns a text, likewise."""
+        """Returns a stored text, or makes it."""
         found = self.arrays(name, lambda: {"text": np.frombuffer(make().encode(), np.uint8)}, **key)
         return found["text"].tobytes().decode()
 
 
 def _slug(name: str) -> str:
-    """A file's name: readable, and another one for each name."""
+    """A readable and unique file name."""
     short = "".join(letter if letter.isalnum() else "-" for letter in name)[:60].strip("-")
     return f"{short}-{zlib.crc32(name.encode()):08x}"

@@ -1,4 +1,4 @@
-"""What tuning is asked for, and what it found."""
+"""The settings and the results of tuning."""
 
 import dataclasses
 from typing import Any, NamedTuple
@@ -13,20 +13,20 @@ SMALLER = "next smaller, dense"
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """How plans are looked for.
+    """The settings of the search.
 
     Attributes:
-      delta: the probability that is allowed for a plan to be certified whose risk is beyond the bound.
-      methods: of token reduction; empty: all without parameters.
-      places: the blocks of plans; empty: see `candidates.default_places`.
-      kept: shares of the patches that are left in the end.
-      neighbours: of networks without a classifier, see `tune.image_errors`.
-      batch_size: images of the batches whose cost counts.
-      rounds: of timings.
-      limit: plans that are looked at, at most.
-      most_tested: plans of the front that are timed and may be tested.
-      exhaustive: looks at all plans of the methods, on all images that estimate.
-      seed: of the halves.
+      delta: the allowed probability that a plan with a risk beyond the bound is certified.
+      methods: token-reduction methods; empty: all without parameters.
+      places: the blocks at which plans reduce; empty: see `candidates.default_places`.
+      kept: fractions of the patches left in the end.
+      neighbours: neighbours for networks without a classifier, see `tune.image_errors`.
+      batch_size: batch size that costs are measured at.
+      rounds: number of timing rounds.
+      limit: maximum number of plans to evaluate.
+      most_tested: maximum number of plans of the front that are timed and may be tested.
+      exhaustive: evaluate all plans of the methods, on all estimation images.
+      seed: seed of the split in halves.
     """
 
     delta: float = 0.1
@@ -43,15 +43,15 @@ class Settings:
 
 
 class Row(NamedTuple):
-    """A network that was looked at.
+    """A network that was evaluated.
 
     Attributes:
       name: the plan as text, or `bench.contestants.DENSE`, or `SMALLER`.
-      gflops: of an image.
-      predicted: cost by the table; None of another network.
-      timed: seconds of a batch over the rounds, and memory as `Cost.megabytes`; None where it was not timed whole.
-      errors, images: found among the images that estimate; None where there are none.
-      tested: on the other images; None where it was not tested.
+      gflops: GFLOPs per image.
+      predicted: cost predicted by the table; None for another network.
+      timed: seconds per batch over the rounds, and memory as `Cost.megabytes`; None if not timed as a whole.
+      errors, images: errors among the estimation images, and their number; None if not estimated.
+      tested: the test on the other images; None if not tested.
     """
 
     name: str
@@ -64,7 +64,7 @@ class Row(NamedTuple):
 
     @property
     def cost(self) -> Cost:
-        """As it was measured, else as predicted."""
+        """The measured cost, else the predicted one."""
         if self.timed is not None:
             return Cost(self.timed[0].median, self.timed[1])
         assert self.predicted is not None
@@ -72,18 +72,18 @@ class Row(NamedTuple):
 
 
 class Tuned(NamedTuple):
-    """What tuning found.
+    """The result of tuning.
 
     Attributes:
-      plan: as one line; "" for the dense network.
+      plan: the plan as one line; "" for the dense network.
       model: the network under that plan.
-      why: a sentence on the choice.
+      why: a sentence that explains the choice.
       rows: dense, the next smaller dense network, then plans by falling cost.
-      front: names of the plans that no other one beats on the images that estimate.
-      table: what blocks cost.
-      bound: that was asked for.
-      settings: of the search.
-      images: that estimate, and that test.
+      front: names of the Pareto-optimal plans on the estimation images.
+      table: the costs of blocks.
+      bound: the requested bound.
+      settings: the settings of the search.
+      images: numbers of estimation and test images.
     """
 
     plan: str

@@ -1,4 +1,4 @@
-"""Tunes a network to this device: the cheapest plan whose risk is bounded, or the safest whose cost is."""
+"""Tunes a network to this device: the cheapest plan with bounded risk, or the safest plan with bounded cost."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -24,10 +24,10 @@ from jaxprune.tune.smaller import next_smaller
 from jaxprune.tune.store import Store
 from jaxprune.tune.tuned import SMALLER, Row, Settings, Tuned
 
-SLACK = 0.05  # by which predictions may be off
-_FORMAT = 1  # of what is stored: another one makes it anew
+SLACK = 0.05  # relative error allowed for predictions
+_FORMAT = 1  # version of the stored results; other versions are recomputed
 
-Show = Callable[[np.ndarray], Iterable[Batch]]  # numbers of images -> batches with `image`, and `label`
+Show = Callable[[np.ndarray], Iterable[Batch]]  # indices of images -> batches with `image`, and `label`
 
 
 def tune(
@@ -44,24 +44,26 @@ def tune(
 ) -> Tuned:
     """Returns the best plan for a network on this device, with a guarantee.
 
-    Half of the images, drawn by chance, estimate risks (`tune.image_errors`), and the other half tests: Pareto Testing
-    (Laufer-Goldshtein et al., ICLR 2023). For a bound on risk the plan is the cheapest that is certified: with
-    probability 1 − delta, its risk on images like these is within the bound. For a bound on cost it is the one of least
-    estimated risk within that, and with probability 1 − delta its risk is at most `tested.limit` of its row.
+    A random half of the images estimates the risks (`tune.image_errors`), and the other half tests: Pareto Testing
+    (Laufer-Goldshtein et al., ICLR 2023). For a bound on risk, the result is the cheapest certified plan: with
+    probability 1 − delta, its risk on images from the same distribution is within the bound. For a bound on cost, it is
+    the plan with the smallest estimated risk within it, and with probability 1 − delta its risk is at most
+    `tested.limit` of its row.
 
     Args:
-      model: a host of plans. One that was trained under a plan takes part under it, beside its dense form.
-      images: resized and cropped for the network, pixels from 0 to 255, (n, h, w, 3); or what shows some by number.
-      bound: what to keep to.
-      settings: of the search.
-      num_images: how many can be shown, where `images` is a function.
-      labels: of an array of images, (n,); only a bound on accuracy needs them.
-      smaller: a smaller dense network to time beside; by default `next_smaller`.
+      model: a `Host`. A network trained under a plan is also evaluated with that plan.
+      images: resized and cropped for the network, pixels from 0 to 255, (n, h, w, 3); or a function that returns images
+        by index.
+      bound: the bound to satisfy.
+      settings: the settings of the search.
+      num_images: number of images, if `images` is a function.
+      labels: labels of an array of images, (n,), for a bound on accuracy.
+      smaller: a smaller dense network to time for comparison; by default `next_smaller`.
       mesh: the devices for the images; costs are those of one device.
-      store: keeps what was measured.
+      store: stores the measurements.
 
     Raises:
-      UserError: the network cannot follow plans, there are too few images, or the bound makes no sense.
+      UserError: the network cannot follow plans, there are too few images, or the bound is invalid.
     """
     if not isinstance(model, Host):
         raise UserError(f"A {type(model).__name__} has no tokens to reduce: give a transformer.")
@@ -106,7 +108,7 @@ def tune(
 
 
 class _Halves(NamedTuple):
-    """Numbers of the images that estimate, and of those that test."""
+    """Indices of the estimation images and of the test images."""
 
     first: np.ndarray
     second: np.ndarray
@@ -117,7 +119,7 @@ def _halves(count: int, bound: Bound, settings: Settings) -> _Halves:
     if count // 2 < fewest:
         raise UserError(
             f"{count} images are too few: half of them test, and to show a risk of at most {bound.risk:.3g} with "
-            f"confidence {1 - settings.delta:.3g} takes {fewest} without a single error. Give {2 * fewest} or more."
+            f"confidence {1 - settings.delta:.3g} takes {fewest} without an error. Give {2 * fewest} or more."
         )
     order = np.random.default_rng(settings.seed).permutation(count)
     return _Halves(*np.split(order, [count - count // 2]))
@@ -128,9 +130,9 @@ class _Networks(NamedTuple):
 
     Attributes:
       dense: the network without a plan.
-      trained: the same as it was trained under a plan; None without.
-      smaller: another dense one; None where there is none.
-      methods, places: of the plans.
+      trained: the network under the plan that it was trained with; None without one.
+      smaller: a smaller dense network, or None.
+      methods, places: methods and places of the plans.
     """
 
     dense: Any
@@ -168,7 +170,7 @@ def _cost_table(network: _Networks, settings: Settings, store: Store) -> CostTab
 def _found(
     network: _Networks, table: CostTable, errors: "_Errors", bound: Bound, settings: Settings
 ) -> list[Candidate]:
-    """The plans that are worth estimating on all images, and the one that the network was trained under."""
+    """The plans to estimate on all images, and the one that the network was trained with."""
     methods = [method for method in table.methods() if method in network.methods]
     own = [] if network.trained is None else [_trained(network, table)]
     if not methods and not own:
@@ -196,14 +198,14 @@ def _trained(network: _Networks, table: CostTable) -> Candidate:
     if set(methods) <= set(table.methods()):
         cost = table.predict(network.trained)
     else:
-        # Its methods have parameters, and were not timed: by the FLOPs, until it is timed whole.
+        # Its methods may have parameters and are not in the table: predicted by FLOPs until it is timed as a whole.
         share = _gflops(network.trained) / _gflops(network.dense)
         cost = Cost(table.dense.seconds * share, table.dense.megabytes)
     return Candidate(plan.text, "+".join(methods), tuple(at.layer for at in steps), 0.0, network.trained, cost)
 
 
 class _Errors:
-    """On which images plans err; what networks answer is stored."""
+    """The errors of plans on images; the answers of networks are stored."""
 
     def __init__(
         self, dense: Any, show: Show, halves: _Halves, bound: Bound, settings: Settings, mesh: Mesh, store: Store
@@ -211,15 +213,15 @@ class _Errors:
         self._dense, self._show, self._halves, self._mesh, self._store = dense, show, halves, mesh, store
         self._errors = image_errors.accuracy_errors if bound.kind == "accuracy" else image_errors.agreement_errors
         self._neighbours, self._programs = settings.neighbours, blockwise.Programs()
-        self._few = max(len(halves.first) // 4, 1)  # images that every plan is looked at on
+        self._few = max(len(halves.first) // 4, 1)  # number of images that every plan is evaluated on
 
     def estimate(self, plan: Candidate, whole: bool) -> np.ndarray:
-        """Errors on the images that estimate, (n,): on a quarter of them, or on the whole."""
+        """Errors on the estimation images, (n,): on a quarter of them, or on all."""
         dense, own = self._estimating(DENSE, self._dense, True), self._estimating(plan.name, plan.model, whole)
         return self._errors(dense[: len(own.values)], own, dense, neighbours=self._neighbours, own=True)
 
     def test(self, plan: Candidate) -> int:
-        """How many of the images that test are errors."""
+        """Number of errors among the test images."""
         bank = self._estimating(DENSE, self._dense, True)
         dense, own = (
             self._answers(name, model, self._halves.second, "testing")
@@ -229,7 +231,7 @@ class _Errors:
 
     @property
     def tested(self) -> int:
-        """How many images test."""
+        """Number of test images."""
         return len(self._halves.second)
 
     def _estimating(self, name: str, model: Any, whole: bool) -> image_errors.Answers:
@@ -248,7 +250,7 @@ class _Errors:
                 self._show(numbers), {"answers": forward}, [collector], self._mesh, desc=f"{name}, {part}"
             )
             values, labels = np.asarray(values, np.float32), np.asarray(columns["label"])
-            # Of an image with several classes none is the right one.
+            # An image with several classes has no single right class.
             labels = labels if labels.ndim == 1 else np.full(len(values), -1)
             return {"values": values.argmax(-1) if model.num_classes else values, "label": labels}
 
@@ -256,7 +258,7 @@ class _Errors:
         return image_errors.Answers(found["values"], found["label"])
 
 
-Timed = Mapping[str, tuple[OverRounds, float]]  # by name: seconds, and megabytes
+Timed = Mapping[str, tuple[OverRounds, float]]  # {name: (seconds, megabytes)}
 
 
 def _timed(network: _Networks, some: Sequence[Candidate], settings: Settings, store: Store) -> Timed:
@@ -300,17 +302,17 @@ def _chosen(
     """Returns the plan (None: dense), why, and the tests.
 
     Args:
-      some: of the front, from the safest to the cheapest.
+      some: plans of the front, from the safest to the cheapest.
     """
     cost = {name: Cost(seconds.median, megabytes) for name, (seconds, megabytes) in timed.items()}
     if bound.on_cost and bound.holds(cost[DENSE], settings.batch_size):
-        return None, f"The dense network itself keeps to the bound: {bound}.", {}
+        return None, f"The dense network itself satisfies the bound: {bound}.", {}
     fit = [each for each in some if bound.holds(cost[each.name], settings.batch_size)]
     fit = [each for each in fit if bound.of(cost[each.name]) < bound.of(cost[DENSE])]
     if not fit:
-        within = f" and keeps to the bound, {bound}" if bound.on_cost else ""
-        return None, f"Nothing beats dense: no plan that was found is cheaper on this device{within}.", {}
-    # For a bound on cost the safest is the best, whatever comes behind it.
+        within = f" and satisfies the bound, {bound}" if bound.on_cost else ""
+        return None, f"Nothing beats dense: no plan found is cheaper on this device{within}.", {}
+    # For a bound on cost the safest is the best; cheaper plans need no test.
     tried = fit[:1] if bound.on_cost else fit
     found = pareto_testing.fixed_sequence(map(errors.test, tried), errors.tested, bound.risk, settings.delta)
     tests = {each.name: test for each, test in zip(tried, found, strict=False)}
@@ -318,8 +320,8 @@ def _chosen(
     confidence = f"with confidence {1 - settings.delta:.3g}"
     if not passed:
         return None, (
-            f"Nothing beats dense: {tried[0].name}, the safest plan, errs on {found[0].errors} of {found[0].images} "
-            f"images, which does not show a risk of at most {bound.risk:.3g} {confidence}."
+            f"Nothing beats dense: {tried[0].name}, the safest plan, fails on {found[0].errors} of {found[0].images} "
+            f"images, too many for a risk of at most {bound.risk:.3g} {confidence}."
         ), tests  # fmt: skip
     best = min(passed, key=lambda each: bound.of(cost[each.name]))
     test = tests[best.name]
@@ -327,7 +329,7 @@ def _chosen(
     return best, (
         f"{best.name} is {speed:.2f} times as fast as dense, and {confidence} its "
         f"risk is at most {bound.risk if bound.risk < 1 else test.limit:.3g}: {test.errors} errors in {test.images} "
-        "images that chose nothing."
+        "independent images."
     ), tests  # fmt: skip
 
 
@@ -336,7 +338,7 @@ def _gflops(model: Any) -> float:
 
 
 def _timing(settings: Settings) -> dict[str, Any]:
-    """What times depend on."""
+    """The settings that timings depend on."""
     device = jax.devices()[0]
     names = {"device": device.device_kind, "platform": device.platform}
     return {"batch_size": settings.batch_size, "rounds": settings.rounds, **names}

@@ -1,4 +1,4 @@
-"""What a "±" or a range means, in words: every table and tile that shows one names it with these."""
+"""The meaning of "±" and of ranges, in words, for captions of tables and tiles."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -11,15 +11,15 @@ BRACKETS = "in brackets the 95 % interval (Wilson)"
 
 
 def meaning(kind: str, count: int | None = None, of: str = "images") -> str:
-    """Returns what the "±" of a table stands for.
+    """Returns the meaning of "±" in a table.
 
     >>> meaning(STANDARD_ERROR, 12)
     '± = the standard error of the mean over 12 images'
 
     Args:
       kind: `WILSON`, `STUDENT` or `STANDARD_ERROR`.
-      count: of what the values were taken over; None where it differs between rows.
-      of: what they were taken over, in the plural.
+      count: number of values; None if it differs between rows.
+      of: what the values are over, in the plural.
     """
     if count == 1 and kind != WILSON:
         return f"no ±: it needs more than one of the {of}"
@@ -27,7 +27,7 @@ def meaning(kind: str, count: int | None = None, of: str = "images") -> str:
 
 
 def with_meaning(half: float, kind: str, count: int, of: str = "images", spec: str = ".1%") -> str:
-    """Returns half an interval as text, together with what it is.
+    """Returns the half-width of an interval as text, with its meaning.
 
     >>> with_meaning(0.021, WILSON, 500)
     '± 2.1%, half the 95 % interval (Wilson) over 500 images'
@@ -38,20 +38,20 @@ def with_meaning(half: float, kind: str, count: int, of: str = "images", spec: s
 
 
 def ranges(rounds: int) -> str:
-    """Returns what the ranges of a table of timings stand for."""
+    """Returns the meaning of the ranges in a table of timings."""
     if rounds == 1:
-        return "measured in a single round, so there is no spread: a number may be off by what else the machine did"
-    return f"median over {rounds} rounds with the smallest and the largest of them"
+        return "measured in a single round, so there is no spread: other load on the machine may have affected a number"
+    return f"median over {rounds} rounds with the smallest and the largest value"
 
 
 def as_ranges(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Returns rows for a table of a report, in which the ends of a range are in the cell of its centre.
+    """Merges the ends of ranges into the cells of their centres, for the table of a report.
 
     >>> as_ranges([{"speed-up": 1.5, "speed-up low": 1.25, "speed-up high": 1.75}])
     [{'speed-up': (1.5, 1.25, 1.75)}]
 
     Args:
-      rows: with columns "`name` low" and "`name` high" beside `name`; "low" and "high" alone are those of "accuracy".
+      rows: with columns "`name` low" and "`name` high" beside `name`; plain "low" and "high" belong to "accuracy".
     """
     return [_as_ranges(row) for row in rows]
 

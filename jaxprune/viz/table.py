@@ -10,7 +10,7 @@ Rows = Sequence[Mapping[str, Any]]
 
 
 def as_text(rows: Rows) -> str:
-    """Lays rows out in columns, the first to the left; numbers with three digits."""
+    """Formats rows in columns, the first aligned left; numbers with three digits."""
     cells = _cells(rows)
     widths = [max(len(row[i]) for row in cells) for i in range(len(cells[0]))]
     lines = (
@@ -21,7 +21,7 @@ def as_text(rows: Rows) -> str:
 
 
 def as_markdown(rows: Rows) -> str:
-    """Lays rows out as a table in Markdown; numbers with three digits.
+    """Formats rows as a Markdown table; numbers with three digits.
 
     >>> print(as_markdown([{"what": "a", "GB": 0.12345}]))
     | what | GB |
@@ -38,7 +38,7 @@ def _cells(rows: Rows) -> list[list[str]]:
 
 
 def write_csv(path: str | os.PathLike, rows: Rows, **same: Any) -> None:
-    """Writes rows with all columns that any of them has; `same` are columns that they share, such as the device."""
+    """Writes rows with the union of their columns; `same` are columns with one value for all, such as the device."""
     columns = list(dict.fromkeys(name for row in [*rows, same] for name in row))
     with Path(path).open("w", newline="") as file:
         writer = csv.DictWriter(file, columns)

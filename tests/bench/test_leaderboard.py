@@ -86,10 +86,10 @@ def test_what_is_no_leaderboard_is_refused(tmp_path):
     with pytest.raises(UserError, match="cannot be read"):
         read(tmp_path / "none.csv")
     write_csv(tmp_path / "other.csv", [{"a": 1}])
-    with pytest.raises(UserError, match="no leaderboard"):
+    with pytest.raises(UserError, match="is not a leaderboard"):
         read(tmp_path / "other.csv")
     write_csv(tmp_path / "cut.csv", [{**ROW, "accuracy": "0.7x"}])
-    with pytest.raises(UserError, match=r"accuracy '0\.7x' is no number"):
+    with pytest.raises(UserError, match=r"accuracy '0\.7x' is not a number"):
         read(tmp_path / "cut.csv")
 
 

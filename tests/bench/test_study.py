@@ -30,7 +30,7 @@ def test_every_arm_is_measured_with_every_seed():
 def test_only_intervals_that_part_make_a_difference():
     assert study.differences(measured()) == ["accuracy: better above plain.", "accuracy: better above close."]
     assert study.differences({"a": [{"x": 1.0}, {"x": 2.0}], "b": [{"x": 1.5}, {"x": 1.7}]}) == [
-        "No two intervals part in anything measured."
+        "All intervals overlap, in every measure."
     ]
 
 

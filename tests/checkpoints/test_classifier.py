@@ -80,7 +80,7 @@ def test_what_a_classifier_has_no_place_for_is_named(tmp_path, caplog):
     checkpoints.save_model(classifier(init_values=1.0), tmp_path / "model.safetensors")
     initialise(classifier(), str(tmp_path / "model.safetensors"))
     assert "The classifier has no blocks.0.ls1.gamma" in caplog.text and "are left out" in caplog.text
-    with pytest.raises(UserError, match=r"is a run, which says itself what it holds: leave out model and key\."):
+    with pytest.raises(UserError, match=r"is a run, which describes its own network: leave out model and key\."):
         convert(tmp_path / "model.safetensors", tmp_path / "out.safetensors", model="vit", key="teacher")
 
 
@@ -95,12 +95,12 @@ def test_a_head_is_kept_where_the_classes_match(kind, pool, tmp_path, caplog):
         checkpoints.save_pretrained(trained, path)
     cases = [
         (pool, NAMES, "with its head of 3 classes"),
-        (pool, ("0", "1", "2"), "with its head of 3 classes"),  # numbers are no names
+        (pool, ("0", "1", "2"), "with its head of 3 classes"),  # numbers are not names
         (pool, (*NAMES, "dog"), "with a new head: the one in it is of 3 classes, and here are 4"),
         (pool, None, "with a new head."),
     ]
     if pool == "token":
-        cases.append(("avg", NAMES, "with a new head: the one in it reads other tokens"))
+        cases.append(("avg", NAMES, "with a new head: the loaded one has another pooling"))
     if kind == "ours":
         others = ("ant", "bee", "cat")
         cases.append(
@@ -168,7 +168,7 @@ def test_what_is_no_classifier_is_refused(tiny, tmp_path):
         ({"run": tmp_path / "features.safetensors"}, "weights without a card: give it as published weights"),
         ({"run": tmp_path / "nowhere"}, "There is no run directory"),
         ({"weights": tmp_path / "features.safetensors", **named}, "no classifier for vit_tiny_patch16_224"),
-        ({"weights": tmp_path / "features.safetensors"}, "does not say of which network it is"),
+        ({"weights": tmp_path / "features.safetensors"}, "does not say which network it belongs to"),
         ({"weights": tmp_path / "headless.safetensors", **named}, "written by save_model.*give it as a run"),
         ({"weights": tmp_path / "features.safetensors", "name": "vit_tiny"}, "Unknown model 'vit_tiny'"),
         ({"run": "a", "weights": "b", **named}, "a and b are both named"),

@@ -134,7 +134,7 @@ def test_the_command_converts_and_refuses(tmp_path, monkeypatch, capsys):
     convert_tool.main()
     assert "out.safetensors: the weights of a VisionTransformer" in capsys.readouterr().out
     same(load_file("out.safetensors"), load_file("in.safetensors"))
-    with pytest.raises(SystemExit, match=r"^error: out.safetensors is there already"):
+    with pytest.raises(SystemExit, match=r"^error: out.safetensors exists already"):
         convert_tool.main()
 
 
@@ -187,7 +187,7 @@ def test_what_is_ignored_does_not_decide_what_the_network_is(tmp_path):
 def test_where_it_would_write_is_checked_first(tmp_path):
     (tmp_path / "there.safetensors").write_bytes(b"kept")
     for name, message in (
-        ("there.safetensors", "there already"),
+        ("there.safetensors", "exists already"),
         ("weights.pth", r"would not be a \.safetensors"),
         ("nowhere/weights.safetensors", "no directory"),
     ):

@@ -156,11 +156,11 @@ def test_a_flipped_bit_is_noticed(tmp_path):
 
 
 OTHER_KINDS = {
-    b"": "cannot be read .* no file of PyTorch",
+    b"": "cannot be read .* not a PyTorch file",
     b"<!DOCTYPE html>": "is a web page and not weights",
     b"version https://git-lfs": "is a pointer of Git LFS and not the weights",
-    b"PK\x03\x04": "cannot be read .* no file of PyTorch",
-    pickle.dumps({}): "cannot be read .* no file of PyTorch",
+    b"PK\x03\x04": "cannot be read .* not a PyTorch file",
+    pickle.dumps({}): "cannot be read .* not a PyTorch file",
 }
 
 

@@ -108,7 +108,7 @@ def test_a_plan_is_applied_for_a_size_of_images():
     assert aux.assign[0].shape == (1, 48) and fast.blocks[1].reducer.num_rows() == 24
     assert flops.host(fast, img_size=(24, 32)) == flops.host(model, plan, img_size=(24, 32))
     with pytest.raises(
-        UserError, match=r"applied for 16 tokens .* where 48 arrive: use reduction\.apply\(…, img_size=\)"
+        UserError, match=r"applied for 16 tokens .* that now receives 48: use reduction\.apply\(…, img_size=\)"
     ):
         reduction.apply(model, plan)(large)
 
@@ -159,7 +159,7 @@ def same_window(model, site):
 
 
 def test_a_network_without_attention_has_none_to_report():
-    with pytest.raises(UserError, match="Block 1 has no attention that could report keys"):
+    with pytest.raises(UserError, match="Block 1 has no attention to report keys"):
         host("conv_map").walk(images("conv_map"), taps={1: frozenset({"keys"})})
 
 

@@ -374,7 +374,7 @@ BAD = {
     ),
     "more clusters than tokens": (
         lambda: reduction.apply(host("cls"), Plan("dpc_knn", num_keep=(99, 9), reduction_loc=LOCATIONS)),
-        "num_keep 99 is more than the 16 patches there are: use 16",
+        "num_keep 99 is more than the 16 patches of the image: use 16",
     ),
     "nothing left": (
         lambda: reduction.apply(host("cls"), Plan("topk", 0.05, reduction_loc=LOCATIONS)),

@@ -253,9 +253,9 @@ BAD = {
     ),
     "a network without mean and std": (
         lambda: scoring.create("norm", grid=GRID, normalised=((0.5,) * 3, (0.5,) * 3)),
-        "no network that knows its own",
+        "no network that has a preprocessing",
     ),
-    "pixels that are no patches": (lambda: scoring.create("norm", grid=(5, 5))(images()), "resize them to 20×20"),
+    "pixels that are not patches": (lambda: scoring.create("norm", grid=(5, 5))(images()), "resize them to 20×20"),
     "another norm": (lambda: scoring.create("centre", grid=GRID, norm="l3"), "Unknown norm 'l3'"),
 }
 

@@ -109,16 +109,16 @@ def test_images_and_clips_are_not_mixed_up(folder, tmp_path):
     (tmp_path / "run").mkdir()
     picture(0).save(tmp_path / "run" / "a.png")
     images_of = Preprocessing((16, 16))
-    with pytest.raises(UserError, match="holds pictures and no videos, and the network reads clips"):
+    with pytest.raises(UserError, match="holds pictures and no videos, but the network reads clips"):
         data.create_source("folder", path=str(tmp_path), views=data.Views(CLIP))
-    with pytest.raises(UserError, match="holds videos and no pictures, and the network reads images"):
+    with pytest.raises(UserError, match="holds videos and no pictures, but the network reads images"):
         data.create_source("folder", path=str(folder))
-    with pytest.raises(UserError, match="has images, and the network reads clips of 4 frames"):
+    with pytest.raises(UserError, match="has images, but the network reads clips of 4 frames"):
         data.eval_batches(data.Scenes(8, 16), batch_size=4, preprocessing=CLIP)
     source = data.create_source("folder", path=str(folder), views=data.Views(CLIP))
-    with pytest.raises(UserError, match="has clips of 4 frames, and the network reads images"):
+    with pytest.raises(UserError, match="has clips of 4 frames, but the network reads images"):
         data.eval_batches(source, batch_size=4, preprocessing=images_of)
-    with pytest.raises(UserError, match="training is on images"):
+    with pytest.raises(UserError, match="training needs images"):
         data.train_batches(source, batch_size=4, preprocessing=CLIP, seed=0)
     with pytest.raises(UserError, match="network reads images"):
         data.Views(images_of)
@@ -126,7 +126,7 @@ def test_images_and_clips_are_not_mixed_up(folder, tmp_path):
         with pytest.raises(UserError, match=f"the network reads {read}"):
             open_pictures(str(path), record)
     for path, record in ((folder / "run" / "0.mp4", images_of), (tmp_path / "run" / "a.png", CLIP)):
-        with pytest.raises(UserError, match=r"holds (videos|pictures), and the network reads"):
+        with pytest.raises(UserError, match=r"holds (videos|pictures), but the network reads"):
             open_pictures(str(path), record)
 
 

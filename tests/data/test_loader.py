@@ -161,5 +161,5 @@ def test_a_source_that_turns_photographs_otherwise_is_refused(folder, batches):
     for memory in (True, False):
         source = create_source("folder", path=folder, exif=False, in_memory=memory)
         assert next(iter(batches(source, batch_size=4, preprocessing=of(16, exif=False), **options)))
-        with pytest.raises(UserError, match="exif=False, and the network's preprocessing has exif=True: open"):
+        with pytest.raises(UserError, match="exif=False, but the network's preprocessing has exif=True: open"):
             batches(source, batch_size=4, preprocessing=of(16), **options)

@@ -38,5 +38,5 @@ def test_orders_are_those_of_runs_that_began_earlier():
 @pytest.mark.parametrize("seed", [2**63, -(2**63) - 1, 1.0, "0"])
 def test_a_seed_that_is_no_number_of_64_bits_is_refused(seed):
     for make in (lambda: Order.of_process(50, 10, 0, 1, seed), lambda: Scenes(seed=seed)):
-        with pytest.raises(UserError, match="is no whole number from"):
+        with pytest.raises(UserError, match="is not a whole number from"):
             make()

@@ -127,7 +127,7 @@ def test_a_file_for_one_batch_and_a_damaged_one(tmp_path, monkeypatch):
         return file
 
     monkeypatch.setattr(as_onnx, "converted", damaged)
-    with pytest.raises(UserError, match=r"a\.onnx was written, read again and removed.*logits"):
+    with pytest.raises(UserError, match=r"a\.onnx was removed after a check.*logits"):
         export.onnx(model, path)
     # What was there before stays.
     assert path.read_bytes() == before and list(tmp_path.iterdir()) == [path]

@@ -30,7 +30,7 @@ class Kind(NamedTuple):
     sides: tuple[int, ...] = (16, 16)
 
 
-# Weights of this size make attention differ between tokens, so that choices are no ties.
+# Weights of this size make attention differ between tokens, so that choices are not ties.
 _vit = functools.partial(
     models.create,
     "vit",

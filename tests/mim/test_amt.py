@@ -177,7 +177,7 @@ def test_a_copy_of_the_encoder_weighs_patches():
         ({"mask_ratio": 0.6, "amt_throw_ratio": 0.4}, "leave at least one visible"),
         ({"throw_ratio": 0.9}, "throw_ratio 0.9: raise mask_ratio"),
         ({"reconstruction": "full", "throw_ratio": 0.4}, "reconstruction='progressive'"),
-        ({"mask_ratio": 0.01}, "none would be decoded"),
+        ({"mask_ratio": 0.01}, "would be decoded at mask_ratio 0.01"),
         ({"refresh_epochs": 0}, "refresh_epochs=0"),
     ],
 )

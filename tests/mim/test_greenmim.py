@@ -178,7 +178,7 @@ def test_the_images_of_a_batch_share_a_mask_unless_asked_otherwise(rng_key):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"img_size": 56}, "img_size 56 is no whole number of cells of 16x16 pixels"),
+        ({"img_size": 56}, "img_size 56 is not a whole number of cells of 16x16 pixels"),
         ({"restore": "right"}, "restore"),
         ({"throw_ratio": 0.5}, "reconstruction='progressive'"),
         ({"depth": 2}, "Did you mean 'depths'"),

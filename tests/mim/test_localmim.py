@@ -225,6 +225,6 @@ def test_bad_settings_are_refused(arguments, message):
 @pytest.mark.slow
 def test_its_parts_say_what_they_are():
     model = nnx.eval_shape(lambda: mim.create("localmim", **SMALL, indices=(0, 0, 2, 3), rngs=nnx.Rngs(0)))
-    assert "encoder blocks 0, 0, 2, 3 (from 0) predict the histograms of oriented gradients" in model.summary()
-    with pytest.raises(UserError, match="LocalMIM reconstructs by a LevelDecoders, which cannot leave out a patch"):
+    assert "encoder blocks 0, 0, 2, 3 (from 0) predict histograms of oriented gradients" in model.summary()
+    with pytest.raises(UserError, match="LocalMIM reconstructs with a LevelDecoders, which cannot leave out a patch"):
         pseudo_labels(model, jnp.zeros((2, 32, 32, 3)), key=jax.random.key(0))

@@ -197,10 +197,10 @@ def test_what_is_passed_to_the_masker_must_fit():
     for given, message in (
         ({}, "pass key="),
         ({"mask": mask}, "pass key="),
-        ({"mask": mask[:, :4], "first": jnp.zeros(2, int)}, "mask is of shape"),
+        ({"mask": mask[:, :4], "first": jnp.zeros(2, int)}, "mask has shape"),
         ({"mask": mask | (np.arange(2) == 0)[:, None], "first": jnp.zeros(2, int)}, "between 2 and 8"),
-        ({"mask": mask, "retained": mask}, "retained has 2 patches an image and not 0"),
-        ({"noise": jnp.zeros((2, 3)), "first": jnp.zeros(2, int)}, "a number for each block"),
+        ({"mask": mask, "retained": mask}, "retained has 2 patches per image instead of 0"),
+        ({"noise": jnp.zeros((2, 3)), "first": jnp.zeros(2, int)}, "pass one number per block"),
     ):
         with pytest.raises(UserError, match=message):
             masker.draw(2, **given)
@@ -210,14 +210,14 @@ def test_what_is_passed_to_the_masker_must_fit():
     ("arguments", "message"),
     [
         ({"mask_ratio": 0.8}, "leaves none of 4 blocks visible"),
-        ({"mask_patch": 12}, "mask_patch 12x12 is no whole number of patches"),
-        ({"mask_patch": 24}, "no whole number of blocks"),
+        ({"mask_patch": 12}, "mask_patch 12x12 is not a whole number of patches"),
+        ({"mask_patch": 24}, "not a whole number of blocks"),
         ({"reconstruction": "progressive", "throw_ratio": 0.7}, "throw_ratio 0.7 would throw"),
         ({"throw_ratio": 0.3}, "reconstruction='progressive'"),
         ({"rel_pos": "shard"}, "Did you mean 'shared'"),
-        ({"encoder": "swin", "reconstruction": "progressive"}, "maps of a Swin stay whole"),
-        ({"encoder": "swin", "throw_ratio": 0.3}, "throw_ratio 0.3 has no meaning"),
-        ({"encoder": "swin", "rel_pos": "shared"}, "by window"),
+        ({"encoder": "swin", "reconstruction": "progressive"}, "a Swin needs whole maps"),
+        ({"encoder": "swin", "throw_ratio": 0.3}, "throw_ratio 0.3 does not apply"),
+        ({"encoder": "swin", "rel_pos": "shared"}, "relative positions within windows"),
         ({"encoder": "swin", "depth": 3}, "SimMIM has no argument 'depth'"),
         ({"encoder": "resnet50"}, "encoder of SimMIM 'resnet50'"),
         ({"num_classes": 3}, "SimMIM has no argument 'num_classes'"),

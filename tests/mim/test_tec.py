@@ -317,7 +317,7 @@ def test_the_cost_is_the_published_one(reconstruction, ratio):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"num_adaptors": 3}, "num_adaptors=3 do not share 2 blocks evenly"),
+        ({"num_adaptors": 3}, "num_adaptors=3 does not divide 2 blocks"),
         ({"class_token": False, "pos_embed": "learn"}, "leave out class_token=False"),
         ({"teacher": teacher(img_size=32)}, r"img_size=\(16, 16\)"),
         ({"teacher": teacher(class_token=False, global_pool="avg")}, "vision transformer with a CLS token"),
@@ -352,7 +352,7 @@ def config(**source):
 def test_a_run_without_a_teacher_is_refused(tmp_path):
     settings = config()
     settings.mim.teacher = None
-    with pytest.raises(UserError, match=r"tec learns from a teacher, and config\.teacher names none: give --config"):
+    with pytest.raises(UserError, match=r"tec needs a teacher, and config\.teacher is empty: give --config"):
         tasks.find("pretrain")(settings, tmp_path / "run")
     with pytest.raises(UserError, match=r"There is no weights file nowhere: check config\.teacher\.weights"):
         tasks.find("pretrain")(config(weights="nowhere", name="vit_tiny_patch16_224"), tmp_path / "run")

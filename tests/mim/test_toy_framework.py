@@ -131,7 +131,7 @@ def test_it_is_pre_trained_and_loads_back(colours, tmp_path, monkeypatch):
     assert resumed["steps"] == whole["steps"] == 4 and resumed["loss"] == whole["loss"]
     assert "mean_colour_loss" not in json.loads((workdir / "metrics.jsonl").read_text().splitlines()[-1])
     assert (
-        "Colours predicts the mean colours of the 50% of all patches that it masks."
+        "Colours predicts the mean colours of the 50% of patches that it masks."
         in (workdir / "report.html").read_text()
     )
     assert sorted(path.name for path in (workdir / "pictures").iterdir())
@@ -161,7 +161,7 @@ def test_it_is_counted_drawn_and_refused_by_what_it_has(colours):
     picture = jax.jit(lambda images, key: model.picture(images, key))(images, jax.random.key(0))
     assert picture.images.shape == images.shape and picture.masked.sum() == 16 and picture.predicted.all()
     assert model.mean_colour_loss(images, model.draw(images)) is None
-    with pytest.raises(UserError, match="Colours reconstructs by a LinearDecoder, which cannot leave out a patch"):
+    with pytest.raises(UserError, match="Colours reconstructs with a LinearDecoder, which cannot leave out a patch"):
         pseudo_labels(model, images, key=jax.random.key(0))
     with pytest.raises(UserError, match="Colours has no argument 'mask_ratio'"):
         create(mask_ratio=0.5)

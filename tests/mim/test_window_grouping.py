@@ -83,5 +83,5 @@ def test_packing_has_room_for_any_mask():
 def test_windows_that_fit_no_group_are_refused():
     with pytest.raises(UserError, match="Windows of 2 to 9 tokens do not fit groups of 8"):
         group_windows([2, 9], 8)
-    with pytest.raises(UserError, match="leave out empty windows"):
+    with pytest.raises(UserError, match="remove empty windows"):
         group_windows([2, 0], 8)

@@ -102,5 +102,5 @@ def test_its_published_names():
 @pytest.mark.slow
 def test_plans_are_refused():
     fast = reduction.apply(network(), reduction.Plan("topk", keep_rate=0.5, reduction_loc=(1,)))
-    with pytest.raises(UserError, match="choose their queries themselves"):
+    with pytest.raises(UserError, match="choose their own queries"):
         fast(jnp.zeros((1, 64, 32, 3)))

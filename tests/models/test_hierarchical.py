@@ -155,7 +155,7 @@ def test_a_scorer_guides_the_stages_of_mask_block(make, mask_block):
 def test_hiera_has_no_attention_to_read_and_whole_units():
     with pytest.raises(UserError, match=r"topk reads cls_attn of a block's attention, and blocks\.1 has none"):
         reduction.apply(hiera(), Plan("topk", 0.5, (1,)))
-    with pytest.raises(UserError, match=r"img_size 48x64 is no whole number of mask units of 32 pixels"):
+    with pytest.raises(UserError, match=r"img_size 48x64 is not a whole number of mask units of 32 pixels"):
         models.create("hiera_tiny_224", img_size=(48, 64), rngs=nnx.Rngs(0))
 
 
@@ -211,7 +211,7 @@ def test_hiera_with_all_mask_units_is_dense_to_the_bit():
     both = [reduction.Plan("from_scores", 0.5), Plan("random", 0.5, (1,))]
     with pytest.raises(UserError, match="random at block 1 needs the whole map, and from_scores leaves 2 of 4 mask un"):
         reduction.apply(model, both, scorer=scoring.create("centre", grid=(2, 2)))
-    with pytest.raises(UserError, match="mask_block=2 is for a network with stages, and rows leave this one"):
+    with pytest.raises(UserError, match="mask_block=2 is for hierarchical networks; leave it out"):
         reduction.apply(model, Plan("from_scores", 0.5, mask_block=2), scorer=scoring.create("centre", grid=(2, 2)))
 
 
@@ -285,7 +285,7 @@ def test_windows_of_each_stage():
     model = nnx.eval_shape(lambda: swin(window_size=(2, 4, 4, 2)))
     assert [stage.blocks[0].windows.size for stage in model.layers] == [(2, 2), (4, 4), (4, 4), (2, 2)]
     assert nnx.eval_shape(lambda: swin(window_size=(2, 4))).layers[1].blocks[0].windows.size == (2, 4)
-    with pytest.raises(UserError, match=r"window_size=\(2, 4, 4\) is of 3 stages, and there are 4"):
+    with pytest.raises(UserError, match=r"window_size=\(2, 4, 4\) has 3 stages, but there are 4"):
         swin(window_size=(2, 4, 4))
     assert models.arguments("swin_s3_base_224")["depths"] == (2, 2, 30, 2)
 
@@ -293,7 +293,7 @@ def test_windows_of_each_stage():
 def test_mask_block_is_for_four_stages():
     vit = models.create("vit", img_size=16, patch_size=4, embed_dim=8, depth=2, num_heads=1, rngs=nnx.Rngs(0))
     scorer = scoring.create("centre", grid=vit.grid)
-    with pytest.raises(UserError, match="mask_block=2 is for a network with stages"):
+    with pytest.raises(UserError, match="mask_block=2 is for hierarchical networks"):
         reduction.apply(vit, Plan("from_scores", 0.5, mask_block=2), scorer=scorer)
     with pytest.raises(UserError, match="mask_block=7 is none of 1, 2, 3, 4"):
         reduction.apply(swin(), Plan("from_scores", 0.5, mask_block=7), scorer=scoring.create("centre", grid=(16, 16)))
@@ -337,5 +337,5 @@ def test_files_of_convnexts_own_repository_stand_for_timms():
 def test_convnext_takes_images_of_any_size_and_says_when_they_are_too_small():
     model = convnext()
     assert [site.grid for site in model.sites((70, 100))][-1] == (2, 3)
-    with pytest.raises(UserError, match="leave nothing of the last map: use 32 or more"):
+    with pytest.raises(UserError, match="too small for the last map: use 32 or more"):
         model(jnp.zeros((1, 16, 64, 3)))

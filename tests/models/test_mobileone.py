@@ -107,7 +107,7 @@ def test_the_network_in_both_forms():
     assert "stage1.0.reparam_conv.weight" in tensors and not any("rbr" in name for name in tensors)
     loaded = checkpoints.load_pretrained(network(fused=True), tensors)
     chex.assert_trees_all_equal(nnx.state(loaded), nnx.state(fused))
-    with pytest.raises(UserError, match="form for inference already"):
+    with pytest.raises(UserError, match="already fused for inference"):
         fuse(fused)
 
 

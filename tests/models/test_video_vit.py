@@ -90,5 +90,5 @@ def test_weights_go_out_and_come_back():
 def test_a_clip_of_another_length_is_refused():
     with pytest.raises(UserError, match=r"do not fit a model for \(4, 32, 32, 3\)"):
         video()(CLIPS[:, :2])
-    with pytest.raises(UserError, match=r"A clip of \(3, 32, 32\) .* no whole number of tubelets of \(2, 8, 8\)"):
+    with pytest.raises(UserError, match=r"A clip of \(3, 32, 32\) .* not a whole number of tubelets of \(2, 8, 8\)"):
         models.create("videomae_small_patch16_224", **{**SIZES, "num_frames": 3}, rngs=nnx.Rngs(0))

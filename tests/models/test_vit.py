@@ -154,5 +154,5 @@ def test_named_sizes_have_timms_parameter_counts():
     [("vit_dpwee_patch16_reg1_gap_256", "differential"), ("vit_pwee_patch16_reg1_gap_256.sbb_in1k", "side by side")],
 )
 def test_what_timm_names_and_is_not_built_says_why(name, what):
-    with pytest.raises(UserError, match=f"{name} is not built here: it has .*{what}"):
+    with pytest.raises(UserError, match=f"{name} is not supported: it has .*{what}"):
         models.arguments(name)

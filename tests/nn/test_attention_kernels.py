@@ -182,7 +182,7 @@ def test_a_kernel_of_another_device_gives_way_to_blocks_and_says_why(caplog):
     with kernels.implementation("blocked"):
         np.testing.assert_array_equal(first, attend(*heads()))
     assert [record.message for record in caplog.records] == [
-        "Attention is computed in blocks, not by cudnn: it is for gpu, and this is cpu."
+        "Attention is computed in blocks instead of by cudnn: it is for gpu, and this is cpu."
     ]
     np.testing.assert_array_equal(first, again)
 

@@ -131,7 +131,9 @@ def test_indices_mean_what_they_mean_in_timm(indices, blocks):
 
 @pytest.mark.parametrize("indices", [0, 5, -1, [4], [-5], [], False])
 def test_indices_that_name_no_block_are_refused(indices):
-    with pytest.raises(UserError, match=r"which has 4: use numbers from -4 to 3, or an int from 1 to 4"):
+    with pytest.raises(
+        UserError, match=r"a network with 4 intermediates: use numbers from -4 to 3, or an int n from 1 to 4"
+    ):
         intermediate_indices(indices, 4)
 
 

@@ -64,8 +64,8 @@ def test_what_is_no_batch_of_images_is_refused(make, monkeypatch):
 def test_a_plan_is_applied_to_a_transformer_and_is_a_plan(monkeypatch):
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
     plan = reduction.Plan("topk", 0.5, (1,))
-    with pytest.raises(UserError, match=r"a ResNet offers none: apply it to"):
+    with pytest.raises(UserError, match=r"a ResNet has none: apply it to"):
         reduction.apply(nnx.eval_shape(NETWORKS["resnet"]), plan)
     for wrong in ("topk", None, 3, {plan: 1}):
-        with pytest.raises(UserError, match="is no plan: write Plan"):
+        with pytest.raises(UserError, match="is not a plan: write Plan"):
             reduction.apply(unfilled(vit), wrong)

@@ -94,7 +94,7 @@ def test_a_resnet_ranks_whole_images(rng_key):
 def test_a_ranker_of_another_kind_is_refused():
     with pytest.raises(UserError, match="Did you mean 'vit_tiny_patch16_224'"):
         ranking.create("vit_tny_patch16_224", rngs=nnx.Rngs(0))
-    with pytest.raises(UserError, match="makes no ranker"):
+    with pytest.raises(UserError, match="cannot be a ranker"):
         ranking.create("mobileone_s0", rngs=nnx.Rngs(0))
     with pytest.raises(UserError, match="num_classes"):
         ranking.create("vit", num_classes=3, rngs=nnx.Rngs(0))

@@ -146,7 +146,7 @@ BAD = {
     "no scorer": (lambda: reduction.apply(vit(), Plan("from_scores")), r"give scorer=jaxprune\.scoring\.create"),
     "a scorer too many": (
         lambda: reduction.apply(vit(), Plan("topk", reduction_loc=(1,)), scorer=papr()),
-        "leave scorer",
+        "leave out scorer",
     ),
     "another grid": (
         lambda: reduction.apply(vit(), Plan("from_scores"), scorer=scoring.create("random", grid=(7, 7))),
@@ -160,7 +160,7 @@ BAD = {
     ),
     "two plans inside": (
         lambda: reduction.apply(vit(), (Plan("topk", reduction_loc=(1,)), Plan("tome", r=1))),
-        r"one other, and 2 are asked for: topk@1:keep_rate=0\.7, tome:r=1",
+        r"one other, but 2 were passed: topk@1:keep_rate=0\.7, tome:r=1",
     ),
     "unknown option": (
         lambda: reduction.apply(vit(), Plan("from_scores", in_orde=True), scorer=papr()),

@@ -182,7 +182,7 @@ def test_what_an_absent_row_holds_does_not_count(method):
 @pytest.mark.parametrize("method", ["sit", "sinkhorn", "patch_merger"])
 def test_what_reads_all_rows_cannot_follow_ats(method):
     plan = Plan(steps=(At(1, "ats", keep_rate=0.9), At(2, method, keep_rate=0.5)))
-    message = rf"{method} at block 2 reads all rows, and a step before it leaves absent ones: put {method} first"
+    message = rf"{method} at block 2 needs all rows present, and an earlier step leaves absent ones: put {method} first"
     for on in ("cls", "clip"):
         with pytest.raises(UserError, match=message):
             apply(on, plan)

@@ -74,7 +74,7 @@ def test_text_of_common_plans():
     assert Plan.from_text("tome:r=8", keep_rate=0.5) == Plan("tome", r=8)
     assert Plan.from_text("topk:keep_rate=0.5,reduction_loc=(1, 2)") == Plan("topk", 0.5, (1, 2))
     assert Plan.from_text("topk:reduction_loc=(1,2),keep_rate=(0.9,0.8)") == Plan("topk", (0.9, 0.8), (1, 2))
-    with pytest.raises(UserError, match=r"parentheses in 'reduction_loc=\(1,2' are not in pairs: write several"):
+    with pytest.raises(UserError, match=r"parentheses in 'reduction_loc=\(1,2' are not balanced: write several"):
         Plan.from_text("topk:reduction_loc=(1,2")
     assert Plan.from_text(" topk@3:keep_rate=0.7 + tome@6:r=8 ").text == "topk@3:keep_rate=0.7+tome@6:r=8"
     assert Plan("topk", r=(0, 0)).text == "" and Plan.from_text("") == Plan("topk", r=(0, 0))
@@ -96,28 +96,28 @@ BAD = {
     "rate nan": (lambda: At(3, "topk", keep_rate=NAN), r"keep_rate nan is outside \(0, 1\]: use 0\.05"),
     "rate 0": (lambda: At(3, "topk", keep_rate=0), r"keep_rate 0\.0 is outside"),
     "rate negative": (lambda: Plan("topk", -0.5), r"keep_rate -0\.5 is outside"),
-    "rate bool": (lambda: At(3, "topk", keep_rate=True), "keep_rate True is no number: write one, such as 0.7"),
-    "plan's rate bool": (lambda: Plan("topk", True), "keep_rate True is no number"),
+    "rate bool": (lambda: At(3, "topk", keep_rate=True), "keep_rate True is not a number: write one, such as 0.7"),
+    "plan's rate bool": (lambda: Plan("topk", True), "keep_rate True is not a number"),
     "rates with a nan": (lambda: Plan("topk", (0.5, NAN, 0.1)), r"keep_rate nan is outside"),
     "count 0": (lambda: At(3, "topk", num_keep=0), "num_keep 0 keeps nothing: use 1"),
     "count negative": (lambda: Plan("topk", num_keep=-3, reduction_loc=1), "num_keep -3 keeps nothing"),
-    "count bool": (lambda: At(3, "topk", num_keep=True), "num_keep True is no number"),
+    "count bool": (lambda: At(3, "topk", num_keep=True), "num_keep True is not a number"),
     "r negative": (lambda: At(3, "tome", r=-1), "r -1 would add tokens"),
-    "r bool": (lambda: Plan("tome", r=False), "r False is no number"),
+    "r bool": (lambda: Plan("tome", r=False), "r False is not a number"),
     "inflection nan": (lambda: Plan("tome", r=8, inflection=NAN), r"outside \[-1, 1\]: use 0\.0"),
-    "place bool": (lambda: At(True, "topk", r=2), "block True is no number"),
+    "place bool": (lambda: At(True, "topk", r=2), "block True is not a number"),
     "place negative": (lambda: At(-1, "topk", r=2), "blocks count from 0"),
-    "no such place": (lambda: At("output", "topk", r=2), "a place is the number of a block, or 'input'"),
+    "no such place": (lambda: At("output", "topk", r=2), "a step is at the number of a block, or at 'input'"),
     "inside at the input": (
         lambda: At("input", "topk", r=2),
         "topk cannot work at 'input': give the number of a block",
     ),
     "a scorer inside": (lambda: At(2, "from_scores", keep_rate=0.5), r"use At\('input', …\)"),
-    "a scorer by r": (lambda: At("input", "from_scores", r=2), "use keep_rate or num_keep in place of r"),
+    "a scorer by r": (lambda: At("input", "from_scores", r=2), "use keep_rate or num_keep instead of r"),
     "no such position": (lambda: At(2, "tome", r=2, position="middle"), "Unknown position of merged rows 'middle'"),
-    "a place twice": (lambda: Plan(steps=(At(3, "topk", r=2), At(3, "tome", r=2))), "name each place once"),
+    "a place twice": (lambda: Plan(steps=(At(3, "topk", r=2), At(3, "tome", r=2))), "name each block once"),
     "places falling": (lambda: Plan(steps=(At(4, "topk", r=2), At(3, "tome", r=2))), "in rising order"),
-    "two at the input": (lambda: Plan(steps=(At("input", "from_scores", num_keep=4),) * 2), "name each place once"),
+    "two at the input": (lambda: Plan(steps=(At("input", "from_scores", num_keep=4),) * 2), "name each block once"),
     "rates rising": (
         lambda: Plan(steps=(At(1, "topk", keep_rate=0.5), At(3, "evit", keep_rate=0.6))),
         r"keep_rate rises from step to step, and tokens never come back: use \(0\.5, 0\.5\)",
@@ -135,11 +135,11 @@ BAD = {
 
 
 VALUES = {
-    "text": (lambda: number("keep_rate", "half"), "keep_rate 'half' is no number: write one, such as 0.7"),
-    "nan": (lambda: whole("num_keep", NAN), "num_keep nan is no whole number"),
-    "infinity": (lambda: whole("r", float("inf")), "r inf is no whole number"),
-    "parts": (lambda: whole("num_keep", 2.5), r"num_keep 2\.5 is no whole number: use 2 or 3"),
-    "parts of a block": (lambda: whole("reduction_loc", 1.5), r"reduction_loc 1\.5 is no whole number"),
+    "text": (lambda: number("keep_rate", "half"), "keep_rate 'half' is not a number: write one, such as 0.7"),
+    "nan": (lambda: whole("num_keep", NAN), "num_keep nan is not a whole number"),
+    "infinity": (lambda: whole("r", float("inf")), "r inf is not a whole number"),
+    "parts": (lambda: whole("num_keep", 2.5), r"num_keep 2\.5 is not a whole number: use 2 or 3"),
+    "parts of a block": (lambda: whole("reduction_loc", 1.5), r"reduction_loc 1\.5 is not a whole number"),
 }
 
 

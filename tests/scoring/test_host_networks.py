@@ -51,9 +51,9 @@ def test_a_host_is_read_like_any_network(method, on):
 
 
 def test_there_is_no_attention_to_read_of_a_convolutional_map():
-    with pytest.raises(UserError, match="Block 2 has no attention that could report cls_attn"):
+    with pytest.raises(UserError, match="Block 2 has no attention to report cls_attn"):
         networks.cls_attention(host("conv_map"), images("conv_map"))
-    with pytest.raises(UserError, match="Block 0 has no attention that could report keys"):
+    with pytest.raises(UserError, match="Block 0 has no attention to report keys"):
         networks.attended(host("conv_map"), images("conv_map"), frozenset({"keys"}), layer=0)
 
 

@@ -96,7 +96,7 @@ def test_a_workdir_that_is_a_file_is_refused(tmp_path):
     (tmp_path / "run").write_text("")
     config = config_with(SMALL, {})
     for workdir in (tmp_path / "run", tmp_path / "run" / "below"):
-        with pytest.raises(UserError, match="is no directory: give another --workdir"):
+        with pytest.raises(UserError, match="is not a directory: give another --workdir"):
             tasks.find("finetune")(config, workdir)
 
 

@@ -251,8 +251,8 @@ def test_held_out_images_of_a_folder_are_classified(saved, colours, tmp_path, ca
         assert 0.5 < float(row["low"]) == summary[f"{row['features']}, {row['classifier']}, low"] < 1
         assert int(row["images"]) + int(row["training images"]) == 15 and float(row["chance"]) == 0.5
     page = (tmp_path / "run" / "report.html").read_text()
-    assert "In the files, <code>pooled</code> is what the classifier reads" in page
-    assert "nearest by cosine" in page and "95 % interval (Wilson)" in page and "chance is 50.0%" in page
+    assert "In the files, <code>pooled</code> is the input of the classifier" in page
+    assert "features by cosine" in page and "95 % interval (Wilson)" in page and "chance is 50.0%" in page
     assert "nearest neighbours" in capsys.readouterr().out
     assert [path.name for path in (tmp_path / "run" / "pictures").iterdir()] == ["nearest_00000000.png"]
 
@@ -265,7 +265,7 @@ def test_images_of_several_classes_keep_their_labels_and_are_not_classified(save
     assert summary["images"] == 12 and "chance" not in summary
     (part,) = shards(tmp_path / "run", "train")
     assert part.labels.shape == (6, 20) and part.names[2] == "voc/2012/train[2]"
-    assert "nothing is classified" in (tmp_path / "run" / "report.html").read_text()
+    assert "no classification by features" in (tmp_path / "run" / "report.html").read_text()
 
 
 @pytest.mark.parametrize("img_size", [0, 24])
@@ -285,7 +285,9 @@ def test_a_published_file_without_a_classifier_will_do(img_size, colours, tmp_pa
 def test_what_does_not_fit_into_float16_is_refused():
     cast = feature_files._cast
     assert cast(np.array([1.5, np.nan], np.float32), "float16", "cls").dtype == np.float16
-    with pytest.raises(UserError, match=r"cls features reach 1e\+05, beyond float16: write config.dtype=float32"):
+    with pytest.raises(
+        UserError, match=r"cls features reach 1e\+05, beyond the range of float16: use config.dtype=float32"
+    ):
         cast(np.array([1e5], np.float32), "float16", "cls")
 
 
@@ -317,17 +319,17 @@ def test_a_network_that_does_not_pool_is_asked_for_patches():
 
 BAD = {
     "no network": ({"images": "IMAGES"}, "Give --config.run=RUN"),
-    "no images": ({"run": "SAVED"}, "does not know any images: give --config.images=FOLDER"),
+    "no images": ({"run": "SAVED"}, "has no data set: give --config.images=FOLDER"),
     "images twice": ({"run": "SAVED", "images": "IMAGES", **SCENES}, "are both set: give one of them"),
-    "images that are not there": ({"run": "SAVED", "images": "nowhere"}, "There are no pictures nowhere"),
+    "images that are not there": ({"run": "SAVED", "images": "nowhere"}, "There are no pictures at nowhere"),
     "an unknown feature": ({"run": "SAVED", "images": "IMAGES", "what": ("pooling",)}, "Did you mean 'pooled'"),
-    "nothing": ({"run": "SAVED", "images": "IMAGES", "what": ()}, "asks for nothing: give some of cls, pooled"),
+    "nothing": ({"run": "SAVED", "images": "IMAGES", "what": ()}, "is empty: give some of cls, pooled"),
     "an unknown split": ({"run": "SAVED", **SCENES, "splits": ("test",)}, "Choose one of: eval, train"),
     "an unknown format": ({"run": "SAVED", "images": "IMAGES", "format": "npy"}, "Did you mean 'npz'"),
     "a dtype to compute in": ({"run": "SAVED", "images": "IMAGES", "dtype": "bfloat16"}, "use float32 or float16"),
     "an unknown plan": ({"run": "SAVED", "images": "IMAGES", "plan": "topkk"}, "Did you mean 'topk'"),
     "broken batches": ({"run": "SAVED", "images": "IMAGES", "shard_size": 100}, "of config.batch_size=64: use 128"),
-    "no CLS to pool": ({"run": "UNPOOLED", "images": "IMAGES"}, "pools a CLS token, which it has not"),
+    "no CLS to pool": ({"run": "UNPOOLED", "images": "IMAGES"}, "pools a CLS token, but has none"),
     "no CLS": ({"run": "BARE", "images": "IMAGES", "what": ("cls",)}, "has no CLS token: write 'pooled' or 'patches'"),
 }
 
@@ -355,7 +357,7 @@ def test_array_record_is_asked_for_in_a_line(monkeypatch):
 
 def test_an_empty_or_missing_list_is_refused(tmp_path):
     (tmp_path / "list.txt").write_text("\n")
-    with pytest.raises(UserError, match="names no pictures"):
+    with pytest.raises(UserError, match="lists no pictures"):
         open_images(str(tmp_path / "list.txt"))
     (tmp_path / "list.txt").write_bytes(b"\xff\xfe")
     with pytest.raises(UserError, match="cannot be read"):

@@ -104,7 +104,7 @@ def test_sigterm_saves_and_the_run_goes_on(tmp_path):
     wait_for(tmp_path / "run", 10)
     process.send_signal(signal.SIGTERM)
     output, _ = process.communicate()
-    assert process.returncode == 0 and b"goes on from there" in output, output.decode()
+    assert process.returncode == 0 and b"resumes from there" in output, output.decode()
     assert not (tmp_path / "run" / "complete.json").exists()
     assert start(tmp_path / "run").wait() == 0
     assert (tmp_path / "run" / "complete.json").exists()
@@ -115,5 +115,5 @@ def test_ctrl_c_ends_training_after_a_step_and_a_save_with_status_130(tmp_path):
     process = start(tmp_path / "run")
     wait_for(tmp_path / "run", 10)
     output, seconds = interrupt(process)
-    assert process.returncode == 130 and "goes on from there" in output, output
+    assert process.returncode == 130 and "resumes from there" in output, output
     assert seconds < 10, "a step and a save of the smallest network"

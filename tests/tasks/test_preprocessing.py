@@ -105,7 +105,7 @@ def test_a_published_file_predicts_what_the_run_predicts(trained, photographs, t
     (tmp_path / "names.txt").write_text("\n".join(CLASSES))
     published = {"name": "vit_ours", "weights": str(tmp_path / "vit.safetensors")}
     published["class_names"] = str(tmp_path / "names.txt")
-    with pytest.raises(UserError, match=r"does not know any images: give --config.data.source=folder"):
+    with pytest.raises(UserError, match=r"has no data set: give --config.data.source=folder"):
         run("evaluate.py", tmp_path / "a", model=published)
     summary, found = evaluated(
         monkeypatch, tmp_path / "b", model=published, data={"source": "folder", "path": str(photographs)}

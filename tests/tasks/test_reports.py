@@ -35,8 +35,8 @@ def test_classes_have_intervals_and_the_matrix_a_finding():
     matrix = np.array([[3, 1], [0, 4]])
     first, _ = predictions.by_class(matrix, ["cat", "dog"])
     assert first["accuracy"] == 0.75 and first["low"] < 0.75 < first["high"] and first["images"] == 4
-    assert "cat is taken for dog: 1 of 4 images" in predictions.confusion_text(matrix, ["cat", "dog"])
-    assert predictions.confusion_text(np.eye(2, dtype=int), ["cat", "dog"]) == "No image is taken for another class."
+    assert "cat predicted as dog: 1 of 4 images" in predictions.confusion_text(matrix, ["cat", "dog"])
+    assert predictions.confusion_text(np.eye(2, dtype=int), ["cat", "dog"]) == "All images are classified correctly."
 
 
 def test_captions_name_networks_weights_class_and_crop():

@@ -69,7 +69,7 @@ def test_quickstart_leaves_checkpoints_metrics_and_a_report(quickstart):
     rows = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
     assert {row["phase"] for row in rows} == phases
     page = (workdir / "report.html").read_text()
-    sections = ("What came out", "Pre-training", "Fine-tuning", "Training from scratch", "Ranking patches", "pruned")
+    sections = ("Results", "Pre-training", "Fine-tuning", "Training from scratch", "Ranking patches", "pruned")
     assert all(words in page for words in (*sections, "By class"))
 
 
@@ -102,7 +102,7 @@ def test_evaluate_among_the_classes_of_the_images(runs, tmp_path):
     among = run("evaluate.py", tmp_path / "present", run=str(workdir / "finetune"), only_present=True)
     assert among["accuracy"] >= every["accuracy"]
     page = (tmp_path / "present" / "report.html").read_text()
-    assert re.search(r"Predicted among the \d+ of 10 classes", page)
+    assert re.search(r"restricted to the \d+ of 10 classes", page)
 
 
 def test_evaluate_at_another_resolution(runs, tmp_path):
@@ -121,7 +121,7 @@ def test_evaluate_takes_plans(runs, tmp_path):
     found = run("evaluate.py", tmp_path, run=str(workdir / "finetune"), plans=names, reduction_loc=(1,))
     assert found["accuracy, topk:keep_rate=1.0"] == found["accuracy"] == pytest.approx(summary["accuracy"])
     page = (tmp_path / "report.html").read_text()
-    assert "Under token-reduction plans" in page and "mean number that is really there" in page
+    assert "Under token-reduction plans" in page and "mean number of rows in use" in page
 
 
 def test_evaluation_of_a_classifier_with_ats_counts_the_rows_that_are_there(tmp_path):
@@ -134,7 +134,7 @@ def test_evaluation_of_a_classifier_with_ats_counts_the_rows_that_are_there(tmp_
     (first, bound), (second, _) = (cell.split(" of ") for cell in found["rows"].split(", "))
     assert 1 <= float(second) <= float(first) <= int(bound) == fast.blocks[1].reducer.num_rows()
     assert float(found["rate"].split(", ")[0]) == pytest.approx(float(first) / 16, abs=1e-3) and found["images"] == 12
-    assert "mean number that is really there" in (tmp_path / "run" / "report.html").read_text()
+    assert "mean number of rows in use" in (tmp_path / "run" / "report.html").read_text()
 
 
 @pytest.mark.slow
@@ -158,7 +158,7 @@ def test_the_keep_rate_may_fall_by_the_epoch(tmp_path, caplog):
     assert found["steps"] == 12 and "keep_rate=0.5" in found["plan"]
     rates = [record.args[0] for record in caplog.records if "keep rate is" in record.msg]
     assert rates == [1.0, 1.0, pytest.approx(0.75)] or rates == [1.0, pytest.approx(0.75)]
-    with pytest.raises(UserError, match="weights of sit are made for one number"):
+    with pytest.raises(UserError, match="weights of sit are for a fixed number"):
         run("reduction/small.py:smoke,method=sit", tmp_path / "sit", **given)
 
 
@@ -253,7 +253,7 @@ def test_benchmark_puts_plans_side_by_side(runs, tmp_path):
     assert header.startswith("plan,GFLOPs,") and "agreement" in header
     assert [row.partition(",")[0] for row in rows] == ["dense", *plans]
     page = (tmp_path / "report.html").read_text()
-    assert "Plans side by side" in page and "topk: the image, then what is left" in page
+    assert "Plans side by side" in page and "topk: the image, then the patches left" in page
     assert "median over 2 rounds with the smallest and the largest" in page and "95 % interval (Wilson)" in page
 
 

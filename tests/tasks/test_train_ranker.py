@@ -64,7 +64,7 @@ def test_a_ranker_is_trained_and_reported(trained):
     assert {"loss", "tau", "grad_norm", "learning_rate"} <= set(rows[0])
     assert {"tau", "tau_whole_image", "recall"} <= set(rows[-1])
     page = (workdir / "report.html").read_text()
-    for words in ("Ranking patches", "object patches found", "the reconstruction changes or it does not"):
+    for words in ("Ranking patches", "object patches found", "with and without the patch marked in red"):
         assert words in page
     ranker = checkpoints.load_model(workdir)
     assert isinstance(ranker, ranking.Ranker) and ranker.num_patches == 16
@@ -79,7 +79,7 @@ def test_scorers_are_compared_on_objects(trained, tmp_path):
     assert {row["scorer"] for row in rows} == {f"ltrp:run={workdir}", "random", "centre", "norm"}
     assert {row["class"] for row in rows} > {ANY, ALL, "disc", "star"}
     page = (tmp_path / "report.html").read_text()
-    assert "What each scorer keeps" in page and "Recall by class" in page
+    assert "The patches that each scorer keeps" in page and "Recall by class" in page
     assert "counts each patch once" in page and "± = the standard error of the mean" in page and "precision" in page
     assert "of the object patches at keep rate 0.3, random 25%" in page
 
@@ -105,7 +105,7 @@ def test_a_classifier_is_trained_on_what_the_ranker_selects(learns, trained, tmp
 def test_a_scorer_and_its_method_come_together(tmp_path):
     config = load("efficient.py:smoke")
     config.reduction.method = "topk"
-    with pytest.raises(UserError, match="from_scores prunes by a scorer"):
+    with pytest.raises(UserError, match="from_scores needs a scorer"):
         run(config, tmp_path / "method")
     with pytest.raises(UserError, match="ltrp reads a ranker: write ltrp:run=RUN"):
         run(load("efficient.py:smoke", scorer="ltrp"), tmp_path / "scorer")
@@ -147,7 +147,7 @@ def test_objects_are_filtered_by_area():
     assert set(view(source, record, (2, 2)).positive[0]) == {"small", "large"}
     assert set(view(source, record, (2, 2), max_area=0.25).positive[0]) == {"small"}
     assert set(view(source, record, (2, 2), min_area=0.25).positive[0]) == {"large"}
-    with pytest.raises(UserError, match="no range"):
+    with pytest.raises(UserError, match="too few for a range"):
         view(source, record, (2, 2), min_area=0.5, max_area=0.5)
 
 
@@ -161,7 +161,7 @@ def test_every_ranker_is_built_abstractly(path):
 
 
 REFUSED = {
-    "no labels": ({"label_model": ""}, "Nothing makes the labels"),
+    "no labels": ({"label_model": ""}, "no model for the labels"),
     "no such loss": ({"loss": "listmle"}, "Did you mean 'list_mle'"),
     "no such option": ({"loss": "list_mle", "loss_options": {"top": 3}}, "It has: top_k, eps"),
     "another grid": (
@@ -207,7 +207,7 @@ def test_scorers_that_cannot_be_read_are_refused(trained):
         (("ltrp:weights=x.pth",), "name the network"),
         (("ltpr",), "Did you mean 'ltrp'"),
         (("random:sed=1",), "Did you mean 'seed'"),
-        ((f"ltrp:run={workdir}", "dino:model=vit_tiny_patch16_224"), "compare them in runs of their own"),
+        ((f"ltrp:run={workdir}", "dino:model=vit_tiny_patch16_224"), "compare them in separate runs"),
     ):
         with pytest.raises(UserError, match=message):
             open_scorers(load("recall.py:smoke", scorers=scorers))

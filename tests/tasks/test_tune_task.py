@@ -87,6 +87,6 @@ def test_what_is_refused_is_named(tmp_path):
     }
     with pytest.raises(UserError) as caught:
         run(tmp_path, run=str(tmp_path), smaller="nowhere", **wrong)
-    for words in ("no share between 0 and 1", "topkk", "rising order", "config.kept", "delta", "nowhere"):
+    for words in ("not a fraction in (0, 1)", "topkk", "rising order", "config.kept", "delta", "nowhere"):
         assert words in str(caught.value), words
     assert not list(tmp_path.iterdir())

@@ -129,16 +129,16 @@ def test_networks_of_clips_refuse_images_and_the_other_way_round(films, network,
     (tmp_path / "pictures" / "left").mkdir(parents=True)
     Image.new("RGB", (20, 20)).save(tmp_path / "pictures" / "left" / "a.png")
     of = {"source": "folder", "path": str(tmp_path / "pictures"), "eval_split": "train"}
-    with pytest.raises(UserError, match="holds pictures and no videos, and the network reads clips"):
+    with pytest.raises(UserError, match="holds pictures and no videos, but the network reads clips"):
         run("evaluate.py", tmp_path / "a", run=str(path), data=of)
-    with pytest.raises(UserError, match="and the network reads clips"):
+    with pytest.raises(UserError, match="but the network reads clips"):
         run("predict.py", tmp_path / "b", run=str(path), image=str(tmp_path / "pictures" / "left" / "a.png"))
     small = {"img_size": 16, "patch_size": 8, "embed_dim": 16, "depth": 1, "num_heads": 2, "num_classes": 3}
     still = tmp_path / "still.safetensors"
     checkpoints.save_model(models.create("vit", **small, rngs=nnx.Rngs(0)), still, class_names=NAMES)
-    with pytest.raises(UserError, match="holds videos and no pictures, and the network reads images"):
+    with pytest.raises(UserError, match="holds videos and no pictures, but the network reads images"):
         run("evaluate.py", tmp_path / "c", run=str(still), data={**of, "path": str(films)})
-    with pytest.raises(UserError, match="and the network reads images"):
+    with pytest.raises(UserError, match="but the network reads images"):
         run("score.py:smoke", tmp_path / "d", run=str(still), images=str(films))
     with pytest.raises(UserError, match="reads clips, and boxes and masks are of images"):
         run("ranking/recall.py:smoke", tmp_path / "e", run=str(path), scorers=("norm",))

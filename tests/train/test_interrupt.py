@@ -48,4 +48,4 @@ def test_an_interrupted_task_ends_in_one_line_with_status_130(stop, monkeypatch,
     with pytest.raises(SystemExit) as ended:
         main.run()
     assert ended.value.code == 130
-    assert capsys.readouterr().err.strip() == "Interrupted; the same command starts it again."
+    assert capsys.readouterr().err.strip() == "Interrupted; the same command runs it again."

@@ -101,7 +101,7 @@ def test_an_odd_line_is_passed_over_and_cut_with_a_warning(tmp_path, odd, caplog
     path.write_bytes(odd + whole)
     assert [row["step"] for row in read_metrics(tmp_path)] == [1, 2]
     Writer(tmp_path, resume_step=2, tensorboard=False).close()
-    assert path.read_bytes() == whole and "cutting 1 lines" in caplog.text
+    assert path.read_bytes() == whole and "removing 1 lines" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -51,5 +51,5 @@ def test_accuracy_is_lost_where_dense_is_right_and_the_plan_is_wrong():
 
 
 def test_accuracy_needs_classes():
-    with pytest.raises(UserError, match="no class"):
+    with pytest.raises(UserError, match="no label"):
         accuracy_errors(answers([1, 2, 3]), answers([1, 2, 3]), answers([1, 2, 3]), neighbours=1, own=False)

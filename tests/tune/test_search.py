@@ -105,8 +105,8 @@ def test_bounds_hold_or_do_not():
     ("bound", "words"),
     [
         (Bound("speed", 1.0), "Unknown bound"),
-        (Bound("agreement", 95.0), "no share"),
-        (Bound("accuracy", 0.0), "no share"),
+        (Bound("agreement", 95.0), "is not a fraction"),
+        (Bound("accuracy", 0.0), "is not a fraction"),
         (Bound("latency", 0.0), "above 0"),
         (Bound("latency", 5.0, alpha=1.5), "alpha=1.5"),
         (Bound("agreement", 0.9, alpha=0.1), "leave alpha"),

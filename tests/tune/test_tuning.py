@@ -144,7 +144,7 @@ def test_accuracy_and_features_and_a_network_that_was_trained_under_a_plan(class
     found = tune(classifier, images(), bound=Bound("accuracy", 0.5), settings=QUICK, labels=labels)
     agreed = tune(classifier, images(), bound=Bound("agreement", 0.5), settings=QUICK)
     assert [row.errors for row in found.rows] == [row.errors for row in agreed.rows]
-    with pytest.raises(UserError, match="no class"):
+    with pytest.raises(UserError, match="no label"):
         tune(classifier, images(), bound=Bound("accuracy", 0.5), settings=QUICK)
     encoder = models.create("vit", **SIZES, num_classes=0, kernel_init=SPREAD, rngs=nnx.Rngs(0))
     trained = reduction.apply(encoder, Plan("sit", 0.5, (1,)), rngs=nnx.Rngs(0))

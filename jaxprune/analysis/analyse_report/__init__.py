@@ -17,7 +17,7 @@ from jaxprune.viz.report import Section
 
 
 class Tables(NamedTuple):
-    """The rows of an analysis; each of them is a CSV file too."""
+    """The tables of an analysis; each is also written as a CSV file."""
 
     plans: Rows
     rates: Rows
@@ -48,7 +48,7 @@ def describe(
     data_sets: Mapping[str, str],
     left_out: Mapping[str, str],
 ) -> None:
-    """Adds all that was found to a section of a report.
+    """Adds all results to a section of a report.
 
     Args:
       section: the section.
@@ -58,16 +58,14 @@ def describe(
       answered: what `outcomes.answers` returned.
       class_names: of the data.
       sources: the images, by network.
-      neighbours: that vote where there is no classifier.
-      data_sets: where the images of each data set are, if there are several.
+      neighbours: number of neighbours that vote if there is no classifier.
+      data_sets: location of each data set, if there are several.
       left_out: plans that a network cannot follow, and why.
     """
     many = len({observed.member.network for observed in found}) > 1
     section.text(_about(found, answered, neighbours))
     if left_out:
-        section.table(
-            [{"plan": name, "why": why} for name, why in left_out.items()], caption="Plans that were left out."
-        )
+        section.table([{"plan": name, "why": why} for name, why in left_out.items()], caption="Plans left out.")
     costs.describe(section.section("Accuracy and cost"), tables.plans, answered, class_names, many)
     verdicts.describe(section.section("The paper's claims, and whether they hold here"), tables.claims)
     if tables.rates:
@@ -99,13 +97,14 @@ def _about(found: Sequence[Observed], answered: Answers | Rankings | None, neigh
     ]
     if answered is None:
         lines.append(
-            "The networks do not know the classes of the images: no accuracy, only likeness to the dense network."
+            "The networks have no classifier for these images: similarity to the dense network instead of accuracy."
         )
     elif answered.by != CLASSIFIER:
         lines.append(
-            f"No classifier for these classes: an image gets the class that the {neighbours} nearest other images vote "
-            "for, by cosine between what the network pools of it under the plan and of them without. Of few images a "
-            "class this accuracy is low; its differences count."
+            f"There is no classifier for these classes: an image gets the class that its {neighbours} nearest "
+            f"neighbours vote "
+            "for, by cosine between its pooled features under the plan and theirs without a plan. With few images per "
+            "class this accuracy is low; only its differences are meaningful."
         )
     lines += [f"`{member.network}` is `{member.origin}`." for member in networks.values()]
     trained = [

@@ -14,7 +14,7 @@ from jaxprune.viz.report import Section
 def describe(
     section: Section, rows: Rows, answered: Answers | Rankings | None, class_names: Sequence[str], many: bool
 ) -> None:
-    """Adds what each plan costs and leaves of the accuracy."""
+    """Adds cost and accuracy of each plan."""
     value = answered.measure if answered is not None else "cosine"
     points = {shown_name(row, many): ([row["GFLOPs"]], [row[value]]) for row in rows if value in row}
     if points:
@@ -22,20 +22,24 @@ def describe(
         if isinstance(answered, Answers):
             options["reference"] = {"chance": 1 / len(class_names)}
         plot = plots.scatter_plot(points, "GFLOPs", value, **options)
-        section.figure(plot, f"{_best(rows, value)} The grey line joins the best at each cost.{plots.cut_note(plot)}")
+        section.figure(
+            plot, f"{_best(rows, value)} The grey line joins the best plans at each cost.{plots.cut_note(plot)}"
+        )
     caption = (
-        f"n = {rows[0]['images']} images. `rows`: mean share of the patches that has a row after each step; `cosine`: "
+        f"n = {rows[0]['images']} images. `rows`: rows after each step as a share of the patches, mean over "
+        f"images; `cosine`: "
         "mean cosine of pooled features with the dense network's."
     )
     if isinstance(answered, Answers):
         caption += (
-            f" `accuracy`: {spread.BRACKETS}; `change` from the dense network, in brackets the 95 % interval (normal, "
-            "paired by image); `agreement`: share of images with the dense network's answer; `lost` and `won`: images "
+            f" `accuracy`: {spread.BRACKETS}; `change` from the dense network, with its 95 % interval (normal, "
+            "paired by image); `agreement`: share of images with the dense network's prediction; `lost` and "
+            "`won`: images "
             "that only the dense network, or only the plan, gets right."
         )
     elif answered is not None:
         caption += (
-            " `mAP`: mean average precision over the classes; `change` from the dense network; in brackets 95 % "
+            " `mAP`: mean average precision over the classes; `change` from the dense network; with 95 % "
             "intervals (bootstrap over images, the same draws for all plans)."
         )
     add_table(section, spread.as_ranges(rows), caption, ".3g", highlight={value: "max"} if points else None)

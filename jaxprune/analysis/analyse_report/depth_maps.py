@@ -1,4 +1,4 @@
-"""How deep patches get, as maps, on one data set and on several."""
+"""The mean depth that patches reach, as maps, on one data set and on several."""
 
 from collections.abc import Mapping, Sequence
 
@@ -9,13 +9,13 @@ from jaxprune.analysis.observed import Observed
 from jaxprune.viz import plots
 from jaxprune.viz.report import Section
 
-SHOWN = 24  # maps
+SHOWN = 24  # maximum number of maps
 
 
 def describe(
     section: Section, maps: Mapping[tuple[str, str], np.ndarray], rows: Rows, found: Sequence[Observed], many: bool
 ) -> None:
-    """Adds the mean depth of each place, and how alike these maps are."""
+    """Adds the mean depth at each position, and the similarity of these maps."""
     whole = len(maps)
     depth = max(observed.member.num_layers for observed in found)
     chosen = _chosen(found, maps)
@@ -26,29 +26,30 @@ def describe(
     finding, some = "", "" if whole == len(maps) else "Those of one keep rate are shown. "
     if spans:
         widest, flattest = (choose(spans, key=lambda name: spans[name]) for choose in (max, min))
-        finding = f"{widest} prefers some places most, by {spans[widest]:.1f} blocks"
+        finding = f"{widest} prefers some positions most, by {spans[widest]:.1f} blocks"
         finding += f", {flattest} least, by {spans[flattest]:.1f}. " if len(spans) > 1 else ". "
     section.figure(
         plots.map_grid(named, "blocks", (0, depth)),
-        f"Blocks that a patch of each place goes through on average over {len(found[0]['index'])} images, of {depth}. "
-        f"{finding}{some}Patterns that look at no image, such as random, are the same for every image.",
+        f"Blocks that the patch at each position passes, on average over {len(found[0]['index'])} images, of {depth}. "
+        f"{finding}{some}Patterns that do not depend on the image, such as random, are the same for every image.",
     )
     if rows:
         add_table(
             section,
             rows,
-            "How alike these maps are: Spearman's correlation and shared mass (SIM) are 1, Jensen–Shannon "
-            "divergence (JSD, bits) and earth mover's distance (EMD, patches) 0 for equal ones.",
+            "Similarity of these maps: for equal maps, Spearman's correlation and shared mass (SIM) are 1, "
+            "Jensen–Shannon "
+            "divergence (JSD, bits) and earth mover's distance (EMD, patches) 0.",
         )
 
 
 def across_data_sets(section: Section, rows: Rows, about: Mapping[str, str]) -> None:
-    """Adds how alike the maps of a plan are on several data sets.
+    """Adds the similarity of a plan's maps on several data sets.
 
     Args:
       section: the section.
       rows: what `pattern_tables.across_data_sets` returned.
-      about: where the images of each data set are.
+      about: location of each data set.
     """
     section.text(" ".join(f"`{name}` is {where}." for name, where in about.items()))
     known = [row for row in rows if np.isfinite(row["Spearman"])]
@@ -62,12 +63,12 @@ def across_data_sets(section: Section, rows: Rows, about: Mapping[str, str]) -> 
         section,
         rows,
         f"Mean depth under one plan on two data sets. {finding}Spearman, Pearson and SIM are 1 for equal maps, "
-        "JSD and KL (bits) and EMD (patches) 0. Flat maps have no correlation.",
+        "JSD and KL (bits) and EMD (patches) 0. Constant maps have no correlation.",
     )
 
 
 def _chosen(found: Sequence[Observed], maps: Mapping[tuple[str, str], np.ndarray]) -> list[tuple[str, str]]:
-    """All maps, or where they are many those of the keep rate that is nearest to a half."""
+    """All maps or, if there are many, those of the keep rate nearest to 0.5."""
     if len(maps) <= SHOWN:
         return list(maps)
     members = [each.member for each in found if (each.member.network, each.member.plan) in maps]

@@ -1,4 +1,4 @@
-"""Which images and classes each plan loses."""
+"""The images and classes that each plan loses."""
 
 from collections.abc import Mapping, Sequence
 
@@ -29,7 +29,7 @@ def describe(
     sources: Mapping[str, Source],
     many: bool,
 ) -> None:
-    """Adds some of the images that each plan loses, and the classes that lose most."""
+    """Adds some of the images that each plan loses, and the classes with the largest loss."""
     if isinstance(answered, Answers):
         _pictures(section, found, answered, class_names, sources, many)
     values = ("network", "class", "images", "accuracy, dense", "AP, dense")
@@ -38,10 +38,12 @@ def describe(
         add_table(
             section,
             [{name: row[name] for name in row if name in (*values, *shown)} for row in classes[:CLASSES_SHOWN]],
-            f"The {min(CLASSES_SHOWN, len(classes))} of {len(classes)} classes that lose most over all plans: "
-            f"{'accuracy' if isinstance(answered, Answers) else 'average precision'} of the dense network, and how "
-            f"{'each plan' if len(shown) == len(plans) else 'some plans'} change it. `images` is n of the class; where "
-            "it is small, one image makes a large difference. All classes and plans are in `classes.csv`, and answers "
+            f"The {min(CLASSES_SHOWN, len(classes))} of {len(classes)} classes with the largest loss over all plans: "
+            f"{'accuracy' if isinstance(answered, Answers) else 'average precision'} of the dense network, "
+            f"and its change under "
+            f"{'each plan' if len(shown) == len(plans) else 'some plans'}. `images` is n of the class; if "
+            "it is small, one image makes a large difference. All classes and plans are in `classes.csv`, and "
+            "predictions "
             "in `answers.csv`.",
             ".2f",
         )
@@ -75,6 +77,6 @@ def _pictures(
             tile(cells, SHOWN, pad=6),
             f"{plan_name(member.network, member.plan, many)} loses {len(places)} of the {right} "
             f"images that the dense network gets right{'' if len(chosen) == len(places) else ', some of them here'}. "
-            "Each with what is left after the last step, its class and, behind the colon, the answer under the plan. "
+            "Each is shown after the last step, with its class and, after the colon, the prediction under the plan. "
             "Dropped patches are grey with a cross; patches merged into one token have a border of one colour.",
         )

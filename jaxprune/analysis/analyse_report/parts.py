@@ -1,4 +1,4 @@
-"""What the sections of the report share: rows in groups, tables, names."""
+"""Shared by the sections of the report: grouped rows, tables, names."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,7 +14,7 @@ Rows = Sequence[Mapping[str, Any]]
 
 
 def grouped(rows: Rows, columns: Sequence[str]) -> dict[tuple, list[Mapping[str, Any]]]:
-    """Returns the rows by their values in some columns, in their order."""
+    """Groups the rows by their values in some columns, keeping their order."""
     groups: dict[tuple, list[Mapping[str, Any]]] = {}
     for row in rows:
         groups.setdefault(tuple(row[column] for column in columns), []).append(row)
@@ -22,12 +22,12 @@ def grouped(rows: Rows, columns: Sequence[str]) -> dict[tuple, list[Mapping[str,
 
 
 def line(steps: Rows, column: str) -> tuple[list[float], list[float]]:
-    """Returns a column against the step."""
+    """Returns the steps and the values of a column."""
     return [row["step"] for row in steps], [row[column] for row in steps]
 
 
 def add_table(section: Section, rows: Rows, caption: str, spec: str = ".3f", **options: Any) -> None:
-    """Adds a table; what has one network names none, only what is not whole has decimals, long ones are cut."""
+    """Adds a table: no network column for a single network, decimals only for non-integers, long tables are cut."""
     whole, rows = len(rows), rows[:SHOWN_ROWS]
     if whole > len(rows):
         caption = f"The first {len(rows)} of {whole} rows; all are in the CSV file of the table. {caption}"
@@ -40,13 +40,13 @@ def add_table(section: Section, rows: Rows, caption: str, spec: str = ".3f", **o
 
 
 def differing(found: Sequence[Observed]) -> set[tuple[str, str]]:
-    """The plans whose patterns differ from image to image: not the radial ones, and not Random."""
+    """The plans whose patterns depend on the image: neither the radial ones nor Random."""
     steps = lambda observed: observed.patterns.masks if observed.keeps else observed.patterns.assign
     return {name_of(observed) for observed in found if any((step != step[:1]).any() for step in steps(observed))}
 
 
 def with_deviations(rows: Rows) -> list[dict[str, Any]]:
-    """Rows in which a mean and the deviation between images are one cell."""
+    """Merges each mean and its deviation between images into one cell."""
     return [
         {
             name: (value, row[f"{name} std"]) if f"{name} std" in row else value
@@ -58,10 +58,10 @@ def with_deviations(rows: Rows) -> list[dict[str, Any]]:
 
 
 def shown_name(row: Mapping[str, Any], many: bool) -> str:
-    """Returns the name of a row's plan, with its network where there are several."""
+    """Returns the name of a row's plan, with its network if there are several."""
     return plan_name(row["network"], row["plan"], many)
 
 
 def plan_name(network: str, plan: str, many: bool) -> str:
-    """Returns the name of a plan, with its network where there are several."""
+    """Returns the name of a plan, with its network if there are several."""
     return f"{network}, {plan}" if many else plan

@@ -1,4 +1,4 @@
-"""What plans keep or merge: across keep rates, methods and networks, and beside radial patterns."""
+"""Patterns of kept and merged patches: across keep rates, methods and networks, and against radial patterns."""
 
 import numpy as np
 
@@ -9,7 +9,7 @@ from jaxprune.viz.report import Section
 
 
 def rates(section: Section, rows: Rows, many: bool) -> None:
-    """Adds what one method has in common with itself at lower keep rates."""
+    """Adds the overlap of each method with itself at lower keep rates."""
     for metric in ("IoA", "homogeneity"):
         own = [row for row in rows if metric in row]
         if not own:
@@ -29,18 +29,19 @@ def rates(section: Section, rows: Rows, many: bool) -> None:
         finding += f" and {low['plan']} → {low['lower plan']} {low[metric]:.2f}" if low is not high else ""
         if metric == "IoA":
             finding += (
-                f"; by chance it were {high['IoA chance']:.2f}, and {high['IoA bound']:.2f} is the lowest possible. It "
-                "is the share of the patches kept at the lower rate that are kept at the higher one too"
+                f"; by chance it would be {high['IoA chance']:.2f}, and {high['IoA bound']:.2f} is the lowest "
+                f"possible. It "
+                "is the share of the patches kept at the lower rate that are also kept at the higher one"
             )
         else:
-            finding += "; 1 means that the clusters of the higher rate lie inside of those of the lower one"
+            finding += "; 1 means that the clusters of the higher rate lie inside those of the lower one"
         section.figure(plot, f"{finding}. Means over {own[0]['images']} images.{plots.cut_note(plot)}")
     caption = f"Each keep rate against lower ones. {DEVIATION}, n = {rows[0]['images']}."
     add_table(section, with_deviations(rows), caption)
 
 
 def _bounds(rows: Rows) -> dict[str, tuple[list[float], list[float]]] | None:
-    """The lines of the lowest IoA and of chance; None where pairs have different ones."""
+    """The lines of the lowest IoA and of chance; None if they differ between pairs."""
     lines = {}
     for kind, name in (("bound", "lowest possible"), ("chance", "by chance")):
         steps = {
@@ -53,8 +54,8 @@ def _bounds(rows: Rows) -> dict[str, tuple[list[float], list[float]]] | None:
 
 
 def methods(section: Section, rows: Rows, many: bool) -> None:
-    """Adds what methods have in common at one keep rate."""
-    for metric, what in (("IoU", "of the patches that are kept"), ("NMI", "of the clusters")):
+    """Adds the overlap of methods at one keep rate."""
+    for metric, what in (("IoU", "of the kept patches"), ("NMI", "of the clusters")):
         own = [row for row in rows if metric in row]
         for (network, *_), of_rate in grouped(own, ("network", "kept")).items():
             last = max(row["step"] for row in of_rate)
@@ -65,39 +66,42 @@ def methods(section: Section, rows: Rows, many: bool) -> None:
                 i, j = names.index(one), names.index(other)
                 values[i, j] = values[j, i] = row[metric]
             best = max(pairs, key=lambda pair: pairs[pair][metric])
-            chance = f"; by chance it were {pairs[best]['IoU chance']:.2f}" if metric == "IoU" else ""
+            chance = f"; by chance it would be {pairs[best]['IoU chance']:.2f}" if metric == "IoU" else ""
             where = f" in {network}" if many else ""
             section.figure(
                 plots.matrix_plot(values, names),
-                f"{metric} {what} after step {last}{where}: {best[0]} and {best[1]} are most alike, "
-                f"{pairs[best][metric]:.2f}{chance}. Means over {of_rate[0]['images']} images; the order is that of "
+                f"{metric} {what} after step {last}{where}: {best[0]} and {best[1]} are most similar, "
+                f"{pairs[best][metric]:.2f}{chance}. Means over {of_rate[0]['images']} images; rows are ordered by "
                 "hierarchical clustering.",
             )
-    caption = f"Plans at one keep rate. `kept`: patches that they should leave. {DEVIATION}, n = {rows[0]['images']}."
+    caption = (
+        f"Plans at one keep rate. `kept`: number of patches according to the plan. {DEVIATION}, n = "
+        f"{rows[0]['images']}."
+    )
     add_table(section, with_deviations(rows), caption)
 
 
 def radial(section: Section, rows: Rows, differing: set[tuple[str, str]]) -> None:
-    """Adds what plans have in common with fixed radial patterns; the finding is of those in `differing`."""
+    """Adds the overlap of plans with fixed radial patterns; the finding only considers those in `differing`."""
     over = lambda row, norm: row[norm] - row[f"{norm} chance"]
     choices = [(row, norm) for row in rows if (row["network"], row["plan"]) in differing for norm in NORMS]
     finding = ""
     if choices:
         row, norm = max(choices, key=lambda choice: over(*choice))
         finding = (
-            f" Furthest above chance is {row['plan']} at step {row['step']}: {row[norm]:.2f} with {norm}, where chance "
-            f"has {row[f'{norm} chance']:.2f}."
+            f" Furthest above chance is {row['plan']} at step {row['step']}: {row[norm]:.2f} with {norm}, against "
+            f"{row[f'{norm} chance']:.2f} by chance."
         )
     add_table(
         section,
         with_deviations(rows),
-        "IoU with the patches nearest the centre of the image, by three norms, as many as the plan keeps; `chance`: of "
-        f"patches drawn by chance.{finding} {DEVIATION}, n = {rows[0]['images']}.",
+        "IoU with the same number of patches nearest the centre of the image, by three norms; `chance`: of "
+        f"randomly drawn patches.{finding} {DEVIATION}, n = {rows[0]['images']}.",
     )
 
 
 def networks(section: Section, rows: Rows) -> None:
-    """Adds what a plan has in common in two networks."""
+    """Adds the overlap of one plan in two networks."""
     for metric in ("IoU", "NMI"):
         own = [row for row in rows if metric in row]
         if not own:

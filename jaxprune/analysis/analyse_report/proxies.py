@@ -1,4 +1,4 @@
-"""Whether features and patterns stand for accuracy."""
+"""Features and patterns as proxies for accuracy."""
 
 import numpy as np
 
@@ -7,11 +7,11 @@ from jaxprune.analysis.anchors import DISTANCES
 from jaxprune.viz import plots, spread
 from jaxprune.viz.report import Section
 
-_ENOUGH = 10  # pairs: an interval by resampling fewer is too narrow
+_ENOUGH = 10  # pairs: a bootstrap interval of fewer is too narrow
 
 
 def describe(section: Section, anchors: Rows, proxies: Rows, many: bool, measure: str = "accuracy") -> None:
-    """Adds distances from anchors, and how they rank the plans' differences in accuracy."""
+    """Adds distances from anchors, and their rank correlation with the plans' differences in accuracy."""
     rows = [row for row in anchors if "accuracy difference" in row]
     last = {(row["network"], row["layer"]) for row in proxies}
     for (network, method), own in grouped(rows, ("network", "anchor method")).items():
@@ -34,8 +34,9 @@ def describe(section: Section, anchors: Rows, proxies: Rows, many: bool, measure
         add_table(
             section,
             spread.as_ranges(proxies),
-            "Rank correlations between a metric and the difference in accuracy from the anchor, a pair a plan; "
-            "in brackets the 95 % interval (bootstrap over pairs), `p` that both are unrelated. A good proxy is near 1 "
+            "Rank correlations between a metric and the difference in accuracy from the anchor, one pair per plan; "
+            "in brackets the 95 % interval (bootstrap over pairs), `p`: p-value of no correlation. A good "
+            "proxy is near 1 "
             f"for distances ({', '.join(DISTANCES)}) and near -1 for IoU and NMI. "
             f"Intervals of fewer than {_ENOUGH} pairs are too narrow.",
             ".2f",
@@ -48,7 +49,7 @@ def describe(section: Section, anchors: Rows, proxies: Rows, many: bool, measure
             for row in anchors
             if row["layer"] == deepest[row["network"]]
         ],
-        "Every plan beside its anchors: distances of features behind the last block (0 = alike; blocks count from 0), "
+        "Every plan against its anchors: distances of features after the last block (0 = equal; blocks count from 0), "
         "IoU and NMI of patterns; other blocks are in `anchors.csv`. PWCCA and SVCCA need more images than features. "
         f"n = {anchors[0]['images']} images.",
     )
@@ -59,7 +60,7 @@ def _correlation(rows: Rows, network: str, method: str, layer: int, metric: str)
         if (row["network"], row["anchor"], row["layer"], row["metric"]) == (network, method, layer, metric):
             low, high = row["Spearman low"], row["Spearman high"]
             few = row["pairs"] < _ENOUGH
-            crosses = ", too few to tell" if few else " and may be none" if low <= 0 <= high else ""
+            crosses = ", too few to tell" if few else ", not significant" if low <= 0 <= high else ""
             value = f"{row['Spearman']:.2f} [{low:.2f}, {high:.2f}]"
             return f"Spearman's correlation is {value} over {row['pairs']} plans{crosses}."
     return ""

@@ -95,7 +95,7 @@ def rename(tensors: Mapping[str, np.ndarray], table: Sequence[tuple[str, str]], 
 
 def no_network_of(whose: str) -> UserError:
     """The error for a network that has not the parts by which those of a source are known."""
-    return UserError(f"This is no network of {whose}'s: write the weights under timm's names.")
+    return UserError(f"This is not a network of {whose}'s: write the weights under timm's names.")
 
 
 def split_attention(tensors: Mapping[str, np.ndarray]) -> Arrays:

@@ -18,7 +18,7 @@ def read(tensors: Tensors) -> tuple[Tensors, list[str]] | None:
 
 
 def _name(name: str, table: tuple[tuple[str, str], ...]) -> str:
-    """The name after the table; stages count from 1 there as the blocks behind the stem do here."""
+    """The name after the table; stages count from 1 there as the blocks after the stem do here."""
     block = re.fullmatch(r"backbone\.layer(\d+)\.(\d+)\.(.+)", name)
     if block is None:
         return renamed(name, table) or name

@@ -14,7 +14,7 @@ _AROUND = ("predictor.", "queue")
 
 
 def read(tensors: Tensors) -> tuple[Tensors, list[str]] | None:
-    """Returns the tensors of one encoder and the names of all others; None if it is no checkpoint of MoCo's training.
+    """Returns the tensors of one encoder and the names of all others; None if this is not a MoCo training checkpoint.
 
     The encoder is the one that learns, or the one that follows it where it is the only one. Heads are not of it.
     """

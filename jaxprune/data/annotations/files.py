@@ -46,10 +46,10 @@ def annotated_pictures(root: Path, annotations: Path, suffix: str) -> list[str]:
     Args:
       root: The data set's directory.
       annotations: Directory of the annotation files.
-      suffix: Of the annotation files, such as ".txt".
+      suffix: Extension of the annotation files, such as ".txt".
 
     Raises:
-      UserError: There are none, or two of them would share a file.
+      UserError: There are no such pictures, or two of them share an annotation file.
     """
     pictures = next((root / name for name in ("images", "JPEGImages") if (root / name).is_dir()), root)
     stems = {entry.stem for entry in annotations.iterdir() if entry.suffix == suffix}
@@ -60,7 +60,7 @@ def annotated_pictures(root: Path, annotations: Path, suffix: str) -> list[str]:
     for file in found:
         if (other := owner.setdefault(Path(file).stem, file)) != file:
             raise UserError(
-                f"{other} and {file} have one annotation file between them, {annotations / Path(file).stem}{suffix}: "
+                f"{other} and {file} share one annotation file, {annotations / Path(file).stem}{suffix}: "
                 "give the pictures different names."
             )
     return found
@@ -68,14 +68,14 @@ def annotated_pictures(root: Path, annotations: Path, suffix: str) -> list[str]:
 
 @contextlib.contextmanager
 def reading(file: Path | str) -> Iterator[None]:
-    """Turns what goes wrong while an annotation file is read into one line that names it.
+    """Turns any error while reading an annotation file into a one-line error that names the file.
 
     Raises:
-      UserError: Something did.
+      UserError: There was an error.
     """
     try:
         yield
     except UserError:
         raise
-    except Exception as error:  # parsers and decoders raise all sorts of things at all sorts of damage
+    except Exception as error:  # parsers and decoders raise many kinds of exceptions on damaged files
         raise UserError(f"The annotation {file} cannot be read: {error or type(error).__name__}.") from error

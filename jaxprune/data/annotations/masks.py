@@ -33,7 +33,7 @@ def open_masks(path: str, *, annotations: str = "", classes: str = "", kind: str
 
     Raises:
       UserError: There are no annotated pictures, or the class names cannot be read. Reading an example also raises it
-        if the sizes of mask and picture differ, or if a mask is coloured and nothing says how.
+        if the sizes of mask and picture differ, or if a mask is coloured without a `kind`.
     """
     if kind not in ("", ADE20K):
         raise unknown("kind of masks", kind, (ADE20K,))
@@ -55,12 +55,12 @@ def class_numbers(mask: np.ndarray, kind: str, source: str) -> np.ndarray:
     """Returns the class numbers of a decoded mask, (h, w).
 
     Args:
-      mask: (h, w), or (h, w, c): grey or colours, perhaps with alpha, which does not count.
+      mask: (h, w), or (h, w, c): grey or colours; an alpha channel is ignored.
       kind: "ade20k", or "".
       source: What the error message calls the mask.
 
     Raises:
-      UserError: It has several colours, and they are not those of a `kind`.
+      UserError: It has several colours, but no `kind` is given.
     """
     if mask.ndim == 2 or mask.shape[2] < 3:
         return mask if mask.ndim == 2 else mask[..., 0]
@@ -73,7 +73,7 @@ def class_numbers(mask: np.ndarray, kind: str, source: str) -> np.ndarray:
     if len(colours[colours > 0]) == 1:  # a single object on black
         return np.where(mask[..., :3].any(-1), np.uint8(255), np.uint8(0))
     raise UserError(
-        f"The mask {source} has {len(colours)} colours in place of class numbers: give masks with one channel, or "
+        f"The mask {source} has {len(colours)} colours instead of class numbers: give masks with one channel, or "
         f"kind={ADE20K} if red and green code the class as in the full ADE20K."
     )
 

@@ -1,6 +1,6 @@
 """The 150 classes of ADE20K's scene parsing benchmark, SceneParse150."""
 
-# In the order in which its masks number them from 1, each by the first of its names there; 0 is no class.
+# In the order of the class numbers in its masks, from 1; each by its first name. 0 is not a class.
 SCENE_PARSE150_CLASSES = (
     "wall", "building", "sky", "floor", "tree", "ceiling", "road", "bed", "windowpane", "grass", "cabinet",
     "sidewalk", "person", "earth", "door", "table", "mountain", "plant", "curtain", "chair", "car", "water",

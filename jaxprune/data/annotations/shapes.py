@@ -31,7 +31,7 @@ def box(corners: Any, shape: tuple[int, int], *, relative: bool = False) -> np.n
 
 
 def _require_edges(corners: Any) -> None:
-    """Refuses edges that are of no box; what reaches beyond the image is cut off, as edges are rounded in files."""
+    """Checks that edges form a box; parts beyond the image are later cut off, since edges in files are rounded."""
     top, left, bottom, right = edges = [float(edge) for edge in corners]
     shown = ", ".join(f"{edge:g}" for edge in edges)
     if not np.isfinite(edges).all():

@@ -13,7 +13,7 @@ from jaxprune.data.annotations.masks import mask_regions
 from jaxprune.data.annotations.shapes import box
 from jaxprune.errors import UserError
 
-_ROUNDED = 0.01  # by how much a box may reach beyond its image, as a share of that
+_ROUNDED = 0.01  # tolerance for boxes that exceed their image, as a fraction of its side
 
 
 class TfdsAnnotations:
@@ -30,13 +30,13 @@ class TfdsAnnotations:
 
     def __init__(self, name: str, *, split: str = "validation", data_dir: str | os.PathLike | None = None):
         self.name = f"{name}/{split}"
-        # A prepared directory of this name is read without TFDS's own code for the set, which may need TensorFlow.
+        # A prepared directory of this name is read without TFDS's code for the data set, which may need TensorFlow.
         where = data_dir or os.environ.get("TFDS_DATA_DIR", "~/tensorflow_datasets")
         try:
             builder = tfds_source._builder(name, Path(where).expanduser())
         except ModuleNotFoundError as error:
             raise UserError(
-                f"TFDS data set {name!r} is not prepared in {where}, and TFDS cannot say more of it without packages "
+                f"TFDS data set {name!r} is not prepared in {where}, and TFDS cannot inspect it without packages "
                 "that are not here: prepare it where TensorFlow is (--file_format=array_record), and give data_dir=."
             ) from error
         self._records, features = tfds_source._open(builder, split), builder.info.features

@@ -41,7 +41,7 @@ def open_yolo(path: str, *, annotations: str = "", classes: str = "") -> Annotat
                 kind, *values = map(float, line.split())
                 if len(values) != 4 and (len(values) < 6 or len(values) % 2):
                     raise UserError(
-                        f"Line {number + 1} for {files[index]} has {len(values)} numbers behind the class: a box has "
+                        f"Line {number + 1} for {files[index]} has {len(values)} numbers after the class: a box has "
                         "4, a polygon an even number from 6 on."
                     )
                 pixels = polygon(values, shape, relative=True)

@@ -1,9 +1,9 @@
 """The fifteen corruptions of ImageNet-C and CIFAR-10-C (Hendrycks and Dietterich, 2019), each at five severities.
 
-Settings are those of the publication: CIFAR-10-C's for images below 64 pixels, ImageNet-C's otherwise, whose lengths
-are in pixels of images of 224 and grow with the image. Random numbers are this library's, so single images differ from
-the published files; in place of their frost photographs, crystals are generated, and "glass_blur" takes the value of a
-neighbour for each pixel where theirs swaps neighbours one after the other.
+Settings are the published ones: CIFAR-10-C's for images below 64 pixels, else ImageNet-C's, whose lengths are for
+images of 224 pixels and scale with the image. Random numbers are this library's, so single images differ from the
+published files; frost crystals are generated instead of taken from photographs, and "glass_blur" takes a neighbour's
+value for each pixel instead of swapping neighbours one after the other.
 """
 
 import dataclasses
@@ -48,7 +48,7 @@ class Corruption:
         if self.name not in NAMES:
             raise unknown("corruption", self.name, NAMES)
         if self.severity not in SEVERITIES:
-            raise UserError(f"severity={self.severity!r} is no severity: use 1, 2, 3, 4 or 5.")
+            raise UserError(f"severity={self.severity!r} is out of range: use 1, 2, 3, 4 or 5.")
 
     def __call__(self, image: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         """Returns a corrupted copy of a uint8 image (h, w, 3)."""

@@ -12,7 +12,7 @@ _DEFOCUS = {
     True: ((0.3, 0.4), (0.4, 0.5), (0.5, 0.6), (1, 0.2), (1.5, 0.1)),
     False: ((3, 0.1), (4, 0.5), (6, 0.5), (8, 0.5), (10, 0.5)),
 }
-# Width of the Gaussian, how far a pixel moves, how often.
+# Width of the Gaussian, largest displacement of a pixel, number of iterations.
 _GLASS = {
     True: ((0.05, 1, 1), (0.25, 1, 1), (0.4, 1, 1), (0.25, 1, 2), (0.4, 1, 2)),
     False: ((0.7, 1, 2), (0.9, 2, 1), (1, 2, 3), (1.1, 3, 2), (1.5, 4, 2)),
@@ -47,7 +47,7 @@ def defocus_blur(image: np.ndarray, level: int, *, small: bool, scale: float, **
 def glass_blur(
     image: np.ndarray, level: int, *, small: bool, scale: float, rng: np.random.Generator, **_: Any
 ) -> np.ndarray:
-    """Takes for each pixel a neighbour's value, between two Gaussians."""
+    """Replaces each pixel by a random neighbour, between two Gaussian blurs."""
     sigma, reach, times = _GLASS[small][level]
     sigma, reach = (sigma, reach) if small else (sigma * scale, max(1, round(reach * scale)))
     moved = gaussian(image, sigma)
@@ -78,15 +78,15 @@ def along_path(image: np.ndarray, length: int, sigma: float, degrees: float) -> 
     """Averages over 2 · `length` + 1 pixels of a straight path, weighted by half a Gaussian that begins at each pixel.
 
     Args:
-      sigma: of the Gaussian, in pixels.
-      degrees: of the path, from the horizontal.
+      sigma: standard deviation of the Gaussian, in pixels.
+      degrees: angle of the path from the horizontal.
     """
     angle = np.deg2rad(degrees)
     steps = np.arange(2 * length + 1)
     weights = np.exp(-(steps**2) / (2 * sigma**2))
     blurred = np.zeros_like(image)
     for step, weight in zip(steps, weights / weights.sum(), strict=True):
-        # Rounded: a path of pixels, as ImageMagick's.
+        # Rounded to pixels, as in ImageMagick.
         down, across = round(step * np.sin(angle)), round(step * np.cos(angle))
         blurred += np.float32(weight) * _shifted(image, down, across)
     return blurred

@@ -1,4 +1,4 @@
-"""What cameras and files do: low contrast, elastic distortion, few pixels, compression."""
+"""Digital corruptions: low contrast, elastic distortion, pixelation, JPEG compression."""
 
 import io
 from typing import Any
@@ -9,7 +9,7 @@ from scipy import ndimage
 
 NAMES = ("contrast", "elastic_transform", "pixelate", "jpeg_compression")
 
-# As parts of the side: how far pixels move, how smooth that is, and how far three corners of the image move.
+# Relative to the side: displacement of pixels, smoothness of the field, displacement of three corners of the image.
 _ELASTIC = {
     True: ((0, 0, 0.08), (0.05, 0.2, 0.07), (0.08, 0.06, 0.06), (0.1, 0.04, 0.05), (0.1, 0.03, 0.03)),
     False: ((2, 0.7, 0.1), (2, 0.08, 0.2), (0.05, 0.01, 0.02), (0.07, 0.01, 0.02), (0.12, 0.01, 0.02)),
@@ -30,7 +30,7 @@ def elastic_transform(image: np.ndarray, level: int, *, small: bool, rng: np.ran
     centre, reach = np.array([height, width], np.float32) // 2, min(height, width) // 3
     corners = centre + reach * np.array([[1, 1], [1, -1], [-1, -1]], np.float32)
     moved = corners + rng.uniform(-affine, affine, corners.shape)
-    # Rows and columns of the original by those of the result.
+    # Source rows and columns for each output pixel.
     solved = np.linalg.solve(np.c_[moved, np.ones(3)], corners)
     places = np.stack([*np.indices((height, width)), np.ones((height, width))], axis=-1) @ solved
     if alpha:

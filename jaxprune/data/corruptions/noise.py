@@ -1,4 +1,4 @@
-"""Noise: of the sensor, of few photons, of broken pixels."""
+"""Noise: Gaussian, shot and impulse."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ def gaussian_noise(image: np.ndarray, level: int, *, small: bool, rng: np.random
 
 
 def shot_noise(image: np.ndarray, level: int, *, small: bool, rng: np.random.Generator, **_: Any) -> np.ndarray:
-    """Counts photons, of which a white pixel sends so many on average."""
+    """Adds Poisson noise; the setting is the mean number of photons of a white pixel."""
     photons = ((500, 250, 100, 75, 50) if small else (60, 25, 12, 5, 3))[level]
     return (rng.poisson(image * photons) / photons).astype(np.float32)
 

@@ -1,4 +1,4 @@
-"""Weather: snow, frost, fog, and more light. Images are float (h, w, 3) from 0 to 1."""
+"""Weather: snow, frost, fog and brightness. Images are float (h, w, 3) from 0 to 1."""
 
 from typing import Any
 
@@ -9,8 +9,8 @@ from jaxprune.data.corruptions.blur import along_path, gaussian
 
 NAMES = ("snow", "frost", "fog", "brightness")
 
-# Mean and spread of the flakes' light, their size, the least light that shows, reach and width of their path, and the
-# share of the image that stays.
+# Mean and spread of the flakes' brightness, their size, the visibility threshold, length and width of their path, and
+# the weight of the image.
 _SNOW = {
     True: (
         (0.1, 0.2, 1, 0.6, 8, 3, 0.95),
@@ -27,12 +27,12 @@ _SNOW = {
         (0.55, 0.3, 2.5, 0.85, 12, 12, 0.55),
     ),
 }
-# Shares of the image and of the frost.
+# Weights of the image and of the frost.
 _FROST = {
     True: ((1, 0.2), (1, 0.3), (0.9, 0.4), (0.85, 0.4), (0.75, 0.45)),
     False: ((1, 0.4), (0.8, 0.6), (0.7, 0.7), (0.65, 0.7), (0.6, 0.75)),
 }
-# How thick the fog is, and how fast its fine structure fades.
+# Density of the fog, and decay of its fine structure.
 _FOG = {
     True: ((0.2, 3), (0.5, 3), (0.75, 2.5), (1, 2), (1.5, 1.75)),
     False: ((1.5, 2), (2, 2), (2.5, 1.7), (2.5, 1.5), (3, 1.4)),
@@ -60,14 +60,14 @@ def frost(image: np.ndarray, level: int, *, small: bool, rng: np.random.Generato
 
 
 def fog(image: np.ndarray, level: int, *, small: bool, rng: np.random.Generator, **_: Any) -> np.ndarray:
-    """Adds plasma noise, and takes contrast away so that the brightest pixel stays."""
+    """Adds plasma noise, and reduces the contrast so that the brightest pixel is kept."""
     thick, decay = _FOG[small][level]
     brightest = image.max()
     return (image + thick * plasma(image.shape[:2], decay, rng)[..., None]) * brightest / (brightest + thick)
 
 
 def brightness(image: np.ndarray, level: int, *, small: bool, **_: Any) -> np.ndarray:
-    """Adds to the value of each pixel's colour."""
+    """Adds to the HSV value of each pixel."""
     added = ((0.05, 0.1, 0.15, 0.2, 0.3) if small else (0.1, 0.2, 0.3, 0.4, 0.5))[level]
     hsv = colors.rgb_to_hsv(np.clip(image, 0, 1))
     hsv[..., 2] = np.clip(hsv[..., 2] + added, 0, 1)
@@ -75,10 +75,10 @@ def brightness(image: np.ndarray, level: int, *, small: bool, **_: Any) -> np.nd
 
 
 def plasma(shape: tuple[int, ...], decay: float, rng: np.random.Generator) -> np.ndarray:
-    """Returns a fractal by diamonds and squares (Fournier et al., 1982), from 0 to 1, cut to `shape`.
+    """Returns a diamond-square fractal (Fournier et al., 1982), from 0 to 1, cropped to `shape`.
 
     Args:
-      decay: by which the noise is divided from scale to scale.
+      decay: divisor of the noise from scale to scale.
     """
     side = 1 << (max(shape) - 1).bit_length()
     field, step, wobble = np.zeros((side, side), np.float32), side, 100.0
@@ -98,6 +98,6 @@ def plasma(shape: tuple[int, ...], decay: float, rng: np.random.Generator) -> np
 
 
 def _enlarged(flakes: np.ndarray, factor: float) -> np.ndarray:
-    """The middle of a picture, enlarged to its size by nearest neighbours between smoothing."""
+    """Enlarges the middle of a picture to its full size by nearest neighbours, with smoothing before and after."""
     rows, columns = (((np.arange(side) - side / 2) / factor + side / 2).astype(int) for side in flakes.shape)
     return gaussian(flakes[rows[:, None], columns[None]], factor / 4)

@@ -1,4 +1,4 @@
-"""Scorers around another scorer; they are no methods of the family by themselves."""
+"""Scorers that wrap another scorer; they cannot be created by name."""
 
 from jaxprune.scoring.wrappers.enlarged import Enlarged
 

@@ -8,13 +8,13 @@ from jaxprune.scoring.base import Scorer
 
 
 class Enlarged(Scorer):
-    """A scorer that sees the images resized, as Pillow's bicubic filter does it; its patches are the same.
+    """Resizes the images for a scorer with Pillow's bicubic filter; the patch grid stays the same.
 
-    A ConvNet of stride 32 makes one value of an image of 32 pixels, which ranks nothing.
+    A ConvNet of stride 32, for example, maps an image of 32 pixels to a single value, which cannot rank patches.
 
     Args:
       scorer: the scorer.
-      size: (height, width) that it sees.
+      size: (height, width) to resize to.
     """
 
     def __init__(self, scorer: Scorer, size: tuple[int, int]):
@@ -29,7 +29,7 @@ class Enlarged(Scorer):
         return self.scorer.unresized(self.seen(images), key=key)
 
     def seen(self, images):
-        """The images as the scorer gets them."""
+        """The resized images."""
         return resize(images, self.size, "bicubic", antialias=True)
 
     def select(self, scores, num_keep):

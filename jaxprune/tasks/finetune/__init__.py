@@ -29,7 +29,7 @@ __all__ = ["check", "defaults", "describe", "run", "smoke"]
 
 
 def run(config: Config, workdir: Path) -> dict[str, Any]:
-    """Trains a classifier as the config says and leaves checkpoints, metrics and a report in `workdir`."""
+    """Trains a classifier, and writes checkpoints, metrics and a report to `workdir`."""
     workdirs.prepare(workdir, config.to_dict())
     if workdirs.is_complete(workdir):
         return workdirs.read_summary(workdir)
@@ -80,7 +80,7 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
 
 
 def _loss_fn(config: Config, model: Any, teacher: Split | None) -> LossFn:
-    """The loss of a network, with what its reduction methods add to it."""
+    """The loss of a network, including the losses of its reduction methods."""
     parts, data, reducers, wanted = split(model), config.data, reduction.installed(model), objective(config)
     options = {**config.augment, "num_classes": model.num_classes, "mean": data.mean, "std": data.std}
 

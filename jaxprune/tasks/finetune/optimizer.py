@@ -1,4 +1,4 @@
-"""The optimizer of fine-tuning: AdamW with rates by layer, and a rate of its own for what came with the weights."""
+"""The optimizer of fine-tuning: AdamW with layer-wise rates, and a separate rate for pre-trained parameters."""
 
 from fnmatch import fnmatchcase
 from typing import Any
@@ -10,22 +10,22 @@ from jaxprune.nn import Host
 from jaxprune.tasks.setup.training import Training, adamw, learning_rate
 from jaxprune.train import optimizer
 
-# What trains at the full rate where the backbone has one of its own ("Which Tokens to Use?", supplement B).
+# Parameters with the full rate if the backbone has its own ("Which Tokens to Use?", supplement B).
 _NEW = ("head.*", "head_dist.*", "pos_embed*", "patch_embed.*", "stem.*", "*.reducer.*")
 
 
 def optimizer_of(
     config: Config, params: dict[str, Any], model: Host, training: Training
 ) -> optax.GradientTransformation:
-    """Returns the optimizer that `config.optimizer` and `config.trainable_blocks` describe.
+    """Builds the optimizer of `config.optimizer` and `config.trainable_blocks`.
 
     Args:
-      params: {dotted name: array} of the network.
+      params: {dotted name: array} of the network's parameters.
       model: the network.
       training: the run.
     """
     settings = config.optimizer
-    # A scorer that learns comes before the first layer.
+    # A trained scorer counts as before the first layer.
     layers = model.parameter_layers(params) | {name: 0 for name in params if name.startswith("pruner.")}
     depth = len(model.sites())
     own = None

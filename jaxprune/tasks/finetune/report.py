@@ -1,4 +1,4 @@
-"""The section of a classifier's training in its report."""
+"""The report section on the training of a classifier."""
 
 from pathlib import Path
 from typing import Any
@@ -10,11 +10,11 @@ from jaxprune.viz.report import Report
 
 
 def describe(config: Config, workdir: Path, summary: dict[str, Any], *sources: Any, path: Path | None = None) -> None:
-    """Adds the section of a run to its report, or to the one at `path`.
+    """Adds the section on a run to its report, or to the report at `path`.
 
     Args:
-      summary: of the run.
-      sources: whose unreadable files are listed.
+      summary: the summary of the run.
+      sources: data sources whose unreadable files are listed.
     """
     report, start = Report("jaxprune", workdir.name), networks.start_of(config)
     title = "Fine-tuning" if start else "Training from scratch"

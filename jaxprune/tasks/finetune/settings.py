@@ -1,4 +1,4 @@
-"""The settings of fine-tuning: MAE's recipe, PR-MIM Tab. 14, with `data.randaugment` to set."""
+"""The settings of fine-tuning: MAE's recipe as in PR-MIM Tab. 14, except for `data.randaugment`, which is off."""
 
 from ml_collections import ConfigDict
 
@@ -17,17 +17,18 @@ def defaults() -> Config:
     return ConfigDict(
         {
             **shared.training("finetune"),
-            "run": "",  # a run directory to start from; a published file is model.weights; without both, from scratch
-            "trainable_blocks": -1,  # the last so many train, with norm and head; -1: all, and what is before them
+            "run": "",  # a run directory to start from, or set model.weights to a published file; neither: from scratch
+            "trainable_blocks": -1,  # number of last blocks to train, with norm and head; -1: the whole network
             "loss": "cross_entropy",  # or "asymmetric", for images of several classes
-            "ema_decay": 0.0,  # of averaged parameters, evaluated beside the last ones; 0: none
+            "ema_decay": 0.0,  # decay of an average of the parameters, which is evaluated too; 0: none
             "reduction": {"method": "", "keep_rate": 0.7, "reduction_loc": (3, 6, 9)},  # and the method's options
             "scorer": "",  # of the method from_scores: "ltrp:run=RUN", "papr", … as in configs/score.py
-            # The keep rate falls from 1 by the epoch, from `start` on; 0 epochs: it is the plan's at once (EViT).
+            # The keep rate falls from 1 over `epochs`, from epoch `start` on (EViT); 0 epochs: the plan's rate from the
+            # start.
             "keep_rate_warmup": {"start": 0, "epochs": 0},
             "teacher": "",  # the run directory of a dense classifier to distil from
-            # What the loss adds to that of the classes: the weights of a teacher's logits and tokens, and those of the
-            # losses of reduction methods, as in "ratio=1.0" for DynamicViT's; empty: each method's own.
+            # Additional losses: weights for a teacher's logits and tokens, and for the losses of reduction methods,
+            # such as "ratio=1.0" for DynamicViT; empty: the defaults of each method.
             "distill": {"logits": 0.5, "tokens": 0.5, "tokens_kind": "mse"},
             "loss_weights": "",
             "model": {
@@ -41,8 +42,8 @@ def defaults() -> Config:
             "optimizer": {
                 **shared.adamw(base_lr=5e-4, b2=0.999, weight_decay=0.05, warmup_epochs=5.0, min_lr=1e-6),
                 "layer_decay": 0.65,
-                "backbone_scale": 1.0,  # of the learning rate of what came with the weights
-                "freeze_epochs": 0.0,  # before that trains at all
+                "backbone_scale": 1.0,  # factor on the learning rate of pre-trained parameters
+                "freeze_epochs": 0.0,  # epochs during which they are frozen
             },
             "augment": {
                 "flip": True,
@@ -64,7 +65,7 @@ def smoke(config: Config) -> Config:
         config.model = {**config.model.to_dict(), **sizes}
         config.data.img_size = sizes.get("img_size", config.data.img_size)
         return config
-    # Relative positions stay: a run of pre-training may have them (SimMIM).
+    # Relative positions are kept: a pre-training run may have them (SimMIM).
     beit = known if known.get("style") == "beit" else {}
     kind = ("style", "qkv_bias", "pos_embed", "init_values")
     config.model = {
@@ -77,16 +78,16 @@ def smoke(config: Config) -> Config:
 
 
 def plan_of(config: Config) -> Plan | None:
-    """The plan that `config.reduction` describes; None without a method.
+    """The plan of `config.reduction`; None without a method.
 
     Raises:
-      UserError: a scorer is named and not used, or the other way round.
+      UserError: a scorer is given but not used, or needed but not given.
     """
     arguments = config.reduction.to_dict()
     if (arguments["method"] == "from_scores") != bool(config.scorer):
         raise UserError(
             f"reduction.method={arguments['method']!r} and scorer={config.scorer!r} do not go together: from_scores "
-            "prunes by a scorer, such as 'ltrp:run=RUN' or 'papr', and other methods do without."
+            "needs a scorer, such as 'ltrp:run=RUN' or 'papr', and other methods take none."
         )
     if config.scorer:
         arguments.pop("reduction_loc", None)  # it prunes before the first block
@@ -94,19 +95,19 @@ def plan_of(config: Config) -> Plan | None:
 
 
 def objective(config: Config) -> Objective:
-    """What the network is trained for, by `config.loss`, `config.distill` and `config.loss_weights`."""
+    """The training objective of `config.loss`, `config.distill` and `config.loss_weights`."""
     weights = parse_items(config.loss_weights, f"config.loss_weights={config.loss_weights!r}")
     for name, weight in weights.items():
         if isinstance(weight, str | bool | None):
-            raise UserError(f"The weight {name}={weight!r} in config.loss_weights is no number: write {name}=1.0.")
+            raise UserError(f"The weight {name}={weight!r} in config.loss_weights is not a number: write {name}=1.0.")
     return Objective(config.loss, weights, **config.distill)
 
 
 def require_teacher(config: Config) -> None:
-    """Refuses a method whose published loss learns from a teacher, without one.
+    """Checks that a method with distillation in its published loss has a teacher.
 
     Raises:
-      UserError: there is none, and the weights of what it would teach are not 0.
+      UserError: there is no teacher, and the weights of the distillation losses are not 0.
     """
     plan, distill = plan_of(config), config.distill
     if plan is None or config.teacher or not (distill.logits or distill.tokens):
@@ -121,7 +122,7 @@ def require_teacher(config: Config) -> None:
 
 
 def check(config: Config) -> list[str]:
-    """Returns what is wrong with the plan and the objective."""
+    """Returns the problems of the plan and the objective."""
     if found := [*checks.refused(lambda: plan_of(config)), *checks.refused(lambda: objective(config))]:
         return found
     return checks.refused(lambda: require_teacher(config))

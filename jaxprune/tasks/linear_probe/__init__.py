@@ -1,6 +1,6 @@
-"""Linear probing: how well a linear classifier does on the features of a frozen network, by MAE's protocol.
+"""Linear probing: the accuracy of a linear classifier on frozen features, by MAE's protocol.
 
-The CLS token behind the last norm, BatchNorm without scale and offset, one linear layer, LARS.
+The CLS token after the final norm, BatchNorm without scale and offset, one linear layer, LARS.
 """
 
 from pathlib import Path
@@ -33,9 +33,9 @@ __all__ = ["defaults", "describe", "missing", "run", "smoke"]
 
 
 def run(config: Config, workdir: Path) -> dict[str, Any]:
-    """Trains a linear classifier on the features of a run or a weights file and leaves it in `workdir` with a report.
+    """Trains a linear classifier on the features of a run or a weights file, and writes it and a report to `workdir`.
 
-    `model.safetensors` there is the network with the classifier, the norm folded into it.
+    `model.safetensors` is the network with the classifier, into which the BatchNorm is folded.
     """
     workdirs.prepare(workdir, config.to_dict())
     if workdirs.is_complete(workdir):
@@ -50,8 +50,8 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     model = build("model", arguments, dtype=config.dtype, rngs=nnx.Rngs(config.seed))
     if getattr(model, "dist_token", None) is not None:
         raise UserError(
-            f"{config.model.name} has two classifiers, of its class token and its distillation token, and a linear "
-            "probe trains one: name a model without the second."
+            f"{config.model.name} has two classifiers, for its class token and its distillation token, but a linear "
+            "probe trains one: use a model without a distillation token."
         )
     initialise(model, start)
     model.preprocessing = inputs.preprocessing(config)

@@ -1,4 +1,4 @@
-"""The section of a linear probe in its report."""
+"""The report section on a linear probe."""
 
 from pathlib import Path
 from typing import Any
@@ -10,15 +10,15 @@ from jaxprune.viz.report import Report
 
 
 def describe(config: Config, workdir: Path, summary: dict[str, Any], *sources: Any) -> None:
-    """Adds the section of a run to its report.
+    """Adds the section on a run to its report.
 
     Args:
-      summary: of the run.
-      sources: whose unreadable files are listed.
+      summary: the summary of the run.
+      sources: data sources whose unreadable files are listed.
     """
     report = Report("jaxprune", workdir.name)
     section = report.section("Linear probe", slug=f"probe-{workdir.name}")
-    section.text(f"On {summary['data']}, features of {networks.start_of(config)}, which stay as they are.")
+    section.text(f"On {summary['data']}, frozen features of {networks.start_of(config)}.")
     reporting.note_if_short(section, summary)
     tiles = reporting.accuracy_tiles(summary)
     section.metric_tiles({**tiles, "steps": summary["steps"], "seconds": round(summary["seconds"])})

@@ -1,4 +1,4 @@
-"""The settings of linear probing: MAE's protocol, with LARS and no decay."""
+"""The settings of linear probing: MAE's protocol, with LARS and no weight decay."""
 
 from ml_collections import ConfigDict
 
@@ -16,7 +16,7 @@ def defaults() -> Config:
         {
             **common,
             "data": {**common["data"], "crop": RANDOM_CLIPPED, "crop_scale": (0.08, 1.0)},
-            "run": "",  # a run directory to probe; a published file is model.weights
+            "run": "",  # a run directory to probe; for a published file set model.weights
             "model": {"name": "vit_base_patch16_224", "weights": "", "global_pool": "token"},
             "flip": True,
             "optimizer": {**shared.schedule(base_lr=0.1, warmup_epochs=10.0), "momentum": 0.9},
@@ -34,7 +34,7 @@ def smoke(config: Config) -> Config:
 
 
 def missing(config: Config) -> list[str]:
-    """Returns that there is no network to probe, if so."""
+    """Returns a message if there is no network to probe."""
     if config.run or config.model.weights or first.brings_run(config):
         return []
     return ["Give --config.run=RUN, a run directory, or --config.model.weights=FILE, to probe."]

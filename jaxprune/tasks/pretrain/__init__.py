@@ -31,7 +31,7 @@ PICTURES = 6
 
 
 def run(config: Config, workdir: Path) -> dict[str, Any]:
-    """Pre-trains as configured and leaves checkpoints, metrics, pictures and a report in `workdir`."""
+    """Pre-trains as configured, and writes checkpoints, metrics, pictures and a report to `workdir`."""
     workdirs.prepare(workdir, config.to_dict())
     if workdirs.is_complete(workdir):
         return workdirs.read_summary(workdir)
@@ -40,7 +40,7 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     model.preprocessing = inputs.preprocessing(config)
     parts = split(model)
     write_card(workdir, model, fixed={name: a for name, a in parts.rest.items() if name.startswith(STORED)})
-    # Arguments of every step, and not constants in it: a teacher is large.
+    # Passed as arguments to every step, not as constants: a teacher is large.
     fixed = parallel.replicate(training.mesh, parts.rest)
     preprocessing, shown = model.preprocessing, next(iter(training.held_out_batches()))["image"][:PICTURES]
 
@@ -69,13 +69,13 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
 
 
 def _snapshot(model: Any, steps_per_epoch: int) -> Snapshot | None:
-    """The copy of its encoder that a framework wants to be called with, if it does."""
+    """The copy of its encoder that a framework is called with, if it asks for one."""
     epochs = model.snapshot_epochs
     return epochs and Snapshot("encoder.", epochs.first * steps_per_epoch, epochs.every * steps_per_epoch)
 
 
 class _Losses:
-    """The losses of a run: one, and so a program, for each phase that the framework has (`Framework.phase`)."""
+    """The losses of a run: one, hence one program, for each phase of the framework (`Framework.phase`)."""
 
     def __init__(self, config: Config, parts: Split, phase: Callable[[int], dict[str, Any]], steps_per_epoch: int):
         self._config, self._parts, self._phase, self._steps_per_epoch = config, parts, phase, steps_per_epoch

@@ -10,35 +10,35 @@ from jaxprune.checkpoints.network import open_network
 from jaxprune.checkpoints.run import build
 from jaxprune.config import Config
 
-# What a config says of one, as of the network of other tasks: a run directory, or a published file and its model.
+# How a config specifies one, as in other tasks: a run directory, or a published file and its model.
 SOURCE = {"run": "", "name": "", "weights": ""}
 
 
 def names(settings: Any) -> list[str]:
-    """The networks that the framework of a `config.mim` takes, by the names of its arguments."""
+    """The network arguments of the framework of a `config.mim`."""
     framework = mim.methods().get(settings["name"])
     return sorted(framework.networks) if framework else []
 
 
 def missing(config: Config) -> Iterator[str]:
-    """Yields which network the framework learns from and the config does not name."""
+    """Yields the networks that the framework needs and the config lacks."""
     for name in names(config.mim):
         inside = name in config.mim and config.mim[name]
         beside = name in config and (config[name].run or config[name].weights)
         if not inside and not beside:
             yield (
-                f"{config.mim.name} learns from a {name}, and config.{name} names none: give --config.{name}.weights="
-                f"FILE with --config.{name}.name=MODEL, a published file, or --config.{name}.run=RUN, a run of ours."
+                f"{config.mim.name} needs a {name}, and config.{name} is empty: give --config.{name}.weights="
+                f"FILE with --config.{name}.name=MODEL, a published file, or --config.{name}.run=RUN, a jaxprune run."
             )
 
 
 def arguments_of(config: Config) -> dict[str, Any]:
-    """Returns `config.mim`, with the networks opened that the config names beside it.
+    """Returns `config.mim` with its networks, which the config specifies separately, opened.
 
-    One of another patch size is opened for the images whose patches are as many as the framework's.
+    A network with another patch size is opened at the image size that gives as many patches as the framework has.
 
     Raises:
-      UserError: a file cannot be read, or is of another network.
+      UserError: a file cannot be read, or belongs to another network.
     """
     arguments = config.mim.to_dict()
     named = [name for name in names(arguments) if name in config and (config[name].run or config[name].weights)]

@@ -1,4 +1,4 @@
-"""The section of a pre-training run in its report."""
+"""The report section on a pre-training run."""
 
 from pathlib import Path
 from typing import Any
@@ -13,11 +13,11 @@ from jaxprune.viz.report import Report
 
 
 def describe(config: Config, workdir: Path, summary: dict[str, Any], *sources: Any, path: Path | None = None) -> None:
-    """Adds the section of a run to its report, or to the one at `path`.
+    """Adds the section on a run to its report, or to the report at `path`.
 
     Args:
-      summary: of the run.
-      sources: whose unreadable files are listed.
+      summary: the summary of the run.
+      sources: data sources whose unreadable files are listed.
     """
     report = Report("jaxprune", workdir.name)
     section = report.section("Pre-training", slug="pretrain")
@@ -32,7 +32,7 @@ def describe(config: Config, workdir: Path, summary: dict[str, Any], *sources: A
     reporting.curves(section, records, {"train/loss": "training", "eval/loss": "held-out"}, "loss on masked patches")
     pictures = sorted((workdir / "pictures").glob("reconstruction_*.png"))
     if pictures:
-        seen = "what the encoder sees (the rest is grey) and what the decoder makes of it"
+        seen = "the encoder's input (masked patches are grey) and the reconstruction"
         note = f" {model.target.picture_note}" if model.target.picture_note else ""
         caption = f"Held-out images, {seen}; thrown cells are marked.{note}"
         section.figure(reporting.read_picture(pictures[-1]), caption)

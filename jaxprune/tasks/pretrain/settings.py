@@ -10,7 +10,7 @@ from jaxprune.config import Config
 from jaxprune.tasks.pretrain import networks
 from jaxprune.tasks.setup import defaults as shared
 
-# MAE's networks, and PR-MIM on them, as `config.mim` has them.
+# `config.mim` for MAE's networks, and PR-MIM on them.
 NETWORKS = {
     "name": "mae",
     "encoder": "vit_base_patch16_224",
@@ -29,7 +29,7 @@ PR_MIM = {
     "aggregation": "thrown",
     "remat": False,
 }
-# What a framework of a smoke run learns from, as `mim.create` takes it: a network that was never trained.
+# The teacher in a smoke run, as a recipe for `mim.create`: an untrained network.
 TINY_NETWORK = ("model", tuple({"name": "vit", **shared.TINY, "num_classes": 0}.items()))
 
 
@@ -65,7 +65,7 @@ def smoke(config: Config) -> Config:
 def tiny(mim: Config) -> dict[str, Any]:
     """Returns `config.mim` with the sizes of a smoke run."""
     own = {"decoder_embed_dim": 16, "decoder_depth": 1, "decoder_num_heads": 2, "mask_patch": 8}
-    # A framework has these, or a decoder and masks of another kind.
+    # Arguments of most frameworks; others have another kind of decoder and masks.
     own = {name: size for name, size in own.items() if name in mim}
     swin = "encoder" in mim and mim.encoder and models.module_of(mim.encoder) == "swin"
     encoder = {**shared.TINY_STAGES, "encoder": "swin"} if swin else {**shared.TINY, "encoder": ""}

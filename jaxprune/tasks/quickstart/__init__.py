@@ -1,4 +1,4 @@
-"""The main job in minutes: PR-MIM pre-training, fine-tuning, training from scratch, ranking patches, pruning."""
+"""The whole workflow in minutes: PR-MIM pre-training, fine-tuning, training from scratch, patch ranking, pruning."""
 
 import json
 import time
@@ -20,7 +20,7 @@ _TASKS = {"pretrain": pretrain.run, "finetune": finetune.run, "scratch": finetun
 
 
 def run(config: Config, workdir: Path) -> dict[str, Any]:
-    """Runs the phases one after the other, each a run directory of its own in `workdir`, and writes one report."""
+    """Runs the phases one after the other, each in its own run directory in `workdir`, and writes one report."""
     workdirs.prepare(workdir, config.to_dict())
     if workdirs.is_complete(workdir):
         return workdirs.read_summary(workdir)
@@ -36,7 +36,7 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     pruned = None
     if "pruned" in config:
         pruned = benchmark.measure(phase_config(config, "pruned", workdir), workdir / "pruned")
-    # Not every framework's target has a mean colour, and not all data have masks of objects.
+    # Not every target supports a mean colour, and not all data have object masks.
     optional = {
         "reconstruction_ratio": summaries["pretrain"].get("ratio_to_mean_colour"),
         "object_recall": summaries.get("ranker", {}).get("recall"),
@@ -54,7 +54,7 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
 
 
 def _best(pruned: benchmark.Measured) -> dict[str, Any]:
-    """The plan with the highest accuracy of those that are faster than the dense network, where there is one."""
+    """The plan with the highest accuracy among those faster than the dense network, or {}."""
     faster = [row for row in pruned.rows if row["plan"] != DENSE and row["speed-up"] > 1]
     if not faster:
         return {}

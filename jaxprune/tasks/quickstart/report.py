@@ -1,4 +1,4 @@
-"""The report of the whole job: what came out, then a section of each phase."""
+"""The report of the whole workflow: the results, then a section per phase."""
 
 from pathlib import Path
 from typing import Any
@@ -12,27 +12,27 @@ from jaxprune.train.writer import read_metrics
 from jaxprune.viz import plots
 from jaxprune.viz.report import Report
 
-_RANKED = f"by the ranker, in {KEPT:.0%} of all patches, where random finds {KEPT:.0%}; it saw no labels"
+_RANKED = f"by the ranker, in {KEPT:.0%} of all patches; random: {KEPT:.0%}. It was trained without labels"
 _PRUNED = (
-    "The fine-tuned network as it is, with patches dropped or merged by each plan and nothing trained for it, beside "
-    "random patches. Methods that rank patches by the attention of the CLS token suffer where a network pools over "
-    "patches and never trained that token to attend."
+    "The fine-tuned network with patches dropped or merged by each plan, without further training, compared with "
+    "random patches. Methods that rank patches by CLS attention do worse on a network that pools over "
+    "patches, because its CLS token was never trained to attend."
 )
 
 
 def describe(
     config: Config, workdir: Path, summaries: dict[str, dict[str, Any]], pruned: benchmark.Measured | None = None
 ) -> None:
-    """Writes the report of the whole job.
+    """Writes the report of the whole workflow.
 
     Args:
-      summaries: of the training phases.
-      pruned: the classifier under plans.
+      summaries: the summaries of the training phases.
+      pruned: the measurements of the classifier under plans.
     """
     pre, tuned, scratch = (summaries[phase] for phase in ("pretrain", "finetune", "scratch"))
     ranked = summaries.get("ranker", {})
     report = Report("jaxprune quickstart", "A vision transformer pre-trained by masked image modelling, in minutes")
-    section = report.section("What came out", slug="quickstart")
+    section = report.section("Results", slug="quickstart")
     section.metric_tiles(
         {
             "accuracy, pre-trained": _accuracy(tuned),
@@ -48,7 +48,7 @@ def describe(
             {"phase": p, "steps": s["steps"], "of": s["planned_steps"], "seconds": round(s["seconds"]), "cap": caps[p]}
             for p, s in summaries.items()
         ],
-        caption="Every phase is timed and capped in the config; the report is not.",
+        caption="Every phase is timed and capped by the config; the report is not.",
     )
     curves = {}
     for phase, label in (("finetune", "pre-trained"), ("scratch", "from scratch")):
@@ -61,7 +61,7 @@ def describe(
         plot = plots.line_plot(curves, "step", "held-out accuracy", reference=reference, shares=True)
         section.figure(
             plot,
-            f"At the end, the pre-trained network has an accuracy of {tuned['accuracy']:.1%} on held-out scenes, that "
+            f"In the end, the pre-trained network has an accuracy of {tuned['accuracy']:.1%} on held-out scenes, that "
             f"from scratch {scratch['accuracy']:.1%}, chance {chance:.1%}.{plots.cut_note(plot)}",
         )
     section.command(reporting.command())

@@ -1,4 +1,4 @@
-"""The settings of the main job: those of its phases, each a config of a task of its own."""
+"""The settings of the whole workflow: those of its phases, each the config of another task."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,7 +11,7 @@ from jaxprune.tasks.finetune import settings as finetuning
 from jaxprune.tasks.pretrain import settings as pretraining
 from jaxprune.tasks.train_ranker import settings as ranking
 
-RANKER = "ltrp"  # as the scorer of plans: the ranker of this run
+RANKER = "ltrp"  # as the scorer of plans, means the ranker of this run
 PHASES = ("pretrain", "finetune", "scratch", "ranker")
 
 
@@ -22,12 +22,12 @@ def defaults(
     pruned: Config | None = None,
     scratch: Mapping[str, Any] | None = None,
 ) -> Config:
-    """Returns the config of the task from those of its phases.
+    """Returns the config of the task, from the configs of its phases.
 
     Args:
-      ranker: without it none is trained.
-      pruned: of `benchmark`, the plans that the fine-tuned classifier is compared under; without it under none.
-      scratch: what training from scratch changes of the optimizer of fine-tuning: it learns best in another way.
+      ranker: config of the ranker's training; without it no ranker is trained.
+      pruned: config of `benchmark` with the plans for the fine-tuned classifier; without it there is no comparison.
+      scratch: optimizer settings of training from scratch that differ from fine-tuning.
     """
     optional = {"ranker": ranker, "pruned": pruned}
     return ConfigDict(
@@ -37,7 +37,7 @@ def defaults(
             "workdir": "",
             "pretrain": pretrain,
             "finetune": finetune,
-            "scratch": {"layer_decay": 1.0, **(scratch or {})},  # of the optimizer, where it differs from fine-tuning
+            "scratch": {"layer_decay": 1.0, **(scratch or {})},  # optimizer settings that differ from fine-tuning
             **{name: phase for name, phase in optional.items() if phase is not None},
         }
     )
@@ -55,7 +55,7 @@ def smoke(config: Config) -> Config:
 
 
 def phases(config: Config) -> list[str]:
-    """The phases that the config describes, in their order; a ranker is trained if it has one."""
+    """The phases of the config, in order; a ranker is trained if the config has one."""
     return [phase for phase in PHASES if phase != "ranker" or "ranker" in config]
 
 

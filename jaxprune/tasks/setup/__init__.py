@@ -1,1 +1,1 @@
-"""From a config to what a task needs: images, networks, a training run, a report."""
+"""Builds what a task needs from its config: images, networks, a training run, a report."""

@@ -1,4 +1,4 @@
-"""From the config of `analyse` to its networks and plans."""
+"""Builds the networks and plans of `analyse` from its config."""
 
 from pathlib import Path
 
@@ -20,7 +20,7 @@ def networks(config: Config) -> list[Opened]:
     """Opens the network of `config.run` or `config.model`, and those of `config.networks`.
 
     Raises:
-      UserError: one cannot be opened, or is not reduced by plans.
+      UserError: one cannot be opened, or cannot be reduced by plans.
     """
     own = [{"run": config.run, "weights": config.model.weights, "name": config.model.name}]
     found: list[Opened] = []
@@ -39,13 +39,13 @@ def networks(config: Config) -> list[Opened]:
 
 
 def plans(config: Config) -> list[Planned]:
-    """The plans of the config: those that name no amount at each of its keep rates, and Random beside them."""
+    """The plans of the config: those without an amount at each of its keep rates, and Random for comparison."""
     rates = tuple(sorted(map(float, config.keep_rates), reverse=True))
     texts = tuple(config.plans)
     texts += () if any(text.partition(":")[0].partition("@")[0] == RANDOM for text in texts) else (RANDOM,)
     found: dict[Plan, str] = {}
     for text in texts:
-        first, other = (setup.plan(config, text, rate) for rate in (0.9, 0.8))  # which every method can follow
+        first, other = (setup.plan(config, text, rate) for rate in (0.9, 0.8))  # rates that every method supports
         if first == other:
             found.setdefault(first, text)
             continue
@@ -55,7 +55,7 @@ def plans(config: Config) -> list[Planned]:
 
 
 def check_names(config: Config) -> None:
-    """Refuses what `config.networks` cannot mean, without opening anything.
+    """Checks the syntax of `config.networks`, without opening anything.
 
     Raises:
       UserError: see above.
@@ -77,7 +77,7 @@ def check_name(text: str, setting: str) -> None:
 
 
 def named(text: str) -> dict[str, str]:
-    """Returns run, weights and name of a network that a text names: a run, or "weights=FILE,name=NAME".
+    """Parses a network, a run or "weights=FILE,name=NAME", to its run, weights and name.
 
     Raises:
       UserError: the text sets anything else.

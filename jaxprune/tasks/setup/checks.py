@@ -1,4 +1,4 @@
-"""Checks of a whole config, before anything is built or written: all that is wrong with it, in one error."""
+"""Checks of a whole config, before anything is built or written; all problems are reported in one error."""
 
 import math
 import numbers
@@ -23,13 +23,13 @@ from jaxprune.tasks.setup.defaults import DTYPES, PROPOSAL
 
 
 class Numbers(NamedTuple):
-    """The numbers that a setting may have.
+    """The allowed numbers of a setting.
 
     Attributes:
-      interval: such as "(0, 1]"; "inf" is an end that is always open.
-      usual: an example.
-      whole: whether they are whole.
-      count: how many of them the setting has; 0: one, or a sequence of any length.
+      interval: an interval such as "(0, 1]"; an end "inf" is always open.
+      usual: a typical value.
+      whole: whether the numbers must be integers.
+      count: number of values of the setting; 0: one, or a sequence of any length.
     """
 
     interval: str
@@ -38,7 +38,7 @@ class Numbers(NamedTuple):
     count: int = 0
 
     def hold(self, value: Any) -> bool:
-        """Whether a value is such a number, or all that it holds are."""
+        """Whether a value, or each element of a sequence, is such a number."""
         if isinstance(value, (tuple, list)):
             return self.count in (0, len(value)) and all(map(self._holds, value))
         return not self.count and self._holds(value)
@@ -69,9 +69,9 @@ _SHARE, _RATE = Numbers("[0, 1]", 0.5), Numbers("(0, 1]", 0.7)
 _MEAN = Numbers("(-inf, inf)", IMAGENET_MEAN, count=3)
 _STD = Numbers("(0, inf)", IMAGENET_STD, count=3)
 
-# The numbers of each setting, by its name in the config of a task.
+# The allowed numbers of each setting, by its name in the config of a task.
 NUMBERS = {
-    # JAX makes its keys from the low 32 bits: of two seeds with the same, one would be the other's run again.
+    # JAX makes keys from the low 32 bits, so seeds that share them would repeat the same run.
     "seed": Numbers(f"[{-(2**31)}, {2**31})", 0, whole=True),
     "batch_size": _COUNT._replace(usual=64),
     "epochs": Numbers("(0, inf)", 1.0),
@@ -154,11 +154,11 @@ NUMBERS = {
     "limit": _COUNT._replace(usual=20),
     "most_tested": _COUNT._replace(usual=4),
 }
-# What sizes a network, in config.model, config.mim and config.ranker; a network may lack one, or have None there.
+# Sizes of a network, in config.model, config.mim and config.ranker; a network may lack one, or have None there.
 SIZES = ("img_size", "patch_size", "embed_dim", "depth", "num_heads")
 SIZES += tuple(f"decoder_{size}" for size in ("embed_dim", "depth", "num_heads"))
 
-# Settings that name a file or a directory, if they are not empty, and what has to be there.
+# Settings that name a file or a directory unless empty, and the kind of file.
 PATHS = {
     "run": "run directory or file",
     "teacher": "run directory or file",
@@ -172,10 +172,10 @@ PATHS = {
 
 
 def require(problems: Sequence[str]) -> None:
-    """Refuses a config with problems.
+    """Raises if a config has problems.
 
     Raises:
-      UserError: there is one; it lists all of them.
+      UserError: there are problems; the message lists all of them.
     """
     problems = list(dict.fromkeys(problems))
     if len(problems) == 1:
@@ -186,21 +186,21 @@ def require(problems: Sequence[str]) -> None:
 
 
 def of_workdir(workdir: Path) -> list[str]:
-    """Returns what keeps a run directory from being made."""
+    """Returns the reasons why a run directory cannot be created."""
     existing = next(path for path in (workdir.absolute(), *workdir.absolute().parents) if path.exists())
     if existing.is_dir():
         return []
-    return [f"workdir={workdir}: {existing} is no directory: give another --workdir."]
+    return [f"workdir={workdir}: {existing} is not a directory: give another --workdir."]
 
 
 def of_settings(config: Config, prefix: str = "config.") -> list[str]:
-    """Returns what is wrong with the settings that tasks share, without those of the tasks inside of this one."""
+    """Returns the problems of the settings that tasks share, excluding the configs of tasks inside this one."""
     values = dict(leaves(config))
     found = list(_numbers(values, prefix))
     bad_numbers = bool(found)
     found += _paths(values, prefix)
     if "dtype" in values and values["dtype"] not in DTYPES:
-        found.append(f"{prefix}dtype={values['dtype']!r} is no dtype to compute with: use {', '.join(DTYPES)}.")
+        found.append(f"{prefix}dtype={values['dtype']!r} is not a dtype to compute with: use {', '.join(DTYPES)}.")
     if not bad_numbers:
         found += _shares(config, prefix)
     if "data" in config and config.data.source:
@@ -215,10 +215,10 @@ def of_settings(config: Config, prefix: str = "config.") -> list[str]:
 
 
 def of_networks_of_scorers(config: Config) -> list[str]:
-    """Returns which scorers have no network to read, unless another task fills their texts in; opens nothing."""
+    """Returns the scorers that lack a network, unless another task fills them in; opens nothing."""
     values = dict(leaves(config))
     named = {"proposal": values.get("proposal", PROPOSAL), "weights": values.get("weights", "")}
-    # The scorer of plans may read the network that they reduce; that of a training run reads another.
+    # The scorer of plans may read the reduced network itself; that of a training run reads another one.
     host = "plans" in config if "scorer" in values else bool(values.get("run") or values.get("model.weights"))
     found = []
     for text in scorer_texts(values):
@@ -228,7 +228,7 @@ def of_networks_of_scorers(config: Config) -> list[str]:
 
 
 def scorer_texts(values: Mapping[str, Any]) -> tuple[str, ...]:
-    """The texts of all scorers that a task's own settings name."""
+    """The texts of all scorers in a task's own settings."""
     return (*values.get("scorers", ()), *filter(None, [values.get("scorer")]))
 
 
@@ -242,7 +242,7 @@ def leaves(config: Config, prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def refused(make: Callable[[], Any]) -> list[str]:
-    """Returns the message of the `UserError` that a call ends in, if it does."""
+    """Returns the message of the `UserError` that a call raises, if any."""
     try:
         make()
     except UserError as error:
@@ -267,7 +267,7 @@ def _numbers(values: Mapping[str, Any], prefix: str) -> Iterator[str]:
         if allowed is None or (value is None and part in ("model", "mim", "ranker")):
             continue
         if not allowed.hold(value):
-            yield f"{prefix}{name}={value!r} is not {allowed}: give such a value, for example {allowed.usual!r}."
+            yield f"{prefix}{name}={value!r} must be {allowed}: use for example {allowed.usual!r}."
         elif name == "data.crop_scale" and list(value or ()) != sorted(value or ()):
             yield f"{prefix}{name}={value!r} ends below where it begins: write {tuple(reversed(value or ()))}."
 
@@ -287,7 +287,7 @@ def exists(path: str | Path) -> bool:
 
 
 def _shares(config: Config, prefix: str) -> list[str]:
-    """A training batch is shared evenly by devices and processes, and by the parts it is worked through in."""
+    """Checks that a training batch divides evenly over devices, processes and accumulation steps."""
     if "mesh" not in config:
         return []
     if problems := refused(lambda: inputs.mesh(config)):
@@ -296,7 +296,7 @@ def _shares(config: Config, prefix: str) -> list[str]:
         return []  # held-out batches are padded
     batch, found = config.batch_size, []
     sharers = {"devices": parallel.batch_parts(inputs.mesh(config)), "processes": jax.process_count()}
-    shown = f"{prefix}batch_size={batch} cannot be shared evenly by"
+    shown = f"{prefix}batch_size={batch} cannot be divided evenly by"
     for what, count in sharers.items():
         if batch % count:
             found.append(f"{shown} {count} {what}: use {math.ceil(batch / count) * count}.")
@@ -335,7 +335,7 @@ def _names(values: Mapping[str, Any]) -> list[str]:
 
 def _plan(config: Config, text: str) -> None:
     if networks.plan(config, text).at_input and not config.scorer:
-        raise UserError("It drops patches by scores: name what scores them, such as --config.scorer=norm.")
+        raise UserError("It drops patches by scores and needs a scorer, such as --config.scorer=norm.")
 
 
 def _scorer(text: str) -> None:

@@ -1,4 +1,4 @@
-"""The settings of a config with the comments that stand beside them where their defaults are written."""
+"""The settings of a config, with the comments from the source of their defaults."""
 
 import ast
 import collections
@@ -16,14 +16,14 @@ from ml_collections import ConfigDict
 from jaxprune.config import Config
 from jaxprune.tasks.setup import defaults
 
-# Functions whose result is a part of the config, and what its names begin with.
+# Functions whose result is a part of the config, with the prefix of its names.
 _NESTED = {"data": "data.", "schedule": "optimizer.", "adamw": "optimizer."}
 
 
 def comments(source: str) -> dict[str, str]:
     """Returns {dotted name: comment} of the dict entries and keyword arguments in a Python source.
 
-    A comment belongs to a name if it is on its line, and no other name is, or on the lines just above.
+    A comment belongs to a name if it is on the same line, without another name on it, or on the lines just above.
     """
     beside, alone = _comment_lines(source)
     names = list(_names(ast.parse(source), ""))
@@ -43,8 +43,8 @@ def settings(config: Config, file: str | Path) -> Iterator[tuple[str, Any, str]]
     """Yields (dotted name, value, comment) of all settings of a config; the comment is empty where there is none.
 
     Args:
-      config: of a task, with those of other tasks inside of it.
-      file: of the config; its comments come before those of the task and those that all tasks share.
+      config: config of a task, which may contain configs of other tasks.
+      file: path of the config; its comments take precedence over those of the task and of the shared settings.
     """
     written = [comments(source) for source in (Path(file).read_text(), *_sources(config.task))]
     yield from _settings(config, "", "", written)
@@ -69,7 +69,7 @@ def _sources(task: str) -> list[str]:
 
 
 def _comment_lines(source: str) -> tuple[dict[int, str], dict[int, str]]:
-    """Returns the comments by line: those behind code, and those on lines of their own."""
+    """Returns the comments by line: trailing comments, and comments on separate lines."""
     beside, alone = {}, {}
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.COMMENT:

@@ -1,4 +1,4 @@
-"""The run that a task examines, trained first where the config brings that training along."""
+"""Trains the run that a task inspects, if the config contains the config of its training."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,11 +10,11 @@ from jaxprune import tasks
 from jaxprune.config import Config
 from jaxprune.tasks.setup import inputs
 
-TRAIN = "train"  # the key of that training's config, and its directory inside of the run's
+TRAIN = "train"  # key of the training's config, and its directory inside the run directory
 
 
 def brings_run(config: Config) -> bool:
-    """Whether a config names no network, and how to train one in place of it."""
+    """Whether a config names no network, but contains the config of a training."""
     return TRAIN in config and not (config.run or ("model" in config and config.model.weights))
 
 
@@ -33,14 +33,14 @@ def missing(config: Config) -> Iterator[str]:
 
 
 def with_run(config: Config, workdir: Path) -> tuple[Config, dict[str, Any] | None]:
-    """Trains the run that a config brings along, if it does.
+    """Runs the training that a config contains, if any.
 
     Args:
-      config: of a task that reads `config.run`; `config.train` is the config of another task.
-      workdir: of the task; the run goes into a directory in it, and stays when it is complete.
+      config: config of a task that reads `config.run`; `config.train` is the config of another task.
+      workdir: run directory of the task; the training goes to a subdirectory, and is not repeated once complete.
 
     Returns:
-      The config with that run as its `run`, and the summary of the training if a signal stopped it.
+      The config with `run` set to the trained run, and the summary of the training if a signal stopped it.
     """
     if not brings_run(config):
         return config, None

@@ -1,4 +1,4 @@
-"""From a config to images: sources, batches, and the mesh they are spread over."""
+"""Builds images from a config: sources, batches, and the mesh that they are sharded over."""
 
 import json
 from pathlib import Path
@@ -21,7 +21,7 @@ from jaxprune.tasks.setup import defaults
 
 
 def source(config: Config, split: str, *, in_memory: bool | None = None) -> Any:
-    """Opens the training ("train") or held-out ("eval") examples that `config.data` names.
+    """Opens the training ("train") or held-out ("eval") examples of `config.data`.
 
     Args:
       in_memory: see `create_source`.
@@ -29,7 +29,7 @@ def source(config: Config, split: str, *, in_memory: bool | None = None) -> Any:
     data, record = config.data, preprocessing(config)
     views = loader.Views(record, data.num_clips, data.num_crops) if record.num_frames else None
     if views is not None and data.source == "tfds":
-        raise UserError("A TFDS set has images, and the network reads clips: give config.data.source=folder.")
+        raise UserError("TFDS data sets have images, but the network reads clips: give config.data.source=folder.")
     options: dict[str, Any] = {
         "scenes": {
             "num_examples": data.num_train if split == "train" else data.num_eval,
@@ -77,7 +77,7 @@ def train_batches(config: Config, examples: Any) -> Any:
 
 
 def eval_batches(config: Config, examples: Any, *, changes: tuple[Any, ...] = ()) -> Any:
-    """One pass over the held-out examples, each through `changes`; the last batch is padded."""
+    """One pass over the held-out examples, transformed by `changes`; the last batch is padded."""
     return loader.eval_batches(
         examples,
         batch_size=config.batch_size,
@@ -89,7 +89,7 @@ def eval_batches(config: Config, examples: Any, *, changes: tuple[Any, ...] = ()
 
 
 def preprocessing(config: Config) -> Preprocessing:
-    """How `config.data` has the images of a network prepared for evaluation."""
+    """The evaluation preprocessing of `config.data`."""
     data = config.data
     return Preprocessing(
         pair(data.img_size),
@@ -105,18 +105,18 @@ def preprocessing(config: Config) -> Preprocessing:
 
 
 def prepared_as(record: Preprocessing) -> dict[str, Any]:
-    """What `config.data` has to hold for `preprocessing` to return a record."""
+    """The settings of `config.data` for which `preprocessing` returns the record."""
     values = dict(vars(record))
     return {"eval_crop": values.pop("crop"), **values}
 
 
 def recorded_config(run: str | Path) -> dict[str, Any]:
-    """The config that a run directory was made with."""
+    """The config of a run directory."""
     return json.loads((Path(run) / "config.json").read_text())["config"]
 
 
 def has_images(origin: str | Path, config: Config) -> bool:
-    """Whether there are images to show to the network from `origin`: its run's own, or those of `config.data`."""
+    """Whether there are images for the network from `origin`: those of its run, or of `config.data`."""
     return bool(config.data.source) or Path(origin).is_dir()
 
 
@@ -124,31 +124,31 @@ def no_images(origin: str | Path, config: Config) -> str:
     """The message that the network from `origin` knows no images, and neither does `config.data`."""
     pictures = "--config.images=FOLDER, or " if "images" in config else ""
     return (
-        f"{origin} does not know any images: give {pictures}--config.data.source=folder with "
+        f"{origin} has no data set: give {pictures}--config.data.source=folder with "
         "--config.data.path=FOLDER, or another source."
     )
 
 
 def with_data_of(origin: str | Path, record: Preprocessing, config: Config) -> Config:
-    """The config with the data settings for a network that is inspected.
+    """Returns the config with the data settings for a network to inspect.
 
-    Where images come from is what `config.data` says if that names a source, else what the network was trained on. How
-    they are prepared is always what the network's record says.
+    The source of the images is that of `config.data`, if set, else that of the network's training. Preprocessing always
+    follows the network's record.
 
     Args:
-      origin: the run directory of the network, or its file.
-      record: how its images are prepared.
+      origin: run directory or file of the network.
+      record: the network's preprocessing.
 
     Raises:
-      UserError: `config.data` names no source, and a file knows none.
+      UserError: `config.data` has no source, and a file has none either.
     """
     if not has_images(origin, config):
         raise UserError(no_images(origin, config))
     recorded = {} if config.data.source else recorded_config(origin)
-    # The seed is part of the built-in scenes.
+    # The built-in scenes depend on the seed.
     seed = {"seed": recorded["seed"]} if recorded else {}
     chosen = recorded["data"] if recorded else config.data.to_dict()
-    # Runs of earlier versions lack settings that were added since, and divided no folders.
+    # Runs of earlier versions lack newer settings, and did not split folders.
     settings = {**defaults.data(), "held_out": 0.0, **chosen, **prepared_as(record)}
     return ConfigDict({**config.to_dict(), **seed, "data": settings})
 
@@ -157,7 +157,7 @@ def held_out(config: Config, classifier: Classifier) -> Any:
     """Opens the held-out examples of `config.data` for a classifier.
 
     Raises:
-      UserError: they have another number of classes than the classifier.
+      UserError: their number of classes differs from the classifier's.
     """
     examples = source(config, "eval")
     require_classes(examples, len(classifier.class_names), classifier.origin)
@@ -182,9 +182,9 @@ def require_classes(examples: Any, known: int, origin: str | Path) -> None:
 
 
 def allowed_classes(config: Config, examples: Any) -> tuple[int, ...] | None:
-    """The classes that `config.only_present` lets a classifier predict: those of the examples; None for all.
+    """The classes to predict under `config.only_present`: those of the examples; None for all.
 
-    ImageNet-A and -R have images of 200 of the thousand classes, and are evaluated among these.
+    ImageNet-A and -R have images of 200 of the thousand classes, and are evaluated on these.
     """
     if not config.only_present:
         return None
@@ -196,7 +196,7 @@ def allowed_classes(config: Config, examples: Any) -> tuple[int, ...] | None:
 
 
 def normalized(config: Config, images: jax.Array) -> jax.Array:
-    """Pixels 0–255 to what the networks read."""
+    """Normalises pixels from 0 to 255 for the networks."""
     record = preprocessing(config)
     return normalize(images, record.mean, record.std)
 

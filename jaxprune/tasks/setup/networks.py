@@ -1,4 +1,4 @@
-"""From a config to networks, plans and scorers."""
+"""Builds networks, plans and scorers from a config."""
 
 import dataclasses
 from typing import Any
@@ -19,17 +19,17 @@ from jaxprune.reduction import Plan, apply
 from jaxprune.scoring import Scorer
 from jaxprune.tasks.setup.defaults import PROPOSAL
 
-RANDOM = "random"  # in place of a file of weights
-IMG_SIZE = 224  # of images, where neither a network nor the config has one
+RANDOM = "random"  # instead of a weights file
+IMG_SIZE = 224  # image size if neither the network nor the config has one
 
 
 def classifier(config: Config) -> Classifier:
     """Opens the classifier of `config.run`, or of the published file `config.model.weights`.
 
-    Weights called "random" are those of a network that was never trained, to try out what is to be run.
+    The weights "random" are those of an untrained network, to try out a config.
 
     Raises:
-      UserError: there is none, there are two, or it is another kind of model.
+      UserError: there is no classifier, there are two, or it is another kind of model.
     """
     published = config.model
     if published.weights == RANDOM:
@@ -49,7 +49,7 @@ def classifier(config: Config) -> Classifier:
 
 
 def with_stride(record: Preprocessing, frame_stride: int) -> Preprocessing:
-    """A record of clips with another distance of their frames; -1 leaves it as it is."""
+    """Returns a clip preprocessing with another frame stride; -1 keeps the stride."""
     return record if frame_stride < 0 else dataclasses.replace(record, frame_stride=frame_stride)
 
 
@@ -59,7 +59,7 @@ def featured(config: Config) -> Any:
     It needs no classifier.
 
     Raises:
-      UserError: there is none, there are two, or the plan is not for it.
+      UserError: there is no network, there are two, or the plan does not fit.
     """
     published = config.model
     model = open_network(config.run, published.weights, published.name, img_size=config.img_size or None)
@@ -67,20 +67,20 @@ def featured(config: Config) -> Any:
 
 
 def start_of(config: Config) -> str:
-    """What a classifier starts from: the run directory `config.run`, or the published file `config.model.weights`.
+    """The start of a classifier's training: the run directory `config.run`, or the file `config.model.weights`.
 
     Raises:
       UserError: both are set.
     """
     if config.run and config.model.weights:
         raise UserError(
-            f"config.run={config.run} and config.model.weights={config.model.weights} are both set: start from one."
+            f"config.run={config.run} and config.model.weights={config.model.weights} are both set: give one of them."
         )
     return config.run or config.model.weights
 
 
 def model_arguments(config: Config) -> dict[str, Any]:
-    """The arguments of `models.create` in `config.model`; no `global_pool` where a network always pools the mean."""
+    """The arguments of `models.create` in `config.model`; no `global_pool` for networks that only pool the mean."""
     chosen = {name: value for name, value in config.model.to_dict().items() if name not in ("weights", "class_names")}
     if chosen.get("global_pool") == "avg" and not models.takes(chosen["name"], "global_pool"):
         chosen.pop("global_pool")
@@ -88,15 +88,15 @@ def model_arguments(config: Config) -> dict[str, Any]:
 
 
 def plans(config: Config) -> dict[str, Plan]:
-    """The plans that the texts in `config.plans` describe, by text."""
+    """The plans of `config.plans`, by text."""
     return {text: plan(config, text) for text in config.plans}
 
 
 def plan(config: Config, text: str, keep_rate: float | None = None) -> Plan:
-    """The plan that a text describes; what it does not say is the config's.
+    """Parses a plan; settings that the text lacks come from the config.
 
     Args:
-      keep_rate: in place of the config's, which may have several.
+      keep_rate: replaces the config's, which may have several.
     """
     if keep_rate is None:
         keep_rate = config.keep_rate if "keep_rate" in config else config.keep_rates[0]
@@ -104,9 +104,9 @@ def plan(config: Config, text: str, keep_rate: float | None = None) -> Plan:
 
 
 def guide(config: Config, model: Any) -> Scorer | None:
-    """Opens `config.scorer`, which drops patches of a network under plans with from_scores; None where it is empty.
+    """Opens `config.scorer`, the scorer of plans with from_scores; None if it is empty.
 
-    What ConvNets read is EfficientNet-Lite0 unless the text names another network.
+    The default ConvNet is EfficientNet-Lite0.
     """
     if not config.scorer:
         return None
@@ -116,11 +116,11 @@ def guide(config: Config, model: Any) -> Scorer | None:
 
 
 def open_scorers(config: Config, classifier: Classifier | None = None) -> Opened:
-    """Opens `config.scorers`; those that read a ConvNet see the images at `config.proposal_size`, if there is one.
+    """Opens `config.scorers`; those with a ConvNet see the images at `config.proposal_size`, if set.
 
     Args:
-      classifier: whose patches they rank; else those of the ViT of `config.run` or `config.model`, or of the ViT that a
-        scorer reads. Without any, the size and grid of the patches and what happens to the images are the config's.
+      classifier: the classifier whose patches they rank; by default the ViT of `config.run` or `config.model`, or the
+        ViT that a scorer reads. Without any of these, patch size, grid and preprocessing come from the config.
     """
     if classifier is None:
         named = {"run": config.run, "model": config.model.name, "model_weights": config.model.weights}
@@ -137,7 +137,7 @@ def open_scorers(config: Config, classifier: Classifier | None = None) -> Opened
 
 
 def open_scorer(config: Config, grid: tuple[int, ...]) -> Scorer:
-    """Opens `config.scorer`; what ConvNets read is EfficientNet-Lite0 unless its text names another network."""
+    """Opens `config.scorer`; the default ConvNet is EfficientNet-Lite0."""
     return scorers.open_scorer(
         config.scorer,
         Networks(proposal=PROPOSAL, seed=config.seed),

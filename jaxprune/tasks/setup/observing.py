@@ -1,4 +1,4 @@
-"""From networks under plans to files of what they make of images, and how long that takes on this machine."""
+"""Runs networks under plans on images, stores the observations, and estimates the time on this machine."""
 
 import itertools
 import time
@@ -24,21 +24,21 @@ from jaxprune.evaluate import Forward, run_over
 from jaxprune.tasks.setup import inputs
 from jaxprune.text import parse_items
 
-_FORMAT = 2  # of the files: another one makes them anew
-_READ = 3  # batches of a measurement
+_FORMAT = 2  # version of the files; files of other versions are recomputed
+_READ = 3  # batches per measurement
 _TEXTS = ("path", "name", "label_key", "eval_split")
 
 
 class Pass(NamedTuple):
-    """What is still to be observed of one network on one set of images.
+    """The observations of one network on one data set that are still to be made.
 
     Attributes:
-      network: its label.
+      network: label of the network.
       config: the config with its images.
       source: the images.
-      paths, keys: by plan, of all its members.
-      members: those that are absent.
-      forwards: what observes them; made once, so that a program that was timed is not compiled again.
+      paths, keys: by plan, for all members of the network.
+      members: the members without stored observations.
+      forwards: their forward functions; built once, so that timed programs are not compiled again.
     """
 
     network: str
@@ -51,16 +51,16 @@ class Pass(NamedTuple):
 
 
 def prepared(config: Config, member: Member) -> Config:
-    """The config with images prepared as a network wants them."""
+    """The config with the preprocessing of a member's network."""
     data = {**config.data.to_dict(), **inputs.prepared_as(member.model.preprocessing)}
     return ConfigDict({**config.to_dict(), "data": data})
 
 
 def more_data(config: Config) -> dict[str, Config]:
-    """The configs of the data sets that `config.more_data` names, by a short name.
+    """The configs of the data sets of `config.more_data`, by a short name.
 
     Raises:
-      UserError: a text sets what it cannot.
+      UserError: a text has an unknown setting.
     """
     taken, found = [short_name(config.data)], {}
     for text in config.more_data:
@@ -80,18 +80,18 @@ def more_data(config: Config) -> dict[str, Config]:
 
 
 def short_name(data: Mapping[str, Any]) -> str:
-    """What tables call a data set."""
+    """The name of a data set in tables."""
     return str(data["name"] or Path(data["path"]).name or data["source"])
 
 
 def passes(config: Config, folder: Path, found: Sequence[Member], *, patterns_only: bool = False) -> list[Pass]:
-    """Returns a pass for each network.
+    """Returns one pass per network.
 
     Args:
-      config: of the task, with the data.
-      folder: of the files.
+      config: config of the task, with the data.
+      folder: directory of the files.
       found: all members.
-      patterns_only: observe which patches stay, and neither features of blocks nor answers.
+      patterns_only: only observe which patches are kept, not features and predictions.
     """
     folder.mkdir(parents=True, exist_ok=True)
     result = []
@@ -100,7 +100,7 @@ def passes(config: Config, folder: Path, found: Sequence[Member], *, patterns_on
         source = inputs.source(settings, "eval")
         sample = inputs.sample(config, source)
         several = np.ndim(read_or_next(sample, 0)["label"]) > 0
-        # A classifier for other classes has no answers here.
+        # A classifier for other classes has no predictions here.
         classify = not patterns_only and own[0].model.num_classes == sample.num_classes
         images = feature_files.fingerprint(sample.names)
         observed_layers = lambda member: () if patterns_only else layers(config, member)
@@ -116,13 +116,13 @@ def passes(config: Config, folder: Path, found: Sequence[Member], *, patterns_on
 
 
 def seconds(wanted: Sequence[Pass]) -> float:
-    """Returns how long the passes will take, by a batch of one plan of each method and network."""
+    """Estimates the time of the passes, from a batch of one plan of each method and network."""
     total = 0.0
     for each in wanted:
         if not each.members:
             continue
         whole = -(-len(each.source) // each.config.batch_size)
-        # Batches are read ahead: of the second alone it would seem that it is there at once.
+        # Batches are prefetched, so timing the second one alone would underestimate the reading time.
         some = itertools.islice(inputs.eval_batches(each.config, each.source), _READ)
         reading, read = _timed(lambda some=some: list(some))
         reading, batch = reading / len(read), read[-1] if len(read) < whole else read[0]
@@ -143,7 +143,7 @@ def seconds(wanted: Sequence[Pass]) -> float:
 
 
 def run(each: Pass, found: Sequence[Member]) -> list[Observed]:
-    """Observes what is absent of a pass, some plans in each pass over the images; returns all its members."""
+    """Makes the missing observations, several plans per pass over the images; returns those of all members."""
     for start in range(0, len(each.members), each.config.together):
         some = each.members[start : start + each.config.together]
         forwards = {member.plan: each.forwards[member.plan] for member in some}
@@ -159,7 +159,7 @@ def run(each: Pass, found: Sequence[Member]) -> list[Observed]:
 
 
 def layers(config: Config, member: Member) -> tuple[int, ...]:
-    """The blocks whose features are compared: those asked for that are there, and the last."""
+    """The blocks whose features are compared: the requested ones that exist, and the last."""
     depth = member.num_layers
     wanted = config.layers or config.reduction_loc
     return tuple(sorted({layer for layer in wanted if layer < depth} | {depth - 1}))

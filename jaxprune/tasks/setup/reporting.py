@@ -1,4 +1,4 @@
-"""What the reports of all tasks share: a section with its command line, curves, unreadable files."""
+"""Shared by the reports of all tasks: a section with its command line, curves, unreadable files."""
 
 import contextlib
 import shlex
@@ -17,7 +17,7 @@ from jaxprune.viz.report import Report, Section
 
 @contextlib.contextmanager
 def report_section(path: Path, report: Report, title: str, slug: str, shown: str = "") -> Iterator[Section]:
-    """A section of a report; it is added to the one at `path`, with the command line or `shown`, once it is filled."""
+    """Yields a report section; once filled, it is added to the report at `path` with the command line, or `shown`."""
     section = report.section(title, slug=slug)
     yield section
     section.command(shown or command())
@@ -26,7 +26,7 @@ def report_section(path: Path, report: Report, title: str, slug: str, shown: str
 
 
 def command(config_file: str | None = None) -> str:
-    """The command line that led here, for the report."""
+    """The command line of this run, for the report."""
     if config_file:
         return f"python -m jaxprune.main --config={config_file}"
     return shlex.join(["python", "-m", "jaxprune.main", *sys.argv[1:]])
@@ -41,14 +41,14 @@ def curves(
     shares: bool = False,
     chance: float | None = None,
 ) -> None:
-    """Adds a plot of the metrics `names` that `records` hold, with their last values in its caption.
+    """Adds a plot of the metrics `names` in `records`, with their last values in its caption.
 
     Args:
       section: the section.
       records: the lines of the run's metrics.
       names: {"split/metric": label of its line}.
-      caption: what the metrics are.
-      shares: whether the metrics are shares of 1, shown in percent in the caption.
+      caption: description of the metrics.
+      shares: whether the metrics are fractions, shown in percent in the caption.
       chance: the value at chance, drawn as a line.
     """
     series = {}
@@ -69,15 +69,15 @@ def curves(
 
 
 def broken_files(section: Section, *sources: Any) -> None:
-    """Lists in the report the files that could not be read."""
+    """Lists the files that could not be read in the report."""
     broken = {path: why for s in sources for path, why in s.broken.items()}
     if broken:
-        section.note(f"{len(broken)} files could not be read; other examples took their places.", kind="warning")
+        section.note(f"{len(broken)} files could not be read and were replaced by other examples.", kind="warning")
         section.table([{"file": str(path), "why": str(why)} for path, why in sorted(broken.items())])
 
 
 def read_picture(path: Path) -> np.ndarray:
-    """Reads a picture that a run drew."""
+    """Reads a picture drawn by a run."""
     with Image.open(path) as image:
         return np.asarray(image.convert("RGB"))
 
@@ -86,7 +86,7 @@ def note_if_short(section: Section, summary: dict[str, Any]) -> None:
     """Notes in the report that a run ended before its last planned step."""
     if summary["steps"] < summary["planned_steps"]:
         section.note(
-            f"Stopped at step {summary['steps']} of {summary['planned_steps']}: the time of max_minutes was up.",
+            f"Stopped at step {summary['steps']} of {summary['planned_steps']}: max_minutes was reached.",
             kind="warning",
         )
 
@@ -99,7 +99,7 @@ def with_interval(summary: dict[str, Any]) -> dict[str, Any]:
 
 
 def accuracy_tiles(summary: dict[str, Any]) -> dict[str, Any]:
-    """Returns the tile of a held-out accuracy with its 95 % interval."""
+    """Returns a tile with the held-out accuracy and its 95 % interval."""
     half = (summary["accuracy_high"] - summary["accuracy_low"]) / 2
     note = spread.with_meaning(half, spread.WILSON, summary["held_out"])
     return {"held-out accuracy": (f"{summary['accuracy']:.1%}", note)}

@@ -1,4 +1,4 @@
-"""From a config to a training run: its length, its optimizer, the loop, and what it reports in the end."""
+"""Builds a training run from a config: its length, its optimizer, the loop, and its summary."""
 
 import dataclasses
 import logging
@@ -23,26 +23,26 @@ _log = logging.getLogger(__name__)
 
 
 class Length(NamedTuple):
-    """How long a run is, in optimizer steps."""
+    """The length of a run in optimizer steps."""
 
     per_epoch: int
     total: int
 
 
 def length(config: Config, num_examples: int) -> Length:
-    """Steps of an epoch (the remainder is dropped) and of the run."""
+    """Steps per epoch (the remainder is dropped) and of the whole run."""
     per_epoch = num_examples // config.batch_size
     total = int(per_epoch * config.epochs)
     if total < 1:
         raise UserError(
-            f"{config.epochs} epochs of {num_examples} examples in batches of {config.batch_size} are no step at all: "
+            f"{config.epochs} epochs of {num_examples} examples in batches of {config.batch_size} give no step: "
             "lower batch_size or raise epochs."
         )
     return Length(per_epoch, total)
 
 
 def learning_rate(config: Config, steps: Length, scale: float = 1.0) -> optimizer.Schedule:
-    """The warm-up and cosine, or steps, of `config.optimizer`; the rate is scaled with the batch, and by `scale`."""
+    """The warm-up and cosine or step schedule of `config.optimizer`; the rate is scaled by batch size and `scale`."""
     settings = config.optimizer
     rate = scale * optimizer.effective_lr(settings.base_lr, config.batch_size, settings.lr_norm)
     warmup = min(settings.warmup_epochs, config.epochs)
@@ -88,14 +88,14 @@ def adamw(
 
 @dataclasses.dataclass(frozen=True)
 class Training:
-    """One training run: its data, how long it is, and what begins and ends it.
+    """One training run: its data, its length, its start and its end.
 
     Attributes:
-      config: of the task.
+      config: config of the task.
       workdir: the run directory.
       train, held_out: the examples.
-      steps: how long it is.
-      schedule: steps taken -> learning rate.
+      steps: the length of the run.
+      schedule: maps the step to the learning rate.
       mesh: the devices to run on.
     """
 
@@ -119,7 +119,7 @@ class Training:
         return inputs.eval_batches(self.config, self.held_out)
 
     def every(self, steps: int, run: Callable[[int, TrainState, Writer], None]) -> loop.Hook:
-        """Something to do every so many steps, and in the end; 0 steps: in the end only."""
+        """A hook that runs every `steps` steps and at the end; 0: only at the end."""
         return loop.Hook(steps or self.steps.total, run)
 
     def fit(
@@ -134,10 +134,10 @@ class Training:
         running: dict[str, Any] | None = None,
         snapshot: Snapshot | None = None,
     ) -> loop.FitResult:
-        """Trains `params`; resumes if there is something to resume. The other arguments are those of `loop.fit`.
+        """Trains `params`, resuming from a checkpoint if there is one. The other arguments are those of `loop.fit`.
 
         Raises:
-          UserError: a step does not fit in memory, with the settings to turn; and what `loop.fit` raises.
+          UserError: a step does not fit in memory (the message lists settings to change); or as for `loop.fit`.
         """
         config = self.config
         try:
@@ -170,10 +170,10 @@ class Training:
             raise _out_of_memory(config, str(error)) from error
 
     def outcome(self, result: loop.FitResult) -> dict[str, Any]:
-        """Returns what every run reports in the end, its last held-out metrics first."""
+        """Returns the summary common to all runs, its last held-out metrics first."""
         if result.stopped == "time" and result.step < self.steps.per_epoch:
             _log.warning(
-                "%s: max_minutes=%g ended it after %d steps, and one epoch is %d: raise max_minutes.",
+                "%s: stopped by max_minutes=%g after %d steps, less than an epoch of %d: raise max_minutes.",
                 self.workdir.name, self.config.max_minutes, result.step, self.steps.per_epoch,
             )  # fmt: skip
         measured = [row for row in read_metrics(self.workdir) if row["split"] == "eval"]
@@ -190,11 +190,11 @@ class Training:
         }
 
     def conclude(self, summary: dict[str, Any], describe: Callable[..., None]) -> dict[str, Any]:
-        """Notes that the run is complete and writes its report, once all its processes are done.
+        """Marks the run as complete and writes its report, once all its processes are done.
 
         Args:
-          summary: returned, and kept in the run directory.
-          describe: (config, workdir, summary, *examples), in the process that writes.
+          summary: returned, and stored in the run directory.
+          describe: called with (config, workdir, summary, *examples) in the writing process.
         """
         processes.wait("done")
         if processes.leads():
@@ -205,7 +205,7 @@ class Training:
 
 
 def interrupted(result: loop.FitResult) -> dict[str, Any] | None:
-    """Returns the summary of a run that a signal stopped, to be resumed; None of any other."""
+    """Returns the summary of a run that was stopped by a signal and can be resumed, else None."""
     if result.stopped != "signal":
         return None
     return {"stopped": "signal", "signal": result.signal, "step": result.step}
@@ -214,8 +214,8 @@ def interrupted(result: loop.FitResult) -> dict[str, Any] | None:
 def _out_of_memory(config: Config, message: str) -> UserError:
     model = "mim" if "mim" in config else "model"
     return UserError(
-        f"A training step does not fit in memory: {message.splitlines()[0]} Turn one of these: "
-        f"--config.batch_size (now {config.batch_size}); --config.accumulate (now {config.accumulate}), which "
-        f"works through a batch in so many parts; --config.{model}.remat=True, which computes activations twice; "
-        "--config.mesh=fsdp=-1, which spreads the parameters over the devices; --config.dtype=bfloat16."
+        f"A training step does not fit in memory: {message.splitlines()[0]} Change one of these: "
+        f"--config.batch_size (now {config.batch_size}); --config.accumulate (now {config.accumulate}), the "
+        f"number of micro-batches; --config.{model}.remat=True, which recomputes activations; "
+        "--config.mesh=fsdp=-1, which shards the parameters over the devices; --config.dtype=bfloat16."
     )

@@ -1,4 +1,4 @@
-"""Training of a patch ranker without labels (LTRP), on what a masked autoencoder's reconstructions need."""
+"""Training of a patch ranker without labels (LTRP), from the reconstructions of a masked autoencoder."""
 
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,7 @@ __all__ = ["check", "defaults", "describe", "missing", "run", "smoke"]
 
 
 def run(config: Config, workdir: Path) -> dict[str, Any]:
-    """Trains a ranker as configured and leaves checkpoints, metrics, pictures and a report in `workdir`."""
+    """Trains a ranker as configured, and writes checkpoints, metrics, pictures and a report to `workdir`."""
     workdirs.prepare(workdir, config.to_dict())
     if workdirs.is_complete(workdir):
         return workdirs.read_summary(workdir)
@@ -51,7 +51,7 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     preprocessing = ranker.preprocessing = inputs.preprocessing(config)
     write_card(workdir, ranker)
     parts, frozen = split(ranker), parallel.replicate(training.mesh, frozen)
-    # A ViT's tables stay as they are; a ConvNet's statistics follow the batches.
+    # A ViT's fixed tables do not change; a ConvNet's batch statistics do.
     running = parts.rest if isinstance(ranker, ConvRanker) else {}
     options = {**label_options(config), "shards": training.mesh.size}
 
@@ -89,7 +89,7 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
 
 
 def _pretrain(config: Config, workdir: Path) -> dict[str, Any] | None:
-    """Pre-trains the autoencoder if need be; returns the summary if that was interrupted."""
+    """Pre-trains the autoencoder if needed; returns the summary if that was interrupted."""
     settings = ConfigDict(config.pretrain.to_dict())
     settings.seed = config.seed
     summary = pretrain.run(settings, workdir)
@@ -100,8 +100,8 @@ def _check(config: Config, ranker: Any, labels_from: Split) -> None:
     theirs = abstract(labels_from).encoder.patch_embed
     if (theirs.img_size, theirs.grid) != (ranker.img_size, ranker.grid):
         raise UserError(
-            f"The ranker reads {ranker.img_size} pixels in {ranker.grid} patches, the autoencoder {theirs.img_size} in "
+            f"The ranker has img_size {ranker.img_size} and grid {ranker.grid}, the autoencoder {theirs.img_size} and "
             f"{theirs.grid}: give config.ranker the autoencoder's img_size and patch_size."
         )
     if config.sparse and isinstance(ranker, ConvRanker):
-        raise UserError("A ConvNet sees whole images: a ranker made of one needs config.sparse=False.")
+        raise UserError("A ConvNet needs whole images: a ConvNet ranker needs config.sparse=False.")

@@ -1,4 +1,4 @@
-"""The section of a ranker's training in its report."""
+"""The report section on the training of a ranker."""
 
 from pathlib import Path
 from typing import Any
@@ -22,11 +22,11 @@ _SCORE_MAPS, _REMOVALS = 8, 4  # pictures
 
 
 def describe(config: Config, workdir: Path, summary: dict[str, Any], *sources: Any, path: Path | None = None) -> None:
-    """Adds the section of a run to its report, or to the one at `path`.
+    """Adds the section on a run to its report, or to the report at `path`.
 
     Args:
-      summary: of the run.
-      sources: whose unreadable files are listed; the last one's images are drawn.
+      summary: the summary of the run.
+      sources: data sources whose unreadable files are listed; images of the last one are drawn.
     """
     report = Report("jaxprune", workdir.name)
     section = report.section("Ranking patches", slug="train_ranker")
@@ -45,7 +45,7 @@ def describe(config: Config, workdir: Path, summary: dict[str, Any], *sources: A
     section.command(reporting.command())
     path = path or workdir / "report.html"
     if not config.label_model:
-        Report("jaxprune", workdir.name).add_to(path)  # the page is this run's, though the autoencoder comes first
+        Report("jaxprune", workdir.name).add_to(path)  # the page is this run's; the autoencoder's section follows
         settings = ConfigDict(config.pretrain.to_dict())
         describe_pretraining(settings, workdir / PRETRAIN, workdirs.read_summary(workdir / PRETRAIN), path=path)
     report.add_to(path)
@@ -53,8 +53,8 @@ def describe(config: Config, workdir: Path, summary: dict[str, Any], *sources: A
 
 def _tiles(summary: dict[str, Any]) -> dict[str, Any]:
     tiles = {
-        "Kendall's tau": (summary["tau"], "with held-out labels; 1 = the same order"),
-        "on whole images": (summary["tau_whole_image"], "the same, all patches seen"),
+        "Kendall's tau": (summary["tau"], "with the labels of held-out images; 1 = same order"),
+        "on whole images": (summary["tau_whole_image"], "the same, with all patches visible"),
         "steps": summary["steps"],
         "seconds": round(summary["seconds"]),
     }
@@ -70,11 +70,9 @@ def _pictures(section: Section, config: Config, workdir: Path, examples: Any) ->
     images, ranker = next(iter(inputs.eval_batches(config, examples)))["image"], load_model(workdir)
     crop = about_images(ranker.preprocessing)
     maps = ranking_pictures.score_maps(ranker, ranker.preprocessing, images[:_SCORE_MAPS])
-    section.figure(
-        maps, f"Held-out images, and the ranker's scores of their patches below, bright = kept first. {crop}"
-    )
+    section.figure(maps, f"Held-out images, and below them the ranker's patch scores, bright = kept first. {crop}")
     parts = label_model(config, workdir)
     framework = merge(parts.graph, parts.params, parts.rest)
     compared = ranking_pictures.removals(framework, ranker.preprocessing, images[:_REMOVALS], config.labels.mask_ratio)
-    caption = "What the labels come from: without the patch in red, the reconstruction changes or it does not."
+    caption = "The origin of the labels: reconstructions with and without the patch marked in red."
     section.figure(compared, f"{caption} {crop}")

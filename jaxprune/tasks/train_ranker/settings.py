@@ -1,4 +1,4 @@
-"""The settings of a ranker's training: LTRP Tab. 3, what it does not list from MAE's recipe."""
+"""The settings of a ranker's training: LTRP Tab. 3, and MAE's recipe for what the table does not list."""
 
 from pathlib import Path
 from typing import Any
@@ -13,9 +13,9 @@ from jaxprune.tasks.pretrain import settings as pretraining
 from jaxprune.tasks.setup import checks, inputs
 from jaxprune.tasks.setup import defaults as shared
 
-PRETRAIN = "pretrain"  # the directory, inside of the run's, of the autoencoder that it pre-trains
+PRETRAIN = "pretrain"  # subdirectory of the run with the autoencoder that it pre-trains
 
-# The autoencoder that makes the labels, as `config.mim` has it.
+# `config.mim` of the autoencoder that makes the labels.
 LABEL_MODEL = {**pretraining.NETWORKS, "norm_pix_loss": False}
 
 
@@ -28,19 +28,19 @@ def defaults() -> Config:
         {
             **shared.training("train_ranker"),
             # The masked autoencoder that makes the labels: a run directory, or a weights file of the network `mim`.
-            # Empty: one that is pre-trained first, by the config in `pretrain`.
+            # Empty: one is pre-trained first, by the config in `pretrain`.
             "label_model": "",
             "mim": LABEL_MODEL,
-            "expects": "full",  # how it learnt to reconstruct; another than this is warned about
+            "expects": "full",  # the reconstruction it was trained with; there is a warning if it differs
             "ranker": {"name": "vit_small_patch16_224", "remat": False},
-            "warm_start": False,  # the ranker begins as the autoencoder's encoder, which has to be of its sizes
-            "sparse": True,  # the ranker is trained on the visible patches only
+            "warm_start": False,  # initialise the ranker with the autoencoder's encoder, which must have the same sizes
+            "sparse": True,  # train the ranker on the visible patches only
             "labels": {
                 "mask_ratio": 0.9,
-                "throw_ratio": 0.0,  # share of the patches that no reconstruction has: cheaper, and no longer exact
+                "throw_ratio": 0.0,  # fraction of the patches that are not reconstructed: cheaper, but no longer exact
                 "removal": "delete",
                 "over": "masked",
-                "memory_mib": 2048.0,  # that making them may take on a device
+                "memory_mib": 2048.0,  # memory limit per device for computing the labels
             },
             "loss": "list_mle",
             "loss_options": {},
@@ -73,22 +73,22 @@ def label_model(config: Config, workdir: Path) -> Split:
 
 
 def label_options(config: Config) -> dict[str, Any]:
-    """Returns the arguments of `pseudo_labels` that `config.labels` stands for."""
+    """Returns the arguments of `pseudo_labels` from `config.labels`."""
     options = config.labels.to_dict()
     options["memory"] = int(options.pop("memory_mib") * 2**20)
     return options
 
 
 def check(config: Config) -> list[str]:
-    """Returns what is wrong with the loss."""
+    """Returns the problems of the loss."""
     return checks.refused(lambda: ranking_loss(config.loss, **config.loss_options))
 
 
 def missing(config: Config) -> list[str]:
-    """Returns that there is nothing to make the labels with, if so."""
+    """Returns a message if there is no model to make the labels with."""
     if config.label_model or "pretrain" in config:
         return []
     return [
-        "Nothing makes the labels: give --config.label_model=RUN, a pre-training run of ours or a weights file of "
+        "There is no model for the labels: give --config.label_model=RUN, a jaxprune pre-training run or weights of "
         "the network config.mim."
     ]

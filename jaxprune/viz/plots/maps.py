@@ -15,7 +15,7 @@ _COLUMNS = 4
 def map_grid(
     maps: Mapping[str, Real[np.ndarray, "rows columns"]], label: str = "", limits: tuple[float, float] | None = None
 ) -> Figure:
-    """Draws maps in rows of four with one colour scale, which stands at the right.
+    """Draws maps in rows of four with one colour scale, at the right.
 
     Args:
       maps: {name: values}.

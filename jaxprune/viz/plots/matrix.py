@@ -1,4 +1,4 @@
-"""Matrices of pairwise values, ordered so that what is alike stands together."""
+"""Matrices of pairwise values, ordered by similarity."""
 
 from collections.abc import Sequence
 
@@ -15,13 +15,13 @@ _LONGEST = 28  # letters of a name
 
 
 def cluster_order(likeness: Real[np.ndarray, "n n"]) -> Int[np.ndarray, " n"]:
-    """Returns an order in which neighbours are alike: that of hierarchical clustering by the mean of all pairs.
+    """Returns an order with similar neighbours: that of hierarchical clustering with average linkage.
 
     >>> cluster_order(np.array([[1, 0.1, 0.9], [0.1, 1, 0.2], [0.9, 0.2, 1]])).tolist()
     [0, 2, 1]
 
     Args:
-      likeness: of each pair, symmetric; NaN counts as unlike.
+      likeness: similarity of each pair, symmetric; NaN counts as dissimilar.
     """
     if len(likeness) < 3:
         return np.arange(len(likeness))
@@ -46,7 +46,7 @@ def matrix_plot(
       values: symmetric; NaN is left empty.
       names: of rows and columns.
       title: displayed above.
-      limits: the values that are drawn empty and full.
+      limits: the values drawn transparent and opaque.
       spec: the format specification of the values.
       max_values: the largest number of rows for which values are written.
     """

@@ -54,7 +54,7 @@ def test_masks_of_several_channels(tmp_path):
     save((40, 0), (7, 0), (99, 0))
     assert_regions(found(kind="ade20k"), {str(4 * 256 + 7): LOWER_RIGHT})
     save((40, 10), (7, 20), (99, 30))
-    with pytest.raises(UserError, match=r"has 2 colours in place of class numbers.* kind=ade20k"):
+    with pytest.raises(UserError, match=r"has 2 colours instead of class numbers.* kind=ade20k"):
         found()
     with pytest.raises(UserError, match="ade20k"):
         found(kind="ade")

@@ -29,5 +29,5 @@ def test_pictures_of_one_name_do_not_share_an_annotation(tmp_path):
     for folder in ("x", "y"):
         write_picture(tmp_path / "images" / folder / "a.png")
     write_text(tmp_path / "labels" / "a.txt", "0 0.75 0.75 0.5 0.5\n")
-    with pytest.raises(UserError, match=r"x/a\.png and .*y/a\.png have one annotation file"):
+    with pytest.raises(UserError, match=r"x/a\.png and .*y/a\.png share one annotation file"):
         open_annotations("yolo", path=str(tmp_path), annotations="labels")
