@@ -107,8 +107,11 @@ class CostTable(NamedTuple):
     def _cost(self, part: Part) -> Cost:
         alike = self._measured(part.role, part.state, part.kind)
         if part.role == PLAIN and not alike:
+            states = part.state.split(",")
+            if len(states) == 1:  # no probe measured it
+                return self._cost(part._replace(state=""))
             # Mixed plans can combine several states: their extra costs add up.
-            bare, *others = (self._cost(part._replace(state=state)) for state in ("", *part.state.split(",")))
+            bare, *others = (self._cost(part._replace(state=state)) for state in ("", *states))
             return Cost(sum(c.seconds - bare.seconds for c in others) + bare.seconds, max(o.megabytes for o in others))
         beyond = [(p.rows, (c.seconds - self._base(p)) / p.rows) for p, c in alike]
         memory = [(p.rows, c.megabytes / p.rows) for p, c in alike]

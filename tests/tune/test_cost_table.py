@@ -74,6 +74,8 @@ def test_between_measurements_is_interpolated_and_states_add_up(model):
     assert cost(rows=15, macs=150) == pytest.approx(150 * 0.015)
     assert cost(rows=40, macs=400) == pytest.approx(400 * 0.02)
     assert cost(state="keys,sized") == pytest.approx(1.0 + 2.5)
+    # A state that no probe measured counts as none.
+    assert cost(state="masked") == cost(state="") and cost(state="keys,masked") == cost(state="keys")
 
 
 def test_methods_that_a_network_cannot_follow_are_left_out(model, caplog):
