@@ -129,7 +129,7 @@ class CostTable(NamedTuple):
 
 
 def parts(model: Any) -> list[Part]:
-    """Returns the blocks of a network, dense or under a plan, as `Part`s."""
+    """Returns the blocks of a network, dense or under a plan, as `Part` records."""
     return _parts(model, lambda block: block.reducer)
 
 
