@@ -8,7 +8,7 @@ import numpy as np
 
 from jaxprune.analysis.feature_formats import read_shard
 from jaxprune.analysis.knn import knn_classes
-from jaxprune.analysis.linear_head import fit_linear_head
+from jaxprune.analysis.linear_head import LinearHead, fit_linear_head
 from jaxprune.metrics import wilson_interval
 
 
@@ -32,10 +32,12 @@ class Probed(NamedTuple):
     Attributes:
       rows: rows of a table, one per feature and classifier.
       neighbours: by feature, the nearest-neighbour predictions for the held-out images, int (m,).
+      heads: by feature, the linear classifiers.
     """
 
     rows: list[dict[str, Any]]
     neighbours: dict[str, np.ndarray]
+    heads: dict[str, LinearHead]
 
 
 def read_labelled(paths: Sequence[Path]) -> Labelled | None:
@@ -62,17 +64,18 @@ def probe(train: Labelled, held_out: Labelled, num_classes: int, *, neighbours: 
       num_classes: number of classes.
       neighbours: number of neighbours that vote.
     """
-    rows, voted = [], {}
+    rows, voted, heads = [], {}, {}
     sizes = {"images": len(held_out.labels), "training images": len(train.labels), "chance": 1 / num_classes}
     for name, vectors in held_out.vectors.items():
         known = train.vectors[name]
         voted[name] = knn_classes(known, train.labels, vectors, k=neighbours)
-        linear = fit_linear_head(known, train.labels, num_classes).classes(vectors)
+        heads[name] = fit_linear_head(known, train.labels, num_classes)
+        linear = heads[name].classes(vectors)
         found = {f"{min(neighbours, len(known))} nearest neighbours": voted[name], "linear": linear}
         for classifier, classes in found.items():
             accuracy = _accuracy(classes == held_out.labels)
             rows.append({"features": name, "classifier": classifier, **accuracy, **sizes})
-    return Probed(rows, voted)
+    return Probed(rows, voted, heads)
 
 
 def summarise(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -26,6 +26,11 @@ class LinearHead(NamedTuple):
         """The logits of every class."""
         return ((features - self.mean) / self.scale) @ self.kernel + self.bias
 
+    def folded(self) -> tuple[Float[np.ndarray, "d c"], Float[np.ndarray, "c"]]:
+        """The kernel and bias of the same classifier for features that are not standardised."""
+        kernel = self.kernel / self.scale[:, None]
+        return kernel, self.bias - self.mean @ kernel
+
     def classes(self, features: Float[np.ndarray, "n d"]) -> Int[np.ndarray, "n"]:
         """The class with the largest logit."""
         return self.logits(features).argmax(-1)

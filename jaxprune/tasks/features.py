@@ -6,14 +6,17 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
+from jaxprune import processes
 from jaxprune.analysis import feature_files, feature_probe, feature_report
 from jaxprune.analysis.feature_formats import FORMATS, array_record
 from jaxprune.analysis.features import FEATURES, features, require
 from jaxprune.checkpoints.network import fingerprint
+from jaxprune.checkpoints.new_head import with_head
+from jaxprune.checkpoints.run import save_model
 from jaxprune.config import Config
 from jaxprune.data.file_list import open_images
 from jaxprune.data.source import Source
-from jaxprune.errors import unknown
+from jaxprune.errors import UserError, unknown
 from jaxprune.tasks.setup import first, inputs, networks, reporting
 from jaxprune.tasks.setup.checks import one_view, refused
 from jaxprune.tasks.setup.defaults import DTYPES
@@ -24,6 +27,7 @@ from jaxprune.viz.report.section import Section
 from jaxprune.viz.table import as_text, write_csv
 
 SPLITS = ("train", "eval")
+CLASSIFIER = "classifier.safetensors"  # the network with the linear classifier of its pooled features
 IMAGES = "images"  # directory name for the features of `config.images`
 WRITTEN = ("float32", "float16")
 
@@ -45,11 +49,13 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
             workdir / "report.html", page, "Features", f"features-{Path(origin).name}"
         ) as section:
             feature_report.describe_files(section, rows, model.preprocessing, getattr(model, "plan", None))
-            found = _probe(config, section, sources, paths, workdir)
+            probed = _probe(config, section, sources, paths, workdir)
+            classifier = _classifier(model, probed, sources, section, workdir)
             reporting.broken_files(section, *sources.values())
     broken = sum(map(feature_files.unreadable_of, sources.values()))
     images = {"images": sum(row["images"] for row in rows), **({"unreadable": broken} if broken else {})}
-    return {**images, **feature_probe.summarise(found), "features": str(folder)}
+    rates = {} if probed is None else feature_probe.summarise(probed.rows)
+    return {**images, **rates, "features": str(folder), **classifier}
 
 
 def check(config: Config) -> Iterator[str]:
@@ -112,14 +118,14 @@ def _write(config: Config, folder: Path, source: Source, forward: Any) -> list[P
 
 def _probe(
     config: Config, section: Section, sources: dict[str, Source], paths: dict[str, list[Path]], workdir: Path
-) -> list[dict[str, Any]]:
-    """Classifies held-out images by their features, if both splits have classes; returns the rows of the table."""
+) -> feature_probe.Probed | None:
+    """Classifies held-out images by their features, if both splits have classes."""
     if not (config.probe and all(split in sources and sources[split].num_classes for split in SPLITS)):
-        return []
+        return None
     train, held_out = (feature_probe.read_labelled(paths[split]) for split in SPLITS)
     if train is None or held_out is None:
         section.text("The images have several classes each, or none, so there is no classification by features.")
-        return []
+        return None
     num_classes = sources["train"].num_classes
     probed = feature_probe.probe(train, held_out, num_classes, neighbours=config.neighbours)
     write_csv(workdir / "features.csv", probed.rows)
@@ -131,4 +137,25 @@ def _probe(
     writer.images(0, "nearest", picture)
     writer.close()
     print(as_text(probed.rows))
-    return probed.rows
+    return probed
+
+
+def _classifier(
+    model: Any, probed: feature_probe.Probed | None, sources: dict[str, Source], section: Section, workdir: Path
+) -> dict[str, str]:
+    """Writes the network with the linear classifier of its pooled features, if there is one; returns its path."""
+    if probed is None or "pooled" not in probed.heads:
+        return {}
+    path = workdir / CLASSIFIER
+    try:
+        network = with_head(model, *probed.heads["pooled"].folded())
+    except UserError as error:
+        section.text(f"No classifier is written: {error}")
+        return {}
+    if processes.leads():
+        save_model(network, path, class_names=sources["train"].class_names)
+    section.text(
+        f"`{CLASSIFIER}` is the network with the linear classifier of `pooled`, for `evaluate`, `prune`, `benchmark` "
+        f"and `tune`: `--config.run={path}`."
+    )
+    return {"classifier": str(path)}

@@ -18,7 +18,7 @@ from jaxprune import data, main, models, parallel, reduction, tasks
 from jaxprune.analysis import feature_files
 from jaxprune.analysis.feature_formats import FORMATS, Shard, array_record, encode, read_shard
 from jaxprune.analysis.features import FEATURES, features, require
-from jaxprune.checkpoints import load_model, save_model, save_pretrained
+from jaxprune.checkpoints import load_model, open_classifier, save_model, save_pretrained
 from jaxprune.data.augment import normalize
 from jaxprune.data.file_list import open_images
 from jaxprune.data.scenes import Scenes
@@ -255,6 +255,12 @@ def test_held_out_images_of_a_folder_are_classified(saved, colours, tmp_path, ca
     assert "features by cosine" in page and "95 % interval (Wilson)" in page and "chance is 50.0%" in page
     assert "nearest neighbours" in capsys.readouterr().out
     assert [path.name for path in (tmp_path / "run" / "pictures").iterdir()] == ["nearest_00000000.png"]
+    # The linear classifier is left as a network, which evaluates to the same accuracy.
+    opened = open_classifier(summary["classifier"])
+    assert opened.class_names == ("blue", "red") and "classifier.safetensors" in page
+    (part,) = shards(tmp_path / "run", "eval")
+    logits = np.asarray(opened.model.head(jnp.asarray(part.features["pooled"])))
+    assert list(logits.argmax(-1)) == list(part.labels)
 
 
 def test_images_of_several_classes_keep_their_labels_and_are_not_classified(saved, tmp_path):
