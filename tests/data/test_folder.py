@@ -59,7 +59,7 @@ def test_a_folder_without_splits_is_its_own_training_split(folder):
 def test_nothing_usable_is_an_error_that_says_so(tmp_path):
     with pytest.raises(UserError, match=r"nowhere' does not exist"):
         ImageFolder(tmp_path / "nowhere")
-    with pytest.raises(UserError, match=r"holds nothing usable: looked for directories.*jpg.*png"):
+    with pytest.raises(UserError, match=r"holds nothing usable: looked for class directories.*jpg.*png"):
         ImageFolder(tmp_path)
     picture(1).save(tmp_path / "loose.png")
     with pytest.raises(UserError, match=r"no class directories.*labels=False"):

@@ -147,7 +147,7 @@ def test_objects_are_filtered_by_area():
     assert set(view(source, record, (2, 2)).positive[0]) == {"small", "large"}
     assert set(view(source, record, (2, 2), max_area=0.25).positive[0]) == {"small"}
     assert set(view(source, record, (2, 2), min_area=0.25).positive[0]) == {"large"}
-    with pytest.raises(UserError, match="too few for a range"):
+    with pytest.raises(UserError, match="are not a range: use 0"):
         view(source, record, (2, 2), min_area=0.5, max_area=0.5)
 
 
@@ -196,7 +196,7 @@ def test_runs_of_another_kind_are_refused(trained, weights, tmp_path, caplog):
     config.expects = "progressive"
     with caplog.at_level(logging.WARNING):
         label_model(config, tmp_path)
-    assert "with full reconstruction, and progressive was expected" in caplog.text
+    assert "with full reconstruction, but progressive was expected" in caplog.text
 
 
 def test_scorers_that_cannot_be_read_are_refused(trained):
