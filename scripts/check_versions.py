@@ -43,7 +43,10 @@ def main() -> None:
     found = {}
     for leg in args.legs:
         print(f"{leg} …", file=sys.stderr, flush=True)
-        found[leg] = test(leg, args.work, passed_on)
+        try:
+            found[leg] = test(leg, args.work, passed_on)
+        except subprocess.CalledProcessError as error:
+            found[leg] = f"no environment: {' '.join(map(str, error.cmd[:3]))} ended with status {error.returncode}"
         print(f"{leg:<12} {found[leg].strip('= ')}", flush=True)
     sys.exit(any("failed" in line or "error" in line or "passed" not in line for line in found.values()))
 
