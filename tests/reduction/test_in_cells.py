@@ -269,7 +269,9 @@ def test_rows_that_come_back_behind_their_block_share_its_mlp():
 
 
 def test_what_cannot_be_is_refused():
-    with pytest.raises(UserError, match=r"tome merges inside windows, and at block 1 the map of \(8, 8\) is not a whole"):
+    with pytest.raises(
+        UserError, match=r"tome merges inside windows, and at block 1 the map of \(8, 8\) is not a whole"
+    ):
         reduction.apply(nnx.eval_shape(lambda: swin(window_size=3)), Plan("tome", 0.75, (1,)))
     with pytest.raises(UserError, match=r"Unknown unmerge 'never'.*block, stage"):
         reduction.apply(nnx.eval_shape(swin), Plan("tome", 0.75, (1,), unmerge="never"))
