@@ -64,7 +64,7 @@ def contestants(
 
 
 def random_images(model: Any, batch_size: int) -> jax.Array:
-    """Returns normalised images of chance as a network reads them, (b, h, w, 3), or clips, (b, frames, h, w, 3)."""
+    """Returns random input of a network: normalised images (b, h, w, 3), or clips (b, frames, h, w, 3)."""
     return jax.random.normal(jax.random.key(0), (batch_size, *model.preprocessing.sides, 3))
 
 

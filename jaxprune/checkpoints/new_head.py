@@ -32,7 +32,7 @@ def with_head(model: Any, kernel: Float[np.ndarray, "d c"], bias: Float[np.ndarr
     """
     card = Card.of(model)
     if card.kind != "model":
-        raise UserError(f"A network of kind {card.kind!r} has no classifier to replace: use models.create.")
+        raise UserError(f"A network of kind {card.kind!r} takes no classifier: fine-tune it, or train a linear probe.")
 
     def built(num_classes: int) -> Any:
         network = build("model", {**card.arguments, "num_classes": num_classes}, dtype=card.dtype, rngs=nnx.Rngs(0))

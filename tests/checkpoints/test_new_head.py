@@ -42,5 +42,5 @@ def test_networks_without_one_classifier_are_refused():
     with pytest.raises(UserError, match="deit_tiny_distilled_patch16_224 has two classifiers"):
         with_head(distilled, kernel, bias)
     framework = mim.create("mae", **SIZES, decoder_embed_dim=8, decoder_depth=1, decoder_num_heads=2, rngs=nnx.Rngs(0))
-    with pytest.raises(UserError, match="'mim' has no classifier to replace"):
+    with pytest.raises(UserError, match="'mim' takes no classifier: fine-tune it"):
         with_head(framework, kernel, bias)

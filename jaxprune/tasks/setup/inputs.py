@@ -121,7 +121,7 @@ def has_images(origin: str | Path, config: Config) -> bool:
 
 
 def no_images(origin: str | Path, config: Config) -> str:
-    """The message that the network from `origin` knows no images, and neither does `config.data`."""
+    """The error message if neither the run of the network nor `config.data` has images."""
     pictures = "--config.images=FOLDER, or " if "images" in config else ""
     return (
         f"{origin} has no data set: give {pictures}--config.data.source=folder with "
