@@ -193,10 +193,10 @@ class SwinBlock(Block):
         return super().perceive(x) if self.version == 1 else self.norm2(self.mlp(x))
 
     def bias(self, tokens: Tokens, grid: tuple[int, ...] | None = None) -> Float[Array, "w h k k"] | None:
-        """What is added to the logits of rows that have merged, window by window; None while all rows are there.
+        """The attention bias of merged rows, by window; None before any merge.
 
-        The bias of two rows is that of their positions, each at the nearest place of the map, and that of a key has the
-        log of its size.
+        It is the relative-position bias of the rows' positions, each rounded to the nearest place of the map, plus the
+        log of the key's size.
         """
         b, rows, _ = tokens.x.shape
         if (cells := self._merged(rows)) is None:
@@ -213,7 +213,7 @@ class SwinBlock(Block):
         return both.reshape(bias.shape)
 
     def _merged(self, rows: int) -> Cells | None:
-        """The cells in which so many rows lie; None while all rows of the map are there."""
+        """The cells of the stage if, by their number, rows have merged; None otherwise."""
         return None if self.cells is None or self.cells.is_whole(rows) else self.cells
 
     def attend(
@@ -226,10 +226,10 @@ class SwinBlock(Block):
         needs: frozenset[str] = frozenset(),
         grid: tuple[int, ...] | None = None,
     ) -> tuple[Float[Array, "b n d"], Attended]:
-        """What each token gathers in its window.
+        """Window attention.
 
         Args:
-          bias: of rows that have merged, see `bias`; other arguments than this and `needs` are not read.
+          bias: of merged rows, see the method `bias`; besides it, only `needs` is read.
         """
         b, _, rows, e = heads.q.shape
         if (cells := self._merged(rows)) is not None:

@@ -1,9 +1,9 @@
-"""Cells of a map: what its plain and its shifted windows have in common, so that rows that merge in one stay in both.
+"""Cells of a map: the intersections of its plain and its shifted windows, inside which rows can merge.
 
-Every second block shifts its windows of side m by s: they cut those of the block before at row s and at column s. The
-four parts of a window are cells, of sides s and m - s, which differ where m is odd. A shifted window holds four cells
-too, one of each kind, of four plain windows that touch. So if all cells of a kind have equally many rows, all windows
-of both blocks have, and the rows of a block's windows are those of the other's in a fixed order.
+Every second block shifts its windows of side m by s, which cuts the plain windows at row s and at column s. The four
+parts of a window are its cells, with sides s and m - s, which differ where m is odd. A shifted window also consists of
+four cells, one of each kind, from four adjacent plain windows. If all cells of one kind have the same number of rows,
+so have all windows of both blocks, and going from one block's windows to the other's is a fixed permutation.
 """
 
 import functools
@@ -19,7 +19,7 @@ from jaxprune.nn.windows import Windows
 
 
 class _Part(NamedTuple):
-    """A cell along one side of a window: its first row and its length, and its first row in the shifted window."""
+    """The extent of a cell along one side: first row in the plain window, length, first row in the shifted window."""
 
     start: int
     length: int
@@ -28,10 +28,10 @@ class _Part(NamedTuple):
 
 @functools.lru_cache(maxsize=256)
 def _taken_from(full: tuple[int, ...]) -> tuple[int, ...]:
-    """The kinds of cells that lose a row, in their order, until none is left."""
+    """The kinds of cells in the order in which they lose one row each, until no row is left."""
     held, order = list(full), []
     for _ in range(sum(full)):
-        # Webster's rule in reverse: it is nearest to equal shares, and taking more never gives any cell a row back.
+        # Webster's rule in reverse: shares are as equal as possible, and no cell ever gains a row.
         fullest = max(range(len(full)), key=lambda kind: ((2 * held[kind] - 1) / full[kind], -kind))
         held[fullest] -= 1
         order.append(fullest)
@@ -39,21 +39,21 @@ def _taken_from(full: tuple[int, ...]) -> tuple[int, ...]:
 
 
 class Cells(NamedTuple):
-    """The cells of a stage; plain values. Those of a window are of up to four kinds, in raster order.
+    """The cells of a stage; plain values. A window has up to four kinds of cells, in raster order.
 
-    While a map is whole its rows are in raster order. Behind a merge they come plain window by plain window, and in
-    each cell by cell; how many a window has says how many each cell has (`held`).
+    The rows of a whole map are in raster order. After a merge they are ordered by plain window, then by cell; the
+    number of rows per window determines the number of rows per cell (`held`).
 
     Attributes:
-      windows: of the stage, with the shift of the blocks that shift theirs; zeros where none does. The map is a whole
-        number of them.
+      windows: the windows of the stage, with the shift of its shifted blocks, or zeros without any. The map consists of
+        whole windows.
     """
 
     windows: Windows
 
     @classmethod
     def of(cls, grid: tuple[int, int], size: tuple[int, int], *, shifted: bool) -> "Cells | None":
-        """The cells of a grid under windows of `size`, see `Windows.of`; None where it is no whole number of them.
+        """The cells of a grid under windows of `size`, see `Windows.of`; None if it does not consist of whole windows.
 
         Args:
           shifted: whether any block of the stage shifts its windows.
@@ -76,15 +76,15 @@ class Cells(NamedTuple):
         return tuple((row, column) for row in down for column in across)
 
     def rows_of_window(self, rows: int) -> int:
-        """Rows of a window, if the map has so many."""
+        """The number of rows per window, for this number of rows of the map."""
         return rows // math.prod(self.windows.counts)
 
     def is_whole(self, rows: int) -> bool:
-        """Whether so many rows are the map, of which none has merged."""
+        """Whether this is the number of rows of the map before any merge."""
         return rows == math.prod(self.windows.grid)
 
     def held(self, rows: int) -> tuple[int, ...]:
-        """How many rows the cell of each kind has where a window has `rows`: as nearly as can be the same share.
+        """The number of rows of each kind of cell when a window has `rows`: shares as equal as possible.
 
         >>> Cells(Windows((14, 14), (7, 7), (3, 3))).held(34)
         (6, 8, 9, 11)
@@ -94,7 +94,7 @@ class Cells(NamedTuple):
         return tuple(cell - taken.count(kind) for kind, cell in enumerate(full))
 
     def left(self, rows: int, wanted: int) -> int:
-        """The rows that a window is left with if pairs merge in its cells: `wanted`, or the fewest above."""
+        """The number of rows per window after merging pairs in its cells: `wanted`, or the fewest possible above it."""
         before = self.held(rows)
         pairs = lambda after: all(was - now <= was // 2 for was, now in zip(before, self.held(after), strict=True))
         while rows > wanted and pairs(rows - 1):
@@ -102,7 +102,7 @@ class Cells(NamedTuple):
         return rows
 
     def split(self, values: Shaped[Array, "b n e"]) -> list[Shaped[Array, "w _ e"]]:
-        """The rows of the cells of each kind, cell by cell of image by image."""
+        """The rows of each kind of cell; images, then the cells of an image, along the first axis."""
         _, n, e = values.shape
         if self.is_whole(n):
             inside = self._plain.cut(values[:, None]).reshape(-1, *self.windows.size, e)
@@ -112,7 +112,7 @@ class Cells(NamedTuple):
         return jnp.split(values.reshape(-1, rows, e), np.cumsum(self.held(rows))[:-1], axis=1)
 
     def join(self, values: Sequence[Shaped[Array, "w _ e"]]) -> Shaped[Array, "b n e"]:
-        """The inverse of `split`: the map in raster order if every row is there, otherwise window by window."""
+        """The inverse of `split`: in raster order if no row has merged, otherwise ordered by window."""
         rows, e = sum(kind.shape[1] for kind in values), values[0].shape[-1]
         if rows != math.prod(self.windows.size):
             return jnp.concatenate(values, axis=1).reshape(-1, rows * math.prod(self.windows.counts), e)
@@ -123,7 +123,7 @@ class Cells(NamedTuple):
         return self._plain.join(inside.reshape(-1, 1, rows, e))[:, 0]
 
     def cut(self, values: Shaped[Array, "b h n e"], *, shifted: bool) -> Shaped[Array, "w h k e"]:
-        """Rows behind a merge, window by window as `Windows.cut` has those of a whole map."""
+        """Cuts rows after a merge into windows, as `Windows.cut` does for a whole map."""
         b, h, n, e = values.shape
         rows = self.rows_of_window(n)
         windows = self._rolled(values.reshape(b, h, *self.windows.counts, rows, e), shifted, -1)
@@ -137,7 +137,7 @@ class Cells(NamedTuple):
         return windows.reshape(windows.shape[0], h, -1, e)
 
     def _rolled(self, windows: Shaped[Array, "b h y x k e"], shifted: bool, by: int) -> Shaped[Array, "b h y x k e"]:
-        """Cells of plain windows to the shifted windows that they are in, or back."""
+        """Moves the cells of plain windows to their shifted windows, or back."""
         if not shifted:
             return windows
         kinds = jnp.split(windows, np.cumsum(self.held(windows.shape[4]))[:-1], axis=4)
@@ -146,7 +146,7 @@ class Cells(NamedTuple):
         return jnp.concatenate([jnp.roll(kind, step, (2, 3)) for kind, step in zip(kinds, steps, strict=True)], axis=4)
 
     def apart(self, rows: int) -> Float[np.ndarray, "w k k"] | None:
-        """`Windows.apart` of shifted windows that have so many rows; what keeps rows apart never divides a cell."""
+        """`Windows.apart` for shifted windows with this number of rows; no cell contains rows that it separates."""
         apart = self.windows.apart()
         if apart is None:
             return None
@@ -155,7 +155,7 @@ class Cells(NamedTuple):
         return apart[:, of_row][:, :, of_row]
 
     def places(self, position: Float[Array, "b n 2"], *, shifted: bool) -> Int[Array, "w k 2"]:
-        """Where rows behind a merge are in their window, (row, column); one between places counts as at the nearest."""
+        """The (row, column) of rows after a merge in their window, each rounded to the nearest place."""
         shift = np.asarray(self.windows.shift if shifted else (0, 0), np.int32)
         size = np.asarray(self.windows.size, np.int32)
         inside = (jnp.round(position).astype(jnp.int32) - shift[None, None]) % size[None, None]

@@ -62,11 +62,11 @@ def rows_of(where: Where | None, rows_in: int, rows_out: int, *, leaves: bool = 
 
 
 def through(blocks: Sequence[tuple[Site, BlockCost, Any]], patches: int) -> list[tuple[BlockCost, Rows]]:
-    """What the blocks of a network cost by their rows, and the rows that each part of each works on.
+    """Returns the cost of each block for its actual keys, and the number of rows that each of its parts processes.
 
     Args:
-      blocks: site, cost on the whole map, and reducer or None.
-      patches: that enter the first block.
+      blocks: site, cost on the whole map, and reducer or None, for each block.
+      patches: number of patches that enter the first block.
     """
     found, arriving, stage = [], patches, None
     for index, (site, cost, reducer) in enumerate(blocks):
@@ -79,7 +79,7 @@ def through(blocks: Sequence[tuple[Site, BlockCost, Any]], patches: int) -> list
         if site.windows is not None and arriving < site.num_patches:
             cost = cost._replace(keys=arriving // math.prod(site.windows.counts))
         arriving, stage = rows.left - prefix, site.stage
-        # Rows that have merged are in their places at the end of a stage, and where a method needs that.
+        # Merged rows are restored at the end of a stage, and before a method that needs the whole map.
         goes_on = any(_stays(at, reducer) and at.stage == stage for at, _, reducer in blocks[index + 1 : index + 2])
         if not site.leaves and not goes_on:
             rows = rows._replace(left=prefix + site.num_patches)
@@ -88,7 +88,7 @@ def through(blocks: Sequence[tuple[Site, BlockCost, Any]], patches: int) -> list
 
 
 def _stays(site: Site, reducer: Any) -> bool:
-    """Whether a block works on the rows that the one before left."""
+    """Whether a block processes the rows that the previous one kept."""
     return site.leaves or (site.cells is not None and (reducer is None or reducer.stays))
 
 

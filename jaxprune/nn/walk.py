@@ -127,10 +127,10 @@ class Walk:
             self._account(block, report)
 
     def unmerge(self, grid: tuple[int, ...]) -> None:
-        """Every token of a map gets the row that holds it, where rows have merged; a host calls it at a stage's end.
+        """Gives every token of the map the row that holds it, if rows have merged; a host calls this after each stage.
 
         Args:
-          grid: of the map.
+          grid: grid of the map.
         """
         if self._merged:
             rows = unmerge(self.tokens.x[:, self._prefix :], self.tokens.assign)

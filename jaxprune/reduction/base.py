@@ -104,8 +104,8 @@ class Reducer(nnx.Module):
       renames: {published path of a module within one step: our attribute path}.
 
     Attributes:
-      stays: whether rows that merge where none can leave (`Step.cells`) stay so until the stage ends or a method comes
-        that does not merge so; otherwise every row is in its place again behind the block.
+      stays: whether rows that merge inside cells (`Step.cells`) stay merged until the stage ends or another kind of
+        step follows; otherwise the whole map is restored after the block.
     """
 
     where: ClassVar[Literal["before", "attention", "after", "embed"]] = "after"

@@ -1,4 +1,4 @@
-"""Merging inside the cells of a map that is cut into windows, as many rows in every cell of a kind (`nn.cells`)."""
+"""Merging inside the cells of windows, the same number of rows in every cell of one kind (`nn.cells`)."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -17,13 +17,14 @@ Merge = Callable[[Tokens, Float[Array, "w k e"], int], tuple[Tokens, StepReport]
 def merge_in_cells(
     tokens: Tokens, metric: Float[Array, "b n e"], cells: Cells, rows: int, merge: Merge
 ) -> tuple[Tokens, StepReport]:
-    """Merges rows of a map inside its cells, and lays out what is left window by window.
+    """Merges rows of a map inside its cells, and orders the remaining rows by window.
 
     Args:
-      tokens: of the whole map in raster order, or laid out by a merge before; there is no prefix.
-      metric: what rows are compared by.
-      rows: that every window is left with.
-      merge: (tokens of cells, each as an image; their metric; how many pairs) to what is left of them.
+      tokens: the whole map in raster order, or the result of an earlier merge; without prefix tokens.
+      metric: the vectors by which rows are compared.
+      cells: the cells of the stage.
+      rows: number of rows that every window keeps.
+      merge: (tokens of cells, each treated as an image; their metric; number of pairs) -> (merged tokens, report).
     """
     b, n = tokens.x.shape[:2]
     windows, before, after = math.prod(cells.windows.counts), cells.held(cells.rows_of_window(n)), cells.held(rows)
@@ -31,7 +32,7 @@ def merge_in_cells(
     fields = (tokens.x, tokens.size[..., None], tokens.policy[..., None], tokens.position, metric, numbers)
     by_kind = [cells.split(field) for field in fields]
     found: dict[int, list[Array]] = {}
-    # Cells of as many rows, of which as many merge, are merged at once.
+    # Kinds of cells with the same number of rows before and after are merged together.
     for was, now in dict.fromkeys(zip(before, after, strict=True)):
         alike = [kind for kind, counts in enumerate(zip(before, after, strict=True)) if counts == (was, now)]
         x, size, policy, position, compared, number = (_stacked([field[kind] for kind in alike]) for field in by_kind)
@@ -45,7 +46,7 @@ def merge_in_cells(
         found |= {kind: [result[place] for result in apart] for place, kind in enumerate(alike)}
     x, size, policy, position, kept, places = zip(*(found[kind] for kind in range(len(before))), strict=True)
     joined = lambda values: jnp.concatenate(values, axis=1).reshape(b, windows * rows, -1)
-    # A row is among those that are left of its cell, which begin behind the cells before in its window.
+    # In the result, the rows of a cell follow those of the earlier cells of its window.
     window = jnp.broadcast_to(jnp.arange(windows, dtype=jnp.int32)[None] * rows, (b, windows)).reshape(-1, 1, 1)
     row_map = cells.join([place + window + sum(after[:kind]) for kind, place in enumerate(places)])[..., 0]
     whole = Tokens(
@@ -55,11 +56,11 @@ def merge_in_cells(
 
 
 def _stacked(kinds: Sequence[Shaped[Array, "w k e"]]) -> Shaped[Array, "v k e"]:
-    """Cells of several kinds as images, those of a window one after the other: images stay where they are sharded."""
+    """Cells of several kinds as images; those of one window are adjacent, so that sharding over images is kept."""
     return jnp.stack(kinds, axis=1).reshape(-1, *kinds[0].shape[1:])
 
 
 def _unstacked(values: Shaped[Array, "v k *e"], count: int) -> list[Shaped[Array, "w k e"]]:
-    """The inverse of `_stacked`; a field of a number a row gets an axis."""
+    """The inverse of `_stacked`; a field with one number per row gets a last axis."""
     apart = values.reshape(-1, count, values.shape[1], *(values.shape[2:] or (1,)))
     return [apart[:, place] for place in range(count)]
