@@ -58,7 +58,7 @@ def parsed() -> argparse.Namespace:
 def outputs(model: Any, images: Any, programs: blockwise.Programs, name: str) -> np.ndarray:
     """Returns classes (n,) or features (n, d) of all images."""
     forwards, mesh = {"found": blockwise.outputs(model, programs)}, parallel.mesh_from_text("data=-1")
-    batches = eval_batches(images, batch_size=32, preprocessing=model.preprocessing)
+    batches = eval_batches(images, batch_size=blockwise.evaluation_batch(), preprocessing=model.preprocessing)
     ((values, _),) = run_over(batches, forwards, [Stacked("found")], mesh, desc=name)
     return values.argmax(-1) if model.num_classes else np.asarray(values, np.float32)
 
@@ -141,7 +141,7 @@ def main() -> None:
             ]
             seen = search(
                 args.methods, pool, look, table.dense.seconds, lambda e: e.cost.seconds, alpha=args.alpha, limit=20
-            )
+            ).promising
             some = [place[each.name] for each in seen]
             picked = pareto_testing.choose(
                 [costs[i] for i in some], halves[0][some], halves[1][some], args.alpha, args.delta

@@ -29,7 +29,7 @@ def interleaved(contestants: Mapping[str, Callable[[], object]], rounds: int) ->
       rounds: number of turns per contestant.
     """
     turns: dict[str, list[Turn]] = {name: [] for name in contestants}
-    with progress("timing", total=len(contestants) * (rounds + 1)) as bar:
+    with progress("timing", total=len(contestants) * (rounds + 1), unit="runs") as bar:
         for run in contestants.values():
             interrupt.check()
             run()

@@ -23,14 +23,14 @@ from jaxprune.tasks.setup import analysed, first, inputs, reporting
 from jaxprune.tasks.setup.checks import refused
 from jaxprune.train import workdir as workdirs
 from jaxprune.tune import Bound, Settings, report, tune
+from jaxprune.tune.blockwise import evaluation_batch
 from jaxprune.tune.store import Store
 from jaxprune.viz.report import Report
 from jaxprune.viz.table import as_text, write_csv
 
 FOLDER = "tuned"
 PLAN = "plan.txt"
-_BATCH = 32  # smallest batch for the estimation of risks
-_SHOWN = ("plan", "images/s", "latency ms", "predicted ms", "risk", "tested")  # columns in the terminal
+_SHOWN = ("plan", "images/s", "latency ms", "predicted ms", "risk", "n", "tested")  # columns in the terminal
 
 missing = first.missing
 
@@ -98,7 +98,7 @@ def _opened(text: str) -> Any:
 
 
 def _batches(config: Config, sample: Sample, numbers: np.ndarray) -> Iterable[Batch]:
-    settings: Any = ConfigDict({**config.to_dict(), "batch_size": max(config.batch_size, _BATCH)})
+    settings: Any = ConfigDict({**config.to_dict(), "batch_size": max(config.batch_size, evaluation_batch())})
     return inputs.eval_batches(settings, Picked(sample, numbers.tolist()))
 
 

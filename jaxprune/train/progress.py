@@ -16,12 +16,17 @@ _log = logging.getLogger(__name__)
 
 
 class Progress:
-    """Counts steps and images, and shows both with the values of the last step."""
+    """Counts steps and images (or other units), and shows both with the values of the last step.
 
-    def __init__(self, desc: str, total: int | None = None, initial: int = 0, show: bool = True):
-        self._desc, self._total, self._done = desc, total, initial
+    Lines in a log file are half a minute apart over all bars of a process: a task of many short bars logs lines too.
+    """
+
+    _last_line = time.monotonic()
+
+    def __init__(self, desc: str, total: int | None = None, initial: int = 0, show: bool = True, unit: str = "images"):
+        self._desc, self._total, self._done, self._unit = desc, total, initial, unit
         self._images_per_step = 0
-        self._images, self._since, self._last_line = 0, time.monotonic(), time.monotonic()
+        self._images, self._since = 0, time.monotonic()
         self._rate_before: float | None = None
         self._lines = show and not _can_draw()
         self._bar = tqdm(
@@ -41,8 +46,8 @@ class Progress:
         self._images_per_step = images
         self._bar.update()
         self._bar.set_postfix(self._shown(values), refresh=False)
-        if self._lines and time.monotonic() - self._last_line > _SECONDS_BETWEEN_LINES:
-            self._last_line = time.monotonic()
+        if self._lines and time.monotonic() - Progress._last_line > _SECONDS_BETWEEN_LINES:
+            Progress._last_line = time.monotonic()
             shown = "".join(f", {name} {value}" for name, value in self._shown(values).items())
             _log.info("%s: step %d%s%s", self._desc, self._done, f" of {self._total}" if self._total else "", shown)
 
@@ -72,7 +77,7 @@ class Progress:
         rate = self.images_per_second()
         return {
             **{name: f"{value:.4g}" for name, value in values.items()},
-            **({} if rate is None else {"images/s": f"{rate:.4g}"}),
+            **({} if rate is None else {f"{self._unit}/s": f"{rate:.4g}"}),
             **self._time_left(rate),
         }
 
@@ -85,9 +90,11 @@ class Progress:
 
 
 @contextlib.contextmanager
-def progress(desc: str, total: int | None = None, initial: int = 0, show: bool = True) -> Iterator[Progress]:
+def progress(
+    desc: str, total: int | None = None, initial: int = 0, show: bool = True, unit: str = "images"
+) -> Iterator[Progress]:
     """Shows the progress of the `with` block."""
-    shown = Progress(desc, total, initial, show)
+    shown = Progress(desc, total, initial, show, unit)
     try:
         yield shown
     finally:

@@ -18,6 +18,11 @@ from jaxprune.nn.reducible import Reducible
 from jaxprune.nn.tokens import NOTHING, Attended, Tokens
 
 
+def evaluation_batch() -> int:
+    """Returns a batch size for evaluating many images: small on a CPU, so that activations stay in its cache."""
+    return 8 if jax.default_backend() == "cpu" else 32
+
+
 class Call(NamedTuple):
     """One call of a block.
 
@@ -35,10 +40,15 @@ class Call(NamedTuple):
 
 
 class Programs:
-    """Compiled blocks, by their structure and input shapes."""
+    """Compiled blocks, by their structure and input shapes.
+
+    Blocks of different structure may still be the same computation, such as one method's steps at different depths;
+    these share a program too.
+    """
 
     def __init__(self):
         self._compiled: dict[Hashable, Any] = {}
+        self._by_text: dict[Hashable, Any] = {}
 
     def find(
         self, block: Any, tokens: Tokens, attended: Attended, grid: tuple[int, ...] | None, taps: frozenset
@@ -53,7 +63,11 @@ class Programs:
             def run(arrays: Any, tokens: Tokens, attended: Attended) -> Any:
                 return merge(parts.graph, arrays, {})(tokens, attended, grid=grid, taps=taps)
 
-            self._compiled[key] = jax.jit(run).lower(*inputs).compile()
+            lowered = jax.jit(run).lower(*inputs)
+            same = (lowered.as_text(), lowered.in_tree, lowered.out_tree, key[2])
+            if same not in self._by_text:
+                self._by_text[same] = lowered.compile()
+            self._compiled[key] = self._by_text[same]
         return Call(key, self._compiled[key], inputs, tokens.x.shape[1])
 
 

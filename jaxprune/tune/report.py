@@ -19,7 +19,7 @@ def _row(found: Tuned, row: Row) -> dict[str, Any]:
     cost, columns = row.cost, {}
     if row.errors is not None and row.images:
         low, high = wilson_interval(row.errors, row.images)
-        columns = {"risk": row.errors / row.images, "risk low": low, "risk high": high}
+        columns = {"risk": row.errors / row.images, "risk low": low, "risk high": high, "n": row.images}
     test = row.tested
     return {
         "plan": row.name,
@@ -30,7 +30,7 @@ def _row(found: Tuned, row: Row) -> dict[str, Any]:
         "latency ms": 1000 * row.timed[0].median if row.timed else "",
         "predicted ms": 1000 * row.predicted.seconds if row.predicted else "",
         "MiB": cost.megabytes,
-        **{name: columns.get(name, "") for name in ("risk", "risk low", "risk high")},
+        **{name: columns.get(name, "") for name in ("risk", "risk low", "risk high", "n")},
         "tested": f"{test.errors} of {test.images}" if test else "",
         "p": test.p_value if test else "",
         "risk at most": test.limit if test else "",
@@ -76,7 +76,8 @@ def describe(section: Section, found: Tuned) -> None:
         else "an image on which the plan does not agree with the dense network"
     )
     section.text(
-        f"Bound: {bound}. Risk: the fraction of errors, {at_risk}, estimated on {estimating} images; plans of the "
+        f"Bound: {bound}. Risk: the fraction of errors, {at_risk}, estimated on n of {estimating} images: on "
+        f"a quarter if that already showed it to be too large, or another plan to be better. Plans of the "
         f"front were tested in turn, the safest first, on {testing} other, independent images (Pareto Testing). A "
         f"plan is certified if so few errors would have a probability of at most "
         f"{found.settings.delta:.3g} at the allowed risk."
@@ -88,7 +89,8 @@ def describe(section: Section, found: Tuned) -> None:
         missed += f" The next smaller dense network takes {1000 * smaller.cost.seconds:.3g} ms; its risk is unknown."
     section.text(
         f"Times are for a batch of {found.settings.batch_size}: measured in turns if a network was timed "
-        f"as a whole, else predicted from {len(found.table.parts)} kinds of blocks that were timed one by one.{missed}"
+        f"as a whole, else predicted from {len(found.table.parts)} kinds of blocks that were timed one by one, "
+        f"and scaled to the measured time of the dense network.{missed}"
     )
     rows = table(found)
     section.table(

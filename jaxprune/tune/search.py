@@ -4,17 +4,32 @@ Decisions here use only the estimation images, so the guarantee, which comes fro
 """
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from jaxprune.metrics import wilson_interval
 from jaxprune.tune.candidates import Candidate
+from jaxprune.tune.pareto_testing import p_value
 
 Losses = Callable[[Candidate, bool], np.ndarray]  # (candidate, whether on all images) -> 0 or 1 per image
 Pool = Callable[[tuple[str, ...]], list[Candidate]]  # one method, or two to mix -> plans within the bound
 
 METHODS = 3  # methods that remain after the first round
+SIGNIFICANT = 0.05  # level at which one plan counts as worse than another on the same images
 MIDDLE = 0.75  # fraction of the dense network's cost at which methods are compared
+
+
+class Searched(NamedTuple):
+    """The plans that a search evaluated, each in the order of the search.
+
+    Attributes:
+      promising: to be estimated on all images.
+      rejected: with a risk that is significantly too large, or significantly worse than another plan.
+    """
+
+    promising: list[Candidate]
+    rejected: list[Candidate]
 
 
 def search(
@@ -26,12 +41,11 @@ def search(
     *,
     alpha: float,
     limit: int,
-) -> list[Candidate]:
-    """Returns the plans to estimate on all images, in the order of the search.
+) -> Searched:
+    """Evaluates plans on some images and returns those to estimate on all, and the others.
 
     First every method at about the same cost; then the plans of the best three methods and of mixtures of the best two,
-    from the most expensive of a family to the first hopeless one. Plans that are significantly worse than another are
-    left out.
+    from the most expensive of a family to the first hopeless one.
 
     Args:
       methods: names of the methods.
@@ -67,7 +81,9 @@ def search(
                 if hopeless(look(candidate), alpha):
                     break
     left = [candidate for candidate in seen.values() if not hopeless(losses(candidate, False), alpha)]
-    return [candidate for candidate in left if not _beaten(candidate, left, losses, cost)]
+    left = [candidate for candidate in left if not _beaten(candidate, left, losses, cost)]
+    kept = {candidate.name for candidate in left}
+    return Searched(left, [candidate for candidate in seen.values() if candidate.name not in kept])
 
 
 def hopeless(losses: np.ndarray, alpha: float) -> bool:
@@ -89,11 +105,11 @@ def thinned(order: Sequence[Candidate], risks: Sequence[float], alpha: float, mo
 
 
 def _beaten(candidate: Candidate, others: Sequence[Candidate], losses: Losses, cost: Callable) -> bool:
-    """Whether another plan costs no more and has significantly fewer errors on the same images."""
-    own = losses(candidate, False)
-    low = wilson_interval(int(own.sum()), len(own))[0]
+    """Whether another plan costs no more and errs significantly less (sign test on the images where they differ)."""
+    own = losses(candidate, False).astype(bool)
     for other in others:
-        theirs = losses(other, False)
-        if cost(other) <= cost(candidate) and wilson_interval(int(theirs.sum()), len(theirs))[1] < low:
+        theirs = losses(other, False).astype(bool)
+        worse, better = int((own & ~theirs).sum()), int((theirs & ~own).sum())
+        if cost(other) <= cost(candidate) and p_value(better, worse + better, 0.5) <= SIGNIFICANT:
             return True
     return False

@@ -48,9 +48,11 @@ class Row(NamedTuple):
     Attributes:
       name: the plan as text, or `bench.contestants.DENSE`, or `SMALLER`.
       gflops: GFLOPs per image.
-      predicted: cost predicted by the table; None for another network.
+      predicted: cost predicted by the table, with the time scaled by the ratio of the dense network's time when plans
+        were timed to that in the table; None for another network.
       timed: seconds per batch over the rounds, and memory as `Cost.megabytes`; None if not timed as a whole.
-      errors, images: errors among the estimation images, and their number; None if not estimated.
+      errors, images: errors among the estimation images, and their number: a quarter of them for a plan that the
+        search rejected; None if not estimated.
       tested: the test on the other images; None if not tested.
     """
 

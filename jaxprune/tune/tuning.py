@@ -19,7 +19,7 @@ from jaxprune.tune.bound import Bound
 from jaxprune.tune.candidates import Candidate, candidates, default_methods, default_places
 from jaxprune.tune.cost_table import Cost, CostTable
 from jaxprune.tune.pareto_testing import Tested
-from jaxprune.tune.search import search, thinned
+from jaxprune.tune.search import Searched, search, thinned
 from jaxprune.tune.smaller import next_smaller
 from jaxprune.tune.store import Store
 from jaxprune.tune.tuned import SMALLER, Row, Settings, Tuned
@@ -76,7 +76,7 @@ def tune(
     )
     table = _cost_table(network, settings, keep)
     errors = _Errors(network.dense, show, halves, bound, settings, mesh or parallel.mesh_from_text("data=-1"), keep)
-    found = _found(network, table, errors, bound, settings)
+    found, rejected = _found(network, table, errors, bound, settings)
     counts = {each.name: int(errors.estimate(each, True).sum()) for each in found}
     risks = [counts[each.name] / len(halves.first) for each in found]
     order = pareto_testing.front([bound.of(each.cost) for each in found], risks) if found else []
@@ -87,13 +87,16 @@ def tune(
         some = thinned(front, [risks[index] for index in order], bound.risk, settings.most_tested)
         timed = _timed(network, some, settings, keep)
     chosen, why, tests = _chosen(some, timed, errors, bound, settings)
-    rows = [Row(DENSE, _gflops(network.dense), table.predict(network.dense), timed[DENSE], 0, len(halves.first))]
+    # The device may have become faster or slower since the table was measured.
+    drift = timed[DENSE][0].median / table.dense.seconds
+    predicted = lambda cost: cost._replace(seconds=drift * cost.seconds)
+    dense = predicted(table.predict(network.dense))
+    rows = [Row(DENSE, _gflops(network.dense), dense, timed[DENSE], 0, len(halves.first))]
     rows += [Row(SMALLER, _gflops(network.smaller), timed=timed[SMALLER])] if network.smaller is not None else []
-    for each in sorted(found, key=lambda each: bound.of(each.cost), reverse=True):
-        estimated = (counts[each.name], len(halves.first))
-        rows.append(
-            Row(each.name, _gflops(each.model), each.cost, timed.get(each.name), *estimated, tests.get(each.name))
-        )
+    for each in sorted([*found, *rejected], key=lambda each: bound.of(each.cost), reverse=True):
+        losses = errors.estimate(each, each.name in counts)
+        estimated = predicted(each.cost), timed.get(each.name), int(losses.sum()), len(losses)
+        rows.append(Row(each.name, _gflops(each.model), *estimated, tests.get(each.name)))
     return Tuned(
         chosen.name if chosen else "",
         chosen.model if chosen else network.dense,
@@ -167,10 +170,8 @@ def _cost_table(network: _Networks, settings: Settings, store: Store) -> CostTab
     return CostTable.from_json(store.text("cost table", make, **key))
 
 
-def _found(
-    network: _Networks, table: CostTable, errors: "_Errors", bound: Bound, settings: Settings
-) -> list[Candidate]:
-    """The plans to estimate on all images, and the one that the network was trained with."""
+def _found(network: _Networks, table: CostTable, errors: "_Errors", bound: Bound, settings: Settings) -> Searched:
+    """The plans to estimate on all images, with the one that the network was trained with, and the rejected ones."""
     methods = [method for method in table.methods() if method in network.methods]
     own = [] if network.trained is None else [_trained(network, table)]
     if not methods and not own:
@@ -185,10 +186,9 @@ def _found(
         return [each for each in made if allowed(each) and each.name not in known]
 
     if settings.exhaustive:
-        found = [each for method in methods for each in pool((method,))]
-    else:
-        found = search(methods, pool, errors.estimate, dense, cost, alpha=bound.risk, limit=settings.limit)
-    return [*found, *own]
+        return Searched([*(each for method in methods for each in pool((method,))), *own], [])
+    found = search(methods, pool, errors.estimate, dense, cost, alpha=bound.risk, limit=settings.limit)
+    return found._replace(promising=[*found.promising, *own])
 
 
 def _trained(network: _Networks, table: CostTable) -> Candidate:
@@ -348,8 +348,9 @@ def _shown(images: np.ndarray, labels: np.ndarray | None) -> Show:
     known = np.full(len(images), -1, np.int32) if labels is None else np.asarray(labels)
 
     def show(numbers: np.ndarray) -> Iterable[Batch]:
-        for start in range(0, len(numbers), 32):
-            some = numbers[start : start + 32]
+        batch = blockwise.evaluation_batch()
+        for start in range(0, len(numbers), batch):
+            some = numbers[start : start + batch]
             yield {"image": np.asarray(images[some]), "label": known[some]}
 
     return show

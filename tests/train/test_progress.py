@@ -14,6 +14,16 @@ def test_a_log_file_gets_a_line_now_and_then_instead_of_a_bar(monkeypatch, caplo
     assert capsys.readouterr().err == ""
 
 
+def test_many_short_bars_get_a_line_now_and_then(monkeypatch, caplog):
+    monkeypatch.setattr(module, "_SECONDS_BETWEEN_LINES", 3600.0)
+    monkeypatch.setattr(module.Progress, "_last_line", -3600.0)
+    with caplog.at_level(logging.INFO, "jaxprune"):
+        for name in "ab":
+            with progress(name, total=1, unit="runs") as bar:
+                bar.update(1)
+    assert [record.message for record in caplog.records] == ["a: step 1 of 1"]
+
+
 def test_a_terminal_gets_a_bar(monkeypatch, capsys):
     monkeypatch.setattr(module, "_can_draw", lambda: True)
     with progress("toy", total=10, initial=4) as bar:

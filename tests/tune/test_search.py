@@ -46,13 +46,14 @@ def losses():
 
 def test_the_best_plan_is_that_of_the_exhaustive_search(losses):
     alpha = 0.1
-    found = search(tuple(METHODS), pool, losses, 1.0, COST, alpha=alpha, limit=30)
+    found, rejected = search(tuple(METHODS), pool, losses, 1.0, COST, alpha=alpha, limit=30)
     everything = [plan for method in METHODS for plan in pool((method,))]
     cheapest = lambda plans: min(COST(plan) for plan in plans if losses(plan, True).mean() <= alpha)
     assert cheapest(found) <= 1.05 * cheapest(everything)
     looked = {name for name, whole in losses.counted if not whole}
     assert len(looked) <= 30 < len(everything) and not any("worst" in plan.name for plan in found)
     assert any("+" in name for name in looked)
+    assert looked == {plan.name for plan in (*found, *rejected)} and any("worst" in plan.name for plan in rejected)
 
 
 def test_no_more_plans_are_looked_at_than_the_limit(losses):
@@ -74,7 +75,7 @@ def test_under_a_bound_on_cost_alone_the_dearest_of_a_family_is_enough(losses):
 
 
 def test_nothing_is_found_where_no_plan_is_allowed(losses):
-    assert search(("drop",), lambda methods: [], losses, 1.0, COST, alpha=0.1, limit=30) == []
+    assert search(("drop",), lambda methods: [], losses, 1.0, COST, alpha=0.1, limit=30) == ([], [])
 
 
 def test_hopeless_is_a_risk_above_alpha_beyond_chance():
