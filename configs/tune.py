@@ -37,7 +37,7 @@ def get_config(arg=None):
         num_images=320,  # half of them to estimate, half of them to test; 0: all held-out images
         neighbours=5,  # without a classifier: a plan agrees if it retrieves one of this many dense neighbours
         rounds=5,  # timing rounds
-        limit=16,  # maximum number of plans to evaluate
+        limit=14,  # maximum number of plans to evaluate
         most_tested=3,  # maximum number of plans of the front to time and test
         exhaustive=False,  # True: evaluates all plans of the methods, on all images of the first half
         smaller="",  # a smaller network: a run, or "weights=FILE,name=NAME"; empty: the next smaller width, untrained

@@ -29,7 +29,7 @@ from jaxprune.train.progress import log_to_terminal
 from jaxprune.tune import blockwise, cost_table, pareto_testing
 from jaxprune.tune.candidates import candidates, default_places
 from jaxprune.tune.cost_table import CostTable
-from jaxprune.tune.search import search
+from jaxprune.tune.search import SHARES, search
 from jaxprune.tune.store import Store
 
 
@@ -135,7 +135,7 @@ def main() -> None:
         none += chosen is None
         wrong += chosen is not None and errors[chosen, rest].mean() > args.alpha
         if chosen is not None and split < 100:  # how close the search of `tune` comes to it
-            look = lambda each, whole, own=halves[0]: own[place[each.name]][: None if whole else args.half // 4]
+            look = lambda each, share, own=halves[0]: own[place[each.name]][: int(SHARES[share] * args.half)]
             pool = lambda mixed: [
                 each for each in grid if (each.method,) == mixed and each.cost.seconds < table.dense.seconds
             ]

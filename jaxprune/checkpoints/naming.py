@@ -1,8 +1,7 @@
-"""Whose weights these are: finds the source by the tensors' names, and gives them those of timm or of MAE's repository.
+"""Recognises the source of weights by their tensor names, and renames them as in timm or in MAE's repository.
 
-The sources are in `spellings`, a file each; besides those, ConvNets of torchvision, Apple and pytorchvideo keep
-their names. All of them may lie inside of wrappers (`module.`, `backbone.`, `encoder.`, …). Layouts of timm's are the
-business of `rules`.
+Every source has a file in `spellings`; ConvNets of torchvision, Apple and pytorchvideo keep their own names. Names may
+have the prefix of a wrapper (`module.`, `backbone.`, `encoder.`, …). `rules` converts timm's layouts.
 """
 
 import logging
@@ -29,28 +28,28 @@ from jaxprune.errors import UserError
 
 logger = logging.getLogger(__name__)
 
-# What every ViT has, by timm and by Hugging Face: it shows how deep the network lies inside of wrappers.
+# A tensor of every ViT, in timm and in Hugging Face: it shows which wrappers the network is in.
 PATCHES = "patch_embed.proj.weight"
 _PLACE = rf"((?:.+\.)?){re.escape(PATCHES)}|{hugging_face.PATCHES}"
 
-# What training needed and nobody uses afterwards: projection heads of self-distillation.
+# Only needed for training: projection heads of self-distillation.
 _DINO_UNUSED = r"(?:dino_|ibot_)?head\.(?:mlp|last_layer)\..+"
 
-# PyTorch's batch norms count the batches they have seen, and do not use the count.
+# PyTorch's batch norms count batches, but do not use the count.
 _COUNTER = "num_batches_tracked"
 
-# Sources whose networks are found by themselves, wrapped or not, beside other networks or not.
+# Sources that find their network in any wrapper, and beside other networks.
 _TOWERS = (big_vision, openai_clip, hugging_face_towers, aimv2)
 
 
 def to_timm(tensors: Mapping[str, Any]) -> Tensors:
-    """Returns the tensors by timm's name (a masked autoencoder's by that of MAE's repository).
+    """Renames tensors as in timm (those of a masked autoencoder as in MAE's repository).
 
-    Names of no known source stay as they are. What is not of the network is left out, which the log names: projection
-    heads of DINO's and MoCo's training, the slower of MoCo's two encoders, the text towers of CLIP and SigLIP.
+    Names from unknown sources do not change. Tensors that are not part of the network are left out and logged:
+    projection heads of DINO and MoCo, MoCo's momentum encoder, the text towers of CLIP and SigLIP.
 
     Raises:
-      UserError: the tensors are of several networks, or two of them would have one name.
+      UserError: the tensors belong to several networks, or two of them would get the same name.
     """
     found = {name: Published(name, tensor) for name, tensor in tensors.items() if name.rpartition(".")[2] != _COUNTER}
     left_out: list[str] = []
@@ -72,7 +71,7 @@ def to_timm(tensors: Mapping[str, Any]) -> Tensors:
     left_out += unused
     if left_out:
         some = ", ".join(left_out[:8]) + (f" and {len(left_out) - 8} more" if len(left_out) > 8 else "")
-        logger.info("left out, as only training or another network needs them: %s", some)
+        logger.info("left out, since only training or another network needs them: %s", some)
     return found
 
 
@@ -84,10 +83,10 @@ def _without_wrapper(tensors: Tensors) -> Tensors:
 
 
 def _unwrapped(tensors: Tensors) -> Tensors:
-    """Returns the tensors by what is left of their names inside of the modules that wrap the network.
+    """Removes the prefixes of the modules that wrap the network from the names.
 
     Raises:
-      UserError: there are several networks, or two tensors of one name.
+      UserError: there are several networks, or two tensors would get the same name.
     """
     found = [re.fullmatch(_PLACE, name) for name in tensors]
     places = [match[1] or match[2] or "" for match in found if match]
@@ -97,7 +96,7 @@ def _unwrapped(tensors: Tensors) -> Tensors:
             f"example with ignored=({max(places, key=len) + '*'!r},)."
         )
     place = places[0] if places else ""
-    # What wraps all tensors comes off all of them; beside a backbone there may be heads, whose names stay.
+    # A prefix that all names have is removed from all. Heads beside the backbone keep their names.
     for outer in [f"{part}." for part in place.split(".")[:-1]]:
         if all(name.startswith(outer) for name in tensors):
             tensors = {name.removeprefix(outer): entry for name, entry in tensors.items()}
@@ -107,7 +106,7 @@ def _unwrapped(tensors: Tensors) -> Tensors:
         inside = name.removeprefix(place)
         if inside in short:
             raise UserError(
-                f"{short[inside].name} and {entry.name} both stand for {inside}: list one of them in ignored=."
+                f"{short[inside].name} and {entry.name} both map to {inside}: list one of them in ignored=."
             )
         short[inside] = entry
     return short

@@ -1,4 +1,4 @@
-"""Published tensor names and layouts to ours and back, by a table of rules per family."""
+"""Converts published tensor names and layouts to ours and back, with a table of rules per family."""
 
 import contextlib
 import functools
@@ -27,7 +27,7 @@ from jaxprune.nn.published import (
 )
 from jaxprune.scoring import Scorer
 
-# The parts of names that the fields of a rule stand for.
+# The patterns for the fields in the names of a rule.
 _FIELDS = {
     "norm": r"(?:.*\.)?(?:\w*norm\d?|norm_pre)",
     "batch_norm": r"(?:.*\.)?(?:bn\d?|rbr_skip|downsample\.1)",
@@ -53,7 +53,7 @@ CONVNET = (
 def rules_for(model: Any) -> tuple[Rule, ...]:
     """Returns the rules of the family that a network belongs to.
 
-    Of a framework, or a scorer, its own, with those of its encoder, or of its networks.
+    For a framework, these include the rules of its encoder, and for a scorer those of its networks.
     """
     if isinstance(model, Framework):
         return (*model.published_rules, *within("", "encoder.", rules_for(model.encoder)))
@@ -66,50 +66,50 @@ def rules_for(model: Any) -> tuple[Rule, ...]:
 
 
 def owns(scorer: type[Scorer], name: str) -> bool:
-    """Whether a published tensor is of a scorer's own parts, not of its networks."""
+    """Whether a published tensor belongs to the scorer itself, and not to one of its networks."""
     return any(_pattern(rule.published).fullmatch(name) for rule in scorer.published_rules)
 
 
 def to_ours(tensors: Mapping[str, Published], model: Any) -> dict[str, Published]:
-    """Turns {timm's name: tensor} into {our name: tensor in our layout} for the family that `model` belongs to.
+    """Converts {timm's name: tensor} to {our name: tensor in our layout}, for the family that `model` belongs to.
 
     Raises:
-      UserError: two published tensors would be one of ours.
+      UserError: two published tensors map to the same tensor of ours.
     """
     rules, modules = rules_for(model), method_modules(model)
     found: dict[str, Published] = {}
     for name, (published, tensor) in tensors.items():
         rule, ours = _apply(rules, _place(name, modules), back=False)
         layout = np.asarray(tensor)
-        # A tensor of another rank is left as it is; the strict shape check then names it.
+        # A tensor of another rank is not converted; the strict shape check then reports it.
         with contextlib.suppress(ValueError, IndexError):
             layout = rule.convert(layout)
         if ours in found:
-            raise UserError(f"{found[ours].name} and {published} both stand for {ours}: list one of them in ignored=.")
+            raise UserError(f"{found[ours].name} and {published} both map to {ours}: list one of them in ignored=.")
         found[ours] = Published(published, layout)
     targets = variables(model)
     return _fitted_biases(_unshared(found, targets), targets)
 
 
 def _unshared(found: dict[str, Published], targets: Mapping[str, Any]) -> dict[str, Published]:
-    """Gives the table of relative positions that blocks share in a file to every block that has a name for it.
+    """Copies a table of relative positions that all blocks share in a file to every block that has its own table.
 
-    A network whose blocks share it has one such name; one that is fine-tuned has a table a block.
+    SimMIM pre-trains with a shared table and fine-tunes with a table for each block.
     """
     name = next((name for name in found if name.endswith(timm.SHARED)), None)
     if name is None or name in targets:
         return found
     of_block = re.compile(rf"{re.escape(name.removesuffix(timm.SHARED))}blocks\.\d+\.attn\.{timm.RELATIVE}")
     tables = [ours for ours in targets if of_block.fullmatch(ours)]
-    # Without any the strict check that follows names it.
+    # If there are none, the strict check that follows reports the table.
     rest = {ours: entry for ours, entry in found.items() if ours != name or not tables}
     return {**rest, **dict.fromkeys(tables, found[name])}
 
 
 def _fitted_biases(found: dict[str, Published], targets: Mapping[str, Any]) -> dict[str, Published]:
-    """Adapts biases of queries, keys and values to a network that has none, or none for its keys.
+    """Adapts the biases of queries, keys and values to a network without them, or without those of the keys.
 
-    Those of the keys, or all of them, are then left out if they are zero, as in DINOv3's files.
+    Biases that the network does not have are left out if they are zero, as in DINOv3's files.
     """
     fitted: dict[str, Published] = {}
     for name, entry in found.items():
@@ -120,7 +120,7 @@ def _fitted_biases(found: dict[str, Published], targets: Mapping[str, Any]) -> d
         elif f"{place}q_bias" in targets and np.ndim(entry.tensor) == 1 and len(entry.tensor) % 3 == 0:
             q, k, v = np.split(entry.tensor, 3)
             if np.any(k):
-                fitted[name] = entry  # the check that follows names it
+                fitted[name] = entry  # the check that follows reports it
             else:
                 fitted |= {f"{place}q_bias": entry._replace(tensor=q), f"{place}v_bias": entry._replace(tensor=v)}
         elif not zero or f"{name.rpartition('.')[0]}.qkv.bias" in targets:
@@ -129,9 +129,9 @@ def _fitted_biases(found: dict[str, Published], targets: Mapping[str, Any]) -> d
 
 
 def to_published(model: Any) -> dict[str, Tensor]:
-    """Returns all weights of a network in PyTorch's layouts, under timm's names (of a framework: its own).
+    """Returns all weights of a network in PyTorch's layouts under timm's names (a framework's under its own names).
 
-    The modules of a token-reduction method have the names that were published with them.
+    The modules of a token-reduction method have the names of its publication.
     """
     encoder = getattr(model, "encoder", model)
     style, grid = getattr(encoder, "style", None), getattr(encoder, "grid", ())
@@ -143,16 +143,16 @@ def to_published(model: Any) -> dict[str, Tensor]:
 
 
 def to_one_spelling(model: Any) -> dict[str, Tensor]:
-    """Returns what `to_published` does under the names of timm's `VisionTransformer` in every family."""
+    """Returns the same weights as `to_published`, for every family under the names of timm's `VisionTransformer`."""
     return _by_place(model, "")[""]
 
 
 def _by_place(model: Any, wrapped: str) -> dict[str, dict[str, Tensor]]:
-    """Returns {"": {published name: tensor}}, with those of a framework's encoder under `wrapped`."""
+    """Returns {"": {published name: tensor}}, with the tensors of a framework's encoder under the key `wrapped`."""
     rules = rules_for(model)
     modules = {ours: theirs for theirs, ours in method_modules(model).items()}
     modules = dict(sorted(modules.items(), key=lambda pair: -len(pair[0])))
-    # A network without patches has no rule that asks for their size.
+    # The rules of a network without patches do not use their size.
     encoder = getattr(model, "encoder", model)
     patch_size = pair(getattr(getattr(encoder, "patch_embed", encoder), "patch_size", 1))
     tensors: dict[str, dict[str, Tensor]] = {wrapped: {}, "": {}}
@@ -165,13 +165,13 @@ def _by_place(model: Any, wrapped: str) -> dict[str, dict[str, Tensor]]:
 
 
 def published_names(model: Any) -> set[str]:
-    """Returns the names of a network's tensors as `load_pretrained` reads them; nothing is computed."""
+    """Returns the published names of a network's tensors, without converting any."""
     rules = rules_for(model)
     return {_apply(rules, name, back=True)[1] for name in variables(model)}
 
 
 def _apply(rules: tuple[Rule, ...], name: str, *, back: bool) -> tuple[Rule, str]:
-    """Returns the first rule that knows a name, and the name on the other side."""
+    """Returns the first rule that matches a name, and the name that it gives."""
     for rule in rules:
         source, target = (rule.ours, rule.published) if back else (rule.published, rule.ours)
         match = _pattern(source).fullmatch(name)
@@ -187,9 +187,9 @@ def _pattern(template: str) -> re.Pattern[str]:
 
 
 def method_modules(model: Any) -> dict[str, str]:
-    """Returns {published path of a module of a token-reduction method: ours}, longer paths before shorter ones.
+    """Returns {published path of a module of a token-reduction method: our path}, longer paths first.
 
-    Published networks list a method's modules beside the blocks, a step each; ours sit in the blocks they belong to.
+    Published networks have a list of a method's modules beside the blocks, one per step; ours are inside the blocks.
     """
     paths = {}
     counted: dict[str, int] = {}

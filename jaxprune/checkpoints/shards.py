@@ -1,4 +1,4 @@
-"""Weights in a directory as Hugging Face leaves them: one file, or several with an index."""
+"""Reads weights from a directory in Hugging Face's format: one file, or several with an index."""
 
 import json
 from collections.abc import Callable
@@ -20,7 +20,7 @@ _WHOLE = (
 
 
 def holds_weights(path: Path) -> bool:
-    """Returns whether a directory is one of published weights, or of their configuration alone."""
+    """Returns whether a directory contains published weights, or at least their configuration."""
     return path.is_dir() and any((path / name).is_file() for name in (*_INDEXES, *_WHOLE, "config.json"))
 
 
@@ -61,13 +61,13 @@ def _by_index(index: Path, read: Callable[[Path], Tensors]) -> Tensors:
     missing = [name for name in files if not (index.parent / name).is_file()]
     if missing:
         verb = "is" if len(missing) == 1 else "are"
-        raise UserError(f"{index} lists {', '.join(missing[:4])}, which {verb} not there: fetch all shards.")
+        raise UserError(f"{index} lists {', '.join(missing[:4])}, which {verb} missing: fetch all shards.")
     tensors: Tensors = {}
     for name in files:
         tensors.update(read(index.parent / name))
     lost = sorted(set(places) - set(tensors))
     if lost:
         raise UserError(
-            f"{index} lists {len(lost)} tensors that its files do not hold ({lost[0]}, …): fetch them again."
+            f"{index} lists {len(lost)} tensors that its files do not contain ({lost[0]}, …): fetch them again."
         )
     return {name: tensors[name] for name in places}

@@ -1,4 +1,4 @@
-"""A network's weights under the names of any source that is read, checked to come back to the same bits."""
+"""Writes a network's weights under the names of any source that can be read, and checks that they read back equal."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -40,7 +40,7 @@ _WRITERS: dict[str, Callable[[Mapping[str, np.ndarray], Any], Arrays]] = {
     "openai_clip": openai_clip.write,
     "swin": repositories.write_swin,
 }
-# By names: how rotary positions of networks that have them count; networks of other names have none.
+# The frequencies of rotary positions that networks of a source have; those of other sources have no rotary positions.
 _ROTARY = {"dinov3": "dinov3", "hugging_face": "dinov3", "eva02": "language", "openai_clip": "language"}
 _NOT_VITS = ("convnext", "efficientnet_lite", "swin")
 TIMM = "timm"
@@ -48,7 +48,7 @@ NAMES = (TIMM, *_WRITERS)
 
 
 def suffix(names: str) -> str:
-    """Returns the kind of file that has such names: Google's are `.npz`."""
+    """Returns the suffix of files with these names: Google's are `.npz`."""
     return ".npz" if names == "big_vision" else ".safetensors"
 
 
@@ -56,10 +56,10 @@ def spelled(model: Any, names: str = TIMM) -> Arrays:
     """Returns all weights of a network, or of a framework, in PyTorch's layouts or Google's.
 
     Args:
-      names: whose names, of `NAMES`; "timm" stands for the published names of a framework and of a method too.
+      names: one of `NAMES`; "timm" includes the published names of frameworks and methods.
 
     Raises:
-      UserError: there are no such names, they have none for a tensor, or the network is not one that they stand for.
+      UserError: the names are unknown, have none for a tensor, or are not those of such a network.
     """
     if names == TIMM:
         return to_published(model)
@@ -75,21 +75,21 @@ def spelled(model: Any, names: str = TIMM) -> Arrays:
 
 
 def _require_family(network: Any, names: str) -> None:
-    """Refuses what tensors do not show."""
+    """Refuses networks of another family whose tensors have the same names and shapes."""
     style = network.style if isinstance(network, VisionTransformer) else None
     rotary = None if style is None else style.block.rotary
     if style is None or (rotary is not None and getattr(rotary, "frequencies", "tubes") != _ROTARY.get(names)):
         what = type(network).__name__ if style is None else "vision transformer with these rotary positions"
-        raise UserError(f"{names} names no {what}: write the weights under timm's names.")
+        raise UserError(f"{names} has no names for a {what}: write the weights under timm's names.")
     if not style.final_norm and names != "openai_clip":
         raise UserError(f"{names}'s networks end with a norm, and this one has none: write timm's names.")
 
 
 def _require_same(model: Any, tensors: Arrays, names: str) -> None:
-    """Reads back what is to be written: a network that differs from those of the names in its tensors ends here.
+    """Checks that the tensors to be written read back as the network's.
 
     Raises:
-      UserError: it does not come back.
+      UserError: they do not.
     """
     returned, wanted = to_ours(to_timm(tensors), model), variables(model)
     changed = sorted(returned.keys() - wanted.keys())
@@ -100,6 +100,6 @@ def _require_same(model: Any, tensors: Arrays, names: str) -> None:
             changed.append(name)
     if changed:
         raise UserError(
-            f"This {type(model).__name__} is not a network of {names}'s: {', '.join(changed[:3])} would not come back; "
-            "write the weights under timm's names."
+            f"This {type(model).__name__} cannot be written under {names}'s names: {', '.join(changed[:3])} would not "
+            "read back; write the weights under timm's names."
         )

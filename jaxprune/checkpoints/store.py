@@ -1,4 +1,4 @@
-"""The checkpoints of one run: Orbax writes the arrays, this file decides which checkpoints can be trusted.
+"""The checkpoints of one run: Orbax writes the arrays, and this module decides which checkpoints are valid.
 
 A checkpoint is a directory named by its step:
 
@@ -171,7 +171,7 @@ class CheckpointStore:
 
 
 def load_params(directory: str | os.PathLike, *, ema: bool = False) -> dict[str, np.ndarray]:
-    """Returns {dotted name: array} of a run's newest good checkpoint, without knowing the model.
+    """Returns {dotted name: array} of a run's newest good checkpoint, without building the model.
 
     Args:
       directory: a run directory, its `checkpoints`, or one checkpoint in it. Nothing in it is changed, so a run that is
@@ -228,7 +228,7 @@ class _Survey(NamedTuple):
 
 
 class _Damage(Exception):
-    """Why a checkpoint cannot be trusted."""
+    """The reason why a checkpoint is not valid."""
 
 
 def _orbax() -> ocp.Checkpointer:

@@ -77,7 +77,7 @@ def describe(section: Section, found: Tuned) -> None:
     )
     section.text(
         f"Bound: {bound}. Risk: the fraction of errors, {at_risk}, estimated on n of {estimating} images: on "
-        f"a quarter if that already showed it to be too large, or another plan to be better. Plans of the "
+        f"a part of them if that already showed it to be too large, or another plan to be better. Plans of the "
         f"front were tested in turn, the safest first, on {testing} other, independent images (Pareto Testing). A "
         f"plan is certified if so few errors would have a probability of at most "
         f"{found.settings.delta:.3g} at the allowed risk."

@@ -12,9 +12,10 @@ from jaxprune.metrics import wilson_interval
 from jaxprune.tune.candidates import Candidate
 from jaxprune.tune.pareto_testing import p_value
 
-Losses = Callable[[Candidate, bool], np.ndarray]  # (candidate, whether on all images) -> 0 or 1 per image
+Losses = Callable[[Candidate, int], np.ndarray]  # (candidate, index in SHARES) -> 0 or 1 per image
 Pool = Callable[[tuple[str, ...]], list[Candidate]]  # one method, or two to mix -> plans within the bound
 
+SHARES = (0.25, 0.5, 1.0)  # of the estimation images: a plan is rejected on as few as possible
 METHODS = 3  # methods that remain after the first round
 SIGNIFICANT = 0.05  # level at which one plan counts as worse than another on the same images
 MIDDLE = 0.75  # fraction of the dense network's cost at which methods are compared
@@ -25,11 +26,12 @@ class Searched(NamedTuple):
 
     Attributes:
       promising: to be estimated on all images.
-      rejected: with a risk that is significantly too large, or significantly worse than another plan.
+      rejected: with a risk that is significantly too large, or significantly worse than another plan; with the last
+        index in `SHARES` that they were evaluated at.
     """
 
     promising: list[Candidate]
-    rejected: list[Candidate]
+    rejected: list[tuple[Candidate, int]]
 
 
 def search(
@@ -45,12 +47,12 @@ def search(
     """Evaluates plans on some images and returns those to estimate on all, and the others.
 
     First every method at about the same cost; then the plans of the best three methods and of mixtures of the best two,
-    from the most expensive of a family to the first hopeless one.
+    in each family from that cost down to the first hopeless plan, and up to the first that is safe.
 
     Args:
       methods: names of the methods.
       pool: returns the allowed plans.
-      losses: returns the losses of a plan.
+      losses: returns the losses of a plan on a share of the images.
       dense: the cost of the dense network.
       cost: returns the cost of a plan.
       alpha: the allowed risk; 1 allows any.
@@ -59,14 +61,22 @@ def search(
     own = {method: found for method in methods if (found := pool((method,)))}
     seen: dict[str, Candidate] = {}
 
-    def look(candidate: Candidate) -> np.ndarray:
+    def evaluated(candidate: Candidate) -> np.ndarray:
         seen[candidate.name] = candidate
-        return losses(candidate, False)
+        return losses(candidate, 0)
+
+    def until(stop: Callable[[np.ndarray, float], bool], plans: Sequence[Candidate]) -> None:
+        for plan in plans:
+            if (plan.name not in seen and len(seen) >= limit) or stop(evaluated(plan), alpha):
+                return
+
+    def middle(plans: Sequence[Candidate]) -> Candidate:
+        return min(plans, key=lambda plan: abs(cost(plan) - MIDDLE * dense))
 
     risks = {}
     for method, found in own.items():
-        middle = min(found, key=lambda candidate: abs(cost(candidate) - MIDDLE * dense))
-        risks[method] = (look(middle).mean(), cost(middle))
+        plan = middle(found)
+        risks[method] = (evaluated(plan).mean(), cost(plan))
     ranked = sorted(risks, key=lambda method: risks[method])
     mixed = [pool(pair) for pair in (tuple(ranked[:2]), tuple(ranked[1::-1])) if len(set(pair)) == 2]
     groups = [own[method] for method in ranked[:METHODS]]
@@ -74,16 +84,30 @@ def search(
     for group in [*groups[:2], *mixed, *groups[2:]]:
         for family in dict.fromkeys(candidate.family for candidate in group):
             found = sorted((c for c in group if c.family == family), key=cost, reverse=True)
-            for number, candidate in enumerate(found):
-                # Under a bound on cost alone, the most expensive plan within it is the safest.
-                if (candidate.name not in seen and len(seen) >= limit) or (alpha == 1 and number > 1):
-                    break
-                if hopeless(look(candidate), alpha):
-                    break
-    left = [candidate for candidate in seen.values() if not hopeless(losses(candidate, False), alpha)]
-    left = [candidate for candidate in left if not _beaten(candidate, left, losses, cost)]
-    kept = {candidate.name for candidate in left}
-    return Searched(left, [candidate for candidate in seen.values() if candidate.name not in kept])
+            if alpha == 1:
+                until(hopeless, found[:2])  # under a bound on cost alone, the most expensive plans are the safest
+            else:
+                start = found.index(middle(found))
+                until(hopeless, found[start:])
+                until(safe, found[start::-1])
+    return _narrowed(list(seen.values()), losses, cost, alpha)
+
+
+def _narrowed(plans: list[Candidate], losses: Losses, cost: Callable, alpha: float) -> Searched:
+    """Rejects plans on growing shares of the images."""
+    rejected = []
+    for share in range(len(SHARES) - 1):
+        fit = [plan for plan in plans if not hopeless(losses(plan, share), alpha)]
+        fit = [plan for plan in fit if not _beaten(plan, fit, losses, share, cost)]
+        names = {plan.name for plan in fit}
+        rejected += [(plan, share) for plan in plans if plan.name not in names]
+        plans = fit
+    return Searched(plans, rejected)
+
+
+def safe(losses: np.ndarray, alpha: float) -> bool:
+    """Whether the risk is significantly below alpha (95 % Wilson interval)."""
+    return wilson_interval(int(losses.sum()), len(losses))[1] <= alpha
 
 
 def hopeless(losses: np.ndarray, alpha: float) -> bool:
@@ -104,12 +128,12 @@ def thinned(order: Sequence[Candidate], risks: Sequence[float], alpha: float, mo
     return hopeful if len(hopeful) <= most else [hopeful[0], *hopeful[len(hopeful) - most + 1 :]]
 
 
-def _beaten(candidate: Candidate, others: Sequence[Candidate], losses: Losses, cost: Callable) -> bool:
+def _beaten(plan: Candidate, others: Sequence[Candidate], losses: Losses, share: int, cost: Callable) -> bool:
     """Whether another plan costs no more and errs significantly less (sign test on the images where they differ)."""
-    own = losses(candidate, False).astype(bool)
+    own = losses(plan, share).astype(bool)
     for other in others:
-        theirs = losses(other, False).astype(bool)
+        theirs = losses(other, share).astype(bool)
         worse, better = int((own & ~theirs).sum()), int((theirs & ~own).sum())
-        if cost(other) <= cost(candidate) and p_value(better, worse + better, 0.5) <= SIGNIFICANT:
+        if cost(other) <= cost(plan) and p_value(better, worse + better, 0.5) <= SIGNIFICANT:
             return True
     return False

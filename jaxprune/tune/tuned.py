@@ -36,7 +36,7 @@ class Settings:
     neighbours: int = 5
     batch_size: int = 8
     rounds: int = 5
-    limit: int = 16
+    limit: int = 14
     most_tested: int = 3
     exhaustive: bool = False
     seed: int = 0
@@ -51,7 +51,7 @@ class Row(NamedTuple):
       predicted: cost predicted by the table, with the time scaled by the ratio of the dense network's time when plans
         were timed to that in the table; None for another network.
       timed: seconds per batch over the rounds, and memory as `Cost.megabytes`; None if not timed as a whole.
-      errors, images: errors among the estimation images, and their number: a quarter of them for a plan that the
+      errors, images: errors among the estimation images, and their number: only a part of them for a plan that the
         search rejected; None if not estimated.
       tested: the test on the other images; None if not tested.
     """

@@ -19,7 +19,7 @@ from jaxprune.tune.bound import Bound
 from jaxprune.tune.candidates import Candidate, candidates, default_methods, default_places
 from jaxprune.tune.cost_table import Cost, CostTable
 from jaxprune.tune.pareto_testing import Tested
-from jaxprune.tune.search import Searched, search, thinned
+from jaxprune.tune.search import SHARES, Searched, search, thinned
 from jaxprune.tune.smaller import next_smaller
 from jaxprune.tune.store import Store
 from jaxprune.tune.tuned import SMALLER, Row, Settings, Tuned
@@ -77,7 +77,7 @@ def tune(
     table = _cost_table(network, settings, keep)
     errors = _Errors(network.dense, show, halves, bound, settings, mesh or parallel.mesh_from_text("data=-1"), keep)
     found, rejected = _found(network, table, errors, bound, settings)
-    counts = {each.name: int(errors.estimate(each, True).sum()) for each in found}
+    counts = {each.name: int(errors.estimate(each).sum()) for each in found}
     risks = [counts[each.name] / len(halves.first) for each in found]
     order = pareto_testing.front([bound.of(each.cost) for each in found], risks) if found else []
     front = [found[index] for index in order]
@@ -93,8 +93,9 @@ def tune(
     dense = predicted(table.predict(network.dense))
     rows = [Row(DENSE, _gflops(network.dense), dense, timed[DENSE], 0, len(halves.first))]
     rows += [Row(SMALLER, _gflops(network.smaller), timed=timed[SMALLER])] if network.smaller is not None else []
-    for each in sorted([*found, *rejected], key=lambda each: bound.of(each.cost), reverse=True):
-        losses = errors.estimate(each, each.name in counts)
+    evaluated = [*((each, len(SHARES) - 1) for each in found), *rejected]
+    for each, share in sorted(evaluated, key=lambda pair: bound.of(pair[0].cost), reverse=True):
+        losses = errors.estimate(each, share)
         estimated = predicted(each.cost), timed.get(each.name), int(losses.sum()), len(losses)
         rows.append(Row(each.name, _gflops(each.model), *estimated, tests.get(each.name)))
     return Tuned(
@@ -213,16 +214,17 @@ class _Errors:
         self._dense, self._show, self._halves, self._mesh, self._store = dense, show, halves, mesh, store
         self._errors = image_errors.accuracy_errors if bound.kind == "accuracy" else image_errors.agreement_errors
         self._neighbours, self._programs = settings.neighbours, blockwise.Programs()
-        self._few = max(len(halves.first) // 4, 1)  # number of images that every plan is evaluated on
+        ends = [max(int(share * len(halves.first)), 1) for share in SHARES]
+        self._parts = np.split(halves.first, ends[:-1])
 
-    def estimate(self, plan: Candidate, whole: bool) -> np.ndarray:
-        """Errors on the estimation images, (n,): on a quarter of them, or on all."""
-        dense, own = self._estimating(DENSE, self._dense, True), self._estimating(plan.name, plan.model, whole)
+    def estimate(self, plan: Candidate, share: int = -1) -> np.ndarray:
+        """Errors on a share of the estimation images, (n,); `share` is an index in `search.SHARES`."""
+        dense, own = self._estimating(DENSE, self._dense, -1), self._estimating(plan.name, plan.model, share)
         return self._errors(dense[: len(own.values)], own, dense, neighbours=self._neighbours, own=True)
 
     def test(self, plan: Candidate) -> int:
         """Number of errors among the test images."""
-        bank = self._estimating(DENSE, self._dense, True)
+        bank = self._estimating(DENSE, self._dense, -1)
         dense, own = (
             self._answers(name, model, self._halves.second, "testing")
             for name, model in ((DENSE, self._dense), (plan.name, plan.model))
@@ -234,13 +236,14 @@ class _Errors:
         """Number of test images."""
         return len(self._halves.second)
 
-    def _estimating(self, name: str, model: Any, whole: bool) -> image_errors.Answers:
-        few, more = np.split(self._halves.first, [self._few])
-        found = self._answers(name, model, few, "few images")
-        if not whole or not len(more):
-            return found
-        rest = self._answers(name, model, more, "more images")
-        return image_errors.Answers(*(np.concatenate(pair) for pair in zip(found, rest, strict=True)))
+    def _estimating(self, name: str, model: Any, share: int) -> image_errors.Answers:
+        parts = self._parts[: range(len(SHARES))[share] + 1]
+        found = [
+            self._answers(name, model, part, f"part {number} of {len(SHARES)}")
+            for number, part in enumerate(parts, start=1)
+            if len(part)
+        ]
+        return image_errors.Answers(*(np.concatenate(columns) for columns in zip(*found, strict=True)))
 
     def _answers(self, name: str, model: Any, numbers: np.ndarray, part: str) -> image_errors.Answers:
         def make() -> dict[str, np.ndarray]:

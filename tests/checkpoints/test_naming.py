@@ -319,5 +319,5 @@ def test_the_encoder_that_follows_is_there_for_who_leaves_the_other_out():
 def test_two_tensors_of_one_name_are_refused():
     w = arrays(vit())
     twice = under("backbone.", timm(w)) | {"norm.bias": w["norm.bias"]}
-    with pytest.raises(UserError, match=r"backbone.norm.bias and norm.bias both stand for norm.bias"):
+    with pytest.raises(UserError, match=r"backbone.norm.bias and norm.bias both map to norm.bias"):
         load_pretrained(vit(), twice)

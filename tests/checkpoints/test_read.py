@@ -108,7 +108,7 @@ def test_new_stays_as_built_and_ignored_is_left_out():
 
 
 def test_two_tensors_for_one_place_are_refused():
-    with pytest.raises(UserError, match=r"norm.weight and norm.scale both stand for norm.scale"):
+    with pytest.raises(UserError, match=r"norm.weight and norm.scale both map to norm.scale"):
         load_pretrained(vit(), {**TENSORS, "norm.scale": TENSORS["norm.weight"]})
 
 

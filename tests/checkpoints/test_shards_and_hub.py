@@ -75,8 +75,8 @@ def two_files(path):
 
 
 WRONG = {
-    missing_shard: r"lists model-00002-of-00002\.safetensors, which is not there: fetch all shards",
-    lost_tensor: r"lists 1 tensors that its files do not hold \(layer\.9\.weight",
+    missing_shard: r"lists model-00002-of-00002\.safetensors, which is missing: fetch all shards",
+    lost_tensor: r"lists 1 tensors that its files do not contain \(layer\.9\.weight",
     escaping: r"lists '\.\./else\.safetensors', which is not a file beside it",
     torn_index: r"index\.json cannot be read",
     config_alone: r"has a config\.json and no weights: fetch model\.safetensors too",

@@ -1,8 +1,8 @@
-"""How weights are named where they come from, a file a source; each turns the names, and layouts, into timm's.
+"""The tensor names and layouts of other sources, one file each; every file converts them to timm's.
 
-A source whose names are also written has `write(tensors, network)`: {timm's name: array}, with queries, keys and values
-in one tensor and gate and value of a SwiGLU in one, to {its name: array}. A tensor that it has no name for is a
-`UserError`.
+A source that can also be written has `write(tensors, network)`, from {timm's name: array} to {its name: array}. The
+input has queries, keys and values in one tensor, and so gate and value of a SwiGLU. A tensor without a name in the
+source raises a `UserError`.
 """
 
 import re
@@ -15,7 +15,7 @@ from jaxprune.errors import UserError
 
 
 class Published(NamedTuple):
-    """A tensor, and the name that its source gives it."""
+    """A tensor and its name in the source."""
 
     name: str
     tensor: Any
@@ -25,7 +25,7 @@ Tensors = dict[str, Published]
 
 
 def renamed(name: str, table: Sequence[tuple[str, str]]) -> str | None:
-    """Returns a name after the first pattern in `table` that is all of it, {its groups} filled in; None if none is."""
+    """Renames by the first (pattern, template) of `table` that matches the whole name; None if none does."""
     for pattern, template in table:
         if match := re.fullmatch(pattern, name):
             return match.expand(template)
@@ -33,7 +33,7 @@ def renamed(name: str, table: Sequence[tuple[str, str]]) -> str | None:
 
 
 def inside(tensors: Tensors, prefix: str) -> tuple[Tensors, list[str]]:
-    """Returns the tensors whose names begin with `prefix`, without it, and the names of the others."""
+    """Returns the tensors whose names start with `prefix`, without the prefix, and the names of the others."""
     return (
         {name.removeprefix(prefix): entry for name, entry in tensors.items() if name.startswith(prefix)},
         [name for name in tensors if not name.startswith(prefix)],
@@ -45,15 +45,15 @@ Arrays = dict[str, np.ndarray]
 
 
 def back(table: Sequence[tuple[str, str]], prefer: Collection[str] = ()) -> Table:
-    r"""Returns the table of the way back.
+    r"""Returns the inverse of a table.
 
     >>> back(((r"layer\.(\d+)\.(?:norm_a|norm1)", r"blocks.\1.norm1"),), ("norm1",))
     (('blocks\\.(?P<g1>\\d+)\\.norm1', 'layer.\\g<g1>.norm1'),)
 
     Args:
-      table: (pattern, template) pairs. A pattern is of literal text, of groups that the template names, and of groups
-        `(?:a|b)`, of which it names none.
-      prefer: which of several spellings to take; the first where none of these is among them.
+      table: (pattern, template) pairs. A pattern consists of literal text, groups that the template refers to, and
+        alternatives `(?:a|b)`.
+      prefer: the alternatives to choose; the first one where none of these occurs.
     """
     return tuple(_back(pattern, template, prefer) for pattern, template in table)
 
@@ -81,10 +81,13 @@ def _back(pattern: str, template: str, prefer: Collection[str]) -> tuple[str, st
 
 
 def rename(tensors: Mapping[str, np.ndarray], table: Sequence[tuple[str, str]], whose: str) -> Arrays:
-    """Returns the tensors under their names in a table.
+    """Renames tensors by a table.
+
+    Args:
+      whose: the source of the table, for messages.
 
     Raises:
-      UserError: the table, which is that of `whose` names, has no name for some of them.
+      UserError: the table has no name for some tensors.
     """
     found = {name: renamed(name, table) for name in tensors}
     if nameless := [name for name, other in found.items() if other is None]:
@@ -94,12 +97,12 @@ def rename(tensors: Mapping[str, np.ndarray], table: Sequence[tuple[str, str]], 
 
 
 def no_network_of(whose: str) -> UserError:
-    """The error for a network that has not the parts by which those of a source are known."""
-    return UserError(f"This is not a network of {whose}'s: write the weights under timm's names.")
+    """The error for a network without the tensors that identify the networks of a source."""
+    return UserError(f"This is not one of {whose}'s networks: write the weights under timm's names.")
 
 
 def split_attention(tensors: Mapping[str, np.ndarray]) -> Arrays:
-    """Splits queries, keys and values of every block, with the biases there are, into `attn.q`, `attn.k`, `attn.v`."""
+    """Splits queries, keys and values of every block, and their biases, into `attn.q`, `attn.k` and `attn.v`."""
     found: Arrays = {}
     for name, tensor in tensors.items():
         if match := re.fullmatch(r"(.+\.attn\.)qkv\.(weight|bias)", name):
@@ -113,7 +116,7 @@ def split_attention(tensors: Mapping[str, np.ndarray]) -> Arrays:
 
 
 def split_gates(tensors: Mapping[str, np.ndarray]) -> Arrays:
-    """Splits gate and value of every SwiGLU, which are one tensor `mlp.fc1`, into `mlp.fc1_g` and `mlp.fc1_x`."""
+    """Splits every SwiGLU's `mlp.fc1` into the gate `mlp.fc1_g` and the value `mlp.fc1_x`."""
     found: Arrays = {}
     for name, tensor in tensors.items():
         if match := re.fullmatch(r"(.+\.mlp\.)fc1\.(weight|bias)", name):
@@ -125,10 +128,10 @@ def split_gates(tensors: Mapping[str, np.ndarray]) -> Arrays:
 
 
 def with_cls_position(tensors: Arrays, network: Any, whose: str) -> Arrays:
-    """Puts a row of zeros, for the CLS token, before positions that are of patches only, in a network of registers.
+    """Adds a row of zeros for the CLS token to the positions of a network with registers, whose positions are patches'.
 
     Raises:
-      UserError: positions are of other tokens than those of `whose` networks.
+      UserError: the positions are not those of patches, or of patches and the class tokens.
     """
     table = tensors.get("pos_embed")
     if table is None:

@@ -1,4 +1,4 @@
-"""Apple's AIMv2 as its repository names it."""
+"""The names of AIMv2 in Apple's repository."""
 
 import re
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ _NAMES = (
 
 
 def read(tensors: Tensors) -> tuple[Tensors, list[str]] | None:
-    """Returns the tensors by timm's names and the names of the others; None if they are not of AIMv2."""
+    """Returns the tensors by timm's names, and the names of the others; None if these are other files."""
     patches = r"((?:.+\.)?)preprocessor\.patchifier\.proj\.weight"
     places = [match[1] for name in tensors if (match := re.fullmatch(patches, name))]
     if len(places) != 1:
@@ -30,7 +30,7 @@ def read(tensors: Tensors) -> tuple[Tensors, list[str]] | None:
 
 
 def write(tensors: Mapping[str, np.ndarray], network: Any) -> Arrays:
-    """Returns tensors by timm's names under Apple's."""
+    """Renames tensors from timm's to Apple's names."""
     if "patch_embed.norm.weight" not in tensors:
         raise no_network_of("AIMv2")
     return rename(split_gates(tensors), back(_NAMES), "AIMv2")

@@ -1,4 +1,4 @@
-"""Google's `.npz` files: those of the ViTs of AugReg, and those of big_vision, SigLIP's image tower among them."""
+"""Google's `.npz` files: the ViTs of AugReg, and networks of big_vision such as SigLIP's image tower."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -37,10 +37,10 @@ _AROUND = {
 
 
 def read(tensors: Tensors) -> tuple[Tensors, list[str]] | None:
-    """Returns the tensors by timm's names and layouts and the names of the others; None if they are not of big_vision.
+    """Returns the tensors in timm's names and layouts, and the names of the others; None if these are other files.
 
     Raises:
-      UserError: a tensor has not the rank that its name asks for.
+      UserError: a tensor has the wrong rank for its name.
     """
     places = [match[1] for name in tensors if (match := re.fullmatch(_PATCHES, name))]
     if len(places) != 1:
@@ -56,13 +56,13 @@ def read(tensors: Tensors) -> tuple[Tensors, list[str]] | None:
                 found[timm] = Published(entry.name, tensor)
         except (ValueError, IndexError) as error:
             raise UserError(
-                f"{entry.name} has shape {np.shape(entry.tensor)}, which a ViT's has not: {error}."
+                f"{entry.name} has shape {np.shape(entry.tensor)}, which does not fit a ViT: {error}."
             ) from None
     return _pooling(found), others
 
 
 def _real(entry: Published) -> Published:
-    """numpy stores bfloat16 as raw bytes."""
+    """Reads bfloat16, which NumPy stores as raw bytes."""
     tensor = np.asarray(entry.tensor)
     raw = tensor.dtype.kind == "V" and tensor.dtype.itemsize == 2
     return entry._replace(tensor=tensor.view(ml_dtypes.bfloat16).astype(np.float32)) if raw else entry
@@ -73,7 +73,7 @@ def _translated(name: str, tensor: np.ndarray) -> list[tuple[str, np.ndarray]]:
         number, rest = block.groups()
         if number is not None:
             return [_in_block(int(number), rest, tensor)]
-        # All blocks in one tensor.
+        # One tensor for all blocks.
         return [_in_block(index, rest, each) for index, each in enumerate(tensor)]
     if pooling := re.fullmatch(rf"MAPHead_0/{_ATTENTION}", name):
         layer, kind = pooling.groups()
@@ -107,7 +107,7 @@ def _kind(kind: str) -> str:
 
 
 def _attention(layer: str, kind: str, tensor: np.ndarray) -> np.ndarray:
-    """(d, heads, e) or (heads, e, d) to a linear layer's (out, in); biases flat."""
+    """Converts (d, heads, e) or (heads, e, d) to a linear layer's (out, in), and flattens biases."""
     if kind == "bias":
         return tensor.reshape(-1)
     flat: Callable[[np.ndarray], np.ndarray] = lambda t: t.reshape(len(t), -1)
@@ -115,7 +115,7 @@ def _attention(layer: str, kind: str, tensor: np.ndarray) -> np.ndarray:
 
 
 def _pooling(tensors: Tensors) -> Tensors:
-    """Puts keys and values of attention pooling together, as timm stores them."""
+    """Joins keys and values of attention pooling, as timm stores them."""
     for kind in ("weight", "bias"):
         k, v = (tensors.pop(f"attn_pool.{letter}.{kind}", None) for letter in "kv")
         if k is not None and v is not None:
@@ -125,7 +125,7 @@ def _pooling(tensors: Tensors) -> Tensors:
 
 
 def write(tensors: Mapping[str, np.ndarray], network: Any) -> Arrays:
-    """Returns tensors by timm's names under Google's: with a CLS token AugReg's, otherwise SigLIP's image tower's."""
+    """Renames tensors from timm's to Google's names: AugReg's with a CLS token, SigLIP's without."""
     augreg = "cls_token" in tensors
     split = split_attention(tensors)
     for kind in ("weight", "bias"):
@@ -140,7 +140,7 @@ def write(tensors: Mapping[str, np.ndarray], network: Any) -> Arrays:
 
 
 def _back(augreg: bool) -> list[tuple[str, str]]:
-    """The names by timm's; the parts of a block are numbered through in AugReg's files."""
+    """The table from timm's names; AugReg numbers the parts of a block consecutively."""
     second, attention, mlp = (2, 1, 3) if augreg else (1, 0, 0)
     position = "Transformer/posembed_input/pos_embedding" if augreg else "pos_embedding"
     names = {timm: name for name, timm in _AROUND.items()} | {"pos_embed": position}
@@ -165,7 +165,7 @@ def _back(augreg: bool) -> list[tuple[str, str]]:
 
 
 def _layout(name: str, tensor: np.ndarray, heads: int) -> np.ndarray:
-    """timm's layout to that of a name: the inverse of what `read` does."""
+    """Converts timm's layout to that of a name, the inverse of `read`."""
     if attention := re.search(rf"{_ATTENTION}$", name):
         layer, kind = attention.groups()
         if kind == "bias":

@@ -1,4 +1,4 @@
-"""ConvNeXt and ConvNeXt V2 as their repositories name them."""
+"""The names of ConvNeXt and ConvNeXt V2 in their repositories."""
 
 import re
 from collections.abc import Mapping
@@ -24,19 +24,19 @@ _NAMES = (
 
 
 def read(tensors: Tensors) -> tuple[Tensors, list[str]] | None:
-    """Returns the tensors by timm's names, and no others; None if they are not of these repositories."""
+    """Returns the tensors by timm's names, and no others; None if these are other files."""
     if "downsample_layers.0.0.weight" not in tensors:
         return None
     found: Tensors = {}
     for name, entry in tensors.items():
         timm = renamed(name, _NAMES) or name
-        # The response norm of V2 is stored for a map.
+        # V2 stores the parameters of its response norm with the axes of a map.
         flat = np.reshape(entry.tensor, -1) if re.search(r"\.grn\.", timm) else entry.tensor
         found[timm] = entry._replace(tensor=flat)
     return found, []
 
 
 def write(tensors: Mapping[str, np.ndarray], network: Any) -> Arrays:
-    """Returns tensors by timm's names under those of the two repositories."""
+    """Renames tensors from timm's names to those of the two repositories."""
     found = rename(tensors, back(_NAMES), "ConvNeXt")
     return {name: t.reshape(1, 1, 1, -1) if re.search(r"\.grn\.", name) else t for name, t in found.items()}

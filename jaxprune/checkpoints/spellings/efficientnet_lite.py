@@ -1,4 +1,4 @@
-"""EfficientNet-Lite0 in the spelling of efficientnet-lite-pytorch, which numbers the blocks of all stages through."""
+"""The names of EfficientNet-Lite0 in efficientnet-lite-pytorch, which numbers all blocks consecutively."""
 
 import re
 from collections.abc import Mapping
@@ -19,12 +19,12 @@ _IN_BLOCK = {
     "_project_conv": "conv_pwl",
     "_bn2": "bn3",
 }
-# Of a block that does not widen.
+# Names in a block without expansion.
 _IN_FIRST = {"_depthwise_conv": "conv_dw", "_bn1": "bn1", "_project_conv": "conv_pw", "_bn2": "bn2"}
 
 
 def read(tensors: Tensors) -> tuple[Tensors, list[str]] | None:
-    """Returns the tensors by timm's names, and no others; None if they are not of this spelling."""
+    """Returns the tensors by timm's names, and no others; None if these are other files."""
     if _STEM not in tensors:
         return None
     return {_timm(name, tensors): entry for name, entry in tensors.items()}, []
@@ -41,7 +41,7 @@ def _timm(name: str, names: Tensors) -> str:
 
 
 def write(tensors: Mapping[str, np.ndarray], network: Any) -> Arrays:
-    """Returns tensors by timm's names under those of efficientnet-lite-pytorch."""
+    """Renames tensors from timm's names to those of efficientnet-lite-pytorch."""
     table = [(rf"{timm}\.(.+)", rf"{theirs}.\1") for theirs, timm in _AROUND.items()]
     for index, place in enumerate(_PLACES):
         known = _IN_BLOCK if f"blocks.{place}.conv_pwl.weight" in tensors else _IN_FIRST

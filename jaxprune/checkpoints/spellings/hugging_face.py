@@ -1,4 +1,4 @@
-"""ViT, DeiT, ViTMAE, BEiT, DINOv2, DINOv3 and V-JEPA 2 as Hugging Face's transformers names them, in all spellings."""
+"""The names of ViT, DeiT, ViTMAE, BEiT, DINOv2, DINOv3 and V-JEPA 2 in Hugging Face's transformers, all versions."""
 
 import re
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ _DECODER = r"decoder\.(?:decoder_layers|decoder_encoder\.layer)\.(\d+)\."
 
 
 def _in_layer(layer: str, block: str) -> tuple[tuple[str, str], ...]:
-    """The names inside of a block, for an encoder's or a decoder's."""
+    """The names inside a block, of the encoder or the decoder."""
     return (
         (rf"{layer}(?:layernorm_before|norm1){_KIND}", rf"{block}.\1.norm1.\2"),
         (rf"{layer}(?:layernorm_after|norm2){_KIND}", rf"{block}.\1.norm2.\2"),
@@ -63,16 +63,16 @@ _NAMES = (
     (r"decoder\.decoder_pos_embed", "decoder_pos_embed"),
     (rf"decoder\.(decoder_embed|decoder_norm|decoder_pred){_KIND}", r"\1.\2"),
 )
-# V-JEPA 2's classifiers read their pooler, which there is not: it stays, to be named by the strict check.
+# V-JEPA 2's classifiers need their pooler, which is not supported: it stays, so that the strict check reports it.
 _UNUSED = r"pooler\.(?!query_tokens|cross_attention|self_attention).+|embeddings\.mask_token|predictor\..+"
 
 
 def read(tensors: Tensors) -> tuple[Tensors, list[str]] | None:
-    """Returns the tensors by timm's names and the names of those that only training needs; None if of none of these."""
+    """Returns the tensors by timm's names, and the names of those only for training; None if these are other files."""
     places = [match[1] for name in tensors if (match := re.fullmatch(PATCHES, name))]
     if len(places) != 1:
         return None
-    # Classifiers are named beside the network, the decoder of ViTMAE too.
+    # The names of classifiers and of ViTMAE's decoder do not have the prefix of the network.
     network, others = inside(tensors, places[0])
     gated = any(re.fullmatch(rf"{_LAYER}mlp\.gate_proj\.weight", name) for name in network)
     up = (rf"{_LAYER}mlp\.up_proj{_KIND}", rf"blocks.\1.mlp.{'fc1_x' if gated else 'fc1'}.\2")
@@ -87,7 +87,7 @@ def read(tensors: Tensors) -> tuple[Tensors, list[str]] | None:
     return found, unused
 
 
-# Which of the spellings above files of a family have, where not the first; patterns of names that come before those.
+# The alternatives above that files of a family have, where not the first; and rows that precede those above.
 _DINO = ("norm1", "norm2")
 _PREFERRED: dict[str, tuple[str, ...]] = {
     "deit": ("cls_classifier",),
@@ -111,13 +111,13 @@ _OUTSIDE = ("classifier.", "cls_classifier.", "distillation_classifier.", "decod
 
 
 def write(tensors: Mapping[str, np.ndarray], network: Any) -> Arrays:
-    """Returns tensors by timm's names under those that Hugging Face's files have, the newest transformers' too.
+    """Renames tensors from timm's names to those of Hugging Face's files, which the newest transformers reads too.
 
-    A network of DINO has besides a mask token of zeros, which training needs.
+    DINO's networks get a mask token of zeros, which their classes expect.
 
     Raises:
-      UserError: the family's class has no name for a tensor: DINO's have no classifier of the CLS token alone, and only
-        BEiT's normalises what it pools.
+      UserError: the family's class has no name for a tensor: DINO's classes have no classifier on the CLS token alone,
+        and only BEiT's has a norm after pooling.
     """
     found, whose = split_attention(tensors), "ViT"
     if any(name.startswith("decoder_") for name in tensors):
@@ -145,13 +145,13 @@ def write(tensors: Mapping[str, np.ndarray], network: Any) -> Arrays:
         named["embeddings.mask_token"] = np.zeros((*ones, network.embed_dim), np.float32)
     if kind == "dinov3":
         named = {name.removeprefix("encoder."): tensor for name, tensor in named.items()}
-    # With a classifier or a decoder beside it the network has a name of its own.
+    # With a classifier or a decoder, the network's names have a prefix.
     place = f"{kind}." if any(name.startswith(_OUTSIDE) for name in named) else ""
     return {name if name.startswith(_OUTSIDE) else place + name: tensor for name, tensor in named.items()}
 
 
 def _unknown(theirs: str, kind: str) -> bool:
-    """Whether a family has not the tensors of a name."""
+    """Whether a family does not have tensors of a name."""
     if theirs.startswith("pooler.") and kind != "beit":
         return True
     return "classifier." in theirs and kind.startswith("dino")

@@ -1,4 +1,4 @@
-"""The image towers of CLIP, SigLIP and AIMv2 as Hugging Face's transformers names them."""
+"""The names of the image towers of CLIP, SigLIP and AIMv2 in Hugging Face's transformers."""
 
 import re
 from collections.abc import Mapping
@@ -47,7 +47,7 @@ _NAMES = (
 
 
 def read(tensors: Tensors) -> tuple[Tensors, list[str]] | None:
-    """Returns the tensors by timm's names and the names of the others; None if they are of none of these towers."""
+    """Returns the tensors by timm's names, and the names of the others; None if these are not such towers."""
     places = [match[1] for name in tensors if (match := re.fullmatch(_PATCHES, name))]
     if len(places) != 1:
         return None
@@ -63,7 +63,7 @@ def read(tensors: Tensors) -> tuple[Tensors, list[str]] | None:
         elif timm == "pos_embed" and np.ndim(tensor) == 2:
             tensor = np.asarray(tensor)[None]
         found[timm] = Published(published, tensor)
-    # CLIP projects what it pooled, without a bias; timm has that as the classifier.
+    # CLIP's projection after pooling has no bias; in timm it is the classifier.
     projection = next((name for name in others if name.endswith("visual_projection.weight")), None)
     if projection is not None:
         others.remove(projection)
@@ -78,15 +78,15 @@ _PROJECTION = (r"head\.weight", "visual_projection.weight")
 
 
 def is_tower(tensors: Mapping[str, np.ndarray]) -> bool:
-    """Whether tensors by timm's names are those of such a tower: other images' networks have a CLS token first."""
+    """Whether tensors by timm's names are those of such a tower: other image networks have a CLS token."""
     return "norm_pre.weight" in tensors or ("cls_token" not in tensors and tensors["patch_embed.proj.weight"].ndim == 4)
 
 
 def write(tensors: Mapping[str, np.ndarray], network: Any) -> Arrays:
-    """Returns the tensors of a tower, by timm's names, under Hugging Face's, with `vision_model.` as in its files."""
+    """Renames a tower's tensors from timm's to Hugging Face's names, with the prefix `vision_model.` of its files."""
     split = split_attention(join_pooling(tensors))
     if "patch_embed.norm.weight" in tensors:
-        # `ffn.down_proj` comes before what CLIP has.
+        # `ffn.down_proj` must be found before the name of CLIP's.
         return _unbatched(rename(split_gates(split), back(_NAMES[::-1], _AIMV2), "Hugging Face's AIMv2"))
     clip = "norm_pre.weight" in tensors
     if clip and "attn_pool.latent" in tensors:
@@ -99,6 +99,6 @@ def write(tensors: Mapping[str, np.ndarray], network: Any) -> Arrays:
 
 
 def _unbatched(tensors: Mapping[str, np.ndarray]) -> Arrays:
-    """The class token and the positions without the axes of 1 that timm's have."""
+    """Removes the leading axes of length 1 that timm's class token and positions have."""
     layouts = {"class_embedding": lambda t: t[0, 0], "weight": lambda t: t[0] if t.ndim == 3 else t}
     return {name: layouts.get(name.rpartition(".")[2], lambda t: t)(tensor) for name, tensor in tensors.items()}

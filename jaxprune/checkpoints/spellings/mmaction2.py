@@ -1,4 +1,4 @@
-"""X3D and SlowOnly as mmaction2 names them; in those of pytorchvideo."""
+"""The names of X3D and SlowOnly in mmaction2, converted to those of pytorchvideo."""
 
 import re
 
@@ -10,7 +10,7 @@ _WEIGHT = r"\.conv\.weight"
 
 
 def read(tensors: Tensors) -> tuple[Tensors, list[str]] | None:
-    """Returns the tensors by pytorchvideo's names, and no others; None if they are not of these networks of clips."""
+    """Returns the tensors by pytorchvideo's names, and no others; None if these are other networks."""
     if _X3D not in tensors and (_SLOW not in tensors or "backbone.layer4.0.conv3.conv.weight" not in tensors):
         return None
     table = _x3d() if _X3D in tensors else _slow_only()
@@ -18,7 +18,7 @@ def read(tensors: Tensors) -> tuple[Tensors, list[str]] | None:
 
 
 def _name(name: str, table: tuple[tuple[str, str], ...]) -> str:
-    """The name after the table; stages count from 1 there as the blocks after the stem do here."""
+    """Renames by the table; mmaction2 counts stages from 1, like pytorchvideo the blocks after the stem."""
     block = re.fullmatch(r"backbone\.layer(\d+)\.(\d+)\.(.+)", name)
     if block is None:
         return renamed(name, table) or name

@@ -1,22 +1,22 @@
-"""The checkpoints of MoCo's training, v1 to v3, which hold two encoders."""
+"""The checkpoints of MoCo's training, v1 to v3, which contain two encoders."""
 
 import re
 
 from jaxprune.checkpoints.spellings import Tensors
 
-# The encoder that learns, the one that follows it, and their heads: of v3, and of v1 and v2.
+# The trained encoder, the momentum encoder, and their heads: of v3, and of v1 and v2.
 _ENCODERS = (
     ("base_encoder.", "momentum_encoder.", r"(?:head|fc)\.\d+\..+"),
     ("encoder_q.", "encoder_k.", r"fc\..+"),
 )
-# What else the training saves.
+# Other state of the training.
 _AROUND = ("predictor.", "queue")
 
 
 def read(tensors: Tensors) -> tuple[Tensors, list[str]] | None:
     """Returns the tensors of one encoder and the names of all others; None if this is not a MoCo training checkpoint.
 
-    The encoder is the one that learns, or the one that follows it where it is the only one. Heads are not of it.
+    This is the trained encoder, or the momentum encoder if there is only that. Its head is left out.
     """
     for *encoders, heads in _ENCODERS:
         there = [encoder for encoder in encoders if any(path.startswith(encoder) for path in tensors)]

@@ -1,4 +1,4 @@
-"""The image tower of CLIP as OpenAI and OpenCLIP name it, and that of Meta's Perception Encoder."""
+"""The names of CLIP's image tower in OpenAI's code and OpenCLIP, and of Meta's Perception Encoder."""
 
 import re
 from collections.abc import Mapping
@@ -42,7 +42,7 @@ _AROUND = (
 
 
 def read(tensors: Tensors) -> tuple[Tensors, list[str]] | None:
-    """Returns the tensors by timm's names and the names of those of the text tower; None if they are not of CLIP."""
+    """Returns the tensors by timm's names, and the names of the text tower's; None if these are other files."""
     towers = [match[1] for name in tensors if (match := re.fullmatch(r"((?:.+\.)?)conv1\.weight", name))]
     towers = [tower for tower in towers if f"{tower}positional_embedding" in tensors]
     if len(towers) != 1:
@@ -56,7 +56,7 @@ def read(tensors: Tensors) -> tuple[Tensors, list[str]] | None:
         elif timm == "pos_embed" and np.ndim(tensor) == 2:
             tensor = np.asarray(tensor)[None]
         elif timm == "head.weight" and np.ndim(tensor) == 2:
-            # A matrix that is multiplied from the right, without a bias.
+            # The projection multiplies from the right and has no bias.
             tensor = np.asarray(tensor).T
             found["head.bias"] = Published(published, np.zeros(tensor.shape[0], np.asarray(tensor).dtype))
         found[timm] = Published(published, tensor)
@@ -75,7 +75,7 @@ def split_pooling(tensors: Tensors) -> Tensors:
 
 
 def write(tensors: Mapping[str, np.ndarray], network: Any) -> Arrays:
-    """Returns the tensors of an image tower, by timm's names, under OpenAI's; there is no text tower."""
+    """Renames an image tower's tensors from timm's to OpenAI's names, without a text tower."""
     if "norm_pre.weight" not in tensors:
         raise no_network_of("CLIP")
     found = rename(with_cls_position(join_pooling(without_bias(tensors)), network, "CLIP"), back(_AROUND), "CLIP")
@@ -84,7 +84,7 @@ def write(tensors: Mapping[str, np.ndarray], network: Any) -> Arrays:
 
 
 def without_bias(tensors: Mapping[str, np.ndarray]) -> Arrays:
-    """Leaves out the bias of the head, which CLIP's projection has not.
+    """Leaves out the bias of the head, which CLIP's projection does not have.
 
     Raises:
       UserError: it is not zero.
@@ -95,7 +95,7 @@ def without_bias(tensors: Mapping[str, np.ndarray]) -> Arrays:
 
 
 def join_pooling(tensors: Mapping[str, np.ndarray]) -> Arrays:
-    """Puts queries before keys and values in attention pooling, as PyTorch's own attention stores them."""
+    """Joins queries, keys and values of attention pooling, as PyTorch's own attention stores them."""
     found = dict(tensors)
     for kind in ("weight", "bias"):
         if f"attn_pool.q.{kind}" in found:

@@ -1,4 +1,4 @@
-"""The spellings of the repositories of DINOv2, DINOv3, EVA-02 and Swin, on the way back; `timm.read` reads them."""
+"""Writes the names of the repositories of DINOv2, DINOv3, EVA-02 and Swin; `timm.read` reads them."""
 
 import re
 from collections.abc import Mapping
@@ -35,7 +35,7 @@ _EVA02 = (
 
 
 def write_dinov2(tensors: Mapping[str, np.ndarray], network: Any) -> Arrays:
-    """Tensors by timm's names under DINOv2's, with the mask token of zeros that its class has."""
+    """Renames tensors from timm's to DINOv2's names, and adds the mask token of its class, as zeros."""
     if not {"cls_token", "blocks.0.ls1.gamma"} <= tensors.keys():
         raise no_network_of("DINOv2")
     table = (*(_PACKED if network.style.block.mlp != "plain" else ()), ("reg_token", "register_tokens"), _KEPT)
@@ -44,7 +44,7 @@ def write_dinov2(tensors: Mapping[str, np.ndarray], network: Any) -> Arrays:
 
 
 def write_dinov3(tensors: Mapping[str, np.ndarray], network: Any) -> Arrays:
-    """Tensors by timm's names under DINOv3's: keys have a bias of zero, and a mask says so."""
+    """Renames tensors from timm's to DINOv3's names, and adds zero biases of keys and the mask that marks them."""
     rotary, width = network.style.block.rotary, network.embed_dim
     if rotary is None:
         raise no_network_of("DINOv3")
@@ -66,14 +66,14 @@ def write_dinov3(tensors: Mapping[str, np.ndarray], network: Any) -> Arrays:
 
 
 def write_eva02(tensors: Mapping[str, np.ndarray], network: Any) -> Arrays:
-    """Tensors by timm's names under EVA-02's, without the tables that its class computes."""
+    """Renames tensors from timm's to EVA-02's names, without the tables that its class computes."""
     if "blocks.0.mlp.norm.weight" not in tensors or network.style.block.rotary is None:
         raise no_network_of("EVA-02")
     return rename(split_gates(split_attention(tensors)), (*_EVA02, _KEPT), "EVA-02")
 
 
 def write_swin(tensors: Mapping[str, np.ndarray], network: Any) -> Arrays:
-    """Tensors by timm's names under Swin's own, without the tables that its class computes."""
+    """Renames tensors from timm's to Swin's own names, without the tables that its class computes."""
     if not any(re.fullmatch(r"layers\.\d+\.downsample\.reduction\.weight", name) for name in tensors):
         raise no_network_of("Swin")
     found = timm.write(tensors, ("merging_last",))

@@ -1,6 +1,6 @@
-"""Files of patch selectors: IA-RED² and GFNet as published, to the names of the networks and parts in them.
+"""The published files of the patch selectors IA-RED² and GFNet, converted to the names of the networks inside them.
 
-What a selector's own parts are called stands beside its scorer.
+The names of a selector's own parts are in the file of its scorer.
 """
 
 import re
@@ -13,15 +13,15 @@ from jaxprune.errors import UserError
 _GLANCE = "model_prime_state_dict."
 _ENTRIES = (_GLANCE, "model_state_dict.")
 _BLOCK = r"groups\.(\d+)\.block_list\.(\d+)\.(.+)"
-# The value of a state, which only the training of a policy needs.
+# The critic, which only the training of the policy needs.
 _UNUSED = r"policy\.critic\..+"
 
 
 def read(tensors: Tensors) -> tuple[Tensors, list[str]] | None:
-    """Returns the tensors by timm's names and the names of those that only training needs; None if of none of these.
+    """Returns the tensors by timm's names, and the names of those only for training; None if these are other files.
 
     Raises:
-      UserError: a block lies twice in the file, with different weights.
+      UserError: the file contains a block twice, with different weights.
     """
     if any(name.startswith(_GLANCE) for name in tensors):
         return _gfnet(tensors)
@@ -31,7 +31,7 @@ def read(tensors: Tensors) -> tuple[Tensors, list[str]] | None:
 
 
 def _gfnet(tensors: Tensors) -> tuple[Tensors, list[str]]:
-    """Names inside of `DataParallel` lose its prefix."""
+    """Removes the prefix of `DataParallel`."""
     found: Tensors = {}
     unused = []
     for name, entry in tensors.items():
@@ -46,7 +46,7 @@ def _gfnet(tensors: Tensors) -> tuple[Tensors, list[str]]:
 
 
 def _ia_red2(tensors: Tensors) -> Tensors:
-    """Blocks in groups, which the file may hold a second time in one list, to that list."""
+    """Renames blocks in groups to one list, which the file may contain as well."""
     matches = {name: re.fullmatch(_BLOCK, name) for name in tensors}
     places = {name: (int(match[1]), int(match[2]), match[3]) for name, match in matches.items() if match}
     sizes = {group: 1 + max(block for g, block, _ in places.values() if g == group) for group, _, _ in places.values()}
@@ -55,7 +55,7 @@ def _ia_red2(tensors: Tensors) -> Tensors:
         first = sum(size for other, size in sizes.items() if other < group)
         ours, entry = f"blocks.{first + block}.{part}", tensors[name]
         if not _same(found.setdefault(ours, entry), entry):
-            raise UserError(f"{found[ours].name} and {entry.name} are one block and differ: list one in ignored=.")
+            raise UserError(f"{found[ours].name} and {entry.name} are the same block but differ: list one in ignored=.")
     return found
 
 

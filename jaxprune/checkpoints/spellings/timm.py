@@ -1,7 +1,7 @@
-"""timm's own spellings, which differ by class, and those of DINOv2, DINOv3, EVA and BEiT: to one, and back to timm's.
+"""The names of timm's classes and of DINOv2, DINOv3, EVA and BEiT: converts them to one form, and back to timm's.
 
-The one is that of timm's `VisionTransformer`, with queries, keys and values in one tensor, and gate and value of a
-SwiGLU in one.
+The common form is that of timm's `VisionTransformer`, with queries, keys and values in one tensor, and gate and value
+of a SwiGLU in one.
 """
 
 import math
@@ -13,7 +13,7 @@ import numpy as np
 from jaxprune.checkpoints.spellings import Published, Tensors, renamed
 
 RELATIVE = "relative_position_bias_table"
-SHARED = f"rel_pos_bias.{RELATIVE}"  # of all blocks, where they share one
+SHARED = f"rel_pos_bias.{RELATIVE}"  # if all blocks share one
 _FREQS = "rope.freqs"
 _KIND = r"\.(weight|bias)"
 _NAMES = (
@@ -31,7 +31,7 @@ _NAMES = (
     (rf"(.*mlp)\.w2{_KIND}", r"\1.fc1_x.\2"),
     (rf"(.*mlp)\.w3{_KIND}", r"\1.fc2.\2"),
 )
-# What DINOv2's and DINOv3's training saves besides.
+# Other tensors of DINOv2's and DINOv3's training.
 _UNUSED = (
     r".+\.bias_mask",
     r".+\.dge\.splits",
@@ -44,11 +44,11 @@ _UNUSED = (
 
 
 def read(tensors: Tensors) -> tuple[Tensors, list[str]]:
-    """Returns the tensors by the one spelling and the names of those that only training needs."""
+    """Returns the tensors in the common form, and the names of those that only training needs."""
     found: Tensors = {}
     unused = []
     for name, entry in tensors.items():
-        # The mask token of DINO has two axes; that of a masked autoencoder, which is used, has three.
+        # DINO's mask token, which is not used, has two axes; that of a masked autoencoder has three.
         if any(re.fullmatch(pattern, name) for pattern in _UNUSED) or (
             name == "mask_token" and np.ndim(entry.tensor) == 2
         ):
@@ -62,7 +62,7 @@ def read(tensors: Tensors) -> tuple[Tensors, list[str]]:
 
 
 def _naflex(tensors: Tensors) -> Tensors:
-    """Patches of timm's `NaFlexVit` are projected as flat rows of (row, column, channel); positions lie on a grid."""
+    """Converts timm's `NaFlexVit`, which projects patches as flat (row, column, channel) with positions on a grid."""
     found: Tensors = {}
     for name, (published, tensor) in tensors.items():
         layout = np.asarray(tensor) if name.startswith("embeds.") else tensor
@@ -79,7 +79,7 @@ def _naflex(tensors: Tensors) -> Tensors:
 
 
 def _rope(tensors: Tensors) -> Tensors:
-    """Gives each block its part of the frequencies of rotary positions that all blocks learn in one tensor."""
+    """Splits learned frequencies of rotary positions, one tensor for all blocks, by block."""
     whole = tensors.get(_FREQS)
     if whole is None or np.ndim(whole.tensor) != 4:
         return tensors
@@ -89,7 +89,7 @@ def _rope(tensors: Tensors) -> Tensors:
 
 
 def _swin(tensors: Tensors) -> Tensors:
-    """Moves the merging of Swin's own files from the end of a stage to the start of the next, where timm has it."""
+    """Moves Swin's patch merging from the end of a stage to the start of the next, as in timm."""
     if "layers.0.downsample.reduction.weight" not in tensors:
         return tensors
     moved: Tensors = {}
@@ -101,9 +101,9 @@ def _swin(tensors: Tensors) -> Tensors:
 
 
 def _registers(tensors: Tensors) -> Tensors:
-    """Adds the position of the CLS token to that token where there are registers, which have no position.
+    """Adds the position of the CLS token to the token itself, in networks with registers.
 
-    timm does so, too: none of the prefix tokens of such a network has a position of its own.
+    As in timm: the prefix tokens of these networks have no positions.
     """
     cls, table = tensors.get("cls_token"), tensors.get("pos_embed")
     if "reg_token" not in tensors or cls is None or table is None:
@@ -124,7 +124,7 @@ def _is_square(number: int) -> bool:
     return number > 0 and int(np.sqrt(number) + 0.5) ** 2 == number
 
 
-# Parts that are one tensor here: (of what name the first is, names of all parts, name of the whole).
+# Parts of one tensor: (pattern of the first part, names of all parts, name of the whole).
 _PARTS = (
     (rf"(.*attn\.)q{_KIND}", ("q", "k", "v"), "qkv"),
     (rf"(.*mlp\.)fc1_g{_KIND}", ("fc1_g", "fc1_x"), "fc1"),
@@ -132,14 +132,14 @@ _PARTS = (
 
 
 def _joined(tensors: Tensors) -> Iterator[tuple[str, Published]]:
-    """Puts tensors that are parts of one into one; queries and values may have biases where keys have none."""
+    """Joins tensors that are parts of one; queries and values may have biases where keys have none."""
     groups: dict[str, list[str]] = {}
     for name in tensors:
         for pattern, parts, whole in _PARTS:
             if match := re.fullmatch(pattern, name):
                 names = [f"{match[1]}{part}.{match[2]}" for part in parts]
                 shapes = {np.shape(tensors[part].tensor) if part in tensors else () for part in names}
-                # Where a part is missing or of another shape, the strict check that follows names it.
+                # If a part is missing or has another shape, the strict check that follows reports it.
                 if len(shapes) == 1 and () not in shapes:
                     groups[f"{match[1]}{whole}.{match[2]}"] = names
     joined = {part for names in groups.values() for part in names}
@@ -155,15 +155,15 @@ def _joined(tensors: Tensors) -> Iterator[tuple[str, Published]]:
 
 
 def write(tensors: Mapping[str, np.ndarray], names: Sequence[str], grid: tuple[int, ...] = ()) -> dict[str, np.ndarray]:
-    """Returns tensors of the one spelling in that of a class of timm's.
+    """Returns tensors of the common form under the names of one of timm's classes.
 
     Args:
-      grid: of the patches, (rows, columns), where positions lie on it.
-      names: what that class calls otherwise: "gamma" (LayerScale), "split_qkv" (queries, keys and values are tensors of
-        their own), "split_mlp" (gate and value are), "shared_bias" (the relative positions that all blocks share),
-        "merging_last" (Swin's merging is at the end of the stage before), "mixed_rope" (the frequencies that blocks
-        learn for their rotary positions are one tensor), "naflex" (what embeds is in a part of its own), "dge"
-        (queries are apart from keys and values, and each block has a router).
+      grid: grid of patches, (rows, columns), for "naflex".
+      names: how the class differs: "gamma" (other names of LayerScale), "split_qkv" (separate queries, keys and
+        values), "split_mlp" (separate gate and value), "shared_bias" (one table of relative positions for all blocks),
+        "merging_last" (Swin's merging is at the end of the previous stage), "mixed_rope" (one tensor of learned
+        frequencies of rotary positions for all blocks), "naflex" (a separate module for the embedding), "dge" (queries
+        separate from keys and values, and a router in each block).
     """
     found: dict[str, np.ndarray] = {}
     if "mixed_rope" in names:
