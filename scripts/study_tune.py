@@ -2,11 +2,11 @@
 
 python scripts/study_tune.py --weights FILE --model vit_small_patch14_dinov2 --img_size 224 --path PHOTOS
 
-Every plan of a small grid is timed as a whole and run on all images. Then (1) predicted times, scaled to the
-measured time of the dense network, are compared with measured ones; (2) the search of `tune` is compared with an exhaustive search on the same halves; (3) images are split
-at random, a plan is certified on two parts of `--half` images each, and its risk on all images that were not used to
-choose it is compared with alpha: the share of splits in which the risk is larger should be at most delta. Measurements
-are stored under --out.
+Every plan of a small grid is timed as a whole and run on all images. Then (1) predicted times, scaled to the measured
+time of the dense network, are compared with measured ones; (2) the search of `tune` is compared with an exhaustive
+search on the same halves; (3) images are split at random, a plan is certified on two parts of `--half` images each, and
+its risk on all images that were not used to choose it is compared with alpha: the share of splits in which the risk is
+larger should be at most delta. Measurements are stored under --out.
 """
 
 import argparse
