@@ -77,6 +77,15 @@ def test_hierarchical_networks_are_pruned(tmp_path):
     assert kept and kept == {path: path.stat().st_mtime_ns for path in kept}
 
 
+def test_training_from_scratch_takes_as_long_as_both_phases(tmp_path):
+    done = tmp_path / "quickstart"
+    tasks.find("quickstart")(main.load_config(str(ROOT / "configs/quickstart.py:smoke")), done)
+    run("study_scratch", tmp_path, f"--run={done}", "--rates", "1e-3", "--out=study")
+    both, short, long = rows(tmp_path / "study" / "scratch.csv")
+    assert int(long["steps"]) > int(short["steps"]) and float(both["minutes"]) > float(short["minutes"])
+    assert all(float(row["accuracy_low"]) <= float(row["accuracy"]) for row in (both, short, long))
+
+
 def test_peers_take_turns_and_a_run_goes_on_where_it_was_cut_off(tmp_path):
     settings = ["--tiny", "--batch=2", "--burst=0.01", "--threads=1", "--out=peers", "--only", "dense", "input"]
     printed = run("benchmark_peers", tmp_path, *settings, "--rounds=1")

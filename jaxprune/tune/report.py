@@ -96,24 +96,43 @@ def describe(section: Section, found: Tuned) -> None:
     section.table(
         spread.as_ranges(rows), caption=f"Risk: {spread.BRACKETS}.", highlight={"images/s": "max"}, formats=".3g"
     )
-    points = {
-        _label(found, row): ([1000 * row.cost.seconds], [row.errors / row.images])
-        for row in found.rows
-        if row.images and row.errors is not None
-    }
-    level = {"allowed": bound.risk} if bound.risk < 1 else None
-    plot = plots.scatter_plot(points, "ms a batch", "risk", pareto=("min", "min"), reference=level, shares=True)
-    section.figure(plot, f"Risk against time. The grey line joins the safest plans at each cost.{plots.cut_note(plot)}")
+    section.figure(
+        _plot(found),
+        "Risk against time. Numbers are the fractions of patches left in the end; plans of one method at the same "
+        "blocks have one colour. The grey line joins the safest plans at each cost.",
+    )
     blocks = [{**part._asdict(), "ms": 1000 * cost.seconds, "MiB": cost.megabytes} for part, cost in found.table.parts]
     section.section("Blocks on this device").table(blocks, caption="One batch through one block.", formats=".3g")
 
 
-def _label(found: Tuned, row: Row) -> str:
-    """A short label of a plan for plots: its methods, places and final amount."""
+def _plot(found: Tuned) -> Any:
+    """Risk against time, in series of plans that differ only in how many tokens they keep."""
+    families: dict[str, list[Row]] = {}
+    for row in found.rows:
+        if row.images and row.errors is not None:
+            families.setdefault(_family(row), []).append(row)
+    risks = {name: [row.errors / row.images for row in rows] for name, rows in families.items()}
+    return plots.scatter_plot(
+        {name: ([1000 * row.cost.seconds for row in rows], risks[name]) for name, rows in families.items()},
+        "ms a batch",
+        "risk",
+        labels={name: [_label(found, row, len(rows) == 1) for row in rows] for name, rows in families.items()},
+        pareto=("min", "min"),
+        reference={"allowed": found.bound.risk} if found.bound.risk < 1 else None,
+    )
+
+
+def _family(row: Row) -> str:
+    """The methods of a plan and its first block."""
     if row.name == DENSE:
         return DENSE
     steps = row.name.split("+")
     methods = "+".join(dict.fromkeys(step.partition("@")[0] for step in steps))
-    amount = steps[-1].rpartition("=")[2]
-    mark = ", chosen" if row.name == found.plan else ""
-    return f"{methods} ×{len(steps)} from {steps[0].partition('@')[2].partition(':')[0]} to {amount}{mark}"
+    return f"{methods} ×{len(steps)} from block {steps[0].partition('@')[2].partition(':')[0]}"
+
+
+def _label(found: Tuned, row: Row, alone: bool) -> str:
+    """The text beside a point: the amount left in the end, and the method if no legend shows it."""
+    amount = row.name.rpartition("=")[2]
+    method = f"{_family(row).partition(' ')[0]} " if alone and row.name != DENSE else ""
+    return f"{method}{amount}{', chosen' if row.name == found.plan else ''}"
