@@ -142,7 +142,7 @@ def test_what_has_no_such_names():
     pooled = vit(num_classes=3, global_pool="avg")
     with pytest.raises(UserError, match=r"Hugging Face's ViT has no name for fc_norm\.bias, fc_norm\.weight"):
         spelled(pooled, "hugging_face")
-    with pytest.raises(UserError, match=r"no vision transformer with these rotary positions"):
+    with pytest.raises(UserError, match=r"no names for a vision transformer with these rotary positions"):
         spelled(vit("vit_small_patch16_rope_224", num_classes=0), "hugging_face")
     with pytest.raises(UserError, match=r"0 rows before those of the patches"):
         spelled(vit("deit3_small_patch16_224", num_classes=0), "dinov2")
