@@ -81,7 +81,7 @@ RANKING = {
 }
 
 
-def ranking(args, encoder, decoder, *, epochs, mae_epochs, mask_ratio, data):
+def ranking(args, encoder, decoder, *, epochs, mae_epochs, mask_ratio, data, batch_size=64, base_lr=4e-3):
     """Returns the config of a ranker on small data, with the autoencoder that makes its labels.
 
     Args:
@@ -92,6 +92,7 @@ def ranking(args, encoder, decoder, *, epochs, mae_epochs, mask_ratio, data):
       mae_epochs: epochs of the autoencoder.
       mask_ratio: mask ratio of the labels; the autoencoder is trained with MAE's.
       data: settings to change in `config.data` of both.
+      batch_size, base_lr: of the ranker; the autoencoder's batch size is 64.
     """
     first = pretrain.defaults(
         {
@@ -109,7 +110,7 @@ def ranking(args, encoder, decoder, *, epochs, mae_epochs, mask_ratio, data):
     config = train_ranker.defaults()
     config.update(label_model=args.label_model, ranker={"name": "vit", **encoder}, seed=args.seed)
     config.epochs = args.epochs or epochs
-    config.optimizer.update(base_lr=4e-3, warmup_epochs=0.05 * config.epochs)
+    config.optimizer.update(base_lr=base_lr, warmup_epochs=0.05 * config.epochs)
     # With so little training, start from the autoencoder's encoder, and leave the end of the order out of the loss: the
     # patches there are redundant and their order is random.
     config.update(warm_start=True, loss=args.loss, loss_options={"top_k": args.top_k} if args.top_k else {})
@@ -117,5 +118,6 @@ def ranking(args, encoder, decoder, *, epochs, mae_epochs, mask_ratio, data):
     for phase in (first, config):
         phase.data.update(source=args.source, path=args.path, img_size=encoder["img_size"], **data)
         phase.update(batch_size=64, log_every=20, checkpoint_every=400)
+    config.batch_size = batch_size
     config.pretrain, config.mim = first, first.mim
     return train_ranker.smoke(config) if args.smoke else config
