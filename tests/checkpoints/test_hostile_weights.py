@@ -13,7 +13,7 @@ from safetensors.numpy import save_file
 from torch_files import Raw, constant, tensor
 
 from jaxprune import models
-from jaxprune.checkpoints import load_model, load_pretrained, pth, read, read_tensors, save_model
+from jaxprune.checkpoints import load_model, load_pretrained, pickled, read, read_tensors, save_model
 from jaxprune.checkpoints.rules import to_published
 from jaxprune.checkpoints.store import CheckpointStore, load_params
 from jaxprune.checkpoints.write import convert
@@ -80,7 +80,7 @@ def test_a_small_pickle_does_not_run_for_long(program, legacy, tmp_path):
 
 @pytest.mark.parametrize("legacy", [False, True])
 def test_a_long_pickle_is_read_as_far_as_a_file_of_its_size_needs(legacy, tmp_path, monkeypatch):
-    monkeypatch.setattr(pth, "_STEPS", 2**14)
+    monkeypatch.setattr(pickled, "_STEPS", 2**14)
     more = b"s" + constant("x") + b"(" + b"N" * 2**15 + b"ts"
     small, large = (Raw(b"}" + constant("w") + tensor("0", size, (1,), (1,)) + more) for size in (1, 2**16))
     with pytest.raises(UserError, match="takes more steps than is plausible for a file of this size"):

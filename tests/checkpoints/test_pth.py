@@ -80,7 +80,7 @@ def test_finds_the_weights_among_other_things(value, key, expected, legacy, tmp_
             r"no tensors under 'modle'. Did you mean 'model'\? It has: model \(dict of 1\)",
         ),
         ({"weights": {"w": SIX}, "epoch": 3}, None, r"choose with key=. It has: weights \(dict of 1\), epoch \(int\)"),
-        (SIX, None, "holds one tensor and no names"),
+        (SIX, None, "contains one tensor and no names"),
         ({}, None, "It has: nothing"),
     ],
 )
