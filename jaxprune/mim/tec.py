@@ -20,19 +20,18 @@ from jaxprune.errors import UserError
 from jaxprune.mim import teacher_targets as teaching
 from jaxprune.mim.aggregation import aggregation_of
 from jaxprune.mim.base import Framework, MaskedOutput
-from jaxprune.mim.decoder import Decoder, TokenDecoder, default_throw_ratio
+from jaxprune.mim.decoder import default_throw_ratio
 from jaxprune.mim.mae import MAE, STYLE
 from jaxprune.mim.masker import Masks, RandomMasker
 from jaxprune.mim.target import Target
+from jaxprune.mim.two_branches import TwoBranches
 from jaxprune.models.vit import VisionTransformer
-from jaxprune.nn import Block, LayerNorm, Linear, Mlp
-from jaxprune.nn.block import run_block
-from jaxprune.nn.flops import block_flops, linear_flops, rows_of
+from jaxprune.nn import LayerNorm, Linear, Mlp
+from jaxprune.nn.flops import linear_flops
 from jaxprune.nn.images import require_float
 from jaxprune.nn.linear import xavier_uniform
 from jaxprune.nn.params import copied, frozen
 from jaxprune.nn.published import Rule, depthwise, depthwise_back, linear, linear_back, within
-from jaxprune.ops.patches import gather_tokens
 from jaxprune.preprocessing import trained_on
 
 _ADAPTORS_EPS = 1e-5  # epsilon of the adaptors' norms; all others have 1e-6, as in MAE
@@ -134,97 +133,6 @@ class Adaptors(nnx.Module):
         """Multiply-accumulates of one image."""
         layers = (layer for fuse, mlp in zip(self.fuse, self.mlps, strict=True) for layer in (fuse, mlp.fc1, mlp.fc2))
         return sum(linear_flops(layer, tokens) for layer in layers)
-
-
-class TwoBranches(Decoder):
-    """Two branches with separate inputs and outputs around shared blocks; "feature" predicts a row for every patch.
-
-    Args:
-      in_dim: width of the student's tokens.
-      target_dim, target_heads: width of the teacher's tokens, and heads of its attention.
-      grid, num_prefix_tokens: patch grid and number of prefix tokens of the student.
-      dim, depth, num_heads: width, number and heads of the blocks.
-      options: further arguments of `TokenDecoder`.
-    """
-
-    def __init__(
-        self,
-        in_dim: int,
-        target_dim: int,
-        target_heads: int,
-        *,
-        num_prefix_tokens: int,
-        dim: int,
-        depth: int,
-        num_heads: int,
-        rngs: nnx.Rngs,
-        style: Mapping[str, Any],
-        reconstruction: str,
-        dtype: Any = None,
-        remat: bool = False,
-        **options: Any,
-    ):
-        self.num_prefix_tokens, self.target_heads, self.remat = num_prefix_tokens, target_heads, remat
-        self.reconstruction = reconstruction
-        # Separate random streams: the presence of an aggregation does not change other draws.
-        streams = [nnx.Rngs(rngs.params()) for _ in range(3)]
-        common = {"num_prefix_tokens": num_prefix_tokens, "dtype": dtype, **style}
-        self.blocks = nnx.List(
-            [Block(dim, num_heads, kernel_init=xavier_uniform, rngs=streams[0], **common) for _ in range(depth)]
-        )
-        branch = {**options, **common, "dim": dim, "depth": 0, "num_heads": num_heads, "reconstruction": reconstruction}
-        self.feature = TokenDecoder(in_dim, target_dim, rngs=streams[1], **branch)
-        self.attention = TokenDecoder(in_dim, 2 * target_dim, rngs=streams[2], **branch)
-
-    def decode(self, branch: TokenDecoder, latent: Float[Array, "b n d"], masks: Masks) -> Float[Array, "b m e"]:
-        """Runs the shared blocks on the input of a branch; before the norm."""
-        tokens = branch.tokens(latent, masks)
-        for block in self.blocks:
-            tokens, _, _ = run_block(block, tokens, remat=self.remat)
-        return tokens.x
-
-    def __call__(self, latent: Float[Array, "b n d"], masks: Masks) -> Float[Array, "b p q"]:
-        """The predicted features, see `Decoder`."""
-        return self.feature.predict(self.decode(self.feature, latent, masks), masks)
-
-    def attend(self, latent: Float[Array, "b n d"], masks: Masks, ids: Int[Array, "b k"]) -> Float[Array, "b m h p"]:
-        """The predicted attention logits of CLS and the patches `ids` as queries over all patches as keys, in float32.
-
-        Under "partial", queries and keys of thrown patches are zero.
-        """
-        decoded = self.decode(self.attention, latent, masks)
-        patches = self.attention.predict(decoded, masks)
-        width = patches.shape[2] // 2
-        of_cls = self.attention.head(decoded[:, :1])[:, :, :width]
-        queries = jnp.concatenate([of_cls, gather_tokens(patches[:, :, :width], ids)], axis=1)
-        heads = lambda rows: rows.reshape(*rows.shape[:2], self.target_heads, -1)
-        # Scaled by the full width, not by the width of a head.
-        return jnp.einsum("bmhe,bphe->bmhp", heads(queries), heads(patches[:, :, width:])) * width**-0.5
-
-    def flops(self, visible: int, present: int, *, as_published: bool = True) -> "BranchFlops":
-        """Multiply-accumulates of both branches; see `Decoder.flops`."""
-        prefix = self.num_prefix_tokens
-        rows = rows_of(None, prefix + present, prefix + present)
-        branches = [b.flops(visible, present, as_published=as_published) for b in (self.feature, self.attention)]
-        return BranchFlops(
-            embed=sum(branch.embed for branch in branches),
-            blocks=2 * sum(block_flops(block.cost(), rows) for block in self.blocks),
-            aggregate=sum(branch.aggregate for branch in branches),
-            # The CLS token is a query too; as published without aggregation, it is counted with the prefix.
-            predict=sum(branch.predict for branch in branches)
-            + linear_flops(self.attention.pred, 0 if as_published and self.attention.aggregate is None else 1),
-        )
-
-
-class BranchFlops(NamedTuple):
-    """The cost of the two branches by part."""
-
-    embed: int
-    blocks: int
-    aggregate: int
-    predict: int
-
-    total = property(sum)  # of all parts
 
 
 class TecFlops(NamedTuple):
