@@ -11,6 +11,7 @@ study can be resumed. The table has a row per training, with 95 % intervals over
 import argparse
 import json
 from pathlib import Path
+from typing import Any
 
 from ml_collections import ConfigDict
 
@@ -46,7 +47,7 @@ def run():
         if not is_complete(args.run / phase):
             raise UserError(f"{args.run / phase} is not a finished training: run configs/quickstart.py first.")
     before, tuned, short = (read_summary(args.run / phase) for phase in ("pretrain", "finetune", "scratch"))
-    config = ConfigDict(json.loads((args.run / "config.json").read_text(encoding="utf-8"))["config"])
+    config: Any = ConfigDict(json.loads((args.run / "config.json").read_text(encoding="utf-8"))["config"])
     epochs = steps_in(before["seconds"] + tuned["seconds"], short) * config.finetune.batch_size / tuned["examples"]
     rows = [
         row("pre-trained and fine-tuned", tuned, config.finetune.optimizer.base_lr, before["seconds"]),
