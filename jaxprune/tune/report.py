@@ -107,16 +107,18 @@ def describe(section: Section, found: Tuned) -> None:
 
 def _plot(found: Tuned) -> Any:
     """Risk against time, in series of plans that differ only in how many tokens they keep."""
-    families: dict[str, list[Row]] = {}
+    families: dict[str, list[tuple[Row, float]]] = {}
     for row in found.rows:
         if row.images and row.errors is not None:
-            families.setdefault(_family(row), []).append(row)
-    risks = {name: [row.errors / row.images for row in rows] for name, rows in families.items()}
+            families.setdefault(_family(row), []).append((row, row.errors / row.images))
     return plots.scatter_plot(
-        {name: ([1000 * row.cost.seconds for row in rows], risks[name]) for name, rows in families.items()},
+        {
+            name: ([1000 * row.cost.seconds for row, _ in rows], [risk for _, risk in rows])
+            for name, rows in families.items()
+        },
         "ms a batch",
         "risk",
-        labels={name: [_label(found, row, len(rows) == 1) for row in rows] for name, rows in families.items()},
+        labels={name: [_label(found, row, len(rows) == 1) for row, _ in rows] for name, rows in families.items()},
         pareto=("min", "min"),
         reference={"allowed": found.bound.risk} if found.bound.risk < 1 else None,
     )
