@@ -72,5 +72,7 @@ def _column(values: list[Any], spec: str, better: str | None, first: bool) -> _C
         classes = " ".join(word for word, on in (("n", numeric), ("prose", prose), ("best", text == best)) if on)
         tag = 'th scope="row"' if first else "td"
         attributes = (f' class="{classes}"' if classes else "") + ("" if key is None else f' data-v="{key!r}"')
-        cells.append(f"<{tag}{attributes}>{escape(text)}</{tag[:2]}>")
+        # Long texts wrap, plans between their steps.
+        shown = escape(text).replace("+", "+<wbr>") if prose else escape(text)
+        cells.append(f"<{tag}{attributes}>{shown}</{tag[:2]}>")
     return _Column(cells, numeric)

@@ -22,3 +22,10 @@ def test_unknown_columns_and_highlights_are_refused():
         section.table([{"accuracy": 1}], highlight={"acuracy": "max"})
     with pytest.raises(UserError, match="highlight 'most'"):
         section.table([{"accuracy": 1}], highlight={"accuracy": "most"})
+
+
+def test_long_plans_wrap_between_their_steps():
+    report = Report("r")
+    report.section("s").table([{"plan": "topk@3:keep_rate=0.7+tome@6:keep_rate=0.5", "short": "a+b"}])
+    html = report.render()
+    assert "topk@3:keep_rate=0.7+<wbr>tome@6:keep_rate=0.5" in html and ">a+b<" in html
