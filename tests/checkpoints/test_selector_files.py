@@ -108,7 +108,7 @@ def test_ia_red2_reads_its_agents_and_its_blocks_in_groups(tmp_path, small, capl
     load_pretrained(again, grouped)
     for name, variable in variables(scorer).items():
         np.testing.assert_array_equal(variable[...], variables(again)[name][...])
-    with pytest.raises(UserError, match="are one block and differ"):
+    with pytest.raises(UserError, match="are the same block but differ"):
         load_pretrained(again, tensors | {"groups.0.block_list.1.norm1.bias": np.zeros(8, np.float32)})
     with pytest.raises(UserError, match=r"missing .*agents\.1\.qk\.bias"):
         load_pretrained(again, {name: value for name, value in tensors.items() if name != "groups.1.agent.qk.bias"})

@@ -146,7 +146,7 @@ def test_what_has_no_such_names():
         spelled(vit("vit_small_patch16_rope_224", num_classes=0), "hugging_face")
     with pytest.raises(UserError, match=r"0 rows before those of the patches"):
         spelled(vit("deit3_small_patch16_224", num_classes=0), "dinov2")
-    with pytest.raises(UserError, match=r"not a network of EVA-02's: write the weights under timm's names"):
+    with pytest.raises(UserError, match=r"not one of EVA-02's networks: write the weights under timm's names"):
         spelled(pooled, "eva02")
     with pytest.raises(UserError, match=r"networks end with a norm"):
         spelled(vit("vit_intern300m_patch14_448", num_classes=0), "hugging_face")
