@@ -68,6 +68,15 @@ def test_a_family_ends_at_the_first_plan_that_is_hopeless(losses):
     assert not any("0.2" in name.rpartition(" ")[2] for name in looked)
 
 
+def test_a_plan_that_is_safe_makes_more_expensive_ones_unnecessary(losses):
+    search(("drop",), pool, losses, 1.0, COST, alpha=0.2, limit=30)
+    looked = {name.rpartition(" ")[2] for name, _ in losses.counted}
+    assert "0.8" not in looked and {"0.65", "0.5"} <= looked  # their risks are 0.06 and 0.125
+    losses.counted.clear()
+    search(("drop",), pool, losses, 1.0, COST, alpha=0.03, limit=30)
+    assert "0.8" in {name.rpartition(" ")[2] for name, _ in losses.counted}
+
+
 def test_under_a_bound_on_cost_alone_the_dearest_of_a_family_is_enough(losses):
     within = lambda methods: [plan for plan in pool(methods) if COST(plan) < 0.7]
     search(("drop", "merge"), within, losses, 1.0, COST, alpha=1.0, limit=30)

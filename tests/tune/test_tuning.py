@@ -82,7 +82,7 @@ def test_the_plan_is_the_cheapest_that_is_certified(classifier, counting_device,
     found = tune(classifier, images(), bound=Bound("agreement", 0.5), settings=QUICK)
     rows = {row.name: row for row in found.rows}
     plans = [row for row in found.rows if row.images and row.errors is not None][1:]
-    assert found.images == (20, 20) and len(plans) == 2 and found.front
+    assert found.images == (20, 20) and plans and found.front
     # The errors again, from the networks themselves and the same halves.
     first, second = np.split(np.random.default_rng(0).permutation(40), 2)
     dense, shown = answers_of(classifier, images()), images()
