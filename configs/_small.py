@@ -117,7 +117,7 @@ def ranking(args, encoder, decoder, *, epochs, mae_epochs, mask_ratio, data, bat
     config.labels.update(mask_ratio=args.mask_ratio or mask_ratio, throw_ratio=args.throw)
     for phase in (first, config):
         phase.data.update(source=args.source, path=args.path, img_size=encoder["img_size"], **data)
-        phase.update(batch_size=64, log_every=20, checkpoint_every=400)
-    config.batch_size = batch_size
+        phase.update(log_every=20, checkpoint_every=400)
+    first.batch_size, config.batch_size = 64, batch_size
     config.pretrain, config.mim = first, first.mim
     return train_ranker.smoke(config) if args.smoke else config

@@ -9,7 +9,6 @@ study can be resumed. The table has a row per training, with 95 % intervals over
 """
 
 import argparse
-import json
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from jaxprune import tasks
 from jaxprune.bench.publish import publish
 from jaxprune.errors import UserError
 from jaxprune.tasks.quickstart.settings import phase_config
+from jaxprune.tasks.setup.inputs import recorded_config
 from jaxprune.train.progress import log_to_terminal
 from jaxprune.train.workdir import is_complete, read_summary
 
@@ -47,7 +47,7 @@ def run():
         if not is_complete(args.run / phase):
             raise UserError(f"{args.run / phase} is not a finished training: run configs/quickstart.py first.")
     before, tuned, short = (read_summary(args.run / phase) for phase in ("pretrain", "finetune", "scratch"))
-    config: Any = ConfigDict(json.loads((args.run / "config.json").read_text(encoding="utf-8"))["config"])
+    config: Any = ConfigDict(recorded_config(args.run))
     epochs = steps_in(before["seconds"] + tuned["seconds"], short) * config.finetune.batch_size / tuned["examples"]
     rows = [
         row("pre-trained and fine-tuned", tuned, config.finetune.optimizer.base_lr, before["seconds"]),

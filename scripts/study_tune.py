@@ -116,8 +116,7 @@ def main() -> None:
     }
     errors_of = splitting(found[DENSE], [found[each.name] for each in grid], args.neighbours)
 
-    drift = measured[DENSE] / table.dense.seconds  # `tune` scales its predictions in the same way
-    predicted = [drift * each.cost.seconds for each in grid]
+    predicted = [table.rescaled(each.cost, measured[DENSE]).seconds for each in grid]
     off = [abs(seconds / measured[each.name] - 1) for each, seconds in zip(grid, predicted, strict=True)]
     rows = [
         {"plan": each.name, "ms": 1e3 * measured[each.name], "predicted ms": 1e3 * seconds, "off": miss}

@@ -1,30 +1,19 @@
 """TEC's decoder: two branches that share their blocks, for a teacher's features and its attention."""
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
-from jaxprune.mim.decoder import Decoder, TokenDecoder
+from jaxprune.mim.decoder import Decoder, DecoderFlops, TokenDecoder
 from jaxprune.mim.masker import Masks
 from jaxprune.nn import Block
 from jaxprune.nn.block import run_block
 from jaxprune.nn.flops import block_flops, linear_flops, rows_of
 from jaxprune.nn.linear import xavier_uniform
 from jaxprune.ops.patches import gather_tokens
-
-
-class BranchFlops(NamedTuple):
-    """The cost of the two branches by part."""
-
-    embed: int
-    blocks: int
-    aggregate: int
-    predict: int
-
-    total = property(sum)  # of all parts
 
 
 class TwoBranches(Decoder):
@@ -92,12 +81,12 @@ class TwoBranches(Decoder):
         # Scaled by the full width, not by the width of a head.
         return jnp.einsum("bmhe,bphe->bmhp", heads(queries), heads(patches[:, :, width:])) * width**-0.5
 
-    def flops(self, visible: int, present: int, *, as_published: bool = True) -> BranchFlops:
+    def flops(self, visible: int, present: int, *, as_published: bool = True) -> DecoderFlops:
         """Multiply-accumulates of both branches; see `Decoder.flops`."""
         prefix = self.num_prefix_tokens
         rows = rows_of(None, prefix + present, prefix + present)
         branches = [b.flops(visible, present, as_published=as_published) for b in (self.feature, self.attention)]
-        return BranchFlops(
+        return DecoderFlops(
             embed=sum(branch.embed for branch in branches),
             blocks=2 * sum(block_flops(block.cost(), rows) for block in self.blocks),
             aggregate=sum(branch.aggregate for branch in branches),

@@ -104,6 +104,10 @@ class CostTable(NamedTuple):
             beside + max(cost.megabytes for cost in own),
         )
 
+    def rescaled(self, cost: Cost, dense_seconds: float) -> Cost:
+        """A predicted cost at another speed of the device: when the dense network takes `dense_seconds`."""
+        return cost._replace(seconds=cost.seconds * dense_seconds / self.dense.seconds)
+
     def _cost(self, part: Part) -> Cost:
         alike = self._measured(part.role, part.state, part.kind)
         if part.role == PLAIN and not alike:

@@ -3,7 +3,7 @@
 Decisions here use only the estimation images, so the guarantee, which comes from the test images, is not affected.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -97,8 +97,9 @@ def _narrowed(plans: list[Candidate], losses: Losses, cost: Callable, alpha: flo
     """Rejects plans on growing shares of the images."""
     rejected = []
     for share in range(len(SHARES) - 1):
-        fit = [plan for plan in plans if not hopeless(losses(plan, share), alpha)]
-        fit = [plan for plan in fit if not _beaten(plan, fit, losses, share, cost)]
+        found = {plan.name: losses(plan, share).astype(bool) for plan in plans}
+        fit = [plan for plan in plans if not hopeless(found[plan.name], alpha)]
+        fit = [plan for plan in fit if not _beaten(plan, fit, found, cost)]
         names = {plan.name for plan in fit}
         rejected += [(plan, share) for plan in plans if plan.name not in names]
         plans = fit
@@ -128,11 +129,11 @@ def thinned(order: Sequence[Candidate], risks: Sequence[float], alpha: float, mo
     return hopeful if len(hopeful) <= most else [hopeful[0], *hopeful[len(hopeful) - most + 1 :]]
 
 
-def _beaten(plan: Candidate, others: Sequence[Candidate], losses: Losses, share: int, cost: Callable) -> bool:
+def _beaten(plan: Candidate, others: Sequence[Candidate], losses: Mapping[str, np.ndarray], cost: Callable) -> bool:
     """Whether another plan costs no more and errs significantly less (sign test on the images where they differ)."""
-    own = losses(plan, share).astype(bool)
+    own = losses[plan.name]
     for other in others:
-        theirs = losses(other, share).astype(bool)
+        theirs = losses[other.name]
         worse, better = int((own & ~theirs).sum()), int((theirs & ~own).sum())
         if cost(other) <= cost(plan) and p_value(better, worse + better, 0.5) <= SIGNIFICANT:
             return True

@@ -49,7 +49,7 @@ class Row(NamedTuple):
       name: the plan as text, or `bench.contestants.DENSE`, or `SMALLER`.
       gflops: GFLOPs per image.
       predicted: cost predicted by the table, with the time scaled by the ratio of the dense network's time when plans
-        were timed to that in the table; None for another network.
+        were timed to that in the table; None for the dense network, which sets the scale, and for another one.
       timed: seconds per batch over the rounds, and memory as `Cost.megabytes`; None if not timed as a whole.
       errors, images: errors among the estimation images, and their number: only a part of them for a plan that the
         search rejected; None if not estimated.

@@ -88,10 +88,8 @@ def tune(
         timed = _timed(network, some, settings, keep)
     chosen, why, tests = _chosen(some, timed, errors, bound, settings)
     # The device may have become faster or slower since the table was measured.
-    drift = timed[DENSE][0].median / table.dense.seconds
-    predicted = lambda cost: cost._replace(seconds=drift * cost.seconds)
-    dense = predicted(table.predict(network.dense))
-    rows = [Row(DENSE, _gflops(network.dense), dense, timed[DENSE], 0, len(halves.first))]
+    predicted = lambda cost: table.rescaled(cost, timed[DENSE][0].median)
+    rows = [Row(DENSE, _gflops(network.dense), None, timed[DENSE], 0, len(halves.first))]
     rows += [Row(SMALLER, _gflops(network.smaller), timed=timed[SMALLER])] if network.smaller is not None else []
     evaluated = [*((each, len(SHARES) - 1) for each in found), *rejected]
     for each, share in sorted(evaluated, key=lambda pair: bound.of(pair[0].cost), reverse=True):
