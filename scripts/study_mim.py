@@ -9,10 +9,10 @@ neighbours and of a linear classifier on the mean patch token, and the accuracy 
 clean and under the corruptions of ImageNet-C. The baseline is the same classifier trained from scratch for the total
 time, at the best of three learning rates. The other frameworks run once, to check that they learn.
 
-Every piece of the study is stored in its own file under --out: a study that was interrupted, or that reached its limit
-of --hours, can be resumed. Tables (CSV) and report.html are rewritten after every piece. Variants of a framework are
-compared by their mean difference, paired by seed, with 95 % confidence intervals (Student's t); with one seed there are
-none.
+Every piece of the study is a line of OUT/pieces.jsonl: a study that was interrupted, or that reached its limit of
+--hours, can be resumed, also on another machine with that file. Tables (CSV) and report.html are rewritten after every
+piece. Variants of a framework are compared by their mean difference, paired by seed, with 95 % confidence intervals
+(Student's t); with one seed there are none.
 """
 
 import argparse
@@ -296,34 +296,38 @@ def learns(args, name, steps) -> dict[str, float]:
 
 
 class Pieces:
-    """The pieces of a study, each measured once and stored in a file.
+    """The pieces of a study, each measured once and stored as a line of JSON.
 
     Args:
       args: the parsed command line.
     """
 
     def __init__(self, args):
-        self._folder, self._ends = args.out / "results", time.monotonic() + 3600 * args.hours
+        self._path, self._ends = args.out / "pieces.jsonl", time.monotonic() + 3600 * args.hours
         self._longest = 0.0
+        lines = self._path.read_text().splitlines() if self._path.exists() else []
+        self._stored: dict[str, dict[str, float]] = dict(json.loads(line) for line in lines)
         self.found: dict[str, dict[str, float]] = {}
 
     def get(self, name: str, call) -> bool:
         """Reads a piece, or measures it; False if less time is left than the longest piece took."""
-        path = self._folder / f"{name}.json"
-        if not path.exists():
+        if name not in self._stored:
             if time.monotonic() + self._longest > self._ends:
                 print(f"No time left for {name} within --hours: run the same command again to resume.")
                 return False
             start = time.monotonic()
-            values = call()
+            self._stored[name] = call()
             self._longest = max(self._longest, time.monotonic() - start)
-            self._folder.mkdir(parents=True, exist_ok=True)
-            part = path.with_suffix(".part")
-            part.write_text(json.dumps(values))
-            part.replace(path)
-            print(f"{name}: {', '.join(f'{key} {value:.4g}' for key, value in values.items())}", flush=True)
-        self.found[name] = json.loads(path.read_text())
+            self._write()
+            print(f"{name}: {', '.join(f'{key} {value:.4g}' for key, value in self._stored[name].items())}", flush=True)
+        self.found[name] = self._stored[name]
         return True
+
+    def _write(self):
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        part = self._path.with_suffix(".part")
+        part.write_text("".join(json.dumps([name, values]) + "\n" for name, values in self._stored.items()))
+        part.replace(self._path)
 
 
 def best_rate(found) -> float:

@@ -24,13 +24,12 @@ SMALLEST = "vit_tiny_patch16_224"
 BENCHMARKS = {
     "benchmark_vit": [f"--model={SMALLEST}", "--batch=1", "--rounds=1"],
     "benchmark_reduction": [f"--model={SMALLEST}", "--batch=1", "--rounds=1", "--methods", "topk"],
-    "benchmark_papr": [f"--model={SMALLEST}", "--scorer=norm", "--batch", "1", "--rounds=1"],
-    "benchmark_ltrp": [f"--model={SMALLEST}", "--batch=1", "--rounds=1", "--throw", "0.8"],
-    "benchmark_attention": ["--lengths", "140", "--num-heads=1", "--head-dim=8", "--sizes", "--rounds=1"],
-    "benchmark_hierarchical": [
+    "benchmark_papr": [
         *("--model", "convnext_atto", "--scorer=norm", "--batch=1", "--rounds=1"),
         '--overrides={"depths": [1, 1], "dims": [8, 16]}',
     ],
+    "benchmark_ltrp": [f"--model={SMALLEST}", "--batch=1", "--rounds=1", "--throw", "0.8"],
+    "benchmark_attention": ["--lengths", "140", "--num-heads=1", "--head-dim=8", "--sizes", "--rounds=1"],
     "benchmark_frameworks": ["--tiny", "--only", "simmim", "--batch=1", "--rounds=1"],
     "benchmark_mim": ["--models", SMALLEST, "--batch=1", "--measure=1", "--rounds=1", "--throw", "0.5"],
 }
@@ -61,9 +60,17 @@ def test_a_network_in_another_process_has_its_turns(tmp_path):
     other = tmp_path / "python"
     other.write_text("#!/bin/sh\necho another $2\nwhile read line; do echo done; done\n")
     other.chmod(0o755)
-    run("benchmark_hierarchical", tmp_path, *BENCHMARKS["benchmark_hierarchical"], f"--torch-python={other}")
-    (found,) = rows(tmp_path / "benchmark_hierarchical.csv")
-    assert found["timm"] == "another convnext_atto" and float(found["dense to timm"]) > 0
+    run("benchmark_papr", tmp_path, *BENCHMARKS["benchmark_papr"], f"--torch-python={other}")
+    (found,) = rows(tmp_path / "benchmark_papr.csv")
+    assert found["with"] == "another convnext_atto" and float(found["dense to PyTorch"]) > 0
+
+
+def test_clips_are_timed_with_their_scorer(tmp_path):
+    sizes = '{"img_size": 32, "num_frames": 4, "embed_dim": 16, "depth": 1, "num_heads": 2}'
+    settings = ("--model=videomae_base_patch16_224", "--scorer=static_tubes", "--batch=1", "--rounds=1")
+    run("benchmark_papr", tmp_path, *settings, f"--overrides={sizes}")
+    (found,) = rows(tmp_path / "benchmark_papr.csv")
+    assert float(found["dense ms/clip"]) > 0
 
 
 def test_hierarchical_networks_are_pruned(tmp_path):
@@ -122,9 +129,9 @@ def test_pre_training_methods_are_compared(tmp_path):
     assert [row["framework"] for row in rows(tmp_path / "study" / "others.csv")] == ["amt_simmim"]
     assert "Tab. 4, SimMIM" in (tmp_path / "study" / "report.html").read_text()
     # Nothing is measured again.
-    kept = {path: path.stat().st_mtime_ns for path in (tmp_path / "study" / "results").iterdir()}
+    kept = (tmp_path / "study" / "pieces.jsonl").stat().st_mtime_ns
     run("study_mim", tmp_path, *arguments)
-    assert kept == {path: path.stat().st_mtime_ns for path in (tmp_path / "study" / "results").iterdir()}
+    assert kept == (tmp_path / "study" / "pieces.jsonl").stat().st_mtime_ns
 
 
 def test_reduction_methods_are_compared(tmp_path):

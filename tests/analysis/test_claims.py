@@ -5,7 +5,8 @@ import math
 import pytest
 
 from jaxprune.analysis import claims
-from jaxprune.analysis.claims import FAILS, HOLDS, OPEN, Figure, judge, mean_of, verdict_of
+from jaxprune.analysis.claim_figures import Figure, mean_of
+from jaxprune.analysis.claims import FAILS, HOLDS, OPEN, judge, verdict_of
 
 NOTHING = dict.fromkeys(("rates", "methods", "radial", "networks", "data_sets", "anchors", "spatial", "depths"), ())
 
