@@ -4,12 +4,13 @@ python scripts/benchmark_peers.py [--torch-python PATH] [--onnx-python PATH] [--
                                   [--burst 2] [--batch 8] [--threads 2] [--tiny] [--out benchmark_peers]
 
 The contestants of a group take turns in every round: one process warms up and measures a burst while all others are
-stopped. All use the same number of threads, inputs and weights (`difference` is the largest difference of a logit from
-ours, relative to the largest logit). `ratio` is the speed relative to the group's first contestant in the same round:
-the median, and the range of 95 % of the rounds. `of bound` is the least time that the machine allows divided by the
-time taken. That least time is the larger of two: the operations at the rate of large matrix products, and the bytes
-that have to be moved (weights and images; in training weights, gradients and moments) at the rate of an array copy,
-both measured in the same rounds.
+stopped. `torch.compile` is measured as it is and, for inference, with Inductor's freezing, its fastest setting on CPUs,
+which packs the weights in advance. All use the same number of threads, inputs and weights (`difference` is the largest
+difference of a logit from ours, relative to the largest logit). `ratio` is the speed relative to the group's first
+contestant in the same round: the median, and the range of 95 % of the rounds. `of bound` is the least time that the
+machine allows divided by the time taken. That least time is the larger of two: the operations at the rate of large
+matrix products, and the bytes that have to be moved (weights and images; in training weights, gradients and moments) at
+the rate of an array copy, both measured in the same rounds.
 
 `--torch-python` is an interpreter with torch, timm and torchvision, `--onnx-python` one with jax2onnx, onnxruntime and
 this library's dependencies; without them the corresponding contestants are left out. Sections: "dense" networks;
@@ -43,7 +44,7 @@ from jaxprune.viz.table import write_csv
 SCRIPTS = Path(__file__).parent
 OURS, TORCH, ONNX = "ours", "pytorch", "onnx_runtime"
 NAMES = {OURS: "jaxprune", TORCH: "PyTorch", ONNX: "ONNX Runtime"}
-COMPILED = "torch.compile"
+COMPILED, FROZEN = "torch.compile", "torch.compile, freezing"
 PLANS = {"Top-K": "topk:keep_rate=0.7", "ToMe": "tome:keep_rate=0.7"}
 SMALL, BASE, SMALLER = "vit_small_patch16_224", "vit_base_patch16_224", "vit_tiny_patch16_224"
 TINY = {"img_size": 32, "patch_size": 8, "embed_dim": 32, "depth": 10, "num_heads": 2}
@@ -135,7 +136,14 @@ class Run:
         self.args, self.out = args, args.out
         self.interpreters = {OURS: sys.executable, TORCH: args.torch_python, ONNX: args.onnx_python}
         self.sizes = TINY if args.tiny else {}
-        self.common = {"threads": args.threads, "plan": "", "cache": "", "compiled": False, "batch": args.batch}
+        self.common = {
+            "threads": args.threads,
+            "plan": "",
+            "cache": "",
+            "compiled": False,
+            "options": None,
+            "batch": args.batch,
+        }
         for folder in ("logs", "files"):
             (self.out / folder).mkdir(parents=True, exist_ok=True)
         self._records = self.out / "rounds.jsonl"
@@ -200,6 +208,7 @@ def four(run: Run, model: str, plan: str = "", label: str = "") -> list[Contesta
     all_ = [
         Contestant(name(NAMES[TORCH]), TORCH, job),
         Contestant(name(COMPILED), TORCH, {**job, "compiled": True}),
+        Contestant(name(FROZEN), TORCH, {**job, "compiled": True, "options": {"freezing": True}}),
         Contestant(name(NAMES[ONNX]), ONNX, {**job, "file": file}),
         Contestant(name(NAMES[OURS]), OURS, job),
     ]

@@ -30,7 +30,7 @@ def tensor(job: Job):
 def forward(job: Job) -> Made:
     """Classifies a batch."""
     model, images = network(job).eval(), tensor(job)
-    model = torch.compile(model) if job.compiled else model
+    model = torch.compile(model, options=job.options) if job.compiled else model
 
     def run():
         with torch.inference_mode():
