@@ -19,10 +19,15 @@ def use_huge_pages() -> None:
     setting when a process starts, so call this first in a program, before slow imports. A `GLIBC_TUNABLES` that is
     already set, even to an empty value, is left alone.
     """
-    kernel = _KERNEL.read_text() if _KERNEL.is_file() else ""
-    added = tunables(os.environ, platform.libc_ver()[0], kernel)
+    added = huge_pages(os.environ)
     if added:
         os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], {**os.environ, **added})
+
+
+def huge_pages(environ: Mapping[str, str]) -> dict[str, str]:
+    """Returns the variables with which a process started on this machine uses huge pages; see `tunables`."""
+    kernel = _KERNEL.read_text() if _KERNEL.is_file() else ""
+    return tunables(environ, platform.libc_ver()[0], kernel)
 
 
 def tunables(environ: Mapping[str, str], libc: str, kernel: str) -> dict[str, str]:

@@ -38,7 +38,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxprune import models
+from jaxprune import host_memory, models
 from jaxprune.viz.table import write_csv
 
 SCRIPTS = Path(__file__).parent
@@ -82,6 +82,9 @@ class Process:
         threads = {name: str(asked["threads"]) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}
         paths = (SCRIPTS.parent, SCRIPTS, SCRIPTS.parent / "examples")
         env = {**os.environ, **threads, "JAX_PLATFORMS": "cpu", "PYTHONPATH": os.pathsep.join(map(str, paths))}
+        if asked["task"] in ("mae", "finetune"):
+            # As `python -m jaxprune.main` trains; PyTorch profits, too.
+            env |= host_memory.huge_pages(os.environ)
         if asked["cache"]:
             env["TORCHINDUCTOR_CACHE_DIR"] = asked["cache"]
         program = SCRIPTS / "peers" / f"{contestant.framework}.py"
