@@ -13,6 +13,11 @@ Measurements are stored next to the CSV, as .json, and are not repeated with the
 framework at a time. The table is printed, and written as CSV and as Markdown (.md).
 """
 
+from jaxprune import host_memory
+
+if __name__ == "__main__":
+    host_memory.use_huge_pages()  # as the training program; restarts this one, hence before the slow imports
+
 import argparse
 import json
 import statistics

@@ -15,6 +15,11 @@ before most are left out; "computed" is what runs here; "compiler" is XLA's coun
 Prints a table, and writes a CSV and one plot per model.
 """
 
+from jaxprune import host_memory
+
+if __name__ == "__main__":
+    host_memory.use_huge_pages()  # as the training program; restarts this one, hence before the slow imports
+
 import argparse
 import statistics
 from pathlib import Path

@@ -15,6 +15,11 @@ python scripts/grid_reduction.py grid --config configs/reduction/small.py:path=D
 Every fine-tuning run has its own directory under --out, so an interrupted search can be resumed.
 """
 
+from jaxprune import host_memory
+
+if __name__ == "__main__":
+    host_memory.use_huge_pages()  # as the training program; restarts this one, hence before the slow imports
+
 import argparse
 import itertools
 import sys

@@ -9,6 +9,11 @@ to Use?" (Haurum et al., 2023) and whether they hold. Every training run has its
 interrupted study can be resumed.
 """
 
+from jaxprune import host_memory
+
+if __name__ == "__main__":
+    host_memory.use_huge_pages()  # as the training program; restarts this one, hence before the slow imports
+
 import argparse
 from pathlib import Path
 

@@ -10,6 +10,11 @@ resumed. The results are a table of accuracy by keep rate with 95 % confidence i
 a plot for each network and a report.
 """
 
+from jaxprune import host_memory
+
+if __name__ == "__main__":
+    host_memory.use_huge_pages()  # as the training program; restarts this one, hence before the slow imports
+
 import argparse
 import csv
 from pathlib import Path

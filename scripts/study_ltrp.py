@@ -8,6 +8,11 @@ so an interrupted study can be resumed; all start from the same encoder and are 
 table with 95 % confidence intervals (Student's t, over the seeds), a CSV and a report with a picture.
 """
 
+from jaxprune import host_memory
+
+if __name__ == "__main__":
+    host_memory.use_huge_pages()  # as the training program; restarts this one, hence before the slow imports
+
 import argparse
 from pathlib import Path
 

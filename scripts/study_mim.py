@@ -15,6 +15,11 @@ piece. Variants of a framework are compared by their mean difference, paired by 
 (Student's t); with one seed there are none.
 """
 
+from jaxprune import host_memory
+
+if __name__ == "__main__":
+    host_memory.use_huge_pages()  # as the training program; restarts this one, hence before the slow imports
+
 import argparse
 import json
 import time

@@ -9,6 +9,11 @@ an interrupted study can be resumed. The results are a table with 95 % confidenc
 seeds), the rank correlation with the published order, a CSV and a report.
 """
 
+from jaxprune import host_memory
+
+if __name__ == "__main__":
+    host_memory.use_huge_pages()  # as the training program; restarts this one, hence before the slow imports
+
 import argparse
 import math
 from pathlib import Path

@@ -8,6 +8,11 @@ one, with its learning rate decayed to zero. Each rate and seed has its own dire
 study can be resumed. The table has a row per training, with 95 % intervals over the held-out images.
 """
 
+from jaxprune import host_memory
+
+if __name__ == "__main__":
+    host_memory.use_huge_pages()  # as the training program; restarts this one, hence before the slow imports
+
 import argparse
 from pathlib import Path
 from typing import Any

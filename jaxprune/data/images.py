@@ -36,6 +36,18 @@ MAX_ASPECT = 8
 Box = tuple[int, int, int, int]  # top, left, height, width
 
 
+class Decoded(np.ndarray):
+    """An image decoded by Pillow: uint8 (h, w, 3), read-only, with Pillow's own copy of it.
+
+    Resizing reads that copy, which saves converting the array back: a tenth of the time of reading a photograph.
+
+    Attributes:
+      picture: Pillow's image; None for any array derived from a decoded one.
+    """
+
+    picture: Image.Image | None = None
+
+
 class Broken(ValueError):
     """Raised for bytes that are not an image, a damaged one, or one beyond the bounds on its size."""
 
@@ -105,7 +117,11 @@ def _decode(data: bytes, upright: bool) -> np.ndarray:
             image = image.convert("RGBA")
         if upright:
             ImageOps.exif_transpose(image, in_place=True)
-        return np.asarray(image if image.mode == "RGB" else image.convert("RGB"))
+        if image.mode != "RGB":
+            image = image.convert("RGB")
+        array = np.asarray(image).view(Decoded)
+        array.picture = image
+        return array
 
 
 def _jpeg_size(data: bytes) -> tuple[int, int] | None:
@@ -163,12 +179,27 @@ def interpolation(name: str) -> Image.Resampling:
 def resized_crop(image: np.ndarray, box: Box, shape: tuple[int, int], resample: Image.Resampling) -> np.ndarray:
     """Crops an image or bool mask to `box` and resizes it to `shape`; masks always by nearest neighbour."""
     top, left, height, width = box
-    cut = image[top : top + height, left : left + width]
-    if cut.shape[:2] == shape:
-        return cut
-    if cut.dtype == bool:
+    if (height, width) == shape:
+        return plain(image[top : top + height, left : left + width])
+    return np.asarray(_resized(image, box, shape, resample))
+
+
+def plain(image: np.ndarray) -> np.ndarray:
+    """Returns a decoded image, or a part of one, as an ordinary array."""
+    return image.view(np.ndarray) if isinstance(image, Decoded) else image
+
+
+def _resized(image: np.ndarray, box: Box, shape: tuple[int, int], resample: Image.Resampling) -> Image.Image:
+    """Crops to `box` and resizes to `shape`, without converting the result to an array."""
+    top, left, height, width = box
+    if image.dtype == bool:
         resample = Image.Resampling.NEAREST
-    return np.asarray(Image.fromarray(cut).resize((shape[1], shape[0]), resample))
+    picture = image.picture if isinstance(image, Decoded) else None
+    if picture is None:
+        picture = Image.fromarray(plain(image[top : top + height, left : left + width]))
+    elif (height, width) != image.shape[:2]:
+        picture = picture.crop((left, top, left + width, top + height))
+    return picture.resize((shape[1], shape[0]), resample)
 
 
 def random_box(
@@ -218,7 +249,7 @@ def crops(
     """Returns `count` crops of an image, evenly spaced along its longer side; a single one equals `center_crop`."""
     height, width = image.shape[:2]
     if (height, width) == shape:
-        return [image] * count
+        return [plain(image)] * count
     zoom = max(shape[0] / height, shape[1] / width) / crop_pct
     new = max(shape[0], int(height * zoom + 1e-6)), max(shape[1], int(width * zoom + 1e-6))
     top, left = round((new[0] - shape[0]) / 2), round((new[1] - shape[1]) / 2)
@@ -230,8 +261,11 @@ def crops(
     aspect = height * shape[1] / (width * shape[0])
     if max(aspect, 1 / aspect) > MAX_ASPECT:
         return [_resized_part(image, (*place, *shape), new, resample) for place in places]
-    image = resized_crop(image, (0, 0, height, width), new, resample)
-    return [image[top : top + shape[0], left : left + shape[1]] for top, left in places]
+    whole = (0, 0, height, width)
+    if (height, width) == new:
+        return [resized_crop(image, (*place, *shape), shape, resample) for place in places]
+    resized = _resized(image, whole, new, resample)
+    return [np.asarray(resized.crop((left, top, left + shape[1], top + shape[0]))) for top, left in places]
 
 
 def _resized_part(image: np.ndarray, part: Box, new: tuple[int, int], resample: Image.Resampling) -> np.ndarray:
@@ -242,7 +276,7 @@ def _resized_part(image: np.ndarray, part: Box, new: tuple[int, int], resample: 
     if image.dtype == bool:
         resample = Image.Resampling.NEAREST
     box = (left * across, top * down, right, bottom)
-    return np.asarray(Image.fromarray(image).resize((width, height), resample, box=box))
+    return np.asarray(Image.fromarray(plain(image)).resize((width, height), resample, box=box))
 
 
 def prepare(image: np.ndarray, preprocessing: Preprocessing) -> np.ndarray:

@@ -117,6 +117,27 @@ def test_center_crop_resizes_and_crops():
     assert images.center_crop(image, (40, 20), 1.0, Image.Resampling.BICUBIC).shape == (40, 20, 3)
 
 
+@pytest.mark.parametrize("orientation", [1, 6])
+def test_pillows_own_copy_gives_the_same_crops(orientation, monkeypatch):
+    monkeypatch.setattr(images, "cv2", None)
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    decoded = images.decode(encoded(picture(0, (40, 60)), format="JPEG", exif=exif))
+    array = np.array(decoded)
+    assert isinstance(decoded, images.Decoded) and decoded.picture is not None and type(array) is np.ndarray
+    # What could differ from Pillow's copy does not have it.
+    assert not decoded.flags.writeable and decoded[2:].picture is None and (decoded + 0).picture is None
+    bicubic = images.interpolation("bicubic")
+    for box in ((0, 0, *array.shape[:2]), (3, 5, 20, 30), (3, 5, 16, 16)):
+        results = [images.resized_crop(image, box, (16, 16), bicubic) for image in (decoded, array)]
+        assert type(results[0]) is np.ndarray
+        np.testing.assert_array_equal(*results)
+    for shape, crop_pct in (((16, 16), 0.875), (array.shape[:2], 1.0), ((min(array.shape[:2]), 8), 1.0)):
+        results = [images.crops(image, shape, crop_pct, bicubic, 3) for image in (decoded, array)]
+        assert all(type(each) is np.ndarray for each in results[0])
+        np.testing.assert_array_equal(*results)
+
+
 def test_read_image(tmp_path):
     picture(1, (40, 20)).save(tmp_path / "a.png")
     assert read_image(tmp_path / "a.png", Preprocessing((16, 16))).shape == (16, 16, 3)
