@@ -83,7 +83,7 @@ class Process:
         paths = (SCRIPTS.parent, SCRIPTS, SCRIPTS.parent / "examples")
         env = {**os.environ, **threads, "JAX_PLATFORMS": "cpu", "PYTHONPATH": os.pathsep.join(map(str, paths))}
         if asked["task"] in ("mae", "finetune"):
-            # As `python -m jaxprune.main` trains; PyTorch profits, too.
+            # As `python -m jaxprune.main` trains; the same for PyTorch.
             env |= host_memory.huge_pages(os.environ)
         if asked["cache"]:
             env["TORCHINDUCTOR_CACHE_DIR"] = asked["cache"]

@@ -311,27 +311,25 @@ class Pieces:
         self._path, self._ends = args.out / "pieces.jsonl", time.monotonic() + 3600 * args.hours
         self._longest = 0.0
         lines = self._path.read_text().splitlines() if self._path.exists() else []
-        self._stored: dict[str, dict[str, float]] = dict(json.loads(line) for line in lines)
-        self.found: dict[str, dict[str, float]] = {}
+        self.found: dict[str, dict[str, float]] = dict(json.loads(line) for line in lines)
 
     def get(self, name: str, call) -> bool:
-        """Reads a piece, or measures it; False if less time is left than the longest piece took."""
-        if name not in self._stored:
+        """Measures a piece, unless it is stored; False if less time is left than the longest piece took."""
+        if name not in self.found:
             if time.monotonic() + self._longest > self._ends:
                 print(f"No time left for {name} within --hours: run the same command again to resume.")
                 return False
             start = time.monotonic()
-            self._stored[name] = call()
+            self.found[name] = call()
             self._longest = max(self._longest, time.monotonic() - start)
             self._write()
-            print(f"{name}: {', '.join(f'{key} {value:.4g}' for key, value in self._stored[name].items())}", flush=True)
-        self.found[name] = self._stored[name]
+            print(f"{name}: {', '.join(f'{key} {value:.4g}' for key, value in self.found[name].items())}", flush=True)
         return True
 
     def _write(self):
         self._path.parent.mkdir(parents=True, exist_ok=True)
         part = self._path.with_suffix(".part")
-        part.write_text("".join(json.dumps([name, values]) + "\n" for name, values in self._stored.items()))
+        part.write_text("".join(json.dumps([name, values]) + "\n" for name, values in self.found.items()))
         part.replace(self._path)
 
 

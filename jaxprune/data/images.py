@@ -39,7 +39,7 @@ Box = tuple[int, int, int, int]  # top, left, height, width
 class Decoded(np.ndarray):
     """An image decoded by Pillow: uint8 (h, w, 3), read-only, with Pillow's own copy of it.
 
-    Resizing reads that copy, which saves converting the array back: a tenth of the time of reading a photograph.
+    Resizing reads that copy, which saves converting the array back: about 4 % of the time of reading a photograph.
 
     Attributes:
       picture: Pillow's image; None for any array derived from a decoded one.
