@@ -5,10 +5,10 @@ python scripts/benchmark_frameworks.py [--only mae simmim …] [--throw 0.5] [--
 
 The networks are ViT-B/16 at 224 pixels, and a Swin-B for GreenMIM; throw ratios are those of the papers, or --throw for
 all. Both variants of a framework are timed in turns on whole training steps, and the ratios within each round are
-compared, because on a busy machine only ratios are meaningful. "processor ratio" compares user CPU time, without the
-time that the kernel takes to map memory, which varies most. Operations are counted (`Framework.flops`); memory is what
-the compiler reserves for a step, without parameters and optimizer state. TEC's teacher targets are computed in advance,
-and AMT is measured after its warm-up.
+compared, because on a busy machine only ratios are meaningful. Freed memory stays with the process, because the time
+that the kernel takes to map it anew at every step varies more than the rest. "processor ratio" compares user CPU time.
+Operations are counted (`Framework.flops`); memory is what the compiler reserves for a step, without parameters and
+optimizer state. TEC's teacher targets are computed in advance, and AMT is measured after its warm-up.
 
 Measurements are stored next to the CSV, as .json, and are not repeated with the same settings: --only measures one
 framework at a time. The table is printed, and written as CSV and as Markdown (.md).
@@ -17,7 +17,7 @@ framework at a time. The table is printed, and written as CSV and as Markdown (.
 from jaxprune import host_memory
 
 if __name__ == "__main__":
-    host_memory.use_huge_pages()  # as the training program; restarts this one, hence before the slow imports
+    host_memory.keep_freed_memory()  # restarts the program, hence before the slow imports
 
 import argparse
 import json

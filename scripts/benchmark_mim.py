@@ -18,7 +18,7 @@ Prints a table, and writes a CSV and one plot per model.
 from jaxprune import host_memory
 
 if __name__ == "__main__":
-    host_memory.use_huge_pages()  # as the training program; restarts this one, hence before the slow imports
+    host_memory.keep_freed_memory()  # restarts the program, hence before the slow imports
 
 import argparse
 import statistics

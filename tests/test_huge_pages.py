@@ -24,3 +24,11 @@ def test_a_program_starts_again_once_with_what_was_set(monkeypatch, tmp_path):
     monkeypatch.delenv("GLIBC_TUNABLES")
     host_memory.use_huge_pages()
     assert len(started) == 1
+
+
+def test_benchmarks_keep_freed_memory_whatever_the_kernel_grants():
+    kept = host_memory.tunables({}, "glibc", "[always] madvise never", keep_freed=True)["GLIBC_TUNABLES"]
+    assert "trim_threshold" in kept and "hugetlb" not in kept
+    both = host_memory.tunables({}, "glibc", "always [madvise] never", keep_freed=True)["GLIBC_TUNABLES"]
+    assert both == f"glibc.malloc.hugetlb=1:{kept}"
+    assert host_memory.tunables({}, "musl", "", keep_freed=True) == {}
