@@ -21,6 +21,12 @@ CALLS = {
     "remat": "jaxpr",
     "checkpoint": "jaxpr",
 }
+# How a scatter combines what it writes with what is there.
+COMBINED: dict[str, Callable[[Array, Array], Array]] = {
+    "scatter": lambda there, new: new,
+    "scatter-add": jnp.add,
+    "scatter-min": jnp.minimum,
+}
 
 
 def trace(call: Callable[..., Any], *specs: jax.ShapeDtypeStruct) -> ClosedJaxpr:
@@ -57,7 +63,7 @@ def _evaluate(jaxpr: Any, consts: Sequence[Any], args: Sequence[Any]) -> list[An
         elif name == "stack":
             parts = [jnp.expand_dims(part, params["axis"]) for part in inputs if part is not None]
             found = [jnp.concatenate(parts, params["axis"])]
-        elif name in ("scatter", "scatter-add"):
+        elif name in COMBINED:
             found = [_scattered(name, inputs, params["dimension_numbers"], params["mode"])]
         elif name == "select_n" and len(inputs) == 3 and all(atom.aval.dtype == bool for atom in equation.invars):
             # ONNX Runtime's Where supports only numbers.
@@ -160,12 +166,12 @@ def _scattered(name: str, inputs: Sequence[Any], numbers: Any, mode: Any) -> Arr
 
 
 def _set_one(name: str, operand: Array, place: Array, updates: Array, axis: int) -> Array:
-    """The operand with `updates` set at, or added to, one index of an axis."""
+    """The operand with `updates` combined with one index of an axis."""
     shape = [1] * operand.ndim
     shape[axis] = operand.shape[axis]
     hit = (jnp.arange(operand.shape[axis], dtype=place.dtype) == place).reshape(shape)
     updates = jnp.expand_dims(updates, axis).astype(operand.dtype)
-    return jnp.where(hit, operand + updates if name == "scatter-add" else updates, operand)
+    return jnp.where(hit, COMBINED[name](operand, updates), operand)
 
 
 def _scattered_rows(name: str, operand: Array, places: Array, updates: Array, mode: Any) -> Array:
@@ -184,6 +190,8 @@ def _scattered_rows(name: str, operand: Array, places: Array, updates: Array, mo
         )
         return operand + sums.reshape(operand.shape)
     hits = hits.reshape(*hits.shape, *(1,) * (operand.ndim - 2))
+    if name == "scatter-min":
+        return jnp.minimum(operand, jnp.where(hits, updates[:, None], operand[:, :, None]).min(2))
     found = jnp.where(hits, updates[:, None].astype(jnp.float32), -jnp.inf).max(2)
     kept = operand.astype(jnp.float32)
     result = jnp.where(hits.any(2), found, kept)

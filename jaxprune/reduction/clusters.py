@@ -97,6 +97,18 @@ def members(assign: Int[Array, "b n"], num_clusters: int) -> Array:
     return assign[:, None, :] == jnp.arange(num_clusters, dtype=assign.dtype)[None, :, None]
 
 
+def cheapest(cost: Float[Array, "b n"], assign: Int[Array, "b n"], num_clusters: int) -> Int[Array, "b k"]:
+    """The token of smallest cost in each cluster; ties go to the first, and an empty cluster gets token 0."""
+
+    def one(cost, assign):
+        least = lambda values: jax.ops.segment_min(values, assign, num_clusters)
+        places = jnp.arange(cost.shape[0], dtype=jnp.int32)
+        found = least(jnp.where(cost == least(cost)[assign], places, places.size))
+        return jnp.where(found < places.size, found, 0)
+
+    return jax.vmap(one)(cost, assign)
+
+
 def by_cluster(f: Callable[..., Any], assign: Int[Array, "b n"], num_clusters: int, *rows: Array) -> Any:
     """Returns `f(members, *rows)`, whose results have a row per cluster; in blocks where `kernels` asks for it.
 

@@ -70,11 +70,9 @@ def kmedoids(
         if mode == "textbook":
             together = assign[:, :, None] == assign[:, None, :]
             cost = jnp.where(together, weights[:, None, :] * distance, 0).sum(2)
-        # An empty cluster gets token 0.
         if absent is not None:
             cost = jnp.where(absent, jnp.finfo(cost.dtype).max, cost)
-        of_member = jnp.where(clusters.members(assign, num_clusters), cost[:, None, :], jnp.inf)
-        centres = clusters.first_min(of_member, axis=2)
+        centres = clusters.cheapest(cost, assign, num_clusters)
     return centres, clusters.nearest(distance, centres)
 
 
