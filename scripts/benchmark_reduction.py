@@ -7,6 +7,11 @@ timed in turns in every round, and medians are compared: on a busy machine only 
 and writes a CSV.
 """
 
+from jaxprune import host_memory
+
+if __name__ == "__main__":
+    host_memory.use_huge_pages()  # as `python -m jaxprune.main`; restarts this program, hence before the slow imports
+
 import argparse
 from collections.abc import Callable
 from pathlib import Path
