@@ -30,9 +30,9 @@ missing = first.missing
 
 def run(config: Config, workdir: Path) -> dict[str, Any]:
     """Observes every network under every plan, or reads the stored observations, and compares them."""
-    opened, left_out = analysed.networks(config), {}
+    opened, left_out = analysed.networks(config), dict[str, str]()
     config = inputs.with_data_of(opened[0].origin, opened[0].model.preprocessing, config)
-    found = members(opened, analysed.plans(config), seed=config.seed, left_out=left_out)
+    found = members(opened, analysed.plans(config, left_out), seed=config.seed, left_out=left_out)
     with workdirs.locked(workdir):
         start = time.perf_counter()
         passes = observing.passes(config, workdir / FOLDER, found)

@@ -152,6 +152,16 @@ def test_data_sets_are_read_from_texts():
         observing.more_data(loaded(more_data=("folder:img_size=3",)))
 
 
+def test_a_keep_rate_that_a_method_does_not_support_is_left_out_by_name(capsys):
+    left_out = {}
+    found = analysed.plans(loaded(plans=("tome", "topk"), keep_rates=(0.5, 0.25)), left_out)
+    assert [each.name for each in found] == ["tome 0.5", "topk 0.5", "topk 0.25", "random 0.5", "random 0.25"]
+    assert list(left_out) == ["tome 0.25"] and "too low for tome" in left_out["tome 0.25"]
+    assert "Left out: tome 0.25: keep_rate 0.25 is too low for tome" in capsys.readouterr().out
+    with pytest.raises(UserError, match="too low for tome"):
+        analysed.plans(loaded(plans=("tome",), keep_rates=(0.25,)))
+
+
 def test_a_plan_that_a_network_cannot_follow_is_left_out_by_name():
     model = models.create("vit", **SIZES, num_classes=10, rngs=nnx.Rngs(0))
     opened, left_out = [Opened("small", model, "small.safetensors")], {}

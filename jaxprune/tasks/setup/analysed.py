@@ -38,8 +38,15 @@ def networks(config: Config) -> list[Opened]:
     return found
 
 
-def plans(config: Config) -> list[Planned]:
-    """The plans of the config: those without an amount at each of its keep rates, and Random for comparison."""
+def plans(config: Config, left_out: dict[str, str] | None = None) -> list[Planned]:
+    """The plans of the config: those without an amount at each of its keep rates, and Random for comparison.
+
+    Args:
+      left_out: filled with the keep rates that a method does not support, and why; they are also printed.
+
+    Raises:
+      UserError: a method supports none of the keep rates.
+    """
     rates = tuple(sorted(map(float, config.keep_rates), reverse=True))
     texts = tuple(config.plans)
     texts += () if any(text.partition(":")[0].partition("@")[0] == RANDOM for text in texts) else (RANDOM,)
@@ -49,8 +56,19 @@ def plans(config: Config) -> list[Planned]:
         if first == other:
             found.setdefault(first, text)
             continue
+        unsupported: dict[str, UserError] = {}
         for rate in rates:
-            found.setdefault(setup.plan(config, text, rate), f"{text} {rate:g}")
+            name = f"{text} {rate:g}"
+            try:
+                found.setdefault(setup.plan(config, text, rate), name)
+            except UserError as error:
+                unsupported[name] = error
+        if len(unsupported) == len(rates):
+            raise unsupported.popitem()[1]
+        for name, error in unsupported.items():
+            print(f"Left out: {name}: {error}")
+            if left_out is not None:
+                left_out[name] = str(error)
     return [Planned(name, plan) for plan, name in found.items()]
 
 
