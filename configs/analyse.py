@@ -28,7 +28,7 @@ from jaxprune.tasks import finetune
 from jaxprune.tasks.setup.defaults import featuring
 
 # Methods without parameters, which need no training.
-STANDALONE = ("l1", "l2", "linf", "topk", "evit", "ats", "tome", "kmedoids")
+STANDALONE = ("topk", "evit", "ats", "tome", "kmedoids", "l1", "l2", "linf")
 
 
 def get_config(arg=None):

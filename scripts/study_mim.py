@@ -10,9 +10,10 @@ clean and under the corruptions of ImageNet-C. The baseline is the same classifi
 time, at the best of three learning rates. The other frameworks run once, to check that they learn.
 
 Every piece of the study is a line of OUT/pieces.jsonl: a study that was interrupted, or that reached its limit of
---hours, can be resumed, also on another machine with that file. Tables (CSV) and report.html are rewritten after every
-piece. Variants of a framework are compared by their mean difference, paired by seed, with 95 % confidence intervals
-(Student's t); with one seed there are none.
+--hours, can be resumed, also on another machine with that file. Once "step seconds" is there, the same command can run
+several times at once, such as with `taskset` on one core each, and the processes share the pieces. Tables (CSV) and
+report.html are rewritten after every piece. Variants of a framework are compared by their mean difference, paired by
+seed, with 95 % confidence intervals (Student's t); with one seed there are none.
 """
 
 from jaxprune import host_memory
@@ -21,6 +22,8 @@ if __name__ == "__main__":
     host_memory.use_huge_pages()  # as the training program; restarts this one, hence before the slow imports
 
 import argparse
+import contextlib
+import fcntl
 import json
 import time
 from pathlib import Path
@@ -301,7 +304,7 @@ def learns(args, name, steps) -> dict[str, float]:
 
 
 class Pieces:
-    """The pieces of a study, each measured once and stored as a line of JSON.
+    """The pieces of a study, each measured once and stored as a line of JSON; several processes may share them.
 
     Args:
       args: the parsed command line.
@@ -310,38 +313,77 @@ class Pieces:
     def __init__(self, args):
         self._path, self._ends = args.out / "pieces.jsonl", time.monotonic() + 3600 * args.hours
         self._longest = 0.0
-        lines = self._path.read_text().splitlines() if self._path.exists() else []
-        self.found: dict[str, dict[str, float]] = dict(json.loads(line) for line in lines)
+        self.found: dict[str, dict[str, float]] = {}
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._read()
 
     def get(self, name: str, call) -> bool:
-        """Measures a piece, unless it is stored; False if less time is left than the longest piece took."""
-        if name not in self.found:
+        """Measures a piece, unless it is stored or another process is measuring it.
+
+        Returns:
+          False if less time is left than the longest piece took.
+        """
+        with locked(self._path.parent / "locks" / name, wait=False) as own:
+            self._read()
+            if name in self.found:
+                return True
+            if not own:
+                print(f"{name}: another process is measuring it.", flush=True)
+                return True
             if time.monotonic() + self._longest > self._ends:
                 print(f"No time left for {name} within --hours: run the same command again to resume.")
                 return False
             start = time.monotonic()
-            self.found[name] = call()
+            values = call()
             self._longest = max(self._longest, time.monotonic() - start)
-            self._write()
-            print(f"{name}: {', '.join(f'{key} {value:.4g}' for key, value in self.found[name].items())}", flush=True)
+            with self.updating():
+                self.found[name] = values
+                part = self._path.with_suffix(".part")
+                part.write_text("".join(json.dumps([key, value]) + "\n" for key, value in self.found.items()))
+                part.replace(self._path)
+            print(f"{name}: {', '.join(f'{key} {value:.4g}' for key, value in values.items())}", flush=True)
         return True
 
-    def _write(self):
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        part = self._path.with_suffix(".part")
-        part.write_text("".join(json.dumps([name, values]) + "\n" for name, values in self.found.items()))
-        part.replace(self._path)
+    @contextlib.contextmanager
+    def updating(self):
+        """Reads what other processes stored, and keeps them from writing meanwhile."""
+        with locked(self._path.parent / "locks" / "all", wait=True):
+            self._read()
+            yield
+
+    def _read(self):
+        lines = self._path.read_text().splitlines() if self._path.exists() else []
+        self.found = dict(json.loads(line) for line in lines)
 
 
-def best_rate(found) -> float:
-    """Returns the best learning rate from scratch, by held-out accuracy of seed 0, which favours this baseline."""
+@contextlib.contextmanager
+def locked(path, *, wait: bool):
+    """Locks a file, and returns whether that succeeded; the system releases it however the process ends."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:
+            yield False
+        else:
+            yield True
+
+
+def best_rate(found) -> float | None:
+    """Returns the best learning rate from scratch, by held-out accuracy of seed 0, which favours this baseline.
+
+    None until all are measured.
+    """
+    if any(f"{SCRATCH} {rate:g}-0" not in found for rate in SCRATCH_RATES):
+        return None
     tried = {rate: found[f"{SCRATCH} {rate:g}-0"]["fine-tuned"] for rate in SCRATCH_RATES}
     return max(tried, key=lambda rate: tried[rate])
 
 
 def work(args, pieces, publish) -> bool:
-    """Measures all pieces, the most important first; False if the time ran out."""
-    if not pieces.get("step seconds", lambda: step_seconds(args)):
+    """Measures all pieces, the most important first; False if some are left, or with another process."""
+    pieces.get("step seconds", lambda: step_seconds(args))
+    if "step seconds" not in pieces.found:
         return False
     steps = pieces.found["step seconds"]
 
@@ -356,7 +398,8 @@ def work(args, pieces, publish) -> bool:
         for seed in range(1, args.seeds):
             yield from seed_of_arms(seed)
             rate = best_rate(pieces.found)
-            yield f"{SCRATCH} {rate:g}-{seed}", lambda seed=seed, rate=rate: scratch(args, rate, seed, steps)
+            if rate is not None:
+                yield f"{SCRATCH} {rate:g}-{seed}", lambda seed=seed, rate=rate: scratch(args, rate, seed, steps)
             if seed == 1:
                 yield from others()
         if args.seeds == 1:
@@ -369,8 +412,9 @@ def work(args, pieces, publish) -> bool:
     for name, call in all_of_them():
         if not pieces.get(name, call):
             return False
-        publish()
-    return True
+        with pieces.updating():
+            publish()
+    return all(name in pieces.found for name, _ in all_of_them())
 
 
 def report(args, found) -> None:
@@ -378,8 +422,8 @@ def report(args, found) -> None:
     seeds = range(args.seeds)
     arms = {arm: [found[f"{arm}-{s}"] for s in seeds if f"{arm}-{s}" in found] for arm in arms_of(args)}
     arms = {arm: values for arm, values in arms.items() if values}
-    if all(f"{SCRATCH} {rate:g}-0" in found for rate in SCRATCH_RATES):
-        rate = best_rate(found)
+    rate = best_rate(found)
+    if rate is not None:
         own = [found[f"{SCRATCH} {rate:g}-{s}"] for s in seeds if f"{SCRATCH} {rate:g}-{s}" in found]
         searched = [{"learning rate": r, **found[f"{SCRATCH} {r:g}-0"]} for r in SCRATCH_RATES]
     else:

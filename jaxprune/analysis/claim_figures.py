@@ -59,7 +59,7 @@ def _difference(first: Figure | None, second: Figure | None) -> Figure | None:
     return None if first is None or second is None else first.minus(second)
 
 
-def _over_chance(column: str) -> Callable[[Row, float], float]:
+def over_chance(column: str) -> Callable[[Row, float], float]:
     """Rescales a value to 0 = chance, 1 = all."""
     chance = f"{column} chance"
     return lambda row, value: (value - row[chance]) / max(1 - row[chance], 1e-9)
@@ -103,14 +103,14 @@ def ats_in_use(tables: Tables) -> Figure | None:
 
 
 def across_rates(methods: Sequence[str], column: str, pick: Callable = list) -> Callable[[Tables], Figure | None]:
-    """The mean of a column over pairs of keep rates of the same method; IoA and IoU as `_over_chance`."""
-    scale = _over_chance(column) if column in ("IoA", "IoU") else None
+    """The mean of a column over pairs of keep rates of the same method; IoA and IoU as `over_chance`."""
+    scale = over_chance(column) if column in ("IoA", "IoU") else None
     return lambda tables: mean_of(pick(_of(tables["rates"], methods)), column, scale=scale)
 
 
 def across_networks(methods: Sequence[str], column: str, pick: Callable = list) -> Callable[[Tables], Figure | None]:
-    """The mean of a column over pairs of networks under the same plan; IoA and IoU as `_over_chance`."""
-    scale = _over_chance(column) if column in ("IoA", "IoU") else None
+    """The mean of a column over pairs of networks under the same plan; IoA and IoU as `over_chance`."""
+    scale = over_chance(column) if column in ("IoA", "IoU") else None
     own = lambda tables: [row for row in tables["networks"] if row["method"] in methods]
     return lambda tables: mean_of(pick(own(tables)), column, scale=scale)
 
@@ -142,7 +142,7 @@ def emd_as_others(tables: Tables) -> Figure | None:
 def radial(tables: Tables) -> Figure | None:
     """The mean overlap with the l1, l2 and l-infinity patterns; 0 = by chance, 1 = the same."""
     rows = [row for row in tables["radial"] if row["method"] in LEARNED]
-    found = [mean_of(rows, norm, scale=_over_chance(norm)) for norm in ("l1", "l2", "linf")]
+    found = [mean_of(rows, norm, scale=over_chance(norm)) for norm in ("l1", "l2", "linf")]
     whole = [each for each in found if each is not None]
     return Figure(*map(float, np.mean(whole, axis=0))) if whole else None
 
@@ -195,7 +195,7 @@ def _anchored(tables: Tables, anchor: str) -> list[list[Row]]:
 def pairs_of(tables: Tables, wanted: Callable[[set[str]], bool]) -> Figure | None:
     """The mean IoU of pairs of methods; 0 = by chance, 1 = the same."""
     rows = [row for row in tables["methods"] if wanted(_pair(row))]
-    return mean_of(rows, "IoU", scale=_over_chance("IoU"))
+    return mean_of(rows, "IoU", scale=over_chance("IoU"))
 
 
 def apart(
@@ -214,7 +214,7 @@ def apart(
 
 def spatial(column: str) -> Callable[[Rows], Figure | None]:
     """The mean of a column of `spatial` after the last step."""
-    scale = _over_chance(column) if column == "coherence" else None
+    scale = over_chance(column) if column == "coherence" else None
     return lambda rows: mean_of(last_steps(rows), column, scale=scale)
 
 

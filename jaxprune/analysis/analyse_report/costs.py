@@ -3,12 +3,15 @@
 from collections.abc import Sequence
 from typing import Any
 
-from jaxprune.analysis.analyse_report.parts import Rows, add_table, shown_name
+from jaxprune.analysis.analyse_report.parts import Rows, add_table, plan_name, shown_name
 from jaxprune.analysis.outcomes import Answers
 from jaxprune.analysis.several_labels import Rankings
 from jaxprune.bench.contestants import DENSE
 from jaxprune.viz import plots, spread
 from jaxprune.viz.report import Section
+
+# With more points than this, their names overlap: then methods are named instead of plans.
+LABELLED = 12
 
 
 def describe(
@@ -16,14 +19,24 @@ def describe(
 ) -> None:
     """Adds cost and accuracy of each plan."""
     value = answered.measure if answered is not None else "cosine"
-    points = {shown_name(row, many): ([row["GFLOPs"]], [row[value]]) for row in rows if value in row}
+    measured = [row for row in rows if value in row]
+    crowded = len(measured) > LABELLED
+    name = (
+        (lambda row: plan_name(row["network"], row["method"], many)) if crowded else lambda row: shown_name(row, many)
+    )
+    points: dict[str, tuple[list[float], list[float]]] = {}
+    for row in sorted(measured, key=lambda row: row["GFLOPs"]) if crowded else measured:
+        xs, ys = points.setdefault(name(row), ([], []))
+        xs.append(row["GFLOPs"])
+        ys.append(row[value])
     if points:
         options: dict[str, Any] = {"pareto": ("min", "max"), "shares": True}
         if isinstance(answered, Answers):
             options["reference"] = {"chance": 1 / len(class_names)}
         plot = plots.scatter_plot(points, "GFLOPs", value, **options)
+        joined = " Thin lines join the plans of a method." if crowded else ""
         section.figure(
-            plot, f"{_best(rows, value)} The grey line joins the best plans at each cost.{plots.cut_note(plot)}"
+            plot, f"{_best(rows, value)} The grey line joins the best plans at each cost.{joined}{plots.cut_note(plot)}"
         )
     caption = (
         f"n = {rows[0]['images']} images. `rows`: rows after each step as a share of the patches, mean over "

@@ -3,9 +3,12 @@
 import numpy as np
 
 from jaxprune.analysis.analyse_report.parts import DEVIATION, Rows, add_table, grouped, line, plan_name, with_deviations
+from jaxprune.analysis.claim_figures import over_chance
 from jaxprune.reduction.radial_patterns import NORMS
 from jaxprune.viz import plots
 from jaxprune.viz.report import Section
+
+RESCALED = "0 = by chance, 1 = the same"
 
 
 def rates(section: Section, rows: Rows, many: bool) -> None:
@@ -14,13 +17,11 @@ def rates(section: Section, rows: Rows, many: bool) -> None:
         own = [row for row in rows if metric in row]
         if not own:
             continue
-        pairs = grouped(own, ("network", "plan", "lower plan"))
-        lines = {
-            f"{plan_name(network, plan, many)} → {lower}": line(steps, metric)
-            for (network, plan, lower), steps in pairs.items()
-        }
-        reference = _bounds(own) if metric == "IoA" else None
-        plot = plots.line_plot(lines, "step", metric, reference=reference, shares=True)
+        lines, several = _rate_lines(own, metric, many)
+        label = f"{metric} ({RESCALED})" if several and metric == "IoA" else metric
+        reference = _bounds(own) if metric == "IoA" and not several else None
+        within = all(0 <= value <= 1 for _, values in lines.values() for value in values)
+        plot = plots.line_plot(lines, "step", label, reference=reference, shares=within)
         last = max(row["step"] for row in own)
         high, low = (
             choose([row for row in own if row["step"] == last], key=lambda row: row[metric]) for choose in (max, min)
@@ -35,9 +36,29 @@ def rates(section: Section, rows: Rows, many: bool) -> None:
             )
         else:
             finding += "; 1 means that the clusters of the higher rate lie inside those of the lower one"
-        section.figure(plot, f"{finding}. Means over {own[0]['images']} images.{plots.cut_note(plot)}")
+        drawn = " Each line is the mean over all pairs of keep rates of a method." if several else ""
+        section.figure(plot, f"{finding}. Means over {own[0]['images']} images.{drawn}{plots.cut_note(plot)}")
     caption = f"Each keep rate against lower ones. {DEVIATION}, n = {rows[0]['images']}."
     add_table(section, with_deviations(rows), caption)
+
+
+def _rate_lines(rows: Rows, metric: str, many: bool) -> tuple[dict[str, tuple[list[float], list[float]]], bool]:
+    """The lines of the overlap across keep rates, and whether a line is the mean over several pairs of rates.
+
+    By chance, pairs overlap by different amounts, so a mean is over rescaled overlaps.
+    """
+    pairs = grouped(rows, ("network", "plan", "lower plan"))
+    by_method = grouped(rows, ("network", "method"))
+    if len(pairs) == len(by_method):
+        name = lambda network, plan, lower: f"{plan_name(network, plan, many)} → {lower}"
+        return {name(*key): line(steps, metric) for key, steps in pairs.items()}, False
+    rescaled = over_chance(metric) if metric == "IoA" else (lambda row, value: value)
+    lines = {}
+    for (network, method), own in by_method.items():
+        steps = grouped(own, ("step",))
+        means = [float(np.mean([rescaled(row, row[metric]) for row in each])) for each in steps.values()]
+        lines[plan_name(network, method, many)] = ([step for (step,) in steps], means)
+    return lines, True
 
 
 def _bounds(rows: Rows) -> dict[str, tuple[list[float], list[float]]] | None:

@@ -3,7 +3,7 @@
 import numpy as np
 from jaxtyping import Real
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter
+from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from jaxprune.viz.plots.shares import limit_shares
 from jaxprune.viz.plots.style import LINE, MUTED, Series, add_legend, format_tick, line_style, new_axes
@@ -66,6 +66,8 @@ def line_plot(
     else:
         axes.yaxis.set_major_formatter(FuncFormatter(format_tick))
     axes.xaxis.set_major_formatter(FuncFormatter(format_tick))
+    if all(np.issubdtype(np.asarray(x).dtype, np.integer) for x, _ in series.values()):
+        axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
     axes.margins(x=0.02)
     if shares:
         drawn = [y for _, y in (*series.values(), *(reference or {}).values())]
