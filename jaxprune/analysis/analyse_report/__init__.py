@@ -66,7 +66,8 @@ def describe(
     section.text(_about(found, answered, neighbours))
     if left_out:
         section.table([{"plan": name, "why": why} for name, why in left_out.items()], caption="Plans left out.")
-    costs.describe(section.section("Accuracy and cost"), tables.plans, answered, class_names, many)
+    methods = {(observed.member.network, observed.member.plan): observed.member.method for observed in found}
+    costs.describe(section.section("Accuracy and cost"), tables.plans, answered, class_names, many, methods)
     verdicts.describe(section.section("The paper's claims, and whether they hold here"), tables.claims)
     if tables.rates:
         patterns.rates(section.section("One method at several keep rates"), tables.rates, many)

@@ -1,9 +1,9 @@
 """Accuracy against cost."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from jaxprune.analysis.analyse_report.parts import Rows, add_table, plan_name, shown_name
+from jaxprune.analysis.analyse_report.parts import Rows, add_table, plan_name
 from jaxprune.analysis.outcomes import Answers
 from jaxprune.analysis.several_labels import Rankings
 from jaxprune.bench.contestants import DENSE
@@ -15,15 +15,22 @@ LABELLED = 12
 
 
 def describe(
-    section: Section, rows: Rows, answered: Answers | Rankings | None, class_names: Sequence[str], many: bool
+    section: Section,
+    rows: Rows,
+    answered: Answers | Rankings | None,
+    class_names: Sequence[str],
+    many: bool,
+    methods: Mapping[tuple[str, str], str],
 ) -> None:
-    """Adds cost and accuracy of each plan."""
+    """Adds cost and accuracy of each plan.
+
+    Args:
+      methods: the method of each (network, plan).
+    """
     value = answered.measure if answered is not None else "cosine"
     measured = [row for row in rows if value in row]
     crowded = len(measured) > LABELLED
-    name = (
-        (lambda row: plan_name(row["network"], row["method"], many)) if crowded else lambda row: shown_name(row, many)
-    )
+    name = lambda row: plan_name(row["network"], methods[row["network"], row["plan"]] if crowded else row["plan"], many)
     points: dict[str, tuple[list[float], list[float]]] = {}
     for row in sorted(measured, key=lambda row: row["GFLOPs"]) if crowded else measured:
         xs, ys = points.setdefault(name(row), ([], []))
