@@ -122,7 +122,7 @@ def _apart(pairs: Sequence[tuple[Observed, Observed]], layers: Sequence[int]) ->
                 apart = alignment.distances(read[name_of(one)], read[name_of(other)])
                 # Rounded, so that rounding errors of equal features do not affect ranks.
                 rounded = {
-                    name: max(round(value, _DECIMALS), 0.0) if value == value else value
+                    name: max(0.0, round(value, _DECIMALS)) if value == value else value
                     for name, value in apart.items()
                 }
                 found[name_of(one), name_of(other), layer] = rounded

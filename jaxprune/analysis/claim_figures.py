@@ -43,15 +43,17 @@ def mean_of(rows: Iterable[Row], column: str, *, scale: Callable[[Row, float], f
 
     Args:
       rows: rows with `column`, its deviation between images and `images`; others are ignored.
-      scale: (row, value) -> value, linear in the value.
+      scale: (row, value) -> value, linear in the value; rows for which it is NaN are ignored.
     """
     found = []
     for row in rows:
         if column not in row or not math.isfinite(row[column]):
             continue
         half = _Z * row.get(f"{column} std", 0.0) / math.sqrt(row["images"])
-        ends = (row[column], row[column] - half, row[column] + half)
-        found.append([scale(row, value) for value in ends] if scale else ends)
+        ends = [row[column], row[column] - half, row[column] + half]
+        ends = [scale(row, value) for value in ends] if scale else ends
+        if math.isfinite(ends[0]):
+            found.append(ends)
     return Figure(*map(float, np.mean(found, axis=0))) if found else None
 
 
@@ -60,9 +62,9 @@ def _difference(first: Figure | None, second: Figure | None) -> Figure | None:
 
 
 def over_chance(column: str) -> Callable[[Row, float], float]:
-    """Rescales a value to 0 = chance, 1 = all."""
+    """Rescales a value to 0 = chance, 1 = all; NaN if both are the same, as for a step that drops nothing."""
     chance = f"{column} chance"
-    return lambda row, value: (value - row[chance]) / max(1 - row[chance], 1e-9)
+    return lambda row, value: (value - row[chance]) / (1 - row[chance]) if 1 - row[chance] > 1e-9 else math.nan
 
 
 def _of(rows: Rows, methods: Sequence[str], column: str = "method") -> list[Row]:

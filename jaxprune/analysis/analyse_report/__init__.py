@@ -83,7 +83,8 @@ def describe(
         depth_maps.across_data_sets(section.section("One plan on several data sets"), tables.data_sets, data_sets)
     if tables.anchors:
         part = section.section("Do features and patterns stand for accuracy?")
-        proxies.describe(part, tables.anchors, tables.proxies, many, answered.measure if answered else "accuracy")
+        measure = answered.measure if answered else "accuracy"
+        proxies.describe(part, tables.anchors, tables.proxies, many, methods, measure)
     if answered is not None:
         part = section.section("What each plan loses")
         losses.describe(part, found, tables.classes, answered, class_names, sources, many)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from jaxprune.analysis.analyse_report.parts import Rows, add_table, plan_name
+from jaxprune.analysis.analyse_report.parts import Rows, add_table, as_series, plan_name
 from jaxprune.analysis.outcomes import Answers
 from jaxprune.analysis.several_labels import Rankings
 from jaxprune.bench.contestants import DENSE
@@ -28,14 +28,12 @@ def describe(
       methods: the method of each (network, plan).
     """
     value = answered.measure if answered is not None else "cosine"
-    measured = [row for row in rows if value in row]
+    # The dense network last, so that methods have the same colours in all figures.
+    measured = sorted((row for row in rows if value in row), key=lambda row: row["plan"] == DENSE)
     crowded = len(measured) > LABELLED
-    name = lambda row: plan_name(row["network"], methods[row["network"], row["plan"]] if crowded else row["plan"], many)
-    points: dict[str, tuple[list[float], list[float]]] = {}
-    for row in sorted(measured, key=lambda row: row["GFLOPs"]) if crowded else measured:
-        xs, ys = points.setdefault(name(row), ([], []))
-        xs.append(row["GFLOPs"])
-        ys.append(row[value])
+    of = lambda row: methods[row["network"], row["plan"]] if crowded else row["plan"]
+    names = [plan_name(row["network"], of(row), many) for row in measured]
+    points = as_series(measured, ("GFLOPs", value), names)
     if points:
         options: dict[str, Any] = {"pareto": ("min", "max"), "shares": True}
         if isinstance(answered, Answers):

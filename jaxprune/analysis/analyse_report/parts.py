@@ -57,9 +57,17 @@ def with_deviations(rows: Rows) -> list[dict[str, Any]]:
     ]
 
 
-def shown_name(row: Mapping[str, Any], many: bool) -> str:
-    """Returns the name of a row's plan, with its network if there are several."""
-    return plan_name(row["network"], row["plan"], many)
+def as_series(rows: Rows, columns: tuple[str, str], names: Sequence[str]) -> dict[str, tuple[list[float], list[float]]]:
+    """Returns two columns of the rows as series of points; rows of one name form a series.
+
+    Args:
+      names: the name of each row.
+    """
+    series: dict[str, tuple[list[float], list[float]]] = {}
+    for row, name in zip(rows, names, strict=True):
+        for values, column in zip(series.setdefault(name, ([], [])), columns, strict=True):
+            values.append(row[column])
+    return series
 
 
 def plan_name(network: str, plan: str, many: bool) -> str:

@@ -56,8 +56,9 @@ def _rate_lines(rows: Rows, metric: str, many: bool) -> tuple[dict[str, tuple[li
     lines = {}
     for (network, method), own in by_method.items():
         steps = grouped(own, ("step",))
-        means = [float(np.mean([rescaled(row, row[metric]) for row in each])) for each in steps.values()]
-        lines[plan_name(network, method, many)] = ([step for (step,) in steps], means)
+        values = {step: [rescaled(row, row[metric]) for row in each] for (step,), each in steps.items()}
+        means = {step: float(np.nanmean(of_step)) for step, of_step in values.items() if np.isfinite(of_step).any()}
+        lines[plan_name(network, method, many)] = (list(means), list(means.values()))
     return lines, True
 
 

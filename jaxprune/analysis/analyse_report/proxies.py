@@ -1,31 +1,47 @@
 """Features and patterns as proxies for accuracy."""
 
+from collections.abc import Mapping
+
 import numpy as np
 
-from jaxprune.analysis.analyse_report.parts import Rows, add_table, grouped
+from jaxprune.analysis.analyse_report.parts import Rows, add_table, as_series, grouped
 from jaxprune.analysis.anchors import DISTANCES
 from jaxprune.viz import plots, spread
 from jaxprune.viz.report import Section
 
+_SHOWN = 5  # pairs: fewer are not drawn
+_LABELLED = 40  # pairs: with more, methods are named instead of plans
 _ENOUGH = 10  # pairs: a bootstrap interval of fewer is too narrow
 
 
-def describe(section: Section, anchors: Rows, proxies: Rows, many: bool, measure: str = "accuracy") -> None:
-    """Adds distances from anchors, and their rank correlation with the plans' differences in accuracy."""
+def describe(
+    section: Section,
+    anchors: Rows,
+    proxies: Rows,
+    many: bool,
+    methods: Mapping[tuple[str, str], str],
+    measure: str = "accuracy",
+) -> None:
+    """Adds distances from anchors, and their rank correlation with the plans' differences in accuracy.
+
+    Args:
+      methods: the method of each (network, plan).
+    """
     rows = [row for row in anchors if "accuracy difference" in row]
     last = {(row["network"], row["layer"]) for row in proxies}
     for (network, method), own in grouped(rows, ("network", "anchor method")).items():
         layer = max(row["layer"] for row in own)
         for metric in ("Procrustes", "IoU", "NMI"):
             pairs = [row for row in own if row["layer"] == layer and np.isfinite(row[metric])]
-            if len(pairs) < 3 or (network, layer) not in last:
+            if len(pairs) < _SHOWN or (network, layer) not in last:
                 continue
-            points = {row["plan"]: ([row[metric]], [row["accuracy difference"]]) for row in pairs}
+            names = [methods[network, row["plan"]] if len(pairs) > _LABELLED else row["plan"] for row in pairs]
+            points = as_series(pairs, (metric, "accuracy difference"), names)
             where = f" in {network}" if many else ""
             apart = " distance of features" if metric in DISTANCES else ""
             what = f"{measure[0].upper()}{measure[1:]} of {method}{where}"
             section.figure(
-                plots.scatter_plot(points, f"{metric}, block {layer}", f"{measure} difference"),
+                plots.scatter_plot(points, f"{metric}, block {layer}", f"{measure} difference", joined=False),
                 f"{_correlation(proxies, network, method, layer, metric)} {what} minus "
                 f"that of each plan against {metric}{apart}; a point "
                 f"is a plan, n = {pairs[0]['images']} images.",

@@ -23,8 +23,9 @@ def scatter_plot(
     log_x: bool = False,
     reference: Mapping[str, float] | None = None,
     shares: bool = False,
+    joined: bool = True,
 ) -> Figure:
-    """Draws points with one colour and marker per series; the points of a series are connected by a thin line.
+    """Draws points with one colour and marker per series.
 
     Args:
       series: {name: (x, y)}; the name of a series of one point is written next to it instead of in the legend.
@@ -37,6 +38,7 @@ def scatter_plot(
       log_x: whether the horizontal axis is logarithmic.
       reference: {name: y} to compare with, such as chance, drawn as dashed horizontal lines.
       shares: whether y are shares of 1; the vertical axis then ends at 0 and at 1, or is visibly cut.
+      joined: whether a thin line connects the points of a series, in their order.
     """
     figure, axes = new_axes(title, xlabel, ylabel, (SIZE[0], SIZE[1] + 0.5))
     if log_x:
@@ -53,7 +55,8 @@ def scatter_plot(
     for index, (name, (x, y)) in enumerate(points.items()):
         colour, mark = PALETTE[index % len(PALETTE)], marks[(index + index // len(marks)) % len(marks)]
         alone = len(x) == 1
-        axes.plot(x, y, color=colour, linewidth=0.9, alpha=0.55, zorder=2)
+        if joined:
+            axes.plot(x, y, color=colour, linewidth=0.9, alpha=0.55, zorder=2)
         axes.scatter(x, y, s=30, color=colour, marker=mark, zorder=3, label=None if alone else name, linewidths=0)
         in_legend += not alone
         texts += [
