@@ -31,7 +31,7 @@ def format_value(value: Any, spec: str = "") -> str:
 
     Args:
       value: a number, a bool, text, None, or a tuple: (centre, half width) is shown as "a ± b", (centre, low, high)
-        as "a (b–c)". None and NaN are shown as a dash; a spread that is one of them is not shown.
+        as "a (b–c)", or "a (b to c)" if one is negative. None and NaN are shown as a dash; a spread that is one of them is not shown.
       spec: the format specification of numbers; by default, they are shown with four significant digits.
     """
     value = unwrap_scalar(value)
@@ -39,7 +39,10 @@ def format_value(value: Any, spec: str = "") -> str:
         centre, *spread = (format_value(part, spec) for part in value)
         if "–" in spread:
             return centre
-        return f"{centre} ± {spread[0]}" if len(spread) == 1 else f"{centre} ({'–'.join(spread)})"
+        if len(spread) == 1:
+            return f"{centre} ± {spread[0]}"
+        between = " to " if any(end.startswith("-") for end in spread) else "–"  # a dash before a minus sign misleads
+        return f"{centre} ({between.join(spread)})"
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return "–"
     if isinstance(value, bool):
