@@ -31,7 +31,8 @@ def format_value(value: Any, spec: str = "") -> str:
 
     Args:
       value: a number, a bool, text, None, or a tuple: (centre, half width) is shown as "a ± b", (centre, low, high)
-        as "a (b–c)", or "a (b to c)" if one is negative. None and NaN are shown as a dash; a spread that is one of them is not shown.
+        as "a (b–c)", or "a (b to c)" if one is negative. None and NaN are shown as a dash; a spread that is one of them
+        is not shown.
       spec: the format specification of numbers; by default, they are shown with four significant digits.
     """
     value = unwrap_scalar(value)
