@@ -112,7 +112,7 @@ def _attend_and_receive(
     b, h = q.shape[:2]
     scores, total = _scores(q, k, bias)
     share = 1 / total if policy is None else jnp.repeat(policy, h, axis=0)[:, :, None] / total
-    # A product, because XLA's CPU backend is slow at sums over a middle axis (measured: 5 of a ViT-S's 104 ms).
+    # Without normalising the matrix first, which takes another pass over it (measured: 1 % of a ViT-S under K-Medoids).
     received = jax.lax.dot_general(share, scores, (((1,), (1,)), ((0,), (0,))), precision=jax.lax.Precision.HIGHEST)
     return _gather(scores, total, v), received.reshape(b, h, -1)
 

@@ -5,7 +5,8 @@ import math
 import pytest
 
 from jaxprune.analysis import claims
-from jaxprune.analysis.claim_figures import Figure, mean_of
+from jaxprune.analysis.analyse_report.patterns import rate_lines
+from jaxprune.analysis.claim_figures import Figure, mean_of, over_chance
 from jaxprune.analysis.claims import FAILS, HOLDS, OPEN, judge, verdict_of
 
 NOTHING = dict.fromkeys(("rates", "methods", "radial", "networks", "data_sets", "anchors", "spatial", "depths"), ())
@@ -39,6 +40,19 @@ def test_a_mean_over_rows_keeps_the_interval_of_one():
     assert found is not None and found.value == pytest.approx(0.7)
     assert found.high - found.value == pytest.approx(1.96 * 0.1 / 10)
     assert mean_of([], "IoA") is None
+
+
+def test_a_step_that_drops_nothing_tells_nothing_about_consistency():
+    row = {"IoA std": 0.0, "images": 4, "network": "a", "method": "linf", "step": 1}
+    rows = [
+        {**row, "plan": "linf 0.9", "lower plan": "linf 0.7", "IoA": 1.0, "IoA chance": 1.0},
+        {**row, "plan": "linf 0.9", "lower plan": "linf 0.5", "IoA": 0.8, "IoA chance": 0.6},
+    ]
+    assert mean_of(rows, "IoA", scale=over_chance("IoA")) == Figure(*[pytest.approx(0.5)] * 3)
+    lines, several = rate_lines(rows, "IoA", many=False)
+    assert several and lines == {"linf": ([1], [pytest.approx(0.5)])}
+    lines, several = rate_lines(rows[1:], "IoA", many=False)
+    assert not several and lines == {"linf 0.9 → linf 0.5": ([1], [0.8])}
 
 
 def test_consistent_pruning_holds_and_scattered_pruning_does_not():

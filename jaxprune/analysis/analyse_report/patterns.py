@@ -17,7 +17,7 @@ def rates(section: Section, rows: Rows, many: bool) -> None:
         own = [row for row in rows if metric in row]
         if not own:
             continue
-        lines, several = _rate_lines(own, metric, many)
+        lines, several = rate_lines(own, metric, many)
         label = f"{metric} ({RESCALED})" if several and metric == "IoA" else metric
         reference = _bounds(own) if metric == "IoA" and not several else None
         within = all(0 <= value <= 1 for _, values in lines.values() for value in values)
@@ -42,7 +42,7 @@ def rates(section: Section, rows: Rows, many: bool) -> None:
     add_table(section, with_deviations(rows), caption)
 
 
-def _rate_lines(rows: Rows, metric: str, many: bool) -> tuple[dict[str, tuple[list[float], list[float]]], bool]:
+def rate_lines(rows: Rows, metric: str, many: bool) -> tuple[dict[str, tuple[list[float], list[float]]], bool]:
     """The lines of the overlap across keep rates, and whether a line is the mean over several pairs of rates.
 
     By chance, pairs overlap by different amounts, so a mean is over rescaled overlaps.
