@@ -417,8 +417,8 @@ def work(args, pieces, publish) -> bool:
     return all(name in pieces.found for name, _ in all_of_them())
 
 
-def report(args, found) -> None:
-    """Writes tables and a report of the pieces measured so far."""
+def report(args, found, *, quiet) -> None:
+    """Writes tables and a report of the pieces measured so far, and prints the tables unless `quiet`."""
     seeds = range(args.seeds)
     arms = {arm: [found[f"{arm}-{s}"] for s in seeds if f"{arm}-{s}" in found] for arm in arms_of(args)}
     arms = {arm: values for arm, values in arms.items() if values}
@@ -439,7 +439,7 @@ def report(args, found) -> None:
     tables = {"study_mim": means, "differences": differences, "scratch": searched, "others": others, "steps": times}
     title = f"Masked pre-training on CIFAR-10, {args.minutes:g} minutes per arm"
     complete = {name: rows for name, rows in tables.items() if rows}
-    with study.published(args.out, title, "Equal time", complete) as section:
+    with study.published(args.out, title, "Equal time", complete, quiet=quiet) as section:
         captions = {
             "study_mim": f"Means over the seeds measured so far; {study.meaning(arms)}." if arms else "",
             "differences": (
@@ -479,7 +479,10 @@ def run():
     log_to_terminal()
     compile_cache.enable("")
     pieces = Pieces(args)
-    done = work(args, pieces, lambda: report(args, pieces.found))
+    done = work(args, pieces, lambda: report(args, pieces.found, quiet=True))
+    with pieces.updating():
+        if "step seconds" in pieces.found:
+            report(args, pieces.found, quiet=False)
     print("The study is complete." if done else "The study is not complete.")
 
 

@@ -89,7 +89,9 @@ def paired(found: Found, pairs: Iterable[tuple[str, str]]) -> list[dict[str, Any
 
 
 @contextlib.contextmanager
-def published(out: Path, title: str, section: str, tables: Mapping[str, Rows]) -> Iterator[Section]:
+def published(
+    out: Path, title: str, section: str, tables: Mapping[str, Rows], *, quiet: bool = False
+) -> Iterator[Section]:
     """Prints tables and writes each to a CSV, then a report, once its section is filled.
 
     Args:
@@ -97,13 +99,15 @@ def published(out: Path, title: str, section: str, tables: Mapping[str, Rows]) -
       title: of the study.
       section: title of the report's section.
       tables: {name of the CSV file: its rows}.
+      quiet: print nothing.
     """
     out.mkdir(parents=True, exist_ok=True)
     for name, rows in tables.items():
-        publish(title, rows, out / f"{name}.csv")
+        publish(title, rows, out / f"{name}.csv", quiet=quiet)
     page = Report("jaxprune study", title)
     body = page.section(section, slug="study")
     yield body
     body.command(shlex.join(["python", *sys.argv]))
     page.add_to(out / "report.html")
-    print(f"written to {out / 'report.html'}")
+    if not quiet:
+        print(f"written to {out / 'report.html'}")
