@@ -56,6 +56,7 @@ from jaxprune.train.progress import log_to_terminal
 from jaxprune.train.state import TrainState
 from jaxprune.train.step import make_train_step
 from jaxprune.train.writer import read_metrics
+from jaxprune.viz import plots
 
 FORMS = ("full", "partial", "progressive")
 # The changes of each framework to config.mim of configs/reproduce/table2.py, and its throw ratio (PR-MIM Tab. 4).
@@ -450,13 +451,27 @@ def report(args, found, *, quiet) -> None:
             "others": "The other frameworks with progressive reconstruction, one run each, to check that they learn.",
             "steps": "Time of a training step, median over the turns.",
         }
+        figures = {
+            "study_mim": f"Accuracy after fine-tuning; {study.meaning(arms)}." if arms else "",
+            "differences": "Differences in accuracy after fine-tuning: a line that crosses 0 does not decide.",
+        }
         for name, rows in complete.items():
-            section.table(rows, caption=captions[name], formats=".3g")
+            if name in figures:
+                section.figure(_bars(rows), figures[name])
+            section.table(study.merged(rows), caption=captions[name], formats=".3g")
         section.table(PAPER, caption="Published, ViT-B/16 on ImageNet-1k: top-1 in percent unless noted.")
         section.text(
             "The networks here are small and trained for minutes: the order of the variants can be compared with the "
             "paper, but not the size of their differences."
         )
+
+
+def _bars(rows):
+    """The fine-tuned accuracies or differences, with their intervals."""
+    name = next(iter(rows[0]))
+    values = {row[name]: 100 * row["fine-tuned"] for row in rows}
+    errors = {row[name]: 100 * row["± fine-tuned"] for row in rows if row["± fine-tuned"] == row["± fine-tuned"]}
+    return plots.bar_plot(values, errors, xlabel="fine-tuned, %", spec=".1f")
 
 
 def run():

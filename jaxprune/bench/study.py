@@ -88,6 +88,17 @@ def paired(found: Found, pairs: Iterable[tuple[str, str]]) -> list[dict[str, Any
     return rows
 
 
+def merged(rows: Rows) -> list[dict[str, Any]]:
+    """Merges each mean and its half-width into one cell, for the table of a report; equal values have none.
+
+    >>> merged([{"arm": "a", "loss": 0.5, "± loss": 0.1, "steps": 20.0, "± steps": 0.0}])
+    [{'arm': 'a', 'loss': (0.5, 0.1), 'steps': 20.0}]
+    """
+    differ = lambda row, name: f"± {name}" in row and row[f"± {name}"] > 1e-9 * abs(row[name])
+    cell = lambda row, name: (row[name], row[f"± {name}"]) if differ(row, name) else row[name]
+    return [{name: cell(row, name) for name in row if not name.startswith("±")} for row in rows]
+
+
 @contextlib.contextmanager
 def published(
     out: Path, title: str, section: str, tables: Mapping[str, Rows], *, quiet: bool = False
