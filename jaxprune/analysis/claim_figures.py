@@ -20,6 +20,7 @@ PRUNING = ("topk", "evit", "dynamicvit")  # methods that keep a fixed number of 
 CENTRES = ("kmedoids", "dpc_knn")
 HARD, SOFT = ("tome", *CENTRES), ("sit", "patch_merger", "sinkhorn")
 LEARNED = (*PRUNING, "ats", *CENTRES)
+RESCALED = "0 = by chance, 1 = the same"  # the scale of `over_chance`
 _Z, _DRAWS = 1.96, 1000
 
 

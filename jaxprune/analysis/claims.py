@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from jaxprune.analysis import claim_figures as figures
-from jaxprune.analysis.claim_figures import Figure, Tables
+from jaxprune.analysis.claim_figures import RESCALED, Figure, Tables
 from jaxprune.bench.contestants import DENSE
 
 HOLDS, FAILS, OPEN = "holds", "does not hold", "not decidable"
@@ -81,7 +81,6 @@ def verdict_of(found: Figure, bound: float, *, above: bool) -> str:
 
 
 _TOPK_EVIT = {"topk", "evit"}
-_CHANCE = "0 = by chance, 1 = the same"
 
 CLAIMS = (
     Claim(
@@ -96,7 +95,7 @@ CLAIMS = (
     Claim(
         "G",
         "What a pruning method keeps is consistent across keep rates.",
-        f"IoA of topk, evit and dynamicvit ({_CHANCE})",
+        f"IoA of topk, evit and dynamicvit ({RESCALED})",
         figures.across_rates(figures.PRUNING, "IoA"),
         0.5,
         True,
@@ -139,7 +138,7 @@ CLAIMS = (
     Claim(
         "G",
         "What pruning keeps is not consistent across backbones.",
-        f"IoU of topk, evit, dynamicvit and ats in two networks ({_CHANCE})",
+        f"IoU of topk, evit, dynamicvit and ats in two networks ({RESCALED})",
         figures.across_networks((*figures.PRUNING, "ats"), "IoU"),
         0.5,
         False,
@@ -198,7 +197,7 @@ CLAIMS = (
     Claim(
         "I",
         "Learned patterns have little in common with fixed radial ones.",
-        f"IoU with the l1, l2 and linf patterns ({_CHANCE})",
+        f"IoU with the l1, l2 and linf patterns ({RESCALED})",
         figures.radial,
         0.5,
         False,
@@ -311,7 +310,7 @@ CLAIMS = (
     Claim(
         "M",
         "The centres of K-Medoids and DPC-KNN are not the distinctive patches, which Top-K keeps.",
-        f"IoU of their centres with what topk keeps ({_CHANCE})",
+        f"IoU of their centres with what topk keeps ({RESCALED})",
         lambda tables: figures.pairs_of(tables, lambda pair: "topk" in pair and bool(pair & set(figures.CENTRES))),
         0.5,
         False,

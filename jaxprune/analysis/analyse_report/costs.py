@@ -11,7 +11,7 @@ from jaxprune.viz import plots, spread
 from jaxprune.viz.report import Section
 
 # With more points than this, their names overlap: then methods are named instead of plans.
-LABELLED = 12
+_LABELLED = 12
 
 
 def describe(
@@ -30,7 +30,7 @@ def describe(
     value = answered.measure if answered is not None else "cosine"
     # The dense network last, so that methods have the same colours in all figures.
     measured = sorted((row for row in rows if value in row), key=lambda row: row["plan"] == DENSE)
-    crowded = len(measured) > LABELLED
+    crowded = len(measured) > _LABELLED
     of = lambda row: methods[row["network"], row["plan"]] if crowded else row["plan"]
     names = [plan_name(row["network"], of(row), many) for row in measured]
     points = as_series(measured, ("GFLOPs", value), names)

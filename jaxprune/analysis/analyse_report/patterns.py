@@ -3,12 +3,10 @@
 import numpy as np
 
 from jaxprune.analysis.analyse_report.parts import DEVIATION, Rows, add_table, grouped, line, plan_name, with_deviations
-from jaxprune.analysis.claim_figures import over_chance
+from jaxprune.analysis.claim_figures import RESCALED, over_chance
 from jaxprune.reduction.radial_patterns import NORMS
 from jaxprune.viz import plots
 from jaxprune.viz.report import Section
-
-RESCALED = "0 = by chance, 1 = the same"
 
 
 def rates(section: Section, rows: Rows, many: bool) -> None:
