@@ -292,13 +292,14 @@ CHOOSING = group_cases(["cls"], lambda cls: not cls.needs_present)
 MIXING = group_cases(["cls"], lambda cls: cls.needs_present)
 
 
-def long(group: tuple[str, ...], side: int):
+def long(group: tuple[str, ...], side: int, images: int = 1):
     """A network of side² tokens whose steps each take some away, and its images."""
     model = host("none", img_size=side, patch_size=1)
     rates = np.linspace(0.97, 0.91, len(group))
     layers = range(3 - len(group), 3)
     steps = [At(layer, name, keep_rate=float(rate)) for layer, name, rate in zip(layers, group, rates, strict=True)]
-    return apply(model, Plan(steps=steps)), jnp.asarray(np.random.default_rng(0).normal(size=(1, side, side, 3)), "f4")
+    batch = np.random.default_rng(0).normal(size=(images, side, side, 3))
+    return apply(model, Plan(steps=steps)), jnp.asarray(batch, "f4")
 
 
 @pytest.mark.slow
@@ -325,20 +326,28 @@ def test_no_matrix_of_all_tokens_where_blocks_are_asked_for(on, group):
 @pytest.mark.slow
 @pytest.mark.parametrize(("on", "group"), CHOOSING + MIXING)
 def test_blocks_change_no_choice(on, group):
-    model, batch = long(group, 24)
+    model, batch = long(group, 18, images=8)
     graph, state = nnx.split(model)
     forward = compiled(lambda state, batch: nnx.merge(graph, state)(batch))
     with kernels.implementation("plain"):
         logits, aux = forward(state, batch)
+        _, nearby = forward(state, batch + 1e-5 * np.random.default_rng(1).normal(size=batch.shape).astype("f4"))
     with kernels.implementation("blocked"):
         again, seen = forward(state, batch)
-    np.testing.assert_allclose(again, logits, atol=1e-5)
+    # Some of 324 scores tie but for rounding: an image counts if noise of 1e-5 changes no choice.
+    firm = np.ones(len(batch), bool)
+    for plain, near in zip(aux.steps, nearby.steps, strict=True):
+        if plain.soft is None:
+            firm &= (plain.row_map == near.row_map).all(1)
+    assert firm.any()
+    np.testing.assert_allclose(again[firm], logits[firm], atol=1e-5)
     for plain, blocked in zip(aux.steps, seen.steps, strict=True):
         if plain.soft is None:
-            chex.assert_trees_all_equal((plain.row_map, plain.kept), (blocked.row_map, blocked.kept))
+            of = lambda report: (report.row_map[firm], report.kept[firm])
+            chex.assert_trees_all_equal(of(plain), of(blocked))
         else:
             # The row in which a token weighs most may change between two of nearly the same weight.
-            np.testing.assert_allclose(plain.soft, blocked.soft, atol=1e-6)
+            np.testing.assert_allclose(plain.soft[firm], blocked.soft[firm], atol=1e-6)
 
 
 BAD = {
