@@ -3,10 +3,10 @@
 python scripts/study_analysis.py --path DIR [--data cifar10] [--epochs 10] [--tune 2] [--images 2000] [--out runs/study]
 
 DIR holds the images as in configs/reduction/small.py. Two dense classifiers of the given --widths are trained. Methods
-with parameters are fine-tuned for --tune epochs at every keep rate; the others run without fine-tuning. `analyse` then
-compares all of them on --images held-out images and writes tables and a report, including the findings of "Which Tokens
-to Use?" (Haurum et al., 2023) and whether they hold. Every training run has its own directory under --out, so an
-interrupted study can be resumed.
+with parameters are fine-tuned for --tune epochs at every keep rate; the others too with --tune_all, as in the paper,
+else they run without fine-tuning. `analyse` then compares all of them on --images held-out images and writes tables and
+a report, including the findings of "Which Tokens to Use?" (Haurum et al., 2023) and whether they hold. Every training
+run has its own directory under --out, so an interrupted study can be resumed.
 """
 
 from jaxprune import host_memory
@@ -45,10 +45,12 @@ def run():
     parser.add_argument("--data", default="cifar10")
     parser.add_argument("--widths", type=int, nargs=2, default=(96, 192))
     parser.add_argument("--epochs", type=float, default=10.0, help="epochs of the dense networks")
-    parser.add_argument("--tune", type=float, default=2.0, help="epochs of each method with parameters")
+    parser.add_argument("--tune", type=float, default=2.0, help="epochs of fine-tuning")
+    parser.add_argument("--tune_all", action="store_true", help="fine-tune methods without parameters too, and Random")
     parser.add_argument("--methods", nargs="*", help="by default all")
     parser.add_argument("--rates", type=float, nargs="*", default=(0.9, 0.7, 0.5, 0.25))
     parser.add_argument("--images", type=int, default=2000, help="held-out images of the analysis; 0: all")
+    parser.add_argument("--more_data", nargs="*", default=(), help="data sets for depth maps; see configs/analyse.py")
     parser.add_argument("--batch", type=int, default=250)
     parser.add_argument("--out", type=Path, default=Path("runs/study_analysis"))
     parser.add_argument("--smoke", action="store_true", help="the smallest networks, on built-in data")
@@ -59,7 +61,8 @@ def run():
 
     known = reduction.methods()
     names = args.methods or [name for name in sorted(known) if name not in ("from_scores", "random")]
-    learned = [name for name in names if known[name].published is not None]
+    learned = [name for name in names if args.tune_all or known[name].published is not None]
+    learned += ["random"] * args.tune_all
     dense, others = [], []
     for width in args.widths:
         own = trained(args, args.out / f"dense-{width}", width=width, epochs=args.epochs)
@@ -77,6 +80,7 @@ def run():
     config.update(run=dense[0], networks=(*dense[1:], *others), keep_rates=tuple(args.rates))
     config.update(plans=tuple(name for name in names if name not in learned) or ("random",))
     config.update(num_images=args.images, batch_size=args.batch, reduction_loc=tuple(locations))
+    config.update(more_data=tuple(args.more_data))
     print(tasks.find("analyse")(config, args.out / "analyse"))
 
 

@@ -168,6 +168,16 @@ def test_two_networks_are_analysed_under_trained_and_untrained_methods(tmp_path)
     assert len(claims) > 20 and any(verdict in ("holds", "does not hold") for verdict in claims.values())
 
 
+def test_the_cost_of_an_analysis_is_measured(tmp_path):
+    config = main.load_config(str(ROOT / "configs/reduction/small.py:smoke"))
+    tasks.find("finetune")(config, tmp_path / "dense")
+    settings = [f"--run={tmp_path / 'dense'}", "--reduction_loc", 1, "--plans", "topk", "--rates", 0.5, "--batch=4"]
+    printed = run("benchmark_analysis", tmp_path, *settings, "--out=cost")
+    (row,) = rows(tmp_path / "cost" / "cost.csv")
+    assert row["networks and plans"] == "3" and "ratio" in printed
+    assert float(row["ratio"]) == pytest.approx(float(row["analyse s"]) / float(row["forward passes s"]), rel=1e-2)
+
+
 def test_a_trained_network_is_reduced_as_it_is(tmp_path):
     printed = run("study_offtheshelf", tmp_path, "--smoke", "--out=study")
     found = rows(tmp_path / "study" / "off_the_shelf.csv")
