@@ -11,6 +11,8 @@ pixels are enlarged to 224 for it, which costs more than a small classifier save
 The report also covers PaPr's two studies: the IoU of the patches that different scorers keep (`overlap.csv`), for
 example PaPr with several proposals, as below; and, if the proposal knows the classes of the data, images on which the
 proposal is unsure and the classifier sure, and vice versa, with the confidence under each scorer (`contrasts.csv`).
+Sanity checks compare the scores of different images, and show how scores change when the weights of the scorer's
+network are randomised from the top down (Adebayo et al., 2018; `sanity.csv`).
 
     --config.scorers="('papr','papr:model=resnet18,weights=resnet18.pth')"                        proposals compared
 
@@ -38,11 +40,12 @@ def get_config(arg=None):
         keep_rate=0.5,  # for the timing and the pictures
         num_images=200,  # held-out images, evenly spaced; 0: all
         curve_steps=10,  # points of the insertion and deletion curves; 0: none
+        sanity_images=8,  # images for the sanity checks of scorers; 0: none
         rounds=5,  # timing rounds, whose median and range are shown; 0: none
     )
     config.update(run=args.run, batch_size=8)
     if args.smoke:
-        config.update(scorers=("centre", "norm"), proposal="", num_images=12, curve_steps=3, rounds=1)
+        config.update(scorers=("centre", "norm"), proposal="", num_images=12, curve_steps=3, rounds=1, sanity_images=2)
         if not args.run:
             config.train = finetune.smoke(finetune.defaults())
     return config

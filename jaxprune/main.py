@@ -19,7 +19,7 @@ from ml_collections import ConfigDict, config_flags
 import jaxprune
 from jaxprune import compile_cache, processes
 from jaxprune.config import LIST_ARGUMENTS, Arguments, Config, renamed
-from jaxprune.errors import UserError, nearest
+from jaxprune.errors import UserError, nearest, unknown
 
 _CONFIG = config_flags.DEFINE_config_file("config", None, "What to run: a config file, optionally with `:arguments`.")
 _DISTRIBUTED = flags.DEFINE_bool("distributed", False, "Join the other processes of this run, found from the cluster.")
@@ -169,7 +169,7 @@ def checked(argv: list[str]) -> list[str]:
             if key not in keys and (error := renamed("key", key, keys)):
                 raise error
             if key not in keys:
-                raise UserError(f"{text} has no key {key!r}.{nearest(key, keys)} It has: {', '.join(keys)}.")
+                raise unknown(f"key of {text}", key, keys)
     file, colon, arguments = text.partition(":")
     return [word.replace(text, f"{config_path(file)}{colon}{arguments}", 1) for word in argv]
 
@@ -262,7 +262,16 @@ def run() -> None:
         argv = checked(sys.argv)
     except UserError as error:
         _refuse(error)
-    app.run(main, argv=argv)
+    app.run(main, argv=argv, flags_parser=_parsed)
+
+
+def _parsed(argv: list[str]) -> list[str]:
+    """Parses the flags; a wrong one ends the program like any other error."""
+    try:
+        return flags.FLAGS(argv)
+    except flags.Error as error:
+        _refuse(UserError(f"{str(error).rstrip('.')}: --help lists all flags and configs."))
+        raise
 
 
 if __name__ == "__main__":

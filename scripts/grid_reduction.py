@@ -43,6 +43,7 @@ GRID = {
     "backbone_scale": (1.0, 0.1, 0.01),
     "freeze_epochs": (0.0, 5.0),
 }
+TABLE_4 = ("nabirds", "coco", "nus_wide")  # data sets with settings of a dense baseline
 ON_IMAGENET = {**GRID, "base_lr": (0.001,), "lr_norm": (1024,), "backbone_scale": (1.0, 0.01)}
 
 
@@ -61,9 +62,14 @@ def fine_tuned(args, folder: Path, method: str, keep_rate: float, settings: dict
     return found["map"] if "map" in found else found["accuracy"]
 
 
+def stem(config: str) -> str:
+    """Returns the name of a config file without its arguments, such as "nabirds"."""
+    return Path(config.partition(":")[0]).stem
+
+
 def points(args) -> list[dict]:
     """Returns the settings of every point of the grid."""
-    grid = dict(args.grid) or (ON_IMAGENET if Path(args.config.partition(":")[0]).stem == "imagenet" else GRID)
+    grid = dict(args.grid) or (ON_IMAGENET if stem(args.config) == "imagenet" else GRID)
     values = [each if isinstance(each, tuple) else (each,) for each in grid.values()]
     return [dict(zip(grid, chosen, strict=True)) for chosen in itertools.product(*values)]
 
@@ -133,11 +139,14 @@ def run():
     parser.add_argument("--dense", action="store_true", help="search for the dense network, without reduction")
     parser.add_argument("--grid", type=setting, nargs="*", default=(), help="grid of config.optimizer, as NAME=A,B")
     parser.add_argument("--baseline", type=setting, nargs="*", default=(), help="settings of the dense baseline")
-    parser.add_argument("--data", choices=("nabirds", "coco", "nus_wide"), default="coco", help="settings of Table 4")
+    parser.add_argument("--data", choices=TABLE_4, help="settings of Table 4; by default by the name of the config")
     parser.add_argument("--set", type=setting, nargs="*", default=(), help="settings of the config, such as epochs=1")
     parser.add_argument("--out", type=Path, default=Path("runs/grid"))
     parser.add_argument("--smoke", action="store_true", help="the smallest networks, on built-in data")
     args = parser.parse_args()
+    args.data = args.data or stem(args.config)
+    if args.what == "matrix" and not args.baseline and args.data not in TABLE_4:
+        parser.error(f"{args.config} has no dense baseline in Table 4: give --data {'|'.join(TABLE_4)}, or --baseline")
     args.methods = args.methods or [name for name in sorted(reduction.methods()) if name != "from_scores"]
     log_to_terminal()
     args.out.mkdir(parents=True, exist_ok=True)

@@ -153,7 +153,7 @@ def test_recipes_are_searched_on_a_grid_and_compared(tmp_path):
     kept = {path: path.stat().st_mtime_ns for path in (tmp_path / "grid").rglob("complete.json")}
     run("grid_reduction", tmp_path, "grid", *config, "--grid", "base_lr=0.01,0.0001", "--out=grid")
     assert kept == {path: path.stat().st_mtime_ns for path in (tmp_path / "grid").rglob("complete.json")}
-    printed = run("grid_reduction", tmp_path, "matrix", *config, "--out=matrix")
+    printed = run("grid_reduction", tmp_path, "matrix", *config, "--data=coco", "--out=matrix")
     (row,) = rows(tmp_path / "matrix" / "matrix.csv")
     assert row["better"] == ("I" if float(row["I"]) > float(row["D"]) else "D") and "topk" in printed
 

@@ -5,7 +5,6 @@ that do not change do not depend on them. A scorer that ignores the image scores
 """
 
 import itertools
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -16,8 +15,8 @@ from scipy import stats
 from jaxprune.errors import UserError
 from jaxprune.nn.host import Host
 from jaxprune.nn.params import merge, split
-
-Score = Callable[[dict[str, Array]], Float[Array, "b p"]]
+from jaxprune.scoring import Scorer
+from jaxprune.scoring.wrappers import Enlarged
 
 
 class Randomised(NamedTuple):
@@ -32,21 +31,21 @@ class Randomised(NamedTuple):
     spearman: Float[np.ndarray, "n"]
 
 
-def cascade(scorer: Any, images: Float[Array, "b *sides c"], *, seed: int = 0) -> list[Randomised]:
+def cascade(scorer: Scorer, images: Float[Array, "b *sides c"], *, seed: int = 0) -> list[Randomised]:
     """Randomises the parts of a scorer's network one after the other, from the classifier down to the first layer.
 
     Every array is redrawn with its own mean and standard deviation, which preserves scales; constant arrays, such as
     the biases of an untrained network, do not change.
 
     Args:
-      scorer: a `jaxprune.scoring.Scorer` that reads a network.
+      scorer: one that reads a network.
       images: normalised as for the scorer.
       seed: seed of the draws.
 
     Raises:
       UserError: the scorer reads no network.
     """
-    if scorer.proposal is None:
+    if network_of(scorer)[1] is None:
         raise UserError(f"{type(scorer).__name__} reads no network, so there are no weights to randomise.")
     graph, params, rest = split(scorer)
     call = jax.jit(lambda params, images: merge(graph, params, rest)(images))
@@ -58,12 +57,12 @@ def cascade(scorer: Any, images: Float[Array, "b *sides c"], *, seed: int = 0) -
     return found
 
 
-def parts_from_top(scorer: Any) -> list[tuple[str, tuple[str, ...]]]:
+def parts_from_top(scorer: Scorer) -> list[tuple[str, tuple[str, ...]]]:
     """Returns the parts of a scorer's network from the top, each with the dotted names of its parameters.
 
     Blocks of a transformer and children of other lists are separate parts.
     """
-    prefix, network = "proposal.", scorer.proposal
+    prefix, network = network_of(scorer)
     paths = [site.path for site in network.sites()] if isinstance(network, Host) else []
     groups: dict[str, list[str]] = {}
     for name in split(scorer).params:
@@ -74,6 +73,19 @@ def parts_from_top(scorer: Any) -> list[tuple[str, tuple[str, ...]]]:
     # Parts without a number (norm, classifier) come after the blocks; the embedding comes first.
     order = sorted(groups, key=lambda part: (_place(part, paths), _numbers(part)), reverse=True)
     return [(part, tuple(groups[part])) for part in order]
+
+
+def network_of(scorer: Scorer) -> tuple[str, Any]:
+    """Returns the prefix of the parameters of the network that a scorer reads, and the network; None if it reads none.
+
+    >>> from jaxprune import scoring
+    >>> network_of(scoring.create("centre", grid=(4, 4)))
+    ('proposal.', None)
+    """
+    if isinstance(scorer, Enlarged):
+        prefix, network = network_of(scorer.scorer)
+        return f"scorer.{prefix}", network
+    return "proposal.", scorer.proposal
 
 
 def correlations(scores: Real[np.ndarray, "n p"], others: Real[np.ndarray, "n p"]) -> Float[np.ndarray, "n"]:

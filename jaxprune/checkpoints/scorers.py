@@ -236,6 +236,8 @@ def _read(text: str, networks: Networks) -> _Read:
         network = networks.open(run or weights, model)
     else:
         network = networks.usual(name, cls.reads)
+    if model and not (run or weights):
+        _log.warning("%s names no weights: its %s is random, and so are its scores. Add weights=FILE.", text, model)
     if network is not None:
         options["proposal"] = network
     return _Read(name, options, {})

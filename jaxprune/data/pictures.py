@@ -57,6 +57,8 @@ def open_pictures(
     if not path:
         raise UserError("Give --config.images=FOLDER, or one picture, to score.")
     root = Path(path).expanduser()
+    if not root.exists():
+        raise UserError(f"There is no file or folder {path}: check --config.images.")
     is_other = root.suffix.lower() in others if root.is_file() else False
     files = [root] if root.is_file() else [Path(file) for file in image_files(root, (), extensions)]
     if is_other or (not files and root.is_dir() and next(image_files(root, (), others), None)):

@@ -155,7 +155,7 @@ def write_verified(path: Path, data: bytes, load: Callable[[Path], Run], *args: 
       args, options: arguments of `verify`.
 
     Raises:
-      UserError: the file cannot be read, or its outputs differ; it is then removed.
+      UserError: the file cannot be read, or its outputs differ; it is then removed, and an earlier one at `path` stays.
     """
     staged = path.with_name(f".{path.name}.unverified")
     write_atomically(staged, data)
@@ -165,8 +165,9 @@ def write_verified(path: Path, data: bytes, load: Callable[[Path], Run], *args: 
         return found
     except Exception as error:
         why = (str(error) or type(error).__name__).splitlines()[0].rstrip(".")
+        earlier = f" The file that was at {path} before is unchanged." if path.exists() else ""
         raise UserError(
-            f"{path.name} was removed after a check, because its outputs differ from the network's: {why}."
+            f"{path.name} was removed after a check, because its outputs differ from the network's: {why}.{earlier}"
         ) from error
     finally:
         staged.unlink(missing_ok=True)

@@ -199,7 +199,7 @@ def _check_readable(at: At, cls: type[Reducer], site: Site) -> None:
 
 
 def _outside(layer: int, sites: Sequence[Site]) -> UserError:
-    return UserError(f"reduction_loc {layer} is outside this network of {len(sites)} blocks: use {len(sites) - 1}.")
+    return UserError(f"Block {layer} of a plan is outside this network, whose blocks are 0 to {len(sites) - 1}.")
 
 
 def _possible(plan: Plan, at: At, count: int, index: int, num_patches: int) -> int:

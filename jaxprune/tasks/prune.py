@@ -9,7 +9,8 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from jaxprune.analysis import insertion_deletion, proposals_report, pruning, pruning_report
+from jaxprune.analysis import insertion_deletion, proposals_report, pruning, pruning_report, sanity_report
+from jaxprune.analysis.forwards import pixels
 from jaxprune.analysis.scorer_names import about_scorers
 from jaxprune.bench.scorers import speeds
 from jaxprune.checkpoints.classifier import Classifier
@@ -57,7 +58,12 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
         overlap = proposals_report.overlaps(setting, found)
         part, image_of = section.section("Do proposals agree?"), images_of(config, classifier)
         contrasts = proposals_report.describe(part, setting, found, overlap, config.keep_rates, image_of)
-    for name, own in {"overlap": overlap, "contrasts": contrasts}.items():
+        cascades: list[dict[str, Any]] = []
+        if config.sanity_images:
+            cascades = _randomised(config, setting, found, image_of)
+            part = section.section("Do scores depend on the image, and on what the network has learned?")
+            sanity_report.describe(part, sanity_report.summary(opened.scorers, found.scores, cascades), cascades)
+    for name, own in {"overlap": overlap, "contrasts": contrasts, "sanity": cascades}.items():
         if own:
             write_csv(workdir / f"{name}.csv", own)
     print(as_text(pruning_report.as_published(rows, summary)))
@@ -74,6 +80,8 @@ def check(config: Config) -> Iterator[str]:
     """Yields the problems of the config that `setup.checks` does not find."""
     if config.curve_steps < 2 and config.curve_steps != 0:
         yield f"curve_steps={config.curve_steps} is not a curve: give 2 or more, or 0 for none."
+    if config.sanity_images < 0 or config.sanity_images == 1:
+        yield f"sanity_images={config.sanity_images} cannot be compared: give 2 or more, or 0 for no sanity checks."
     if config.keep_rate == 1:
         yield "keep_rate=1, which speed and pictures are for, prunes nothing: give one below 1, such as 0.5."
 
@@ -100,6 +108,16 @@ def measure(config: Config, classifier: Classifier, opened: Opened) -> pruning.P
         seed=config.seed,
         shown=_spaced(len(images), pruning.SHOWN),
     )
+
+
+def _randomised(
+    config: Config, setting: pruning_report.Setting, found: pruning.Pruned, image_of: Callable[[int], np.ndarray]
+) -> list[dict[str, Any]]:
+    """The scores of some images when the weights that scorers read are random."""
+    places = _spaced(len(found.index), min(config.sanity_images, len(found.index)))
+    images = np.stack([image_of(int(found.index[place])) for place in places])
+    normalised = pixels(jax.numpy.asarray(images), setting.model.preprocessing)
+    return sanity_report.cascade_rows(setting.scorers, normalised, seed=config.seed)
 
 
 def _what(config: Config) -> str:

@@ -8,6 +8,7 @@ from flax import nnx
 from jaxprune import models, scoring
 from jaxprune.analysis import sanity
 from jaxprune.errors import UserError
+from jaxprune.scoring.wrappers import Enlarged
 
 SIZES = {"img_size": 16, "patch_size": 4, "embed_dim": 16, "depth": 2, "num_heads": 2, "num_classes": 3}
 
@@ -28,6 +29,14 @@ def test_parts_come_from_the_top():
     assert blocks[1] < min(names.index(name) for name in ("patch_embed", "pos_embed", "cls_token"))
     of_network = list(sanity.split(scoring.create("norm", proposal=vit())).params)
     assert sorted(name for _, own in parts for name in own) == sorted(of_network)
+
+
+def test_the_network_behind_a_resize_is_found():
+    scorer = scoring.create("norm", proposal=vit())
+    inside = sanity.parts_from_top(Enlarged(scorer, (16, 16)))
+    assert inside == [
+        (part, tuple(f"scorer.{name}" for name in names)) for part, names in sanity.parts_from_top(scorer)
+    ]
 
 
 @pytest.mark.slow

@@ -363,7 +363,7 @@ BAD = {
     ),
     "a location behind the last block": (
         lambda: reduction.apply(host("cls"), Plan("topk")),
-        r"reduction_loc 3 is outside this network of 3 blocks: use 2",
+        r"Block 3 of a plan is outside this network, whose blocks are 0 to 2",
     ),
     "a location before the first": (lambda: Plan("topk", reduction_loc=(-1,)), "blocks count from 0"),
     "no location": (lambda: Plan("topk", reduction_loc=()), r"use \(3, 6, 9\)"),

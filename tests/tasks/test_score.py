@@ -78,6 +78,7 @@ def test_one_picture_is_enough(photos, tmp_path):
 
 BAD = {
     "nothing to score": ({"images": ""}, "Give --config.images=FOLDER"),
+    "no such folder": ({"images": "nowhere/photos"}, "There is no file or folder nowhere/photos: check"),
     "an empty folder": ({"images": "EMPTY"}, "holds no pictures"),
     "an unknown scorer": ({"scorers": ("papir",)}, "Did you mean 'papr'"),
     "an option without value": ({"scorers": ("centre:l1",)}, "write name=value"),

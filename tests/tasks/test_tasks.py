@@ -279,6 +279,10 @@ def test_prune_measures_a_classifier_under_scorers(dense, tmp_path, monkeypatch)
     assert "from 32 × 32 to 64 × 64 pixels" in page and "Insertion, best patches first" in page
     assert "measured in a single round, so there is no spread" in page and "accuracy" in page and "chance" in page
     assert "grad_cam explains the class that its own network predicts" in page
+    checked = list(csv.DictReader((tmp_path / "sanity.csv").open()))
+    assert {row["scorer"] for row in checked} == set(scorers[1:]) and checked[0]["part"] == ""
+    assert float(checked[0]["Spearman"]) == pytest.approx(1) and "centre, random score" not in page
+    assert "centre scores all images alike" in page
 
 
 @pytest.mark.slow
