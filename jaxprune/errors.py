@@ -1,13 +1,35 @@
 """Errors a user can act on: one sentence with the thing, the value and the remedy."""
 
 import difflib
-from collections.abc import Iterable
+import functools
+import sys
+from collections.abc import Callable, Iterable
+from typing import Any, NoReturn
 
 _MANY, _LISTED = 60, 12  # names in an error
 
 
 class UserError(ValueError):
     """A mistake in the user's input; the command line prints its message without a traceback."""
+
+
+def fail(error: UserError) -> NoReturn:
+    """Ends the program with one line on stderr and status 2."""
+    print(f"error: {error}", file=sys.stderr)
+    sys.exit(2)
+
+
+def command(main: Callable[..., None]) -> Callable[..., None]:
+    """Decorates the main function of a program: a `UserError` ends it by `fail`, without a traceback."""
+
+    @functools.wraps(main)
+    def wrapped(*args: Any, **kwargs: Any) -> None:
+        try:
+            main(*args, **kwargs)
+        except UserError as error:
+            fail(error)
+
+    return wrapped
 
 
 def nearest(value: str, choices: Iterable[str]) -> str:

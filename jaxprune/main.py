@@ -19,7 +19,7 @@ from ml_collections import ConfigDict, config_flags
 import jaxprune
 from jaxprune import compile_cache, processes
 from jaxprune.config import LIST_ARGUMENTS, Arguments, Config, renamed
-from jaxprune.errors import UserError, nearest, unknown
+from jaxprune.errors import UserError, fail, nearest, unknown
 
 _CONFIG = config_flags.DEFINE_config_file("config", None, "What to run: a config file, optionally with `:arguments`.")
 _DISTRIBUTED = flags.DEFINE_bool("distributed", False, "Join the other processes of this run, found from the cluster.")
@@ -214,7 +214,7 @@ def main(argv: list[str]) -> None:
         with processes.failing_together(), ending_at_ctrl_c():
             summary = tasks.find(config.task)(config, workdir)
     except UserError as error:
-        _refuse(error)
+        fail(error)
     except (KeyboardInterrupt, Interrupted):
         # Training saves and returns on a first Ctrl-C; this is any other task, or a second Ctrl-C.
         print("\nInterrupted; the same command runs it again.", file=sys.stderr)
@@ -244,11 +244,6 @@ def _shown(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def _refuse(error: UserError) -> None:
-    print(f"error: {error}", file=sys.stderr)
-    sys.exit(2)
-
-
 def run() -> None:
     """Starts the program; also the `jaxprune` command."""
     if any(word in ("--help", "-h", "-help") for word in sys.argv[1:]):
@@ -256,12 +251,12 @@ def run() -> None:
         try:
             print(config_help(text) if text else help_text())
         except UserError as error:
-            _refuse(error)
+            fail(error)
         return
     try:
         argv = checked(sys.argv)
     except UserError as error:
-        _refuse(error)
+        fail(error)
     app.run(main, argv=argv, flags_parser=_parsed)
 
 
@@ -270,8 +265,7 @@ def _parsed(argv: list[str]) -> list[str]:
     try:
         return flags.FLAGS(argv)
     except flags.Error as error:
-        _refuse(UserError(f"{str(error).rstrip('.')}: --help lists all flags and configs."))
-        raise
+        fail(UserError(f"{str(error).rstrip('.')}: --help lists all flags and configs."))
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ from jaxprune.analysis.forwards import pixels
 from jaxprune.analysis.members import Member, members
 from jaxprune.bench.publish import publish
 from jaxprune.config import Config
+from jaxprune.errors import command
 from jaxprune.evaluate import Forward, Stacked, run_over
 from jaxprune.nn.params import merge, split
 from jaxprune.tasks.setup import analysed, inputs, observing
@@ -57,6 +58,7 @@ def forward_passes(config: Config) -> tuple[float, int, int]:
     return time.perf_counter() - start, len(found), len(passes[0].source)
 
 
+@command
 def run():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--run", required=True, help="a training run; its held-out images are used")

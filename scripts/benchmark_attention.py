@@ -15,6 +15,7 @@ import jax.numpy as jnp
 
 from jaxprune.bench.publish import publish
 from jaxprune.bench.timing import interleaved_medians
+from jaxprune.errors import command
 from jaxprune.flops import temporary_bytes
 from jaxprune.nn import kernels
 from jaxprune.nn.attention import attend
@@ -69,6 +70,7 @@ def measure(args, length):
     return rows
 
 
+@command
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--lengths", type=int, nargs="+", default=[197, 577, 1374, 4096])

@@ -32,6 +32,7 @@ from flax import nnx
 from jaxprune import flops, mim
 from jaxprune.bench.publish import device, publish
 from jaxprune.bench.timing import OverRounds, interleaved
+from jaxprune.errors import command
 from jaxprune.nn.params import merge, split
 from jaxprune.train import optimizer
 from jaxprune.train.state import TrainState
@@ -147,6 +148,7 @@ def in_markdown(rows):
     return as_markdown(shown)
 
 
+@command
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", "--frameworks", nargs="+", choices=SETTINGS, default=list(SETTINGS), dest="only")

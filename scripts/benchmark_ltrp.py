@@ -25,6 +25,7 @@ from jaxprune import flops, metrics, mim
 from jaxprune.bench.publish import publish
 from jaxprune.bench.timing import interleaved_medians
 from jaxprune.checkpoints.run import load_card, load_model
+from jaxprune.errors import command
 from jaxprune.mim import RandomMasker
 from jaxprune.nn.params import merge, split
 from jaxprune.nn.tokens import all_present
@@ -142,6 +143,7 @@ def held_out(run, count):
 COLUMNS = ("labels", "throw", "decoded", "GMAC", "temporary MiB", "images/s", "speed-up", "difference", "tau", "error")
 
 
+@command
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="vit_small_patch16_224")

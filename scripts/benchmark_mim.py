@@ -32,6 +32,7 @@ from flax import nnx
 from jaxprune import flops, mim
 from jaxprune.bench.publish import publish
 from jaxprune.bench.timing import interleaved
+from jaxprune.errors import command
 from jaxprune.nn.params import Split, merge, split
 from jaxprune.train import optimizer
 from jaxprune.train.state import TrainState
@@ -255,6 +256,7 @@ def plot(rows, title):
     return plots.line_plot(series, xlabel="share of the patches thrown", ylabel="relative to MAE", title=title)
 
 
+@command
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", nargs="+", default=["vit_base_patch16_224", "vit_large_patch16_224"])

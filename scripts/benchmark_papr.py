@@ -28,7 +28,7 @@ from jaxprune import flops, models, reduction, scoring
 from jaxprune.bench.contestants import DENSE, Runner
 from jaxprune.bench.publish import publish
 from jaxprune.bench.timing import interleaved_medians
-from jaxprune.errors import UserError
+from jaxprune.errors import UserError, command
 from jaxprune.nn.params import unfilled
 from jaxprune.plugins import find
 
@@ -115,6 +115,7 @@ def measure(args, name, batch):
     return row
 
 
+@command
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     wanted = ["vit_base_patch16_224", "swin_small_patch4_window7_224", "convnext_small", "hiera_small_224"]

@@ -39,6 +39,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxprune import host_memory, models
+from jaxprune.errors import command
 from jaxprune.viz.table import write_csv
 
 SCRIPTS = Path(__file__).parent
@@ -466,6 +467,7 @@ def cell(value: Any) -> str:
 SECTIONS = ("dense", "reduced", "mae", "finetune", "input", "first")
 
 
+@command
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--torch-python", default="", help="an interpreter with torch, timm and torchvision")

@@ -24,8 +24,10 @@ from jaxprune.bench.contestants import DENSE, Runner, contestants
 from jaxprune.bench.costs import promise
 from jaxprune.bench.publish import publish
 from jaxprune.bench.timing import interleaved_medians
+from jaxprune.errors import command
 
 
+@command
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="vit_small_patch16_224")

@@ -19,6 +19,7 @@ from jaxprune import mim, models, parallel
 from jaxprune.bench.contestants import Runner
 from jaxprune.bench.publish import publish
 from jaxprune.bench.timing import interleaved_medians
+from jaxprune.errors import command
 from jaxprune.nn.params import merge, split
 from jaxprune.train import optimizer, state
 from jaxprune.train.step import make_train_step
@@ -52,6 +53,7 @@ def mae_step(name, batch, dtype, **arguments):
     return run
 
 
+@command
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="vit_small_patch16_224")

@@ -12,7 +12,6 @@ away. Prints a table, and writes a CSV and a plot.
 """
 
 import argparse
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -30,7 +29,7 @@ from jaxprune.checkpoints.run import load_model
 from jaxprune.data import memory
 from jaxprune.data.augment import normalize
 from jaxprune.data.folder import open_split
-from jaxprune.errors import UserError
+from jaxprune.errors import UserError, command
 from jaxprune.mim.gradient_gap import gradient_gap, loss_gradients
 from jaxprune.nn.params import merge, split
 from jaxprune.preprocessing import Preprocessing
@@ -217,6 +216,7 @@ def plot(rows, title):
     return plots.line_plot(series, "share of the patches thrown", "L2 norm of the difference to MAE's gradient", title)
 
 
+@command
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--run", type=Path, help="a pre-training run directory")
@@ -230,21 +230,18 @@ def main():
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("gradient_gap.csv"))
     args = parser.parse_args()
-    try:
-        if args.run:
-            arguments, weights, batches = of_run(args)
-            measured = [("end", weights)]
-        else:
-            arguments, source, batches = of_arguments(args)
-            measured = trained(arguments, source, args, args.steps)
-        of_mae, of_methods = programs(arguments, args.throw)
-        draws, rows = randomness(arguments, batches, args.seed), []
-        for step, weights in measured:
-            new = table(step, measure(of_mae, of_methods, weights, batches, draws))
-            print(f"measured at step {step}", flush=True)
-            rows += new
-    except UserError as error:
-        sys.exit(f"error: {error}")
+    if args.run:
+        arguments, weights, batches = of_run(args)
+        measured = [("end", weights)]
+    else:
+        arguments, source, batches = of_arguments(args)
+        measured = trained(arguments, source, args, args.steps)
+    of_mae, of_methods = programs(arguments, args.throw)
+    draws, rows = randomness(arguments, batches, args.seed), []
+    for step, weights in measured:
+        new = table(step, measure(of_mae, of_methods, weights, batches, draws))
+        print(f"measured at step {step}", flush=True)
+        rows += new
     title = f"Gradients compared with MAE's, {args.run or f'step {step}'}"
     publish(title, rows, args.out, shown=shown(rows))
     plot(new, title).savefig(args.out.with_suffix(".png"), dpi=150)

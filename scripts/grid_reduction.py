@@ -28,7 +28,7 @@ from pathlib import Path
 
 from jaxprune import main, reduction, tasks
 from jaxprune.bench.publish import publish
-from jaxprune.errors import UserError
+from jaxprune.errors import UserError, command
 from jaxprune.train.progress import log_to_terminal
 from jaxprune.viz.table import as_text
 
@@ -130,6 +130,7 @@ def setting(text: str) -> tuple:
         return name, value
 
 
+@command
 def run():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("grid", "matrix"))

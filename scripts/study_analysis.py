@@ -18,7 +18,7 @@ import argparse
 from pathlib import Path
 
 from jaxprune import main, reduction, tasks
-from jaxprune.errors import UserError
+from jaxprune.errors import UserError, command
 from jaxprune.train.progress import log_to_terminal
 
 SMALL, ANALYSE = "configs/reduction/small.py", "configs/analyse.py"
@@ -38,6 +38,7 @@ def trained(args, folder: Path, *, width: int, run="", method="", keep_rate=0.5,
     return str(folder)
 
 
+@command
 def run():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--path", default="", help="folder of the images; needed unless --smoke")

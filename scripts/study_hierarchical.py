@@ -22,6 +22,7 @@ from pathlib import Path
 from jaxprune import main, tasks
 from jaxprune.bench import study
 from jaxprune.bench.contestants import DENSE
+from jaxprune.errors import command
 from jaxprune.train.progress import log_to_terminal
 from jaxprune.viz import plots
 
@@ -71,6 +72,7 @@ def table(found, scorers, rates):
     return rows
 
 
+@command
 def run():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--path", default="", help="folder of the images; needed unless --smoke")

@@ -19,6 +19,7 @@ from pathlib import Path
 from jaxprune import checkpoints, flops, main, tasks
 from jaxprune.bench import study
 from jaxprune.bench.contestants import DENSE
+from jaxprune.errors import command
 from jaxprune.train.progress import log_to_terminal
 from jaxprune.viz import plots
 
@@ -45,6 +46,7 @@ def measure(args, name, seed):
     return {"accuracy": tasks.find("finetune")(config, workdir(args, name, seed))["accuracy"]}
 
 
+@command
 def run():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranker", required=True)

@@ -47,6 +47,7 @@ from jaxprune.checkpoints.network import open_network
 from jaxprune.checkpoints.run import build
 from jaxprune.checkpoints.store import load_params
 from jaxprune.data.sample import Sample
+from jaxprune.errors import command
 from jaxprune.evaluate import Averages, Stacked, run_over
 from jaxprune.nn.params import merge, split
 from jaxprune.tasks.pretrain.settings import tiny
@@ -474,6 +475,7 @@ def _bars(rows):
     return plots.bar_plot(values, errors, xlabel="fine-tuned, %", spec=".1f")
 
 
+@command
 def run():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--path", default="", help="folder of the images; needed unless --smoke")
@@ -491,6 +493,8 @@ def run():
     args = parser.parse_args()
     if not (args.path or args.smoke):
         parser.error("--path DIR, the folder of the images, is required")
+    if args.path and not (Path(args.path) / "train").is_dir():
+        parser.error(f"{args.path} has no folder train: --path is a folder with train/CLASS and test/CLASS")
     log_to_terminal()
     compile_cache.enable("")
     pieces = Pieces(args)

@@ -32,7 +32,7 @@ from jaxprune.bench.which_tokens import DEIT_TINY_AT_HALF
 from jaxprune.checkpoints.published import open_published
 from jaxprune.data.folder import ImageFolder
 from jaxprune.data.images import read_image
-from jaxprune.errors import UserError
+from jaxprune.errors import UserError, command
 from jaxprune.evaluate import Forward, run_over
 from jaxprune.nn.params import merge, split
 from jaxprune.train.progress import log_to_terminal
@@ -215,6 +215,7 @@ def forward_only(model: Any, images: Any) -> Any:
     return model.pool(model.forward_features(images)[0])
 
 
+@command
 def run():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--weights", default="", help="published weights; needed unless --smoke")

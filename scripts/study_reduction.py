@@ -27,7 +27,7 @@ from jaxprune.bench import study
 from jaxprune.bench.contestants import DENSE, contestants
 from jaxprune.bench.which_tokens import DEIT_TINY_AT_HALF as PAPER
 from jaxprune.data.sample import Sample
-from jaxprune.errors import UserError
+from jaxprune.errors import UserError, command
 from jaxprune.tasks.setup import inputs
 from jaxprune.train.progress import log_to_terminal
 from jaxprune.viz import plots
@@ -73,6 +73,7 @@ def small(args, method, **settings):
     return main.load_config(f"{CONFIG}:{text}")
 
 
+@command
 def run():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--run", required=True)

@@ -21,7 +21,7 @@ from ml_collections import ConfigDict
 
 from jaxprune import tasks
 from jaxprune.bench.publish import publish
-from jaxprune.errors import UserError
+from jaxprune.errors import UserError, command
 from jaxprune.tasks.quickstart.settings import phase_config
 from jaxprune.tasks.setup.inputs import recorded_config
 from jaxprune.train.progress import log_to_terminal
@@ -40,6 +40,7 @@ def row(phase, summary, rate, seconds=0.0):
     return {"training": phase, "base_lr": rate, "steps": summary["steps"], "minutes": minutes, **accuracy}
 
 
+@command
 def run():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--run", type=Path, default=Path("runs/quickstart"))

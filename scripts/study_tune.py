@@ -24,6 +24,7 @@ from jaxprune.bench.timing import interleaved_medians
 from jaxprune.checkpoints.network import fingerprint, open_network
 from jaxprune.data import create_source, eval_batches
 from jaxprune.data.sample import Sample
+from jaxprune.errors import command
 from jaxprune.evaluate import Stacked, run_over
 from jaxprune.train.progress import log_to_terminal
 from jaxprune.tune import blockwise, cost_table, pareto_testing
@@ -81,6 +82,7 @@ def splitting(dense: np.ndarray, plans: list[np.ndarray], neighbours: int):
     return errors_of
 
 
+@command
 def main() -> None:
     """Runs all measurements and writes two tables."""
     args = parsed()

@@ -10,13 +10,13 @@ missing, left over or of another shape ends in an error that names it.
 """
 
 import argparse
-import sys
 
 from jaxprune.checkpoints.spelled import NAMES, TIMM
 from jaxprune.checkpoints.write import convert
-from jaxprune.errors import UserError
+from jaxprune.errors import command
 
 
+@command
 def main() -> None:
     """Runs the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -32,18 +32,15 @@ def main() -> None:
     )
     parser.add_argument("--overwrite", action="store_true", help="replace the output")
     args = parser.parse_args()
-    try:
-        network = convert(
-            args.input,
-            args.output,
-            model=args.model,
-            key=args.key,
-            ignored=args.ignored,
-            names=args.names,
-            overwrite=args.overwrite,
-        )
-    except UserError as error:
-        sys.exit(f"error: {error}")
+    network = convert(
+        args.input,
+        args.output,
+        model=args.model,
+        key=args.key,
+        ignored=args.ignored,
+        names=args.names,
+        overwrite=args.overwrite,
+    )
     print(f"{args.output}: the weights of a {type(network).__name__}")
 
 

@@ -8,12 +8,12 @@ listed, counted and left out. Read the result with `--config.data.source=tfds`.
 """
 
 import argparse
-import sys
 
 from jaxprune.data.prepare import prepare
-from jaxprune.errors import UserError
+from jaxprune.errors import command
 
 
+@command
 def main() -> None:
     """Runs the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -22,10 +22,7 @@ def main() -> None:
     parser.add_argument("--name", help="name of the data set; by default made from the input's")
     parser.add_argument("--overwrite", action="store_true", help="replace a data set of this name")
     args = parser.parse_args()
-    try:
-        prepared = prepare(args.input, args.output, name=args.name, overwrite=args.overwrite)
-    except UserError as error:
-        sys.exit(f"error: {error}")
+    prepared = prepare(args.input, args.output, name=args.name, overwrite=args.overwrite)
     for path, reason in sorted(prepared.broken.items()):
         print(f"left out: {path}: {reason}")
     counts = ", ".join(f"{count:,} in {split}" for split, count in prepared.num_examples.items())
