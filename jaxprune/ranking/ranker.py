@@ -8,6 +8,7 @@ from jaxtyping import Array, Float, Int
 from jaxprune.errors import UserError
 from jaxprune.models.resnet import ResNet
 from jaxprune.models.vit import VisionTransformer
+from jaxprune.nn import Linear
 from jaxprune.nn.linear import xavier_uniform
 from jaxprune.nn.patch_embed import grid_of, pair
 
@@ -57,6 +58,7 @@ class Ranker(VisionTransformer):
             remat=remat,
             rngs=rngs,
         )
+        self.head = nnx.data(Linear(embed_dim, self.num_patches, kernel_init=xavier_uniform, rngs=rngs))
 
     def scores(
         self, images: Float[Array, "b H W c"], ids_keep: Int[Array, "b k"] | None = None, *, train: bool = False

@@ -1,5 +1,6 @@
 """The Reducer protocol: tokens in, fewer tokens out, inside a network."""
 
+from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, NamedTuple
 
 from flax import nnx
@@ -29,6 +30,8 @@ class Step(NamedTuple):
       position: the position of a merged row: the size-weighted "mean" of its rows, or that of the row "kept".
       windows: the windows of the block's attention; None = global attention.
       cells: see `Site.cells`.
+      num_keep_before: `num_keep` of the step before, if that has the same method; all patches at the first step of a
+        plan; None in other cases, and where rows are not removed.
     """
 
     index: int
@@ -46,6 +49,7 @@ class Step(NamedTuple):
     position: Literal["mean", "kept"] = "mean"
     windows: Windows | None = None
     cells: Cells | None = None
+    num_keep_before: int | None = None
 
 
 class StepReport(NamedTuple):
@@ -128,6 +132,11 @@ class Reducer(nnx.Module):
     @classmethod
     def check(cls, plan: Any) -> None:
         """Raises a `UserError` for a `Plan` that this method cannot follow in any network; `Plan` calls it."""
+
+    @classmethod
+    def follows_count(cls, options: Mapping[str, Any]) -> bool:
+        """Whether the plan determines how many rows are left; False if the method's options do, see `num_rows`."""
+        return True
 
     def num_rows(self) -> int:
         """Number of outgoing rows, without the prefix."""

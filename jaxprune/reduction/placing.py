@@ -11,7 +11,7 @@ import jaxprune.reduction as family
 from jaxprune.errors import UserError
 from jaxprune.nn.site import Site
 from jaxprune.plugins import build, find
-from jaxprune.reduction.amounts import Count, Rate
+from jaxprune.reduction.amounts import Count, Rate, Removal
 from jaxprune.reduction.base import Reducer, Step, is_idle
 from jaxprune.reduction.from_scores import STAGES
 from jaxprune.reduction.plan import INPUT, At, Plan
@@ -99,8 +99,11 @@ def place(
                 f"{at.method} at block {layer} needs the whole map, and {steps[0].method} leaves {rows} of "
                 f"{first.num_patches} mask units of it: use one of the two."
             )
-        step = functools.partial(_step, plan, at, index, site, num_steps=len(steps), masked=masked)
+        before = _planned_before(at, site, placed, rows)
+        step = functools.partial(_step, plan, at, index, site, num_steps=len(steps), masked=masked, before=before)
         reducer = make(cls, dict(at.options), step(rows if site.leaves else site.num_patches))
+        if not cls.follows_count(dict(at.options)):
+            reducer = make(cls, dict(at.options), reducer.step._replace(num_keep=reducer.num_rows()))
         if reducer.stays and site.stage in merged:
             reducer = make(cls, dict(at.options), step(merged[site.stage]))
         placed.append(Placed(site, reducer))
@@ -126,8 +129,30 @@ def _abstract(cls: type[Reducer], options: tuple, step: Step) -> Reducer:
     return nnx.eval_shape(lambda: build(cls, dict(options), step, rngs=nnx.Rngs(0)))
 
 
-def _step(plan: Plan, at: At, index: int, site: Site, arriving: int, num_steps: int, masked: bool = False) -> Step:
-    count = _possible(plan, at, at.amount.rows(arriving, site.num_patches), index, site.num_patches)
+def _planned_before(at: At, site: Site, placed: Sequence[Placed], rows: int) -> int | None:
+    """`Step.num_keep_before` of a step."""
+    if not site.leaves or isinstance(at.amount, Removal):
+        return None
+    if not placed:
+        return site.num_patches if rows == site.num_patches else None
+    last = placed[-1]
+    same = isinstance(last.reducer, find(family, Reducer, at.method)) and last.site.grid == site.grid
+    return last.reducer.step.num_keep if same else None
+
+
+def _step(
+    plan: Plan,
+    at: At,
+    index: int,
+    site: Site,
+    arriving: int,
+    num_steps: int,
+    masked: bool = False,
+    before: int | None = None,
+) -> Step:
+    count = at.amount.rows(arriving, site.num_patches)
+    if find(family, Reducer, at.method).follows_count(dict(at.options)):
+        count = _possible(plan, at, count, index, site.num_patches)
     rate = at.amount.rate if isinstance(at.amount, Rate) else count / site.num_patches
     if isinstance(at.amount, Count):
         rate = at.amount.count / site.num_patches
@@ -147,6 +172,7 @@ def _step(plan: Plan, at: At, index: int, site: Site, arriving: int, num_steps: 
         windows=site.windows,
         cells=site.cells,
         position=at.position,  # pyright: ignore[reportArgumentType] - `At` checked it
+        num_keep_before=before,
     )
 
 

@@ -11,6 +11,7 @@ For the tubes of a clip, time is an axis like the others, so a step keeps a ball
 
 import functools
 import math
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import jax.numpy as jnp
@@ -60,13 +61,23 @@ def disc(radii: np.ndarray, num_keep: int) -> np.ndarray:
     return np.flatnonzero(radii <= radius)
 
 
-def evenly_spaced(radii: np.ndarray, num_steps: int, min_radius: float | int | None) -> np.ndarray:
-    """Evenly spaced radii, falling from that of the corner patch to `min_radius`, one per step.
+def evenly_spaced(radii: np.ndarray, num_steps: int, min_radius: float | int | None, *, first: int) -> np.ndarray:
+    """Evenly spaced radii, falling from that of the corner patch towards `min_radius`, one per step.
 
-    None, or a radius of 0, means that of the innermost patch.
+    As published, there are two radii more than steps, and the last one, `min_radius` itself, is not reached. The first
+    one, that of the corner, is that of the block before the first step; a plan that starts at block 0 has no such
+    block, so its first step keeps all patches.
+
+    Args:
+      radii: distances of the patches.
+      num_steps: number of steps, in consecutive blocks.
+      min_radius: None, or a radius that is not positive, means that of the innermost patch.
+      first: the block of the first step, from 0.
     """
-    last = min_radius or radii[tuple(side // 2 for side in radii.shape)]
-    return np.linspace(radii.flat[0], last, num_steps + 1)[1:]
+    inner = radii[tuple(side // 2 for side in radii.shape)]
+    last = inner if min_radius is None or min_radius <= 0 else min_radius
+    start = min(first, 1)
+    return np.linspace(radii.flat[0], last, num_steps + 2)[start : start + num_steps]
 
 
 class RadialPattern:
@@ -75,13 +86,18 @@ class RadialPattern:
     Args:
       reference: float32 distances as published, which split rings of equal radius.
       contiguous: evenly spaced radii instead of the plan's counts, for plans that reduce in consecutive blocks.
-      min_radius: the radius of the last step if contiguous.
+      min_radius: the radius that they approach; see `evenly_spaced`.
       per_frame: on a grid (frames, rows, columns), the disc of the last two in every frame.
     """
 
     where = "before"
     norm: ClassVar[str]
     step: Step
+
+    @classmethod
+    def follows_count(cls, options: Mapping[str, Any]) -> bool:
+        """Whether the plan's counts apply; see `Reducer`."""
+        return not options.get("contiguous", False)
 
     def __init__(
         self,
@@ -100,7 +116,8 @@ class RadialPattern:
         distance = np.broadcast_to(radii(self.norm, place, reference=reference), step.grid)
         if contiguous:
             # A ring at the threshold is inside, whatever its rounding.
-            radius = evenly_spaced(distance, step.num_steps, min_radius)[step.index] * (1 + 1e-6)
+            spaced = evenly_spaced(distance, step.num_steps, min_radius, first=max(step.layer - step.index, 0))
+            radius = spaced[step.index] * (1 + 1e-6)
             after = np.flatnonzero(distance <= radius)
         else:
             after = disc(distance, step.num_keep)

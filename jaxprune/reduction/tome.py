@@ -76,7 +76,10 @@ class ToMe(Reducer):
     def num_merged(self) -> int:
         """Number of merged pairs, over all windows if there are any."""
         if self.step.cells is None:
-            return min(self.step.rows_in - self.step.num_keep, self.step.rows_in // 2)
+            # As published, the difference between planned counts: where pairs do not suffice, later steps do not make
+            # up for it.
+            before = self.step.rows_in if self.step.num_keep_before is None else self.step.num_keep_before
+            return min(max(before - self.step.num_keep, 0), self.step.rows_in // 2)
         return self.step.rows_in - math.prod(self.step.cells.windows.counts) * self._rows_of_window(self.step.cells)
 
     def _rows_of_window(self, cells: Cells) -> int:

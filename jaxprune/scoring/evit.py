@@ -3,6 +3,7 @@
 import math
 from typing import Any
 
+import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxprune import reduction
@@ -36,6 +37,9 @@ class EViT(Scorer):
             counts = stage_counts(self.proposal.num_patches, num_keep, len(reduction_loc))
             plan = reduction.Plan("evit", num_keep=counts, reduction_loc=reduction_loc)
             self.proposal = reduction.apply(self.proposal, plan)
+            installed = reduction.installed(self.proposal)
+            self.staged = bool(installed)  # without a step that removes rows there are no stages to survive
+            self.num_stages, self.last_rows = len(installed), installed[-1].num_rows() if installed else 0
 
     def __call__(self, images, *, key=None) -> Float[Array, "b p"]:
         images = self.prepared(images)
@@ -44,6 +48,15 @@ class EViT(Scorer):
         _, aux = self.proposal(images)
         return survival(aux.kept, self.num_patches)
 
+    def select(self, scores, num_keep):
+        """See `Scorer`. With `num_keep` at construction, as published, patch 0 takes the place of a fused token."""
+        if not self.staged or num_keep > self.last_rows:
+            return super().select(scores, num_keep)
+        # `survival` leaves out the score of the fused token; argmax of a row without a match is 0.
+        wanted = self.num_stages - jnp.arange(num_keep) / self.last_rows
+        match = jnp.abs(scores[:, None, :] - wanted[None, :, None]) < 0.5 / self.last_rows
+        return match.argmax(2).astype(jnp.int32)
+
 
 def stage_counts(num_patches: int, num_keep: int, num_stages: int) -> tuple[int, ...]:
     """Patches that each stage keeps: the same fraction of its input rows, fused token included, rounded up."""
@@ -51,5 +64,5 @@ def stage_counts(num_patches: int, num_keep: int, num_stages: int) -> tuple[int,
     counts, rows = [], num_patches
     for _ in range(num_stages):
         counts.append(math.ceil(rows * rate))
-        rows = counts[-1] + 1
+        rows = counts[-1] + (counts[-1] < rows)  # without patches to fuse there is no fused token
     return tuple(counts)

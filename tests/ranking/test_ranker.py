@@ -98,3 +98,9 @@ def test_a_ranker_of_another_kind_is_refused():
         ranking.create("mobileone_s0", rngs=nnx.Rngs(0))
     with pytest.raises(UserError, match="num_classes"):
         ranking.create("vit", num_classes=3, rngs=nnx.Rngs(0))
+
+
+def test_every_linear_layer_starts_xavier_uniform():
+    model = ranking.create("vit", img_size=32, patch_size=4, embed_dim=96, depth=1, num_heads=3, rngs=nnx.Rngs(0))
+    inputs, outputs = model.head.kernel.shape
+    assert np.std(model.head.kernel[...]) == pytest.approx((2 / (inputs + outputs)) ** 0.5, rel=0.05)

@@ -11,8 +11,9 @@ from flax import nnx
 from published_models import CLOSE, block, check_logits, config_of, run, stage
 from support import golden, quick_compile, slow_but, weights
 
+from jaxprune import models, reduction
 from jaxprune.errors import UserError
-from jaxprune.reduction import radial_patterns
+from jaxprune.reduction import Plan, radial_patterns
 from jaxprune.reduction.l1 import L1
 from jaxprune.reduction.l2 import L2
 from jaxprune.reduction.linf import LInf
@@ -70,24 +71,40 @@ def test_contiguous_radii(norm):
         distances = radial_patterns.radii(norm, (grid, grid))
         for name, min_radius in (("minr1", 1.0), ("minr0", 0)):
             wanted = file[f"contig_threshold_{norm}_{name}"]
-            # Published for blocks 3 to 9, which fall until block 10.
-            radii = radial_patterns.evenly_spaced(distances, 8, min_radius)
-            np.testing.assert_allclose(radii, wanted[3:11], rtol=1e-6, atol=1e-6)
+            # Published for the blocks 3 to 9.
+            radii = radial_patterns.evenly_spaced(distances, 7, min_radius, first=3)
+            np.testing.assert_allclose(radii, wanted[3:10], rtol=1e-6, atol=1e-6)
 
 
-def test_contiguous_stages_follow_each_other():
-    rows, seen = 64, []
-    for index in range(4):
-        given = stage(rows, 1, grid=(8, 8), index=index, num_steps=4)
-        reducer = L2(given, contiguous=True, min_radius=None)
-        rows = reducer.num_rows()
-        seen.append(rows)
+# What the published code keeps in each block of a plan, at 14×14 patches.
+CONTIGUOUS = {
+    ("l2", 3, 9, 1.0): [184, 164, 120, 80, 52, 32, 12],
+    ("linf", 3, 9, 1.0): [144, 100, 64, 64, 36, 16, 16],
+    ("l1", 3, 9, 0): [184, 172, 136, 112, 60, 40, 12],
+    ("l1", 3, 9, 1.0): [184, 156, 136, 84, 60, 24, 12],
+    ("l2", 0, 4, 1.0): [196, 176, 124, 80, 44],
+}
+
+
+@pytest.mark.parametrize(("norm", "start", "end", "min_radius"), CONTIGUOUS)
+def test_contiguous_plans(norm, start, end, min_radius):
+    """The plan's counts do not apply, even where they are too low or leave nothing to do."""
+    sizes = {"img_size": 14, "patch_size": 1, "embed_dim": 4, "depth": end + 1, "num_heads": 1}
+    model = models.create("vit", **sizes, rngs=nnx.Rngs(0))
+    for rate in (0.7, 0.3):
+        options = {"contiguous": True, "min_radius": min_radius}
+        plan = Plan(norm, rate, reduction_loc=tuple(range(start, end + 1)), **options)
+        reducers = reduction.installed(reduction.apply(model, plan))
+        assert [reducer.num_rows() for reducer in reducers] == CONTIGUOUS[norm, start, end, min_radius]
+
+
+def test_contiguous_radii_end_inside():
     distances = radial_patterns.radii("l2", (8, 8))
-    steps = radial_patterns.evenly_spaced(distances, 4, None)
-    assert seen == [int((distances <= radius * (1 + 1e-6)).sum()) for radius in steps]
-    assert seen[-1] == 4
+    inner = radial_patterns.evenly_spaced(distances, 4, None, first=3)
+    for min_radius in (0, -1.0):
+        np.testing.assert_array_equal(radial_patterns.evenly_spaced(distances, 4, min_radius, first=1), inner)
     with pytest.raises(UserError, match=r"min_radius 0\.1 leaves no patch of \(8, 8\): use 0\.808"):
-        L2(stage(64, 4, grid=(8, 8)), contiguous=True, min_radius=0.1)
+        L2(stage(64, 4, grid=(8, 8), layer=3, index=20, num_steps=21), contiguous=True, min_radius=0.1)
 
 
 def test_grids_need_not_be_square():

@@ -8,9 +8,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 from published_models import CLOSE, block, check_features, check_logits, config_of, prefixed, run, run_block, stage
 from support import GOLDEN, golden, quick_compile, slow_but, weights
 
+from jaxprune import models, reduction
 from jaxprune.nn.tokens import all_present
 from jaxprune.reduction import unmerge
 from jaxprune.reduction.tome import ToMe, match, merge
@@ -92,3 +94,16 @@ def test_registers_are_neither_merged_nor_merged_into():
         size = np.asarray(reduced.size)
         np.testing.assert_array_equal(np.asarray(reduced.x)[:, :prefix], np.asarray(x)[:, :prefix])
         assert size.sum() == 11 and (size[:, :prefix] == 1).all()
+
+
+# Planned counts, and the rows that pairwise merging leaves: each step removes the difference of two planned counts.
+CAPPED = {(25, (12, 8, 6)): [13, 9, 7], (49, (24, 20, 16)): [25, 21, 17], (196, (49, 12, 3)): [98, 61, 52]}
+
+
+@pytest.mark.parametrize(("patches", "counts"), CAPPED)
+def test_later_steps_do_not_make_up_for_a_step_without_enough_pairs(patches, counts):
+    side = int(patches**0.5)
+    sizes = {"img_size": side, "patch_size": 1, "embed_dim": 4, "depth": 4, "num_heads": 1}
+    model = models.create("vit", **sizes, rngs=nnx.Rngs(0))
+    fast = reduction.apply(model, reduction.Plan("tome", num_keep=counts, reduction_loc=(1, 2, 3)))
+    assert [reducer.num_rows() for reducer in reduction.installed(fast)] == CAPPED[patches, counts]

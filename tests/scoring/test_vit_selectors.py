@@ -51,6 +51,21 @@ def test_evit_in_stages(num_keep):
     np.testing.assert_array_equal(chosen, FILE[f"evit/keep{num_keep}_final"])
 
 
+def test_a_selected_fused_token_is_patch_0_as_published():
+    scorer = vit_scorer("evit", num_keep=8, reduction_loc=(1, 2, 3))
+    images = jax.random.normal(jax.random.key(1), (40, *IMAGES.shape[1:]))
+    kept = call(scorer.proposal, "__call__", images)[1].kept[-1][:, :8]
+    assert (kept < 0).any() and (kept >= 0).all(1).any()
+    chosen = scorer.select(call(scorer, "__call__", images), 8)
+    np.testing.assert_array_equal(chosen, np.where(kept < 0, 0, kept))
+
+
+@pytest.mark.parametrize("num_keep", [22, 23, 24, 25])
+def test_evit_may_keep_almost_everything(num_keep):
+    scorer = vit_scorer("evit", num_keep=num_keep, reduction_loc=(1, 2, 3))
+    assert scorer.select(jnp.asarray(scores_of(scorer)), num_keep).shape == (len(IMAGES), num_keep)
+
+
 @pytest.mark.parametrize(("name", "options"), [("evit", {"reduction_loc": (1, 2, 3)}), ("tome", {})])
 def test_the_network_that_evit_and_tome_make_of_theirs(name, options):
     scorer = vit_scorer(name, num_keep=8, **options)
