@@ -106,6 +106,7 @@ class Reducer(nnx.Module):
       published: the name in published weights of the list of this method's modules, one per step ("score_predictor");
         None without parameters.
       renames: {published path of a module within one step: our attribute path}.
+      unit_params: its parameters whose rows training brings back to unit length after every update.
 
     Attributes:
       stays: whether rows that merge inside cells (`Step.cells`) stay merged until the stage ends or another kind of
@@ -123,6 +124,7 @@ class Reducer(nnx.Module):
     needs_teacher: ClassVar[bool] = False
     published: ClassVar[str | None] = None
     renames: ClassVar[dict[str, str]] = {}
+    unit_params: ClassVar[tuple[str, ...]] = ()
 
     stays: bool = False
 

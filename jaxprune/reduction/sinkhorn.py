@@ -61,6 +61,7 @@ class Sinkhorn(Reducer):
     identity_at_one = False
     needs_present = True
     published = "cluster_layers"
+    unit_params = ("v",)
 
     def __init__(self, step, *, eps: float = 1.0, iterations: int = 3, rngs: nnx.Rngs | None = None):
         super().__init__(step)
@@ -83,7 +84,7 @@ class Sinkhorn(Reducer):
         """The learned directions at unit length.
 
         The published code overwrites its parameter with these in every forward pass, without a gradient through the
-        normalisation. Here the parameter is not overwritten, and gets the same gradient.
+        normalisation. Here the gradient is the same, and training normalises the parameter after every update.
         """
         v = self.v[...]
         return v + jax.lax.stop_gradient(unit(v) - v)

@@ -3,7 +3,7 @@
 Parameters are one flat dict {dotted name: array}; masks and scales are dicts with the same names.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -150,6 +150,24 @@ def adamw(
         ),
         frozen,
     )
+
+
+def with_unit_rows(
+    transformation: optax.GradientTransformation, names: Collection[str]
+) -> optax.GradientTransformation:
+    """Extends an optimizer so that its updates bring the rows of some parameters back to unit length.
+
+    Args:
+      transformation: the optimizer.
+      names: of these parameters, (rows, d).
+    """
+
+    def update(updates, params):
+        new = {name: params[name] + updates[name] for name in names}
+        length_one = {name: p / jnp.linalg.norm(p, axis=-1, keepdims=True) for name, p in new.items()}
+        return {**updates, **{name: length_one[name] - params[name] for name in names}}
+
+    return optax.chain(transformation, optax.stateless(update)) if names else transformation
 
 
 def lars(

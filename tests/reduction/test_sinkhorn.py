@@ -11,6 +11,7 @@ from flax import nnx
 from published_clusters import check_model, fill, stage
 from support import golden, slow_but
 
+from jaxprune import checkpoints, main, reduction, tasks
 from jaxprune.errors import UserError
 from jaxprune.nn.params import merge, split
 from jaxprune.reduction.sinkhorn import Sinkhorn, transport
@@ -57,3 +58,14 @@ def test_directions_start_at_unit_length_and_get_the_gradient_of_the_unit_length
 def test_refuses_options_without_sense(options, says):
     with pytest.raises(UserError, match=says):
         Sinkhorn(stage(9, 3, 4), rngs=nnx.Rngs(0), **options)
+
+
+def test_fine_tuning_keeps_directions_at_unit_length(tmp_path):
+    config = main.load_config(
+        str(Path(jaxprune.__file__).parent.parent / "configs/reduction/small.py:smoke,method=sinkhorn")
+    )
+    tasks.find("finetune")(config, tmp_path)
+    found = [r.v[...] for r in reduction.installed(checkpoints.load_model(tmp_path))]
+    assert found
+    for v in found:
+        chex.assert_trees_all_close(jnp.linalg.norm(v, axis=1), jnp.ones(len(v)), rtol=1e-5)

@@ -180,3 +180,23 @@ def test_frozen_parameters_keep_their_value_and_have_no_moments():
     assert sum(leaf.size for leaf in jax.tree.leaves(state)) <= 2 * (4 + 2) + 2
     with pytest.raises(UserError, match=r"'block\.\*' matches no parameter"):
         optimizer.lars(0.1, frozen=("block.*",)).init(params)
+
+
+def test_unit_rows_are_those_of_a_parameter_that_every_forward_pass_overwrites():
+    """As the published Sinkhorn: normalised in place before the gradient, which does not flow through that."""
+    rng = np.random.default_rng(0)
+    v, w = rng.normal(size=(3, 4)), rng.normal(size=4)
+    params = {"v": jnp.asarray(v / np.linalg.norm(v, axis=1, keepdims=True)), "w": jnp.asarray(w)}
+    made = optimizer.with_unit_rows(optimizer.adamw(0.5, weight_decay=0.1), ["v"])
+    state, plain = made.init(params), optimizer.adamw(0.5, weight_decay=0.1)
+    theirs, their_state = dict(params), plain.init(params)
+    for _ in range(10):
+        grads = {name: jnp.asarray(rng.normal(size=value.shape)) for name, value in params.items()}
+        updates, state = made.update(grads, state, params)
+        params = optax.apply_updates(params, updates)
+        theirs["v"] = theirs["v"] / jnp.linalg.norm(theirs["v"], axis=1, keepdims=True)
+        updates, their_state = plain.update(grads, their_state, theirs)
+        theirs = optax.apply_updates(theirs, updates)
+        length_one = theirs["v"] / jnp.linalg.norm(theirs["v"], axis=1, keepdims=True)
+        chex.assert_trees_all_close(params, {**theirs, "v": length_one}, atol=1e-5)
+    assert optimizer.with_unit_rows(plain, []) is plain

@@ -1,5 +1,6 @@
 """The optimizer of fine-tuning: AdamW with layer-wise rates, and a separate rate for pre-trained parameters."""
 
+from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -33,12 +34,24 @@ def optimizer_of(
         slower = learning_rate(config, training.steps, settings.backbone_scale)
         slower = optimizer.frozen_until(slower, settings.freeze_epochs * training.steps.per_epoch)
         own = {name: slower for name in params if not any(fnmatchcase(name, new) for new in _NEW)}
-    return adamw(
+    frozen = optimizer.frozen_names(layers, depth, config.trainable_blocks)
+    made = adamw(
         config,
         training.schedule,
         params,
         exempt=model.no_decay,
         layer_scales=optimizer.layer_scales(layers, depth, settings.layer_decay),
         schedules=own,
-        frozen=optimizer.frozen_names(layers, depth, config.trainable_blocks),
+        frozen=frozen,
     )
+    return optimizer.with_unit_rows(made, _unit_rows(model, frozen))
+
+
+def _unit_rows(model: Host, frozen: Sequence[str]) -> list[str]:
+    """The trained parameters of reducers whose rows have unit length (`Reducer.unit_params`)."""
+    names = [
+        f"{site.path}.reducer.{name}"
+        for site in model.sites()
+        for name in getattr(getattr(model.block(site), "reducer", None), "unit_params", ())
+    ]
+    return [name for name in names if not any(fnmatchcase(name, pattern) for pattern in frozen)]
