@@ -27,7 +27,7 @@ class Objective:
       classes: "cross_entropy", or "asymmetric" for images with several labels.
       of_methods: weights of the reduction methods' losses, by name, which replace the methods' defaults.
       logits, tokens: weights of the distillation from a teacher.
-      tokens_kind: kind of token distillation, "mse" or "cosine" (`losses.token_distillation`).
+      tokens_kind: kind of token distillation, "mse" or "kl" (`losses.token_distillation`).
     """
 
     classes: str = CROSS_ENTROPY
