@@ -134,6 +134,34 @@ def by_class(answered: Answers, base: tuple[str, str], class_names: Sequence[str
     return sorted(rows, key=lambda row: sum(row[plan] for _, plan in plans))
 
 
+def confusions(
+    answered: Answers, base: tuple[str, str], class_names: Sequence[str], *, most: int = 20
+) -> list[dict[str, Any]]:
+    """Returns rows for the pairs (class, other predicted class) that a plan changes most, by plan.
+
+    `dense` and `with plan` are the numbers of images, `change` their difference; pairs that grew come first.
+
+    Args:
+      answered: what `answers` returned.
+      base: the dense member of the network.
+      class_names: of the data.
+      most: maximum number of pairs of a plan that grew, and of those that shrank.
+    """
+    rows, images = [], np.bincount(answered.labels, minlength=len(class_names))
+    before = _confused(answered, base, len(class_names))
+    for member in (member for member in answered.predictions if member[0] == base[0] and member != base):
+        after = _confused(answered, member, len(class_names))
+        changes = {pair: after.get(pair, 0) - before.get(pair, 0) for pair in sorted(before.keys() | after.keys())}
+        for sign in (1, -1):
+            changed = sorted((pair for pair in changes if changes[pair] * sign > 0), key=lambda p: -abs(changes[p]))
+            for own, predicted in changed[:most]:
+                pair = {"class": class_names[own], "predicted": class_names[predicted], "images": int(images[own])}
+                counts = {"dense": before.get((own, predicted), 0), "with plan": after.get((own, predicted), 0)}
+                row = {"network": base[0], "plan": member[1], **pair, **counts, "change": changes[own, predicted]}
+                rows.append(row)
+    return rows
+
+
 def by_image(answered: Answers, names: Sequence[str], class_names: Sequence[str]) -> list[dict[str, Any]]:
     """Returns a row for each image: its name, its class, and the prediction of each member.
 
@@ -160,6 +188,14 @@ def paired_difference(ours: np.ndarray, theirs: np.ndarray) -> tuple[float, floa
     difference = ours.astype(float) - theirs.astype(float)
     half = _Z * difference.std(ddof=1) / np.sqrt(len(difference)) if len(difference) > 1 else float("nan")
     return float(difference.mean()), float(difference.mean() - half), float(difference.mean() + half)
+
+
+def _confused(answered: Answers, member: tuple[str, str], num_classes: int) -> dict[tuple[int, int], int]:
+    """The number of images of each (class, other predicted class) that occurs."""
+    wrong = ~answered.right(member)
+    codes = answered.labels[wrong].astype(np.int64) * num_classes + answered.predictions[member][wrong]
+    pairs, counts = np.unique(codes, return_counts=True)
+    return {divmod(pair, num_classes): count for pair, count in zip(pairs.tolist(), counts.tolist(), strict=True)}
 
 
 def _accuracy(answered: Answers, member: tuple[str, str], base: tuple[str, str]) -> Mapping[str, Any]:

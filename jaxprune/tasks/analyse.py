@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from jaxprune import flops, processes
-from jaxprune.analysis import analyse_report, anchors, claims, effort, outcomes, pattern_tables, spatial
+from jaxprune.analysis import analyse_report, anchors, claims, class_patterns, effort, outcomes, pattern_tables, spatial
 from jaxprune.analysis.analyse_report import Tables
 from jaxprune.analysis.members import Member, members
 from jaxprune.analysis.observed import Observed
@@ -121,6 +121,11 @@ def _tables(
     beside = list(anchors.anchor_rows(observed, answered, tuple(config.anchors), layers))
     networks = dict.fromkeys(each.member.network for each in observed)
     by_class = (answered.by_class((network, DENSE), names) for network in networks if answered is not None)
+    confused = (
+        outcomes.confusions(answered, (network, DENSE), names)
+        for network in networks
+        if isinstance(answered, outcomes.Answers)
+    )
     found = {
         "rates": pattern_tables.across_rates(observed),
         "methods": pattern_tables.across_methods(observed),
@@ -138,6 +143,8 @@ def _tables(
         classes=[row for rows in by_class for row in rows],
         answers=outcomes.by_image(answered, images, names) if isinstance(answered, outcomes.Answers) else [],
         claims=claims.judge(found),
+        confusions=[row for rows in confused for row in rows],
+        class_patterns=class_patterns.class_rows(observed, names) if names else [],
         **found,
     )
 

@@ -84,8 +84,19 @@ def test_tables_say_what_the_networks_do_and_a_second_run_observes_nothing(saved
         "One method at several keep rates",
         "How deep patches get",
         "What each plan loses",
+        "Random images",
+        "Patterns by class",
+        "topk 0.6: predicted",
     ):
         assert words in page
+    # The confusions agree with the predictions of all images; plans that change none have no row.
+    every, confusions = table(tmp_path, "answers"), table(tmp_path, "confusions")
+    assert confusions and "Confusions that changed" in page
+    for row in confusions:
+        key = f"{row['network']}, {row['plan']}"
+        same = [each for each in every if (each["class"], each[key]) == (row["class"], row["predicted"])]
+        assert len(same) == int(row["with plan"]) != int(row["dense"])
+    assert {row["plan"] for row in table(tmp_path, "class_patterns")} >= {"topk 0.6", "topk 0.4"}
     # Only what is missing, broken or of other settings is observed again.
     folder = tmp_path / analyse.FOLDER
     before = {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
@@ -115,7 +126,8 @@ def test_networks_without_a_classifier_and_in_pairs(tmp_path):
     assert {row["plan"] for row in pairs} == {"tome 0.6", "l2 0.6", "random 0.6"}
     assert {row["IoU"] for row in pairs if row["plan"] == "l2 0.6"} == {"1.0"}
     assert all(row["NMI"] for row in pairs if row["plan"] == "tome 0.6")
-    assert "nearest neighbours vote" in (tmp_path / "run" / "report.html").read_text()
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert "nearest neighbours vote" in page and "Random images" in page and "1, tome 0.6: predicted" in page
 
 
 @pytest.mark.slow
@@ -140,7 +152,9 @@ def test_images_of_several_classes_and_a_second_data_set(saved, tmp_path, monkey
     assert {row["class"] for row in table(tmp_path, "classes")} and not (tmp_path / "answers.csv").exists()
     (row,) = [row for row in table(tmp_path, "data_sets") if row["method"] == "topk"]
     assert (row["data"], row["other data"]) == ("scenes", "scenes 2") and float(row["EMD"]) > 0
-    assert "One plan on several data sets" in (tmp_path / "report.html").read_text()
+    page = (tmp_path / "report.html").read_text()
+    assert "One plan on several data sets" in page and "Random images" in page
+    assert not (tmp_path / "confusions.csv").exists() and (tmp_path / "class_patterns.csv").exists()
 
 
 def test_data_sets_are_read_from_texts():

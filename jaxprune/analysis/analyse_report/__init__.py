@@ -5,14 +5,24 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jaxprune.analysis.analyse_report import costs, depth_maps, losses, patterns, proxies, verdicts
+from jaxprune.analysis.analyse_report import (
+    class_patterns,
+    confusions,
+    costs,
+    depth_maps,
+    gallery,
+    losses,
+    patterns,
+    proxies,
+    verdicts,
+)
 from jaxprune.analysis.analyse_report.parts import Rows, differing
 from jaxprune.analysis.observed import Observed
 from jaxprune.analysis.outcomes import CLASSIFIER, Answers
 from jaxprune.analysis.scorer_names import about_images
 from jaxprune.analysis.several_labels import Rankings
 from jaxprune.bench.contestants import DENSE
-from jaxprune.data.source import Source
+from jaxprune.data.sample import Sample
 from jaxprune.viz.report import Section
 
 
@@ -33,6 +43,8 @@ class Tables(NamedTuple):
     classes: Rows
     answers: Rows
     claims: Rows
+    confusions: Rows
+    class_patterns: Rows
 
 
 def describe(
@@ -43,7 +55,7 @@ def describe(
     answered: Answers | Rankings | None,
     *,
     class_names: Sequence[str],
-    sources: Mapping[str, Source],
+    sources: Mapping[str, Sample],
     neighbours: int,
     data_sets: Mapping[str, str],
     left_out: Mapping[str, str],
@@ -77,6 +89,8 @@ def describe(
         patterns.radial(section.section("Beside fixed radial patterns"), tables.radial, differing(found))
     if tables.networks:
         patterns.networks(section.section("One plan in several networks"), tables.networks)
+    if plans := gallery.drawn(found):
+        gallery.describe(section.section("Random images"), plans, answered, class_names, sources, many)
     if maps:
         depth_maps.describe(section.section("How deep patches get"), maps, tables.heat_maps, found, many)
     if tables.data_sets:
@@ -84,10 +98,14 @@ def describe(
     if tables.anchors:
         part = section.section("Do features and patterns stand for accuracy?")
         measure = answered.measure if answered else "accuracy"
-        proxies.describe(part, tables.anchors, tables.proxies, many, methods, measure)
+        proxies.describe(part, tables.anchors, tables.proxies, many, measure)
     if answered is not None:
         part = section.section("What each plan loses")
         losses.describe(part, found, tables.classes, answered, class_names, sources, many)
+    if tables.confusions:
+        confusions.describe(section.section("Confusions that changed"), tables.confusions, found)
+    if tables.class_patterns:
+        class_patterns.describe(section.section("Patterns by class"), tables.class_patterns, found)
 
 
 def _about(found: Sequence[Observed], answered: Answers | Rankings | None, neighbours: int) -> str:

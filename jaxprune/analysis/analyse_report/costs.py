@@ -36,6 +36,11 @@ def describe(
     points = as_series(measured, ("GFLOPs", value), names)
     if points:
         options: dict[str, Any] = {"pareto": ("min", "max"), "shares": True}
+        if crowded:  # a series is a method: its points have the names of plans
+            plans: dict[str, list[str]] = {}
+            for name, row in zip(names, measured, strict=True):
+                plans.setdefault(name, []).append(plan_name(row["network"], row["plan"], many))
+            options["tips"] = plans
         if isinstance(answered, Answers):
             options["reference"] = {"chance": 1 / len(class_names)}
         plot = plots.scatter_plot(points, "GFLOPs", value, **options)

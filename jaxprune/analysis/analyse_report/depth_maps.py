@@ -4,8 +4,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from jaxprune.analysis.analyse_report.parts import Rows, add_table, differing
+from jaxprune.analysis.analyse_report.parts import Rows, add_table, at_one_rate, differing
 from jaxprune.analysis.observed import Observed
+from jaxprune.analysis.outcomes import name_of
 from jaxprune.viz import plots
 from jaxprune.viz.report import Section
 
@@ -71,8 +72,5 @@ def _chosen(found: Sequence[Observed], maps: Mapping[tuple[str, str], np.ndarray
     """All maps or, if there are many, those of the keep rate nearest to 0.5."""
     if len(maps) <= SHOWN:
         return list(maps)
-    members = [each.member for each in found if (each.member.network, each.member.plan) in maps]
-    share = lambda member: member.wanted[0] / np.prod(member.grids[0])
-    nearest = min(abs(share(member) - 0.5) for member in members)
-    near = [(m.network, m.plan) for m in members if abs(share(m) - 0.5) < nearest + 0.05]
-    return near[:SHOWN]
+    mapped = [each for each in found if name_of(each) in maps]
+    return [name_of(each) for each in at_one_rate(mapped)][:SHOWN]

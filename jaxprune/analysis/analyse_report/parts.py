@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from jaxprune.analysis.observed import Observed
 from jaxprune.analysis.outcomes import name_of
 from jaxprune.viz.report import Section
@@ -43,6 +45,14 @@ def differing(found: Sequence[Observed]) -> set[tuple[str, str]]:
     """The plans whose patterns depend on the image: neither the radial ones nor Random."""
     steps = lambda observed: observed.patterns.masks if observed.keeps else observed.patterns.assign
     return {name_of(observed) for observed in found if any((step != step[:1]).any() for step in steps(observed))}
+
+
+def at_one_rate(found: Sequence[Observed]) -> list[Observed]:
+    """The plans of the keep rate nearest to one half, by their first step."""
+    share = lambda observed: observed.member.wanted[0] / np.prod(observed.member.grids[0])
+    apart = {name_of(observed): abs(share(observed) - 0.5) for observed in found if observed.member.layers}
+    nearest = min(apart.values(), default=0.0)
+    return [each for each in found if apart.get(name_of(each), np.inf) < nearest + 0.05]
 
 
 def with_deviations(rows: Rows) -> list[dict[str, Any]]:

@@ -1,16 +1,18 @@
 """Features and patterns as proxies for accuracy."""
 
-from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
-from jaxprune.analysis.analyse_report.parts import Rows, add_table, as_series, grouped
-from jaxprune.analysis.anchors import DISTANCES
+from jaxprune.analysis.analyse_report.parts import Rows, add_table, grouped
+from jaxprune.analysis.anchors import DISTANCES, LIKENESSES
 from jaxprune.viz import plots, spread
 from jaxprune.viz.report import Section
 
 _SHOWN = 5  # pairs: fewer are not drawn
-_LABELLED = 40  # pairs: with more, methods are named instead of plans
+_LAYERS = 4  # drawn at most
+_DRAWN = ("Procrustes", "CKA", "PWCCA", *LIKENESSES)
 _ENOUGH = 10  # pairs: a bootstrap interval of fewer is too narrow
 
 
@@ -19,33 +21,22 @@ def describe(
     anchors: Rows,
     proxies: Rows,
     many: bool,
-    methods: Mapping[tuple[str, str], str],
     measure: str = "accuracy",
 ) -> None:
-    """Adds distances from anchors, and their rank correlation with the plans' differences in accuracy.
-
-    Args:
-      methods: the method of each (network, plan).
-    """
+    """Adds distances from anchors, and their rank correlation with the plans' differences in accuracy."""
     rows = [row for row in anchors if "accuracy difference" in row]
-    last = {(row["network"], row["layer"]) for row in proxies}
+    known = {(row["network"], row["layer"]) for row in proxies}
     for (network, method), own in grouped(rows, ("network", "anchor method")).items():
-        layer = max(row["layer"] for row in own)
-        for metric in ("Procrustes", "IoU", "NMI"):
-            pairs = [row for row in own if row["layer"] == layer and np.isfinite(row[metric])]
-            if len(pairs) < _SHOWN or (network, layer) not in last:
-                continue
-            names = [methods[network, row["plan"]] if len(pairs) > _LABELLED else row["plan"] for row in pairs]
-            points = as_series(pairs, (metric, "accuracy difference"), names)
-            where = f" in {network}" if many else ""
-            apart = " distance of features" if metric in DISTANCES else ""
-            what = f"{measure[0].upper()}{measure[1:]} of {method}{where}"
-            section.figure(
-                plots.scatter_plot(points, f"{metric}, block {layer}", f"{measure} difference", joined=False),
-                f"{_correlation(proxies, network, method, layer, metric)} {what} minus "
-                f"that of each plan against {metric}{apart}; a point "
-                f"is a plan, n = {pairs[0]['images']} images.",
-            )
+        layers = _some(sorted({row["layer"] for row in own if (network, row["layer"]) in known}))
+        panels, tips = _panels(own, layers)
+        if not panels:
+            continue
+        what = f"{measure[0].upper()}{measure[1:]} of {method}{f' in {network}' if many else ''}"
+        section.figure(
+            plots.scatter_grid(panels, f"{measure} difference", tips=tips),
+            f"{_correlations(proxies, network, method, layers[-1], list(panels))}{what} minus that of each plan, "
+            f"against {_against(list(panels))}; a point is a plan, n = {own[0]['images']} images.",
+        )
     if proxies:
         add_table(
             section,
@@ -71,12 +62,48 @@ def describe(
     )
 
 
-def _correlation(rows: Rows, network: str, method: str, layer: int, metric: str) -> str:
+def _panels(rows: Rows, layers: Sequence[int]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The points of each metric, with a series for each layer, and the names of their plans."""
+    panels, tips = {}, {}
+    for metric in _DRAWN:
+        of_layer = {layer: [row for row in rows if row["layer"] == layer] for layer in layers}
+        drawn = {f"block {layer}": [row for row in own if np.isfinite(row[metric])] for layer, own in of_layer.items()}
+        drawn = {name: own for name, own in drawn.items() if len(own) >= _SHOWN}
+        if drawn:
+            column = lambda own, key: [row[key] for row in own]
+            panels[metric] = {
+                name: (column(own, metric), column(own, "accuracy difference")) for name, own in drawn.items()
+            }
+            tips[metric] = {name: [f"{row['plan']}, {name}" for row in own] for name, own in drawn.items()}
+    return panels, tips
+
+
+def _against(metrics: Sequence[str]) -> str:
+    """What the panels show, in words."""
+    parts = []
+    if any(metric in DISTANCES for metric in metrics):
+        parts.append("distances of features (0 = equal)")
+    if any(metric in LIKENESSES for metric in metrics):
+        parts.append("similarities of patterns, after the last step up to the block")
+    return " and ".join(parts)
+
+
+def _some(layers: Sequence[int]) -> list[int]:
+    """At most `_LAYERS` of the layers, evenly spaced, the last among them."""
+    if len(layers) <= _LAYERS:
+        return list(layers)
+    places = np.linspace(0, len(layers) - 1, _LAYERS).round().astype(int)
+    return [layers[place] for place in places]
+
+
+def _correlations(rows: Rows, network: str, method: str, layer: int, metrics: Sequence[str]) -> str:
+    """Spearman's correlations after a layer, in a sentence; empty if there are none."""
+    found = []
     for row in rows:
-        if (row["network"], row["anchor"], row["layer"], row["metric"]) == (network, method, layer, metric):
+        if (row["network"], row["anchor"], row["layer"]) == (network, method, layer) and row["metric"] in metrics:
             low, high = row["Spearman low"], row["Spearman high"]
-            few = row["pairs"] < _ENOUGH
-            crosses = ", too few to tell" if few else ", not significant" if low <= 0 <= high else ""
-            value = f"{row['Spearman']:.2f} [{low:.2f}, {high:.2f}]"
-            return f"Spearman's correlation is {value} over {row['pairs']} plans{crosses}."
-    return ""
+            unsure = ", too few to tell" if row["pairs"] < _ENOUGH else ", not significant" if low <= 0 <= high else ""
+            found.append(
+                f"{row['Spearman']:.2f} [{low:.2f}, {high:.2f}] for {row['metric']} ({row['pairs']} plans{unsure})"
+            )
+    return f"After block {layer}, Spearman's correlation is {', '.join(found)}. " if found else ""

@@ -7,6 +7,7 @@ from jaxprune.viz.plots.maps import map_grid
 from jaxprune.viz.plots.matrix import matrix_plot
 from jaxprune.viz.plots.pareto import pareto_front
 from jaxprune.viz.plots.scatter import scatter_plot
+from jaxprune.viz.plots.scatter_grid import scatter_grid
 from jaxprune.viz.plots.shares import cut_note
 
 __all__ = [
@@ -18,5 +19,6 @@ __all__ = [
     "matrix_plot",
     "moving_average",
     "pareto_front",
+    "scatter_grid",
     "scatter_plot",
 ]

@@ -7,6 +7,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from jaxprune.viz.plots.shares import limit_shares
 from jaxprune.viz.plots.style import LINE, MUTED, Series, add_legend, format_tick, line_style, new_axes
+from jaxprune.viz.plots.tips import add_tips
 
 
 def moving_average(y: Real[np.ndarray, " n"], window: int) -> Real[np.ndarray, " n"]:
@@ -49,7 +50,9 @@ def line_plot(
         if smooth and len(x) > smooth:
             axes.plot(x, y, color=style["color"], linewidth=0.7, alpha=0.3)
             y = moving_average(y, smooth)
-        axes.plot(x, y, label=name, linewidth=1.8, marker=marker, markersize=4, **style)
+        (line,) = axes.plot(x, y, label=name, linewidth=1.8, marker=marker, markersize=4, **style)
+        if marker:
+            add_tips(line, x, y, [name] * len(x), xlabel, ylabel)
         if bands and name in bands:
             axes.fill_between(x, *np.asarray(bands[name], float), color=style["color"], alpha=0.15, linewidth=0)
     for name, (x, y) in (reference or {}).items():

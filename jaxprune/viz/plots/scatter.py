@@ -9,7 +9,8 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from jaxprune.viz.plots.labels import place_labels
 from jaxprune.viz.plots.pareto import Direction, pareto_front
 from jaxprune.viz.plots.shares import limit_shares
-from jaxprune.viz.plots.style import MUTED, PALETTE, SIZE, Series, add_legend, format_tick, new_axes
+from jaxprune.viz.plots.style import MUTED, SIZE, Series, add_legend, format_tick, new_axes, point_style
+from jaxprune.viz.plots.tips import add_tips
 
 
 def scatter_plot(
@@ -24,6 +25,7 @@ def scatter_plot(
     reference: Mapping[str, float] | None = None,
     shares: bool = False,
     joined: bool = True,
+    tips: Mapping[str, Sequence[str]] | None = None,
 ) -> Figure:
     """Draws points with one colour and marker per series.
 
@@ -39,13 +41,15 @@ def scatter_plot(
       reference: {name: y} to compare with, such as chance, drawn as dashed horizontal lines.
       shares: whether y are shares of 1; the vertical axis then ends at 0 and at 1, or is visibly cut.
       joined: whether a thin line connects the points of a series, in their order.
+      tips: {name of a series: a name for each of its points, shown with its coordinates in a report}; by default the
+        name of the series and the point's label.
     """
     figure, axes = new_axes(title, xlabel, ylabel, (SIZE[0], SIZE[1] + 0.5))
     if log_x:
         axes.set_xscale("log")
         axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axes.xaxis.set_minor_formatter(NullFormatter())  # labels of all minor ticks would overlap
-    marks, texts, in_legend = "osD^vPX*", [], 0
+    texts, in_legend = [], 0
     points = {name: (np.atleast_1d(x).astype(float), np.atleast_1d(y).astype(float)) for name, (x, y) in series.items()}
     if pareto is not None:
         every_x, every_y = (np.concatenate([point[axis] for point in points.values()]) for axis in (0, 1))
@@ -53,11 +57,15 @@ def scatter_plot(
         steps = "steps-post" if pareto[0] == "min" else "steps-pre"
         axes.plot(every_x[front], every_y[front], color=MUTED, linewidth=1.6, alpha=0.45, drawstyle=steps, zorder=1)
     for index, (name, (x, y)) in enumerate(points.items()):
-        colour, mark = PALETTE[index % len(PALETTE)], marks[(index + index // len(marks)) % len(marks)]
+        style = point_style(index)
         alone = len(x) == 1
         if joined:
-            axes.plot(x, y, color=colour, linewidth=0.9, alpha=0.55, zorder=2)
-        axes.scatter(x, y, s=30, color=colour, marker=mark, zorder=3, label=None if alone else name, linewidths=0)
+            axes.plot(x, y, color=style["color"], linewidth=0.9, alpha=0.55, zorder=2)
+        drawn = axes.scatter(x, y, s=30, zorder=3, label=None if alone else name, linewidths=0, **style)
+        own = (labels or {}).get(name, [""] * len(x))
+        names = (tips or {}).get(name, [f"{name}, {text}" if text else name for text in own])
+        if len(names) == len(x):
+            add_tips(drawn, x, y, names, xlabel, ylabel)
         in_legend += not alone
         texts += [
             (a, b, text) for a, b, text in zip(x, y, (labels or {}).get(name, [name] if alone else []), strict=False)

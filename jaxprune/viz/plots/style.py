@@ -14,6 +14,7 @@ INK, MUTED, LINE, PAPER = "#1f2933", "#5b6775", "#dde3e8", "#fefefe"
 # they are legible on white and on dark backgrounds.
 PALETTE = ("#0a78b8", "#d1660f", "#0f9372", "#c0508f", "#d39a09", "#3fa3d8", "#7d5fc0", "#7a8591")
 DASHES = ("-", "--", ":")
+MARKERS = "osD^vPX*"
 SIZE = (6.4, 3.3)  # inches; as wide as a report, and on a phone at about 40 % of that
 
 Series = Mapping[str, tuple[ArrayLike, ArrayLike]]
@@ -23,6 +24,13 @@ def new_axes(title: str, xlabel: str, ylabel: str, size: tuple[float, float] = S
     """Returns a new figure, created without pyplot and its global state, and its axes."""
     figure = Figure(figsize=size, layout="constrained", facecolor=PAPER)
     axes = figure.add_subplot(facecolor=PAPER)
+    style_axes(axes, title, xlabel, ylabel)
+    return figure, axes
+
+
+def style_axes(axes: Axes, title: str = "", xlabel: str = "", ylabel: str = "") -> None:
+    """Sets labels, colours, grid and frame of axes."""
+    axes.set_facecolor(PAPER)
     axes.set_title(title, loc="left", fontsize=11, fontweight="bold", color=INK)
     axes.set_xlabel(xlabel, fontsize=10, color=MUTED)
     axes.set_ylabel(ylabel, fontsize=10, color=MUTED)
@@ -32,12 +40,19 @@ def new_axes(title: str, xlabel: str, ylabel: str, size: tuple[float, float] = S
     for side, spine in axes.spines.items():
         spine.set_visible(side == "bottom")
         spine.set_color(LINE)
-    return figure, axes
 
 
 def line_style(index: int) -> dict[str, Any]:
     """Returns the colour and dash of the index-th series; the first 24 are distinct."""
     return {"color": PALETTE[index % len(PALETTE)], "linestyle": DASHES[index // len(PALETTE) % len(DASHES)]}
+
+
+def point_style(index: int) -> dict[str, Any]:
+    """Returns the colour and marker of the index-th series of points; the first 64 are distinct."""
+    return {
+        "color": PALETTE[index % len(PALETTE)],
+        "marker": MARKERS[(index + index // len(MARKERS)) % len(MARKERS)],
+    }
 
 
 def add_legend(figure: Figure, axes: Axes, count: int) -> None:

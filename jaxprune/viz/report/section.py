@@ -15,6 +15,7 @@ from jaxprune.viz.report.markup import blocks, escape, inline
 from jaxprune.viz.report.svg import plot_element
 
 NOTE_KINDS = ("info", "warning")
+FILTERED_ROWS = 12
 
 
 class Section:
@@ -128,6 +129,8 @@ class Section:
     ) -> Self:
         """Appends a table that can be sorted by any column: click its header, or press Enter on it.
 
+        A table of at least `FILTERED_ROWS` rows has a field that filters them by words.
+
         Args:
           rows: one mapping per row. A cell is text, a number, None, (centre, half width) or (centre, low, high).
           columns: keys in order, or {key: header}; by default every key, in order of first appearance.
@@ -142,9 +145,15 @@ class Section:
         name = self.new_id("table")
         label = f'aria-labelledby="{name}"' if caption else 'aria-label="Table"'
         above = f'<figcaption id="{name}">{inline(caption)}</figcaption>' if caption else ""
+        below, filter_ = self.new_id("rows"), ""
+        if len(rows) >= FILTERED_ROWS:  # hidden until the script of the page shows it: it does nothing without
+            filter_ = (
+                f'<div class="filter" hidden><label>Filter rows <input type="search" aria-controls="{below}" '
+                'autocomplete="off" spellcheck="false"></label><output></output></div>'
+            )
         return self.html(
-            f'<figure class="table">{above}<div class="scroll" role="region" tabindex="0" {label}>'
-            f"{table}</div></figure>"
+            f'<figure class="table">{above}{filter_}<div class="scroll" id="{below}" role="region" tabindex="0" '
+            f"{label}>{table}</div></figure>"
         )
 
     def html(self, raw: str) -> Self:

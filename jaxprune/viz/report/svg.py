@@ -4,10 +4,14 @@ import io
 import re
 from typing import Any
 
+from jaxprune.viz import point_texts
 from jaxprune.viz.report.images import bytes_uri
 from jaxprune.viz.report.markup import escape
 
 MAX_SVG_BYTES = 120_000  # a plot whose SVG is larger is embedded as a PNG
+
+_TEXTS = re.compile(r' data-texts="[^"]*"')
+_POINTS = re.compile(r'<g data-texts="([^"]*)">((?:(?!<g ).)*?</defs>\s*<g [^>]*>)(.*?</g>)', re.S)
 
 # The neutral colours of `jaxprune.viz.plots` and the CSS variables that replace them in SVG, so that plots follow the
 # reader's light or dark theme; PNGs keep the light colours.
@@ -28,13 +32,35 @@ def plot_element(figure: Any, alt: str, prefix: str) -> str:
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "jaxprune"}):
         figure.savefig(text, format="svg", metadata={"Date": None})
     svg = _clean(text.getvalue(), alt, prefix)
-    if len(svg) <= MAX_SVG_BYTES:
-        return svg
+    if len(_TEXTS.sub("", svg)) <= MAX_SVG_BYTES:
+        return _with_labels(svg)
     data = io.BytesIO()
     figure.savefig(data, format="png", dpi=160)
     width, height = (_pixels(72 * inches) for inches in figure.get_size_inches())
     src = bytes_uri("image/png", data.getvalue())
     return f'<img class="plot" src="{src}" width="{width}" height="{height}" alt="{escape(alt)}">'
+
+
+def _with_labels(svg: str) -> str:
+    """Labels the points that have texts, see `plots.tips.add_tips`, for tooltips and screen readers.
+
+    One point of a plot can be reached by the tabulator key, the others from there by the arrow keys.
+    """
+    labelled = _POINTS.sub(lambda match: _labelled(match[1], match[2], match[3]), svg)
+    if labelled == svg:
+        return _TEXTS.sub("", svg)
+    labelled = labelled.replace('class="point" tabindex="-1"', 'class="point" tabindex="0"', 1)
+    # Elements inside one of role "img" are hidden from screen readers.
+    return _TEXTS.sub("", labelled.replace('role="img"', 'role="group"', 1))
+
+
+def _labelled(gid: str, before: str, points: str) -> str:
+    texts = point_texts.from_gid(gid)
+    if points.count("<use ") != len(texts):  # points outside the axes are not drawn
+        return f"<g>{before}{points}"
+    labels = iter(texts)
+    attributes = lambda _: f'<use class="point" tabindex="-1" role="img" aria-label="{escape(next(labels))}" '
+    return f"<g>{before}{re.sub('<use ', attributes, points)}"
 
 
 def _pixels(points: float) -> int:
@@ -48,6 +74,7 @@ def _clean(svg: str, alt: str, prefix: str) -> str:
     svg = re.sub(r".*?<svg[^>]*>", "", svg, count=1, flags=re.S)
     svg = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>|<!--.*?-->", "", svg, flags=re.S)
     svg = re.sub(r"<defs>\s*</defs>", "", svg).replace("xlink:href", "href")
+    svg = svg.replace(f' id="{point_texts.PREFIX}', ' data-texts="')
     used = sorted({a or b for a, b in re.findall(r'url\(#([^)]+)\)|href="#([^"]+)"', svg)})
     # Two hyphens: an id of the page, such as that of a later figure, never continues the prefix so.
     ids = {old: f"{prefix}--{index}" for index, old in enumerate(used)}

@@ -29,3 +29,12 @@ def test_long_plans_wrap_between_their_steps():
     report.section("s").table([{"plan": "topk@3:keep_rate=0.7+tome@6:keep_rate=0.5", "short": "a+b"}])
     html = report.render()
     assert "topk@3:keep_rate=0.7+<wbr>tome@6:keep_rate=0.5" in html and ">a+b<" in html
+
+
+def test_long_tables_have_a_filter():
+    report = Report("r")
+    section = report.section("s").table([{"n": n} for n in range(12)], caption="long").table([{"n": 1}])
+    page = Page(report.render())
+    (field,) = page.all("input")
+    assert field["type"] == "search" and field["aria-controls"] in page.values("id")
+    assert "Filter rows " in page.words and section.render().count('class="filter" hidden') == 1

@@ -3,6 +3,7 @@
 import re
 
 import numpy as np
+from parsed_page import Page
 
 from jaxprune.viz import plots
 from jaxprune.viz.plots.style import INK, PAPER
@@ -37,3 +38,20 @@ def test_a_plot_fills_a_report():
     svg = Report("r").section("s").figure(plots.line_plot({"a": ([0, 1], [0, 1])})).render()
     (width,) = re.findall(r"max-width:(\d+)px", svg)
     assert int(width) >= 888  # 62 rem without margins and padding
+
+
+def test_points_have_labels_and_one_of_them_is_in_the_order_of_the_tabulator_key():
+    report = Report("r")
+    series = {"a <b>": ([1, 2, 3], [0.1, 0.2, float("nan")]), "c": ([2], [0.5])}
+    report.section("s").figure(plots.scatter_plot(series, "x", "y"), "few").figure(plots.line_plot(series, "x", "y"))
+    page = Page(report.render())
+    points = [use for use in page.all("use") if use.get("class") == "point"]
+    labels = ["a <b>: x 1, y 0.1", "a <b>: x 2, y 0.2", "c: x 2, y 0.5"]
+    assert [point["aria-label"] for point in points] == 2 * labels
+    assert [point["tabindex"] for point in points] == 2 * ["0", "-1", "-1"]
+    assert {svg["role"] for svg in page.all("svg")} == {"group"} and not page.values("data-texts")
+
+
+def test_a_plot_without_points_is_an_image():
+    section = Report("r").section("s").figure(plots.line_plot({"a": (range(50), range(50))}))
+    assert 'role="img"' in section.render() and 'class="point"' not in section.render()
