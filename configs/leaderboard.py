@@ -3,10 +3,11 @@
 python -m jaxprune.main --config=configs/leaderboard.py --config.run=RUN --config.reduction_loc="(1,2,3)"
 python -m jaxprune.main --config=configs/leaderboard.py --config.run=RUN --config.verify=leaderboard.csv   # checks rows
 
-`leaderboard.csv` has a row for each network and plan, with hashes of the weights, images and code. `verify` measures
-`rows` random rows again, or those `named` ("NETWORK PLAN"): accuracy, agreement, FLOPs and hashes have to be the same,
-and the ranges of the speed-ups have to overlap. It prints the differences, the probability that a single forged row
-goes unnoticed, and Kendall's tau between the speeds in the table and those measured; `rows=0` measures all rows.
+`leaderboard.csv` has a row for each network and plan, with its settings, the device, and hashes of the weights, images
+and code. `verify` measures `rows` random rows again with their own plans and settings, or those `named` ("NETWORK
+PLAN"). All columns must be the same; on the same device, speeds must be within the measured range widened by 10 %. It
+prints the differences, the probability that a single forged row is not checked, the seed of the random choice, and
+Kendall's tau between the speeds in the table and those measured; `rows=0` measures all rows.
 
     --config.verify=A.csv --config.compare=B.csv                 Kendall's tau of two tables, without measuring
 
@@ -31,6 +32,7 @@ def get_config(arg=None):
         verify="",  # a leaderboard.csv whose rows are checked
         compare="",  # another leaderboard.csv, whose ranking by speed is compared with that of `verify`
         rows=3,  # number of random rows to check; 0: all
+        rows_seed=-1,  # seed of that choice; -1: a new one, so that nobody knows beforehand which rows are checked
         named=(),  # or the rows to check, each as "NETWORK PLAN"
     )
     config.batch_size = 8

@@ -1,28 +1,53 @@
-"""Rows of a leaderboard that others can check: measurements, and hashes of weights, code and data."""
+"""Rows of a leaderboard that others can check: measurements, what they depend on, and hashes.
+
+The hashes of a row show accidental edits; anyone can compute them. Forged rows are found by measuring them again.
+"""
 
 import csv
 import hashlib
 import json
 import os
+import platform
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 
 import jaxprune
 from jaxprune.analysis.proxies import RankCorrelation, kendall
+from jaxprune.bench.contestants import DENSE
+from jaxprune.bench.costs import verdict
+from jaxprune.bench.publish import device
 from jaxprune.errors import UserError
+from jaxprune.metrics import wilson_interval
 from jaxprune.nn.params import variables
+from jaxprune.reduction import Plan
 
 Row = dict[str, Any]
 
-# Columns that are reproduced exactly on the same kind of machine, and columns that are only approximate.
-EXACT = ("images", "accuracy", "agreement", "GFLOPs", "weights", "code", "data")
-SPEED = "speed-up"
-COLUMNS = ("network", "plan", *EXACT, "low", "high", "images/s", SPEED, f"{SPEED} low", f"{SPEED} high", "verdict")
-HASH = "hash"
-_TOLERANCE = 1e-12  # relative: a CSV has all digits of a float
+HASH, SPEED, THROUGHPUT = "hash", "speed-up", "images/s"
+LOW, HIGH = f"{SPEED} low", f"{SPEED} high"
+# The settings of a measurement; rows are measured again with their own.
+WHOLE = ("images", "batch size", "rounds", "seed")
+SETTINGS = (*WHOLE, "image size")
+# Columns that a second measurement reproduces exactly on the same kind of machine.
+EXACT = ("plan hash", *SETTINGS, "accuracy", "low", "high", "agreement", "agreement low", "agreement high")
+EXACT += ("GFLOPs", "FLOP-implied", "weights", "code", "data", "jax")
+COLUMNS = ("network", "plan", *EXACT, THROUGHPUT, SPEED, LOW, HIGH, "verdict", "device")
+TEXTS = ("network", "plan", "plan hash", "image size", "weights", "code", "data", "jax", "verdict", "device", HASH)
+
+# Relative tolerances. Medians of speed-ups differ by about 3 % between processes on one machine; the ends of a range
+# are single rounds, and speeds in images/s follow all other load on the machine.
+SPEED_SLACK, LOAD_SLACK = 0.1, 1.0
+_TOLERANCE = 1e-12  # of everything else: a CSV has all digits of a float
+# What the text of a cell must match, and its description; other cells that are not texts are numbers.
+_FORMS: dict[str, tuple[str, str]] = {
+    **dict.fromkeys(WHOLE, (r"-?\d{1,10}", "a whole number")),
+    "image size": (r"\d{1,5}(x\d{1,5})?", "a size such as 224 or 192x256"),
+}
 
 
 def weights_hash(model: Any) -> str:
@@ -47,8 +72,38 @@ def code_hash() -> str:
 def data_hash(settings: Mapping[str, Any], names: Iterable[str]) -> str:
     """Returns the SHA-256 of the data settings, without local paths, and of the images' names."""
     kept = {name: value for name, value in settings.items() if name not in ("path", "num_threads")}
-    text = json.dumps([kept, list(names)], sort_keys=True, default=str)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    return _digest(json.dumps([kept, list(names)], sort_keys=True, default=str))
+
+
+def plan_text(text: str) -> str:
+    """Returns a plan as `Plan.text` writes it, with the defaults of its method; "dense" stays.
+
+    >>> plan_text("topk@3:keep_rate=0.50")
+    'topk@3:keep_rate=0.5'
+
+    Raises:
+      UserError: the text is not a plan.
+    """
+    return text if text == DENSE else Plan.from_text(text).text
+
+
+def machine() -> dict[str, str]:
+    """Returns the columns `device` and `jax`; for CPUs with the processor's name and the number of usable cores."""
+    named = device()
+    if jax.default_backend() != "cpu":
+        return named
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return {**named, "device": f"{named['device']}, {_processor()}{cores} cores"}
+
+
+def completed(row: Mapping[str, Any]) -> Row:
+    """Returns a row with what follows from its other cells: the plan's hash, and the interval of agreement (Wilson).
+
+    Raises:
+      UserError: `plan` is not a plan.
+    """
+    low, high = wilson_interval(round(row["agreement"] * row["images"]), row["images"])
+    return {**row, "plan hash": _digest(plan_text(row["plan"])), "agreement low": low, "agreement high": high}
 
 
 def sealed(row: Mapping[str, Any]) -> Row:
@@ -61,40 +116,72 @@ def read(path: str | os.PathLike) -> list[Row]:
     """Reads the rows of a leaderboard, `leaderboard.csv`.
 
     Raises:
-      UserError: there is no such file, or it is not a leaderboard.
+      UserError: there is no such file; it is not a leaderboard, or one of an earlier version; a cell cannot be read; or
+        a plan of a network is in two rows.
     """
     try:
         with Path(path).open(newline="") as file:
             rows = [dict(row) for row in csv.DictReader(file)]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise UserError(f"The leaderboard {path} cannot be read: {error}.") from error
-    if not rows or not {*COLUMNS, HASH} <= set(rows[0]):
-        lacking = ", ".join(sorted({*COLUMNS, HASH} - set(rows[0] if rows else ())))
+    if not rows or HASH not in rows[0]:
         raise UserError(
-            f"{path} is not a leaderboard: it has no rows, or no {lacking}. Give the leaderboard.csv of a run."
+            f"{path} is not a leaderboard: it has no rows, or no hashes. Give the leaderboard.csv of a run."
         )
-    return [{name: _value(name, row[name]) for name in (*COLUMNS, HASH)} for row in rows]
+    if lacking := [name for name in COLUMNS if name not in rows[0]]:
+        raise UserError(
+            f"The leaderboard {path} is of an earlier version of jaxprune, without {', '.join(lacking)}: measure it "
+            "again, or read it with that version."
+        )
+    found = [{name: _value(name, row[name]) for name in (*COLUMNS, HASH)} for row in rows]
+    for name in ("plan", "plan hash"):
+        keys = [(row["network"], row[name]) for row in found]
+        if twice := [key for key in keys if keys.count(key) > 1]:
+            raise UserError(f"The leaderboard {path} has two rows of {' '.join(twice[0])}: remove one of them.")
+    return found
 
 
-def differences(claimed: Mapping[str, Any], measured: Mapping[str, Any]) -> list[str]:
+def differences(claimed: Mapping[str, Any], measured: Mapping[str, Any], dense: Mapping[str, Any] | None) -> list[str]:
     """Returns the differences between a row and its re-measurement, one sentence each; [] if there are none.
 
-    Speeds agree if their ranges over the rounds overlap; everything else must be equal.
+    Everything but speeds must be equal, and the verdict must follow from the row's speed-up. Speeds are compared only
+    on the same device: the speed-up must be within the measured range widened by `SPEED_SLACK`, and so must the ratio
+    of images/s to that of the dense network. The ends of its range, single rounds, must be within the measured range
+    widened by `LOAD_SLACK`, and images/s within that share of those measured. A wide range in the row thus excuses
+    nothing.
+
+    Args:
+      claimed: the row.
+      measured: the same row, measured again with its settings.
+      dense: the row of the dense network in the table of `claimed`; None if there is none.
     """
-    found = []
-    for name in EXACT:
-        ours, theirs = measured[name], claimed[name]
-        same = ours == theirs if isinstance(ours, str) else abs(ours - theirs) <= _TOLERANCE * max(abs(ours), 1.0)
-        if not same:
-            found.append(f"{name} is {ours}, but {theirs} in the row")
-    (low, high), (own_low, own_high) = ((row[f"{SPEED} low"], row[f"{SPEED} high"]) for row in (claimed, measured))
-    if max(low, own_low) > min(high, own_high):
-        found.append(f"the speed-up is {own_low:.3g}–{own_high:.3g}, but {low:.3g}–{high:.3g} in the row")
-    elif not low <= claimed[SPEED] <= high:
+    # The dense network is compared with itself: nothing to measure.
+    exact = (*EXACT, SPEED, LOW, HIGH) if claimed["plan"] == DENSE else EXACT
+    wanted = verdict(claimed["plan"], claimed[SPEED], claimed[SPEED] / measured["FLOP-implied"])
+    found = [
+        f"{name} is {value}, but {claimed[name]} in the row"
+        for name, value in {**{name: measured[name] for name in exact}, "verdict": wanted}.items()
+        if not _same(value, claimed[name])
+    ]
+    if not claimed[LOW] <= claimed[SPEED] <= claimed[HIGH]:
         found.append(f"the speed-up {claimed[SPEED]:.3g} is outside the row's own range")
+    if not different_device(claimed, measured):
+        found += _speed_differences(claimed, measured, dense)
     if claimed[HASH] != _hash({name: claimed[name] for name in COLUMNS}):
         found.append("the hash is not that of the row's cells")
     return found
+
+
+def different_device(claimed: Mapping[str, Any], measured: Mapping[str, Any]) -> str:
+    """Returns a sentence if a row and its re-measurement are from different devices; "" if not."""
+    if claimed["device"] == measured["device"]:
+        return ""
+    return f"Speeds are not compared: the row was measured on {claimed['device']}, and this is {measured['device']}."
+
+
+def same_settings(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
+    """Whether two rows were measured with the same settings."""
+    return all(first[name] == second[name] for name in SETTINGS)
 
 
 def chosen(rows: Sequence[Row], count: int, names: Sequence[str], seed: int) -> list[Row]:
@@ -107,7 +194,7 @@ def chosen(rows: Sequence[Row], count: int, names: Sequence[str], seed: int) -> 
     if unknown := [name for name in names if name not in by_name]:
         raise UserError(f"The leaderboard has no row {unknown[0]!r}: it has {', '.join(by_name)}.")
     if names:
-        return [by_name[name] for name in names]
+        return [by_name[name] for name in dict.fromkeys(names)]
     picked = np.random.default_rng(seed).permutation(len(rows))[: count or len(rows)]
     return [rows[index] for index in sorted(picked)]
 
@@ -141,17 +228,67 @@ def order_text(found: RankCorrelation) -> str:
     return f"Kendall's tau of the measured speed-ups of {found.count} rows: {found.value:.2f} {interval}."
 
 
-def _value(name: str, text: str) -> Any:
-    if name in ("network", "plan", "weights", "code", "data", "verdict", HASH):
-        return text
+def _speed_differences(
+    claimed: Mapping[str, Any], measured: Mapping[str, Any], dense: Mapping[str, Any] | None
+) -> list[str]:
+    low, high, rate, again = measured[LOW], measured[HIGH], claimed[THROUGHPUT], measured[THROUGHPUT]
+    ratios = {"the speed-up": (claimed[SPEED], SPEED_SLACK)}
+    if dense is not None:
+        ratios[f"{THROUGHPUT} relative to the dense row"] = (_ratio(rate, dense[THROUGHPUT]), SPEED_SLACK)
+    ratios.update({name: (claimed[name], LOAD_SLACK) for name in (LOW, HIGH)})
+    found = [
+        f"{name} is {low:.3g} to {high:.3g}, but {value:.3g} in the row (allowed: {slack:.0%} outside)"
+        for name, (value, slack) in ratios.items()
+        if not _within(value, low, high, slack)
+    ]
+    if dense is None:
+        found.append(f"{THROUGHPUT} cannot be checked: the table has no dense row with the same settings")
+    if not _within(rate, again, again, LOAD_SLACK):
+        found.append(
+            f"{THROUGHPUT} is {again:.3g}, but {rate:.3g} in the row, more than a factor of {1 + LOAD_SLACK:g} apart: "
+            "check that nothing else runs on this machine"
+        )
+    return found
+
+
+def _value(name: str, text: str | None) -> Any:
+    if text is None:
+        raise UserError(f"The leaderboard has a row without {name}: the file was edited or truncated.")
+    form, kind = _FORMS.get(name, (".*", "a number"))
     try:
-        return float(text)
+        if not re.fullmatch(form, text, re.DOTALL):
+            raise ValueError
+        return text if name in TEXTS else int(text) if name in WHOLE else float(text)
     except ValueError:
-        raise UserError(
-            f"The leaderboard's {name} {text!r} is not a number: the file was edited or truncated."
-        ) from None
+        raise UserError(f"The leaderboard's {name} {text!r} is not {kind}: the file was edited or truncated.") from None
+
+
+def _processor() -> str:
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text(errors="replace").splitlines() if info.is_file() else []
+    named = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
+    named = named or platform.processor()
+    return f"{named}, " if named else ""
+
+
+def _same(ours: Any, theirs: Any) -> bool:
+    return ours == theirs if isinstance(ours, str) else abs(ours - theirs) <= _TOLERANCE * max(abs(ours), 1.0)
+
+
+def _within(value: float, low: float, high: float, slack: float) -> bool:
+    # As factors, so that twice as fast and half as fast are equally far; False for NaN.
+    return low / (1 + slack) <= value <= high * (1 + slack)
+
+
+def _ratio(value: float, other: float) -> float:
+    return value / other if other else float("nan")
 
 
 def _hash(cells: Mapping[str, Any]) -> str:
-    text = json.dumps([cells[n] if isinstance(cells[n], str) else repr(float(cells[n])) for n in COLUMNS])
+    # Numbers as read from a file: those of NumPy have another repr.
+    texts = [cells[n] if isinstance(cells[n], str) else repr(float(cells[n])) for n in COLUMNS]
+    return _digest(json.dumps(texts))
+
+
+def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]

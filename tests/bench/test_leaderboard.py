@@ -7,71 +7,186 @@ import pytest
 
 from jaxprune import main, tasks
 from jaxprune.bench import leaderboard
-from jaxprune.bench.leaderboard import COLUMNS, chosen, differences, escapes, order_text, read, same_order, sealed
+from jaxprune.bench.leaderboard import (
+    COLUMNS,
+    chosen,
+    completed,
+    differences,
+    different_device,
+    escapes,
+    order_text,
+    plan_text,
+    read,
+    same_order,
+    sealed,
+)
 from jaxprune.errors import UserError
+from jaxprune.metrics import wilson_interval
+from jaxprune.tasks import leaderboard as leaderboard_task
 from jaxprune.viz.table import write_csv
 
-MEASURED = {
-    "network": "vit",
-    "plan": "topk@3:keep_rate=0.7",
-    "images": 1000.0,
-    "accuracy": 0.731,
-    "agreement": 0.914,
-    "GFLOPs": 3.0127,
-    "weights": "3f2a" * 4,
-    "code": "77aa" * 4,
-    "data": "0bcd" * 4,
-    "low": 0.70,
-    "high": 0.76,
-    "images/s": 30.5,
-    "speed-up": 1.44,
-    "speed-up low": 1.38,
-    "speed-up high": 1.49,
-    "verdict": "as promised",
-}
+LOW, HIGH = wilson_interval(731, 1000)
+MEASURED = completed(
+    {
+        "network": "vit",
+        "plan": "topk@3:keep_rate=0.7",
+        "images": 1000,
+        "batch size": 8,
+        "rounds": 7,
+        "seed": 0,
+        "image size": "224",
+        "accuracy": 0.731,
+        "low": LOW,
+        "high": HIGH,
+        "agreement": 0.914,
+        "GFLOPs": 3.0,
+        "FLOP-implied": 1.5,
+        "weights": "3f2a" * 4,
+        "code": "77aa" * 4,
+        "data": "0bcd" * 4,
+        "jax": "0.8.0",
+        "images/s": 43.0,
+        "speed-up": 1.44,
+        "speed-up low": 1.38,
+        "speed-up high": 1.49,
+        "verdict": "as promised",
+        "device": "cpu (x86_64), 2 cores",
+    }
+)
 ROW = sealed(MEASURED)
+SPEEDS = {"speed-up": 1.0, "speed-up low": 1.0, "speed-up high": 1.0}
+CONFIG = str(Path(__file__).parent.parent.parent / "configs" / "leaderboard.py")
+DENSE = sealed(
+    completed({**MEASURED, **SPEEDS, "plan": "dense", "images/s": 30.0, "FLOP-implied": 1.0, "verdict": "baseline"})
+)
+PLANS = [DENSE, *(sealed(completed({**MEASURED, "plan": f"topk@{i}:keep_rate=0.7"})) for i in range(5))]
 FORGED = {
-    "accuracy": (0.732, 0.74, 0.9, 0.7309999),
+    "accuracy": (0.732, 0.74, 0.9, 0.7309999, float("nan"), 2.0),
+    "low": (LOW + 1e-6, 0.73, 0.5),
+    "high": (HIGH - 1e-6, 0.732, 1.0),
     "agreement": (0.915, 0.93, 1.0, 0.9140001),
-    "GFLOPs": (3.0126, 2.9, 1.5, 3.01),
+    "agreement low": (0.9, 0.914, 0.1),
+    "agreement high": (0.92, 0.914, 1.0),
+    "GFLOPs": (2.9999, 2.9, 1.5, 3.01),
+    "FLOP-implied": (1.3, 1.51, 0.0),
     "weights": ("3f2b" * 4,),
     "code": ("77ab" * 4,),
     "data": ("0bce" * 4,),
-    "images": (999.0, 10_000.0),
+    "plan hash": ("0123" * 4,),
+    "jax": ("0.7.0",),
+    "images": (999, 10_000),
+    "batch size": (1, 64),
+    "rounds": (3, 100),
+    "seed": (1,),
+    "image size": ("0", "384"),
+    "verdict": ("baseline", "slower than dense", "95% of the promise", ""),
+    "images/s": (3.0, 30.0, 60.0, 1000.0, float("nan")),
     "hash": ("0" * 16, ROW["hash"][::-1]),
-    "speed-up": (1.6, 2.2),
+    "speed-up": (1.6, 2.2, 1.0, float("nan")),
+    "speed-up low": (0.1, 0.5, 1.45, float("nan")),
+    "speed-up high": (1.43, 3.1, 100.0, float("nan")),
+}
+# Several cells that were changed to agree with each other; the verdict is that of the new speed-up.
+TOGETHER = {
+    "a wide range around another median": {"speed-up": 50.0, "speed-up low": 0.5, "speed-up high": 100.0},
+    "a wide range around the true median": {"speed-up low": 0.5, "speed-up high": 100.0},
+    "a slightly higher speed": {"speed-up": 1.7, "speed-up low": 1.66, "speed-up high": 1.75, "images/s": 51.0},
+    "a slow plan as a fast one": {"speed-up": 1.7, "speed-up low": 1.3, "speed-up high": 1.8},
+    "a lower speed": {
+        "speed-up": 0.9,
+        "speed-up low": 0.85,
+        "speed-up high": 1.45,
+        "images/s": 27.0,
+        "verdict": "slower than dense",
+    },
+    "another accuracy with its interval": dict(
+        zip(("accuracy", "low", "high"), (0.74, *wilson_interval(740, 1000)), strict=True)
+    ),
+    "fewer images with their interval": dict(
+        zip(("images", "low", "high"), (10_000, *wilson_interval(7310, 10_000)), strict=True)
+    ),
 }
 
 
+def honest(speed_up, *ends, rate=None):
+    """The row of another day: other speeds, and all else equal."""
+    rate = rate or DENSE["images/s"] * speed_up
+    kept = speed_up / MEASURED["FLOP-implied"]
+    speeds = dict(zip(("speed-up", "speed-up low", "speed-up high"), (speed_up, *ends), strict=True))
+    verdict = leaderboard.verdict(MEASURED["plan"], speed_up, kept)
+    return sealed({**MEASURED, **speeds, "images/s": rate, "verdict": verdict})
+
+
 def test_a_true_row_holds_also_from_a_file(tmp_path):
-    write_csv(tmp_path / "leaderboard.csv", [ROW], device="cpu")
-    (again,) = read(tmp_path / "leaderboard.csv")
-    assert differences(again, ROW) == [] and again == ROW
+    write_csv(tmp_path / "leaderboard.csv", [ROW, DENSE])
+    again, dense = read(tmp_path / "leaderboard.csv")
+    assert differences(again, ROW, dense) == [] and again == ROW
+    assert differences(dense, DENSE, dense) == [] and dense == DENSE
 
 
 @pytest.mark.parametrize("reseal", [False, True])
 def test_every_forgery_is_caught_when_its_row_is_measured_again(reseal):
-    forgeries = [(name, value) for name, values in FORGED.items() for value in values]
-    assert len(forgeries) >= 20
-    for name, value in forgeries:
-        if reseal and name == "hash":
+    forgeries = {f"{name} {value}": {name: value} for name, values in FORGED.items() for value in values}
+    forgeries |= TOGETHER
+    assert len(forgeries) >= 60 and {*FORGED, "network", "plan", "device"} == {*COLUMNS, "hash"}
+    for name, changed in forgeries.items():
+        if reseal and "hash" in changed:
             continue
-        forged = {**ROW, name: value}
-        assert differences(sealed(forged) if reseal else forged, ROW), (name, value)
+        forged = {**ROW, **changed}
+        found = differences(sealed(forged) if reseal else forged, ROW, DENSE)
+        # Where nothing but the hash is wrong, the one who forged it can write a new one.
+        assert [why for why in found if "hash is not" not in why] or "hash" in changed, name
 
 
-def test_speeds_hold_where_their_ranges_meet():
-    slower = sealed({**MEASURED, "speed-up": 1.40, "speed-up low": 1.35, "speed-up high": 1.41})
-    assert differences(slower, ROW) == []
-    faster = sealed({**MEASURED, "speed-up": 1.55, "speed-up low": 1.5, "speed-up high": 1.6})
-    assert "speed-up" in differences(faster, ROW)[0]
+def test_the_dense_row_is_exactly_as_fast_as_itself():
+    for name, value in {**dict.fromkeys(SPEEDS, 1.01), "images/s": 100.0, "verdict": "as promised"}.items():
+        forged = sealed({**DENSE, name: value})
+        assert differences(forged, DENSE, forged), name
+
+
+def test_all_speeds_of_a_table_cannot_be_scaled():
+    forged, dense = (sealed({**row, "images/s": 3 * row["images/s"]}) for row in (ROW, DENSE))
+    assert "images/s is 43, but 129 in the row" in differences(forged, ROW, dense)[0]
+    assert "no dense row" in differences(ROW, ROW, None)[0]
+
+
+def test_an_honest_row_of_another_day_holds():
+    for row in (
+        honest(1.40, 1.35, 1.41),
+        honest(1.44, 1.43, 1.45, rate=44.5),
+        honest(1.53, 1.45, 1.6, rate=45.0),
+        honest(1.30, 0.9, 1.9),  # with other load in single rounds
+    ):
+        assert differences(row, ROW, DENSE) == []
+        # And the other way round: the day of the check was the noisy one.
+        assert differences(ROW, row, DENSE) == []
+    assert "the speed-up is 1.38 to 1.49, but 1.7 in the row" in differences(honest(1.7, 1.4, 1.8), ROW, DENSE)[0]
+
+
+def test_speeds_of_another_device_are_not_compared_and_this_is_reported():
+    other = {**MEASURED, "device": "NVIDIA H100", "speed-up": 9.0, "speed-up low": 8.0, "speed-up high": 9.5}
+    claimed = sealed({**other, "images/s": 3000.0})
+    assert differences(claimed, ROW, DENSE) == []
+    assert different_device(claimed, ROW).startswith("Speeds are not compared: the row was measured on NVIDIA H100")
+    assert different_device(ROW, ROW) == ""
+    assert "hash" in differences({**ROW, "device": "NVIDIA H100"}, ROW, DENSE)[0]
+    assert "verdict" in differences(sealed({**other, "verdict": "baseline"}), ROW, DENSE)[0]
+    assert "own range" in differences(sealed({**other, "speed-up": 20.0}), ROW, DENSE)[0]
+    forged = sealed({**DENSE, "device": "NVIDIA H100", "speed-up": 2.0, "speed-up high": 2.0})
+    assert "speed-up is 1.0, but 2.0" in differences(forged, DENSE, forged)[0]
+
+
+def test_the_hash_of_a_plan_does_not_depend_on_its_spelling():
+    again = completed({**MEASURED, "plan": "topk@3:keep_rate=0.70"})
+    assert again["plan hash"] == MEASURED["plan hash"] != completed({**MEASURED, "plan": "topk@3:r=7"})["plan hash"]
+    assert plan_text("dense") == "dense"
 
 
 def test_rows_are_chosen_by_name_or_at_random():
     rows = [sealed({**MEASURED, "plan": f"topk@{i}:keep_rate=0.7"}) for i in range(10)]
     assert chosen(rows, 0, (), seed=0) == rows
     assert len(chosen(rows, 3, (), seed=0)) == 3 and chosen(rows, 3, (), seed=0) != chosen(rows, 3, (), seed=1)
-    assert chosen(rows, 3, ("vit topk@4:keep_rate=0.7",), seed=0) == [rows[4]]
+    assert chosen(rows, 3, ("vit topk@4:keep_rate=0.7",) * 2, seed=0) == [rows[4]]
     with pytest.raises(UserError, match="has no row 'vit topk'"):
         chosen(rows, 3, ("vit topk",), seed=0)
 
@@ -88,9 +203,35 @@ def test_what_is_no_leaderboard_is_refused(tmp_path):
     write_csv(tmp_path / "other.csv", [{"a": 1}])
     with pytest.raises(UserError, match="is not a leaderboard"):
         read(tmp_path / "other.csv")
-    write_csv(tmp_path / "cut.csv", [{**ROW, "accuracy": "0.7x"}])
-    with pytest.raises(UserError, match=r"accuracy '0\.7x' is not a number"):
+    write_csv(tmp_path / "old.csv", [{name: value for name, value in ROW.items() if name != "plan hash"}])
+    with pytest.raises(UserError, match="earlier version of jaxprune, without plan hash"):
+        read(tmp_path / "old.csv")
+    cells = {
+        "accuracy": ("0.7x", "a number"),
+        "rounds": ("7.5", "a whole number"),
+        "images": ("1e3", "a whole number"),
+        "batch size": ("9" * 400, "a whole number"),
+        "image size": ("big", "a size such as 224 or 192x256"),
+    }
+    for name, (text, kind) in cells.items():
+        write_csv(tmp_path / "cut.csv", [{**ROW, name: text}])
+        with pytest.raises(UserError, match=f"{name} '{text}' is not {kind}"):
+            read(tmp_path / "cut.csv")
+    write_csv(tmp_path / "cut.csv", [ROW])
+    (tmp_path / "cut.csv").write_text((tmp_path / "cut.csv").read_text()[:-30])
+    with pytest.raises(UserError, match="a row without"):
         read(tmp_path / "cut.csv")
+
+
+def test_a_plan_in_two_rows_is_refused(tmp_path):
+    better = {**ROW, "accuracy": 0.9}
+    spelled = completed({**ROW, "plan": "topk@3:keep_rate=0.70"})
+    for twice in ([ROW, ROW], [ROW, DENSE, sealed(better)], [ROW, sealed(spelled)]):
+        write_csv(tmp_path / "twice.csv", twice)
+        with pytest.raises(UserError, match=r"twice\.csv has two rows of vit .*: remove one of them"):
+            read(tmp_path / "twice.csv")
+    write_csv(tmp_path / "both.csv", [ROW, sealed({**ROW, "network": "deit"})])
+    assert len(read(tmp_path / "both.csv")) == 2
 
 
 def test_hashes_follow_what_they_are_of():
@@ -102,7 +243,9 @@ def test_hashes_follow_what_they_are_of():
 
 
 def test_the_order_of_speeds_is_compared_over_common_rows(tmp_path):
-    rows = [sealed({**MEASURED, "plan": f"topk@{i}", "speed-up": 1 + i / 10}) for i in range(5)]
+    rows = [
+        sealed(completed({**MEASURED, "plan": f"topk@{i}:keep_rate=0.7", "speed-up": 1 + i / 10})) for i in range(5)
+    ]
     others = [sealed({**row, "speed-up": -row["speed-up"]}) for row in rows[:4]]
     assert same_order(rows, rows).value == pytest.approx(1)
     found = same_order(rows, others)
@@ -110,6 +253,73 @@ def test_the_order_of_speeds_is_compared_over_common_rows(tmp_path):
     assert "too few" in order_text(same_order(rows, others[:2]))
     for name, own in {"a": rows, "b": others}.items():
         write_csv(tmp_path / f"{name}.csv", own)
-    config = main.load_config(str(Path(__file__).parent.parent.parent / "configs" / "leaderboard.py"))
+    config = main.load_config(CONFIG)
     config.update(verify=str(tmp_path / "a.csv"), compare=str(tmp_path / "b.csv"))
     assert tasks.find("leaderboard")(config, tmp_path)["tau of speeds"] == pytest.approx(-1)
+
+
+@pytest.fixture
+def verifying(tmp_path, monkeypatch):
+    """Checks a table as if every row were measured again as it is in `PLANS`."""
+    measured = {row["plan"]: row for row in PLANS}
+    again = lambda config, claimed, workdir: [measured[row["plan"]] for row in claimed]
+    monkeypatch.setattr(leaderboard_task, "_again", again)
+
+    def check(table, **settings):
+        write_csv(tmp_path / "table.csv", table)
+        config = main.load_config(CONFIG)
+        config.update(verify=str(tmp_path / "table.csv"), **settings)
+        return leaderboard_task.run(config, tmp_path)
+
+    return check
+
+
+def test_the_choice_of_rows_is_new_each_time_and_can_be_repeated(verifying, tmp_path, capsys):
+    lines = lambda: (tmp_path / "verified.csv").read_text()
+    found = verifying(PLANS, rows=2)
+    assert found["escapes"] == pytest.approx(1 - 2 / len(PLANS)) and found["wrong"] == 0
+    assert f"--config.rows_seed={found['rows_seed']} checks the same rows again" in capsys.readouterr().out
+    first = lines()
+    assert verifying(PLANS, rows=2)["rows_seed"] != found["rows_seed"]
+    verifying(PLANS, rows=2, rows_seed=found["rows_seed"])
+    assert lines() == first
+
+
+def test_nothing_is_claimed_of_rows_and_speeds_that_are_not_checked(verifying, capsys):
+    found = verifying(PLANS, named=("vit dense",))
+    printed = capsys.readouterr().out
+    assert "escapes" not in found and "Only the named rows were checked, 1 of" in printed
+    assert "probability" not in printed
+    verifying([sealed({**row, "device": "NVIDIA H100"}) for row in PLANS], rows=0)
+    printed = capsys.readouterr().out
+    assert printed.count("Speeds are not compared: the row was measured on NVIDIA H100") == 1
+    assert max(map(len, printed.splitlines())) <= 120
+
+
+def test_a_forged_row_is_named_with_the_reason(verifying, capsys):
+    forged = sealed({**PLANS[2], "accuracy": 0.9})
+    assert verifying([forged if row is PLANS[2] else row for row in PLANS], rows=0)["wrong"] == 1
+    assert f"vit {forged['plan']}: accuracy is 0.731, but 0.9 in the row" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("cell", "message"),
+    [
+        ({"rounds": 1}, "rounds=1 is too few"),
+        ({"batch size": 0}, "batch_size=0 must be"),
+        ({"image size": "0x0x"}, "is not a size"),
+        ({"plan": "nothing@1:keep_rate=0.5"}, "nothing"),
+    ],
+)
+def test_a_row_that_cannot_be_measured_is_refused_before_measuring(tmp_path, cell, message):
+    write_csv(tmp_path / "odd.csv", [DENSE, sealed({**ROW, **cell})])
+    config = main.load_config(CONFIG)
+    config.update(verify=str(tmp_path / "odd.csv"), run=str(tmp_path), rows=0)
+    with pytest.raises(UserError, match=message):
+        leaderboard_task.run(config, tmp_path)
+
+
+def test_the_seed_of_the_choice_is_checked():
+    config = main.load_config(CONFIG)
+    config.rows_seed = -2
+    assert any("config.rows_seed=-2 is not a seed" in problem for problem in tasks.problems(config))
