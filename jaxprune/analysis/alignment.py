@@ -9,7 +9,8 @@ et al., 2023), Sec. 5.5 and supplement J; CKA: Kornblith et al., 2019; PWCCA: Mo
 2017.
 """
 
-from typing import NamedTuple
+from collections.abc import Iterator
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from jaxtyping import Float, Real
@@ -124,7 +125,7 @@ def pwcca_distance(products: CrossProducts) -> float:
       UserError: there are not more images than features.
     """
     correlations = canonical_correlations(products)
-    root, _ = _roots(products.first)
+    root, _ = _roots(*np.linalg.eigh(products.first))
     directions = np.linalg.svd(_whitened(products), full_matrices=True)[0]
     # The component of every feature along each canonical direction.
     weights = np.abs(directions.T @ root).sum(1)
@@ -134,7 +135,7 @@ def pwcca_distance(products: CrossProducts) -> float:
 
 def svcca_distance(products: CrossProducts, *, explained: float = 0.99) -> float:
     """Returns 1 - the mean canonical correlation of the principal components that explain a share of the variance."""
-    one, other = (_principal(own, explained) for own in (products.first, products.second))
+    one, other = (_principal(*np.linalg.eigh(own), explained) for own in (products.first, products.second))
     inside = CrossProducts(
         one.T @ products.first @ one,
         other.T @ products.second @ other,
@@ -144,11 +145,19 @@ def svcca_distance(products: CrossProducts, *, explained: float = 0.99) -> float
     return cca_distance(inside)
 
 
+class Rows(Protocol):
+    """Features of each image, (n, d), of which slices are read: an array, or `stored_rows.StoredRows`."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, rows: slice, /) -> np.ndarray: ...
+
+
 class Features(NamedTuple):
     """The features of one network with the quantities that every comparison needs, computed once.
 
     Attributes:
-      values: features of each image, (n, d), unchanged.
+      values: features of each image, (n, d), unchanged; read again by every comparison, in chunks of images.
       mean: their mean, (d,).
       scale: the Frobenius norm of the centred values.
       products: cross-products of the centred and scaled values, (d, d).
@@ -156,7 +165,7 @@ class Features(NamedTuple):
       principal: the principal components that explain 99 % of the variance, whitened, (d, q).
     """
 
-    values: Real[np.ndarray, "n d"]
+    values: Rows
     mean: Float[np.ndarray, "d"]
     scale: float
     products: Float[np.ndarray, "d d"]
@@ -165,15 +174,17 @@ class Features(NamedTuple):
     principal: Float[np.ndarray, "d q"]
 
 
-def features(values: Real[np.ndarray, "n d"]) -> Features:
-    """Prepares features for `distances`."""
-    mean = np.asarray(np.mean(values, axis=0, dtype=np.float64))
+def features(values: Rows) -> Features:
+    """Prepares features for `distances`; memory does not grow with the number of images, unless `values` does."""
+    total = sum(values[chunk].sum(axis=0, dtype=np.float64) for chunk in _chunks(values))
+    mean = np.asarray(total / len(values))
     plain = Features(values, mean, 1.0, *(np.zeros((0, 0)),) * 4)
     products = _cross(plain, plain)
     scale = max(float(np.sqrt(np.trace(products))), np.finfo(np.float64).tiny)
     products = products / scale**2
-    root, inverse = _roots(products)
-    principal = _principal(products, 0.99)
+    decomposed = np.linalg.eigh(products)
+    root, inverse = _roots(*decomposed)
+    principal = _principal(*decomposed, 0.99)
     # In the basis of the components the products are diagonal.
     variances = np.einsum("dq,dq->q", principal, products @ principal)
     whitened = principal / np.sqrt(np.where(variances > 0, variances, np.inf))
@@ -209,19 +220,25 @@ def distances(first: Features, second: Features) -> dict[str, float]:
 def _cross(first: Features, second: Features) -> np.ndarray:
     """The cross-products of centred and scaled features, in float64, in chunks of images."""
     total = np.zeros((len(first.mean), len(second.mean)))
-    for start in range(0, len(first.values), _CHUNK):
-        rows = slice(start, start + _CHUNK)
-        total += (first.values[rows] - first.mean).T @ (second.values[rows] - second.mean)
+    for chunk in _chunks(first.values):
+        one = first.values[chunk] - first.mean
+        # Of an array with itself NumPy computes only half of the products.
+        total += one.T @ (one if second is first else second.values[chunk] - second.mean)
     return total / (first.scale * second.scale)
 
 
+def _chunks(values: Rows) -> Iterator[slice]:
+    for start in range(0, len(values), _CHUNK):
+        yield slice(start, start + _CHUNK)
+
+
 def _whitened(products: CrossProducts) -> np.ndarray:
-    return _roots(products.first)[1] @ products.cross @ _roots(products.second)[1]
+    one, other = (_roots(*np.linalg.eigh(own))[1] for own in (products.first, products.second))
+    return one @ products.cross @ other
 
 
-def _roots(products: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The symmetric square root of a matrix, and its inverse; directions without variance stay 0 in both."""
-    values, vectors = np.linalg.eigh(products)
+def _roots(values: np.ndarray, vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The symmetric square root of a matrix with these eigenvalues, and its inverse; directions without variance: 0."""
     # By rounding, the variance of such a direction may be tiny or negative.
     least = values.max(initial=0) * len(values) * np.finfo(np.float64).eps
     roots = np.sqrt(np.where(values > least, values, 0))
@@ -229,8 +246,8 @@ def _roots(products: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return (vectors * roots) @ vectors.T, (vectors * inverse) @ vectors.T
 
 
-def _principal(products: np.ndarray, explained: float) -> np.ndarray:
-    values, vectors = np.linalg.eigh(products)
+def _principal(values: np.ndarray, vectors: np.ndarray, explained: float) -> np.ndarray:
+    """The eigenvectors of the largest eigenvalues, which explain this share of their sum."""
     values, vectors = np.maximum(values[::-1], 0), vectors[:, ::-1]
     count = int(np.searchsorted(np.cumsum(values), explained * values.sum())) + 1
     return vectors[:, : min(count, len(values))]

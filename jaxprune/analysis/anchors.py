@@ -4,6 +4,7 @@
 the difference in accuracy is rank-correlated with the distance of features and the similarity of patterns.
 """
 
+import functools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -21,6 +22,7 @@ DISTANCES = ("Procrustes", "CKA", "PWCCA", "SVCCA")
 LIKENESSES = ("IoU", "NMI")
 METRICS = (*DISTANCES, *LIKENESSES)
 _DECIMALS = 9
+_PREPARED = 8  # members whose products of features are in memory, four matrices of d x d each
 
 
 def anchor_rows(
@@ -107,25 +109,31 @@ def _comparable(anchor: Observed, other: Observed) -> bool:
 
 
 def _apart(pairs: Sequence[tuple[Observed, Observed]], layers: Sequence[int]) -> dict[tuple, dict[str, float]]:
-    """The distances of features of all pairs and layers; only one layer of one network is in memory at a time."""
-    found = {}
-    for network in dict.fromkeys(anchor.member.network for anchor, _ in pairs):
-        own = [pair for pair in pairs if pair[0].member.network == network]
-        for layer in layers:
-            field, read = f"layer_{layer}", {}
-            for one, other in own:
-                if field not in one or field not in other:
-                    continue
-                for observed in (one, other):
-                    if name_of(observed) not in read:
-                        read[name_of(observed)] = alignment.features(observed[field])
-                apart = alignment.distances(read[name_of(one)], read[name_of(other)])
-                # Rounded, so that rounding errors of equal features do not affect ranks.
-                rounded = {
-                    name: max(0.0, round(value, _DECIMALS)) if value == value else value
-                    for name, value in apart.items()
-                }
-                found[name_of(one), name_of(other), layer] = rounded
+    """The distances of features of all pairs and layers.
+
+    Features are read in chunks of images, and what comparisons need of a member besides is in memory for a few members
+    at a time, whatever their number.
+    """
+    members = {name_of(observed): observed for pair in pairs for observed in pair}
+
+    @functools.lru_cache(maxsize=_PREPARED)
+    def prepared(name: tuple[str, str], field: str) -> alignment.Features:
+        return alignment.features(members[name].rows(field))
+
+    # Plans at one keep rate one after the other, because an anchor is compared with those at its rate.
+    rate = lambda pair: (pair[1].member.network, pair[1].member.layers, pair[1].member.wanted, name_of(pair[1]))
+    ordered, found = sorted(pairs, key=rate), {}
+    for layer in layers:
+        field = f"layer_{layer}"
+        for one, other in ordered:
+            if field not in one or field not in other:
+                continue
+            apart = alignment.distances(prepared(name_of(one), field), prepared(name_of(other), field))
+            # Rounded, so that rounding errors of equal features do not affect ranks.
+            rounded = {
+                name: max(0.0, round(value, _DECIMALS)) if value == value else value for name, value in apart.items()
+            }
+            found[name_of(one), name_of(other), layer] = rounded
     return found
 
 

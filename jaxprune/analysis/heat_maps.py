@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 from jaxtyping import Bool, Int, Real
-from scipy import optimize, sparse, stats
+from scipy import optimize, sparse, special, stats
 from scipy.spatial import distance
 
 Map = Real[np.ndarray, "rows columns"]
@@ -44,7 +44,8 @@ def pearson(first: Map, second: Map) -> float:
 def kl_divergence(first: Map, second: Map) -> float:
     """Returns the KL divergence in bits, Σ second · log₂(second / first).
 
-    Both maps are divided by their sums. The order follows saliency benchmarks: the second map is the ground truth.
+    Both maps are divided by their sums. The order follows saliency benchmarks: the second map is the ground truth. NaN
+    if the sum of a map is 0, as for all measures that divide by it.
     """
     return _kl(_shares(second), _shares(first))
 
@@ -65,9 +66,11 @@ def js_divergence(first: Map, second: Map, *, reference: bool = False) -> float:
 def earth_movers_distance(first: Map, second: Map) -> float:
     """Returns the earth mover's distance in patches, by exact transport.
 
-    Both maps are divided by their sums; distances are Euclidean.
+    Both maps are divided by their sums; distances are Euclidean. NaN if the sum of a map is 0.
     """
     surplus = (_shares(first) - _shares(second)).ravel()
+    if np.isnan(surplus).any():
+        return float("nan")
     # The distance is a metric, so mass that both maps share at a position stays there; only differences are moved.
     sources, sinks = np.flatnonzero(surplus > 0), np.flatnonzero(surplus < 0)
     if not len(sources) or not len(sinks):
@@ -112,16 +115,18 @@ def measures(first: Map, second: Map) -> dict[str, float]:
 
 def _shares(values: np.ndarray) -> np.ndarray:
     values = np.asarray(values, np.float64)
-    return values / values.sum()
+    total = values.sum()
+    return values / total if total else np.full(values.shape, np.nan)
 
 
 def _kl(truth: np.ndarray, code: np.ndarray) -> float:
-    there = truth > 0
-    with np.errstate(divide="ignore"):
-        return float((truth[there] * np.log2(truth[there] / code[there])).sum())
+    return float(special.rel_entr(truth, code).sum() / np.log(2))
 
 
 def _correlation(first: np.ndarray, second: np.ndarray) -> float:
+    # The mean of equal numbers is rounded, so that deviations from it need not be 0.
+    if not np.ptp(first) or not np.ptp(second):
+        return float("nan")
     one, other = (np.asarray(values, np.float64) - np.mean(values, dtype=np.float64) for values in (first, second))
     lengths = np.linalg.norm(one) * np.linalg.norm(other)
     return float(one @ other / lengths) if lengths else float("nan")

@@ -15,6 +15,7 @@ import numpy as np
 from jaxprune.analysis.forwards import pixels
 from jaxprune.analysis.members import Member
 from jaxprune.analysis.reduction_patterns import Patterns
+from jaxprune.analysis.stored_rows import StoredRows, stored_rows
 from jaxprune.checkpoints.files import write_atomically
 from jaxprune.evaluate import Batch, Forward
 from jaxprune.nn.params import merge, split
@@ -133,6 +134,10 @@ class Observed:
         with np.load(self._path) as file:
             return file[name]
 
+    def rows(self, name: str) -> StoredRows | np.ndarray:
+        """The rows of an array of floats, such as features, in memory only where they are sliced."""
+        return stored_rows(self._path, name)
+
     @functools.cached_property
     def patterns(self) -> Patterns:
         """The patterns of each step; cached in memory."""
@@ -142,9 +147,14 @@ class Observed:
 
     @functools.cached_property
     def keeps(self) -> bool:
-        """Whether the plan keeps patches or chooses cluster centres."""
+        """Whether every step of the plan keeps patches or chooses cluster centres.
+
+        After one step that does neither, the rows that later steps keep do not stand for single patches.
+        """
         member = self.member
-        return bool(member.layers and member.method not in WITHOUT_CENTRES and self.patterns.masks[0].any())
+        if not member.layers or not set(WITHOUT_CENTRES).isdisjoint(member.method.split("+")):
+            return False
+        return all(bool(masks.any()) for masks in self.patterns.masks)
 
     @functools.cached_property
     def clusters(self) -> bool:

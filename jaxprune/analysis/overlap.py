@@ -47,7 +47,7 @@ def intersection_over_union(
 
 
 def least_ioa(count: int, fewer: int, num_patches: int) -> float:
-    """Returns the lowest intersection over area that sets of these sizes can have (Alg. 1).
+    """Returns the lowest intersection over area that sets of these sizes can have (Alg. 1); 0 for an empty smaller set.
 
     They share at least the patches by which their sizes exceed the grid. Sizes are actual numbers of kept patches:
     those of fixed radial patterns differ from the plan's, and for ATS the plan's are only bounds. EViT's fused row does
@@ -60,18 +60,18 @@ def least_ioa(count: int, fewer: int, num_patches: int) -> float:
       count, fewer: number of patches of the larger and of the smaller set.
       num_patches: number of patches of the image.
     """
-    return max(0, count + fewer - num_patches) / fewer
+    return max(0, count + fewer - num_patches) / max(fewer, 1)
 
 
 def least_iou(count: int, other: int, num_patches: int) -> float:
     """Returns the lowest intersection over union that sets of these sizes can have (Alg. 2)."""
     # If they must share patches, their union is all patches.
-    return max(0, count + other - num_patches) / num_patches
+    return max(0, count + other - num_patches) / max(num_patches, 1)
 
 
 def chance_ioa(count: int, num_patches: int) -> float:
-    """Returns the expected intersection over area with a random set of `count` patches."""
-    return count / num_patches
+    """Returns the expected intersection over area of a set that is not empty with a random set of `count` patches."""
+    return count / max(num_patches, 1)
 
 
 @functools.lru_cache(maxsize=1 << 16)
@@ -81,6 +81,8 @@ def chance_iou(count: int, other: int, num_patches: int) -> float:
     >>> round(chance_iou(98, 98, 196), 3)
     0.334
     """
+    if not min(count, other):
+        return 0.0
     shared = np.arange(max(0, count + other - num_patches), min(count, other) + 1)
     chances = stats.hypergeom.pmf(shared, num_patches, count, other)
     return float((chances * shared / np.maximum(count + other - shared, 1)).sum())

@@ -164,7 +164,8 @@ def _overlap(more: np.ndarray, fewer: np.ndarray) -> Row:
     return {
         **_columns("IoA", found["IoA"]),
         "IoA bound": _chance(least_ioa, more, fewer),
-        "IoA chance": _chance(lambda count, _, patches: chance_ioa(count, patches), more, fewer),
+        # An empty set shares nothing, by chance or not.
+        "IoA chance": _chance(lambda count, less, patches: chance_ioa(count, patches) * (less > 0), more, fewer),
         **_columns("IoU", found["IoU"]),
         "IoU bound": _chance(least_iou, more, fewer),
         "IoU chance": _chance(chance_iou, more, fewer),
@@ -179,9 +180,6 @@ def _chance(value: Any, more: np.ndarray, fewer: np.ndarray) -> float:
     """The mean over images of a value of the two counts, which for ATS differ from image to image."""
     patches = more.shape[1]
     counts, others = np.broadcast_arrays(more.sum(1), fewer.sum(1))
-    known = (counts > 0) & (others > 0)
-    pairs, times = np.unique(counts[known] * (patches + 1) + others[known], return_counts=True)
-    if not len(pairs):
-        return float("nan")
+    pairs, times = np.unique(counts * (patches + 1) + others, return_counts=True)
     values = [value(*divmod(int(pair), patches + 1), patches) for pair in pairs]
     return float(np.average(values, weights=times))

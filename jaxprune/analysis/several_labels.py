@@ -4,11 +4,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Float, Shaped
+from jaxtyping import Float, Shaped
 
+from jaxprune.analysis.jackknife import jackknife_interval
 from jaxprune.metrics import average_precision
-
-_DRAWS = 200
 
 
 class Rankings(NamedTuple):
@@ -30,18 +29,21 @@ class Rankings(NamedTuple):
         return float(self._of_classes(member).mean())
 
     def columns(self, member: tuple[str, str], base: tuple[str, str]) -> Mapping[str, Any]:
-        """The cells of a member: mAP and its change from the dense network, each with a 95 % interval (bootstrap)."""
-        drawn = {name: drawn_map(self.logits[name], self.labels) for name in (member, base)}
-        low, high = np.percentile(drawn[member], (2.5, 97.5))
-        least, most = np.percentile(drawn[member] - drawn[base], (2.5, 97.5))
-        own, theirs = self.score(member), self.score(base)
+        """The cells of a member: mAP and its change from the dense network, each with a 95 % interval (jackknife).
+
+        The interval of the change is paired by image.
+        """
+        without = {name: map_without_each(self.logits[name], self.labels) for name in {member, base}}
+        own, change = self.score(member), self.score(member) - self.score(base)
+        low, high = _within(jackknife_interval(own, without[member]), 0.0)
+        least, most = _within(jackknife_interval(change, without[member] - without[base]), -1.0)
         return {
             "mAP": own,
-            "mAP low": float(low),
-            "mAP high": float(high),
-            "change": own - theirs,
-            "change low": float(least),
-            "change high": float(most),
+            "mAP low": low,
+            "mAP high": high,
+            "change": change,
+            "change low": least,
+            "change high": most,
         }
 
     def by_class(self, base: tuple[str, str], class_names: Sequence[str]) -> list[dict[str, Any]]:
@@ -63,27 +65,34 @@ class Rankings(NamedTuple):
         return average_precision(self.logits[member], self.labels)[self.labels.any(0)]
 
 
-def drawn_map(
-    scores: Float[np.ndarray, "n c"], labels: Shaped[np.ndarray, "n c"], *, draws: int = _DRAWS, seed: int = 0
-) -> Float[np.ndarray, "draws"]:
-    """Returns bootstrap draws of the mean average precision; a seed gives the same draws for all networks.
+def map_without_each(scores: Float[np.ndarray, "n c"], labels: Shaped[np.ndarray, "n c"]) -> Float[np.ndarray, "n"]:
+    """Returns the mean average precision of all images but one, for each image; NaN where no class is left.
 
     Args:
       scores: one for each image and class.
       labels: positive = the class is present; classes without an image are left out.
-      draws: number of bootstrap draws.
     """
-    there = labels.any(0)
-    scores, hits = scores[:, there], labels[:, there] > 0
-    order = np.argsort(-scores, axis=0, kind="stable")
-    hits: Bool[np.ndarray, "n c"] = np.take_along_axis(hits, order, axis=0)
-    rng, found = np.random.default_rng(seed), []
-    for _ in range(draws):
-        times = np.bincount(rng.integers(0, len(scores), len(scores)), minlength=len(scores)).astype(np.float32)
-        # An image that is drawn twice counts twice at its rank.
-        weights = times[order]
-        right = weights * hits
-        precision = np.cumsum(right, axis=0) / np.maximum(np.cumsum(weights, axis=0), 1)
-        positives = right.sum(0)
-        found.append(((precision * right).sum(0) / np.maximum(positives, 1))[positives > 0].mean())
-    return np.asarray(found, np.float64)
+    there = np.asarray(labels) > 0
+    ranks, sums, counts = np.arange(1, len(there) + 1), np.zeros(len(there)), np.zeros(len(there))
+    for number in np.flatnonzero(there.any(0)):
+        order = np.argsort(-np.asarray(scores[:, number], np.float64), kind="stable")
+        hit = there[order, number]
+        hits = np.cumsum(hit)
+        # Images behind the one left out move up by a rank, and have a hit less before them if it was one.
+        moved = np.maximum(ranks - 1, 1)
+        before = np.cumsum(hit * hits / ranks) - hit * hits / ranks
+        behind = np.where(hit, _behind(hit * (hits - 1) / moved), _behind(hit * hits / moved))
+        positives = hits[-1] - hit
+        sums[order] += (before + behind) / np.maximum(positives, 1)
+        counts[order] += positives > 0
+    return np.divide(sums, counts, out=np.full(len(there), np.nan), where=counts > 0)
+
+
+def _behind(values: np.ndarray) -> np.ndarray:
+    """For each place the sum of the values behind it."""
+    return values.sum() - np.cumsum(values)
+
+
+def _within(interval: tuple[float, float], least: float) -> tuple[float, float]:
+    """An interval inside the range of its statistic, from `least` to 1."""
+    return max(interval[0], least), min(interval[1], 1.0)

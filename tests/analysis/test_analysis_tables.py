@@ -1,16 +1,19 @@
 """The tables of an analysis, made of patterns, features and answers that are known."""
 
+import tracemalloc
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 
-from jaxprune.analysis import anchors, outcomes, pattern_tables, several_labels, spatial
+from jaxprune.analysis import alignment, anchors, class_patterns, outcomes, pattern_tables, several_labels, spatial
 from jaxprune.analysis.knn import knn_classes, knn_classes_of_others
+from jaxprune.analysis.observed import Observed, write
 from jaxprune.analysis.overlap import chance_iou
 from jaxprune.analysis.reduction_patterns import Patterns
 from jaxprune.bench.contestants import DENSE
 from jaxprune.errors import UserError
+from jaxprune.metrics import average_precision
 from jaxprune.reduction.radial_patterns import disc, radii
 
 GRID, PATCHES, IMAGES = (6, 6), 36, 5
@@ -38,6 +41,9 @@ class Seen(dict):
     def __init__(self, member, patterns=None, *, keeps=False, clusters=False, **arrays):
         super().__init__(index=np.arange(IMAGES), **arrays)
         self.member, self.patterns, self.keeps, self.clusters = member, patterns, keeps, clusters
+
+    def rows(self, name):
+        return self[name]
 
 
 def pruned(plan, method, counts, seed=0, network="small", ids=None, **arrays):
@@ -125,6 +131,37 @@ def test_answers_changes_and_losses():
     assert rows[0]["topk"] == -0.5 and rows[1]["topk"] == pytest.approx(0)
 
 
+def test_confusions_that_a_plan_changes_most():
+    labels = np.array([0, 0, 0, 1, 1, 2, 2, 2])
+    predictions = {DENSE: [0, 0, 1, 1, 2, 2, 0, 0], "topk": [1, 1, 1, 1, 2, 2, 2, 0]}
+    answers = {("small", plan): np.array(own) for plan, own in predictions.items()}
+    answered = outcomes.Answers(outcomes.CLASSIFIER, labels, answers)
+    columns = ("class", "predicted", "images", "dense", "with plan", "change")
+    rows = outcomes.confusions(answered, ("small", DENSE), ["ant", "bee", "cow"])
+    assert {row["plan"] for row in rows} == {"topk"}
+    assert [tuple(row[name] for name in columns) for row in rows] == [
+        ("ant", "bee", 3, 1, 3, 2),
+        ("cow", "ant", 3, 2, 1, -1),
+    ]
+    assert outcomes.confusions(answered, ("small", DENSE), ["ant", "bee", "cow"], most=0) == []
+
+
+def test_patterns_by_class_have_only_measures_that_differ_between_images():
+    topk, dense = pruned("topk", "topk", (18, 9), label=LABELS), Seen(Who("small", DENSE, DENSE), label=LABELS)
+    radial = pruned("l2", "l2", (18, 9), ids=disc(radii("l2", GRID), PATCHES), label=LABELS)
+    rows = class_patterns.class_rows([dense, topk, radial], ["ant", "bee"])
+    assert [(row["plan"], row["class"], row["images"]) for row in rows] == [("topk", "ant", 2), ("topk", "bee", 3)]
+    # Fixed counts: neither the rows nor the mean depth depend on the image.
+    assert class_patterns.RATE not in rows[0] and class_patterns.DEPTH not in rows[0]
+    values = spatial.centre_distance(topk.patterns.masks[-1], GRID)
+    assert rows[0][class_patterns.DISTANCE] == pytest.approx(values[LABELS == 0].mean())
+    several = np.eye(2)[LABELS]
+    several[:, 0] = 1
+    everywhere, own = class_patterns.class_rows([Seen(topk.member, topk.patterns, keeps=True, label=several)], "ab")
+    assert (everywhere["images"], own["images"]) == (IMAGES, 3)
+    assert own[class_patterns.DISTANCE] == pytest.approx(rows[1][class_patterns.DISTANCE])
+
+
 def test_without_a_classifier_neighbours_answer():
     rng = np.random.default_rng(0)
     dense = (np.eye(2)[LABELS] + 0.01 * rng.normal(size=(IMAGES, 2))).astype(np.float32)
@@ -152,6 +189,26 @@ def test_an_image_has_no_vote_on_itself():
             assert found[image] == wanted[0]
     with pytest.raises(UserError, match="other images"):
         knn_classes_of_others(features[:1], labels[:1], queries[:1])
+
+
+def test_an_empty_set_counts_in_the_overlap_and_in_its_chance():
+    one, other = pruned("ats .5", "ats", (18, 9)), pruned("ats .3", "ats", (12, 6))
+    other.patterns.masks[0][:2] = False
+    row = pattern_tables.across_rates([one, other])[0]
+    assert row["IoA"] == pytest.approx(3 / 5) and row["IoA chance"] == pytest.approx(0.5 * 3 / 5)
+    assert row["IoU"] == pytest.approx(3 / 5 * 12 / 18) and row["IoA bound"] == row["IoU bound"] == 0
+    assert row["IoU chance"] == pytest.approx(3 / 5 * chance_iou(18, 12, PATCHES))
+
+
+def test_a_plan_keeps_patches_only_if_all_its_steps_do(tmp_path):
+    ids, rows, none = np.array([[0, 1, 2], [1, 2, 3]]), np.array([[0, 1, 2, -1]] * 2), np.full((2, 2), -1)
+    keeping = {"kept_0": ids, "kept_1": ids[:, :2], "assign_0": rows, "assign_1": rows}
+    merging = {**keeping, "kept_1": none}
+    cases = (("topk", keeping), ("topk+kmedoids", keeping), ("topk+tome", keeping), ("tome+topk", keeping))
+    for method, arrays, keeps in (*((*case, "tome" not in case[0]) for case in cases), ("topk+sit", merging, False)):
+        path = tmp_path / f"{method}.npz"
+        write(path, {}, arrays)
+        assert Observed(Who("small", "plan", method, (1, 2), (3, 2)), path).keeps == keeps, method
 
 
 def test_plans_beside_an_anchor():
@@ -187,6 +244,34 @@ def test_plans_beside_an_anchor():
     assert np.isnan(row["PWCCA"]) and row["CKA"] == pytest.approx(0, abs=1e-9) and "accuracy difference" not in row
 
 
+def test_memory_of_distances_grows_neither_with_plans_nor_with_images(tmp_path, monkeypatch):
+    rng = np.random.default_rng(0)
+
+    def peak(count, images):
+        features, found = rng.normal(size=(images, 16)), []
+        for number in range(count):
+            path, noise = tmp_path / f"{number}.npz", rng.normal(size=features.shape)
+            write(path, {}, {"layer_1": (features + number * noise).astype(np.float32)})
+            who = Who("small", f"topk {number}", "topk", (1,), (9,)) if number else Who("small", DENSE, DENSE)
+            found.append(Observed(who, path))
+        pairs = [(found[0], other) for other in found[1:]]
+        tracemalloc.start()
+        apart = anchors._apart(pairs, (1,))
+        most = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        read = [alignment.features(observed["layer_1"]) for observed in found]
+        for observed, whole in zip(found[1:], read[1:], strict=True):
+            wanted = alignment.distances(read[0], whole)
+            own = apart[("small", DENSE), (observed.member.network, observed.member.plan), 1]
+            assert own == pytest.approx(wanted, abs=1e-9)
+        return most
+
+    monkeypatch.setattr(alignment, "_CHUNK", 256)
+    monkeypatch.setattr(anchors, "_PREPARED", 2)
+    small = peak(3, 1000)
+    assert peak(12, 1000) < 1.2 * small and peak(3, 8000) < 1.2 * small
+
+
 def test_images_of_several_classes_are_ranked():
     rng = np.random.default_rng(0)
     labels = rng.random((60, 4)) < 0.3
@@ -205,6 +290,58 @@ def test_images_of_several_classes_are_ranked():
     assert row["mAP low"] < row["mAP"] < row["mAP high"] and row["change high"] < 0
     rows = answered.by_class(base, ["a", "b", "c", "nobody"])
     assert {row["class"] for row in rows} == {"a", "b", "c"} and all(row["AP, dense"] > 0.99 for row in rows)
+
+
+def test_mean_average_precision_without_each_image():
+    rng = np.random.default_rng(1)
+    labels, logits = rng.random((25, 4)) < (0.4, 0.1, 0, 0), rng.normal(size=(25, 4)).round(1)
+    labels[7, 3] = True  # a class of a single image
+    found = several_labels.map_without_each(logits, labels)
+    for image in range(25):
+        others, own = (np.delete(values, image, 0) for values in (logits, labels))
+        wanted = average_precision(others, own)[own.any(0)].mean()
+        assert found[image] == pytest.approx(wanted, abs=1e-8)
+    assert np.isnan(several_labels.map_without_each(np.ones((2, 1)), np.array([[True], [False]]))).tolist() == [
+        True,
+        False,
+    ]
+
+
+@pytest.mark.parametrize("seed", range(15))
+def test_intervals_contain_their_estimate_where_resampling_inflates_it(seed):
+    rng = np.random.default_rng(seed)
+    labels = rng.random((300, 80)) < 0.02
+    logits = labels + rng.normal(size=labels.shape)
+    answered = several_labels.Rankings(labels, {("small", DENSE): logits, ("small", "topk"): logits + rng.normal()})
+    row = answered.columns(("small", "topk"), ("small", DENSE))
+    assert row["mAP low"] < row["mAP"] <= row["mAP high"] and row["change low"] == row["change high"] == 0
+    value, low, high = spatial.unevenness(rng.choice([3, 6, 9, 12], (12, 196)))
+    assert 0 <= low <= value <= high
+
+
+def test_intervals_cover_the_value_of_many_images():
+    rng, tries = np.random.default_rng(0), 40
+
+    def ranked(images):
+        labels = rng.random((images, 10)) < 0.1
+        return labels, 1.5 * labels + rng.normal(size=labels.shape)
+
+    def unevenly(images):
+        return np.where(rng.random((images, 36)) < np.linspace(0.3, 0.7, 36), 12, 3)
+
+    labels, logits = ranked(50_000)
+    wanted, uneven, hits = average_precision(logits, labels).mean(), np.linspace(0.3, 0.7, 36).std() * 9, np.zeros(2)
+    base = ("small", DENSE)
+    for _ in range(tries):
+        labels, logits = ranked(150)
+        row = several_labels.Rankings(labels, {base: logits}).columns(base, base)
+        _, low, high = spatial.unevenness(unevenly(12))
+        hits += [row["mAP low"] <= wanted <= row["mAP high"], low <= uneven <= high]
+    assert (hits / tries >= 0.85).all()
+
+
+def test_a_single_image_has_no_interval():
+    assert spatial.unevenness(np.array([[2, 4]])) == pytest.approx((1, np.nan, np.nan), nan_ok=True)
 
 
 def test_where_patches_are_kept():

@@ -51,6 +51,21 @@ def test_limits_of_the_measures():
     assert heat_maps.js_divergence(*apart) == pytest.approx(1) and heat_maps.kl_divergence(*apart) == np.inf
 
 
+@pytest.mark.parametrize("value", [0.1, 1 / 3, 7.0])
+def test_constant_maps_have_no_correlation(value):
+    # The mean of 196 times 0.1 is not 0.1.
+    flat, other = np.full((14, 14), value), np.random.default_rng(0).random((14, 14))
+    for measure in (heat_maps.pearson, heat_maps.spearman, heat_maps.similarity):
+        for maps in ((flat, flat), (flat, other), (other, flat)):
+            assert np.isnan(measure(*maps)), (measure, maps)
+
+
+def test_maps_without_mass_have_no_distance():
+    empty, other = np.zeros((3, 3)), np.random.default_rng(0).random((3, 3))
+    for maps in ((empty, empty), (empty, other), (other, empty)):
+        assert all(np.isnan(value) for value in heat_maps.measures(*maps).values()), maps
+
+
 def test_depths_count_whole_blocks():
     masks = [np.array([[True, True, False]]), np.array([[True, False, False]])]
     np.testing.assert_array_equal(heat_maps.depths(masks, (-1, 2), 4), [[4, 2, 0]])

@@ -38,3 +38,10 @@ def test_sets_are_between_the_bound_and_chance_is_their_mean():
     ):
         assert found.min() == least
         np.testing.assert_allclose(found.mean(), chance, atol=0.01)
+
+
+def test_empty_sets_have_bounds_and_chances_of_zero():
+    for count, fewer, patches in ((9, 0, 36), (0, 0, 36), (0, 9, 36), (0, 0, 0)):
+        assert overlap.least_ioa(count, fewer, patches) == overlap.least_iou(count, fewer, patches) == 0
+        assert overlap.chance_iou(count, fewer, patches) == 0
+    assert overlap.chance_ioa(0, 36) == overlap.chance_ioa(0, 0) == 0

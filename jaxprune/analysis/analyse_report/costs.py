@@ -63,7 +63,7 @@ def describe(
     elif answered is not None:
         caption += (
             " `mAP`: mean average precision over the classes; `change` from the dense network; with 95 % "
-            "intervals (bootstrap over images, the same draws for all plans)."
+            "intervals (jackknife over images; `change` is paired by image)."
         )
     add_table(section, spread.as_ranges(rows), caption, ".3g", highlight={value: "max"} if points else None)
 
