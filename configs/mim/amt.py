@@ -7,10 +7,10 @@ python -m jaxprune.main --config=configs/mim/amt.py:base=mae,method=partial,epoc
             the thrown ones
     epochs  400 on MAE and 200 on SimMIM, as published
 
-On MAE, 45% of the patches are masked and 40% thrown; the first 40 epochs are plain MAE with mask ratio .75. On SimMIM,
+On MAE, 45% of the patches are masked and 40% thrown; the first 41 epochs are plain MAE with mask ratio .75. On SimMIM,
 45% of the blocks of 32 pixels are masked and 24% thrown (ratios of .44 and .24, rounded up); the first 40 epochs mask
 45% at random. AMT's repository throws .26: `--config.mim.amt_throw_ratio=0.26`. After that, patches are weighted by
-the attention of the encoder as it was at epoch 40, 80, …
+the attention of the encoder as it was at the start of epoch 41, 81, … (counted from 0; on SimMIM 40, 80, …).
 
 Published top-1 of ViT-B after fine-tuning (PR-MIM Tab. 6): MAE with AMT 82.8 after 400 epochs, SimMIM with AMT 80.7
 after 200. Cost of AMT relative to MAE, forward pass: 0.61 of the FLOPs and, as published, a pass over the data set
@@ -27,7 +27,6 @@ from jaxprune.tasks import pretrain
 RECONSTRUCTION = {"partial": "partial", "full": "full", "prmim": "progressive"}
 COMMON = {
     "encoder": "vit_base_patch16_224",
-    "warmup_epochs": 40,  # epochs of the base framework, before patches are weighted by attention
     "refresh_epochs": 40,
     "kernel_size": 7,
     "aggregation": "thrown",
@@ -42,11 +41,13 @@ MAE = {
     "mask_ratio": 0.45,
     "amt_throw_ratio": 0.40,
     "norm_pix_loss": True,
+    "warmup_epochs": 41,  # of plain MAE: epochs 0 to 40, as published
     "warmup_mask_ratio": 0.75,
 }
 SIMMIM = {
     "name": "amt_simmim",
     **COMMON,
+    "warmup_epochs": 40,  # of plain SimMIM
     "mask_patch": 32,
     "mask_ratio": 0.44,
     "amt_throw_ratio": 0.24,

@@ -8,10 +8,10 @@ python -m jaxprune.main --config=configs/mim/mff.py:method=prmim,epochs=800
 Published top-1 after 800 epochs and fine-tuning with configs/mim/imagenet_finetune.py: MFF 83.6, partial .5 83.3,
 PR-MIM .5 83.8. Cost of PR-MIM .5 relative to MFF: 0.73 of the FLOPs, 0.64 of the memory.
 
-The recipe is MAE's. It differs from the published one in two points: images are cropped by MAE's random resized crop
-(published: the shorter side is resized to 224, and a square is cropped from the image with 4 pixels of reflected
-border), and weight decay applies to the class and mask tokens, as in MAE's repository. The six fused blocks are those
-of the published 800-epoch model.
+The recipe is MAE's, except that weight decay does not apply to the class and mask tokens, as published. It differs from
+the published one in one point: images are cropped by MAE's random resized crop (published: the shorter side is resized
+to 224, and a square is cropped from the image with 4 pixels of reflected border). The six fused blocks are those of the
+published 800-epoch model.
 
 Needs the TFDS data set `imagenet2012` prepared as ArrayRecord, or --config.data.source=folder and --config.data.path.
 """

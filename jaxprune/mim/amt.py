@@ -65,7 +65,7 @@ class AMT(AttentionDriven, MAE):
         "progressive" (PR-MIM) rebuilds the thrown patches from the decoded ones and learns from both.
       throw_ratio: fraction of the patches, among those that are not visible, that never enter the decoder; None uses
         `amt_throw_ratio`, or 0 under "full". The patches drawn last are thrown; `retain` has no effect.
-      warmup_epochs: epochs of plain MAE.
+      warmup_epochs: epochs of plain MAE; 41 as published, whose epochs 0 to 40 are MAE.
       warmup_mask_ratio: mask ratio of the warm-up.
       refresh_epochs: epochs between refreshes of the copy of the encoder that weights patches.
       decoder_embed_dim, decoder_depth, decoder_num_heads: see `TokenDecoder`.
@@ -85,7 +85,7 @@ class AMT(AttentionDriven, MAE):
         amt_throw_ratio: float | None = None,
         reconstruction: str = "partial",
         throw_ratio: float | None = None,
-        warmup_epochs: int = 40,
+        warmup_epochs: int = 41,
         warmup_mask_ratio: float = 0.75,
         refresh_epochs: int = 40,
         rngs: nnx.Rngs,

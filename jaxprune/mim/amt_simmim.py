@@ -72,7 +72,7 @@ class AmtSimMIM(AttentionDriven, SimMIM):
     (88, 48, 60)
 
     Args:
-      mask_patch: side of a block in pixels, or (height, width).
+      mask_patch: side of a block in pixels, or (height, width); for its default see `SimMIM`.
       mask_ratio: fraction of the blocks that become mask tokens and are predicted, rounded up.
       amt_throw_ratio: fraction of the blocks that never enter the encoder, rounded up.
       reconstruction: "partial" is AMT; "full" is SimMIM at the same visible patches, where nothing is thrown;

@@ -19,7 +19,7 @@ from jaxprune.nn.published import Rule, within
 from jaxprune.ops.patches import unpatchify
 
 # Untrained arrays under these names are stored in the run directory, because they cannot be recomputed.
-STORED = ("target.", "teacher.")
+STORED = ("target.", "teacher.", "hog_bias.")
 
 
 class MaskedOutput:

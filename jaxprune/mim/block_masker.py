@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, Shaped
 
 from jaxprune.errors import UserError
 from jaxprune.mim.masker import Masker, Masks, check_retained, choose_retained, through_encoder
-from jaxprune.ops.sampling import num_thrown
+from jaxprune.ops.sampling import checked_first, num_thrown
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,7 +93,8 @@ class BlockMasker(Masker):
           retained: the masked patches to reconstruct, instead of choosing them; laid out like `mask`.
 
         Raises:
-          UserError: there are neither random numbers nor a key, or an argument has a wrong shape.
+          UserError: there are neither random numbers nor a key, an argument has a wrong shape, or `first` is out of
+            range.
         """
         throws = self.num_thrown > 0
         chooses = throws and retained is None and (first is None or self.retain == "random")
@@ -106,8 +107,11 @@ class BlockMasker(Masker):
                 raise UserError("retained= has no effect if nothing is thrown: leave it out, or set throw_ratio.")
             chosen = masked
         else:
-            num_retained = _count("mask", mask, self.num_masked) - self.num_thrown
+            num_masked = _count("mask", mask, self.num_masked)
+            num_retained = num_masked - self.num_thrown
             if retained is None:
+                if first is not None:
+                    first = checked_first(first, num_masked)
                 chosen = choose_retained(masked, num_retained, self.grid, self.retain, key=keys[1], first=first)
             elif (found := _count("retained", retained, num_retained)) == num_retained:
                 chosen = self._given("retained", retained, batch) & masked

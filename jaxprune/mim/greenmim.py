@@ -23,6 +23,7 @@ from jaxprune.mim.target import NormalizedPixels, Pixels
 from jaxprune.mim.visible_windows import stages, traced_pairs, visible_features
 from jaxprune.models.swin import SwinTransformer
 from jaxprune.nn.flops import linear_flops
+from jaxprune.nn.linear import xavier_uniform
 from jaxprune.nn.patch_embed import grid_of, pair
 from jaxprune.nn.published import Rule
 from jaxprune.ops.patches import gather_tokens
@@ -54,8 +55,12 @@ class GreenMIM(Framework):
     """
 
     encoder_class = SwinTransformer
-    # An encoder without a head does not use these, and pre-training has no stochastic depth.
-    encoder_excludes = frozenset({"num_classes", "head_init_scale", "drop_path_rate"})
+    # An encoder without a head and with its own initialisation does not use these, and pre-training has no stochastic
+    # depth.
+    encoder_excludes = frozenset(
+        {"num_classes", "head_init_scale", "kernel_init", "patch_kernel_init", "drop_path_rate"}
+    )
+    no_decay = ("decoder.mask_token", "*relative_position_bias_table")
     beside_encoder = MAE.beside_encoder
     published_encoder = "encoder."
     published_spelling = ("merging_last",)
@@ -111,6 +116,8 @@ class GreenMIM(Framework):
             num_heads=num_heads,
             window_size=window_size,
             norm_eps=norm_eps,
+            kernel_init=xavier_uniform,
+            patch_kernel_init=xavier_uniform,
             **common,
             **encoder,
         )

@@ -39,7 +39,12 @@ def gaussian_window(size: int) -> np.ndarray:
 
 
 def orientation_histograms(
-    images: Float[Array, "b H W c"], cell: tuple[int, int], num_bins: int = 9, *, window: int | None = None
+    images: Float[Array, "b H W c"],
+    cell: tuple[int, int],
+    num_bins: int = 9,
+    *,
+    window: int | None = None,
+    bias: Float[Array, "2"] | None = None,
 ) -> Float[Array, "b rows columns c bins"]:
     """The mean gradient of each cell by orientation, before scaling to unit length.
 
@@ -51,6 +56,7 @@ def orientation_histograms(
       num_bins: orientations from 0 to π.
       window: side of a Gaussian window, tiled over the image, that weights the magnitudes (MaskFeat); None weights all
         pixels equally.
+      bias: numbers added to the horizontal and to the vertical gradients (LocalMIM's `hog_bias`).
 
     Raises:
       UserError: the image is not a whole number of cells, or of windows.
@@ -63,6 +69,8 @@ def orientation_histograms(
                 f"use images of {-(-height // sides[0]) * sides[0]}x{-(-width // sides[1]) * sides[1]}."
             )
     across, down = image_gradients(images)
+    if bias is not None:
+        across, down = across + bias[0], down + bias[1]
     magnitude = jnp.sqrt(jnp.square(across) + jnp.square(down))
     if window is not None:
         tiled = np.tile(gaussian_window(window), (height // window, width // window))
@@ -79,15 +87,25 @@ def _normalized(histograms: Float[Array, "*lead bins"]) -> Float[Array, "*lead b
 
 
 def hog_levels(
-    images: Float[Array, "b H W c"], cells: Sequence[tuple[int, int]], num_bins: int = 9
+    images: Float[Array, "b H W c"],
+    cells: Sequence[tuple[int, int]],
+    num_bins: int = 9,
+    biases: Sequence[Float[Array, "2"]] | None = None,
 ) -> tuple[Float[Array, "b p q"], ...]:
     """LocalMIM's target at several scales: for each cell size, one histogram per channel, concatenated.
 
     Args:
       cells: (height, width) of the cells in pixels, each a multiple of the previous one.
+      biases: of each scale, see `orientation_histograms`.
     """
+    images = jax.lax.stop_gradient(images)
+    if biases is not None:
+        each = [
+            orientation_histograms(images, cell, num_bins, bias=bias) for cell, bias in zip(cells, biases, strict=True)
+        ]
+        return tuple(_normalized(found).reshape(found.shape[0], found.shape[1] * found.shape[2], -1) for found in each)
     finest = cells[0]
-    pooled = orientation_histograms(jax.lax.stop_gradient(images), finest, num_bins)
+    pooled = orientation_histograms(images, finest, num_bins)
     found = []
     for (height, width), (finer_height, finer_width) in zip(cells, (finest, *cells), strict=False):
         b, rows, columns, *each = pooled.shape

@@ -1,5 +1,6 @@
 """LocalMIM: blocks of several depths reconstruct several scales (Wang et al., 2023); with PR-MIM in each decoder."""
 
+import functools
 import itertools
 import re
 from collections.abc import Mapping, Sequence
@@ -23,6 +24,7 @@ from jaxprune.nn import LayerNorm, Linear
 from jaxprune.nn.flops import linear_flops
 from jaxprune.nn.images import require_float
 from jaxprune.nn.linear import xavier_uniform
+from jaxprune.nn.params import Fixed, frozen
 from jaxprune.nn.published import Rule, Tensor, convolution, convolution_back, within
 from jaxprune.ops.patches import unpatchify
 
@@ -33,12 +35,14 @@ PATCHES = DOUBLINGS.index(0)
 
 
 def default_indices(depth: int) -> tuple[int, ...]:
-    """The default supervised blocks: 1, 3, depth - 3 and depth - 1, or the nearest existing ones in a shallow encoder.
+    """The default supervised blocks: 1, 3, depth - 3 and depth - 1, as published.
 
-    >>> default_indices(12)
-    (1, 3, 9, 11)
+    In an encoder of fewer than eight blocks they may repeat, be out of order or not exist, see `LocalMIM`.
+
+    >>> default_indices(12), default_indices(5)
+    ((1, 3, 9, 11), (1, 3, 2, 4))
     """
-    return tuple(sorted(min(max(index, 0), depth - 1) for index in (1, 3, depth - 3, depth - 1)))
+    return 1, 3, depth - 3, depth - 1
 
 
 class UpConv(nnx.Module):
@@ -124,22 +128,39 @@ class LevelDecoders(Decoder):
     """One decoder per level; they share only the masks.
 
     Args:
+      num_levels: number of levels, from small cells to large ones; the decoders of the others exist, as published, but
+        are not trained.
       in_dim, out_dim, decoder: see `LevelDecoder`.
     """
 
-    def __init__(self, in_dim: int, out_dim: int, *, reconstruction: str, rngs: nnx.Rngs, **decoder: Any):
-        self.reconstruction = reconstruction
+    def __init__(
+        self,
+        in_dim: int,
+        out_dim: int,
+        *,
+        num_levels: int = len(DOUBLINGS),
+        reconstruction: str,
+        rngs: nnx.Rngs,
+        **decoder: Any,
+    ):
+        self.reconstruction, self.num_levels = reconstruction, num_levels
         common = {"reconstruction": reconstruction, "rngs": rngs, **decoder}
-        self.levels = nnx.List([LevelDecoder(in_dim, out_dim, doublings=each, **common) for each in DOUBLINGS])
+        levels = [LevelDecoder(in_dim, out_dim, doublings=each, **common) for each in DOUBLINGS]
+        self.levels = nnx.List([*levels[:num_levels], *map(frozen, levels[num_levels:])])
+
+    @property
+    def used(self) -> list[LevelDecoder]:
+        """The decoders of the levels."""
+        return list(self.levels)[: self.num_levels]
 
     def __call__(
         self, latents: Sequence[Float[Array, "b n d"]], masks: Masks
     ) -> tuple[Float[Array, "b cells_of_level o"], ...]:
         """The predictions of every level, from the encoder's output at that level."""
-        return tuple(level(latent, masks) for level, latent in zip(self.levels, latents, strict=True))
+        return tuple(level(latent, masks) for level, latent in zip(self.used, latents, strict=True))
 
     def flops(self, visible: int, present: int, *, as_published: bool = True) -> int:
-        return sum(level.flops(visible, present, as_published=as_published).total for level in self.levels)
+        return sum(level.flops(visible, present, as_published=as_published).total for level in self.used)
 
 
 def _halved(x: Float[Array, "b h w d"]) -> Float[Array, "b H W d"]:
@@ -154,6 +175,15 @@ def at_level(chosen: Bool[Array, "b p"], grid: tuple[int, int], doublings: int) 
     return x.reshape(x.shape[0], -1)
 
 
+def of_patches(preds: Sequence[Float[Array, "b _ o"]], grid: tuple[int, int]) -> Float[Array, "b p o"]:
+    """The prediction for every patch; without a level of one cell per patch, the mean over the smaller cells."""
+    level = min(PATCHES, len(preds) - 1)
+    x = preds[level].reshape(-1, *(side << DOUBLINGS[level] for side in grid), preds[level].shape[2])
+    for _ in range(DOUBLINGS[level]):
+        x = _halved(x)
+    return x.reshape(x.shape[0], -1, x.shape[3])
+
+
 class _LocalReconstruction(NamedTuple):
     latents: tuple[Float[Array, "b k d"], ...]
     preds: tuple[Float[Array, "b cells_of_level o"], ...]
@@ -161,6 +191,7 @@ class _LocalReconstruction(NamedTuple):
     masks_by_level: tuple[Float[Array, "b cells_of_level"], ...]
     losses: tuple[Float[Array, ""], ...]
     masks: Masks
+    pred: Float[Array, "b p o"]
 
 
 class LocalReconstruction(_LocalReconstruction, MaskedOutput):
@@ -173,6 +204,7 @@ class LocalReconstruction(_LocalReconstruction, MaskedOutput):
       masks_by_level: the weight of each cell in the loss: its masked fraction (under "partial": retained fraction).
       losses: the loss of each level; their sum is the loss.
       masks: see `Reconstruction`.
+      pred: the prediction for every patch, see `of_patches`.
 
     Single levels are also available by their names in the published code: `latent0`, `pred0`, `target0`, `mask0`,
     `loss0`, ….
@@ -182,14 +214,10 @@ class LocalReconstruction(_LocalReconstruction, MaskedOutput):
 
     def __getattr__(self, name: str) -> Array:
         of_levels = {"latent": 0, "pred": 1, "target": 2, "mask": 3, "loss": 4}
-        if (match := re.fullmatch(r"([a-z]+)([0-3])", name)) and match[1] in of_levels:
+        match = re.fullmatch(r"([a-z]+)([0-3])", name)
+        if match and match[1] in of_levels and int(match[2]) < len(self.preds):
             return self[of_levels[match[1]]][int(match[2])]
         raise AttributeError(f"{type(self).__name__} has no {name!r}.")
-
-    @property
-    def pred(self) -> Float[Array, "b p q"]:
-        """The prediction for every patch."""
-        return self.preds[PATCHES]
 
     @property
     def latent(self) -> Float[Array, "b k d"]:
@@ -201,12 +229,18 @@ class LocalMIM(Framework):
     """Reconstruction of HOG features by four small decoders: early blocks predict fine cells, late blocks coarse ones.
 
     The decoders predict cells of 1/4, 1/2, 1 and 2 times the side of a patch. Each has its own norm after the encoder's
-    block; that of the last one is the encoder's final norm.
+    block; that of the last block is the encoder's final norm.
+
+    As published, each block in `indices` supplies one level, in the order of the blocks, whatever the order of
+    `indices`; its norm is the one at its first place in `indices`. Repeated blocks therefore leave fewer than four
+    levels: the finest ones. The other norms and decoders exist, so that all published tensors have their place, but
+    they are neither used nor trained.
 
     Args:
-      indices: the four supervised blocks, from 0, ascending, ending with the last block; by default 1, 3, depth - 3 and
-        depth - 1. A block may serve several levels, as in shallow encoders.
+      indices: the four supervised blocks, from 0, the last block among them; by default 1, 3, depth - 3 and depth - 1,
+        of which shallow encoders have some twice or not at all.
       num_bins: orientations of the histograms.
+      hog_bias: adds fixed random numbers to the gradients, other ones at each level, as published for ViT-L and H.
       mlp_ratio: MLP ratio of encoder and decoders, which also share `qkv_bias`, `norm_eps` and `init_values`.
       decoder_embed_dim, decoder_depth, decoder_num_heads: width, number of blocks and heads of each decoder.
       aggregator, kernel_size, aggregation: see `TokenDecoder`; each decoder has its own aggregation.
@@ -225,13 +259,14 @@ class LocalMIM(Framework):
 
     encoder_class = VisionTransformer
     encoder_excludes = MAE.encoder_excludes
-    beside_encoder = ("decoder.*", "norm.[0-9].*")
+    beside_encoder = ("decoder.*", "norm.[0-9].*", "hog_enc.*")
 
     def __init__(
         self,
         *,
         indices: Sequence[int] | None = None,
         num_bins: int = 9,
+        hog_bias: bool = False,
         mlp_ratio: float = 4.0,
         decoder_embed_dim: int = 256,
         decoder_depth: int = 1,
@@ -257,8 +292,10 @@ class LocalMIM(Framework):
             **{"pos_embed": "sincos", **encoder},
             **common,
         )
-        indices = default_indices(vit.depth) if indices is None else tuple(int(i) for i in indices)
-        _check(indices, vit, decoder_embed_dim)
+        given = indices
+        indices = default_indices(vit.depth) if given is None else tuple(int(i) for i in given)
+        _check(indices, vit, decoder_embed_dim, default=given is None)
+        blocks = sorted(set(indices) & set(range(vit.depth)))
         target = HOG(vit.patch_embed.patch_size, num_bins=num_bins, in_chans=vit.patch_embed.in_chans)
         super().__init__(
             encoder=vit,
@@ -266,6 +303,7 @@ class LocalMIM(Framework):
             decoder=LevelDecoders(
                 vit.embed_dim,
                 target.size,
+                num_levels=len(blocks),
                 grid=vit.grid,
                 num_prefix_tokens=vit.num_prefix_tokens,
                 dim=decoder_embed_dim,
@@ -280,21 +318,28 @@ class LocalMIM(Framework):
             ),
             target=target,
         )
-        self.indices = indices
+        self.indices, self.supervised = indices, tuple(blocks)
+        self.last = indices.index(vit.depth - 1)
         eps = encoder.get("norm_eps", 1e-6)
-        self.norms = nnx.List([LayerNorm(vit.embed_dim, eps=eps) for _ in indices[:-1]])
+        norms = [LayerNorm(vit.embed_dim, eps=eps) for _ in indices]
+        used = {indices.index(block) for block in blocks}
+        places = [place for place in range(len(indices)) if place != self.last]
+        self.norms = nnx.List([norms[place] if place in used else frozen(norms[place]) for place in places])
+        self.hog_bias = nnx.List([Fixed(_hog_bias(rngs.params(), (2,))) for _ in indices] if hog_bias else [])
 
     def encode(self, images: Float[Array, "b H W c"], masks: Masks) -> tuple[Float[Array, "b n d"], ...]:
         """The encoder's output at each level: prefix tokens, then the visible patches only."""
         left = self.encoder.encode(self.encoder.embed(images, masks.ids_keep), masks.ids_keep).left
-        norms = (*self.norms, self.encoder.final_norm)
-        return tuple(norm(left[i].x) for i, norm in zip(self.indices, norms, strict=True))
+        norms: list[Any] = list(self.norms)
+        norms.insert(self.last, self.encoder.final_norm)
+        return tuple(norms[self.indices.index(block)](left[block].x) for block in self.supervised)
 
     def targets(self, images: Float[Array, "b H W c"]) -> tuple[Float[Array, "b cells_of_level q"], ...]:
         """The histograms of every level."""
         height, width = self.patch_size
         cells = [(int(height / 2.0**doublings), int(width / 2.0**doublings)) for doublings in DOUBLINGS]
-        return hog_levels(images, cells, self.target.num_bins)
+        biases = [bias[...] for bias in self.hog_bias] or None
+        return hog_levels(images, cells, self.target.num_bins, biases)[: len(self.supervised)]
 
     def __call__(
         self, images: Float[Array, "b H W c"], *, key: PRNGKeyArray | None = None, **drawn: Any
@@ -304,15 +349,18 @@ class LocalMIM(Framework):
         latents = self.encode(images, masks)
         preds, targets = self.decoder(latents, masks), self.targets(images)
         learned = self.learned(masks)
-        weights = tuple(at_level(learned, self.grid, doublings) for doublings in DOUBLINGS)
+        weights = tuple(at_level(learned, self.grid, doublings) for doublings in DOUBLINGS[: len(preds)])
         by_level = tuple(losses.masked_mse(*each) for each in zip(preds, targets, weights, strict=True))
-        return sum(by_level[1:], by_level[0]), LocalReconstruction(latents, preds, targets, weights, by_level, masks)
+        pred = of_patches(preds, self.grid)
+        aux = LocalReconstruction(latents, preds, targets, weights, by_level, masks, pred)
+        return sum(by_level[1:], by_level[0]), aux
 
     def summary(self) -> str:
-        blocks = ", ".join(map(str, self.indices))
+        blocks, levels = ", ".join(map(str, self.supervised)), len(self.supervised)
+        scales = "one scale" if levels == 1 else f"{levels} scales"
         return (
             f"LocalMIM with {self.reconstruction} reconstruction: encoder blocks {blocks} (from 0) predict "
-            f"{self.target.name} at four scales, drawn as strokes along the edges; "
+            f"{self.target.name} at {scales}, drawn as strokes along the edges; "
             f"{self.masker.mask_ratio:.0%} of the patches are masked, {self.masker.throw_ratio:.0%} never enter a "
             "decoder."
         )
@@ -320,12 +368,13 @@ class LocalMIM(Framework):
     @property
     def published_rules(self) -> tuple[Rule, ...]:
         """The tensor names of LocalMIM's repository; "agg" for PR-MIM's aggregation, which has no published weights."""
-        return RULES
+        return _rules(self.last)
 
     @classmethod
     def encoder_tensors(cls, tensors: Mapping[str, Any]) -> dict[str, Any]:
-        """See `Framework.encoder_tensors`; the last level's norm is the encoder's."""
-        last = f"norm.{len(DOUBLINGS) - 1}."
+        """See `Framework.encoder_tensors`; the norm of the last of the default blocks is the encoder's."""
+        depth = len({match[1] for name in tensors if (match := re.match(r"blocks\.(\d+)\.", name))})
+        last = f"norm.{default_indices(depth).index(depth - 1)}."
         own = {name.replace(last, "norm."): tensor for name, tensor in tensors.items() if name.startswith(last)}
         return {**super().encoder_tensors(tensors), **own}
 
@@ -342,16 +391,23 @@ class LocalMIM(Framework):
             ),
             "decoder_num_heads": 1,  # shapes do not depend on the number of heads
             "num_bins": shapes["decoder.3.pred.1.weight"][0] // channels,
+            **({"hog_bias": True} if "hog_enc.0.conv.bias" in shapes else {}),
             **aggregation_of(shapes, "decoder.0."),
         }
 
 
-def _check(indices: tuple[int, ...], vit: VisionTransformer, decoder_embed_dim: int) -> None:
+def _hog_bias(key: PRNGKeyArray, shape: tuple[int, ...]) -> Float[Array, "..."]:
+    """PyTorch's initial bias of a 3×3 convolution of one channel."""
+    return jax.random.uniform(key, shape, jnp.float32, -1 / 3, 1 / 3)
+
+
+def _check(indices: tuple[int, ...], vit: VisionTransformer, decoder_embed_dim: int, *, default: bool) -> None:
     last = vit.depth - 1
-    if len(indices) != len(DOUBLINGS) or list(indices) != sorted(indices) or indices[0] < 0 or indices[-1] != last:
+    exist = default or all(0 <= index <= last for index in indices)
+    if len(indices) != len(DOUBLINGS) or last not in indices or not exist:
         raise UserError(
-            f"indices={indices} must be {len(DOUBLINGS)} blocks from 0 to {last}, ascending, the last of them {last} "
-            f"(later blocks would get no gradient), such as {default_indices(vit.depth)}."
+            f"indices={indices} must be {len(DOUBLINGS)} blocks from 0 to {last}, {last} among them (later blocks "
+            f"would get no gradient): leave out indices for {default_indices(vit.depth)}, the published ones."
         )
     height, width = vit.patch_embed.patch_size
     if height % 4 or width % 4:
@@ -401,17 +457,18 @@ def _level(theirs: str, ours: str, doublings: int) -> tuple[Rule, ...]:
     return (*rules, *within(theirs, ours, PUBLISHED), *within(theirs, ours))
 
 
-# The last level's norm is the encoder's own.
-RULES = (
-    *(
-        rule
-        for index, doublings in enumerate(DOUBLINGS)
-        for rule in _level(f"decoder.{index}.", f"decoder.levels.{index}.", doublings)
-    ),
-    *within(f"norm.{len(DOUBLINGS) - 1}.", "encoder.norm.", (Rule("weight", "scale"), Rule("bias", "bias"))),
-    *(
-        rule
-        for index in range(len(DOUBLINGS) - 1)
-        for rule in within(f"norm.{index}.", f"norms.{index}.", (Rule("weight", "scale"), Rule("bias", "bias")))
-    ),
-)
+@functools.cache
+def _rules(last: int) -> tuple[Rule, ...]:
+    """The rules of a framework whose published norm number `last` is the encoder's own."""
+    places = [place for place in range(len(DOUBLINGS)) if place != last]
+    norms = {last: "encoder.norm.", **{place: f"norms.{index}." for index, place in enumerate(places)}}
+    kinds = (Rule("weight", "scale"), Rule("bias", "bias"))
+    return (
+        *(
+            rule
+            for index, doublings in enumerate(DOUBLINGS)
+            for rule in _level(f"decoder.{index}.", f"decoder.levels.{index}.", doublings)
+        ),
+        *(rule for place, ours in norms.items() for rule in within(f"norm.{place}.", ours, kinds)),
+        *(Rule(f"hog_enc.{index}.conv.bias", f"hog_bias.{index}") for index in range(len(DOUBLINGS))),
+    )

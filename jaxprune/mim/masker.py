@@ -9,7 +9,14 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from jaxprune.errors import UserError, unknown
-from jaxprune.ops.sampling import furthest_retained, num_thrown, num_visible, random_masking, random_retained
+from jaxprune.ops.sampling import (
+    checked_first,
+    furthest_retained,
+    num_thrown,
+    num_visible,
+    random_masking,
+    random_retained,
+)
 
 RETAIN = ("furthest", "random")
 
@@ -94,7 +101,7 @@ class RandomMasker(Masker):
       retain: how the patches for the decoder are chosen: "furthest" point sampling (PR-MIM, Alg. 1) or "random".
 
     Raises:
-      UserError: the ratios leave nothing to see or to decode.
+      UserError: the ratios leave nothing to see, to mask or to decode.
     """
 
     grid: tuple[int, int]
@@ -103,6 +110,11 @@ class RandomMasker(Masker):
     retain: str = "furthest"
 
     def __post_init__(self):
+        if self.num_masked < 1:
+            raise UserError(
+                f"mask_ratio={self.mask_ratio} masks none of {self.num_patches} patches, so there is nothing to "
+                "reconstruct: choose a higher ratio, below 1."
+            )
         thrown = num_thrown(self.num_patches, self.throw_ratio)
         check_retained(self.num_masked, thrown, self.mask_ratio, self.throw_ratio, self.retain)
 
@@ -130,7 +142,7 @@ class RandomMasker(Masker):
           first: start of furthest point sampling, as an index into each image's list of masked patches.
 
         Raises:
-          UserError: there are neither random numbers nor a key.
+          UserError: there are neither random numbers nor a key, or `first` is out of range.
         """
         throws = self.num_retained < self.num_masked
         if key is None and (noise is None or (throws and (first is None or self.retain == "random"))):
@@ -142,6 +154,8 @@ class RandomMasker(Masker):
         if not throws:
             everything = jnp.arange(self.num_patches, dtype=jnp.int32)[None]
             return Masks(ids_keep, ids_restore, masked, masked, jnp.broadcast_to(everything, masked.shape))
+        if first is not None:
+            first = checked_first(first, self.num_masked)
         retained = choose_retained(masked, self.num_retained, self.grid, self.retain, key=keys[1], first=first)
         ids_present = ascending(~masked | retained, self.num_visible + self.num_retained)
         return Masks(ids_keep, ids_restore, masked, retained, ids_present)

@@ -103,17 +103,19 @@ class MFF(MAE):
     fusion is dropped: the encoder is a plain ViT.
 
     Args:
-      indices: the fused blocks, from 0, ascending, ending with the last block; by default six, see `default_indices`.
+      indices: the fused blocks, from 0, ascending; by default six, see `default_indices`. The last of them is not
+        projected. Blocks after it would not be trained.
       mae: arguments of `MAE`.
 
     Raises:
-      UserError: `indices` are not blocks of the encoder or leave out the last one; or as for `MAE`.
+      UserError: `indices` are not blocks of the encoder, ascending; or as for `MAE`.
 
     References:
       Liu et al., 2023, "Improving pixel-based MIM by reducing wasted modeling capability".
     """
 
     beside_encoder = (*MAE.beside_encoder, "proj_layers.*", "proj_weights")
+    no_decay = ("encoder.cls_token", "decoder.mask_token")
 
     def __init__(self, *, indices: Sequence[int] | None = None, rngs: nnx.Rngs, **mae: Any):
         super().__init__(rngs=rngs, **mae)
@@ -157,10 +159,10 @@ class MFF(MAE):
 
 def _check(indices: tuple[int, ...], depth: int) -> None:
     ascending = all(i < j for i, j in itertools.pairwise(indices))
-    if not indices or not ascending or indices[0] < 0 or indices[-1] != depth - 1:
+    if not indices or not ascending or indices[0] < 0 or indices[-1] >= depth:
         raise UserError(
-            f"indices={indices} must be different blocks from 0 to {depth - 1}, ascending, the last of them "
-            f"{depth - 1} (later blocks would get no gradient), such as {default_indices(depth)}."
+            f"indices={indices} must be different blocks from 0 to {depth - 1}, ascending, such as "
+            f"{default_indices(depth)}."
         )
 
 

@@ -30,6 +30,7 @@ from jaxprune.nn.patch_embed import pair
 from jaxprune.nn.published import Rule, within
 from jaxprune.ops.patches import gather_tokens, unpatchify
 
+_MASK_PATCH = 32  # side of a masked block in pixels, as published
 # Relative positions of a ViT: the style with that option.
 _STYLES = {"none": "eva", "shared": "beit_shared", "block": "beit"}
 
@@ -86,7 +87,8 @@ class SimMIM(Framework):
 
     Args:
       encoder: "vit" or "swin"; with `mim.create` also the name of a ViT or Swin that sets the sizes.
-      mask_patch: side of a masked block in pixels, or (height, width).
+      mask_patch: side of a masked block in pixels, or (height, width); by default 32, or the largest smaller one that
+        fits small images, see `default_mask_patch`.
       mask_ratio, throw_ratio, retain: see `BlockMasker`; a `throw_ratio` of None is 0 for "full" and 0.3 otherwise.
       reconstruction: "full" is SimMIM; "partial" leaves some mask tokens out of the encoder and learns from the others
         only; "progressive" (PR-MIM) rebuilds the thrown ones on the encoder's map and learns from all. A Swin needs
@@ -117,7 +119,7 @@ class SimMIM(Framework):
         self,
         *,
         encoder: str = "vit",
-        mask_patch: int | tuple[int, int] = 32,
+        mask_patch: int | tuple[int, int] | None = None,
         mask_ratio: float = 0.6,
         reconstruction: str = "full",
         throw_ratio: float | None = None,
@@ -152,7 +154,8 @@ class SimMIM(Framework):
             last, width, heads = net.grids[-1], net.widths[-1], net.heads[-1]
         else:
             raise unknown("encoder", encoder, self.encoder_classes)
-        patch_size, block = net.patch_embed.patch_size, pair(mask_patch)
+        patch_size, image = net.patch_embed.patch_size, net.patch_embed.img_size
+        block = default_mask_patch(image, patch_size, mask_ratio) if mask_patch is None else pair(mask_patch)
         if any(pixels < patch or pixels % patch for pixels, patch in zip(block, patch_size, strict=True)):
             raise UserError(
                 f"mask_patch {block[0]}x{block[1]} is not a whole number of patches of {patch_size[0]}x{patch_size[1]} "
@@ -160,7 +163,6 @@ class SimMIM(Framework):
             )
         rows, columns = (pixels // patch for pixels, patch in zip(block, patch_size, strict=True))
         masker = BlockMasker(net.grid, (rows, columns), float(mask_ratio), throw_ratio, retain)
-        image = net.patch_embed.img_size
         if (image[0] % last[0], image[1] % last[1]) != (0, 0):
             raise UserError(
                 f"Images of {image[0]}x{image[1]} pixels do not divide into the {last[0]}x{last[1]} cells of the "
@@ -307,6 +309,23 @@ class SimMIM(Framework):
             return _shown(shapes)
         except (KeyError, IndexError, ValueError, ZeroDivisionError):
             return None  # a tensor is missing or has other axes: not SimMIM's
+
+
+def default_mask_patch(img_size: tuple[int, int], patch_size: tuple[int, int], mask_ratio: float) -> tuple[int, int]:
+    """The default (height, width) of a masked block in pixels: the largest square up to SimMIM's 32×32 that fits.
+
+    Blocks are whole patches, the image is whole blocks, and the mask ratio, rounded up, leaves one of them visible. If
+    there is no such square, a block is one patch.
+
+    >>> default_mask_patch((192, 192), (4, 4), 0.6), default_mask_patch((32, 32), (4, 4), 0.6)
+    ((32, 32), (16, 16))
+    """
+    for side in range(_MASK_PATCH, 0, -1):
+        blocks = math.prod(pixels // side for pixels in img_size)
+        whole = not any(side % pixels for pixels in patch_size) and not any(pixels % side for pixels in img_size)
+        if whole and math.ceil(blocks * mask_ratio) < blocks:
+            return side, side
+    return patch_size
 
 
 def _vit(rel_pos: str, pos_embed: str, **options: Any) -> VisionTransformer:

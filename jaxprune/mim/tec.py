@@ -424,7 +424,8 @@ def attention_loss(
 
 def _num_adaptors(depth: int, num_adaptors: int | None) -> int:
     if num_adaptors is None:
-        return depth // 3 if depth % 3 == 0 else 1
+        count = max(depth // 3, 1)
+        return count if depth % count == 0 else 1
     if num_adaptors < 1 or depth % num_adaptors:
         raise UserError(f"num_adaptors={num_adaptors} does not divide {depth} blocks: choose a divisor of {depth}.")
     return num_adaptors

@@ -280,8 +280,17 @@ class SwinBlock(Block):
 class Merging(nnx.Module):
     """Merges 2×2 tokens into one of twice the width: V1 normalises before the projection, V2 after it."""
 
-    def __init__(self, dim: int, *, version: int, norm_eps: float = EPS, dtype: Any = None, rngs: nnx.Rngs):
-        self.reduction = Linear(4 * dim, 2 * dim, use_bias=False, dtype=dtype, rngs=rngs)
+    def __init__(
+        self,
+        dim: int,
+        *,
+        version: int,
+        norm_eps: float = EPS,
+        kernel_init=normal_02,
+        dtype: Any = None,
+        rngs: nnx.Rngs,
+    ):
+        self.reduction = Linear(4 * dim, 2 * dim, use_bias=False, kernel_init=kernel_init, dtype=dtype, rngs=rngs)
         self.norm = LayerNorm(4 * dim if version == 1 else 2 * dim, eps=norm_eps)
         self.version = version
 
@@ -311,6 +320,8 @@ class SwinTransformer(HierarchicalHost):
       version: 1 or 2.
       pretrained_window_sizes: V2: the window size of pre-training, by stage; zeros mean this network's.
       drop_path_rate: stochastic depth rate of the last block; rates rise linearly from 0 over all blocks.
+      kernel_init: initialiser of the linear layers of blocks and patch merging.
+      patch_kernel_init: initialiser of the patch embedding, by default see `PatchEmbed`.
       dtype: compute dtype; parameters stay float32.
     """
 
@@ -335,6 +346,8 @@ class SwinTransformer(HierarchicalHost):
         pretrained_window_sizes: Sequence[int] = (0, 0, 0, 0),
         drop_path_rate: float = 0.0,
         head_init_scale: float = 1.0,
+        kernel_init=normal_02,
+        patch_kernel_init=None,
         dtype: Any = None,
         remat: bool = False,
         rngs: nnx.Rngs,
@@ -348,7 +361,14 @@ class SwinTransformer(HierarchicalHost):
             raise UserError(f"num_heads={heads} has {len(heads)} stages, but depths={tuple(depths)} has {len(depths)}.")
         sizes = _window_sizes(window_size, len(depths))
         self.patch_embed = PatchEmbed(
-            img_size, patch_size, in_chans, embed_dim, norm=LayerNorm(embed_dim, eps=norm_eps), dtype=dtype, rngs=rngs
+            img_size,
+            patch_size,
+            in_chans,
+            embed_dim,
+            norm=LayerNorm(embed_dim, eps=norm_eps),
+            kernel_init=patch_kernel_init,
+            dtype=dtype,
+            rngs=rngs,
         )
         grids = [self.patch_embed.grid]
         for _ in stages[1:]:
@@ -370,12 +390,18 @@ class SwinTransformer(HierarchicalHost):
                 qkv_bias=qkv_bias,
                 norm_eps=norm_eps,
                 drop_path=next(rates),
+                kernel_init=kernel_init,
                 dtype=dtype,
                 rngs=rngs,
             )
 
         merging = lambda stage: Merging(
-            self.widths[stage - 1], version=version, norm_eps=norm_eps, dtype=dtype, rngs=rngs
+            self.widths[stage - 1],
+            version=version,
+            norm_eps=norm_eps,
+            kernel_init=kernel_init,
+            dtype=dtype,
+            rngs=rngs,
         )
         self.layers = nnx.List(
             Stage(merging(stage) if stage else None, [block(stage, index) for index in range(depths[stage])])

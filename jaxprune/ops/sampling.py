@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jax.core import Tracer
 from jaxtyping import Bool, Float, Int
 
 from jaxprune.errors import UserError
@@ -61,6 +62,32 @@ def random_retained(
     return jnp.zeros(masked.shape, bool).at[order[:num_retained]].set(True) & masked
 
 
+def checked_first(
+    first: int | np.integer | Int[Array | np.ndarray, "*b"], num_masked: int | np.integer | Int[Array | np.ndarray, ""]
+) -> Int[Array, "*b"]:
+    """Returns the start of furthest point sampling as int32; values under `jax.jit` are clipped to the masked patches.
+
+    >>> int(checked_first(3, 4))
+    3
+
+    Args:
+      first: indices into a list of masked patches.
+      num_masked: length of the list.
+
+    Raises:
+      UserError: a value that is known before compilation is outside [0, num_masked - 1].
+    """
+    if isinstance(first, Tracer) or isinstance(num_masked, Tracer):
+        return jnp.clip(jnp.asarray(first, jnp.int32), 0, num_masked - 1)
+    values = np.asarray(first)
+    if (wrong := values[(values < 0) | (values >= num_masked)]).size:
+        raise UserError(
+            f"first={wrong[0]} is not an index into the {num_masked} masked patches: pass one from 0 to "
+            f"{num_masked - 1}."
+        )
+    return jnp.asarray(first, jnp.int32)
+
+
 def furthest_sampling(
     masked: Bool[Array | np.ndarray, "p"],
     first: int | np.integer | Int[Array | np.ndarray, ""],
@@ -82,7 +109,8 @@ def furthest_sampling(
       The picks in order, int32, as indices into the ascending list of masked patches.
 
     Raises:
-      UserError: the grid does not fit the mask, or `num_retained` is out of range.
+      UserError: the grid does not fit the mask, or `num_retained` or `first` is out of range; a traced `first` is
+        clipped instead.
     """
     _, order = furthest_retained(masked, first, num_retained, grid)
     rank = jnp.cumsum(jnp.asarray(masked, bool), dtype=jnp.int32) - 1
@@ -101,7 +129,7 @@ def furthest_retained(
       (retained, order): True where a patch is retained; and the retained grid positions in the order of picking.
     """
     _, width = _checked_grid(masked.size, num_retained, grid)
-    return _furthest(jnp.asarray(masked, bool), jnp.asarray(first, jnp.int32), num_retained, width)
+    return _furthest(jnp.asarray(masked, bool), checked_first(first, masked.sum()), num_retained, width)
 
 
 @functools.partial(jax.jit, static_argnums=(2, 3))
@@ -128,6 +156,7 @@ def furthest_sampling_host(
     """`furthest_sampling` in NumPy, with identical picks, for data workers and comparisons."""
     _, width = _checked_grid(masked.size, num_retained, grid)
     row, column = np.divmod(np.flatnonzero(masked), width)
+    checked_first(first, len(row))
     nearest = np.full(row.shape, np.iinfo(np.int64).max)
     order = np.empty(num_retained, np.int32)
     chosen = int(first)

@@ -152,7 +152,7 @@ def _tables(
 def _summary(tables: Tables, observed: Sequence[Observed]) -> dict[str, Any]:
     found: dict[str, Any] = {"images": len(observed[0]["index"]), "networks and plans": len(observed)}
     value = next((name for name in ("accuracy", "mAP", "cosine") if name in tables.plans[0]), "")
-    others = [row for row in tables.plans if row["plan"] != DENSE]
+    others = [row for row in tables.plans if row["plan"] != DENSE and row["network"] == tables.plans[0]["network"]]
     if value and others:
         best = max(others, key=lambda row: row[value])
         found |= {f"{value}, dense": tables.plans[0][value], "best": best["plan"], f"{value} of the best": best[value]}

@@ -99,6 +99,12 @@ def test_the_counts_are_the_published_ones():
     assert counts(abstract(reconstruction="progressive", amt_throw_ratio=0.2).masker) == (88, 39, 69)
 
 
+def test_epochs_0_to_40_are_mae():
+    model = create()
+    assert model.snapshot_epochs == (41, 40)
+    assert [model.phase(epoch) for epoch in (0, 40, 41)] == [{"warmup": True}, {"warmup": True}, {}]
+
+
 @pytest.mark.slow
 def test_the_cost_is_that_of_its_documentation():
     mae, amt = (

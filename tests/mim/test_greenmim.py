@@ -18,9 +18,10 @@ from jaxprune.mim.greenmim import RESTORE
 from jaxprune.mim.masker import RandomMasker, SharedMasker, SharedMasks
 from jaxprune.mim.visible_windows import Cells, attend_visible, cheapest
 from jaxprune.models.swin import SwinBlock
-from jaxprune.nn.params import unfilled, variables
+from jaxprune.nn.params import split, unfilled, variables
 from jaxprune.nn.windows import Windows
 from jaxprune.ranking import pseudo_labels
+from jaxprune.train.optimizer import decay_mask
 
 FILE = golden("mim/greenmim_forward")
 IMAGES, NOISE = nhwc(FILE["imgs"]), FILE["noise"]
@@ -173,6 +174,25 @@ def test_the_images_of_a_batch_share_a_mask_unless_asked_otherwise(rng_key):
     assert isinstance(starts, SharedMasks) and not (starts.retained == starts.retained[:1]).all()
     with pytest.raises(UserError, match="'noise': 2"):
         masker.draw(3, noise=noise[:2], first=jnp.asarray([2]))
+
+
+@pytest.mark.slow
+def test_it_begins_and_decays_as_published():
+    model = mim.create("greenmim", **SIZES, rngs=nnx.Rngs(0))
+    params = split(model).params
+    for name, array in params.items():
+        if name.endswith(".kernel"):
+            bound = (6 / sum(array.shape)) ** 0.5
+            assert 0.8 * bound < np.abs(array).max() <= bound, name
+    mask = decay_mask(params, model.no_decay)
+    exempt = {name for name, array in params.items() if array.ndim > 1 and not mask[name]}
+    tables = {name for name in params if name.endswith("relative_position_bias_table")}
+    assert tables and exempt == {"decoder.mask_token", *tables}
+
+
+def test_an_index_beyond_the_masked_cells_is_refused(rng_key):
+    with pytest.raises(UserError, match="first=12 is not an index into the 12 masked patches: pass one from 0 to 11"):
+        SharedMasker((4, 4), throw_ratio=0.5).draw(2, key=rng_key, first=jnp.asarray([12]))
 
 
 @pytest.mark.parametrize(

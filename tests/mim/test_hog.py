@@ -52,6 +52,18 @@ def test_maskfeat_matches():
     chex.assert_trees_all_close(patches, cells, atol=1e-6, rtol=0)
 
 
+def test_gradients_may_be_biased():
+    images = jax.random.normal(jax.random.key(0), (1, 8, 8, 2))
+    bias, (across, down) = (0.3, -1.5), (np.asarray(each, np.float64) for each in image_gradients(images))
+    across, down = across + bias[0], down + bias[1]
+    bins = np.floor(np.arctan2(across, down) / np.pi * 5).astype(int) % 5
+    sizes = np.where(bins[..., None] == np.arange(5), np.hypot(across, down)[..., None], 0)
+    expected = sizes.reshape(1, 2, 4, 2, 4, 2, 5).mean((2, 4))
+    expected /= np.linalg.norm(expected, axis=-1, keepdims=True)
+    found = hog_levels(images, [(4, 4)], 5, [jnp.asarray(bias)])[0]
+    np.testing.assert_allclose(found, expected.reshape(1, 4, 10), atol=1e-5)
+
+
 @pytest.mark.slow
 def test_sides_of_a_patch_may_differ():
     images = jax.random.normal(jax.random.key(0), (2, 16, 24, 3))

@@ -6,10 +6,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from support import golden, nhwc, quick_compile, weights
+from support import golden, nhwc, quick_compile, quickly, weights
 
 from jaxprune import checkpoints, mim
+from jaxprune.checkpoints.rules import to_published
 from jaxprune.errors import UserError
+from jaxprune.mim.hog import hog_levels
 from jaxprune.mim.localmim import at_level, default_indices
 from jaxprune.nn.params import merge, split, variables
 from jaxprune.ranking import pseudo_labels
@@ -98,12 +100,13 @@ def test_its_tensors_have_published_names(tmp_path):
         checkpoints.load_pretrained(model, expected)
 
 
+FOUR = {**SMALL, "indices": (0, 1, 2, 3)}  # a shallow encoder with all levels
 DRAWN = {"noise": jax.random.uniform(jax.random.key(1), (2, 16)), "first": jnp.zeros((2,), jnp.int32)}
 
 
 @pytest.mark.slow
 def test_nothing_thrown_is_the_same_to_the_bit():
-    arguments = {**SMALL, "depth": 1, "rngs": nnx.Rngs(0)}
+    arguments = {**FOUR, "rngs": nnx.Rngs(0)}
     full = mim.create("localmim", **arguments)
     progressive = mim.create("localmim", **arguments, reconstruction="progressive", throw_ratio=0.0)
     ours, theirs = variables(full), variables(progressive)
@@ -123,9 +126,7 @@ def test_nothing_thrown_is_the_same_to_the_bit():
 @pytest.mark.parametrize("reconstruction", ["partial", "progressive"])
 def test_thrown_patches_are_rebuilt_or_left_out(reconstruction):
     images = jax.random.normal(jax.random.key(0), (2, 32, 32, 3))
-    model = mim.create(
-        "localmim", **{**SMALL, "depth": 1}, reconstruction=reconstruction, throw_ratio=0.5, rngs=nnx.Rngs(0)
-    )
+    model = mim.create("localmim", **FOUR, reconstruction=reconstruction, throw_ratio=0.5, rngs=nnx.Rngs(0))
     (loss, aux), grads = value_and_grad(model, images, **DRAWN)
     for name, gradient in grads.items():
         assert np.isfinite(gradient).all() and np.abs(gradient).max() > 0, name
@@ -188,10 +189,102 @@ def test_aggregation_has_names_too(tmp_path):
 
 @pytest.mark.parametrize(
     ("depth", "expected"),
-    [(12, (1, 3, 9, 11)), (8, (1, 3, 5, 7)), (6, (1, 3, 3, 5)), (2, (0, 1, 1, 1)), (1, (0, 0, 0, 0))],
+    [
+        (12, (1, 3, 9, 11)),
+        (8, (1, 3, 5, 7)),
+        (6, (1, 3, 3, 5)),
+        (5, (1, 3, 2, 4)),
+        (4, (1, 3, 1, 3)),
+        (2, (1, 3, -1, 1)),
+    ],
 )
 def test_default_indices(depth, expected):
     assert default_indices(depth) == expected
+
+
+# By level, (block, place of its norm), from the published loop over blocks.
+PAIRS = {
+    (2, None): [(1, 0)],
+    (4, None): [(1, 0), (3, 1)],
+    (5, None): [(1, 0), (2, 2), (3, 1), (4, 3)],
+    (6, None): [(1, 0), (3, 1), (5, 3)],
+    (5, (4, 0, 0, 2)): [(0, 1), (2, 3), (4, 0)],
+}
+
+
+@pytest.mark.parametrize(
+    ("depth", "indices"), [case if case == (5, None) else pytest.param(*case, marks=pytest.mark.slow) for case in PAIRS]
+)
+def test_blocks_norms_and_decoders_pair_as_published(depth, indices):
+    model = mim.create("localmim", **{**SMALL, "depth": depth}, indices=indices, rngs=nnx.Rngs(0))
+    pairs, rng, tensors = PAIRS[depth, indices], np.random.default_rng(0), to_published(model)
+    assert {name.split(".")[1] for name in tensors if name.startswith(("norm.", "decoder."))} == set("0123")
+    for name in tensors:
+        if name.startswith("norm."):
+            tensors[name] = rng.normal(size=tensors[name].shape).astype(np.float32)
+    checkpoints.load_pretrained(model, tensors)
+    chex.assert_trees_all_equal(to_published(model), tensors)
+    images = jax.random.normal(jax.random.key(0), (2, 32, 32, 3))
+    masks = model.draw(images, noise=DRAWN["noise"])
+
+    def call(model, images):
+        encoder = model.encoder
+        left = encoder.encode(encoder.embed(images, masks.ids_keep), masks.ids_keep).left
+        return *model(images, noise=DRAWN["noise"]), [tokens.x for tokens in left]
+
+    loss, aux, left = quickly(model, call)(images)
+    assert len(aux.latents) == len(aux.preds) == len(aux.targets) == len(aux.losses) == len(pairs)
+    for (block, place), latent in zip(pairs, aux.latents, strict=True):
+        x = np.asarray(left[block], np.float64)
+        x = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-6)
+        expected = x * tensors[f"norm.{place}.weight"] + tensors[f"norm.{place}.bias"]
+        np.testing.assert_allclose(latent, expected, atol=2e-5)
+    np.testing.assert_allclose(loss, sum(aux.losses), rtol=1e-6)
+    for level, (pred, latent) in enumerate(zip(aux.preds, aux.latents, strict=True)):
+        decoder = model.decoder.levels[level]
+        found = quickly(decoder, lambda decoder, latent: decoder(latent, masks))(latent)
+        chex.assert_trees_all_close(pred, found, atol=1e-5)
+    side = max(2 ** (3 - len(pairs)), 1)  # cells per patch of the level nearest to patches
+    cells = np.asarray(aux.preds[min(len(pairs), 3) - 1]).reshape(2, 4, side, 4, side, 27)
+    np.testing.assert_allclose(aux.pred, cells.mean((2, 4)).reshape(2, 16, 27), atol=1e-6)
+    # What is not used is not trained.
+    trained = {int(name.split(".")[2]) for name in split(model).params if name.startswith("decoder.levels.")}
+    assert trained == set(range(len(pairs)))
+    assert sum(name.startswith(("norms.", "encoder.norm.")) for name in split(model).params) == 2 * len(pairs)
+
+
+@pytest.mark.slow
+def test_fine_tuning_takes_the_norm_of_the_last_block():
+    model = mim.create("localmim", **SMALL, rngs=nnx.Rngs(0))
+    model.encoder.norm.bias[...] = jnp.ones(16)
+    tensors = mim.encoder_tensors(to_published(model) | {"hog_enc.0.conv.weight": np.zeros((2, 1, 3, 3), np.float32)})
+    np.testing.assert_array_equal(tensors["norm.bias"], np.ones(16))
+    assert not any(name.startswith(("norm.0", "hog_enc", "decoder")) for name in tensors)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("bias", [False, True])
+def test_whole_state_dicts_load(bias, tmp_path):
+    """They have the Sobel filters of the targets, and for ViT-L and H biases of these."""
+    file, model = published(hog_bias=bias)
+    tensors = weights(file) | {f"hog_enc.{k}.conv.weight": np.ones((2, 1, 3, 3), np.float32) for k in range(4)}
+    biases = {f"hog_enc.{k}.conv.bias": np.asarray([k + 1, -k], np.float32) for k in range(4)}
+    if not bias:
+        with pytest.raises(UserError, match=r"left over .*hog_enc\.0\.conv\.bias"):
+            checkpoints.load_pretrained(model, tensors | biases)
+    checkpoints.load_pretrained(model, tensors | (biases if bias else {}))
+    images = jnp.asarray(nhwc(file["imgs"]))
+    found = model.targets(images)
+    if not bias:
+        chex.assert_trees_all_close(found[0], file["target0"], atol=1e-6, rtol=0)
+        return
+    for k, level in enumerate(found):
+        alone = hog_levels(images, [(4 * 2**k,) * 2], 9, [jnp.asarray([k + 1.0, -k])])[0]
+        chex.assert_trees_all_close(level, alone, atol=1e-6)
+    assert mim.recognise({name: tensor.shape for name, tensor in (tensors | biases).items()})["hog_bias"]
+    checkpoints.save_model(model, tmp_path / "model.safetensors")
+    again = checkpoints.load_model(tmp_path / "model.safetensors")
+    chex.assert_trees_all_equal(again.targets(images), found)
 
 
 def test_masks_follow_the_scale():
@@ -206,8 +299,8 @@ def test_masks_follow_the_scale():
     [
         ({"indices": (0, 1, 3)}, "must be 4 blocks"),
         ({"indices": (0, 1, 2, 4)}, "from 0 to 3"),
-        ({"indices": (1, 0, 2, 3)}, "ascending"),
-        ({"indices": (0, 1, 2, 2)}, "the last of them 3"),
+        ({"indices": (0, 1, -1, 3)}, "from 0 to 3"),
+        ({"indices": (0, 1, 2, 2)}, "3 among them"),
         ({"patch_size": 2}, "multiple of 4"),
         ({"img_size": 24}, "even number"),
         ({"decoder_embed_dim": 10}, "4"),
@@ -225,6 +318,6 @@ def test_bad_settings_are_refused(arguments, message):
 @pytest.mark.slow
 def test_its_parts_say_what_they_are():
     model = nnx.eval_shape(lambda: mim.create("localmim", **SMALL, indices=(0, 0, 2, 3), rngs=nnx.Rngs(0)))
-    assert "encoder blocks 0, 0, 2, 3 (from 0) predict histograms of oriented gradients" in model.summary()
+    assert "encoder blocks 0, 2, 3 (from 0) predict histograms of oriented gradients at 3 scales" in model.summary()
     with pytest.raises(UserError, match="LocalMIM reconstructs with a LevelDecoders, which cannot leave out a patch"):
         pseudo_labels(model, jnp.zeros((2, 32, 32, 3)), key=jax.random.key(0))

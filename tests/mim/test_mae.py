@@ -211,6 +211,7 @@ def test_the_key_draws_masks_of_the_promised_sizes(retain, rng_key):
     [
         ({"mask_ratio": 1.0}, "mask_ratio"),
         ({"mask_ratio": 0.99}, "visible"),
+        ({"mask_ratio": 0.0}, "mask_ratio=0.0 masks none of 16 patches"),
         ({"reconstruction": "progressive", "throw_ratio": 0.75}, "below mask_ratio"),
         ({"reconstruction": "progressive", "throw_ratio": 0.9}, "throw_ratio 0.9"),
         ({"reconstruction": "partial", "throw_ratio": -0.1}, "throw_ratio"),

@@ -14,6 +14,7 @@ from jaxprune.mim.mff import default_indices
 from jaxprune.nn.params import merge, split, variables
 from jaxprune.ranking.masks import label_masks
 from jaxprune.ranking.removals import Deleted, HiddenInEncoder
+from jaxprune.train.optimizer import decay_mask
 
 SMALL = {
     "img_size": 32,
@@ -154,7 +155,21 @@ def test_default_indices(depth, expected):
     assert default_indices(depth) == expected
 
 
-@pytest.mark.parametrize("indices", [(), (0, 4), (0, 2), (1, 0, 3), (0, 0, 3), (-1, 3)])
+def test_the_last_listed_block_is_not_projected():
+    model = mim.create("mff", **SMALL, indices=(0, 2), rngs=nnx.Rngs(0))
+    features = [jnp.full((1, 1, 16), float(block)) for block in range(4)]
+    fused = 0.5 * model.fusion.proj_layers[0](features[0]) + 0.5 * features[2]
+    chex.assert_trees_all_close(model.latent(features), model.encoder.final_norm(fused), atol=1e-6)
+
+
+def test_tokens_do_not_decay():
+    model = mim.create("mff", **SMALL, rngs=nnx.Rngs(0))
+    params = split(model).params
+    mask = decay_mask(params, model.no_decay)
+    assert not mask["encoder.cls_token"] and not mask["decoder.mask_token"] and mask["fusion.proj_weights"]
+
+
+@pytest.mark.parametrize("indices", [(), (0, 4), (1, 0, 3), (0, 0, 3), (-1, 3)])
 def test_bad_indices_are_refused(indices):
     with pytest.raises(UserError, match="from 0 to 3"):
         mim.create("mff", **SMALL, indices=indices, rngs=nnx.Rngs(0))

@@ -14,6 +14,7 @@ from jaxprune.checkpoints.rules import to_published
 from jaxprune.checkpoints.write import convert
 from jaxprune.errors import UserError
 from jaxprune.mim.block_masker import BlockMasker
+from jaxprune.mim.simmim import default_mask_patch
 from jaxprune.nn.params import merge, split, variables
 from jaxprune.train.optimizer import decay_mask
 
@@ -204,6 +205,37 @@ def test_what_is_passed_to_the_masker_must_fit():
     ):
         with pytest.raises(UserError, match=message):
             masker.draw(2, **given)
+
+
+@pytest.mark.parametrize(
+    ("img_size", "patch_size", "expected"),
+    [
+        ((224, 224), (16, 16), (32, 32)),
+        ((192, 192), (4, 4), (32, 32)),
+        ((224, 224), (14, 14), (28, 28)),
+        ((32, 32), (4, 4), (16, 16)),
+        ((32, 32), (8, 8), (16, 16)),
+        ((48, 48), (16, 16), (16, 16)),
+        ((32, 96), (8, 4), (32, 32)),
+        ((40, 24), (8, 8), (8, 8)),
+        ((128, 128), (64, 64), (64, 64)),
+        ((16, 40), (8, 20), (8, 20)),
+    ],
+)
+def test_default_blocks_fit_small_images(img_size, patch_size, expected):
+    assert default_mask_patch(img_size, patch_size, 0.6) == expected
+    masker = create(img_size=img_size, patch_size=patch_size, mask_patch=None).masker
+    assert 0 < masker.num_visible < masker.num_patches
+
+
+def test_starts_are_indices_into_masked_patches():
+    masker, mask = BlockMasker((2, 4), mask_ratio=0.5, throw_ratio=0.25), np.tile(np.arange(8) > 3, (2, 1))
+    for first in (-1, 4):
+        starts = jnp.asarray([0, first])
+        with pytest.raises(UserError, match=f"first={first} is not an index into the 4 masked patches"):
+            masker.draw(2, mask=mask, first=starts)
+        with pytest.raises(UserError, match="from 0 to 3"):
+            jax.jit(lambda noise, starts=starts: masker.draw(2, noise=noise, first=starts))(jnp.zeros((2, 8)))
 
 
 @pytest.mark.parametrize(

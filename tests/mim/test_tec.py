@@ -14,7 +14,7 @@ from support import golden, nhwc, quick_compile, weights
 from jaxprune import checkpoints, mim, models, tasks
 from jaxprune.errors import UserError
 from jaxprune.mim import teacher_targets as teaching
-from jaxprune.mim.tec import attention_loss
+from jaxprune.mim.tec import _num_adaptors, attention_loss
 from jaxprune.nn.params import merge, split, variables
 from jaxprune.tasks import pretrain
 from jaxprune.tasks.pretrain import networks
@@ -388,3 +388,11 @@ def test_a_run_learns_from_another_network_and_keeps_it(tmp_path):
     assert model.teacher.pos_embed.shape == (1, 17, 24)
     report = (workdir / "report.html").read_text()
     assert "three principal components of the predicted features" in report
+
+
+@pytest.mark.parametrize(
+    ("depth", "count"), [(12, 4), (6, 2), (4, 1), (2, 1), (1, 1), (8, 2), (10, 1), (16, 1), (24, 8)]
+)
+def test_default_adaptors(depth, count):
+    """depth // 3, at least 1; a single one if these do not divide the blocks."""
+    assert _num_adaptors(depth, None) == count

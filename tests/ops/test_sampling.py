@@ -87,3 +87,16 @@ def test_grids_that_do_not_fit_are_named():
         ops.furthest_sampling_host(masked, 0, 3, (5, 6))
     with pytest.raises(UserError, match="num_retained=0"):
         ops.furthest_sampling(masked, 0, 0, (5, 7))
+
+
+@pytest.mark.parametrize("first", [-1, 3, 100])
+def test_a_start_beyond_the_masked_patches_is_refused_or_clipped(first):
+    masked = np.asarray([1, 0, 1, 0, 0, 0, 0, 0, 1], bool)
+    for sample in (ops.furthest_sampling, ops.furthest_sampling_host, ops.furthest_retained):
+        with pytest.raises(UserError, match=f"first={first} is not an index into the 3 masked patches"):
+            sample(masked, first, 2)
+    traced = jax.jit(lambda first: ops.furthest_retained(masked, first, 2))
+    retained, order = traced(first)
+    expected = ops.furthest_retained(masked, min(max(first, 0), 2), 2)
+    np.testing.assert_array_equal(retained, expected[0])
+    np.testing.assert_array_equal(order, expected[1])

@@ -31,7 +31,7 @@ _NAMES = (
     (rf"(.*mlp)\.w2{_KIND}", r"\1.fc1_x.\2"),
     (rf"(.*mlp)\.w3{_KIND}", r"\1.fc2.\2"),
 )
-# Other tensors of DINOv2's and DINOv3's training.
+# Tensors of training only, or computed here.
 _UNUSED = (
     r".+\.bias_mask",
     r".+\.dge\.splits",
@@ -40,6 +40,7 @@ _UNUSED = (
     r"projectors\..+",
     r".+\.rope\.freqs_(?:cos|sin)|rope\.freqs_(?:cos|sin)",
     r".+\.(?:relative_position_index|relative_coords_table|attn_mask)",
+    r"hog_enc\.\d+\.conv\.weight",  # LocalMIM's Sobel filters
 )
 
 
