@@ -146,9 +146,7 @@ def _metadata(path: Path) -> str | None:
         with safe_open(path, "numpy") as file:
             return (file.metadata() or {}).get("jaxprune")
     except SafetensorError as error:
-        raise UserError(
-            f"{path} is not a readable safetensors file ({error}): write or download it again."
-        ) from error
+        raise UserError(f"{path} is not a readable safetensors file ({error}): write or download it again.") from error
 
 
 def load_model(path: str | os.PathLike, *, ema: bool = False, img_size: int | tuple[int, int] | None = None) -> Any:

@@ -9,6 +9,7 @@ from ml_collections import ConfigDict
 
 from jaxprune.bench import leaderboard
 from jaxprune.bench.contestants import DENSE
+from jaxprune.bench.plan_names import short_plan
 from jaxprune.bench.report import finding
 from jaxprune.config import Config
 from jaxprune.errors import UserError
@@ -62,7 +63,7 @@ def _measure(config: Config, workdir: Path) -> dict[str, Any]:
     page = Report("jaxprune", FILE)
     with reporting.report_section(workdir / "report.html", page, "Leaderboard", "leaderboard") as section:
         _describe(section, rows, config)
-    print(as_text([{name: row[name] for name in SHOWN} for row in rows]))
+    print(as_text([{name: row[name] for name in SHOWN} for row in _readable(rows)]))
     return {"rows": len(rows), "table": str(workdir / FILE)}
 
 
@@ -205,7 +206,12 @@ def _rows(
     return [leaderboard.sealed(leaderboard.completed({**row, **common})) for row in measured.rows]
 
 
+def _readable(rows: Sequence[leaderboard.Row]) -> list[leaderboard.Row]:
+    return [{**row, "plan": short_plan(row["plan"])} for row in rows]
+
+
 def _describe(section: Section, rows: Sequence[leaderboard.Row], config: Config) -> None:
+    rows = _readable(rows)
     shown = [{name: value for name, value in row.items() if name not in HIDDEN} for row in rows]
     section.text(
         f"Batch {config.batch_size} on {rows[0]['device']}, {config.rounds} rounds, each timing all plans of a "

@@ -1,0 +1,24 @@
+"""Short names of plans for tables and plots."""
+
+import re
+
+_STEP = re.compile(r"(\w+)@(-?\d+):(\w+)=([\d.e-]+)")
+
+
+def short_plan(text: str) -> str:
+    """Returns the text of a plan with equal steps joined and numbers rounded to three digits; others unchanged.
+
+    The result is for readers: a plan has to be built from its whole text.
+
+    >>> short_plan("topk@1:keep_rate=0.7+topk@2:keep_rate=0.48999999999999994")
+    'topk@1,2:keep_rate=0.7,0.49'
+    >>> short_plan("topk@1:keep_rate=0.7+tome@2:r=8")
+    'topk@1:keep_rate=0.7+tome@2:r=8'
+    """
+    steps = [_STEP.fullmatch(step) for step in text.split("+")]
+    found = [step.groups() for step in steps if step]
+    if len(found) < len(steps) or len({(method, amount) for method, _, amount, _ in found}) > 1:
+        return text
+    (method, _, amount, _), *_ = found
+    layers, values = (",".join(each) for each in zip(*((s[1], f"{float(s[3]):.3g}") for s in found), strict=True))
+    return f"{method}@{layers}:{amount}={values}"
