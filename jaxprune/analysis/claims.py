@@ -85,7 +85,7 @@ _TOPK_EVIT = {"topk", "evit"}
 CLAIMS = (
     Claim(
         "D",
-        "At high keep rates ATS uses far fewer rows in the last step than it may.",
+        "At high keep rates ATS uses far fewer rows in the last step than its budget.",
         "rows in use after the last step, of those allowed, keep rates above .6",
         figures.ats_in_use,
         0.75,
@@ -205,7 +205,7 @@ CLAIMS = (
     ),
     Claim(
         "J",
-        "CKA stands for accuracy as well as Procrustes does.",
+        "CKA is as good a proxy of accuracy as Procrustes.",
         "their rank correlations with the difference in accuracy: CKA minus Procrustes",
         figures.as_good("CKA"),
         -0.1,
@@ -214,7 +214,7 @@ CLAIMS = (
     ),
     Claim(
         "J",
-        "PWCCA stands for accuracy as well as Procrustes does.",
+        "PWCCA is as good a proxy of accuracy as Procrustes.",
         "PWCCA minus Procrustes, likewise",
         figures.as_good("PWCCA"),
         -0.1,
@@ -232,7 +232,7 @@ CLAIMS = (
     ),
     Claim(
         "K",
-        "IoU with Top-K is one too.",
+        "IoU with Top-K is also a proxy.",
         "rank correlation of 1 - IoU with the difference from topk",
         figures.proxy("topk", "IoU", -1),
         0.4,
@@ -241,7 +241,7 @@ CLAIMS = (
     ),
     Claim(
         "K",
-        "NMI with K-Medoids is one too.",
+        "NMI with K-Medoids is also a proxy.",
         "rank correlation of 1 - NMI with the difference from kmedoids",
         figures.proxy("kmedoids", "NMI", -1),
         0.4,
@@ -273,7 +273,7 @@ CLAIMS = (
     ),
     Claim(
         "L",
-        "Patches get less deep under ATS than under Top-K and EViT.",
+        "Patches pass fewer blocks under ATS than under Top-K and EViT.",
         "mean depth in blocks: theirs minus its",
         figures.apart("depths", ("topk", "evit"), ("ats",), lambda rows: figures.mean_of(rows, "depth")),
         0,

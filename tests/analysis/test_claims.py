@@ -84,8 +84,8 @@ def test_a_proxy_is_a_rank_correlation_behind_the_last_block():
     found = verdicts(anchors=rows)
     row = found["The Procrustes distance of features is a moderate to strong proxy of accuracy."]
     assert row["verdict"] == HOLDS and row["here"] == pytest.approx(1)
-    assert found["CKA stands for accuracy as well as Procrustes does."]["verdict"] == HOLDS
-    assert found["PWCCA stands for accuracy as well as Procrustes does."]["verdict"].startswith(OPEN)
+    assert found["CKA is as good a proxy of accuracy as Procrustes."]["verdict"] == HOLDS
+    assert found["PWCCA is as good a proxy of accuracy as Procrustes."]["verdict"].startswith(OPEN)
 
 
 def test_plans_of_fewer_steps_and_flat_maps_leave_the_others_decidable():
@@ -99,7 +99,7 @@ def test_plans_of_fewer_steps_and_flat_maps_leave_the_others_decidable():
             {"method": "topk", "Spearman": value, "EMD": 0, "JSD": 0} for value in (0.9, 0.8, 0.95, 0.85, math.nan)
         ],
     )
-    ats = found["At high keep rates ATS uses far fewer rows in the last step than it may."]
+    ats = found["At high keep rates ATS uses far fewer rows in the last step than its budget."]
     assert ats["here"] == pytest.approx(0.3)
     maps = found["Maps of the mean depth of patches are much alike on different data."]
     assert maps["verdict"] == HOLDS and maps["here"] == pytest.approx(0.875)
@@ -113,6 +113,6 @@ def test_ats_and_collapsed_clusters():
     found = verdicts(
         spatial=[*used("ats", 0.3, 90), *used("ats", 1.0, 25), *used("tome", 1, 50), *used("sit", 0.4, 50)]
     )
-    row = found["At high keep rates ATS uses far fewer rows in the last step than it may."]
+    row = found["At high keep rates ATS uses far fewer rows in the last step than its budget."]
     assert row["verdict"] == HOLDS and row["here"] == pytest.approx(0.3)
     assert found["Clusters of soft merging collapse, those of hard merging do not."]["here"] == pytest.approx(0.6)

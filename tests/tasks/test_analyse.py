@@ -82,7 +82,7 @@ def test_tables_say_what_the_networks_do_and_a_second_run_observes_nothing(saved
     for words in (
         "Accuracy and cost",
         "One method at several keep rates",
-        "How deep patches get",
+        "Mean number of blocks that patches pass",
         "What each plan loses",
         "Random images",
         "Patterns by class",

@@ -22,6 +22,7 @@ from jaxprune.analysis.outcomes import CLASSIFIER, Answers
 from jaxprune.analysis.scorer_names import about_images
 from jaxprune.analysis.several_labels import Rankings
 from jaxprune.bench.contestants import DENSE
+from jaxprune.bench.plan_names import short_plan
 from jaxprune.data.sample import Sample
 from jaxprune.viz.report import Section
 
@@ -92,11 +93,13 @@ def describe(
     if plans := gallery.drawn(found):
         gallery.describe(section.section("Random images"), plans, answered, class_names, sources, many)
     if maps:
-        depth_maps.describe(section.section("How deep patches get"), maps, tables.heat_maps, found, many)
+        depth_maps.describe(
+            section.section("Mean number of blocks that patches pass"), maps, tables.heat_maps, found, many
+        )
     if tables.data_sets:
         depth_maps.across_data_sets(section.section("One plan on several data sets"), tables.data_sets, data_sets)
     if tables.anchors:
-        part = section.section("Do features and patterns stand for accuracy?")
+        part = section.section("Are features and patterns proxies of accuracy?")
         measure = answered.measure if answered else "accuracy"
         proxies.describe(part, tables.anchors, tables.proxies, many, measure)
     if answered is not None:
@@ -106,6 +109,15 @@ def describe(
         confusions.describe(section.section("Confusions that changed"), tables.confusions, found)
     if tables.class_patterns:
         class_patterns.describe(section.section("Patterns by class"), tables.class_patterns, found)
+    if trained := _trained(found):
+        section.section("Networks trained under a plan").table(trained, caption="Run directories and plans.")
+
+
+def _trained(found: Sequence[Observed]) -> list[dict[str, str]]:
+    """A row for each network with weights of its own besides the dense ones."""
+    dense = {observed.member.network: observed.member.origin for observed in found if observed.member.plan == DENSE}
+    own = [observed.member for observed in found if observed.member.origin != dense[observed.member.network]]
+    return [{"name": each.plan, "plan": short_plan(each.model.plan.text), "run": each.origin} for each in own]
 
 
 def _about(found: Sequence[Observed], answered: Answers | Rankings | None, neighbours: int) -> str:
@@ -127,8 +139,4 @@ def _about(found: Sequence[Observed], answered: Answers | Rankings | None, neigh
             "class this accuracy is low; only its differences are meaningful."
         )
     lines += [f"`{member.network}` is `{member.origin}`." for member in networks.values()]
-    trained = [
-        observed.member for observed in found if observed.member.origin != networks[observed.member.network].origin
-    ]
-    lines += [f"`{each.plan}` is `{each.origin}`, trained under `{each.model.plan.text}`." for each in trained]
     return "\n\n".join(lines)

@@ -69,11 +69,13 @@ def describe(
 
 
 def _best(rows: Rows, value: str) -> str:
-    dense = next(row for row in rows if row["plan"] == DENSE)
     others = [row for row in rows if row["plan"] != DENSE and value in row]
     if not others:
         return f"{value.capitalize()} against cost."
     best = max(others, key=lambda row: row[value])
+    # Compared within its network.
+    dense = next(row for row in rows if row["plan"] == DENSE and row["network"] == best["network"])
+    others = [row for row in others if row["network"] == best["network"]]
     show = (lambda row: f"{row[value]:.1%}") if value in ("accuracy", "mAP") else (lambda row: f"{row[value]:.3f}")
     chance = [row for row in others if row["plan"].startswith("random")]
     beside = f"; {chance[0]['plan']} has {show(chance[0])} with {chance[0]['GFLOPs']:.3g}" if chance else ""

@@ -56,11 +56,16 @@ def point_style(index: int) -> dict[str, Any]:
 
 
 def add_legend(figure: Figure, axes: Axes, count: int) -> None:
-    """Adds a legend unless there are fewer than two series; a long one is placed outside the axes."""
+    """Adds a legend unless there are fewer than two series; a long one is placed beside the axes or below them."""
     if count < 2:
         return
     options = {"frameon": False, "fontsize": 9, "labelcolor": INK, "handlelength": 1.6}
-    if count > 5:
+    if count > 16:
+        # Beside the axes it would be cut off.
+        columns = 3
+        figure.set_figheight(figure.get_figheight() + 0.19 * -(-count // columns))
+        figure.legend(loc="outside lower center", ncols=columns, **options)
+    elif count > 5:
         figure.legend(loc="outside right upper", **options)
     else:
         axes.legend(loc="best", **options)
