@@ -77,7 +77,7 @@ def _best(rows: Rows, value: str) -> str:
     dense = next(row for row in rows if row["plan"] == DENSE and row["network"] == best["network"])
     others = [row for row in others if row["network"] == best["network"]]
     show = (lambda row: f"{row[value]:.1%}") if value in ("accuracy", "mAP") else (lambda row: f"{row[value]:.3f}")
-    chance = [row for row in others if row["plan"].startswith("random")]
+    chance = [row for row in others if row["plan"].startswith("random") and row is not best]
     beside = f"; {chance[0]['plan']} has {show(chance[0])} with {chance[0]['GFLOPs']:.3g}" if chance else ""
     against = "" if value == "cosine" else f", the dense network {show(dense)} with {dense['GFLOPs']:.3g}"
     highest = f"{best['plan']} has the highest {value} of the plans: {show(best)} with {best['GFLOPs']:.3g} GFLOPs"
