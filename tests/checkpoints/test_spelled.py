@@ -163,6 +163,7 @@ def test_the_command_writes_them(tmp_path, monkeypatch, capsys):
     assert "the weights of a VisionTransformer" in capsys.readouterr().out
     same(load_file(second), spelled(model, "hugging_face"))
     monkeypatch.setattr("sys.argv", ["convert", f"--input={first}", f"--output={second}", "--names=big_vision"])
-    with pytest.raises(SystemExit, match=r"would not be a \.npz"):
+    with pytest.raises(SystemExit):
         convert_tool.main()
+    assert "would not be a .npz" in capsys.readouterr().err
     assert set(BY_HAND) | set(BY_TABLE) | {"timm", "hugging_face", "efficientnet_lite"} == set(NAMES)

@@ -396,7 +396,7 @@ BAD = {
     ),
     "more values of r than blocks": (
         lambda: reduction.apply(host("cls"), Plan("tome", r=(1, 1, 1, 1))),
-        "network of 3 blocks: use 2",
+        "Block 3 of a plan is outside this network, whose blocks are 0 to 2",
     ),
     "r and num_keep": (lambda: Plan("tome", r=2, num_keep=(3,)), "leave one out"),
     "r that adds": (lambda: Plan("tome", r=-2), "use a positive number"),

@@ -157,4 +157,4 @@ def test_the_command(folder, tmp_path):
     assert "left out: ant/000.png" in done.stdout
     assert "11 in train; 3 classes; 1 broken left out" in done.stdout
     again = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert again.returncode == 1 and "exists already" in again.stderr and "Traceback" not in again.stderr
+    assert again.returncode == 2 and "exists already" in again.stderr and "Traceback" not in again.stderr

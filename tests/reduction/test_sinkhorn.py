@@ -61,9 +61,7 @@ def test_refuses_options_without_sense(options, says):
 
 
 def test_fine_tuning_keeps_directions_at_unit_length(tmp_path):
-    config = main.load_config(
-        str(Path(jaxprune.__file__).parent.parent / "configs/reduction/small.py:smoke,method=sinkhorn")
-    )
+    config = main.load_config("configs/reduction/small.py:smoke,method=sinkhorn")
     tasks.find("finetune")(config, tmp_path)
     found = [r.v[...] for r in reduction.installed(checkpoints.load_model(tmp_path))]
     assert found
