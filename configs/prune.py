@@ -40,12 +40,12 @@ def get_config(arg=None):
         keep_rate=0.5,  # for the timing and the pictures
         num_images=200,  # held-out images, evenly spaced; 0: all
         curve_steps=10,  # points of the insertion and deletion curves; 0: none
-        sanity_images=8,  # images for the sanity checks of scorers; 0: none
+        sanity=True,  # whether to check that scores depend on the image, and on the weights of the scorer's network
         rounds=5,  # timing rounds, whose median and range are shown; 0: none
     )
     config.update(run=args.run, batch_size=8)
     if args.smoke:
-        config.update(scorers=("centre", "norm"), proposal="", num_images=12, curve_steps=3, rounds=1, sanity_images=2)
+        config.update(scorers=("centre", "norm"), proposal="", num_images=12, curve_steps=3, rounds=1)
         if not args.run:
             config.train = finetune.smoke(finetune.defaults())
     return config

@@ -25,10 +25,10 @@ def get_config(arg=None):
         keep_rate=_video.KEEP_RATES.get(args.size, 0.3),  # for the timing and the pictures
         num_images=200,  # number of videos
         curve_steps=10,  # points of the insertion and deletion curves; 0: none
-        sanity_images=0,  # clips for the sanity checks of scorers, see configs/prune.py; 0: none
+        sanity=False,  # whether to run the sanity checks of configs/prune.py
         rounds=5,  # timing rounds, whose median and range are shown; 0: none
     )
     _video.prepare(config, args)
     if args.smoke:
-        config.update(keep_rates=(0.5,), num_images=4, curve_steps=2, rounds=1, sanity_images=2)
+        config.update(keep_rates=(0.5,), num_images=4, curve_steps=2, rounds=1, sanity=True)
     return config

@@ -103,6 +103,8 @@ def correlations(scores: Real[np.ndarray, "n p"], others: Real[np.ndarray, "n p"
 def across_images(scores: Real[np.ndarray, "n p"]) -> float:
     """Returns the mean rank correlation between the scores of different images: 1 for a scorer that ignores the image.
 
+    Images whose patches all have equal scores are left out; NaN if there are no others.
+
     >>> round(across_images(np.array([[1, 2, 3], [1, 2, 3], [2, 3, 4]])), 6)
     1.0
 
@@ -112,7 +114,9 @@ def across_images(scores: Real[np.ndarray, "n p"]) -> float:
     if len(scores) < 2:
         raise UserError("The scores of a single image cannot be compared: give 2 or more images.")
     pairs = np.array(list(itertools.combinations(range(len(scores)), 2)))
-    return float(np.nanmean(correlations(scores[pairs[:, 0]], scores[pairs[:, 1]])))
+    found = correlations(scores[pairs[:, 0]], scores[pairs[:, 1]])
+    known = found[np.isfinite(found)]
+    return float(known.mean()) if len(known) else float("nan")
 
 
 # Order of the parts without a number: before or after the blocks.

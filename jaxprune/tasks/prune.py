@@ -59,8 +59,8 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
         part, image_of = section.section("Do proposals agree?"), images_of(config, classifier)
         contrasts = proposals_report.describe(part, setting, found, overlap, config.keep_rates, image_of)
         cascades: list[dict[str, Any]] = []
-        if config.sanity_images:
-            cascades = _randomised(config, setting, found, image_of)
+        if config.sanity and len(found.shown) > 1:
+            cascades = _randomised(config, setting, found)
             part = section.section("Do scores depend on the image, and on what the network has learned?")
             sanity_report.describe(part, sanity_report.summary(opened.scorers, found.scores, cascades), cascades)
     for name, own in {"overlap": overlap, "contrasts": contrasts, "sanity": cascades}.items():
@@ -80,8 +80,6 @@ def check(config: Config) -> Iterator[str]:
     """Yields the problems of the config that `setup.checks` does not find."""
     if config.curve_steps < 2 and config.curve_steps != 0:
         yield f"curve_steps={config.curve_steps} is not a curve: give 2 or more, or 0 for none."
-    if config.sanity_images < 0 or config.sanity_images == 1:
-        yield f"sanity_images={config.sanity_images} cannot be compared: give 2 or more, or 0 for no sanity checks."
     if config.keep_rate == 1:
         yield "keep_rate=1, which speed and pictures are for, prunes nothing: give one below 1, such as 0.5."
 
@@ -110,12 +108,9 @@ def measure(config: Config, classifier: Classifier, opened: Opened) -> pruning.P
     )
 
 
-def _randomised(
-    config: Config, setting: pruning_report.Setting, found: pruning.Pruned, image_of: Callable[[int], np.ndarray]
-) -> list[dict[str, Any]]:
-    """The scores of some images when the weights that scorers read are random."""
-    places = _spaced(len(found.index), min(config.sanity_images, len(found.index)))
-    images = np.stack([image_of(int(found.index[place])) for place in places])
+def _randomised(config: Config, setting: pruning_report.Setting, found: pruning.Pruned) -> list[dict[str, Any]]:
+    """The scores of the images that are drawn, when the weights that scorers read are random."""
+    images = np.stack([shown.image for shown in found.shown])
     normalised = pixels(jax.numpy.asarray(images), setting.model.preprocessing)
     return sanity_report.cascade_rows(setting.scorers, normalised, seed=config.seed)
 
