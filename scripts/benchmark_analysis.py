@@ -3,10 +3,10 @@
 python scripts/benchmark_analysis.py --run RUN --reduction_loc 1 2 3 [--plans topk tome …] [--rates .7 .5] [--images 0]
                                      [--batch 250] [--out benchmark_analysis]
 
-First the network is run under every plan for its logits and nothing else, as an evaluation of all plans would: reading,
-compiling and computing, `together` plans in one pass over the images. Then `analyse` does its whole work in an empty
-directory: its own passes, which also return patterns and features, the comparisons, and the report. Prints a table and
-writes it as a CSV, beside the directory of the analysis.
+First the network is run under every plan for its predictions and nothing else, as an evaluation of all plans would:
+reading, compiling and computing, `together` plans in one pass over the images. Then `analyse` does its whole work in an
+empty directory: its own passes, which also return patterns and features, the comparisons, and the report. Prints a
+table and writes it as a CSV, beside the directory of the analysis.
 """
 
 from jaxprune import host_memory
@@ -18,28 +18,16 @@ import argparse
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
 
 from jaxprune import main, tasks
-from jaxprune.analysis.forwards import pixels
-from jaxprune.analysis.members import Member, members
+from jaxprune.analysis.forwards import probabilities
+from jaxprune.analysis.members import members
 from jaxprune.bench.publish import publish
 from jaxprune.config import Config
 from jaxprune.errors import command
-from jaxprune.evaluate import Forward, Stacked, run_over
-from jaxprune.nn.params import merge, split
+from jaxprune.evaluate import Stacked, run_over
 from jaxprune.tasks.setup import analysed, inputs, observing
 from jaxprune.train.progress import log_to_terminal
-
-
-def logits(member: Member) -> Forward:
-    """Returns the forward function of a member's logits, or of its features if it has no classifier."""
-    parts, record = split(member.model), member.model.preprocessing
-
-    def call(arrays: Any, batch: Any) -> Any:
-        return merge(parts.graph, arrays, {})(pixels(batch["image"], record))[0]
-
-    return Forward(call, {**parts.params, **parts.rest})
 
 
 def forward_passes(config: Config) -> tuple[float, int, int]:
@@ -52,7 +40,9 @@ def forward_passes(config: Config) -> tuple[float, int, int]:
     start = time.perf_counter()
     for each in passes:
         for first in range(0, len(each.members), config.together):
-            forwards = {member.plan: logits(member) for member in each.members[first : first + config.together]}
+            forwards = {
+                member.plan: probabilities(member.model) for member in each.members[first : first + config.together]
+            }
             batches = inputs.eval_batches(each.config, each.source)
             run_over(batches, forwards, map(Stacked, forwards), inputs.mesh(each.config), desc="forward passes")
     return time.perf_counter() - start, len(found), len(passes[0].source)

@@ -94,10 +94,7 @@ def correlations(scores: Real[np.ndarray, "n p"], others: Real[np.ndarray, "n p"
     >>> correlations(np.array([[1, 2, 3], [1, 2, 3]]), np.array([[2, 4, 9], [3, 2, 1]])).round(6)
     array([ 1., -1.])
     """
-    ranks = [stats.rankdata(values, axis=1) for values in (scores, others)]
-    one, other = (values - values.mean(1, keepdims=True) for values in ranks)
-    lengths = np.linalg.norm(one, axis=1) * np.linalg.norm(other, axis=1)
-    return np.divide((one * other).sum(1), lengths, out=np.full(len(one), np.nan), where=lengths > 0)
+    return (_units(scores) * _units(others)).sum(1)
 
 
 def across_images(scores: Real[np.ndarray, "n p"]) -> float:
@@ -113,10 +110,20 @@ def across_images(scores: Real[np.ndarray, "n p"]) -> float:
     """
     if len(scores) < 2:
         raise UserError("The scores of a single image cannot be compared: give 2 or more images.")
-    pairs = np.array(list(itertools.combinations(range(len(scores)), 2)))
-    found = correlations(scores[pairs[:, 0]], scores[pairs[:, 1]])
-    known = found[np.isfinite(found)]
-    return float(known.mean()) if len(known) else float("nan")
+    units = _units(scores)
+    known = units[np.isfinite(units).all(1)]
+    if len(known) < 2:
+        return float("nan")
+    # The sum over all pairs without forming them: |Σ u|² = Σ |u|² + 2 Σ u·v, where every |u| is 1.
+    return float((np.square(known.sum(0)).sum() - len(known)) / (len(known) * (len(known) - 1)))
+
+
+def _units(scores: Real[np.ndarray, "n p"]) -> Float[np.ndarray, "n p"]:
+    """The centred ranks of each image's scores at unit length, NaN for equal ones; products are rank correlations."""
+    ranks = stats.rankdata(scores, axis=1)
+    ranks -= ranks.mean(1, keepdims=True)
+    lengths = np.linalg.norm(ranks, axis=1, keepdims=True)
+    return np.divide(ranks, lengths, out=np.full(ranks.shape, np.nan), where=lengths > 0)
 
 
 # Order of the parts without a number: before or after the blocks.

@@ -147,8 +147,8 @@ def differences(claimed: Mapping[str, Any], measured: Mapping[str, Any], dense: 
     Everything but speeds must be equal, and the verdict must follow from the row's speed-up. Speeds are compared only
     on the same device: the speed-up must be within the measured range widened by `SPEED_SLACK`, and so must the ratio
     of images/s to that of the dense network. The ends of its range, single rounds, must be within the measured range
-    widened by `LOAD_SLACK`, and images/s within that share of those measured. A wide range in the row thus excuses
-    nothing.
+    widened by `LOAD_SLACK`, and images/s within that share of those measured. The
+    row's own range is not used as a tolerance.
 
     Args:
       claimed: the row.

@@ -79,13 +79,16 @@ def checked_first(
     """
     if isinstance(first, Tracer) or isinstance(num_masked, Tracer):
         return jnp.clip(jnp.asarray(first, jnp.int32), 0, num_masked - 1)
-    values = np.asarray(first)
-    if (wrong := values[(values < 0) | (values >= num_masked)]).size:
+    _check_first(np.asarray(first), int(num_masked))
+    return jnp.asarray(first, jnp.int32)
+
+
+def _check_first(first: np.ndarray, num_masked: int) -> None:
+    if (wrong := first[(first < 0) | (first >= num_masked)]).size:
         raise UserError(
             f"first={wrong[0]} is not an index into the {num_masked} masked patches: pass one from 0 to "
             f"{num_masked - 1}."
         )
-    return jnp.asarray(first, jnp.int32)
 
 
 def furthest_sampling(
@@ -156,7 +159,7 @@ def furthest_sampling_host(
     """`furthest_sampling` in NumPy, with identical picks, for data workers and comparisons."""
     _, width = _checked_grid(masked.size, num_retained, grid)
     row, column = np.divmod(np.flatnonzero(masked), width)
-    checked_first(first, len(row))
+    _check_first(np.asarray(first), len(row))  # NumPy only: data workers do not start JAX
     nearest = np.full(row.shape, np.iinfo(np.int64).max)
     order = np.empty(num_retained, np.int32)
     chosen = int(first)

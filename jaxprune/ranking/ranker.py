@@ -58,6 +58,7 @@ class Ranker(VisionTransformer):
             remat=remat,
             rngs=rngs,
         )
+        # LTRP's repository initialises every linear layer so, the head too.
         self.head = nnx.data(Linear(embed_dim, self.num_patches, kernel_init=xavier_uniform, rngs=rngs))
 
     def scores(

@@ -1,6 +1,5 @@
 """Scores the patches of your own images with any scorers, and compares the patches that each keeps."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +13,6 @@ from jaxprune.errors import UserError
 from jaxprune.tasks.setup import inputs, networks, reporting
 from jaxprune.train import workdir as workdirs
 from jaxprune.viz.report import Report
-
-
-def check(config: Config) -> Iterator[str]:
-    """Yields the problems of the config that `setup.checks` does not find."""
-    if config.images not in ("", "scenes") and not Path(config.images).expanduser().exists():
-        yield f"There is no file or folder {config.images}: check config.images."
 
 
 def run(config: Config, workdir: Path) -> dict[str, Any]:

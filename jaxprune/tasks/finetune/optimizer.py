@@ -6,6 +6,7 @@ from typing import Any
 
 import optax
 
+from jaxprune import reduction
 from jaxprune.config import Config
 from jaxprune.nn import Host
 from jaxprune.tasks.setup.training import Training, adamw, learning_rate
@@ -49,9 +50,10 @@ def optimizer_of(
 
 def _unit_rows(model: Host, frozen: Sequence[str]) -> list[str]:
     """The trained parameters of reducers whose rows have unit length (`Reducer.unit_params`)."""
+    sites = model.sites()
     names = [
-        f"{site.path}.reducer.{name}"
-        for site in model.sites()
-        for name in getattr(getattr(model.block(site), "reducer", None), "unit_params", ())
+        f"{sites[reducer.step.layer].path}.reducer.{name}"
+        for reducer in reduction.installed(model)
+        for name in reducer.unit_params
     ]
     return [name for name in names if not any(fnmatchcase(name, pattern) for pattern in frozen)]
