@@ -16,7 +16,7 @@ from jaxprune.data.scenes import Scenes
 from jaxprune.errors import UserError
 from jaxprune.preprocessing import Preprocessing
 
-SCENES = 6  # number of pictures of "scenes"
+BUILT_IN, SCENES = "scenes", 6  # the path of the built-in pictures, and their number
 
 
 class Pictures(NamedTuple):
@@ -47,7 +47,7 @@ def open_pictures(
       UserError: there are none, or there are videos for an image network, or pictures for a video network.
     """
     views = Views(preprocessing, num_clips, num_crops) if preprocessing.num_frames else None
-    if path == "scenes":
+    if path == BUILT_IN:
         options = {"split": "test", "num_examples": SCENES, "seed": seed}
         size = preprocessing.img_size
         scenes = Scenes(image_size=size, **options) if views is None else MovingScenes(views, **options)
@@ -56,9 +56,8 @@ def open_pictures(
     others, other = (video.EXTENSIONS, "videos") if views is None else (images.EXTENSIONS, "pictures")
     if not path:
         raise UserError("Give --config.images=FOLDER, or one picture, to score.")
+    require_there(path)
     root = Path(path).expanduser()
-    if not root.exists():
-        raise UserError(f"There is no file or folder {path}: check --config.images.")
     is_other = root.suffix.lower() in others if root.is_file() else False
     files = [root] if root.is_file() else [Path(file) for file in image_files(root, (), extensions)]
     if is_other or (not files and root.is_dir() and next(image_files(root, (), others), None)):
@@ -72,6 +71,16 @@ def open_pictures(
         return Pictures(names, lambda index: read_image(files[index], preprocessing))
     video.require_av()  # once, and not for each file
     return Pictures(names, lambda index: read_views(files[index], views))
+
+
+def require_there(path: str) -> None:
+    """Checks a path of `open_pictures`, without opening anything.
+
+    Raises:
+      UserError: there is no such file or folder.
+    """
+    if path not in ("", BUILT_IN) and not Path(path).expanduser().exists():
+        raise UserError(f"There is no file or folder {path}: check --config.images.")
 
 
 def read_ahead(

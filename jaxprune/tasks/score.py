@@ -1,5 +1,6 @@
 """Scores the patches of your own images with any scorers, and compares the patches that each keeps."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -8,11 +9,17 @@ from jaxprune.analysis.forwards import patch_scores
 from jaxprune.analysis.score_files import read_part, write_scores
 from jaxprune.analysis.scorer_names import about_scorers
 from jaxprune.config import Config
-from jaxprune.data.pictures import open_pictures
+from jaxprune.data.pictures import open_pictures, require_there
 from jaxprune.errors import UserError
 from jaxprune.tasks.setup import inputs, networks, reporting
+from jaxprune.tasks.setup.checks import refused
 from jaxprune.train import workdir as workdirs
 from jaxprune.viz.report import Report
+
+
+def check(config: Config) -> Iterator[str]:
+    """Yields the problems of the config that `setup.checks` does not find."""
+    yield from refused(lambda: require_there(config.images))
 
 
 def run(config: Config, workdir: Path) -> dict[str, Any]:

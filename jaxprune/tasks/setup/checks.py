@@ -168,10 +168,7 @@ PATHS = {
     "model.weights": "weights file",
     "model.class_names": "file of class names",
     "weights": "weights file",
-    "images": "file or folder",
 }
-# Values of these settings that are not paths.
-BUILT_IN = {"model.weights": networks.RANDOM, "images": "scenes"}
 
 
 def require(problems: Sequence[str]) -> None:
@@ -278,7 +275,7 @@ def _numbers(values: Mapping[str, Any], prefix: str) -> Iterator[str]:
 def _paths(values: Mapping[str, Any], prefix: str) -> Iterator[str]:
     for name, what in PATHS.items():
         path = values.get(name)
-        if path == BUILT_IN.get(name):
+        if path == networks.RANDOM and name == "model.weights":
             continue
         if isinstance(path, (str, Path)) and str(path) and not exists(path):
             yield f"There is no {what} {path}: check {prefix}{name}."
