@@ -26,7 +26,6 @@ import argparse
 import contextlib
 import json
 import os
-import platform
 import signal
 import statistics
 import subprocess
@@ -39,6 +38,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxprune import host_memory, models
+from jaxprune.bench.publish import machine
 from jaxprune.errors import command
 from jaxprune.viz.table import write_csv
 
@@ -424,16 +424,6 @@ def difference(facts: dict[str, Any], ours: dict[str, Any]) -> Any:
         return ""
     theirs, own = np.asarray(facts["result"]), np.asarray(ours["result"])
     return float(np.abs(theirs - own).max() / np.abs(own).max())
-
-
-def machine() -> str:
-    """Returns the name of the processor and the number of cores."""
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    named = next(
-        (line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.processor()
-    )
-    return f"{named or platform.machine()}, {os.cpu_count()} cores"
 
 
 HIDDEN = ("section", "group", "versions", "rounds")

@@ -7,20 +7,17 @@ import csv
 import hashlib
 import json
 import os
-import platform
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 
 import jaxprune
 from jaxprune.analysis.proxies import RankCorrelation, kendall
 from jaxprune.bench.contestants import DENSE
 from jaxprune.bench.costs import verdict
-from jaxprune.bench.publish import device
 from jaxprune.errors import UserError
 from jaxprune.metrics import wilson_interval
 from jaxprune.nn.params import variables
@@ -85,15 +82,6 @@ def plan_text(text: str) -> str:
       UserError: the text is not a plan.
     """
     return text if text == DENSE else Plan.from_text(text).text
-
-
-def machine() -> dict[str, str]:
-    """Returns the columns `device` and `jax`; for CPUs with the processor's name and the number of usable cores."""
-    named = device()
-    if jax.default_backend() != "cpu":
-        return named
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return {**named, "device": f"{named['device']}, {_processor()}{cores} cores"}
 
 
 def completed(row: Mapping[str, Any]) -> Row:
@@ -261,14 +249,6 @@ def _value(name: str, text: str | None) -> Any:
         return text if name in TEXTS else int(text) if name in WHOLE else float(text)
     except ValueError:
         raise UserError(f"The leaderboard's {name} {text!r} is not {kind}: the file was edited or truncated.") from None
-
-
-def _processor() -> str:
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text(errors="replace").splitlines() if info.is_file() else []
-    named = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
-    named = named or platform.processor()
-    return f"{named}, " if named else ""
 
 
 def _same(ours: Any, theirs: Any) -> bool:

@@ -1,5 +1,6 @@
 """Prints and stores measurements together with their device."""
 
+import os
 import platform
 from pathlib import Path
 from typing import Any
@@ -9,9 +10,20 @@ import jax
 from jaxprune.viz.table import Rows, as_text, write_csv
 
 
+def machine() -> str:
+    """Returns the name of the processor and the number of cores that this process may use."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text(errors="replace").splitlines() if info.is_file() else []
+    named = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return f"{named or platform.processor() or platform.machine()}, {cores} cores"
+
+
 def device() -> dict[str, str]:
-    """Returns the columns common to all stored measurements: the device, and the version of JAX."""
-    return {"device": f"{jax.devices()[0].device_kind} ({platform.machine()})", "jax": jax.__version__}
+    """Returns the columns common to all stored measurements: the device, for CPUs with `machine`, and JAX's version."""
+    found = jax.devices()[0]
+    more = f", {machine()}" if found.platform == "cpu" else ""
+    return {"device": f"{found.device_kind} ({platform.machine()}){more}", "jax": jax.__version__}
 
 
 def publish(title: str, rows: Rows, path: Path, *, shown: Rows | None = None, quiet: bool = False, **same: Any) -> None:

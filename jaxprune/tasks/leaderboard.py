@@ -10,6 +10,7 @@ from ml_collections import ConfigDict
 from jaxprune.bench import leaderboard
 from jaxprune.bench.contestants import DENSE
 from jaxprune.bench.plan_names import short_plan
+from jaxprune.bench.publish import device
 from jaxprune.bench.report import finding
 from jaxprune.config import Config
 from jaxprune.errors import UserError
@@ -201,7 +202,7 @@ def _rows(
         "weights": leaderboard.weights_hash(classifier.model),
         "code": leaderboard.code_hash(),
         "data": leaderboard.data_hash(read.data.to_dict(), images.names),
-        **leaderboard.machine(),
+        **device(),
     }
     return [leaderboard.sealed(leaderboard.completed({**row, **common})) for row in measured.rows]
 
