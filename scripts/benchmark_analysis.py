@@ -4,9 +4,9 @@ python scripts/benchmark_analysis.py --run RUN --reduction_loc 1 2 3 [--plans to
                                      [--batch 250] [--out benchmark_analysis]
 
 First the network is run under every plan for its predictions and nothing else, as an evaluation of all plans would:
-reading, compiling and computing, `together` plans in one pass over the images. Then `analyse` does its whole work in an
-empty directory: its own passes, which also return patterns and features, the comparisons, and the report. Prints a
-table and writes it as a CSV, beside the directory of the analysis.
+opening the network, reading the images, compiling and computing, `together` plans in one pass over the images. Then
+`analyse` does its whole work in an empty directory: its own passes, which also return patterns and features, the
+comparisons, and the report. Prints a table and writes it as a CSV, beside the directory of the analysis.
 """
 
 from jaxprune import host_memory
@@ -32,12 +32,12 @@ from jaxprune.train.progress import log_to_terminal
 
 def forward_passes(config: Config) -> tuple[float, int, int]:
     """Returns the seconds of all forward passes, and the numbers of networks and plans, and of images."""
+    start = time.perf_counter()
     opened = analysed.networks(config)
     config = inputs.with_data_of(opened[0].origin, opened[0].model.preprocessing, config)
     found = members(opened, analysed.plans(config, left_out := {}), seed=config.seed, left_out=left_out)
     with tempfile.TemporaryDirectory() as empty:
         passes = observing.passes(config, Path(empty), found)
-    start = time.perf_counter()
     for each in passes:
         for first in range(0, len(each.members), config.together):
             forwards = {
