@@ -50,7 +50,8 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--alpha", type=float, default=0.1)
     parser.add_argument("--delta", type=float, default=0.1)
     parser.add_argument("--batch", type=int, default=8)
-    parser.add_argument("--rounds", type=int, default=5)
+    # More than `tune` takes: the dense network's time is the scale of all predictions.
+    parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--splits", type=int, default=1000)
     parser.add_argument("--out", default="study_tune")
     return parser.parse_args()
