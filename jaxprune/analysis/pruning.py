@@ -120,7 +120,8 @@ def measure(
     collectors = (Stacked("pruned", ("index", "label")), _Images(shown))
     (found, columns), images = run_over(batches, {"pruned": forward}, collectors, mesh, desc="prune")
     values = (columns["index"], columns["label"], found["predictions"], found["confidences"], found["removed"])
-    pruned = Pruned(*values, [], found["scores"], found.get("proposal"))
+    scores = {name: found["scores"][name] for name in scorers}  # a jitted program returns them sorted by name
+    pruned = Pruned(*values, [], scores, found.get("proposal"))
     return pruned._replace(shown=[pruned.example(place, image) for place, image in images.items()])
 
 

@@ -90,7 +90,8 @@ def _figure(scored: Scored, grid: tuple[int, int], together: int) -> str:
         about = f'aria-label="patches of {html.escape(scored.caption)} kept by {html.escape(name)}" role="img"'
         data = f'data-places="{_base64(places)}" data-colours="{_base64(colours)}"'
         cells.append(_cell(name, f'<canvas width="{grid[1]}" height="{grid[0]}" {about} {data}></canvas>'))
-    style = f"--photo:url({data_uri(scored.image)});--shape:{width}/{height};--cells:{min(len(cells), together)}"
+    in_row = -(-len(cells) // -(-len(cells) // together))  # no row with a single cell below a full one
+    style = f"--photo:url({data_uri(scored.image)});--shape:{width}/{height};--cells:{in_row}"
     return f'<figure style="{style}" class="keep-cells">{"".join(cells)}</figure>'
 
 
