@@ -31,7 +31,7 @@ from jaxprune.train.progress import log_to_terminal
 
 
 def forward_passes(config: Config) -> tuple[float, int, int]:
-    """Returns the seconds of all forward passes, and the numbers of networks and plans, and of images."""
+    """Returns the seconds from opening the network to the last forward pass, and the numbers of plans and images."""
     start = time.perf_counter()
     opened = analysed.networks(config)
     config = inputs.with_data_of(opened[0].origin, opened[0].model.preprocessing, config)

@@ -67,7 +67,7 @@ def describe(
             caption=f"Probability of the true class at keep rate {rate:g}, for images that one network is unsure of "
             "(below 30 %) and the other sure (above 70 %) (PaPr, appendix B). ± is the standard deviation between "
             "images (population); `change` from the dense network; `surer`: share of images with a higher probability.",
-            formats=".3f",
+            formats=dict.fromkeys(("change", "surer"), ".3f"),
         )
     for kind, places in groups.items():
         if not len(places):

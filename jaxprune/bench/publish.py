@@ -16,7 +16,7 @@ def machine() -> str:
     lines = info.read_text(errors="replace").splitlines() if info.is_file() else []
     named = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return f"{named or platform.processor() or platform.machine()}, {cores} cores"
+    return f"{named or platform.processor() or platform.machine()}, {cores} core{'' if cores == 1 else 's'}"
 
 
 def device() -> dict[str, str]:
