@@ -1,7 +1,7 @@
 """Small networks for small data sets, trainable on two CPU cores; shared by several configs."""
 
+from jaxprune.commands import finetune, pretrain, quickstart, train_ranker
 from jaxprune.errors import unknown
-from jaxprune.tasks import finetune, pretrain, quickstart, train_ranker
 
 # Classifiers and encoders by data set.
 NETWORKS = {

@@ -3,8 +3,8 @@
 from ml_collections import ConfigDict
 
 from jaxprune import reduction
+from jaxprune.commands import finetune
 from jaxprune.errors import unknown
-from jaxprune.tasks import finetune
 
 # (warm-up epochs, backbone scale, freeze epochs) for keep rates .25, .5, .7, .9; supplement Table 3.
 SLOW, LONG, WHOLE, LONG_WHOLE = (5, 0.01, 5), (20, 0.01, 5), (5, 1.0, 0), (20, 1.0, 0)

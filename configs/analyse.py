@@ -23,9 +23,9 @@ The running time is estimated in advance. Observations of each network and plan 
 command resumes an interrupted run, and after a change of the config only the affected parts are run again.
 """
 
+from jaxprune.commands import finetune
+from jaxprune.commands.shared.defaults import featuring
 from jaxprune.config import parse_arg
-from jaxprune.tasks import finetune
-from jaxprune.tasks.setup.defaults import featuring
 
 # Methods without parameters, which need no training.
 STANDALONE = ("topk", "evit", "ats", "tome", "kmedoids", "l1", "l2", "linf")

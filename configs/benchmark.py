@@ -10,9 +10,9 @@ kept. The same holds for a published file (`--config.model.weights=FILE --config
 """
 
 from jaxprune import reduction
+from jaxprune.commands import finetune
+from jaxprune.commands.shared.defaults import classifier_inspection
 from jaxprune.config import parse_arg
-from jaxprune.tasks import finetune
-from jaxprune.tasks.setup.defaults import classifier_inspection
 
 
 def get_config(arg=None):

@@ -19,9 +19,9 @@ imagenet_r, both with `--config.only_present`, imagenet_sketch, or imagenet2012_
 computes the corrupted images itself.
 """
 
+from jaxprune.commands import finetune
+from jaxprune.commands.shared.defaults import classifier_inspection
 from jaxprune.config import parse_arg
-from jaxprune.tasks import finetune
-from jaxprune.tasks.setup.defaults import classifier_inspection
 
 
 def get_config(arg=None):

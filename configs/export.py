@@ -11,9 +11,9 @@ Outputs and preprocessing are described in `model.stablehlo.json` and in the met
 gets its final name, it is read back and compared with the network on `images`.
 """
 
+from jaxprune.commands import finetune
+from jaxprune.commands.shared.defaults import featuring
 from jaxprune.config import parse_arg
-from jaxprune.tasks import finetune
-from jaxprune.tasks.setup.defaults import featuring
 
 
 def get_config(arg=None):

@@ -17,9 +17,9 @@ their nearest neighbours among the training images and by a linear classifier; s
     --config.plan=topk:keep_rate=0.5 --config.reduction_loc="(3,6,9)"     under a token-reduction plan
 """
 
+from jaxprune.commands import finetune
+from jaxprune.commands.shared.defaults import featuring
 from jaxprune.config import parse_arg
-from jaxprune.tasks import finetune
-from jaxprune.tasks.setup.defaults import featuring
 
 
 def get_config(arg=None):

@@ -14,9 +14,9 @@ Kendall's tau between the speeds in the table and those measured; `rows=0` measu
     --config.networks="('runs/base','weights=FILE,name=NAME')"   further classifiers
 """
 
+from jaxprune.commands import finetune
+from jaxprune.commands.shared.defaults import classifier_inspection
 from jaxprune.config import parse_arg
-from jaxprune.tasks import finetune
-from jaxprune.tasks.setup.defaults import classifier_inspection
 
 
 def get_config(arg=None):

@@ -8,9 +8,9 @@ A network that reads clips takes a video: `--config.image=film.mp4`. With `--con
 --config.data.num_crops=3` the probabilities are averaged over these views.
 """
 
+from jaxprune.commands import finetune
+from jaxprune.commands.shared.defaults import classifier_inspection
 from jaxprune.config import parse_arg
-from jaxprune.tasks import finetune
-from jaxprune.tasks.setup.defaults import classifier_inspection
 
 
 def get_config(arg=None):

@@ -23,9 +23,9 @@ network are randomised from the top down (Adebayo et al., 2018; `sanity.csv`).
     --config.proposal_size=160
 """
 
+from jaxprune.commands import finetune
+from jaxprune.commands.shared.defaults import classifier_inspection
 from jaxprune.config import parse_arg
-from jaxprune.tasks import finetune
-from jaxprune.tasks.setup.defaults import classifier_inspection
 
 
 def get_config(arg=None):

@@ -5,9 +5,9 @@ python -m jaxprune.main --config=configs/quickstart.py
 Takes about seven minutes on two CPU cores and needs no download. The result is runs/quickstart/report.html.
 """
 
+from jaxprune.commands import finetune, pretrain, quickstart, train_ranker
+from jaxprune.commands.shared.defaults import classifier_inspection
 from jaxprune.config import parse_arg
-from jaxprune.tasks import finetune, pretrain, quickstart, train_ranker
-from jaxprune.tasks.setup.defaults import classifier_inspection
 
 SIZE = {"img_size": 64, "patch_size": 8, "embed_dim": 96, "depth": 4, "num_heads": 3}
 

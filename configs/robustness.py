@@ -9,10 +9,10 @@ computed by this library (see `jaxprune.data.corruptions`); the published images
 --config.data.name=imagenet2012_corrupted/fog_3` with configs/evaluate.py.
 """
 
+from jaxprune.commands import finetune
+from jaxprune.commands.shared.defaults import classifier_inspection
 from jaxprune.config import parse_arg
 from jaxprune.data import corruptions
-from jaxprune.tasks import finetune
-from jaxprune.tasks.setup.defaults import classifier_inspection
 
 
 def get_config(arg=None):

@@ -23,8 +23,8 @@ With a network that reads clips, `images` is a folder of videos or one video, an
 
 from ml_collections import ConfigDict
 
+from jaxprune.commands.shared.defaults import data as data_defaults
 from jaxprune.config import parse_arg
-from jaxprune.tasks.setup.defaults import data as data_defaults
 
 
 def get_config(arg=None):

@@ -17,9 +17,9 @@ probability 1 - delta the chosen plan keeps its bound. `plan.txt` holds the plan
 command resumes an interrupted run.
 """
 
+from jaxprune.commands import finetune
+from jaxprune.commands.shared.defaults import featuring
 from jaxprune.config import parse_arg
-from jaxprune.tasks import finetune
-from jaxprune.tasks.setup.defaults import featuring
 
 
 def get_config(arg=None):

@@ -3,9 +3,9 @@
 python -m jaxprune.main --config=configs/visualize.py --config.run=runs/quickstart/pretrain [--config.image=photo.jpg]
 """
 
+from jaxprune.commands import pretrain
+from jaxprune.commands.shared.defaults import inspection
 from jaxprune.config import parse_arg
-from jaxprune.tasks import pretrain
-from jaxprune.tasks.setup.defaults import inspection
 
 
 def get_config(arg=None):

@@ -10,8 +10,8 @@ from jaxprune.data import Scenes
 from jaxprune.nn.tokens import coordinates
 from jaxprune.ops.patches import patchify
 from jaxprune.reduction.kmedoids import kmedoids
-from jaxprune.reduction.radial_patterns import disc, radii
-from jaxprune.viz.pictures.token_groups import token_groups
+from jaxprune.reduction.parts.radial_patterns import disc, radii
+from jaxprune.report.pictures.token_groups import token_groups
 
 OUT = Path(__file__).parent / "pictures"
 GRID, SIDE, ROWS, SEED, SCENE = (8, 8), 224, 16, 0, 5

@@ -15,8 +15,8 @@ from flax import nnx
 
 import jaxprune
 from jaxprune.nn.params import jitted
-from jaxprune.viz.pictures.heatmap import heatmap
-from jaxprune.viz.pictures.marks import mask_patches
+from jaxprune.report.pictures.heatmap import heatmap
+from jaxprune.report.pictures.marks import mask_patches
 
 GRID = (14, 14)
 

@@ -37,7 +37,7 @@ TOGETHER = ("pretrain", "finetune", "linear_probe")
 
 def help_text() -> str:
     """Returns the usage, with all tasks, methods and models."""
-    from jaxprune import mim, models, reduction, scoring, tasks
+    from jaxprune import commands, mim, models, reduction, scoring
 
     def listed(title: str, lines: list[str]) -> str:
         return "\n".join([title, *(f"  {line}" for line in lines)])
@@ -60,7 +60,7 @@ def help_text() -> str:
                 ],
             ),
             listed("configs (--config=FILE.py --help lists the arguments and settings of one)", configs()),
-            listed("tasks", [f"{name:<12} {line}" for name, line in tasks.names().items()]),
+            listed("tasks", [f"{name:<12} {line}" for name, line in commands.names().items()]),
             listed("pre-training methods (config.mim.name)", sorted(mim.methods())),
             listed("token-reduction methods", sorted(reduction.methods())),
             listed("scorers of patches (config.scorers)", sorted(scoring.methods())),
@@ -75,7 +75,7 @@ def config_help(text: str) -> str:
     Args:
       text: `FILE.py`, or `FILE.py:arguments`, whose arguments are applied to the settings shown.
     """
-    from jaxprune.tasks.setup import documented
+    from jaxprune.commands.shared import documented
 
     file = text.partition(":")[0]
     path = config_path(file)
@@ -197,7 +197,7 @@ def default_workdir(text: str) -> Path:
 
 def main(argv: list[str]) -> None:
     """Runs the task that the config names."""
-    from jaxprune import tasks
+    from jaxprune import commands
     from jaxprune.train.interrupt import Interrupted, ending_at_ctrl_c
     from jaxprune.train.progress import log_to_terminal
     from jaxprune.train.workdir import is_complete
@@ -206,13 +206,13 @@ def main(argv: list[str]) -> None:
     absl_logging.set_verbosity(absl_logging.WARNING)  # Orbax reports every file it touches
     config = _CONFIG.value
     workdir = Path(_WORKDIR.value or config.workdir or default_workdir(_value(sys.argv, "config") or ""))
-    before = config.task in tasks.TRAINING and is_complete(workdir)
+    before = config.task in commands.TRAINING and is_complete(workdir)
     try:
         compile_cache.enable(_COMPILED.value)
         if _DISTRIBUTED.value or _COORDINATOR.value or _NUM_PROCESSES.value or _PROCESS_ID.value >= 0:
             _join(config.task)
         with processes.failing_together(), ending_at_ctrl_c():
-            summary = tasks.find(config.task)(config, workdir)
+            summary = commands.find(config.task)(config, workdir)
     except UserError as error:
         fail(error)
     except (KeyboardInterrupt, Interrupted):

@@ -19,25 +19,26 @@ import tempfile
 import time
 from pathlib import Path
 
-from jaxprune import main, tasks
-from jaxprune.analysis.forwards import probabilities
-from jaxprune.analysis.members import members
+from jaxprune import commands, main
 from jaxprune.bench.publish import publish
+from jaxprune.commands.analyse import observe
+from jaxprune.commands.shared import inputs, several_networks
 from jaxprune.config import Config
 from jaxprune.errors import command
 from jaxprune.evaluate import Stacked, run_over
-from jaxprune.tasks.setup import analysed, inputs, observing
+from jaxprune.evaluate.forwards import probabilities
+from jaxprune.evaluate.members import members
 from jaxprune.train.progress import log_to_terminal
 
 
 def forward_passes(config: Config) -> tuple[float, int, int]:
     """Returns the seconds from opening the network to the last forward pass, and the numbers of plans and images."""
     start = time.perf_counter()
-    opened = analysed.networks(config)
+    opened = several_networks.networks(config)
     config = inputs.with_data_of(opened[0].origin, opened[0].model.preprocessing, config)
-    found = members(opened, analysed.plans(config, left_out := {}), seed=config.seed, left_out=left_out)
+    found = members(opened, several_networks.plans(config, left_out := {}), seed=config.seed, left_out=left_out)
     with tempfile.TemporaryDirectory() as empty:
-        passes = observing.passes(config, Path(empty), found)
+        passes = observe.passes(config, Path(empty), found)
     for each in passes:
         for first in range(0, len(each.members), config.together):
             forwards = {
@@ -68,7 +69,7 @@ def run():
     config.update(plans=tuple(args.plans or config.plans), num_images=args.images, batch_size=args.batch)
     forward, networks, images = forward_passes(config)
     start = time.perf_counter()
-    tasks.find("analyse")(config, folder)
+    commands.find("analyse")(config, folder)
     whole = time.perf_counter() - start
     row = {"images": images, "networks and plans": networks, "forward passes s": forward, "analyse s": whole}
     publish("Cost of an analysis", [{**row, "ratio": whole / forward}], args.out / "cost.csv")

@@ -34,10 +34,10 @@ from jaxprune.bench.publish import device, publish
 from jaxprune.bench.timing import OverRounds, interleaved
 from jaxprune.errors import command
 from jaxprune.nn.params import merge, split
+from jaxprune.report.table import as_markdown
 from jaxprune.train import optimizer
 from jaxprune.train.state import TrainState
 from jaxprune.train.step import make_train_step
-from jaxprune.viz.table import as_markdown
 
 VIT, SWIN = "vit_base_patch16_224", "swin_base_patch4_window7_224"
 # Encoder, and the share of patches that the paper throws.

@@ -25,15 +25,15 @@ from jaxprune import flops, metrics, mim
 from jaxprune.bench.publish import publish
 from jaxprune.bench.timing import interleaved_medians
 from jaxprune.checkpoints.run import load_card, load_model
+from jaxprune.commands.shared import inputs
+from jaxprune.commands.shared.defaults import inspection
 from jaxprune.errors import command
 from jaxprune.mim import RandomMasker
 from jaxprune.nn.params import merge, split
 from jaxprune.nn.tokens import all_present
 from jaxprune.ops.patches import gather_tokens
 from jaxprune.ranking import label_masks, pseudo_labels
-from jaxprune.tasks.setup import inputs
-from jaxprune.tasks.setup.defaults import inspection
-from jaxprune.viz import plots
+from jaxprune.report import plots
 
 MASK_RATIO = 0.9
 

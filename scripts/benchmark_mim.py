@@ -34,10 +34,10 @@ from jaxprune.bench.publish import publish
 from jaxprune.bench.timing import interleaved
 from jaxprune.errors import command
 from jaxprune.nn.params import Split, merge, split
+from jaxprune.report import plots
 from jaxprune.train import optimizer
 from jaxprune.train.state import TrainState
 from jaxprune.train.step import make_train_step
-from jaxprune.viz import plots
 
 # PR-MIM Tab. 2 and 3, relative to MAE: operations, memory, time.
 PAPER = {

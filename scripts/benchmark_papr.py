@@ -25,12 +25,13 @@ import numpy as np
 from flax import nnx
 
 from jaxprune import flops, models, reduction, scoring
-from jaxprune.bench.contestants import DENSE, Runner
 from jaxprune.bench.publish import publish
 from jaxprune.bench.timing import interleaved_medians
 from jaxprune.errors import UserError, command
+from jaxprune.evaluate.contestants import Runner
 from jaxprune.nn.params import unfilled
 from jaxprune.plugins import find
+from jaxprune.reduction import DENSE
 
 FREE, TORCH = "centre", "PyTorch"  # a scorer that computes nothing, and the network in PyTorch
 IMAGE_PROPOSAL, CLIP_PROPOSAL = "efficientnet_lite0", "x3d_s"

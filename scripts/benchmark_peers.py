@@ -40,7 +40,7 @@ import numpy as np
 from jaxprune import host_memory, models
 from jaxprune.bench.publish import machine
 from jaxprune.errors import command
-from jaxprune.viz.table import write_csv
+from jaxprune.report.table import write_csv
 
 SCRIPTS = Path(__file__).parent
 OURS, TORCH, ONNX = "ours", "pytorch", "onnx_runtime"

@@ -20,11 +20,12 @@ import jax
 from flax import nnx
 
 from jaxprune import models, reduction
-from jaxprune.bench.contestants import DENSE, Runner, contestants
 from jaxprune.bench.costs import promise
 from jaxprune.bench.publish import publish
 from jaxprune.bench.timing import interleaved_medians
 from jaxprune.errors import command
+from jaxprune.evaluate.contestants import Runner, contestants
+from jaxprune.reduction import DENSE
 
 
 @command

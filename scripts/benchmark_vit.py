@@ -16,10 +16,10 @@ import jax.numpy as jnp
 from flax import nnx
 
 from jaxprune import mim, models, parallel
-from jaxprune.bench.contestants import Runner
 from jaxprune.bench.publish import publish
 from jaxprune.bench.timing import interleaved_medians
 from jaxprune.errors import command
+from jaxprune.evaluate.contestants import Runner
 from jaxprune.nn.params import merge, split
 from jaxprune.train import optimizer, state
 from jaxprune.train.step import make_train_step

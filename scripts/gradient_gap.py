@@ -26,17 +26,17 @@ from jaxprune import mim, parallel
 from jaxprune.bench.publish import publish
 from jaxprune.checkpoints.card import Card
 from jaxprune.checkpoints.run import load_model
+from jaxprune.commands.shared import inputs
+from jaxprune.commands.shared.defaults import inspection
 from jaxprune.data import memory
 from jaxprune.data.augment import normalize
 from jaxprune.data.folder import open_split
 from jaxprune.errors import UserError, command
-from jaxprune.mim.gradient_gap import gradient_gap, loss_gradients
+from jaxprune.mim.parts.gradient_gap import gradient_gap, loss_gradients
 from jaxprune.nn.params import merge, split
 from jaxprune.preprocessing import Preprocessing
-from jaxprune.tasks.setup import inputs
-from jaxprune.tasks.setup.defaults import inspection
+from jaxprune.report import plots
 from jaxprune.train import loop, optimizer
-from jaxprune.viz import plots
 
 METHODS = {
     "plain": ("partial", "random"),

@@ -26,11 +26,11 @@ import sys
 from ast import literal_eval
 from pathlib import Path
 
-from jaxprune import main, reduction, tasks
+from jaxprune import commands, main, reduction
 from jaxprune.bench.publish import publish
 from jaxprune.errors import UserError, command
+from jaxprune.report.table import as_text
 from jaxprune.train.progress import log_to_terminal
-from jaxprune.viz.table import as_text
 
 sys.path.append(str(Path(__file__).parent.parent / "configs"))
 from _which_tokens import RATES, baseline, on_imagenet
@@ -58,7 +58,7 @@ def fine_tuned(args, folder: Path, method: str, keep_rate: float, settings: dict
         if method == "dynamicvit" and not config.teacher:
             config.teacher = config.run
     name = "-".join(f"{key}={value:g}" for key, value in settings.items())
-    found = tasks.find("finetune")(config, folder / f"{method or 'dense'}-{keep_rate:g}" / name)
+    found = commands.find("finetune")(config, folder / f"{method or 'dense'}-{keep_rate:g}" / name)
     return found["map"] if "map" in found else found["accuracy"]
 
 

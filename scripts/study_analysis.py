@@ -17,7 +17,7 @@ if __name__ == "__main__":
 import argparse
 from pathlib import Path
 
-from jaxprune import main, reduction, tasks
+from jaxprune import commands, main, reduction
 from jaxprune.errors import UserError, command
 from jaxprune.train.progress import log_to_terminal
 
@@ -34,7 +34,7 @@ def trained(args, folder: Path, *, width: int, run="", method="", keep_rate=0.5,
     config.model.update(embed_dim=width, num_heads=heads)
     if args.smoke:
         config.update(epochs=epochs)
-    tasks.find("finetune")(config, folder)
+    commands.find("finetune")(config, folder)
     return str(folder)
 
 
@@ -82,7 +82,7 @@ def run():
     config.update(plans=tuple(name for name in names if name not in learned) or ("random",))
     config.update(num_images=args.images, batch_size=args.batch, reduction_loc=tuple(locations))
     config.update(more_data=tuple(args.more_data))
-    print(tasks.find("analyse")(config, args.out / "analyse"))
+    print(commands.find("analyse")(config, args.out / "analyse"))
 
 
 if __name__ == "__main__":

@@ -19,12 +19,12 @@ import argparse
 import csv
 from pathlib import Path
 
-from jaxprune import main, tasks
+from jaxprune import commands, main
 from jaxprune.bench import study
-from jaxprune.bench.contestants import DENSE
 from jaxprune.errors import command
+from jaxprune.reduction import DENSE
+from jaxprune.report import plots
 from jaxprune.train.progress import log_to_terminal
-from jaxprune.viz import plots
 
 TRAIN, PRUNE = "configs/hierarchical/small.py", "configs/prune.py"
 RATES = (0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3)
@@ -41,7 +41,7 @@ def trained(args, network, seed):
     """Trains a network, unless it is already trained, and returns its run directory."""
     settings = {"network": network, "data": args.data, "path": args.path, "epochs": args.epochs, "seed": seed}
     out = args.out / f"{network}-{seed}"
-    tasks.find("finetune")(load(TRAIN, smoke=args.smoke, **settings), out)
+    commands.find("finetune")(load(TRAIN, smoke=args.smoke, **settings), out)
     return out
 
 
@@ -54,7 +54,7 @@ def pruned(args, network, seed):
         config.update(curve_steps=0, rounds=0, batch_size=min(args.images, 100), seed=seed)
         if args.scorer_size:
             config.proposal_size = args.scorer_size
-        tasks.find("prune")(config, out)
+        commands.find("prune")(config, out)
     with (out / FOUND).open() as file:
         rows = list(csv.DictReader(file))
     return {f"{row['scorer']} {float(row['keep rate']):g}": float(row["accuracy"]) for row in rows}

@@ -16,12 +16,12 @@ if __name__ == "__main__":
 import argparse
 from pathlib import Path
 
-from jaxprune import checkpoints, flops, main, tasks
+from jaxprune import checkpoints, commands, flops, main
 from jaxprune.bench import study
-from jaxprune.bench.contestants import DENSE
 from jaxprune.errors import command
+from jaxprune.reduction import DENSE
+from jaxprune.report import plots
 from jaxprune.train.progress import log_to_terminal
-from jaxprune.viz import plots
 
 CONFIG = "configs/ranking/efficient.py"
 LEARNING = "ltrp, learning"
@@ -43,7 +43,7 @@ def workdir(args, name, seed):
 def measure(args, name, seed):
     """Trains a classifier, unless it is already trained, and returns its accuracy."""
     config = main.load_config(f"{CONFIG}:{arguments(args, name, seed)}")
-    return {"accuracy": tasks.find("finetune")(config, workdir(args, name, seed))["accuracy"]}
+    return {"accuracy": commands.find("finetune")(config, workdir(args, name, seed))["accuracy"]}
 
 
 @command

@@ -36,28 +36,28 @@ from benchmark_frameworks import Steps
 from flax import nnx
 from ml_collections import ConfigDict
 
-from jaxprune import compile_cache, main, mim, models, plugins, tasks
-from jaxprune.analysis import reconstruction
-from jaxprune.analysis.feature_probe import Labelled, probe
-from jaxprune.analysis.features import features
+from jaxprune import commands, compile_cache, main, mim, models, plugins
 from jaxprune.bench import study
 from jaxprune.bench.timing import interleaved_medians
 from jaxprune.checkpoints.card import Card
 from jaxprune.checkpoints.network import open_network
 from jaxprune.checkpoints.run import build
 from jaxprune.checkpoints.store import load_params
+from jaxprune.commands.pretrain.settings import tiny
+from jaxprune.commands.shared import inputs
 from jaxprune.data.sample import Sample
 from jaxprune.errors import command
 from jaxprune.evaluate import Averages, Stacked, run_over
+from jaxprune.evaluate.collectors import reconstruction
+from jaxprune.evaluate.collectors.features import features
+from jaxprune.evaluate.feature_probe import Labelled, probe
 from jaxprune.nn.params import merge, split
-from jaxprune.tasks.pretrain.settings import tiny
-from jaxprune.tasks.setup import inputs
+from jaxprune.report import plots
 from jaxprune.train import optimizer
 from jaxprune.train.progress import log_to_terminal
 from jaxprune.train.state import TrainState
 from jaxprune.train.step import make_train_step
 from jaxprune.train.writer import read_metrics
-from jaxprune.viz import plots
 
 FORMS = ("full", "partial", "progressive")
 # The changes of each framework to config.mim of configs/reproduce/table2.py, and its throw ratio (PR-MIM Tab. 4).
@@ -237,7 +237,7 @@ def classified(args, network, config) -> dict[str, float]:
 
 def run_task(name, config, folder) -> dict[str, Any]:
     """Runs a task, and ends the program if a signal stopped it."""
-    summary = tasks.find(name)(config, folder)
+    summary = commands.find(name)(config, folder)
     if summary.get("stopped") == "signal":
         raise SystemExit("Stopped: run the same command again to resume.")
     return summary

@@ -22,21 +22,22 @@ import numpy as np
 from scipy import stats
 
 from jaxprune import parallel, reduction
-from jaxprune.analysis.forwards import pixels
-from jaxprune.analysis.knn import knn_classes
-from jaxprune.analysis.linear_head import LinearHead, fit_linear_head
 from jaxprune.bench import study
-from jaxprune.bench.contestants import DENSE, Runner, contestant
 from jaxprune.bench.timing import OverRounds, interleaved
 from jaxprune.bench.which_tokens import DEIT_TINY_AT_HALF
-from jaxprune.checkpoints.published import open_published
 from jaxprune.data.folder import ImageFolder
 from jaxprune.data.images import read_image
 from jaxprune.errors import UserError, command
 from jaxprune.evaluate import Forward, run_over
+from jaxprune.evaluate.contestants import Runner, contestant
+from jaxprune.evaluate.forwards import pixels
+from jaxprune.measures.knn import knn_classes
+from jaxprune.measures.linear_head import LinearHead, fit_linear_head
 from jaxprune.nn.params import merge, split
+from jaxprune.reduction import DENSE
+from jaxprune.report import plots
 from jaxprune.train.progress import log_to_terminal
-from jaxprune.viz import plots
+from jaxprune.weights.open_published import open_published
 
 RATES = (0.9, 0.7, 0.5, 0.25)
 SMALLER = "smaller images"

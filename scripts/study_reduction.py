@@ -21,16 +21,17 @@ from typing import Any
 
 from scipy import stats
 
-from jaxprune import checkpoints, main, reduction, tasks
-from jaxprune.analysis import plans
+from jaxprune import checkpoints, commands, main, reduction
 from jaxprune.bench import study
-from jaxprune.bench.contestants import DENSE, contestants
 from jaxprune.bench.which_tokens import DEIT_TINY_AT_HALF as PAPER
+from jaxprune.commands.shared import inputs
 from jaxprune.data.sample import Sample
 from jaxprune.errors import UserError, command
-from jaxprune.tasks.setup import inputs
+from jaxprune.evaluate.collectors import plans
+from jaxprune.evaluate.contestants import contestants
+from jaxprune.reduction import DENSE
+from jaxprune.report import plots
 from jaxprune.train.progress import log_to_terminal
-from jaxprune.viz import plots
 
 CONFIG = "configs/reduction/small.py"
 RATES = (0.9, 0.7, 0.5, 0.25)
@@ -63,7 +64,7 @@ def fine_tuned(args, method, seed):
     """Returns the held-out accuracy of one fine-tuning run at keep rate .5."""
     settings = {"epochs": args.epochs, "seed": seed, "keep_rate": 0.5}
     config = small(args, "" if method == DENSE else method, **settings)
-    return {"accuracy": tasks.find("finetune")(config, args.out / f"{method}-{seed}")["accuracy"]}
+    return {"accuracy": commands.find("finetune")(config, args.out / f"{method}-{seed}")["accuracy"]}
 
 
 def small(args, method, **settings):

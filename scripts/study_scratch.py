@@ -19,11 +19,11 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from jaxprune import tasks
+from jaxprune import commands
 from jaxprune.bench.publish import publish
+from jaxprune.commands.quickstart.settings import phase_config
+from jaxprune.commands.shared.inputs import recorded_config
 from jaxprune.errors import UserError, command
-from jaxprune.tasks.quickstart.settings import phase_config
-from jaxprune.tasks.setup.inputs import recorded_config
 from jaxprune.train.progress import log_to_terminal
 from jaxprune.train.workdir import is_complete, read_summary
 
@@ -64,7 +64,7 @@ def run():
             settings = phase_config(config, "scratch", args.run)
             settings.update(seed=seed, epochs=epochs, max_minutes=0.0)
             settings.optimizer.base_lr = rate
-            summary = tasks.find("finetune")(settings, args.out / f"{rate:g}-{seed}")
+            summary = commands.find("finetune")(settings, args.out / f"{rate:g}-{seed}")
             if summary.get("stopped"):
                 return
             rows.append(row(f"from scratch, as long as both, seed {seed}", summary, rate))

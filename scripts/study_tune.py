@@ -18,7 +18,6 @@ import jax
 import numpy as np
 
 from jaxprune import parallel
-from jaxprune.bench.contestants import DENSE, Runner
 from jaxprune.bench.publish import publish
 from jaxprune.bench.timing import interleaved_medians
 from jaxprune.checkpoints.network import fingerprint, open_network
@@ -26,6 +25,8 @@ from jaxprune.data import create_source, eval_batches
 from jaxprune.data.sample import Sample
 from jaxprune.errors import command
 from jaxprune.evaluate import Stacked, run_over
+from jaxprune.evaluate.contestants import Runner
+from jaxprune.reduction import DENSE
 from jaxprune.train.progress import log_to_terminal
 from jaxprune.tune import blockwise, cost_table, pareto_testing
 from jaxprune.tune.candidates import candidates, default_places

@@ -125,7 +125,7 @@ def run(root, *arguments):
 
 @pytest.mark.slow
 def test_what_is_added_has_our_style(repository):
-    changed = [*FILES, "tests/hosts/__init__.py", "jaxprune/checkpoints/naming.py"]
+    changed = [*FILES, "tests/hosts/__init__.py", "jaxprune/weights/read_names.py"]
     run(repository, "-m", "ruff", "check", *changed)
     run(repository, "-m", "ruff", "format", "--check", *changed)
     run(repository, "-c", "from importlinter.cli import lint_imports; raise SystemExit(lint_imports(no_cache=True))")
@@ -143,7 +143,7 @@ LOADS = """
 import re
 import numpy as np, jaxprune
 from flax import nnx
-from jaxprune.checkpoints.rules import to_published
+from jaxprune.weights.rules import to_published
 sizes = dict(img_size=32, embed_dim=16, depth=2, num_heads=2, num_classes=3)
 make = lambda seed: jaxprune.models.create("vit_small_patch16_northern", **sizes, rngs=nnx.Rngs(seed))
 theirs = {

@@ -17,7 +17,7 @@ from videos import numbered, write_video
 
 from jaxprune import main, mim, models, reduction, scoring
 from jaxprune.checkpoints import save_pretrained
-from jaxprune.checkpoints.rules import to_published
+from jaxprune.weights.rules import to_published
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"

@@ -15,8 +15,8 @@ from support import installed_package
 
 from jaxprune import models
 from jaxprune.checkpoints import save_pretrained
-from jaxprune.checkpoints.rules import to_published
 from jaxprune.data import Scenes
+from jaxprune.weights.rules import to_published
 
 pytestmark = pytest.mark.slow
 

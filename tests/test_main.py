@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from jaxprune import commands, main
 from jaxprune import config as c
-from jaxprune import main, tasks
+from jaxprune.commands.shared.training import Length, learning_rate
 from jaxprune.errors import UserError
-from jaxprune.tasks.setup.training import Length, learning_rate
 
 CONFIGS = Path(__file__).parent.parent / "configs"
 
@@ -116,7 +116,7 @@ def test_every_config_has_a_smoke_run_of_less_than_a_minute(path, tmp_path, monk
     monkeypatch.chdir(tmp_path)
     (word,) = main.checked([f"--config={path}:smoke"])
     config, began = main.load_config(word.removeprefix("--config=")), time.process_time()
-    summary = tasks.find(config.task)(config, tmp_path / "run")
+    summary = commands.find(config.task)(config, tmp_path / "run")
     assert summary and "stopped" not in summary and (tmp_path / "run" / "report.html").is_file()
     assert time.process_time() - began < 60
 

@@ -32,7 +32,7 @@ import jaxprune
 model = jaxprune.models.create("vit", img_size=16, patch_size=8, embed_dim=16, depth=1, num_heads=2, rngs=nnx.Rngs(0))
 jaxprune.reduction.apply(model, jaxprune.reduction.Plan("topk", reduction_loc=(0,)))
 jaxprune.mim.methods(); jaxprune.ops.furthest_sampling; jaxprune.losses.masked_mse
-from jaxprune.checkpoints.read import load_pretrained
+from jaxprune.weights.read import load_pretrained
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

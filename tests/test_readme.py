@@ -13,7 +13,7 @@ from support import code_blocks
 
 from jaxprune import main, models, reduction
 from jaxprune.checkpoints import save_pretrained
-from jaxprune.checkpoints.rules import to_published
+from jaxprune.weights.rules import to_published
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()

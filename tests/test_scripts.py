@@ -12,7 +12,7 @@ import pytest
 from flax import nnx
 from PIL import Image
 
-from jaxprune import main, models, tasks
+from jaxprune import commands, main, models
 from jaxprune.checkpoints import save_model
 
 pytestmark = pytest.mark.slow
@@ -86,7 +86,7 @@ def test_hierarchical_networks_are_pruned(tmp_path):
 
 def test_training_from_scratch_takes_as_long_as_both_phases(tmp_path):
     done = tmp_path / "quickstart"
-    tasks.find("quickstart")(main.load_config(str(ROOT / "configs/quickstart.py:smoke")), done)
+    commands.find("quickstart")(main.load_config(str(ROOT / "configs/quickstart.py:smoke")), done)
     run("study_scratch", tmp_path, f"--run={done}", "--rates", "1e-3", "--out=study")
     both, short, long = rows(tmp_path / "study" / "scratch.csv")
     assert int(long["steps"]) > int(short["steps"]) and float(both["minutes"]) > float(short["minutes"])
@@ -136,7 +136,7 @@ def test_pre_training_methods_are_compared(tmp_path):
 
 def test_reduction_methods_are_compared(tmp_path):
     config = main.load_config(str(ROOT / "configs/reduction/small.py:smoke"))
-    tasks.find("finetune")(config, tmp_path / "dense")
+    commands.find("finetune")(config, tmp_path / "dense")
     settings = [f"--run={tmp_path / 'dense'}", "--methods", "topk", "tome", "--seeds=1", "--epochs=1", "--out=study"]
     printed = run("study_reduction", tmp_path, "--smoke", *settings)
     assert {row["method"] for row in rows(tmp_path / "study" / "fine_tuned.csv")} == {"dense", "topk", "tome"}
@@ -170,7 +170,7 @@ def test_two_networks_are_analysed_under_trained_and_untrained_methods(tmp_path)
 
 def test_the_cost_of_an_analysis_is_measured(tmp_path):
     config = main.load_config(str(ROOT / "configs/reduction/small.py:smoke"))
-    tasks.find("finetune")(config, tmp_path / "dense")
+    commands.find("finetune")(config, tmp_path / "dense")
     settings = [f"--run={tmp_path / 'dense'}", "--reduction_loc", 1, "--plans", "topk", "--rates", 0.5, "--batch=4"]
     printed = run("benchmark_analysis", tmp_path, *settings, "--out=cost")
     (row,) = rows(tmp_path / "cost" / "cost.csv")
@@ -191,7 +191,7 @@ def test_a_trained_network_is_reduced_as_it_is(tmp_path):
 
 def test_classifiers_on_selected_patches_are_compared(tmp_path):
     config = main.load_config(str(ROOT / "configs/ranking/scenes.py:smoke"))
-    tasks.find("train_ranker")(config, tmp_path / "ranker")
+    commands.find("train_ranker")(config, tmp_path / "ranker")
     settings = [f"--ranker={tmp_path / 'ranker'}", "--scorers", "ltrp", "--seeds=1", "--epochs=1", "--out=study"]
     run("study_ltrp", tmp_path, "--smoke", *settings)
     found = rows(tmp_path / "study" / "study_ltrp.csv")

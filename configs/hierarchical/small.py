@@ -14,9 +14,9 @@ jaxprune-prepare. Takes about ten minutes on two CPU cores.
 `--config.optimizer.layer_decay=0.8` is usual.
 """
 
+from jaxprune.commands import finetune
 from jaxprune.config import parse_arg
 from jaxprune.errors import unknown
-from jaxprune.tasks import finetune
 
 _STAGES = {"embed_dim": 32, "depths": (2, 2, 2, 2), "num_heads": (1, 2, 4, 8)}
 # With so few steps, a LayerScale initialised close to zero would keep the blocks from learning.

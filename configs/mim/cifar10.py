@@ -9,9 +9,9 @@ framework.
 
 from _small import DECODERS, NETWORKS, RECONSTRUCTION
 
+from jaxprune.commands import finetune, pretrain, quickstart
 from jaxprune.config import parse_arg
 from jaxprune.errors import unknown
-from jaxprune.tasks import finetune, pretrain, quickstart
 
 
 def get_config(arg=None):

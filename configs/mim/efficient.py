@@ -8,8 +8,8 @@ patches are thrown and reconstructed by PR-MIM. `:model=vit_tiny_patch16_224` an
 number of epochs.
 """
 
+from jaxprune.commands import finetune, pretrain, quickstart
 from jaxprune.config import parse_arg
-from jaxprune.tasks import finetune, pretrain, quickstart
 
 
 def get_config(arg=None):

@@ -14,9 +14,9 @@ positions of visible cells before the decoder; `--config.mim.restore=published` 
 Needs the TFDS data set `imagenet2012` prepared as ArrayRecord, or --config.data.source=folder and --config.data.path.
 """
 
+from jaxprune.commands import pretrain
 from jaxprune.config import parse_arg
 from jaxprune.errors import unknown
-from jaxprune.tasks import pretrain
 
 RECONSTRUCTION = {"greenmim": "full", "partial": "partial", "prmim": "progressive"}
 WINDOWS = {"base": 7, "large": 14}

@@ -12,9 +12,9 @@ Published top-1 after fine-tuning with configs/mim/imagenet_finetune.py (Tab. 3)
 Needs the TFDS data set `imagenet2012` prepared as ArrayRecord, or --config.data.source=folder and --config.data.path.
 """
 
+from jaxprune.commands import pretrain
 from jaxprune.config import parse_arg
 from jaxprune.errors import unknown
-from jaxprune.tasks import pretrain
 
 RECONSTRUCTION = {"mae": "full", "partial": "partial", "prmim": "progressive"}
 

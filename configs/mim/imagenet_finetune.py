@@ -11,9 +11,9 @@ python -m jaxprune.main --config=configs/mim/imagenet_finetune.py:size=base --co
 of published MAE, SimMIM or timm weights.
 """
 
+from jaxprune.commands import finetune
 from jaxprune.config import parse_arg
 from jaxprune.errors import unknown
-from jaxprune.tasks import finetune
 
 # base learning rate, epochs, layer-wise decay, drop path
 RECIPES = {"base": (5e-4, 100.0, 0.65, 0.1), "large": (1e-3, 50.0, 0.75, 0.2)}

@@ -11,9 +11,9 @@ classifier is saved as `model.safetensors` in the run directory.
 
 from _small import NETWORKS
 
+from jaxprune.commands import linear_probe
 from jaxprune.config import parse_arg
 from jaxprune.errors import unknown
-from jaxprune.tasks import linear_probe
 
 EPOCHS = {"base": 90.0, "large": 50.0}
 

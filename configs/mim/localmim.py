@@ -12,9 +12,9 @@ configs/mim/imagenet_finetune.py with optimizer.base_lr 1e-3, layer_decay .75, w
 Needs the TFDS data set `imagenet2012` prepared as ArrayRecord, or --config.data.source=folder and --config.data.path.
 """
 
+from jaxprune.commands import pretrain
 from jaxprune.config import parse_arg
 from jaxprune.errors import unknown
-from jaxprune.tasks import pretrain
 
 RECONSTRUCTION = {"localmim": "full", "partial": "partial", "prmim": "progressive"}
 

@@ -16,9 +16,9 @@ published 800-epoch model.
 Needs the TFDS data set `imagenet2012` prepared as ArrayRecord, or --config.data.source=folder and --config.data.path.
 """
 
+from jaxprune.commands import pretrain
 from jaxprune.config import parse_arg
 from jaxprune.errors import unknown
-from jaxprune.tasks import pretrain
 
 RECONSTRUCTION = {"mff": "full", "partial": "partial", "prmim": "progressive"}
 

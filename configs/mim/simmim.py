@@ -16,9 +16,9 @@ Cost of a forward pass per image: ViT-B 17.7 G multiply-accumulates; with .3 thr
 as ArrayRecord, or --config.data.source=folder and --config.data.path.
 """
 
+from jaxprune.commands import pretrain
 from jaxprune.config import parse_arg
 from jaxprune.errors import unknown
-from jaxprune.tasks import pretrain
 
 RECONSTRUCTION = {"simmim": "full", "partial": "partial", "prmim": "progressive"}
 ENCODERS = {"vit": "vit_base_patch16_224", "swin": "swin_base_patch4_window6_192"}

@@ -21,9 +21,9 @@ here, with heads and aggregation on all patches. A ViT-B teacher costs 17.6 GFLO
 Needs the TFDS data set `imagenet2012` prepared as ArrayRecord, or --config.data.source=folder and --config.data.path.
 """
 
+from jaxprune.commands import pretrain
 from jaxprune.config import parse_arg
 from jaxprune.errors import unknown
-from jaxprune.tasks import pretrain
 
 RECONSTRUCTION = {"full": "full", "partial": "partial", "prmim": "progressive"}
 # queries and temperature of the attention

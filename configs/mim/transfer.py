@@ -9,9 +9,9 @@ Trains for 360 epochs, otherwise as on ImageNet (configs/mim/imagenet_finetune.p
 training images give 1.2, 0.75 and 0.07 times as many steps as 100 epochs of ImageNet.
 """
 
+from jaxprune.commands import finetune
 from jaxprune.config import parse_arg
 from jaxprune.errors import unknown
-from jaxprune.tasks import finetune
 
 # base learning rate, layer-wise decay, drop path: those of ImageNet
 RECIPES = {"base": (5e-4, 0.65, 0.1), "large": (1e-3, 0.75, 0.2)}

@@ -14,9 +14,9 @@ scripts/study_ltrp.py runs all of these over several seeds.
 
 from _small import RANKED
 
+from jaxprune.commands import finetune
 from jaxprune.config import parse_arg
 from jaxprune.errors import unknown
-from jaxprune.tasks import finetune
 
 
 def get_config(arg=None):

@@ -13,9 +13,9 @@ label smoothing .1, no mixup or CutMix. Needs the TFDS data set `imagenet2012` p
 --config.data.source=folder and --config.data.path.
 """
 
+from jaxprune.commands import finetune
 from jaxprune.config import parse_arg
 from jaxprune.errors import unknown
-from jaxprune.tasks import finetune
 
 SIZES = ("base", "small")
 

@@ -16,9 +16,9 @@ decoder passes, 100 G multiply-accumulates; a forward pass of the ViT-S ranker t
 Needs the TFDS data set `imagenet2012` prepared as ArrayRecord, or --config.data.source=folder and --config.data.path.
 """
 
+from jaxprune.commands import pretrain, train_ranker
 from jaxprune.config import parse_arg
 from jaxprune.errors import unknown
-from jaxprune.tasks import pretrain, train_ranker
 
 PATCH = {"base": 16, "large": 16, "huge": 14}
 

@@ -23,8 +23,8 @@ objects of a class cover together.
 
 from ml_collections import ConfigDict
 
+from jaxprune.commands.shared.defaults import data as data_defaults
 from jaxprune.config import parse_arg
-from jaxprune.tasks.setup.defaults import data as data_defaults
 
 
 def get_config(arg=None):

@@ -10,8 +10,8 @@ Warm-up, learning rate of the backbone and freezing are those that the paper fou
 
 from _which_tokens import ARGUMENTS, on_imagenet, recipe
 
+from jaxprune.commands import finetune
 from jaxprune.config import parse_arg
-from jaxprune.tasks import finetune
 
 
 def get_config(arg=None):

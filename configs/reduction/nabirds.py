@@ -10,8 +10,8 @@ DeiT-T 74.16, DeiT-B 83.32 without reduction). Learning rates and freezing follo
 
 from _which_tokens import ARGUMENTS, on, recipe
 
+from jaxprune.commands import finetune
 from jaxprune.config import parse_arg
-from jaxprune.tasks import finetune
 
 
 def get_config(arg=None):

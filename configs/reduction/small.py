@@ -13,9 +13,9 @@ A minute or two on two CPU cores. `:method=` without a value continues to train 
 from _small import NETWORKS
 from ml_collections import ConfigDict
 
+from jaxprune.commands import finetune
 from jaxprune.config import parse_arg
 from jaxprune.errors import unknown
-from jaxprune.tasks import finetune
 
 # Blocks of the three steps, area of the random crops.
 SMALL = {"cifar10": ((1, 2, 3), (0.6, 1.0)), "caltech101": ((1, 3, 5), (0.35, 1.0))}

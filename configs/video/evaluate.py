@@ -9,8 +9,8 @@ video, as in networks for Something-Something. `:smoke` runs an untrained networ
 
 import _video
 
+from jaxprune.commands.shared.defaults import classifier_inspection
 from jaxprune.config import parse_arg
-from jaxprune.tasks.setup.defaults import classifier_inspection
 
 
 def get_config(arg=None):

@@ -9,8 +9,8 @@ the same number of tubes; film strips in the report show what each of them keeps
 
 import _video
 
+from jaxprune.commands.shared.defaults import classifier_inspection
 from jaxprune.config import parse_arg
-from jaxprune.tasks.setup.defaults import classifier_inspection
 
 
 def get_config(arg=None):

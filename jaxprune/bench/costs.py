@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from jaxprune import flops
-from jaxprune.bench.contestants import DENSE, Contestant, Runner, random_images
 from jaxprune.bench.timing import OverRounds, interleaved, interleaved_medians, speed_up
+from jaxprune.evaluate.contestants import Contestant, Runner, random_images
+from jaxprune.reduction import DENSE
 
 
 def costs(contestants: Mapping[str, Contestant], batch_size: int, rounds: int) -> list[dict[str, Any]]:

@@ -15,13 +15,12 @@ from typing import Any
 import numpy as np
 
 import jaxprune
-from jaxprune.analysis.proxies import RankCorrelation, kendall
-from jaxprune.bench.contestants import DENSE
 from jaxprune.bench.costs import verdict
 from jaxprune.errors import UserError
+from jaxprune.measures.rank_correlation import RankCorrelation, kendall
 from jaxprune.metrics import wilson_interval
 from jaxprune.nn.params import variables
-from jaxprune.reduction import Plan
+from jaxprune.reduction import DENSE, Plan
 
 Row = dict[str, Any]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 
-from jaxprune.viz.table import Rows, as_text, write_csv
+from jaxprune.report.table import Rows, as_text, write_csv
 
 
 def machine() -> str:

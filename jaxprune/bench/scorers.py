@@ -6,8 +6,9 @@ from typing import Any
 import jax
 
 from jaxprune import reduction
-from jaxprune.bench.contestants import DENSE, Runner
 from jaxprune.bench.timing import OverRounds, interleaved, speed_up
+from jaxprune.evaluate.contestants import Runner
+from jaxprune.reduction import DENSE
 from jaxprune.scoring import Scorer
 
 

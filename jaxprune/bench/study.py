@@ -10,9 +10,8 @@ from typing import Any
 
 from jaxprune.bench.publish import publish
 from jaxprune.metrics import student_interval
-from jaxprune.viz import spread
-from jaxprune.viz.report import Report, Section
-from jaxprune.viz.table import Rows
+from jaxprune.report import Report, Section, spread
+from jaxprune.report.table import Rows
 
 Found = Mapping[str, Sequence[Mapping[str, float]]]  # by arm, for each seed {measure: value}
 

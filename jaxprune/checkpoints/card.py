@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from jaxprune import processes
-from jaxprune.checkpoints.files import write_atomically
 from jaxprune.errors import UserError
+from jaxprune.files import write_atomically
 from jaxprune.nn.patch_embed import pair
 from jaxprune.nn.recipe import Recipe
 from jaxprune.preprocessing import Preprocessing
 from jaxprune.reduction import Plan
-from jaxprune.scoring.wrappers import Enlarged
+from jaxprune.scoring.parts.wrappers import Enlarged
 
 CARD = "model.json"
 FORMAT = 2  # 1: version 0.1, mean and std without the rest of the preprocessing, plans as arguments

@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 
 from jaxprune import mim
-from jaxprune.checkpoints.published import encoder_of
-from jaxprune.checkpoints.read import by_timm, fill, read_tensors, relative_table
-from jaxprune.checkpoints.rules import to_ours
 from jaxprune.checkpoints.run import backbone, is_ours, load_card, load_model
-from jaxprune.checkpoints.spellings.timm import RELATIVE
 from jaxprune.errors import UserError
 from jaxprune.nn.host import at_path
 from jaxprune.nn.params import variables
 from jaxprune.ops.posembed import resample
+from jaxprune.weights.open_published import encoder_of
+from jaxprune.weights.read import by_timm, fill, read_tensors, relative_table
+from jaxprune.weights.rules import to_ours
+from jaxprune.weights.sources.timm import RELATIVE
 
 _log = logging.getLogger(__name__)
 

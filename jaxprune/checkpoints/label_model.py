@@ -8,13 +8,13 @@ from typing import Any
 from flax import nnx
 
 from jaxprune.checkpoints.card import Card
-from jaxprune.checkpoints.read import load_pretrained
 from jaxprune.checkpoints.run import build, load_model
 from jaxprune.errors import UserError
 from jaxprune.mim import Pixels
 from jaxprune.nn.params import Split, merge, split
 from jaxprune.preprocessing import Preprocessing
 from jaxprune.ranking.removals import token_decoder
+from jaxprune.weights.read import load_pretrained
 
 _log = logging.getLogger(__name__)
 

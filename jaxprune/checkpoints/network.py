@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from jaxprune.checkpoints.hub import network_of
-from jaxprune.checkpoints.published import open_published
 from jaxprune.checkpoints.run import backbone, carries_card, load_model
 from jaxprune.errors import UserError
 from jaxprune.nn.params import variables
+from jaxprune.weights.hub import network_of
+from jaxprune.weights.open_published import open_published
 
 
 def open_network(

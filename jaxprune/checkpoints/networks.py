@@ -5,10 +5,10 @@ from typing import Any
 from flax import nnx
 
 from jaxprune import models
-from jaxprune.checkpoints.packaged import published_weights
-from jaxprune.checkpoints.published import open_published
 from jaxprune.checkpoints.run import backbone, is_ours, load_model
 from jaxprune.errors import UserError
+from jaxprune.weights.open_published import open_published
+from jaxprune.weights.packaged import published_weights
 
 
 class Networks:

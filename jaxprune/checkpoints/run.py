@@ -12,20 +12,22 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file, save
 
 from jaxprune import mim, models, processes, ranking, scoring
-from jaxprune.checkpoints.arrays import require_finite
 from jaxprune.checkpoints.card import CARD, Card, _tuples
-from jaxprune.checkpoints.files import write_atomically
-from jaxprune.checkpoints.read import load_pretrained
-from jaxprune.checkpoints.shards import holds_weights
 from jaxprune.checkpoints.store import load_params, load_running
 from jaxprune.errors import UserError
+from jaxprune.files import write_atomically
 from jaxprune.nn.params import split, unfilled, variables
 from jaxprune.ops.posembed import resample
 from jaxprune.preprocessing import Preprocessing
 from jaxprune.reduction import apply
 from jaxprune.scoring import Scorer
-from jaxprune.scoring.wrappers import Enlarged
+from jaxprune.scoring.parts.wrappers import Enlarged
+from jaxprune.weights.finite import require_finite
+from jaxprune.weights.formats.shards import holds_weights
+from jaxprune.weights.read import load_pretrained
+from jaxprune.weights.write import save_pretrained
 
+WEIGHTS = "model.safetensors"  # of a run directory whose checkpoints are not the weights of its network
 SCORER = "scorer.safetensors"  # the weights of a scorer that prunes before the first block
 CREATE = {"mim": mim.create, "model": models.create, "ranker": ranking.create}
 _SHOWN = 5  # names in an error
@@ -254,3 +256,17 @@ def _scorer(recipe: Mapping[str, Any], arrays: Mapping[str, Any]) -> Scorer:
     for name, variable in variables(scorer).items():
         variable[...] = jnp.asarray(arrays[name])
     return scorer
+
+
+def leave_network(model: Any, workdir: str | os.PathLike, class_names: Sequence[str] = ()) -> None:
+    """Writes a dense network into a run directory whose checkpoints are not its weights, once in all processes.
+
+    The weights are in `model.safetensors`, as `save_pretrained` writes them. `load_model` reads the directory.
+
+    Args:
+      class_names: of a classifier.
+    """
+    if processes.leads():
+        # The card comes last: a directory with one is whole.
+        save_pretrained(model, Path(workdir) / WEIGHTS, overwrite=True)
+        Card.of(model, class_names, weights=WEIGHTS).write(workdir)

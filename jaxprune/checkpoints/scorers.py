@@ -9,10 +9,6 @@ from flax import nnx
 
 from jaxprune import scoring
 from jaxprune.checkpoints.networks import Networks, nothing_to_read
-from jaxprune.checkpoints.packaged import published_weights
-from jaxprune.checkpoints.published import open_published
-from jaxprune.checkpoints.read import by_timm, load_pretrained, read_tensors
-from jaxprune.checkpoints.rules import owns
 from jaxprune.checkpoints.run import carries_card
 from jaxprune.errors import UserError, unknown
 from jaxprune.models.convnet import ConvNet
@@ -20,9 +16,13 @@ from jaxprune.nn.params import split
 from jaxprune.nn.patch_embed import pair
 from jaxprune.preprocessing import Normalisation, Preprocessing, trained_on
 from jaxprune.scoring import Scorer
-from jaxprune.scoring.base import is_host
-from jaxprune.scoring.wrappers import Enlarged
+from jaxprune.scoring.parts.base import is_host
+from jaxprune.scoring.parts.wrappers import Enlarged
 from jaxprune.text import parse_items
+from jaxprune.weights.open_published import open_published
+from jaxprune.weights.packaged import published_weights
+from jaxprune.weights.read import by_timm, load_pretrained, read_tensors
+from jaxprune.weights.rules import owns
 
 READABLE = 224  # shorter side that smaller images are enlarged to for ConvNets
 GRID = (14, 14)  # the default without a ViT

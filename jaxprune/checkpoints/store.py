@@ -26,9 +26,9 @@ import numpy as np
 import orbax.checkpoint as ocp
 
 from jaxprune import processes
-from jaxprune.checkpoints.arrays import require_finite
-from jaxprune.checkpoints.files import size_and_crc, sync_directory, writing
 from jaxprune.errors import UserError
+from jaxprune.files import size_and_crc, sync_directory, writing
+from jaxprune.weights.finite import require_finite
 
 FORMAT = 1
 

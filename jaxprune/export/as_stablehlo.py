@@ -9,10 +9,10 @@ import jax
 import numpy as np
 from jax import export
 
-from jaxprune.checkpoints.files import write_atomically
 from jaxprune.errors import UserError
 from jaxprune.export.program import as_text, describe, program
 from jaxprune.export.verify import Run, Verified, pixels, write_verified
+from jaxprune.files import write_atomically
 
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
 METADATA = ".json"  # suffix appended to the file's name

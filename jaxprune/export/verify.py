@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from jaxprune.checkpoints.files import write_atomically
 from jaxprune.data.images import prepare, read_image, to_rgb
 from jaxprune.data.scenes import Scenes
 from jaxprune.errors import UserError
 from jaxprune.export.program import Program
+from jaxprune.files import write_atomically
 from jaxprune.preprocessing import Preprocessing
 
 TOLERANCE = 1e-5

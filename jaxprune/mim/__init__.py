@@ -8,10 +8,10 @@ import numpy as np
 from flax import nnx
 
 from jaxprune.errors import unknown
-from jaxprune.mim.base import Framework, Picture, Reconstruction
-from jaxprune.mim.decoder import Decoder, TokenDecoder
-from jaxprune.mim.masker import Masker, Masks, RandomMasker
-from jaxprune.mim.target import NormalizedPixels, Pixels, Target
+from jaxprune.mim.parts.base import Framework, Picture, Reconstruction
+from jaxprune.mim.parts.decoder import Decoder, TokenDecoder
+from jaxprune.mim.parts.masker import Masker, Masks, RandomMasker
+from jaxprune.mim.parts.target import NormalizedPixels, Pixels, Target
 from jaxprune.nn.params import merge, split
 from jaxprune.nn.patch_embed import pair
 from jaxprune.nn.recipe import remember

@@ -12,11 +12,11 @@ from flax import nnx
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from jaxprune.errors import UserError
-from jaxprune.mim.attention_driven import AttentionDriven, DrivenOutput
-from jaxprune.mim.decoder import default_throw_ratio
 from jaxprune.mim.mae import MAE
-from jaxprune.mim.masker import Masks
-from jaxprune.mim.weighted_masker import WeightedMasker
+from jaxprune.mim.parts.attention_driven import AttentionDriven, DrivenOutput
+from jaxprune.mim.parts.decoder import default_throw_ratio
+from jaxprune.mim.parts.masker import Masks
+from jaxprune.mim.parts.weighted_masker import WeightedMasker
 from jaxprune.nn.images import require_float
 from jaxprune.ops.sampling import num_thrown
 

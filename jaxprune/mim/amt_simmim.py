@@ -17,14 +17,14 @@ from flax import nnx
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from jaxprune.errors import UserError
-from jaxprune.mim.attention_driven import AttentionDriven, DrivenOutput
-from jaxprune.mim.block_masker import BlockMasker
-from jaxprune.mim.decoder import default_throw_ratio
-from jaxprune.mim.masker import Masks
+from jaxprune.mim.parts.attention_driven import AttentionDriven, DrivenOutput
+from jaxprune.mim.parts.block_masker import BlockMasker
+from jaxprune.mim.parts.decoder import default_throw_ratio
+from jaxprune.mim.parts.masker import Masks
+from jaxprune.mim.parts.weighted_masker import WeightedMasker
 from jaxprune.mim.simmim import SimMIM
-from jaxprune.mim.weighted_masker import WeightedMasker
 from jaxprune.models.vit import VisionTransformer
-from jaxprune.nn.flops import linear_flops
+from jaxprune.nn.block_cost import linear_flops
 from jaxprune.nn.images import require_float
 
 

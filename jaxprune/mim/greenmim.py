@@ -15,17 +15,17 @@ from jax.core import Tracer
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from jaxprune.errors import UserError, unknown
-from jaxprune.mim.base import Framework
-from jaxprune.mim.decoder import TokenDecoder, default_throw_ratio
 from jaxprune.mim.mae import MAE, RULES, MaeFlops
-from jaxprune.mim.masker import Masks, RandomMasker, SharedMasker, SharedMasks
-from jaxprune.mim.target import NormalizedPixels, Pixels
-from jaxprune.mim.visible_windows import stages, traced_pairs, visible_features
+from jaxprune.mim.parts.base import Framework
+from jaxprune.mim.parts.decoder import TokenDecoder, default_throw_ratio
+from jaxprune.mim.parts.masker import Masks, RandomMasker, SharedMasker, SharedMasks
+from jaxprune.mim.parts.target import NormalizedPixels, Pixels
+from jaxprune.mim.parts.visible_windows import stages, traced_pairs, visible_features
 from jaxprune.models.swin import SwinTransformer
-from jaxprune.nn.flops import linear_flops
+from jaxprune.nn.block_cost import linear_flops
 from jaxprune.nn.linear import xavier_uniform
 from jaxprune.nn.patch_embed import grid_of, pair
-from jaxprune.nn.published import Rule
+from jaxprune.nn.tensor_rules import Rule
 from jaxprune.ops.patches import gather_tokens
 
 RESTORE = ("published", "exact")

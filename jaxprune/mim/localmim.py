@@ -13,19 +13,19 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from jaxprune import losses
 from jaxprune.errors import UserError
-from jaxprune.mim.aggregation import PUBLISHED, aggregation_of, fill_grid
-from jaxprune.mim.base import Framework, MaskedOutput
-from jaxprune.mim.decoder import Decoder, TokenDecoder, default_throw_ratio
-from jaxprune.mim.hog import HOG, hog_levels
 from jaxprune.mim.mae import MAE
-from jaxprune.mim.masker import Masks, RandomMasker
+from jaxprune.mim.parts.base import Framework, MaskedOutput
+from jaxprune.mim.parts.decoder import Decoder, TokenDecoder, default_throw_ratio
+from jaxprune.mim.parts.hog import HOG, hog_levels
+from jaxprune.mim.parts.masker import Masks, RandomMasker
+from jaxprune.mim.parts.rebuild_thrown import PUBLISHED, aggregation_of, fill_grid
 from jaxprune.models.vit import VisionTransformer
 from jaxprune.nn import LayerNorm, Linear
-from jaxprune.nn.flops import linear_flops
+from jaxprune.nn.block_cost import linear_flops
 from jaxprune.nn.images import require_float
 from jaxprune.nn.linear import xavier_uniform
 from jaxprune.nn.params import Fixed, frozen
-from jaxprune.nn.published import Rule, Tensor, convolution, convolution_back, within
+from jaxprune.nn.tensor_rules import Rule, Tensor, convolution, convolution_back, within
 from jaxprune.ops.patches import unpatchify
 
 # Number of upsamplings by 2 of each level's map: cells of 1/4, 1/2, 1 and 2 times the side of a patch.

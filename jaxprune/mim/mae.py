@@ -6,14 +6,14 @@ from typing import Any, NamedTuple
 
 from flax import nnx
 
-from jaxprune.mim.aggregation import PUBLISHED, aggregation_of
-from jaxprune.mim.base import Framework
-from jaxprune.mim.decoder import TokenDecoder, default_throw_ratio
-from jaxprune.mim.masker import RandomMasker
-from jaxprune.mim.target import NormalizedPixels, Pixels
+from jaxprune.mim.parts.base import Framework
+from jaxprune.mim.parts.decoder import TokenDecoder, default_throw_ratio
+from jaxprune.mim.parts.masker import RandomMasker
+from jaxprune.mim.parts.rebuild_thrown import PUBLISHED, aggregation_of
+from jaxprune.mim.parts.target import NormalizedPixels, Pixels
 from jaxprune.models.vit import VisionTransformer
 from jaxprune.nn.linear import xavier_uniform
-from jaxprune.nn.published import Rule, within
+from jaxprune.nn.tensor_rules import Rule, within
 
 # Arguments of a block that encoder and decoder share.
 STYLE = ("qkv_bias", "norm_eps", "init_values")

@@ -11,13 +11,13 @@ from flax import nnx
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from jaxprune.errors import UserError
-from jaxprune.mim.base import MaskedOutput
 from jaxprune.mim.mae import MAE, RULES
-from jaxprune.mim.masker import Masks
+from jaxprune.mim.parts.base import MaskedOutput
+from jaxprune.mim.parts.masker import Masks
 from jaxprune.nn import Linear
-from jaxprune.nn.flops import linear_flops
+from jaxprune.nn.block_cost import linear_flops
 from jaxprune.nn.linear import xavier_uniform
-from jaxprune.nn.published import Rule, within
+from jaxprune.nn.tensor_rules import Rule, within
 
 
 def default_indices(depth: int, count: int = 6) -> tuple[int, ...]:

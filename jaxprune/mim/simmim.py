@@ -15,19 +15,19 @@ from flax import nnx
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from jaxprune.errors import UserError, unknown
-from jaxprune.mim.aggregation import PUBLISHED
-from jaxprune.mim.base import Framework, MaskedOutput
-from jaxprune.mim.block_masker import BlockMasker
-from jaxprune.mim.decoder import default_throw_ratio
-from jaxprune.mim.linear_decoder import LinearDecoder
-from jaxprune.mim.masker import Masks
-from jaxprune.mim.target import Pixels
+from jaxprune.mim.parts.base import Framework, MaskedOutput
+from jaxprune.mim.parts.block_masker import BlockMasker
+from jaxprune.mim.parts.decoder import default_throw_ratio
+from jaxprune.mim.parts.linear_decoder import LinearDecoder
+from jaxprune.mim.parts.masker import Masks
+from jaxprune.mim.parts.rebuild_thrown import PUBLISHED
+from jaxprune.mim.parts.target import Pixels
 from jaxprune.models.swin import SwinTransformer
 from jaxprune.models.vit import VisionTransformer
-from jaxprune.nn.flops import block_flops, rows_of
+from jaxprune.nn.block_cost import block_flops, rows_of
 from jaxprune.nn.images import require_float
 from jaxprune.nn.patch_embed import pair
-from jaxprune.nn.published import Rule, within
+from jaxprune.nn.tensor_rules import Rule, within
 from jaxprune.ops.patches import gather_tokens, unpatchify
 
 _MASK_PATCH = 32  # side of a masked block in pixels, as published

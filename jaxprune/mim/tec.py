@@ -17,21 +17,21 @@ from flax import nnx
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from jaxprune.errors import UserError
-from jaxprune.mim import teacher_targets as teaching
-from jaxprune.mim.aggregation import aggregation_of
-from jaxprune.mim.base import Framework, MaskedOutput
-from jaxprune.mim.decoder import default_throw_ratio
 from jaxprune.mim.mae import MAE, STYLE
-from jaxprune.mim.masker import Masks, RandomMasker
-from jaxprune.mim.target import Target
-from jaxprune.mim.two_branches import TwoBranches
+from jaxprune.mim.parts import teacher_targets as teaching
+from jaxprune.mim.parts.base import Framework, MaskedOutput
+from jaxprune.mim.parts.decoder import default_throw_ratio
+from jaxprune.mim.parts.masker import Masks, RandomMasker
+from jaxprune.mim.parts.rebuild_thrown import aggregation_of
+from jaxprune.mim.parts.target import Target
+from jaxprune.mim.parts.two_branches import TwoBranches
 from jaxprune.models.vit import VisionTransformer
 from jaxprune.nn import LayerNorm, Linear, Mlp
-from jaxprune.nn.flops import linear_flops
+from jaxprune.nn.block_cost import linear_flops
 from jaxprune.nn.images import require_float
 from jaxprune.nn.linear import xavier_uniform
 from jaxprune.nn.params import copied, frozen
-from jaxprune.nn.published import Rule, depthwise, depthwise_back, linear, linear_back, within
+from jaxprune.nn.tensor_rules import Rule, depthwise, depthwise_back, linear, linear_back, within
 from jaxprune.preprocessing import trained_on
 
 _ADAPTORS_EPS = 1e-5  # epsilon of the adaptors' norms; all others have 1e-6, as in MAE

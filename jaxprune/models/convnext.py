@@ -18,11 +18,11 @@ from jaxprune.errors import UserError
 from jaxprune.models.hierarchical import Classifier, HierarchicalHost, Stage, on_map
 from jaxprune.models.vit_names import PIXELS
 from jaxprune.nn import Conv, LayerNorm, Linear, Mlp, Overhead, Reducible, Site, Tokens, Walk
+from jaxprune.nn.block_cost import BlockCost, linear_flops
 from jaxprune.nn.drop_path import DropPath
-from jaxprune.nn.flops import BlockCost, linear_flops
 from jaxprune.nn.images import require_float
 from jaxprune.nn.patch_embed import pair
-from jaxprune.nn.published import LAYERS, Rule, convolution, convolution_back, patches, patches_back
+from jaxprune.nn.tensor_rules import LAYERS, Rule, convolution, convolution_back, patches, patches_back
 from jaxprune.nn.tokens import NOTHING, Attended
 from jaxprune.ops.patches import patchify
 from jaxprune.preprocessing import Preprocessing

@@ -20,13 +20,13 @@ from jaxprune.models.hierarchical import Classifier, HierarchicalHost, on_map
 from jaxprune.nn import Conv, LayerNorm, Linear, Mlp, Overhead, Reducible, Site, Tokens, Walk
 from jaxprune.nn.attention import attend, side_by_side
 from jaxprune.nn.block import LayerScale
+from jaxprune.nn.block_cost import BlockCost, linear_flops
 from jaxprune.nn.drop_path import DropPath
-from jaxprune.nn.flops import BlockCost, linear_flops
 from jaxprune.nn.host import key_of_scorer
 from jaxprune.nn.images import require_float
 from jaxprune.nn.linear import normal_02
 from jaxprune.nn.patch_embed import pair
-from jaxprune.nn.published import LAYERS, Rule, convolution, convolution_back
+from jaxprune.nn.tensor_rules import LAYERS, Rule, convolution, convolution_back
 from jaxprune.nn.tokens import NOTHING, Attended, all_present
 from jaxprune.nn.windows import Windows
 from jaxprune.ops.resize import resize

@@ -19,8 +19,8 @@ from jaxprune.errors import UserError
 from jaxprune.models.hierarchical import Classifier, HierarchicalHost, Stage, on_map
 from jaxprune.nn import Attended, Block, LayerNorm, Linear, Overhead, PatchEmbed, Site, Tokens, Walk
 from jaxprune.nn.attention import Attention, Heads, self_attention
+from jaxprune.nn.block_cost import BlockCost, linear_flops
 from jaxprune.nn.cells import Cells
-from jaxprune.nn.flops import BlockCost, linear_flops
 from jaxprune.nn.images import require_float
 from jaxprune.nn.linear import normal_02
 from jaxprune.nn.patch_embed import pair

@@ -9,7 +9,7 @@ from jaxtyping import Array, Float
 
 from jaxprune.models.convnet import ConvNet
 from jaxprune.nn import BatchNorm, Conv3d
-from jaxprune.nn.published import Rule, convolution_3d, convolution_3d_back, linear, linear_back
+from jaxprune.nn.tensor_rules import Rule, convolution_3d, convolution_3d_back, linear, linear_back
 from jaxprune.preprocessing import IMAGENET_MEAN, IMAGENET_STD, Preprocessing
 
 MEAN, STD = (0.45,) * 3, (0.225,) * 3

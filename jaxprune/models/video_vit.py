@@ -16,8 +16,8 @@ from jaxprune.nn import Block, LayerNorm, Linear, Site
 from jaxprune.nn.block import Style
 from jaxprune.nn.linear import normal_02
 from jaxprune.nn.params import Fixed
-from jaxprune.nn.published import LAYERS, Rule
 from jaxprune.nn.rotary import TubeRotary
+from jaxprune.nn.tensor_rules import LAYERS, Rule
 from jaxprune.ops.patches import gather_tokens
 from jaxprune.ops.posembed import sincos_1d
 from jaxprune.preprocessing import Preprocessing

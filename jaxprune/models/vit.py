@@ -16,7 +16,7 @@ from jaxprune.models.vit_names import preprocessing, variants
 from jaxprune.models.vit_styles import STYLES
 from jaxprune.nn import Block, Host, Linear, Overhead, PatchEmbed, Site, Tokens, Walk
 from jaxprune.nn.attention_pool import AttentionPool
-from jaxprune.nn.flops import linear_flops
+from jaxprune.nn.block_cost import linear_flops
 from jaxprune.nn.images import require_float
 from jaxprune.nn.linear import normal_02
 from jaxprune.nn.norm import make_norm

@@ -24,7 +24,7 @@ from jaxprune.models.video_convnet import (
 )
 from jaxprune.nn import BatchNorm, Conv3d, Linear
 from jaxprune.nn.images import require_float
-from jaxprune.nn.published import Rule
+from jaxprune.nn.tensor_rules import Rule
 from jaxprune.preprocessing import Preprocessing
 
 # pixels of a (cropped frame, shorter side before the crop)

@@ -6,7 +6,7 @@ from jaxtyping import Array, Float
 
 from jaxprune.errors import UserError
 from jaxprune.nn.attention import attend, side_by_side
-from jaxprune.nn.flops import linear_flops
+from jaxprune.nn.block_cost import linear_flops
 from jaxprune.nn.linear import Linear, normal_02
 from jaxprune.nn.mlp import Mlp
 from jaxprune.nn.norm import make_norm

@@ -12,8 +12,8 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from jaxprune.errors import UserError, unknown
 from jaxprune.nn import grained
 from jaxprune.nn.attention import Attention, Heads, attend, hide, observe, self_attention, side_by_side
+from jaxprune.nn.block_cost import BlockCost, linear_flops
 from jaxprune.nn.drop_path import DropPath
-from jaxprune.nn.flops import BlockCost, linear_flops
 from jaxprune.nn.linear import Linear, normal_02
 from jaxprune.nn.mlp import Mlp, SwiGLU
 from jaxprune.nn.norm import make_norm

@@ -11,7 +11,7 @@ from flax import nnx
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from jaxprune.errors import unknown
-from jaxprune.nn.flops import BlockCost
+from jaxprune.nn.block_cost import BlockCost
 from jaxprune.nn.images import require_float
 from jaxprune.nn.intermediates import OUTPUT_FORMATS, dense_map, intermediate_indices
 from jaxprune.nn.site import Site

@@ -8,7 +8,7 @@ from jaxtyping import Array, Float, Int
 
 from jaxprune.errors import UserError
 from jaxprune.nn.site import Site
-from jaxprune.ops.tokens import unmerge
+from jaxprune.ops.unmerge import unmerge
 
 OUTPUT_FORMATS = ("NHWC", "NCHW", "NLC")
 

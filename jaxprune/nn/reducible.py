@@ -8,7 +8,7 @@ from flax import nnx
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from jaxprune.nn.tokens import Attended, Tokens
-from jaxprune.ops.tokens import unmerge
+from jaxprune.ops.unmerge import unmerge
 
 
 class Reducible(nnx.Module):

@@ -13,7 +13,7 @@ from jaxprune.nn.block import run_block
 from jaxprune.nn.reducible import Reducible
 from jaxprune.nn.tokens import Attended, Tokens, all_present, coordinates
 from jaxprune.ops.resize import resize, resize_3d
-from jaxprune.ops.tokens import unmerge
+from jaxprune.ops.unmerge import unmerge
 
 
 class Forward(NamedTuple):

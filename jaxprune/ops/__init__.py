@@ -13,7 +13,7 @@ from jaxprune.ops.sampling import (
     random_masking,
     random_retained,
 )
-from jaxprune.ops.tokens import unmerge
+from jaxprune.ops.unmerge import unmerge
 
 __all__ = [
     "depthwise_conv2d",

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxprune.mim.masker import Masks, ascending
+from jaxprune.mim.parts.masker import Masks, ascending
 
 
 class LabelMasks(NamedTuple):

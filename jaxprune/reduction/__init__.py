@@ -1,13 +1,16 @@
 """Token reduction: the methods of "Which Tokens to Use?" (Haurum et al., 2023) and others, one file each."""
 
 from jaxprune.nn.tokens import Attended, Tokens
-from jaxprune.ops.tokens import unmerge
-from jaxprune.reduction.applying import apply, installed
-from jaxprune.reduction.base import LossContext, Reducer, Step, StepReport
-from jaxprune.reduction.plan import At, Plan
-from jaxprune.reduction.rows import best, keep_rows
+from jaxprune.ops.unmerge import unmerge
+from jaxprune.reduction.parts.applying import apply, installed
+from jaxprune.reduction.parts.base import LossContext, Reducer, Step, StepReport
+from jaxprune.reduction.parts.keep_rows import best, keep_rows
+from jaxprune.reduction.parts.plan import At, Plan
+
+DENSE = "dense"  # the name of a network without a plan, beside those of plans
 
 __all__ = [
+    "DENSE",
     "At",
     "Attended",
     "LossContext",

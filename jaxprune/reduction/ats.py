@@ -9,9 +9,9 @@ from jaxtyping import Array, Float, Int
 from jaxprune.nn import kernels
 from jaxprune.nn.tokens import Tokens, take
 from jaxprune.ops.blocks import by_rows
-from jaxprune.reduction.base import Reducer, Step, StepReport
-from jaxprune.reduction.clusters import first_min
-from jaxprune.reduction.rows import compose, present
+from jaxprune.reduction.parts.base import Reducer, Step, StepReport
+from jaxprune.reduction.parts.clusters import first_min
+from jaxprune.reduction.parts.keep_rows import compose, present
 
 
 class ATS(Reducer):

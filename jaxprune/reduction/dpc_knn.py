@@ -7,10 +7,10 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxprune.errors import UserError
 from jaxprune.nn import Linear
-from jaxprune.nn.flops import linear_flops
-from jaxprune.reduction import clusters
-from jaxprune.reduction.base import Reducer
-from jaxprune.reduction.rows import best, unchanged
+from jaxprune.nn.block_cost import linear_flops
+from jaxprune.reduction.parts import clusters
+from jaxprune.reduction.parts.base import Reducer
+from jaxprune.reduction.parts.keep_rows import best, unchanged
 
 
 def mean_of_smallest(values: Float[Array, "b m n"], k: int) -> Float[Array, "b m"]:

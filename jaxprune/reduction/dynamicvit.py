@@ -10,10 +10,10 @@ from jaxtyping import Array, Float
 from jaxprune.errors import UserError
 from jaxprune.losses import ratio_loss
 from jaxprune.nn import LayerNorm, Linear
-from jaxprune.nn.flops import linear_flops
-from jaxprune.reduction.base import LossContext, Reducer, Step, StepReport
-from jaxprune.reduction.clusters import needed
-from jaxprune.reduction.rows import best, compose, keep_rows, unchanged
+from jaxprune.nn.block_cost import linear_flops
+from jaxprune.reduction.parts.base import LossContext, Reducer, Step, StepReport
+from jaxprune.reduction.parts.clusters import needed
+from jaxprune.reduction.parts.keep_rows import best, compose, keep_rows, unchanged
 
 
 class DynamicViT(Reducer):

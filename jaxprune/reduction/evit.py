@@ -6,8 +6,8 @@ import jax.numpy as jnp
 from flax import nnx
 
 from jaxprune.nn.tokens import Tokens
-from jaxprune.reduction.base import Reducer, Step, StepReport
-from jaxprune.reduction.rows import best, cls_scores, compose, keep_rows, merged_position, places, unchanged
+from jaxprune.reduction.parts.base import Reducer, Step, StepReport
+from jaxprune.reduction.parts.keep_rows import best, cls_scores, compose, keep_rows, merged_position, places, unchanged
 
 
 class EViT(Reducer):

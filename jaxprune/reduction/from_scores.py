@@ -10,8 +10,8 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from jaxprune.errors import UserError
 from jaxprune.nn.params import copied, frozen
 from jaxprune.nn.walk import on_grid
-from jaxprune.reduction.base import Reducer, Step, StepReport
-from jaxprune.reduction.rows import best, keep_rows, places, present, unchanged
+from jaxprune.reduction.parts.base import Reducer, Step, StepReport
+from jaxprune.reduction.parts.keep_rows import best, keep_rows, places, present, unchanged
 
 # The stages that each value of `mask_block` prunes, as in PaPr.
 STAGES: dict[int, tuple[int, ...]] = {1: (2,), 2: (2, 3), 3: (1, 2, 3), 4: (0, 1, 2, 3)}

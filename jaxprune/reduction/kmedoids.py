@@ -5,9 +5,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxprune import errors
-from jaxprune.reduction import clusters
-from jaxprune.reduction.base import Reducer
-from jaxprune.reduction.rows import best, present, unchanged
+from jaxprune.reduction.parts import clusters
+from jaxprune.reduction.parts.base import Reducer
+from jaxprune.reduction.parts.keep_rows import best, present, unchanged
 
 MODES = ("reference", "textbook")
 

@@ -1,7 +1,7 @@
 """l2: keep a disc of patches around the centre of the image, by Euclidean distance (Haurum et al., 2023, Sec. 3)."""
 
-from jaxprune.reduction.base import Reducer
-from jaxprune.reduction.radial_patterns import RadialPattern
+from jaxprune.reduction.parts.base import Reducer
+from jaxprune.reduction.parts.radial_patterns import RadialPattern
 
 
 class L2(RadialPattern, Reducer):

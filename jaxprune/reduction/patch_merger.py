@@ -6,8 +6,8 @@ from flax import nnx
 from jaxtyping import Array, Float
 
 from jaxprune.nn import LayerNorm, kernels
-from jaxprune.reduction import clusters, mixtures
-from jaxprune.reduction.base import Reducer
+from jaxprune.reduction.parts import clusters, mixtures
+from jaxprune.reduction.parts.base import Reducer
 
 
 class PatchMerger(Reducer):

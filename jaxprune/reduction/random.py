@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from jaxprune.reduction.base import Reducer, Step
-from jaxprune.reduction.rows import best, keep_rows
+from jaxprune.reduction.parts.base import Reducer, Step
+from jaxprune.reduction.parts.keep_rows import best, keep_rows
 
 
 class Random(Reducer):

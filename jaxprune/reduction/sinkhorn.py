@@ -10,9 +10,9 @@ from jaxtyping import Array, Float
 
 from jaxprune.errors import UserError
 from jaxprune.nn import kernels
-from jaxprune.reduction import clusters
-from jaxprune.reduction.base import Reducer
-from jaxprune.reduction.mixtures import Logits, Mixture, mixed
+from jaxprune.reduction.parts import clusters
+from jaxprune.reduction.parts.base import Reducer
+from jaxprune.reduction.parts.mixtures import Logits, Mixture, mixed
 
 
 def unit(x: Float[Array, "*lead d"]) -> Float[Array, "*lead d"]:

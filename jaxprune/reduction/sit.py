@@ -8,9 +8,9 @@ from flax import nnx
 from jaxtyping import Array, Float
 
 from jaxprune.nn import LayerNorm, Linear, kernels
-from jaxprune.nn.flops import linear_flops
-from jaxprune.reduction import clusters, mixtures
-from jaxprune.reduction.base import Reducer
+from jaxprune.nn.block_cost import linear_flops
+from jaxprune.reduction.parts import clusters, mixtures
+from jaxprune.reduction.parts.base import Reducer
 
 
 class Sit(Reducer):

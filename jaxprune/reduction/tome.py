@@ -12,11 +12,11 @@ from jaxprune.nn import kernels
 from jaxprune.nn.cells import Cells
 from jaxprune.nn.tokens import Tokens, take
 from jaxprune.ops.blocks import by_rows
-from jaxprune.reduction.amounts import Rate
-from jaxprune.reduction.base import Reducer, Step, StepReport
-from jaxprune.reduction.clusters import first_min
-from jaxprune.reduction.in_cells import merge_in_cells
-from jaxprune.reduction.rows import compose, present, unchanged
+from jaxprune.reduction.parts.base import Reducer, Step, StepReport
+from jaxprune.reduction.parts.clusters import first_min
+from jaxprune.reduction.parts.in_cells import merge_in_cells
+from jaxprune.reduction.parts.keep_rows import compose, present, unchanged
+from jaxprune.reduction.parts.step_sizes import Rate
 
 UNMERGE = ("stage", "block")
 

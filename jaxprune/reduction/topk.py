@@ -1,7 +1,7 @@
 """Top-K: keep the patches that the CLS token attends to most (Haurum et al., 2023, Sec. 3)."""
 
-from jaxprune.reduction.base import Reducer
-from jaxprune.reduction.rows import best, cls_scores, keep_rows, unchanged
+from jaxprune.reduction.parts.base import Reducer
+from jaxprune.reduction.parts.keep_rows import best, cls_scores, keep_rows, unchanged
 
 
 class TopK(Reducer):

@@ -5,7 +5,7 @@ from typing import Any
 from flax import nnx
 
 from jaxprune.nn.recipe import remember
-from jaxprune.scoring.base import Scorer
+from jaxprune.scoring.parts.base import Scorer
 
 
 def methods() -> dict[str, type[Scorer]]:

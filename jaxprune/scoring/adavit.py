@@ -10,9 +10,9 @@ from flax import nnx
 from jaxtyping import Array, Float, Int
 
 from jaxprune.nn import Linear
-from jaxprune.nn.published import Rule, linear, linear_back
-from jaxprune.scoring.base import Scorer
-from jaxprune.scoring.networks import run_masked
+from jaxprune.nn.tensor_rules import Rule, linear, linear_back
+from jaxprune.scoring.parts.base import Scorer
+from jaxprune.scoring.parts.networks import run_masked
 
 _SKIPPED = 0.5  # threshold of the policies for heads and sublayers
 

@@ -3,9 +3,9 @@
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxprune.scoring.base import Scorer
-from jaxprune.scoring.maps import activation
-from jaxprune.scoring.networks import class_rows, feature_map
+from jaxprune.scoring.parts.base import Scorer
+from jaxprune.scoring.parts.maps import activation
+from jaxprune.scoring.parts.networks import class_rows, feature_map
 
 
 class CAM(Scorer):

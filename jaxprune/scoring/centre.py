@@ -7,8 +7,8 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxprune.errors import unknown
-from jaxprune.reduction.radial_patterns import NORMS
-from jaxprune.scoring.base import Scorer
+from jaxprune.reduction.parts.radial_patterns import NORMS
+from jaxprune.scoring.parts.base import Scorer
 
 
 class Centre(Scorer):

@@ -6,9 +6,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxprune.errors import UserError
-from jaxprune.scoring.base import Scorer
-from jaxprune.scoring.maps import to_grid
-from jaxprune.scoring.networks import attended
+from jaxprune.scoring.parts.base import Scorer
+from jaxprune.scoring.parts.maps import to_grid
+from jaxprune.scoring.parts.networks import attended
 
 
 class DGE(Scorer):

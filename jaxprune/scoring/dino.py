@@ -5,8 +5,8 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from jaxprune.scoring.base import Scorer
-from jaxprune.scoring.networks import cls_attention
+from jaxprune.scoring.parts.base import Scorer
+from jaxprune.scoring.parts.networks import cls_attention
 
 
 class DINO(Scorer):

@@ -7,8 +7,8 @@ from jaxtyping import Array, Float
 
 from jaxprune.errors import UserError
 from jaxprune.reduction.dynamicvit import DynamicViT as Reducer
-from jaxprune.scoring.base import Scorer
-from jaxprune.scoring.networks import survival, tokens_before
+from jaxprune.scoring.parts.base import Scorer
+from jaxprune.scoring.parts.networks import survival, tokens_before
 
 
 class DynamicViT(Scorer):

@@ -8,8 +8,8 @@ from jaxtyping import Array, Float
 
 from jaxprune import reduction
 from jaxprune.errors import UserError
-from jaxprune.scoring.base import Scorer
-from jaxprune.scoring.networks import cls_attention, survival
+from jaxprune.scoring.parts.base import Scorer
+from jaxprune.scoring.parts.networks import cls_attention, survival
 
 
 class EViT(Scorer):

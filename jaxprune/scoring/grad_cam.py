@@ -7,9 +7,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxprune.nn import Host
-from jaxprune.scoring.base import Scorer, is_host
-from jaxprune.scoring.maps import activation
-from jaxprune.scoring.networks import logit_of, predicted, tokens_before
+from jaxprune.scoring.parts.base import Scorer, is_host
+from jaxprune.scoring.parts.maps import activation
+from jaxprune.scoring.parts.networks import logit_of, predicted, tokens_before
 
 
 class GradCAM(Scorer):

@@ -12,8 +12,8 @@ from jaxtyping import Array, Float
 
 from jaxprune.errors import UserError
 from jaxprune.nn import Linear
-from jaxprune.nn.published import Rule, linear, linear_back
-from jaxprune.scoring.base import Scorer
+from jaxprune.nn.tensor_rules import Rule, linear, linear_back
+from jaxprune.scoring.parts.base import Scorer
 
 
 class Agent(nnx.Module):

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxprune.errors import UserError
-from jaxprune.scoring.base import Scorer
+from jaxprune.scoring.parts.base import Scorer
 
 
 class Ltrp(Scorer):

@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, Int
 from jaxprune.errors import UserError
 from jaxprune.ops.patches import patchify
 from jaxprune.reduction.dpc_knn import dpc_knn
-from jaxprune.reduction.rows import best, places
+from jaxprune.reduction.parts.keep_rows import best, places
 from jaxprune.scoring.ltrp import Ltrp
 
 

@@ -5,9 +5,9 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxprune.scoring.base import Scorer, is_host
-from jaxprune.scoring.maps import min_max, to_grid
-from jaxprune.scoring.networks import cls_attention, feature_map
+from jaxprune.scoring.parts.base import Scorer, is_host
+from jaxprune.scoring.parts.maps import min_max, to_grid
+from jaxprune.scoring.parts.networks import cls_attention, feature_map
 
 
 class MoCo(Scorer):

@@ -4,9 +4,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxprune.errors import UserError
-from jaxprune.scoring.base import Scorer
-from jaxprune.scoring.maps import to_grid
-from jaxprune.scoring.networks import feature_map
+from jaxprune.scoring.parts.base import Scorer
+from jaxprune.scoring.parts.maps import to_grid
+from jaxprune.scoring.parts.networks import feature_map
 
 
 class Norm(Scorer):

@@ -7,9 +7,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxprune.ops.resize import resize_3d
-from jaxprune.scoring.base import Scorer
-from jaxprune.scoring.maps import to_grid
-from jaxprune.scoring.networks import class_rows, feature_map
+from jaxprune.scoring.parts.base import Scorer
+from jaxprune.scoring.parts.maps import to_grid
+from jaxprune.scoring.parts.networks import class_rows, feature_map
 
 
 class PaPr(Scorer):

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxprune.scoring.base import Scorer
+from jaxprune.scoring.parts.base import Scorer
 
 
 class Random(Scorer):

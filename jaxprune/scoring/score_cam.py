@@ -7,9 +7,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from jaxprune.ops.resize import resize
-from jaxprune.scoring.base import Scorer
-from jaxprune.scoring.maps import activation, min_max
-from jaxprune.scoring.networks import logit_of, predicted
+from jaxprune.scoring.parts.base import Scorer
+from jaxprune.scoring.parts.maps import activation, min_max
+from jaxprune.scoring.parts.networks import logit_of, predicted
 
 
 class ScoreCAM(Scorer):

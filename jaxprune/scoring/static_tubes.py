@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from jaxprune.errors import UserError, unknown
-from jaxprune.scoring.base import Scorer
+from jaxprune.scoring.parts.base import Scorer
 
 COMPARE = ("ends", "tubelets")
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from jaxprune import reduction
-from jaxprune.scoring.base import Scorer
+from jaxprune.scoring.parts.base import Scorer
 
 
 class ToMe(Scorer):

@@ -11,9 +11,9 @@ missing, left over or of another shape ends in an error that names it.
 
 import argparse
 
-from jaxprune.checkpoints.spelled import NAMES, TIMM
-from jaxprune.checkpoints.write import convert
+from jaxprune.checkpoints.convert import convert
 from jaxprune.errors import command
+from jaxprune.weights.write_names import NAMES, TIMM
 
 
 @command

@@ -13,8 +13,8 @@ from typing import IO, Any
 
 import jaxprune
 from jaxprune import processes
-from jaxprune.checkpoints.files import write_atomically, writing
 from jaxprune.errors import UserError
+from jaxprune.files import write_atomically, writing
 
 CONFIG = "config.json"
 COMPLETE = "complete.json"

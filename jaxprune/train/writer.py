@@ -12,7 +12,7 @@ from typing import IO, Any
 import numpy as np
 from PIL import Image
 
-from jaxprune.checkpoints.files import write_atomically, writing
+from jaxprune.files import write_atomically, writing
 from jaxprune.train.tensorboard import TensorBoard
 
 METRICS = "metrics.jsonl"

@@ -1,6 +1,6 @@
 """Tuning of plans to a device: the cheapest plan with bounded risk, or the safest with bounded cost, guaranteed."""
 
-from jaxprune.tune.bound import Bound
+from jaxprune.tune.requirement import Bound
 from jaxprune.tune.tuned import Settings, Tuned
 from jaxprune.tune.tuning import tune
 

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxprune.analysis.forwards import over_views, pixels
 from jaxprune.evaluate import Forward
+from jaxprune.evaluate.forwards import over_views, pixels
 from jaxprune.nn.host import at_path
 from jaxprune.nn.params import copied, merge, split
 from jaxprune.nn.reducible import Reducible

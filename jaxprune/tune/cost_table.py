@@ -17,12 +17,12 @@ import numpy as np
 from flax import nnx
 
 from jaxprune import flops, reduction
-from jaxprune.bench.contestants import DENSE, Runner, random_images
 from jaxprune.bench.timing import interleaved_medians
 from jaxprune.errors import UserError
-from jaxprune.nn.flops import block_flops, through
-from jaxprune.reduction import At, Plan
-from jaxprune.reduction.base import is_idle
+from jaxprune.evaluate.contestants import Runner, random_images
+from jaxprune.nn.block_cost import block_flops, through
+from jaxprune.reduction import DENSE, At, Plan
+from jaxprune.reduction.parts.base import is_idle
 from jaxprune.tune.blockwise import Call, Programs, compiled_blocks
 
 SHARE = 0.7  # fraction of its incoming rows that each step of a probing plan keeps

@@ -14,8 +14,8 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int, Shaped
 
-from jaxprune.analysis.knn import knn_classes, knn_classes_of_others, nearest
 from jaxprune.errors import UserError
+from jaxprune.measures.knn import knn_classes, knn_classes_of_others, nearest
 
 
 class Answers(NamedTuple):

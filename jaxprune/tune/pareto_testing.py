@@ -16,7 +16,7 @@ import numpy as np
 from scipy import special
 
 from jaxprune.errors import UserError
-from jaxprune.viz.plots.pareto import pareto_front
+from jaxprune.report.plots.pareto import pareto_front
 
 
 class Tested(NamedTuple):

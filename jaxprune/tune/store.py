@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxprune.analysis import observed
+from jaxprune.evaluate.collectors import observations
 
 
 class Store:
@@ -38,10 +38,10 @@ class Store:
                 self._made[token] = dict(make())
             else:
                 path = self._folder / f"{_slug(name)}.npz"
-                if not observed.is_there(path, key):
-                    observed.write(path, key, make())
+                if not observations.is_there(path, key):
+                    observations.write(path, key, make())
                 with np.load(path) as file:
-                    self._made[token] = {field: file[field] for field in file.files if field != observed.KEY}
+                    self._made[token] = {field: file[field] for field in file.files if field != observations.KEY}
         return self._made[token]
 
     def text(self, name: str, make: Callable[[], str], **key: Any) -> str:

@@ -4,9 +4,9 @@ import dataclasses
 from typing import Any, NamedTuple
 
 from jaxprune.bench.timing import OverRounds
-from jaxprune.tune.bound import Bound
 from jaxprune.tune.cost_table import Cost, CostTable
 from jaxprune.tune.pareto_testing import Tested
+from jaxprune.tune.requirement import Bound
 
 SMALLER = "next smaller, dense"
 

@@ -8,17 +8,18 @@ import numpy as np
 from jax.sharding import Mesh
 
 from jaxprune import flops, parallel, reduction
-from jaxprune.bench.contestants import DENSE, Runner, random_images
 from jaxprune.bench.timing import OverRounds, interleaved
 from jaxprune.checkpoints.network import fingerprint
 from jaxprune.errors import UserError
 from jaxprune.evaluate import Batch, Stacked, run_over
+from jaxprune.evaluate.contestants import Runner, random_images
 from jaxprune.nn.host import Host
+from jaxprune.reduction import DENSE
 from jaxprune.tune import blockwise, cost_table, image_errors, pareto_testing
-from jaxprune.tune.bound import Bound
 from jaxprune.tune.candidates import Candidate, candidates, default_methods, default_places
 from jaxprune.tune.cost_table import Cost, CostTable
 from jaxprune.tune.pareto_testing import Tested
+from jaxprune.tune.requirement import Bound
 from jaxprune.tune.search import SHARES, Searched, search, thinned
 from jaxprune.tune.smaller import next_smaller
 from jaxprune.tune.store import Store

@@ -44,7 +44,7 @@ def forward(job: Job) -> Made:
     import jax.numpy as jnp
 
     from jaxprune import flops
-    from jaxprune.bench.contestants import Runner
+    from jaxprune.evaluate.contestants import Runner
 
     model = networks(job)
     job.mark("built")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from jaxprune import main, tasks
+from jaxprune import commands, main
 from jaxprune.bench import leaderboard
 from jaxprune.bench.leaderboard import (
     COLUMNS,
@@ -20,10 +20,10 @@ from jaxprune.bench.leaderboard import (
     same_order,
     sealed,
 )
+from jaxprune.commands import leaderboard as leaderboard_task
 from jaxprune.errors import UserError
 from jaxprune.metrics import wilson_interval
-from jaxprune.tasks import leaderboard as leaderboard_task
-from jaxprune.viz.table import write_csv
+from jaxprune.report.table import write_csv
 
 LOW, HIGH = wilson_interval(731, 1000)
 MEASURED = completed(
@@ -255,7 +255,7 @@ def test_the_order_of_speeds_is_compared_over_common_rows(tmp_path):
         write_csv(tmp_path / f"{name}.csv", own)
     config = main.load_config(CONFIG)
     config.update(verify=str(tmp_path / "a.csv"), compare=str(tmp_path / "b.csv"))
-    assert tasks.find("leaderboard")(config, tmp_path)["tau of speeds"] == pytest.approx(-1)
+    assert commands.find("leaderboard")(config, tmp_path)["tau of speeds"] == pytest.approx(-1)
 
 
 @pytest.fixture
@@ -322,4 +322,4 @@ def test_a_row_that_cannot_be_measured_is_refused_before_measuring(tmp_path, cel
 def test_the_seed_of_the_choice_is_checked():
     config = main.load_config(CONFIG)
     config.rows_seed = -2
-    assert any("config.rows_seed=-2 is not a seed" in problem for problem in tasks.problems(config))
+    assert any("config.rows_seed=-2 is not a seed" in problem for problem in commands.problems(config))

@@ -9,8 +9,9 @@ from safetensors.numpy import save_file
 
 from jaxprune import checkpoints, mim, models, ranking, reduction
 from jaxprune.checkpoints import open_classifier
+from jaxprune.checkpoints.convert import convert
 from jaxprune.checkpoints.initialise import initialise
-from jaxprune.checkpoints.write import convert, leave_network
+from jaxprune.checkpoints.run import leave_network
 from jaxprune.errors import UserError
 from jaxprune.models import resnet, vit
 from jaxprune.nn.params import variables

@@ -13,7 +13,7 @@ from support import quick_compile
 from jaxprune import flops, mim, models, parallel, plugins
 from jaxprune.checkpoints.run import load_model, write_card
 from jaxprune.checkpoints.store import CheckpointStore
-from jaxprune.mim.base import STORED
+from jaxprune.mim.parts.base import STORED
 from jaxprune.models.swin import SwinTransformer
 from jaxprune.nn.params import merge, split
 from jaxprune.train import optimizer, state

@@ -20,7 +20,7 @@ from jaxprune.nn import kernels
 from jaxprune.nn.tokens import all_present
 from jaxprune.reduction import At, Plan
 from jaxprune.reduction.dynamicvit import DynamicViT
-from jaxprune.scoring.maps import to_grid
+from jaxprune.scoring.parts.maps import to_grid
 
 METHODS = sorted(reduction.methods())
 # What works before the first block needs a scorer, and does not go with other steps in `groups`.
@@ -414,8 +414,8 @@ def test_bad_plans_are_refused_with_the_nearest_good_one(what):
 
 def test_a_new_file_is_a_new_method(tmp_path, monkeypatch):
     source = '''
-        from jaxprune.reduction.base import Reducer
-        from jaxprune.reduction.rows import best, keep_rows
+        from jaxprune.reduction.parts.base import Reducer
+        from jaxprune.reduction.parts.keep_rows import best, keep_rows
 
         class Longest(Reducer):
             """Keeps the rows of the largest norm."""

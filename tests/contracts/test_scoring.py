@@ -211,7 +211,7 @@ def test_the_centre_is_in_the_middle_of_even_and_odd_grids():
 
 def test_a_new_file_is_a_new_scorer(tmp_path, monkeypatch):
     source = '''
-        from jaxprune.scoring.base import Scorer
+        from jaxprune.scoring.parts.base import Scorer
 
         class Brightest(Scorer):
             """Prefers bright patches."""

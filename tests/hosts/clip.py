@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from jaxprune.nn import Block, Host, LayerNorm, Linear, Overhead, Site, Tokens, Walk
-from jaxprune.nn.flops import linear_flops
+from jaxprune.nn.block_cost import linear_flops
 from jaxprune.nn.tokens import all_present, coordinates
 from jaxprune.ops.patches import gather_tokens
 

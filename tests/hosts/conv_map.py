@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from jaxprune.nn import Conv, Host, LayerNorm, Linear, Mlp, Overhead, Reducible, Site, Tokens, Walk
-from jaxprune.nn.flops import BlockCost, linear_flops
+from jaxprune.nn.block_cost import BlockCost, linear_flops
 from jaxprune.nn.patch_embed import grid_of
 from jaxprune.nn.tokens import NOTHING, all_present, coordinates
 from jaxprune.ops.patches import patchify

@@ -7,7 +7,7 @@ from flax import nnx
 
 from jaxprune.nn import Attended, Block, Host, LayerNorm, Linear, Overhead, PatchEmbed, Site, Tokens, Walk
 from jaxprune.nn.attention import Heads, self_attention
-from jaxprune.nn.flops import linear_flops
+from jaxprune.nn.block_cost import linear_flops
 from jaxprune.nn.tokens import all_present, coordinates
 
 

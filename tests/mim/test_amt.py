@@ -8,15 +8,15 @@ import pytest
 from flax import nnx
 from support import golden, nhwc, quick_compile, weights
 
-from jaxprune import checkpoints, mim, tasks
+from jaxprune import checkpoints, commands, mim
 from jaxprune.checkpoints import store
 from jaxprune.checkpoints.store import load_params
+from jaxprune.commands import pretrain
+from jaxprune.commands.shared import training
 from jaxprune.errors import UserError
-from jaxprune.mim.attention_driven import attention_weights
-from jaxprune.mim.weighted_masker import WeightedMasker, weighted_order
+from jaxprune.mim.parts.attention_driven import attention_weights
+from jaxprune.mim.parts.weighted_masker import WeightedMasker, weighted_order
 from jaxprune.nn.params import merge, split
-from jaxprune.tasks import pretrain
-from jaxprune.tasks.setup import training
 from jaxprune.train import workdir as workdirs
 
 SMALL = {
@@ -205,7 +205,7 @@ def config(**changes):
 def test_a_resumed_run_goes_on_to_the_same_bits(tmp_path, monkeypatch):
     """It was MAE for an epoch of 4 steps; the copy is of step 4, and of step 8 in the end. The break is at step 6."""
     settings = config(warmup_epochs=1, refresh_epochs=1)
-    whole = tasks.find("pretrain")(settings, tmp_path / "whole")
+    whole = commands.find("pretrain")(settings, tmp_path / "whole")
     with monkeypatch.context() as patched:
         patched.setattr(training, "length", lambda *_: training.Length(per_epoch=4, total=6))
         pretrain.run(settings, tmp_path / "run")

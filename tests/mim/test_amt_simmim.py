@@ -9,7 +9,7 @@ from support import quickly
 
 from jaxprune import mim
 from jaxprune.errors import UserError
-from jaxprune.mim.weighted_masker import WeightedMasker
+from jaxprune.mim.parts.weighted_masker import WeightedMasker
 
 SMALL = {"img_size": 32, "patch_size": 4, "embed_dim": 16, "depth": 2, "num_heads": 2, "mask_patch": 8}
 

@@ -11,12 +11,12 @@ from flax import nnx
 from support import golden, nhwc, quickly, weights
 
 from jaxprune import checkpoints, mim, models
+from jaxprune.checkpoints.convert import convert
 from jaxprune.checkpoints.initialise import initialise
-from jaxprune.checkpoints.write import convert
 from jaxprune.errors import UserError
 from jaxprune.mim.greenmim import RESTORE
-from jaxprune.mim.masker import RandomMasker, SharedMasker, SharedMasks
-from jaxprune.mim.visible_windows import Cells, attend_visible, cheapest
+from jaxprune.mim.parts.masker import RandomMasker, SharedMasker, SharedMasks
+from jaxprune.mim.parts.visible_windows import Cells, attend_visible, cheapest
 from jaxprune.models.swin import SwinBlock
 from jaxprune.nn.params import split, unfilled, variables
 from jaxprune.nn.windows import Windows

@@ -9,12 +9,12 @@ from flax import nnx
 from support import golden, nhwc, quick_compile, quickly, weights
 
 from jaxprune import checkpoints, mim
-from jaxprune.checkpoints.rules import to_published
 from jaxprune.errors import UserError
-from jaxprune.mim.hog import hog_levels
 from jaxprune.mim.localmim import at_level, default_indices
+from jaxprune.mim.parts.hog import hog_levels
 from jaxprune.nn.params import merge, split, variables
 from jaxprune.ranking import pseudo_labels
+from jaxprune.weights.rules import to_published
 
 SMALL = {
     "img_size": 32,

@@ -11,7 +11,7 @@ from support import golden, nhwc, slow_but, weights
 from jaxprune import checkpoints, mim
 from jaxprune.errors import UserError
 from jaxprune.mim import Pixels
-from jaxprune.mim.aggregation import fill_grid
+from jaxprune.mim.parts.rebuild_thrown import fill_grid
 from jaxprune.nn.params import merge, split
 
 TO_PUBLISHED = {

@@ -9,14 +9,14 @@ from flax import nnx
 from support import golden, nhwc, quick_compile, quickly, weights
 
 from jaxprune import checkpoints, mim, models
+from jaxprune.checkpoints.convert import convert
 from jaxprune.checkpoints.initialise import initialise
-from jaxprune.checkpoints.rules import to_published
-from jaxprune.checkpoints.write import convert
 from jaxprune.errors import UserError
-from jaxprune.mim.block_masker import BlockMasker
+from jaxprune.mim.parts.block_masker import BlockMasker
 from jaxprune.mim.simmim import default_mask_patch
 from jaxprune.nn.params import merge, split, variables
 from jaxprune.train.optimizer import decay_mask
+from jaxprune.weights.rules import to_published
 
 REL_POS = {"ape": "none", "block_rpb": "block", "shared_rpb": "shared"}
 TO_PUBLISHED = {

@@ -11,13 +11,13 @@ import pytest
 from flax import nnx
 from support import golden, nhwc, quick_compile, weights
 
-from jaxprune import checkpoints, mim, models, tasks
+from jaxprune import checkpoints, commands, mim, models
+from jaxprune.commands import pretrain
+from jaxprune.commands.pretrain import networks
 from jaxprune.errors import UserError
-from jaxprune.mim import teacher_targets as teaching
+from jaxprune.mim.parts import teacher_targets as teaching
 from jaxprune.mim.tec import _num_adaptors, attention_loss
 from jaxprune.nn.params import merge, split, variables
-from jaxprune.tasks import pretrain
-from jaxprune.tasks.pretrain import networks
 
 TARGETS = ("target_feature", "target_attention", "target_topk_idx")
 # Of the gradients in the golden file: ours, and whether a linear layer's layout is to be turned.
@@ -353,9 +353,9 @@ def test_a_run_without_a_teacher_is_refused(tmp_path):
     settings = config()
     settings.mim.teacher = None
     with pytest.raises(UserError, match=r"tec needs a teacher, and config\.teacher is empty: give --config"):
-        tasks.find("pretrain")(settings, tmp_path / "run")
+        commands.find("pretrain")(settings, tmp_path / "run")
     with pytest.raises(UserError, match=r"There is no weights file nowhere: check config\.teacher\.weights"):
-        tasks.find("pretrain")(config(weights="nowhere", name="vit_tiny_patch16_224"), tmp_path / "run")
+        commands.find("pretrain")(config(weights="nowhere", name="vit_tiny_patch16_224"), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
@@ -377,7 +377,7 @@ def test_a_run_learns_from_another_network_and_keeps_it(tmp_path):
     published = models.create("vit_small_patch14_dinov2", **sizes, rngs=nnx.Rngs(4))
     checkpoints.save_model(published, tmp_path / "ours.safetensors")
     settings, workdir = config(run=str(tmp_path / "ours.safetensors")), tmp_path / "run"
-    summary = tasks.find("pretrain")(settings, workdir)
+    summary = commands.find("pretrain")(settings, workdir)
     assert np.isfinite(summary["loss"])
     model = checkpoints.load_model(workdir)
     assert model.teacher.grid == (4, 4) and model.teacher.patch_embed.img_size == (56, 56)

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from jaxprune import checkpoints, mim, tasks
+from jaxprune import checkpoints, commands, mim
+from jaxprune.commands import pretrain
+from jaxprune.commands.shared import training
 from jaxprune.errors import UserError
 from jaxprune.nn.params import split
 from jaxprune.ranking import pseudo_labels
-from jaxprune.tasks import pretrain
-from jaxprune.tasks.setup import training
 from jaxprune.train import workdir as workdirs
 
 SOURCE = '''
@@ -28,7 +28,7 @@ SOURCE = '''
     from jaxprune.mim import Decoder, Framework, Masker, Masks, Target
     from jaxprune.models.vit import VisionTransformer
     from jaxprune.nn import Linear
-    from jaxprune.nn.flops import linear_flops
+    from jaxprune.nn.block_cost import linear_flops
     from jaxprune.nn.params import Fixed
     from jaxprune.ops.patches import patchify
 
@@ -121,7 +121,7 @@ def create(**sizes):
 @pytest.mark.slow
 def test_it_is_pre_trained_and_loads_back(colours, tmp_path, monkeypatch):
     settings, workdir = config(seed=3), tmp_path / "run"
-    whole = tasks.find("pretrain")(settings, tmp_path / "whole")
+    whole = commands.find("pretrain")(settings, tmp_path / "whole")
     # The second half of this run is a resumed one.
     with monkeypatch.context() as patched:
         patched.setattr(training, "length", lambda *_: training.Length(4, 2))

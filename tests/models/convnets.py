@@ -11,8 +11,8 @@ from flax import nnx
 from support import golden, nhwc, quick_compile, weights
 
 from jaxprune import checkpoints
-from jaxprune.checkpoints.rules import to_published
 from jaxprune.nn.params import unfilled
+from jaxprune.weights.rules import to_published
 
 CLOSE = {"atol": 2e-5, "rtol": 2e-5}
 

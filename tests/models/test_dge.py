@@ -11,9 +11,9 @@ from support import quickly
 
 from jaxprune import models, reduction
 from jaxprune.checkpoints import load_pretrained
-from jaxprune.checkpoints.rules import to_published
 from jaxprune.errors import UserError
 from jaxprune.nn.params import unfilled, variables
+from jaxprune.weights.rules import to_published
 
 SIZES = {"img_size": (64, 32), "patch_size": 8, "embed_dim": 8, "depth": 2, "num_heads": 2, "num_classes": 3}
 GRID, WIDTH, HEADS, SPLITS = (8, 4), 8, 2, (4, 2, 1)

@@ -8,10 +8,10 @@ from convnets import check
 from flax import nnx
 
 from jaxprune import checkpoints, models
-from jaxprune.checkpoints.read import by_timm
-from jaxprune.checkpoints.rules import to_ours, to_published
 from jaxprune.errors import UserError
 from jaxprune.nn.params import split, unfilled, variables
+from jaxprune.weights.read import by_timm
+from jaxprune.weights.rules import to_ours, to_published
 
 TINY = {
     "stages": ((1, 3, 1, 1, 8), (2, 5, 2, 2, 16), (2, 3, 2, 3, 16)),

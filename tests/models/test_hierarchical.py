@@ -12,7 +12,6 @@ from flax import nnx
 from support import golden, nhwc, quickly, weights
 
 from jaxprune import checkpoints, flops, models, reduction, scoring
-from jaxprune.checkpoints.rules import to_published
 from jaxprune.errors import UserError
 from jaxprune.models.convnext import ConvNeXtBlock
 from jaxprune.models.hierarchical import on_map
@@ -22,9 +21,10 @@ from jaxprune.nn.tokens import NOTHING, Attended
 from jaxprune.nn.walk import on_grid
 from jaxprune.nn.windows import Windows
 from jaxprune.reduction import Plan
-from jaxprune.reduction.base import Step
 from jaxprune.reduction.from_scores import FromScores
+from jaxprune.reduction.parts.base import Step
 from jaxprune.train import optimizer
+from jaxprune.weights.rules import to_published
 
 BLOCKS = golden("ltrp_papr/papr_hierarchical_blocks")
 CONFIG = json.loads(str(BLOCKS["config_json"]))

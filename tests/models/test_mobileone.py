@@ -14,10 +14,10 @@ from flax import nnx
 from support import golden, nhwc, quick_compile, weights
 
 from jaxprune import checkpoints, models, ops
-from jaxprune.checkpoints.rules import CONVNET, _apply
 from jaxprune.errors import UserError
 from jaxprune.models.mobileone import MobileOneBlock, fuse
 from jaxprune.nn.params import unfilled, variables
+from jaxprune.weights.rules import CONVNET, _apply
 
 BLOCKS, NET = golden("ltrp_papr/mobileone_blocks"), golden("ltrp_papr/mobileone_net")
 CLOSE = {"atol": 1e-5, "rtol": 1e-4}

@@ -11,8 +11,8 @@ from flax import nnx
 from support import golden, nhwc, quickly, slow_but, weights
 
 from jaxprune import checkpoints, models
-from jaxprune.checkpoints.rules import to_published
 from jaxprune.nn.params import unfilled
+from jaxprune.weights.rules import to_published
 
 FILES = (Path(__file__).parent.parent / "golden/hosts").glob("*.npz")
 CASES = sorted(path.stem for path in FILES if not path.stem.startswith("hf_"))

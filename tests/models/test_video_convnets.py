@@ -11,11 +11,11 @@ from flax import nnx
 from support import golden, quickly, slow_but, weights
 
 from jaxprune import checkpoints, flops, models, scoring
-from jaxprune.checkpoints.published import open_published
-from jaxprune.checkpoints.rules import to_published
 from jaxprune.errors import UserError
 from jaxprune.models import x3d
 from jaxprune.nn.params import merge, split, unfilled, variables
+from jaxprune.weights.open_published import open_published
+from jaxprune.weights.rules import to_published
 
 SMALL = {
     "x3d": {"layers": (1, 1, 2, 2), "width": 8, "hidden": 12},

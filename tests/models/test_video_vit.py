@@ -11,10 +11,10 @@ from support import golden, quickly
 
 from jaxprune import flops, models, reduction, scoring
 from jaxprune.checkpoints import load_pretrained
-from jaxprune.checkpoints.rules import to_published
 from jaxprune.errors import UserError
 from jaxprune.nn.params import variables
 from jaxprune.reduction import At, Plan
+from jaxprune.weights.rules import to_published
 
 SELECTED = golden("ltrp_papr/papr_video_select")
 CASES = sorted({name.partition("/")[0] for name in SELECTED})

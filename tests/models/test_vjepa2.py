@@ -9,11 +9,11 @@ from support import golden, quickly, weights
 
 from jaxprune import models, reduction, scoring
 from jaxprune.checkpoints import load_pretrained
-from jaxprune.checkpoints.rules import to_published
 from jaxprune.errors import UserError
 from jaxprune.nn.params import unfilled
 from jaxprune.nn.rotary import TubeRotary
 from jaxprune.reduction import At, Plan
+from jaxprune.weights.rules import to_published
 
 SIZES = {"img_size": 24, "patch_size": 8, "num_frames": 6, "embed_dim": 32, "depth": 2, "num_heads": 2}
 CLIPS = jnp.asarray(np.random.default_rng(0).normal(size=(2, 6, 24, 24, 3)), jnp.float32)

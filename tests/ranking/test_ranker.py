@@ -11,9 +11,9 @@ from flax import nnx
 from support import golden, nhwc, weights
 
 from jaxprune import checkpoints, losses, ranking
+from jaxprune.commands.train_ranker import observed
 from jaxprune.errors import UserError
 from jaxprune.nn.params import merge, split
-from jaxprune.tasks.train_ranker import observed
 
 FILE = golden("ltrp_papr/ltrp_labels_24x4")
 SIZES = json.loads(str(FILE["config_json"]))

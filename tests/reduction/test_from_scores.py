@@ -19,7 +19,7 @@ from jaxprune.models import resnet
 from jaxprune.nn.params import split, unfilled
 from jaxprune.preprocessing import Preprocessing, trained_on
 from jaxprune.reduction import Plan
-from jaxprune.scoring.wrappers import Enlarged
+from jaxprune.scoring.parts.wrappers import Enlarged
 
 FILE = golden("ltrp_papr/papr_vit")
 CONFIG = json.loads(str(FILE["config_json"]))

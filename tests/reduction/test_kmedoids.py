@@ -15,8 +15,8 @@ from jaxprune import reduction
 from jaxprune.errors import UserError
 from jaxprune.nn import Attended
 from jaxprune.nn.tokens import all_present
-from jaxprune.reduction.clusters import distances
 from jaxprune.reduction.kmedoids import KMedoids, kmedoids
+from jaxprune.reduction.parts.clusters import distances
 
 
 @pytest.mark.parametrize("case", slow_but(["p6"], ["p6", "p12"]))

@@ -11,7 +11,7 @@ from flax import nnx
 from published_clusters import check_model, fill, stage
 from support import golden, slow_but
 
-from jaxprune import checkpoints, main, reduction, tasks
+from jaxprune import checkpoints, commands, main, reduction
 from jaxprune.errors import UserError
 from jaxprune.nn.params import merge, split
 from jaxprune.reduction.sinkhorn import Sinkhorn, transport
@@ -62,7 +62,7 @@ def test_refuses_options_without_sense(options, says):
 
 def test_fine_tuning_keeps_directions_at_unit_length(tmp_path):
     config = main.load_config("configs/reduction/small.py:smoke,method=sinkhorn")
-    tasks.find("finetune")(config, tmp_path)
+    commands.find("finetune")(config, tmp_path)
     found = [r.v[...] for r in reduction.installed(checkpoints.load_model(tmp_path))]
     assert found
     for v in found:

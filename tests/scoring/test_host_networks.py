@@ -13,7 +13,7 @@ from support import quick_compile
 
 from jaxprune import scoring
 from jaxprune.errors import UserError
-from jaxprune.scoring import networks
+from jaxprune.scoring.parts import networks
 
 # The grid of the map that a scorer reads: of the last block.
 GRIDS = {"windowed": (4, 4), "conv_map": (4, 4), "clip": (2, 4, 4)}

@@ -8,7 +8,7 @@ import weakref
 
 import pytest
 
-from jaxprune import main, tasks
+from jaxprune import commands, main
 from jaxprune.train import interrupt
 
 
@@ -43,7 +43,7 @@ def test_an_interrupted_task_ends_in_one_line_with_status_130(stop, monkeypatch,
     def run(config, workdir):
         raise stop
 
-    monkeypatch.setattr(tasks, "find", lambda task: run)
+    monkeypatch.setattr(commands, "find", lambda task: run)
     monkeypatch.setattr(sys, "argv", ["main", "--config=configs/evaluate.py", f"--workdir={tmp_path}"])
     with pytest.raises(SystemExit) as ended:
         main.run()

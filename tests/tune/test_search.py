@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from jaxprune.errors import UserError
-from jaxprune.tune.bound import Bound
 from jaxprune.tune.candidates import Candidate
 from jaxprune.tune.cost_table import Cost
 from jaxprune.tune.pareto_testing import front
+from jaxprune.tune.requirement import Bound
 from jaxprune.tune.search import hopeless, search, thinned
 
 # How much riskier than the best a method is, and how much dearer.

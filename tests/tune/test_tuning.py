@@ -5,9 +5,9 @@ import pytest
 from flax import nnx
 
 from jaxprune import models, reduction
-from jaxprune.analysis.forwards import pixels
 from jaxprune.bench.timing import OverRounds
 from jaxprune.errors import UserError
+from jaxprune.evaluate.forwards import pixels
 from jaxprune.nn.params import jitted
 from jaxprune.reduction import Plan
 from jaxprune.tune import Bound, Settings, blockwise, cost_table, tune, tuning

@@ -3,7 +3,7 @@
 import numpy as np
 from example_picture import IMAGE
 
-from jaxprune.viz.pictures.base import to_uint8
+from jaxprune.report.pictures.base import to_uint8
 
 
 def test_to_uint8():

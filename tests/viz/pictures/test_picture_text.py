@@ -3,7 +3,7 @@
 import numpy as np
 from example_picture import IMAGE
 
-from jaxprune.viz.pictures.text import label
+from jaxprune.report.pictures.text import label
 
 
 def test_label_adds_a_strip():

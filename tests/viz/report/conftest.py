@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from jaxprune.viz import plots
-from jaxprune.viz.report import Report
+from jaxprune.report import Report, plots
 
 
 @pytest.fixture(scope="module")

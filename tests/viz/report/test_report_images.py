@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from jaxprune.viz.report import Report
-from jaxprune.viz.report.images import data_uri
+from jaxprune.report import Report
+from jaxprune.report.data_uri import data_uri
 
 
 def test_pictures_are_small():

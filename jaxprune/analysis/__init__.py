@@ -1,1 +1,0 @@
-"""Analyses of networks and plans: accuracy by keep rate, insertion and deletion, recall, agreement, and more."""

@@ -1,0 +1,190 @@
+"""Runs networks under plans on images, stores the observations, and estimates the time on this machine."""
+
+import itertools
+import time
+import zlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from ml_collections import ConfigDict
+
+from jaxprune import flops, processes
+from jaxprune.checkpoints.network import fingerprint
+from jaxprune.commands.shared import inputs
+from jaxprune.config import Config
+from jaxprune.data.broken import read_or_next
+from jaxprune.data.sample import Sample
+from jaxprune.errors import UserError
+from jaxprune.evaluate import Forward, feature_files, run_over
+from jaxprune.evaluate.collectors.observations import Observations, Observed, is_there, observe, write
+from jaxprune.evaluate.members import Member, by_network
+from jaxprune.reduction import DENSE
+from jaxprune.text import parse_items
+
+_FORMAT = 2  # version of the files; files of other versions are recomputed
+_READ = 3  # batches per measurement
+_TEXTS = ("path", "name", "label_key", "eval_split")
+
+
+class Pass(NamedTuple):
+    """The observations of one network on one data set that are still to be made.
+
+    Attributes:
+      network: label of the network.
+      config: the config with its images.
+      source: the images.
+      paths, keys: by plan, for all members of the network.
+      members: the members without stored observations.
+      forwards: their forward functions; built once, so that timed programs are not compiled again.
+    """
+
+    network: str
+    config: Config
+    source: Sample
+    paths: dict[str, Path]
+    keys: dict[str, dict[str, Any]]
+    members: list[Member]
+    forwards: dict[str, Forward]
+
+
+def prepared(config: Config, member: Member) -> Config:
+    """The config with the preprocessing of a member's network."""
+    data = {**config.data.to_dict(), **inputs.prepared_as(member.model.preprocessing)}
+    return ConfigDict({**config.to_dict(), "data": data})
+
+
+def more_data(config: Config) -> dict[str, Config]:
+    """The configs of the data sets of `config.more_data`, by a short name.
+
+    Raises:
+      UserError: a text has an unknown setting.
+    """
+    taken, found = [short_name(config.data)], {}
+    for text in config.more_data:
+        source, _, rest = text.partition(":")
+        items = parse_items(rest, f"data set {text!r}", texts=_TEXTS)
+        if unknown := set(items) - {*_TEXTS, "num_eval", "held_out"}:
+            raise UserError(
+                f"{text!r} sets {', '.join(sorted(unknown))}: data sets are texts such as folder:path=DIR or "
+                "tfds:name=NAME,path=DIR."
+            )
+        settings = {**config.to_dict(), "data": {**config.data.to_dict(), "source": source, "path": "", **items}}
+        label = short_name(settings["data"])
+        label = label if label not in taken else f"{label} {len(taken) + 1}"
+        taken.append(label)
+        found[label] = ConfigDict(settings)
+    return found
+
+
+def short_name(data: Mapping[str, Any]) -> str:
+    """The name of a data set in tables."""
+    return str(data["name"] or Path(data["path"]).name or data["source"])
+
+
+def passes(config: Config, folder: Path, found: Sequence[Member], *, patterns_only: bool = False) -> list[Pass]:
+    """Returns one pass per network.
+
+    Args:
+      config: config of the task, with the data.
+      folder: directory of the files.
+      found: all members.
+      patterns_only: only observe which patches are kept, not features and predictions.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    result = []
+    for network, own in by_network(found).items():
+        settings = prepared(config, own[0])
+        source = inputs.source(settings, "eval")
+        sample = inputs.sample(config, source)
+        several = np.ndim(read_or_next(sample, 0)["label"]) > 0
+        # A classifier for other classes has no predictions here.
+        classify = not patterns_only and own[0].model.num_classes == sample.num_classes
+        images = feature_files.fingerprint(sample.names)
+        observed_layers = lambda member: () if patterns_only else layers(config, member)
+        keys = {
+            member.plan: {**_key(config, member, images, classify), "layers": observed_layers(member)} for member in own
+        }
+        paths = {member.plan: folder / f"{_slug(member)}.npz" for member in own}
+        absent = [member for member in own if not is_there(paths[member.plan], keys[member.plan])]
+        options = {"classify": classify, "several": several}
+        forwards = {m.plan: observe(m.model, observed_layers(m), **options) for m in absent}
+        result.append(Pass(network, settings, sample, paths, keys, absent, forwards))
+    return result
+
+
+def seconds(wanted: Sequence[Pass]) -> float:
+    """Estimates the time of the passes, from a batch of one plan of each method and network."""
+    total = 0.0
+    for each in wanted:
+        if not each.members:
+            continue
+        whole = -(-len(each.source) // each.config.batch_size)
+        # Batches are prefetched, so timing the second one alone would underestimate the reading time.
+        some = itertools.islice(inputs.eval_batches(each.config, each.source), _READ)
+        reading, read = _timed(lambda some=some: list(some))
+        reading, batch = reading / len(read), read[-1] if len(read) < whole else read[0]
+        cost = {member.plan: flops.host(member.model).total for member in each.members}
+        for _, own in itertools.groupby(sorted(each.members, key=lambda m: m.method), key=lambda m: m.method):
+            some = sorted(own, key=lambda member: cost[member.plan])
+            middle = some[len(some) // 2].plan
+            forward = {middle: each.forwards[middle]}
+            go = lambda each=each, forward=forward, batch=batch: run_over(
+                [batch], forward, [], inputs.mesh(each.config), show_progress=False
+            )
+            start, _ = _timed(go)
+            running, _ = _timed(go)
+            share = sum(cost[member.plan] for member in some) / cost[middle]
+            total += running * whole * share + (start - running) * (len(some) - 1)
+        total += reading * whole * -(-len(each.members) // each.config.together)
+    return total
+
+
+def run(each: Pass, found: Sequence[Member]) -> list[Observed]:
+    """Makes the missing observations, several plans per pass over the images; returns those of all members."""
+    for start in range(0, len(each.members), each.config.together):
+        some = each.members[start : start + each.config.together]
+        forwards = {member.plan: each.forwards[member.plan] for member in some}
+        shown = f"{each.network} {start + 1}-{start + len(some)} of {len(each.members)}"
+        batches = inputs.eval_batches(each.config, each.source)
+        collectors = [Observations(list(forwards))]
+        (arrays,) = run_over(batches, forwards, collectors, inputs.mesh(each.config), desc=shown)
+        if processes.leads():
+            for member in some:
+                write(each.paths[member.plan], each.keys[member.plan], arrays[member.plan])
+        processes.wait("observed")
+    return [Observed(member, each.paths[member.plan]) for member in found if member.network == each.network]
+
+
+def layers(config: Config, member: Member) -> tuple[int, ...]:
+    """The blocks whose features are compared: the requested ones that exist, and the last."""
+    depth = member.num_layers
+    wanted = config.layers or config.reduction_loc
+    return tuple(sorted({layer for layer in wanted if layer < depth} | {depth - 1}))
+
+
+def _key(config: Config, member: Member, images: str, classify: bool) -> dict[str, Any]:
+    plan = member.model.plan.text if member.model.plan is not None else DENSE
+    return {
+        "format": _FORMAT,
+        "plan": plan,
+        "network": fingerprint(member.model),
+        "preprocessing": vars(member.model.preprocessing),
+        "images": images,
+        "data": config.data.to_dict(),
+        "classify": classify,
+        "seed": config.seed,
+    }
+
+
+def _slug(member: Member) -> str:
+    text = f"{member.network} {member.plan}"
+    short = "".join(letter if letter.isalnum() else "-" for letter in text)[:60].strip("-")
+    return f"{short}-{zlib.crc32(text.encode()):08x}"
+
+
+def _timed(call: Any) -> tuple[float, Any]:
+    start = time.perf_counter()
+    found = call()
+    return time.perf_counter() - start, found

@@ -1,0 +1,140 @@
+"""Patterns of kept and merged patches: across keep rates, methods and networks, and against radial patterns."""
+
+import numpy as np
+
+from jaxprune.commands.analyse.page.parts import DEVIATION, Rows, add_table, grouped, line, plan_name, with_deviations
+from jaxprune.commands.analyse.tables.claim_figures import RESCALED, over_chance
+from jaxprune.reduction.parts.radial_patterns import NORMS
+from jaxprune.report import Section, plots
+
+
+def rates(section: Section, rows: Rows, many: bool) -> None:
+    """Adds the overlap of each method with itself at lower keep rates."""
+    for metric in ("IoA", "homogeneity"):
+        own = [row for row in rows if metric in row]
+        if not own:
+            continue
+        lines, several = rate_lines(own, metric, many)
+        label = f"{metric} ({RESCALED})" if several and metric == "IoA" else metric
+        reference = _bounds(own) if metric == "IoA" and not several else None
+        within = all(0 <= value <= 1 for _, values in lines.values() for value in values)
+        plot = plots.line_plot(lines, "step", label, reference=reference, shares=within)
+        last = max(row["step"] for row in own)
+        high, low = (
+            choose([row for row in own if row["step"] == last], key=lambda row: row[metric]) for choose in (max, min)
+        )
+        finding = f"After step {last}, {high['plan']} → {high['lower plan']} has {metric} {high[metric]:.2f}"
+        finding += f" and {low['plan']} → {low['lower plan']} {low[metric]:.2f}" if low is not high else ""
+        if metric == "IoA":
+            finding += (
+                f"; by chance it would be {high['IoA chance']:.2f}, and {high['IoA bound']:.2f} is the lowest "
+                f"possible. It "
+                "is the share of the patches kept at the lower rate that are also kept at the higher one"
+            )
+        else:
+            finding += "; 1 means that the clusters of the higher rate lie inside those of the lower one"
+        drawn = " Each line is the mean over all pairs of keep rates of a method." if several else ""
+        section.figure(plot, f"{finding}. Means over {own[0]['images']} images.{drawn}{plots.cut_note(plot)}")
+    caption = f"Each keep rate against lower ones. {DEVIATION}, n = {rows[0]['images']}."
+    add_table(section, with_deviations(rows), caption)
+
+
+def rate_lines(rows: Rows, metric: str, many: bool) -> tuple[dict[str, tuple[list[float], list[float]]], bool]:
+    """The lines of the overlap across keep rates, and whether a line is the mean over several pairs of rates.
+
+    By chance, pairs overlap by different amounts, so a mean is over rescaled overlaps.
+    """
+    pairs = grouped(rows, ("network", "plan", "lower plan"))
+    by_method = grouped(rows, ("network", "method"))
+    if len(pairs) == len(by_method):
+        name = lambda network, plan, lower: f"{plan_name(network, plan, many)} → {lower}"
+        return {name(*key): line(steps, metric) for key, steps in pairs.items()}, False
+    rescaled = over_chance(metric) if metric == "IoA" else (lambda row, value: value)
+    lines = {}
+    for (network, method), own in by_method.items():
+        steps = grouped(own, ("step",))
+        values = {step: [rescaled(row, row[metric]) for row in each] for (step,), each in steps.items()}
+        means = {step: float(np.nanmean(of_step)) for step, of_step in values.items() if np.isfinite(of_step).any()}
+        lines[plan_name(network, method, many)] = (list(means), list(means.values()))
+    return lines, True
+
+
+def _bounds(rows: Rows) -> dict[str, tuple[list[float], list[float]]] | None:
+    """The lines of the lowest IoA and of chance; None if they differ between pairs."""
+    lines = {}
+    for kind, name in (("bound", "lowest possible"), ("chance", "by chance")):
+        steps = {
+            step: {round(row[f"IoA {kind}"], 3) for row in own} for (step,), own in grouped(rows, ("step",)).items()
+        }
+        if any(len(values) > 1 for values in steps.values()):
+            return None
+        lines[name] = (list(steps), [min(values) for values in steps.values()])
+    return lines
+
+
+def methods(section: Section, rows: Rows, many: bool) -> None:
+    """Adds the overlap of methods at one keep rate."""
+    for metric, what in (("IoU", "of the kept patches"), ("NMI", "of the clusters")):
+        own = [row for row in rows if metric in row]
+        for (network, *_), of_rate in grouped(own, ("network", "kept")).items():
+            last = max(row["step"] for row in of_rate)
+            pairs = {(row["plan"], row["other plan"]): row for row in of_rate if row["step"] == last}
+            names = list(dict.fromkeys(name for pair in pairs for name in pair))
+            values = np.eye(len(names))
+            for (one, other), row in pairs.items():
+                i, j = names.index(one), names.index(other)
+                values[i, j] = values[j, i] = row[metric]
+            best = max(pairs, key=lambda pair: pairs[pair][metric])
+            chance = f"; by chance it would be {pairs[best]['IoU chance']:.2f}" if metric == "IoU" else ""
+            where = f" in {network}" if many else ""
+            section.figure(
+                plots.matrix_plot(values, names),
+                f"{metric} {what} after step {last}{where}: {best[0]} and {best[1]} are most similar, "
+                f"{pairs[best][metric]:.2f}{chance}. Means over {of_rate[0]['images']} images; rows are ordered by "
+                "hierarchical clustering.",
+            )
+    caption = (
+        f"Plans at one keep rate. `kept`: number of patches according to the plan. {DEVIATION}, n = "
+        f"{rows[0]['images']}."
+    )
+    add_table(section, with_deviations(rows), caption)
+
+
+def radial(section: Section, rows: Rows, differing: set[tuple[str, str]]) -> None:
+    """Adds the overlap of plans with fixed radial patterns; the finding only considers those in `differing`."""
+    over = lambda row, norm: row[norm] - row[f"{norm} chance"]
+    choices = [(row, norm) for row in rows if (row["network"], row["plan"]) in differing for norm in NORMS]
+    finding = ""
+    if choices:
+        row, norm = max(choices, key=lambda choice: over(*choice))
+        finding = (
+            f" Furthest above chance is {row['plan']} at step {row['step']}: {row[norm]:.2f} with {norm}, against "
+            f"{row[f'{norm} chance']:.2f} by chance."
+        )
+    add_table(
+        section,
+        with_deviations(rows),
+        "IoU with the same number of patches nearest the centre of the image, by three norms; `chance`: of "
+        f"randomly drawn patches.{finding} {DEVIATION}, n = {rows[0]['images']}.",
+    )
+
+
+def networks(section: Section, rows: Rows) -> None:
+    """Adds the overlap of one plan in two networks."""
+    for metric in ("IoU", "NMI"):
+        own = [row for row in rows if metric in row]
+        if not own:
+            continue
+        lines = {
+            f"{plan}: {one}, {other}": line(steps, metric)
+            for (plan, one, other), steps in grouped(own, ("plan", "network", "other network")).items()
+        }
+        plot = plots.line_plot(lines, "step", metric, shares=True)
+        high, low = (choose(own, key=lambda row: row[metric]) for choose in (max, min))
+        section.figure(
+            plot,
+            f"{metric} of one plan in two networks: from {low[metric]:.2f} ({low['plan']}, step {low['step']}) to "
+            f"{high[metric]:.2f} ({high['plan']}, step {high['step']}). Means over {own[0]['images']} images."
+            f"{plots.cut_note(plot)}",
+        )
+    add_table(section, with_deviations(rows), f"One plan in two networks. {DEVIATION}, n = {rows[0]['images']}.")

@@ -1,0 +1,155 @@
+"""Features and patterns as proxies for accuracy: comparisons of plans with an anchor.
+
+"Which Tokens to Use?" (Haurum et al., 2023), Sec. 5.5, supplement J and K: every plan is compared with an anchor, and
+the difference in accuracy is rank-correlated with the distance of features and the similarity of patterns.
+"""
+
+import functools
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from jaxprune.commands.analyse.tables.outcomes import Answers, name_of
+from jaxprune.evaluate.collectors.observations import Observed
+from jaxprune.evaluate.reduction_patterns import clusters_alike, overlaps
+from jaxprune.measures import alignment, rank_correlation
+from jaxprune.measures.several_labels import Rankings
+from jaxprune.reduction import DENSE
+
+# Distances of features, 0 = equal; the last two need more images than features.
+DISTANCES = ("Procrustes", "CKA", "PWCCA", "SVCCA")
+LIKENESSES = ("IoU", "NMI")
+METRICS = (*DISTANCES, *LIKENESSES)
+_DECIMALS = 9
+_PREPARED = 8  # members whose products of features are in memory, four matrices of d x d each
+
+
+def anchor_rows(
+    found: Sequence[Observed], answered: Answers | Rankings | None, anchors: Sequence[str], layers: Sequence[int]
+) -> Iterator[dict[str, Any]]:
+    """Yields a row for each anchor, other plan and layer: distances of features after it, similarity of patterns.
+
+    A dense anchor is compared with every plan of its network, other anchors with the plans at their keep rate. The
+    patterns of a layer are those of the last step up to it. `accuracy difference` is the anchor's minus the plan's.
+
+    Args:
+      found: all members.
+      answered: what `outcomes.answers` returned.
+      anchors: methods, or `DENSE`.
+      layers: the layers whose features were observed.
+    """
+    pairs = [
+        (anchor, other)
+        for anchor in found
+        if anchor.member.method in anchors
+        for other in found
+        if _comparable(anchor, other)
+    ]
+    apart = _apart(pairs, layers)
+    for anchor, other in pairs:
+        names: dict[str, Any] = {
+            "network": anchor.member.network,
+            "anchor": anchor.member.plan,
+            "plan": other.member.plan,
+        }
+        if answered is not None:
+            own, others = (answered.score(name_of(observed)) for observed in (anchor, other))
+            names["accuracy difference"] = own - others
+        for layer in layers:
+            if (name_of(anchor), name_of(other), layer) in apart:
+                yield {
+                    **names,
+                    "anchor method": anchor.member.method,
+                    "layer": layer,
+                    **apart[name_of(anchor), name_of(other), layer],
+                    **_likeness(anchor, other, layer),
+                    "images": len(anchor["index"]),
+                }
+
+
+def correlations(rows: Sequence[dict[str, Any]], *, draws: int = 1000) -> list[dict[str, Any]]:
+    """Returns the rank correlation of each metric with the differences in accuracy, by network, anchor and layer.
+
+    For a good proxy it is strongly positive for a distance, and strongly negative for a similarity.
+
+    Args:
+      rows: what `anchor_rows` yielded.
+      draws: number of bootstrap draws.
+    """
+    result = []
+    groups = dict.fromkeys((row["network"], row["anchor method"], row["layer"]) for row in rows)
+    for network, anchor, layer in groups:
+        own = [row for row in rows if (row["network"], row["anchor method"], row["layer"]) == (network, anchor, layer)]
+        for metric in METRICS:
+            pairs = np.array([[row.get("accuracy difference", np.nan), row[metric]] for row in own], float)
+            rho, tau = (call(*pairs.T, draws=draws) for call in (rank_correlation.spearman, rank_correlation.kendall))
+            if not np.isnan(rho.value):
+                result.append(
+                    {
+                        "network": network,
+                        "anchor": anchor,
+                        "layer": layer,
+                        "metric": metric,
+                        **_columns("Spearman", rho),
+                        **_columns("Kendall", tau),
+                        "pairs": rho.count,
+                    }
+                )
+    return result
+
+
+def _comparable(anchor: Observed, other: Observed) -> bool:
+    a, b = anchor.member, other.member
+    if a.network != b.network or a.plan == b.plan:
+        return False
+    if a.method == DENSE:
+        return True
+    return b.method != DENSE and (a.layers, a.wanted) == (b.layers, b.wanted)
+
+
+def _apart(pairs: Sequence[tuple[Observed, Observed]], layers: Sequence[int]) -> dict[tuple, dict[str, float]]:
+    """The distances of features of all pairs and layers.
+
+    Features are read in chunks of images, and what comparisons need of a member besides is in memory for a few members
+    at a time, whatever their number.
+    """
+    members = {name_of(observed): observed for pair in pairs for observed in pair}
+
+    @functools.lru_cache(maxsize=_PREPARED)
+    def prepared(name: tuple[str, str], field: str) -> alignment.Features:
+        return alignment.features(members[name].rows(field))
+
+    # Plans at one keep rate one after the other, because an anchor is compared with those at its rate.
+    rate = lambda pair: (pair[1].member.network, pair[1].member.layers, pair[1].member.wanted, name_of(pair[1]))
+    ordered, found = sorted(pairs, key=rate), {}
+    for layer in layers:
+        field = f"layer_{layer}"
+        for one, other in ordered:
+            if field not in one or field not in other:
+                continue
+            apart = alignment.distances(prepared(name_of(one), field), prepared(name_of(other), field))
+            # Rounded, so that rounding errors of equal features do not affect ranks.
+            rounded = {
+                name: max(0.0, round(value, _DECIMALS)) if value == value else value for name, value in apart.items()
+            }
+            found[name_of(one), name_of(other), layer] = rounded
+    return found
+
+
+def _likeness(anchor: Observed, other: Observed, layer: int) -> dict[str, float]:
+    nothing: dict[str, float] = {name: float("nan") for name in LIKENESSES}
+    steps = [step for step, place in enumerate(anchor.member.layers) if place <= layer]
+    if not steps or anchor.member.layers != other.member.layers or anchor.member.grids != other.member.grids:
+        return nothing
+    one, two, step = anchor.patterns, other.patterns, steps[-1]
+    found = dict(nothing)
+    if anchor.keeps and other.keeps:
+        found["IoU"] = overlaps(one.masks[step], two.masks[step])["IoU"].mean
+    if anchor.clusters and other.clusters:
+        found["NMI"] = clusters_alike(one.assign[step], two.assign[step])["NMI"].mean
+    return found
+
+
+def _columns(name: str, found: rank_correlation.RankCorrelation) -> dict[str, float]:
+    return {name: found.value, f"{name} low": found.low, f"{name} high": found.high, f"{name} p": found.p_value}

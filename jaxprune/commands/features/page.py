@@ -1,0 +1,156 @@
+"""The report on features: contents of the files, classification by features, and nearest images."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jaxprune.data.broken import read_or_next
+from jaxprune.data.images import prepare
+from jaxprune.data.source import Source
+from jaxprune.evaluate.collectors.features import FEATURES
+from jaxprune.evaluate.feature_files import unreadable_of
+from jaxprune.evaluate.feature_formats import read_shard
+from jaxprune.evaluate.feature_probe import Labelled, Probed
+from jaxprune.measures.knn import nearest
+from jaxprune.preprocessing import Preprocessing
+from jaxprune.report import Section, plots, spread
+from jaxprune.report.pictures.base import GREEN, ORANGE, WHITE
+from jaxprune.report.pictures.film_strip import still
+from jaxprune.report.pictures.layout import beside, tile, upscale
+from jaxprune.report.pictures.marks import outline_patches
+from jaxprune.report.pictures.text import label
+from jaxprune.report.scorer_names import about_images
+
+SHOWN, NEIGHBOURS = 6, 5  # held-out images in the picture, and number of nearest images of each
+_GAP, _FRAME = 12, 5  # pixels between an image and its nearest ones, and of the frames
+
+
+def contents(paths: Mapping[str, Sequence[Path]], sources: Mapping[str, Source]) -> list[dict[str, Any]]:
+    """Returns a row for each split: images, files and the shape and dtype of each feature of an image.
+
+    Args:
+      paths: the files, by split.
+      sources: the images, by split, with the unreadable ones known.
+    """
+    readable = {split: len(source) - unreadable_of(source) for split, source in sources.items()}
+    return [_content(split, files, readable[split]) for split, files in paths.items()]
+
+
+def describe_files(
+    section: Section, rows: Sequence[Mapping[str, Any]], preprocessing: Preprocessing, plan: Any
+) -> None:
+    """Describes the files, images and plan in a section of a report.
+
+    Args:
+      section: the section.
+      rows: what `contents` returned.
+      preprocessing: of the images.
+      plan: plan of the network, or None.
+    """
+    under = (
+        f"Tokens are reduced by `{plan.text}`; maps are dense again, with zeros for dropped patches. " if plan else ""
+    )
+    written = "; ".join(f"`{name}` is {meaning}" for name, meaning in FEATURES.items() if name in rows[0])
+    section.text(f"{under}{about_images(preprocessing)} In the files, {written}.")
+    section.table(rows, caption="Contents of the files in `features/`; shapes are per image.")
+
+
+def describe_probe(section: Section, probed: Probed) -> None:
+    """Adds the classification by features to a section of a report."""
+    rows, chance = probed.rows, probed.rows[0]["chance"]
+    name = lambda row: f"{row['features']}, {row['classifier']}"
+    best = max(rows, key=lambda row: row["accuracy"])
+    values = {name(row): row["accuracy"] for row in rows}
+    halves = {name(row): (row["high"] - row["low"]) / 2 for row in rows}
+    tiles = {
+        name(row): (f"{row['accuracy']:.1%}", spread.with_meaning(halves[name(row)], spread.WILSON, row["images"]))
+        for row in rows
+    }
+    section.metric_tiles({**tiles, "chance": f"{chance:.1%}"})
+    options: dict[str, Any] = {"reference": {"chance": chance}, "limits": (0, 1), "spec": ".1%"}
+    plot = plots.bar_plot(values, halves, xlabel="held-out accuracy", **options)
+    meaning = spread.meaning(spread.WILSON, best["images"])
+    section.figure(
+        plot,
+        f"The highest of {len(rows)} is {best['accuracy']:.1%}, by {name(best)}; chance is {chance:.1%}. "
+        f"Whiskers: {meaning}.",
+    )
+    caption = f"Held-out images classified by the features of training images: accuracy, {spread.BRACKETS}."
+    section.table(
+        spread.as_ranges(rows),
+        caption=caption,
+        highlight={"accuracy": "max"},
+        formats={"accuracy": ".1%", "chance": ".1%"},
+    )
+
+
+def nearest_images(
+    section: Section,
+    sources: tuple[Source, Source],
+    labelled: tuple[Labelled, Labelled],
+    probed: Probed,
+    preprocessing: Preprocessing,
+) -> np.ndarray:
+    """Adds some held-out images with their nearest training images to a section of a report, and returns the picture.
+
+    Args:
+      section: the section.
+      sources: training images and held-out images.
+      labelled: their features.
+      probed: what `probe` returned.
+      preprocessing: of the images.
+    """
+    (train, held_out), names = labelled, sources[0].class_names
+    feature = next(iter(probed.neighbours))
+    right = probed.neighbours[feature] == held_out.labels
+    chosen = _some(right, SHOWN)
+    rows = nearest(train.vectors[feature], held_out.vectors[feature][chosen], k=NEIGHBOURS)
+    lines = []
+    for query, near in zip(chosen, rows, strict=True):
+        truth, voted = int(held_out.labels[query]), int(probed.neighbours[feature][query])
+        verdict = "right" if right[query] else f"predicted {names[voted]}"
+        query_picture = _framed(sources[1], held_out.index[query], preprocessing, right[query])
+        cells = [
+            label(
+                _framed(sources[0], train.index[row], preprocessing, train.labels[row] == truth),
+                f"{names[train.labels[row]]}{'' if train.labels[row] == truth else ': another class'}",
+            )
+            for row in near
+        ]
+        lines.append(beside([label(query_picture, f"{names[truth]}: {verdict}"), tile(cells, NEIGHBOURS)], _GAP))
+    picture = tile(lines, columns=1, pad=_GAP, background=WHITE)
+    section.figure(
+        picture,
+        f"Left, held-out images; to the right of each the training images with the nearest {feature} features "
+        f"by cosine, "
+        f"nearest first. Green: the vote is right, or the neighbour has the image's class; orange: not. "
+        f"As many right as wrong images are shown; of all {len(right)}, {right.mean():.1%} are right.",
+    )
+    return picture
+
+
+def _content(split: str, files: Sequence[Path], images: int) -> dict[str, Any]:
+    shard = next(shard for shard in map(read_shard, files) if shard.names)
+    shapes = {
+        name: f"{' × '.join(map(str, values.shape[1:]))}, {values.dtype}" for name, values in shard.features.items()
+    }
+    return {"split": split, "images": images, "files": len(files), **shapes}
+
+
+def _some(right: np.ndarray, count: int) -> np.ndarray:
+    """Returns indices of images, equally many wrong and right ones as far as possible."""
+    wrong, fine = np.flatnonzero(~right), np.flatnonzero(right)
+    half = min(len(wrong), max(count // 2, count - len(fine)))
+    return np.concatenate([_spaced(wrong, half), _spaced(fine, min(len(fine), count - half))])
+
+
+def _spaced(numbers: np.ndarray, count: int) -> np.ndarray:
+    return numbers[np.arange(count) * len(numbers) // max(count, 1)]
+
+
+def _framed(source: Source, index: Any, preprocessing: Preprocessing, right: Any) -> np.ndarray:
+    image = read_or_next(source, int(index))["image"]
+    picture = still(image) if preprocessing.num_frames else upscale(prepare(image, preprocessing))
+    return outline_patches(picture, np.array([True]), (1, 1), GREEN if right else ORANGE, _FRAME)

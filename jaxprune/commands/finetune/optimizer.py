@@ -1,0 +1,59 @@
+"""The optimizer of fine-tuning: AdamW with layer-wise rates, and a separate rate for pre-trained parameters."""
+
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+from typing import Any
+
+import optax
+
+from jaxprune import reduction
+from jaxprune.commands.shared.training import Training, adamw, learning_rate
+from jaxprune.config import Config
+from jaxprune.nn import Host
+from jaxprune.train import optimizer
+
+# Parameters with the full rate if the backbone has its own ("Which Tokens to Use?", supplement B).
+_NEW = ("head.*", "head_dist.*", "pos_embed*", "patch_embed.*", "stem.*", "*.reducer.*")
+
+
+def optimizer_of(
+    config: Config, params: dict[str, Any], model: Host, training: Training
+) -> optax.GradientTransformation:
+    """Builds the optimizer of `config.optimizer` and `config.trainable_blocks`.
+
+    Args:
+      params: {dotted name: array} of the network's parameters.
+      model: the network.
+      training: the run.
+    """
+    settings = config.optimizer
+    # A trained scorer counts as before the first layer.
+    layers = model.parameter_layers(params) | {name: 0 for name in params if name.startswith("pruner.")}
+    depth = len(model.sites())
+    own = None
+    if settings.backbone_scale != 1.0 or settings.freeze_epochs:
+        slower = learning_rate(config, training.steps, settings.backbone_scale)
+        slower = optimizer.frozen_until(slower, settings.freeze_epochs * training.steps.per_epoch)
+        own = {name: slower for name in params if not any(fnmatchcase(name, new) for new in _NEW)}
+    frozen = optimizer.frozen_names(layers, depth, config.trainable_blocks)
+    made = adamw(
+        config,
+        training.schedule,
+        params,
+        exempt=model.no_decay,
+        layer_scales=optimizer.layer_scales(layers, depth, settings.layer_decay),
+        schedules=own,
+        frozen=frozen,
+    )
+    return optimizer.with_unit_rows(made, _unit_rows(model, frozen))
+
+
+def _unit_rows(model: Host, frozen: Sequence[str]) -> list[str]:
+    """The trained parameters of reducers whose rows have unit length (`Reducer.unit_params`)."""
+    sites = model.sites()
+    names = [
+        f"{sites[reducer.step.layer].path}.reducer.{name}"
+        for reducer in reduction.installed(model)
+        for name in reducer.unit_params
+    ]
+    return [name for name in names if not any(fnmatchcase(name, pattern) for pattern in frozen)]

@@ -1,0 +1,224 @@
+"""Measures networks × methods × keep rates on this machine in one table with hashes, or checks such a table."""
+
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from jaxprune.bench import leaderboard
+from jaxprune.bench.plan_names import short_plan
+from jaxprune.bench.publish import device
+from jaxprune.commands import benchmark
+from jaxprune.commands.benchmark.page import finding
+from jaxprune.commands.shared import checks, inputs, networks, reporting, several_networks, train_first
+from jaxprune.config import Config
+from jaxprune.errors import UserError
+from jaxprune.reduction import DENSE
+from jaxprune.report import Report, Section, plots, spread
+from jaxprune.report.table import as_text, write_csv
+
+FILE = "leaderboard.csv"
+SHOWN = ("network", "plan", "accuracy", "agreement", "GFLOPs", "speed-up", "verdict")  # columns in the terminal
+VERIFIED = ("row", "holds", "speed-up", "measured", "speeds")  # and of a check, above the reasons
+# Columns that the report leaves out of its table: most are the same for all plans of a network.
+HIDDEN = (*leaderboard.SETTINGS, "plan hash", "code", "data", "device", "jax")
+
+
+def run(config: Config, workdir: Path) -> dict[str, Any]:
+    """Measures every network of the config under every plan, or re-measures rows of the leaderboard `config.verify`."""
+    if config.verify and config.compare:
+        return _compare(config)
+    return _verify(config, workdir) if config.verify else _measure(config, workdir)
+
+
+def check(config: Config) -> Iterator[str]:
+    """Yields the problems of the config that `shared.checks` does not find."""
+    yield from checks.refused(lambda: several_networks.check_names(config))
+    if config.rounds < 2:
+        yield f"rounds={config.rounds} is too few for a range of speeds to check against: give 3 or more."
+    if not isinstance(config.rows_seed, int) or config.rows_seed < -1:
+        yield f"config.rows_seed={config.rows_seed!r} is not a seed: use a whole number from 0, or -1 for a new one."
+    for name in ("verify", "compare"):
+        if config[name] and not Path(config[name]).expanduser().is_file():
+            yield f"There is no leaderboard {config[name]}: check config.{name}."
+    if config.compare and not config.verify:
+        yield "config.compare needs another leaderboard to compare with: give it as config.verify."
+
+
+def missing(config: Config) -> Iterator[str]:
+    """Yields a message if there is no network."""
+    if not (config.compare or config.run or config.model.weights or train_first.brings_run(config)):
+        yield "Give --config.run=RUN, the run directory of a classifier, or --config.model.weights=FILE with its name."
+
+
+def _measure(config: Config, workdir: Path) -> dict[str, Any]:
+    texts, rows = [each.plan.text for each in several_networks.plans(config)], []
+    workdir.mkdir(parents=True, exist_ok=True)
+    for label, origin in _networks(config).items():
+        rows += _rows(config, label, origin, texts, workdir)
+        # Written after each network, so that no measurement is lost.
+        write_csv(workdir / FILE, rows)
+    document = Report("jaxprune", FILE)
+    with reporting.report_section(workdir / "report.html", document, "Leaderboard", "leaderboard") as section:
+        _describe(section, rows, config)
+    print(as_text([{name: row[name] for name in SHOWN} for row in _readable(rows)]))
+    return {"rows": len(rows), "table": str(workdir / FILE)}
+
+
+def _verify(config: Config, workdir: Path) -> dict[str, Any]:
+    claimed = leaderboard.read(Path(config.verify).expanduser())
+    # A seed that is known beforehand would tell which rows are never checked.
+    seed = secrets.randbits(32) if config.rows_seed < 0 else config.rows_seed
+    picked = leaderboard.chosen(claimed, config.rows, config.named, seed)
+    measured = _again(config, picked, workdir)
+    findings = [_finding(row, new, claimed) for row, new in zip(picked, measured, strict=True)]
+    workdir.mkdir(parents=True, exist_ok=True)
+    write_csv(workdir / "verified.csv", findings)
+    wrong = [found for found in findings if not found["holds"]]
+    print(as_text([{name: found[name] for name in VERIFIED} for found in findings]))
+    for found in wrong:
+        print(f"{found['row']}: {found['why']}")
+    others = [leaderboard.different_device(row, new) for row, new in zip(picked, measured, strict=True) if new]
+    for sentence in dict.fromkeys(filter(None, others)):
+        print(sentence)
+    order = leaderboard.same_order(picked, [new for new in measured if new])
+    print(leaderboard.order_text(order))
+    summary = {"checked": len(picked), "wrong": len(wrong), "tau of speeds": order.value}
+    if config.named:
+        print(f"Only the named rows were checked, {len(picked)} of {len(claimed)}: nothing is known of the others.")
+        return summary
+    chance = leaderboard.escapes(len(claimed), len(picked))
+    print(
+        f"A single forged row of {len(claimed)} is not among {len(picked)} random ones with probability {chance:.0%}."
+    )
+    print(f"--config.rows_seed={seed} checks the same rows again.")
+    return {**summary, "escapes": chance, "rows_seed": seed}
+
+
+def _compare(config: Config) -> dict[str, Any]:
+    """Compares the ranking by speed of two leaderboards, without measuring."""
+    first, second = (leaderboard.read(Path(path).expanduser()) for path in (config.verify, config.compare))
+    found = leaderboard.same_order(first, second)
+    print(leaderboard.order_text(found))
+    return {"rows in common": found.count, "tau of speeds": found.value}
+
+
+def _again(config: Config, claimed: Sequence[leaderboard.Row], workdir: Path) -> list[leaderboard.Row | None]:
+    """Measures rows again, each with its own settings; None for those of a network that is not in the config.
+
+    Raises:
+      UserError: a row has a plan or settings that cannot be used; found before the first measurement.
+    """
+    groups: dict[tuple, list[leaderboard.Row]] = {}
+    for row in claimed:
+        groups.setdefault((row["network"], *(row[name] for name in leaderboard.SETTINGS)), []).append(row)
+    texts = {(row["network"], row["plan"]): _plan_text(row) for row in claimed}
+    configs = [_with_settings(config, rows[0]) for rows in groups.values()]
+    known, found = _networks(config), {}
+    for (label, *_), rows, own in zip(groups, groups.values(), configs, strict=True):
+        if label in known:
+            plans = [texts[label, row["plan"]] for row in rows if row["plan"] != DENSE]
+            new = {row["plan"]: row for row in _rows(own, label, known[label], plans, workdir)}
+            found.update({(label, row["plan"]): new[texts[label, row["plan"]]] for row in rows})
+    return [found.get((row["network"], row["plan"])) for row in claimed]
+
+
+def _plan_text(row: leaderboard.Row) -> str:
+    try:
+        return leaderboard.plan_text(row["plan"])
+    except UserError as error:
+        raise UserError(f"The row {row['network']} {row['plan']} cannot be measured again: {error}") from error
+
+
+def _with_settings(config: Config, row: leaderboard.Row) -> Config:
+    """Returns the config with the settings of a row.
+
+    Raises:
+      UserError: they cannot be used.
+    """
+    sides = [int(side) for side in row["image size"].split("x")]
+    settings = {
+        "num_images": row["images"],
+        "batch_size": row["batch size"],
+        "rounds": row["rounds"],
+        "seed": row["seed"],
+        "img_size": tuple(sides) if len(sides) > 1 else sides[0],
+    }
+    own: Any = ConfigDict({**config.to_dict(), **settings})
+    if problems := [*checks.of_settings(own), *check(own)]:
+        raise UserError(f"The row {row['network']} {row['plan']} cannot be measured again: {problems[0]}")
+    return own
+
+
+def _finding(
+    claimed: leaderboard.Row, measured: leaderboard.Row | None, table: Sequence[leaderboard.Row]
+) -> dict[str, Any]:
+    """Returns whether a row is reproduced, and why not."""
+    shown = {"row": f"{claimed['network']} {claimed['plan']}", "speed-up": claimed["speed-up"]}
+    if measured is None:
+        absent = {"holds": False, "measured": "", "measured low": "", "measured high": "", "speeds": "not compared"}
+        return {**shown, **absent, "why": "its network is not in the config"}
+    dense = [
+        row
+        for row in table
+        if (row["network"], row["plan"]) == (claimed["network"], DENSE) and leaderboard.same_settings(row, claimed)
+    ]
+    why = leaderboard.differences(claimed, measured, dense[0] if dense else None)
+    speeds = "not compared" if leaderboard.different_device(claimed, measured) else "compared"
+    again = {f"measured{end}": measured[f"speed-up{end}"] for end in ("", " low", " high")}
+    return {**shown, **again, "holds": not why, "speeds": speeds, "why": "; ".join(why)}
+
+
+def _networks(config: Config) -> dict[str, dict[str, str]]:
+    """Returns {label: run, weights and name of a network}."""
+    named = [{"run": config.run, "weights": config.model.weights, "name": config.model.name}]
+    found: dict[str, dict[str, str]] = {}
+    for each in (*named, *map(several_networks.named, config.networks)):
+        label = each["name"] or Path(each["run"] or each["weights"]).name.removesuffix(".safetensors")
+        found[label if label not in found else f"{label} {len(found) + 1}"] = each
+    return found
+
+
+def _rows(
+    config: Config, label: str, network: Mapping[str, str], texts: Sequence[str], workdir: Path
+) -> list[leaderboard.Row]:
+    settings: Any = ConfigDict({**config.to_dict(), "run": network["run"], "plans": tuple(texts), "scorer": ""})
+    settings.model.update(weights=network["weights"], name=network["name"])
+    classifier = networks.classifier(settings)
+    measured = benchmark.measure(settings, workdir / "networks" / label)
+    read = inputs.with_data_of(classifier.origin, classifier.model.preprocessing, settings)
+    images = inputs.sample(config, inputs.held_out(read, classifier))
+    size = config.img_size
+    common = {
+        "network": label,
+        "images": len(images),
+        "batch size": config.batch_size,
+        "rounds": config.rounds,
+        "seed": config.seed,
+        "image size": "x".join(map(str, size)) if isinstance(size, (tuple, list)) else str(size),
+        "weights": leaderboard.weights_hash(classifier.model),
+        "code": leaderboard.code_hash(),
+        "data": leaderboard.data_hash(read.data.to_dict(), images.names),
+        **device(),
+    }
+    return [leaderboard.sealed(leaderboard.completed({**row, **common})) for row in measured.rows]
+
+
+def _readable(rows: Sequence[leaderboard.Row]) -> list[leaderboard.Row]:
+    return [{**row, "plan": short_plan(row["plan"])} for row in rows]
+
+
+def _describe(section: Section, rows: Sequence[leaderboard.Row], config: Config) -> None:
+    rows = _readable(rows)
+    shown = [{name: value for name, value in row.items() if name not in HIDDEN} for row in rows]
+    section.text(
+        f"Batch {config.batch_size} on {rows[0]['device']}, {config.rounds} rounds, each timing all plans of a "
+        f"network once, {rows[0]['images']} held-out images. Code {rows[0]['code']}, images {rows[0]['data']}."
+    )
+    caption = f"Accuracy: {spread.BRACKETS}. Speed-up: {spread.ranges(config.rounds)}."
+    section.table(spread.as_ranges(shown), caption=caption, highlight={"accuracy": "max"}, formats=".3g")
+    points = {f"{row['network']} {row['plan']}": ([row["images/s"]], [row["accuracy"]]) for row in rows}
+    plot = plots.scatter_plot(points, "images/s", "accuracy", pareto=("max", "max"), shares=True)
+    section.figure(plot, f"{finding(list(rows), 'accuracy')}{plots.cut_note(plot)}")

@@ -1,0 +1,47 @@
+"""Classifies one image or video: its class, the confidence and a picture."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jaxprune.commands.shared import inputs, networks, reporting
+from jaxprune.config import Config
+from jaxprune.data.clips import one_view
+from jaxprune.data.pictures import open_pictures
+from jaxprune.evaluate.collectors import predictions
+from jaxprune.report import Report
+from jaxprune.report.pictures.film_strip import film_strip, still
+from jaxprune.report.pictures.prediction_card import prediction_card
+from jaxprune.report.scorer_names import about_images
+from jaxprune.train.writer import Writer
+
+TOP = 5
+
+
+def run(config: Config, workdir: Path) -> dict[str, Any]:
+    """Classifies `config.image` with the classifier of `config.run` or `config.model`."""
+    model, names, origin = networks.classifier(config)
+    views = {"num_clips": config.data.num_clips, "num_crops": config.data.num_crops}
+    picture = open_pictures(config.image, model.preprocessing, seed=config.seed, **views).read(0)
+    (image,), (confidences,) = predictions.of_pictures(model, [picture], inputs.mesh(config))
+    order = np.argsort(-confidences)[:TOP]
+    best, slug = int(confidences.argmax()), f"predict-{Path(config.image).stem}"
+    picture = prediction_card(still(one_view(image)), names, confidences, TOP)
+    writer = Writer(workdir, tensorboard=False)
+    path = writer.images(0, slug, picture)
+    writer.close()
+    document = Report("jaxprune", origin)
+    with reporting.report_section(workdir / "report.html", document, "Prediction", slug) as section:
+        section.figure(picture, f"{config.image}: {names[best]}, {confidences[best]:.1%}.")
+        if model.preprocessing.num_frames:
+            layers = min(8, model.preprocessing.num_frames)
+            strip = film_strip(one_view(image), None, (layers, 1, 1))
+            section.figure(strip, about_images(model.preprocessing))
+        section.table([{"class": names[i], "confidence": float(confidences[i])} for i in order], formats=".1%")
+    return {"class": names[best], "confidence": float(confidences[best]), "picture": str(path)}
+
+
+def missing(config: Config) -> list[str]:
+    """Returns a message if there is no image."""
+    return [] if config.image else ["Give --config.image=FILE, the picture to classify."]

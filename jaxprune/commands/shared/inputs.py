@@ -1,0 +1,206 @@
+"""Builds images from a config: sources, batches, and the mesh that they are sharded over."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from ml_collections import ConfigDict
+
+from jaxprune import data as loader
+from jaxprune import parallel
+from jaxprune.checkpoints.classifier import Classifier
+from jaxprune.commands.shared import defaults
+from jaxprune.config import Config
+from jaxprune.data.augment import normalize
+from jaxprune.data.sample import Sample
+from jaxprune.errors import UserError
+from jaxprune.nn.patch_embed import pair
+from jaxprune.preprocessing import Preprocessing
+
+
+def source(config: Config, split: str, *, in_memory: bool | None = None) -> Any:
+    """Opens the training ("train") or held-out ("eval") examples of `config.data`.
+
+    Args:
+      in_memory: see `create_source`.
+    """
+    data, record = config.data, preprocessing(config)
+    views = loader.Views(record, data.num_clips, data.num_crops) if record.num_frames else None
+    if views is not None and data.source == "tfds":
+        raise UserError("TFDS data sets have images, but the network reads clips: give config.data.source=folder.")
+    options: dict[str, Any] = {
+        "scenes": {
+            "num_examples": data.num_train if split == "train" else data.num_eval,
+            "image_size": pair(data.img_size),
+            "seed": config.seed,
+            "views": views,
+        },
+        "folder": {
+            "path": data.path,
+            "labels": data.labels,
+            "exif": data.exif,
+            "held_out": data.held_out,
+            "held_out_seed": data.held_out_seed,
+            "views": views,
+        },
+        "tfds": {
+            "name": data.name,
+            "data_dir": data.path or None,
+            "labels": data.labels,
+            "label_key": data.label_key,
+            "exif": data.exif,
+        },
+    }.get(data.source, {})
+    chosen = data.train_split if split == "train" else data.eval_split
+    return loader.create_source(data.source, split=chosen, in_memory=in_memory, **options)
+
+
+def train_batches(config: Config, examples: Any) -> Any:
+    """The endless, shuffled, cropped batches of a training run."""
+    data = config.data
+    return loader.train_batches(
+        examples,
+        batch_size=config.batch_size,
+        preprocessing=preprocessing(config),
+        seed=config.seed,
+        crop=data.crop,
+        scale=tuple(data.crop_scale),
+        repeats=data.repeats,
+        randaugment=data.randaugment,
+        cutout=data.cutout,
+        process_index=jax.process_index(),
+        process_count=jax.process_count(),
+        num_threads=data.num_threads,
+    )
+
+
+def eval_batches(config: Config, examples: Any, *, changes: tuple[Any, ...] = ()) -> Any:
+    """One pass over the held-out examples, transformed by `changes`; the last batch is padded."""
+    return loader.eval_batches(
+        examples,
+        batch_size=config.batch_size,
+        preprocessing=preprocessing(config),
+        changes=changes,
+        process_index=jax.process_index(),
+        process_count=jax.process_count(),
+    )
+
+
+def preprocessing(config: Config) -> Preprocessing:
+    """The evaluation preprocessing of `config.data`."""
+    data = config.data
+    return Preprocessing(
+        pair(data.img_size),
+        crop=data.eval_crop,
+        crop_pct=data.crop_pct,
+        interpolation=data.interpolation,
+        mean=tuple(data.mean),
+        std=tuple(data.std),
+        exif=data.exif,
+        num_frames=data.num_frames,
+        frame_stride=data.frame_stride,
+    )
+
+
+def prepared_as(record: Preprocessing) -> dict[str, Any]:
+    """The settings of `config.data` for which `preprocessing` returns the record."""
+    values = dict(vars(record))
+    return {"eval_crop": values.pop("crop"), **values}
+
+
+def recorded_config(run: str | Path) -> dict[str, Any]:
+    """The config of a run directory."""
+    return json.loads((Path(run) / "config.json").read_text())["config"]
+
+
+def has_images(origin: str | Path, config: Config) -> bool:
+    """Whether there are images for the network from `origin`: those of its run, or of `config.data`."""
+    return bool(config.data.source) or Path(origin).is_dir()
+
+
+def no_images(origin: str | Path, config: Config) -> str:
+    """The error message if neither the run of the network nor `config.data` has images."""
+    pictures = "--config.images=FOLDER, or " if "images" in config else ""
+    return (
+        f"{origin} has no data set: give {pictures}--config.data.source=folder with "
+        "--config.data.path=FOLDER, or another source."
+    )
+
+
+def with_data_of(origin: str | Path, record: Preprocessing, config: Config) -> Config:
+    """Returns the config with the data settings for a network to inspect.
+
+    The source of the images is that of `config.data`, if set, else that of the network's training. Preprocessing always
+    follows the network's record.
+
+    Args:
+      origin: run directory or file of the network.
+      record: the network's preprocessing.
+
+    Raises:
+      UserError: `config.data` has no source, and a file has none either.
+    """
+    if not has_images(origin, config):
+        raise UserError(no_images(origin, config))
+    recorded = {} if config.data.source else recorded_config(origin)
+    # The built-in scenes depend on the seed.
+    seed = {"seed": recorded["seed"]} if recorded else {}
+    chosen = recorded["data"] if recorded else config.data.to_dict()
+    # Runs of earlier versions lack newer settings, and did not split folders.
+    settings = {**defaults.data(), "held_out": 0.0, **chosen, **prepared_as(record)}
+    return ConfigDict({**config.to_dict(), **seed, "data": settings})
+
+
+def held_out(config: Config, classifier: Classifier) -> Any:
+    """Opens the held-out examples of `config.data` for a classifier.
+
+    Raises:
+      UserError: their number of classes differs from the classifier's.
+    """
+    examples = source(config, "eval")
+    require_classes(examples, len(classifier.class_names), classifier.origin)
+    return examples
+
+
+def sample(config: Config, examples: Any) -> Sample:
+    """An evenly spread sample of `config.num_images` of the examples; 0: all of them."""
+    return Sample(examples, config.num_images or len(examples))
+
+
+def require_classes(examples: Any, known: int, origin: str | Path) -> None:
+    """Refuses examples of other classes than the `known` ones of the classifier from `origin`.
+
+    Raises:
+      UserError: see above.
+    """
+    if examples.num_classes != known:
+        raise UserError(
+            f"The data have {examples.num_classes} classes and {origin} knows {known}: give the data it was trained on."
+        )
+
+
+def allowed_classes(config: Config, examples: Any) -> tuple[int, ...] | None:
+    """The classes to predict under `config.only_present`: those of the examples; None for all.
+
+    ImageNet-A and -R have images of 200 of the thousand classes, and are evaluated on these.
+    """
+    if not config.only_present:
+        return None
+    labels = getattr(examples, "labels", None)
+    if labels is None:
+        batches = loader.eval_batches(examples, batch_size=config.batch_size, preprocessing=preprocessing(config))
+        labels = np.concatenate([batch["label"][batch["valid"]] for batch in batches])
+    return tuple(np.unique(labels).tolist())
+
+
+def normalized(config: Config, images: jax.Array) -> jax.Array:
+    """Normalises pixels from 0 to 255 for the networks."""
+    record = preprocessing(config)
+    return normalize(images, record.mean, record.std)
+
+
+def mesh(config: Config) -> jax.sharding.Mesh:
+    """The device mesh of `config.mesh`, such as "data=-1" or "data=2,fsdp=4"."""
+    return parallel.mesh_from_text(config.mesh)

@@ -1,0 +1,104 @@
+"""Shared by the reports of all tasks: a section with its command line, curves, unreadable files."""
+
+import contextlib
+import shlex
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from jaxprune.metrics import wilson_interval
+from jaxprune.report import Report, Section, plots, spread
+
+
+@contextlib.contextmanager
+def report_section(path: Path, report: Report, title: str, slug: str, shown: str = "") -> Iterator[Section]:
+    """Yields a report section; once filled, it is added to the report at `path` with the command line, or `shown`."""
+    section = report.section(title, slug=slug)
+    yield section
+    section.command(shown or command())
+    path.parent.mkdir(parents=True, exist_ok=True)
+    report.add_to(path)
+
+
+def command(config_file: str | None = None) -> str:
+    """The command line of this run, for the report."""
+    if config_file:
+        return f"python -m jaxprune.main --config={config_file}"
+    return shlex.join(["python", "-m", "jaxprune.main", *sys.argv[1:]])
+
+
+def curves(
+    section: Section,
+    records: list[dict[str, Any]],
+    names: dict[str, str],
+    caption: str,
+    *,
+    shares: bool = False,
+    chance: float | None = None,
+) -> None:
+    """Adds a plot of the metrics `names` in `records`, with their last values in its caption.
+
+    Args:
+      section: the section.
+      records: the lines of the run's metrics.
+      names: {"split/metric": label of its line}.
+      caption: description of the metrics.
+      shares: whether the metrics are fractions, shown in percent in the caption.
+      chance: the value at chance, drawn as a line.
+    """
+    series = {}
+    for name, label in names.items():
+        split, metric = name.split("/")
+        points = [(r["step"], r[metric]) for r in records if r["split"] == split and metric in r]
+        if points:
+            x, y = np.array(points, float).T
+            series[label] = (x, y)
+    if series:
+        ends = [x[i] for x, _ in series.values() for i in (0, -1)]
+        reference = None if chance is None else {"chance": ([min(ends), max(ends)], [chance, chance])}
+        options = {"reference": reference, "shares": shares}
+        plot = plots.line_plot(series, xlabel="step", ylabel=caption, **options)
+        last = ", ".join(f"{label} {y[-1]:{'.1%' if shares else '.4g'}}" for label, (_, y) in series.items())
+        against = "" if chance is None else f"; chance {chance:.1%}"
+        section.figure(plot, caption=f"At the end, {caption}: {last}{against}.{plots.cut_note(plot)}")
+
+
+def broken_files(section: Section, *sources: Any) -> None:
+    """Lists the files that could not be read in the report."""
+    broken = {path: why for s in sources for path, why in s.broken.items()}
+    if broken:
+        section.note(f"{len(broken)} files could not be read and were replaced by other examples.", kind="warning")
+        section.table([{"file": str(path), "why": str(why)} for path, why in sorted(broken.items())])
+
+
+def read_picture(path: Path) -> np.ndarray:
+    """Reads a picture drawn by a run."""
+    with Image.open(path) as image:
+        return np.asarray(image.convert("RGB"))
+
+
+def note_if_short(section: Section, summary: dict[str, Any]) -> None:
+    """Notes in the report that a run ended before its last planned step."""
+    if summary["steps"] < summary["planned_steps"]:
+        section.note(
+            f"Stopped at step {summary['steps']} of {summary['planned_steps']}: max_minutes was reached.",
+            kind="warning",
+        )
+
+
+def with_interval(summary: dict[str, Any]) -> dict[str, Any]:
+    """Returns a summary with the 95 % interval (Wilson) of its held-out accuracy."""
+    images = summary["held_out"]
+    low, high = wilson_interval(round(summary["accuracy"] * images), images)
+    return {**summary, "accuracy_low": low, "accuracy_high": high}
+
+
+def accuracy_tiles(summary: dict[str, Any]) -> dict[str, Any]:
+    """Returns a tile with the held-out accuracy and its 95 % interval."""
+    half = (summary["accuracy_high"] - summary["accuracy_low"]) / 2
+    note = spread.with_meaning(half, spread.WILSON, summary["held_out"])
+    return {"held-out accuracy": (f"{summary['accuracy']:.1%}", note)}

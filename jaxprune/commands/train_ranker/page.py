@@ -1,0 +1,78 @@
+"""The report section on the training of a ranker."""
+
+from pathlib import Path
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from jaxprune.checkpoints.run import load_model
+from jaxprune.commands.pretrain.page import describe as describe_pretraining
+from jaxprune.commands.shared import inputs, reporting
+from jaxprune.commands.train_ranker import pictures
+from jaxprune.commands.train_ranker.settings import PRETRAIN, label_model
+from jaxprune.config import Config
+from jaxprune.evaluate.collectors.ranking import KEPT
+from jaxprune.nn.params import merge
+from jaxprune.report import Report, Section
+from jaxprune.report.scorer_names import about_images
+from jaxprune.train import workdir as workdirs
+from jaxprune.train.writer import read_metrics
+
+_SCORE_MAPS, _REMOVALS = 8, 4  # pictures
+
+
+def describe(config: Config, workdir: Path, summary: dict[str, Any], *sources: Any, path: Path | None = None) -> None:
+    """Adds the section on a run to its report, or to the report at `path`.
+
+    Args:
+      summary: the summary of the run.
+      sources: data sources whose unreadable files are listed; images of the last one are drawn.
+    """
+    report = Report("jaxprune", workdir.name)
+    section = report.section("Ranking patches", slug="train_ranker")
+    section.text(
+        f"A ranker learns on {summary['data']} which patches matter, without labels: a frozen masked autoencoder sees "
+        f"{1 - config.labels.mask_ratio:.0%} of them, and a patch matters as much as the reconstruction changes "
+        "without it."
+    )
+    reporting.note_if_short(section, summary)
+    section.metric_tiles(_tiles(summary))
+    records = read_metrics(workdir)
+    reporting.curves(section, records, {"train/tau": "training", "eval/tau": "held-out"}, "Kendall's tau")
+    reporting.curves(section, records, {"train/loss": "training", "eval/loss": "held-out"}, f"{config.loss} loss")
+    _pictures(section, config, workdir, sources[-1] if sources else inputs.source(config, "eval"))
+    reporting.broken_files(section, *sources)
+    section.command(reporting.command())
+    path = path or workdir / "report.html"
+    if not config.label_model:
+        Report("jaxprune", workdir.name).add_to(path)  # the page is this run's; the autoencoder's section follows
+        settings = ConfigDict(config.pretrain.to_dict())
+        describe_pretraining(settings, workdir / PRETRAIN, workdirs.read_summary(workdir / PRETRAIN), path=path)
+    report.add_to(path)
+
+
+def _tiles(summary: dict[str, Any]) -> dict[str, Any]:
+    tiles = {
+        "Kendall's tau": (summary["tau"], "with the labels of held-out images; 1 = same order"),
+        "on whole images": (summary["tau_whole_image"], "the same, with all patches visible"),
+        "steps": summary["steps"],
+        "seconds": round(summary["seconds"]),
+    }
+    if "recall" in summary:
+        tiles["object patches found"] = (
+            f"{summary['recall']:.1%}",
+            f"among the best {KEPT:.0%} of the patches; random {KEPT:.0%}",
+        )
+    return tiles
+
+
+def _pictures(section: Section, config: Config, workdir: Path, examples: Any) -> None:
+    images, ranker = next(iter(inputs.eval_batches(config, examples)))["image"], load_model(workdir)
+    crop = about_images(ranker.preprocessing)
+    maps = pictures.score_maps(ranker, ranker.preprocessing, images[:_SCORE_MAPS])
+    section.figure(maps, f"Held-out images, and below them the ranker's patch scores, bright = kept first. {crop}")
+    parts = label_model(config, workdir)
+    framework = merge(parts.graph, parts.params, parts.rest)
+    compared = pictures.removals(framework, ranker.preprocessing, images[:_REMOVALS], config.labels.mask_ratio)
+    caption = "The origin of the labels: reconstructions with and without the patch marked in red."
+    section.figure(compared, f"{caption} {crop}")

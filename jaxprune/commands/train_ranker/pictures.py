@@ -1,0 +1,78 @@
+"""Pictures of a ranker's scores, and of the reconstructions behind its labels."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxprune.data.augment import normalize
+from jaxprune.evaluate.collectors.reconstruction import held_out_key
+from jaxprune.mim import RandomMasker
+from jaxprune.nn.params import jitted
+from jaxprune.ops.patches import patchify, unpatchify
+from jaxprune.preprocessing import Preprocessing
+from jaxprune.ranking import label_masks
+from jaxprune.ranking.labels import reconstructions
+from jaxprune.report.pictures.base import to_uint8
+from jaxprune.report.pictures.heatmap import heatmap
+from jaxprune.report.pictures.layout import tile, upscale
+from jaxprune.report.pictures.marks import outline_patches
+from jaxprune.report.pictures.text import label
+
+_RED = (214, 39, 40)
+
+
+def score_maps(ranker: Any, preprocessing: Preprocessing, images: np.ndarray) -> np.ndarray:
+    """Draws each image above the scores of its patches, dark to bright.
+
+    Args:
+      ranker: the ranker, run on whole images.
+      preprocessing: of its images.
+      images: uint8 (b, h, w, 3).
+    """
+    pixels = normalize(jnp.asarray(images), preprocessing.mean, preprocessing.std)
+    scores = np.asarray(jitted(ranker, lambda ranker, x: ranker.scores(x))(pixels)).reshape(-1, *ranker.grid)
+    shown = [upscale(image) for image in images]
+    return tile([np.concatenate([image, heatmap(image, map_)]) for image, map_ in zip(shown, scores, strict=True)], 8)
+
+
+def removals(framework: Any, preprocessing: Preprocessing, images: np.ndarray, mask_ratio: float) -> np.ndarray:
+    """Draws the reconstructions that the labels compare, for each image (LTRP, Fig. 13).
+
+    From left to right: the image, its reconstruction from the visible patches, the two reconstructions that change most
+    when a visible patch (red) is removed, and the one that changes least.
+
+    Args:
+      framework: the autoencoder that makes the labels.
+      preprocessing: of its images.
+      images: uint8 (b, h, w, 3).
+      mask_ratio: of the labels.
+    """
+
+    def compared(framework: Any, pixels: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+        masker = RandomMasker(framework.grid, mask_ratio)
+        masks = label_masks(masker.draw(len(pixels), key=held_out_key()), framework.grid)
+        found = reconstructions(framework, pixels, masks)
+        change = jnp.abs(found.removed - found.anchor[:, None]).mean(3).sum(2) / masks.masked.sum(1)[:, None]
+        order = jnp.argsort(-change, axis=1, stable=True)
+        # With two visible patches the second is also the last.
+        chosen = jnp.concatenate([order[:, :2], order[:, -1:]], axis=1)
+        removed = jnp.take_along_axis(found.removed, chosen[:, :, None, None], axis=1)
+        shown = jnp.concatenate([found.anchor[:, None], removed], axis=1)
+        # Visible patches are copied from the image.
+        shown = jnp.where(masks.masked[:, None, :, None], shown, patchify(pixels, framework.patch_size)[:, None])
+        of_chosen = lambda values: jnp.take_along_axis(values, chosen, axis=1)
+        return shown, of_chosen(masks.ids_keep), of_chosen(change)
+
+    mean, std = preprocessing.mean, preprocessing.std
+    found = jitted(framework, compared)(normalize(jnp.asarray(images), mean, std))
+    cells = []
+    for image, shown, patches, change in zip(images, *jax.tree.map(np.asarray, found), strict=True):
+        restored = np.asarray(unpatchify(jnp.asarray(shown), framework.patch_size, framework.grid))
+        restored = [upscale(picture) for picture in to_uint8(restored, mean, std)]
+        cells += [label(upscale(image), "image"), label(restored[0], "from the visible patches")]
+        for picture, patch, amount in zip(restored[1:], patches, change, strict=True):
+            gone = np.arange(framework.num_patches) == patch
+            cells.append(label(outline_patches(picture, gone, framework.grid, _RED), f"changed by {amount:.3f}"))
+    return tile(cells, 5)

@@ -1,0 +1,43 @@
+"""Pictures of a pre-trained model's reconstructions: original, masked, reconstructed, thrown cells marked."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jaxprune import data as loader
+from jaxprune.checkpoints.run import load_card, load_model
+from jaxprune.commands.shared import inputs, reporting, train_first
+from jaxprune.config import Config
+from jaxprune.evaluate.collectors import reconstruction
+from jaxprune.report import Report
+from jaxprune.train.writer import Writer
+
+
+def run(config: Config, workdir: Path) -> dict[str, Any]:
+    """Draws reconstructions of `config.image`, or of held-out images, by the model of `config.run`."""
+    load_card(config.run).require("mim", config.run)
+    model = load_model(config.run)
+    settings = inputs.with_data_of(config.run, model.preprocessing, config)
+    settings.batch_size = config.num_images
+    if config.image:
+        images = loader.read_image(config.image, model.preprocessing)[None]
+    else:
+        images = next(iter(inputs.eval_batches(settings, inputs.source(settings, "eval"))))["image"]
+    picture = reconstruction.picture(model, model.preprocessing, np.asarray(images))
+    writer = Writer(workdir, tensorboard=False)
+    path = writer.images(0, "visualize", picture)
+    writer.close()
+    document = Report("jaxprune", str(config.run))
+    section = document.section("Reconstructions", slug="visualize")
+    section.figure(picture, "Original, masked, reconstructed, thrown patches marked.")
+    section.command(reporting.command())
+    document.add_to(workdir / "report.html")
+    return {"picture": str(path), "images": len(images)}
+
+
+def missing(config: Config) -> list[str]:
+    """Returns a message if there is no pre-trained model."""
+    if config.run or train_first.brings_run(config):
+        return []
+    return ["Give --config.run=RUN, the run directory of a pre-trained model."]

@@ -1,0 +1,176 @@
+"""Observations of a network, dense or under a plan, on held-out images, stored in one file for analyses."""
+
+import functools
+import io
+import json
+import zipfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxprune.evaluate import Batch, Forward
+from jaxprune.evaluate.forwards import pixels
+from jaxprune.evaluate.members import Member
+from jaxprune.evaluate.reduction_patterns import Patterns
+from jaxprune.evaluate.stored_rows import StoredRows, stored_rows
+from jaxprune.files import write_atomically
+from jaxprune.nn.params import merge, split
+
+# A merged row of ToMe represents all its patches equally; which one `kept` lists only depends on parity.
+WITHOUT_CENTRES = ("tome",)
+
+KEY = "key"
+
+
+def observe(model: Any, layers: Sequence[int], *, classify: bool, several: bool = False) -> Forward:
+    """Returns the forward function of the observations: a flat dict of arrays with one row per image.
+
+    `kept_0`, `assign_0`, …: see `nn.walk.Forward`; `layer_3`, …: the CLS token after a block, before the final norm,
+    or the mean of the rows without one; `pooled`: the input of the classifier, if any; and with a classifier
+    `prediction` and `confidence`, its probability, or all `logits` for images with several labels.
+
+    Args:
+      model: a `Host`.
+      layers: the blocks whose features are compared, from 0.
+      classify: whether its classes are those of the images.
+      several: whether images have several labels.
+    """
+    parts, record = split(model), model.preprocessing
+
+    def call(arrays: Any, batch: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
+        network = merge(parts.graph, arrays, {})
+        tokens, aux = network.forward_features(pixels(batch["image"], record))
+        found = {f"kept_{step}": ids for step, ids in enumerate(aux.kept)}
+        found |= {f"assign_{step}": rows for step, rows in enumerate(aux.assign)}
+        for layer in layers:
+            x = aux.features[layer].astype(jnp.float32)
+            found[f"layer_{layer}"] = x[:, 0] if network.num_prefix_tokens else x.mean(1)
+        if hasattr(network, "pool"):
+            found["pooled"] = network.pool(tokens).astype(jnp.float32)
+        if classify and several:
+            found["logits"] = network.forward_head(tokens)[0].astype(jnp.float32)
+        elif classify:
+            probabilities = jax.nn.softmax(network.forward_head(tokens)[0].astype(jnp.float32))
+            found |= {"prediction": probabilities.argmax(-1), "confidence": probabilities.max(-1)}
+        return found
+
+    return Forward(call, {**parts.params, **parts.rest})
+
+
+class Observations:
+    """Collects the outputs of `observe`, and the indices of the images.
+
+    Args:
+      names: names of the forward functions.
+    """
+
+    def __init__(self, names: Sequence[str]):
+        self._parts: dict[str, list[dict[str, np.ndarray]]] = {name: [] for name in names}
+
+    def update(self, batch: Batch, outputs: Mapping[str, Any]) -> None:
+        """See `Collector`."""
+        for name, parts in self._parts.items():
+            columns = {column: np.asarray(batch[column]) for column in ("index", "label")}
+            parts.append({**columns, **{field: _small(values) for field, values in outputs[name].items()}})
+
+    def result(self) -> dict[str, dict[str, np.ndarray]]:
+        """Returns the arrays by the name of the forward function."""
+        return {
+            name: {field: np.concatenate([part[field] for part in parts]) for field in parts[0]}
+            for name, parts in self._parts.items()
+        }
+
+
+def write(path: Path, key: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
+    """Writes the arrays of one member atomically.
+
+    Args:
+      key: everything that they depend on, as plain values.
+    """
+    data = io.BytesIO()
+    with zipfile.ZipFile(data, "w") as file:
+        for name, values in {KEY: np.array(_text(key)), **arrays}.items():
+            # Features do not compress, and trying to is by far the slowest part.
+            how = zipfile.ZIP_STORED if values.dtype.kind == "f" else zipfile.ZIP_DEFLATED
+            array = io.BytesIO()
+            np.lib.format.write_array(array, values, allow_pickle=False)
+            file.writestr(zipfile.ZipInfo(f"{name}.npy"), array.getbuffer(), how, 1)
+    write_atomically(path, data.getvalue())
+
+
+def is_there(path: Path, key: Mapping[str, Any]) -> bool:
+    """Whether a file is complete and has the same key."""
+    if not path.exists():
+        return False
+    try:
+        # For a truncated file, `np.load` by name leaves a file handle open.
+        with path.open("rb") as opened, np.load(opened) as file:
+            return str(file[KEY]) == _text(key) and file.zip is not None and file.zip.testzip() is None
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+        return False
+
+
+class Observed:
+    """The observations of one member, read lazily from its file.
+
+    Args:
+      member: the network.
+      path: its file.
+    """
+
+    def __init__(self, member: Member, path: Path):
+        self.member, self._path = member, path
+        with np.load(path) as file:
+            self._names = tuple(file.files)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._names
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        with np.load(self._path) as file:
+            return file[name]
+
+    def rows(self, name: str) -> StoredRows | np.ndarray:
+        """The rows of an array of floats, such as features, in memory only where they are sliced."""
+        return stored_rows(self._path, name)
+
+    @functools.cached_property
+    def patterns(self) -> Patterns:
+        """The patterns of each step; cached in memory."""
+        steps, member = range(len(self.member.layers)), self.member
+        kept, assign = ([self[f"{field}_{step}"] for step in steps] for field in ("kept", "assign"))
+        return Patterns.of(kept, assign, member.layers, member.num_layers)
+
+    @functools.cached_property
+    def keeps(self) -> bool:
+        """Whether every step of the plan keeps patches or chooses cluster centres.
+
+        After one step that does neither, the rows that later steps keep do not stand for single patches.
+        """
+        member = self.member
+        if not member.layers or not set(WITHOUT_CENTRES).isdisjoint(member.method.split("+")):
+            return False
+        return all(bool(masks.any()) for masks in self.patterns.masks)
+
+    @functools.cached_property
+    def clusters(self) -> bool:
+        """Whether the plan merges all patches into clusters; EViT's single fused row does not count."""
+        if not self.member.layers or any((rows < 0).any() for rows in self.patterns.assign):
+            return False
+        absent = self["kept_0"] < 0
+        return bool(absent.all() or not absent.any())
+
+
+def _small(values: Any) -> np.ndarray:
+    """Converts patch indices to 16 bits if they fit."""
+    values = np.asarray(values)
+    fits = values.dtype.kind == "i" and values.size and values.min() >= -(2**15) and values.max() < 2**15
+    return values.astype(np.int16) if fits and values.ndim > 1 else values
+
+
+def _text(key: Mapping[str, Any]) -> str:
+    return json.dumps(key, sort_keys=True, default=str)

@@ -1,0 +1,121 @@
+"""The agreement of proposal networks, and images for which either the proposal or the classifier is unsure.
+
+PaPr (Mahmud et al., 2024), appendix A (Fig. 1 to 3): patches that different proposals keep; B (Fig. 4 to 9): the
+confidence in the true class under each scorer, for images that the proposal is unsure of, and vice versa.
+"""
+
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jaxtyping import Array, Float
+
+from jaxprune.evaluate import Forward
+from jaxprune.evaluate.reduction_patterns import Spread
+from jaxprune.measures.overlap import as_masks, chance_iou, intersection_over_union
+from jaxprune.models.convnet import ConvNet
+from jaxprune.nn.params import merge, split
+from jaxprune.scoring import Scorer
+from jaxprune.scoring.parts.wrappers import Enlarged
+
+OVERLAP_RATES, CONTRAST_RATE = (0.5, 0.3), 0.4
+UNSURE, SURE = "proposal unsure, network sure", "proposal sure, network unsure"
+
+
+def confidence(scorers: Mapping[str, Scorer], num_classes: int) -> Forward | None:
+    """Returns the forward function of the true class's probability, (b,), by the first ConvNet that scorers read.
+
+    None if no scorer reads a ConvNet with as many classes as the classifier.
+
+    Args:
+      scorers: by name.
+      num_classes: number of classes of the classifier, which `image` of a batch is normalised for.
+    """
+    for scorer in scorers.values():
+        inner = scorer.scorer if isinstance(scorer, Enlarged) else scorer
+        if isinstance(inner.proposal, ConvNet) and getattr(inner.proposal, "num_classes", 0) == num_classes:
+            return _confidence_by(scorer)
+    return None
+
+
+def _confidence_by(scorer: Scorer) -> Forward:
+    parts = split(nnx.List([scorer]))
+
+    def call(arrays: Any, batch: Mapping[str, Array]) -> Float[Array, "b"]:
+        (opened,) = merge(parts.graph, arrays, {})
+        own, seen = (opened.scorer, opened.seen) if isinstance(opened, Enlarged) else (opened, lambda images: images)
+        logits = own.proposal(own.prepared(seen(batch["image"])))[0]
+        probabilities = jax.nn.softmax(logits.astype(jnp.float32))
+        return jnp.take_along_axis(probabilities, batch["label"][:, None], axis=1)[:, 0]
+
+    return Forward(call, {**parts.params, **parts.rest})
+
+
+def overlap_rows(
+    scores: Mapping[str, Float[np.ndarray, "n p"]], scorers: Mapping[str, Scorer], counts: Mapping[float, int]
+) -> list[dict[str, Any]]:
+    """Returns a row for each keep rate and pair of scorers: the IoU of their kept patches, and its value by chance.
+
+    Args:
+      scores: scores of each image, by scorer.
+      scorers: by name.
+      counts: number of kept patches, by keep rate.
+    """
+    rows = []
+    for rate, count in counts.items():
+        ids = {name: np.asarray(scorers[name].select(jnp.asarray(own), count)) for name, own in scores.items()}
+        masks = {name: as_masks(own, scores[name].shape[1]) for name, own in ids.items()}
+        for one, other in itertools.combinations(masks, 2):
+            mean, std = Spread.of(intersection_over_union(masks[one], masks[other]))
+            row = {"keep rate": rate, "scorer": one, "other scorer": other, "IoU": mean, "IoU std": std}
+            chance = chance_iou(count, count, masks[one].shape[1])
+            rows.append({**row, "IoU chance": chance, "images": len(masks[one])})
+    return rows
+
+
+def contrasts(
+    proposal: Float[np.ndarray, "n"], network: Float[np.ndarray, "n"], *, low: float = 0.3, high: float = 0.7
+) -> dict[str, np.ndarray]:
+    """Returns the images that one network is unsure of and the other sure, by falling difference.
+
+    >>> contrasts(np.array([0.1, 0.9, 0.2]), np.array([0.8, 0.2, 0.95]))[UNSURE]
+    array([2, 0])
+
+    Args:
+      proposal, network: their probabilities of the true class.
+      low, high: unsure means below `low`, sure above `high`.
+    """
+    found = {}
+    for kind, unsure, sure in ((UNSURE, proposal, network), (SURE, network, proposal)):
+        places = np.flatnonzero((unsure < low) & (sure > high))
+        found[kind] = places[np.argsort(-(sure - unsure)[places], kind="stable")]
+    return found
+
+
+def contrast_rows(
+    groups: Mapping[str, Sequence[int] | np.ndarray],
+    proposal: Float[np.ndarray, "n"],
+    confidences: Mapping[str, Float[np.ndarray, "n"]],
+) -> list[dict[str, Any]]:
+    """Returns a row for each kind of image and network: the mean probability of the true class, and its change.
+
+    Args:
+      groups: images by kind; see `contrasts`.
+      proposal: its probability of the true class.
+      confidences: the classifier's by scorer, the dense one first.
+    """
+    rows, dense = [], next(iter(confidences.values()))
+    for kind, chosen in groups.items():
+        places = np.asarray(chosen, int)
+        if not len(places):
+            continue
+        for name, own in {"proposal": proposal, **confidences}.items():
+            mean, std = Spread.of(own[places])
+            change = float((own - dense)[places].mean())
+            row = {"images are": kind, "patches by": name, "confidence": mean, "confidence std": std}
+            rows.append({**row, "change": change, "surer": float((own > dense)[places].mean()), "images": len(places)})
+    return rows

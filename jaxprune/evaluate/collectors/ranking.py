@@ -1,0 +1,78 @@
+"""The quality of a ranker on held-out images: its loss, Kendall's tau with exact labels, recall of object masks."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxprune import metrics
+from jaxprune.data.augment import normalize
+from jaxprune.evaluate import Forward
+from jaxprune.evaluate.collectors.reconstruction import held_out_key
+from jaxprune.nn.params import Split, merge
+from jaxprune.ops.patches import patchify
+from jaxprune.preprocessing import Preprocessing
+from jaxprune.ranking import pseudo_labels
+
+KEPT = 0.3  # keep rate of the recall of object masks
+
+
+def quality(
+    ranker: Split,
+    label_model: Split,
+    preprocessing: Preprocessing,
+    loss: Callable[[jax.Array, jax.Array], jax.Array],
+    arrays: Mapping[str, Any],
+    *,
+    sparse: bool,
+    **labels: Any,
+) -> Forward:
+    """Returns the forward function of a ranker's `loss`, `tau` and, if batches have masks, `recall`, for each image.
+
+    `tau` is over the visible patches as in training, `tau_whole_image` over the same patches with the ranker on the
+    whole image.
+
+    Args:
+      ranker, label_model: the split models, without their arrays.
+      preprocessing: of the images of both.
+      loss: (scores, relevance) -> one value for each image.
+      arrays: {"ranker": parameters, "running": statistics, "label_model": all arrays of the autoencoder}.
+      sparse: whether the ranker is trained on the visible patches only.
+      labels: arguments of `pseudo_labels`; the labels here are exact even if training uses approximate ones.
+    """
+    labels = {**labels, "throw_ratio": 0.0}
+
+    def call(arrays: Mapping[str, Any], batch: Mapping[str, jax.Array]) -> dict[str, Any]:
+        images = normalize(batch["image"], preprocessing.mean, preprocessing.std)
+        framework = merge(label_model.graph, arrays["label_model"], {})
+        network = merge(ranker.graph, arrays["ranker"], {**ranker.rest, **arrays["running"]})
+        noise = jax.vmap(lambda index: jax.random.uniform(held_out_key(index), (framework.num_patches,)))
+        relevance, ids_keep, _ = pseudo_labels(framework, images, noise=noise(batch["index"]), **labels)
+        of_visible = lambda scores: jnp.take_along_axis(scores, ids_keep, axis=1)
+        whole = network.scores(images)
+        seen = of_visible(network.scores(images, ids_keep) if sparse else whole)
+        found: dict[str, Any] = {
+            "loss": loss(seen, relevance),
+            "tau": metrics.kendall_tau(seen, relevance),
+            "tau_whole_image": metrics.kendall_tau(of_visible(whole), relevance),
+        }
+        if "mask" in batch:
+            found["recall"] = object_recall(whole, batch["mask"], network.patch_size)
+        return found
+
+    return Forward(call, arrays)
+
+
+def object_recall(scores: jax.Array, mask: jax.Array, patch_size: tuple[int, int]) -> tuple[jax.Array, jax.Array]:
+    """Returns, for each image, (number of object patches among the best `KEPT` of all, number of object patches).
+
+    Args:
+      scores: (b, p).
+      mask: True on pixels of objects, (b, h, w).
+      patch_size: (height, width) in pixels.
+    """
+    positive = patchify(mask[..., None], patch_size).any(-1)
+    ranks = jnp.argsort(jnp.argsort(-scores, axis=1, stable=True), axis=1)
+    hits = positive & (ranks < int(KEPT * scores.shape[1]))
+    return hits.sum(1), positive.sum(1)

@@ -1,0 +1,71 @@
+"""Evaluation of a pre-training framework on held-out images: its loss, and pictures of reconstructions."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxprune.data.augment import normalize
+from jaxprune.evaluate import Forward
+from jaxprune.nn.params import Split, jitted, merge
+from jaxprune.preprocessing import Preprocessing
+from jaxprune.report.pictures.base import GREY, to_uint8
+from jaxprune.report.pictures.reconstruction import reconstruction_rows
+
+# Held-out images always get the same masks, so that evaluations are comparable.
+_KEY = 20_22
+
+
+def held_out_key(index: Any = None) -> jax.Array:
+    """Returns the key of the masks of the held-out image `index`, or of the images of a picture."""
+    key = jax.random.key(_KEY)
+    return key if index is None else jax.random.fold_in(key, index)
+
+
+def losses(parts: Split, preprocessing: Preprocessing, arrays: Mapping[str, Any]) -> Forward:
+    """Returns the forward function of each image's loss and, if the target has one, the mean-colour baseline.
+
+    Args:
+      parts: the framework.
+      preprocessing: of its images.
+      arrays: {"params": its parameters, "fixed": its other arrays}.
+    """
+
+    def call(arrays: Mapping[str, Any], batch: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
+        model = merge(parts.graph, arrays["params"], arrays["fixed"])
+
+        def one(image: jax.Array, index: jax.Array) -> dict[str, jax.Array]:
+            loss, aux = model(image[None], key=held_out_key(index))
+            colour = model.mean_colour_loss(image[None], aux.masks)
+            return {"loss": loss} | ({} if colour is None else {"mean_colour_loss": colour})
+
+        images = normalize(batch["image"], preprocessing.mean, preprocessing.std)
+        return jax.vmap(one)(images, batch["index"])
+
+    return Forward(call, arrays)
+
+
+def with_ratio(found: Mapping[str, float]) -> dict[str, float]:
+    """Adds the ratio to the mean-colour baseline, if there is one, to average losses."""
+    if "mean_colour_loss" not in found:
+        return dict(found)
+    return {**found, "ratio_to_mean_colour": found["loss"] / found["mean_colour_loss"]}
+
+
+def picture(model: Any, preprocessing: Preprocessing, images: np.ndarray) -> np.ndarray:
+    """Draws originals, masked images and reconstructions, with thrown cells marked.
+
+    Args:
+      model: the framework.
+      preprocessing: of its images.
+      images: uint8 (b, h, w, 3).
+    """
+    pixels = normalize(jnp.asarray(images), preprocessing.mean, preprocessing.std)
+    found = jitted(model, lambda model, pixels: model.picture(pixels, held_out_key()))(pixels)
+    shown = to_uint8(np.asarray(found.images), preprocessing.mean, preprocessing.std)
+    for image, cells in zip(shown, np.asarray(found.predicted), strict=True):
+        image[np.kron(~cells.reshape(model.grid), np.ones(model.patch_size, bool))] = GREY
+    thrown = np.asarray(found.thrown)
+    return reconstruction_rows(images, np.asarray(found.masked), thrown if thrown.any() else None, shown, model.grid)

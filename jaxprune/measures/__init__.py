@@ -1,0 +1,1 @@
+"""Measures: arrays to numbers, such as overlap, similarity, and rank correlation."""

@@ -1,0 +1,1 @@
+"""The parts of frameworks: maskers, decoders, targets, and what rebuilds thrown patches."""

@@ -1,0 +1,158 @@
+"""Random square blocks of patches (SimMIM, Xie et al., 2022, Sec. 3.2), some of which may be thrown (PR-MIM)."""
+
+import dataclasses
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, Shaped
+
+from jaxprune.errors import UserError
+from jaxprune.mim.parts.masker import Masker, Masks, check_retained, choose_retained, through_encoder
+from jaxprune.ops.sampling import checked_first, num_thrown
+
+
+@dataclasses.dataclass(frozen=True)
+class BlockMasker(Masker):
+    """Masks blocks of patches; masked patches that are not thrown still enter the encoder.
+
+    >>> masker = BlockMasker((14, 14), (2, 2), mask_ratio=0.6, throw_ratio=0.3)
+    >>> masker.num_masked, masker.num_retained
+    (120, 62)
+
+    Args:
+      grid: patches down and across.
+      block: (rows, columns) of patches in a block.
+      mask_ratio: fraction of the blocks to mask, rounded up.
+      throw_ratio: fraction of the patches, below `mask_ratio`, that never enter the encoder.
+      retain: how the other masked patches are chosen, see `RandomMasker`.
+
+    Raises:
+      UserError: the grid is not a whole number of blocks, or the ratios leave nothing to see or to reconstruct.
+    """
+
+    grid: tuple[int, int]
+    block: tuple[int, int] = (1, 1)
+    mask_ratio: float = 0.6
+    throw_ratio: float = 0.0
+    retain: str = "furthest"
+
+    def __post_init__(self):
+        if any(side < 1 or patches % side for patches, side in zip(self.grid, self.block, strict=True)):
+            raise UserError(
+                f"A grid of {self.grid[0]}x{self.grid[1]} patches is not a whole number of blocks of "
+                f"{self.block[0]}x{self.block[1]}: choose an img_size that mask_patch divides."
+            )
+        if not 0 <= self.mask_ratio < 1 or self.num_masked >= self.num_patches:
+            raise UserError(
+                f"mask_ratio={self.mask_ratio} leaves none of {math.prod(self.blocks)} blocks visible (the number of "
+                "masked ones is rounded up): choose a lower ratio in [0, 1), or a smaller mask_patch."
+            )
+        check_retained(self.num_masked, self.num_thrown, self.mask_ratio, self.throw_ratio, self.retain)
+
+    @property
+    def blocks(self) -> tuple[int, int]:
+        """(rows, columns) of blocks."""
+        return self.grid[0] // self.block[0], self.grid[1] // self.block[1]
+
+    @property
+    def num_visible(self) -> int:
+        blocks = math.prod(self.blocks)
+        return (blocks - math.ceil(blocks * self.mask_ratio)) * math.prod(self.block)
+
+    @property
+    def num_thrown(self) -> int:
+        """Masked patches that never enter the encoder."""
+        return num_thrown(self.num_patches, self.throw_ratio)
+
+    @property
+    def num_retained(self) -> int:
+        return self.num_masked - self.num_thrown
+
+    def draw(
+        self,
+        batch: int,
+        *,
+        key: PRNGKeyArray | None = None,
+        noise: Float[Array, "b blocks"] | None = None,
+        mask: Shaped[Array | np.ndarray, "b ..."] | None = None,
+        first: Int[Array, "b"] | None = None,
+        retained: Shaped[Array | np.ndarray, "b ..."] | None = None,
+    ) -> Masks:
+        """Draws the masks of `batch` images.
+
+        Args:
+          key: draws the random numbers that are not passed.
+          noise: one number per block; the blocks with the smallest ones are visible.
+          mask: the masked patches, instead of drawn blocks: 1 or True, as (b, rows, columns) or (b, patches). If
+            patches are thrown, all images must have the same number of masked ones (`num_masked` under `jax.jit`).
+          first: start of furthest point sampling, as an index into each image's list of masked patches.
+          retained: the masked patches to reconstruct, instead of choosing them; laid out like `mask`.
+
+        Raises:
+          UserError: there are neither random numbers nor a key, an argument has a wrong shape, or `first` is out of
+            range.
+        """
+        throws = self.num_thrown > 0
+        chooses = throws and retained is None and (first is None or self.retain == "random")
+        if key is None and ((mask is None and noise is None) or chooses):
+            raise UserError("Masking is random: pass key=, or mask= (and first= where furthest sampling starts).")
+        keys: Any = (None, None) if key is None else jax.random.split(key)
+        masked = self._drawn(batch, keys[0], noise) if mask is None else self._given("mask", mask, batch)
+        if not throws:
+            if retained is not None:
+                raise UserError("retained= has no effect if nothing is thrown: leave it out, or set throw_ratio.")
+            chosen = masked
+        else:
+            num_masked = _count("mask", mask, self.num_masked)
+            num_retained = num_masked - self.num_thrown
+            if retained is None:
+                if first is not None:
+                    first = checked_first(first, num_masked)
+                chosen = choose_retained(masked, num_retained, self.grid, self.retain, key=keys[1], first=first)
+            elif (found := _count("retained", retained, num_retained)) == num_retained:
+                chosen = self._given("retained", retained, batch) & masked
+            else:
+                raise UserError(f"retained has {found} patches per image instead of {num_retained}: see throw_ratio.")
+        return through_encoder(masked, chosen, self.num_patches - self.num_thrown)
+
+    def _drawn(self, batch: int, key: Any, noise: Float[Array, "b n"] | None) -> Bool[Array, "b p"]:
+        blocks = math.prod(self.blocks)
+        noise = jax.random.uniform(key, (batch, blocks)) if noise is None else jnp.asarray(noise)
+        if noise.shape != (batch, blocks):
+            raise UserError(f"noise has shape {noise.shape} instead of {(batch, blocks)}: pass one number per block.")
+        rank = jnp.argsort(jnp.argsort(noise, axis=1), axis=1)
+        return to_patches(rank >= self.num_visible // math.prod(self.block), self.blocks, self.block)
+
+    def _given(self, name: str, cells: Shaped[Array | np.ndarray, "b ..."], batch: int) -> Bool[Array, "b p"]:
+        shapes = ((batch, *self.grid), (batch, self.num_patches))
+        if np.shape(cells) not in shapes:
+            raise UserError(f"{name} has shape {np.shape(cells)} instead of {shapes[0]} or {shapes[1]}.")
+        return jnp.asarray(cells).reshape(batch, self.num_patches) > 0
+
+
+def to_patches(of_blocks: Shaped[Array, "b n"], blocks: tuple[int, int], block: tuple[int, int]) -> Array:
+    """Repeats the values of blocks for each of their patches, both in raster order.
+
+    Args:
+      blocks: (rows, columns) of blocks.
+      block: (rows, columns) of patches in a block.
+    """
+    grid = of_blocks.reshape(-1, *blocks).repeat(block[0], axis=1).repeat(block[1], axis=2)
+    return grid.reshape(len(of_blocks), -1)
+
+
+def _count(name: str, cells: Shaped[Array | np.ndarray, "b ..."] | None, usual: int) -> int:
+    """The number of True cells per image, which must be the same for all; `usual` if `cells` is traced or None."""
+    if cells is None or isinstance(cells, Tracer):
+        return usual
+    counts = (np.asarray(cells) > 0).reshape(len(cells), -1).sum(1)
+    if counts.min() != counts.max():
+        raise UserError(
+            f"{name} has between {counts.min()} and {counts.max()} patches per image, but where patches are thrown the "
+            "number must be the same. Use reconstruction='full', or masks of equal size."
+        )
+    return int(counts[0])

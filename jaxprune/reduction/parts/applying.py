@@ -1,0 +1,158 @@
+"""Applies a plan to a network."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from flax import nnx
+
+import jaxprune.reduction as family
+from jaxprune.errors import UserError
+from jaxprune.nn.host import Host
+from jaxprune.nn.params import copied
+from jaxprune.nn.site import Site
+from jaxprune.plugins import build, find
+from jaxprune.preprocessing import Normalisation, trained_on
+from jaxprune.reduction.parts.base import Reducer, Step
+from jaxprune.reduction.parts.plan import Plan
+from jaxprune.reduction.parts.plan_on_network import Placed, place
+
+
+def apply(
+    model: Any,
+    plan: Plan | Sequence[Plan],
+    *,
+    scorer: Any = None,
+    img_size: int | Sequence[int] | None = None,
+    rngs: nnx.Rngs | None = None,
+) -> Any:
+    """Returns a network that follows `plan`; it shares the arrays of `model`, which is not changed.
+
+    Applying a plan to a reduced network replaces its plan; `apply(fast, Plan("topk", r=0))` restores the dense network.
+
+    >>> from flax import nnx; import jaxprune
+    >>> sizes = dict(img_size=16, patch_size=4, embed_dim=16, depth=2, num_heads=2)
+    >>> model = jaxprune.models.create("vit", **sizes, rngs=nnx.Rngs(0))
+    >>> fast = apply(model, Plan("topk", keep_rate=0.5, reduction_loc=(1,)))
+    >>> fast.blocks[1].reducer.num_rows()
+    8
+
+    Args:
+      model: a network with sites, such as a ViT (`jaxprune.nn.Host`).
+      plan: a plan; or two, one of them `Plan("from_scores")`, and the other reduces what that one keeps.
+      scorer: the `jaxprune.scoring.Scorer` of a step at the input, with the network's grid. If its `normalised` is None
+        and both networks have a preprocessing, it is set to the normalisation of `model.preprocessing`.
+      img_size: image size, for a network that takes any; by default the one it was built for.
+      rngs: initialises the parameters of methods that have any.
+
+    Raises:
+      UserError: the plans do not fit the network or each other, or a scorer is missing or not needed.
+    """
+    if not isinstance(model, Host):
+        raise UserError(
+            f"A plan reduces the tokens of a transformer, and a {type(model).__name__} has none: apply it to a "
+            "network such as models.create('vit_small_patch16_224', …)."
+        )
+    plan = joined(plan)
+    sites = model.sites(img_size)
+    at, first = plan.at_input, model.entrance(img_size)
+    if (at is None) != (scorer is None):
+        raise UserError(
+            'Plan("from_scores") and scorer= go together: '
+            + ("give scorer=jaxprune.scoring.create(…) too." if scorer is None else "leave out scorer or add it.")
+        )
+    if at is not None and model.prunes_input and first == sites[0]:
+        # Scores are otherwise resampled, to the map of each block or to mask units.
+        _check_grid(scorer, first)
+
+    def make(cls: type[Reducer], options: dict[str, Any], step: Step) -> Reducer:
+        own: dict[str, Any] = {"scorer": None} if cls.where == "embed" else {}
+        return build(cls, options, step, rngs=rngs, **own)
+
+    placement = place(plan, sites, make, entrance=first, prunes_input=model.prunes_input, scorer=scorer)
+    fast: Any = copied(model)
+    _clear(fast, sites)
+    if at is not None and placement.entrance is not None:
+        cls = find(family, Reducer, at.method)
+        fast.pruner = nnx.data(build(cls, dict(at.options), placement.entrance, scorer=scorer))
+        _convert_pixels(fast.pruner.scorer, trained_on(model))
+    _install(fast, sites, placement.placed)
+    fast.plan = plan
+    return fast
+
+
+def installed(model: Any) -> tuple[Reducer, ...]:
+    """Returns the reducers of a network in the order of its plan, as in `Forward.steps`; () for a dense one."""
+    if not isinstance(model, Host):
+        return ()
+    front = () if model.pruner is None or not model.prunes_input else (model.pruner,)
+    inside = (model.block(site).reducer for site in model.sites())
+    return (*front, *(reducer for reducer in inside if reducer is not None))
+
+
+def joined(plan: Plan | Sequence[Plan]) -> Plan:
+    """Joins plans into one: at most one that works before the first block, and one that works inside.
+
+    Raises:
+      UserError: they are not plans, or too many.
+    """
+    plans = (plan,) if isinstance(plan, Plan) else plan
+    if not isinstance(plans, (tuple, list)) or not all(isinstance(each, Plan) for each in plans):
+        raise UserError(f"{plan!r} is not a plan: write Plan('topk', keep_rate=0.7), or Plan.from_text(…).")
+    if len(plans) == 1:
+        return plans[0]
+    entrance = [p for p in plans if p.at_input is not None]
+    inside = [p for p in plans if p not in entrance]
+    if len(entrance) != 1 or len(inside) != 1:
+        raise UserError(
+            f'A network follows one plan, or Plan("from_scores") and one other, but {len(plans)} were passed: '
+            f"{', '.join(p.text for p in plans) or 'none'}. Write the steps of one plan: Plan(steps=(At(…), …))."
+        )
+    return inside[0].behind(entrance[0])
+
+
+def _check_grid(scorer: Any, first: Site) -> None:
+    if tuple(scorer.grid) != first.grid:
+        raise UserError(
+            f"The scorer ranks a grid of {tuple(scorer.grid)} patches, and the network has {first.grid}: create "
+            f"the scorer with grid={first.grid}."
+        )
+
+
+def _convert_pixels(scorer: Any, normalised: Normalisation | None) -> None:
+    """Sets `normalised` on a scorer, or the one it wraps, whose network expects another normalisation."""
+    for _, node in nnx.iter_graph(scorer):
+        network = getattr(node, "proposal", None)
+        if normalised is not None and trained_on(network) is not None and node.normalised is None:
+            node.normalised = normalised
+
+
+def _clear(host: Host, sites: Sequence[Site]) -> None:
+    host.pruner = nnx.data(None)
+    for site in sites:
+        block = host.block(site)
+        block.reducer, block.needs = nnx.data(None), frozenset()
+        block.proportional = block.masked = block.soft_policy = False
+
+
+def _install(host: Host, sites: Sequence[Site], placed: Sequence[Placed]) -> None:
+    """Gives the blocks their reducers, and makes other blocks report what these need."""
+    for site, reducer in placed:
+        host.block(site).reducer = nnx.data(reducer)
+    for step in placed:
+        cls, layer = type(step.reducer), step.site.layer
+        if cls.soft_policy:
+            # Where rows cannot be removed, a decision concerns only its own block (`Reducible.skip`).
+            for site in sites:
+                host.block(site).soft_policy |= site.leaves
+        if step.idle:
+            continue
+        if cls.where == "embed":
+            host.block(step.site).needs |= {"scores"}
+        elif cls.needs:
+            read = host.block(sites[layer - 1] if cls.where == "before" and step.site.leaves else step.site)
+            read.needs = read.needs | cls.needs
+        if step.site.leaves:
+            for site in sites[layer + 1 :]:
+                block = host.block(site)
+                block.proportional = block.proportional or cls.proportional
+                block.masked = block.masked or cls.leaves_absent == "always"

@@ -1,0 +1,83 @@
+"""Keeping rows of `Tokens`, and tracking where every patch went."""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from jaxprune.nn.tokens import Attended, Tokens, take
+from jaxprune.reduction.parts.base import Step, StepReport
+
+
+def compose(assign: Int[Array, "b p"], row_map: Int[Array, "b n"]) -> Int[Array, "b p"]:
+    """Follows every patch through one more step; dropped patches (-1) stay dropped."""
+
+    def one(assign, row_map):
+        return jnp.where(assign < 0, -1, row_map[jnp.maximum(assign, 0)])
+
+    return jax.vmap(one)(assign, row_map)
+
+
+def places(ids: Int[Array, "b k"], num_rows: int, others: int = -1) -> Int[Array, "b n"]:
+    """The index in `ids` of each of `num_rows` rows; `others` for rows that are not in `ids`."""
+
+    def one(ids):
+        return jnp.full((num_rows,), others, jnp.int32).at[ids].set(jnp.arange(ids.shape[0], dtype=jnp.int32))
+
+    return jax.vmap(one)(ids)
+
+
+def keep_rows(tokens: Tokens, ids: Int[Array, "b k"], num_prefix_tokens: int) -> tuple[Tokens, StepReport]:
+    """Keeps the rows `ids`, in that order, and drops the others."""
+    row_map = places(ids, tokens.x.shape[1] - num_prefix_tokens)
+    of_rows = lambda values: take(values, ids, num_prefix_tokens)
+    kept = Tokens(
+        x=of_rows(tokens.x),
+        size=of_rows(tokens.size),
+        policy=of_rows(tokens.policy),
+        assign=compose(tokens.assign, row_map),
+        position=of_rows(tokens.position),
+    )
+    return kept, StepReport(row_map=row_map, kept=ids.astype(jnp.int32))
+
+
+def unchanged(tokens: Tokens, num_prefix_tokens: int) -> tuple[Tokens, StepReport]:
+    """Returns the tokens unchanged, with an identity report."""
+    b, n = tokens.x.shape[:2]
+    rows = jnp.arange(n - num_prefix_tokens, dtype=jnp.int32)
+    rows = jnp.broadcast_to(rows[None, :], (b, rows.shape[0]))
+    return tokens, StepReport(row_map=rows, kept=rows)
+
+
+def merged_position(
+    tokens: Tokens, shares: Float[Array, "b k n"], kept: Int[Array, "b k"] | None, step: Step
+) -> Float[Array, "b k c"]:
+    """The positions of merged rows: by `step.position`, the mean of their rows or that of the row `kept`.
+
+    Args:
+      shares: weight of each incoming row (last axis) in each outgoing row; any scale.
+      kept: for each outgoing row, the incoming row whose position it takes; None uses the mean.
+    """
+    position = tokens.position[:, step.num_prefix_tokens :]
+    if step.position == "kept" and kept is not None:
+        return jax.vmap(lambda position, ids: position[ids])(position, jnp.maximum(kept, 0))
+    weights = shares / jnp.maximum(shares.sum(2, keepdims=True), jnp.finfo(shares.dtype).tiny)
+    return weights @ position
+
+
+def best(scores: Float[Array, "b n"], num_keep: int) -> Int[Array, "b k"]:
+    """Indices of the largest scores, best first; ties go to the first index.
+
+    A stable sort, not `lax.top_k`: on a sharded batch `top_k` gathers all images on every device.
+    """
+    return jnp.argsort(-scores, axis=-1, stable=True)[:, :num_keep].astype(jnp.int32)
+
+
+def cls_scores(attended: Attended, num_prefix_tokens: int) -> Float[Array, "b n"]:
+    """Attention of the CLS token to each row, averaged over the heads."""
+    return present(attended.cls_attn).mean(1)[:, num_prefix_tokens:]
+
+
+def present(field: Array | None) -> Array:
+    """Asserts that a field of `Attended` is present, which `needs` guarantees."""
+    assert field is not None, "a reducer reads a field of Attended that its `needs` does not name"
+    return field

@@ -1,0 +1,351 @@
+"""Token-reduction plans: a `Plan` is a sequence of steps, `At(layer, method, amount)`."""
+
+import copy
+from collections.abc import Iterable
+from typing import Any
+
+import jaxprune.reduction as family
+from jaxprune.errors import UserError, unknown
+from jaxprune.plugins import find
+from jaxprune.reduction.parts.base import Reducer
+from jaxprune.reduction.parts.step_sizes import Amount, Count, Rate, Removal, falling, number, whole
+
+INPUT = "input"
+POSITIONS = ("mean", "kept")
+
+
+class At:
+    """One step of a plan: a method at a block, with one amount.
+
+    >>> At(3, "topk", keep_rate=0.7)
+    At(3, 'topk', keep_rate=0.7)
+
+    Args:
+      layer: the block that reduces, from 0; "input" means before patch embedding.
+      method: a module of `jaxprune.reduction`, or a method that another package registers.
+      keep_rate: fraction of all patches of the image that the step keeps.
+      num_keep: number of patches that it keeps.
+      r: number of incoming rows that it removes.
+      position: the position of a merged row: the size-weighted "mean" of its rows, or that of the row "kept".
+      options: the method's own options.
+
+    Raises:
+      UserError: there is no such method or place, or not exactly one amount.
+    """
+
+    def __init__(
+        self,
+        layer: int | str,
+        method: str,
+        *,
+        keep_rate: float | int | None = None,
+        num_keep: int | None = None,
+        r: int | None = None,
+        position: str = "mean",
+        **options: Any,
+    ):
+        amounts = {"keep_rate": (keep_rate, Rate), "num_keep": (num_keep, Count), "r": (r, Removal)}
+        chosen = {name: pair for name, pair in amounts.items() if pair[0] is not None}
+        if len(chosen) != 1:
+            raise UserError(
+                f"A step takes one amount, keep_rate=, num_keep= or r=, and {method} at {layer} has "
+                f"{' and '.join(chosen) or 'none'}: write for example keep_rate=0.7."
+            )
+        ((value, kind),) = chosen.values()
+        self._fill(layer, method, kind(value), position, options)
+
+    @classmethod
+    def of(cls, layer: int | str, method: str, amount: Amount, position: str, options: Iterable[tuple]) -> "At":
+        """Makes a step from an `Amount`."""
+        step = cls.__new__(cls)
+        step._fill(layer, method, amount, position, dict(options))
+        return step
+
+    def _fill(self, layer: int | str, method: str, amount: Amount, position: str, options: dict[str, Any]) -> None:
+        entrance = works_at_input(method)
+        if isinstance(layer, str) and layer != INPUT:
+            raise UserError(f"{method} at {layer!r}: a step is at the number of a block, or at {INPUT!r}.")
+        if (layer == INPUT) != entrance:
+            remedy = f"use At({INPUT!r}, …)" if entrance else "give the number of a block"
+            raise UserError(f"{method} cannot work at {layer!r}: {remedy}.")
+        if entrance and isinstance(amount, Removal):
+            raise UserError(f"{method} prunes once, before the first block: use keep_rate or num_keep instead of r.")
+        if not isinstance(layer, str) and whole("block", layer) < 0:
+            raise UserError(f"reduction_loc {layer} is outside the network: blocks count from 0.")
+        if position not in POSITIONS:
+            raise unknown("position of merged rows", position, POSITIONS)
+        self.layer: int | str = layer if isinstance(layer, str) else int(layer)
+        self.method, self.amount, self.position = method, amount, position
+        self.options = tuple(sorted(options.items()))
+
+    def _key(self) -> tuple:
+        return (self.layer, self.method, self.amount, self.position, self.options)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, At) and self._key() == other._key()
+
+    def __hash__(self) -> int:
+        return hash(self._key())
+
+    def settings(self) -> dict[str, Any]:
+        """The amount and the options by name, without those at their default."""
+        position = {} if self.position == "mean" else {"position": self.position}
+        return {self.amount.name: self.amount.value, **position, **dict(self.options)}
+
+    def __repr__(self) -> str:
+        settings = "".join(f", {name}={value!r}" for name, value in self.settings().items())
+        return f"At({self.layer!r}, {self.method!r}{settings})"
+
+
+class Plan:
+    """A token-reduction plan; hashable, so it can be a static argument of a jitted function.
+
+    It is built from steps, or from arguments for the common case: one method at several blocks. Configs and run cards
+    hold it as text (`Plan.from_text`, `Plan.text`).
+
+    >>> Plan("topk", keep_rate=0.5, reduction_loc=(3, 6)).text
+    'topk@3:keep_rate=0.5+topk@6:keep_rate=0.25'
+    >>> Plan(steps=(At(3, "topk", keep_rate=0.7), At(6, "tome", r=8))).text
+    'topk@3:keep_rate=0.7+tome@6:r=8'
+
+    Args:
+      method: a module of `jaxprune.reduction`, or a method that another package registers.
+      keep_rate: a single rate r keeps `int(p * r**s)` of the p patches at step s = 1, 2, …; a tuple has each step's
+        rate relative to p.
+      reduction_loc: the blocks that reduce, from 0; by default (3, 6, 9). "from_scores" works before the first.
+      num_keep: absolute counts, one per step, instead of `keep_rate`.
+      r: number of tokens that each block removes while any are left, instead of `keep_rate` and `reduction_loc`: one
+        number for all blocks, or a tuple from the first block on.
+      inflection: tilts a single `r` linearly over the depth: -1 goes from 2r to 0, 1 from 0 to 2r (ToMe's schedules).
+      steps: the steps of a plan that mixes methods or amounts, instead of all of these.
+      position: the position of a merged row, see `At`.
+      options: the method's own options.
+
+    Raises:
+      UserError: the method, a rate, a count or a location is invalid.
+    """
+
+    def __init__(
+        self,
+        method: str | None = None,
+        keep_rate: float | int | tuple[float | int, ...] = 0.7,
+        reduction_loc: int | tuple[int, ...] | None = None,
+        *,
+        num_keep: int | tuple[int, ...] | None = None,
+        r: int | tuple[int, ...] | None = None,
+        inflection: float | int = 0.0,
+        steps: Iterable[At] | None = None,
+        position: str = "mean",
+        **options: Any,
+    ):
+        if (method is None) == (steps is None):
+            raise UserError(
+                "A plan is a method with its amounts, or steps=(At(…), …), and "
+                + (
+                    f"keep_rate={keep_rate}, reduction_loc={reduction_loc} have no method: write "
+                    "Plan('topk', keep_rate=0.7, reduction_loc=(3, 6, 9))."
+                    if method is None
+                    else f"{method!r} and steps={steps!r} are both set: give only one of them."
+                )
+            )
+        self.method, self.position = method, position
+        self.options = tuple(sorted(options.items()))
+        self.inflection = float(number("inflection", inflection))
+        self.num_keep = None if num_keep is None else _whole_numbers("num_keep", num_keep)
+        self.r: Any = None if r is None else _whole_numbers("r", r) if isinstance(r, (tuple, list)) else whole("r", r)
+        if isinstance(keep_rate, (tuple, list)):
+            self.keep_rate: Any = tuple(float(number("keep_rate", rate)) for rate in keep_rate)
+        else:
+            self.keep_rate = float(number("keep_rate", keep_rate))
+        self.reduction_loc: tuple[int, ...] = ()
+        if steps is not None:
+            self.steps = _checked_order(tuple(steps))
+        elif isinstance(self.r, int):
+            self._check_r()
+            self.steps = ()  # they depend on the depth of the network, see `steps_for`
+        else:
+            assert method is not None
+            self.steps = self._common_steps(method, reduction_loc)
+        self._check_methods()
+
+    def _common_steps(self, method: str, reduction_loc: int | tuple[int, ...] | None) -> tuple[At, ...]:
+        make = lambda layer, amount: At.of(layer, method, amount, self.position, self.options)
+        if self.r is not None:
+            self._check_r()
+            return tuple(make(layer, Removal(removed)) for layer, removed in enumerate(self.r) if removed)
+        if works_at_input(method):
+            if reduction_loc not in (None, (0,), [0], 0):
+                raise UserError(
+                    f"{method} prunes before the first block, and reduction_loc is {reduction_loc}: leave it out."
+                )
+            self.reduction_loc = (0,)
+            return tuple(make(INPUT, amount) for amount in self._amounts(1))
+        self.reduction_loc = _whole_numbers("reduction_loc", (3, 6, 9) if reduction_loc is None else reduction_loc)
+        rising = tuple(sorted(set(self.reduction_loc)))
+        if not self.reduction_loc or self.reduction_loc != rising:
+            raise UserError(
+                f"reduction_loc {self.reduction_loc} must name at least one block, each once, in rising order: "
+                f"use {rising or (3, 6, 9)}."
+            )
+        amounts = self._amounts(len(self.reduction_loc))
+        return tuple(make(layer, amount) for layer, amount in zip(self.reduction_loc, amounts, strict=True))
+
+    def _amounts(self, count: int) -> tuple[Amount, ...]:
+        name = "keep_rate" if self.num_keep is None else "num_keep"
+        values = getattr(self, name)
+        if not isinstance(values, tuple):
+            Rate(values)
+            values = tuple(values ** (s + 1) for s in range(count))
+        amounts: tuple[Amount, ...] = tuple((Count if self.num_keep is not None else Rate)(v) for v in values)
+        if len(values) != count:
+            raise UserError(
+                f"{name} {values} has {len(values)} values for {count} locations {self.reduction_loc}: give one per "
+                "location."
+            )
+        if (lowered := falling(amounts)) is not None:
+            raise UserError(f"{name} {values} rises, and tokens never come back: use {lowered}.")
+        return amounts
+
+    def _check_r(self) -> None:
+        if self.num_keep is not None:
+            raise UserError("A plan takes r or num_keep, not both: leave one out.")
+        for removed in self.r if isinstance(self.r, tuple) else (self.r,):
+            Removal(removed)
+        if not -1.0 <= self.inflection <= 1.0:
+            nearest = min(max(self.inflection, -1.0), 1.0) if self.inflection == self.inflection else 0.0
+            raise UserError(f"inflection {self.inflection} is outside [-1, 1]: use {nearest}.")
+        if self.inflection and isinstance(self.r, tuple):
+            raise UserError(f"inflection tilts a single r, and r is {self.r}: leave one of the two out.")
+        if works_at_input(self.method or ""):
+            raise UserError(f"{self.method} prunes once, before the first block: use keep_rate or num_keep, not r.")
+
+    def _check_methods(self) -> None:
+        steps = self.steps or ([] if self.method is None else [At.of(1, self.method, Removal(0), "mean", ())])
+        for at in steps:
+            _check_first(at)
+        for method in dict.fromkeys(at.method for at in steps):
+            find(family, Reducer, method).check(self)
+
+    @property
+    def at_input(self) -> At | None:
+        """The step before the first block, where a scorer drops patches, or None."""
+        return next((at for at in self.steps if at.layer == INPUT), None)
+
+    def steps_for(self, depth: int) -> tuple[At, ...]:
+        """The steps in a network of `depth` blocks."""
+        if not isinstance(self.r, int):
+            return self.steps
+        made = tuple(
+            At.of(layer, self.method or "", Removal(removed), self.position, self.options)
+            for layer, removed in enumerate(self.removed(depth))
+            if removed
+        )
+        for at in made[:1]:
+            _check_first(at)
+        return self.steps + made
+
+    def behind(self, entrance: "Plan") -> "Plan":
+        """Combines this plan, inside a network, with one at the network's input."""
+        if not isinstance(self.r, int):
+            return Plan(steps=entrance.steps + self.steps)
+        plan = copy.copy(self)
+        plan.steps = entrance.steps
+        return plan
+
+    def removed(self, depth: int) -> tuple[int, ...]:
+        """Number of tokens that each of `depth` blocks removes in a plan by `r`."""
+        if isinstance(self.r, tuple):
+            return self.r + (0,) * (depth - len(self.r))
+        first = int(self.r * (1.0 - self.inflection))
+        step = (2 * self.r - 2 * first) / max(depth - 1, 1)
+        return tuple(int(first + step * layer) for layer in range(depth))
+
+    def counts(self, num_patches: int) -> tuple[int, ...]:
+        """Number of patches that each step keeps, for a plan by `keep_rate` or `num_keep`."""
+        return tuple(at.amount.rows(num_patches, num_patches) for at in self.steps)
+
+    def rates(self, num_patches: int) -> tuple[float, ...]:
+        """The keep rate of each step, relative to all patches, for a plan by `keep_rate` or `num_keep`."""
+        return tuple(
+            at.amount.rate if isinstance(at.amount, Rate) else at.amount.rows(num_patches, num_patches) / num_patches
+            for at in self.steps
+        )
+
+    def with_keep_rate(self, keep_rate: float) -> "Plan":
+        """Returns the same plan with another rate; it must be a plan by a single `keep_rate`."""
+        return Plan(self.method, keep_rate, self.reduction_loc or None, position=self.position, **dict(self.options))
+
+    @property
+    def text(self) -> str:
+        """The plan as text, such as "topk@3:keep_rate=0.7+tome@6:r=8"; `Plan.from_text` reads it."""
+        from jaxprune.reduction.parts.plan_text import write
+
+        return write(self)
+
+    @classmethod
+    def from_text(cls, text: str, **defaults: Any) -> "Plan":
+        """Reads a plan: steps joined by "+", or the arguments of a common plan such as "tome:r=8".
+
+        Args:
+          defaults: arguments of a common plan that the text does not set.
+
+        Raises:
+          UserError: the text is not a plan.
+        """
+        from jaxprune.reduction.parts.plan_text import read
+
+        return read(text, defaults)
+
+    def _key(self) -> tuple:
+        if not isinstance(self.r, int):
+            return self.steps
+        return (self.steps, self.method, self.r, self.inflection, self.position, self.options)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Plan) and self._key() == other._key()
+
+    def __hash__(self) -> int:
+        return hash(self._key())
+
+    def __repr__(self) -> str:
+        options = "".join(f", {name}={value!r}" for name, value in self.options)
+        if self.method is None:
+            return f"Plan(steps={self.steps!r})"
+        if self.r is not None:
+            amount = f"r={self.r}" + (f", inflection={self.inflection}" if self.inflection else "")
+        else:
+            kept = f"num_keep={self.num_keep}" if self.num_keep is not None else f"keep_rate={self.keep_rate}"
+            amount = f"{kept}, reduction_loc={self.reduction_loc}"
+        return f"Plan({self.method!r}, {amount}{options})"
+
+
+def works_at_input(method: str) -> bool:
+    """Whether a method works only at the input, before the first block."""
+    return find(family, Reducer, method).where == "embed"
+
+
+def _whole_numbers(name: str, values: Any) -> tuple[int, ...]:
+    return tuple(whole(name, value) for value in (values if isinstance(values, (tuple, list)) else (values,)))
+
+
+def _checked_order(steps: tuple[At, ...]) -> tuple[At, ...]:
+    for at in steps:
+        if not isinstance(at, At):
+            raise UserError(f"steps={steps!r}: every step is an At(…), such as At(3, 'topk', keep_rate=0.7).")
+    places = [-1 if isinstance(at.layer, str) else at.layer for at in steps]
+    if places != sorted(set(places)):
+        raise UserError(
+            f"The steps are at {', '.join(str(at.layer) for at in steps)}: name each block once, in rising order."
+        )
+    # A scorer at the input counts for itself; the amounts of steps inside are relative to all patches.
+    lowered = falling(tuple(at.amount for at in steps if at.layer != INPUT))
+    if lowered is not None:
+        name = steps[0].amount.name
+        raise UserError(f"{name} rises from step to step, and tokens never come back: use {lowered}.")
+    return steps
+
+
+def _check_first(at: At) -> None:
+    cls = find(family, Reducer, at.method)
+    if cls.where == "before" and cls.needs and at.layer == 0:
+        raise UserError(f"{at.method} reads the attention of the block before, so block 0 cannot reduce: use 1.")

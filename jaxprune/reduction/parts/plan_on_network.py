@@ -1,0 +1,249 @@
+"""Places a plan on the sites of a network: the number of rows before and after each step."""
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from flax import nnx
+
+import jaxprune.reduction as family
+from jaxprune.errors import UserError
+from jaxprune.nn.site import Site
+from jaxprune.plugins import build, find
+from jaxprune.reduction.from_scores import STAGES
+from jaxprune.reduction.parts.base import Reducer, Step, is_idle
+from jaxprune.reduction.parts.plan import INPUT, At, Plan
+from jaxprune.reduction.parts.step_sizes import Count, Rate, Removal
+
+Make = Callable[[type[Reducer], dict[str, Any], Step], Reducer]
+
+
+class Placed(NamedTuple):
+    """A step of a plan, placed in a network.
+
+    Attributes:
+      site: the site of its block.
+      reducer: the reducer, built for the rows that enter that block.
+    """
+
+    site: Site
+    reducer: Reducer
+
+    @property
+    def idle(self) -> bool:
+        """Whether the step removes nothing and changes nothing."""
+        return is_idle(type(self.reducer), self.reducer.step)
+
+
+class Placement(NamedTuple):
+    """A plan on the sites of a network.
+
+    Attributes:
+      entrance: the scorer's step before the first block; None without one.
+      placed: the steps in the blocks.
+    """
+
+    entrance: Step | None
+    placed: tuple[Placed, ...]
+
+
+def place(
+    plan: Plan,
+    sites: Sequence[Site],
+    make: Make,
+    *,
+    entrance: Site | None = None,
+    prunes_input: bool = True,
+    scorer: Any = None,
+) -> Placement:
+    """Resolves the steps of a plan on the sites of a network, each for the rows left by the steps before it.
+
+    Args:
+      make: builds a reducer for a step.
+      entrance: the site whose rows a scorer drops before the first block, see `Host.entrance`; by default the first.
+      prunes_input: whether the network can drop patches before embedding them.
+      scorer: the scorer of a plan with a step at the input; it converts the keep rate to a count.
+
+    Raises:
+      UserError: the plan does not fit.
+    """
+    steps = plan.steps_for(len(sites))
+    if isinstance(plan.r, tuple) and len(plan.r) > len(sites):
+        raise _outside(len(plan.r) - 1, sites)
+    first = sites[0] if entrance is None else entrance
+    rows, entering, placed = first.num_patches, None, []
+    masked, merged = False, {}  # the rows that a stage is left with where they stay merged
+    for index, at in enumerate(steps):
+        if at.layer == INPUT:
+            entering = _entrance(plan, at, first, len(steps), scorer)
+            if prunes_input:
+                rows = entering.num_keep
+            else:
+                placed += [_guided(at, site, entering, index, make, scorer) for site in _pruned(at, sites)]
+            continue
+        layer = int(at.layer)
+        if layer >= len(sites):
+            raise _outside(layer, sites)
+        if any(earlier.site.layer == layer for earlier in placed):
+            raise UserError(f"Block {layer} has a step already (the scorer's, in every block): leave {at.method} out.")
+        site, cls = sites[layer], find(family, Reducer, at.method)
+        _check_readable(at, cls, site)
+        if masked and cls.needs_present:
+            raise UserError(
+                f"{at.method} at block {layer} needs all rows present, and an earlier step leaves absent ones: put "
+                f"{at.method} first."
+            )
+        if not site.leaves and rows < first.num_patches:
+            raise UserError(
+                f"{at.method} at block {layer} needs the whole map, and {steps[0].method} leaves {rows} of "
+                f"{first.num_patches} mask units of it: use one of the two."
+            )
+        before = _planned_before(at, site, placed, rows)
+        step = functools.partial(_step, plan, at, index, site, num_steps=len(steps), masked=masked, before=before)
+        reducer = make(cls, dict(at.options), step(rows if site.leaves else site.num_patches))
+        if not cls.follows_count(dict(at.options)):
+            reducer = make(cls, dict(at.options), reducer.step._replace(num_keep=reducer.num_rows()))
+        if reducer.stays and site.stage in merged:
+            reducer = make(cls, dict(at.options), step(merged[site.stage]))
+        placed.append(Placed(site, reducer))
+        if not site.leaves:
+            merged[site.stage] = reducer.num_rows() if reducer.stays else site.num_patches
+        else:
+            rows = reducer.num_rows()
+            masked = masked or cls.leaves_absent != "never"
+    return Placement(entering, tuple(placed))
+
+
+def abstract(cls: type[Reducer], options: dict[str, Any], step: Step) -> Reducer:
+    """Builds a reducer with abstract parameters, to count rows and cost."""
+    return _abstract(cls, tuple(sorted(options.items())), step)
+
+
+@functools.lru_cache(maxsize=4096)
+def _abstract(cls: type[Reducer], options: tuple, step: Step) -> Reducer:
+    if cls.where == "embed":
+        return build(cls, dict(options), step, scorer=None)
+    if cls.published is None:
+        return build(cls, dict(options), step, rngs=None)
+    return nnx.eval_shape(lambda: build(cls, dict(options), step, rngs=nnx.Rngs(0)))
+
+
+def _planned_before(at: At, site: Site, placed: Sequence[Placed], rows: int) -> int | None:
+    """`Step.num_keep_before` of a step."""
+    if not site.leaves or isinstance(at.amount, Removal):
+        return None
+    if not placed:
+        return site.num_patches if rows == site.num_patches else None
+    last = placed[-1]
+    same = isinstance(last.reducer, find(family, Reducer, at.method)) and last.site.grid == site.grid
+    return last.reducer.step.num_keep if same else None
+
+
+def _step(
+    plan: Plan,
+    at: At,
+    index: int,
+    site: Site,
+    arriving: int,
+    num_steps: int,
+    masked: bool = False,
+    before: int | None = None,
+) -> Step:
+    count = at.amount.rows(arriving, site.num_patches)
+    if find(family, Reducer, at.method).follows_count(dict(at.options)):
+        count = _possible(plan, at, count, index, site.num_patches)
+    rate = at.amount.rate if isinstance(at.amount, Rate) else count / site.num_patches
+    if isinstance(at.amount, Count):
+        rate = at.amount.count / site.num_patches
+    return Step(
+        index=index,
+        layer=site.layer,
+        grid=site.grid,
+        num_prefix_tokens=site.num_prefix_tokens,
+        rows_in=arriving,
+        num_keep=count,
+        keep_rate=rate,
+        embed_dim=site.embed_dim,
+        num_heads=site.num_heads,
+        num_steps=num_steps,
+        masked=masked,
+        leaves=site.leaves,
+        windows=site.windows,
+        cells=site.cells,
+        position=at.position,  # pyright: ignore[reportArgumentType] - `At` checked it
+        num_keep_before=before,
+    )
+
+
+def _entrance(plan: Plan, at: At, first: Site, num_steps: int, scorer: Any) -> Step:
+    step = _step(plan, at, 0, first, first.num_patches, num_steps)._replace(layer=-1)
+    if scorer is None or isinstance(at.amount, Count):
+        return step
+    if tuple(scorer.grid) != first.grid:
+        # The scores have their own grid and are resampled to that of every block.
+        return step
+    count = scorer.num_keep(at.amount.value, first.num_prefix_tokens)
+    return step._replace(num_keep=_possible(plan, at, count, 0, first.num_patches))
+
+
+def _pruned(at: At, sites: Sequence[Site]) -> list[Site]:
+    """The blocks in which a scorer's scores apply: all, or those of some stages (`mask_block`)."""
+    which = dict(at.options).get("mask_block")
+    if which is None or which not in STAGES:
+        return list(sites)
+    if sites[-1].stage != 3:
+        raise UserError(
+            f"mask_block={which} is for four stages, and this network has {sites[-1].stage + 1}: leave it out."
+        )
+    return [site for site in sites if site.stage in STAGES[which]]
+
+
+def _guided(at: At, site: Site, entrance: Step, index: int, make: Make, scorer: Any) -> Placed:
+    """The scorer's step in a block whose rows cannot be removed: the same fraction of its rows."""
+    there, by_rate = site.num_patches, isinstance(at.amount, Rate)
+    count = int(there * at.amount.value) if by_rate else there * entrance.num_keep // entrance.rows_in
+    step = entrance._replace(
+        index=index,
+        layer=site.layer,
+        grid=site.grid,
+        rows_in=site.num_patches,
+        num_keep=max(count, 1),
+        embed_dim=site.embed_dim,
+        num_heads=site.num_heads,
+        leaves=False,
+    )
+    return Placed(site, make(find(family, Reducer, at.method), dict(at.options), step))
+
+
+def _check_readable(at: At, cls: type[Reducer], site: Site) -> None:
+    if cls.needs and not site.num_heads:
+        raise UserError(
+            f"{at.method} reads {', '.join(sorted(cls.needs))} of a block's attention, and {site.path} has none: use a "
+            "method that reads the tokens, such as random or dpc_knn, or a scorer (from_scores)."
+        )
+
+
+def _outside(layer: int, sites: Sequence[Site]) -> UserError:
+    return UserError(f"Block {layer} of a plan is outside this network, whose blocks are 0 to {len(sites) - 1}.")
+
+
+def _possible(plan: Plan, at: At, count: int, index: int, num_patches: int) -> int:
+    """Returns the count, after checking that a step can keep that many patches."""
+    if count < 1:
+        raise UserError(
+            f"{plan} keeps {count} of {num_patches} patches at step {index + 1}: use {_lowest(plan, at, num_patches)}."
+        )
+    return count
+
+
+def _lowest(plan: Plan, at: At, num_patches: int) -> str:
+    """The nearest plan of this kind that keeps at least one patch at every step."""
+    if isinstance(at.amount, Count):
+        return f"num_keep={tuple(max(count, 1) for count in plan.num_keep)}" if plan.num_keep else "num_keep=1"
+    least = math.ceil(1e4 / num_patches) / 1e4
+    if isinstance(plan.keep_rate, tuple) and plan.method is not None:
+        return f"keep_rate={tuple(max(rate, least) for rate in plan.keep_rate)}"
+    if plan.method is None:
+        return f"keep_rate={least}"
+    return f"keep_rate={math.ceil(1e4 * num_patches ** (-1 / len(plan.steps))) / 1e4}"

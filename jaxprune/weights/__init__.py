@@ -1,0 +1,1 @@
+"""Published weights: files read into networks and written from them, strictly in both directions."""

@@ -1,0 +1,94 @@
+"""Opens a network by its name, with published weights."""
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from flax import nnx
+
+from jaxprune import mim, models
+from jaxprune.errors import UserError
+from jaxprune.mim.parts.base import STORED
+from jaxprune.models.vit import VisionTransformer
+from jaxprune.nn.params import unfilled, variables
+from jaxprune.weights.guess_network import likeness, patterns
+from jaxprune.weights.read import by_timm, fill, read_tensors
+from jaxprune.weights.rules import published_names, to_ours
+from jaxprune.weights.sources import Tensors, timm
+
+
+def open_published(
+    weights: str | os.PathLike | Mapping[str, Any],
+    name: str,
+    *,
+    img_size: int | tuple[int, int] | None = None,
+    key: str | None = None,
+    ignored: Sequence[str] = (),
+) -> Any:
+    """Returns the network called `name` with as many classes as the file has: 0 of one without a classifier.
+
+    A file with `fc_norm` belongs to a network that pools over its patches. From a file of a pre-training framework the
+    encoder is opened.
+
+    Args:
+      weights: see `load_pretrained`.
+      name: see `models.create`.
+      img_size: for images of another size, of a network that has one: positions are resampled.
+      key, ignored: see `load_pretrained`.
+
+    Raises:
+      UserError: the file cannot be read, or belongs to another network.
+    """
+    read = weights if isinstance(weights, Mapping) else read_tensors(weights, key)
+    arguments: dict[str, Any] = {}
+    if (encoder := encoder_of(read)) is not None:
+        read = encoder
+        if models.module_of(name) == "vit":
+            arguments["global_pool"] = "token"  # after the final norm, which pre-training has
+    tensors = by_timm(read, ignored)
+    if img_size is not None and models.takes(name, "img_size"):
+        arguments["img_size"] = img_size
+    style = models.arguments(name).get("style", "vit")
+    if "fc_norm.weight" in tensors and models.takes(name, "global_pool") and style in ("vit", "timm"):
+        arguments["global_pool"] = "avg"
+    make = lambda **head: models.create(name, **arguments, **head, rngs=nnx.Rngs(0))
+    whole, bare = (nnx.eval_shape(lambda classes=classes: make(num_classes=classes)) for classes in (1, 0))
+    found = to_ours(tensors, whole)
+    head = sorted(found.keys() & (variables(whole).keys() - variables(bare).keys()))
+    num_classes = found[head[0]].tensor.shape[-1] if head else 0
+    what = "the given tensors" if isinstance(weights, Mapping) else str(weights)
+    _refuse_another_family(tensors, whole if num_classes else bare, name, what)
+    model = fill(unfilled(lambda: make(num_classes=num_classes)), read, what, ignored=ignored)
+    if img_size is not None:
+        model.preprocessing = model.preprocessing.with_size(img_size)
+    return model
+
+
+def encoder_of(tensors: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The encoder's tensors in a file of a pre-training framework; None of another network's."""
+    named = by_timm(tensors, tuple(f"{part}*" for part in STORED))
+    return mim.encoder_tensors({name: entry.tensor for name, entry in named.items()})
+
+
+# Shards are named so; one alone is not the network.
+_SHARD = r"-\d{5}-of-\d{5}$"
+
+
+def _refuse_another_family(tensors: Tensors, model: Any, name: str, what: str) -> None:
+    """Raises if a file lacks tensors of the named network, with a guess of its actual network.
+
+    Blocks that are missing or left over are named by the strict check that follows.
+    """
+    if re.search(_SHARD, Path(what).stem):
+        raise UserError(f"{what} is one of several files: give their directory, with its index.")
+    expected, present = patterns(published_names(model)), patterns(tensors)
+    # Biases may have other names, and blocks may share a table of them: see `rules.to_ours`.
+    biases = {"blocks.N.attn.qkv.bias", "blocks.N.attn.q_bias", "blocks.N.attn.v_bias"}
+    biases |= {f"blocks.N.attn.{timm.RELATIVE}"} if timm.SHARED in present else set()
+    present -= {timm.SHARED} if f"blocks.N.attn.{timm.RELATIVE}" in expected else set()
+    if not isinstance(model, VisionTransformer) or (expected - biases) == (present - biases):
+        return
+    if "patch_embed.proj.weight" in present:
+        raise UserError(f"{what} does not fit {name}: {likeness(tensors)}.")

@@ -1,0 +1,257 @@
+"""Reads published weights and loads them into a network: either completely, or with a clear error."""
+
+import fnmatch
+import logging
+import os
+import re
+import zipfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from jaxprune.errors import UserError
+from jaxprune.nn.host import at_path
+from jaxprune.nn.params import Fixed, variables
+from jaxprune.ops.posembed import resample, resample_relative, table_grid
+from jaxprune.scoring import Scorer
+from jaxprune.weights.finite import is_real, require_finite
+from jaxprune.weights.formats.pth import read_pth
+from jaxprune.weights.formats.shards import read_directory
+from jaxprune.weights.hub import fetched, is_remote
+from jaxprune.weights.read_names import to_timm
+from jaxprune.weights.rules import to_ours
+from jaxprune.weights.sources import Published
+from jaxprune.weights.sources.timm import RELATIVE
+
+logger = logging.getLogger(__name__)
+
+
+# Bytes that a compressed archive may unpack to besides those that weights of its size do.
+_UNPACKED = 2**28
+_RATIO = 16
+
+_PYTORCH = (".pth", ".pt", ".bin", ".ckpt", ".pyth", ".tar")  # the last of ".pth.tar"
+
+
+def read_tensors(path: str | os.PathLike, key: str | tuple[str, ...] | None = None) -> dict[str, np.ndarray]:
+    """Reads the tensors of a `.safetensors`, `.npz` or PyTorch file, or of several, under the names they have there.
+
+    A PyTorch file (`.pth`, `.pt`, `.bin`, `.ckpt`, `.pyth`, `.pth.tar`) is read without running the pickle in it.
+
+    Args:
+      path: a file; a directory as Hugging Face leaves it, in one file or in shards with their index; or a name on the
+        Hugging Face Hub, "hf-hub:OWNER/NAME" or "timm:NAME.TAG", which needs `huggingface_hub`.
+      key: the entry of a PyTorch file with the weights, such as "teacher"; by default the first existing of `pth.KEYS`,
+        else the file's own tensors. Several are read under names such as "policy.actor.0.weight", and are left alone in
+        a file that has no entries.
+
+    Raises:
+      UserError: there is no such file, its format is unknown, it is damaged, or its pickle contains more than data.
+    """
+    if is_remote(path):
+        path = fetched(path)
+    path = Path(path)
+    if path.is_dir():
+        return read_directory(path, lambda file: read_tensors(file, key))
+    if not path.is_file():
+        raise UserError(f"There is no weights file {path}: check the path.")
+    _refuse_placeholder(path)
+    if path.suffix in _PYTORCH:
+        return read_pth(path, key)
+    if isinstance(key, str):
+        raise UserError(f"{path} has no entries to choose with key={key!r}: only PyTorch files have.")
+    try:
+        if path.suffix == ".safetensors":
+            from safetensors.numpy import load_file
+
+            return load_file(path)
+        if path.suffix == ".npz":
+            return _read_npz(path)
+    except UserError:
+        raise
+    except Exception as error:  # safetensors, zip and numpy raise different exceptions
+        raise UserError(f"{path} cannot be read ({error}): it may be truncated; fetch it again.") from error
+    raise UserError(f"{path} is neither .safetensors nor .npz nor one of {', '.join(_PYTORCH)}: save the weights so.")
+
+
+def _refuse_placeholder(path: Path) -> None:
+    """Raises for the remains of a failed download."""
+    with open(path, "rb") as file:
+        start = file.read(64).lower()
+    if start.startswith(b"version https://git-lfs"):
+        raise UserError(f"{path} is a pointer of Git LFS and not the weights: fetch them with git lfs pull.")
+    if start.lstrip().startswith((b"<!doctype html", b"<html")):
+        raise UserError(f"{path} is a web page and not weights: the download failed; fetch it again.")
+
+
+def _read_npz(path: Path) -> dict[str, np.ndarray]:
+    with zipfile.ZipFile(path) as archive:
+        size = sum(member.file_size for member in archive.infolist())
+    if size > _UNPACKED + _RATIO * path.stat().st_size:
+        raise UserError(
+            f"{path} unpacks to {size:,} bytes, which is not plausible for weights of "
+            f"{path.stat().st_size:,}: if they are "
+            "yours, save them uncompressed with np.savez."
+        )
+    with np.load(path, allow_pickle=False) as file:
+        return dict(file)
+
+
+def load_pretrained(
+    model: Any,
+    source: str | os.PathLike | Mapping[str, Any],
+    *,
+    new: Sequence[str] = (),
+    ignored: Sequence[str] = (),
+    key: str | None = None,
+    antialias: bool | None = None,
+) -> Any:
+    """Loads published weights into a network in place, strictly: every tensor is used and every parameter is set.
+
+    A position table made for another grid is resampled to the network's: bicubic, or by BEiT's rule.
+
+    Args:
+      model: a ViT or a masked autoencoder, reducing or not, or a scorer with its networks.
+      source: a file, or {published name: array}: names of timm (ViT, DeiT), of the MAE repository, of DINO, of
+        MoCo, or of Hugging Face's ViT, DeiT and ViTMAE (whose norms add 1e-12 to the variance by default, ours 1e-6),
+        inside of wrappers such as `module.` or not; for a reducing network those of the method's modules too
+        ("cluster_layers.0.queries"), numbered by stage.
+      new: patterns of our parameters that keep their initial values, such as ("head.*",).
+      ignored: patterns of published tensors to ignore, such as ("decoder_*",); matched against the name in the source
+        or timm's.
+      key: see `read_tensors`.
+      antialias: see `ops.posembed.resample`; by default as in the network's family.
+
+    Returns:
+      The network.
+
+    Raises:
+      UserError: the file cannot be read or is of another network; tensors are missing, left over, of another shape,
+        not of real numbers or not finite (all are listed). The network is then unchanged.
+    """
+    if key is None and isinstance(model, Scorer):
+        entries = model.published_entries or None
+    else:
+        entries = key
+    if isinstance(source, Mapping):
+        return fill(model, source, "the given tensors", new=new, ignored=ignored, antialias=antialias)
+    return fill(model, read_tensors(source, entries), str(source), new=new, ignored=ignored, antialias=antialias)
+
+
+def fill(
+    model: Any,
+    tensors: Mapping[str, Any],
+    what: str,
+    *,
+    new: Sequence[str] = (),
+    ignored: Sequence[str] = (),
+    antialias: bool | None = None,
+) -> Any:
+    """Fills a network as `load_pretrained` does, with tensors that are called `what` in an error."""
+    targets = variables(model)
+    if not tensors:
+        raise UserError(f"{what} hold no tensors at all: fetch or save the weights again.")
+    found = to_ours(by_timm(tensors, ignored), model)
+    if found and not set(found) & set(targets):
+        raise UserError(
+            f"{what} are weights of another network: none of their {len(found)} tensors ({_some(found)}) belongs to "
+            f"this {type(model).__name__} ({', '.join(list(targets)[:3])}, …)."
+        )
+    wanted = {name for name in targets if not _matches(name, new)}
+    used = {name: entry for name, entry in found.items() if name in wanted}
+    if unreal := sorted(f"{name} ({array.dtype})" for name, array in used.values() if not is_real(array)):
+        raise UserError(f"{what} hold tensors that are not of real numbers: {', '.join(unreal)}.")
+    _resample_positions(model, targets, used, antialias)
+    _resample_relative(model, targets, used)
+
+    missing = sorted(n for n in wanted - set(used) if not isinstance(targets[n], Fixed))
+    left_over = sorted(published for name, (published, _) in found.items() if name not in wanted)
+    misfits = sorted(
+        f"{published} {tensor.shape} for {name} {targets[name].shape}"
+        for name, (published, tensor) in used.items()
+        if tensor.shape != targets[name].shape
+    )
+    problems = [
+        *(["missing (list them in new= to keep them as built): " + ", ".join(missing)] if missing else []),
+        *(["left over (list them in ignored= to leave them out): " + ", ".join(left_over)] if left_over else []),
+        *(["of another shape (both in the layout of this library): " + ", ".join(misfits)] if misfits else []),
+    ]
+    if problems:
+        sizes = _sizes({name: tensor.shape for name, (_, tensor) in found.items()})
+        own = _sizes({name: target.shape for name, target in targets.items()})
+        why = f" ({sizes} against {own})" if sizes and sizes != own else ""
+        raise UserError(f"{what} do not fit this {type(model).__name__}{why}; tensors " + "; ".join(problems) + ".")
+    # All of them before the first is put in place; what is beyond the dtype's range becomes infinite.
+    with np.errstate(over="ignore", invalid="ignore"):
+        arrays = {name: array.astype(targets[name].dtype, copy=False) for name, (_, array) in used.items()}
+    require_finite({used[name].name: array for name, array in arrays.items()}, what)
+    for name, array in arrays.items():
+        targets[name][...] = jnp.asarray(array)
+    return model
+
+
+def by_timm(tensors: Mapping[str, Any], ignored: Sequence[str]) -> dict[str, Published]:
+    """Returns the tensors by timm's name, without those that the name in the source or timm's says to ignore."""
+    named = to_timm({name: tensor for name, tensor in tensors.items() if not _matches(name, ignored)})
+    return {name: entry for name, entry in named.items() if not _matches(name, ignored)}
+
+
+def _matches(name: str, patterns: Sequence[str]) -> bool:
+    return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def _some(found: dict[str, Published]) -> str:
+    names = [entry.name for entry in found.values()]
+    return ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
+
+
+def _sizes(shapes: Mapping[str, tuple[int, ...]]) -> str:
+    """Returns the size of a vision transformer as text, if these are the parameters of one."""
+    patches = next((shape for name, shape in shapes.items() if name.endswith("patch_embed.proj.kernel")), ())
+    depth = {match[1] for name in shapes if (match := re.match(r"(?:encoder\.)?blocks\.(\d+)\.", name))}
+    return f"width {patches[1]} and {len(depth)} blocks" if len(patches) == 2 else ""
+
+
+def _resample_positions(model: Any, targets: dict, found: dict[str, Published], antialias: bool | None) -> None:
+    name = next((name for name in ("encoder.pos_embed", "proposal.pos_embed") if name in targets), "pos_embed")
+    if name not in found or found[name][1].shape == targets[name].shape or isinstance(targets[name], Fixed):
+        return
+    published, table = found[name]
+    host = _host_of(model)
+    if table.ndim != 3 or table.shape[0] != 1 or table.shape[2] != host.embed_dim:
+        return  # of another network: the check of all shapes names it
+    prefix = targets[name].shape[1] - host.num_patches
+    grid = table_grid(table.shape[1], prefix, host.grid, published)
+    logger.warning("%s: resampled from a grid of %dx%d to %dx%d", published, *grid, *host.grid)
+    # The networks inside of pre-training frameworks are MAE's, whatever their sizes are called.
+    smooth = not hasattr(model, "encoder") and host.style.antialias if antialias is None else antialias
+    method = "bicubic" if hasattr(model, "encoder") else host.style.interpolation
+    moved = resample(jnp.asarray(table), grid, host.grid, prefix, antialias=smooth, method=method)
+    found[name] = Published(published, np.asarray(moved))
+
+
+def _resample_relative(model: Any, targets: dict, found: dict[str, Published]) -> None:
+    for name, (published, table) in found.items():
+        wanted = targets[name].shape
+        if name.endswith(f".{RELATIVE}") and table.shape != wanted and table.shape[1:] == wanted[1:]:
+            found[name] = Published(published, relative_table(table, model, name))
+
+
+def relative_table(table: np.ndarray, model: Any, name: str) -> np.ndarray:
+    """A table of relative positions for the block of `model` that has it under `name`, of another grid or window.
+
+    Raises:
+      UserError: the table does not fit a square grid.
+    """
+    block = at_path(model, name.removesuffix(f".attn.{RELATIVE}"))
+    windows = getattr(block, "windows", None)
+    # A window has no CLS token, and its table no rows for one.
+    return resample_relative(table, block.grid) if windows is None else resample_relative(table, windows.size, 0)
+
+
+def _host_of(model: Any) -> Any:
+    """Returns the network inside of a framework or a scorer; any other as it is."""
+    return model.proposal if isinstance(model, Scorer) else getattr(model, "encoder", model)

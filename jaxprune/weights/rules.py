@@ -1,0 +1,202 @@
+"""Converts published tensor names and layouts to ours and back, with a table of rules per family."""
+
+import contextlib
+import functools
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from jaxprune.errors import UserError
+from jaxprune.mim import Framework
+from jaxprune.models.convnet import ConvNet
+from jaxprune.nn import Host
+from jaxprune.nn.params import variables
+from jaxprune.nn.patch_embed import pair
+from jaxprune.nn.tensor_rules import LAYERS, Rule, Tensor, convolution, convolution_back, patches, patches_back, within
+from jaxprune.scoring import Scorer
+from jaxprune.weights.sources import Published, timm
+
+# The patterns for the fields in the names of a rule.
+_FIELDS = {
+    "norm": r"(?:.*\.)?(?:\w*norm\d?|norm_pre)",
+    "batch_norm": r"(?:.*\.)?(?:bn\d?|rbr_skip|downsample\.1)",
+    "any": r".+",
+}
+
+
+VIT = (
+    Rule("patch_embed.proj.weight", "patch_embed.proj.kernel", patches, patches_back),
+    *LAYERS,
+)
+
+
+CONVNET = (
+    Rule("{batch_norm}.weight", "{batch_norm}.scale"),
+    Rule("{batch_norm}.running_mean", "{batch_norm}.mean"),
+    Rule("{batch_norm}.running_var", "{batch_norm}.var"),
+    Rule("{any}.weight", "{any}.kernel", convolution, convolution_back),
+    Rule("{any}", "{any}"),
+)
+
+
+def rules_for(model: Any) -> tuple[Rule, ...]:
+    """Returns the rules of the family that a network belongs to.
+
+    For a framework, these include the rules of its encoder, and for a scorer those of its networks.
+    """
+    if isinstance(model, Framework):
+        return (*model.published_rules, *within("", "encoder.", rules_for(model.encoder)))
+    if isinstance(model, Scorer):
+        places = {theirs: place for theirs, place in model.published_networks.items() if getattr(model, place, None)}
+        networks = (within(theirs, f"{ours}.", rules_for(getattr(model, ours))) for theirs, ours in places.items())
+        return (*model.published_rules, *(rule for rules in networks for rule in rules))
+    own = getattr(model, "published_rules", None)
+    return own or (CONVNET if isinstance(model, ConvNet) else VIT)
+
+
+def owns(scorer: type[Scorer], name: str) -> bool:
+    """Whether a published tensor belongs to the scorer itself, and not to one of its networks."""
+    return any(_pattern(rule.published).fullmatch(name) for rule in scorer.published_rules)
+
+
+def to_ours(tensors: Mapping[str, Published], model: Any) -> dict[str, Published]:
+    """Converts {timm's name: tensor} to {our name: tensor in our layout}, for the family that `model` belongs to.
+
+    Raises:
+      UserError: two published tensors map to the same tensor of ours.
+    """
+    rules, modules = rules_for(model), method_modules(model)
+    found: dict[str, Published] = {}
+    for name, (published, tensor) in tensors.items():
+        rule, ours = _apply(rules, _place(name, modules), back=False)
+        layout = np.asarray(tensor)
+        # A tensor of another rank is not converted; the strict shape check then reports it.
+        with contextlib.suppress(ValueError, IndexError):
+            layout = rule.convert(layout)
+        if ours in found:
+            raise UserError(f"{found[ours].name} and {published} both map to {ours}: list one of them in ignored=.")
+        found[ours] = Published(published, layout)
+    targets = variables(model)
+    return _fitted_biases(_unshared(found, targets), targets)
+
+
+def _unshared(found: dict[str, Published], targets: Mapping[str, Any]) -> dict[str, Published]:
+    """Copies a table of relative positions that all blocks share in a file to every block that has its own table.
+
+    SimMIM pre-trains with a shared table and fine-tunes with a table for each block.
+    """
+    name = next((name for name in found if name.endswith(timm.SHARED)), None)
+    if name is None or name in targets:
+        return found
+    of_block = re.compile(rf"{re.escape(name.removesuffix(timm.SHARED))}blocks\.\d+\.attn\.{timm.RELATIVE}")
+    tables = [ours for ours in targets if of_block.fullmatch(ours)]
+    # If there are none, the strict check that follows reports the table.
+    rest = {ours: entry for ours, entry in found.items() if ours != name or not tables}
+    return {**rest, **dict.fromkeys(tables, found[name])}
+
+
+def _fitted_biases(found: dict[str, Published], targets: Mapping[str, Any]) -> dict[str, Published]:
+    """Adapts the biases of queries, keys and values to a network without them, or without those of the keys.
+
+    Biases that the network does not have are left out if they are zero, as in DINOv3's files.
+    """
+    fitted: dict[str, Published] = {}
+    for name, entry in found.items():
+        place = name.removesuffix("qkv.bias")
+        zero = not np.any(entry.tensor)
+        if name in targets or not name.endswith(("attn.qkv.bias", "attn.q_bias", "attn.v_bias")):
+            fitted[name] = entry
+        elif f"{place}q_bias" in targets and np.ndim(entry.tensor) == 1 and len(entry.tensor) % 3 == 0:
+            q, k, v = np.split(entry.tensor, 3)
+            if np.any(k):
+                fitted[name] = entry  # the check that follows reports it
+            else:
+                fitted |= {f"{place}q_bias": entry._replace(tensor=q), f"{place}v_bias": entry._replace(tensor=v)}
+        elif not zero or f"{name.rpartition('.')[0]}.qkv.bias" in targets:
+            fitted[name] = entry
+    return fitted
+
+
+def to_published(model: Any) -> dict[str, Tensor]:
+    """Returns all weights of a network in PyTorch's layouts under timm's names (a framework's under its own names).
+
+    The modules of a token-reduction method have the names of its publication.
+    """
+    encoder = getattr(model, "encoder", model)
+    style, grid = getattr(encoder, "style", None), getattr(encoder, "grid", ())
+    spelling, wrapped = () if style is None else style.names, ""
+    if isinstance(model, Framework):
+        spelling, wrapped = (*spelling, *model.published_spelling), model.published_encoder
+    named = {place: timm.write(part, spelling, grid) for place, part in _by_place(model, wrapped).items()}
+    return {place + name: tensor for place, part in named.items() for name, tensor in part.items()}
+
+
+def to_one_spelling(model: Any) -> dict[str, Tensor]:
+    """Returns the same weights as `to_published`, for every family under the names of timm's `VisionTransformer`."""
+    return _by_place(model, "")[""]
+
+
+def _by_place(model: Any, wrapped: str) -> dict[str, dict[str, Tensor]]:
+    """Returns {"": {published name: tensor}}, with the tensors of a framework's encoder under the key `wrapped`."""
+    rules = rules_for(model)
+    modules = {ours: theirs for theirs, ours in method_modules(model).items()}
+    modules = dict(sorted(modules.items(), key=lambda pair: -len(pair[0])))
+    # The rules of a network without patches do not use their size.
+    encoder = getattr(model, "encoder", model)
+    patch_size = pair(getattr(getattr(encoder, "patch_embed", encoder), "patch_size", 1))
+    tensors: dict[str, dict[str, Tensor]] = {wrapped: {}, "": {}}
+    for name, variable in variables(model).items():
+        rule, published = _apply(rules, name, back=True)
+        layout = rule.revert(np.asarray(variable[...]), patch_size)
+        place = wrapped if name.startswith("encoder.") else ""
+        tensors[place][_place(published, modules)] = np.array(layout, order="C")
+    return tensors
+
+
+def published_names(model: Any) -> set[str]:
+    """Returns the published names of a network's tensors, without converting any."""
+    rules = rules_for(model)
+    return {_apply(rules, name, back=True)[1] for name in variables(model)}
+
+
+def _apply(rules: tuple[Rule, ...], name: str, *, back: bool) -> tuple[Rule, str]:
+    """Returns the first rule that matches a name, and the name that it gives."""
+    for rule in rules:
+        source, target = (rule.ours, rule.published) if back else (rule.published, rule.ours)
+        match = _pattern(source).fullmatch(name)
+        if match:
+            return rule, target.format(**match.groupdict())
+    raise UserError(f"The weights of {name} have no published name.")
+
+
+@functools.cache
+def _pattern(template: str) -> re.Pattern[str]:
+    parts = re.split(r"\{(\w+)\}", template)
+    return re.compile("".join(f"(?P<{p}>{_FIELDS[p]})" if i % 2 else re.escape(p) for i, p in enumerate(parts)))
+
+
+def method_modules(model: Any) -> dict[str, str]:
+    """Returns {published path of a module of a token-reduction method: our path}, longer paths first.
+
+    Published networks have a list of a method's modules beside the blocks, one per step; ours are inside the blocks.
+    """
+    paths = {}
+    counted: dict[str, int] = {}
+    for site in model.sites() if isinstance(model, Host) else ():
+        reducer = model.block(site).reducer
+        if reducer is None or reducer.published is None:
+            continue
+        number = counted[reducer.published] = counted.get(reducer.published, -1) + 1
+        theirs, ours = f"{reducer.published}.{number}", f"{site.path}.reducer"
+        paths[theirs] = ours
+        paths.update({f"{theirs}.{a}": f"{ours}.{b}" for a, b in reducer.renames.items()})
+    return dict(sorted(paths.items(), key=lambda pair: -len(pair[0])))
+
+
+def _place(name: str, modules: dict[str, str]) -> str:
+    for theirs, ours in modules.items():
+        if name.startswith(theirs + "."):
+            return ours + name.removeprefix(theirs)
+    return name

@@ -1,0 +1,82 @@
+"""From a config to images."""
+
+import json
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from jaxprune.checkpoints.networks import Networks
+from jaxprune.checkpoints.scorers import open_scorers
+from jaxprune.commands import finetune
+from jaxprune.commands.shared import defaults, inputs, networks
+from jaxprune.errors import UserError
+from jaxprune.models import resnet
+from jaxprune.preprocessing import Preprocessing
+from jaxprune.scoring.parts.wrappers import Enlarged
+
+
+def test_a_folder_without_splits_is_divided_by_the_data_settings_of_its_run(tmp_path):
+    for label, name in enumerate(("ant", "bee")):
+        (tmp_path / "images" / name).mkdir(parents=True)
+        for number in range(10):
+            pixels = np.full((8, 8, 3), 20 * number + label, np.uint8)
+            Image.fromarray(pixels).save(tmp_path / "images" / name / f"{number}.png")
+    config = finetune.defaults()
+    config.seed = 5
+    config.data.update(source="folder", path=str(tmp_path / "images"))
+    train, held_out = inputs.source(config, "train"), inputs.source(config, "eval")
+    assert (len(train), len(held_out)) == (16, 4) and "20 % of each class, held out by seed 0" in held_out.name
+
+    # Who examines the run has a seed of its own, and sees what the run held out.
+    (tmp_path / "config.json").write_text(json.dumps({"config": config.to_dict()}))
+    record, looking = inputs.preprocessing(config), defaults.classifier_inspection("evaluate", seed=7)
+    seen = inputs.source(inputs.with_data_of(tmp_path, record, looking), "eval")
+    np.testing.assert_array_equal(seen.columns["image"], held_out.columns["image"])
+
+
+def test_a_convnet_sees_small_images_enlarged_in_fine_tuning_as_in_pruning(monkeypatch):
+    monkeypatch.setitem(resnet.DEPTHS, "resnet_tiny", (False, (1, 1)))
+    config = finetune.defaults()
+    text = "papr:model=resnet_tiny"
+    config.update(scorer=text)
+    for size, expected in ((32, (224, 224)), (224, None), (256, None)):
+        config.data.img_size = size
+        scorer = networks.open_scorer(config, (4, 4))
+        assert (scorer.size if isinstance(scorer, Enlarged) else None) == expected
+    config.scorer = "centre"
+    assert not isinstance(networks.open_scorer(config, (4, 4)), Enlarged)
+    pruning = defaults.classifier_inspection("prune", scorers=(text,), proposal_size=0, proposal="", weights="")
+    record = Preprocessing((32, 32))
+    opened = open_scorers((text,), Networks(), preprocessing=record, grid=(4, 4))
+    assert networks.scorers.enlarged(opened, pruning.proposal_size).scorers[text].size == (224, 224)
+
+
+def test_dynamicvit_learns_from_a_teacher_unless_nothing_is_distilled():
+    config = finetune.defaults()
+    config.reduction.method = "dynamicvit"
+    (problem,) = finetune.check(config)
+    assert problem.startswith(
+        "dynamicvit learns from a dense teacher, and config.teacher is empty: give --config.teach"
+    )
+    with pytest.raises(UserError, match=r"config\.distill\.logits=0\.5 and config\.distill\.tokens=0\.5 to 0"):
+        finetune.settings.require_teacher(config)
+    config.distill.update(logits=0.0, tokens=0.0)
+    assert finetune.check(config) == []
+    config.distill.logits = 0.5
+    config.teacher = "runs/dense"
+    assert finetune.check(config) == []
+    config.update(teacher="")
+    config.reduction.method = "topk"
+    assert finetune.check(config) == []
+
+
+def test_no_number_of_images_stands_for_all_of_them():
+    config = defaults.classifier_inspection("prune", num_images=0)
+    config.data.update(source="scenes", num_eval=7, img_size=16)
+    held_out = inputs.source(config, "eval")
+    assert [int(example["index"]) for example in map(inputs.sample(config, held_out).__getitem__, range(7))] == [
+        *range(7)
+    ]
+    config.num_images = 3
+    assert len(inputs.sample(config, held_out)) == 3

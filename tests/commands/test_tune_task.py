@@ -1,0 +1,92 @@
+"""The task tune: what it leaves in its directory, and what it refuses before it begins."""
+
+import csv
+from pathlib import Path
+
+import numpy as np
+import pytest
+from flax import nnx
+from PIL import Image
+
+from jaxprune import commands, main, models, reduction
+from jaxprune.checkpoints import save_model
+from jaxprune.errors import UserError
+from jaxprune.reduction import Plan
+
+CONFIG = str(Path(__file__).parent.parent.parent / "configs" / "tune.py")
+SIZES = {"img_size": 32, "patch_size": 4, "embed_dim": 16, "depth": 3, "num_heads": 2}
+
+
+def run(workdir, **settings):
+    config = main.load_config(CONFIG)
+    config.update_from_flattened_dict(settings)
+    return commands.find(config.task)(config, Path(workdir))
+
+
+@pytest.mark.slow
+def test_photographs_without_classes_choose_a_plan_of_an_encoder(tmp_path, capsys):
+    encoder = models.create("vit", **SIZES, num_classes=0, rngs=nnx.Rngs(0))
+    save_model(encoder, tmp_path / "encoder.safetensors")
+    (tmp_path / "photos").mkdir()
+    rng = np.random.default_rng(0)
+    for number in range(24):
+        picture = Image.fromarray(rng.integers(0, 256, (5, 6, 3), np.uint8)).resize((40, 48))
+        picture.save(tmp_path / "photos" / f"{number}.png")
+    settings = {
+        "run": str(tmp_path / "encoder.safetensors"),
+        "data.source": "folder",
+        "data.path": str(tmp_path / "photos"),
+        "data.labels": False,
+        "data.held_out": 0.5,
+        "num_images": 12,
+        "value": 0.4,
+        "delta": 0.5,
+        "methods": ("tome",),
+        "places": ((1,),),
+        "kept": (0.7, 0.5),
+        "rounds": 2,
+        "batch_size": 2,
+    }
+    found = run(tmp_path / "run", **settings)
+    with (tmp_path / "run" / "tune.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [row["plan"] for row in rows[:2]] == ["dense", "next smaller, dense"] and rows[0]["device"]
+    assert [row["plan"] for row in rows if row["chosen"]] == [found["plan"]]
+    plan = tmp_path / "run" / "plan.txt"
+    if found["plan"] == "dense":  # as a busy machine may measure it
+        assert not plan.exists() and "Nothing beats dense" in capsys.readouterr().out
+    else:
+        reduction.apply(encoder, Plan.from_text(plan.read_text().strip()))
+        assert found["risk at most"] <= 1 and found["speed-up"] > 1
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert "Tuned to this device" in page and "Blocks on this device" in page and "<svg" in page
+    # What was measured is read again.
+    stored = {path: path.stat().st_mtime_ns for path in (tmp_path / "run" / "tuned").iterdir()}
+    assert run(tmp_path / "run", **settings) == found and len(stored) >= 2
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "run" / "tuned").iterdir()} == stored
+
+
+def test_a_bound_on_accuracy_needs_the_classes_of_the_network(tmp_path):
+    classifier = models.create("vit", **SIZES, num_classes=3, rngs=nnx.Rngs(0))
+    save_model(classifier, tmp_path / "c.safetensors", class_names=("a", "b", "c"))
+    settings = {"run": str(tmp_path / "c.safetensors"), "data.source": "scenes", "data.num_eval": 8}
+    with pytest.raises(UserError, match=r"The data have 10 classes and .* knows 3"):
+        run(tmp_path / "run", bound="accuracy", value=0.5, delta=0.5, **settings)
+
+
+def test_what_is_refused_is_named(tmp_path):
+    with pytest.raises(UserError, match="Give --config"):
+        run(tmp_path)
+    wrong = {
+        "bound": "agreement",
+        "value": 95.0,
+        "methods": ("topkk",),
+        "places": ((3, 1),),
+        "kept": (1.5,),
+        "delta": 1.0,
+    }
+    with pytest.raises(UserError) as caught:
+        run(tmp_path, run=str(tmp_path), smaller="nowhere", **wrong)
+    for words in ("not a fraction in (0, 1)", "topkk", "rising order", "config.kept", "delta", "nowhere"):
+        assert words in str(caught.value), words
+    assert not list(tmp_path.iterdir())

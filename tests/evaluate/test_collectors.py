@@ -1,0 +1,114 @@
+"""What the collectors of a pass make of batches whose outputs are known."""
+
+import jax
+import numpy as np
+import optax
+import pytest
+from flax import nnx
+from support import quickly
+
+from jaxprune import models, reduction
+from jaxprune.evaluate.collectors import predictions
+from jaxprune.evaluate.collectors.agreement import Agreement, Disagreements
+from jaxprune.evaluate.collectors.held_out import SeveralLabels
+from jaxprune.evaluate.collectors.kept import Kept
+from jaxprune.evaluate.collectors.patch_recall import Ranks
+from jaxprune.evaluate.collectors.plans import Comparison
+from jaxprune.evaluate.collectors.token_counts import RealisedRows, distinct_rows
+from jaxprune.metrics import mean_average_precision, wilson_interval
+from jaxprune.reduction import DENSE
+
+NAMES = ("ant", "bee", "cow")
+LABELS = np.array([0, 0, 1, 1, 2, 2])
+IMAGES = np.zeros((6, 8, 8, 3), np.uint8)
+
+
+def collect(collector, outputs, size=4):
+    """Shows a collector the six images in batches."""
+    for start in range(0, 6, size):
+        rows = slice(start, start + size)
+        batch = {"image": IMAGES[rows], "label": LABELS[rows]}
+        collector.update(batch, {name: part(rows) for name, part in outputs.items()})
+    return collector.result()
+
+
+def one_hot(classes):
+    return np.eye(3, dtype=np.float32)[classes]
+
+
+def test_predictions_by_class_and_wrong_ones_first():
+    probabilities = 0.1 + 0.7 * one_hot([0, 1, 1, 1, 2, 0])
+    found = collect(predictions.Predicted("model", NAMES, shown=4), {"model": lambda rows: probabilities[rows]})
+    np.testing.assert_array_equal(found.labels, LABELS)
+    np.testing.assert_array_equal(found.predictions, [0, 1, 1, 1, 2, 0])
+    np.testing.assert_allclose(found.confidences, 0.8, rtol=1e-6)
+    assert len(found.cards) == 4
+    matrix = predictions.confusions(found, 3)
+    np.testing.assert_array_equal(matrix, [[1, 1, 0], [0, 2, 0], [1, 0, 1]])
+    assert [row["accuracy"] for row in predictions.by_class(matrix, NAMES)] == [0.5, 1.0, 0.5]
+    summary = predictions.summarise(found)
+    assert summary["accuracy"] == pytest.approx(4 / 6) and summary["images"] == 6
+    assert (summary["accuracy_low"], summary["accuracy_high"]) == wilson_interval(4, 6)
+
+
+def test_agreement_is_with_the_dense_network_and_not_with_the_labels():
+    logits = {DENSE: one_hot([0, 1, 1, 1, 2, 0]), "plan": one_hot([0, 1, 1, 2, 0, 0])}
+    outputs = {name: lambda rows, own=own: {"logits": own[rows]} for name, own in logits.items()}
+    scores = collect(Agreement(), outputs)
+    assert scores[DENSE]["agreement"] == 1 and scores[DENSE]["accuracy"] == pytest.approx(4 / 6)
+    assert scores["plan"]["agreement"] == pytest.approx(4 / 6) and scores["plan"]["accuracy"] == pytest.approx(2 / 6)
+    assert len(collect(Disagreements(NAMES), outputs)) == 2  # one a batch
+    assert len(collect(Disagreements(NAMES, shown=1), outputs)) == 1
+
+
+def test_what_is_kept_is_drawn_of_the_first_images_of_several_batches():
+    assign = np.array([[0, -1, 2, 3]] * 6)
+    outputs = {
+        DENSE: lambda rows: {"assign": ()},
+        "plan": lambda rows: {"assign": (assign[rows], assign[rows])},
+    }
+    whole, parts = (collect(Kept({DENSE: (), "plan": ((2, 2), (2, 2))}, shown=3), outputs, size) for size in (4, 2))
+    assert list(whole) == ["plan"]
+    np.testing.assert_array_equal(whole["plan"], parts["plan"])
+
+
+def test_rows_of_a_plan_whose_counts_are_bounds_are_those_that_are_there():
+    sizes = {"img_size": 16, "patch_size": 4, "embed_dim": 8, "depth": 3, "num_heads": 2, "num_classes": 3}
+    vit = models.create("vit", **sizes, kernel_init=nnx.initializers.normal(0.6), rngs=nnx.Rngs(0))
+    networks = {DENSE: vit}
+    for method in ("ats", "topk"):
+        networks[method] = reduction.apply(vit, reduction.Plan(method, 0.5, (1, 2)), rngs=nnx.Rngs(0))
+    images = jax.random.normal(jax.random.key(0), (6, 16, 16, 3))
+    _, aux = quickly(networks["ats"], lambda model, images: model(images))(images)
+    there = [[len(set(ids[ids >= 0].tolist())) for ids in np.asarray(kept)] for kept in aux.kept]
+    outputs = dict.fromkeys(networks, lambda rows: {"assign": tuple(np.asarray(step)[rows] for step in aux.assign)})
+    found = collect(RealisedRows(networks), outputs)
+    assert list(found) == ["ats"]
+    np.testing.assert_allclose(found["ats"].rows, np.mean(there, axis=1))
+    np.testing.assert_allclose(found["ats"].rates, np.mean(there, axis=1) / 16)
+    assert found["ats"].bounds == tuple(block.reducer.num_rows() for block in networks["ats"].blocks[1:])
+    assert all(rows < bound for rows, bound in zip(found["ats"].rows, found["ats"].bounds, strict=True))
+    assert found["ats"].columns()["rows"].count(" of ") == 2
+    scores = {name: {"accuracy": 1.0} for name in networks}
+    compared = Comparison(scores, {}, [], found)
+    assert compared.columns("topk") == {"accuracy": 1.0, "rows": "", "rate": ""}
+    assert compared.columns("ats")["rate"].startswith(f"{found['ats'].rates[0]:.3f}, ")
+    assert compared._replace(realised={}).columns("ats") == {"accuracy": 1.0}
+    np.testing.assert_array_equal(distinct_rows(np.array([[-1, -1], [0, 0], [0, 3], [-1, 2]])), [0, 1, 2, 1])
+
+
+def test_ranks_are_places_and_the_first_of_equal_patches_wins():
+    scores = np.array([[0.1, 0.9, 0.5, 0.5]] * 6)
+    ranks = collect(Ranks("scores", ["norm"]), {"scores": lambda rows: {"norm": scores[rows]}})
+    np.testing.assert_array_equal(ranks["norm"], [[3, 0, 1, 2]] * 6)
+
+
+def test_images_of_several_classes_are_ranked_over_all_batches():
+    rng = np.random.default_rng(0)
+    logits, labels = rng.normal(size=(6, 3)).astype(np.float32), rng.integers(0, 2, (6, 3))
+    collector = SeveralLabels("model")
+    for rows in (slice(0, 4), slice(4, 6)):
+        collector.update({"label": labels[rows]}, {"model": logits[rows]})
+    found = collector.result()
+    assert found["map"] == mean_average_precision(logits, labels)
+    assert found["loss"] == pytest.approx(float(optax.sigmoid_binary_cross_entropy(logits, labels).mean()))
