@@ -9,10 +9,10 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from checkpoints.torch_files import write
 from flax import nnx
 from PIL import Image
 from support import code_blocks
+from torch_files import write
 from videos import numbered, write_video
 
 from jaxprune import main, mim, models, reduction, scoring

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from checkpoints.torch_files import write
 from flax import nnx
 from PIL import Image
 from support import installed_package
+from torch_files import write
 
 from jaxprune import models
 from jaxprune.checkpoints import save_pretrained

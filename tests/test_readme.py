@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from checkpoints.torch_files import write
 from flax import nnx
 from PIL import Image
 from support import code_blocks
+from torch_files import write
 
 from jaxprune import main, models, reduction
 from jaxprune.checkpoints import save_pretrained

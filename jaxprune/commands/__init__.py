@@ -40,7 +40,7 @@ def find(task: str) -> Callable[[Any, Path], dict[str, Any]]:
         checks.require([*checks.of_workdir(Path(workdir)), *problems(config), *missing])
         if task in TRAINING:
             return module.run(config, Path(workdir))
-        first = importlib.import_module(f"{__name__}.shared.first")
+        first = importlib.import_module(f"{__name__}.shared.train_first")
         config, stopped = first.with_run(config, Path(workdir))
         return stopped or module.run(config, Path(workdir))
 

@@ -12,7 +12,7 @@ class Rule(NamedTuple):
     """The name and layout of one kind of published tensor.
 
     Attributes:
-      published: the published name, with fields in braces, see `checkpoints.rules`.
+      published: the published name, with fields in braces, see `weights.rules`.
       ours: the dotted name here, with the same fields.
       convert: published layout to ours.
       revert: our layout to the published one, with the network's (rows, columns) of a patch.

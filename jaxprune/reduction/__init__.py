@@ -4,7 +4,7 @@ from jaxprune.nn.tokens import Attended, Tokens
 from jaxprune.ops.unmerge import unmerge
 from jaxprune.reduction.parts.applying import apply, installed
 from jaxprune.reduction.parts.base import LossContext, Reducer, Step, StepReport
-from jaxprune.reduction.parts.keep_rows import best, keep_rows
+from jaxprune.reduction.parts.keep_rows import best, keep_rows, present
 from jaxprune.reduction.parts.plan import At, Plan
 
 DENSE = "dense"  # the name of a network without a plan, beside those of plans
@@ -24,6 +24,7 @@ __all__ = [
     "installed",
     "keep_rows",
     "methods",
+    "present",
     "standalone",
     "unmerge",
 ]

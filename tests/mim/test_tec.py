@@ -18,6 +18,7 @@ from jaxprune.errors import UserError
 from jaxprune.mim.parts import teacher_targets as teaching
 from jaxprune.mim.tec import _num_adaptors, attention_loss
 from jaxprune.nn.params import merge, split, variables
+from jaxprune.weights import rules
 
 TARGETS = ("target_feature", "target_attention", "target_topk_idx")
 # Of the gradients in the golden file: ours, and whether a linear layer's layout is to be turned.
@@ -265,7 +266,7 @@ def test_its_names_are_recognised_and_written():
         "target_dim": 12,
         "target_heads": 1,
     }
-    own = checkpoints.rules.to_published(published())
+    own = rules.to_published(published())
     assert own.pop("forward_att_decoder.decoder_pos_embed").shape == own["decoder_pos_embed"].shape
     chex.assert_trees_all_equal(own, weights(file))
 

@@ -17,6 +17,7 @@ from jaxprune import checkpoints, models, ops
 from jaxprune.errors import UserError
 from jaxprune.models.mobileone import MobileOneBlock, fuse
 from jaxprune.nn.params import unfilled, variables
+from jaxprune.weights import rules
 from jaxprune.weights.rules import CONVNET, _apply
 
 BLOCKS, NET = golden("ltrp_papr/mobileone_blocks"), golden("ltrp_papr/mobileone_net")
@@ -103,7 +104,7 @@ def test_the_network_in_both_forms():
     chex.assert_trees_all_close(run(fused, NET["x"])[0], logits, **CLOSE)
     assert model.stage0.reparam_conv is None
     # A published checkpoint of the form for inference loads into a network that was built so.
-    tensors = checkpoints.rules.to_published(fused)
+    tensors = rules.to_published(fused)
     assert "stage1.0.reparam_conv.weight" in tensors and not any("rbr" in name for name in tensors)
     loaded = checkpoints.load_pretrained(network(fused=True), tensors)
     chex.assert_trees_all_equal(nnx.state(loaded), nnx.state(fused))

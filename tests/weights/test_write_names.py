@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import test_naming
+import test_read_names
 import test_spellings
 from flax import nnx
 from safetensors.numpy import load_file
@@ -108,7 +108,7 @@ QUICK = ("hf_dinov3_plus", "hf_siglip")
 
 @pytest.mark.parametrize(
     "case",
-    [pytest.param(c, marks=() if c in QUICK else pytest.mark.slow) for c in FILES if c not in test_naming.FAMILIES],
+    [pytest.param(c, marks=() if c in QUICK else pytest.mark.slow) for c in FILES if c not in test_read_names.FAMILIES],
 )
 def test_names_of_hugging_face(case):
     model, tensors = test_spellings.build(case)
@@ -127,9 +127,9 @@ def test_names_of_hugging_face(case):
 @pytest.mark.slow
 @pytest.mark.parametrize("family", ["hf_deit", "hf_vitmae"])
 def test_names_of_hugging_face_that_are_written_by_hand(family):
-    build, arguments, by_hand = test_naming.FAMILIES[family]
+    build, arguments, by_hand = test_read_names.FAMILIES[family]
     model = build(**arguments)
-    expected = by_hand(test_naming.arrays(model))
+    expected = by_hand(test_read_names.arrays(model))
     same(spelled(model, "hugging_face"), expected)
     plain = lambda names: {
         name.replace("decoder_encoder.layer", "decoder_layers").replace("layer.1.", "layer.0.") for name in names
@@ -138,7 +138,9 @@ def test_names_of_hugging_face_that_are_written_by_hand(family):
 
 
 def test_what_has_no_such_names():
-    vit = lambda name="vit", **options: models.create(name, **test_naming.SIZES, depth=1, rngs=nnx.Rngs(0), **options)
+    def vit(name="vit", **options):
+        return models.create(name, **test_read_names.SIZES, depth=1, rngs=nnx.Rngs(0), **options)
+
     pooled = vit(num_classes=3, global_pool="avg")
     with pytest.raises(UserError, match=r"Hugging Face's ViT has no name for fc_norm\.bias, fc_norm\.weight"):
         spelled(pooled, "hugging_face")
@@ -155,7 +157,7 @@ def test_what_has_no_such_names():
 
 
 def test_the_command_writes_them(tmp_path, monkeypatch, capsys):
-    model = models.create("vit", **test_naming.SIZES, depth=1, num_classes=3, rngs=nnx.Rngs(0))
+    model = models.create("vit", **test_read_names.SIZES, depth=1, num_classes=3, rngs=nnx.Rngs(0))
     first, second = tmp_path / "timm.safetensors", tmp_path / "hf.safetensors"
     save_pretrained(model, first)
     monkeypatch.setattr("sys.argv", ["convert", f"--input={first}", f"--output={second}", "--names=hugging_face"])
