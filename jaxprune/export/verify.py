@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from jaxprune.data.images import prepare, read_image, to_rgb
+from jaxprune.data.crop_resize import prepare, read_image
+from jaxprune.data.decode import to_rgb
 from jaxprune.data.scenes import Scenes
 from jaxprune.errors import UserError
 from jaxprune.export.program import Program
