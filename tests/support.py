@@ -16,7 +16,7 @@ import pytest
 from flax import nnx
 
 from jaxprune.checkpoints.rules import to_published
-from jaxprune.nn.params import Split, merge, split
+from jaxprune.nn.params import Split, merge, split, variables
 
 # Golden numbers of other sizes may stand in another folder (`golden/test_other_sizes.py`).
 GOLDEN = Path(os.environ.get("JAXPRUNE_TEST_GOLDEN") or Path(__file__).parent / "golden")
@@ -40,8 +40,8 @@ def in_names(names: Iterable[str], pattern: str) -> list[Any]:
 
     One group gives strings, more give tuples of them.
     """
-    found = filter(None, (re.fullmatch(pattern, name) for name in names))
-    return list(dict.fromkeys(match[1] if len(match.groups()) == 1 else match.groups() for match in found))
+    matches = filter(None, (re.fullmatch(pattern, name) for name in names))
+    return list(dict.fromkeys(match[1] if len(match.groups()) == 1 else match.groups() for match in matches))
 
 
 def depth_of(names: Iterable[str], prefix: str = "") -> int:
@@ -66,17 +66,30 @@ def ratio_of(count: int, total: int) -> float:
     return min((count + 0.5) / total, 1.0) if count else 0.0
 
 
-def assert_gradients(parts: Split, gradients: dict[str, Any], file: dict[str, np.ndarray], prefix: str) -> None:
-    """Compares gradients with those of a golden file, whose keys are a prefix and a published name."""
-    found, expected = to_published(merge(parts.graph, gradients, parts.rest)), weights(file, prefix)
+def assert_gradients(
+    parts: Split, gradients: dict[str, Any], file: dict[str, np.ndarray], prefix: str, tolerance: float = 1e-4
+) -> None:
+    """Compares gradients with those of a golden file, whose keys are a prefix and a published name.
+
+    The tolerance is relative to the largest entry.
+    """
+    named, expected = to_published(merge(parts.graph, gradients, parts.rest)), weights(file, prefix)
     assert expected
     for name, value in expected.items():
-        np.testing.assert_allclose(found[name], value, atol=1e-4 * np.abs(value).max(), rtol=0, err_msg=name)
+        np.testing.assert_allclose(named[name], value, atol=tolerance * np.abs(value).max(), rtol=0, err_msg=name)
 
 
 def nhwc(images: np.ndarray) -> np.ndarray:
     """Golden images are NCHW; ours are NHWC."""
     return np.transpose(images, (0, 2, 3, 1))
+
+
+def perturbed(model: nnx.Module, scale: float = 0.2, seed: int = 0) -> Any:
+    """Adds noise to every array of a network, so that none is zero, one, or like another; returns the network."""
+    random = np.random.default_rng(seed)
+    for variable in variables(model).values():
+        variable[...] += scale * random.normal(size=variable.shape).astype(np.float32)
+    return model
 
 
 def code_blocks(text: str, language: str) -> list[str]:

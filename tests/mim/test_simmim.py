@@ -127,12 +127,12 @@ def throw_ratio(name):
 
 def starts(file):
     """Where furthest sampling began in each image of a file, which does not say so."""
-    found = []
+    chosen = []
     for masked, retained in zip(file["mask"].astype(bool), file["pr/retained"].astype(bool), strict=True):
         places, count = np.flatnonzero(masked), int(retained.sum())
         picks = (furthest_sampling_host(masked.ravel(), first, count, masked.shape) for first in range(len(places)))
-        found.append(next(first for first, order in enumerate(picks) if retained[places[order]].all()))
-    return found
+        chosen.append(next(first for first, order in enumerate(picks) if retained[places[order]].all()))
+    return chosen
 
 
 @pytest.mark.parametrize(("name", "aggregation"), PR_CASES)

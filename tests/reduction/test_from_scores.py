@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 from flax import nnx
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
-from support import golden, in_names, nhwc, quick_compile, weights
+from support import golden, in_names, nhwc, perturbed, quick_compile, weights
 
 from jaxprune import checkpoints, flops, models, reduction, scoring
 from jaxprune.checkpoints.rules import to_published
 from jaxprune.errors import UserError
 from jaxprune.models import resnet
-from jaxprune.nn.params import split, unfilled, variables
+from jaxprune.nn.params import split, unfilled
 from jaxprune.preprocessing import Preprocessing, trained_on
 from jaxprune.reduction import Plan
 from jaxprune.scoring.wrappers import Enlarged
@@ -82,12 +82,8 @@ def test_papr_on_a_vit(variant, z, corners):
 
 @functools.cache
 def vit():
-    """A small network, no parameter of which is as it was built."""
     sizes = {"img_size": 24, "patch_size": 4, "embed_dim": 24, "depth": 2, "num_heads": 3, "num_classes": 5}
-    model, rng = models.create("vit", **sizes, rngs=nnx.Rngs(0)), np.random.default_rng(0)
-    for variable in variables(model).values():
-        variable[...] += 0.2 * rng.normal(size=variable.shape).astype(np.float32)
-    return model
+    return perturbed(models.create("vit", **sizes, rngs=nnx.Rngs(0)))
 
 
 def papr():
