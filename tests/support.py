@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from jaxprune.checkpoints.rules import to_published
 from jaxprune.nn.params import Split, merge, split, variables
+from jaxprune.weights.rules import to_published
 
 # Golden numbers of other sizes may stand in another folder (`golden/test_other_sizes.py`).
 GOLDEN = Path(os.environ.get("JAXPRUNE_TEST_GOLDEN") or Path(__file__).parent / "golden")

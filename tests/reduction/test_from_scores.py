@@ -14,13 +14,13 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from support import golden, in_names, nhwc, perturbed, quick_compile, weights
 
 from jaxprune import checkpoints, flops, models, reduction, scoring
-from jaxprune.checkpoints.rules import to_published
 from jaxprune.errors import UserError
 from jaxprune.models import resnet
 from jaxprune.nn.params import split, unfilled
 from jaxprune.preprocessing import Preprocessing, trained_on
 from jaxprune.reduction import Plan
 from jaxprune.scoring.parts.wrappers import Enlarged
+from jaxprune.weights.rules import to_published
 
 FILE = golden("ltrp_papr/papr_vit")
 CONFIG = json.loads(str(FILE["config_json"]))
