@@ -1,7 +1,6 @@
 """Weights go out under the names of every source that is read, and come back to the bit."""
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,6 +8,7 @@ import test_read_names
 import test_spellings
 from flax import nnx
 from safetensors.numpy import load_file
+from support import GOLDEN
 
 from jaxprune import models
 from jaxprune.checkpoints import load_pretrained, save_pretrained
@@ -18,7 +18,6 @@ from jaxprune.tools import convert as convert_tool
 from jaxprune.weights.rules import to_published
 from jaxprune.weights.write_names import NAMES, spelled
 
-HOSTS = Path(__file__).parent.parent / "golden/hosts"
 # What a file has besides the tensors that the image network computes with: their values are not those of the test.
 BESIDES = ("mask_token", "embeddings.mask_token", "rope_embed.periods")
 
@@ -29,7 +28,7 @@ BY_HAND = {
     "dinov3": ("dinov3_plus", test_spellings.dinov3, ("head.weight", "head.bias"), ""),
     "aimv2": ("aimv2", test_spellings.aimv2, ("head.weight", "head.bias"), ""),
     "eva02": ("eva02_clip", test_spellings.eva02, (), ""),
-    "big_vision": ("siglip", test_spellings.big_vision, (), "params/img/"),
+    "big_vision": ("siglip", test_spellings.siglip, (), "params/img/"),
 }
 
 
@@ -89,7 +88,8 @@ def test_names_of_a_repository_with_stages(names):
     for timm, theirs in some.items():
         np.testing.assert_array_equal(found[theirs], tensors[timm])
     if names == "convnext":
-        assert found["stages.1.0.grn.gamma"].shape == (1, 1, 1, 64)
+        width = test_spellings.options_of(case)["dims"][1]
+        assert found["stages.1.0.grn.gamma"].shape == (1, 1, 1, 4 * width)
 
 
 @pytest.mark.slow
@@ -102,7 +102,7 @@ def test_names_of_efficientnet_lite():
     np.testing.assert_array_equal(found["_fc.bias"], published["classifier.bias"])
 
 
-FILES = json.loads((HOSTS / "hf_names.json").read_text())
+FILES = json.loads((GOLDEN / "hosts/hf_names.json").read_text())
 QUICK = ("hf_dinov3_plus", "hf_siglip")
 
 
