@@ -18,7 +18,7 @@ from ml_collections import ConfigDict, config_flags
 
 import jaxprune
 from jaxprune import compile_cache, processes
-from jaxprune.config import LIST_ARGUMENTS, Arguments, Config, renamed
+from jaxprune.config import LIST_ARGUMENTS, Arguments, Config
 from jaxprune.errors import UserError, fail, nearest, unknown
 
 _CONFIG = config_flags.DEFINE_config_file("config", None, "What to run: a config file, optionally with `:arguments`.")
@@ -166,8 +166,6 @@ def checked(argv: list[str]) -> list[str]:
     for word in argv:
         if match := re.match(r"--?config\.([^=]+)", word):
             key = match.group(1)
-            if key not in keys and (error := renamed("key", key, keys)):
-                raise error
             if key not in keys:
                 raise unknown(f"key of {text}", key, keys)
     file, colon, arguments = text.partition(":")

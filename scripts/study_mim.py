@@ -40,7 +40,6 @@ from jaxprune import commands, compile_cache, main, mim, models, plugins
 from jaxprune.bench import study
 from jaxprune.bench.timing import interleaved_medians
 from jaxprune.checkpoints.card import Card
-from jaxprune.checkpoints.network import open_network
 from jaxprune.checkpoints.run import build
 from jaxprune.checkpoints.store import load_params
 from jaxprune.commands.pretrain.settings import tiny
@@ -52,6 +51,7 @@ from jaxprune.evaluate.collectors import reconstruction
 from jaxprune.evaluate.collectors.features import features
 from jaxprune.evaluate.feature_probe import Labelled, probe
 from jaxprune.nn.params import merge, split
+from jaxprune.open import Run, open_network
 from jaxprune.report import plots
 from jaxprune.train import optimizer
 from jaxprune.train.progress import log_to_terminal
@@ -271,7 +271,7 @@ def measure(args, arm, seed, steps) -> dict[str, float]:
         "thousand images": summary["steps"] * first.batch_size / 1000,
         "minutes": summary["seconds"] / 60,
         "full-mask loss": full_mask_loss(folder / "pretrain", first),
-        **classified(args, open_network(folder / "pretrain"), second if args.smoke else first),
+        **classified(args, open_network(Run(folder / "pretrain")), second if args.smoke else first),
         **tuned(args, second, folder),
     }
 
@@ -293,7 +293,7 @@ def learns(args, name, steps) -> dict[str, float]:
     folder = args.out / name / "pretrain"
     summary = run_task("pretrain", first, folder)
     losses = [row["loss"] for row in read_metrics(folder) if row["split"] == "train"]
-    network = open_network(folder)
+    network = open_network(Run(folder))
     untrained = build("mim", first.mim.to_dict(), rngs=nnx.Rngs(0)).backbone()
     untrained.preprocessing = network.preprocessing
     return {

@@ -170,12 +170,3 @@ def test_the_workdir_is_named_after_the_config():
 def test_parse_arg_types():
     args = c.parse_arg("flag,rate=0.5,n=3", flag=False, rate=0.1, n=1, name="x")
     assert (args.flag, args.rate, args.n, args.name, args.smoke) == (True, 0.5, 3, "x", False)
-
-
-def test_the_old_name_of_a_key_is_refused_with_the_new_one():
-    with pytest.raises(UserError, match=r"key init is now called run"):
-        main.checked(["main", f"--config={CONFIGS}/visualize.py", "--config.init=runs/x"])
-    with pytest.raises(UserError, match=r"key init is now called run or model\.weights"):
-        main.checked(["main", f"--config={CONFIGS}/mim/imagenet_finetune.py", "--config.init=runs/x"])
-    with pytest.raises(UserError, match=r"argument init is now called label_model"):
-        main.load_config(f"{CONFIGS}/ranking/imagenet.py:init=runs/x")

@@ -11,8 +11,8 @@ missing, left over or of another shape ends in an error that names it.
 
 import argparse
 
-from jaxprune.checkpoints.convert import convert
 from jaxprune.errors import command
+from jaxprune.open import convert
 from jaxprune.weights.write_names import NAMES, TIMM
 
 

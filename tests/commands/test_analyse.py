@@ -21,7 +21,7 @@ from jaxprune.data import load_images, source_factory
 from jaxprune.data.scenes import Scenes
 from jaxprune.errors import UserError
 from jaxprune.evaluate.collectors import observations
-from jaxprune.evaluate.members import Opened, Planned, members
+from jaxprune.evaluate.members import NamedNetwork, Planned, members
 from jaxprune.nn.params import jitted
 from jaxprune.reduction import Plan
 
@@ -180,7 +180,7 @@ def test_a_keep_rate_that_a_method_does_not_support_is_left_out_by_name(capsys):
 
 def test_a_plan_that_a_network_cannot_follow_is_left_out_by_name():
     model = models.create("vit", **SIZES, num_classes=10, rngs=nnx.Rngs(0))
-    opened, left_out = [Opened("small", model, "small.safetensors")], {}
+    opened, left_out = [NamedNetwork("small", model, "small.safetensors")], {}
     planned = [Planned("dpc_knn 0.1", Plan("dpc_knn", 0.1, (1, 2))), Planned("topk 0.5", Plan("topk", 0.5, (1, 2)))]
     assert [member.plan for member in members(opened, planned, left_out=left_out)] == ["dense", "topk 0.5"]
     assert list(left_out) == ["small, dpc_knn 0.1"] and "0 of 16 patches" in left_out["small, dpc_knn 0.1"]
@@ -193,7 +193,7 @@ def test_a_plan_that_a_network_cannot_follow_is_left_out_by_name():
 def test_comparisons_are_counted_as_they_are_made(saved):
     config = loaded(plans=("topk", "kmedoids"), keep_rates=(0.6, 0.4), reduction_loc=(1, 2))
     config.run = saved["dense"]
-    found = members(several_networks.networks(config), several_networks.plans(config))
+    found = members(several_networks.open_networks(config), several_networks.plans(config))
     # Three methods: in pairs at each of two rates, and each at both of them; two steps.
     assert effort.compared(found) == 2 * (2 * 3 + 3)
 
@@ -201,7 +201,7 @@ def test_comparisons_are_counted_as_they_are_made(saved):
 def test_the_estimate_adds_up_what_one_comparison_of_each_kind_takes(saved, monkeypatch):
     config = loaded(plans=("topk", "kmedoids"), keep_rates=(0.6, 0.4), reduction_loc=(1, 2))
     config.run = saved["dense"]
-    found = members(several_networks.networks(config), several_networks.plans(config))
+    found = members(several_networks.open_networks(config), several_networks.plans(config))
     monkeypatch.setattr(time, "perf_counter", itertools.count().__next__)  # whatever is timed takes a second
     report, patterns, maps, features, beside = 12, 18, 9, 7, 6
     # Clusters and overlaps of 18 steps, half of the plans each; a map of each of 9 pairs; in two layers the features of

@@ -85,7 +85,7 @@ BAD = {
     "an unknown option": ({"scorers": ("centre:norn=l1",)}, "Did you mean 'norm'"),
     "no network": ({"scorers": ("papr",)}, "papr reads a ConvNet or a ViT: write papr:model=NAME,weights=FILE"),
     "no ViT": ({"scorers": ("dino",)}, "write dino:run=RUN"),
-    "no weights": ({"scorers": ("papr",), "proposal": "resnet50"}, "give --config.weights=FILE"),
+    "no weights": ({"scorers": ("papr",), "proposal": "resnet50"}, "give weights=FILE"),
 }
 
 

@@ -11,7 +11,6 @@ import jax.numpy as jnp
 from flax import nnx
 
 from jaxprune import processes
-from jaxprune.checkpoints.initialise import initialise
 from jaxprune.checkpoints.run import build, leave_network
 from jaxprune.commands.linear_probe.page import describe
 from jaxprune.commands.linear_probe.settings import defaults, missing, smoke
@@ -22,6 +21,7 @@ from jaxprune.data.augment import random_flip
 from jaxprune.errors import UserError
 from jaxprune.evaluate.collectors import held_out
 from jaxprune.nn.params import merge, split
+from jaxprune.open import initialise
 from jaxprune.train import optimizer, probe
 from jaxprune.train import workdir as workdirs
 from jaxprune.train.state import RUNNING, TrainState

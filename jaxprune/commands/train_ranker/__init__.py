@@ -9,7 +9,6 @@ from flax import nnx
 from ml_collections import ConfigDict
 
 from jaxprune import metrics, parallel
-from jaxprune.checkpoints.label_model import abstract
 from jaxprune.checkpoints.run import build, write_card
 from jaxprune.commands import pretrain
 from jaxprune.commands.shared import inputs
@@ -31,6 +30,7 @@ from jaxprune.evaluate import Averages, run_over
 from jaxprune.evaluate.collectors.ranking import quality
 from jaxprune.nn.batch_norm import observed
 from jaxprune.nn.params import Split, merge, split
+from jaxprune.open.framework import abstract
 from jaxprune.ranking import ConvRanker, pseudo_labels
 from jaxprune.ranking.losses import ranking_loss
 from jaxprune.ranking.warm_start import begin_as_encoder
