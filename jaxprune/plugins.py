@@ -100,16 +100,22 @@ def find(package: ModuleType, base: type, name: str) -> type:
     return known[name]
 
 
-def parameters(cls: type) -> set[str]:
-    """Returns the names of a constructor's arguments, including those passed on to its bases as **kwargs."""
-    names: set[str] = set()
+def signature(cls: type) -> dict[str, inspect.Parameter]:
+    """Returns the arguments of a constructor by name, including those passed on to its bases as **kwargs."""
+    by_name: dict[str, inspect.Parameter] = {}
     for base in cls.__mro__:
         if "__init__" in vars(base):
-            own = inspect.signature(vars(base)["__init__"]).parameters.values()
-            names.update(each.name for each in own if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD))
-            if all(each.kind is not each.VAR_KEYWORD for each in own):
+            declared = inspect.signature(vars(base)["__init__"]).parameters.values()
+            named = (p for p in declared if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD) and p.name != "self")
+            by_name = {p.name: p for p in named} | by_name
+            if all(p.kind is not p.VAR_KEYWORD for p in declared):
                 break
-    return names - {"self"}
+    return by_name
+
+
+def parameters(cls: type) -> set[str]:
+    """Returns the names of a constructor's arguments, including those passed on to its bases as **kwargs."""
+    return set(signature(cls))
 
 
 def build(
@@ -123,10 +129,19 @@ def build(
     Raises:
       UserError: an argument is unknown; the message suggests the nearest one.
     """
-    known = (parameters(cls) | set(passed_on)) - {"step", "rngs"}
-    for name in arguments:
-        if name not in known:
-            raise UserError(
-                f"{cls.__name__} has no argument {name!r}.{nearest(name, known)} It has: {', '.join(sorted(known))}."
-            )
+    check_arguments(cls, arguments, (parameters(cls) | set(passed_on)) - {"step", "rngs"})
     return cls(*positional, **arguments, **always)
+
+
+def check_arguments(cls: type, arguments: Collection[str], names: Collection[str]) -> None:
+    """Checks the names of a constructor's arguments against those that it has, `names`.
+
+    Raises:
+      UserError: an argument is unknown; the message suggests the nearest one.
+    """
+    for argument in arguments:
+        if argument not in names:
+            raise UserError(
+                f"{cls.__name__} has no argument {argument!r}.{nearest(argument, names)} It has: "
+                f"{', '.join(sorted(names))}."
+            )

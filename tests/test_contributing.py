@@ -76,6 +76,13 @@ def test_the_framework_has_a_loss_and_a_picture(added):
     assert picture.images.shape == images().shape
 
 
+def test_the_framework_throws_patches_although_it_declares_no_such_argument(added):
+    arguments = {**SMALL, "reconstruction": "progressive", "throw_ratio": 0.25, "kernel_size": 3}
+    model = mim.create("brightness", **arguments, rngs=nnx.Rngs(0))
+    assert model.masker.num_masked - model.masker.num_retained == 4
+    assert model.decoder.aggregate.kernel.shape == (3, 3, 256)
+
+
 def test_the_network_takes_plans(added):
     plan, found = Plan("tome", 0.5, (1,)), []
 

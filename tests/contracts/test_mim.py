@@ -77,6 +77,25 @@ def test_everything_that_is_trained_learns_from_one_trace(method):
 
 
 @pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("reconstruction", ["partial", "progressive"])
+def test_patches_are_thrown_as_the_flat_arguments_say(method, reconstruction):
+    """A framework has them by handing its `partial` to its masker and its decoder."""
+    model = create(method, reconstruction=reconstruction, throw_ratio=0.25, kernel_size=3)
+    patches, masker = model.num_patches, model.masker
+    assert model.reconstruction == reconstruction
+    assert masker.num_masked - masker.num_retained == patches // 4
+    kernels = {array.shape[:2] for name, array in split(model).params.items() if name.endswith("aggregate.kernel")}
+    assert kernels == ({(3, 3)} if reconstruction == "progressive" else set())
+
+    def predicted(images, key):
+        loss, aux = model(images, key=key)
+        return loss, aux.pred
+
+    loss, pred = jax.eval_shape(predicted, images(), jax.random.key(0))
+    assert loss.shape == () and pred.shape[:2] == (BATCH, patches)
+
+
+@pytest.mark.parametrize("method", METHODS)
 def test_half_precision_is_nearly_the_same(method):
     whole, half = create(method), create(method, dtype=jnp.bfloat16)
     loss = compiled(lambda images, key: [model(images, key=key)[0] for model in (whole, half)])
