@@ -11,7 +11,6 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jax.core import Tracer
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from jaxprune.errors import UserError, unknown
@@ -144,9 +143,7 @@ class GreenMIM(Framework):
         Where the masks are shared by all images and are not an argument of the traced program, windows are grouped by
         them.
         """
-        ids: Any = masks.ids_keep
-        if isinstance(masks, SharedMasks):
-            ids = ids[:1] if isinstance(ids, Tracer) else np.asarray(ids)[:1]
+        ids = masks.shared_ids if isinstance(masks, SharedMasks) else masks.ids_keep
         sort = np.sort if isinstance(ids, np.ndarray) else jnp.sort
         features = visible_features(self.encoder, images, sort(ids, axis=1))
         return features if self.restore == "published" else gather_tokens(features, _ranks(masks.ids_keep))

@@ -2,7 +2,7 @@
 
 from jaxprune.nn.tokens import Attended, Tokens
 from jaxprune.ops.unmerge import unmerge
-from jaxprune.reduction.parts.applying import apply, installed
+from jaxprune.reduction.parts.applying import apply, constraints, installed
 from jaxprune.reduction.parts.base import LossContext, Reducer, Step, StepReport
 from jaxprune.reduction.parts.keep_rows import best, keep_rows, present
 from jaxprune.reduction.parts.plan import At, Plan
@@ -21,6 +21,7 @@ __all__ = [
     "Tokens",
     "apply",
     "best",
+    "constraints",
     "installed",
     "keep_rows",
     "methods",

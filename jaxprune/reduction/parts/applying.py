@@ -1,9 +1,10 @@
 """Applies a plan to a network."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from flax import nnx
+from jaxtyping import Array
 
 import jaxprune.reduction as family
 from jaxprune.errors import UserError
@@ -87,6 +88,16 @@ def installed(model: Any) -> tuple[Reducer, ...]:
     front = () if model.pruner is None or not model.prunes_input else (model.pruner,)
     inside = (model.block(site).reducer for site in model.sites())
     return (*front, *(reducer for reducer in inside if reducer is not None))
+
+
+def constraints(model: Any) -> dict[str, Callable[[Array], Array]]:
+    """Returns {dotted name of a parameter: function to an allowed value} of a network's reducers; see `Reducer`."""
+    sites = model.sites()
+    return {
+        f"{sites[reducer.step.layer].path}.reducer.{name}": allowed
+        for reducer in installed(model)
+        for name, allowed in reducer.constraints.items()
+    }
 
 
 def joined(plan: Plan | Sequence[Plan]) -> Plan:

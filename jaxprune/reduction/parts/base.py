@@ -1,6 +1,6 @@
 """The Reducer protocol: tokens in, fewer tokens out, inside a network."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Literal, NamedTuple
 
 from flax import nnx
@@ -106,7 +106,9 @@ class Reducer(nnx.Module):
       published: the name in published weights of the list of this method's modules, one per step ("score_predictor");
         None without parameters.
       renames: {published path of a module within one step: our attribute path}.
-      unit_params: its parameters whose rows training brings back to unit length after every update.
+      constraints: {one of its parameters: function to an allowed value}, which training applies after every update.
+      clears_map: whether in a block that is a residual convolution of a map (ConvNeXt) dropped rows are zero afterwards
+        in evaluation, instead of keeping their input.
 
     Attributes:
       stays: whether rows that merge inside cells (`Step.cells`) stay merged until the stage ends or another kind of
@@ -124,7 +126,8 @@ class Reducer(nnx.Module):
     needs_teacher: ClassVar[bool] = False
     published: ClassVar[str | None] = None
     renames: ClassVar[dict[str, str]] = {}
-    unit_params: ClassVar[tuple[str, ...]] = ()
+    constraints: ClassVar[Mapping[str, Callable[[Array], Array]]] = {}
+    clears_map: ClassVar[bool] = False
 
     stays: bool = False
 
