@@ -99,8 +99,9 @@ def place(
                 f"{at.method} at block {layer} needs the whole map, and {steps[0].method} leaves {rows} of "
                 f"{first.num_patches} mask units of it: use one of the two."
             )
-        before = _planned_before(at, site, placed, rows)
-        step = functools.partial(_step, plan, at, index, site, num_steps=len(steps), masked=masked, before=before)
+        cls.check_site(site)
+        before = {"masked": masked, "planned_in": _planned_in(at, site, placed, rows)}
+        step = functools.partial(_step, plan, at, index, site, num_steps=len(steps), **before)
         reducer = make(cls, dict(at.options), step(rows if site.leaves else site.num_patches))
         if not cls.follows_count(dict(at.options)):
             reducer = make(cls, dict(at.options), reducer.step._replace(num_keep=reducer.num_rows()))
@@ -129,15 +130,13 @@ def _abstract(cls: type[Reducer], options: tuple, step: Step) -> Reducer:
     return nnx.eval_shape(lambda: build(cls, dict(options), step, rngs=nnx.Rngs(0)))
 
 
-def _planned_before(at: At, site: Site, placed: Sequence[Placed], rows: int) -> int | None:
-    """`Step.num_keep_before` of a step."""
+def _planned_in(at: At, site: Site, placed: Sequence[Placed], rows: int) -> int | None:
+    """`Step.planned_in` of a step."""
     if not site.leaves or isinstance(at.amount, Removal):
         return None
     if not placed:
-        return site.num_patches if rows == site.num_patches else None
-    last = placed[-1]
-    same = isinstance(last.reducer, find(family, Reducer, at.method)) and last.site.grid == site.grid
-    return last.reducer.step.num_keep if same else None
+        return rows
+    return placed[-1].reducer.num_planned() if placed[-1].site.grid == site.grid else None
 
 
 def _step(
@@ -148,7 +147,7 @@ def _step(
     arriving: int,
     num_steps: int,
     masked: bool = False,
-    before: int | None = None,
+    planned_in: int | None = None,
 ) -> Step:
     count = at.amount.rows(arriving, site.num_patches)
     if find(family, Reducer, at.method).follows_count(dict(at.options)):
@@ -169,10 +168,9 @@ def _step(
         num_steps=num_steps,
         masked=masked,
         leaves=site.leaves,
-        windows=site.windows,
         cells=site.cells,
         position=at.position,  # pyright: ignore[reportArgumentType] - `At` checked it
-        num_keep_before=before,
+        planned_in=planned_in,
     )
 
 
