@@ -1,4 +1,4 @@
-"""Finds the methods of a family: one file each in its package, or an entry point of another package.
+"""Finds the methods of a family: one file each in its package, an entry point of another package, or a class by hand.
 
 A new method is one new file: the module's name is the method's name, and nothing has to be registered. A package of
 your own declares an entry point in the group named after the family's package, such as
@@ -31,7 +31,25 @@ def methods(package: ModuleType, base: type) -> dict[str, type]:
             found[info.name] = cls
     for name, entry in entry_points(package.__name__, found).items():
         found[name] = load(entry, base)
-    return found
+    return {**found, **_REGISTERED.get(package.__name__, {})}
+
+
+# {package of a family: {name: class}} of this process.
+_REGISTERED: dict[str, dict[str, type]] = {}
+
+
+def register(package: ModuleType, base: type, name: str, cls: type) -> None:
+    """Names a method of the family in `package` for this process; a name registered before gets the new class.
+
+    Raises:
+      UserError: the class is not a subclass of `base`, or another method has the name.
+    """
+    if not (inspect.isclass(cls) and issubclass(cls, base)):
+        raise UserError(f"{cls!r} is not a subclass of {base.__name__}: register a class that is one.")
+    registered = _REGISTERED.setdefault(package.__name__, {})
+    if name not in registered and methods(package, base).get(name, cls) is not cls:
+        raise UserError(f"{package.__name__} has a method {name!r} already: register yours by another name.")
+    registered[name] = cls
 
 
 @functools.cache
@@ -92,12 +110,17 @@ def load(entry: importlib.metadata.EntryPoint, base: type) -> type:
     return cls
 
 
-def find(package: ModuleType, base: type, name: str) -> type:
-    """Returns the method called `name`; a `UserError` names the nearest one if there is none."""
-    known = methods(package, base)
-    if name not in known:
-        raise unknown(f"{package.__name__.rsplit('.', 1)[-1]} method", name, known)
-    return known[name]
+def find(package: ModuleType, base: type, name: str, *, ways: str = "") -> type:
+    """Returns the method called `name`; a `UserError` names the nearest one if there is none.
+
+    Args:
+      ways: the end of that message, on how to add a method.
+    """
+    by_name = methods(package, base)
+    if name not in by_name:
+        family = package.__name__.rpartition(".")[2]
+        raise UserError(f"{unknown(f'{family} method', name, by_name)}{ways}")
+    return by_name[name]
 
 
 def signature(cls: type) -> dict[str, inspect.Parameter]:

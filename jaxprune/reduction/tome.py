@@ -51,7 +51,7 @@ class ToMe(Reducer):
         for at in plan.steps:
             if not isinstance(at.amount, Rate):
                 return  # incoming rows are known only inside a network; `num_rows` is the true count
-            if at.method == "tome" and at.amount.rate < before / 2 - 1e-9:
+            if at.reducer_class is cls and at.amount.rate < before / 2 - 1e-9:
                 common = plan.method is not None
                 rate, remedy = (plan.keep_rate, _nearest(plan)) if common else (at.amount.rate, before / 2)
                 raise UserError(

@@ -6,12 +6,11 @@ from typing import Any
 from flax import nnx
 from jaxtyping import Array
 
-import jaxprune.reduction as family
 from jaxprune.errors import UserError
 from jaxprune.nn.host import Host
 from jaxprune.nn.params import copied
 from jaxprune.nn.site import Site
-from jaxprune.plugins import build, find
+from jaxprune.plugins import build
 from jaxprune.preprocessing import Normalisation, trained_on
 from jaxprune.reduction.parts.base import Reducer, Step
 from jaxprune.reduction.parts.plan import Plan
@@ -73,8 +72,7 @@ def apply(
     fast: Any = copied(model)
     _clear(fast, sites)
     if at is not None and placement.entrance is not None:
-        cls = find(family, Reducer, at.method)
-        fast.pruner = nnx.data(build(cls, dict(at.options), placement.entrance, scorer=scorer))
+        fast.pruner = nnx.data(build(at.reducer_class, dict(at.options), placement.entrance, scorer=scorer))
         _convert_pixels(fast.pruner.scorer, trained_on(model))
     _install(fast, sites, placement.placed)
     fast.plan = plan

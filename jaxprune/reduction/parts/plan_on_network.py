@@ -7,13 +7,13 @@ from typing import Any, NamedTuple
 
 from flax import nnx
 
-import jaxprune.reduction as family
 from jaxprune.errors import UserError
 from jaxprune.nn.site import Site
-from jaxprune.plugins import build, find
+from jaxprune.plugins import build
 from jaxprune.reduction.from_scores import STAGES
 from jaxprune.reduction.parts.base import Reducer, Step, is_idle
-from jaxprune.reduction.parts.plan import INPUT, At, Plan
+from jaxprune.reduction.parts.plan import At, Plan
+from jaxprune.reduction.parts.plan_text import INPUT
 from jaxprune.reduction.parts.step_sizes import Count, Rate, Removal
 
 Make = Callable[[type[Reducer], dict[str, Any], Step], Reducer]
@@ -87,7 +87,7 @@ def place(
             raise _outside(layer, sites)
         if any(earlier.site.layer == layer for earlier in placed):
             raise UserError(f"Block {layer} has a step already (the scorer's, in every block): leave {at.method} out.")
-        site, cls = sites[layer], find(family, Reducer, at.method)
+        site, cls = sites[layer], at.reducer_class
         _check_readable(at, cls, site)
         if masked and cls.needs_present:
             raise UserError(
@@ -150,7 +150,7 @@ def _step(
     planned_in: int | None = None,
 ) -> Step:
     count = at.amount.rows(arriving, site.num_patches)
-    if find(family, Reducer, at.method).follows_count(dict(at.options)):
+    if at.reducer_class.follows_count(dict(at.options)):
         count = _possible(plan, at, count, index, site.num_patches)
     rate = at.amount.rate if isinstance(at.amount, Rate) else count / site.num_patches
     if isinstance(at.amount, Count):
@@ -211,7 +211,7 @@ def _guided(at: At, site: Site, entrance: Step, index: int, make: Make, scorer: 
         num_heads=site.num_heads,
         leaves=False,
     )
-    return Placed(site, make(find(family, Reducer, at.method), dict(at.options), step))
+    return Placed(site, make(at.reducer_class, dict(at.options), step))
 
 
 def _check_readable(at: At, cls: type[Reducer], site: Site) -> None:
