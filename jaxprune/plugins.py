@@ -25,13 +25,13 @@ def methods(package: ModuleType, base: type) -> dict[str, type]:
     Raises:
       UserError: a file defines several public subclasses, or an entry point cannot be loaded or takes a name in use.
     """
-    found = {}
+    classes = {}
     for info in pkgutil.iter_modules(package.__path__):
         if (cls := _defined_in(f"{package.__name__}.{info.name}", base)) is not None:
-            found[info.name] = cls
-    for name, entry in entry_points(package.__name__, found).items():
-        found[name] = load(entry, base)
-    return {**found, **_REGISTERED.get(package.__name__, {})}
+            classes[info.name] = cls
+    for name, entry in entry_points(package.__name__, classes).items():
+        classes[name] = load(entry, base)
+    return {**classes, **_REGISTERED.get(package.__name__, {})}
 
 
 # {package of a family: {name: class}} of this process.
@@ -55,15 +55,15 @@ def register(package: ModuleType, base: type, name: str, cls: type) -> None:
 @functools.cache
 def _defined_in(module_name: str, base: type) -> type | None:
     module = importlib.import_module(module_name)
-    own = [
+    methods_defined = [
         cls
         for name, cls in inspect.getmembers(module, inspect.isclass)
         if issubclass(cls, base) and cls is not base and cls.__module__ == module_name and not name.startswith("_")
     ]
-    if len(own) > 1:
-        names = ", ".join(cls.__name__ for cls in own)
+    if len(methods_defined) > 1:
+        names = ", ".join(cls.__name__ for cls in methods_defined)
         raise UserError(f"{module_name} defines {names}: a file holds one method; begin the helpers' names with _.")
-    return own[0] if own else None
+    return methods_defined[0] if methods_defined else None
 
 
 @functools.cache
@@ -71,22 +71,22 @@ def _installed(group: str) -> tuple[importlib.metadata.EntryPoint, ...]:
     return tuple(importlib.metadata.entry_points(group=group))
 
 
-def entry_points(group: str, known: Container[str] = ()) -> dict[str, importlib.metadata.EntryPoint]:
+def entry_points(group: str, names_in_use: Container[str] = ()) -> dict[str, importlib.metadata.EntryPoint]:
     """Returns {name: entry point} for the entry points of other packages in a group such as "jaxprune.reduction".
 
     Args:
-      known: names that are in use.
+      names_in_use: names that are in use.
 
     Raises:
       UserError: an entry point takes a name that is in use, or two have the same name.
     """
-    found: dict[str, importlib.metadata.EntryPoint] = {}
+    entries: dict[str, importlib.metadata.EntryPoint] = {}
     for entry in _installed(group):
         # The same package may be on sys.path twice.
-        if entry.name in known or (entry.name in found and found[entry.name].value != entry.value):
+        if entry.name in names_in_use or (entry.name in entries and entries[entry.name].value != entry.value):
             raise UserError(f"{entry.value} registers {group} {entry.name!r}, which exists already: rename it.")
-        found[entry.name] = entry
-    return found
+        entries[entry.name] = entry
+    return entries
 
 
 def load(entry: importlib.metadata.EntryPoint, base: type) -> type:

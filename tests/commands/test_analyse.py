@@ -1,6 +1,7 @@
 """The task `analyse`: what its tables say of networks, that it goes on where it was, what it refuses."""
 
 import csv
+import itertools
 import signal
 import subprocess
 import sys
@@ -195,7 +196,22 @@ def test_comparisons_are_counted_as_they_are_made(saved):
     found = members(several_networks.networks(config), several_networks.plans(config))
     # Three methods: in pairs at each of two rates, and each at both of them; two steps.
     assert effort.compared(found) == 2 * (2 * 3 + 3)
-    assert effort.seconds(found, 12, ("dense",), 2) > 0
+
+
+def test_the_estimate_adds_up_what_one_comparison_of_each_kind_takes(saved, monkeypatch):
+    config = loaded(plans=("topk", "kmedoids"), keep_rates=(0.6, 0.4), reduction_loc=(1, 2))
+    config.run = saved["dense"]
+    found = members(several_networks.networks(config), several_networks.plans(config))
+    monkeypatch.setattr(time, "perf_counter", itertools.count().__next__)  # whatever is timed takes a second
+    report, patterns, maps, features, beside = 12, 18, 9, 7, 6
+    # Clusters and overlaps of 18 steps, half of the plans each; a map of each of 9 pairs; in two layers the features of
+    # 7 networks, and 6 plans beside the dense one.
+    whole = patterns * 2 / 2 + maps + 2 * (features + beside) + report
+    assert effort.seconds(found, 12, ("dense",), 2) == whole
+    # Only the comparison of patterns grows with the images, beyond the thousand that are timed.
+    assert effort.seconds(found, 3000, ("dense",), 2) == whole + 2 * patterns
+    assert effort.seconds(found, 12, (), 1) == patterns + maps + features + report
+    assert effort.seconds(found[:1], 12, ("dense",), 2) == report
 
 
 @pytest.mark.slow
