@@ -36,7 +36,7 @@ from benchmark_frameworks import Steps
 from flax import nnx
 from ml_collections import ConfigDict
 
-from jaxprune import commands, compile_cache, main, mim, models, plugins
+from jaxprune import commands, compile_cache, main, mim, models
 from jaxprune.bench import study
 from jaxprune.bench.timing import interleaved_medians
 from jaxprune.checkpoints.card import Card
@@ -143,7 +143,7 @@ def pretraining(args, name, form, seed, epochs=None):
     if name == "greenmim":
         shape = {"patch_size": 4, "depths": (1, 1), "num_heads": (1, 2), "window_size": 3} if args.smoke else {}
         settings = {**settings, **shape, "encoder": ""}
-    known = arguments_of(cls)
+    known = {"name", "encoder"} | mim.argument_names(cls)
     config.mim = {key: value for key, value in settings.items() if key in known and value is not None}
     for network in cls.networks:
         config[network] = {
@@ -157,12 +157,6 @@ def pretraining(args, name, form, seed, epochs=None):
         config.epochs = epochs
         config.optimizer.warmup_epochs = 0.1 * epochs
     return config
-
-
-def arguments_of(cls) -> set[str]:
-    """Returns the names of the arguments that a framework can be created with."""
-    encoders = [each for each in (cls.encoder_class, *cls.encoder_classes.values()) if each]
-    return {"name", "encoder"} | set.union(plugins.parameters(cls), *map(plugins.parameters, encoders[:1]))
 
 
 class ClassifierSteps:
