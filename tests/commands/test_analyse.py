@@ -201,7 +201,7 @@ def test_comparisons_are_counted_as_they_are_made(saved):
 def test_the_estimate_adds_up_what_one_comparison_of_each_kind_takes(saved, monkeypatch):
     config = loaded(plans=("topk", "kmedoids"), keep_rates=(0.6, 0.4), reduction_loc=(1, 2))
     config.run = saved["dense"]
-    found = members(several_networks.networks(config), several_networks.plans(config))
+    found = members(several_networks.open_networks(config), several_networks.plans(config))
     monkeypatch.setattr(time, "perf_counter", itertools.count().__next__)  # whatever is timed takes a second
     report, patterns, maps, features, beside = 12, 18, 9, 7, 6
     # Clusters and overlaps of 18 steps, half of the plans each; a map of each of 9 pairs; in two layers the features of

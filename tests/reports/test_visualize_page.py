@@ -15,10 +15,8 @@ CONFIG = str(Path(__file__).parent.parent.parent / "configs" / "visualize.py")
 
 
 def test_reconstructions_are_shown_with_their_order(tmp_path, monkeypatch):
-    card = SimpleNamespace(require=lambda kind, origin: None)
     model = SimpleNamespace(preprocessing=Preprocessing((32, 32)))
-    monkeypatch.setattr(visualize, "load_card", lambda run: card)
-    monkeypatch.setattr(visualize, "load_model", lambda run: model)
+    monkeypatch.setattr(visualize, "open_framework", lambda origin: model)
     seen = []
 
     def drawn(model, preprocessing, images):
