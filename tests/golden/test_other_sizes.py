@@ -7,11 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from other_sizes import mim
+from other_sizes import ltrp_papr, mim
 from support import GOLDEN
 
 TESTS = Path(__file__).parent.parent
-SETS = {"mim": mim.FAMILIES}
+SETS = {"mim": mim.FAMILIES, "ltrp_papr": ltrp_papr.FAMILIES}
 
 
 def folder_of(families, folder):
