@@ -7,11 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from other_sizes import ltrp_papr, mim
+from other_sizes import ltrp_papr, mim, token_reduction
 from support import GOLDEN
 
 TESTS = Path(__file__).parent.parent
-SETS = {"mim": mim.FAMILIES, "ltrp_papr": ltrp_papr.FAMILIES}
+SETS = {"mim": mim.FAMILIES, "ltrp_papr": ltrp_papr.FAMILIES, "token_reduction": token_reduction.FAMILIES}
 
 
 def folder_of(families, folder):
