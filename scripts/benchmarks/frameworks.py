@@ -34,7 +34,6 @@ from jaxprune.bench.publish import device, publish
 from jaxprune.bench.timing import OverRounds, interleaved
 from jaxprune.errors import command
 from jaxprune.nn.params import merge, split
-from jaxprune.report.table import as_markdown
 from jaxprune.train import optimizer
 from jaxprune.train.state import TrainState
 from jaxprune.train.step import make_train_step
@@ -137,15 +136,16 @@ def _ratios(turns, clock):
 
 def in_markdown(rows):
     """Returns the table as Markdown, with the spread of the time ratio."""
-    shown = []
+    lines = []
     for row in rows:
         time = f"{row['time ratio']:.3f} ({row['time ratio low']:.3f}–{row['time ratio high']:.3f})"
         ratios = {"FLOP ratio": f"{row['FLOP ratio']:.3f}", "step time ratio": time}
         ratios["processor time ratio"] = f"{row['processor ratio']:.3f}"
         ratios["temporary memory ratio"] = f"{row['memory ratio']:.3f}"
-        own = {name: row[name] for name in ("framework", "throw", "GFLOPs full", "ms full", "GiB full")}
-        shown.append({**own, **ratios})
-    return as_markdown(shown)
+        cells = {name: row[name] for name in ("framework", "throw", "GFLOPs full", "ms full", "GiB full")} | ratios
+        lines.append([f"{value:.3g}" if isinstance(value, float) else str(value) for value in cells.values()])
+    head = [f"| {' | '.join(cells)} |", "|---" * len(cells) + "|"]
+    return "\n".join([*head, *(f"| {' | '.join(line)} |" for line in lines)])
 
 
 @command

@@ -1,15 +1,16 @@
 """Compares the arms of a study over several seeds, with 95 % intervals by Student's t, and publishes the results."""
 
 import contextlib
+import math
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import combinations
 from pathlib import Path
 from typing import Any
 
+from scipy import stats
+
 from jaxprune.bench.publish import publish
-from jaxprune.metrics import student_interval
 from jaxprune.report import Report, Section, spread
 from jaxprune.report.table import Rows
 
@@ -34,6 +35,14 @@ def over_seeds(
     return found
 
 
+def student_interval(values: Sequence[float]) -> tuple[float, float]:
+    """Returns the mean of a few runs and the half-width of its 95 % Student's t interval, NaN for a single run."""
+    mean = sum(values) / len(values)
+    if len(values) < 2:
+        return mean, math.nan
+    return mean, float(stats.t.ppf(0.975, len(values) - 1) * stats.sem(values))
+
+
 def intervals(found: Found, column: str = "method") -> list[dict[str, Any]]:
     """Returns a row for each arm: the mean over the seeds of each measure, and the half-width of its 95 % interval.
 
@@ -54,18 +63,6 @@ def intervals(found: Found, column: str = "method") -> list[dict[str, Any]]:
 def meaning(found: Found) -> str:
     """Returns the meaning of "±" in `intervals`, for captions of tables."""
     return spread.meaning(spread.STUDENT, len(next(iter(found.values()))), "seeds")
-
-
-def differences(found: Found) -> list[str]:
-    """Returns a sentence for each measure and pair of arms whose intervals do not overlap."""
-    sentences = []
-    for name in next(iter(found.values()))[0]:
-        spans = {arm: student_interval([value[name] for value in values]) for arm, values in found.items()}
-        for (a, (ours, half)), (b, (theirs, other)) in combinations(spans.items(), 2):
-            if abs(ours - theirs) > half + other:
-                above, below = (b, a) if ours <= theirs else (a, b)
-                sentences.append(f"{name}: {above} above {below}.")
-    return sentences or ["All intervals overlap, in every measure."]
 
 
 def paired(found: Found, pairs: Iterable[tuple[str, str]]) -> list[dict[str, Any]]:

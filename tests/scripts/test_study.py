@@ -2,10 +2,10 @@
 
 import csv
 
+import numpy as np
 import pytest
 import study
-
-from jaxprune.metrics import student_interval
+from study import student_interval
 
 VALUES = {"plain": [1.0, 1.1, 0.9], "better": [3.0, 3.1, 2.9], "close": [1.1, 1.0, 1.2]}
 
@@ -46,3 +46,9 @@ def test_a_study_leaves_tables_and_a_report(tmp_path, monkeypatch, capsys):
     page = (tmp_path / "out" / "report.html").read_text()
     assert "A study" in page and "--seeds=3" in page
     assert f"A study, {found[0]['device']}" in capsys.readouterr().out
+
+
+def test_student_interval():
+    mean, half = student_interval([1.0, 2.0, 3.0])
+    assert mean == 2.0 and half == pytest.approx(4.30265 / 3**0.5, rel=1e-5)
+    assert np.isnan(student_interval([1.0])[1])
