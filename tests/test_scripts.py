@@ -219,7 +219,7 @@ def test_links_to_labelled_images_are_made_whole_where_that_was_stopped(tmp_path
         (tmp_path / "data" / name).mkdir(parents=True)
         for number in range(3):
             (tmp_path / "data" / name / f"{number}.png").touch()
-    code = "import argparse, pathlib, study_mim as s; print(s.labelled(argparse.Namespace(smoke=False, labelled=4, "
+    code = "import argparse, pathlib, mim as s; print(s.labelled(argparse.Namespace(smoke=False, labelled=4, "
     code += "path='data', out=pathlib.Path('out'))))"
     (tmp_path / "out" / "labelled" / "train.part" / "a").mkdir(parents=True)
     (tmp_path / "out" / "labelled" / "test").symlink_to(tmp_path / "data" / "test", target_is_directory=True)
