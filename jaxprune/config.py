@@ -48,12 +48,12 @@ def parse_arg(arg: str | None, **defaults: Any) -> Config:
 _INIT = ("run", "model.weights", "weights", "label_model")
 
 
-def renamed(what: str, name: str, known: Container[str]) -> UserError | None:
+def renamed(kind: str, name: str, keys: Container[str]) -> UserError | None:
     """Returns the error for a key of version 0.1 that has since been renamed; None for any other key."""
-    new = [key for key in _INIT if key in known]
+    new = [key for key in _INIT if key in keys]
     if name != "init" or not new:
         return None
-    return UserError(f"The {what} init is now called {' or '.join(new)}: write that.")
+    return UserError(f"The {kind} init is now called {' or '.join(new)}: write that.")
 
 
 def _typed(name: str, text: str, default: Any) -> Any:

@@ -25,27 +25,27 @@ def methods(package: ModuleType, base: type) -> dict[str, type]:
     Raises:
       UserError: a file defines several public subclasses, or an entry point cannot be loaded or takes a name in use.
     """
-    found = {}
+    classes = {}
     for info in pkgutil.iter_modules(package.__path__):
         if (cls := _defined_in(f"{package.__name__}.{info.name}", base)) is not None:
-            found[info.name] = cls
-    for name, entry in entry_points(package.__name__, found).items():
-        found[name] = load(entry, base)
-    return found
+            classes[info.name] = cls
+    for name, entry in entry_points(package.__name__, classes).items():
+        classes[name] = load(entry, base)
+    return classes
 
 
 @functools.cache
 def _defined_in(module_name: str, base: type) -> type | None:
     module = importlib.import_module(module_name)
-    own = [
+    methods_defined = [
         cls
         for name, cls in inspect.getmembers(module, inspect.isclass)
         if issubclass(cls, base) and cls is not base and cls.__module__ == module_name and not name.startswith("_")
     ]
-    if len(own) > 1:
-        names = ", ".join(cls.__name__ for cls in own)
+    if len(methods_defined) > 1:
+        names = ", ".join(cls.__name__ for cls in methods_defined)
         raise UserError(f"{module_name} defines {names}: a file holds one method; begin the helpers' names with _.")
-    return own[0] if own else None
+    return methods_defined[0] if methods_defined else None
 
 
 @functools.cache
@@ -53,22 +53,22 @@ def _installed(group: str) -> tuple[importlib.metadata.EntryPoint, ...]:
     return tuple(importlib.metadata.entry_points(group=group))
 
 
-def entry_points(group: str, known: Container[str] = ()) -> dict[str, importlib.metadata.EntryPoint]:
+def entry_points(group: str, names_in_use: Container[str] = ()) -> dict[str, importlib.metadata.EntryPoint]:
     """Returns {name: entry point} for the entry points of other packages in a group such as "jaxprune.reduction".
 
     Args:
-      known: names that are in use.
+      names_in_use: names that are in use.
 
     Raises:
       UserError: an entry point takes a name that is in use, or two have the same name.
     """
-    found: dict[str, importlib.metadata.EntryPoint] = {}
+    entries: dict[str, importlib.metadata.EntryPoint] = {}
     for entry in _installed(group):
         # The same package may be on sys.path twice.
-        if entry.name in known or (entry.name in found and found[entry.name].value != entry.value):
+        if entry.name in names_in_use or (entry.name in entries and entries[entry.name].value != entry.value):
             raise UserError(f"{entry.value} registers {group} {entry.name!r}, which exists already: rename it.")
-        found[entry.name] = entry
-    return found
+        entries[entry.name] = entry
+    return entries
 
 
 def load(entry: importlib.metadata.EntryPoint, base: type) -> type:
@@ -94,10 +94,10 @@ def load(entry: importlib.metadata.EntryPoint, base: type) -> type:
 
 def find(package: ModuleType, base: type, name: str) -> type:
     """Returns the method called `name`; a `UserError` names the nearest one if there is none."""
-    known = methods(package, base)
-    if name not in known:
-        raise unknown(f"{package.__name__.rsplit('.', 1)[-1]} method", name, known)
-    return known[name]
+    available = methods(package, base)
+    if name not in available:
+        raise unknown(f"{package.__name__.rsplit('.', 1)[-1]} method", name, available)
+    return available[name]
 
 
 def parameters(cls: type) -> set[str]:
@@ -105,9 +105,13 @@ def parameters(cls: type) -> set[str]:
     names: set[str] = set()
     for base in cls.__mro__:
         if "__init__" in vars(base):
-            own = inspect.signature(vars(base)["__init__"]).parameters.values()
-            names.update(each.name for each in own if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD))
-            if all(each.kind is not each.VAR_KEYWORD for each in own):
+            signature = inspect.signature(vars(base)["__init__"]).parameters.values()
+            names.update(
+                parameter.name
+                for parameter in signature
+                if parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+            )
+            if all(parameter.kind is not parameter.VAR_KEYWORD for parameter in signature):
                 break
     return names - {"self"}
 
@@ -123,10 +127,11 @@ def build(
     Raises:
       UserError: an argument is unknown; the message suggests the nearest one.
     """
-    known = (parameters(cls) | set(passed_on)) - {"step", "rngs"}
+    accepted = (parameters(cls) | set(passed_on)) - {"step", "rngs"}
     for name in arguments:
-        if name not in known:
+        if name not in accepted:
             raise UserError(
-                f"{cls.__name__} has no argument {name!r}.{nearest(name, known)} It has: {', '.join(sorted(known))}."
+                f"{cls.__name__} has no argument {name!r}.{nearest(name, accepted)} "
+                f"It has: {', '.join(sorted(accepted))}."
             )
     return cls(*positional, **arguments, **always)

@@ -12,14 +12,15 @@ from jaxprune.checkpoints.run import backbone, is_ours, load_card, load_model
 from jaxprune.errors import UserError
 from jaxprune.nn.host import at_path
 from jaxprune.nn.params import variables
-from jaxprune.ops.posembed import resample
 from jaxprune.weights.open_published import encoder_of
-from jaxprune.weights.read import by_timm, fill, read_tensors, relative_table
+from jaxprune.weights.positions import is_table, resample_to
+from jaxprune.weights.read import by_timm, fill, read_tensors
 from jaxprune.weights.rules import to_ours
 from jaxprune.weights.sources.timm import RELATIVE
 
 _log = logging.getLogger(__name__)
 
+_ANTIALIAS = {"mim": False}  # by the kind of network whose positions are resampled; others have the family's rule
 _TABLE = re.compile(rf"blocks\.\d+\.attn\.{RELATIVE}")
 
 
@@ -31,8 +32,8 @@ def initialise(model: Any, init: str, class_names: Sequence[str] | None = None) 
 
     Args:
       model: the classifier.
-      init: a run directory, a file that `save_model` wrote, or a published file. A learned position table is resampled
-        to the classifier's grid.
+      init: a run directory, a file that `save_model` wrote, or a published file. Positions are resampled to the
+        classifier's grid by the rule of its family; those of a pre-training framework as in MAE's fine-tuning.
       class_names: of the classifier; without any its head stays new.
 
     Raises:
@@ -57,7 +58,8 @@ def _from_published(model: Any, init: str, class_names: Sequence[str] | None) ->
     new = () if kept else tuple(f"{part}*" for part in model.classifier_parts)
     if not any(name.startswith("head.norm.") for name in shapes):
         new = (*new, "head.norm.*")  # of the mean: an encoder by itself has none
-    fill(model, tensors, str(init), new=new, ignored=ignored, antialias=False)  # as MAE's fine-tuning does
+    antialias = None if encoder is None else _ANTIALIAS["mim"]
+    fill(model, tensors, str(init), new=new, ignored=ignored, antialias=antialias)
 
 
 def _from_ours(model: Any, init: str, class_names: Sequence[str] | None) -> None:
@@ -83,10 +85,8 @@ def _from_ours(model: Any, init: str, class_names: Sequence[str] | None) -> None
         if name.startswith("head") and name.startswith(model.classifier_parts) and not kept:
             continue
         value = present[name][...]
-        if name == "pos_embed":
-            value = resample(value, encoder.grid, model.grid, value.shape[1] - encoder.num_patches)
-        elif name.endswith(f".{RELATIVE}") and value.shape != wanted[name].shape:
-            value = relative_table(np.asarray(value), model, name)
+        if is_table(name):
+            value = resample_to(model, name, value, source=encoder, antialias=_ANTIALIAS.get(card.kind))
         if value.shape != wanted[name].shape:
             raise UserError(
                 f"{name} is {value.shape} in {init} and {wanted[name].shape} here: give the model the sizes of "

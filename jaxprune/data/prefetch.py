@@ -22,9 +22,9 @@ def prefetch(reader: BatchReader, steps: range, num_workers: int) -> Iterator[Ba
     doubled the rate of small TFDS images and of scenes too large for memory.
 
     Args:
-      reader: Reads the batch of a step.
-      steps: The steps.
-      num_workers: Worker processes; 0 reads in threads of this process.
+      reader: reads the batch of a step.
+      steps: the steps.
+      num_workers: worker processes; 0 reads in threads of this process.
     """
     batches = _read_ahead(reader, steps, num_workers)
     if num_workers:

@@ -25,8 +25,8 @@ from which_tokens.published import DEIT_TINY_AT_HALF
 
 from jaxprune import parallel, reduction
 from jaxprune.bench.timing import OverRounds, interleaved
+from jaxprune.data.crop_resize import read_image
 from jaxprune.data.folder import ImageFolder
-from jaxprune.data.images import read_image
 from jaxprune.errors import UserError, command
 from jaxprune.evaluate import Forward, run_over
 from jaxprune.evaluate.contestants import Runner, contestant

@@ -208,7 +208,7 @@ def test_the_norm_of_the_linear_probe_matches(tmp_path):
     np.testing.assert_allclose(running["mean"], file["bn_mean"], rtol=1e-5)
     np.testing.assert_allclose(running["var"], file["bn_var"], rtol=1e-5)
     np.testing.assert_allclose(probe.standardize(file["logits"], running), file["bn_eval"], atol=1e-5)
-    head = {"head.kernel": np.eye(6, 3, dtype=np.float32), "head.bias": np.ones(3, np.float32)}
+    head = {"head.kernel": np.eye(len(running["mean"]), 3, dtype=np.float32), "head.bias": np.ones(3, np.float32)}
     kernel, bias = probe.folded(head, running)
     wanted = file["bn_eval"] @ head["head.kernel"] + 1
     np.testing.assert_allclose(file["logits"] @ kernel + bias, wanted, atol=1e-5)

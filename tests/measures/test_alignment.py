@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from support import golden
+from support import golden, in_names
 
 from jaxprune.measures import alignment
 
@@ -14,7 +14,7 @@ def distances(first, second):
 
 
 @pytest.mark.parametrize("chunk", [4096, 7])
-@pytest.mark.parametrize("case", range(sum(name.startswith("A_") for name in FILE)))
+@pytest.mark.parametrize("case", in_names(FILE, r"A_(\d+)"))
 def test_published_features(case, chunk, monkeypatch):
     monkeypatch.setattr(alignment, "_CHUNK", chunk)
     first, second = FILE[f"A_{case}"].T, FILE[f"B_{case}"].T

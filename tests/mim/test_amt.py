@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from support import golden, nhwc, quick_compile, weights
+from support import autoencoder_sizes, golden, nhwc, quick_compile, weights
 
 from jaxprune import checkpoints, commands, mim
 from jaxprune.checkpoints import store
@@ -49,7 +49,7 @@ def call(model, images, **drawn):
 def test_amt_matches():
     file = golden("mim/amt_forward")
     ratios = {"mask_ratio": float(file["mask_ratio"]), "amt_throw_ratio": float(file["throw_ratio"])}
-    model = checkpoints.load_pretrained(create(**ratios), weights(file))
+    model = checkpoints.load_pretrained(create(**autoencoder_sizes(file), **ratios), weights(file))
     given = {name: jnp.asarray(file[name]) for name in ("ids_shuffle", "attn_map")}
     loss, aux = call(model, jnp.asarray(nhwc(file["imgs"])), **given)
     np.testing.assert_array_equal(aux.mask, file["mask"])

@@ -16,7 +16,7 @@ from jaxprune.commands.prune import page, proposals_page, sanity_page
 from jaxprune.commands.shared import inputs, networks, reporting
 from jaxprune.config import Config
 from jaxprune.data.broken import read_or_next
-from jaxprune.data.images import prepare
+from jaxprune.data.crop_resize import prepare
 from jaxprune.errors import UserError
 from jaxprune.evaluate.collectors import pruning
 from jaxprune.evaluate.forwards import pixels

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
+from jaxprune.errors import UserError
 from jaxprune.weights.sources import Published, Tensors, renamed
 
 RELATIVE = "relative_position_bias_table"
@@ -207,5 +208,11 @@ def _to_naflex(tensors: Mapping[str, np.ndarray], grid: tuple[int, ...]) -> dict
     for name in ("cls_token", "reg_token", "pos_embed"):
         if name in found:
             found[f"embeds.{name}"] = found.pop(name)
-    found["embeds.pos_embed"] = found["embeds.pos_embed"].reshape(1, *grid, -1)
+    positions = found["embeds.pos_embed"]
+    if more := positions.shape[1] - math.prod(grid):
+        raise UserError(
+            f"NaFlexVit has no name for pos_embed with {more} rows before those of the patches: build the network with "
+            "no_embed_class=True."
+        )
+    found["embeds.pos_embed"] = positions.reshape(1, *grid, -1)
     return found

@@ -7,8 +7,8 @@ import pytest
 from pictures import picture
 from PIL import Image
 
-from jaxprune.data import images
-from jaxprune.data.images import read_image
+from jaxprune.data import crop_resize, decode
+from jaxprune.data.crop_resize import read_image
 from jaxprune.errors import UserError
 from jaxprune.preprocessing import Preprocessing
 
@@ -26,7 +26,7 @@ def test_all_modes_are_converted_to_rgb(mode):
         image = Image.fromarray(grey.astype(np.uint16) << 8)
     else:
         image = Image.fromarray(grey).convert("RGB").convert(mode, palette=Image.Palette.ADAPTIVE)
-    decoded = images.decode(encoded(image, format="TIFF" if mode == "CMYK" else "PNG"))
+    decoded = decode.decode(encoded(image, format="TIFF" if mode == "CMYK" else "PNG"))
     assert decoded.shape == (32, 32, 3) and decoded.dtype == np.uint8
     if mode != "1":
         assert np.abs(decoded.astype(int) - grey[..., None]).max() <= 4
@@ -35,7 +35,7 @@ def test_all_modes_are_converted_to_rgb(mode):
 @pytest.mark.parametrize("form", ["JPEG", "PNG", "BMP", "WEBP", "GIF", "PPM", "TIFF"])
 def test_every_format_is_read(form):
     smooth = Image.fromarray(np.tile(np.arange(0, 240, 10, dtype=np.uint8)[:, None, None], (1, 30, 3)))
-    decoded = images.decode(encoded(smooth, format=form))
+    decoded = decode.decode(encoded(smooth, format=form))
     assert np.abs(decoded.astype(int) - np.asarray(smooth)).max() < 12
 
 
@@ -43,30 +43,30 @@ def test_exif_rotation_is_optional():
     exif = Image.Exif()
     exif[0x0112] = 6
     data = encoded(picture(3, (20, 10)), format="JPEG", exif=exif)
-    assert images.decode(data, upright=False).shape == (10, 20, 3)
-    assert images.decode(data).shape == (20, 10, 3)
+    assert decode.decode(data, upright=False).shape == (10, 20, 3)
+    assert decode.decode(data).shape == (20, 10, 3)
 
 
 @pytest.mark.parametrize("form", ["JPEG", "PNG", "BMP"])
 def test_truncated_files_are_broken(form):
     data = encoded(picture(3, (64, 64)), format=form)
-    with pytest.raises(images.Broken):
-        images.decode(data[: len(data) // 2])
-    with pytest.raises(images.Broken, match="empty file"):
-        images.decode(b"")
+    with pytest.raises(decode.Broken):
+        decode.decode(data[: len(data) // 2])
+    with pytest.raises(decode.Broken, match="empty file"):
+        decode.decode(b"")
 
 
 def test_opencv_and_pillow_agree(monkeypatch):
     pytest.importorskip("cv2")
     data = encoded(picture(5, (40, 30)), format="JPEG", quality=80)
-    fast = images.decode(data)
-    monkeypatch.setattr(images, "cv2", None)
-    assert np.abs(fast.astype(int) - images.decode(data)).max() <= 4
+    fast = decode.decode(data)
+    monkeypatch.setattr(decode, "cv2", None)
+    assert np.abs(fast.astype(int) - decode.decode(data)).max() <= 4
 
 
 def test_random_boxes_have_the_requested_area_and_aspect():
     rng = np.random.default_rng(0)
-    boxes = np.array([images.random_box(rng, 100, 140, (0.2, 0.5), (3 / 4, 4 / 3)) for _ in range(500)])
+    boxes = np.array([crop_resize.random_box(rng, 100, 140, (0.2, 0.5), (3 / 4, 4 / 3)) for _ in range(500)])
     top, left, h, w = boxes.T
     assert np.all((top >= 0) & (left >= 0) & (top + h <= 100) & (left + w <= 140))
     share, aspect = h * w / 14000, w / h
@@ -79,7 +79,7 @@ def test_random_boxes_have_the_requested_area_and_aspect():
     ("shape", "box"), [((10, 100), (0, 43, 10, 13)), ((100, 10), (43, 0, 13, 10)), ((10, 12), (0, 0, 10, 12))]
 )
 def test_random_box_falls_back_to_the_center(shape, box):
-    assert images.random_box(np.random.default_rng(0), *shape, (4.0, 5.0), (3 / 4, 4 / 3)) == box
+    assert crop_resize.random_box(np.random.default_rng(0), *shape, (4.0, 5.0), (3 / 4, 4 / 3)) == box
 
 
 class Draws:
@@ -104,36 +104,36 @@ class Draws:
     ],
 )
 def test_clipped_boxes_are_drawn_once(shape, draws, box):
-    assert images.clipped_box(Draws(*draws), *shape, (0.08, 1.0), (3 / 4, 4 / 3)) == box
+    assert crop_resize.clipped_box(Draws(*draws), *shape, (0.08, 1.0), (3 / 4, 4 / 3)) == box
 
 
 def test_center_crop_resizes_and_crops():
     image = np.asarray(picture(1, (80, 60)))
     whole = np.asarray(Image.fromarray(image).resize((42, 32), Image.Resampling.BICUBIC))  # 28 of 32, short side
-    view = images.center_crop(image, (28, 28), 0.875, Image.Resampling.BICUBIC)
+    view = crop_resize.center_crop(image, (28, 28), 0.875, Image.Resampling.BICUBIC)
     np.testing.assert_array_equal(view, whole[2:30, 7:35])
-    same = images.center_crop(image, (60, 80), 0.875, Image.Resampling.BICUBIC)
+    same = crop_resize.center_crop(image, (60, 80), 0.875, Image.Resampling.BICUBIC)
     assert same is image
-    assert images.center_crop(image, (40, 20), 1.0, Image.Resampling.BICUBIC).shape == (40, 20, 3)
+    assert crop_resize.center_crop(image, (40, 20), 1.0, Image.Resampling.BICUBIC).shape == (40, 20, 3)
 
 
 @pytest.mark.parametrize("orientation", [1, 6])
 def test_pillows_own_copy_gives_the_same_crops(orientation, monkeypatch):
-    monkeypatch.setattr(images, "cv2", None)
+    monkeypatch.setattr(decode, "cv2", None)
     exif = Image.Exif()
     exif[0x0112] = orientation
-    decoded = images.decode(encoded(picture(0, (40, 60)), format="JPEG", exif=exif))
+    decoded = decode.decode(encoded(picture(0, (40, 60)), format="JPEG", exif=exif))
     array = np.array(decoded)
-    assert isinstance(decoded, images.Decoded) and decoded.picture is not None and type(array) is np.ndarray
+    assert isinstance(decoded, decode.Decoded) and decoded.picture is not None and type(array) is np.ndarray
     # What could differ from Pillow's copy does not have it.
     assert not decoded.flags.writeable and decoded[2:].picture is None and (decoded + 0).picture is None
-    bicubic = images.interpolation("bicubic")
+    bicubic = crop_resize.interpolation("bicubic")
     for box in ((0, 0, *array.shape[:2]), (3, 5, 20, 30), (3, 5, 16, 16)):
-        results = [images.resized_crop(image, box, (16, 16), bicubic) for image in (decoded, array)]
+        results = [crop_resize.resized_crop(image, box, (16, 16), bicubic) for image in (decoded, array)]
         assert type(results[0]) is np.ndarray
         np.testing.assert_array_equal(*results)
     for shape, crop_pct in (((16, 16), 0.875), (array.shape[:2], 1.0), ((min(array.shape[:2]), 8), 1.0)):
-        results = [images.crops(image, shape, crop_pct, bicubic, 3) for image in (decoded, array)]
+        results = [crop_resize.crops(image, shape, crop_pct, bicubic, 3) for image in (decoded, array)]
         assert all(type(each) is np.ndarray for each in results[0])
         np.testing.assert_array_equal(*results)
 
