@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 from flax import nnx
+from jaxprune.checkpoints.rules import to_published
 from support import perturbed, quick_compile
 
 from jaxprune import checkpoints
-from jaxprune.checkpoints.rules import to_published
 from jaxprune.nn.params import merge, split
 
 Arrays = dict[str, Any]

@@ -8,11 +8,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from jaxprune.checkpoints.rules import to_published
 from scoring.published import Features, SmallConvNet
 from support import double_precision, nhwc, perturbed, weights
 
 from jaxprune import checkpoints, losses, mim, models, ops, ranking, reduction, scoring
-from jaxprune.checkpoints.rules import to_published
 from jaxprune.nn.params import variables
 from jaxprune.ranking import pseudo_labels
 from jaxprune.reduction import Plan

@@ -7,17 +7,17 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from reduction.published_models import block, run_block, stage
-from reduction.published_models import prefixed as with_cls
-from support import nhwc, perturbed
-
-from jaxprune import checkpoints, models, reduction
 from jaxprune.analysis import alignment, heat_maps, proxies
 from jaxprune.analysis.clusterings import likeness
 from jaxprune.analysis.compose import compose_assignments
 from jaxprune.analysis.overlap import as_masks, intersection_over_area, intersection_over_union
 from jaxprune.analysis.reduction_patterns import Patterns, clusters_alike, overlaps, rates
 from jaxprune.checkpoints.rules import to_published
+from reduction.published_models import block, run_block, stage
+from reduction.published_models import prefixed as with_cls
+from support import nhwc, perturbed
+
+from jaxprune import checkpoints, models, reduction
 from jaxprune.reduction import Plan, radial_patterns
 from jaxprune.reduction.dpc_knn import dpc_knn, shares
 from jaxprune.reduction.evit import EViT
