@@ -17,8 +17,8 @@ import numpy as np
 import jaxprune
 from jaxprune.bench.costs import verdict
 from jaxprune.errors import UserError
+from jaxprune.measures.intervals import wilson_interval
 from jaxprune.measures.rank_correlation import RankCorrelation, kendall
-from jaxprune.metrics import wilson_interval
 from jaxprune.nn.params import variables
 from jaxprune.reduction import DENSE, Plan
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxprune.bench.publish import publish
-from jaxprune.metrics import student_interval
+from jaxprune.measures.intervals import student_interval
 from jaxprune.report import Report, Section, spread
 from jaxprune.report.table import Rows
 

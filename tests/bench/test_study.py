@@ -8,7 +8,7 @@ import pytest
 from jaxprune.bench import study
 from jaxprune.bench.costs import promise
 from jaxprune.bench.timing import OverRounds, Turn, interleaved_medians, speed_up
-from jaxprune.metrics import student_interval
+from jaxprune.measures.intervals import student_interval
 
 VALUES = {"plain": [1.0, 1.1, 0.9], "better": [3.0, 3.1, 2.9], "close": [1.1, 1.0, 1.2]}
 
