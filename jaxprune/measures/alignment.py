@@ -126,7 +126,11 @@ def pwcca_distance(products: CrossProducts) -> float:
     """
     correlations = canonical_correlations(products)
     root, _ = _roots(*np.linalg.eigh(products.first))
-    directions = np.linalg.svd(_whitened(products), full_matrices=True)[0]
+    return _pwcca(np.linalg.svd(_whitened(products), full_matrices=True)[0], correlations, root)
+
+
+def _pwcca(directions: np.ndarray, correlations: np.ndarray, root: np.ndarray) -> float:
+    """`pwcca_distance` from the canonical directions and the square root of the first network's products."""
     # The component of every feature along each canonical direction.
     weights = np.abs(directions.T @ root).sum(1)
     weights = weights / weights.sum()  # including directions without a counterpart in the second network
@@ -209,9 +213,7 @@ def distances(first: Features, second: Features) -> dict[str, float]:
     }
     if len(first.values) > max(cross.shape):
         directions, correlations, _ = np.linalg.svd(first.inverse @ cross @ second.inverse, full_matrices=True)
-        weights = np.abs(directions.T @ first.root).sum(1)
-        weights = weights / weights.sum()
-        found["PWCCA"] = float(1 - (weights[: len(correlations)] * correlations).sum())
+        found["PWCCA"] = _pwcca(directions, correlations, first.root)
         inside = np.linalg.svd(first.principal.T @ cross @ second.principal, compute_uv=False)
         found["SVCCA"] = float(1 - inside.mean())
     return found
