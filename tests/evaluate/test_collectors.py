@@ -15,7 +15,8 @@ from jaxprune.evaluate.collectors.kept import Kept
 from jaxprune.evaluate.collectors.patch_recall import Ranks
 from jaxprune.evaluate.collectors.plans import Comparison
 from jaxprune.evaluate.collectors.token_counts import RealisedRows, distinct_rows
-from jaxprune.metrics import mean_average_precision, wilson_interval
+from jaxprune.measures.intervals import wilson_interval
+from jaxprune.metrics import mean_average_precision
 from jaxprune.reduction import DENSE
 
 NAMES = ("ant", "bee", "cow")

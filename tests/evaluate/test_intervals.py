@@ -7,7 +7,7 @@ from which_tokens.claims import judge
 
 from jaxprune.commands.analyse.tables import outcomes, proxies
 from jaxprune.measures import rank_correlation
-from jaxprune.metrics import wilson_interval
+from jaxprune.measures.intervals import wilson_interval
 from jaxprune.reduction import DENSE
 
 TABLES = ("rates", "methods", "radial", "networks", "data_sets", "anchors", "spatial", "depths")

@@ -18,7 +18,7 @@ from jaxprune.evaluate.collectors import proposals
 from jaxprune.evaluate.forwards import one_view, over_views, patch_scores, pixels
 from jaxprune.flops.scorers import scorer_flops
 from jaxprune.measures.insertion_deletion import Values
-from jaxprune.metrics import wilson_interval
+from jaxprune.measures.intervals import wilson_interval
 from jaxprune.nn.params import Fixed, merge, split
 from jaxprune.reduction import DENSE
 from jaxprune.reduction.parts.keep_rows import best
