@@ -33,7 +33,7 @@ CLAIMS = [
     ("M", "ATS keeps patches all over the image, Top-K, EViT and DynamicViT regions.", "above 0"),
     ("M", "The centres of K-Medoids and DPC-KNN are not the distinctive patches, which Top-K keeps.", "below 0.5"),
 ]
-IMAGES, PAIRS = 400, 1500
+IMAGES, PAIRS = 400, 900
 # How far from its bound a figure is; a rank correlation of `PAIRS` pairs is only made, and known, to about .03.
 OFF, OFF_OF_RANKS = 0.02, 0.08
 

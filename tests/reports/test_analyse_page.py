@@ -8,7 +8,7 @@ import pytest
 from written_pages import read_page
 
 from jaxprune.analysis import analyse_report, claims, class_patterns, outcomes, pattern_tables, spatial
-from jaxprune.analysis.analyse_report import Tables, depth_maps, patterns, proxies
+from jaxprune.analysis.analyse_report import Tables, depth_maps, patterns, proxies, verdicts
 from jaxprune.analysis.reduction_patterns import Patterns
 from jaxprune.preprocessing import Preprocessing
 from jaxprune.viz.report import Report
@@ -219,6 +219,22 @@ def test_claims_are_counted_and_those_without_data_are_named(parts):
     )
 
 
+def test_verdicts_are_counted(part_of):
+    row = {"section": "G", "claim": "A finding.", "figure": "IoU", "holds if": "above 0.5"}
+    figures = {"holds": (0.75, 0.625, 0.875), "does not hold": (0.25, 0.125, 0.375), "not decidable": (0.5, 0.25, 0.75)}
+    rows = [
+        {**row, "verdict": verdict, "here": here, "here low": low, "here high": high}
+        for verdict, (here, low, high) in figures.items()
+    ]
+    (part,) = part_of(lambda section: verdicts.describe(section, [*rows, rows[0], rows[0]]))
+    assert "3 of the 5 findings" in part.texts[0] and "hold here, 1 do not, 1 are not decidable" in part.texts[0]
+    assert [line.split(" | ")[1:4:2] for line in part.tables[0].lines[1:4]] == [
+        ["holds", "0.75 (0.62–0.88)"],
+        ["does not hold", "0.25 (0.12–0.38)"],
+        ["not decidable", "0.50 (0.25–0.75)"],
+    ]
+
+
 def test_keep_rates_of_a_method(parts):
     part = parts["One method at several keep rates"]
     (table,), (plot,) = part.tables, part.figures
@@ -355,7 +371,13 @@ def test_patterns_by_class(parts):
         ("topk 0.5", "centre distance", "bee (4)", "ant (4)", "0.143"),
         ("evit 0.5", "centre distance", "bee (4)", "ant (4)", "0.143"),
     ]
-    assert "Most dependent on the class is centre distance of topk 0.5: η² is" in table.caption
+    # Between the classes' means, of the distances that the last step's nine patches have in each image.
+    distances = np.hypot(*np.meshgrid(np.arange(6) - 2.5, np.arange(6) - 2.5)).ravel()
+    values = np.array([distances[image : image + 9].mean() for image in range(IMAGES)])
+    between = np.square(values.reshape(2, 4).mean(1) - values.mean()).mean() / values.var()
+    assert (
+        table.rows[1][7] == f"{between:.3f}" and f"centre distance of topk 0.5: η² is {between:.2f}, " in table.caption
+    )
     assert table.caption.endswith(
         "n = 8 images. Plans of one keep rate are shown. All classes are in class_patterns.csv."
     )

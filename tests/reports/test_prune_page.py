@@ -6,7 +6,7 @@ from flax import nnx
 from written_pages import read_csv
 
 from jaxprune import models, scoring
-from jaxprune.analysis import proposals_report, pruning, pruning_report, sanity_report
+from jaxprune.analysis import insertion_deletion, proposals_report, pruning, pruning_report, sanity_report
 from jaxprune.viz.table import write_csv
 
 PATCHES, RATES = 16, (0.5, 0.3)  # with the class token, 8 and 5 patches are kept
@@ -119,6 +119,14 @@ def test_a_row_for_each_scorer_has_cost_speed_and_areas(setting, found, rows, tm
     assert [float(cell) for cell in random[-2:]] == pytest.approx([insertion, deletion])
 
 
+def test_curves_begin_or_end_at_the_dense_network(found):
+    curves = insertion_deletion.curves(found.confidences, found.removed, found.confidences["dense", 16], "centre", 16)
+    there, inserted = curves["insertion"]
+    removed, deleted = curves["deletion"]
+    assert there == pytest.approx([5 / 16, 8 / 16, 1]) and inserted == pytest.approx([0.5, 0.65, 0.7])
+    assert removed == pytest.approx([0, 8 / 16, 11 / 16]) and deleted == pytest.approx([0.7, 0.4, 0.2])
+
+
 @pytest.fixture(scope="module")
 def part(part_of, setting, found, rows):
     summary = pruning_report.by_scorer(rows, found, speeds(1.6, 0.8), setting.model, 0.5)
@@ -189,13 +197,13 @@ def test_figures_word_their_findings(part):
     assert {"GFLOPs", "accuracy", "chance (0.5)"} <= labels[4]
 
 
-def test_without_timing_no_speed_is_claimed(part_of, setting, found, rows):
-    summary = pruning_report.by_scorer(rows, found, {}, setting.model, 0.5)
-    (part,) = part_of(lambda section: pruning_report.describe(section, setting, rows, summary, found))
-    assert len(part.tables) == 2 and "speed-up" not in part.tables[0].header
-    assert part.tables[0].caption == (
-        "Accuracy by keep rate (z). insertion and deletion are areas under the curves below."
-    )
+def test_what_was_not_measured_is_not_claimed(part_of, setting, found, rows):
+    without = found._replace(removed={})
+    summary = pruning_report.by_scorer(rows, without, {}, setting.model, 0.5)
+    (part,) = part_of(lambda section: pruning_report.describe(section, setting, rows, summary, without))
+    published, _ = part.tables
+    assert published.header == ["scorer", "z=1", "z=0.5", "z=0.3"] and part.notes == []
+    assert not any("Insertion" in figure.caption for figure in part.figures)
 
 
 def test_proposals_are_compared_with_chance(part_of, setting, found):
@@ -246,9 +254,11 @@ def test_proposals_are_compared_with_chance(part_of, setting, found):
 
 
 def test_scorers_that_ignore_the_image_are_named(part_of, setting, found):
+    correlations = {"centre": (1.0, 0.75, 0.75), "random": (1.0, 0.5, -0.25)}
     cascade = [
-        {"scorer": "random", "parts": number, "of": 2, "part": part, "Spearman": value, "std": 0.125, "images": 4}
-        for number, (part, value) in enumerate((("", 1.0), ("head", 0.5), ("blocks.0", -0.25)))
+        {"scorer": name, "parts": number, "of": 2, "part": part, "Spearman": value, "std": 0.125, "images": 4}
+        for name, values in correlations.items()
+        for number, (part, value) in enumerate(zip(("", "head", "blocks.0"), values, strict=True))
     ]
     rows = sanity_report.summary(setting.scorers, found.scores, cascade)
     (part,) = part_of(lambda section: sanity_report.describe(section, rows, cascade))
@@ -256,10 +266,15 @@ def test_scorers_that_ignore_the_image_are_named(part_of, setting, found):
     assert "centre scores all images alike." in table.caption
     assert "± is the standard deviation between 4 images (population)" in table.caption
     assert table.header == ["scorer", "between images", "top part random", "half random", "all random"]
-    assert table.rows[1] == ["centre", "1.00", "–", "–", "–"]
+    assert table.rows[1] == ["centre", "1.00", "0.75 ± 0.12", "0.75 ± 0.12", "0.75 ± 0.12"]
     assert table.rows[2][2:] == ["0.50 ± 0.12", "0.50 ± 0.12", "-0.25 ± 0.12"]
     assert plot.caption == (
         "The network is randomised from the classifier down. With all weights random, random is the least correlated "
         "with its own scores before (-0.25)."
     )
     assert "rank correlation with the scores before" in plot.labels
+    # A scorer without a network has nothing to randomise.
+    (row, _) = sanity_report.summary(
+        setting.scorers, found.scores, [row for row in cascade if row["scorer"] != "centre"]
+    )
+    assert row["scorer"] == "centre" and row["top part random"] is row["all random"] is None
