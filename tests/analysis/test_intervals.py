@@ -33,7 +33,8 @@ def tau(x, y, axis=-1):
 def bootstrapped(columns, statistic, draws=2000):
     """The ends of SciPy's 95 % percentile interval, resampling the columns together."""
     settings = {"paired": True, "vectorized": True, "method": "percentile", "n_resamples": draws, "batch": 500}
-    return tuple(stats.bootstrap(columns, statistic, rng=np.random.default_rng(9), **settings).confidence_interval)
+    settings["random_state"] = np.random.default_rng(9)
+    return tuple(stats.bootstrap(columns, statistic, **settings).confidence_interval)
 
 
 def pairs(seed, count=30):
