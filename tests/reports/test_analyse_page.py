@@ -60,21 +60,21 @@ def keeping(plan, gflops, counts, answer, start=0, moves=1):
         rows = np.full((IMAGES, PATCHES), -1)
         np.put_along_axis(rows, ids, np.broadcast_to(np.arange(ids.shape[1]), ids.shape), axis=1)
         assign.append(rows)
-    found = observed(plan, plan.split()[0], gflops, answer, counts, Patterns.of(kept, assign, (1, 2), 4))
-    found.keeps = True
-    return found
+    seen = observed(plan, plan.split()[0], gflops, answer, counts, Patterns.of(kept, assign, (1, 2), 4))
+    seen.keeps = True
+    return seen
 
 
 def merging(plan, gflops, counts, answer):
     """A plan that merges equally many consecutive patches into each row."""
     assign = [np.tile(np.arange(PATCHES) * count // PATCHES, (IMAGES, 1)) for count in counts]
     none = [np.full((IMAGES, count), -1) for count in counts]
-    found = observed(plan, plan.split()[0], gflops, answer, counts, Patterns.of(none, assign, (1, 2), 4))
-    found.clusters = True
-    return found
+    seen = observed(plan, plan.split()[0], gflops, answer, counts, Patterns.of(none, assign, (1, 2), 4))
+    seen.clusters = True
+    return seen
 
 
-FOUND = [
+MEMBERS = [
     observed("dense", "dense", 4.0, DENSE),
     keeping("topk 0.5", 2.5, (18, 9), [0, 0, 0, 1, 1, 1, 0, 0]),  # loses two
     keeping("topk 0.33", 2.0, (12, 6), [0, 0, 1, 1, 1, 0, 0, 1]),  # loses four, wins one
@@ -98,30 +98,30 @@ SOURCE = Images()
 
 @pytest.fixture(scope="module")
 def answered():
-    return outcomes.answers(FOUND, neighbours=1)
+    return outcomes.answers(MEMBERS, neighbours=1)
 
 
 @pytest.fixture(scope="module")
 def tables(answered):
-    found = {
-        "rates": pattern_tables.across_rates(FOUND),
-        "methods": pattern_tables.across_methods(FOUND),
-        "radial": pattern_tables.against_radial(FOUND),
-        "spatial": spatial.spatial_rows(FOUND),
-        "depths": spatial.depth_rows(FOUND),
+    comparisons = {
+        "rates": pattern_tables.across_rates(MEMBERS),
+        "methods": pattern_tables.across_methods(MEMBERS),
+        "radial": pattern_tables.against_radial(MEMBERS),
+        "spatial": spatial.spatial_rows(MEMBERS),
+        "depths": spatial.depth_rows(MEMBERS),
         **dict.fromkeys(("networks", "data_sets", "anchors"), ()),
     }
     base = ("vit", "dense")
     return Tables(
-        plans=outcomes.plan_rows(FOUND, answered, lambda model: model.gflops),
-        heat_maps=pattern_tables.maps_alike(FOUND, pattern_tables.depth_maps(FOUND)),
+        plans=outcomes.plan_rows(MEMBERS, answered, lambda model: model.gflops),
+        heat_maps=pattern_tables.maps_alike(MEMBERS, pattern_tables.depth_maps(MEMBERS)),
         proxies=(),
         classes=answered.by_class(base, CLASSES),
         answers=outcomes.by_image(answered, SOURCE.names, CLASSES),
-        claims=claims.judge(found),
+        claims=claims.judge(comparisons),
         confusions=outcomes.confusions(answered, base, CLASSES),
-        class_patterns=class_patterns.class_rows(FOUND, CLASSES),
-        **found,
+        class_patterns=class_patterns.class_rows(MEMBERS, CLASSES),
+        **comparisons,
     )
 
 
@@ -131,9 +131,9 @@ def parts(answered, tables, tmp_path_factory):
     report = Report("jaxprune", "runs/vit")
     analyse_report.describe(
         report.section("Networks under plans"),
-        FOUND,
+        MEMBERS,
         tables,
-        pattern_tables.depth_maps(FOUND),
+        pattern_tables.depth_maps(MEMBERS),
         answered,
         class_names=CLASSES,
         sources={"vit": SOURCE},

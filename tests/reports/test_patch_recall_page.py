@@ -22,7 +22,8 @@ def mask(places):
 def view():
     positive = [{name: mask(places) for name, places in image.items()} for image in PATCHES]
     regions = [
-        {name: np.kron(own.reshape(GRID), np.ones((4, 4), bool)) for name, own in image.items()} for image in positive
+        {name: np.kron(touched.reshape(GRID), np.ones((4, 4), bool)) for name, touched in image.items()}
+        for image in positive
     ]
     return patch_recall.View(np.full((4, 8, 16, 3), 128, np.uint8), regions, positive)
 
@@ -54,8 +55,8 @@ def test_recall_is_counted_by_image_and_over_all_patches(rows, tmp_path):
     shares = np.array([4 / 4, 4 / 5, 1 / 2])
     error = shares.std(ddof=1) / np.sqrt(3)
     precision = (4 / 4 + 4 / 4 + 1 / 4) / 3
-    wanted = [9 / 11, shares.mean(), error, precision, 0.5, (4 + 5 + 2) / 24, 3, 11]
-    assert numbers["any class", "ltrp", "0.5"] == pytest.approx(wanted)
+    expected = [9 / 11, shares.mean(), error, precision, 0.5, (4 + 5 + 2) / 24, 3, 11]
+    assert numbers["any class", "ltrp", "0.5"] == pytest.approx(expected)
     # Of all classes, the shared patch counts twice: 4 of 4, 5 of 6 and 1 of 2.
     assert numbers["all classes", "ltrp", "0.5"][0] == pytest.approx(10 / 12)
     # Random keeps 7, 5, 3 and 1, or 7 and 5: of the dogs, both patches or one of them.
@@ -118,8 +119,8 @@ def test_findings_name_the_best_scorer_and_chance(part):
 
 
 def test_the_terminal_lists_the_best_scorer_first(rows):
-    some = [row for row in rows if row["class"] == "unseen classes" and row["keep rate"] == 0.5]
-    assert patch_recall_report.summary_text(some).splitlines() == [
+    unseen = [row for row in rows if row["class"] == "unseen classes" and row["keep rate"] == 0.5]
+    assert patch_recall_report.summary_text(unseen).splitlines() == [
         "recall of unseen classes at keep rate 0.5 (random: 50.0%); ± = the standard error of the mean over 2 images",
         "  random  100.0% ± 0.0%   of all patches 100.0%, precision 50.0%",
         "  ltrp     50.0% ± 0.0%   of all patches 50.0%, precision 25.0%",

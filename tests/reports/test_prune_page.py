@@ -39,8 +39,12 @@ TIMING = "in batches of 8 on cpu: median over 3 rounds with the smallest and the
 def speeds(fast, slow):
     """End-to-end speed, 100 images a second for the dense network."""
     ends = lambda name, value: {name: value, f"{name} low": 0.9 * value, f"{name} high": 1.1 * value}
-    own = lambda faster, scoring: {**ends("images/s", 100 * faster), **ends("speed-up", faster), "scoring ms": scoring}
-    return {"dense": own(1.0, 0.0), "centre": own(fast, 0.25), "random": own(slow, 0.0)}
+    row_of = lambda faster, scoring: {
+        **ends("images/s", 100 * faster),
+        **ends("speed-up", faster),
+        "scoring ms": scoring,
+    }
+    return {"dense": row_of(1.0, 0.0), "centre": row_of(fast, 0.25), "random": row_of(slow, 0.0)}
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +57,7 @@ def setting():
 
 
 @pytest.fixture(scope="module")
-def found():
+def pruned():
     arrays = lambda values: {key: np.array(value) for key, value in values.items()}
     # Centre scores all images alike, random does not.
     scores = {"centre": np.tile(np.arange(16.0), (4, 1)), "random": np.random.default_rng(0).random((4, 16))}
@@ -65,9 +69,9 @@ def found():
 
 
 @pytest.fixture(scope="module")
-def rows(setting, found):
+def rows(setting, pruned):
     """The rows of the table, at costs that are easy to compare."""
-    rows = pruning.accuracies(setting.model, setting.scorers, setting.size, found, RATES)
+    rows = pruning.accuracies(setting.model, setting.scorers, setting.size, pruned, RATES)
     costs = {
         ("dense", 1.0): 4.0,
         ("centre", 0.5): 2.5,
@@ -78,8 +82,8 @@ def rows(setting, found):
     return [{**row, "GFLOPs": costs[row["scorer"], row["keep rate"]]} for row in rows]
 
 
-def test_accuracies_agreement_and_confidence_are_counted(setting, found, rows, tmp_path):
-    measured = pruning.accuracies(setting.model, setting.scorers, setting.size, found, RATES)
+def test_accuracies_agreement_and_confidence_are_counted(setting, pruned, rows, tmp_path):
+    measured = pruning.accuracies(setting.model, setting.scorers, setting.size, pruned, RATES)
     costs = [row["GFLOPs"] for row in measured]
     # Fewer patches cost less, and neither scorer costs anything.
     assert costs[0] > costs[1] > costs[2] and costs[3:] == costs[1:3]
@@ -100,8 +104,8 @@ def test_accuracies_agreement_and_confidence_are_counted(setting, found, rows, t
     assert [float(cell) for cell in lines[0][4:6]] == pytest.approx([0.3006, 0.9544], abs=1e-4)  # Wilson, 3 of 4
 
 
-def test_a_row_for_each_scorer_has_cost_speed_and_areas(setting, found, rows, tmp_path):
-    summary = pruning_report.by_scorer(rows, found, speeds(1.6, 0.8), setting.model, 0.5)
+def test_a_row_for_each_scorer_has_cost_speed_and_areas(setting, pruned, rows, tmp_path):
+    summary = pruning_report.by_scorer(rows, pruned, speeds(1.6, 0.8), setting.model, 0.5)
     write_csv(tmp_path / "scorers.csv", summary)
     header, dense, centre, random = read_csv(tmp_path / "scorers.csv")
     assert header == [
@@ -119,8 +123,10 @@ def test_a_row_for_each_scorer_has_cost_speed_and_areas(setting, found, rows, tm
     assert [float(cell) for cell in random[-2:]] == pytest.approx([insertion, deletion])
 
 
-def test_curves_begin_or_end_at_the_dense_network(found):
-    curves = insertion_deletion.curves(found.confidences, found.removed, found.confidences["dense", 16], "centre", 16)
+def test_curves_begin_or_end_at_the_dense_network(pruned):
+    curves = insertion_deletion.curves(
+        pruned.confidences, pruned.removed, pruned.confidences["dense", 16], "centre", 16
+    )
     there, inserted = curves["insertion"]
     removed, deleted = curves["deletion"]
     assert there == pytest.approx([5 / 16, 8 / 16, 1]) and inserted == pytest.approx([0.5, 0.65, 0.7])
@@ -128,9 +134,9 @@ def test_curves_begin_or_end_at_the_dense_network(found):
 
 
 @pytest.fixture(scope="module")
-def part(part_of, setting, found, rows):
-    summary = pruning_report.by_scorer(rows, found, speeds(1.6, 0.8), setting.model, 0.5)
-    fill = lambda section: pruning_report.describe(section, setting, rows, summary, found, timing=TIMING)
+def part(part_of, setting, pruned, rows):
+    summary = pruning_report.by_scorer(rows, pruned, speeds(1.6, 0.8), setting.model, 0.5)
+    fill = lambda section: pruning_report.describe(section, setting, rows, summary, pruned, timing=TIMING)
     return part_of(fill)[0]
 
 
@@ -197,8 +203,8 @@ def test_figures_word_their_findings(part):
     assert {"GFLOPs", "accuracy", "chance (0.5)"} <= labels[4]
 
 
-def test_what_was_not_measured_is_not_claimed(part_of, setting, found, rows):
-    without = found._replace(removed={})
+def test_what_was_not_measured_is_not_claimed(part_of, setting, pruned, rows):
+    without = pruned._replace(removed={})
     summary = pruning_report.by_scorer(rows, without, {}, setting.model, 0.5)
     (part,) = part_of(lambda section: pruning_report.describe(section, setting, rows, summary, without))
     published, _ = part.tables
@@ -206,10 +212,10 @@ def test_what_was_not_measured_is_not_claimed(part_of, setting, found, rows):
     assert not any("Insertion" in figure.caption for figure in part.figures)
 
 
-def test_proposals_are_compared_with_chance(part_of, setting, found):
-    overlap = proposals_report.overlaps(setting, found)
+def test_proposals_are_compared_with_chance(part_of, setting, pruned):
+    overlap = proposals_report.overlaps(setting, pruned)
     # Confidence of a proposal: unsure of the first image, of which the network is sure, and the other way round.
-    proposed = found._replace(proposal=np.array([0.2, 0.5, 0.1, 0.4]))
+    proposed = pruned._replace(proposal=np.array([0.2, 0.5, 0.1, 0.4]))
     grey = np.full((8, 8, 3), 128, np.uint8)
     seen, contrasts = [], []
 
@@ -253,14 +259,14 @@ def test_proposals_are_compared_with_chance(part_of, setting, found):
     assert part.texts == ["No image: proposal sure, network unsure."]
 
 
-def test_scorers_that_ignore_the_image_are_named(part_of, setting, found):
+def test_scorers_that_ignore_the_image_are_named(part_of, setting, pruned):
     correlations = {"centre": (1.0, 0.75, 0.75), "random": (1.0, 0.5, -0.25)}
     cascade = [
         {"scorer": name, "parts": number, "of": 2, "part": part, "Spearman": value, "std": 0.125, "images": 4}
         for name, values in correlations.items()
         for number, (part, value) in enumerate(zip(("", "head", "blocks.0"), values, strict=True))
     ]
-    rows = sanity_report.summary(setting.scorers, found.scores, cascade)
+    rows = sanity_report.summary(setting.scorers, pruned.scores, cascade)
     (part,) = part_of(lambda section: sanity_report.describe(section, rows, cascade))
     (table,), (plot,) = part.tables, part.figures
     assert "centre scores all images alike." in table.caption
@@ -275,6 +281,6 @@ def test_scorers_that_ignore_the_image_are_named(part_of, setting, found):
     assert "rank correlation with the scores before" in plot.labels
     # A scorer without a network has nothing to randomise.
     (row, _) = sanity_report.summary(
-        setting.scorers, found.scores, [row for row in cascade if row["scorer"] != "centre"]
+        setting.scorers, pruned.scores, [row for row in cascade if row["scorer"] != "centre"]
     )
     assert row["scorer"] == "centre" and row["top part random"] is row["all random"] is None

@@ -31,12 +31,12 @@ def opened():
 def paths(tmp_path_factory):
     """Files of two pictures each."""
     folder, broken = tmp_path_factory.mktemp("scores"), ("", "", "no picture", "")
-    found = []
+    files = []
     for part in (slice(0, 2), slice(2, 4)):
-        found.append(folder / f"{part.start:08d}.npz")
+        files.append(folder / f"{part.start:08d}.npz")
         scores = {text: np.array(values)[part] for text, values in SCORES.items()}
-        write_part(found[-1], Part(NAMES[part], broken[part], scores), GRID)
-    return found
+        write_part(files[-1], Part(NAMES[part], broken[part], scores), GRID)
+    return files
 
 
 @pytest.fixture(scope="module")
@@ -78,6 +78,6 @@ def test_the_page_lists_agreement_and_unreadable_pictures(part_of, opened, paths
 def test_drawings_have_the_numbers_of_their_pictures(drawn):
     folder, scored = drawn
     assert sorted(path.name for path in folder.iterdir()) == ["000000_a.png", "000001_b.png", "000003_c.png"]
-    assert [own.caption for own in scored] == ["a.png", "b.png", "c.png"]
+    assert [image.caption for image in scored] == ["a.png", "b.png", "c.png"]
     np.testing.assert_array_equal(scored[2].scores[SECOND], (RISING + 1) % 8)
     assert scored[2].image.mean() == 60

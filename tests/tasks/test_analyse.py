@@ -200,17 +200,17 @@ def test_comparisons_are_counted_as_they_are_made(saved):
 def test_the_estimate_adds_up_what_one_comparison_of_each_kind_takes(saved, monkeypatch):
     config = loaded(plans=("topk", "kmedoids"), keep_rates=(0.6, 0.4), reduction_loc=(1, 2))
     config.run = saved["dense"]
-    found = members(analysed.networks(config), analysed.plans(config))
+    compared = members(analysed.networks(config), analysed.plans(config))
     monkeypatch.setattr(time, "perf_counter", itertools.count().__next__)  # whatever is timed takes a second
     report, patterns, maps, features, beside = 12, 18, 9, 7, 6
     # Clusters and overlaps of 18 steps, half of the plans each; a map of each of 9 pairs; in two layers the features of
     # 7 networks, and 6 plans beside the dense one.
-    whole = patterns * 2 / 2 + maps + 2 * (features + beside) + report
-    assert effort.seconds(found, 12, ("dense",), 2) == whole
+    total = patterns * 2 / 2 + maps + 2 * (features + beside) + report
+    assert effort.seconds(compared, 12, ("dense",), 2) == total
     # Only the comparison of patterns grows with the images, beyond the thousand that are timed.
-    assert effort.seconds(found, 3000, ("dense",), 2) == whole + 2 * patterns
-    assert effort.seconds(found, 12, (), 1) == patterns + maps + features + report
-    assert effort.seconds(found[:1], 12, ("dense",), 2) == report
+    assert effort.seconds(compared, 3000, ("dense",), 2) == total + 2 * patterns
+    assert effort.seconds(compared, 12, (), 1) == patterns + maps + features + report
+    assert effort.seconds(compared[:1], 12, ("dense",), 2) == report
 
 
 @pytest.mark.slow
