@@ -1,7 +1,6 @@
 """Compares the arms of a study over several seeds, with 95 % intervals by Student's t, and publishes the results."""
 
 import contextlib
-import math
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

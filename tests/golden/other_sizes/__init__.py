@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 from flax import nnx
-from jaxprune.checkpoints.rules import to_published
 from support import perturbed, quick_compile
 
 from jaxprune import checkpoints
 from jaxprune.nn.params import merge, split
+from jaxprune.weights.rules import to_published
 
 Arrays = dict[str, Any]
 

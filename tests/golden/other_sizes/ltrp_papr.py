@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jaxprune.checkpoints.rules import to_published
 from scoring.published import Features, SmallConvNet
 from support import double_precision, nhwc, perturbed, weights
 
@@ -18,6 +17,7 @@ from jaxprune.ranking import pseudo_labels
 from jaxprune.reduction import Plan
 from jaxprune.reduction.dpc_knn import dpc_knn
 from jaxprune.scoring.ltrp_cluster import diverse
+from jaxprune.weights.rules import to_published
 from other_sizes import Arrays, Family, chosen, computed, differentiated, images, noise, prefixed, published
 
 

@@ -6,13 +6,13 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jaxprune.mim.aggregation import fill_grid
-from jaxprune.mim.hog import HOG, MaskFeatHOG, gaussian_window, image_gradients
 from support import nhwc
 
 from jaxprune import checkpoints, mim, ops
 from jaxprune.mim import Pixels
-from jaxprune.mim import teacher_targets as teaching
+from jaxprune.mim.parts import teacher_targets as teaching
+from jaxprune.mim.parts.hog import HOG, MaskFeatHOG, gaussian_window, image_gradients
+from jaxprune.mim.parts.rebuild_thrown import fill_grid
 from other_sizes import Arrays, Family, chosen, differentiated, fields, images, noise, prefixed, published
 
 # 6 × 6 patches, 3 blocks, 5 heads: no number of the golden files.

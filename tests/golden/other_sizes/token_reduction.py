@@ -7,29 +7,30 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jaxprune.analysis import alignment, heat_maps, proxies
-from jaxprune.analysis.clusterings import likeness
 from jaxprune.analysis.compose import compose_assignments
-from jaxprune.analysis.overlap import as_masks, intersection_over_area, intersection_over_union
-from jaxprune.analysis.reduction_patterns import Patterns, clusters_alike, overlaps, rates
-from jaxprune.checkpoints.rules import to_published
 from reduction.published_models import block, run_block, stage
 from reduction.published_models import prefixed as with_cls
 from support import nhwc, perturbed
 
 from jaxprune import checkpoints, models, reduction
-from jaxprune.reduction import Plan, radial_patterns
+from jaxprune.evaluate.reduction_patterns import Patterns, clusters_alike, overlaps, rates
+from jaxprune.measures import alignment, heat_maps, rank_correlation
+from jaxprune.measures.clusterings import likeness
+from jaxprune.measures.overlap import as_masks, intersection_over_area, intersection_over_union
+from jaxprune.reduction import Plan
 from jaxprune.reduction.dpc_knn import dpc_knn, shares
 from jaxprune.reduction.evit import EViT
 from jaxprune.reduction.kmedoids import kmedoids
 from jaxprune.reduction.l1 import L1
 from jaxprune.reduction.l2 import L2
 from jaxprune.reduction.linf import LInf
+from jaxprune.reduction.parts import radial_patterns
 from jaxprune.reduction.patch_merger import PatchMerger
 from jaxprune.reduction.sinkhorn import Sinkhorn
 from jaxprune.reduction.sit import Sit
 from jaxprune.reduction.tome import ToMe
 from jaxprune.reduction.topk import TopK
+from jaxprune.weights.rules import to_published
 from other_sizes import Arrays, Family, computed, images, noise, prefixed, published
 
 CONFIG = {"img": 42, "patch": 7, "dim": 20, "depth": 5, "heads": 5, "classes": 7, "loc": [0, 2], "keep": 0.55, "P": 36}
@@ -203,7 +204,10 @@ def analysis() -> dict[str, Arrays]:
     rng = np.random.default_rng(0)
     x = rng.normal(size=15)
     y = x + rng.normal(size=15)
-    correlations = {"spearman": proxies.spearman(x, y, draws=0), "kendall_tau_b": proxies.kendall(x, y, draws=0)}
+    correlations = {
+        "spearman": rank_correlation.spearman(x, y, draws=0),
+        "kendall_tau_b": rank_correlation.kendall(x, y, draws=0),
+    }
     files["metric_rank_correlation"] = {"x": x, "y": y} | {name: found.value for name, found in correlations.items()}
     return {f"token_reduction/{name}": arrays for name, arrays in files.items()}
 
