@@ -20,10 +20,10 @@ ENCODER = {"img_size": 30, "patch_size": 5, "embed_dim": 20, "depth": 3, "num_he
 SIZES = {**ENCODER, "decoder_embed_dim": 12, "decoder_depth": 1, "decoder_num_heads": 3}
 
 
-def create(name: str, *settings: dict[str, Any], **more: Any) -> Any:
+def create(name: str, *settings: dict[str, Any], rngs: nnx.Rngs | None = None, **more: Any) -> Any:
     """A framework of all these settings."""
     arguments = {key: value for setting in (*settings, more) for key, value in setting.items()}
-    return mim.create(name, **arguments, rngs=nnx.Rngs(0))
+    return mim.create(name, **arguments, rngs=rngs or nnx.Rngs(0))
 
 
 def files_of(sizes: dict[str, int], tensors: Arrays, pictures: np.ndarray) -> Arrays:
