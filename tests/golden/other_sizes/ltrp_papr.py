@@ -188,18 +188,8 @@ def functions(model: Any) -> Arrays:
 
 
 def labels() -> dict[str, Arrays]:
-    config = {
-        "img": 20,
-        "patch": 5,
-        "E": 20,
-        "depth": 3,
-        "heads": 5,
-        "DE": 12,
-        "ddepth": 1,
-        "dheads": 2,
-        "mlp_ratio": 3,
-    }
-    config |= {"rank_dim": 16, "rank_depth": 3, "rank_heads": 2, "mask_ratio": 0.6}
+    config = {"img": 20, "patch": 5, "E": 20, "depth": 3, "heads": 5, "mlp_ratio": 3.0, "mask_ratio": 0.6}
+    config |= {"DE": 12, "ddepth": 1, "dheads": 2, "rank_dim": 16, "rank_depth": 3, "rank_heads": 2}
     names = {"img": "img_size", "patch": "patch_size", "E": "embed_dim", "depth": "depth", "heads": "num_heads"}
     names |= {
         "DE": "decoder_embed_dim",
