@@ -17,14 +17,14 @@ from jaxprune.checkpoints.store import load_params, load_running
 from jaxprune.errors import UserError
 from jaxprune.files import write_atomically
 from jaxprune.nn.params import split, unfilled, variables
-from jaxprune.ops.posembed import resample
 from jaxprune.preprocessing import Preprocessing
 from jaxprune.reduction import apply
 from jaxprune.scoring import Scorer
 from jaxprune.scoring.parts.resized_inputs import ResizedInputs
 from jaxprune.weights.finite import require_finite
 from jaxprune.weights.formats.shards import holds_weights
-from jaxprune.weights.read import load_pretrained
+from jaxprune.weights.positions import resample_to, table_names
+from jaxprune.weights.read import fill, read_tensors
 from jaxprune.weights.write import save_pretrained
 
 WEIGHTS = "model.safetensors"  # of a run directory whose checkpoints are not the weights of its network
@@ -158,8 +158,8 @@ def load_model(path: str | os.PathLike, *, ema: bool = False, img_size: int | tu
 
     Args:
       ema: take the averaged weights of a run instead of the last ones.
-      img_size: for images of another size: learned positions are resampled to the new grid. A plan by keep rate keeps
-        the same share of the patches.
+      img_size: for images of another size: positions are resampled to the new grid, as `load_pretrained` does. A plan
+        by keep rate keeps the same share of the patches.
 
     Raises:
       UserError: there is no network, or the run has no checkpoint yet, or no averaged weights; or weights that are not
@@ -174,16 +174,18 @@ def load_model(path: str | os.PathLike, *, ema: bool = False, img_size: int | tu
     model.preprocessing = card.preprocessing if img_size is None else card.preprocessing.with_size(img_size)
     if ema and (card.weights or path.is_file()):
         raise UserError(f"{path} holds no averaged parameters: leave ema out.")
+    trained = None
+    if img_size is not None and table_names(model):
+        trained = nnx.eval_shape(lambda: build(card.kind, card.arguments, rngs=nnx.Rngs(0)))
     if card.weights and path.is_dir():
-        return load_pretrained(model, path / card.weights)
+        weights = path / card.weights
+        return fill(model, read_tensors(weights), str(weights), source=trained)
     arrays = _arrays(path, card, ema)
     if card.plan is not None:
         scorer = None if card.scorer is None else _scorer(card.scorer, _scorer_arrays(path, arrays))
         model = apply(model, card.plan, scorer=scorer, rngs=nnx.Rngs(0))
-    if img_size is not None and "pos_embed" in arrays:
-        trained = nnx.eval_shape(lambda: build(card.kind, card.arguments, rngs=nnx.Rngs(0)))
-        prefix = arrays["pos_embed"].shape[1] - trained.num_patches
-        arrays["pos_embed"] = resample(jnp.asarray(arrays["pos_embed"]), trained.grid, model.grid, prefix)
+    names = [] if trained is None else [name for name in table_names(trained) if name in arrays]
+    arrays |= {name: resample_to(model, name, arrays[name], source=trained) for name in names}
     _fill(model, arrays, path)
     return model
 

@@ -13,14 +13,15 @@ from jaxprune.errors import UserError
 from jaxprune.nn.host import at_path
 from jaxprune.nn.params import variables
 from jaxprune.open.origin import Origin, Published, Random, Run
-from jaxprune.ops.posembed import resample
 from jaxprune.weights.open_published import encoder_of
-from jaxprune.weights.read import by_timm, fill, read_tensors, relative_table
+from jaxprune.weights.positions import is_table, resample_to
+from jaxprune.weights.read import by_timm, fill, read_tensors
 from jaxprune.weights.rules import to_ours
 from jaxprune.weights.sources.timm import RELATIVE
 
 _log = logging.getLogger(__name__)
 
+_ANTIALIAS = {"mim": False}  # by the kind of network whose positions are resampled; others have the family's rule
 _TABLE = re.compile(rf"blocks\.\d+\.attn\.{RELATIVE}")
 
 
@@ -31,7 +32,8 @@ def initialise(model: Any, origin: Origin, class_names: Sequence[str] | None = N
     known, are the same in the same order. Otherwise it stays newly initialised.
 
     Args:
-      model: the classifier; a learned position table is resampled to its grid.
+      model: the classifier. Positions are resampled to its grid by the rule of its family; those of a pre-training
+        framework as in MAE's fine-tuning.
       origin: of the weights; its name does not matter. Random ones leave the classifier as it is.
       class_names: of the classifier; without any its head stays new.
 
@@ -60,42 +62,41 @@ def _from_published(model: Any, origin: Published, class_names: Sequence[str] | 
     new = () if kept else tuple(f"{part}*" for part in model.classifier_parts)
     if not any(name.startswith("head.norm.") for name in shapes):
         new = (*new, "head.norm.*")  # of the mean: an encoder by itself has none
-    fill(model, tensors, str(origin.weights), new=new, ignored=ignored, antialias=False)  # as MAE's fine-tuning does
+    antialias = None if encoder is None else _ANTIALIAS["mim"]
+    fill(model, tensors, str(origin.weights), new=new, ignored=ignored, antialias=antialias)
 
 
 def _from_run(model: Any, origin: Run, class_names: Sequence[str] | None) -> None:
     pretrained, card = load_model(origin.path), load_card(origin.path)
     encoder = backbone(pretrained)
-    present, wanted = variables(encoder), variables(model)
+    present, targets = variables(encoder), variables(model)
     if getattr(getattr(encoder, "style", None), "shared_bias", False):
         # Blocks that shared a table in pre-training get their own, as in SimMIM's fine-tuning.
-        present |= {name: at_path(encoder, name) for name in wanted if _TABLE.fullmatch(name)}
-    missing = [n for n in wanted if n not in present and not n.startswith((*model.classifier_parts, "head.norm."))]
+        present |= {name: at_path(encoder, name) for name in targets if _TABLE.fullmatch(name)}
+    missing = [n for n in targets if n not in present and not n.startswith((*model.classifier_parts, "head.norm."))]
     if missing:
         raise UserError(f"The model in {origin} has no {', '.join(missing[:5])}: fine-tune a model of the same sizes.")
     # A norm after the blocks has its place where a classifier pools first, and so has another head.
     passed_over = sorted(
-        n for n in present.keys() - wanted.keys() if not n.startswith((*model.classifier_parts, "head.norm.", "norm."))
+        n for n in present.keys() - targets.keys() if not n.startswith((*model.classifier_parts, "head.norm.", "norm."))
     )
     if passed_over:
         listed = ", ".join(passed_over[:5]) + (f" and {len(passed_over) - 5} more" if len(passed_over) > 5 else "")
         _log.warning("The classifier has no %s, which the model in %s has: they are left out.", listed, origin)
     shapes = {name: variable.shape for name, variable in present.items()} if card.kind == "model" else {}
     kept = _keeps_head(model, shapes, origin, card.class_names, class_names)
-    for name in set(present) & set(wanted):
+    for name in set(present) & set(targets):
         if name.startswith("head") and name.startswith(model.classifier_parts) and not kept:
             continue
         value = present[name][...]
-        if name == "pos_embed":
-            value = resample(value, encoder.grid, model.grid, value.shape[1] - encoder.num_patches)
-        elif name.endswith(f".{RELATIVE}") and value.shape != wanted[name].shape:
-            value = relative_table(np.asarray(value), model, name)
-        if value.shape != wanted[name].shape:
+        if is_table(name):
+            value = resample_to(model, name, value, source=encoder, antialias=_ANTIALIAS.get(card.kind))
+        if value.shape != targets[name].shape:
             raise UserError(
-                f"{name} is {value.shape} in {origin} and {wanted[name].shape} here: give the model the sizes of "
+                f"{name} is {value.shape} in {origin} and {targets[name].shape} here: give the model the sizes of "
                 f"{card.arguments}."
             )
-        wanted[name][...] = value
+        targets[name][...] = value
 
 
 def _keeps_head(

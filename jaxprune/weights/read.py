@@ -1,7 +1,6 @@
 """Reads published weights and loads them into a network: either completely, or with a clear error."""
 
 import fnmatch
-import logging
 import os
 import re
 import zipfile
@@ -13,21 +12,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxprune.errors import UserError
-from jaxprune.nn.host import at_path
 from jaxprune.nn.params import Fixed, variables
-from jaxprune.ops.posembed import resample, resample_relative, table_grid
 from jaxprune.scoring import Scorer
 from jaxprune.weights.finite import is_real, require_finite
 from jaxprune.weights.formats.pth import read_pth
 from jaxprune.weights.formats.shards import read_directory
 from jaxprune.weights.hub import fetched, is_remote
+from jaxprune.weights.positions import resample_to, table_names
 from jaxprune.weights.read_names import to_timm
 from jaxprune.weights.rules import to_ours
 from jaxprune.weights.sources import Published
-from jaxprune.weights.sources.timm import RELATIVE
-
-logger = logging.getLogger(__name__)
-
 
 # Bytes that a compressed archive may unpack to besides those that weights of its size do.
 _UNPACKED = 2**28
@@ -111,7 +105,7 @@ def load_pretrained(
 ) -> Any:
     """Loads published weights into a network in place, strictly: every tensor is used and every parameter is set.
 
-    A position table made for another grid is resampled to the network's: bicubic, or by BEiT's rule.
+    A position table made for another grid is resampled to the network's by the rule of its family, see `positions`.
 
     Args:
       model: a ViT or a masked autoencoder, reducing or not, or a scorer with its networks.
@@ -144,31 +138,38 @@ def load_pretrained(
 def fill(
     model: Any,
     tensors: Mapping[str, Any],
-    what: str,
+    label: str,
     *,
     new: Sequence[str] = (),
     ignored: Sequence[str] = (),
     antialias: bool | None = None,
+    source: Any = None,
 ) -> Any:
-    """Fills a network as `load_pretrained` does, with tensors that are called `what` in an error."""
+    """Fills a network as `load_pretrained` does, with tensors that are called `label` in an error.
+
+    Args:
+      source: the network that the tensors are of, see `positions.resample_to`.
+    """
     targets = variables(model)
     if not tensors:
-        raise UserError(f"{what} hold no tensors at all: fetch or save the weights again.")
-    found = to_ours(by_timm(tensors, ignored), model)
-    if found and not set(found) & set(targets):
+        raise UserError(f"{label} hold no tensors at all: fetch or save the weights again.")
+    entries = to_ours(by_timm(tensors, ignored), model)
+    if entries and not set(entries) & set(targets):
         raise UserError(
-            f"{what} are weights of another network: none of their {len(found)} tensors ({_some(found)}) belongs to "
-            f"this {type(model).__name__} ({', '.join(list(targets)[:3])}, …)."
+            f"{label} are weights of another network: none of their {len(entries)} tensors ({_listed(entries)}) "
+            f"belongs to this {type(model).__name__} ({', '.join(list(targets)[:3])}, …)."
         )
-    wanted = {name for name in targets if not _matches(name, new)}
-    used = {name: entry for name, entry in found.items() if name in wanted}
+    fillable = {name for name in targets if not _matches(name, new)}
+    used = {name: entry for name, entry in entries.items() if name in fillable}
     if unreal := sorted(f"{name} ({array.dtype})" for name, array in used.values() if not is_real(array)):
-        raise UserError(f"{what} hold tensors that are not of real numbers: {', '.join(unreal)}.")
-    _resample_positions(model, targets, used, antialias)
-    _resample_relative(model, targets, used)
+        raise UserError(f"{label} hold tensors that are not of real numbers: {', '.join(unreal)}.")
+    for name in table_names(model):
+        if (entry := used.get(name)) is not None:
+            moved = resample_to(model, name, entry.tensor, source=source, antialias=antialias, label=entry.name)
+            used[name] = entry._replace(tensor=moved)
 
-    missing = sorted(n for n in wanted - set(used) if not isinstance(targets[n], Fixed))
-    left_over = sorted(published for name, (published, _) in found.items() if name not in wanted)
+    missing = sorted(n for n in fillable - set(used) if not isinstance(targets[n], Fixed))
+    left_over = sorted(published for name, (published, _) in entries.items() if name not in fillable)
     misfits = sorted(
         f"{published} {tensor.shape} for {name} {targets[name].shape}"
         for name, (published, tensor) in used.items()
@@ -180,14 +181,14 @@ def fill(
         *(["of another shape (both in the layout of this library): " + ", ".join(misfits)] if misfits else []),
     ]
     if problems:
-        sizes = _sizes({name: tensor.shape for name, (_, tensor) in found.items()})
-        own = _sizes({name: target.shape for name, target in targets.items()})
-        why = f" ({sizes} against {own})" if sizes and sizes != own else ""
-        raise UserError(f"{what} do not fit this {type(model).__name__}{why}; tensors " + "; ".join(problems) + ".")
+        sizes = _sizes({name: tensor.shape for name, (_, tensor) in entries.items()})
+        expected = _sizes({name: target.shape for name, target in targets.items()})
+        why = f" ({sizes} against {expected})" if sizes and sizes != expected else ""
+        raise UserError(f"{label} do not fit this {type(model).__name__}{why}; tensors " + "; ".join(problems) + ".")
     # All of them before the first is put in place; what is beyond the dtype's range becomes infinite.
     with np.errstate(over="ignore", invalid="ignore"):
         arrays = {name: array.astype(targets[name].dtype, copy=False) for name, (_, array) in used.items()}
-    require_finite({used[name].name: array for name, array in arrays.items()}, what)
+    require_finite({used[name].name: array for name, array in arrays.items()}, label)
     for name, array in arrays.items():
         targets[name][...] = jnp.asarray(array)
     return model
@@ -203,8 +204,8 @@ def _matches(name: str, patterns: Sequence[str]) -> bool:
     return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
 
 
-def _some(found: dict[str, Published]) -> str:
-    names = [entry.name for entry in found.values()]
+def _listed(entries: dict[str, Published]) -> str:
+    names = [entry.name for entry in entries.values()]
     return ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
 
 
@@ -213,45 +214,3 @@ def _sizes(shapes: Mapping[str, tuple[int, ...]]) -> str:
     patches = next((shape for name, shape in shapes.items() if name.endswith("patch_embed.proj.kernel")), ())
     depth = {match[1] for name in shapes if (match := re.match(r"(?:encoder\.)?blocks\.(\d+)\.", name))}
     return f"width {patches[1]} and {len(depth)} blocks" if len(patches) == 2 else ""
-
-
-def _resample_positions(model: Any, targets: dict, found: dict[str, Published], antialias: bool | None) -> None:
-    name = next((name for name in ("encoder.pos_embed", "proposal.pos_embed") if name in targets), "pos_embed")
-    if name not in found or found[name][1].shape == targets[name].shape or isinstance(targets[name], Fixed):
-        return
-    published, table = found[name]
-    host = _host_of(model)
-    if table.ndim != 3 or table.shape[0] != 1 or table.shape[2] != host.embed_dim:
-        return  # of another network: the check of all shapes names it
-    prefix = targets[name].shape[1] - host.num_patches
-    grid = table_grid(table.shape[1], prefix, host.grid, published)
-    logger.warning("%s: resampled from a grid of %dx%d to %dx%d", published, *grid, *host.grid)
-    # The networks inside of pre-training frameworks are MAE's, whatever their sizes are called.
-    smooth = not hasattr(model, "encoder") and host.style.antialias if antialias is None else antialias
-    method = "bicubic" if hasattr(model, "encoder") else host.style.interpolation
-    moved = resample(jnp.asarray(table), grid, host.grid, prefix, antialias=smooth, method=method)
-    found[name] = Published(published, np.asarray(moved))
-
-
-def _resample_relative(model: Any, targets: dict, found: dict[str, Published]) -> None:
-    for name, (published, table) in found.items():
-        wanted = targets[name].shape
-        if name.endswith(f".{RELATIVE}") and table.shape != wanted and table.shape[1:] == wanted[1:]:
-            found[name] = Published(published, relative_table(table, model, name))
-
-
-def relative_table(table: np.ndarray, model: Any, name: str) -> np.ndarray:
-    """A table of relative positions for the block of `model` that has it under `name`, of another grid or window.
-
-    Raises:
-      UserError: the table does not fit a square grid.
-    """
-    block = at_path(model, name.removesuffix(f".attn.{RELATIVE}"))
-    windows = getattr(block, "windows", None)
-    # A window has no CLS token, and its table no rows for one.
-    return resample_relative(table, block.grid) if windows is None else resample_relative(table, windows.size, 0)
-
-
-def _host_of(model: Any) -> Any:
-    """Returns the network inside of a framework or a scorer; any other as it is."""
-    return model.proposal if isinstance(model, Scorer) else getattr(model, "encoder", model)

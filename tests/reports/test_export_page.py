@@ -33,6 +33,7 @@ def exported(tmp_path, monkeypatch):
         "onnx": (writer(b"123456789", Verified(0.0000049, 16, 2)), ".onnx"),
     }
     monkeypatch.setattr(export, "FORMATS", formats)
+    monkeypatch.setattr(export, "load_card", lambda run: SimpleNamespace(class_names=()))
     config = main.load_config(CONFIG)
     config.update(run="runs/vit", formats=("stablehlo", "onnx"))
     return tmp_path, export.run(config, tmp_path)

@@ -17,7 +17,7 @@ from jaxprune.nn import Block, LayerNorm, Linear
 from jaxprune.nn.block import run_block
 from jaxprune.nn.block_cost import block_flops, linear_flops, rows_of
 from jaxprune.nn.linear import normal_02, xavier_uniform
-from jaxprune.nn.params import Fixed
+from jaxprune.nn.params import Computed
 from jaxprune.nn.tokens import Tokens, all_present
 from jaxprune.ops.patches import gather_tokens
 from jaxprune.ops.posembed import sincos_2d
@@ -113,7 +113,7 @@ class TokenDecoder(Decoder):
         style = {"mlp_ratio": mlp_ratio, "qkv_bias": qkv_bias, "norm_eps": norm_eps, "init_values": init_values}
         self.embed = Linear(in_dim, dim, **common)
         self.mask_token = nnx.Param(normal_02(rngs.params(), (1, 1, dim)))
-        self.pos_embed = Fixed(jnp.asarray(sincos_2d(dim, grid, num_prefix_tokens))[None])
+        self.pos_embed = Computed(jnp.asarray(sincos_2d(dim, grid, num_prefix_tokens))[None])
         self.blocks = nnx.List(
             [Block(dim, num_heads, num_prefix_tokens=num_prefix_tokens, **style, **common) for _ in range(depth)]
         )

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
+from jaxprune.errors import UserError
 from jaxprune.weights.sources import Published, Tensors, renamed
 
 RELATIVE = "relative_position_bias_table"
@@ -207,5 +208,11 @@ def _to_naflex(tensors: Mapping[str, np.ndarray], grid: tuple[int, ...]) -> dict
     for name in ("cls_token", "reg_token", "pos_embed"):
         if name in written:
             written[f"embeds.{name}"] = written.pop(name)
-    written["embeds.pos_embed"] = written["embeds.pos_embed"].reshape(1, *grid, -1)
+    positions = written["embeds.pos_embed"]
+    if extra := positions.shape[1] - math.prod(grid):
+        raise UserError(
+            f"NaFlexVit has no name for pos_embed with {extra} rows before those of the patches: build the network "
+            "with no_embed_class=True."
+        )
+    written["embeds.pos_embed"] = positions.reshape(1, *grid, -1)
     return written
