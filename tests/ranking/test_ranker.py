@@ -11,8 +11,8 @@ from flax import nnx
 from support import golden, nhwc, weights
 
 from jaxprune import checkpoints, losses, ranking
-from jaxprune.commands.train_ranker import observed
 from jaxprune.errors import UserError
+from jaxprune.nn.batch_norm import observed
 from jaxprune.nn.params import merge, split
 
 FILE = golden("ltrp_papr/ltrp_labels_24x4")
