@@ -54,7 +54,7 @@ def pretraining(args, **mim):
         phase.data.update(source=args.source, path=args.path, img_size=encoder["img_size"], crop_scale=crop_scale)
         phase.data.update(splits)
         phase.update(batch_size=128, log_every=50, checkpoint_every=500)
-    config = quickstart.defaults(first, second)
+    config = quickstart.defaults(pretrain=first, finetune=second)
     config.seed = args.seed
     return quickstart.smoke(config) if args.smoke else config
 
@@ -95,7 +95,7 @@ def ranking(args, encoder, decoder, *, epochs, mae_epochs, mask_ratio, data, bat
       batch_size, base_lr: of the ranker; the autoencoder's batch size is 64.
     """
     first = pretrain.defaults(
-        {
+        mim={
             "name": "mae",
             "mask_ratio": 0.75,
             "norm_pix_loss": False,

@@ -65,7 +65,7 @@ def get_config(arg=None):
     if args.method not in RECONSTRUCTION:
         raise unknown("method", args.method, RECONSTRUCTION)
     mim, epochs, batch_size, smallest_crop = BASES[args.base]
-    config = pretrain.defaults({**mim, "reconstruction": RECONSTRUCTION[args.method]})
+    config = pretrain.defaults(mim={**mim, "reconstruction": RECONSTRUCTION[args.method]})
     config.data.update(source="tfds", name="imagenet2012", eval_split="validation", img_size=224)
     config.data.crop_scale = (smallest_crop, 1.0)
     config.update(batch_size=batch_size, epochs=args.epochs or epochs, dtype="bfloat16", checkpoint_every=1000)

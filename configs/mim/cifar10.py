@@ -37,5 +37,5 @@ def get_config(arg=None):
     for phase in (first, second):
         phase.data.update(source=args.source, path=args.path, img_size=32, crop_scale=(0.6, 1.0))
         phase.update(log_every=50, checkpoint_every=500, eval_every=390)
-    config = quickstart.defaults(first, second)
+    config = quickstart.defaults(pretrain=first, finetune=second)
     return quickstart.smoke(config) if args.smoke else config

@@ -27,5 +27,5 @@ def get_config(arg=None):
         phase.data.update(source=args.source, path=args.path, labels=args.labels)
     if not args.labels:
         return pretrain.smoke(first) if args.smoke else first
-    config = quickstart.defaults(first, second)
+    config = quickstart.defaults(pretrain=first, finetune=second)
     return quickstart.smoke(config) if args.smoke else config

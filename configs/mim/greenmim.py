@@ -29,7 +29,7 @@ def get_config(arg=None):
     if args.size not in WINDOWS:
         raise unknown("size", args.size, WINDOWS)
     config = pretrain.defaults(
-        {
+        mim={
             "name": "greenmim",
             "encoder": f"swin_{args.size}_patch4_window7_224",
             "window_size": WINDOWS[args.size],

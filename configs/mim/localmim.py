@@ -24,7 +24,7 @@ def get_config(arg=None):
     if args.method not in RECONSTRUCTION:
         raise unknown("method", args.method, RECONSTRUCTION)
     config = pretrain.defaults(
-        {
+        mim={
             "name": "localmim",
             "encoder": "vit_base_patch16_224",
             "num_bins": 9,

@@ -46,13 +46,13 @@ def get_config(arg=None):
         "remat": False,
     }
     if args.encoder == "vit":
-        config = pretrain.defaults({**mim, "rel_pos": "shared", "pos_embed": "none", "drop_path_rate": 0.1})
+        config = pretrain.defaults(mim={**mim, "rel_pos": "shared", "pos_embed": "none", "drop_path_rate": 0.1})
         epochs = args.epochs or 800.0
         # The learning rate drops to a tenth after 700 of 800 epochs.
         config.optimizer.update(base_lr=1e-4, warmup_lr=5e-7 * SCALE, milestones=(0.875 * epochs,))
         img_size = 224
     else:
-        config = pretrain.defaults(mim)
+        config = pretrain.defaults(mim=mim)
         epochs = args.epochs or 100.0
         config.optimizer.update(base_lr=2e-4, warmup_lr=1e-6 * SCALE, min_lr=1e-5 * SCALE, cosine_from_start=True)
         img_size = 192

@@ -42,7 +42,7 @@ def get_config(arg=None):
             raise unknown(what, value, known)
     num_queries, att_tau = TEACHERS[args.of]
     config = pretrain.defaults(
-        {
+        mim={
             "name": "tec",
             "encoder": f"vit_{args.size}_patch16_224",
             "decoder_embed_dim": DECODERS[args.size],

@@ -342,7 +342,7 @@ def test_targets_have_to_come_from_somewhere():
 
 def config(**source):
     arguments = {"name": "tec", "encoder": "vit_base_patch16_224", "num_queries": 3}
-    settings = pretrain.defaults({**arguments, "decoder_embed_dim": 16, "decoder_depth": 1, "decoder_num_heads": 2})
+    settings = pretrain.defaults(mim={**arguments, "decoder_embed_dim": 16, "decoder_depth": 1, "decoder_num_heads": 2})
     settings = pretrain.smoke(settings)
     if source:
         settings.mim.teacher = None

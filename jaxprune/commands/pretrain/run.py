@@ -12,14 +12,13 @@ from jaxprune.checkpoints.run import build, write_card
 from jaxprune.commands.pretrain.frozen_networks import arguments_of
 from jaxprune.commands.pretrain.page import describe
 from jaxprune.commands.shared import inputs
-from jaxprune.commands.shared.training import Training, adamw, interrupted
+from jaxprune.commands.shared.training import Training, begin, build_optimizer, interrupted
 from jaxprune.config import Config
 from jaxprune.data.augment import random_flip
 from jaxprune.evaluate import Averages, run_over
 from jaxprune.evaluate.collectors import reconstruction
 from jaxprune.mim.parts.base import STORED
 from jaxprune.nn.params import Split, merge, split
-from jaxprune.train import workdir as workdirs
 from jaxprune.train.state import SNAPSHOT, Snapshot, TrainState
 from jaxprune.train.step import FIXED, LossFn
 from jaxprune.train.writer import Writer
@@ -29,9 +28,8 @@ PICTURES = 6
 
 def run(config: Config, workdir: Path) -> dict[str, Any]:
     """Pre-trains as configured, and writes checkpoints, metrics, pictures and a report to `workdir`."""
-    workdirs.prepare(workdir, config.to_dict())
-    if workdirs.is_complete(workdir):
-        return workdirs.read_summary(workdir)
+    if summary := begin(config, workdir):
+        return summary
     training = Training.of(config, workdir)
     model = build("mim", arguments_of(config), dtype=config.dtype, rngs=nnx.Rngs(config.seed))
     model.preprocessing = inputs.preprocessing(config)
@@ -57,7 +55,7 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     result = training.fit(
         parts.params,
         _Losses(config, parts, model.phase, training.steps.per_epoch),
-        adamw(config, training.schedule, parts.params, exempt=model.no_decay),
+        build_optimizer(config, training.schedule, parts.params, exempt=model.no_decay),
         [training.every(config.picture_every, draw), training.every(config.eval_every, evaluate)],
         fixed=fixed,
         snapshot=_snapshot(model, training.steps.per_epoch),

@@ -11,7 +11,6 @@ from jaxprune.checkpoints.classifier import Classifier, open_classifier
 from jaxprune.checkpoints.network import open_network
 from jaxprune.checkpoints.networks import Networks
 from jaxprune.checkpoints.scorers import Opened
-from jaxprune.commands.shared.defaults import PROPOSAL
 from jaxprune.config import Config
 from jaxprune.errors import UserError
 from jaxprune.nn.patch_embed import pair
@@ -19,6 +18,7 @@ from jaxprune.preprocessing import Preprocessing
 from jaxprune.reduction import Plan, apply
 from jaxprune.scoring import Scorer
 
+PROPOSAL = "efficientnet_lite0"  # the default ConvNet of patch scorers
 RANDOM = "random"  # instead of a weights file
 IMG_SIZE = 224  # image size if neither the network nor the config has one
 

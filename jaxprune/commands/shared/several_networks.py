@@ -4,7 +4,7 @@ from pathlib import Path
 
 from jaxprune.checkpoints.network import open_network
 from jaxprune.commands.shared import networks as setup
-from jaxprune.commands.shared.checks import exists
+from jaxprune.commands.shared.settings import exists
 from jaxprune.config import Config
 from jaxprune.errors import UserError
 from jaxprune.evaluate.members import Opened, Planned

@@ -1,38 +1,32 @@
 """Tunes a plan to this device, and writes a table, the plan and a report."""
 
 import dataclasses
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from jaxprune import reduction
 from jaxprune.bench.publish import device
 from jaxprune.checkpoints.network import open_network
-from jaxprune.commands.shared import inputs, reporting, several_networks, train_first
-from jaxprune.commands.shared.checks import refused
+from jaxprune.commands.shared import inputs, reporting, several_networks
 from jaxprune.commands.tune import page
+from jaxprune.commands.tune.settings import bound_of
 from jaxprune.config import Config
 from jaxprune.data.sample import Picked, Sample
-from jaxprune.errors import unknown
 from jaxprune.evaluate import Batch, feature_files
 from jaxprune.files import write_atomically
-from jaxprune.reduction import At, Plan
 from jaxprune.report import Report
 from jaxprune.report.table import as_text, write_csv
 from jaxprune.train import workdir as workdirs
-from jaxprune.tune import Bound, Settings, tune
+from jaxprune.tune import Settings, tune
 from jaxprune.tune.blockwise import evaluation_batch
 from jaxprune.tune.store import Store
 
 FOLDER = "tuned"
 PLAN = "plan.txt"
 _SHOWN = ("plan", "images/s", "latency ms", "predicted ms", "risk", "n", "tested")  # columns in the terminal
-
-missing = train_first.missing
 
 
 def run(config: Config, workdir: Path) -> dict[str, Any]:
@@ -49,7 +43,7 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
             model,
             lambda numbers: _batches(config, sample, numbers),
             num_images=len(sample),
-            bound=_bound(config),
+            bound=bound_of(config),
             settings=Settings(**{field.name: config[field.name] for field in dataclasses.fields(Settings)}),
             smaller=_opened(config.smaller) if config.smaller else None,
             mesh=inputs.mesh(config),
@@ -67,29 +61,6 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     print(as_text([{name: row[name] for name in _SHOWN} for row in rows]))
     print(found.why)
     return page.summary(found)
-
-
-def check(config: Config) -> Iterator[str]:
-    """Yields the problems of the config that `shared.checks` does not find."""
-    yield from refused(lambda: _bound(config))
-    known = reduction.standalone()
-    for method in config.methods:
-        if method not in known:
-            yield str(unknown("method in config.methods", method, known))
-    for places in config.places:
-        yield from refused(lambda places=places: Plan(steps=[At(at, "random", keep_rate=0.5) for at in places]))
-    if config.smaller:
-        yield from refused(lambda: several_networks.check_name(config.smaller, "config.smaller"))
-    if not config.kept:
-        yield "config.kept is empty: give fractions of the patches, such as (0.65, 0.5)."
-    if config.rounds < 1:
-        yield "rounds=0 measures nothing: give at least 1, preferably 5."
-    if jax.process_count() > 1:
-        yield "tune measures one device: run it in a single process."
-
-
-def _bound(config: Config) -> Bound:
-    return Bound(config.bound, float(config.value), float(config.alpha)).check()
 
 
 def _opened(text: str) -> Any:
