@@ -17,7 +17,7 @@ class Model(groups.Model):
     global_pool: str = setting("avg", '"avg" or "token": what the classifier reads')
     drop_path_rate: float = number(0.1, "rate of stochastic depth in the last block", at_least=0, below=1)
     head_init_scale: float = number(1e-3, "factor on the initial classifier", at_least=0)
-    remat: bool = setting(False, "recompute activations in the backward pass, to save memory")
+    remat: bool = setting(False, "recompute activations in the backward pass, to save memory", free=True)
 
 
 @record(recipe=True)
@@ -65,7 +65,7 @@ class Settings(groups.Recipe):
         "", "a run directory to start from, or set model.weights to a published file; neither: from scratch"
     )
     trainable_blocks: int = number(
-        -1, "number of last blocks to train, with norm and head; -1: the whole network", at_least=-1
+        -1, "number of last blocks to train, with norm and head; -1: the whole network", at_least=-1, free=True
     )
     loss: str = choice(CROSS_ENTROPY, 'or "asymmetric", for images of several classes', (CROSS_ENTROPY, ASYMMETRIC))
     ema_decay: float = number(

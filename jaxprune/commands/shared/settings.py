@@ -53,15 +53,16 @@ def number(
     at_most: float | None = None,
     below: float | None = None,
     example: Any = None,
+    free: bool = False,
 ) -> Any:
     """Declares a number, or a tuple of numbers, by the setting's type; `int` means whole numbers.
 
     Args:
-      default, about: as for `setting`.
+      default, about, free: as for `setting`.
       at_least, above, at_most, below: the ends of the allowed interval.
       example: a value that can be used; by default the default.
     """
-    return _declared(default, about, _Bounds(at_least, above, at_most, below, example))
+    return _declared(default, about, _Bounds(at_least, above, at_most, below, example), free=free)
 
 
 def choice(

@@ -36,7 +36,7 @@ class Labels:
     )
     removal: str = choice("delete", "how a visible patch is removed", REMOVALS)
     over: str = choice("masked", "patches whose reconstruction counts", OVER)
-    memory_mib: float = number(2048.0, "memory limit per device for computing the labels", above=0)
+    memory_mib: float = number(2048.0, "memory limit per device for computing the labels", above=0, free=True)
 
 
 @record(is_open=True)
