@@ -228,7 +228,7 @@ class Settings:
 
     @classmethod
     def _config(cls, changes: Mapping[str, Any], *, strict: bool) -> Config:
-        task = cls.__module__.split(".")[-2]
+        task = cls.__module__.removesuffix(".settings").rpartition(".")[2]
         values = _filled(cls(), changes, "config", strict)
         extra = {name: _filled(group, {}, name, strict) for name, group in cls.extra_groups(values).items()}
         return ConfigDict({"task": task, **extra, **values})
