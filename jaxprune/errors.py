@@ -41,6 +41,8 @@ def nearest(value: str, choices: Iterable[str]) -> str:
 def unknown(thing: str, value: str, choices: Iterable[str]) -> UserError:
     """Builds the error for a name that is not among `choices`; a long list is cut to the closest matches."""
     choices = sorted(str(c) for c in choices)
-    some = difflib.get_close_matches(str(value), choices, n=_LISTED, cutoff=0.0) if len(choices) > _MANY else choices
-    more = f", … ({len(choices)} in all)" if len(some) < len(choices) else ""
-    return UserError(f"Unknown {thing} {value!r}.{nearest(value, choices)} Choose one of: {', '.join(some)}{more}.")
+    listed = difflib.get_close_matches(str(value), choices, n=_LISTED, cutoff=0.0) if len(choices) > _MANY else choices
+    remainder = f", … ({len(choices)} in all)" if len(listed) < len(choices) else ""
+    return UserError(
+        f"Unknown {thing} {value!r}.{nearest(value, choices)} Choose one of: {', '.join(listed)}{remainder}."
+    )

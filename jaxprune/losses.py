@@ -63,34 +63,6 @@ def _kl(
     return (jnp.exp(theirs) * (theirs - ours)).sum(-1)
 
 
-def deit_distillation(
-    base: Float[Array, ""],
-    student: Float[Array, "b c"],
-    teacher: Float[Array, "b c"],
-    *,
-    kind: str = "soft",
-    alpha: float = 0.5,
-    temperature: float = 1.0,
-) -> Float[Array, ""]:
-    """Mixes a loss with distillation into the distillation head (DeiT, Touvron et al., 2021, eq. 2-3).
-
-    Args:
-      base: the loss of the class head.
-      student: logits of the distillation head.
-      kind: "soft", the KL divergence times the temperature squared; or "hard", cross-entropy with the class that the
-        teacher predicts.
-      alpha: weight of the distillation term.
-    """
-    if kind == "soft":
-        distilled = kl_distillation(student, teacher, temperature) * temperature**2
-    elif kind == "hard":
-        log_probs = jax.nn.log_softmax(student.astype(jnp.float32), axis=-1)
-        distilled = -jnp.take_along_axis(log_probs, teacher.argmax(-1)[:, None], axis=-1).mean()
-    else:
-        raise unknown("kind of distillation", kind, ("soft", "hard"))
-    return base * (1 - alpha) + distilled * alpha
-
-
 def ratio_loss(decisions: Sequence[Float[Array, "b n"]], keep_rates: Sequence[float]) -> Float[Array, ""]:
     """Squared distance of each image's share of kept tokens from the keep rate, averaged over images and stages.
 
@@ -275,14 +247,6 @@ def focused_rank_loss(
     among = list_mle_loss(scores, relevance, where=first)
     between = _pairwise(scores, relevance, first[..., :, None] & others[..., None, :], threshold, sigma)
     return _reduced(among + between, reduce_fn)
-
-
-def random_sublist(noise: Float[Array, "*lists n"], size: int) -> Bool[Array, "*lists n"]:
-    """Draws `size` items of each list without replacement, for `where=`: those of least noise, or all if fewer.
-
-    LTRP's code can train on such sublists instead of on the `n` visible patches.
-    """
-    return jnp.argsort(jnp.argsort(noise, axis=-1), axis=-1) < size
 
 
 def _wide(x: Array) -> Array:

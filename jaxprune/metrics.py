@@ -1,53 +1,11 @@
-"""Metrics as (sum, count) pairs, which batches, devices and hosts merge by addition."""
+"""Metrics of predictions and rankings, and the interval of a proportion."""
 
 import math
-import operator
-from collections.abc import Mapping, Sequence
-from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jaxtyping import Bool, Float, Int, Shaped
-from scipy import stats
-
-Metric = tuple[Any, Any]
-
-
-def average(values: Shaped[Array, "b"], where: Bool[Array, "b"] | None = None) -> Metric:
-    """Returns the (sum, count) of `values`, leaving out the rows where `where` is False; counts stay integers."""
-    if where is None:
-        where = jnp.ones(values.shape, bool)
-    return jnp.where(where, values, 0).sum(), where.sum()
-
-
-def accuracy(logits: Float[Array, "b c"], labels: Int[Array, "b"], where: Bool[Array, "b"] | None = None) -> Metric:
-    """Returns the (sum, count) of images whose label has the largest logit; ties go to the lowest class."""
-    return average(jnp.argmax(logits, -1) == labels, where)
-
-
-def top_k_accuracy(
-    logits: Float[Array, "b c"], labels: Int[Array, "b"], k: int = 5, where: Bool[Array, "b"] | None = None
-) -> Metric:
-    """Returns the (sum, count) of images whose label is among the `k` largest logits; ties go to the lowest class."""
-    own = jnp.take_along_axis(logits, labels[:, None], axis=1)
-    earlier = jnp.arange(logits.shape[1])[None, :] < labels[:, None]
-    rank = ((logits > own) | ((logits == own) & earlier)).sum(-1)
-    # Every comparison with NaN is False, which must not count as a hit.
-    return average((rank < k) & ~jnp.isnan(own[:, 0]), where)
-
-
-def merge(left: Mapping[str, Metric], right: Mapping[str, Metric]) -> dict[str, Metric]:
-    """Adds two sets of metrics, on device or host; a name in only one of them is kept."""
-    both = {name: jax.tree.map(operator.add, left[name], right[name]) for name in left if name in right}
-    return {**left, **right, **both}
-
-
-def compute(totals: Mapping[str, Metric]) -> dict[str, float]:
-    """Divides every sum by its count; NaN where nothing was counted."""
-    totals = jax.device_get(dict(totals))
-    return {name: float(total) / float(count) if count else math.nan for name, (total, count) in totals.items()}
+from jaxtyping import Float, Shaped
 
 
 def wilson_interval(correct: float | int, total: float | int, z: float = 1.96) -> tuple[float, float]:
@@ -58,14 +16,6 @@ def wilson_interval(correct: float | int, total: float | int, z: float = 1.96) -
     centre = (p + spread / 2) / (1 + spread)
     half = z / (1 + spread) * math.sqrt(p * (1 - p) / total + spread / (4 * total))
     return centre - half, centre + half
-
-
-def student_interval(values: Sequence[float]) -> tuple[float, float]:
-    """Returns the mean of a few runs and the half-width of its 95 % Student's t interval, NaN for a single run."""
-    mean = sum(values) / len(values)
-    if len(values) < 2:
-        return mean, math.nan
-    return mean, float(stats.t.ppf(0.975, len(values) - 1) * stats.sem(values))
 
 
 def average_precision(scores: Shaped[np.ndarray, "n c"], labels: Shaped[np.ndarray, "n c"]) -> Float[np.ndarray, "c"]:
@@ -98,22 +48,3 @@ def kendall_tau(left: Shaped[Array, "*lists n"], right: Shaped[Array, "*lists n"
     ours, theirs = order(left), order(right)
     untied = jnp.abs(ours).sum((-2, -1)) * jnp.abs(theirs).sum((-2, -1))
     return (ours * theirs).sum((-2, -1)) / jnp.sqrt(jnp.maximum(untied, 1))
-
-
-def patch_recall(
-    ranks: Int[Array, "b p"], positive: Bool[Array, "b p"], counts: tuple[int, ...]
-) -> tuple[Int[Array, "b k"], Int[Array, "b"]]:
-    """Counts how many of the positive patches are among the best-ranked ones.
-
-    Args:
-      ranks: rank of each patch in its image, 0 = kept first.
-      positive: True on positive patches.
-      counts: the numbers of patches to keep.
-
-    Returns:
-      (hits, total): the number of positive patches kept for each of `counts`, and of all positive patches. Recall over
-      a data set is hits.sum(0) / total.sum() (micro), or the mean of hits / total over the images that have any
-      (macro).
-    """
-    kept = ranks[:, None, :] < jnp.asarray(counts)[None, :, None]
-    return (kept & positive[:, None, :]).sum(-1), positive.sum(-1)

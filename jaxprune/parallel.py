@@ -37,11 +37,11 @@ def make_mesh(axes: Mapping[str, int] | None = None, devices: Sequence[Any] | No
     """
     devices = list(jax.devices() if devices is None else devices)
     axes = dict(axes or {"data": -1})
-    known = math.prod(size for size in axes.values() if size != -1)
+    num_assigned = math.prod(size for size in axes.values() if size != -1)
     wildcards = [name for name, size in axes.items() if size == -1]
     sensible = all(size >= 1 or size == -1 for size in axes.values()) and len(wildcards) <= 1
-    if sensible and wildcards and len(devices) % known == 0:
-        axes[wildcards[0]] = len(devices) // known
+    if sensible and wildcards and len(devices) % num_assigned == 0:
+        axes[wildcards[0]] = len(devices) // num_assigned
     if not sensible or math.prod(axes.values()) != len(devices):
         raise UserError(
             f"The mesh {_sizes(axes)} does not fit {len(devices)} device(s): the sizes must multiply to the number of "

@@ -1,4 +1,4 @@
-"""Finds the methods of a family: one file each in its package, or an entry point of another package.
+"""Finds the methods of a family: one file each in its package, an entry point of another package, or a class by hand.
 
 A new method is one new file: the module's name is the method's name, and nothing has to be registered. A package of
 your own declares an entry point in the group named after the family's package, such as
@@ -25,27 +25,45 @@ def methods(package: ModuleType, base: type) -> dict[str, type]:
     Raises:
       UserError: a file defines several public subclasses, or an entry point cannot be loaded or takes a name in use.
     """
-    found = {}
+    classes = {}
     for info in pkgutil.iter_modules(package.__path__):
         if (cls := _defined_in(f"{package.__name__}.{info.name}", base)) is not None:
-            found[info.name] = cls
-    for name, entry in entry_points(package.__name__, found).items():
-        found[name] = load(entry, base)
-    return found
+            classes[info.name] = cls
+    for name, entry in entry_points(package.__name__, classes).items():
+        classes[name] = load(entry, base)
+    return {**classes, **_REGISTERED.get(package.__name__, {})}
+
+
+# {package of a family: {name: class}} of this process.
+_REGISTERED: dict[str, dict[str, type]] = {}
+
+
+def register(package: ModuleType, base: type, name: str, cls: type) -> None:
+    """Names a method of the family in `package` for this process; a name registered before gets the new class.
+
+    Raises:
+      UserError: the class is not a subclass of `base`, or another method has the name.
+    """
+    if not (inspect.isclass(cls) and issubclass(cls, base)):
+        raise UserError(f"{cls!r} is not a subclass of {base.__name__}: register a class that is one.")
+    registered = _REGISTERED.setdefault(package.__name__, {})
+    if name not in registered and methods(package, base).get(name, cls) is not cls:
+        raise UserError(f"{package.__name__} has a method {name!r} already: register yours by another name.")
+    registered[name] = cls
 
 
 @functools.cache
 def _defined_in(module_name: str, base: type) -> type | None:
     module = importlib.import_module(module_name)
-    own = [
+    methods_defined = [
         cls
         for name, cls in inspect.getmembers(module, inspect.isclass)
         if issubclass(cls, base) and cls is not base and cls.__module__ == module_name and not name.startswith("_")
     ]
-    if len(own) > 1:
-        names = ", ".join(cls.__name__ for cls in own)
+    if len(methods_defined) > 1:
+        names = ", ".join(cls.__name__ for cls in methods_defined)
         raise UserError(f"{module_name} defines {names}: a file holds one method; begin the helpers' names with _.")
-    return own[0] if own else None
+    return methods_defined[0] if methods_defined else None
 
 
 @functools.cache
@@ -53,22 +71,22 @@ def _installed(group: str) -> tuple[importlib.metadata.EntryPoint, ...]:
     return tuple(importlib.metadata.entry_points(group=group))
 
 
-def entry_points(group: str, known: Container[str] = ()) -> dict[str, importlib.metadata.EntryPoint]:
+def entry_points(group: str, names_in_use: Container[str] = ()) -> dict[str, importlib.metadata.EntryPoint]:
     """Returns {name: entry point} for the entry points of other packages in a group such as "jaxprune.reduction".
 
     Args:
-      known: names that are in use.
+      names_in_use: names that are in use.
 
     Raises:
       UserError: an entry point takes a name that is in use, or two have the same name.
     """
-    found: dict[str, importlib.metadata.EntryPoint] = {}
+    entries: dict[str, importlib.metadata.EntryPoint] = {}
     for entry in _installed(group):
         # The same package may be on sys.path twice.
-        if entry.name in known or (entry.name in found and found[entry.name].value != entry.value):
+        if entry.name in names_in_use or (entry.name in entries and entries[entry.name].value != entry.value):
             raise UserError(f"{entry.value} registers {group} {entry.name!r}, which exists already: rename it.")
-        found[entry.name] = entry
-    return found
+        entries[entry.name] = entry
+    return entries
 
 
 def load(entry: importlib.metadata.EntryPoint, base: type) -> type:
@@ -92,24 +110,35 @@ def load(entry: importlib.metadata.EntryPoint, base: type) -> type:
     return cls
 
 
-def find(package: ModuleType, base: type, name: str) -> type:
-    """Returns the method called `name`; a `UserError` names the nearest one if there is none."""
-    known = methods(package, base)
-    if name not in known:
-        raise unknown(f"{package.__name__.rsplit('.', 1)[-1]} method", name, known)
-    return known[name]
+def find(package: ModuleType, base: type, name: str, *, ways: str = "") -> type:
+    """Returns the method called `name`; a `UserError` names the nearest one if there is none.
+
+    Args:
+      ways: the end of that message, on how to add a method.
+    """
+    by_name = methods(package, base)
+    if name not in by_name:
+        family = package.__name__.rpartition(".")[2]
+        raise UserError(f"{unknown(f'{family} method', name, by_name)}{ways}")
+    return by_name[name]
+
+
+def signature(cls: type) -> dict[str, inspect.Parameter]:
+    """Returns the arguments of a constructor by name, including those passed on to its bases as **kwargs."""
+    by_name: dict[str, inspect.Parameter] = {}
+    for base in cls.__mro__:
+        if "__init__" in vars(base):
+            declared = inspect.signature(vars(base)["__init__"]).parameters.values()
+            named = (p for p in declared if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD) and p.name != "self")
+            by_name = {p.name: p for p in named} | by_name
+            if all(p.kind is not p.VAR_KEYWORD for p in declared):
+                break
+    return by_name
 
 
 def parameters(cls: type) -> set[str]:
     """Returns the names of a constructor's arguments, including those passed on to its bases as **kwargs."""
-    names: set[str] = set()
-    for base in cls.__mro__:
-        if "__init__" in vars(base):
-            own = inspect.signature(vars(base)["__init__"]).parameters.values()
-            names.update(each.name for each in own if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD))
-            if all(each.kind is not each.VAR_KEYWORD for each in own):
-                break
-    return names - {"self"}
+    return set(signature(cls))
 
 
 def build(
@@ -123,10 +152,19 @@ def build(
     Raises:
       UserError: an argument is unknown; the message suggests the nearest one.
     """
-    known = (parameters(cls) | set(passed_on)) - {"step", "rngs"}
-    for name in arguments:
-        if name not in known:
-            raise UserError(
-                f"{cls.__name__} has no argument {name!r}.{nearest(name, known)} It has: {', '.join(sorted(known))}."
-            )
+    check_arguments(cls, arguments, (parameters(cls) | set(passed_on)) - {"step", "rngs"})
     return cls(*positional, **arguments, **always)
+
+
+def check_arguments(cls: type, arguments: Collection[str], names: Collection[str]) -> None:
+    """Checks the names of a constructor's arguments against those that it has, `names`.
+
+    Raises:
+      UserError: an argument is unknown; the message suggests the nearest one.
+    """
+    for argument in arguments:
+        if argument not in names:
+            raise UserError(
+                f"{cls.__name__} has no argument {argument!r}.{nearest(argument, names)} It has: "
+                f"{', '.join(sorted(names))}."
+            )

@@ -78,11 +78,11 @@ class Preprocessing:
     @classmethod
     def of_dict(cls, values: Mapping[str, Any]) -> "Preprocessing":
         """Reads what `as_dict` wrote; unknown fields, from later versions, are ignored."""
-        known = {field.name for field in dataclasses.fields(cls)}
+        fields = {field.name for field in dataclasses.fields(cls)}
         tuples: dict[str, Any] = {
             name: tuple(value) if isinstance(value, list) else value for name, value in values.items()
         }
-        return cls(**{name: value for name, value in tuples.items() if name in known})
+        return cls(**{name: value for name, value in tuples.items() if name in fields})
 
 
 Normalisation = tuple[tuple[float, ...], tuple[float, ...]]
@@ -90,7 +90,7 @@ Normalisation = tuple[tuple[float, ...], tuple[float, ...]]
 
 def trained_on(network: Any) -> Normalisation | None:
     """The (mean, std) with which a network expects its pixels to be normalised; None if it has none."""
-    known = getattr(network, "preprocessing", network)
-    if hasattr(known, "mean") and hasattr(known, "std"):
-        return tuple(known.mean), tuple(known.std)
+    record = getattr(network, "preprocessing", network)
+    if hasattr(record, "mean") and hasattr(record, "std"):
+        return tuple(record.mean), tuple(record.std)
     return None

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from support import golden, nhwc, quick_compile, weights
+from support import golden, golden_names, nhwc, quick_compile, slow_but, weights
 
 from jaxprune import checkpoints, models, nn, reduction
 from jaxprune.nn import params
@@ -32,9 +32,26 @@ class Run(NamedTuple):
         """(stage, block) of every reduction."""
         return list(enumerate(self.config["loc"]))
 
+    def features(self) -> dict[int, np.ndarray]:
+        """The published features after blocks, by the number of the block."""
+        return {int(key.removeprefix("features_")): x for key, x in self.file.items() if key.startswith("features_")}
+
+    def kept_at(self, layer: int) -> np.ndarray:
+        """The patches (b, k) that a block of our run gets."""
+        if steps := sum(loc <= layer for loc in self.config["loc"]):
+            return self.aux.kept[steps - 1]
+        return np.broadcast_to(np.arange(self.config["P"]), (len(self.logits), self.config["P"]))
+
 
 def config_of(file: dict[str, np.ndarray]) -> dict[str, Any]:
     return json.loads(str(file["config"]))
+
+
+def cases(golden_name: str) -> list[Any]:
+    """Names of the backbones with a golden model of a method; that of the smallest file is quick."""
+    before, after = "token_reduction/model_", f"_{golden_name}"
+    names = [path.removeprefix(before).removesuffix(after) for path in golden_names(f"{before}*{after}")]
+    return slow_but(names[:1], names)
 
 
 def backbone_tensors(name: str) -> dict[str, np.ndarray]:
@@ -43,7 +60,7 @@ def backbone_tensors(name: str) -> dict[str, np.ndarray]:
 
 @functools.cache
 def backbone(name: str):
-    """The dense ViT that the golden models of one kind ("p6", "p12") share."""
+    """The dense ViT that the golden models of one kind, such as "p6", share."""
     config = config_of(golden(f"token_reduction/backbone_{name}"))
     model = models.create(
         "vit",
@@ -84,9 +101,8 @@ def check_logits(got: Run) -> None:
 
 
 def check_features(got: Run) -> None:
-    for key, value in got.file.items():
-        if key.startswith("features_"):
-            chex.assert_trees_all_close(got.aux.features[int(key[9:])], value, **CLOSE)
+    for layer, value in got.features().items():
+        chex.assert_trees_all_close(got.aux.features[layer], value, **CLOSE)
 
 
 def check_kept(got: Run) -> None:

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import os
 import re
 import shutil
 import tomllib
@@ -14,9 +15,11 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from jaxprune.nn.params import merge, split
+from jaxprune.nn.params import Split, merge, split, variables
+from jaxprune.weights.rules import to_published
 
-GOLDEN = Path(__file__).parent / "golden"
+# Golden numbers of other sizes may stand in another folder (`golden/test_other_sizes.py`).
+GOLDEN = Path(os.environ.get("JAXPRUNE_TEST_GOLDEN") or Path(__file__).parent / "golden")
 
 
 def golden(name: str) -> dict[str, np.ndarray]:
@@ -25,14 +28,68 @@ def golden(name: str) -> dict[str, np.ndarray]:
         return dict(file)
 
 
+def golden_names(pattern: str) -> list[str]:
+    """Returns the names of the golden files of a kind, such as "mim/prmim_*": the smallest file first."""
+    paths = sorted(GOLDEN.glob(f"{pattern}.npz"), key=lambda path: (path.stat().st_size, path.name))
+    assert paths, f"no golden file {pattern}"
+    return [str(path.relative_to(GOLDEN).with_suffix("")) for path in paths]
+
+
+def in_names(names: Iterable[str], pattern: str) -> list[Any]:
+    """Returns what the groups of a pattern stand for in the names that it matches as a whole, each once, in order.
+
+    One group gives strings, more give tuples of them.
+    """
+    matches = filter(None, (re.fullmatch(pattern, name) for name in names))
+    return list(dict.fromkeys(match[1] if len(match.groups()) == 1 else match.groups() for match in matches))
+
+
+def depth_of(names: Iterable[str], prefix: str = "") -> int:
+    """Returns the number of blocks by the names of a network's tensors."""
+    return 1 + max(int(block) for block in in_names(names, rf"{re.escape(prefix)}blocks\.(\d+)\..*"))
+
+
 def weights(arrays: dict[str, np.ndarray], prefix: str = "w/") -> dict[str, np.ndarray]:
     """Returns the published tensors of a golden file, under their published names."""
     return {name.removeprefix(prefix): value for name, value in arrays.items() if name.startswith(prefix)}
 
 
+def autoencoder_sizes(file: dict[str, np.ndarray]) -> dict[str, int]:
+    """Returns the arguments that the `cfg` of a golden autoencoder stands for."""
+    encoder = ("img_size", "patch_size", "embed_dim", "depth", "num_heads")
+    decoder = ("decoder_embed_dim", "decoder_depth", "decoder_num_heads")
+    return dict(zip(encoder + decoder, file["cfg"].tolist(), strict=True))
+
+
+def ratio_of(count: int, total: int) -> float:
+    """Returns a ratio of `total` of which `int()` is `count`."""
+    return min((count + 0.5) / total, 1.0) if count else 0.0
+
+
+def assert_gradients(
+    parts: Split, gradients: dict[str, Any], file: dict[str, np.ndarray], prefix: str, tolerance: float = 1e-4
+) -> None:
+    """Compares gradients with those of a golden file, whose keys are a prefix and a published name.
+
+    The tolerance is relative to the largest entry.
+    """
+    named, expected = to_published(merge(parts.graph, gradients, parts.rest)), weights(file, prefix)
+    assert expected
+    for name, value in expected.items():
+        np.testing.assert_allclose(named[name], value, atol=tolerance * np.abs(value).max(), rtol=0, err_msg=name)
+
+
 def nhwc(images: np.ndarray) -> np.ndarray:
     """Golden images are NCHW; ours are NHWC."""
     return np.transpose(images, (0, 2, 3, 1))
+
+
+def perturbed(model: nnx.Module, scale: float = 0.2, seed: int = 0) -> Any:
+    """Adds noise to every array of a network, so that none is zero, one, or like another; returns the network."""
+    random = np.random.default_rng(seed)
+    for variable in variables(model).values():
+        variable[...] += scale * random.normal(size=variable.shape).astype(np.float32)
+    return model
 
 
 def code_blocks(text: str, language: str) -> list[str]:

@@ -189,10 +189,10 @@ def _erasing_box(
     aspect = jnp.exp(math.log(min_aspect) * (1.0 - 2.0 * draws[10:20]))
     heights, widths = jnp.round(jnp.sqrt(pixels * aspect)), jnp.round(jnp.sqrt(pixels / aspect))
     fits = (heights < height) & (widths < width)
-    chosen = jnp.argmax(fits)
-    erased = fits[chosen] & (draws[20] < prob)
+    first_fit = jnp.argmax(fits)
+    erased = fits[first_fit] & (draws[20] < prob)
     box = []
-    for side, size, draw in ((height, heights[chosen], draws[21]), (width, widths[chosen], draws[22])):
+    for side, size, draw in ((height, heights[first_fit], draws[21]), (width, widths[first_fit], draws[22])):
         low = jnp.floor(draw * (side - size + 1))
         box += [low, jnp.where(erased, low + size, low)]
     return jnp.stack(box)

@@ -19,10 +19,10 @@ class BatchReader:
     """Maps a step to its batch, in any thread or, as it can be pickled, in a worker process.
 
     Args:
-      source: The examples.
-      order: Which of them make up a step.
-      transform: How an image becomes network input.
-      num_threads: Threads that read and transform; None for the default.
+      source: the examples.
+      order: which of them make up a step.
+      transform: how an image becomes network input.
+      num_threads: threads that read and transform; None for the default.
     """
 
     def __init__(self, source: Source, order: Order, transform: Transform, num_threads: int | None):
@@ -38,8 +38,8 @@ class BatchReader:
 
     def __call__(self, step: int) -> Batch:
         """Returns the batch of a step, with `valid` if the order is a single pass, else without `mask`."""
-        epoch, wanted, copies = self.order(step)
-        rows = np.minimum(wanted, self.order.num_examples - 1)
+        epoch, indices, copies = self.order(step)
+        rows = np.minimum(indices, self.order.num_examples - 1)
         source = self.source
         if isinstance(source, memory.InMemory) and self._transform.is_identity(source.image_size):
             batch = {name: column[rows] for name, column in source.columns.items()}
@@ -49,7 +49,7 @@ class BatchReader:
             examples = [example for part in parts for example in part]
             batch = {name: np.stack([example[name] for example in examples]) for name in examples[0]}
         if self.order.seed is None:
-            return {**batch, "valid": batch["index"] == wanted}
+            return {**batch, "valid": batch["index"] == indices}
         return {name: column for name, column in batch.items() if name != "mask"}
 
     def note_replaced(self, step: int, batch: Batch) -> None:
@@ -58,11 +58,11 @@ class BatchReader:
         A worker has a copy of the source, so what it adds to `broken` is not seen here.
 
         Args:
-          step: The step.
-          batch: Its batch.
+          step: the step.
+          batch: its batch.
         """
-        _, wanted, _ = self.order(step)
-        for index in wanted[(batch["index"] != wanted) & (wanted < self.order.num_examples)]:
+        _, indices, _ = self.order(step)
+        for index in indices[(batch["index"] != indices) & (indices < self.order.num_examples)]:
             read_or_next(self.source, int(index))
 
     def _examples(self, epoch: int, rows: np.ndarray, copies: np.ndarray) -> list[Example]:

@@ -14,8 +14,8 @@ class Unreadable(Exception):
     """Raised for an example that cannot be read; the run continues without it.
 
     Args:
-      what: Path or name of the example.
-      reason: Why it cannot be read.
+      what: path or name of the example.
+      reason: why it cannot be read.
       kind: "image" or "video".
     """
 
@@ -29,7 +29,7 @@ def note_broken(broken: dict[str, str], error: Unreadable) -> None:
 
     Args:
       broken: {path or name of an example: why it cannot be read}.
-      error: The error that reading it raised.
+      error: the error that reading it raised.
     """
     with _lock:
         if error.what in broken:
@@ -44,17 +44,17 @@ def read_or_next(source: Source, index: int) -> Example:
     Broken examples are added to `source.broken`. The search wraps around at the end of the source.
 
     Args:
-      source: The examples.
-      index: Which one to read.
+      source: the examples.
+      index: which one to read.
 
     Raises:
-      UserError: No example can be read.
+      UserError: no example can be read.
     """
     for step in range(len(source)):
         try:
             return source[(index + step) % len(source)]
         except Unreadable as error:
             note_broken(source.broken, error)
-    what, reason = next(iter(source.broken.items()))
+    path, reason = next(iter(source.broken.items()))
     files = "videos" if frames_of(source) else "images"
-    raise UserError(f"None of the {len(source)} {files} of {source.name!r} can be read; the first, {what}: {reason}.")
+    raise UserError(f"None of the {len(source)} {files} of {source.name!r} can be read; the first, {path}: {reason}.")

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 from jaxtyping import Float
 
-from jaxprune.data import images, video
+from jaxprune.data import crop_resize, video
 from jaxprune.data.broken import Unreadable
 from jaxprune.data.clip_frames import sampled
 from jaxprune.errors import UserError
@@ -31,12 +31,12 @@ class Views:
     (15, 16, 224, 224, 3)
 
     Attributes:
-      preprocessing: Preprocessing of a network that reads clips.
-      num_clips: Number of clips per video, evenly spaced; see `clip_frames.sampled`.
-      num_crops: Number of crops per clip, evenly spaced along the longer side of its frames; 1 is the centre crop.
+      preprocessing: preprocessing of a network that reads clips.
+      num_clips: number of clips per video, evenly spaced; see `clip_frames.sampled`.
+      num_crops: number of crops per clip, evenly spaced along the longer side of its frames; 1 is the centre crop.
 
     Raises:
-      UserError: An attribute is out of range, or the network reads images.
+      UserError: an attribute is out of range, or the network reads images.
     """
 
     preprocessing: Preprocessing
@@ -76,44 +76,44 @@ class Views:
         """Returns the crops of a frame, uint8 (h, w, 3), each of the network's size."""
         record = self.preprocessing
         if self.num_crops == 1:
-            return [images.prepare(frame, record)]
-        filter_ = images.interpolation(record.interpolation)
-        return images.crops(frame, record.img_size, record.crop_pct, filter_, self.num_crops)
+            return [crop_resize.prepare(frame, record)]
+        filter_ = crop_resize.interpolation(record.interpolation)
+        return crop_resize.crops(frame, record.img_size, record.crop_pct, filter_, self.num_crops)
 
     def __call__(self, path: str, *, upright: bool) -> np.ndarray:
         """Reads a video file: a clip, uint8 (frames, h, w, 3), or several views, crops of a clip next to each other.
 
         Args:
-          path: The file.
-          upright: Whether frames are rotated according to the file's metadata.
+          path: the file.
+          upright: whether frames are rotated according to the file's metadata.
 
         Raises:
-          Unreadable: The file is broken or gone.
-          UserError: PyAV is not installed.
+          Unreadable: the file is broken or gone.
+          UserError: pyAV is not installed.
         """
-        wanted = np.zeros((0, 0), int)
+        frames = np.zeros((0, 0), int)
 
         def choose(length: int) -> np.ndarray:
-            nonlocal wanted
-            wanted = self.frames(length)
-            return wanted
+            nonlocal frames
+            frames = self.frames(length)
+            return frames
 
         try:
-            found = video.read_frames(path, choose, self.cropped, upright=upright)
+            decoded = video.read_frames(path, choose, self.cropped, upright=upright)
         except (OSError, video.Broken) as error:
             raise Unreadable(path, str(error), "video") from error
-        if missing := set(wanted.ravel().tolist()) - found.keys():
+        if missing := set(frames.ravel().tolist()) - decoded.keys():
             raise Unreadable(path, f"frame {min(missing)} cannot be decoded", "video")
-        return self.of(found, wanted)
+        return self.of(decoded, frames)
 
-    def of(self, frames: dict[int, list[np.ndarray]], wanted: np.ndarray) -> np.ndarray:
+    def of(self, frames: dict[int, list[np.ndarray]], numbers: np.ndarray) -> np.ndarray:
         """Assembles views from the crops of frames.
 
         Args:
           frames: {frame index: its crops from `cropped`}.
-          wanted: The frame indices from `frames`.
+          numbers: the frame indices from `frames`.
         """
-        views = [[frames[n][crop] for n in clip] for clip in wanted.tolist() for crop in range(self.num_crops)]
+        views = [[frames[n][crop] for n in clip] for clip in numbers.tolist() for crop in range(self.num_crops)]
         return np.array(views).reshape(self.shape)
 
 
@@ -121,7 +121,7 @@ def read_views(path: str | os.PathLike, views: Views) -> np.ndarray:
     """Returns a clip of a video file, or several views of it.
 
     Raises:
-      UserError: It cannot be read.
+      UserError: it cannot be read.
     """
     try:
         return views(os.path.expanduser(path), upright=views.preprocessing.exif)
@@ -137,16 +137,16 @@ def load_clips(
     Several views of a video are consecutive.
 
     Args:
-      videos: The files.
-      preprocessing: The network's `model.preprocessing`.
-      num_clips, num_crops: Views of a video; see `Views`.
+      videos: the files.
+      preprocessing: the network's `model.preprocessing`.
+      num_clips, num_crops: views of a video; see `Views`.
 
     Raises:
-      UserError: There are no videos, or one cannot be read, or the network reads images.
+      UserError: there are no videos, or one cannot be read, or the network reads images.
     """
     views = Views(preprocessing, num_clips, num_crops)
     rows = [read_views(path, views) for path in videos]
     if not rows:
         raise UserError("There are no videos to load: give files.")
     clips = np.stack(rows).reshape(-1, *preprocessing.sides, 3)
-    return images.normalized(clips, preprocessing.mean, preprocessing.std)
+    return crop_resize.normalized(clips, preprocessing.mean, preprocessing.std)

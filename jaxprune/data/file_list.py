@@ -20,12 +20,12 @@ class FileList:
     `files[i]` is a dict: `image` uint8 (h, w, 3), `label` -1, `index` i.
 
     Args:
-      files: Their paths.
-      name: Name of the list in messages.
-      exif: Whether photographs are rotated according to their EXIF tags.
+      files: their paths.
+      name: name of the list in messages.
+      exif: whether photographs are rotated according to their EXIF tags.
 
     Raises:
-      UserError: There are no files.
+      UserError: there are no files.
     """
 
     def __init__(self, files: Sequence[str], *, name: str, exif: bool = True):
@@ -56,10 +56,10 @@ def open_images(path: str, *, exif: bool = True) -> Source:
     Args:
       path: A folder, which is searched recursively; a picture; or a `.txt` file with one path per line, relative to
         that file's directory.
-      exif: Whether photographs are rotated according to their EXIF tags.
+      exif: whether photographs are rotated according to their EXIF tags.
 
     Raises:
-      UserError: There are none.
+      UserError: there are none.
     """
     place = Path(path).expanduser()
     if place.is_dir():

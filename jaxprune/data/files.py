@@ -10,11 +10,11 @@ def read_bytes(path: str | os.PathLike, limit: int | None = None) -> bytes:
     """Returns the content of a regular file.
 
     Args:
-      path: The file; symbolic links are followed.
-      limit: Maximum size in bytes; None for any.
+      path: the file; symbolic links are followed.
+      limit: maximum size in bytes; None for any.
 
     Raises:
-      OSError: It is not a regular file (a directory, a pipe, a device), has more than `limit` bytes, or cannot be read.
+      OSError: it is not a regular file (a directory, a pipe, a device), has more than `limit` bytes, or cannot be read.
     """
     # Without O_NONBLOCK, opening a pipe blocks until there is a writer.
     with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
@@ -30,7 +30,7 @@ def read_text(path: str | os.PathLike, limit: int | None = TEXT_LIMIT) -> str:
     """Returns the content of a regular file of UTF-8 text.
 
     Raises:
-      OSError: As for `read_bytes`.
-      ValueError: It is not UTF-8.
+      OSError: as for `read_bytes`.
+      ValueError: it is not UTF-8.
     """
     return read_bytes(path, limit).decode()

@@ -8,7 +8,7 @@ from typing import Protocol
 import numpy as np
 from absl import logging
 
-from jaxprune.data import images, video
+from jaxprune.data import decode, video
 from jaxprune.data.broken import Unreadable
 from jaxprune.data.source import Example
 from jaxprune.errors import UserError, nearest
@@ -22,8 +22,8 @@ class Reader(Protocol):
 
     Attributes:
       kind: "image" or "video", and `files`, the plural in messages.
-      extensions: Extensions of the files.
-      num_frames: Frames of a clip; 0 for images.
+      extensions: extensions of the files.
+      num_frames: frames of a clip; 0 for images.
     """
 
     kind: str
@@ -45,13 +45,13 @@ class ImageFolder:
     followed, but a directory that is reachable in several ways counts once, and a class directory only for its class.
 
     Args:
-      root: Directory of class directories, or with `labels=False` any directory.
-      labels: Whether directories are classes. False: every picture below `root`, with label -1, for pre-training.
-      exif: Whether photographs are rotated according to their EXIF tags.
-      class_names: The classes in label order; by default the directories in `root` with pictures, sorted. Directories
+      root: directory of class directories, or with `labels=False` any directory.
+      labels: whether directories are classes. False: every picture below `root`, with label -1, for pre-training.
+      exif: whether photographs are rotated according to their EXIF tags.
+      class_names: the classes in label order; by default the directories in `root` with pictures, sorted. Directories
         without pictures are left out with a warning.
-      name: Name of the folder in messages; by default its path.
-      reader: Reads the files; by default `read_example`. `clips.Views` makes it a folder of videos.
+      name: name of the folder in messages; by default its path.
+      reader: reads the files; by default `read_example`. `clips.Views` makes it a folder of videos.
 
     Raises:
       UserError: `root` does not exist, or contains nothing usable.
@@ -76,8 +76,8 @@ class ImageFolder:
             kind = self.reader.kind.capitalize()
             raise UserError(f"{kind} folder {self.name!r} does not exist or is not a directory.")
         if labels:
-            known = None if class_names is None else tuple(class_names)
-            self.class_names = _classes([self.root], self.name, self.reader) if known is None else known
+            class_list = None if class_names is None else tuple(class_names)
+            self.class_names = _classes([self.root], self.name, self.reader) if class_list is None else class_list
             places = [self.root / directory for directory in self.class_names]
             per_class = [list(image_files(place, places, self.reader.extensions)) for place in places]
         else:
@@ -110,27 +110,27 @@ class ImageFolder:
     def _nothing_usable(self, labels: bool) -> str:
         files, extensions = self.reader.files, self.reader.extensions
         kinds = " ".join(extension[1:] for extension in extensions)
-        shown = f"{self.reader.kind.capitalize()} folder {self.name!r}"
+        folder = f"{self.reader.kind.capitalize()} folder {self.name!r}"
         if labels and any(_is_one(entry.name, extensions) for entry in self.root.iterdir()):
             return (
-                f"{shown} holds {files} but no class directories with {files}. Put every class into its own "
+                f"{folder} holds {files} but no class directories with {files}. Put every class into its own "
                 "directory, or pass labels=False to pre-train without labels."
             )
-        others = images.EXTENSIONS if self.num_frames else video.EXTENSIONS
-        if next(image_files(self.root, (), others), None) is not None:
+        extensions = decode.EXTENSIONS if self.num_frames else video.EXTENSIONS
+        if next(image_files(self.root, (), extensions), None) is not None:
             read, there = ("clips", "pictures") if self.num_frames else ("images", "videos")
             return (
-                f"{shown} holds {there} and no {files}, but the network reads {read}: give a folder of {files}, or "
+                f"{folder} holds {there} and no {files}, but the network reads {read}: give a folder of {files}, or "
                 f"another network."
             )
-        wanted = f"class directories with {files}" if labels else files
-        return f"{shown} holds nothing usable: looked for {wanted} ({kinds}), and found none."
+        contents = f"class directories with {files}" if labels else files
+        return f"{folder} holds nothing usable: looked for {contents} ({kinds}), and found none."
 
 
 class _Pictures:
     """Reads pictures."""
 
-    kind, files, extensions, num_frames = "image", "pictures", images.EXTENSIONS, 0
+    kind, files, extensions, num_frames = "image", "pictures", decode.EXTENSIONS, 0
 
     def __call__(self, path: str, *, upright: bool) -> np.ndarray:
         return read_example(path, upright=upright)
@@ -143,14 +143,14 @@ def read_example(path: str, *, upright: bool) -> np.ndarray:
     """Reads the picture of an example, uint8 (h, w, 3).
 
     Args:
-      upright: Whether a photograph is rotated according to its EXIF tag.
+      upright: whether a photograph is rotated according to its EXIF tag.
 
     Raises:
-      Unreadable: The file is broken or gone.
+      Unreadable: the file is broken or gone.
     """
     try:
-        return images.read(path, upright=upright)
-    except (OSError, images.Broken) as error:
+        return decode.read(path, upright=upright)
+    except (OSError, decode.Broken) as error:
         raise Unreadable(path, str(error)) from error
 
 
@@ -169,25 +169,25 @@ def open_split(
     without pictures in any split is left out with a warning.
 
     Args:
-      root: Directory of splits, or of classes.
-      split: One of its splits. None: `root` itself.
-      labels, exif, reader: As for `ImageFolder`.
-      shown_as: Name of `root` in messages; by default its path.
+      root: directory of splits, or of classes.
+      split: one of its splits. None: `root` itself.
+      labels, exif, reader: as for `ImageFolder`.
+      shown_as: name of `root` in messages; by default its path.
 
     Raises:
-      UserError: The split does not exist, or contains nothing usable.
+      UserError: the split does not exist, or contains nothing usable.
     """
     top = Path(root).expanduser()
-    shown = str(shown_as or root)
+    label = str(shown_as or root)
     splits = split_names(top)
     if split is None or not top.is_dir() or (split == "train" and not splits):
-        return ImageFolder(root, labels=labels, exif=exif, name=shown, reader=reader)
+        return ImageFolder(root, labels=labels, exif=exif, name=label, reader=reader)
     if split not in splits:
         there = f"the splits {', '.join(splits)}" if splits else "no split directories (such as train/ and test/)"
         kind = (reader or _PICTURES).kind.capitalize()
-        raise UserError(f"{kind} folder {shown!r} has no split {split!r}: it holds {there}.{nearest(split, splits)}")
-    class_names = _classes([top / s for s in splits], shown, reader or _PICTURES) if labels else None
-    options = {"class_names": class_names, "name": f"{shown}/{split}", "reader": reader}
+        raise UserError(f"{kind} folder {label!r} has no split {split!r}: it holds {there}.{nearest(split, splits)}")
+    class_names = _classes([top / s for s in splits], label, reader or _PICTURES) if labels else None
+    options = {"class_names": class_names, "name": f"{label}/{split}", "reader": reader}
     return ImageFolder(top / split, labels=labels, exif=exif, **options)
 
 
@@ -197,16 +197,16 @@ def split_names(root: Path) -> tuple[str, ...]:
 
 
 def image_files(
-    directory: Path, closed: Iterable[Path] = (), extensions: tuple[str, ...] = images.EXTENSIONS
+    directory: Path, closed: Iterable[Path] = (), extensions: tuple[str, ...] = decode.EXTENSIONS
 ) -> Iterator[str]:
     """Yields the pictures anywhere below `directory`, by extension, in sorted order.
 
     Links are followed, but every real directory is entered only once, and parents of `directory` never.
 
     Args:
-      directory: Where to look.
-      closed: Directories that are not entered.
-      extensions: Extensions of the files, if not pictures.
+      directory: where to look.
+      closed: directories that are not entered.
+      extensions: extensions of the files, if not pictures.
     """
     above = (path for place in (directory.absolute(), directory.resolve()) for path in (place, *place.parents))
     entered = {_identity(path) for path in (*above, *closed)}
@@ -232,13 +232,13 @@ def _identity(path: str | os.PathLike) -> tuple[int, int] | str:
 def _classes(roots: list[Path], name: str, reader: Reader) -> tuple[str, ...]:
     """Returns the directories with readable files in any of `roots`, sorted; warns of those without."""
     names = sorted({directory for root in roots for directory in _directories(root)})
-    found = tuple(name for name in names if any(_has_files(root / name, reader.extensions) for root in roots))
-    if found and len(found) < len(names):
-        empty = [name for name in names if name not in found]
-        more = f" and {len(empty) - _NAMES_SHOWN} more" if len(empty) > _NAMES_SHOWN else ""
-        shown = ", ".join(empty[:_NAMES_SHOWN]) + more
-        logging.warning("%s: directories without %s are not classes: %s", name, reader.files, shown)
-    return found
+    present = tuple(name for name in names if any(_has_files(root / name, reader.extensions) for root in roots))
+    if present and len(present) < len(names):
+        empty = [name for name in names if name not in present]
+        remainder = f" and {len(empty) - _NAMES_SHOWN} more" if len(empty) > _NAMES_SHOWN else ""
+        names_listed = ", ".join(empty[:_NAMES_SHOWN]) + remainder
+        logging.warning("%s: directories without %s are not classes: %s", name, reader.files, names_listed)
+    return present
 
 
 def _has_files(directory: Path, extensions: tuple[str, ...]) -> bool:

@@ -18,9 +18,9 @@ class Part:
     """Some of the pictures of a folder, renumbered.
 
     Args:
-      folder: Its pictures.
-      numbers: Their indices, in ascending order.
-      name: Name in messages and reports.
+      folder: its pictures.
+      numbers: their indices, in ascending order.
+      name: name in messages and reports.
     """
 
     def __init__(self, folder: ImageFolder, numbers: list[int], name: str):
@@ -52,13 +52,13 @@ def part_of(folder: ImageFolder, split: str, share: float, seed: int = 0) -> Par
     seed and on the names in that class, not on other classes.
 
     Args:
-      folder: All pictures.
+      folder: all pictures.
       split: "train", or another of `folder.SPLITS`.
-      share: Fraction of each class that is held out.
-      seed: Seed of the choice.
+      share: fraction of each class that is held out.
+      seed: seed of the choice.
 
     Raises:
-      UserError: No class has two pictures.
+      UserError: no class has two pictures.
     """
     held = _held_out(folder, share, seed)
     if not held:
@@ -71,11 +71,11 @@ def part_of(folder: ImageFolder, split: str, share: float, seed: int = 0) -> Par
     if split == "train":
         _log.info(
             "%s has no train/ and test/ directories: %d of its %d %s are held out, %s, by seed %d "
-            "(config.data.held_out, config.data.held_out_seed).",
+            "(held_out, held_out_seed).",
             folder.name, len(held), len(folder), folder.reader.files, part, seed,
         )  # fmt: skip
-    which = f"without {part}" if split == "train" else part
-    name = f"{folder.name} ({which}, held out by seed {seed})"
+    description = f"without {part}" if split == "train" else part
+    name = f"{folder.name} ({description}, held out by seed {seed})"
     return Part(folder, numbers, name)
 
 

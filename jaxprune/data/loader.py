@@ -46,29 +46,29 @@ def train_batches(
     `image` uint8 (b, h, w, 3), `label` int32 (b,) and `index` int32 (b,).
 
     Args:
-      source: The examples.
-      batch_size: Global batch size, over all processes.
-      preprocessing: The network's preprocessing: image size and resizing.
-      seed: Seed of order and crops.
+      source: the examples.
+      batch_size: global batch size, over all processes.
+      preprocessing: the network's preprocessing: image size and resizing.
+      seed: seed of order and crops.
       crop: "random_resized"; "random_clipped", which clips crops that do not fit instead of redrawing (MAE's linear
         probe); "center", as in evaluation; or "none": the whole image, resized without keeping its aspect ratio.
-      scale: Range of a random crop's fraction of the image's area.
-      ratio: Range of a random crop's width / height.
-      repeats: Repeated augmentation (Hoffer et al., 2020): every example comes this many times in a row, each time with
+      scale: range of a random crop's fraction of the image's area.
+      ratio: range of a random crop's width / height.
+      repeats: repeated augmentation (Hoffer et al., 2020): every example comes this many times in a row, each time with
         a different crop, and an epoch contains correspondingly fewer different examples.
       randaugment: A policy such as "rand-m9-mstd0.5-inc1", applied after the crop; empty for none.
-      cutout: Side of a masked square, as a fraction of the image's side, applied between crop and RandAugment; 0 for
+      cutout: side of a masked square, as a fraction of the image's side, applied between crop and RandAugment; 0 for
         none.
-      num_threads: Threads that read and crop; by default one per core, at most 16.
-      num_workers: Processes that do so instead, each with as many threads. They pay off only if examples take much
+      num_threads: threads that read and crop; by default one per core, at most 16.
+      num_workers: processes that do so instead, each with as many threads. They pay off only if examples take much
         Python time and cores are idle.
-      process_index: Which of `process_count` equal parts of every batch this process reads. Concatenated, the parts are
+      process_index: which of `process_count` equal parts of every batch this process reads. Concatenated, the parts are
         the batches that a single process would read.
-      process_count: Processes that share the stream.
-      start_step: Step to begin with.
+      process_count: processes that share the stream.
+      start_step: step to begin with.
 
     Raises:
-      UserError: The source does not fill one batch or has another `exif` setting, or an argument is out of range.
+      UserError: the source does not fill one batch or has another `exif` setting, or an argument is out of range.
     """
     if crop not in TRAIN_CROPS:
         raise unknown("crop", crop, TRAIN_CROPS)
@@ -107,18 +107,18 @@ def eval_batches(
     and where a broken example is replaced by another one. Scenes add their `mask` bool (b, h, w).
 
     Args:
-      source: The examples.
-      batch_size: Global batch size, over all processes.
-      preprocessing: The network's `model.preprocessing`. Images that already have its size are left unchanged.
-      changes: Functions applied to the preprocessed image, in order: (image, generator) -> image, such as a
+      source: the examples.
+      batch_size: global batch size, over all processes.
+      preprocessing: the network's `model.preprocessing`. Images that already have its size are left unchanged.
+      changes: functions applied to the preprocessed image, in order: (image, generator) -> image, such as a
         `Corruption`; the generator of an example is always the same.
-      num_threads: As in training.
-      num_workers: As in training.
-      process_index: As in training.
-      process_count: As in training.
+      num_threads: as in training.
+      num_workers: as in training.
+      process_index: as in training.
+      process_count: as in training.
 
     Raises:
-      UserError: An argument is out of range, or the source has another `exif` setting.
+      UserError: an argument is out of range, or the source has another `exif` setting.
     """
     _check_turned(source, preprocessing)
     _check_frames(source, preprocessing)
@@ -155,12 +155,12 @@ class TrainBatches:
     of threads, worker processes or hosts.
 
     Args:
-      reader: Reads the batch of a step.
-      num_workers: Worker processes that read ahead.
-      start_step: Step to begin with.
+      reader: reads the batch of a step.
+      num_workers: worker processes that read ahead.
+      start_step: step to begin with.
 
     Attributes:
-      steps_per_epoch: Batches in an epoch.
+      steps_per_epoch: batches in an epoch.
     """
 
     def __init__(self, reader: BatchReader, num_workers: int, start_step: int):
@@ -186,10 +186,10 @@ class TrainBatches:
         """Continues from a saved state.
 
         Args:
-          state: What `get_state` returned.
+          state: what `get_state` returned.
 
         Raises:
-          UserError: The state belongs to a different stream.
+          UserError: the state belongs to a different stream.
         """
         changed = [f"{k} was {state.get(k)} and is {now}" for k, now in self._stream().items() if state.get(k) != now]
         if changed:
@@ -210,14 +210,14 @@ class EvalBatches:
     """One pass over a source; `len` is the number of batches.
 
     Args:
-      reader: Reads the batch of a step.
-      num_workers: Worker processes that read ahead.
-      steps: The batches of the pass to read; all by default.
+      reader: reads the batch of a step.
+      num_workers: worker processes that read ahead.
+      steps: the batches of the pass to read; all by default.
     """
 
     def __init__(self, reader: BatchReader, num_workers: int, steps: range | None = None):
-        whole = range(-(-reader.order.num_examples // reader.order.batch_size))
-        self._reader, self._num_workers, self._steps = reader, num_workers, whole if steps is None else steps
+        batches = range(-(-reader.order.num_examples // reader.order.batch_size))
+        self._reader, self._num_workers, self._steps = reader, num_workers, batches if steps is None else steps
 
     def __len__(self) -> int:
         return len(self._steps)

@@ -44,7 +44,7 @@ def load(source: Source, *, required: bool = False) -> Source:
     """Returns the source held in memory, or the source itself if sizes differ or it takes more than `LIMIT`.
 
     Raises:
-      UserError: It is `required`, and sizes differ.
+      UserError: it is `required`, and sizes differ.
     """
     first = read_or_next(source, 0)
     shape = first["image"].shape

@@ -17,8 +17,8 @@ class MovingScenes:
     `scenes[i]` is a dict: `image`, a clip or several views of it (see `Views`), `label` int32, `index` i.
 
     Args:
-      views: Reads the clips; frames have the size of its crop.
-      num_examples, seed, split: As for `Scenes`.
+      views: reads the clips; frames have the size of its crop.
+      num_examples, seed, split: as for `Scenes`.
     """
 
     class_names, num_classes = CLASS_NAMES, len(CLASS_NAMES)
@@ -36,12 +36,12 @@ class MovingScenes:
     def __getitem__(self, index: int) -> Example:
         scene = self._scenes[index]
         start, end = self._way(int(scene["index"]))
-        wanted, frames = self._views.frames(LENGTH), {}
+        numbers, frames = self._views.frames(LENGTH), {}
         height, width = self._views.preprocessing.img_size
-        for number in np.unique(wanted).tolist():
+        for number in np.unique(numbers).tolist():
             top, left = np.round(start + (end - start) * (number / (LENGTH - 1))).astype(int)
             frames[number] = self._views.cropped(scene["image"][top : top + height, left : left + width])
-        return {"image": self._views.of(frames, wanted), "label": scene["label"], "index": scene["index"]}
+        return {"image": self._views.of(frames, numbers), "label": scene["label"], "index": scene["index"]}
 
     def _way(self, index: int) -> tuple[np.ndarray, np.ndarray]:
         """The first and last position of the camera, (top, left): opposite each other on the border of its range."""

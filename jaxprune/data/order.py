@@ -14,12 +14,12 @@ class Order:
     """Maps a step to the examples of its batch.
 
     Attributes:
-      num_examples: Number of examples of the source.
-      batch_size: Global batch size, over all processes.
-      part: The rows of every batch that this process reads.
-      seed: Seed of the shuffling, which differs in every epoch of an endless stream. None: a single pass in source
+      num_examples: number of examples of the source.
+      batch_size: global batch size, over all processes.
+      part: the rows of every batch that this process reads.
+      seed: seed of the shuffling, which differs in every epoch of an endless stream. None: a single pass in source
         order.
-      repeats: How many times in a row each example comes (repeated augmentation).
+      repeats: how many times in a row each example comes (repeated augmentation).
     """
 
     num_examples: int
@@ -73,9 +73,9 @@ def repeated(shuffled: np.ndarray, positions: np.ndarray, repeats: int) -> np.nd
     """Returns the examples at `positions` of an epoch in which each example comes several times in a row.
 
     Args:
-      shuffled: The epoch's order of examples, without repetition.
-      positions: Positions in the epoch, counting repetitions.
-      repeats: How many times each example comes.
+      shuffled: the epoch's order of examples, without repetition.
+      positions: positions in the epoch, counting repetitions.
+      repeats: how many times each example comes.
     """
     return shuffled[positions // repeats]
 

@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jaxprune.data import images, video
+from jaxprune.data import decode, video
 from jaxprune.data.clips import Views, read_views
+from jaxprune.data.crop_resize import read_image
 from jaxprune.data.folder import image_files
-from jaxprune.data.images import read_image
 from jaxprune.data.moving_scenes import MovingScenes
 from jaxprune.data.scenes import Scenes
 from jaxprune.errors import UserError
@@ -52,19 +52,19 @@ def open_pictures(
         size = preprocessing.img_size
         scenes = Scenes(image_size=size, **options) if views is None else MovingScenes(views, **options)
         return Pictures([f"scene {i}" for i in range(SCENES)], lambda index: scenes[index]["image"])
-    wanted, extensions = ("pictures", images.EXTENSIONS) if views is None else ("videos", video.EXTENSIONS)
-    others, other = (video.EXTENSIONS, "videos") if views is None else (images.EXTENSIONS, "pictures")
+    kind, extensions = ("pictures", decode.EXTENSIONS) if views is None else ("videos", video.EXTENSIONS)
+    other_extensions, other_kind = (video.EXTENSIONS, "videos") if views is None else (decode.EXTENSIONS, "pictures")
     if not path:
-        raise UserError("Give --config.images=FOLDER, or one picture, to score.")
+        raise UserError("Give images=FOLDER, or one picture, to score.")
     require_there(path)
     root = Path(path).expanduser()
-    is_other = root.suffix.lower() in others if root.is_file() else False
+    is_other = root.suffix.lower() in other_extensions if root.is_file() else False
     files = [root] if root.is_file() else [Path(file) for file in image_files(root, (), extensions)]
-    if is_other or (not files and root.is_dir() and next(image_files(root, (), others), None)):
+    if is_other or (not files and root.is_dir() and next(image_files(root, (), other_extensions), None)):
         reads = "images" if views is None else "clips"
-        raise UserError(f"{path} holds {other}, but the network reads {reads}: give {wanted}, or another network.")
+        raise UserError(f"{path} holds {other_kind}, but the network reads {reads}: give {kind}, or another network.")
     if not files:
-        raise UserError(f"{path} holds no {wanted}: give one, or a folder of them.")
+        raise UserError(f"{path} holds no {kind}: give one, or a folder of them.")
     base = root.parent if root.is_file() else root
     names = [str(file.relative_to(base)) for file in files]
     if views is None:
@@ -80,7 +80,7 @@ def require_there(path: str) -> None:
       UserError: there is no such file or folder.
     """
     if path not in ("", BUILT_IN) and not Path(path).expanduser().exists():
-        raise UserError(f"There is no file or folder {path}: check --config.images.")
+        raise UserError(f"There is no file or folder {path}: check images.")
 
 
 def read_ahead(
@@ -104,8 +104,8 @@ def read_ahead(
     with ThreadPoolExecutor(num_threads) as pool:
         ask = lambda start: pool.map(read, range(start, min(start + batch_size, len(pictures.names))))
         batches = (ask(start) for start in starts)
-        asked = next(batches, None)
-        while asked is not None:
+        batch = next(batches, None)
+        while batch is not None:
             following = next(batches, None)
-            yield list(asked)
-            asked = following
+            yield list(batch)
+            batch = following

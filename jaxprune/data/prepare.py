@@ -18,7 +18,7 @@ import numpy as np
 from PIL import Image
 from tqdm import tqdm
 
-from jaxprune.data import images
+from jaxprune.data import decode
 from jaxprune.data.broken import Unreadable, note_broken, read_or_next
 from jaxprune.data.files import read_bytes
 from jaxprune.data.folder import ImageFolder, open_split, split_names
@@ -54,18 +54,18 @@ def prepare(
         train, test, val, valid or validation, or of `<class>/*.jpg`, which makes one split, train. Enclosing
         directories are descended.
       output: TFDS's `data_dir`; created if needed.
-      name: Name of the data set in lower_case; by default made from the name of `source`.
-      overwrite: Replace an existing data set of this name, once the new one is complete.
+      name: name of the data set in lower_case; by default made from the name of `source`.
+      overwrite: replace an existing data set of this name, once the new one is complete.
 
     Raises:
-      UserError: Nothing usable in `source`, an unsafe or damaged archive, a bad name, or an existing data set.
+      UserError: nothing usable in `source`, an unsafe or damaged archive, a bad name, or an existing data set.
     """
     source, output = Path(source).expanduser(), Path(output).expanduser()
     name = _name(source, name)
     target = output / name / VERSION
     if target.exists() and not overwrite:
         raise UserError(
-            f"{str(target)!r} exists already. Use another output or name, or overwrite it with --overwrite."
+            f"{str(target)!r} exists already. Use another output or name, or replace it with overwrite=True."
         )
     if not source.exists():
         raise UserError(f"Input {str(source)!r} does not exist.")
@@ -215,8 +215,8 @@ def _examples(folder: ImageFolder, root: Path, split: str, broken: dict[str, str
 
 
 def _encoded(path: str, image: np.ndarray) -> bytes:
-    data = read_bytes(path, images.MAX_BYTES)
-    with images.open_image(data) as header:
+    data = read_bytes(path, decode.MAX_BYTES)
+    with decode.open_image(data) as header:
         if header.format in ("JPEG", "PNG") and header.mode == "RGB":
             return data
     buffer = io.BytesIO()

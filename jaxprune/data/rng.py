@@ -13,11 +13,11 @@ def generator(seed: int, stream: int, epoch: int, index: int, copy: int = 0) -> 
     """Returns the generator of one example, independent of those of all other examples.
 
     Args:
-      seed: The seed of the run.
-      stream: One of `SHUFFLE`, `CROP`, `AUGMENT`, `SAMPLE` and `CAMERA`.
-      epoch: Number of the epoch.
-      index: Number of the example.
-      copy: Which repetition of the example within the epoch.
+      seed: the seed of the run.
+      stream: one of `SHUFFLE`, `CROP`, `AUGMENT`, `SAMPLE` and `CAMERA`.
+      epoch: number of the epoch.
+      index: number of the example.
+      copy: which repetition of the example within the epoch.
     """
     # As an array: NumPy would convert a list with a number of 2**63 or more to floats, and map negative seeds to one.
     key = np.array([seed % 2**64, stream], np.uint64)
@@ -29,7 +29,7 @@ def checked_seed(seed: int) -> int:
     """Returns a seed as a Python int.
 
     Raises:
-      UserError: It is not a whole number, or does not fit in 64 signed bits.
+      UserError: it is not a whole number, or does not fit in 64 signed bits.
     """
     try:
         number = operator.index(seed)

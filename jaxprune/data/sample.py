@@ -12,8 +12,8 @@ class Picked:
     """Selected examples of a source, in a given order, renumbered.
 
     Args:
-      source: The examples to choose from.
-      places: Their indices in the source.
+      source: the examples to choose from.
+      places: their indices in the source.
     """
 
     def __init__(self, source: Source, places: Sequence[int]):
@@ -40,8 +40,8 @@ class Sample(Picked):
     second example would only cover half of the classes.
 
     Args:
-      source: The examples to choose from.
-      count: Number of examples; all, if the source has fewer.
+      source: the examples to choose from.
+      count: number of examples; all, if the source has fewer.
     """
 
     def __init__(self, source: Source, count: int):

@@ -124,10 +124,10 @@ class Scenes:
     `scenes[i]` is a dict: `image` uint8 (h, w, 3), `label` int32, `mask` bool (h, w), true on the object, `index` i.
 
     Args:
-      num_examples: Number of scenes, which does not affect the first ones; classes alternate.
-      image_size: Side in pixels, or (height, width).
-      seed: Seed of the scenes.
-      split: Split of the scenes: "test" is held out from "train".
+      num_examples: number of scenes, which does not affect the first ones; classes alternate.
+      image_size: side in pixels, or (height, width).
+      seed: seed of the scenes.
+      split: split of the scenes: "test" is held out from "train".
     """
 
     class_names = CLASS_NAMES

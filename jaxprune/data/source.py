@@ -30,8 +30,8 @@ class Source(Protocol):
     source of videos has `num_frames`, the length of its clips.
 
     Attributes:
-      name: The name used in messages, such as `"scenes/train"`.
-      class_names: The classes in label order; empty where every label is -1.
+      name: the name used in messages, such as `"scenes/train"`.
+      class_names: the classes in label order; empty where every label is -1.
       num_classes: `len(class_names)`.
       broken: {path or name of an example: why it cannot be read}, filled as broken examples are encountered.
     """

@@ -60,21 +60,22 @@ def create_source(
         held_out_seed, views) or "tfds" (name, data_dir, labels, image_key, label_key, exif). With `held_out`, a folder
         without splits is divided: that fraction of each class is held out. With `views`, a `clips.Views`, the examples
         are clips: of a folder's videos, or of scenes in motion.
-      split: The split to open.
-      in_memory: Whether to decode all images up front and hold them in memory, which requires images of one size. None:
+      split: the split to open.
+      in_memory: whether to decode all images up front and hold them in memory, which requires images of one size. None:
         if they are of one size and take no more than `memory.LIMIT`; clips are then read on demand.
-      **options: Options of that source.
+      **options: options of that source.
 
     Raises:
-      UserError: The source or an option is unknown, or the source contains nothing usable.
+      UserError: the source or an option is unknown, or the source contains nothing usable.
     """
     if source not in SOURCES:
         raise unknown("data source", source, SOURCES)
-    known = [name for name in inspect.signature(SOURCES[source]).parameters if name != "split"]
+    arguments = [name for name in inspect.signature(SOURCES[source]).parameters if name != "split"]
     for name in options:
-        if name not in known:
+        if name not in arguments:
             raise UserError(
-                f"The data source {source!r} has no option {name!r}.{nearest(name, known)} It has: {', '.join(known)}."
+                f"The data source {source!r} has no option {name!r}.{nearest(name, arguments)} "
+                f"It has: {', '.join(arguments)}."
             )
     opened = SOURCES[source](split=split, **options)
     if in_memory is False or (in_memory is None and frames_of(opened)):

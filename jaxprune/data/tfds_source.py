@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxprune.data import images
+from jaxprune.data import decode, tfds_features
 from jaxprune.data.broken import Unreadable
 from jaxprune.data.source import Example
 from jaxprune.errors import UserError, nearest
@@ -23,15 +23,15 @@ class Tfds:
     Args:
       name: A TFDS name (`"cifar10"`, `"imagenet2012:5.1.0"`) or the path of a prepared directory.
       split: A split in TFDS's language: `"train"`, `"train[:90%]"`, …
-      data_dir: Directory of prepared data sets, by default TFDS's (`$TFDS_DATA_DIR` or `~/tensorflow_datasets`).
+      data_dir: directory of prepared data sets, by default TFDS's (`$TFDS_DATA_DIR` or `~/tensorflow_datasets`).
         Without `name`, the prepared data set itself.
-      labels: False: every label is -1, and the data set needs no labels.
-      image_key: The feature that holds the image.
-      label_key: The feature that holds the class, or the classes: "objects.label" of COCO and VOC.
-      exif: Whether photographs are rotated according to their EXIF tags.
+      labels: false: every label is -1, and the data set needs no labels.
+      image_key: the feature that holds the image.
+      label_key: the feature that holds the class, or the classes: "objects.label" of COCO and VOC.
+      exif: whether photographs are rotated according to their EXIF tags.
 
     Raises:
-      UserError: The set is unknown or not prepared, or lacks the split or the features.
+      UserError: the set is unknown or not prepared, or lacks the split or the features.
     """
 
     def __init__(
@@ -84,8 +84,8 @@ class Tfds:
         try:
             record = self._records[index]
             encoded = record[self._image_key]
-            image = images.decode(encoded, upright=self.exif) if isinstance(encoded, bytes) else images.to_rgb(encoded)
-        except images.Broken as error:
+            image = decode.decode(encoded, upright=self.exif) if isinstance(encoded, bytes) else decode.to_rgb(encoded)
+        except decode.Broken as error:
             raise Unreadable(f"{self.name}[{index}]", str(error)) from error
         # TFDS passes on whatever its reader raises.
         except Exception as error:
@@ -103,8 +103,9 @@ def _at(nested: Any, key: str) -> Any:
 def prepared_directories(root: str | os.PathLike) -> list[Path]:
     """Returns the prepared data sets in `root`: itself, or `[name/][config/]version` below it; newest version last."""
     top = Path(root).expanduser()
-    found = [info.parent for depth in range(4) for info in top.glob("*/" * depth + "dataset_info.json")]
-    return sorted(found, key=lambda path: (path.parent, [int(number) for number in re.findall(r"\d+", path.name)]))
+    directories = [info.parent for depth in range(4) for info in top.glob("*/" * depth + "dataset_info.json")]
+    by_version = lambda path: (path.parent, [int(number) for number in re.findall(r"\d+", path.name)])
+    return sorted(directories, key=by_version)
 
 
 def _builder(name: str, data_dir: str | os.PathLike | None) -> Any:
@@ -113,32 +114,72 @@ def _builder(name: str, data_dir: str | os.PathLike | None) -> Any:
     if not name and not data_dir:
         raise UserError("A TFDS data set needs a name, or the path of a prepared directory.")
     if not name or Path(name).expanduser().is_dir():
-        return tfds.builder_from_directory(_only(name or data_dir))
+        return _prepared(_only(name or data_dir))
     # A data set prepared under this name is read as is. By default TFDS prefers the version that its own code for that
     # name would write.
     if data_dir and prepared_directories(Path(data_dir) / name):
-        return tfds.builder_from_directory(_only(Path(data_dir) / name))
+        return _prepared(_only(Path(data_dir) / name))
     if Path(name).expanduser().is_absolute() or name.startswith("."):
         raise UserError(f"TFDS directory {name!r} does not exist.")
+    top = Path(data_dir or tfds.core.constants.DATA_DIR).expanduser()
     try:
-        return tfds.builder(name, data_dir=data_dir or None, file_format="array_record")
+        with tfds_features.loaded_only([top / _plain_name(name)]):
+            return tfds.builder(name, data_dir=data_dir or None, file_format="array_record")
     except tfds.core.DatasetNotFoundError as error:
         where = f" and none of that name is prepared in {str(data_dir)!r}" if data_dir else ""
-        known = tfds.list_builders(with_community_datasets=False)
-        raise UserError(f"TFDS knows no data set {name!r}{where}.{nearest(name, known)}") from error
+        builders = tfds.list_builders(with_community_datasets=False)
+        raise UserError(f"TFDS knows no data set {name!r}{where}.{nearest(name, builders)}") from error
+
+
+def _prepared(directory: Path) -> Any:
+    import tensorflow_datasets as tfds
+
+    try:
+        with tfds_features.loaded_only([directory]):
+            return tfds.builder_from_directory(directory)
+    except UserError:
+        raise
+    except ImportError as error:
+        raise UserError(
+            f"TFDS data set in {str(directory)!r} has features that TFDS reads only with {error.name}: install that, "
+            "or prepare the data set without them."
+        ) from error
+    # TFDS passes on what its readers of JSON raise.
+    except Exception as error:
+        lines = str(error).splitlines() or [type(error).__name__]
+        raise UserError(
+            f"TFDS data set in {str(directory)!r} cannot be opened ({lines[0]}): prepare it again."
+        ) from error
+
+
+def _plain_name(name: str) -> str:
+    """Returns the name of a data set without config, version and options."""
+    from tensorflow_datasets.core import naming
+
+    try:
+        parsed, _ = naming.parse_builder_name_kwargs(name)
+    except ValueError as error:
+        raise UserError(f"{name!r} is not the name of a TFDS data set, such as imagenet2012:5.1.0.") from error
+    if parsed.namespace:
+        raise UserError(
+            f"TFDS data set {name!r} is a community's, whose code TFDS would download and run: prepare it, and give "
+            "its directory instead."
+        )
+    return parsed.name
 
 
 def _only(root: str | os.PathLike | None) -> Path:
     """Returns the newest version of the one prepared data set in `root`."""
-    found = prepared_directories(root or "")
-    if not found:
+    directories = prepared_directories(root or "")
+    if not directories:
         raise UserError(
             f"{str(root)!r} holds no prepared TFDS data set (no dataset_info.json in it or below). Prepare a folder of "
             "class directories or an archive with jaxprune-prepare, or read it with the folder source."
         )
-    if len({directory.parent for directory in found}) > 1:
-        raise UserError(f"{str(root)!r} holds several prepared data sets; name one: {', '.join(map(str, found))}.")
-    return found[-1]
+    if len({directory.parent for directory in directories}) > 1:
+        listed = ", ".join(map(str, directories))
+        raise UserError(f"{str(root)!r} holds several prepared data sets; name one: {listed}.")
+    return directories[-1]
 
 
 def _open(builder: Any, split: str) -> Any:

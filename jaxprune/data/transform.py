@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from jaxprune.data import images
+from jaxprune.data import crop_resize
 from jaxprune.errors import UserError
 from jaxprune.preprocessing import Preprocessing
 
@@ -15,16 +15,16 @@ class Transform:
     """Crops and resizes an image or mask.
 
     Attributes:
-      preprocessing: Size and filter of the result and, unless it is random, the crop.
-      random: Whether to take a random crop.
-      scale: Range of a random crop's fraction of the image's area.
-      ratio: Range of a random crop's width / height.
-      clipped: Whether a random crop that does not fit is clipped to the image instead of redrawn.
-      augment: Functions for the cropped image, in order: (image, generator) -> image. The caller applies them, to
+      preprocessing: size and filter of the result and, unless it is random, the crop.
+      random: whether to take a random crop.
+      scale: range of a random crop's fraction of the image's area.
+      ratio: range of a random crop's width / height.
+      clipped: whether a random crop that does not fit is clipped to the image instead of redrawn.
+      augment: functions for the cropped image, in order: (image, generator) -> image. The caller applies them, to
         images but not to masks.
 
     Raises:
-      UserError: An attribute is out of range.
+      UserError: an attribute is out of range.
     """
 
     preprocessing: Preprocessing
@@ -51,13 +51,13 @@ class Transform:
         Args:
           image: uint8 (h, w, 3), or a mask, bool (h, w). Clips, which have more dimensions, are returned unchanged:
             their source prepares frames as it decodes them.
-          rng: Source of randomness for a random crop.
+          rng: source of randomness for a random crop.
         """
         if image.ndim > 3:
             return image
         if not self.random or rng is None:
-            return images.prepare(image, self.preprocessing)
-        draw = images.clipped_box if self.clipped else images.random_box
+            return crop_resize.prepare(image, self.preprocessing)
+        draw = crop_resize.clipped_box if self.clipped else crop_resize.random_box
         box = draw(rng, image.shape[0], image.shape[1], self.scale, self.ratio)
-        filter_ = images.interpolation(self.preprocessing.interpolation)
-        return images.resized_crop(image, box, self.preprocessing.img_size, filter_)
+        filter_ = crop_resize.interpolation(self.preprocessing.interpolation)
+        return crop_resize.resized_crop(image, box, self.preprocessing.img_size, filter_)

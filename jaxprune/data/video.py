@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from jaxprune.data import images
+from jaxprune.data import decode
 from jaxprune.errors import UserError
 
 EXTENSIONS: tuple[str, ...] = (".mp4", ".m4v", ".mov", ".avi", ".mkv", ".webm", ".mpg", ".mpeg", ".wmv", ".flv", ".ogv")
@@ -29,7 +29,7 @@ def require_av() -> Any:
     """Returns PyAV.
 
     Raises:
-      UserError: It is not installed.
+      UserError: it is not installed.
     """
     try:
         import av
@@ -51,15 +51,15 @@ def read_frames(
     before it; files without complete timestamps are decoded completely.
 
     Args:
-      path: The file.
-      choose: Maps the number of frames to the indices of the needed ones.
-      prepare: Maps a frame, uint8 (h, w, 3), to the data to keep.
-      upright: Whether frames are rotated according to the file's metadata.
+      path: the file.
+      choose: maps the number of frames to the indices of the needed ones.
+      prepare: maps a frame, uint8 (h, w, 3), to the data to keep.
+      upright: whether frames are rotated according to the file's metadata.
 
     Raises:
-      OSError: There is no such regular file.
-      Broken: It is not a video, or a frame that is needed cannot be decoded.
-      UserError: PyAV is not installed.
+      OSError: there is no such regular file.
+      Broken: it is not a video, or a frame that is needed cannot be decoded.
+      UserError: pyAV is not installed.
     """
     av = require_av()
     if not os.path.isfile(path):  # opening a pipe or a device would block
@@ -79,13 +79,13 @@ def _frames(container: Any, choose: Callable[[int], np.ndarray], read: Callable[
     if stream is None:
         raise Broken("it has no video stream")
     stream.thread_type = "AUTO"
-    if stream.width * stream.height > images.MAX_PIXELS:
-        raise Broken(f"{stream.width:,}×{stream.height:,} pixels are more than the {images.MAX_PIXELS:,} that are read")
+    if stream.width * stream.height > decode.MAX_PIXELS:
+        raise Broken(f"{stream.width:,}×{stream.height:,} pixels are more than the {decode.MAX_PIXELS:,} that are read")
     times, keys = _index(container, stream)
     if times:
-        found = _by_time(container, stream, times, keys, _numbers(choose, len(times)), read)
-        if found is not None:
-            return found
+        frames = _by_time(container, stream, times, keys, _numbers(choose, len(times)), read)
+        if frames is not None:
+            return frames
     return _one_by_one(container, stream, choose, read)
 
 
@@ -110,13 +110,13 @@ def _index(container: Any, stream: Any) -> tuple[list[int], list[int]]:
 
 
 def _by_time(
-    container: Any, stream: Any, times: list[int], keys: list[int], wanted: list[int], read: Callable[[Any], T]
+    container: Any, stream: Any, times: list[int], keys: list[int], numbers: list[int], read: Callable[[Any], T]
 ) -> dict[int, T] | None:
-    """Reads the wanted frames by their timestamps; None if decoding does not yield a frame at each of them."""
-    found: dict[int, T] = {}
+    """Reads the given frames by their timestamps; None if decoding does not yield a frame at each of them."""
+    frames: dict[int, T] = {}
     decoded: Iterator[Any] = iter(())
     at: int | None = None  # timestamp of the last decoded frame
-    for number in wanted:
+    for number in numbers:
         time = times[number]
         place = bisect.bisect_right(keys, time)
         key = keys[place - 1] if place else times[0]
@@ -128,26 +128,26 @@ def _by_time(
                 return None
             at = frame.pts
             if at == time:
-                found[number] = read(frame)
+                frames[number] = read(frame)
                 break
         else:
             return None
-    return found
+    return frames
 
 
 def _one_by_one(
     container: Any, stream: Any, choose: Callable[[int], np.ndarray], read: Callable[[Any], T]
 ) -> dict[int, T]:
-    """Reads the wanted frames by decoding the video from its start, once to count and once to read."""
-    decode = lambda: (container.seek(0), container.decode(stream))[1]
-    count = sum(1 for _ in itertools.islice(decode(), MAX_FRAMES + 1))
+    """Reads the given frames by decoding the video from its start, once to count and once to read."""
+    from_start = lambda: (container.seek(0), container.decode(stream))[1]
+    count = sum(1 for _ in itertools.islice(from_start(), MAX_FRAMES + 1))
     if count > MAX_FRAMES:
         raise Broken(_TOO_LONG)
     if not count:
         raise Broken("it has no frames that can be decoded")
-    wanted = set(_numbers(choose, count))
-    shown = itertools.islice(enumerate(decode()), max(wanted) + 1)
-    return {number: read(frame) for number, frame in shown if number in wanted}
+    numbers = set(_numbers(choose, count))
+    decoded = itertools.islice(enumerate(from_start()), max(numbers) + 1)
+    return {number: read(frame) for number, frame in decoded if number in numbers}
 
 
 def _rgb(frame: Any, upright: bool) -> np.ndarray:

@@ -64,15 +64,15 @@ def onnx(
     path = writable(path)
     if batch_size is not None and batch_size < 1:
         raise UserError(f"batch_size={batch_size} holds no image: use 1 or more, or None for any batch size.")
-    made = program(model, inputs)
-    described = describe(model, made, class_names, ("jax", "flax", "jax2onnx", "onnx", "onnxruntime"))
+    exported = program(model, inputs)
+    described = describe(model, exported, class_names, ("jax", "flax", "jax2onnx", "onnx", "onnxruntime"))
     described["input"]["shape"][0] = batch_size or "batch"
-    compared = pixels(images, made.shape, model.preprocessing)
-    file = converted(made, batch_size)
+    compared = pixels(images, exported.shape, model.preprocessing)
+    file = converted(exported, batch_size)
     file.metadata_props.add(key=METADATA, value=as_text(described))
     batches = BATCHES if batch_size is None else (batch_size,)
     data = file.SerializeToString()
-    return write_verified(path, data, load, made, compared, model.preprocessing, batches=batches)
+    return write_verified(path, data, load, exported, compared, model.preprocessing, batches=batches)
 
 
 def require_packages() -> None:
@@ -86,7 +86,7 @@ def require_packages() -> None:
         raise UserError(f'ONNX needs {", ".join(absent)}: pip install "jaxprune[export]".')
 
 
-def converted(made: Program, batch_size: int | None) -> Any:
+def converted(exported: Program, batch_size: int | None) -> Any:
     """Returns an `onnx.ModelProto`.
 
     Raises:
@@ -94,12 +94,12 @@ def converted(made: Program, batch_size: int | None) -> Any:
     """
     to_onnx: Any = importlib.import_module("jax2onnx").to_onnx
     batch = export.symbolic_shape("batch")[0] if batch_size is None else batch_size
-    spec = jax.ShapeDtypeStruct((batch, *made.shape), made.dtype)
+    spec = jax.ShapeDtypeStruct((batch, *exported.shape), exported.dtype)
     # Traced here instead of by jax2onnx, which replaces functions of `jax.numpy` while tracing by its own ones, and
     # those do not support a symbolic batch size. The function passed to it calls primitives only.
     try:
         with depthwise.implementation_of("grouped"):  # ONNX has an operator for it
-            function = flat(trace(flat(trace(lambda images: made.call(images), spec)), spec))
+            function = flat(trace(flat(trace(lambda images: exported.call(images), spec)), spec))
         with _quiet():
             file: Any = to_onnx(
                 lambda images: tuple(function(images)),
@@ -107,7 +107,7 @@ def converted(made: Program, batch_size: int | None) -> Any:
                 model_name="jaxprune",
                 opset=OPSET,
                 input_names=[IMAGES],
-                output_names=list(made.outputs),
+                output_names=list(exported.outputs),
             )
     except UserError:
         raise
@@ -116,8 +116,8 @@ def converted(made: Program, batch_size: int | None) -> Any:
         remedy = "" if batch_size else "give batch_size=, for a file with a fixed batch size, or "
         raise UserError(f"jax2onnx cannot write this network ({why}): {remedy}use export.stablehlo.") from error
     broadcasts.leave_to_operators(file.graph)
-    found = collections.Counter(node.op_type for node in file.graph.node)
-    if any(found[name] for name in _CONTROL_FLOW):
+    operators = collections.Counter(node.op_type for node in file.graph.node)
+    if any(operators[name] for name in _CONTROL_FLOW):
         raise UserError("This network has loops that cannot be unrolled: use export.stablehlo.")
     return file
 

@@ -60,17 +60,17 @@ def stablehlo(
       UserError: the network cannot be exported, or the file's results differ, in which case it is removed.
     """
     path = writable(path)
-    made = program(model, inputs)
-    described = describe(model, made, class_names, ("jax", "flax"))
-    compared = pixels(images, made.shape, model.preprocessing)
+    network = program(model, inputs)
+    described = describe(model, network, class_names, ("jax", "flax"))
+    compared = pixels(images, network.shape, model.preprocessing)
     (batch,) = export.symbolic_shape("batch")
-    exported = export.export(jax.jit(made.call), platforms=tuple(platforms))(
-        jax.ShapeDtypeStruct((batch, *made.shape), made.dtype)
+    exported = export.export(jax.jit(network.call), platforms=tuple(platforms))(
+        jax.ShapeDtypeStruct((batch, *network.shape), network.dtype)
     )
     data = bytes(exported.serialize())
-    found = write_verified(path, data, load, made, compared, model.preprocessing)
+    differences = write_verified(path, data, load, network, compared, model.preprocessing)
     write_atomically(path.with_name(path.name + METADATA), as_text(described) + "\n")
-    return found
+    return differences
 
 
 def load(path: Path) -> Run:

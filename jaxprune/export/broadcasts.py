@@ -26,23 +26,23 @@ def leave_to_operators(graph: Any) -> None:
         spread = [index for index, name in enumerate(node.input) if name in expanded]
         # A condition may also be a scalar.
         condition = int(node.op_type == "Where")
-        whole = [name for name in node.input[condition:] if name not in expanded and name not in constants]
-        kept = [] if whole else [index for index in spread if index >= condition][-1:]
+        full_size = [name for name in node.input[condition:] if name not in expanded and name not in constants]
+        kept = [] if full_size else [index for index in spread if index >= condition][-1:]
         for index in spread:
-            if index not in kept and (whole or kept):
+            if index not in kept and (full_size or kept):
                 node.input[index] = expanded[node.input[index]]
     drop_unread(graph)
 
 
 def drop_unread(graph: Any) -> None:
     """Removes the nodes and constants of a graph that no output depends on."""
-    wanted, nodes = {output.name for output in graph.output}, []
+    needed_outputs, nodes = {output.name for output in graph.output}, []
     for node in reversed(graph.node):
-        if not wanted.isdisjoint(node.output):
+        if not needed_outputs.isdisjoint(node.output):
             nodes.append(node)
-            wanted.update(node.input)
-    constants = [constant for constant in graph.initializer if constant.name in wanted]
-    shapes = [info for info in graph.value_info if info.name in wanted]
+            needed_outputs.update(node.input)
+    constants = [constant for constant in graph.initializer if constant.name in needed_outputs]
+    shapes = [info for info in graph.value_info if info.name in needed_outputs]
     for field, kept in ((graph.node, nodes[::-1]), (graph.initializer, constants), (graph.value_info, shapes)):
         del field[:]
         field.extend(kept)

@@ -54,28 +54,28 @@ def _evaluate(jaxpr: Any, consts: Sequence[Any], args: Sequence[Any]) -> list[An
         if name in CALLS:
             inner = params[CALLS[name]]
             body, constants = (inner.jaxpr, inner.consts) if hasattr(inner, "jaxpr") else (inner, ())
-            found = _evaluate(body, constants, inputs)
+            outputs = _evaluate(body, constants, inputs)
         elif name == "stop_gradient":
-            found = inputs
+            outputs = inputs
         elif name == "concatenate":
             # In an ONNX shape, 0 means an unknown dimension.
-            found = [jnp.concatenate([part for part in inputs if part is not None], params["dimension"])]
+            outputs = [jnp.concatenate([part for part in inputs if part is not None], params["dimension"])]
         elif name == "stack":
             parts = [jnp.expand_dims(part, params["axis"]) for part in inputs if part is not None]
-            found = [jnp.concatenate(parts, params["axis"])]
+            outputs = [jnp.concatenate(parts, params["axis"])]
         elif name in COMBINED:
-            found = [_scattered(name, inputs, params["dimension_numbers"], params["mode"])]
+            outputs = [_scattered(name, inputs, params["dimension_numbers"], params["mode"])]
         elif name == "select_n" and len(inputs) == 3 and all(atom.aval.dtype == bool for atom in equation.invars):
             # ONNX Runtime's Where supports only numbers.
-            found = [_chosen(inputs)]
+            outputs = [_chosen(inputs)]
         elif name == "gather" and _takes_one_row(params, inputs):
-            found = [_row(inputs)]
+            outputs = [_row(inputs)]
         elif name == "pad" and _only_adds(params["padding_config"]):
-            found = [_padded(inputs, params["padding_config"])]
+            outputs = [_padded(inputs, params["padding_config"])]
         else:
-            found = equation.primitive.bind(*inputs, **params)
-            found = found if equation.primitive.multiple_results else [found]
-        values.update(zip(equation.outvars, found, strict=True))
+            outputs = equation.primitive.bind(*inputs, **params)
+            outputs = outputs if equation.primitive.multiple_results else [outputs]
+        values.update(zip(equation.outvars, outputs, strict=True))
     return [read(atom) for atom in jaxpr.outvars]
 
 
@@ -104,13 +104,15 @@ def _row(inputs: Sequence[Any]) -> Array:
 
 def _needed(jaxpr: Any) -> list[Any]:
     """The equations that an output depends on, in order."""
-    wanted = {atom for atom in jaxpr.outvars if not isinstance(atom, Literal)}
-    found = []
+    needed_atoms = {atom for atom in jaxpr.outvars if not isinstance(atom, Literal)}
+    equations = []
     for equation in reversed(jaxpr.eqns):
-        if not wanted.isdisjoint(equation.outvars):
-            found.append(equation)
-            wanted.update(atom for atom in equation.invars if not isinstance(atom, Literal) and not _is_empty(atom))
-    return found[::-1]
+        if not needed_atoms.isdisjoint(equation.outvars):
+            equations.append(equation)
+            needed_atoms.update(
+                atom for atom in equation.invars if not isinstance(atom, Literal) and not _is_empty(atom)
+            )
+    return equations[::-1]
 
 
 def _is_empty(atom: Any) -> bool:
@@ -192,7 +194,7 @@ def _scattered_rows(name: str, operand: Array, places: Array, updates: Array, mo
     hits = hits.reshape(*hits.shape, *(1,) * (operand.ndim - 2))
     if name == "scatter-min":
         return jnp.minimum(operand, jnp.where(hits, updates[:, None], operand[:, :, None]).min(2))
-    found = jnp.where(hits, updates[:, None].astype(jnp.float32), -jnp.inf).max(2)
+    maxima = jnp.where(hits, updates[:, None].astype(jnp.float32), -jnp.inf).max(2)
     kept = operand.astype(jnp.float32)
-    result = jnp.where(hits.any(2), found, kept)
+    result = jnp.where(hits.any(2), maxima, kept)
     return result > 0 if operand.dtype == jnp.bool_ else result.astype(operand.dtype)

@@ -90,8 +90,8 @@ def program(model: Any, inputs: str) -> Program:
         return normalized(normalize(frames, record.mean, record.std).reshape(images.shape))
 
     shape = image_shape(model)
-    found = jax.eval_shape(normalized, jax.ShapeDtypeStruct((1, *shape), jnp.float32))
-    outputs = (LOGITS, *(KEPT.format(step) for step in range(len(found) - 1)))
+    shapes = jax.eval_shape(normalized, jax.ShapeDtypeStruct((1, *shape), jnp.float32))
+    outputs = (LOGITS, *(KEPT.format(step) for step in range(len(shapes) - 1)))
     return Program(call, normalized, inputs, shape, outputs)
 
 
@@ -112,7 +112,7 @@ def image_shape(model: Any) -> tuple[int, ...]:
     return (*map(int, sides), len(record.mean))
 
 
-def describe(model: Any, made: Program, class_names: Sequence[str], packages: Sequence[str]) -> dict[str, Any]:
+def describe(model: Any, exported: Program, class_names: Sequence[str], packages: Sequence[str]) -> dict[str, Any]:
     """Metadata of a file, as plain values: network, plan, preprocessing, inputs, outputs, versions.
 
     Args:
@@ -128,15 +128,15 @@ def describe(model: Any, made: Program, class_names: Sequence[str], packages: Se
             f"There are {len(class_names)} class names for a network with {classes} classes: name each class."
         )
     plan, pruner = getattr(model, "plan", None), getattr(model, "pruner", None)
-    dtype, values = INPUTS[made.inputs]
+    dtype, values = INPUTS[exported.inputs]
     return {
         "format": FORMAT,
         "architecture": _recipe(model),
         "plan": None if plan is None else plan.text,
         "scorer": None if pruner is None else _recipe(pruner.scorer),
         "preprocessing": model.preprocessing.as_dict(),
-        "input": {"name": IMAGES, "dtype": dtype, "shape": ["batch", *made.shape], "values": values},
-        "outputs": list(made.outputs),
+        "input": {"name": IMAGES, "dtype": dtype, "shape": ["batch", *exported.shape], "values": values},
+        "outputs": list(exported.outputs),
         "class_names": list(class_names),
         "versions": {"jaxprune": jaxprune.__version__, **{name: metadata.version(name) for name in packages}},
     }

@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from jaxprune.data.images import prepare, read_image, to_rgb
+from jaxprune.data.crop_resize import prepare, read_image
+from jaxprune.data.decode import to_rgb
 from jaxprune.data.scenes import Scenes
 from jaxprune.errors import UserError
 from jaxprune.export.program import Program
@@ -76,7 +77,7 @@ def _prepared(image: Any, shape: tuple[int, ...], preprocessing: Preprocessing) 
 
 
 def verify(
-    run: Run, made: Program, images: np.ndarray, preprocessing: Preprocessing, *, batches: Sequence[int] = BATCHES
+    run: Run, exported: Program, images: np.ndarray, preprocessing: Preprocessing, *, batches: Sequence[int] = BATCHES
 ) -> Verified:
     """Compares the outputs of a file with those of the network, on this machine.
 
@@ -94,30 +95,30 @@ def verify(
       UserError: the file's outputs differ.
     """
     offset, scale = (np.asarray(values, np.float32) for values in (preprocessing.mean, preprocessing.std))
-    expected_of = jax.jit(made.call)
-    fed = images.astype(made.dtype)
-    if made.inputs == "normalized":
+    expected_of = jax.jit(exported.call)
+    fed = images.astype(exported.dtype)
+    if exported.inputs == "normalized":
         fed = ((images.astype(np.float32) / 255 - offset) / scale).astype(np.float32)
     pieces = list(_batches(len(images), batches))
-    whole = [np.asarray(part) for part in expected_of(fed)]
-    largest = float(np.abs(whole[0]).max())
+    expected_parts = [np.asarray(part) for part in expected_of(fed)]
+    largest = float(np.abs(expected_parts[0]).max())
     worst, ties = 0.0, set()
     for ids in pieces:
-        found = [np.asarray(part) for part in run(fed[ids])]
-        if [part.shape for part in found] != [(len(ids), *part.shape[1:]) for part in whole]:
-            raise UserError(f"it returns arrays of {[part.shape for part in found]}")
+        outputs = [np.asarray(part) for part in run(fed[ids])]
+        if [part.shape for part in outputs] != [(len(ids), *part.shape[1:]) for part in expected_parts]:
+            raise UserError(f"it returns arrays of {[part.shape for part in outputs]}")
         for row, image in enumerate(ids):
-            expected, got = [part[image] for part in whole], [part[row] for part in found]
+            expected, got = [part[image] for part in expected_parts], [part[row] for part in outputs]
             difference = float(np.abs(got[0] - expected[0]).max())
             if _same_rows(got, expected) and difference <= TOLERANCE * largest:
                 worst = max(worst, difference)
-            elif _is_tie(made, (images[image] / np.float32(255) - offset) / scale, got, largest):
+            elif _is_tie(exported, (images[image] / np.float32(255) - offset) / scale, got, largest):
                 ties.add(int(image))
             else:
-                what = "" if _same_rows(got, expected) else ", and it keeps other rows"
+                consequence = "" if _same_rows(got, expected) else ", and it keeps other rows"
                 raise UserError(
                     f"its logits for image {image} in a batch of {len(ids)} differ by {difference:.2g}, where the "
-                    f"largest is {largest:.2g}{what}"
+                    f"largest is {largest:.2g}{consequence}"
                 )
     if 2 * len(ties) > len(images):
         raise UserError(f"the network's own choice of rows is a tie for {len(ties)} of {len(images)} images")
@@ -132,17 +133,17 @@ def _batches(count: int, sizes: Sequence[int]) -> Iterator[np.ndarray]:
         yield np.arange(start, start + sizes[-1]) % count
 
 
-def _same_rows(found: Sequence[np.ndarray], expected: Sequence[np.ndarray]) -> bool:
+def _same_rows(outputs: Sequence[np.ndarray], expected: Sequence[np.ndarray]) -> bool:
     """Whether the steps keep the same rows, in any order."""
-    return all(np.array_equal(np.sort(a), np.sort(b)) for a, b in zip(found[1:], expected[1:], strict=True))
+    return all(np.array_equal(np.sort(a), np.sort(b)) for a, b in zip(outputs[1:], expected[1:], strict=True))
 
 
-def _is_tie(made: Program, image: np.ndarray, found: Sequence[np.ndarray], largest: float) -> bool:
+def _is_tie(exported: Program, image: np.ndarray, outputs: Sequence[np.ndarray], largest: float) -> bool:
     noise = np.random.default_rng(0).normal(scale=TOLERANCE, size=(_DRAWS, *image.shape)).astype(np.float32)
-    moved = [np.asarray(part) for part in jax.jit(made.normalized)(image[None] + noise)]
+    moved = [np.asarray(part) for part in jax.jit(exported.normalized)(image[None] + noise)]
     for draw in range(_DRAWS):
-        one = [part[draw] for part in moved]
-        if _same_rows(found, one) and np.abs(one[0] - found[0]).max() <= 10 * TOLERANCE * largest:
+        moved_parts = [part[draw] for part in moved]
+        if _same_rows(outputs, moved_parts) and np.abs(moved_parts[0] - outputs[0]).max() <= 10 * TOLERANCE * largest:
             return True
     return False
 
@@ -160,9 +161,9 @@ def write_verified(path: Path, data: bytes, load: Callable[[Path], Run], *args: 
     staged = path.with_name(f".{path.name}.unverified")
     write_atomically(staged, data)
     try:
-        found = verify(load(staged), *args, **options)
+        differences = verify(load(staged), *args, **options)
         os.replace(staged, path)
-        return found
+        return differences
     except Exception as error:
         why = (str(error) or type(error).__name__).splitlines()[0].rstrip(".")
         earlier = f" The file that was at {path} before is unchanged." if path.exists() else ""

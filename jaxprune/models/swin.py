@@ -19,6 +19,7 @@ from jaxprune.errors import UserError
 from jaxprune.models.hierarchical import Classifier, HierarchicalHost, Stage, on_map
 from jaxprune.nn import Attended, Block, LayerNorm, Linear, Overhead, PatchEmbed, Site, Tokens, Walk
 from jaxprune.nn.attention import Attention, Heads, self_attention
+from jaxprune.nn.block import Style
 from jaxprune.nn.block_cost import BlockCost, linear_flops
 from jaxprune.nn.cells import Cells
 from jaxprune.nn.images import require_float
@@ -167,6 +168,7 @@ class SwinBlock(Block):
             leaves=False,
             norm_eps=norm_eps,
             qkv_bias=bias,
+            style=Style(post_norm=version == 2),
             dtype=dtype,
             rngs=rngs,
             **options,
@@ -180,17 +182,6 @@ class SwinBlock(Block):
             self.attn = CosineAttention(
                 dim, num_heads, qkv_bias=bias, kernel_init=options.get("kernel_init", normal_02), dtype=dtype, rngs=rngs
             )
-
-    def normed(self, x: Float[Array, "b n d"]) -> Float[Array, "b n d"]:
-        return self.norm1(x) if self.version == 1 else x
-
-    def mix(self, x, gathered, key: PRNGKeyArray | None = None):
-        if self.version == 1:
-            return super().mix(x, gathered, key)
-        return x + self.drop_path(self.norm1(self.attn.output(gathered)), key)
-
-    def perceive(self, x: Float[Array, "b m d"]) -> Float[Array, "b m d"]:
-        return super().perceive(x) if self.version == 1 else self.norm2(self.mlp(x))
 
     def bias(self, tokens: Tokens, grid: tuple[int, ...] | None = None) -> Float[Array, "w h k k"] | None:
         """The attention bias of merged rows, by window; None before any merge.

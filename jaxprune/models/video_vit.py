@@ -15,7 +15,7 @@ from jaxprune.models.vit_styles import STYLES, VitStyle
 from jaxprune.nn import Block, LayerNorm, Linear, Site
 from jaxprune.nn.block import Style
 from jaxprune.nn.linear import normal_02
-from jaxprune.nn.params import Fixed
+from jaxprune.nn.params import Computed
 from jaxprune.nn.rotary import TubeRotary
 from jaxprune.nn.tensor_rules import LAYERS, Rule
 from jaxprune.ops.patches import gather_tokens
@@ -153,7 +153,7 @@ class VideoTransformer(VisionTransformer):
         self.num_classes, self.dtype, self.remat = num_classes, dtype, remat
         self.cls_token = self.dist_token = self.reg_token = nnx.data(None)
         if pos_embed == "sincos":
-            self.pos_embed = Fixed(jnp.asarray(sincos_1d(embed_dim, self.num_patches))[None])
+            self.pos_embed = Computed(jnp.asarray(sincos_1d(embed_dim, self.num_patches))[None])
         elif pos_embed == "none":
             self.pos_embed = nnx.data(None)
         else:

@@ -20,10 +20,10 @@ from jaxprune.nn.block_cost import linear_flops
 from jaxprune.nn.images import require_float
 from jaxprune.nn.linear import normal_02
 from jaxprune.nn.norm import make_norm
-from jaxprune.nn.params import Fixed
+from jaxprune.nn.params import Computed
 from jaxprune.nn.patch_embed import grid_of
 from jaxprune.nn.tokens import all_present, coordinates
-from jaxprune.ops.posembed import sincos_2d
+from jaxprune.ops.posembed import Resampling, sincos_2d
 
 POOLINGS = ("token", "avg", "map")
 POSITIONS = ("learn", "sincos", "none")
@@ -129,7 +129,7 @@ class VisionTransformer(Host):
         if pos_embed == "learn":
             self.pos_embed = nnx.Param(normal_02(rngs.params(), (1, self.num_patches + embedded_prefix, embed_dim)))
         elif pos_embed == "sincos":
-            self.pos_embed = Fixed(jnp.asarray(sincos_2d(embed_dim, self.grid, embedded_prefix))[None])
+            self.pos_embed = Computed(jnp.asarray(sincos_2d(embed_dim, self.grid, embedded_prefix))[None])
         self.norm_pre = nnx.data(norm() if self.style.pre_norm else None)
 
         self.blocks = nnx.List(
@@ -179,6 +179,11 @@ class VisionTransformer(Host):
 
         self.head = head()
         self.head_dist = head() if dist_token else nnx.data(None)
+
+    @property
+    def position_rule(self) -> Resampling:
+        """How learned positions are resampled to another grid: as in the family."""
+        return Resampling(self.style.interpolation, self.style.antialias)
 
     def embed(
         self, images: Float[Array, "b *sides c"], ids_keep: Int[Array, "b k"] | None = None

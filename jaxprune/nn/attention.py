@@ -217,7 +217,7 @@ def self_attention(
     soft_policy: bool = False,
     needs: frozenset[str] = frozenset(),
     num_prefix_tokens: int = 1,
-) -> tuple[Float[Array, "b n d"], Attended]:
+) -> tuple[Float[Array, "b m d"], Attended]:
     """Returns the attention output, heads concatenated, and the fields of `Attended` named in `needs`.
 
     Args:

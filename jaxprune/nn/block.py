@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from jaxprune.errors import UserError, unknown
 from jaxprune.nn import grained
@@ -78,6 +78,9 @@ class Style:
             raise unknown("mlp", self.mlp, MLPS)
 
 
+_ALL_PATCHES = (
+    "DGE's blocks choose their own queries and need every patch, so patches cannot be left out or masked here."
+)
 MLPS = ("plain", "swiglu", "swiglu_packed")
 PLAIN = Style()
 
@@ -87,12 +90,12 @@ class Block(Reducible):
 
     Families whose style has `post_norm` normalise the branches instead: `x += norm1(attn(x)); x += norm2(mlp(x))`.
 
-    The parts are public and can be composed differently:
+    The parts are public. A call composes them around a reducer, and `run` without one:
 
-        heads = block.project(block.normed(x))        # queries, keys, values
-        gathered, attended = block.attend(heads)      # attention output, heads concatenated
-        x = block.mix(x, gathered)                    # output projection and residual
-        x = block.feed(x)                             # MLP and residual
+        heads = block.heads(x, position)                      # queries, keys, values of `block.normed(x)`
+        gathered, attended = block.attend(heads, bias=bias)   # attention output, heads concatenated
+        x = block.mix(x, gathered)                            # output projection and residual
+        x = block.feed(x)                                     # MLP and residual
 
     A block calls its `reducer` at the reducer's `where`: "before" the block (reading the attention of the previous
     block), "attention" (choosing the rows that attention is computed for) or "after" (between attention and MLP). With
@@ -161,6 +164,78 @@ class Block(Reducible):
         self.drop_path = DropPath(drop_path)
         self.router = nnx.data(Linear(dim, len(style.grained), rngs=rngs) if style.grained else None)
 
+    def run(
+        self,
+        x: Float[Array, "b n d"],
+        *,
+        position: Float[Array, "b n c"] | None = None,
+        bias: Float[Array, "#b #h #n n"] | None = None,
+        policy: Float[Array, "b n"] | None = None,
+        hidden: Bool[Array, "b n"] | None = None,
+        rows: int | None = None,
+        normed: Float[Array, "b n d"] | None = None,
+        grid: tuple[int, ...] | None = None,
+        gathered: Float[Array, "b m d"] | None = None,
+    ) -> Float[Array, "b m d"]:
+        """The output of the block in evaluation mode and without its reducer.
+
+        Args:
+          position, bias, policy, hidden, rows, normed, grid: see `gather`.
+          gathered: the attention output of the rows, if it is computed elsewhere.
+
+        Raises:
+          UserError: tokens are left out or masked in a block that chooses its own queries (DGE).
+        """
+        if self.router is not None and all(part is None for part in (bias, policy, hidden, rows, gathered)):
+            return x + self._grained(x, self.project(self.normed(x) if normed is None else normed), self.grid)
+        if gathered is None:
+            gathered = self.gather(
+                x, position=position, bias=bias, policy=policy, hidden=hidden, rows=rows, normed=normed, grid=grid
+            )
+        return self.feed(self.mix(x[:, :rows], gathered))
+
+    def gather(
+        self,
+        x: Float[Array, "b n d"],
+        *,
+        position: Float[Array, "b n c"] | None = None,
+        bias: Float[Array, "#b #h #n n"] | None = None,
+        policy: Float[Array, "b n"] | None = None,
+        hidden: Bool[Array, "b n"] | None = None,
+        rows: int | None = None,
+        normed: Float[Array, "b n d"] | None = None,
+        grid: tuple[int, ...] | None = None,
+    ) -> Float[Array, "b m d"]:
+        """The attention output of tokens, heads concatenated, with the positions and the position bias of the block.
+
+        Args:
+          position: see `project` and `position_bias`.
+          bias: added to the logits besides the position bias.
+          policy: 0 masks a token as a key.
+          hidden: tokens that are masked as keys, and that gather nothing themselves.
+          rows: the number of first rows to compute; None means all. Only for global attention.
+          normed: replaces `normed(x)`, for gradients with respect to it.
+          grid: see `attend`.
+
+        Raises:
+          UserError: the block chooses its own queries (DGE).
+        """
+        if self.router is not None:
+            raise UserError(_ALL_PATCHES)
+        q, k, v = self.project(self.normed(x) if normed is None else normed, position)
+        bias = _summed(self.position_bias(position), bias)
+        if rows is not None and bias is not None and bias.shape[2] > 1:
+            bias = bias[:, :, :rows]
+        if hidden is not None:
+            present = jnp.where(hidden, 0.0, 1.0)
+            policy = present if policy is None else policy * present
+        gathered, _ = self.attend(Heads(q[:, :, :rows], k, v), bias=bias, policy=policy, grid=grid)
+        return gathered if hidden is None else jnp.where(hidden[:, :rows, None], 0, gathered)
+
+    def heads(self, x: Float[Array, "b n d"], position: Float[Array, "b n c"] | None = None) -> Heads:
+        """Queries, keys and values of tokens that are not normalised yet; see `project`."""
+        return self.project(self.normed(x), position)
+
     def project(self, normed: Float[Array, "b n d"], position: Float[Array, "b n c"] | None = None) -> Heads:
         """Queries, keys and values of normalised tokens.
 
@@ -211,17 +286,35 @@ class Block(Reducible):
         out = self.attn.output(gathered)
         return x + self._branch(self.norm1(out) if self.style.post_norm else out, self.ls1, key)
 
-    def feed(self, x: Float[Array, "b m d"], key: PRNGKeyArray | None = None) -> Float[Array, "b m d"]:
-        """Adds the MLP's output to tokens. With a key, DropPath is on."""
-        return x + self._branch(self.perceive(x), self.ls2, key)
+    def feed(
+        self,
+        x: Float[Array, "b m d"],
+        key: PRNGKeyArray | None = None,
+        *,
+        channels: Float[Array, "b #m d"] | None = None,
+    ) -> Float[Array, "b m d"]:
+        """Adds the MLP's output to tokens. With a key, DropPath is on.
+
+        Args:
+          channels: see `perceive`.
+        """
+        return x + self._branch(self.perceive(x, channels), self.ls2, key)
 
     def normed(self, x: Float[Array, "b n d"]) -> Float[Array, "b n d"]:
         """The normalised tokens, as input of attention."""
         return x if self.style.post_norm else self.norm1(x)
 
-    def perceive(self, x: Float[Array, "b m d"]) -> Float[Array, "b m d"]:
-        """The output of the MLP branch."""
-        return self.norm2(self.mlp(x)) if self.style.post_norm else self.mlp(self.norm2(x))
+    def perceive(
+        self, x: Float[Array, "b m d"], channels: Float[Array, "b #m d"] | None = None
+    ) -> Float[Array, "b m d"]:
+        """The output of the MLP branch.
+
+        Args:
+          channels: factors of the MLP's input (AdaViT).
+        """
+        inner = x if self.style.post_norm else self.norm2(x)
+        out = self.mlp(inner if channels is None else inner * channels)
+        return self.norm2(out) if self.style.post_norm else out
 
     def size_bias(self, tokens: Tokens) -> Float[Array, "b 1 1 n"] | None:
         """The bias of proportional attention, the log of each key's size; None without it."""
@@ -245,8 +338,7 @@ class Block(Reducible):
         Args:
           grid: token grid if all patches are present, in raster order; else None.
         """
-        by_place, by_size = self.position_bias(tokens.position if grid is None else None), self.size_bias(tokens)
-        return by_size if by_place is None else by_place if by_size is None else by_place + by_size
+        return _summed(self.position_bias(tokens.position if grid is None else None), self.size_bias(tokens))
 
     def cost(self, grid: tuple[int, ...] | None = None) -> BlockCost:
         """The cost of the block, from shapes only.
@@ -286,7 +378,12 @@ class Block(Reducible):
         reducer: Any = self.reducer
         keys: Any = (None, None, None) if key is None else jax.random.split(key, 3)
         if self.router is not None:
-            return self._grained(tokens, grid, taps, keys if train else (None, None, None))
+            if reducer is not None or grid is None:
+                raise UserError(_ALL_PATCHES)
+            heads = self.heads(tokens.x)
+            change = self._grained(tokens.x, heads, grid, keys if train else (None, None, None))
+            attended = observe(heads, None, None, (self.needs | taps) - {"scores"}, self.num_prefix_tokens)
+            return tokens._replace(x=tokens.x + change), attended, None
         drop_keys = keys[:2] if train else (None, None)
         where = self.reduces_where()
         soft = self.soft_policy and train
@@ -297,7 +394,7 @@ class Block(Reducible):
         if where == "before":
             tokens, report = reducer(tokens, attended, train=train, key=keys[2])
             grid = None
-        heads, bias = self.project(self.normed(tokens.x), tokens.position), self.bias(tokens, grid)
+        heads, bias = self.heads(tokens.x, tokens.position), self.bias(tokens, grid)
         policy = tokens.policy if self.masked or soft else None
         if where == "attention":
             # All keys and values, but only the rows of attention that the reducer keeps.
@@ -323,26 +420,29 @@ class Block(Reducible):
         return tokens._replace(x=self.feed(tokens.x, drop_keys[1])), attended, report
 
     def _grained(
-        self, tokens: Tokens, grid: tuple[int, ...] | None, taps: frozenset[str], keys: Sequence[Any]
-    ) -> tuple[Tokens, Attended, Any]:
-        """Runs the block with queries at all granularities; keys and values are those of every token."""
-        if self.reducer is not None or grid is None or self.router is None:
-            raise UserError(
-                "DGE's blocks choose their own queries and need every patch, so plans cannot reduce this network."
-            )
+        self,
+        x: Float[Array, "b n d"],
+        heads: Heads,
+        grid: tuple[int, ...],
+        keys: Sequence[Any] = (None, None, None),
+    ) -> Float[Array, "b n d"]:
+        """The change of the tokens `x` by queries at all granularities; keys and values are those of every token."""
+        router: Any = self.router
         prefix, splits, sides = self.num_prefix_tokens, self.style.grained, (grid[0], grid[1])
-        rows = grained.queries(tokens.x, sides, splits, prefix)
-        heads = self.project(self.normed(tokens.x))
-        asked = self.project(self.normed(rows)).q
+        rows = grained.queries(x, sides, splits, prefix)
+        asked = self.heads(rows).q
         mixed = self.mix(rows, side_by_side(attend(asked, heads.k, heads.v)), keys[0])
-        map_ = tokens.x[:, prefix:].reshape(-1, *sides, rows.shape[-1])
-        gate = grained.chosen(self.router(grained.pooled(map_, max(splits))).astype(jnp.float32), keys[2])
-        change = grained.spread(self.feed(mixed, keys[1]) - rows, gate, sides, splits, prefix)
-        attended = observe(heads, None, None, (self.needs | taps) - {"scores"}, prefix)
-        return tokens._replace(x=tokens.x + change), attended, None
+        map_ = x[:, prefix:].reshape(-1, *sides, rows.shape[-1])
+        gate = grained.chosen(router(grained.pooled(map_, max(splits))).astype(jnp.float32), keys[2])
+        return grained.spread(self.feed(mixed, keys[1]) - rows, gate, sides, splits, prefix)
 
     def _branch(self, out: Array, scale: LayerScale | None, key: PRNGKeyArray | None) -> Array:
         return self.drop_path(out if scale is None else scale(out), key)
+
+
+def _summed(first: Array | None, second: Array | None) -> Array | None:
+    """The sum of two biases, either of which may be missing."""
+    return second if first is None else first if second is None else first + second
 
 
 def _mlp(style: Style, dim: int, hidden: int, norm: Callable[[int], Any], **common: Any) -> Mlp | SwiGLU:

@@ -17,6 +17,7 @@ from jaxprune.nn.intermediates import OUTPUT_FORMATS, dense_map, intermediate_in
 from jaxprune.nn.site import Site
 from jaxprune.nn.tokens import Tokens
 from jaxprune.nn.walk import Forward, Walk
+from jaxprune.ops.posembed import Resampling
 
 # Parameters in front of the blocks, and those of a block.
 _FRONT = re.compile(r"(cls_token|dist_token|reg_token|mask_token|pos_embed|patch_embed|norm_pre)(\.|$)")
@@ -51,6 +52,7 @@ class Host(nnx.Module):
       prunes_input: whether patches can be dropped before embedding; otherwise a scorer acts in every block.
       classifier_parts: prefixes of the parameters that depend on the number of classes or the pooling.
       no_decay: patterns of parameters without weight decay, besides vectors and biases.
+      position_rule: how learned positions are resampled to another grid.
       pruner: the reducer that scores images before the first block (`from_scores`), or None; set by `reduction.apply`.
       plan: the plan of the network, or None; set by `reduction.apply`.
     """
@@ -58,6 +60,7 @@ class Host(nnx.Module):
     prunes_input: bool = True
     classifier_parts: tuple[str, ...] = ("head.", "head_dist.", "fc_norm.")
     no_decay: tuple[str, ...] = ("pos_embed", "cls_token", "dist_token", "reg_token")
+    position_rule: Resampling = Resampling()
     num_prefix_tokens: int
 
     def __init__(self):

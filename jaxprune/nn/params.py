@@ -15,6 +15,10 @@ class Fixed(nnx.Variable):
     """An array that is loaded and saved with the weights but not trained."""
 
 
+class Computed(Fixed):
+    """A table that is computed from the sizes of its network, such as sine-cosine positions."""
+
+
 class Graph(NamedTuple):
     """The structure of a module without its arrays; hashable."""
 
@@ -110,6 +114,6 @@ def frozen(module: Any) -> Any:
     for _, node in list(nnx.iter_graph(copy)):
         if isinstance(node, nnx.Module):
             for name, value in list(vars(node).items()):
-                if isinstance(value, nnx.Variable):
+                if isinstance(value, nnx.Variable) and not isinstance(value, Fixed):
                     setattr(node, name, Fixed(value[...]))
     return copy

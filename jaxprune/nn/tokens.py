@@ -35,8 +35,8 @@ class Attended(NamedTuple):
     """Reports of one attention layer; only the requested fields are set.
 
     Attributes:
-      cls_attn: attention of the CLS token to every token, after the softmax. Without any prefix token: the mean
-        attention that each token received.
+      cls_attn: the attention that methods rank tokens by, after the softmax: that of the first prefix token, the CLS
+        token, to every token; in a network without prefix tokens, the mean of what all tokens pay to each.
       received: attention received by each key, summed over the queries.
       keys: the keys.
       values: the values.

@@ -1,7 +1,7 @@
 """Position tables: the fixed sine-cosine table, and resampling a table to another grid."""
 
 import math
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -9,7 +9,19 @@ from jax import Array
 from jaxtyping import Float
 
 from jaxprune.errors import UserError
-from jaxprune.ops.resize import resize
+from jaxprune.ops.resize import resize, resize_3d
+
+
+class Resampling(NamedTuple):
+    """How a family resamples learned positions to another grid of an image; see `resample`.
+
+    Attributes:
+      method: "bicubic" or "bilinear".
+      antialias: with antialiasing (a = -0.5), as in timm; otherwise without (a = -0.75), as in MAE.
+    """
+
+    method: Literal["bicubic", "bilinear"] = "bicubic"
+    antialias: bool = True
 
 
 def sincos_2d(dim: int, grid: tuple[int, int], num_prefix_tokens: int = 0) -> Float[np.ndarray, "n {dim}"]:
@@ -46,35 +58,35 @@ def sincos_1d(dim: int, length: int) -> Float[np.ndarray, "n {dim}"]:
 
 
 def table_grid(
-    num_rows: int, num_prefix_tokens: int, grid: tuple[int, int], what: str = "pos_embed"
-) -> tuple[int, int]:
+    num_rows: int, num_prefix_tokens: int, grid: tuple[int, ...], what: str = "pos_embed"
+) -> tuple[int, ...]:
     """Infers the grid of a position table from its number of rows: `grid` itself, or a square one.
 
     Args:
       num_rows: number of rows of the table, including the prefix.
-      grid: the wanted (rows, columns) of patches.
+      grid: the needed (rows, columns) of patches, or (frames, rows, columns), of which frames are the table's too.
       what: name of the table in the error message.
 
     Raises:
       UserError: the number of rows fits neither.
     """
-    patches = max(num_rows - num_prefix_tokens, 0)
-    side = math.isqrt(patches)
-    if patches == grid[0] * grid[1]:
+    patches, frames = max(num_rows - num_prefix_tokens, 0), math.prod(grid[:-2])
+    side = math.isqrt(patches // frames)
+    if patches == math.prod(grid):
         return grid
-    if patches and side * side == patches:
-        return side, side
+    if patches and side * side * frames == patches:
+        return *grid[:-2], side, side
     raise UserError(
         f"{what} has {num_rows} rows, which with {num_prefix_tokens} prefix tokens make no square grid, and "
-        f"{grid[0]}×{grid[1]} patches are needed: build the network with the img_size that the table was made for, "
-        "save it, and load that with img_size=."
+        f"{'×'.join(map(str, grid))} patches are needed: build the network with the img_size that the table was made "
+        "for, save it, and load that with img_size=."
     )
 
 
 def resample(
     pos_embed: Float[Array, "1 n d"],
-    old_grid: tuple[int, int],
-    new_grid: tuple[int, int],
+    old_grid: tuple[int, ...],
+    new_grid: tuple[int, ...],
     num_prefix_tokens: int,
     *,
     antialias: bool = False,
@@ -82,56 +94,65 @@ def resample(
 ) -> Float[Array, "1 m d"]:
     """Resamples a position table to another grid, by default bicubic, with half-pixel centres.
 
-    The rows of prefix tokens are copied; a table of the same grid is returned unchanged.
+    The rows of prefix tokens are copied; a table of the same grid is returned unchanged. Positions of clips are
+    resampled trilinearly, as in V-JEPA (Bardes et al., 2024).
 
     Args:
-      antialias: with antialiasing (a = -0.5), as in timm; otherwise without (a = -0.75), as in MAE.
+      old_grid, new_grid: (rows, columns), or (frames, rows, columns) of clips.
+      antialias, method: see `Resampling`; only for images.
 
     Raises:
       UserError: the table does not have `old_grid`'s rows.
     """
     _, n, d = pos_embed.shape
-    height, width = old_grid
-    if n != num_prefix_tokens + height * width:
+    if n != num_prefix_tokens + math.prod(old_grid):
         raise UserError(
-            f"A position table of {n} rows is not a {height}×{width} grid with {num_prefix_tokens} prefix tokens; "
-            "give the grid the table was made for."
+            f"A position table of {n} rows is not a {'×'.join(map(str, old_grid))} grid with {num_prefix_tokens} "
+            "prefix tokens; give the grid the table was made for."
         )
     if old_grid == new_grid:
         return pos_embed
     prefix, patches = jnp.split(jnp.asarray(pos_embed), [num_prefix_tokens], axis=1)
-    patches = resize(patches.reshape(1, height, width, d), new_grid, method, antialias=antialias)
-    return jnp.concatenate([prefix, patches.reshape(1, new_grid[0] * new_grid[1], d)], axis=1)
+    maps, new = patches.reshape(1, *old_grid, d), new_grid
+    moved = resize_3d(maps, new) if len(new) == 3 else resize(maps, new, method, antialias=antialias)
+    return jnp.concatenate([prefix, moved.reshape(1, math.prod(new), d)], axis=1)
 
 
 def resample_relative(
-    table: Float[np.ndarray, "r h"], new_grid: tuple[int, int], num_extra: int = 3
+    table: Float[np.ndarray, "r h"],
+    new_grid: tuple[int, int],
+    num_extra: int = 3,
+    *,
+    old_grid: tuple[int, int] | None = None,
 ) -> Float[np.ndarray, "s h"]:
-    """Resamples a table of relative positions of a square grid to another grid, as in BEiT's and timm's code.
+    """Resamples a table of relative positions to another grid, as in BEiT's and timm's code (from a square grid).
 
     The offsets of the table are spread geometrically, each step a constant factor wider than the previous one, up to
     the largest offset of the new grid, with linear interpolation in between.
 
     Args:
       table: the bias of each head by offset, (rows, columns) in raster order, and `num_extra` rows that are copied.
+      old_grid: the grid the table was made for; None = a square one, by the number of its rows.
 
     Raises:
-      UserError: the rows do not fit a square grid.
+      UserError: the rows do not fit the grid.
     """
-    side = math.isqrt(len(table) - num_extra)
-    sides = tuple(2 * patches - 1 for patches in new_grid)
-    if side * side != len(table) - num_extra or side % 2 == 0:
+    count = len(table) - num_extra
+    square = math.isqrt(max(count, 0))
+    old = (square, square) if old_grid is None else (2 * old_grid[0] - 1, 2 * old_grid[1] - 1)
+    new = (2 * new_grid[0] - 1, 2 * new_grid[1] - 1)
+    if math.prod(old) != count or not all(side % 2 for side in old):
+        what = "a square grid" if old_grid is None else f"a grid of {old_grid[0]}×{old_grid[1]}"
         raise UserError(
-            f"A table of {len(table)} relative positions does not fit a square grid: build the network with "
-            f"the img_size "
+            f"A table of {len(table)} relative positions does not fit {what}: build the network with the img_size "
             "that it was made for."
         )
-    if sides == (side, side):
+    if new == old:
         return table
-    offsets, extra = table[: side * side].reshape(side, side, -1), table[side * side :]
-    for axis, new in enumerate(sides):
-        places, wanted = _spread(side, new), np.arange(new) - new // 2
-        offsets = np.apply_along_axis(lambda line, p=places, w=wanted: np.interp(w, p, line), axis, offsets)
+    offsets, extra = table[:count].reshape(*old, -1), table[count:]
+    for axis, (before, after) in enumerate(zip(old, new, strict=True)):
+        places, offset = _spread(before, after), np.arange(after) - after // 2
+        offsets = np.apply_along_axis(lambda line, p=places, o=offset: np.interp(o, p, line), axis, offsets)
     return np.concatenate([offsets.reshape(-1, table.shape[1]), extra]).astype(table.dtype)
 
 

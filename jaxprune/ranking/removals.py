@@ -13,8 +13,6 @@ from jaxtyping import Array, Bool, Float, Int
 from jaxprune.errors import UserError
 from jaxprune.mim import Framework, TokenDecoder
 from jaxprune.models.vit import VisionTransformer
-from jaxprune.nn import Block
-from jaxprune.nn.attention import attend, hide, side_by_side
 from jaxprune.ranking.masks import LabelMasks
 from jaxprune.ranking.shared_attention import SharedAttention
 
@@ -56,8 +54,8 @@ class Removal:
         self.staying = self.decoded + self.prefix
         # The last block and the prediction run only for the first `rows` rows; None means all.
         self.rows = self.decoded if over == "masked" else None
-        self.embedded = self.encoder.embed(images, masks.ids_keep)
-        encoded = self.encoder.encode(self.embedded, masks.ids_keep)
+        encoded = self.encoder.encode(self.encoder.embed(images, masks.ids_keep), masks.ids_keep)
+        self.embedded = encoded.entered[0]
         self.latent = framework.latent
         self.x = self.sequence(self.latent([tokens.x for tokens in encoded.left]))
         self.anchor = self.decode(self.x)
@@ -106,7 +104,7 @@ class Removal:
         blocks = self.decoder.blocks if blocks is None else blocks
         bias = self.bias(x)
         for index, block in enumerate(blocks):
-            x = run_rows(block, x, hidden, self.rows if index == len(blocks) - 1 else None, bias)
+            x = block.run(x, bias=bias, hidden=hidden, rows=self.rows if index == len(blocks) - 1 else None)
         return self.decoder.head(x)
 
     def bias(self, x: Float[Array, "bc n e"]) -> Float[Array, "bc 1 1 n"] | None:
@@ -140,7 +138,7 @@ class Deleted(Removal):
         x, gathered = _merge(self.x[:, left]), _merge(gathered)
         if not blocks:
             x, gathered = x[:, : self.rows], gathered[:, : self.rows]
-        return self.decode(first.feed(first.mix(x, gathered)), blocks=blocks)
+        return self.decode(first.run(x, gathered=gathered), blocks=blocks)
 
 
 class MaskToken(Removal):
@@ -158,18 +156,19 @@ class HiddenInDecoder(Removal):
 
     def predict(self, numbers: Int[Array, "c"]) -> Float[Array, "bc rows q"]:
         hidden = jnp.arange(self.x.shape[1])[None, :] == self.staying + numbers[:, None]
-        return self.decode(*_repeated(self.x, hidden))
+        return self.decode(_repeated(self.x, len(numbers)), _of_each_image(hidden, len(self.x)))
 
 
 class HiddenInEncoder(Removal):
     """The token is masked in the encoder, which is run again before decoding."""
 
     def predict(self, numbers: Int[Array, "c"]) -> Float[Array, "bc rows q"]:
-        hidden = jnp.arange(self.embedded.shape[1])[None, :] == self.prefix + numbers[:, None]
-        x, hidden = _repeated(self.embedded, hidden)
+        x, position = (_repeated(part, len(numbers)) for part in (self.embedded.x, self.embedded.position))
+        hidden = jnp.arange(x.shape[1])[None, :] == self.prefix + numbers[:, None]
+        hidden = _of_each_image(hidden, len(self.embedded.x))
         features = []
         for block in self.encoder.blocks:
-            features.append(x := run_rows(block, x, hidden))
+            features.append(x := block.run(x, position=position, hidden=hidden))
         return self.decode(self.sequence(self.latent(features)))
 
 
@@ -181,29 +180,15 @@ REMOVALS: dict[str, type[Removal]] = {
 }
 
 
-def run_rows(
-    block: Block,
-    x: Float[Array, "b n d"],
-    hidden: Bool[Array, "b n"] | None = None,
-    rows: int | None = None,
-    bias: Float[Array, "b 1 1 n"] | None = None,
-) -> Float[Array, "b m d"]:
-    """Runs a dense block for the first `rows` rows only; `hidden` rows neither attend nor are attended to."""
-    heads = block.project(block.normed(x))
-    if hidden is not None:
-        bias = hide(bias, jnp.where(hidden, 0.0, 1.0))
-    gathered = side_by_side(attend(heads.q[:, :, :rows], heads.k, heads.v, bias))
-    if hidden is not None:
-        gathered = jnp.where(hidden[:, :rows, None], 0, gathered)
-    return block.feed(block.mix(x[:, :rows], gathered))
+def _repeated(values: Float[Array, "b n d"], count: int) -> Float[Array, "bc n d"]:
+    """Repeats what each image has for `count` removals."""
+    b, n, d = values.shape
+    return _merge(jnp.broadcast_to(values[:, None], (b, count, n, d)))
 
 
-def _repeated(x: Float[Array, "b n d"], hidden: Bool[Array, "c n"]) -> tuple[Array, Array]:
-    """Repeats each image for every removal, and returns the mask of each removal."""
-    b, n, d = x.shape
-    count = len(hidden)
-    x = jnp.broadcast_to(x[:, None], (b, count, n, d))
-    return _merge(x), _merge(jnp.broadcast_to(hidden[None], (b, count, n)))
+def _of_each_image(hidden: Bool[Array, "c n"], b: int) -> Bool[Array, "bc n"]:
+    """Repeats the mask of each removal for `b` images."""
+    return _merge(jnp.broadcast_to(hidden[None], (b, *hidden.shape)))
 
 
 def _merge(x: Array) -> Array:

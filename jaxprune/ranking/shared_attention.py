@@ -31,7 +31,7 @@ class SharedAttention:
     def __init__(
         self, block: Block, x: Float[Array, "b n d"], staying: int, bias: Float[Array, "b 1 1 n"] | None = None
     ):
-        q, k, v = block.project(block.normed(x))
+        q, k, v = block.heads(x)
         b, h, n, e = q.shape
         logits = attention_logits(q, k, bias)
         self._logits, self._values = logits[..., staying:], v[:, :, staying:]

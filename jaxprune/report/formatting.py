@@ -31,14 +31,14 @@ def format_value(value: Any, spec: str = "") -> str:
 
     Args:
       value: a number, a bool, text, None, or a tuple: (centre, half width) is shown as "a ± b", (centre, low, high)
-        as "a (b–c)", or "a (b to c)" if one is negative. None and NaN are shown as a dash; a spread that is one of them
-        is not shown.
+        as "a (b–c)", or "a (b to c)" if one is negative. None and NaN are shown as a dash; a spread that is one of
+        them, or of an empty text, is not shown.
       spec: the format specification of numbers; by default, they are shown with four significant digits.
     """
     value = unwrap_scalar(value)
     if isinstance(value, tuple):
         centre, *spread = (format_value(part, spec) for part in value)
-        if "–" in spread:
+        if "–" in spread or not centre:
             return centre
         if len(spread) == 1:
             return f"{centre} ± {spread[0]}"

@@ -12,7 +12,6 @@ from jaxtyping import Array, Float, Int
 from jaxprune.nn import Linear
 from jaxprune.nn.tensor_rules import Rule, linear, linear_back
 from jaxprune.scoring.parts.base import Scorer
-from jaxprune.scoring.parts.networks import run_masked
 
 _SKIPPED = 0.5  # threshold of the policies for heads and sublayers
 
@@ -93,13 +92,13 @@ class AdaViT(Scorer):
         prefix = vit.num_prefix_tokens
         x, found = vit.embed(images), []
         for block, policies in zip(vit.blocks, self.policies, strict=True):
-            normed = block.norm1(x)
+            normed = block.normed(x)
             logits = policies.tokens(normed[:, prefix:])[:, :, 0].astype(jnp.float32)
             found.append(logits)
             policy = jnp.pad(self.decisions(logits[:, None])[:, 0], ((0, 0), (prefix, 0)), constant_values=1)
             policy = policy.astype(x.dtype)
             if policies.heads is None:
-                x = run_masked(block, x, normed, policy)
+                x = jnp.where(policy[:, :, None] > 0, block.run(x, policy=policy, normed=normed), x)
             else:
                 x = _run_skipping(block, x, normed, policy, policies)
         return jnp.stack(found, axis=1)
@@ -108,7 +107,7 @@ class AdaViT(Scorer):
 def _run_skipping(
     block: Any, x: Float[Array, "b n d"], normed: Float[Array, "b n d"], policy: Float[Array, "b n"], policies: Policies
 ) -> Float[Array, "b n d"]:
-    """As `run_masked`, without the heads and sublayers that the policies on the CLS token drop.
+    """Runs a block without the heads and sublayers that the policies on the CLS token drop.
 
     A dropped head gathers nothing, and as published its channels do not enter the MLP either.
     """
@@ -117,7 +116,6 @@ def _run_skipping(
     heads = kept(policies.heads).astype(x.dtype)
     channels = jnp.repeat(heads, x.shape[2] // heads.shape[1], axis=1)[:, None]
     active = policy[:, :, None] > 0
-    gathered, _ = block.attend(block.project(normed), bias=block.position_bias(), policy=policy)
+    gathered = block.gather(x, policy=policy, normed=normed)
     x = jnp.where(active & attention[:, :, None], block.mix(x, gathered * channels), x)
-    out = block.mlp(block.norm2(x) * channels)
-    return jnp.where(active & mlp[:, :, None], x + (out if block.ls2 is None else block.ls2(out)), x)
+    return jnp.where(active & mlp[:, :, None], block.feed(x, channels=channels), x)

@@ -14,7 +14,8 @@ from jaxprune.scoring.parts.networks import logit_of, predicted, tokens_before
 
 class GradCAM(Scorer):
     """`ReLU(Σ_c w_c A_c)`, where w is the spatial mean of the gradient of the predicted class's logit with
-    respect to A, a ConvNet's last feature map or a ViT's patch tokens after the first norm of its last block.
+    respect to A, a ConvNet's last feature map or a ViT's patch tokens as the attention of its last block reads them:
+    after the block's first norm, unless it normalises its branches instead.
 
     Args:
       via_input_size: upsamples the map to the size of the image first, as published code does to visualise it.
@@ -45,13 +46,10 @@ class GradCAM(Scorer):
         tokens, block = tokens_before(host, images, -1), host.block(site)
 
         def head(normed: Float[Array, "b n d"]) -> Float[Array, "b classes"]:
-            gathered, _ = block.attend(
-                block.project(normed, tokens.position), bias=block.position_bias(), grid=site.grid
-            )
-            last = block.feed(block.mix(tokens.x, gathered))
+            last = block.run(tokens.x, position=tokens.position, normed=normed, grid=site.grid)
             return host.forward_head(tokens._replace(x=host.final_norm(last)))[0]
 
-        normed = block.norm1(tokens.x).astype(jnp.float32)
+        normed = block.normed(tokens.x).astype(jnp.float32)
         on_grid = lambda x: x[:, site.num_prefix_tokens :].reshape(x.shape[0], *site.grid, -1)
         return on_grid(normed), on_grid(_gradient(head, normed))
 

@@ -89,6 +89,5 @@ class IARED2(Scorer):
             policy = (probabilities > 0.5).astype(x.dtype).at[:, :prefix].set(1.0)
             x = x * policy[:, :, None]
             for block in vit.blocks[group * self.blocks_per_group : (group + 1) * self.blocks_per_group]:
-                gathered, _ = block.attend(block.project(block.normed(x)), bias=block.position_bias(), policy=policy)
-                x = block.feed(block.mix(x, gathered))
+                x = block.run(x, policy=policy)
         return probabilities

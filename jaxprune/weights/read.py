@@ -1,7 +1,6 @@
 """Reads published weights and loads them into a network: either completely, or with a clear error."""
 
 import fnmatch
-import logging
 import os
 import re
 import zipfile
@@ -13,21 +12,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxprune.errors import UserError
-from jaxprune.nn.host import at_path
 from jaxprune.nn.params import Fixed, variables
-from jaxprune.ops.posembed import resample, resample_relative, table_grid
 from jaxprune.scoring import Scorer
 from jaxprune.weights.finite import is_real, require_finite
 from jaxprune.weights.formats.pth import read_pth
 from jaxprune.weights.formats.shards import read_directory
 from jaxprune.weights.hub import fetched, is_remote
+from jaxprune.weights.positions import resample_to, table_names
 from jaxprune.weights.read_names import to_timm
 from jaxprune.weights.rules import to_ours
 from jaxprune.weights.sources import Published
-from jaxprune.weights.sources.timm import RELATIVE
-
-logger = logging.getLogger(__name__)
-
 
 # Bytes that a compressed archive may unpack to besides those that weights of its size do.
 _UNPACKED = 2**28
@@ -111,7 +105,7 @@ def load_pretrained(
 ) -> Any:
     """Loads published weights into a network in place, strictly: every tensor is used and every parameter is set.
 
-    A position table made for another grid is resampled to the network's: bicubic, or by BEiT's rule.
+    A position table made for another grid is resampled to the network's by the rule of its family, see `positions`.
 
     Args:
       model: a ViT or a masked autoencoder, reducing or not, or a scorer with its networks.
@@ -149,8 +143,13 @@ def fill(
     new: Sequence[str] = (),
     ignored: Sequence[str] = (),
     antialias: bool | None = None,
+    source: Any = None,
 ) -> Any:
-    """Fills a network as `load_pretrained` does, with tensors that are called `what` in an error."""
+    """Fills a network as `load_pretrained` does, with tensors that are called `what` in an error.
+
+    Args:
+      source: the network that the tensors are of, see `positions.resample_to`.
+    """
     targets = variables(model)
     if not tensors:
         raise UserError(f"{what} hold no tensors at all: fetch or save the weights again.")
@@ -164,8 +163,10 @@ def fill(
     used = {name: entry for name, entry in found.items() if name in wanted}
     if unreal := sorted(f"{name} ({array.dtype})" for name, array in used.values() if not is_real(array)):
         raise UserError(f"{what} hold tensors that are not of real numbers: {', '.join(unreal)}.")
-    _resample_positions(model, targets, used, antialias)
-    _resample_relative(model, targets, used)
+    for name in table_names(model):
+        if (entry := used.get(name)) is not None:
+            moved = resample_to(model, name, entry.tensor, source=source, antialias=antialias, label=entry.name)
+            used[name] = entry._replace(tensor=moved)
 
     missing = sorted(n for n in wanted - set(used) if not isinstance(targets[n], Fixed))
     left_over = sorted(published for name, (published, _) in found.items() if name not in wanted)
@@ -213,45 +214,3 @@ def _sizes(shapes: Mapping[str, tuple[int, ...]]) -> str:
     patches = next((shape for name, shape in shapes.items() if name.endswith("patch_embed.proj.kernel")), ())
     depth = {match[1] for name in shapes if (match := re.match(r"(?:encoder\.)?blocks\.(\d+)\.", name))}
     return f"width {patches[1]} and {len(depth)} blocks" if len(patches) == 2 else ""
-
-
-def _resample_positions(model: Any, targets: dict, found: dict[str, Published], antialias: bool | None) -> None:
-    name = next((name for name in ("encoder.pos_embed", "proposal.pos_embed") if name in targets), "pos_embed")
-    if name not in found or found[name][1].shape == targets[name].shape or isinstance(targets[name], Fixed):
-        return
-    published, table = found[name]
-    host = _host_of(model)
-    if table.ndim != 3 or table.shape[0] != 1 or table.shape[2] != host.embed_dim:
-        return  # of another network: the check of all shapes names it
-    prefix = targets[name].shape[1] - host.num_patches
-    grid = table_grid(table.shape[1], prefix, host.grid, published)
-    logger.warning("%s: resampled from a grid of %dx%d to %dx%d", published, *grid, *host.grid)
-    # The networks inside of pre-training frameworks are MAE's, whatever their sizes are called.
-    smooth = not hasattr(model, "encoder") and host.style.antialias if antialias is None else antialias
-    method = "bicubic" if hasattr(model, "encoder") else host.style.interpolation
-    moved = resample(jnp.asarray(table), grid, host.grid, prefix, antialias=smooth, method=method)
-    found[name] = Published(published, np.asarray(moved))
-
-
-def _resample_relative(model: Any, targets: dict, found: dict[str, Published]) -> None:
-    for name, (published, table) in found.items():
-        wanted = targets[name].shape
-        if name.endswith(f".{RELATIVE}") and table.shape != wanted and table.shape[1:] == wanted[1:]:
-            found[name] = Published(published, relative_table(table, model, name))
-
-
-def relative_table(table: np.ndarray, model: Any, name: str) -> np.ndarray:
-    """A table of relative positions for the block of `model` that has it under `name`, of another grid or window.
-
-    Raises:
-      UserError: the table does not fit a square grid.
-    """
-    block = at_path(model, name.removesuffix(f".attn.{RELATIVE}"))
-    windows = getattr(block, "windows", None)
-    # A window has no CLS token, and its table no rows for one.
-    return resample_relative(table, block.grid) if windows is None else resample_relative(table, windows.size, 0)
-
-
-def _host_of(model: Any) -> Any:
-    """Returns the network inside of a framework or a scorer; any other as it is."""
-    return model.proposal if isinstance(model, Scorer) else getattr(model, "encoder", model)

@@ -4,12 +4,13 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from support import golden, nhwc
+from support import golden, in_names, nhwc
 
 from jaxprune.data import augment as aug
 
 GOLDEN = golden("mim/losses_mixup_bn")
-LABELS = jnp.asarray(GOLDEN["labels"], jnp.int32)
+LABELS, CLASSES = jnp.asarray(GOLDEN["labels"], jnp.int32), GOLDEN["logits"].shape[1]
+(SMOOTHING,) = in_names(GOLDEN, r"ls_ce_(.*)")
 
 
 def test_normalize_uses_the_constants_of_imagenet():
@@ -18,28 +19,31 @@ def test_normalize_uses_the_constants_of_imagenet():
     chex.assert_trees_all_close(aug.normalize(images), expected.astype(np.float32), atol=1e-6)
 
 
-@pytest.mark.parametrize(("lam", "name"), [(1.0, "lam10"), (0.3, "lam3")])
-def test_mixup_targets_and_their_loss_match_timm(lam, name):
-    target = aug.mixup_target(LABELS, 6, lam, 0.1)
-    chex.assert_trees_all_close(target, GOLDEN[f"mixup_target_{name}"], atol=1e-6)
+@pytest.mark.parametrize("tenths", in_names(GOLDEN, r"mixup_target_lam(\d+)"))
+def test_mixup_targets_and_their_loss_match_timm(tenths):
+    target = aug.mixup_target(LABELS, CLASSES, int(tenths) / 10, float(SMOOTHING))
+    chex.assert_trees_all_close(target, GOLDEN[f"mixup_target_lam{tenths}"], atol=1e-6)
     loss = optax.softmax_cross_entropy(jnp.asarray(GOLDEN["logits"]), target).mean()
-    np.testing.assert_allclose(loss, GOLDEN[f"soft_ce_{name}"], atol=1e-6)
+    np.testing.assert_allclose(loss, GOLDEN[f"soft_ce_lam{tenths}"], atol=1e-6)
 
 
 def test_smoothed_targets_are_label_smoothing():
     images = jnp.asarray(nhwc(GOLDEN["x"]))
-    same, target = aug.mixup_cutmix(jax.random.key(0), images, LABELS, 0.0, 0.0, num_classes=6)
+    options = {"num_classes": CLASSES, "label_smoothing": float(SMOOTHING)}
+    same, target = aug.mixup_cutmix(jax.random.key(0), images, LABELS, 0.0, 0.0, **options)
     np.testing.assert_array_equal(same, images)
     loss = optax.softmax_cross_entropy(jnp.asarray(GOLDEN["logits"]), target).mean()
-    np.testing.assert_allclose(loss, GOLDEN["ls_ce_0.1"], atol=1e-6)
+    np.testing.assert_allclose(loss, GOLDEN[f"ls_ce_{SMOOTHING}"], atol=1e-6)
 
 
 def test_mixed_images_match_timm():
     images = jnp.asarray(nhwc(GOLDEN["x"]))
-    chex.assert_trees_all_close(aug.mix_images(images, 0.3), nhwc(GOLDEN["mixup_x_lam3"]), atol=1e-6)
+    for tenths in in_names(GOLDEN, r"mixup_x_lam(\d+)"):
+        mixed = nhwc(GOLDEN[f"mixup_x_lam{tenths}"])
+        chex.assert_trees_all_close(aug.mix_images(images, int(tenths) / 10), mixed, atol=1e-6)
     box = GOLDEN["cutmix_box"]
     chex.assert_trees_all_close(aug.cutmix_images(images, box), nhwc(GOLDEN["cutmix_x"]), atol=1e-6)
-    np.testing.assert_allclose(aug.cutmix_lam(box, 8, 8), GOLDEN["cutmix_lam"], atol=1e-6)
+    np.testing.assert_allclose(aug.cutmix_lam(box, *images.shape[1:3]), GOLDEN["cutmix_lam"], atol=1e-6)
 
 
 def test_flip_is_per_image():

@@ -10,7 +10,7 @@ from pictures import picture
 from videos import numbered, numbers_of, turn, write_video
 
 from jaxprune import data
-from jaxprune.data import images
+from jaxprune.data import crop_resize
 from jaxprune.data.clip_frames import dense, uniform
 from jaxprune.data.pictures import open_pictures
 from jaxprune.data.sample import Sample
@@ -62,11 +62,11 @@ def test_views_are_clips_and_their_crops(stride, tmp_path):
 
 def test_crops_go_along_the_longer_side():
     image = np.asarray(picture(0, (24, 48)))  # twice as high as it is wide
-    top, middle, bottom = images.crops(image, (24, 24), 1.0, images.interpolation("bilinear"), 3)
+    top, middle, bottom = crop_resize.crops(image, (24, 24), 1.0, crop_resize.interpolation("bilinear"), 3)
     np.testing.assert_array_equal(top, image[:24])
     np.testing.assert_array_equal(middle, image[12:36])
     np.testing.assert_array_equal(bottom, image[24:])
-    assert np.array_equal(middle, images.center_crop(image, (24, 24), 1.0, images.interpolation("bilinear")))
+    assert np.array_equal(middle, crop_resize.center_crop(image, (24, 24), 1.0, crop_resize.interpolation("bilinear")))
 
 
 def test_a_video_is_turned_as_it_says(tmp_path):

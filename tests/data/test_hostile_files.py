@@ -11,7 +11,7 @@ import pytest
 from pictures import fill, picture
 from PIL import EpsImagePlugin, Image
 
-from jaxprune.data import images
+from jaxprune.data import crop_resize, decode
 from jaxprune.data.annotations import open_annotations
 from jaxprune.data.broken import Unreadable
 from jaxprune.data.folder import ImageFolder, image_files, open_split
@@ -39,7 +39,9 @@ def whole_resized_then_cut(image, shape, crop_pct, resample):
     height, width = image.shape[:2]
     zoom = max(shape[0] / height, shape[1] / width) / crop_pct
     new = max(shape[0], int(height * zoom + 1e-6)), max(shape[1], int(width * zoom + 1e-6))
-    image = np.asarray(Image.fromarray(image).resize(new[::-1], resample))
+    # The width first, as Pillow before version 13.
+    narrow = Image.fromarray(image).resize((new[1], image.shape[0]), resample)
+    image = np.asarray(narrow.resize(new[::-1], resample))
     top, left = round((new[0] - shape[0]) / 2), round((new[1] - shape[1]) / 2)
     return image[top : top + shape[0], left : left + shape[1]]
 
@@ -51,7 +53,7 @@ def test_the_crop_of_ordinary_images_is_the_middle_of_the_whole_resized(crop_pct
         image = np.asarray(picture(height, (width, height)))
         for shape in ((32, 32), (48, 20), (96, 128)):
             if 1 / 8 <= height * shape[1] / (width * shape[0]) <= 8:
-                found = images.center_crop(image, shape, crop_pct, Image.Resampling.BICUBIC)
+                found = crop_resize.center_crop(image, shape, crop_pct, Image.Resampling.BICUBIC)
                 expected = whole_resized_then_cut(image, shape, crop_pct, Image.Resampling.BICUBIC)
                 np.testing.assert_array_equal(found, expected, str((height, width, shape)))
 
@@ -62,12 +64,12 @@ def test_the_crop_of_long_images_differs_by_rounding_only(size, crop_pct):
     # Not up to black and white: where a filter overshoots, it matters which side is resized and clipped first.
     image = np.asarray(picture(1, size)) // 2 + 64
     for resample in (Image.Resampling.BICUBIC, Image.Resampling.BILINEAR):
-        found = images.center_crop(image, (32, 32), crop_pct, resample)
+        found = crop_resize.center_crop(image, (32, 32), crop_pct, resample)
         expected = whole_resized_then_cut(image, (32, 32), crop_pct, resample)
         assert found.shape == (32, 32, 3) and np.abs(found.astype(int) - expected).max() <= 1
     mask = np.zeros(size[::-1], bool)
     mask[:, size[0] // 2 :] = True
-    found = images.center_crop(mask, (32, 32), crop_pct, Image.Resampling.BICUBIC)
+    found = crop_resize.center_crop(mask, (32, 32), crop_pct, Image.Resampling.BICUBIC)
     expected = whole_resized_then_cut(mask, (32, 32), crop_pct, Image.Resampling.NEAREST)
     assert found.dtype == bool and found.shape == (32, 32) and np.mean(found != expected) < 0.05
 
@@ -81,15 +83,15 @@ def test_a_line_of_pixels_is_not_blown_up(size, monkeypatch):
         return resize(image, shape, *arguments, **options)
 
     monkeypatch.setattr(Image.Image, "resize", bounded)
-    assert images.prepare(images.decode(grey_png(*size)), EVALUATION).shape == (224, 224, 3)
+    assert crop_resize.prepare(decode.decode(grey_png(*size)), EVALUATION).shape == (224, 224, 3)
 
 
 @pytest.mark.parametrize("size", [(8200, 8200), (12_000, 12_000), (20_000, 20_000), (65_537, 1)])
 def test_a_picture_beyond_the_bounds_is_broken_before_it_is_decoded(size):
     data = grey_png(*size)
     tracemalloc.start()
-    with pytest.raises(images.Broken, match=r"more than the 67,108,864 pixels.*save it smaller"):
-        images.decode(data)
+    with pytest.raises(decode.Broken, match=r"more than the 67,108,864 pixels.*save it smaller"):
+        decode.decode(data)
     assert tracemalloc.get_traced_memory()[1] < 2**20
     tracemalloc.stop()
 
@@ -102,13 +104,13 @@ def test_the_size_of_a_jpeg_is_that_of_its_header(options):
         buffer = io.BytesIO()
         picture(1, size).save(buffer, "JPEG", **options)
         data = buffer.getvalue()
-        assert images._jpeg_size(data) == size
+        assert decode._jpeg_size(data) == size
         for length in range(0, len(data), 7):
-            assert images._jpeg_size(data[:length]) in (size, None)
+            assert decode._jpeg_size(data[:length]) in (size, None)
     large = data.replace(struct.pack(">BHH", 8, 1, 1), struct.pack(">BHH", 8, 50_000, 50_000), 1)
-    with pytest.raises(images.Broken, match="67,108,864"):
-        images.decode(large)
-    assert images._jpeg_size(b"\x89PNG") is None
+    with pytest.raises(decode.Broken, match="67,108,864"):
+        decode.decode(large)
+    assert decode._jpeg_size(b"\x89PNG") is None
 
 
 def test_no_format_leaves_the_process(tmp_path, monkeypatch):
@@ -117,8 +119,8 @@ def test_no_format_leaves_the_process(tmp_path, monkeypatch):
     picture(0).save(buffer, "EPS")
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "x.png").write_bytes(buffer.getvalue())
-    with pytest.raises(images.Broken, match="unknown format"):
-        images.decode(buffer.getvalue())
+    with pytest.raises(decode.Broken, match="unknown format"):
+        decode.decode(buffer.getvalue())
     with pytest.raises(Unreadable, match="unknown format"):
         ImageFolder(tmp_path)[0]
 
@@ -129,8 +131,8 @@ def test_no_format_leaves_the_process(tmp_path, monkeypatch):
 def test_pixels_of_no_known_range_are_broken(array):
     buffer = io.BytesIO()
     Image.fromarray(array.reshape(8, 8)).save(buffer, "TIFF")
-    with pytest.raises(images.Broken, match=r"no known range: save it with 8 or 16 bits"):
-        images.decode(buffer.getvalue())
+    with pytest.raises(decode.Broken, match=r"no known range: save it with 8 or 16 bits"):
+        decode.decode(buffer.getvalue())
 
 
 def test_a_pipe_is_broken_and_not_waited_for(folder, tmp_path):
@@ -139,8 +141,8 @@ def test_a_pipe_is_broken_and_not_waited_for(folder, tmp_path):
     with pytest.raises(Unreadable, match="not a regular file"):
         source[4]
     with pytest.raises(UserError, match="not a regular file"):
-        images.read_image(folder / "ant" / "pipe.png", EVALUATION)
-    os.truncate(folder / "ant" / "000.png", images.MAX_BYTES + 1)  # sparse
+        crop_resize.read_image(folder / "ant" / "pipe.png", EVALUATION)
+    os.truncate(folder / "ant" / "000.png", decode.MAX_BYTES + 1)  # sparse
     with pytest.raises(Unreadable, match="536,870,913 bytes"):
         source[0]
     done = prepare(folder, tmp_path / "out", name="x")

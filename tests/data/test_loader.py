@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from streams import assert_equal, take
 
-from jaxprune.data import images
+from jaxprune.data import crop_resize
 from jaxprune.data.loader import eval_batches, train_batches
 from jaxprune.data.memory import InMemory
 from jaxprune.data.scenes import Scenes
@@ -120,7 +120,7 @@ def test_masks_are_transformed_like_their_images(drawn):
     for crop in ("center", "none"):
         batch = next(iter(eval_batches(drawn, batch_size=20, preprocessing=of(24, 20, crop=crop, crop_pct=0.8))))
         assert batch["image"].shape == (20, 24, 20, 3) and batch["mask"].shape == (20, 24, 20)
-    same = images.center_crop(drawn[0]["mask"], (64, 64), 1.0, images.interpolation("bicubic"))
+    same = crop_resize.center_crop(drawn[0]["mask"], (64, 64), 1.0, crop_resize.interpolation("bicubic"))
     np.testing.assert_array_equal(same, drawn[0]["mask"].repeat(2, 0).repeat(2, 1))
 
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from support import golden
+from support import golden, in_names
 
 from jaxprune.data import rng
 from jaxprune.data.order import Order, repeated
@@ -13,13 +13,15 @@ from jaxprune.errors import UserError
 FIRSTS = {0: [484, 998, 563], 7: [785, 246, 559], 9007199254740993: [865, 257, 166]}
 
 
-@pytest.mark.parametrize("case", range(3))
+FILE = golden("token_reduction/repeated_aug_sampler")
+
+
+@pytest.mark.parametrize("case", in_names(FILE, r"cfg_(\d+)"))
 def test_repeated_augmentation_matches_the_published_sampler(case):
-    file = golden("token_reduction/repeated_aug_sampler")
-    length, replicas, rank, _, repeats = file[f"cfg_{case}"]
-    wanted = file[f"idx_{case}"]
+    length, replicas, rank, _, repeats = FILE[f"cfg_{case}"]
+    wanted = FILE[f"idx_{case}"]
     positions = np.arange(rank, replicas * len(wanted), replicas)
-    np.testing.assert_array_equal(repeated(file[f"perm_{case}"], positions, repeats), wanted)
+    np.testing.assert_array_equal(repeated(FILE[f"perm_{case}"], positions, repeats), wanted)
     assert len(wanted) == length // 256 * 256 // replicas
 
 

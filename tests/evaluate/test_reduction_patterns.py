@@ -1,28 +1,31 @@
 """Statistics of patterns and their comparisons, from the patterns of several images to means and deviations."""
 
 import itertools
+import json
 
 import numpy as np
 import pytest
-from support import golden
+from support import golden, in_names
 
 from jaxprune.evaluate.reduction_patterns import Patterns, clusters_alike, overlaps, rates
 from jaxprune.measures.overlap import as_masks
 
-RATES, STAGES, IMAGES, DEPTH = (70, 50, 25), (3, 6, 9), 6, 12
 FILE = golden("token_reduction/pipeline_rates")
+CONFIG = json.loads(str(FILE["config"]))
+RATES, STAGES = [round(100 * rate) for rate in CONFIG["rates"]], CONFIG["stages"]
 
 
 def stage_of_all(method, rate, stage):
-    return np.stack([FILE[f"{method}{rate}.img{image}.stage{stage}"] for image in range(IMAGES)]).astype(int)
+    images = range(CONFIG["images"])
+    return np.stack([FILE[f"{method}{rate}.img{image}.stage{stage}"] for image in images]).astype(int)
 
 
 def pruned(rate):
     kept = [stage_of_all("topk", rate, stage) for stage in STAGES]
-    masks = [as_masks(ids, 196) for ids in kept]
+    masks = [as_masks(ids, CONFIG["P"]) for ids in kept]
     # Any rows: only that dropped patches have none counts.
     assign = [np.where(mask, np.cumsum(mask, 1) - 1, -1) for mask in masks]
-    return Patterns.of(kept, assign, STAGES, DEPTH)
+    return Patterns.of(kept, assign, tuple(STAGES), CONFIG["depth"])
 
 
 def merged(rate):
@@ -47,12 +50,12 @@ def test_rates_and_depths(rate):
 
 @pytest.mark.parametrize("rate", RATES)
 def test_rates_of_merged_patches_count_clusters(rate):
-    means, deviations = np.transpose(rates([stage_of_all("tome", rate, stage) for stage in STAGES], 196))
+    means, deviations = np.transpose(rates([stage_of_all("tome", rate, stage) for stage in STAGES], CONFIG["P"]))
     np.testing.assert_allclose(means, FILE[f"stats.tome{rate}.mean_reduction"], atol=1e-12)
     np.testing.assert_allclose(deviations, FILE[f"stats.tome{rate}.std_reduction"], atol=1e-12)
 
 
-@pytest.mark.parametrize(("more", "fewer"), [(70, 50), (70, 25), (50, 25)])
+@pytest.mark.parametrize(("more", "fewer"), in_names(FILE, r"pruning\.(\d+)vs(\d+)\..*"))
 def test_pairs_of_keep_rates(more, fewer):
     kept = pruned(more).masks, pruned(fewer).masks
     clusters = merged(fewer), merged(more)

@@ -4,15 +4,15 @@ import numpy as np
 import pytest
 from scipy import optimize
 from scipy.spatial import distance
-from support import golden
+from support import golden, golden_names, in_names
 
 from jaxprune.measures import heat_maps
 
 
-@pytest.mark.parametrize("grid", [6, 14])
-def test_published_maps(grid):
-    file = golden(f"token_reduction/metric_heatmap_grid{grid}")
-    for case in range(4):
+@pytest.mark.parametrize("name", golden_names("token_reduction/metric_heatmap_*"))
+def test_published_maps(name):
+    file = golden(name)
+    for case in in_names(file, r"map1_(\d+)"):
         first, second = file[f"map1_{case}"], file[f"map2_{case}"]
         found = {
             "kl_12": heat_maps.kl_divergence(first, second),

@@ -1,15 +1,18 @@
 """Overlap of kept sets, its bounds and what chance makes of it."""
 
+import json
+
 import numpy as np
-from support import golden
+from support import golden, in_names
 
 from jaxprune.measures import overlap
 
 
 def test_published_sets():
     file = golden("token_reduction/metric_sets")
-    for case in range(5):
-        more, fewer = (overlap.as_masks(file[f"kept{side}_{case}"], 196) for side in (1, 2))
+    patches = json.loads(str(file["config"]))["P"]
+    for case in in_names(file, r"ioa_(\d+)"):
+        more, fewer = (overlap.as_masks(file[f"kept{side}_{case}"], patches) for side in (1, 2))
         assert abs(overlap.intersection_over_area(more, fewer) - file[f"ioa_{case}"]) < 1e-6
         assert abs(overlap.intersection_over_union(more, fewer) - file[f"iou_{case}"]) < 1e-6
 

@@ -12,11 +12,10 @@ def test_published_correlations():
     file = golden("token_reduction/metric_rank_correlation")
     found = (call(file["x"], file["y"], draws=200) for call in (rank_correlation.spearman, rank_correlation.kendall))
     for ours, theirs in zip(found, (file["spearman"], file["kendall_tau_b"]), strict=True):
-        assert ours.value == pytest.approx(float(theirs), abs=1e-12) and ours.count == 24
-        assert ours.low < ours.value < ours.high and 0 < ours.p_value < 0.01
-    assert rank_correlation.spearman(file["x"], file["y"], draws=0).p_value == pytest.approx(
-        stats.spearmanr(file["x"], file["y"]).pvalue
-    )
+        assert ours.value == pytest.approx(float(theirs), abs=1e-12) and ours.count == len(file["x"])
+        assert ours.low < ours.value < ours.high
+    for ours, exact in ((rank_correlation.spearman, stats.spearmanr), (rank_correlation.kendall, stats.kendalltau)):
+        assert ours(file["x"], file["y"], draws=0).p_value == pytest.approx(exact(file["x"], file["y"]).pvalue)
 
 
 def test_missing_pairs_are_left_out_and_nothing_is_made_of_too_few():

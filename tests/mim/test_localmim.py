@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from support import golden, nhwc, quick_compile, quickly, weights
+from support import autoencoder_sizes, golden, in_names, nhwc, quick_compile, quickly, ratio_of, weights
 
 from jaxprune import checkpoints, mim
 from jaxprune.errors import UserError
@@ -29,22 +29,13 @@ SMALL = {
 
 def published(**arguments):
     file = golden("mim/localmim_forward")
-    img, patch, dim, depth, heads, decoder_dim, decoder_depth, decoder_heads = (int(v) for v in file["cfg"])
-    model = mim.create(
-        "localmim",
-        img_size=img,
-        patch_size=patch,
-        embed_dim=dim,
-        depth=depth,
-        num_heads=heads,
-        mlp_ratio=float(file["mlp_ratio"]),
-        decoder_embed_dim=decoder_dim,
-        decoder_depth=decoder_depth,
-        decoder_num_heads=decoder_heads,
-        **arguments,
-        rngs=nnx.Rngs(0),
-    )
-    return file, model
+    sizes = {
+        **autoencoder_sizes(file),
+        "mlp_ratio": float(file["mlp_ratio"]),
+        "num_bins": file["pred0"].shape[2] // file["imgs"].shape[1],
+        "mask_ratio": 1 - ratio_of(int((file["mask"][0] == 0).sum()), file["mask"].shape[1]),
+    }
+    return file, mim.create("localmim", **sizes, **arguments, rngs=nnx.Rngs(0))
 
 
 def run(model, images, **drawn):
@@ -67,7 +58,9 @@ def test_localmim_matches():
     np.testing.assert_array_equal(aux.masked, file["mask"].astype(bool))
     np.testing.assert_array_equal(aux.ids_restore, file["ids_restore"])
     chex.assert_trees_all_close(loss, file["loss"], rtol=1e-5)
-    for level in range(4):
+    levels = in_names(file, r"latent(\d+)")
+    assert len(levels) == len(aux.latents)
+    for level in map(int, levels):
         chex.assert_trees_all_close(aux.latents[level], file[f"latent{level}"], atol=5e-5, rtol=0)
         chex.assert_trees_all_close(aux.preds[level], file[f"pred{level}"], atol=5e-5, rtol=0)
         chex.assert_trees_all_close(aux.targets[level], file[f"target{level}"], atol=1e-6, rtol=0)
@@ -84,18 +77,18 @@ def test_its_tensors_have_published_names(tmp_path):
     assert set(written) == set(expected)
     for name, tensor in expected.items():
         np.testing.assert_array_equal(written[name], tensor)
-    found = mim.recognise({name: tensor.shape for name, tensor in expected.items()})
+    found, sizes = mim.recognise({name: tensor.shape for name, tensor in expected.items()}), autoencoder_sizes(file)
     assert found == {
         "name": "localmim",
-        "decoder_embed_dim": 8,
-        "decoder_depth": 1,
+        "decoder_embed_dim": sizes["decoder_embed_dim"],
+        "decoder_depth": sizes["decoder_depth"],
         "decoder_num_heads": 1,
-        "num_bins": 9,
+        "num_bins": file["pred0"].shape[2] // file["imgs"].shape[1],
     }
     changed = {**expected, "decoder.0.pred.3.weight": expected["decoder.0.pred.3.weight"][:, :1]}
     with pytest.raises(UserError, match=r"decoder\.0\.pred\.3\.weight"):
         checkpoints.load_pretrained(model, changed)
-    del expected["norm.3.bias"]
+    del expected[f"norm.{model.indices.index(sizes['depth'] - 1)}.bias"]
     with pytest.raises(UserError, match=r"encoder\.norm\.bias"):
         checkpoints.load_pretrained(model, expected)
 
@@ -278,8 +271,9 @@ def test_whole_state_dicts_load(bias, tmp_path):
     if not bias:
         chex.assert_trees_all_close(found[0], file["target0"], atol=1e-6, rtol=0)
         return
+    finest = model.patch_size[0] // 4
     for k, level in enumerate(found):
-        alone = hog_levels(images, [(4 * 2**k,) * 2], 9, [jnp.asarray([k + 1.0, -k])])[0]
+        alone = hog_levels(images, [(finest * 2**k,) * 2], model.target.num_bins, [jnp.asarray([k + 1.0, -k])])[0]
         chex.assert_trees_all_close(level, alone, atol=1e-6)
     assert mim.recognise({name: tensor.shape for name, tensor in (tensors | biases).items()})["hog_bias"]
     checkpoints.save_model(model, tmp_path / "model.safetensors")

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from support import golden, nhwc, slow_but, weights
+from support import assert_gradients, autoencoder_sizes, golden, golden_names, nhwc, slow_but, weights
 
 from jaxprune import checkpoints, mim
 from jaxprune.errors import UserError
@@ -14,43 +14,15 @@ from jaxprune.mim import Pixels
 from jaxprune.mim.parts.rebuild_thrown import fill_grid
 from jaxprune.nn.params import merge, split
 
-TO_PUBLISHED = {
-    "encoder.patch_embed.proj.kernel": "patch_embed.proj.weight",
-    "encoder.blocks.0.attn.qkv.kernel": "blocks.0.attn.qkv.weight",
-    "encoder.blocks.1.mlp.fc2.bias": "blocks.1.mlp.fc2.bias",
-    "encoder.cls_token": "cls_token",
-    "decoder.mask_token": "mask_token",
-    "decoder.embed.kernel": "decoder_embed.weight",
-    "decoder.embed.bias": "decoder_embed.bias",
-    "decoder.blocks.0.norm1.scale": "decoder_blocks.0.norm1.weight",
-    "decoder.pred.kernel": "decoder_pred.weight",
-    "decoder.pred.bias": "decoder_pred.bias",
-    "decoder.aggregate.kernel": "agg.weight",
-    "decoder.aggregate.bias": "agg.bias",
-}
-
 
 def published(file, ignored=(), **arguments):
-    img, patch, dim, depth, heads, decoder_dim, decoder_depth, decoder_heads = (int(v) for v in file["cfg"])
-    model = mim.create(
-        "mae",
-        img_size=img,
-        patch_size=patch,
-        embed_dim=dim,
-        depth=depth,
-        num_heads=heads,
-        decoder_embed_dim=decoder_dim,
-        decoder_depth=decoder_depth,
-        decoder_num_heads=decoder_heads,
-        mask_ratio=float(file["mask_ratio"]),
-        **arguments,
-        rngs=nnx.Rngs(0),
-    )
+    sizes = {**autoencoder_sizes(file), "mask_ratio": float(file["mask_ratio"])}
+    model = mim.create("mae", **sizes, **arguments, rngs=nnx.Rngs(0))
     return checkpoints.load_pretrained(model, weights(file), ignored=ignored)
 
 
 def run(model, images, **given):
-    """Loss, aux, loss on raw pixels, decoded tokens, and gradients under published names and layouts."""
+    """Loss, aux, loss on raw pixels, decoded tokens, and gradients."""
     parts = split(model)
 
     def loss_fn(params):
@@ -61,33 +33,16 @@ def run(model, images, **given):
         return loss, (aux, model(images, **given)[0], decoded)
 
     (loss, (aux, raw, decoded)), grads = jax.jit(jax.value_and_grad(loss_fn, has_aux=True))(parts.params)
-    named = {}
-    for ours, theirs in TO_PUBLISHED.items():
-        if ours not in grads:
-            continue
-        grad = np.asarray(grads[ours])
-        if ours == "encoder.patch_embed.proj.kernel":
-            size = model.patch_size[0]
-            grad = grad.reshape(size, size, 3, -1).transpose(3, 2, 0, 1)
-        elif ours == "decoder.aggregate.kernel":
-            grad = grad.transpose(2, 0, 1)[:, None]
-        elif ours.endswith(".kernel"):
-            grad = grad.T
-        named[theirs] = grad
-    return loss, aux, raw, decoded, named
+    return loss, aux, raw, decoded, grads
 
 
-def assert_gradients(ours, file, prefix):
-    expected = {key.removeprefix(prefix): value for key, value in file.items() if key.startswith(prefix)}
-    assert expected and set(expected) <= set(ours)
-    for name, value in expected.items():
-        chex.assert_trees_all_close(ours[name], value, atol=1e-4 * np.abs(value).max(), rtol=0)
+MAE_FILES = golden_names("mim/mae_forward_*")
 
 
-@pytest.mark.parametrize("name", slow_but(["mae_forward_small"], ["mae_forward_small", "mae_forward_n196"]))
+@pytest.mark.parametrize("name", slow_but(MAE_FILES[:1], MAE_FILES))
 @pytest.mark.parametrize("norm", [False, True], ids=["raw", "norm"])
 def test_mae_matches(name, norm):
-    file = golden(f"mim/{name}")
+    file = golden(name)
     model = published(file, norm_pix_loss=norm)
     loss, aux, _, _, grads = run(model, jnp.asarray(nhwc(file["imgs"])), noise=jnp.asarray(file["noise"]))
     kind = "norm" if norm else "raw"
@@ -96,14 +51,15 @@ def test_mae_matches(name, norm):
     chex.assert_trees_all_close(aux.latent, file["latent"], atol=2e-5, rtol=0)
     chex.assert_trees_all_close(aux.pred, file["pred"], atol=2e-5, rtol=0)
     chex.assert_trees_all_close(loss, file[f"loss_{kind}"], rtol=1e-5)
-    assert_gradients(grads, file, f"grad_{kind}/")
+    assert_gradients(split(model), grads, file, f"grad_{kind}/")
 
 
-PR_FILES = ["prmim_n64_rd0", "prmim_n64_rd50", "prmim_n196_rd25", "prmim_n196_rd50", "prmim_n196_rd65"]
+PR_FILES = golden_names("mim/prmim_*")
+THROWING = [name for name in PR_FILES if golden(name)["rho_d"] > 0]
 
 
 # One ratio on few patches and one of the other modes are quick.
-QUICK = [("prmim_n64_rd50", "thrown"), ("prmim_n64_rd50", "residual")]
+QUICK = [(THROWING[0], "thrown"), (THROWING[0], "residual")]
 PR_CASES = [
     pytest.param(name, mode, marks=[] if (name, mode) in QUICK else pytest.mark.slow)
     for name in PR_FILES
@@ -113,7 +69,7 @@ PR_CASES = [
 
 @pytest.mark.parametrize(("name", "aggregation"), PR_CASES)
 def test_progressive_reconstruction_matches(name, aggregation):
-    file = golden(f"mim/{name}")
+    file = golden(name)
     model = published(
         file,
         reconstruction="progressive",
@@ -139,14 +95,15 @@ def test_progressive_reconstruction_matches(name, aggregation):
         assert decoded.shape[1] == int(file["dec_tokens"])
         chex.assert_trees_all_close(raw, file[f"{prefix}/loss_raw"], rtol=1e-5)
     else:
-        chex.assert_trees_all_close(aux.pred[:1, :, :12], file[f"{prefix}/pred_head"], atol=2e-5, rtol=0)
+        images, _, outputs = file[f"{prefix}/pred_head"].shape
+        chex.assert_trees_all_close(aux.pred[:images, :, :outputs], file[f"{prefix}/pred_head"], atol=2e-5, rtol=0)
     chex.assert_trees_all_close(loss, file[f"{prefix}/loss_norm"], rtol=1e-5)
-    assert_gradients(grads, file, f"{prefix}/grad/")
+    assert_gradients(split(model), grads, file, f"{prefix}/grad/")
 
 
-@pytest.mark.parametrize("name", slow_but(["prmim_n64_rd50"], PR_FILES))
+@pytest.mark.parametrize("name", slow_but(THROWING[:1], PR_FILES))
 def test_plain_partial_reconstruction_matches(name):
-    file = golden(f"mim/{name}")
+    file = golden(name)
     model = published(
         file, ignored=("agg.*",), reconstruction="partial", throw_ratio=float(file["rho_d"]), norm_pix_loss=True
     )
@@ -171,10 +128,11 @@ def test_plain_partial_reconstruction_matches(name):
 
 @pytest.mark.slow
 def test_nothing_thrown_is_exactly_mae():
-    file = golden("mim/prmim_n64_rd0")
+    file = golden(PR_FILES[0])
     images, noise = jnp.asarray(nhwc(file["imgs"])), jnp.asarray(file["noise"])
     mae = published(file, ignored=("agg.*",))
-    progressive = published(file, reconstruction="progressive", throw_ratio=0.0)
+    options = {"throw_ratio": 0.0, "kernel_size": int(file["kernel"])}
+    progressive = published(file, reconstruction="progressive", **options)
     loss, aux, *_ = run(mae, images, noise=noise)
     other, other_aux, *_ = run(progressive, images, noise=noise)
     chex.assert_trees_all_equal((loss, aux.pred), (other, other_aux.pred))

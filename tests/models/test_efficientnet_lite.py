@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from convnets import check
+from convnets import check, counts
 from flax import nnx
 
 from jaxprune import checkpoints, models
@@ -25,8 +25,21 @@ def tiny(**options):
     return models.create("efficientnet_lite", **{**TINY, **options}, rngs=nnx.Rngs(0))
 
 
+def of_sizes(tensors):
+    """A network whose stages halve the map, but for the first: weights do not say where."""
+    stages, inputs = [], len(tensors["conv_stem.weight"])
+    for stage, count in enumerate(counts(tensors, r"blocks\.(\d+)\.(\d+)")):
+        block = f"blocks.{stage}.0."
+        wide, _, kernel_size, _ = tensors[f"{block}conv_dw.weight"].shape
+        project = f"{block}conv_pwl.weight" if f"{block}conv_pwl.weight" in tensors else f"{block}conv_pw.weight"
+        stages.append((count, kernel_size, 1 if stage == 0 else 2, wide // inputs, len(tensors[project])))
+        inputs = stages[-1][-1]
+    heads = {"features": len(tensors["conv_head.weight"]), "num_classes": len(tensors["classifier.bias"])}
+    return tiny(stages=tuple(stages), stem=len(tensors["conv_stem.weight"]), **heads)
+
+
 def test_matches_timm():
-    check(tiny, "efficientnet_lite")
+    check(of_sizes, "convnets/efficientnet_lite")
 
 
 def test_running_statistics_are_no_parameters():

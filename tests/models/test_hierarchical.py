@@ -2,6 +2,7 @@
 
 import ast
 import json
+import math
 
 import chex
 import jax
@@ -28,7 +29,8 @@ from jaxprune.weights.rules import to_published
 
 BLOCKS = golden("ltrp_papr/papr_hierarchical_blocks")
 CONFIG = json.loads(str(BLOCKS["config_json"]))
-GRID = (CONFIG["grid"],) * 2
+GRID, CHANNELS = (CONFIG["grid"],) * 2, CONFIG["channels"]
+B = len(BLOCKS["idx_keep"])
 
 
 def fill(block, prefix, names):
@@ -46,15 +48,16 @@ def fill(block, prefix, names):
 
 def masked(block):
     """The block under a plan's scorer that keeps the published share."""
-    step = Step(0, 0, GRID, 0, 64, CONFIG["n_keep"], CONFIG["keep_ratio"], 8, 2, leaves=False)
+    kept = CONFIG["n_keep"], CONFIG["keep_ratio"]
+    step = Step(0, 0, GRID, 0, math.prod(GRID), *kept, CHANNELS, CONFIG["swin"]["heads"], leaves=False)
     block.reducer = nnx.data(FromScores(step))
     block.needs = frozenset({"scores"})
     return block
 
 
 def significance():
-    maps = jnp.asarray(BLOCKS["psm_small"]).reshape(2, -1)
-    return Attended(scores=on_grid(maps, (4, 4), GRID))
+    maps = jnp.asarray(BLOCKS["psm_small"])
+    return Attended(scores=on_grid(maps.reshape(B, -1), maps.shape[2:], GRID))
 
 
 def test_the_significance_map_keeps_the_published_places():
@@ -72,19 +75,20 @@ def run(block, tokens, attended=NOTHING, *, train=False):
 def test_a_block_of_swin(shift):
     options = CONFIG["swin"]
     windows = Windows.of(GRID, (options["window"],) * 2, shifted=bool(shift))
-    block = SwinBlock(8, options["heads"], windows=windows, mlp_ratio=float(options["mlp_ratio"]), rngs=nnx.Rngs(0))
+    sizes = {"windows": windows, "mlp_ratio": float(options["mlp_ratio"])}
+    block = SwinBlock(CHANNELS, options["heads"], **sizes, rngs=nnx.Rngs(0))
     fill(block, f"swin_shift{shift}_w/", {})
     tokens = on_map(jnp.asarray(BLOCKS[f"swin_shift{shift}_x"]), GRID)
     dense, *_ = run(block, tokens)
     chex.assert_trees_all_close(np.float64(dense.x), BLOCKS[f"swin_shift{shift}_out_dense_f64"], atol=1e-5)
     pruned, _, report = run(masked(block), tokens, significance())
     chex.assert_trees_all_close(np.float64(pruned.x), BLOCKS[f"swin_shift{shift}_out_masked_f64"], atol=1e-5)
-    assert np.sum(np.asarray(report.row_map) >= 0) == 2 * CONFIG["n_keep"]
+    assert np.sum(np.asarray(report.row_map) >= 0) == B * CONFIG["n_keep"]
 
 
 @pytest.mark.parametrize("train", [False, True])
 def test_a_block_of_convnext(train):
-    block = ConvNeXtBlock(8, gamma=1.0, rngs=nnx.Rngs(0))
+    block = ConvNeXtBlock(CHANNELS, gamma=1.0, rngs=nnx.Rngs(0))
     names = {"dwconv.bias": "conv_dw.bias", "norm.weight": "norm.scale", "norm.bias": "norm.bias", "gamma": "gamma"}
     for layer in (1, 2):
         names |= {f"pwconv{layer}.{kind}": f"mlp.fc{layer}.{kind}" for kind in ("weight", "bias")}
@@ -99,8 +103,8 @@ def test_a_block_of_convnext(train):
         targets.pop(ours)[...] = jnp.asarray(tensor)
     assert not targets
     maps = jnp.asarray(nhwc(BLOCKS["convnext_x"]))
-    tokens = on_map(maps.reshape(2, 64, 8), GRID)
-    on = lambda found: np.float64(found.x).reshape(2, *GRID, 8)
+    tokens = on_map(maps.reshape(B, -1, CHANNELS), GRID)
+    on = lambda found: np.float64(found.x).reshape(B, *GRID, CHANNELS)
     dense, *_ = run(block, tokens)
     chex.assert_trees_all_close(on(dense), nhwc(BLOCKS["convnext_out_dense_f64"]), atol=1e-5)
     pruned, *_ = run(masked(block), tokens, significance(), train=train)
@@ -175,7 +179,8 @@ def test_mask_units_leave_hiera_as_in_its_pre_training():
     file = golden("hosts/hiera_units")
     options = ast.literal_eval(str(file["options"]))
     model = checkpoints.load_pretrained(models.create(str(file["name"]), **options, rngs=nnx.Rngs(0)), weights(file))
-    plan, scorer = Plan("from_scores", 0.5), Fixed(file["units"], grid=(3, 2))
+    (b, units), kept, grid = file["units"].shape, int(file["units"][0].sum()), model.sites()[-1].grid
+    plan, scorer = Plan("from_scores", num_keep=(kept,)), Fixed(file["units"], grid=grid)
     fast = reduction.apply(model, plan, scorer=scorer)
     call = lambda model, images: (model(images), model.forward_intermediates(images, intermediates_only=True))
     (logits, aux), maps = quickly(fast, call)(jnp.asarray(nhwc(file["images"])))
@@ -183,18 +188,20 @@ def test_mask_units_leave_hiera_as_in_its_pre_training():
     chex.assert_trees_all_close(np.float64(aux.tokens.x), file["masked_features"], atol=1e-4)
     np.testing.assert_array_equal(aux.kept[0], [np.flatnonzero(row) for row in file["units"]])
     for index, found in enumerate(maps):
-        units, (rows, columns) = file[f"masked_map_{index}"], found.shape[1:3]
-        cells = np.asarray(found).reshape(2, 3, rows // 3, 2, columns // 2, -1).swapaxes(2, 3)
-        cells = cells.reshape(2, 6, *units.shape[2:])
-        for image in range(2):
+        expected = file[f"masked_map_{index}"]
+        rows, columns = expected.shape[2:4]
+        cells = np.asarray(found).reshape(b, grid[0], rows, grid[1], columns, -1).swapaxes(2, 3)
+        cells = cells.reshape(b, units, *expected.shape[2:])
+        for image in range(b):
             stay = file["units"][image].astype(bool)
-            chex.assert_trees_all_close(np.float64(cells[image][stay]), units[image], atol=1e-4)
+            chex.assert_trees_all_close(np.float64(cells[image][stay]), expected[image], atol=1e-4)
             assert not cells[image][~stay].any()
-    assert fast.step_grids() == ((3, 2),) and aux.assign[0].shape == (2, 6)
-    counted = flops.host(fast)
-    assert counted == flops.host(model, plan, scorer=scorer) and counted.total < 0.55 * flops.host(model).total
-    # Half of the units, and so half of the keys where attention is among all rows.
-    assert [2 * rows for rows in counted.rows] == list(flops.host(model).rows)
+    assert fast.step_grids() == (grid,) and aux.assign[0].shape == (b, units)
+    counted, dense = flops.host(fast), flops.host(model)
+    assert counted == flops.host(model, plan, scorer=scorer)
+    assert counted.total < (kept / units + 0.05) * dense.total
+    # As large a share of the units, and so of the keys where attention is among all rows.
+    assert [rows * units for rows in counted.rows] == [rows * kept for rows in dense.rows]
 
 
 @pytest.mark.slow

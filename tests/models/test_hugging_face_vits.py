@@ -1,19 +1,18 @@
 """Networks of Hugging Face's transformers, loaded under their own names: what they compute, ours computes."""
 
 import ast
-from pathlib import Path
 
 import chex
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from support import golden, nhwc, quickly, weights
+from support import golden, golden_names, nhwc, quickly, weights
 
 from jaxprune import checkpoints, models
 from jaxprune.nn.params import unfilled
 
-CASES = sorted(path.stem for path in (Path(__file__).parent.parent / "golden/hosts").glob("hf_*.npz"))
+CASES = sorted(name.removeprefix("hosts/") for name in golden_names("hosts/hf_*"))
 # Hugging Face pools DINO's networks by their CLS token, timm by the mean; and CLIP's tokens are not normalised there.
 POOLED_BY_CLS = ("hf_dinov2", "hf_dinov2_registers", "hf_dinov2_giant", "hf_dinov3", "hf_dinov3_plus")
 

@@ -1,5 +1,6 @@
 """Positions that travel with their rows: rotary and relative ones under permutation, merging and reduction."""
 
+import ast
 import dataclasses
 
 import chex
@@ -96,8 +97,7 @@ def test_another_layout_of_the_angles_is_another_network(change, monkeypatch):
     rotary = dataclasses.replace(style.block.rotary, **WRONG[change])
     wrong = dataclasses.replace(style, block=dataclasses.replace(style.block, rotary=rotary))
     monkeypatch.setitem(vit_styles.STYLES, "dinov3", wrong)
-    options = {"img_size": (32, 48), "embed_dim": 24, "depth": 2, "num_heads": 2, "num_classes": 5}
-    model = models.create("vit_small_patch16_dinov3", **options, rngs=nnx.Rngs(0))
+    model = models.create(str(file["name"]), **ast.literal_eval(str(file["options"])), rngs=nnx.Rngs(0))
     checkpoints.load_pretrained(model, weights(file))
     logits = quickly(model, lambda model, images: model(images)[0])(jnp.asarray(nhwc(file["images"])))
     assert np.abs(np.asarray(logits) - file["logits"]).max() > 1e-2

@@ -5,20 +5,27 @@ import math
 import chex
 import jax
 import pytest
-from convnets import check
+from convnets import check, counts
 from flax import nnx
+from support import golden_names
 
 from jaxprune import models
 from jaxprune.nn.params import merge, split, variables
 
 
-@pytest.mark.parametrize(
-    ("name", "bottleneck", "layers"),
-    [("resnet_basic", False, (2, 1, 1, 1)), ("resnet_bottleneck", True, (1, 2, 1, 1))],
-)
-def test_matches_torchvision(name, bottleneck, layers):
-    given = {"bottleneck": bottleneck, "layers": layers, "width": 4, "num_classes": 5}
-    check(lambda: models.create("resnet", **given, rngs=nnx.Rngs(0)), name)
+def of_sizes(tensors):
+    sizes = {
+        "bottleneck": "layer1.0.conv3.weight" in tensors,
+        "layers": counts(tensors, r"layer(\d+)\.(\d+)"),
+        "width": len(tensors["conv1.weight"]),
+        "num_classes": len(tensors["fc.bias"]),
+    }
+    return models.create("resnet", **sizes, rngs=nnx.Rngs(0))
+
+
+@pytest.mark.parametrize("name", golden_names("convnets/resnet_*"))
+def test_matches_torchvision(name):
+    check(of_sizes, name)
 
 
 @pytest.mark.parametrize(

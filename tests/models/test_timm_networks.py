@@ -1,21 +1,19 @@
 """The families of networks against what timm computes: logits, features, intermediates; and their files."""
 
 import ast
-from pathlib import Path
 
 import chex
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from support import golden, nhwc, quickly, slow_but, weights
+from support import golden, golden_names, nhwc, quickly, slow_but, weights
 
 from jaxprune import checkpoints, models
 from jaxprune.nn.params import unfilled
 from jaxprune.weights.rules import to_published
 
-FILES = (Path(__file__).parent.parent / "golden/hosts").glob("*.npz")
-CASES = sorted(path.stem for path in FILES if not path.stem.startswith("hf_"))
+CASES = sorted(name.removeprefix("hosts/") for name in golden_names("hosts/*") if "/hf_" not in name)
 
 
 def network(name: str):

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from convnets import counts
 from flax import nnx
 from support import golden, quickly, slow_but, weights
 
@@ -27,6 +28,19 @@ def small(name, **options):
     return models.create(name, **SMALL[name], num_classes=5, **options, rngs=nnx.Rngs(0))
 
 
+def of_sizes(name, tensors, **options):
+    sizes = {
+        "layers": counts(tensors, r"blocks\.(\d+)\.res_blocks\.(\d+)"),
+        "num_classes": len(tensors["blocks.5.proj.bias"]),
+    }
+    if name == "x3d":
+        sizes |= {"width": len(tensors["blocks.0.conv.conv_xy.weight"])}
+        sizes |= {"hidden": len(tensors["blocks.5.pool.post_conv.weight"])}
+    else:
+        sizes |= {"width": len(tensors["blocks.0.conv.weight"])}
+    return unfilled(lambda: models.create(name, **sizes, **options, rngs=nnx.Rngs(0)))
+
+
 def classify(model, clips):
     logits, aux = quickly(model, lambda model, clips: model(clips))(jnp.asarray(clips))
     return logits, aux.features
@@ -39,7 +53,7 @@ def clips_of(file):
 @pytest.mark.parametrize("name", slow_but(["slow_only"], SMALL))
 def test_matches_pytorchvideo(name):
     file = golden(f"convnets/video_{name}")
-    model = checkpoints.load_pretrained(unfilled(lambda: small(name)), weights(file))
+    model = checkpoints.load_pretrained(of_sizes(name, weights(file)), weights(file))
     logits, features = classify(model, clips_of(file))
     chex.assert_trees_all_close(np.float64(features), np.moveaxis(file["features"], 1, -1), atol=1e-4, rtol=1e-5)
     chex.assert_trees_all_close(np.float64(logits), file["logits"], atol=1e-4, rtol=0)
@@ -121,12 +135,14 @@ def by_mmaction2(tensors, name):
 def test_files_of_mmaction2_have_a_norm_more():
     file = golden("convnets/video_x3d")
     named = by_mmaction2(weights(file), "x3d")
-    assert {"backbone.layer1.0.downsample.conv.weight", "backbone.layer4.1.conv2.bn.running_var"} < set(named)
+    assert {"backbone.layer1.0.downsample.conv.weight", "backbone.layer4.0.conv2.bn.running_var"} < set(named)
     one = {"weight": 1.0, "bias": 0.0, "running_mean": 0.0, "running_var": 1 - 1e-5}
-    more = {f"backbone.layer1.0.downsample.bn.{kind}": np.full(8, value, np.float32) for kind, value in one.items()}
+    width, place = len(named["backbone.layer1.0.downsample.conv.weight"]), "backbone.layer1.0.downsample.bn."
+    more = {f"{place}{kind}": np.full(width, value, np.float32) for kind, value in one.items()}
     with pytest.raises(UserError, match=r"backbone\.layer1\.0\.downsample\.bn\.weight"):
-        checkpoints.load_pretrained(small("x3d"), {**named, **more})
-    model = checkpoints.load_pretrained(unfilled(lambda: small("x3d", shortcut_norm=True)), {**named, **more})
+        checkpoints.load_pretrained(of_sizes("x3d", weights(file)), {**named, **more})
+    model = of_sizes("x3d", weights(file), shortcut_norm=True)
+    checkpoints.load_pretrained(model, {**named, **more})
     chex.assert_trees_all_close(np.float64(classify(model, clips_of(file))[0]), file["logits"], atol=1e-4, rtol=0)
     assert models.arguments("x3d_m.mmaction2_k400")["shortcut_norm"]
 
@@ -134,7 +150,7 @@ def test_files_of_mmaction2_have_a_norm_more():
 @pytest.mark.slow
 def test_slow_only_of_mmaction2():
     tensors = weights(golden("convnets/video_slow_only"))
-    model = checkpoints.load_pretrained(unfilled(lambda: small("slow_only")), by_mmaction2(tensors, "slow_only"))
+    model = checkpoints.load_pretrained(of_sizes("slow_only", tensors), by_mmaction2(tensors, "slow_only"))
     for name, tensor in to_published(model).items():
         np.testing.assert_array_equal(tensor, tensors[name])
 

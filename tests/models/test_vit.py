@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from support import golden, nhwc, weights
+from support import assert_gradients, golden, golden_names, nhwc, weights
 
 from jaxprune import checkpoints, models
 from jaxprune.errors import UserError
@@ -14,26 +14,17 @@ from jaxprune.nn.params import merge, split
 
 
 def published(name: str, **arguments):
-    file = golden(f"mim/{name}")
-    img, patch, dim, depth, heads, classes = (int(v) for v in file["cfg"])
-    model = models.create(
-        "vit",
-        img_size=img,
-        patch_size=patch,
-        embed_dim=dim,
-        depth=depth,
-        num_heads=heads,
-        num_classes=classes,
-        mlp_ratio=float(file.get("mlp_ratio", 4.0)),
-        **arguments,
-        rngs=nnx.Rngs(0),
-    )
+    file = golden(name)
+    sizes = ("img_size", "patch_size", "embed_dim", "depth", "num_heads", "num_classes")
+    arguments |= dict(zip(sizes, file["cfg"].tolist(), strict=True))
+    arguments["mlp_ratio"] = float(file.get("mlp_ratio", 4.0))
+    model = models.create("vit", **arguments, rngs=nnx.Rngs(0))
     return file, checkpoints.load_pretrained(model, weights(file))
 
 
-@pytest.mark.parametrize(("name", "pool"), [("timm_vit_cls", "token"), ("timm_vit_gap", "avg")])
-def test_matches_timm_forward_and_gradients(name, pool):
-    file, model = published(name, global_pool=pool)
+@pytest.mark.parametrize("name", golden_names("mim/timm_vit_*"))
+def test_matches_timm_forward_and_gradients(name):
+    file, model = published(name, global_pool="avg" if name.endswith("gap") else "token")
     images = jnp.asarray(nhwc(file["imgs"]))
     parts = split(model)
 
@@ -46,19 +37,11 @@ def test_matches_timm_forward_and_gradients(name, pool):
     chex.assert_trees_all_close(features, file["features"], atol=2e-5, rtol=0)
     chex.assert_trees_all_close(logits, file["logits"], atol=2e-5, rtol=0)
     chex.assert_trees_all_close(ce, file["ce"], rtol=1e-5)
-    ours = {
-        "pos_embed": grads["pos_embed"],
-        "cls_token": grads["cls_token"],
-        "blocks.0.attn.qkv.weight": grads["blocks.0.attn.qkv.kernel"].T,
-        "head.weight": grads["head.kernel"].T,
-    }
-    for key, value in ours.items():
-        expected = file[f"grad/{key}"]
-        chex.assert_trees_all_close(value, expected, atol=1e-4 * np.abs(expected).max(), rtol=0)
+    assert_gradients(parts, grads, file, "grad/")
 
 
 def test_matches_distilled_deit():
-    file, model = published("deit_distilled", dist_token=True)
+    file, model = published("mim/deit_distilled", dist_token=True)
     logits, aux = model(jnp.asarray(nhwc(file["imgs"])))
     chex.assert_trees_all_close(aux.tokens.x, file["features"], atol=2e-5, rtol=0)
     chex.assert_trees_all_close(aux.head_logits, (file["logits_cls"], file["logits_dist"]), atol=2e-5, rtol=0)

@@ -1,5 +1,7 @@
 """V-JEPA 2's encoder under plans, its files, and its angles; `test_hugging_face_vits` has its numbers."""
 
+import ast
+
 import chex
 import jax.numpy as jnp
 import numpy as np
@@ -15,13 +17,15 @@ from jaxprune.nn.rotary import TubeRotary
 from jaxprune.reduction import At, Plan
 from jaxprune.weights.rules import to_published
 
-SIZES = {"img_size": 24, "patch_size": 8, "num_frames": 6, "embed_dim": 32, "depth": 2, "num_heads": 2}
-CLIPS = jnp.asarray(np.random.default_rng(0).normal(size=(2, 6, 24, 24, 3)), jnp.float32)
+FILE = golden("hosts/hf_vjepa2")
+SIZES = ast.literal_eval(str(FILE["options"]))
+CLIP = (SIZES["num_frames"], SIZES["img_size"], SIZES["img_size"], 3)
+CLIPS = jnp.asarray(np.random.default_rng(0).normal(size=(2, *CLIP)), jnp.float32)
 
 
 def filled():
     model = unfilled(lambda: models.create("vjepa2_vitl_fpc64_256", **SIZES, rngs=nnx.Rngs(0)))
-    return load_pretrained(model, weights(golden("hosts/hf_vjepa2")))
+    return load_pretrained(model, weights(FILE))
 
 
 def pooled(model):
@@ -58,10 +62,10 @@ def test_files_of_meta_go_out_and_come_back():
 
 @pytest.mark.slow
 def test_an_attentive_pooler_is_named():
-    more = {"pooler.query_tokens": np.zeros((1, 1, 32), np.float32)}
+    more = {"pooler.query_tokens": np.zeros((1, 1, SIZES["embed_dim"]), np.float32)}
     model = models.create("vjepa2_vitl_fpc64_256", **SIZES, rngs=nnx.Rngs(0))
     with pytest.raises(UserError, match=r"left over .*: pooler\.query_tokens"):
-        load_pretrained(model, {**weights(golden("hosts/hf_vjepa2")), **more})
+        load_pretrained(model, {**weights(FILE), **more})
 
 
 def test_the_angles_of_a_pair_differ_as_published():

@@ -1,8 +1,10 @@
+import math
+
 import chex
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support import golden
+from support import golden, in_names
 
 from jaxprune import ops
 from jaxprune.errors import UserError
@@ -10,9 +12,9 @@ from jaxprune.errors import UserError
 GOLDEN = golden("mim/sincos_pos_embed")
 
 
-@pytest.mark.parametrize(("dim", "side", "prefix"), [(32, 4, 1), (64, 7, 0), (48, 14, 1)])
+@pytest.mark.parametrize(("dim", "side", "prefix"), in_names(GOLDEN, r"pos_d(\d+)_g(\d+)_cls([01])"))
 def test_sincos_matches_mae(dim, side, prefix):
-    table = ops.sincos_2d(dim, (side, side), prefix)
+    table = ops.sincos_2d(int(dim), (int(side),) * 2, int(prefix))
     assert table.dtype == np.float32
     np.testing.assert_allclose(table, GOLDEN[f"pos_d{dim}_g{side}_cls{prefix}"], atol=1e-6)
 
@@ -30,8 +32,9 @@ def test_sincos_refuses_a_width_it_cannot_split():
 
 def test_resample_matches_mae_and_copies_the_prefix():
     table = jnp.asarray(GOLDEN["interp_in"])
-    moved = ops.resample(table, (4, 4), (7, 7), 1)
+    before, after = (math.isqrt(GOLDEN[name].shape[1] - 1) for name in ("interp_in", "interp_out"))
+    moved = ops.resample(table, (before, before), (after, after), 1)
     chex.assert_trees_all_close(moved, GOLDEN["interp_out"], atol=1e-5)
     np.testing.assert_array_equal(moved[:, 0], table[:, 0])
-    with pytest.raises(UserError, match="17 rows is not a 4×4 grid with 0 prefix"):
-        ops.resample(table, (4, 4), (7, 7), 0)
+    with pytest.raises(UserError, match=f"{before**2 + 1} rows is not a {before}×{before} grid with 0 prefix"):
+        ops.resample(table, (before, before), (after, after), 0)

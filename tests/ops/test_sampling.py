@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import golden
+from support import golden, golden_names
 
 from jaxprune import ops
 from jaxprune.errors import UserError
@@ -25,11 +25,13 @@ def test_counts_are_truncated_in_double_precision():
 
 
 def test_random_masking_matches_mae():
-    arrays = golden("mim/mae_forward_n196")
-    ids_keep, ids_restore, masked = ops.random_masking(jnp.asarray(arrays["noise"]), 49)
+    arrays = golden(golden_names("mim/mae_forward_*")[-1])
+    visible = ops.num_visible(arrays["noise"].shape[1], float(arrays["mask_ratio"]))
+    ids_keep, ids_restore, masked = ops.random_masking(jnp.asarray(arrays["noise"]), visible)
     np.testing.assert_array_equal(ids_restore, arrays["ids_restore"])
     np.testing.assert_array_equal(masked, arrays["mask"] == 1)
-    np.testing.assert_array_equal(np.take_along_axis(np.array(ids_restore), np.array(ids_keep), 1), [range(49)] * 2)
+    in_order = np.take_along_axis(np.array(ids_restore), np.array(ids_keep), 1)
+    np.testing.assert_array_equal(in_order, [range(visible)] * len(arrays["noise"]))
     assert ids_keep.dtype == ids_restore.dtype == jnp.int32
 
 
@@ -52,9 +54,9 @@ def test_furthest_sampling_matches_the_algorithm(case):
         np.testing.assert_array_equal(retained[masked], arrays["s"] == 1)
 
 
-@pytest.mark.parametrize("name", ["n196_rd25", "n196_rd50", "n196_rd65", "n64_rd50"])
+@pytest.mark.parametrize("name", [name for name in golden_names("mim/prmim_*") if golden(name)["rho_d"] > 0])
 def test_furthest_retained_under_vmap_matches_pr_mim(name):
-    arrays = golden(f"mim/prmim_{name}")
+    arrays = golden(name)
     num = arrays["retained_order"].shape[1]
     batched = jax.jit(jax.vmap(lambda masked, first: ops.furthest_retained(masked, first, num)))
     retained, order = batched(jnp.asarray(arrays["mask"] == 1), jnp.asarray(arrays["first_in_masked"]))

@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from published_models import CLOSE, PROBABILITY, check_logits, config_of, prefixed, run, stage
-from support import golden, quick_compile, slow_but
+from published_models import CLOSE, PROBABILITY, cases, check_logits, config_of, prefixed, run, stage
+from support import golden, golden_names, quick_compile
 
 from jaxprune.reduction import Attended
 from jaxprune.reduction.ats import ATS, cumulative, sample_steps, significance
@@ -18,7 +18,7 @@ def _valid(ids, mask):
     return [row[keep].tolist() for row, keep in zip(np.asarray(ids), np.asarray(mask, bool), strict=True)]
 
 
-@pytest.mark.parametrize("name", slow_but(["p6"], ["p6", "p12"]))
+@pytest.mark.parametrize("name", cases("ats"))
 def test_model(name):
     got = run(name, "ats", "ats")
     check_logits(got)
@@ -28,19 +28,15 @@ def test_model(name):
             assert _valid(ours, ours >= 0) == _valid(wanted, wanted >= 0)
         assert len(sample_steps(int(got.config["P"] * got.config["keep"] ** (index + 1)))) == ours.shape[1]
         assert got.file["sample_count"][layer] == int(got.config["P"] * got.config["keep"] ** (index + 1)) + 1
-    present = [got.aux.kept[sum(loc <= layer for loc in got.config["loc"]) - 1] >= 0 for layer in range(12)]
-    for key, value in got.file.items():
-        if key.startswith("features_"):
-            layer = int(key[9:])
-            for image, valid in enumerate(present[layer]):
-                rows = 1 + valid.sum()
-                chex.assert_trees_all_close(got.aux.features[layer][image, :rows], value[image, :rows], **CLOSE)
+    for layer, value in got.features().items():
+        for image, kept in enumerate(got.kept_at(layer)):
+            rows = 1 + (kept >= 0).sum()
+            chex.assert_trees_all_close(got.aux.features[layer][image, :rows], value[image, :rows], **CLOSE)
 
 
-@pytest.mark.parametrize("kind", ["full", "masked"])
-@pytest.mark.parametrize("index", range(3))
-def test_sampling(index, kind):
-    file = golden(f"token_reduction/op_ats_{index}_{kind}")
+@pytest.mark.parametrize("name", golden_names("token_reduction/op_ats_*"))
+def test_sampling(name):
+    file = golden(name)
     config = config_of(file)
     reducer = ATS(stage(config["N"] - 1, config["sample_count"] - 1))
     policy = jnp.asarray(file["mask_in"], jnp.float32)

@@ -1,7 +1,6 @@
 """DPC-KNN against the published implementation."""
 
 import functools
-import json
 
 import chex
 import jax
@@ -10,25 +9,28 @@ import numpy as np
 import pytest
 from flax import nnx
 from published_clusters import check_model, stage
-from support import golden, slow_but
+from published_models import cases, config_of
+from support import golden, golden_names
 
 from jaxprune.errors import UserError
 from jaxprune.nn.tokens import all_present
 from jaxprune.reduction.dpc_knn import DpcKnn, dpc_knn, mean_of_smallest, shares
 
 
-@pytest.mark.parametrize("case", slow_but(["p6"], ["p6", "p12"]))
+@pytest.mark.parametrize("case", cases("dpcknn"))
 def test_matches_the_published_model(case):
     check_model(case, "dpcknn", "dpc_knn")
 
 
-@pytest.mark.parametrize("number", range(3))
-@pytest.mark.parametrize("masked", ["", "_masked"])
-def test_matches_the_published_operator(number, masked):
-    file = golden(f"token_reduction/op_dpcknn_{number}{masked}")
-    config = json.loads(str(file["config"]))
+OPERATORS = golden_names("token_reduction/op_dpcknn_*")
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_matches_the_published_operator(name):
+    file = golden(name)
+    config = config_of(file)
     x, num_clusters = jnp.asarray(file["x"]), config["clusters"]
-    present = jnp.asarray(file["token_mask"] > 0) if masked else None
+    present = jnp.asarray(file["token_mask"] > 0) if name.endswith("_masked") else None
     cluster = jax.jit(functools.partial(dpc_knn, num_clusters=num_clusters, k=config["k"]))
     for noise in (None, jnp.asarray(file["density_noise_uniform"])):
         centres, assign = cluster(x, noise=noise, present=present)
@@ -40,10 +42,10 @@ def test_matches_the_published_operator(number, masked):
         chex.assert_trees_all_close(shares(weight, assign, num_clusters) @ x, file[name], atol=2e-5, rtol=2e-5)
 
 
-@pytest.mark.parametrize("number", range(3))
-def test_shares_are_the_published_bookkeeping(number):
-    file = golden(f"token_reduction/op_dpcknn_{number}")
-    assign, num_clusters = jnp.asarray(file["assignment"]), json.loads(str(file["config"]))["clusters"]
+@pytest.mark.parametrize("name", [name for name in OPERATORS if not name.endswith("_masked")])
+def test_shares_are_the_published_bookkeeping(name):
+    file = golden(name)
+    assign, num_clusters = jnp.asarray(file["assignment"]), config_of(file)["clusters"]
     weight = jnp.exp(jnp.asarray(file["x"]) @ file["score_weight"] + file["score_bias"])
     np.testing.assert_array_equal(assign, file["idx_token"])
     share = shares(weight, assign, num_clusters).sum(1)

@@ -14,6 +14,7 @@ from published_models import (
     PROBABILITY,
     backbone,
     backbone_tensors,
+    cases,
     check_features,
     check_kept,
     check_logits,
@@ -23,7 +24,7 @@ from published_models import (
     run,
     stage,
 )
-from support import golden, nhwc, quick_compile, slow_but, weights
+from support import assert_gradients, golden, golden_names, nhwc, quick_compile, weights
 
 from jaxprune import checkpoints, losses, reduction
 from jaxprune.errors import UserError
@@ -33,7 +34,7 @@ from jaxprune.reduction import dynamicvit
 from jaxprune.reduction.dynamicvit import DynamicViT, straight_through
 
 
-@pytest.mark.parametrize("name", slow_but(["p6"], ["p6", "p12"]))
+@pytest.mark.parametrize("name", cases("dynamicvit"))
 def test_model(name):
     got = run(name, "dynamicvit", "dynamicvit")
     check_logits(got)
@@ -41,9 +42,9 @@ def test_model(name):
     check_kept(got)
 
 
-@pytest.mark.parametrize("index", range(3))
-def test_predictor_and_policy(index):
-    file = golden(f"token_reduction/op_dynamicvit_{index}")
+@pytest.mark.parametrize("name", golden_names("token_reduction/op_dynamicvit_*"))
+def test_predictor_and_policy(name):
+    file = golden(name)
     config = config_of(file)
     reducer = DynamicViT(stage(config["N"] - 1, config["keep"], embed_dim=config["C"]), rngs=nnx.Rngs(0))
     fill(reducer, weights(file, "w."), DynamicViT.renames)
@@ -68,19 +69,17 @@ def test_predictor_and_policy(index):
     chex.assert_trees_all_close(attn, file["attn_probs"], **PROBABILITY)
 
 
-def _compare(got, wanted, relative):
-    chex.assert_trees_all_close(got, wanted, atol=relative * float(np.abs(wanted).max()), rtol=0)
-
-
 @pytest.mark.slow
-def test_training_losses_and_gradients(monkeypatch):
-    file = golden("token_reduction/train_dynamicvit_p6")
+@pytest.mark.parametrize("name", golden_names("token_reduction/train_dynamicvit_*"))
+def test_training_losses_and_gradients(name, monkeypatch):
+    file, case = golden(name), name.rpartition("_")[2]
     config = config_of(file)
     plan = reduction.Plan("dynamicvit", keep_rate=config["keep"], reduction_loc=tuple(config["loc"]))
-    student = reduction.apply(backbone("p6"), plan, rngs=nnx.Rngs(0))
-    checkpoints.load_pretrained(student, {**backbone_tensors("p6"), **weights(file, "w.")})
-    teacher = nnx.clone(backbone("p6"))
-    checkpoints.load_pretrained(teacher, {**backbone_tensors("p6"), **weights(file, "teacher.")})
+    student = reduction.apply(backbone(case), plan, rngs=nnx.Rngs(0))
+    checkpoints.load_pretrained(student, {**backbone_tensors(case), **weights(file, "w.")})
+    teacher = nnx.clone(backbone(case))
+    checkpoints.load_pretrained(teacher, {**backbone_tensors(case), **weights(file, "teacher.")})
+    rates = plan.rates(teacher.num_patches)
     graph, values, rest = params.split(student)
     images, labels = jnp.asarray(nhwc(file["images"])), jnp.asarray(file["labels"])
     # The blocks are traced in their order, each draw once.
@@ -104,7 +103,7 @@ def test_training_losses_and_gradients(monkeypatch):
         tokens = aux.tokens.x[:, 1:]
         parts = {
             "ce": optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean(),
-            "ratio_loss": losses.ratio_loss(decisions, plan.rates(36)),
+            "ratio_loss": losses.ratio_loss(decisions, rates),
             "cls_kl": losses.kl_distillation(logits, teacher_logits),
             "token_mse": losses.token_distillation(tokens, teacher_tokens, decisions[-1]),
             "token_kl": losses.token_distillation(tokens, teacher_tokens, decisions[-1], kind="kl"),
@@ -121,7 +120,7 @@ def test_training_losses_and_gradients(monkeypatch):
     (_, (parts, logits, tokens, decisions, steps)), gradient = jax.jit(
         jax.value_and_grad(objective, has_aux=True), compiler_options=quick_compile()
     )(values)
-    np.testing.assert_allclose(plan.rates(36), file["token_ratio"], rtol=1e-12)
+    np.testing.assert_allclose(rates, file["token_ratio"], rtol=1e-12)
     chex.assert_trees_all_close(logits, file["logits"], **CLOSE)
     chex.assert_trees_all_close(tokens, file["tokens"], **CLOSE)
     for name in ("ce", "ratio_loss", "cls_kl", "token_mse", "loss_mse", "loss_kl"):
@@ -131,24 +130,7 @@ def test_training_losses_and_gradients(monkeypatch):
         chex.assert_trees_all_close(decisions[index], file[f"decision_{layer}"], atol=1e-6)
         np.testing.assert_array_equal(np.asarray(steps[index].row_map) >= 0, file[f"decision_{layer}"] == 1)
     chex.assert_trees_all_close(decisions[-1], file["mask"][:, :, 0], atol=1e-6)
-
-    ours = {
-        "cls_token": "cls_token",
-        "norm.bias": "norm.bias",
-        "head.bias": "head.bias",
-        **{
-            f"score_predictor.0.{theirs}.{kind}": f"blocks.{config['loc'][0]}.reducer.{path}."
-            + ("bias" if kind == "bias" else "scale" if path == "norm" else "kernel")
-            for theirs, path in DynamicViT.renames.items()
-            for kind in ("weight", "bias")
-        },
-    }
-    compared = set()
-    for name, path in ours.items():
-        wanted = file[f"grad.{name}"]
-        _compare(gradient[path], wanted.T if path.endswith("kernel") else wanted, 1e-4)
-        compared.add(f"grad.{name}")
-    assert compared == {name for name in file if name.startswith("grad.")}
+    assert_gradients(params.split(student), gradient, file, "grad.")
 
 
 def test_training_without_noise_or_key_is_refused():

@@ -9,6 +9,7 @@ from published_models import (
     CLOSE,
     PROBABILITY,
     block,
+    cases,
     check_features,
     check_kept,
     check_logits,
@@ -18,13 +19,13 @@ from published_models import (
     run_block,
     stage,
 )
-from support import golden, quick_compile, slow_but, weights
+from support import golden, golden_names, quick_compile, weights
 
 from jaxprune.reduction import Attended
 from jaxprune.reduction.evit import EViT, warm_up
 
 
-@pytest.mark.parametrize("name", slow_but(["p6"], ["p6", "p12"]))
+@pytest.mark.parametrize("name", cases("evit"))
 def test_model(name):
     got = run(name, "evit", "evit")
     check_logits(got)
@@ -36,9 +37,9 @@ def test_model(name):
         np.testing.assert_array_equal(fused, got.file[f"inattentive_{layer}"])
 
 
-@pytest.mark.parametrize("index", range(3))
-def test_block(index):
-    file = golden(f"token_reduction/op_evit_block_{index}")
+@pytest.mark.parametrize("name", golden_names("token_reduction/op_evit_block_*"))
+def test_block(name):
+    file = golden(name)
     config = config_of(file)
     module = block(config, weights(file, "w."))
     module.reducer, module.needs = EViT(stage(config["N"] - 1, config["keep"])), EViT.needs

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from flax import nnx
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
-from support import golden, nhwc, quick_compile, weights
+from support import golden, in_names, nhwc, perturbed, quick_compile, weights
 
 from jaxprune import checkpoints, flops, models, reduction, scoring
 from jaxprune.errors import UserError
@@ -19,7 +19,8 @@ from jaxprune.models import resnet
 from jaxprune.nn.params import split, unfilled
 from jaxprune.preprocessing import Preprocessing, trained_on
 from jaxprune.reduction import Plan
-from jaxprune.scoring.parts.wrappers import Enlarged
+from jaxprune.scoring.parts.resized_inputs import ResizedInputs
+from jaxprune.weights.rules import to_published
 
 FILE = golden("ltrp_papr/papr_vit")
 CONFIG = json.loads(str(FILE["config_json"]))
@@ -38,8 +39,15 @@ class Features(nnx.Module):
         return self.features[...] * self.one[...]
 
 
-@functools.cache
-def vit(variant: str = "cls_cls"):
+def forward(model, images):
+    graph, state = nnx.split(model)
+    call = jax.jit(lambda state, images: nnx.merge(graph, state)(images), compiler_options=quick_compile())
+    return call(state, images)
+
+
+def published(variant: str):
+    """The golden network of a variant."""
+    tensors = weights(FILE, f"{variant}/w/")
     sizes = {
         "img_size": CONFIG["img"],
         "patch_size": CONFIG["patch"],
@@ -47,39 +55,44 @@ def vit(variant: str = "cls_cls"):
         "depth": CONFIG["depth"],
         "num_heads": CONFIG["heads"],
         "mlp_ratio": float(CONFIG["mlp_ratio"]),
-        "num_classes": 5,
-        "class_token": variant != "nocls_gap",
-        "global_pool": "token" if variant == "cls_cls" else "avg",
+        "num_classes": len(tensors["head.bias"]),
+        "class_token": not variant.startswith("nocls"),
+        "global_pool": "avg" if variant.endswith("gap") else "token",
     }
     model = unfilled(lambda: models.create("vit", **sizes, rngs=nnx.Rngs(0)))
-    return checkpoints.load_pretrained(model, weights(FILE, f"{variant}/w/"))
+    return checkpoints.load_pretrained(model, tensors)
 
 
-def papr(variant: str = "cls_cls", **options):
-    return scoring.create("papr", proposal=Features(nhwc(FILE[f"{variant}/feat"])), grid=(6, 6), **options)
+# Keep rates; those below 1 with corners that are aligned or not.
+CASES = in_names(FILE, r"(.*)/logits_z(.*?)(?:_ac([01]))?_f64")
 
 
-def images(variant: str = "cls_cls"):
-    return jnp.asarray(nhwc(FILE[f"{variant}/x"]))
-
-
-def forward(model, images):
-    graph, state = nnx.split(model)
-    call = jax.jit(lambda state, images: nnx.merge(graph, state)(images), compiler_options=quick_compile())
-    return call(state, images)
-
-
-@pytest.mark.parametrize(("z", "align_corners"), [(0.5, True), (0.5, False), (0.7, True), (1.0, True)])
-@pytest.mark.parametrize("variant", CONFIG["variants"])
-def test_papr_on_a_vit(variant, z, align_corners):
-    scorer = papr(variant, align_corners=align_corners)
-    fast = reduction.apply(vit(variant), Plan("from_scores", keep_rate=z), scorer=scorer)
-    logits, aux = forward(fast, images(variant))
-    corners = "" if z == 1.0 else f"_ac{int(align_corners)}"
-    chex.assert_trees_all_close(logits, FILE[f"{variant}/logits_z{z}{corners}_f64"].astype(np.float32), **CLOSE)
-    if z < 1:
+@pytest.mark.parametrize(("variant", "z", "corners"), CASES)
+def test_papr_on_a_vit(variant, z, corners):
+    features, side = Features(nhwc(FILE[f"{variant}/feat"])), CONFIG["img"] // CONFIG["patch"]
+    scorer = scoring.create("papr", proposal=features, grid=(side, side), align_corners=corners != "0")
+    fast = reduction.apply(published(variant), Plan("from_scores", keep_rate=float(z)), scorer=scorer)
+    logits, aux = forward(fast, jnp.asarray(nhwc(FILE[f"{variant}/x"])))
+    case = z if corners is None else f"{z}_ac{corners}"
+    chex.assert_trees_all_close(logits, FILE[f"{variant}/logits_z{case}_f64"].astype(np.float32), **CLOSE)
+    if float(z) < 1:
         prefix = fast.num_prefix_tokens
-        np.testing.assert_array_equal(aux.kept[0], FILE[f"{variant}/idx_z{z}{corners}"][:, prefix:] - prefix)
+        np.testing.assert_array_equal(aux.kept[0], FILE[f"{variant}/idx_z{case}"][:, prefix:] - prefix)
+
+
+@functools.cache
+def vit():
+    sizes = {"img_size": 24, "patch_size": 4, "embed_dim": 24, "depth": 2, "num_heads": 3, "num_classes": 5}
+    return perturbed(models.create("vit", **sizes, rngs=nnx.Rngs(0)))
+
+
+def papr():
+    features = np.random.default_rng(1).normal(size=(2, 3, 3, 6)).astype(np.float32)
+    return scoring.create("papr", proposal=Features(features), grid=(6, 6))
+
+
+def images():
+    return jax.random.normal(jax.random.key(0), (2, 24, 24, 3))
 
 
 def test_dropped_patches_are_never_embedded_and_every_patch_is_accounted_for():
@@ -121,7 +134,7 @@ def test_the_scorer_is_frozen_and_the_dense_network_stays_as_it_was():
     assert {"pruner.scorer.proposal.one", "pruner.scorer.proposal.features"} <= set(parts.rest)
     assert isinstance(scorer.proposal.one, nnx.Param) and vit().pruner is None
     # Strict loading asks for the network's own weights only.
-    checkpoints.load_pretrained(fast, weights(FILE, "cls_cls/w/"))
+    checkpoints.load_pretrained(fast, to_published(vit()))
     again = reduction.apply(fast, Plan("topk", reduction_loc=(1,)))
     assert again.pruner is None and again.blocks[1].reducer is not None
 
@@ -198,7 +211,7 @@ def test_a_scorer_reads_the_pixels_of_the_network_that_it_prunes(wrapped, tmp_pa
     host, proposal = models.create("vit", **SIZES, rngs=nnx.Rngs(0)), models.create("resnet_tiny", rngs=nnx.Rngs(1))
     host.preprocessing = Preprocessing((16, 16), mean=OTHER[0], std=OTHER[1])
     own = trained_on(proposal)
-    around = (lambda scorer: Enlarged(scorer, (16, 16))) if wrapped else (lambda scorer: scorer)
+    around = (lambda scorer: ResizedInputs(scorer, (16, 16))) if wrapped else (lambda scorer: scorer)
     plan = Plan("from_scores", keep_rate=0.5)
     scorer = scoring.create("papr", grid=(4, 4), proposal=proposal)
     fast = reduction.apply(host, plan, scorer=around(scorer))

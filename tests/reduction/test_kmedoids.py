@@ -1,7 +1,6 @@
 """K-Medoids against the published implementation, and what its textbook form promises."""
 
 import functools
-import json
 
 import chex
 import jax
@@ -9,7 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from published_clusters import check_model, stage
-from support import golden, slow_but
+from published_models import cases, config_of
+from support import golden, golden_names
 
 from jaxprune import reduction
 from jaxprune.errors import UserError
@@ -19,18 +19,17 @@ from jaxprune.reduction.kmedoids import KMedoids, kmedoids
 from jaxprune.reduction.parts.clusters import distances
 
 
-@pytest.mark.parametrize("case", slow_but(["p6"], ["p6", "p12"]))
+@pytest.mark.parametrize("case", cases("kmedoids"))
 def test_matches_the_published_model(case):
     check_model(case, "kmedoids", "kmedoids")
 
 
-@pytest.mark.parametrize("number", range(3))
-@pytest.mark.parametrize("kind", ["weighted", "equal"])
-def test_matches_the_published_operator(number, kind):
-    file = golden(f"token_reduction/op_kmedoids_{number}_{kind}")
-    config = json.loads(str(file["config"]))
+@pytest.mark.parametrize("name", golden_names("token_reduction/op_kmedoids_*"))
+def test_matches_the_published_operator(name):
+    file = golden(name)
+    config = config_of(file)
     x = jnp.asarray(file["x"])
-    if kind == "weighted":
+    if "token_weight" in file:
         given = {"weights": jnp.asarray(file["token_weight"][:, :, 0])}
     else:
         given = {"first": int(file["initial_center"][0])}

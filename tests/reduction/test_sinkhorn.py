@@ -1,7 +1,5 @@
 """Sinkhorn clustering against the published implementation."""
 
-import json
-
 import chex
 import jax
 import jax.numpy as jnp
@@ -9,7 +7,8 @@ import numpy as np
 import pytest
 from flax import nnx
 from published_clusters import check_model, fill, stage
-from support import golden, slow_but
+from published_models import cases, config_of
+from support import golden, golden_names
 
 from jaxprune import checkpoints, commands, main, reduction
 from jaxprune.errors import UserError
@@ -17,16 +16,15 @@ from jaxprune.nn.params import merge, split
 from jaxprune.reduction.sinkhorn import Sinkhorn, transport
 
 
-@pytest.mark.parametrize("case", slow_but(["p6"], ["p6", "p12"]))
+@pytest.mark.parametrize("case", cases("sinkhorn"))
 def test_matches_the_published_model(case):
     check_model(case, "sinkhorn", "sinkhorn")
 
 
-@pytest.mark.parametrize("number", range(3))
-@pytest.mark.parametrize("setting", ["eps1_it3", "eps0.1_it10"])
-def test_matches_the_published_operator(number, setting):
-    file = golden(f"token_reduction/op_sinkhorn_{number}_{setting}")
-    config = json.loads(str(file["config"]))
+@pytest.mark.parametrize("name", golden_names("token_reduction/op_sinkhorn_*"))
+def test_matches_the_published_operator(name):
+    file = golden(name)
+    config = config_of(file)
     _, n, d = file["x"].shape
     place = stage(n, config["clusters"], d)
     made = Sinkhorn(place, eps=config["eps"], iterations=config["iterations"], rngs=nnx.Rngs(0))

@@ -1,7 +1,5 @@
 """SiT against the published implementation."""
 
-import json
-
 import chex
 import jax
 import jax.numpy as jnp
@@ -9,22 +7,23 @@ import numpy as np
 import pytest
 from flax import nnx
 from published_clusters import check_model, fill, stage
-from support import golden, slow_but
+from published_models import cases, config_of
+from support import golden, golden_names
 
 from jaxprune.errors import UserError
 from jaxprune.reduction.sit import Sit
 
 
-@pytest.mark.parametrize("case", slow_but(["p6"], ["p6", "p12"]))
+@pytest.mark.parametrize("case", cases("sit"))
 def test_matches_the_published_model(case):
     check_model(case, "sit", "sit")
 
 
-@pytest.mark.parametrize("number", range(3))
-def test_matches_the_published_operator(number):
-    file = golden(f"token_reduction/op_sit_{number}")
+@pytest.mark.parametrize("name", golden_names("token_reduction/op_sit_*"))
+def test_matches_the_published_operator(name):
+    file = golden(name)
     _, n, d = file["x"].shape
-    sit = fill(Sit(stage(n, json.loads(str(file["config"]))["clusters"], d), rngs=nnx.Rngs(0)), file)
+    sit = fill(Sit(stage(n, config_of(file)["clusters"], d), rngs=nnx.Rngs(0)), file)
     rows, weights = jax.jit(sit.mix)(jnp.asarray(file["x"]))
     chex.assert_trees_all_close(weights, file["assignment"], atol=1e-5, rtol=1e-5)
     chex.assert_trees_all_close(rows, file["y"], atol=2e-5, rtol=2e-5)

@@ -1,7 +1,6 @@
 """ToMe against the published implementation."""
 
 import functools
-from pathlib import Path
 
 import chex
 import jax
@@ -9,18 +8,27 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from published_models import CLOSE, block, check_features, check_logits, config_of, prefixed, run, run_block, stage
-from support import GOLDEN, golden, quick_compile, slow_but, weights
+from published_models import (
+    CLOSE,
+    block,
+    cases,
+    check_features,
+    check_logits,
+    config_of,
+    prefixed,
+    run,
+    run_block,
+    stage,
+)
+from support import golden, golden_names, quick_compile, weights
 
 from jaxprune import models, reduction
 from jaxprune.nn.tokens import all_present
 from jaxprune.reduction import unmerge
 from jaxprune.reduction.tome import ToMe, match, merge
 
-MATCHINGS = sorted(path.stem for path in Path(GOLDEN / "token_reduction").glob("op_tome_*_r*.npz"))
 
-
-@pytest.mark.parametrize("name", slow_but(["p6"], ["p6", "p12"]))
+@pytest.mark.parametrize("name", cases("tome"))
 def test_model(name):
     got = run(name, "tome", "tome")
     check_logits(got)
@@ -29,9 +37,9 @@ def test_model(name):
         np.testing.assert_array_equal(got.aux.steps[index].row_map, got.file[f"assign_{layer}"].astype(int))
 
 
-@pytest.mark.parametrize("name", MATCHINGS)
+@pytest.mark.parametrize("name", golden_names("token_reduction/op_tome_*_r*"))
 def test_matching_and_merging(name):
-    file = golden(f"token_reduction/{name}")
+    file = golden(name)
     config = config_of(file)
     prefix = int(config["class_token"]) + int(config["distill_token"])
     rows_in = config["N"] - prefix
@@ -67,9 +75,9 @@ def test_matching_and_merging(name):
         chex.assert_trees_all_close(back, file["unmerged_x"][:, prefix:], **CLOSE)
 
 
-@pytest.mark.parametrize("index", range(3))
-def test_block(index):
-    file = golden(f"token_reduction/op_tome_block_{index}")
+@pytest.mark.parametrize("name", golden_names("token_reduction/op_tome_block_*"))
+def test_block(name):
+    file = golden(name)
     config = config_of(file)
     module = block(config, weights(file, "w."))
     rows_in = config["N"] - 1

@@ -7,6 +7,7 @@ from published_models import (
     CLOSE,
     PROBABILITY,
     block,
+    cases,
     check_features,
     check_kept,
     check_logits,
@@ -16,12 +17,12 @@ from published_models import (
     run_block,
     stage,
 )
-from support import golden, slow_but, weights
+from support import golden, golden_names, weights
 
 from jaxprune.reduction.topk import TopK
 
 
-@pytest.mark.parametrize("name", slow_but(["p6"], ["p6", "p12"]))
+@pytest.mark.parametrize("name", cases("topk"))
 def test_model(name):
     got = run(name, "topk", "topk")
     check_logits(got)
@@ -29,9 +30,9 @@ def test_model(name):
     check_kept(got)
 
 
-@pytest.mark.parametrize("index", range(3))
-def test_block(index):
-    file = golden(f"token_reduction/op_topk_block_{index}")
+@pytest.mark.parametrize("name", golden_names("token_reduction/op_topk_block_*"))
+def test_block(name):
+    file = golden(name)
     config = config_of(file)
     module = block(config, weights(file, "w."))
     module.reducer, module.needs = TopK(stage(config["N"] - 1, config["keep"])), TopK.needs

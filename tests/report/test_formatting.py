@@ -13,3 +13,4 @@ def test_format_value():
     assert format_value((2.0, 1.5, 2.25), ".2f") == "2.00 (1.50–2.25)"
     assert format_value((0.5, -0.5, 1.25), ".2f") == "0.50 (-0.50 to 1.25)"
     assert [format_value((0.5, *[float("nan")] * n), ".2f") for n in (1, 2)] == ["0.50", "0.50"]
+    assert format_value(("", "", "")) == ""

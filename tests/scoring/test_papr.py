@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from flax import nnx
 from published import Features, SmallConvNet
-from support import golden, nhwc, weights
+from support import golden, in_names, nhwc
 
 from jaxprune import models, scoring
 from jaxprune.errors import UserError
@@ -33,9 +33,9 @@ def test_selection_on_images(group, align_corners):
     scores = papr(features)
     corners = f"ac{int(align_corners)}"
     chex.assert_trees_all_close(scores, IMAGES[f"{group}/psm_{corners}"], **CLOSE)
-    for z in (0.3, 0.5, 0.7):
+    for z in in_names(IMAGES, rf"{group}/idx_{corners}_z(.*)"):
         expected = IMAGES[f"{group}/idx_{corners}_z{z}"][:, prefix:] - prefix
-        assert papr.num_keep(z, prefix) == expected.shape[1]
+        assert papr.num_keep(float(z), prefix) == expected.shape[1]
         np.testing.assert_array_equal(papr.select(scores, expected.shape[1]), expected)
 
 
@@ -45,9 +45,9 @@ def test_selection_on_video(group):
     papr = scoring.create("papr", proposal=Features(features), grid=grid_of(group))
     scores = papr(features)
     chex.assert_trees_all_close(scores, VIDEO[f"{group}/psm"], **CLOSE)
-    for z in (0.3, 0.35, 0.5):
+    for z in in_names(VIDEO, rf"{group}/idx_z(.*)"):
         expected = VIDEO[f"{group}/idx_z{z}"]
-        np.testing.assert_array_equal(papr.select(scores, papr.num_keep(z, 0)), expected)
+        np.testing.assert_array_equal(papr.select(scores, papr.num_keep(float(z), 0)), expected)
 
 
 @pytest.mark.parametrize(("patches", "z", "count"), [(196, 0.3, 59), (196, 0.6, 118), (196, 0.7, 137), (196, 1.0, 196)])
@@ -58,17 +58,19 @@ def test_counts_are_those_of_double_precision(patches, z, count):
 
 def test_with_fc_weighs_the_channels_by_the_row_of_the_predicted_class():
     file = golden("ltrp_papr/cam_family")
-    convnet = SmallConvNet(weights(file))
+    convnet = SmallConvNet(file)
     features = jnp.asarray(nhwc(file["features_f64"]), jnp.float32)
-    papr = scoring.create("papr", proposal=convnet, grid=(8, 8), with_fc=True)
-    chex.assert_trees_all_close(papr.significance(features), file["cam/raw_f64"].reshape(2, 64), atol=1e-5)
+    papr = scoring.create("papr", proposal=convnet, grid=features.shape[1:3], with_fc=True)
+    expected = file["cam/raw_f64"].reshape(len(features), -1)
+    chex.assert_trees_all_close(papr.significance(features), expected, atol=1e-5)
 
 
 def test_the_map_is_the_mean_of_the_channels():
     file = golden("ltrp_papr/cam_family")
-    papr = scoring.create("papr", proposal=SmallConvNet(weights(file)), grid=(8, 8))
+    expected = file["mean_feature_map_f64"]
+    papr = scoring.create("papr", proposal=SmallConvNet(file), grid=expected.shape[1:])
     scores = papr(jnp.asarray(nhwc(file["x"])))
-    chex.assert_trees_all_close(scores, file["mean_feature_map_f64"].reshape(2, 64), atol=1e-5)
+    chex.assert_trees_all_close(scores, expected.reshape(scores.shape), atol=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -1,20 +1,22 @@
 """Selectors that read a ViT, against what the published ones choose."""
 
+import math
+
 import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from published import SELECTORS, Features, call, fill, images_of, selectors_vit, vit_scorer
-from support import golden, nhwc, weights
+from published import CONFIG, SELECTORS, Features, call, fill, images_of, selectors_vit, small_vit, vit_scorer
+from support import golden, in_names, nhwc, weights
 
 from jaxprune import checkpoints, reduction, scoring
 from jaxprune.errors import UserError
 from jaxprune.nn.params import unfilled
 
-FILE = golden(SELECTORS)
-IMAGES = images_of(FILE)
+FILE, IMAGES = SELECTORS, images_of(SELECTORS)
+STAGES, PATCHES = tuple(CONFIG["prune_blocks"]), FILE["dino/sum_heads_f64"].shape[1]
 FUNCTIONS = golden("ltrp_papr/selector_functions")
 CLOSE = {"atol": 1e-5, "rtol": 1e-4}
 
@@ -27,11 +29,16 @@ def scores_of(scorer, **given):
     ("name", "options", "published"),
     [
         ("dino", {}, "dino/sum_heads_f64"),
-        ("dino", {"votes": 8}, "dino/votes_keep8"),
-        ("dino", {"votes": 14}, "dino/votes_keep14"),
+        *(
+            ("dino", {"votes": int(votes)}, f"dino/votes_keep{votes}")
+            for votes in in_names(FILE, r"dino/votes_keep(\d+)")
+        ),
         ("moco", {}, "moco_vit/mean_heads_f64"),
         ("dge", {}, "dge/keydot_f64"),
-        ("evit", {}, "evit/layer4_score_f64"),
+        *(
+            ("evit", {"layer": int(n) - 1}, f"evit/layer{n}_score_f64")
+            for n in in_names(FILE, r"evit/layer(\d+)_score_f64")
+        ),
     ],
 )
 def test_scores_read_from_attention(name, options, published):
@@ -39,21 +46,23 @@ def test_scores_read_from_attention(name, options, published):
     scores = scores_of(scorer)
     chex.assert_trees_all_close(scores, FILE[published].astype(np.float32), **CLOSE)
     if name == "evit":
-        np.testing.assert_array_equal(scorer.select(jnp.asarray(scores), 13), FILE["evit/layer4_idx_keep0.5"])
+        prefix = published.removesuffix("score_f64")
+        for expected in (FILE[f"{prefix}{kept}"] for kept in in_names(FILE, rf"{prefix}(idx_keep.*)")):
+            np.testing.assert_array_equal(scorer.select(jnp.asarray(scores), expected.shape[1]), expected)
 
 
-@pytest.mark.parametrize("num_keep", [8, 14])
+@pytest.mark.parametrize("num_keep", [int(number) for number in in_names(FILE, r"evit/keep(\d+)_final")])
 def test_evit_in_stages(num_keep):
-    scorer = vit_scorer("evit", num_keep=num_keep, reduction_loc=(1, 2, 3))
-    counts = [block.reducer.num_rows() - 1 for block in scorer.proposal.blocks[1:]]
-    assert counts == [FILE[f"evit/keep{num_keep}_stage{stage}_idx"].shape[1] for stage in range(3)]
+    scorer = vit_scorer("evit", num_keep=num_keep, reduction_loc=STAGES)
+    counts = [scorer.proposal.blocks[block].reducer.num_rows() - 1 for block in STAGES]
+    assert counts == [FILE[f"evit/keep{num_keep}_stage{stage}_idx"].shape[1] for stage in range(len(STAGES))]
     chosen = scorer.select(jnp.asarray(scores_of(scorer)), num_keep)
     np.testing.assert_array_equal(chosen, FILE[f"evit/keep{num_keep}_final"])
 
 
 def test_a_selected_fused_token_is_patch_0_as_published():
-    scorer = vit_scorer("evit", num_keep=8, reduction_loc=(1, 2, 3))
-    images = jax.random.normal(jax.random.key(1), (40, *IMAGES.shape[1:]))
+    scorer = vit_scorer("evit", small_vit(), num_keep=8, reduction_loc=(1, 2, 3))
+    images = jax.random.normal(jax.random.key(1), (40, 20, 20, 3))
     kept = call(scorer.proposal, "__call__", images)[1].kept[-1][:, :8]
     assert (kept < 0).any() and (kept >= 0).all(1).any()
     chosen = scorer.select(call(scorer, "__call__", images), 8)
@@ -62,33 +71,35 @@ def test_a_selected_fused_token_is_patch_0_as_published():
 
 @pytest.mark.parametrize("num_keep", [22, 23, 24, 25])
 def test_evit_may_keep_almost_everything(num_keep):
-    scorer = vit_scorer("evit", num_keep=num_keep, reduction_loc=(1, 2, 3))
-    assert scorer.select(jnp.asarray(scores_of(scorer)), num_keep).shape == (len(IMAGES), num_keep)
+    scorer = vit_scorer("evit", small_vit(), num_keep=num_keep, reduction_loc=(1, 2, 3))
+    images = jax.random.normal(jax.random.key(1), (2, 20, 20, 3))
+    assert scorer.select(jnp.asarray(call(scorer, "__call__", images)), num_keep).shape == (2, num_keep)
 
 
-@pytest.mark.parametrize(("name", "options"), [("evit", {"reduction_loc": (1, 2, 3)}), ("tome", {})])
-def test_the_network_that_evit_and_tome_make_of_theirs(name, options):
-    scorer = vit_scorer(name, num_keep=8, **options)
+@pytest.mark.parametrize(("name", "num_keep"), in_names(FILE, r"(evit|tome)/keep(\d+)_logits_f64"))
+def test_the_network_that_evit_and_tome_make_of_theirs(name, num_keep):
+    scorer = vit_scorer(name, num_keep=int(num_keep), **({"reduction_loc": STAGES} if name == "evit" else {}))
     logits, aux = call(scorer.proposal, "__call__", IMAGES)
-    chex.assert_trees_all_close(logits, FILE[f"{name}/keep8_logits_f64"].astype(np.float32), **CLOSE)
+    case = f"{name}/keep{num_keep}"
+    chex.assert_trees_all_close(logits, FILE[f"{case}_logits_f64"].astype(np.float32), **CLOSE)
     if name == "tome":
-        np.testing.assert_array_equal(aux.tokens.assign + 1, FILE["tome/keep8_group_of_patch"])
+        np.testing.assert_array_equal(aux.tokens.assign + 1, FILE[f"{case}_group_of_patch"])
     else:
-        for stage in range(3):
-            np.testing.assert_array_equal(aux.steps[stage].kept[:, :-1], FILE[f"evit/keep8_stage{stage}_idx"])
+        for stage in range(len(STAGES)):
+            np.testing.assert_array_equal(aux.steps[stage].kept[:, :-1], FILE[f"{case}_stage{stage}_idx"])
 
 
-@pytest.mark.parametrize("num_keep", [8, 14])
+@pytest.mark.parametrize("num_keep", [int(number) for number in in_names(FILE, r"dynamicvit/keep(\d+)_final")])
 def test_dynamicvit_in_stages_and_at_its_first(num_keep):
-    plan = reduction.Plan("dynamicvit", keep_rate=(num_keep / 25) ** (1 / 3), reduction_loc=(1, 2, 3))
-    assert plan.counts(25) == tuple(FILE[f"dynamicvit/keep{num_keep}_counts"])
+    rate = (num_keep / PATCHES) ** (1 / len(STAGES))
+    plan = reduction.Plan("dynamicvit", keep_rate=rate, reduction_loc=STAGES)
+    assert plan.counts(PATCHES) == tuple(FILE[f"dynamicvit/keep{num_keep}_counts"])
     vit = dynamic_vit(plan)
     scorer = vit_scorer("dynamicvit", vit)
     chosen = scorer.select(jnp.asarray(scores_of(scorer)), num_keep)
     np.testing.assert_array_equal(chosen, FILE[f"dynamicvit/keep{num_keep}_final"])
-    if num_keep == 8:
-        first = scores_of(vit_scorer("dynamicvit", vit, first_stage=True))
-        chex.assert_trees_all_close(first, FILE["dynamicvit/stage0_logprob_keep_f64"].astype(np.float32), **CLOSE)
+    first = scores_of(vit_scorer("dynamicvit", vit, first_stage=True))
+    chex.assert_trees_all_close(first, FILE["dynamicvit/stage0_logprob_keep_f64"].astype(np.float32), **CLOSE)
 
 
 def dynamic_vit(plan):
@@ -98,7 +109,7 @@ def dynamic_vit(plan):
 
 
 def test_adavit_counts_the_blocks_that_keep_a_patch():
-    scorer = vit_scorer("adavit")
+    scorer = vit_scorer("adavit", threshold=CONFIG["adavit_threshold"])
     for index, policies in enumerate(scorer.policies):
         fill(policies.tokens, FILE[f"adahead/{index}.weight"], FILE[f"adahead/{index}.bias"])
     logits = call(scorer, "policy_logits", IMAGES)
@@ -107,9 +118,9 @@ def test_adavit_counts_the_blocks_that_keep_a_patch():
     np.testing.assert_array_equal(scores_of(scorer), FILE["adavit/score"])
 
 
-@pytest.mark.parametrize("group", [0, 1])
+@pytest.mark.parametrize("group", [int(number) for number in in_names(FILE, r"iared/policy_group(\d+)")])
 def test_ia_red2_scores_by_the_agent_of_its_group(group):
-    scorer = vit_scorer("ia_red2", groups=2, group=group)
+    scorer = vit_scorer("ia_red2", groups=len(CONFIG["groups"]), group=group)
     for index, agent in enumerate(scorer.agents):
         fill(agent.qk, FILE[f"agent/{index}.qk.weight"], FILE[f"agent/{index}.qk.bias"])
     found = call(scorer, "probabilities", IMAGES)
@@ -117,7 +128,7 @@ def test_ia_red2_scores_by_the_agent_of_its_group(group):
     np.testing.assert_array_equal(found[:, 1:] > 0.5, FILE[f"iared/policy_group{group}"][:, 1:])
 
 
-@pytest.mark.parametrize("num_keep", [8, 14])
+@pytest.mark.parametrize("num_keep", [int(number) for number in in_names(FILE, r"tome/keep(\d+)_choice")])
 def test_tome_draws_one_patch_of_each_group(num_keep):
     scorer = vit_scorer("tome", num_keep=num_keep)
     # The published noise has a place for the CLS token.
@@ -128,29 +139,39 @@ def test_tome_draws_one_patch_of_each_group(num_keep):
 
 
 def test_dge_resizes_the_map_of_a_padded_image():
-    scorer = vit_scorer("dge", grid=(14, 14))
+    scorer = vit_scorer("dge", grid=grid_of(FUNCTIONS["dge/score_f64"]))
     keys = jnp.asarray(np.moveaxis(FUNCTIONS["dge/keys"], 0, 1))
-    chex.assert_trees_all_close(scorer.agreement(keys, (16, 16)), FUNCTIONS["dge/score_f64"], atol=1e-5)
+    agreement = scorer.agreement(keys, grid_of(FUNCTIONS["dge/keys"][0, :, 1:]))
+    chex.assert_trees_all_close(agreement, FUNCTIONS["dge/score_f64"], atol=1e-5)
     # An image of three patches a side, seen in the middle of zeros by a network for five.
-    small = vit_scorer("dge", grid=(3, 3))
-    padded = jnp.pad(IMAGES[:, :12, :12], ((0, 0), (4, 4), (4, 4), (0, 0)))
-    chex.assert_trees_all_close(call(small, "__call__", IMAGES[:, :12, :12]), call(small, "__call__", padded))
+    small, images = vit_scorer("dge", small_vit(), grid=(3, 3)), jax.random.normal(jax.random.key(1), (1, 12, 12, 3))
+    padded = jnp.pad(images, ((0, 0), (4, 4), (4, 4), (0, 0)))
+    chex.assert_trees_all_close(call(small, "__call__", images), call(small, "__call__", padded))
+
+
+def grid_of(scores):
+    """The square grid of values (b, p, …)."""
+    return (math.isqrt(scores.shape[1]),) * 2
 
 
 def test_moco_over_the_batch_as_published_and_by_image():
     features = nhwc(FUNCTIONS["moco/feat"])
-    published = scoring.create("moco", proposal=Features(features), grid=(14, 14), over_batch=True)
-    chex.assert_trees_all_close(published(jnp.asarray(features)), FUNCTIONS["moco/score_f64"], atol=1e-5)
-    alone = scoring.create("moco", proposal=Features(features), grid=(7, 7))(jnp.asarray(features))
+    expected = FUNCTIONS["moco/score_f64"]
+    published = scoring.create("moco", proposal=Features(features), grid=grid_of(expected), over_batch=True)
+    chex.assert_trees_all_close(published(jnp.asarray(features)), expected, atol=1e-5)
+    alone = scoring.create("moco", proposal=Features(features), grid=features.shape[1:3])(jnp.asarray(features))
     np.testing.assert_allclose(alone.max(1), 1, atol=1e-5)
 
 
 def test_gfnet_turns_an_action_into_a_window():
+    window = grid_of(FUNCTIONS["gfnet/ids"])
+    # The file does not say its grid, which is that of the others.
+    options = {"features": 196, "grid": grid_of(FUNCTIONS["moco/score_f64"]), "window": window}
     network = Features(np.zeros((6, 7, 7, 4)))
-    scorer = unfilled(lambda: scoring.create("gfnet", proposal=network, features=196, grid=(14, 14), rngs=nnx.Rngs(0)))
+    scorer = unfilled(lambda: scoring.create("gfnet", proposal=network, **options, rngs=nnx.Rngs(0)))
     scores = scorer.window_scores(jnp.asarray(FUNCTIONS["gfnet/action"]))
-    np.testing.assert_array_equal(scorer.select(scores, 64), FUNCTIONS["gfnet/ids"])
-    np.testing.assert_array_equal(scorer.select(scores, 49), FUNCTIONS["gfnet/ids_keep49"])
+    for expected in (FUNCTIONS[name] for name in FUNCTIONS if name.startswith("gfnet/ids")):
+        np.testing.assert_array_equal(scorer.select(scores, expected.shape[1]), expected)
 
 
 @pytest.mark.slow
@@ -201,12 +222,12 @@ def gru_cell(policy, x, state):
 
 def test_networks_that_do_not_fit_are_refused():
     with pytest.raises(UserError, match=r"has none: pass the network that reduction\.apply"):
-        vit_scorer("dynamicvit")
+        vit_scorer("dynamicvit", small_vit())
     with pytest.raises(UserError, match=r"CAM requires proposal= to be a ConvNet .* but got a VisionTransformer\."):
-        vit_scorer("cam")
+        vit_scorer("cam", small_vit())
     with pytest.raises(UserError, match="pass groups= that divides"):
-        vit_scorer("ia_red2")
+        vit_scorer("ia_red2", small_vit())
     with pytest.raises(UserError, match="the ViT has 4 blocks: use layer=3"):
-        vit_scorer("evit", layer=4)
+        vit_scorer("evit", small_vit(), layer=4)
     with pytest.raises(UserError, match="larger than the 20×20"):
-        vit_scorer("dge")(jnp.zeros((1, 24, 24, 3)))
+        vit_scorer("dge", small_vit())(jnp.zeros((1, 24, 24, 3)))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from flax import nnx
 from safetensors.numpy import save_file
-from support import golden, weights
+from support import golden, golden_names, weights
 
 from jaxprune import models, reduction
 from jaxprune.checkpoints import load_pretrained, read_tensors
@@ -18,17 +18,20 @@ from jaxprune.nn.params import variables
 from jaxprune.ops.posembed import resample, resample_relative
 from jaxprune.weights.rules import to_published
 
-BACKBONE = golden("token_reduction/backbone_p6")
+NAME = golden_names("token_reduction/backbone_*")[0]
+BACKBONE = golden(NAME)
 CONFIG = json.loads(str(BACKBONE["config"]))
 TENSORS = {name: value for name, value in BACKBONE.items() if name not in ("config", "note")}
+DIM, CLASSES, DEPTH, GRID = CONFIG["dim"], CONFIG["classes"], CONFIG["depth"], CONFIG["img"] // CONFIG["patch"]
+STAGE, BLOCK = len(CONFIG["loc"]) - 1, CONFIG["loc"][-1]
 # Of what was published: where it goes here, and how.
 PLACES = {
     "cls_token": ("cls_token", lambda x: x),
     "pos_embed": ("pos_embed", lambda x: x),
-    "patch_embed.proj.weight": ("patch_embed.proj.kernel", lambda x: x.transpose(2, 3, 1, 0).reshape(-1, 48)),
-    "blocks.3.norm1.weight": ("blocks.3.norm1.scale", lambda x: x),
-    "blocks.3.attn.qkv.weight": ("blocks.3.attn.qkv.kernel", np.transpose),
-    "blocks.5.mlp.fc2.bias": ("blocks.5.mlp.fc2.bias", lambda x: x),
+    "patch_embed.proj.weight": ("patch_embed.proj.kernel", lambda x: x.transpose(2, 3, 1, 0).reshape(-1, DIM)),
+    "blocks.1.norm1.weight": ("blocks.1.norm1.scale", lambda x: x),
+    "blocks.1.attn.qkv.weight": ("blocks.1.attn.qkv.kernel", np.transpose),
+    f"blocks.{DEPTH - 1}.mlp.fc2.bias": (f"blocks.{DEPTH - 1}.mlp.fc2.bias", lambda x: x),
     "norm.weight": ("norm.scale", lambda x: x),
     "head.weight": ("head.kernel", np.transpose),
 }
@@ -78,25 +81,26 @@ def test_half_precision_becomes_float32(tmp_path):
 
 
 def test_one_error_names_all_that_is_wrong_and_nothing_is_written():
-    tensors = without("norm.weight", "blocks.2.mlp.fc1.bias")
-    tensors |= {"head_dist.weight": np.zeros((10, 48)), "blocks.6.norm1.bias": np.zeros(48)}
-    tensors |= {"head.weight": np.zeros((1000, 48)), "blocks.0.attn.proj.weight": np.zeros((48, 48, 1))}
+    tensors = without("norm.weight", "blocks.1.mlp.fc1.bias")
+    tensors |= {"head_dist.weight": np.zeros((CLASSES, DIM)), f"blocks.{DEPTH}.norm1.bias": np.zeros(DIM)}
+    tensors |= {"head.weight": np.zeros((1000, DIM)), "blocks.0.attn.proj.weight": np.zeros((DIM, DIM, 1))}
     model = vit()
     before = arrays(model)
     with pytest.raises(UserError) as caught:
         load_pretrained(model, tensors)
     missing, left_over, misfits = str(caught.value).split(";")[1:]
     for part, names in (
-        (missing, ["norm.scale", "blocks.2.mlp.fc1.bias", "new="]),
-        (left_over, ["head_dist.weight", "blocks.6.norm1.bias", "ignored="]),
-        (misfits, ["head.weight (48, 1000)", "head.kernel (48, 10)", "blocks.0.attn.proj.weight (1, 48, 48)"]),
+        (missing, ["norm.scale", "blocks.1.mlp.fc1.bias", "new="]),
+        (left_over, ["head_dist.weight", f"blocks.{DEPTH}.norm1.bias", "ignored="]),
+        (misfits, [f"head.weight ({DIM}, 1000)", f"head.kernel ({DIM}, {CLASSES})"]),
+        (misfits, [f"blocks.0.attn.proj.weight (1, {DIM}, {DIM})"]),
     ):
         assert all(name in part for name in names), part
     chex.assert_trees_all_equal(arrays(model), before)
 
 
 def test_new_stays_as_built_and_ignored_is_left_out():
-    model = vit(classes=7)
+    model = vit(classes=CLASSES + 1)
     head = arrays(model)["head.kernel"]
     with pytest.raises(UserError, match="left over"):
         load_pretrained(model, TENSORS, new=("head.*",))
@@ -113,14 +117,16 @@ def test_two_tensors_for_one_place_are_refused():
 
 
 def test_positions_are_resampled_to_the_grid_of_the_network(caplog):
-    model = load_pretrained(vit(img=(64, 40)), TENSORS)
-    expected = resample(jnp.asarray(TENSORS["pos_embed"]), (6, 6), (8, 5), 1)
+    rows, columns = GRID + 2, GRID - 1
+    model = load_pretrained(vit(img=(rows * CONFIG["patch"], columns * CONFIG["patch"])), TENSORS)
+    expected = resample(jnp.asarray(TENSORS["pos_embed"]), (GRID, GRID), (rows, columns), 1)
     chex.assert_trees_all_close(arrays(model)["pos_embed"], np.asarray(expected))
-    assert "from a grid of 6x6 to 8x5" in caplog.text
+    assert f"from a grid of {GRID}x{GRID} to {rows}x{columns}" in caplog.text
 
 
 def test_positions_of_no_grid_are_named():
-    with pytest.raises(UserError, match=r"pos_embed has 36 rows, which with 1 prefix tokens make no square grid"):
+    rows = f"pos_embed has {GRID**2} rows, which with 1 prefix tokens make no square grid"
+    with pytest.raises(UserError, match=rows):
         load_pretrained(vit(), {**TENSORS, "pos_embed": TENSORS["pos_embed"][:, 1:]})
 
 
@@ -141,28 +147,32 @@ def test_a_file_that_is_not_there_or_of_another_kind_is_named(tmp_path):
         read_tensors(tmp_path / "weights.h5")
 
 
-# Of each method: one published tensor of stage 2 (at block 4), where it goes here, and how.
+# Of each method: one published tensor of the last stage, where it goes here, and how.
 METHODS = {
-    "dpc_knn": ("dpcknn", "cluster_layers.2.score.weight", "score.kernel", np.transpose),
-    "sit": ("sit", "cluster_layers.2.weight.1.weight", "fc1.kernel", np.transpose),
-    "patch_merger": ("patchmerger", "cluster_layers.2.queries", "queries", lambda x: x),
-    "sinkhorn": ("sinkhorn", "cluster_layers.2.v", "v", lambda x: x),
-    "dynamicvit": ("dynamicvit", "score_predictor.2.in_conv.0.weight", "norm.scale", lambda x: x),
+    "dpc_knn": ("dpcknn", f"cluster_layers.{STAGE}.score.weight", "score.kernel", np.transpose),
+    "sit": ("sit", f"cluster_layers.{STAGE}.weight.1.weight", "fc1.kernel", np.transpose),
+    "patch_merger": ("patchmerger", f"cluster_layers.{STAGE}.queries", "queries", lambda x: x),
+    "sinkhorn": ("sinkhorn", f"cluster_layers.{STAGE}.v", "v", lambda x: x),
+    "dynamicvit": ("dynamicvit", f"score_predictor.{STAGE}.in_conv.0.weight", "norm.scale", lambda x: x),
 }
+
+
+def weights_of(file_name):
+    return weights(golden(f"{NAME.replace('backbone', 'model')}_{file_name}"), "w.")
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_fills_the_modules_of(method):
     file_name, published, ours, convert = METHODS[method]
-    own = weights(golden(f"token_reduction/model_p6_{file_name}"), "w.")
+    own = weights_of(file_name)
     plan = reduction.Plan(method, keep_rate=CONFIG["keep"], reduction_loc=tuple(CONFIG["loc"]))
     fast = reduction.apply(vit(), plan, rngs=nnx.Rngs(0))
     load_pretrained(fast, {**TENSORS, **own})
     found = arrays(fast)
     assert len(found) == len(TENSORS) + len(own)
-    np.testing.assert_array_equal(found[f"blocks.4.reducer.{ours}"], convert(own[published]))
+    np.testing.assert_array_equal(found[f"blocks.{BLOCK}.reducer.{ours}"], convert(own[published]))
 
-    with pytest.raises(UserError, match=rf"missing .*: blocks.4.reducer.{ours}; "):
+    with pytest.raises(UserError, match=rf"missing .*: blocks.{BLOCK}.reducer.{ours}; "):
         load_pretrained(fast, {**TENSORS, **{k: v for k, v in own.items() if k != published}, "extra": np.zeros(1)})
     with pytest.raises(UserError, match=rf"left over .*{published}"):
         load_pretrained(vit(), {**TENSORS, **own})
@@ -173,10 +183,10 @@ def test_fills_the_modules_of(method):
 
 
 def test_stages_of_the_file_that_the_plan_does_not_have_are_left_over():
-    own = weights(golden("token_reduction/model_p6_dpcknn"), "w.")
-    fast = reduction.apply(vit(), reduction.Plan("dpc_knn", reduction_loc=(1, 2)), rngs=nnx.Rngs(0))
-    with pytest.raises(UserError, match=r"left over .*: cluster_layers.2.score.bias, cluster_layers.2.score.weight\."):
-        load_pretrained(fast, {**TENSORS, **own})
+    plan, last = reduction.Plan("dpc_knn", reduction_loc=tuple(CONFIG["loc"][:-1])), f"cluster_layers.{STAGE}.score"
+    fast = reduction.apply(vit(), plan, rngs=nnx.Rngs(0))
+    with pytest.raises(UserError, match=rf"left over .*: {last}\.bias, {last}\.weight\."):
+        load_pretrained(fast, {**TENSORS, **weights_of("dpcknn")})
 
 
 def test_tables_of_windows_are_moved_to_windows_of_another_size():

@@ -1,12 +1,13 @@
 """One network under the names of its own repository and under timm's: the same arrays, to the bit."""
 
 import ast
+import functools
 import re
 
 import numpy as np
 import pytest
 from flax import nnx
-from support import golden, weights
+from support import depth_of, golden, weights
 
 from jaxprune import models
 from jaxprune.checkpoints import load_pretrained
@@ -15,9 +16,12 @@ from jaxprune.nn.params import unfilled, variables
 from jaxprune.weights.rules import to_published
 
 
+def options_of(case):
+    return ast.literal_eval(str(golden(f"hosts/{case}")["options"]))
+
+
 def build(case):
-    file = golden(f"hosts/{case}")
-    options = ast.literal_eval(str(file["options"]))
+    file, options = golden(f"hosts/{case}"), options_of(case)
     return unfilled(lambda: models.create(str(file["name"]), **options, rngs=nnx.Rngs(0))), weights(file)
 
 
@@ -73,7 +77,7 @@ def dinov2(tensors):
     return {
         **found,
         "pos_embed": np.concatenate([np.zeros_like(table[:, :1]), table], 1),
-        "mask_token": np.ones((1, 24)),
+        "mask_token": np.ones((1, table.shape[2])),
     }
 
 
@@ -87,12 +91,13 @@ def dinov3(tensors):
     )
     plain = not any("fc1_g" in name for name in tensors)
     found = renamed(tensors, table[:-1] if plain else table)
-    for block in range(2):
+    width = tensors["cls_token"].shape[2]
+    for block in range(depth_of(tensors)):
         place = f"blocks.{block}.attn."
-        q, v = (found.pop(f"{place}{letter}_bias", np.zeros(24, np.float32)) for letter in "qv")
+        q, v = (found.pop(f"{place}{letter}_bias", np.zeros(width, np.float32)) for letter in "qv")
         found[f"{place}qkv.bias"] = np.concatenate([q, np.zeros_like(q), v])
-        found[f"{place}qkv.bias_mask"] = np.ones(72)
-    return {**found, "mask_token": np.ones((1, 24)), "rope_embed.periods": np.ones(3)}
+        found[f"{place}qkv.bias_mask"] = np.ones(3 * width)
+    return {**found, "mask_token": np.ones((1, width)), "rope_embed.periods": np.ones(width // 8)}
 
 
 def aimv2(tensors):
@@ -151,7 +156,7 @@ def big_vision(tensors, *, augreg=False, stacked=False, heads=2):
         )
 
     blocks = []
-    for index in range(2):
+    for index in range(depth_of(tensors)):
         name = f"blocks.{index}."
         block = {**pair("LayerNorm_0", f"{name}norm1", False), **pair(numbers["second"], f"{name}norm2", False)}
         block |= {
@@ -199,6 +204,7 @@ def big_vision(tensors, *, augreg=False, stacked=False, heads=2):
     }
 
 
+siglip = functools.partial(big_vision, heads=options_of("siglip")["num_heads"])
 CASES = {
     "clip": openai,
     "clip without a prefix": lambda tensors: openai(tensors, ""),
@@ -209,8 +215,8 @@ CASES = {
     "dinov3_plus": dinov3,
     "aimv2": aimv2,
     "eva02_clip": eva02,
-    "siglip": big_vision,
-    "siglip stacked": lambda tensors: big_vision(tensors, stacked=True),
+    "siglip": siglip,
+    "siglip stacked": functools.partial(siglip, stacked=True),
 }
 
 

@@ -8,19 +8,21 @@ import torch_files
 from flax import nnx
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
-from support import golden, weights
+from support import autoencoder_sizes, golden, golden_names, weights
 
 from jaxprune import mim, models, reduction
 from jaxprune.checkpoints import load_model, load_pretrained, run, save_pretrained
-from jaxprune.checkpoints.convert import convert
 from jaxprune.checkpoints.store import CheckpointStore
 from jaxprune.errors import UserError
 from jaxprune.nn.params import split, variables
+from jaxprune.open import convert
 from jaxprune.tools import convert as convert_tool
 
 # Golden weights have the names and layouts of the implementations that they come from.
-GOLDEN = ("timm_vit_cls", "timm_vit_gap", "deit_distilled", "mae_forward_small", "prmim_n64_rd50")
-TINY = {"img_size": 16, "patch_size": 8, "embed_dim": 8, "num_heads": 2, "depth": 1}
+GOLDEN = [*golden_names("mim/timm_vit_*"), "mim/deit_distilled"]
+GOLDEN += [golden_names(kind)[0] for kind in ("mim/mae_forward_*", "mim/prmim_*")]
+BACKBONE = golden_names("token_reduction/backbone_*")[0]
+TINY = {"img_size": 16, "patch_size": 8, "embed_dim": 8, "depth": 1, "num_heads": 2}
 
 
 def same(found, expected):
@@ -30,20 +32,20 @@ def same(found, expected):
 
 
 def build(file, name):
-    img, patch, dim, depth, heads, *rest = (int(v) for v in file["cfg"])
-    sizes = {"img_size": img, "patch_size": patch, "embed_dim": dim, "depth": depth, "num_heads": heads}
-    if len(rest) == 1:
+    if "mask_ratio" not in file:
+        sizes = dict(zip((*TINY, "num_classes"), file["cfg"].tolist(), strict=True))
         options = {"global_pool": "avg" if "gap" in name else "token", "dist_token": "deit" in name}
         options["mlp_ratio"] = float(file.get("mlp_ratio", 4.0))
-        return models.create("vit", **sizes, **options, num_classes=rest[0], rngs=nnx.Rngs(0))
-    decoder = dict(zip(("decoder_embed_dim", "decoder_depth", "decoder_num_heads"), rest, strict=True))
-    options = {"mask_ratio": float(file["mask_ratio"]), "reconstruction": "progressive" if "prmim" in name else "full"}
-    return mim.create("mae", **sizes, **decoder, **options, rngs=nnx.Rngs(0))
+        return models.create("vit", **sizes, **options, rngs=nnx.Rngs(0))
+    options = {"mask_ratio": float(file["mask_ratio"])}
+    if "prmim" in name:
+        options |= {"reconstruction": "progressive", "kernel_size": int(file["kernel"])}
+    return mim.create("mae", **autoencoder_sizes(file), **options, rngs=nnx.Rngs(0))
 
 
 @pytest.mark.parametrize("name", GOLDEN)
 def test_published_weights_come_out_as_they_went_in(name, tmp_path):
-    file = golden(f"mim/{name}")
+    file = golden(name)
     tensors = weights(file)
     path = tmp_path / "out.safetensors"
     save_pretrained(load_pretrained(build(file, name), tensors), path)
@@ -60,7 +62,7 @@ def test_published_weights_come_out_as_they_went_in(name, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["dpcknn", "sit", "patchmerger", "sinkhorn", "dynamicvit"])
 def test_weights_of_a_method_come_out_under_their_published_names(method, tmp_path):
-    shared, own = golden("token_reduction/backbone_p6"), weights(golden(f"token_reduction/model_p6_{method}"), "w.")
+    shared, own = golden(BACKBONE), weights(golden(f"{BACKBONE.replace('backbone', 'model')}_{method}"), "w.")
     config = json.loads(str(shared["config"]))
     names = {"dpcknn": "dpc_knn", "patchmerger": "patch_merger"}
     plan = reduction.Plan(names.get(method, method), keep_rate=config["keep"], reduction_loc=tuple(config["loc"]))

@@ -1,14 +1,14 @@
 """Weights go out under the names of every source that is read, and come back to the bit."""
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
 import test_read_names
-import test_spellings
+import test_sources
 from flax import nnx
 from safetensors.numpy import load_file
+from support import GOLDEN
 
 from jaxprune import models
 from jaxprune.checkpoints import load_pretrained, save_pretrained
@@ -18,18 +18,17 @@ from jaxprune.tools import convert as convert_tool
 from jaxprune.weights.rules import to_published
 from jaxprune.weights.write_names import NAMES, spelled
 
-HOSTS = Path(__file__).parent.parent / "golden/hosts"
 # What a file has besides the tensors that the image network computes with: their values are not those of the test.
 BESIDES = ("mask_token", "embeddings.mask_token", "rope_embed.periods")
 
 # By names: (the network, how the other test writes it by hand, what that leaves out, patterns of what is not written).
 BY_HAND = {
-    "openai_clip": ("clip", test_spellings.openai, (), "visual."),
-    "dinov2": ("dinov2_giant", test_spellings.dinov2, ("head.weight", "head.bias"), ""),
-    "dinov3": ("dinov3_plus", test_spellings.dinov3, ("head.weight", "head.bias"), ""),
-    "aimv2": ("aimv2", test_spellings.aimv2, ("head.weight", "head.bias"), ""),
-    "eva02": ("eva02_clip", test_spellings.eva02, (), ""),
-    "big_vision": ("siglip", test_spellings.big_vision, (), "params/img/"),
+    "openai_clip": ("clip", test_sources.openai, (), "visual."),
+    "dinov2": ("dinov2_giant", test_sources.dinov2, ("head.weight", "head.bias"), ""),
+    "dinov3": ("dinov3_plus", test_sources.dinov3, ("head.weight", "head.bias"), ""),
+    "aimv2": ("aimv2", test_sources.aimv2, ("head.weight", "head.bias"), ""),
+    "eva02": ("eva02_clip", test_sources.eva02, (), ""),
+    "big_vision": ("siglip", test_sources.siglip, (), "params/img/"),
 }
 
 
@@ -43,7 +42,7 @@ def same(found, expected):
 @pytest.mark.parametrize("names", [pytest.param(n, marks=() if n == "dinov3" else pytest.mark.slow) for n in BY_HAND])
 def test_names_of_a_repository(names):
     case, by_hand, without, tower = BY_HAND[names]
-    model, tensors = test_spellings.build(case)
+    model, tensors = test_sources.build(case)
     if names == "openai_clip":
         tensors["head.bias"] = np.zeros_like(tensors["head.bias"])
     load_pretrained(model, tensors)
@@ -62,7 +61,7 @@ def test_names_of_augreg(tmp_path):
     make = lambda seed: models.create("vit_tiny_patch16_224", **options, rngs=nnx.Rngs(seed))
     model, path = make(0), tmp_path / "augreg.npz"
     save_pretrained(model, path, names="big_vision")
-    expected = test_spellings.big_vision(to_published(model), augreg=True)
+    expected = test_sources.big_vision(to_published(model), augreg=True)
     expected.pop("pre_logits/kernel")
     same(dict(np.load(path)), expected)
     for name, variable in variables(load_pretrained(make(1), path)).items():
@@ -82,14 +81,15 @@ BY_TABLE = {
 @pytest.mark.parametrize("names", BY_TABLE)
 def test_names_of_a_repository_with_stages(names):
     case, some = BY_TABLE[names]
-    model, tensors = test_spellings.build(case)
+    model, tensors = test_sources.build(case)
     load_pretrained(model, tensors)
     found = spelled(model, names)
     assert len(found) == len(tensors)
     for timm, theirs in some.items():
         np.testing.assert_array_equal(found[theirs], tensors[timm])
     if names == "convnext":
-        assert found["stages.1.0.grn.gamma"].shape == (1, 1, 1, 64)
+        width = test_sources.options_of(case)["dims"][1]
+        assert found["stages.1.0.grn.gamma"].shape == (1, 1, 1, 4 * width)
 
 
 @pytest.mark.slow
@@ -102,7 +102,7 @@ def test_names_of_efficientnet_lite():
     np.testing.assert_array_equal(found["_fc.bias"], published["classifier.bias"])
 
 
-FILES = json.loads((HOSTS / "hf_names.json").read_text())
+FILES = json.loads((GOLDEN / "hosts/hf_names.json").read_text())
 QUICK = ("hf_dinov3_plus", "hf_siglip")
 
 
@@ -111,7 +111,7 @@ QUICK = ("hf_dinov3_plus", "hf_siglip")
     [pytest.param(c, marks=() if c in QUICK else pytest.mark.slow) for c in FILES if c not in test_read_names.FAMILIES],
 )
 def test_names_of_hugging_face(case):
-    model, tensors = test_spellings.build(case)
+    model, tensors = test_sources.build(case)
     load_pretrained(model, tensors)
     found = spelled(model, "hugging_face")
     # Its files of whole models, which all its versions read, have the name of the tower in front.

@@ -5,7 +5,6 @@ import pytest
 import torch_files
 from flax import nnx
 from safetensors.numpy import save_file
-from support import golden, weights
 
 from jaxprune import models
 from jaxprune.errors import UserError
@@ -34,8 +33,8 @@ def right(tiny):
     return network()
 
 
-def network(**changed):
-    return to_published(models.create(NAME, num_classes=5, **changed, rngs=nnx.Rngs(0)))
+def network(name=NAME, **changed):
+    return to_published(models.create(name, num_classes=5, **changed, rngs=nnx.Rngs(0)))
 
 
 def replaced(**tensors):
@@ -57,8 +56,8 @@ TEXT = {"text_model.embeddings.token_embedding.weight": np.zeros((9, 4), np.floa
 BERT = {"bert.encoder.layer.0.attention.self.query.weight": np.zeros((4, 4), np.float32)}
 # What is in the file, the network it is opened as, and what the line says.
 TENSORS = {
-    "dinov3": (lambda _: weights(golden("hosts/dinov3")), NAME, r"nearest is vit_small_patch16_dinov3"),
-    "siglip": (lambda _: weights(golden("hosts/siglip")), NAME, r"nearest is .*siglip"),
+    "dinov3": (lambda _: network("vit_small_patch16_dinov3"), NAME, r"nearest is vit_small_patch16_dinov3"),
+    "siglip": (lambda _: network("vit_base_patch16_siglip_224"), NAME, r"nearest is .*siglip"),
     "plain": (lambda right: right, "vit_small_patch16_dinov3", rf"nearest is {NAME}"),
     "a ConvNet": (
         lambda right: right,

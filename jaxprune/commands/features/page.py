@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from jaxprune.data.broken import read_or_next
-from jaxprune.data.images import prepare
+from jaxprune.data.crop_resize import prepare
 from jaxprune.data.source import Source
 from jaxprune.evaluate.collectors.features import FEATURES
 from jaxprune.evaluate.feature_files import unreadable_of

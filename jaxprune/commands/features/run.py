@@ -6,8 +6,6 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from jaxprune import commands, processes
-from jaxprune.checkpoints.network import fingerprint
-from jaxprune.checkpoints.new_head import with_head
 from jaxprune.checkpoints.run import save_model
 from jaxprune.commands.features import page
 from jaxprune.commands.features.settings import SPLITS
@@ -18,11 +16,13 @@ from jaxprune.data.source import Source
 from jaxprune.errors import UserError
 from jaxprune.evaluate import feature_files, feature_probe
 from jaxprune.evaluate.collectors.features import features, require
+from jaxprune.open import with_head
 from jaxprune.report import Report
 from jaxprune.report.section import Section
 from jaxprune.report.table import as_text, write_csv
 from jaxprune.train import workdir as workdirs
 from jaxprune.train.writer import Writer
+from jaxprune.weights.fingerprint import fingerprint
 
 CLASSIFIER = "classifier.safetensors"  # the network with the linear classifier of its pooled features
 IMAGES = "images"  # directory name for the features of `config.images`
@@ -30,7 +30,7 @@ IMAGES = "images"  # directory name for the features of `config.images`
 
 def run(config: Config, workdir: Path) -> dict[str, Any]:
     """Writes features file by file, skipping complete files; then classifies held-out images by them."""
-    model, origin, folder = networks.featured(config), config.run or config.model.weights, workdir / "features"
+    model, origin, folder = networks.featured(config), str(networks.origin(config)), workdir / "features"
     require(model, config.what, origin)
     config = _with_images(config, origin, model)
     sources = _sources(config)

@@ -2,6 +2,7 @@
 
 from jaxprune import models
 from jaxprune.commands.shared import groups
+from jaxprune.commands.shared.networks import PROPOSAL, proposal
 from jaxprune.commands.shared.settings import ABSENT, choice, number, path, record, refused, setting
 from jaxprune.config import Config
 from jaxprune.errors import UserError
@@ -95,7 +96,7 @@ class Settings(groups.Recipe):
     def missing(config: Config) -> list[str]:
         """Returns that the scorer lacks a network."""
         has_host = bool(config.run or config.model.weights)
-        return groups.scorers_without_network((config.scorer,), has_host)
+        return groups.scorers_without_network((config.scorer,), has_host, proposal(PROPOSAL))
 
 
 def smoke(config: Config) -> Config:

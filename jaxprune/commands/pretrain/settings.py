@@ -60,12 +60,12 @@ class Settings(groups.Recipe):
     mim: Framework = PR_MIM
     optimizer: groups.Optimizer = groups.Optimizer(base_lr=1.5e-4, warmup_epochs=40.0)
     flip: bool = setting(True, "horizontal flips")
-    picture_every: int = number(500, "steps between pictures of reconstructions; 0: only at the end", at_least=0, free=True)
+    picture_every: int = number(500, "steps between reconstructions; 0: only at the end", at_least=0, free=True)
 
     @classmethod
     def extra_groups(cls, values: Mapping[str, Any]) -> dict[str, Any]:
         """The frozen networks that the framework learns from, such as a teacher."""
-        return {name: groups.Origin() for name in networks(values["mim"])}
+        return {name: groups.Source() for name in networks(values["mim"])}
 
     @staticmethod
     def missing(config: Config) -> Iterator[str]:

@@ -8,13 +8,12 @@ from typing import Any
 import jax
 
 from jaxprune import models, parallel
-from jaxprune.checkpoints import scorers
-from jaxprune.commands.shared.networks import PROPOSAL, RANDOM, plan
+from jaxprune import open as door
+from jaxprune.commands.shared.networks import PROPOSAL, plan, proposal
 from jaxprune.commands.shared.settings import (
     ABSENT,
     Settings,
     choice,
-    exists,
     number,
     path,
     record,
@@ -47,7 +46,7 @@ _MESH = 'devices by axis: "fsdp=-1" also shards the parameters; -1 takes the rem
 
 
 @record()
-class Origin:
+class Source:
     """A trained network: a run directory, or a published file and the name of its model."""
 
     run: str = path("", "a run directory")
@@ -200,7 +199,7 @@ class Model(Sizes):
     """`config.model`: a published file, and the name and the arguments of its network."""
 
     name: str = setting("", "name of the model", lambda name: name and models.arguments(name))
-    weights: str = path("", "a published file", "weights file", besides=(RANDOM,))
+    weights: str = path("", "a published file", "weights file", besides=(door.RANDOM,))
 
 
 @record(is_open=True)
@@ -317,22 +316,21 @@ def scorer_text(default: str, about: str) -> Any:
 
 def _refuse_scorers(texts: Iterable[str]) -> None:
     for text in filter(None, texts):
-        described = scorers.describe(text)
-        for name in filter(None, (described.run, described.weights)):
-            if not exists(name):
-                raise UserError(f"There is no run directory or file {name}, which the scorer {text!r} reads: check it.")
+        origin = door.parse_scorer(text).origin
+        if origin is not None and not door.exists(origin):
+            raise UserError(f"There is no run directory or file {origin}, which the scorer {text!r} reads: check it.")
 
 
-def scorers_without_network(texts: Sequence[str], host: bool, proposal: str = PROPOSAL, weights: str = "") -> list[str]:
+def scorers_without_network(texts: Sequence[str], host: bool, convnet: door.Origin | None) -> list[str]:
     """Returns the scorers that lack a network; opens nothing.
 
     Args:
       texts: the scorers.
       host: whether there is a transformer whose patches they rank.
-      proposal, weights: the ConvNet that they read by default.
+      convnet: what they read by default.
     """
     usable = [text for text in texts if text and not refused(lambda text=text: _refuse_scorers((text,)))]
-    require = lambda text: scorers.require_network(text, host=host, proposal=proposal, weights=weights)
+    require = lambda text: door.require_network(text, host=host, proposal=convnet)
     return [why for text in usable for why in refused(lambda text=text: require(text))]
 
 
@@ -366,7 +364,7 @@ class Plans(Amounts):
     @staticmethod
     def missing(config: Config) -> list[str]:
         """Returns that the scorer lacks a network."""
-        return scorers_without_network((config.scorer,), host=True)
+        return scorers_without_network((config.scorer,), True, proposal(PROPOSAL))
 
 
 @record()
@@ -411,7 +409,7 @@ class Scorers:
     def missing(config: Config) -> list[str]:
         """Returns the scorers that lack a network."""
         has_host = bool(config.run or config.model.weights)
-        return scorers_without_network(config.scorers, has_host, config.proposal, config.weights)
+        return scorers_without_network(config.scorers, has_host, proposal(config.proposal, config.weights))
 
 
 @record()

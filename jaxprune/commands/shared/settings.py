@@ -82,7 +82,8 @@ def path(default: Any, about: str = "", what: str = "run directory or file", bes
     """Declares a file or directory (`what`) that has to exist, unless empty, remote, or a word of `besides`."""
 
     def check(key: str, value: Any, *_: Any) -> Iterator[str]:
-        if isinstance(value, (str, Path)) and str(value) and value not in besides and not exists(value):
+        elsewhere = not value or value in besides or is_remote(value)
+        if not elsewhere and not Path(value).expanduser().exists():
             yield f"There is no {what} {value}: check {key}."
 
     return _declared(default, about, check, free=True)
@@ -120,11 +121,6 @@ def refused(make: Callable[[], Any]) -> list[str]:
     except UserError as error:
         return [str(error)]
     return []
-
-
-def exists(path: str | Path) -> bool:
-    """Whether a file or directory is there, or remote."""
-    return is_remote(path) or Path(path).expanduser().exists()
 
 
 class _Kind(NamedTuple):

@@ -3,12 +3,12 @@
 from pathlib import Path
 from typing import Any
 
-from jaxprune.checkpoints.label_model import open_label_model
 from jaxprune.commands.pretrain import settings as pretraining
 from jaxprune.commands.shared import groups, inputs
 from jaxprune.commands.shared.settings import ABSENT, choice, number, path, record, refused, setting
 from jaxprune.config import Config
 from jaxprune.nn.params import Split
+from jaxprune.open import at, open_label_model
 from jaxprune.ranking.labels import OVER, REMOVALS
 from jaxprune.ranking.losses import ranking_loss
 
@@ -99,7 +99,7 @@ def smoke(config: Config) -> Config:
 def label_model(config: Config, workdir: Path) -> Split:
     """Opens the autoencoder that makes the labels: `config.label_model`, or the one pre-trained in `workdir`."""
     return open_label_model(
-        config.label_model or workdir / PRETRAIN,
+        at(config.label_model or workdir / PRETRAIN),
         config.mim.to_dict(),
         inputs.preprocessing(config),
         dtype=config.dtype,

@@ -22,11 +22,11 @@ def open_annotations(source: str, /, **options: Any) -> Annotations:
     """Opens annotated images.
 
     Args:
-      source: One of `FORMATS`.
-      options: Arguments of that format's function; those that are "" or None are ignored.
+      source: one of `FORMATS`.
+      options: arguments of that format's function; those that are "" or None are ignored.
 
     Raises:
-      UserError: The source or an option is unknown, a required option is missing, or there are no annotated images.
+      UserError: the source or an option is unknown, a required option is missing, or there are no annotated images.
     """
     if source not in FORMATS:
         raise unknown("source of annotations", source, FORMATS)

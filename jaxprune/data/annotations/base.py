@@ -5,7 +5,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from jaxprune.data import images
+from jaxprune.data import decode
 from jaxprune.errors import UserError
 
 OBJECT = "object"  # class of regions whose annotation names none
@@ -31,7 +31,7 @@ class Annotations(Protocol):
     """Numbered annotated images.
 
     Attributes:
-      name: The name used in messages.
+      name: the name used in messages.
     """
 
     name: str
@@ -45,8 +45,8 @@ class AnnotatedFiles:
     """Annotated images that are read from picture files on access.
 
     Args:
-      name: The name used in messages.
-      files: Paths of the pictures.
+      name: the name used in messages.
+      files: paths of the pictures.
       read_regions: (index of a picture, its (height, width)) -> {class: bool (h, w)}.
     """
 
@@ -66,7 +66,7 @@ def add_region(regions: Regions, name: str, pixels: np.ndarray) -> None:
 
     Args:
       regions: {class: bool (h, w)}.
-      name: The class.
+      name: the class.
       pixels: bool (h, w).
     """
     if pixels.any():
@@ -75,6 +75,6 @@ def add_region(regions: Regions, name: str, pixels: np.ndarray) -> None:
 
 def _read_picture(file: str) -> np.ndarray:
     try:
-        return images.read(file)
-    except (OSError, images.Broken) as error:
+        return decode.read(file)
+    except (OSError, decode.Broken) as error:
         raise UserError(f"Picture {file} cannot be read: {error}.") from error

@@ -21,13 +21,13 @@ def read_class_names(root: Path, classes: str, first: int = 1) -> dict[int, str]
     """Returns {number: name}, or {} if no names are specified.
 
     Args:
-      root: The data set's directory.
-      classes: One of `KNOWN` for the numbers that this data set uses, or the path of a text file with one class per
+      root: the data set's directory.
+      classes: one of `KNOWN` for the numbers that this data set uses, or the path of a text file with one class per
         line: a name, or a number and a name. "" for `root/classes.txt`, if it exists.
-      first: Number of the first line, for lines without a number.
+      first: number of the first line, for lines without a number.
 
     Raises:
-      UserError: The file cannot be read.
+      UserError: the file cannot be read.
     """
     if classes in KNOWN:
         return KNOWN[classes]
@@ -46,11 +46,11 @@ def class_name(names: Mapping[int, str], number: int, source: str) -> str:
 
     Args:
       names: {number: name}.
-      number: The class.
-      source: What the error message calls the data set.
+      number: the class.
+      source: what the error message calls the data set.
 
     Raises:
-      UserError: The class has no name.
+      UserError: the class has no name.
     """
     if number in names:
         return names[number]

@@ -14,8 +14,8 @@ def open_coco(path: str, *, annotations: str, kind: str = "boxes") -> Annotation
     """Opens a directory of pictures with COCO's `instances_*.json`.
 
     Args:
-      path: The directory of pictures.
-      annotations: Path of the JSON file.
+      path: the directory of pictures.
+      annotations: path of the JSON file.
       kind: "boxes", or "masks" for the segmentations: polygons or uncompressed run lengths.
 
     Raises:

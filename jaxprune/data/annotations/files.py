@@ -12,7 +12,7 @@ def existing_directory(path: str) -> Path:
     """Returns `path` with `~` expanded.
 
     Raises:
-      UserError: It is not a directory.
+      UserError: it is not a directory.
     """
     root = Path(path).expanduser()
     if not root.is_dir():
@@ -24,18 +24,18 @@ def annotation_directory(root: Path, name: str, defaults: tuple[str, ...]) -> Pa
     """Returns the directory in `root` that holds the annotations.
 
     Args:
-      root: The data set's directory.
-      name: Name of the annotation directory; "" for the first of `defaults` that exists.
-      defaults: The names that the format commonly uses.
+      root: the data set's directory.
+      name: name of the annotation directory; "" for the first of `defaults` that exists.
+      defaults: the names that the format commonly uses.
 
     Raises:
-      UserError: There is no such directory.
+      UserError: there is no such directory.
     """
     for candidate in (name,) if name else defaults:
         if (root / candidate).is_dir():
             return root / candidate
-    wanted = repr(name) if name else f"any of {', '.join(defaults)}"
-    raise UserError(f"{root} has no directory {wanted} with annotations: name it with annotations=.")
+    expected = repr(name) if name else f"any of {', '.join(defaults)}"
+    raise UserError(f"{root} has no directory {expected} with annotations: name it with annotations=.")
 
 
 def annotated_pictures(root: Path, annotations: Path, suffix: str) -> list[str]:
@@ -44,26 +44,28 @@ def annotated_pictures(root: Path, annotations: Path, suffix: str) -> list[str]:
     Pictures are looked for in `root/images`, `root/JPEGImages` or, if neither exists, in `root` itself.
 
     Args:
-      root: The data set's directory.
-      annotations: Directory of the annotation files.
-      suffix: Extension of the annotation files, such as ".txt".
+      root: the data set's directory.
+      annotations: directory of the annotation files.
+      suffix: extension of the annotation files, such as ".txt".
 
     Raises:
-      UserError: There are no such pictures, or two of them share an annotation file.
+      UserError: there are no such pictures, or two of them share an annotation file.
     """
     pictures = next((root / name for name in ("images", "JPEGImages") if (root / name).is_dir()), root)
     stems = {entry.stem for entry in annotations.iterdir() if entry.suffix == suffix}
-    found = [file for file in image_files(pictures) if Path(file).stem in stems and Path(file).parent != annotations]
-    if not found:
+    annotated = [
+        file for file in image_files(pictures) if Path(file).stem in stems and Path(file).parent != annotations
+    ]
+    if not annotated:
         raise UserError(f"No picture in {pictures} has a {suffix} file of the same name in {annotations}.")
     owner: dict[str, str] = {}
-    for file in found:
-        if (other := owner.setdefault(Path(file).stem, file)) != file:
+    for file in annotated:
+        if (first := owner.setdefault(Path(file).stem, file)) != file:
             raise UserError(
-                f"{other} and {file} share one annotation file, {annotations / Path(file).stem}{suffix}: "
+                f"{first} and {file} share one annotation file, {annotations / Path(file).stem}{suffix}: "
                 "give the pictures different names."
             )
-    return found
+    return annotated
 
 
 @contextlib.contextmanager
@@ -71,7 +73,7 @@ def reading(file: Path | str) -> Iterator[None]:
     """Turns any error while reading an annotation file into a one-line error that names the file.
 
     Raises:
-      UserError: There was an error.
+      UserError: there was an error.
     """
     try:
         yield

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from jaxprune.data import images
+from jaxprune.data import decode
 from jaxprune.data.annotations.base import OBJECT, AnnotatedFiles, Annotations, Regions
 from jaxprune.data.annotations.class_names import read_class_names
 from jaxprune.data.annotations.files import annotated_pictures, annotation_directory, existing_directory, reading
@@ -22,17 +22,17 @@ def open_masks(path: str, *, annotations: str = "", classes: str = "", kind: str
     class, "object".
 
     Args:
-      path: The directory.
-      annotations: Name of the directory of masks; by default the first of masks/, semantic_masks/, SegmentationClass/
+      path: the directory.
+      annotations: name of the directory of masks; by default the first of masks/, semantic_masks/, SegmentationClass/
         and annotations/.
       classes: "coco", "voc" or "scene_parse150" for the numbers that these data sets use, or the path of a text file
         with one class per line: a name, counted from 1, or a number and a name. By default `classes.txt` in
         `path`. A class without a name is called by its number.
       kind: "ade20k" for coloured masks whose red and green code the class, as in the full ADE20K: R // 10 · 256 + G.
-      void: The value of pixels that belong to no class.
+      void: the value of pixels that belong to no class.
 
     Raises:
-      UserError: There are no annotated pictures, or the class names cannot be read. Reading an example also raises it
+      UserError: there are no annotated pictures, or the class names cannot be read. Reading an example also raises it
         if the sizes of mask and picture differ, or if a mask is coloured without a `kind`.
     """
     if kind not in ("", ADE20K):
@@ -44,7 +44,7 @@ def open_masks(path: str, *, annotations: str = "", classes: str = "", kind: str
 
     def read_regions(index: int, shape: tuple[int, int]) -> Regions:
         file = folder / f"{Path(files[index]).stem}.png"
-        with reading(file), images.open_image(read_bytes(file, images.MAX_BYTES)) as picture:
+        with reading(file), decode.open_image(read_bytes(file, decode.MAX_BYTES)) as picture:
             mask = class_numbers(np.asarray(picture), kind, str(file))
             return mask_regions(mask, names, void, files[index], shape)
 
@@ -57,10 +57,10 @@ def class_numbers(mask: np.ndarray, kind: str, source: str) -> np.ndarray:
     Args:
       mask: (h, w), or (h, w, c): grey or colours; an alpha channel is ignored.
       kind: "ade20k", or "".
-      source: What the error message calls the mask.
+      source: what the error message calls the mask.
 
     Raises:
-      UserError: It has several colours, but no `kind` is given.
+      UserError: it has several colours, but no `kind` is given.
     """
     if mask.ndim == 2 or mask.shape[2] < 3:
         return mask if mask.ndim == 2 else mask[..., 0]
@@ -82,14 +82,14 @@ def mask_regions(mask: np.ndarray, names: Mapping[int, str], void: int, source: 
     """Splits a mask of class numbers into {class: bool (h, w)}.
 
     Args:
-      mask: Class numbers, (h, w).
+      mask: class numbers, (h, w).
       names: {number: name}; a class without a name is called by its number.
-      void: The value of pixels that belong to no class.
-      source: What the error message calls the picture.
+      void: the value of pixels that belong to no class.
+      source: what the error message calls the picture.
       shape: (height, width) of the picture.
 
     Raises:
-      UserError: The mask is not of that size.
+      UserError: the mask is not of that size.
     """
     if mask.shape[:2] != shape:
         raise UserError(f"The mask of {source} is {mask.shape[:2]} and its picture {shape}: they must be of one size.")

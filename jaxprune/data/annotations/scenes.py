@@ -8,7 +8,7 @@ class SceneAnnotations:
     """Scenes whose only region is their object.
 
     Args:
-      scenes: The scenes.
+      scenes: the scenes.
     """
 
     def __init__(self, scenes: Scenes):
@@ -26,8 +26,8 @@ def open_scenes(*, num_images: int = 500, image_size: int = 64, seed: int = 0) -
     """Returns scenes of the test split.
 
     Args:
-      num_images: Number of scenes.
-      image_size: Side in pixels.
-      seed: Seed of the scenes.
+      num_images: number of scenes.
+      image_size: side in pixels.
+      seed: seed of the scenes.
     """
     return SceneAnnotations(Scenes(num_images, image_size, seed, split="test"))

@@ -14,12 +14,12 @@ def box(corners: Any, shape: tuple[int, int], *, relative: bool = False) -> np.n
     """Returns the pixels that a box touches, bool (h, w).
 
     Args:
-      corners: Its edges: top, left, bottom, right.
+      corners: its edges: top, left, bottom, right.
       shape: (height, width) of the image.
-      relative: Whether `corners` are fractions of the image's size rather than pixels.
+      relative: whether `corners` are fractions of the image's size rather than pixels.
 
     Raises:
-      ValueError: They are not finite, or the box ends before it begins.
+      ValueError: they are not finite, or the box ends before it begins.
     """
     _require_edges(corners)
     scale = np.array([*shape, *shape]) if relative else 1.0
@@ -33,20 +33,20 @@ def box(corners: Any, shape: tuple[int, int], *, relative: bool = False) -> np.n
 def _require_edges(corners: Any) -> None:
     """Checks that edges form a box; parts beyond the image are later cut off, since edges in files are rounded."""
     top, left, bottom, right = edges = [float(edge) for edge in corners]
-    shown = ", ".join(f"{edge:g}" for edge in edges)
+    numbers = ", ".join(f"{edge:g}" for edge in edges)
     if not np.isfinite(edges).all():
-        raise ValueError(f"the edges of its box, {shown}, are not all finite")
+        raise ValueError(f"the edges of its box, {numbers}, are not all finite")
     if bottom < top or right < left:
-        raise ValueError(f"its box ends before it begins: top, left, bottom, right = {shown}")
+        raise ValueError(f"its box ends before it begins: top, left, bottom, right = {numbers}")
 
 
 def polygon(points: Any, shape: tuple[int, int], *, relative: bool = False) -> np.ndarray:
     """Returns the pixels inside a polygon, including its outline, bool (h, w).
 
     Args:
-      points: Its vertices as a flat list: x1, y1, x2, y2, …
+      points: its vertices as a flat list: x1, y1, x2, y2, …
       shape: (height, width) of the image.
-      relative: Whether `points` are fractions of the image's size rather than pixels.
+      relative: whether `points` are fractions of the image's size rather than pixels.
     """
     corners = np.asarray(points, float).reshape(-1, 2) * (np.array(shape[::-1]) if relative else 1.0)
     canvas = Image.new("1", (shape[1], shape[0]))
@@ -62,7 +62,7 @@ def segmentation(value: Any, shape: tuple[int, int]) -> np.ndarray:
       shape: (height, width) of the image.
 
     Raises:
-      UserError: The run lengths are compressed, or not of that size.
+      UserError: the run lengths are compressed, or not of that size.
     """
     if isinstance(value, Mapping):
         if not isinstance(value["counts"], list):

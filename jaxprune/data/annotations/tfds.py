@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from jaxprune.data import images, tfds_source
+from jaxprune.data import decode, tfds_source
 from jaxprune.data.annotations.base import Annotated, Annotations, Regions, add_region
 from jaxprune.data.annotations.class_names import KNOWN, class_name
 from jaxprune.data.annotations.files import reading
@@ -22,10 +22,10 @@ class TfdsAnnotations:
     Args:
       name: A TFDS name, such as "coco/2017".
       split: A split in TFDS's notation, such as "validation" or "train[:10%]".
-      data_dir: Directory of the prepared data sets, by default `$TFDS_DATA_DIR` or `~/tensorflow_datasets`.
+      data_dir: directory of the prepared data sets, by default `$TFDS_DATA_DIR` or `~/tensorflow_datasets`.
 
     Raises:
-      UserError: The data set is unknown or not prepared, or has neither the split nor boxes or masks.
+      UserError: the data set is unknown or not prepared, or has neither the split nor boxes or masks.
     """
 
     def __init__(self, name: str, *, split: str = "validation", data_dir: str | os.PathLike | None = None):
@@ -48,15 +48,15 @@ class TfdsAnnotations:
             )
         labels = None if self._mask else features["objects"].feature["label"]
         # Masks carry no names.
-        own = KNOWN.get(name.partition("/")[0].partition(":")[0], {}) if self._mask else {}
-        self._names = own or dict(enumerate(getattr(labels, "names", None) or ()))
+        keys = KNOWN.get(name.partition("/")[0].partition(":")[0], {}) if self._mask else {}
+        self._names = keys or dict(enumerate(getattr(labels, "names", None) or ()))
 
     def __len__(self) -> int:
         return len(self._records)
 
     def __getitem__(self, index: int) -> Annotated:
         record = self._records[index]
-        image = images.to_rgb(record["image"])
+        image = decode.to_rgb(record["image"])
         if self._mask:
             values = np.asarray(record[self._mask])
             return Annotated(image, mask_regions(values[..., 0], self._names, 255, self.name, image.shape[:2]))
@@ -77,9 +77,9 @@ def open_tfds(name: str, *, split: str = "validation", data_dir: str = "") -> An
     Args:
       name: A TFDS name, such as "coco/2017".
       split: A split in TFDS's notation.
-      data_dir: As for `TfdsAnnotations`; "" for the default.
+      data_dir: as for `TfdsAnnotations`; "" for the default.
 
     Raises:
-      UserError: As for `TfdsAnnotations`.
+      UserError: as for `TfdsAnnotations`.
     """
     return TfdsAnnotations(name, split=split, data_dir=data_dir or None)

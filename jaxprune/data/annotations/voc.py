@@ -16,7 +16,7 @@ def open_voc(path: str, *, kind: str = "boxes") -> Annotations:
     """Opens a directory with `JPEGImages/`, `Annotations/*.xml` and `SegmentationClass/*.png`.
 
     Args:
-      path: The directory.
+      path: the directory.
       kind: "boxes" to read `Annotations`, "masks" to read `SegmentationClass`.
 
     Raises:

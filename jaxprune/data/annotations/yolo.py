@@ -18,14 +18,14 @@ def open_yolo(path: str, *, annotations: str = "", classes: str = "") -> Annotat
     `class x1 y1 x2 y2 x3 y3 …`, a polygon. Coordinates are fractions of the picture's size.
 
     Args:
-      path: The directory.
-      annotations: Name of the directory of text files; by default the first of labels/, boxes_yolo/ and boxes/.
+      path: the directory.
+      annotations: name of the directory of text files; by default the first of labels/, boxes_yolo/ and boxes/.
       classes: "coco" or "voc" for the numbers that these data sets use, or the path of a text file with one class per
         line: a name, counted from 0, or a number and a name. By default `classes.txt` in `path` or, if there is none,
         COCO's 80 classes.
 
     Raises:
-      UserError: There are no annotated pictures, or the class names cannot be read. Reading an example also raises it
+      UserError: there are no annotated pictures, or the class names cannot be read. Reading an example also raises it
         if its annotation is malformed.
     """
     root = existing_directory(path)

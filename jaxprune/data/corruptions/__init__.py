@@ -34,11 +34,11 @@ class Corruption:
     True
 
     Args:
-      name: One of `NAMES`.
+      name: one of `NAMES`.
       severity: 1 to 5.
 
     Raises:
-      UserError: There is no such corruption or severity.
+      UserError: there is no such corruption or severity.
     """
 
     name: str

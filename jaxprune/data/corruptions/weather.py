@@ -53,10 +53,10 @@ def snow(image: np.ndarray, level: int, *, small: bool, scale: float, rng: np.ra
 
 def frost(image: np.ndarray, level: int, *, small: bool, rng: np.random.Generator, **_: Any) -> np.ndarray:
     """Adds crystals of ice: ridges of noise at several scales, bluish white."""
-    ours, theirs = _FROST[small][level]
+    image_weight, frost_weight = _FROST[small][level]
     ridges = 1 - np.abs(2 * plasma(image.shape[:2], 1.6, rng) - 1)
     crystals = np.clip(ridges**4 + 0.35 * plasma(image.shape[:2], 1.3, rng), 0, 1)
-    return ours * image + theirs * crystals[..., None] * np.array([0.85, 0.93, 1.0], np.float32)
+    return image_weight * image + frost_weight * crystals[..., None] * np.array([0.85, 0.93, 1.0], np.float32)
 
 
 def fog(image: np.ndarray, level: int, *, small: bool, rng: np.random.Generator, **_: Any) -> np.ndarray:

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxprune.data.annotations import UNSEEN, Annotations
-from jaxprune.data.images import prepare
+from jaxprune.data.crop_resize import prepare
 from jaxprune.errors import UserError, unknown
 from jaxprune.evaluate import Batch
 from jaxprune.preprocessing import Preprocessing

@@ -9,7 +9,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from jaxprune.data.clips import Views, one_view, read_views
-from jaxprune.data.images import read_image
+from jaxprune.data.crop_resize import read_image
 from jaxprune.evaluate import Batch, Stacked, run_over
 from jaxprune.evaluate.forwards import probabilities
 from jaxprune.metrics import wilson_interval

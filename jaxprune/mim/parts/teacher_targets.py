@@ -108,7 +108,7 @@ def see(
         images = resize(images, size, antialias=True)
     walk, prefix = teacher.encode(teacher.embed(images), stop=teacher.depth - 1), teacher.num_prefix_tokens
     before, block = walk.tokens, teacher.blocks[-1]
-    heads, bias = block.project(block.normed(before.x), before.position), block.bias(before, teacher.grid)
+    heads, bias = block.heads(before.x, before.position), block.bias(before, teacher.grid)
 
     def logits_of(ids: Int[Array, "#b m"]) -> Float[Array, "b h m n"]:
         rows = lambda values: jnp.take_along_axis(values, ids[:, None, :, None], axis=2)

@@ -218,8 +218,7 @@ def visible_features(
 
 def _run(block: Any, x: Float[Array, "b n d"], cells: Cells, ids: Any, form: str, *, remat: bool) -> Array:
     def through(block: Any, x: Array, ids: Any) -> Array:
-        heads = block.project(block.normed(x))
-        return block.feed(block.mix(x, attend_visible(block, heads, cells, ids, form)))
+        return block.run(x, gathered=attend_visible(block, block.heads(x), cells, ids, form))
 
     if not remat:
         return through(block, x, ids)

@@ -55,22 +55,6 @@ def attended(host: Host, images: Float[Array, "b *sides c"], needs: frozenset[st
     return host.walk(images, taps={layer: needs}, stop=layer + 1).forward().attended[layer]
 
 
-def run_masked(
-    block: Any, x: Float[Array, "b n d"], normed: Float[Array, "b n d"], policy: Float[Array, "b n"]
-) -> Float[Array, "b n d"]:
-    """Runs a block in evaluation mode, in which masked tokens are not keys and pass through unchanged.
-
-    Args:
-      x: the block's input.
-      normed: `block.norm1(x)`.
-      policy: 0 masks a token.
-    """
-    active = policy[:, :, None] > 0
-    gathered, _ = block.attend(block.project(normed), bias=block.position_bias(), policy=policy)
-    x = jnp.where(active, block.mix(x, gathered), x)
-    return jnp.where(active, block.feed(x), x)
-
-
 def cls_attention(host: Host, images: Float[Array, "b *sides c"], layer: int = -1) -> Float[Array, "b h p"]:
     """Attention of the CLS token to each patch in one block, per head."""
     found = attended(host, images, frozenset({"cls_attn"}), layer)

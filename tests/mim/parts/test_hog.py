@@ -1,54 +1,70 @@
 """Histograms of oriented gradients against LocalMIM's and MaskFeat's numbers, and how they are drawn."""
 
+import math
+
 import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support import golden, nhwc
+from support import golden, in_names, nhwc
 
 from jaxprune.errors import UserError
 from jaxprune.mim.parts.hog import HOG, MaskFeatHOG, gaussian_window, hog_levels, image_gradients
 from jaxprune.ops.patches import unpatchify
 
-CELLS = (4, 8, 16, 32)
+FILE = golden("mim/localmim_hog")
 
 
-def test_localmim_matches():
-    file = golden("mim/localmim_hog")
-    images = jnp.asarray(nhwc(file["img_dyadic"]))
-    levels = jax.jit(lambda images: hog_levels(images, [(cell, cell) for cell in CELLS]))(images)
-    for cell, level in zip(CELLS, levels, strict=True):
-        expected = file[f"dyadic/nbins9_pool{cell}"]
+def cells_of(image):
+    """The numbers of bins of a golden image, and the sides of the cells of each, ascending."""
+    pairs = [(int(bins), int(cell)) for bins, cell in in_names(FILE, rf"{image}/nbins(\d+)_pool(\d+)")]
+    assert pairs
+    return {bins: sorted(cell for number, cell in pairs if number == bins) for bins, _ in pairs}
+
+
+@pytest.mark.parametrize(("bins", "cells"), cells_of("dyadic").items())
+def test_localmim_matches(bins, cells):
+    images = jnp.asarray(nhwc(FILE["img_dyadic"]))
+    levels = jax.jit(lambda images: hog_levels(images, [(cell, cell) for cell in cells], bins))(images)
+    for cell, level in zip(cells, levels, strict=True):
+        expected = FILE[f"dyadic/nbins{bins}_pool{cell}"]
         chex.assert_trees_all_close(level, expected, atol=1e-6, rtol=0)
-        chex.assert_trees_all_close(jax.jit(HOG((cell, cell)))(images), expected, atol=1e-6, rtol=0)
+        chex.assert_trees_all_close(jax.jit(HOG((cell, cell), num_bins=bins))(images), expected, atol=1e-6, rtol=0)
 
 
 @pytest.mark.slow
-def test_localmim_matches_inside_of_any_image():
-    file = golden("mim/localmim_hog")
-    images = jnp.asarray(nhwc(file["img_gauss"]))
+@pytest.mark.parametrize(("bins", "cells"), cells_of("gauss").items())
+def test_localmim_matches_inside_of_any_image(bins, cells):
+    images = jnp.asarray(nhwc(FILE["img_gauss"]))
+    b, height, width, _ = images.shape
     gradients = jnp.stack([gradient[..., 0] for gradient in image_gradients(images)], axis=1)
-    chex.assert_trees_all_close(gradients, file["gauss/gxy_ch0"], atol=2e-6, rtol=0)
-    for cell in (4, 8):
+    chex.assert_trees_all_close(gradients, FILE["gauss/gxy_ch0"], atol=2e-6, rtol=0)
+    for cell in cells:
         # At the border one difference is nearly 0, and the bin is a matter of rounding.
-        inner = lambda cells, side=32 // cell: cells.reshape(side, side, -1)[1:-1, 1:-1]
-        found = inner(HOG((cell, cell))(images))
-        chex.assert_trees_all_close(found, inner(file[f"gauss/nbins9_pool{cell}"]), atol=1e-6, rtol=0)
+        grid = (height // cell, width // cell)
+        inner = lambda values, grid=grid: values.reshape(b, *grid, -1)[:, 1:-1, 1:-1]
+        found = inner(HOG((cell, cell), num_bins=bins)(images))
+        chex.assert_trees_all_close(found, inner(FILE[f"gauss/nbins{bins}_pool{cell}"]), atol=1e-6, rtol=0)
 
 
 def test_maskfeat_matches():
     file = golden("mim/maskfeat_hog")
     images = jnp.asarray(nhwc(file["img"]))
-    chex.assert_trees_all_close(gaussian_window(16), file["gaussian_kernel"], atol=1e-8, rtol=0)
-    for name, window in (("hog", 16), ("hog_no_gauss", None)):
-        found = jax.jit(MaskFeatHOG((8, 8), window=window))(images)
+    side, size = math.isqrt(file["hog"].shape[1]), len(file["gaussian_kernel"])
+    cell = (images.shape[1] // side,) * 2
+    values = file["hog"].shape[2]
+    options = {"cell": cell, "num_bins": values // images.shape[3], "in_chans": images.shape[3]}
+    chex.assert_trees_all_close(gaussian_window(size), file["gaussian_kernel"], atol=1e-8, rtol=0)
+    for name, window in (("hog", size), ("hog_no_gauss", None)):
+        found = jax.jit(MaskFeatHOG(cell, window=window, **options))(images)
         chex.assert_trees_all_close(found, file[name], atol=1e-6, rtol=0)
     # Larger patches have the same cells: (channel, bin, row, column) of each.
-    target = MaskFeatHOG((16, 16))
-    patches = jax.jit(target)(images).reshape(7, 7, 27, 2, 2)
-    assert target.size == 108
-    cells = file["hog"].reshape(7, 2, 7, 2, 27).transpose(0, 2, 4, 1, 3)
+    each = next(count for count in range(2, side + 1) if side % count == 0)
+    target = MaskFeatHOG((each * cell[0],) * 2, window=size, **options)
+    patches = jax.jit(target)(images).reshape(-1, side // each, side // each, values, each, each)
+    assert target.size == values * each**2
+    cells = file["hog"].reshape(-1, side // each, each, side // each, each, values).transpose(0, 1, 3, 5, 2, 4)
     chex.assert_trees_all_close(patches, cells, atol=1e-6, rtol=0)
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support import golden, quick_compile
+from support import golden, in_names, quick_compile
 
 from jaxprune.errors import UserError
 from jaxprune.mim.parts.window_grouping import (
@@ -22,7 +22,7 @@ from jaxprune.mim.parts.window_grouping import (
 FILE = golden("mim/greenmim_grouping")
 
 
-@pytest.mark.parametrize("case", ["k0", "k1", "k2"])
+@pytest.mark.parametrize("case", in_names(FILE, r"(k\d+)/wt"))
 def test_the_knapsack_matches(case):
     weights, capacity = FILE[f"{case}/wt"].tolist(), int(FILE[f"{case}/capacity"])
     best, chosen = knapsack(weights, capacity)
@@ -32,7 +32,7 @@ def test_the_knapsack_matches(case):
     assert group == tuple(FILE[f"{case}/group_of_window"])
 
 
-@pytest.mark.parametrize("case", ["g0", "g1", "g2", "g3"])
+@pytest.mark.parametrize("case", in_names(FILE, r"(g\d+)/coords"))
 def test_the_groups_match(case):
     coords, window, shift = (FILE[f"{case}/{name}"] for name in ("coords", "window", "shift"))
     ids = window_ids(coords.astype(int), (int(window),) * 2, (int(shift),) * 2)

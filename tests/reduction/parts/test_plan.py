@@ -10,7 +10,8 @@ from jaxprune.reduction.ats import sample_steps
 
 def test_counts_are_the_published_ones():
     table = golden("token_reduction/token_counts")["table"]
-    plans = {rate: reduction.Plan("topk", keep_rate=float(rate)) for rate in set(table[:, 1])}
+    blocks = tuple(range(1, 1 + int(table[:, 2].max())))
+    plans = {rate: reduction.Plan("topk", keep_rate=float(rate), reduction_loc=blocks) for rate in set(table[:, 1])}
     for patches, rate, stage, count, again, ats_count, ats_steps in table:
         kept = plans[rate].counts(int(patches))[int(stage) - 1]
         assert kept == count == again

@@ -9,7 +9,7 @@ from PIL import Image
 from jaxprune.commands.analyse.page.parts import at_one_rate, differing, plan_name
 from jaxprune.commands.analyse.tables.outcomes import Answers, name_of
 from jaxprune.data.broken import read_or_next
-from jaxprune.data.images import prepare
+from jaxprune.data.crop_resize import prepare
 from jaxprune.data.sample import Sample
 from jaxprune.evaluate.collectors.kept import stages
 from jaxprune.evaluate.collectors.observations import Observed

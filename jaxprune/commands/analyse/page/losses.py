@@ -7,7 +7,7 @@ import numpy as np
 from jaxprune.commands.analyse.page.parts import Rows, add_table, plan_name
 from jaxprune.commands.analyse.tables.outcomes import Answers, lost, name_of
 from jaxprune.data.broken import read_or_next
-from jaxprune.data.images import prepare
+from jaxprune.data.crop_resize import prepare
 from jaxprune.data.source import Source
 from jaxprune.evaluate.collectors.observations import Observed
 from jaxprune.measures.several_labels import Rankings

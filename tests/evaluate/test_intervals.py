@@ -1,0 +1,124 @@
+"""Intervals that reports print, against SciPy's: of shares, of paired differences, and bootstrapped ones."""
+
+import numpy as np
+import pytest
+from scipy import stats
+from which_tokens.claims import judge
+
+from jaxprune.commands.analyse.tables import outcomes, proxies
+from jaxprune.measures import rank_correlation
+from jaxprune.metrics import wilson_interval
+from jaxprune.reduction import DENSE
+
+TABLES = ("rates", "methods", "radial", "networks", "data_sets", "anchors", "spatial", "depths")
+MAPS_ALIKE = "Maps of the mean depth of patches are much alike on different data."
+EMD = "The earth mover's distance says what the other measures of maps do."
+PROCRUSTES = "The Procrustes distance of features is a moderate to strong proxy of accuracy."
+CKA = "CKA is as good a proxy of accuracy as Procrustes."
+
+
+def rho(x, y, axis=-1):
+    """Spearman's correlation along the last axis."""
+    ranks = (stats.rankdata(values, axis=-1) for values in (x, y))
+    first, second = (values - values.mean(-1, keepdims=True) for values in ranks)
+    return (first * second).sum(-1) / np.sqrt((first**2).sum(-1) * (second**2).sum(-1))
+
+
+def tau(x, y, axis=-1):
+    """Kendall's correlation (tau-b) along the last axis."""
+    first, second = (np.sign(values[..., :, None] - values[..., None, :]) for values in (x, y))
+    untied = np.abs(first).sum((-2, -1)) * np.abs(second).sum((-2, -1))
+    return (first * second).sum((-2, -1)) / np.sqrt(untied)
+
+
+def bootstrapped(columns, statistic, draws=2000):
+    """The ends of SciPy's 95 % percentile interval, resampling the columns together."""
+    settings = {"paired": True, "vectorized": True, "method": "percentile", "n_resamples": draws, "batch": 500}
+    return tuple(stats.bootstrap(columns, statistic, rng=np.random.default_rng(9), **settings).confidence_interval)
+
+
+def pairs(seed, count=30):
+    x, noise = np.random.default_rng(seed).normal(size=(2, count))
+    return x, x + noise
+
+
+def verdicts(**tables):
+    return {row["claim"]: row for row in judge({**dict.fromkeys(TABLES, ()), **tables})}
+
+
+@pytest.mark.parametrize(("correct", "total"), [(0, 5), (3, 7), (9, 10), (731, 1000)])
+def test_shares_have_wilsons_interval(correct, total):
+    wanted = stats.binomtest(correct, total).proportion_ci(0.95, method="wilson")
+    assert wilson_interval(correct, total) == pytest.approx(tuple(wanted), abs=1e-4)
+
+
+def test_a_paired_difference_has_the_normal_interval_of_its_mean():
+    rng = np.random.default_rng(0)
+    labels, dense = np.zeros(400, int), (rng.random(400) < 0.2).astype(int)
+    topk = np.where(rng.random(400) < 0.25, 1 - dense, dense)
+    answered = outcomes.Answers(outcomes.CLASSIFIER, labels, {("vit", DENSE): dense, ("vit", "topk"): topk})
+    row = answered.columns(("vit", "topk"), ("vit", DENSE))
+    gained = (topk == 0).astype(float) - (dense == 0)
+    low, high = stats.norm.interval(0.95, gained.mean(), stats.sem(gained))
+    assert row["change"] == pytest.approx(gained.mean())
+    assert (row["change low"], row["change high"]) == pytest.approx((low, high), abs=1e-5)
+
+
+def test_paired_intervals_cover_the_true_difference():
+    """Over many samples, 95 of 100 intervals contain the difference that all images would have."""
+    rng, hits, tries, images = np.random.default_rng(1), 0, 400, 200
+    for _ in range(tries):
+        # The network is right on 70 %; the plan loses 10 % of the images, and wins 5 %.
+        dense, changed = rng.random(images) < 0.7, rng.random(images)
+        plan = np.where(changed < 0.1, False, np.where(changed < 0.15, True, dense))
+        answers = {("vit", DENSE): dense.astype(int), ("vit", "topk"): plan.astype(int)}
+        answered = outcomes.Answers(outcomes.CLASSIFIER, np.ones(images, int), answers)
+        row = answered.columns(("vit", "topk"), ("vit", DENSE))
+        hits += row["change low"] <= -0.1 * 0.7 + 0.05 * 0.3 <= row["change high"]
+    assert 0.92 <= hits / tries <= 0.98
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_rank_correlations_have_bootstrap_intervals(seed):
+    x, y = pairs(seed)
+    for found, statistic in ((rank_correlation.spearman(x, y), rho), (rank_correlation.kendall(x, y), tau)):
+        assert found.value == pytest.approx(statistic(x, y))
+        assert (found.low, found.high) == pytest.approx(bootstrapped((x, y), statistic), abs=0.04)
+
+
+def test_proxies_of_accuracy_have_bootstrap_intervals():
+    x, y = pairs(4)
+    names = {"network": "vit", "anchor method": DENSE, "layer": 3}
+    other = dict.fromkeys(proxies.METRICS, np.nan)
+    rows = [{**names, **other, "Procrustes": a, "accuracy difference": b} for a, b in zip(x, y, strict=True)]
+    (row,) = proxies.correlations(rows)
+    assert (row["metric"], row["pairs"], row["Spearman"]) == ("Procrustes", 30, pytest.approx(rho(x, y)))
+    for name, statistic in (("Spearman", rho), ("Kendall", tau)):
+        ends = row[f"{name} low"], row[f"{name} high"]
+        assert ends == pytest.approx(bootstrapped((x, y), statistic), abs=0.04)
+
+
+def test_figures_of_claims_have_bootstrap_intervals():
+    rng, count = np.random.default_rng(5), 60
+    alike, emd, jsd = rng.uniform(0.3, 0.9, count), *pairs(6, count)
+    rows = [{"method": "topk", "Spearman": r, "EMD": e, "JSD": j} for r, e, j in zip(alike, emd, jsd, strict=True)]
+    found = verdicts(data_sets=rows)
+    ends = lambda claim: (found[claim]["here low"], found[claim]["here high"])
+    half = stats.norm.ppf(0.975) * stats.sem(alike)
+    assert ends(MAPS_ALIKE) == pytest.approx((alike.mean() - half, alike.mean() + half), abs=0.15 * half)
+    assert ends(EMD) == pytest.approx(bootstrapped((emd, jsd), rho), abs=0.05)
+
+
+def test_figures_of_proxies_have_bootstrap_intervals():
+    rng, count = np.random.default_rng(7), 60
+    lost = rng.normal(size=count)
+    near, far = lost + 0.5 * rng.normal(size=count), lost + rng.normal(size=count)
+    names = {"network": "vit", "anchor method": DENSE, "layer": 11}
+    columns = zip(lost, near, far, strict=True)
+    rows = [{**names, "accuracy difference": d, "Procrustes": p, "CKA": c, "PWCCA": np.nan} for d, p, c in columns]
+    found = verdicts(anchors=rows)
+    ends = lambda claim: (found[claim]["here low"], found[claim]["here high"])
+    assert found[CKA]["here"] == pytest.approx(rho(far, lost) - rho(near, lost))
+    assert ends(PROCRUSTES) == pytest.approx(bootstrapped((near, lost), rho), abs=0.04)
+    better = lambda c, p, d, axis=-1: rho(c, d) - rho(p, d)
+    assert ends(CKA) == pytest.approx(bootstrapped((far, near, lost), better), abs=0.05)

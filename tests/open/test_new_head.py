@@ -1,0 +1,46 @@
+"""A classifier that was fitted to pooled features replaces that of a network."""
+
+import chex
+import jax
+import numpy as np
+import pytest
+from flax import nnx
+
+from jaxprune import mim, models, reduction
+from jaxprune.errors import UserError
+from jaxprune.measures.linear_head import fit_linear_head
+from jaxprune.open import with_head
+
+SIZES = {"img_size": 16, "patch_size": 4, "embed_dim": 16, "depth": 2, "num_heads": 2}
+SWIN = {"img_size": 16, "patch_size": 2, "window_size": 4, "embed_dim": 8, "depths": (1, 1), "num_heads": (1, 2)}
+
+
+@pytest.mark.parametrize(
+    "name, sizes",
+    [
+        ("vit", {**SIZES, "num_classes": 0}),
+        ("vit", {**SIZES, "num_classes": 3, "global_pool": "avg"}),
+        pytest.param("swin", SWIN, marks=pytest.mark.slow),
+    ],
+)
+def test_the_network_classifies_as_the_head_does(name, sizes):
+    model = models.create(name, **sizes, rngs=nnx.Rngs(1))
+    if name == "vit":
+        model = reduction.apply(model, reduction.Plan("topk", 0.5, (1,)))
+    images = jax.random.normal(jax.random.key(0), (12, 16, 16, 3))
+    features = np.asarray(model.pool(model.forward_features(images)[0]))
+    head = fit_linear_head(features, np.arange(12) % 3, 3)
+    network = with_head(model, *head.folded())
+    logits, _ = network(images)
+    chex.assert_trees_all_close(logits, head.logits(features), atol=1e-4)
+    assert network.plan == model.plan and network.preprocessing == model.preprocessing
+
+
+def test_networks_without_one_classifier_are_refused():
+    kernel, bias = np.zeros((16, 3), np.float32), np.zeros(3, np.float32)
+    distilled = models.create("deit_tiny_distilled_patch16_224", **SIZES, num_classes=3, rngs=nnx.Rngs(0))
+    with pytest.raises(UserError, match="deit_tiny_distilled_patch16_224 has two classifiers"):
+        with_head(distilled, kernel, bias)
+    framework = mim.create("mae", **SIZES, decoder_embed_dim=8, decoder_depth=1, decoder_num_heads=2, rngs=nnx.Rngs(0))
+    with pytest.raises(UserError, match="'mim' takes no classifier: fine-tune it"):
+        with_head(framework, kernel, bias)

@@ -1,0 +1,121 @@
+"""What `benchmark` writes: cost and speed of plans side by side, and its verdict on each."""
+
+import itertools
+import time
+from types import SimpleNamespace
+
+import jax.numpy as jnp
+import pytest
+from flax import nnx
+from written_pages import read_page
+
+from jaxprune.bench import costs as bench_costs
+from jaxprune.bench.timing import OverRounds
+from jaxprune.commands import benchmark
+from jaxprune.evaluate.collectors import plans
+from jaxprune.preprocessing import Preprocessing
+
+GFLOPS = {"dense": 4.0, "topk": 2.5, "tome": 3.0, "random": 2.0}
+SECONDS = {"dense": 0.25, "topk": 0.125, "tome": 0.3125, "random": 0.25 / 1.2}  # of a batch of 8
+SCORES = {
+    "dense": {"accuracy": 0.8, "low": 0.72, "high": 0.86, "agreement": 1.0},
+    "topk": {"accuracy": 0.75, "low": 0.67, "high": 0.82, "agreement": 0.9},
+    "tome": {"accuracy": 0.775, "low": 0.69, "high": 0.84, "agreement": 0.95},
+    "random": {"accuracy": 0.5, "low": 0.41, "high": 0.59, "agreement": 0.55},
+}
+
+
+def timed(plan):
+    """The row of a plan over three rounds: at its median speed, a tenth slower and a fifth faster."""
+    faster = SECONDS["dense"] / SECONDS[plan]
+    over = OverRounds.of([0.9 * faster, faster, 1.2 * faster]) if plan != "dense" else OverRounds.of([1.0, 1.0, 1.0])
+    return {
+        "plan": plan,
+        "GFLOPs": GFLOPS[plan],
+        "GFLOPs compiled": 1.1 * GFLOPS[plan],
+        "images/s": 8 / SECONDS[plan],
+        "latency ms": 1000 * SECONDS[plan] / 4,
+        **bench_costs.promise(plan, SECONDS, GFLOPS, over),
+    }
+
+
+def written(tmp_path, monkeypatch, measured, **settings):
+    monkeypatch.setattr(benchmark, "measure", lambda config, workdir: measured)
+    config = SimpleNamespace(plans=tuple(GFLOPS)[1:], batch_size=8, rounds=3, scorer="", **settings)
+    summary = benchmark.run(config, tmp_path)
+    return read_page(tmp_path / "report.html"), summary
+
+
+def test_plans_with_accuracy(tmp_path, monkeypatch):
+    rows = [{**timed(plan), **SCORES[plan]} for plan in GFLOPS]
+    found = plans.Comparison(SCORES, {}, [], {})
+    page, summary = written(tmp_path, monkeypatch, benchmark.Measured("runs/vit", rows, found, classes=10))
+    assert (page.title, page.subtitle, list(page.parts)) == ("jaxprune benchmark", "runs/vit", ["Plans side by side"])
+    part = page.parts["Plans side by side"]
+    (table,) = part.tables
+    assert table.caption == (
+        "Speed-up: median over 3 rounds with the smallest and the largest value. Accuracy: in brackets the 95 % "
+        "interval (Wilson)."
+    )
+    # Top-K is twice as fast with 4 / 2.5 = 1.6 times fewer operations: it keeps 1.25 of what these promise. Random is
+    # 1.2 times as fast with half of them.
+    assert table.lines == [
+        "plan | GFLOPs | GFLOPs compiled | images/s | latency ms | speed-up | FLOP-implied | kept | verdict | "
+        "accuracy | agreement",
+        "dense | 4 | 4.4 | 32 | 62.5 | 1 (1–1) | 1 | 1 | baseline | 0.8 (0.72–0.86) | 1",
+        "topk | 2.5 | 2.75 | 64 * | 31.2 | 2 (1.8–2.4) | 1.6 | 1.25 * | as promised | 0.75 (0.67–0.82) | 0.9",
+        "tome | 3 | 3.3 | 25.6 | 78.1 | 0.8 (0.72–0.96) | 1.33 | 0.6 | slower than dense | 0.775 (0.69–0.84) | 0.95",
+        "random | 2 | 2.2 | 38.4 | 52.1 | 1.2 (1.08–1.44) | 2 | 0.6 | 60% of the promise | 0.5 (0.41–0.59) | 0.55",
+    ]
+    assert part.notes == ["Slower than the dense model on this machine: tome."]
+    assert part.figures[0].caption == (
+        "Of the plans, tome has the highest accuracy: 77.5% with 3 GFLOPs. dense has 80.0% with 4. The grey line "
+        "joins the best plans at each cost."
+    )
+    assert {"GFLOPs", "accuracy", "chance (0.1)"} <= set(part.figures[0].labels)
+    assert part.texts[0].startswith("Batch 8 on cpu, medians of 3 rounds, each timing every plan once.")
+    assert part.commands == ["python -m jaxprune.main --config=configs/x.py"]
+    assert summary == {"plans": 3, "fastest": "topk", "speed-up": 2.0}
+
+
+def test_plans_without_images_are_drawn_by_their_speed_up(tmp_path, monkeypatch):
+    rows = [timed(plan) for plan in ("dense", "random", "topk")]
+    page, _ = written(tmp_path, monkeypatch, benchmark.Measured("vit", rows, None, classes=0))
+    part = page.parts["Plans side by side"]
+    (table,), (plot,) = part.tables, part.figures
+    assert "Accuracy" not in table.caption and table.header[-1] == "verdict" and part.notes == []
+    assert plot.caption == (
+        "Of the plans, topk has the highest speed-up: 2 with 2.5 GFLOPs. dense has 1 with 4. The grey line joins the "
+        "best plans at each cost."
+    )
+
+
+class Toy(nnx.Module):
+    """A network of one product for each value of its images: 2 · 2 · 3 multiply-accumulates an image."""
+
+    def __init__(self):
+        self.preprocessing = Preprocessing((2, 2))
+        self.weight = nnx.Param(jnp.ones((12, 1)))
+
+    def __call__(self, images):
+        return images.reshape(len(images), 12) @ self.weight[...], None
+
+
+def test_speeds_are_images_a_second_and_milliseconds_an_image(monkeypatch):
+    contestants = {
+        name: SimpleNamespace(model=Toy(), gflops=lambda cost=GFLOPS[name]: cost) for name in ("dense", "topk")
+    }
+    # Seconds of each turn, in which dense goes first: three rounds with batches, then three with single images.
+    turns = [(8, 2), (4, 4), (6, 3), (0.5, 0.25), (0.5, 0.125), (1, 0.125)]
+    ends = itertools.chain.from_iterable((0, seconds) for seconds in itertools.chain.from_iterable(turns))
+    monkeypatch.setattr(time, "perf_counter", ends.__next__)
+    dense, topk = bench_costs.costs(contestants, batch_size=4, rounds=3)
+    monkeypatch.undo()
+    # Medians of batches: 6 and 3 seconds; of images .5 and .125. Rounds are 4, 1 and 2 times as fast.
+    assert (dense["images/s"], topk["images/s"]) == pytest.approx((4 / 6, 4 / 3))
+    assert (dense["latency ms"], topk["latency ms"]) == (500, 125)
+    assert [topk[name] for name in ("speed-up", "speed-up low", "speed-up high")] == [2, 1, 4]
+    assert (topk["FLOP-implied"], topk["kept"], topk["verdict"]) == (1.6, 1.25, "as promised")
+    assert dense["speed-up"] == dense["speed-up low"] == dense["FLOP-implied"] == 1
+    assert (dense["GFLOPs"], topk["GFLOPs"]) == (4.0, 2.5)
+    assert topk["GFLOPs compiled"] == pytest.approx(12e-9)

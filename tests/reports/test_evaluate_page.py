@@ -1,0 +1,116 @@
+"""What `evaluate` writes: accuracy by class, the most frequent confusion, and the network under plans."""
+
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+from jaxprune.commands.shared import plans_page
+from jaxprune.evaluate.collectors import plans, predictions
+from jaxprune.evaluate.collectors.agreement import Agreement
+from jaxprune.evaluate.collectors.token_counts import Realised
+
+CLASSES = ("ant", "bee", "cow")
+GREY = np.full((16, 16, 3), 128, np.uint8)
+# Of four ants one is taken for a bee, of four bees two for cows; the cows are right.
+FOUND = predictions.Predictions(
+    labels=np.array([0, 0, 0, 0, 1, 1, 1, 1, 2, 2]),
+    predictions=np.array([0, 0, 0, 1, 1, 1, 2, 2, 2, 2]),
+    confidences=np.full(10, 0.9),
+    cards=[GREY, GREY],
+)
+
+
+class Costed(NamedTuple):
+    """A contestant of known cost."""
+
+    cost: float
+
+    def gflops(self):
+        return self.cost
+
+
+def compared():
+    """Five images in batches of three and two: dense is right on four, Top-K on two, ATS on three."""
+    labels, agreement = np.array([0, 0, 1, 1, 0]), Agreement()
+    answers = {"dense": [0, 0, 1, 1, 1], "topk": [0, 1, 1, 0, 1], "ats": [1, 0, 1, 0, 0]}
+    for part in (slice(0, 3), slice(3, 5)):
+        outputs = {name: {"logits": np.eye(2)[answer][part]} for name, answer in answers.items()}
+        agreement.update({"label": labels[part]}, outputs)
+    realised = {"ats": Realised(rows=(57.125, 30.4), bounds=(98, 49), rates=(0.29145, 0.1551))}
+    return plans.Comparison(agreement.result(), {"topk": GREY}, [GREY, GREY], realised)
+
+
+def test_accuracy_has_its_interval_number_and_chance(part_of):
+    (part,) = part_of(lambda section: predictions.describe(section, FOUND, CLASSES))
+    # 7 of 10; Wilson's interval is .397 to .892.
+    assert part.tiles == {
+        "accuracy": ("70.0%", "± 24.8%, half the 95 % interval (Wilson) over 10 images"),
+        "chance": ("33.3%", ""),
+    }
+    summary = predictions.summarise(FOUND)
+    assert summary["accuracy"] == 0.7 and summary["images"] == 10
+    assert (summary["accuracy_low"], summary["accuracy_high"]) == pytest.approx((0.3968, 0.8922), abs=1e-4)
+
+
+def test_classes_are_listed_with_their_own_intervals(part_of):
+    (part,) = part_of(lambda section: predictions.describe(section, FOUND, CLASSES))
+    (table,) = part.tables
+    assert table.caption == "By class: accuracy, in brackets the 95 % interval (Wilson) over the class's images."
+    assert table.rows == [
+        ["class", "accuracy", "images"],
+        ["ant", "75.0% (30.1%–95.4%)", "4"],
+        ["bee", "50.0% (15.0%–85.0%)", "4"],
+        ["cow", "100.0% (34.2%–100.0%) *", "2"],
+    ]
+
+
+def test_the_most_frequent_confusion_is_named(part_of):
+    (part,) = part_of(lambda section: predictions.describe(section, FOUND, CLASSES))
+    matrix, *cards = part.figures
+    assert matrix.caption == (
+        "The most frequent confusion is bee predicted as cow: 2 of 4 images. A row is a true class; colours are "
+        "shares of its images."
+    )
+    # Rows are true classes: ants 3 and 1, bees 2 and 2, cows 2.
+    assert matrix.labels == ["ant", "bee", "cow", "predicted", "ant", "bee", "cow", "true", "3", "1", "2", "2", "2"]
+    assert part.texts == ["Predictions for some of the images, wrong ones first:"] and len(cards) == 2
+
+
+def test_plans_are_listed_with_cost_accuracy_and_agreement(part_of):
+    found = compared()
+    rows = plans.table({"dense": Costed(4.25), "topk": Costed(2.5), "ats": Costed(2.0)}, found)
+    (part,) = part_of(lambda section: plans_page.describe(section, rows, found, classes=2))
+    (table,) = part.tables
+    assert table.caption == (
+        "Accuracy (in brackets the 95 % interval (Wilson)) and agreement with the dense network. rows: mean number of "
+        "rows in use after each step, of those that the plan allows and GFLOPs count; rate: the former as a share of "
+        "the patches."
+    )
+    assert table.rows == [
+        ["plan", "GFLOPs", "accuracy", "agreement", "rows", "rate"],
+        ["dense", "4.25", "0.8 (0.376–0.964) *", "1", "", ""],
+        ["topk", "2.5", "0.4 (0.118–0.769)", "0.6", "", ""],
+        ["ats", "2", "0.6 (0.231–0.882)", "0.4", "57.12 of 98, 30.4 of 49", "0.291, 0.155"],
+    ]
+    plot, *pictures = part.figures
+    assert plot.caption == (
+        "Of the plans, ats has the highest accuracy: 60.0% with 2 GFLOPs. dense has 80.0% with 4.25. The grey line "
+        "joins the best plans at each cost."
+    )
+    assert {"GFLOPs", "accuracy", "dense", "topk", "ats", "chance (0.5)"} <= set(plot.labels)
+    assert pictures[0].caption == (
+        "topk: the image, then the patches left after each step of the plan. Dropped patches are grey with a cross; "
+        "patches merged into one token have a border of one colour."
+    )
+    assert part.texts == ["Images for which a plan and the dense network predict different classes:"]
+    assert len(pictures) == 1 + 2
+
+
+def test_without_variable_counts_there_are_no_columns_for_them(part_of):
+    found = compared()._replace(realised={}, disagreements=[])
+    rows = plans.table({"dense": Costed(4.25), "topk": Costed(2.5)}, found)
+    (part,) = part_of(lambda section: plans_page.describe(section, rows, found, classes=2))
+    (table,) = part.tables
+    assert table.header == ["plan", "GFLOPs", "accuracy", "agreement"]
+    assert table.caption.endswith("and agreement with the dense network.") and part.texts == []

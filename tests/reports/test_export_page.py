@@ -1,0 +1,57 @@
+"""What `export` writes: a row for each file, and how far it is from the network."""
+
+import zlib
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from written_pages import read_page
+
+from jaxprune import main
+from jaxprune.commands import export
+from jaxprune.export.verify import Verified
+
+LARGE = b"x" * 2_500_000
+CONFIG = str(Path(__file__).parent.parent.parent / "configs" / "export.py")
+
+
+@pytest.fixture
+def exported(tmp_path, monkeypatch):
+    """Exports a network under a plan to files of known size that are as far from it as they say."""
+    plan = SimpleNamespace(text="topk@3:keep_rate=0.5")
+    monkeypatch.setattr(export.networks, "featured", lambda config: SimpleNamespace(plan=plan))
+
+    def writer(data, verified):
+        def write(model, path, *, inputs, class_names, images):
+            path.write_bytes(data)
+            return verified
+
+        return write
+
+    formats = {
+        "stablehlo": (writer(LARGE, Verified(0.00000025, 16, 0)), ".stablehlo"),
+        "onnx": (writer(b"123456789", Verified(0.0000049, 16, 2)), ".onnx"),
+    }
+    monkeypatch.setattr(export, "FORMATS", formats)
+    monkeypatch.setattr(export, "load_card", lambda run: SimpleNamespace(class_names=()))
+    config = main.load_config(CONFIG)
+    config.update(run="runs/vit", formats=("stablehlo", "onnx"))
+    return tmp_path, export.run(config, tmp_path)
+
+
+def test_files_are_listed_with_size_checksum_and_difference(exported):
+    workdir, summary = exported
+    part = read_page(workdir / "report.html").parts["Export"]
+    assert part.texts == [
+        "runs/vit, topk@3:keep_rate=0.5, as files that read pixels from 0 to 255, RGB, resized and cropped. Each was "
+        "read again and compared with the network: difference is the largest of any logit, relative to the largest "
+        "logit; ties counts the images where the network's own choice of rows is a tie."
+    ]
+    (table,) = part.tables
+    # Megabytes of a million bytes; the digits have the check value that CRC-32 is published with.
+    assert table.rows == [
+        ["file", "MB", "CRC-32", "difference", "images", "ties"],
+        [f"{workdir}/model.stablehlo", "2.5", f"{zlib.crc32(LARGE):08x}", "2.5e-07", "16", "0"],
+        [f"{workdir}/model.onnx", "0.0", "cbf43926", "4.9e-06", "16", "2"],
+    ]
+    assert summary == {"stablehlo": f"{workdir}/model.stablehlo", "onnx": f"{workdir}/model.onnx"}

@@ -1,0 +1,126 @@
+"""What `leaderboard` writes: rows with settings and hashes, their page, and what a check of rows finds."""
+
+from pathlib import Path
+
+import pytest
+from written_pages import as_lines, read_csv, read_page
+
+from jaxprune import main
+from jaxprune.bench import leaderboard as rows_of
+from jaxprune.commands import leaderboard
+from jaxprune.report.table import write_csv
+
+CONFIG = str(Path(__file__).parent.parent.parent / "configs" / "leaderboard.py")
+COMMON = {
+    "network": "vit",
+    "images": 200,
+    "batch size": 8,
+    "rounds": 3,
+    "seed": 0,
+    "image size": "224",
+    "weights": "3f2a" * 4,
+    "code": "77aa" * 4,
+    "data": "0bcd" * 4,
+    "jax": "0.8.0",
+    "device": "cpu (x86_64), 2 cores",
+}
+# Cells of dense, Top-K and Random: 180 of 200 images right; 170, 190 of them as the dense network; 100 and 110.
+CELLS = {
+    "plan": ("dense", "topk@1:keep_rate=0.5+topk@2:keep_rate=0.25", "random@1:keep_rate=0.5"),
+    "accuracy": (0.9, 0.85, 0.5),
+    "low": (0.8506, 0.7939, 0.4314),
+    "high": (0.9343, 0.8929, 0.5686),
+    "agreement": (1.0, 0.95, 0.55),
+    "GFLOPs": (4.0, 2.0, 2.5),
+    "FLOP-implied": (1.0, 2.0, 1.6),
+    "images/s": (40.0, 64.0, 30.0),
+    "speed-up": (1.0, 1.6, 0.75),
+    "speed-up low": (1.0, 1.5, 0.7),
+    "speed-up high": (1.0, 1.7, 0.8),
+    "verdict": ("baseline", "80% of the promise", "slower than dense"),
+}
+ROWS = [
+    rows_of.sealed(rows_of.completed({**COMMON, **dict(zip(CELLS, cells, strict=True))}))
+    for cells in zip(*CELLS.values(), strict=True)
+]
+
+
+def run(workdir, **settings):
+    config = main.load_config(CONFIG)
+    config.update(rounds=3, **settings)
+    return leaderboard.run(config, workdir)
+
+
+@pytest.fixture
+def measured(tmp_path, monkeypatch):
+    """The files of a leaderboard whose rows are known."""
+    monkeypatch.setattr(leaderboard, "_rows", lambda config, label, network, texts, workdir: ROWS)
+    return tmp_path, run(tmp_path, run="runs/vit", plans=("topk",), keep_rates=(0.5,), reduction_loc=(1, 2))
+
+
+def test_a_row_has_all_that_it_depends_on(measured):
+    workdir, summary = measured
+    assert summary == {"rows": 3, "table": str(workdir / "leaderboard.csv")}
+    header, dense, topk, _ = read_csv(workdir / "leaderboard.csv")
+    assert header == [
+        *("network", "plan", "plan hash", "images", "batch size", "rounds", "seed", "image size"),
+        *("accuracy", "low", "high", "agreement", "agreement low", "agreement high", "GFLOPs", "FLOP-implied"),
+        *("weights", "code", "data", "jax", "images/s", "speed-up", "speed-up low", "speed-up high", "verdict"),
+        *("device", "hash"),
+    ]
+    row = dict(zip(header, topk, strict=True))
+    assert row["plan"] == "topk@1:keep_rate=0.5+topk@2:keep_rate=0.25" and dense[:2] == ["vit", "dense"]
+    assert (row["images"], row["batch size"], row["rounds"], row["image size"]) == ("200", "8", "3", "224")
+    # Wilson's interval of 190 of 200.
+    ends = [float(row[f"agreement {end}"]) for end in ("low", "high")]
+    assert ends == pytest.approx([0.9104, 0.9726], abs=1e-4)
+
+
+def test_the_page_shows_what_differs_between_plans(measured):
+    page = read_page(measured[0] / "report.html")
+    assert (page.subtitle, list(page.parts)) == ("leaderboard.csv", ["Leaderboard"])
+    part = page.parts["Leaderboard"]
+    assert part.texts == [
+        "Batch 8 on cpu (x86_64), 2 cores, 3 rounds, each timing all plans of a network once, 200 held-out images. "
+        "Code 77aa77aa77aa77aa, images 0bcd0bcd0bcd0bcd."
+    ]
+    (table,) = part.tables
+    assert table.caption == (
+        "Accuracy: in brackets the 95 % interval (Wilson). Speed-up: median over 3 rounds with the smallest and the "
+        "largest value."
+    )
+    assert [line.rpartition(" | ")[0] for line in table.lines] == [
+        "network | plan | accuracy | agreement | GFLOPs | FLOP-implied | weights | images/s | speed-up | verdict",
+        "vit | dense | 0.9 (0.851–0.934) * | 1 (0.981–1) | 4 | 1 | 3f2a3f2a3f2a3f2a | 40 | 1 (1–1) | baseline",
+        "vit | topk@1,2:keep_rate=0.5,0.25 | 0.85 (0.794–0.893) | 0.95 (0.91–0.973) | 2 | 2 | 3f2a3f2a3f2a3f2a | 64 | "
+        "1.6 (1.5–1.7) | 80% of the promise",
+        "vit | random@1:keep_rate=0.5 | 0.5 (0.431–0.569) | 0.55 (0.481–0.617) | 2.5 | 1.6 | 3f2a3f2a3f2a3f2a | 30 | "
+        "0.75 (0.7–0.8) | slower than dense",
+    ]
+    assert [row[-1] for row in table.rows] == ["hash", *(row["hash"] for row in ROWS)]
+    (plot,) = part.figures
+    assert plot.caption == (
+        "Of the plans, topk@1,2:keep_rate=0.5,0.25 has the highest accuracy: 85.0% with 2 GFLOPs. dense has 90.0% "
+        "with 4. The grey line joins the best plans at each cost."
+    )
+    assert {"images/s", "accuracy"} <= set(plot.labels)
+
+
+def test_a_check_lists_claimed_and_measured_speeds(tmp_path, monkeypatch, capsys):
+    faster = rows_of.sealed({**ROWS[1], "speed-up": 1.8, "speed-up high": 1.9, "verdict": "90% of the promise"})
+    forged = rows_of.sealed({**ROWS[2], "accuracy": 0.8})
+    write_csv(tmp_path / "claimed.csv", [ROWS[0], faster, forged])
+    again = {row["plan"]: row for row in ROWS}
+    monkeypatch.setattr(leaderboard, "_again", lambda config, rows, workdir: [again[row["plan"]] for row in rows])
+    summary = run(tmp_path, verify=str(tmp_path / "claimed.csv"), rows=0, rows_seed=1)
+    # The verdict of 1.8 / 2 is "as promised", and 1.8 lies within a tenth of 1.5 to 1.7.
+    assert as_lines(read_csv(tmp_path / "verified.csv")) == [
+        "row | speed-up | measured | measured low | measured high | holds | speeds | why",
+        "vit dense | 1.0 | 1.0 | 1.0 | 1.0 | True | compared | ",
+        "vit topk@1:keep_rate=0.5+topk@2:keep_rate=0.25 | 1.8 | 1.6 | 1.5 | 1.7 | False | compared | "
+        "verdict is as promised, but 90% of the promise in the row",
+        "vit random@1:keep_rate=0.5 | 0.75 | 0.75 | 0.7 | 0.8 | False | compared | accuracy is 0.5, but 0.8 in the row",
+    ]
+    # Claimed 1, 1.8, .75 and measured 1, 1.6, .75: the same order.
+    assert summary == {"checked": 3, "wrong": 2, "tau of speeds": pytest.approx(1), "escapes": 0, "rows_seed": 1}
+    assert "A single forged row of 3 is not among 3 random ones with probability 0%." in capsys.readouterr().out

@@ -1,0 +1,119 @@
+"""What `quickstart` writes: its results, the time of every phase, and a section for each of them."""
+
+import json
+from pathlib import Path
+
+import pytest
+from written_pages import read_page
+
+from jaxprune import main
+from jaxprune.commands import benchmark, evaluate, quickstart, train_ranker
+from jaxprune.commands.shared import reporting
+
+CONFIG = str(Path(__file__).parent.parent.parent / "configs" / "quickstart.py")
+COMMON = {"data": "40 scenes", "held_out": 50, "classes": 10, "plan": None}
+SUMMARIES = {
+    "pretrain": {**COMMON, "steps": 900, "planned_steps": 1250, "seconds": 165.2, "loss": 0.03},
+    "finetune": reporting.with_interval(
+        {**COMMON, "steps": 375, "planned_steps": 375, "seconds": 70.4, "accuracy": 0.6}
+    ),
+    "scratch": reporting.with_interval(
+        {**COMMON, "steps": 375, "planned_steps": 375, "seconds": 69.6, "accuracy": 0.46}
+    ),
+    "ranker": {**COMMON, "steps": 156, "planned_steps": 156, "seconds": 80.0, "recall": 0.515},
+}
+SUMMARIES["pretrain"]["ratio_to_mean_colour"] = 0.6543
+PLAIN = {"GFLOPs": 4.0, "images/s": 40.0, "speed-up": 1.0, "kept": 1.0, "accuracy": 0.6}
+ROWS = [
+    {**PLAIN, "plan": "dense"},
+    {**PLAIN, "plan": "slow but right", "GFLOPs": 3.0, "speed-up": 0.9, "accuracy": 0.59},
+    {**PLAIN, "plan": "topk", "GFLOPs": 2.5, "speed-up": 1.4, "accuracy": 0.55},
+    {**PLAIN, "plan": "fast but wrong", "GFLOPs": 2.0, "speed-up": 1.8, "accuracy": 0.3},
+]
+
+
+ACCURACIES = {"pretrain": (), "finetune": (0.4, 0.6), "scratch": (0.3, 0.46), "ranker": ()}  # of each evaluation
+
+
+def trained(phase, folder):
+    """Leaves the metrics of a phase, and returns its summary."""
+    lines = [{"split": "eval", "step": 100 * i, "accuracy": value} for i, value in enumerate(ACCURACIES[phase], 1)]
+    folder.mkdir()
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return dict(SUMMARIES[phase])
+
+
+@pytest.fixture(autouse=True)
+def unopened(monkeypatch):
+    """What opens networks writes nothing."""
+    monkeypatch.setattr(evaluate, "assess", lambda run, report: {})
+    monkeypatch.setattr(train_ranker, "describe", lambda *arguments, **options: None)
+
+
+@pytest.fixture
+def workdir(tmp_path):
+    for phase in SUMMARIES:
+        trained(phase, tmp_path / phase)
+    return tmp_path
+
+
+def test_the_results_come_first_then_the_phases(workdir):
+    pruned = benchmark.Measured("runs/vit", ROWS, None, classes=10)
+    quickstart.describe(main.load_config(CONFIG), workdir, SUMMARIES, pruned)
+    page = read_page(workdir / "report.html")
+    assert page.title == "jaxprune quickstart"
+    assert list(page.parts) == [
+        *("Results", "Pre-training", "Fine-tuning", "Training from scratch", "Its classifier, pruned")
+    ]
+    part = page.parts["Results"]
+    # Wilson's intervals of 30 and 23 of 50: .4618 to .7239 and .3297 to .5960.
+    assert part.tiles == {
+        "accuracy, pre-trained": ("60.0%", "± 13.1%, half the 95 % interval (Wilson) over 50 images"),
+        "accuracy, from scratch": ("46.0%", "± 13.3%, half the 95 % interval (Wilson) over 50 images"),
+        "chance": ("10%", ""),
+        "reconstruction loss": ("0.65", "1 = each patch's mean colour"),
+        "object patches found": (
+            "51.5%",
+            "by the ranker, in 30% of all patches; random: 30%. It was trained without labels",
+        ),
+    }
+    (table,) = part.tables
+    assert table.caption == "Every phase is timed and capped by the config; the report is not."
+    # Seconds; the caps are 2.75, 1.25, 1.25 and 1.5 minutes.
+    assert table.rows == [
+        ["phase", "steps", "of", "seconds", "cap"],
+        ["pretrain", "900", "1,250", "165", "165"],
+        ["finetune", "375", "375", "70", "75"],
+        ["scratch", "375", "375", "70", "75"],
+        ["ranker", "156", "156", "80", "90"],
+    ]
+    (plot,) = part.figures
+    assert plot.caption.startswith(
+        "In the end, the pre-trained network has an accuracy of 60.0% on held-out scenes, that from scratch 46.0%, "
+        "chance 10.0%."
+    )
+    assert {"pre-trained", "from scratch", "chance", "step", "held-out accuracy"} <= set(plot.labels)
+
+
+def test_a_phase_that_was_cut_short_says_so(workdir):
+    quickstart.describe(main.load_config(CONFIG), workdir, SUMMARIES)
+    parts = read_page(workdir / "report.html").parts
+    assert parts["Pre-training"].notes == ["Stopped at step 900 of 1250: max_minutes was reached."]
+    assert parts["Fine-tuning"].notes == [] and "Its classifier, pruned" not in parts
+
+
+def test_the_summary_names_the_most_accurate_plan_that_is_faster(tmp_path, monkeypatch):
+    for phase in SUMMARIES:
+        monkeypatch.setitem(quickstart._TASKS, phase, lambda config, folder, phase=phase: trained(phase, folder))
+    monkeypatch.setattr(benchmark, "measure", lambda config, workdir: benchmark.Measured("vit", ROWS, None, classes=10))
+    summary = quickstart.run(main.load_config(CONFIG), tmp_path / "run")
+    assert summary == {
+        "reconstruction_ratio": 0.6543,
+        "object_recall": 0.515,
+        "accuracy": 0.6,
+        "accuracy_from_scratch": 0.46,
+        "pruned_by": "topk",
+        "accuracy_pruned": 0.55,
+        "speed_up_pruned": 1.4,
+        "seconds": {"pretrain": 165.2, "finetune": 70.4, "scratch": 69.6, "ranker": 80.0},
+    }

@@ -1,0 +1,178 @@
+"""What `tune` writes: cost and risk of every plan, the tests of some, and why one is chosen."""
+
+from types import SimpleNamespace
+
+import pytest
+from scipy import stats
+from written_pages import read_csv
+
+from jaxprune.bench.timing import OverRounds
+from jaxprune.commands.tune import page
+from jaxprune.report.table import write_csv
+from jaxprune.tune import Bound, Settings, tuning
+from jaxprune.tune.cost_table import Cost, CostTable, Part
+from jaxprune.tune.pareto_testing import fixed_sequence
+from jaxprune.tune.tuned import SMALLER, Row, Tuned
+
+SAFE, CHEAP, CHEAPEST = (f"topk@{place}:keep_rate={rate}" for place, rate in ((3, 0.8), (3, 0.5), (1, 0.5)))
+# Errors in 100 test images, the safest first, for a risk of at most .1 with confidence .9: at most 5 pass.
+SAFE_TEST, CHEAP_TEST, CHEAPEST_TEST = fixed_sequence([1, 5, 9], 100, 0.1, 0.1)
+BLOCKS = ((Part(0, "plain", "", 17, 17, 200), Cost(0.002, 1.5)), (Part(0, "topk", "cls", 17, 9, 150), Cost(0.001, 1.0)))
+
+
+def timed(seconds, megabytes=8.0):
+    return OverRounds.of([seconds, 0.9 * seconds, 1.1 * seconds]), megabytes
+
+
+def tuned(**changes):
+    """Dense takes 40 ms a batch of 8; the plans take 30 and 25, as predicted up to 10 %, and 16 predicted ms."""
+    rows = (
+        Row("dense", 4.0, None, timed(0.04), 0, 100),
+        Row(SMALLER, 1.0, timed=timed(0.02)),
+        Row(SAFE, 3.0, Cost(0.033, 8.0), timed(0.03), 2, 100, SAFE_TEST),
+        Row(CHEAP, 2.5, Cost(0.0245, 7.0), timed(0.025), 5, 100, CHEAP_TEST),
+        Row(CHEAPEST, 1.5, Cost(0.016, 6.0), None, 10, 25),
+    )
+    why = f"{CHEAP} is 1.60 times as fast as dense."
+    table = CostTable(BLOCKS, Cost(0.001, 0.5), Cost(0.04, 8.0))
+    values = (CHEAP, None, why, rows, (SAFE, CHEAP), table, Bound("agreement", 0.9), Settings(batch_size=8), (100, 100))
+    return Tuned(*values)._replace(**changes)
+
+
+def test_plans_are_listed_with_cost_risk_and_test(part_of):
+    part, _ = part_of(lambda section: page.describe(section, tuned()))
+    (table,) = part.tables
+    assert table.caption == "Risk: in brackets the 95 % interval (Wilson)."
+    # 5 errors in 100 have p = P(Bin(100, .1) <= 5) = .0576, and 1 has .000322.
+    assert table.lines == [
+        "plan | chosen | front | GFLOPs | images/s | latency ms | predicted ms | MiB | risk | n | tested | p | "
+        "risk at most | certified",
+        "dense |  |  | 4 | 200 | 40 |  | 8 | 0 (0–0.037) | 100 |  |  |  | ",
+        "next smaller, dense |  |  | 1 | 400 | 20 |  | 8 |  |  |  |  |  | ",
+        "topk@3:keep_rate=0.8 |  | yes | 3 | 267 | 30 | 33 | 8 | 0.02 (0.0055–0.07) | 100 | 1 of 100 | 0.000322 | "
+        "0.0383 | yes",
+        "topk@3:keep_rate=0.5 | yes | yes | 2.5 | 320 | 25 | 24.5 | 8 | 0.05 (0.0215–0.112) | 100 | 5 of 100 | "
+        "0.0576 | 0.0908 | yes",
+        "topk@1:keep_rate=0.5 |  |  | 1.5 | 500 * |  | 16 | 6 | 0.4 (0.234–0.593) | 25 |  |  |  | ",
+    ]
+
+
+def test_the_test_is_exact():
+    assert [test.passed for test in (SAFE_TEST, CHEAP_TEST, CHEAPEST_TEST)] == [True, True, False]
+    assert CHEAP_TEST.p_value == pytest.approx(stats.binom.cdf(5, 100, 0.1))
+    # At the limit, 5 or fewer errors have probability .1.
+    assert stats.binom.cdf(5, 100, CHEAP_TEST.limit) == pytest.approx(0.1)
+
+
+def test_the_choice_is_explained(part_of):
+    part, blocks = part_of(lambda section: page.describe(section, tuned()))
+    assert part.notes == [f"{CHEAP} is 1.60 times as fast as dense."] and part.commands == [CHEAP]
+    _, bound, times = part.texts
+    assert bound == (
+        "Bound: agreement with the dense network of at least 0.9. Risk: the fraction of errors, an image on which the "
+        "plan does not agree with the dense network, estimated on n of 100 images: on a part of them if that already "
+        "showed it to be too large, or another plan to be better. Plans of the front were tested in turn, the safest "
+        "first, on 100 other, independent images (Pareto Testing). A plan is certified if so few errors would have a "
+        "probability of at most 0.1 at the allowed risk."
+    )
+    # Predictions are off by 10 % and 2 %.
+    assert times == (
+        "Times are for a batch of 8: measured in turns if a network was timed as a whole, else predicted from 2 kinds "
+        "of blocks that were timed one by one, and scaled to the measured time of the dense network. Predicted times "
+        "of the timed plans are off by 6.0% (median). The next smaller dense network takes 20 ms; its risk is unknown."
+    )
+    assert blocks.title == "Blocks on this device" and blocks.tables[0].rows == [
+        ["kind", "role", "state", "rows", "left", "macs", "ms", "MiB"],
+        ["0", "plain", "", "17", "17", "200", "2", "1.5"],
+        ["0", "topk", "cls", "17", "9", "150", "1", "1"],
+    ]
+    (plot,) = part.figures
+    assert plot.caption == (
+        "Risk against time. Numbers are the fractions of patches left in the end; plans of one method at the same "
+        "blocks have one colour. The grey line joins the safest plans at each cost."
+    )
+    words = {"ms a batch", "risk", "dense", "topk ×1 from block 3", "0.5, chosen", "0.8", "topk 0.5", "allowed (0.1)"}
+    assert words <= set(plot.labels)
+
+
+def test_a_network_without_a_plan_is_a_warning(part_of):
+    found = tuned(plan="", why="Nothing beats dense.", bound=Bound("latency", 20.0, alpha=0.05))
+    part, _ = part_of(lambda section: page.describe(section, found))
+    assert part.notes == ["Nothing beats dense."] and part.commands == []
+    assert [row[:3] for row in part.tables[0].rows[1:]] == [
+        ["dense", "yes", ""],
+        [SMALLER, "", ""],
+        [SAFE, "", "yes"],
+        [CHEAP, "", "yes"],
+        [CHEAPEST, "", ""],
+    ]
+    assert "Bound: latency at most 20 ms. Risk:" in part.texts[0]
+    lost = tuned(bound=Bound("accuracy", 0.01))
+    texts = part_of(lambda section: page.describe(section, lost))[0].texts
+    assert (
+        "at most 0.01 lost accuracy. Risk: the fraction of errors, an image that the dense network gets right"
+        in texts[1]
+    )
+
+
+def test_the_summary_compares_with_dense():
+    found = page.summary(tuned())
+    assert found == {
+        "plan": CHEAP,
+        "speed-up": pytest.approx(1.6),
+        "latency ms": pytest.approx(25),
+        "risk at most": CHEAP_TEST.limit,
+        "plans": 3,
+        "prediction off by": pytest.approx(0.06),
+    }
+    dense = page.summary(tuned(plan=""))
+    assert (dense["plan"], dense["speed-up"], dense["latency ms"], dense["risk at most"]) == ("dense", 1, 40, 0)
+
+
+def test_the_csv_file_names_the_device(tmp_path):
+    write_csv(tmp_path / "tune.csv", page.table(tuned()), device="cpu", jax="0.8.0")
+    header, *rows = read_csv(tmp_path / "tune.csv")
+    assert header == [
+        *("plan", "chosen", "front", "GFLOPs", "images/s", "latency ms", "predicted ms", "MiB", "risk", "risk low"),
+        *("risk high", "n", "tested", "p", "risk at most", "certified", "device", "jax"),
+    ]
+    assert [row[0] for row in rows] == ["dense", SMALLER, SAFE, CHEAP, CHEAPEST]
+    assert rows[3][:7] == [CHEAP, "yes", "yes", "2.5", "320.0", "25.0", "24.5"] and rows[3][-2:] == ["cpu", "0.8.0"]
+
+
+def chosen(errors, bound, seconds=(0.03, 0.025, 0.016)):
+    """The reason for a choice between three plans, the safest first, that make so many errors in 100 images."""
+    names = (SAFE, CHEAP, CHEAPEST)
+    counts = dict(zip(names, errors, strict=True))
+    counting = SimpleNamespace(test=lambda plan: counts[plan.name], tested=100)
+    taken = {"dense": timed(0.04), **{name: timed(own) for name, own in zip(names, seconds, strict=True)}}
+    plans = [SimpleNamespace(name=name) for name in names]
+    best, why, tests = tuning._chosen(plans, taken, counting, bound, Settings(batch_size=8, delta=0.1))
+    return best and best.name, why, list(tests)
+
+
+def test_why_a_plan_is_chosen_in_words():
+    agreement = Bound("agreement", 0.9)
+    assert chosen((1, 5, 9), agreement) == (
+        CHEAP,
+        f"{CHEAP} is 1.60 times as fast as dense, and with confidence 0.9 its risk is at most 0.1: 5 errors in 100 "
+        "independent images.",
+        [SAFE, CHEAP, CHEAPEST],
+    )
+    assert chosen((9, 0, 0), agreement) == (
+        None,
+        f"Nothing beats dense: {SAFE}, the safest plan, fails on 9 of 100 images, too many for a risk of at most 0.1 "
+        "with confidence 0.9.",
+        [SAFE],
+    )
+    slower = "Nothing beats dense: no plan found is cheaper on this device."
+    assert chosen((0, 0, 0), agreement, (0.05, 0.05, 0.04)) == (None, slower, [])
+    # A bound on cost takes the safest plan within it, whatever the cheaper ones do.
+    assert chosen((1, 5, 9), Bound("latency", 26.0)) == (
+        CHEAP,
+        f"{CHEAP} is 1.60 times as fast as dense, and with confidence 0.9 its risk is at most 0.0908: 5 errors in 100 "
+        "independent images.",
+        [CHEAP],
+    )
+    itself = "The dense network itself satisfies the bound: throughput at least 150 images/s."
+    assert chosen((1, 5, 9), Bound("throughput", 150.0)) == (None, itself, [])

@@ -1,0 +1,37 @@
+"""What `visualize` writes: a picture of reconstructions, in a file and on the page."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+from PIL import Image
+from written_pages import read_page
+
+from jaxprune import main
+from jaxprune.commands import visualize
+from jaxprune.preprocessing import Preprocessing
+
+CONFIG = str(Path(__file__).parent.parent.parent / "configs" / "visualize.py")
+
+
+def test_reconstructions_are_shown_with_their_order(tmp_path, monkeypatch):
+    model = SimpleNamespace(preprocessing=Preprocessing((32, 32)))
+    monkeypatch.setattr(visualize, "open_framework", lambda origin: model)
+    seen = []
+
+    def drawn(model, preprocessing, images):
+        seen.append(images)
+        return np.full((64, 96, 3), 128, np.uint8)
+
+    monkeypatch.setattr(visualize.reconstruction, "picture", drawn)
+    monkeypatch.setattr(visualize.inputs, "with_data_of", lambda run, record, config: config)
+    config = main.load_config(CONFIG)
+    config.update(run="runs/mae", num_images=3)
+    config.data.update(source="scenes", num_eval=8, img_size=32)
+    summary = visualize.run(config, tmp_path)
+    assert summary["images"] == 3 and seen[0].shape == (3, 32, 32, 3)
+    assert Image.open(summary["picture"]).size == (96, 64)
+    page = read_page(tmp_path / "report.html")
+    assert (page.subtitle, list(page.parts)) == ("runs/mae", ["Reconstructions"])
+    (figure,) = page.parts["Reconstructions"].figures
+    assert figure.caption == "Original, masked, reconstructed, thrown patches marked."
