@@ -1,10 +1,10 @@
-"""Accuracy of a trained classifier on held-out data: overall, by class, and its confusions."""
+"""Evaluates a classifier on held-out images, dense and under plans, and writes a report."""
 
 from pathlib import Path
 from typing import Any
 
+from jaxprune.commands.evaluate.settings import Settings
 from jaxprune.commands.shared import inputs, networks, plans_page, reporting
-from jaxprune.commands.shared.defaults import classifier_inspection
 from jaxprune.config import Config
 from jaxprune.evaluate import run_over
 from jaxprune.evaluate.collectors import plans, predictions
@@ -30,9 +30,7 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
 def assess(run: Path, report: Path) -> dict[str, Any]:
     """Evaluates the classifier in a run directory on its own data, and adds the results to a report."""
     classifier = open_classifier(Run(run))
-    config = inputs.with_data_of(
-        run, classifier.model.preprocessing, classifier_inspection("evaluate", only_present=False)
-    )
+    config = inputs.with_data_of(run, classifier.model.preprocessing, Settings.defaults())
     return _on_held_out(classifier, report, config, f"{reporting.command('configs/evaluate.py')} --config.run={run}")
 
 
