@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from jaxprune.commands.analyse import observe
-from jaxprune.commands.shared import groups, several_networks, train_first
+from jaxprune.commands.shared import inspection, several_networks, train_first
 from jaxprune.commands.shared.settings import number, record, refused, setting
 from jaxprune.config import Config
 from jaxprune.errors import unknown
@@ -11,23 +11,15 @@ from jaxprune.reduction import DENSE, methods
 
 
 @record()
-class Settings(groups.ManyPlans, groups.FeatureInspection):
+class Settings(inspection.ManyPlans, inspection.NetworkInspection):
     """Networks, plans, images, and what to compare."""
 
-    layers: tuple[int, ...] = number(
-        (),
-        "blocks whose features are compared, in addition to the last; empty: those of reduction_loc",
-        at_least=0,
-    )
+    layers: tuple[int, ...] = number((), "blocks to compare, and the last; empty: those of reduction_loc", at_least=0)
     anchors: tuple[str, ...] = setting(("dense", "topk", "kmedoids"), "methods that the others are compared with")
-    more_data: tuple[str, ...] = setting(
-        (), 'further data sets, such as "folder:path=DIR" or "tfds:name=NAME,path=DIR", for depth maps'
-    )
+    more_data: tuple[str, ...] = setting((), 'data sets for depth maps: "folder:path=DIR", "tfds:name=NAME,path=DIR"')
     num_images: int = number(1000, "0: all held-out images", at_least=0)
     neighbours: int = number(20, "nearest neighbours that vote if there is no classifier", at_least=1)
-    together: int = number(
-        4, "plans that run in one pass over the images; results are written after each pass", at_least=1
-    )
+    together: int = number(4, "plans in one pass over the images, after which results are written", at_least=1)
 
     missing = staticmethod(train_first.missing)
 
@@ -40,6 +32,6 @@ class Settings(groups.ManyPlans, groups.FeatureInspection):
         for name in config.anchors:
             if name not in choices:
                 yield str(unknown(f"anchor in {prefix}anchors", name, choices))
-        yield from groups.one_view(config)
+        yield from inspection.one_view(config)
         yield from refused(lambda: several_networks.check_names(config))
         yield from refused(lambda: observe.more_data(config))

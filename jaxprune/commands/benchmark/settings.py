@@ -1,12 +1,12 @@
 """The settings of `benchmark`."""
 
 from jaxprune import reduction
-from jaxprune.commands.shared import groups
+from jaxprune.commands.shared import inspection
 from jaxprune.commands.shared.settings import number, record, setting
 
 
 @record()
-class Settings(groups.Plans, groups.ClassifierInspection):
+class Settings(inspection.Plans, inspection.ClassifierInspection):
     """A network, and plans to measure side by side."""
 
     plans: tuple[str, ...] = setting(reduction.standalone(), "token-reduction plans")

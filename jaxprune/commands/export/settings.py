@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from jaxprune import export
-from jaxprune.commands.shared import groups, train_first
+from jaxprune.commands.shared import inspection, train_first
 from jaxprune.commands.shared.settings import choice, number, record, refused, setting
 from jaxprune.config import Config
 from jaxprune.errors import unknown
@@ -15,13 +15,11 @@ FORMATS = {"stablehlo": (export.stablehlo, ".stablehlo"), "onnx": (export.onnx, 
 
 
 @record()
-class Settings(groups.OnePlan, groups.FeatureInspection):
+class Settings(inspection.OnePlan, inspection.NetworkInspection):
     """A network, a plan, and the files to write."""
 
     formats: tuple[str, ...] = setting(("stablehlo",), 'or "onnx", or both')
-    inputs: str = choice(
-        "uint8", 'pixels from 0 to 255, also with "float32"; "normalized" leaves the normalisation out', INPUTS
-    )
+    inputs: str = choice("uint8", 'pixels from 0 to 255, as "float32"; "normalized": without normalisation', INPUTS)
     images: str = setting("", "a folder or a picture for the comparison; empty: built-in scenes")
     num_images: int = number(16, "number of images taken from a folder", at_least=0)
 

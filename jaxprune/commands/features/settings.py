@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from jaxprune.commands.shared import groups, train_first
+from jaxprune.commands.shared import inspection, train_first
 from jaxprune.commands.shared.settings import choice, number, record, refused, setting
 from jaxprune.config import Config
 from jaxprune.data.file_list import open_images
@@ -14,7 +14,7 @@ SPLITS = ("train", "eval")
 
 
 @record()
-class Settings(groups.OnePlan, groups.FeatureInspection):
+class Settings(inspection.OnePlan, inspection.NetworkInspection):
     """A network, a plan, images, and the features to write."""
 
     images: str = setting("", "a folder, a picture or a .txt list; empty: those of the run or of data")
@@ -43,7 +43,7 @@ class Settings(groups.OnePlan, groups.FeatureInspection):
         if size % batch:
             multiple = -(-size // batch) * batch
             yield f"{prefix}shard_size={size} is not a multiple of {prefix}batch_size={batch}: use {multiple}."
-        yield from groups.one_view(config)
+        yield from inspection.one_view(config)
         if config.images and config.data.source:
             yield (
                 f"{prefix}images={config.images} and {prefix}data.source={config.data.source} are both set: give one "

@@ -1,8 +1,7 @@
 """The settings of fine-tuning: MAE's recipe as in PR-MIM Tab. 14, except for `data.randaugment`, which is off."""
 
 from jaxprune import models
-from jaxprune.commands.shared import groups
-from jaxprune.commands.shared.networks import PROPOSAL, proposal
+from jaxprune.commands.shared import groups, inspection
 from jaxprune.commands.shared.settings import ABSENT, choice, number, path, record, refused, setting
 from jaxprune.config import Config
 from jaxprune.errors import UserError
@@ -62,26 +61,16 @@ class Settings(groups.Recipe):
 
     TOGETHER = True
 
-    run: str = path(
-        "", "a run directory to start from, or set model.weights to a published file; neither: from scratch"
-    )
-    trainable_blocks: int = number(
-        -1, "number of last blocks to train, with norm and head; -1: the whole network", at_least=-1, free=True
-    )
+    run: str = path("", "a run directory to start from, or set model.weights; neither: from scratch")
+    trainable_blocks: int = number(-1, "last blocks to train, with norm and head; -1: all", at_least=-1, free=True)
     loss: str = choice(CROSS_ENTROPY, 'or "asymmetric", for images of several classes', (CROSS_ENTROPY, ASYMMETRIC))
-    ema_decay: float = number(
-        0.0, "decay of an average of the parameters, which is evaluated too; 0: none", at_least=0, below=1
-    )
+    ema_decay: float = number(0.0, "of averaged parameters, which are evaluated too; 0: none", at_least=0, below=1)
     reduction: Reduction = Reduction(keep_rate=0.7, reduction_loc=(3, 6, 9))
-    scorer: str = groups.scorer_text("", 'of the method from_scores: "ltrp:run=RUN", "papr", … as in configs/score.py')
+    scorer: str = inspection.scorer_text("", 'of from_scores: "ltrp:run=RUN", "papr", … as in configs/score.py')
     keep_rate_warmup: KeepRateWarmUp = KeepRateWarmUp()
     teacher: str = path("", "the run directory of a dense classifier to distil from")
     distill: Distill = Distill()
-    loss_weights: str = setting(
-        "",
-        'weights of the losses of reduction methods, such as "ratio=1.0" for DynamicViT; empty: those of the methods',
-        free=True,
-    )
+    loss_weights: str = setting("", 'of reduction methods, such as "ratio=1.0"; empty: those of the methods', free=True)
     model: Model = Model(name="vit_base_patch16_224")
     optimizer: Optimizer = Optimizer(base_lr=5e-4, b2=0.999, min_lr=1e-6)
     augment: groups.Augment = groups.Augment()
@@ -96,7 +85,7 @@ class Settings(groups.Recipe):
     def missing(config: Config) -> list[str]:
         """Returns that the scorer lacks a network."""
         has_host = bool(config.run or config.model.weights)
-        return groups.scorers_without_network((config.scorer,), has_host, proposal(PROPOSAL))
+        return inspection.without_network((config.scorer,), host=has_host)
 
 
 def smoke(config: Config) -> Config:

@@ -3,13 +3,13 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from jaxprune.commands.shared import groups, several_networks, train_first
+from jaxprune.commands.shared import inspection, several_networks, train_first
 from jaxprune.commands.shared.settings import number, record, refused, setting
 from jaxprune.config import Config
 
 
 @record()
-class Settings(groups.ManyPlans, groups.ClassifierInspection):
+class Settings(inspection.ManyPlans, inspection.ClassifierInspection):
     """Networks and plans to measure, or a leaderboard to check."""
 
     batch_size: int = number(8, "images a batch", at_least=1)
@@ -18,9 +18,7 @@ class Settings(groups.ManyPlans, groups.ClassifierInspection):
     verify: str = setting("", "a leaderboard.csv whose rows are checked")
     compare: str = setting("", "another leaderboard.csv, whose ranking by speed is compared with that of `verify`")
     rows: int = number(3, "number of random rows to check; 0: all", at_least=0)
-    rows_seed: int = number(
-        -1, "seed of that choice; -1: a new one, so that nobody knows beforehand which rows are checked", at_least=-1
-    )
+    rows_seed: int = number(-1, "seed of that choice; -1: a new one, which nobody knows beforehand", at_least=-1)
     named: tuple[str, ...] = setting((), 'or the rows to check, each as "NETWORK PLAN"')
 
     @staticmethod

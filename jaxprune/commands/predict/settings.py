@@ -1,12 +1,12 @@
 """The settings of `predict`."""
 
-from jaxprune.commands.shared import groups
+from jaxprune.commands.shared import inspection
 from jaxprune.commands.shared.settings import record, setting
 from jaxprune.config import Config
 
 
 @record()
-class Settings(groups.ClassifierInspection):
+class Settings(inspection.ClassifierInspection):
     """A classifier and a picture."""
 
     image: str = setting("", 'a file, or "scenes": a built-in picture')

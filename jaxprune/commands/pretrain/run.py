@@ -9,8 +9,8 @@ from flax import nnx
 
 from jaxprune import parallel, processes
 from jaxprune.checkpoints.run import build, write_card
-from jaxprune.commands.pretrain.frozen_networks import arguments_of
 from jaxprune.commands.pretrain.page import describe
+from jaxprune.commands.pretrain.settings import networks
 from jaxprune.commands.shared import inputs
 from jaxprune.commands.shared.training import Training, begin, build_optimizer, interrupted
 from jaxprune.config import Config
@@ -19,6 +19,7 @@ from jaxprune.evaluate import Averages, run_over
 from jaxprune.evaluate.collectors import reconstruction
 from jaxprune.mim.parts.base import STORED
 from jaxprune.nn.params import Split, merge, split
+from jaxprune.open import Origin, named, open_network
 from jaxprune.train.state import TrainState
 from jaxprune.train.step import FIXED, KEPT, LossFn
 from jaxprune.train.writer import Writer
@@ -84,3 +85,32 @@ def _loss_fn(config: Config, parts: Split, phase: dict[str, Any]) -> LossFn:
         return model.training_loss(inputs.normalized(config, images), mask_key, **phase, **batch.get(KEPT, {})), {}
 
     return loss_fn
+
+
+def arguments_of(config: Config) -> dict[str, Any]:
+    """Returns `config.mim` with its networks, which the config specifies separately, opened.
+
+    A network with another patch size is opened at the image size that gives as many patches as the framework has.
+
+    Raises:
+      UserError: a file cannot be read, or belongs to another network.
+    """
+    arguments = config.mim.to_dict()
+    settings = lambda name: (f"--config.{name}.run", f"--config.{name}.weights", f"--config.{name}.name")
+    origins = {
+        name: named(**config[name], settings=settings(name))
+        for name in networks(arguments)
+        if name in config and (config[name].run or config[name].weights)
+    }
+    if not origins:
+        return arguments
+    bare: Any = nnx.eval_shape(lambda: build("mim", {**arguments, **dict.fromkeys(origins)}, rngs=nnx.Rngs(0)))
+    return {**arguments, **{name: _opened(origin, bare.grid) for name, origin in origins.items()}}
+
+
+def _opened(origin: Origin, grid: tuple[int, int]) -> Any:
+    network = open_network(origin)
+    if getattr(network, "grid", grid) == grid:
+        return network
+    height, width = (cells * side for cells, side in zip(grid, network.patch_embed.patch_size, strict=True))
+    return open_network(origin, img_size=(height, width))

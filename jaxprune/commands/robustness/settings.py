@@ -2,14 +2,14 @@
 
 from collections.abc import Iterator
 
-from jaxprune.commands.shared import groups
+from jaxprune.commands.shared import inspection
 from jaxprune.commands.shared.settings import number, record, refused, setting
 from jaxprune.config import Config
 from jaxprune.data.corruptions import NAMES, SEVERITIES, Corruption
 
 
 @record()
-class Settings(groups.Plans, groups.ClassifierInspection):
+class Settings(inspection.Plans, inspection.ClassifierInspection):
     """A classifier, corruptions of its held-out images, and plans to evaluate it under."""
 
     corruptions: tuple[str, ...] = setting(NAMES, "names of the corruptions")

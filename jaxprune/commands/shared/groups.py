@@ -1,21 +1,18 @@
-"""The settings that several commands share: data, optimizer, networks, plans, scorers, training, inspection."""
+"""The settings that several commands share: data, optimizer, networks, training."""
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import jax
 
 from jaxprune import models, parallel
 from jaxprune import open as door
-from jaxprune.commands.shared.networks import PROPOSAL, plan, proposal
 from jaxprune.commands.shared.settings import ABSENT, Settings, choice, number, path, record, refused, setting
 from jaxprune.config import Config
 from jaxprune.data.loader import TRAIN_CROPS
 from jaxprune.data.randaugment import RandAugment
 from jaxprune.data.source_factory import SOURCES
-from jaxprune.errors import UserError
 from jaxprune.nn.patch_embed import pair
 from jaxprune.preprocessing import CROPS, IMAGENET_MEAN, IMAGENET_STD, INTERPOLATIONS, Preprocessing
 from jaxprune.train.optimizer import OPTIMIZERS
@@ -32,8 +29,6 @@ TINY_STAGES = {
     "num_heads": (1, 2),
     "window_size": 3,
 }
-
-_MESH = 'devices by axis: "fsdp=-1" also shards the parameters; -1 takes the remaining devices'
 
 
 @record()
@@ -63,15 +58,8 @@ class Images(Normalised):
     crop_scale: tuple[float, float] = number((0.2, 1.0), "area of random crops", above=0, at_most=1)
     eval_crop: str = choice("center", 'or "none": the whole image, without keeping its aspect ratio', CROPS)
     interpolation: str = choice("bicubic", "for resizing, in training too", INTERPOLATIONS)
-    randaugment: str = setting(
-        "", 'a policy, such as "rand-m9-mstd0.5-inc1"', lambda policy: policy and RandAugment.parse(policy)
-    )
-    cutout: float = number(
-        0.0,
-        "side of a masked square, as a fraction of the image's; applied before RandAugment; 0: none",
-        at_least=0,
-        at_most=1,
-    )
+    randaugment: str = setting("", 'a policy, such as "rand-m9-mstd0.5-inc1"', lambda p: p and RandAugment.parse(p))
+    cutout: float = number(0.0, "side of a masked square in the image's, before RandAugment", at_least=0, at_most=1)
     repeats: int = number(1, "repeated augmentation: number of crops of each example in a row", at_least=1)
 
 
@@ -82,26 +70,18 @@ class Data(Images):
     source: str = choice("scenes", '"scenes", "folder" or "tfds"', SOURCES, optional=True)
     path: str = setting("", "the image folder, or a prepared TFDS directory")
     name: str = setting("", "name of a TFDS data set")
-    label_key: str = setting(
-        "label", 'key of the labels in a TFDS data set; "objects.label" for images with several classes'
-    )
+    label_key: str = setting("label", 'of a TFDS data set; "objects.label" for images with several classes')
     labels: bool = setting(True, "False: pre-train on images without labels")
     train_split: str = setting("train", "split to train on")
     eval_split: str = setting("test", "held-out split")
-    held_out: float = number(
-        0.2, "fraction of each class held out from a folder without splits; 0: none", at_least=0, below=1
-    )
+    held_out: float = number(0.2, "share of each class of a folder without splits; 0: none", at_least=0, below=1)
     held_out_seed: int = number(0, "seed of that split; use the same for all runs to compare")
-    num_train: int = number(10_000, "number of built-in scenes to train on", at_least=1)
-    num_eval: int = number(1_000, "number of built-in scenes held out", at_least=1)
+    num_train: int = number(10_000, "built-in scenes to train on", at_least=1)
+    num_eval: int = number(1_000, "built-in scenes held out", at_least=1)
     exif: bool = setting(True, "rotate photographs according to their EXIF tags")
     num_frames: int = number(0, "frames of a clip; 0: images. Ignored where a network's record has it", at_least=0)
-    frame_stride: int = number(
-        4, "video frames between frames of a clip; 0: spread over the video. As num_frames", at_least=0
-    )
-    num_clips: int = number(
-        1, "evenly spaced clips per video, over which predicted probabilities are averaged", at_least=1
-    )
+    frame_stride: int = number(4, "frames of the video per frame of a clip; 0: spread. As num_frames", at_least=0)
+    num_clips: int = number(1, "evenly spaced clips per video, whose probabilities are averaged", at_least=1)
     num_crops: int = number(1, "crops of each clip along its longer side, averaged likewise", at_least=1)
     num_threads: int = number(8, "threads that read images", at_least=0)
 
@@ -120,26 +100,9 @@ class Data(Images):
 
 def preprocessing(data: Config) -> Preprocessing:
     """The evaluation preprocessing of `config.data`."""
-    return Preprocessing(
-        pair(data.img_size),
-        crop=data.eval_crop,
-        crop_pct=data.crop_pct,
-        interpolation=data.interpolation,
-        mean=tuple(data.mean),
-        std=tuple(data.std),
-        exif=data.exif,
-        num_frames=data.num_frames,
-        frame_stride=data.frame_stride,
-    )
-
-
-def one_view(config: Config) -> Iterator[str]:
-    """Yields that several views of a video are asked for, of a command that reads a single one."""
-    if config.data.num_clips * config.data.num_crops > 1:
-        yield (
-            f"config.data.num_clips={config.data.num_clips} and config.data.num_crops={config.data.num_crops}: "
-            f"{config.task} reads one view of a video; leave both at 1."
-        )
+    same = ("crop_pct", "interpolation", "exif", "num_frames", "frame_stride")
+    pixels = {"mean": tuple(data.mean), "std": tuple(data.std)}
+    return Preprocessing(pair(data.img_size), crop=data.eval_crop, **pixels, **{name: data[name] for name in same})
 
 
 @record(recipe=True)
@@ -153,9 +116,7 @@ class Optimizer:
     warmup_lr: float = number(0.0, "learning rate at the first step", at_least=0)
     min_lr: float = number(0.0, "learning rate at the end", at_least=0)
     cosine_from_start: bool = setting(False, "True: the cosine includes the warm-up epochs (DeiT)")
-    milestones: tuple[float, ...] = number(
-        (), "epochs at which the rate drops by a factor of 10, instead of the cosine (SimMIM)", above=0
-    )
+    milestones: tuple[float, ...] = number((), "epochs that divide the rate by 10, instead of the cosine", above=0)
     b1: float = number(0.9, "decay of the mean of gradients", at_least=0, below=1)
     b2: float = number(0.95, "decay of the mean of squared gradients", at_least=0, below=1)
     weight_decay: float = number(0.05, "decoupled; multiplied by the learning rate", at_least=0)
@@ -201,14 +162,20 @@ class ClassifierFile(Model):
 
 
 @record()
-class Training(Settings):
+class OnDevices(Settings):
+    """The settings of a command that runs on a mesh of devices."""
+
+    mesh: str = setting("data=-1", 'devices by axis: "fsdp=-1" also shards the parameters', parallel.mesh_from_text)
+
+
+@record()
+class Training(OnDevices):
     """The settings of every training run."""
 
     TRAINS = True
 
     max_minutes: float = number(0.0, "> 0: stop after this time, with a checkpoint and a report", at_least=0)
     accumulate: int = number(1, "number of micro-batches per step, to save memory", at_least=1)
-    mesh: str = setting("data=-1", _MESH, parallel.mesh_from_text)
     log_every: int = number(50, "steps between lines of metrics", at_least=1)
     checkpoint_every: int = number(500, "steps between checkpoints", at_least=1)
     keep: int = number(3, "number of checkpoints to keep", at_least=1)
@@ -244,172 +211,3 @@ def shrink(config: Config) -> None:
     config.update(batch_size=8, epochs=1.0, log_every=2, checkpoint_every=2, max_minutes=0.0, dtype="float32")
     config.mesh = "data=-1"
     config.optimizer.warmup_epochs = 0.5
-
-
-@record()
-class Inspection(Settings):
-    """The settings of a command that inspects a run directory: `evaluate`, `predict`, `visualize`, …"""
-
-    run: str = path("", "a run directory, or a file written by save_model")
-    batch_size: int = number(64, "images a batch", at_least=1)
-    data: Data = Data(source="")  # the run's data
-    mesh: str = setting("data=-1", _MESH, parallel.mesh_from_text)
-
-
-@record()
-class ClassifierInspection(Inspection):
-    """The settings of a command that inspects a classifier: `evaluate`, `predict`, `prune`, `benchmark`.
-
-    The classifier is a run directory or a file of `save_model` (`run`), or a published file (`model.weights` of the
-    network `model.name`; `model.class_names` is a text file with one name per line). Images are prepared as its card
-    says, or as in timm for that name: `data` only sets the source of the images and the number of views of a video.
-    """
-
-    model: ClassifierFile = ClassifierFile()
-    img_size: int | tuple[int, int] = number(
-        0, "replaces the network's size, and its positions are resampled; 0: the network's", at_least=0
-    )
-    frame_stride: int = number(
-        -1, "replaces the network's stride for clips; 0: spread over the video; -1: the network's", at_least=-1
-    )
-
-
-@record()
-class FeatureInspection(Inspection):
-    """The settings of a command that reads a network's features or predictions, with or without a classifier.
-
-    As for `ClassifierInspection`, except that a published file has no class names.
-    """
-
-    model: Model = Model()
-    img_size: int | tuple[int, int] = number(
-        0, "replaces the network's size, and its positions are resampled; 0: the network's", at_least=0
-    )
-
-
-@record()
-class Amounts:
-    """What the text of a plan may leave out."""
-
-    keep_rate: float = number(0.7, "for a plan without an amount", above=0, at_most=1)
-    reduction_loc: tuple[int, ...] = setting((3, 6, 9), "for a plan without blocks")
-
-
-def scorer_texts(default: tuple[str, ...], about: str = "scorers, each with its options") -> Any:
-    """Declares several scorers."""
-    return setting(default, about, _refuse_scorers)
-
-
-def scorer_text(default: str, about: str) -> Any:
-    """Declares a scorer, or none."""
-    return setting(default, about, lambda text: _refuse_scorers((text,)), free=True)
-
-
-def _refuse_scorers(texts: Iterable[str]) -> None:
-    for text in filter(None, texts):
-        origin = door.parse_scorer(text).origin
-        if origin is not None and not door.exists(origin):
-            raise UserError(f"There is no run directory or file {origin}, which the scorer {text!r} reads: check it.")
-
-
-def scorers_without_network(texts: Sequence[str], host: bool, convnet: door.Origin | None) -> list[str]:
-    """Returns the scorers that lack a network; opens nothing.
-
-    Args:
-      texts: the scorers.
-      host: whether there is a transformer whose patches they rank.
-      convnet: what they read by default.
-    """
-    usable = [text for text in texts if text and not refused(lambda text=text: _refuse_scorers((text,)))]
-    networks = door.NetworkCache(host=host or None, proposal=convnet)
-    return [why for text in usable for why in refused(lambda text=text: door.require_network(text, networks))]
-
-
-@record()
-class OnePlan(Amounts):
-    """One plan to reduce a network by."""
-
-    plan: str = setting("", "empty: the network as it is")
-
-    @staticmethod
-    def check(config: Config, prefix: str) -> Iterator[str]:
-        """Yields why the plan cannot be used."""
-        if config.plan:
-            yield from (f"{prefix}plan={config.plan!r}: {why}" for why in refused(lambda: plan(config, config.plan)))
-
-
-@record()
-class Plans(Amounts):
-    """Plans to compare, and the scorer of those that drop patches by scores."""
-
-    plans: tuple[str, ...] = setting((), "token-reduction plans")
-    scorer: str = scorer_text(
-        "", 'for plans with from_scores: "norm", "ltrp:run=RUN", "papr:model=NAME,weights=FILE", …'
-    )
-
-    @staticmethod
-    def check(config: Config, prefix: str) -> Iterator[str]:
-        """Yields why plans cannot be used."""
-        yield from plan_problems(config, prefix, has_scorer=bool(config.scorer))
-
-    @staticmethod
-    def missing(config: Config) -> list[str]:
-        """Returns that the scorer lacks a network."""
-        return scorers_without_network((config.scorer,), True, proposal(PROPOSAL))
-
-
-@record()
-class ManyPlans:
-    """Plans to compare at several keep rates, on several networks."""
-
-    networks: tuple[str, ...] = setting(
-        (), 'in addition to `run` or `model`: run directories, or texts such as "weights=FILE,name=NAME"'
-    )
-    plans: tuple[str, ...] = setting(("topk", "evit", "ats", "tome", "kmedoids", "dpc_knn", "l2"), "plans to compare")
-    keep_rates: tuple[float, ...] = number(
-        (0.7, 0.5), "for plans without an amount; Random is always included", above=0, at_most=1
-    )
-    reduction_loc: tuple[int, ...] = setting((3, 6, 9), "for plans without blocks")
-
-    @staticmethod
-    def check(config: Config, prefix: str) -> Iterator[str]:
-        """Yields why plans cannot be used."""
-        yield from plan_problems(config, prefix, has_scorer=False)
-
-
-def plan_problems(config: Config, prefix: str, *, has_scorer: bool) -> Iterator[str]:
-    """Yields why the plans of `config.plans` cannot be used."""
-
-    def refuse(text: str) -> None:
-        if plan(config, text).at_input and not has_scorer:
-            raise UserError("It drops patches by scores and needs a scorer, such as --config.scorer=norm.")
-
-    for text in config.plans:
-        yield from (f"{prefix}plans={text!r}: {why}" for why in refused(lambda text=text: refuse(text)))
-
-
-@record()
-class Scorers:
-    """Scorers of patches, and the ConvNet that they read."""
-
-    scorers: tuple[str, ...] = scorer_texts(())
-    proposal: str = setting(PROPOSAL, "the ConvNet that scorers such as papr and cam read by default")
-    weights: str = path("", "weights of the proposal; empty: those of the installed package", "weights file")
-
-    @staticmethod
-    def missing(config: Config) -> list[str]:
-        """Returns the scorers that lack a network."""
-        has_host = bool(config.run or config.model.weights)
-        return scorers_without_network(config.scorers, has_host, proposal(config.proposal, config.weights))
-
-
-@record()
-class Ranked(Scorers, Normalised, Settings):
-    """Scorers of the patches of a ViT, or of a grid where there is none."""
-
-    run: str = path("", "a run directory with the ViT whose patches are ranked")
-    model: Model = Model()
-    batch_size: int = number(16, "images a batch", at_least=1)
-    img_size: int | tuple[int, int] = number(0, "without a ViT: the size of the images; 0: 224", at_least=0)
-    grid: tuple[int, ...] = number((), "without a ViT: the grid of patches; empty: (14, 14)", at_least=1)
-    mesh: str = setting("data=-1", _MESH, parallel.mesh_from_text)

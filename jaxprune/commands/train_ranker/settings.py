@@ -28,12 +28,7 @@ class Labels:
     """`config.labels`: how the autoencoder ranks patches."""
 
     mask_ratio: float = number(0.9, "share of the patches that the autoencoder does not see", above=0, below=1)
-    throw_ratio: float = number(
-        0.0,
-        "fraction of the patches that are not reconstructed: cheaper, but no longer exact",
-        at_least=0,
-        below=1,
-    )
+    throw_ratio: float = number(0.0, "share not reconstructed: cheaper, but no longer exact", at_least=0, below=1)
     removal: str = choice("delete", "how a visible patch is removed", REMOVALS)
     over: str = choice("masked", "patches whose reconstruction counts", OVER)
     memory_mib: float = number(2048.0, "memory limit per device for computing the labels", above=0, free=True)
@@ -51,17 +46,11 @@ class Settings(groups.Recipe):
     With `config.pretrain`, a config of `pretrain`, the autoencoder is pre-trained first.
     """
 
-    label_model: str = path(
-        "",
-        "the masked autoencoder that makes the labels: a run directory, or a weights file of the network `mim`; empty: "
-        "one is pre-trained first, by the config in `pretrain`",
-    )
+    label_model: str = path("", "run directory, or weights of `mim`, that makes the labels; empty: that of `pretrain`")
     mim: pretraining.Framework = pretraining.Framework(**pretraining.NETWORKS, norm_pix_loss=False)
     expects: str = setting("full", "the reconstruction it was trained with; there is a warning if it differs")
     ranker: Ranker = Ranker(remat=False)
-    warm_start: bool = setting(
-        False, "initialise the ranker with the autoencoder's encoder, which must have the same sizes"
-    )
+    warm_start: bool = setting(False, "start the ranker from the autoencoder's encoder, which has the same sizes")
     sparse: bool = setting(True, "train the ranker on the visible patches only")
     labels: Labels = Labels()
     loss: str = setting("list_mle", "loss of the ranking")

@@ -1,12 +1,12 @@
 """The settings of `visualize`."""
 
-from jaxprune.commands.shared import groups, train_first
+from jaxprune.commands.shared import inspection, train_first
 from jaxprune.commands.shared.settings import number, record, setting
 from jaxprune.config import Config
 
 
 @record()
-class Settings(groups.Inspection):
+class Settings(inspection.Inspection):
     """A pre-training run, and the images to reconstruct."""
 
     image: str = setting("", "a picture; empty: held-out images")
