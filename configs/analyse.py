@@ -19,8 +19,9 @@ images are classified by their nearest neighbours among the dense features.
 
     --config.more_data="('folder:path=DIR2',)"                   further data sets, on which depth maps are compared
 
-The running time is estimated in advance. Observations of each network and plan are stored in `observed/`: the same
-command resumes an interrupted run, and after a change of the config only the affected parts are run again.
+The time of the passes over the images is estimated in advance. Observations of each network and plan are stored in
+`observed/`: the same command resumes an interrupted run, and after a change of the config only the affected parts are
+run again. `scripts/studies/which_tokens/claims.py RUN` judges the findings of the paper by these CSV files.
 """
 
 from jaxprune.commands import finetune

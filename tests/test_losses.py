@@ -57,19 +57,6 @@ def test_cross_entropies_of_the_recipe_are_optaxs():
         np.testing.assert_allclose(optax.softmax_cross_entropy(logits, smooth).mean(), wanted, rtol=1e-5)
 
 
-@pytest.mark.parametrize("temperature", in_names(TABLE, r"deit_distill_none_tau(.*)"))
-def test_deit_distillation(temperature):
-    logits, labels, student, teacher = _arrays("logits", "labels", "distill_logits", "teacher_logits")
-    base = optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
-    np.testing.assert_allclose(base, TABLE[f"deit_distill_none_tau{temperature}"], rtol=1e-5)
-    options = {"alpha": json.loads(str(TABLE["config"]))["alpha"], "temperature": float(temperature)}
-    for kind in ("soft", "hard"):
-        loss = losses.deit_distillation(base, student, teacher, kind=kind, **options)
-        np.testing.assert_allclose(loss, TABLE[f"deit_distill_{kind}_tau{temperature}"], rtol=1e-5)
-    with pytest.raises(UserError, match=r"'sofd'.* Did you mean 'soft'"):
-        losses.deit_distillation(base, student, teacher, kind="sofd")
-
-
 def test_token_distillation_without_tokens_is_zero():
     tokens = jnp.ones((2, 3, 4))
     for kind in ("mse", "kl"):
@@ -208,9 +195,3 @@ def test_list_mle_of_the_first_places():
     np.testing.assert_allclose(losses.list_mle_loss(scores, relevance, top_k=2), expected, rtol=1e-6)
     whole = losses.list_mle_loss(scores, relevance)
     np.testing.assert_allclose(losses.list_mle_loss(scores, relevance, top_k=9), whole)
-
-
-def test_random_sublists():
-    chosen = losses.random_sublist(jax.random.uniform(jax.random.key(0), (5, 7)), 3)
-    np.testing.assert_array_equal(chosen.sum(1), [3] * 5)
-    assert losses.random_sublist(jnp.zeros((1, 4)), 9).all()

@@ -22,16 +22,16 @@ TINY = [f"--{name}={value}" for name, value in {"embed-dim": 16, "depth": 1, "nu
 TINY += [f"--decoder-{name}={value}" for name, value in {"embed-dim": 16, "depth": 1, "num-heads": 2}.items()]
 SMALLEST = "vit_tiny_patch16_224"
 BENCHMARKS = {
-    "benchmark_vit": [f"--model={SMALLEST}", "--batch=1", "--rounds=1"],
-    "benchmark_reduction": [f"--model={SMALLEST}", "--batch=1", "--rounds=1", "--methods", "topk"],
-    "benchmark_papr": [
+    "benchmarks/vit": [f"--model={SMALLEST}", "--batch=1", "--rounds=1"],
+    "benchmarks/reduction": [f"--model={SMALLEST}", "--batch=1", "--rounds=1", "--methods", "topk"],
+    "benchmarks/papr": [
         *("--model", "convnext_atto", "--scorer=norm", "--batch=1", "--rounds=1"),
         '--overrides={"depths": [1, 1], "dims": [8, 16]}',
     ],
-    "benchmark_ltrp": [f"--model={SMALLEST}", "--batch=1", "--rounds=1", "--throw", "0.8"],
-    "benchmark_attention": ["--lengths", "140", "--num-heads=1", "--head-dim=8", "--sizes", "--rounds=1"],
-    "benchmark_frameworks": ["--tiny", "--only", "simmim", "--batch=1", "--rounds=1"],
-    "benchmark_mim": ["--models", SMALLEST, "--batch=1", "--measure=1", "--rounds=1", "--throw", "0.5"],
+    "benchmarks/ltrp": [f"--model={SMALLEST}", "--batch=1", "--rounds=1", "--throw", "0.8"],
+    "benchmarks/attention": ["--lengths", "140", "--num-heads=1", "--head-dim=8", "--sizes", "--rounds=1"],
+    "benchmarks/frameworks": ["--tiny", "--only", "simmim", "--batch=1", "--rounds=1"],
+    "benchmarks/mim": ["--models", SMALLEST, "--batch=1", "--measure=1", "--rounds=1", "--throw", "0.5"],
 }
 
 
@@ -52,7 +52,7 @@ def rows(path):
 @pytest.mark.parametrize("script", BENCHMARKS)
 def test_benchmarks_name_the_device(script, tmp_path):
     printed = run(script, tmp_path, *BENCHMARKS[script])
-    found = rows(tmp_path / f"{script}.csv")
+    found = rows(tmp_path / f"{script.replace('s/', '_')}.csv")
     assert found[0]["device"] in printed and all(row["jax"] for row in found)
 
 
@@ -60,7 +60,7 @@ def test_a_network_in_another_process_has_its_turns(tmp_path):
     other = tmp_path / "python"
     other.write_text("#!/bin/sh\necho another $2\nwhile read line; do echo done; done\n")
     other.chmod(0o755)
-    run("benchmark_papr", tmp_path, *BENCHMARKS["benchmark_papr"], f"--torch-python={other}")
+    run("benchmarks/papr", tmp_path, *BENCHMARKS["benchmarks/papr"], f"--torch-python={other}")
     (found,) = rows(tmp_path / "benchmark_papr.csv")
     assert found["with"] == "another convnext_atto" and float(found["dense to PyTorch"]) > 0
 
@@ -68,26 +68,26 @@ def test_a_network_in_another_process_has_its_turns(tmp_path):
 def test_clips_are_timed_with_their_scorer(tmp_path):
     sizes = '{"img_size": 32, "num_frames": 4, "embed_dim": 16, "depth": 1, "num_heads": 2}'
     settings = ("--model=videomae_base_patch16_224", "--scorer=static_tubes", "--batch=1", "--rounds=1")
-    run("benchmark_papr", tmp_path, *settings, f"--overrides={sizes}")
+    run("benchmarks/papr", tmp_path, *settings, f"--overrides={sizes}")
     (found,) = rows(tmp_path / "benchmark_papr.csv")
     assert float(found["dense ms/clip"]) > 0
 
 
 def test_hierarchical_networks_are_pruned(tmp_path):
     settings = ["--smoke", "--networks", "convnext", "--seeds=1", "--out=study"]
-    run("study_hierarchical", tmp_path, *settings)
+    run("studies/hierarchical", tmp_path, *settings)
     found = rows(tmp_path / "study" / "study_hierarchical.csv")
     assert [row["scorer"] for row in found] == ["random", "centre"] and {"1", "0.5", "± 0.5"} <= set(found[0])
     # Nothing is computed again.
     kept = {path: path.stat().st_mtime_ns for path in (tmp_path / "study").glob("*/prune.csv")}
-    run("study_hierarchical", tmp_path, *settings)
+    run("studies/hierarchical", tmp_path, *settings)
     assert kept and kept == {path: path.stat().st_mtime_ns for path in kept}
 
 
 def test_training_from_scratch_takes_as_long_as_both_phases(tmp_path):
     done = tmp_path / "quickstart"
     commands.find("quickstart")(main.load_config(str(ROOT / "configs/quickstart.py:smoke")), done)
-    run("study_scratch", tmp_path, f"--run={done}", "--rates", "1e-3", "--out=study")
+    run("studies/scratch", tmp_path, f"--run={done}", "--rates", "1e-3", "--out=study")
     both, short, long = rows(tmp_path / "study" / "scratch.csv")
     assert int(long["steps"]) > int(short["steps"]) and float(both["minutes"]) > float(short["minutes"])
     assert all(float(row["accuracy_low"]) <= float(row["accuracy"]) for row in (both, short, long))
@@ -95,7 +95,7 @@ def test_training_from_scratch_takes_as_long_as_both_phases(tmp_path):
 
 def test_peers_take_turns_and_a_run_goes_on_where_it_was_cut_off(tmp_path):
     settings = ["--tiny", "--batch=2", "--burst=0.01", "--threads=1", "--out=peers", "--only", "dense", "input"]
-    printed = run("benchmark_peers", tmp_path, *settings, "--rounds=1")
+    printed = run("benchmarks/peers", tmp_path, *settings, "--rounds=1")
     found = rows(tmp_path / "peers" / "peers.csv")
     assert [row["contestant"] for row in found] == ["jaxprune", "Pillow alone", "jaxprune", "Pillow alone", "jaxprune"]
     assert all(float(row["images/s"]) > 0 and row["machine"] for row in found)
@@ -104,14 +104,14 @@ def test_peers_take_turns_and_a_run_goes_on_where_it_was_cut_off(tmp_path):
     assert "GFLOP/s" in printed and "GB/s" in (tmp_path / "peers" / "peers.md").read_text()
     records = tmp_path / "peers" / "rounds.jsonl"
     before = records.read_text()
-    run("benchmark_peers", tmp_path, *settings, "--rounds=2")
+    run("benchmarks/peers", tmp_path, *settings, "--rounds=2")
     added = [json.loads(line) for line in records.read_text().removeprefix(before).splitlines()]
     assert {record["round"] for record in added if "round" in record} == {1}
     assert [row["rounds"] for row in rows(tmp_path / "peers" / "peers.csv")] == ["2"] * 5
 
 
 def test_gradients_are_compared(tmp_path):
-    run("gradient_gap", tmp_path, *TINY, "--steps", 0, 1, "--throw", 0.5, 0.65, "--batch=4", "--batches=2")
+    run("studies/gradient_gap", tmp_path, *TINY, "--steps", 0, 1, "--throw", 0.5, 0.65, "--batch=4", "--batches=2")
     found = rows(tmp_path / "gradient_gap.csv")
     assert len(found) == 2 * 4 * 2 and all(float(row["gap"]) > 0 for row in found)
 
@@ -119,8 +119,8 @@ def test_gradients_are_compared(tmp_path):
 def test_pre_training_methods_are_compared(tmp_path):
     arguments = ["--smoke", "--seeds=1", "--out=study", "--frameworks", "simmim", "--others", "amt_simmim"]
     # Its time is over before it begins.
-    assert "run the same command again to resume" in run("study_mim", tmp_path, *arguments, "--hours=-1")
-    assert "The study is complete." in run("study_mim", tmp_path, *arguments)
+    assert "run the same command again to resume" in run("studies/mim", tmp_path, *arguments, "--hours=-1")
+    assert "The study is complete." in run("studies/mim", tmp_path, *arguments)
     found = rows(tmp_path / "study" / "study_mim.csv")
     assert [row["method"] for row in found] == ["simmim full", "simmim partial", "simmim progressive", "from scratch"]
     measures = {"thousand images", "full-mask loss", "kNN", "linear", "fine-tuned", "corrupted", "± fine-tuned"}
@@ -130,7 +130,7 @@ def test_pre_training_methods_are_compared(tmp_path):
     assert "Tab. 4, SimMIM" in (tmp_path / "study" / "report.html").read_text()
     # Nothing is measured again.
     kept = (tmp_path / "study" / "pieces.jsonl").stat().st_mtime_ns
-    run("study_mim", tmp_path, *arguments)
+    run("studies/mim", tmp_path, *arguments)
     assert kept == (tmp_path / "study" / "pieces.jsonl").stat().st_mtime_ns
 
 
@@ -138,7 +138,7 @@ def test_reduction_methods_are_compared(tmp_path):
     config = main.load_config(str(ROOT / "configs/reduction/small.py:smoke"))
     commands.find("finetune")(config, tmp_path / "dense")
     settings = [f"--run={tmp_path / 'dense'}", "--methods", "topk", "tome", "--seeds=1", "--epochs=1", "--out=study"]
-    printed = run("study_reduction", tmp_path, "--smoke", *settings)
+    printed = run("studies/reduction", tmp_path, "--smoke", *settings)
     assert {row["method"] for row in rows(tmp_path / "study" / "fine_tuned.csv")} == {"dense", "topk", "tome"}
     assert {"tome", "topk"} <= {row["method"] for row in rows(tmp_path / "study" / "off_the_shelf.csv")}
     assert "Rank correlation" in printed
@@ -146,21 +146,21 @@ def test_reduction_methods_are_compared(tmp_path):
 
 def test_recipes_are_searched_on_a_grid_and_compared(tmp_path):
     config = ["--config=configs/reduction/small.py", "--smoke", "--methods", "topk", "--rates", 0.5]
-    printed = run("grid_reduction", tmp_path, "grid", *config, "--grid", "base_lr=0.01,0.0001", "--out=grid")
+    printed = run("studies/grid_reduction", tmp_path, "grid", *config, "--grid", "base_lr=0.01,0.0001", "--out=grid")
     found = rows(tmp_path / "grid" / "grid.csv")
     assert [row["base_lr"] for row in found] == ["0.01", "0.0001"] and "above the worst" in printed
     # Nothing is trained again.
     kept = {path: path.stat().st_mtime_ns for path in (tmp_path / "grid").rglob("complete.json")}
-    run("grid_reduction", tmp_path, "grid", *config, "--grid", "base_lr=0.01,0.0001", "--out=grid")
+    run("studies/grid_reduction", tmp_path, "grid", *config, "--grid", "base_lr=0.01,0.0001", "--out=grid")
     assert kept == {path: path.stat().st_mtime_ns for path in (tmp_path / "grid").rglob("complete.json")}
-    printed = run("grid_reduction", tmp_path, "matrix", *config, "--data=coco", "--out=matrix")
+    printed = run("studies/grid_reduction", tmp_path, "matrix", *config, "--data=coco", "--out=matrix")
     (row,) = rows(tmp_path / "matrix" / "matrix.csv")
     assert row["better"] == ("I" if float(row["I"]) > float(row["D"]) else "D") and "topk" in printed
 
 
 def test_two_networks_are_analysed_under_trained_and_untrained_methods(tmp_path):
     settings = ["--widths", 16, 32, "--methods", "topk", "sit", "--rates", 0.5, "--epochs=1", "--tune=1"]
-    printed = run("study_analysis", tmp_path, "--smoke", *settings, "--images=12", "--batch=4", "--out=study")
+    printed = run("studies/analysis", tmp_path, "--smoke", *settings, "--images=12", "--batch=4", "--out=study")
     assert "minutes" in printed
     found = rows(tmp_path / "study" / "analyse" / "networks.csv")
     assert {row["method"] for row in found} >= {"topk", "sit"}
@@ -172,20 +172,20 @@ def test_the_cost_of_an_analysis_is_measured(tmp_path):
     config = main.load_config(str(ROOT / "configs/reduction/small.py:smoke"))
     commands.find("finetune")(config, tmp_path / "dense")
     settings = [f"--run={tmp_path / 'dense'}", "--reduction_loc", 1, "--plans", "topk", "--rates", 0.5, "--batch=4"]
-    printed = run("benchmark_analysis", tmp_path, *settings, "--out=cost")
+    printed = run("benchmarks/analysis", tmp_path, *settings, "--out=cost")
     (row,) = rows(tmp_path / "cost" / "cost.csv")
     assert row["networks and plans"] == "3" and "ratio" in printed
     assert float(row["ratio"]) == pytest.approx(float(row["analyse s"]) / float(row["forward passes s"]), rel=1e-2)
 
 
 def test_a_trained_network_is_reduced_as_it_is(tmp_path):
-    printed = run("study_offtheshelf", tmp_path, "--smoke", "--out=study")
+    printed = run("studies/offtheshelf", tmp_path, "--smoke", "--out=study")
     found = rows(tmp_path / "study" / "off_the_shelf.csv")
     assert found[0]["method"] == "dense" and {"topk", "tome", "random"} <= {row["method"] for row in found}
     assert float(found[0]["agreement"]) == 1 and "sit: left out, it has parameters" in printed
     # Nothing is computed again.
     kept = {path: path.stat().st_mtime_ns for path in (tmp_path / "study" / "features").iterdir()}
-    run("study_offtheshelf", tmp_path, "--smoke", "--out=study")
+    run("studies/offtheshelf", tmp_path, "--smoke", "--out=study")
     assert kept == {path: path.stat().st_mtime_ns for path in (tmp_path / "study" / "features").iterdir()}
 
 
@@ -193,7 +193,7 @@ def test_classifiers_on_selected_patches_are_compared(tmp_path):
     config = main.load_config(str(ROOT / "configs/ranking/scenes.py:smoke"))
     commands.find("train_ranker")(config, tmp_path / "ranker")
     settings = [f"--ranker={tmp_path / 'ranker'}", "--scorers", "ltrp", "--seeds=1", "--epochs=1", "--out=study"]
-    run("study_ltrp", tmp_path, "--smoke", *settings)
+    run("studies/ltrp", tmp_path, "--smoke", *settings)
     found = rows(tmp_path / "study" / "study_ltrp.csv")
     assert [row["patches by"] for row in found] == ["dense", "ltrp", "ltrp, learning"]
     assert float(found[0]["GFLOPs"]) > float(found[1]["GFLOPs"])
@@ -208,7 +208,7 @@ def test_tuning_is_studied(tmp_path):
         Image.fromarray(rng.integers(0, 256, (20, 20, 3), np.uint8)).save(tmp_path / "photos" / f"{number}.png")
     settings = ["--run=encoder.safetensors", "--path=photos", "--images=36", "--half=12", "--batch=2", "--rounds=1"]
     settings += ["--methods", "topk", "--kept", "0.5", "--splits=20", "--alpha=0.4", "--delta=0.3"]
-    run("study_tune", tmp_path, *settings)
+    run("studies/tune", tmp_path, *settings)
     found = {row["what"]: float(row["value"]) for row in rows(tmp_path / "study_tune" / "summary.csv")}
     assert found["violations"] <= found["allowed"]
     assert len(rows(tmp_path / "study_tune" / "times.csv")) == 1
@@ -219,11 +219,11 @@ def test_links_to_labelled_images_are_made_whole_where_that_was_stopped(tmp_path
         (tmp_path / "data" / name).mkdir(parents=True)
         for number in range(3):
             (tmp_path / "data" / name / f"{number}.png").touch()
-    code = "import argparse, pathlib, study_mim as s; print(s.labelled(argparse.Namespace(smoke=False, labelled=4, "
+    code = "import argparse, pathlib, mim as s; print(s.labelled(argparse.Namespace(smoke=False, labelled=4, "
     code += "path='data', out=pathlib.Path('out'))))"
     (tmp_path / "out" / "labelled" / "train.part" / "a").mkdir(parents=True)
     (tmp_path / "out" / "labelled" / "test").symlink_to(tmp_path / "data" / "test", target_is_directory=True)
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "scripts")])}
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "scripts" / "studies")])}
     for _ in range(2):
         subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=env, check=True, capture_output=True)
         place = tmp_path / "out" / "labelled"

@@ -9,7 +9,7 @@ python -m jaxprune.main --config=configs/ranking/efficient.py:data=cifar10,path=
     train_scorer  trains the ranker with the classifier; by default it is frozen
     keep_rate     a quarter by default, like the paper's 49 of 196 patches
 
-scripts/study_ltrp.py runs all of these over several seeds.
+scripts/studies/ltrp.py runs all of these over several seeds.
 """
 
 from _small import RANKED

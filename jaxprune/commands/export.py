@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from jaxprune import export
-from jaxprune.checkpoints import load_card
+from jaxprune.checkpoints.run import is_ours, load_card
 from jaxprune.commands.shared import networks, reporting, train_first
 from jaxprune.commands.shared.checks import refused
 from jaxprune.config import Config
@@ -28,7 +28,7 @@ missing = train_first.missing_network
 def run(config: Config, workdir: Path) -> dict[str, Any]:
     """Exports the network of `config.run` or `config.model` in each of `config.formats`, and verifies the files."""
     model, origin = networks.featured(config), str(networks.origin(config))
-    names = load_card(origin).class_names if config.run else ()
+    names = load_card(origin).class_names if is_ours(origin) else ()
     options = {"inputs": config.inputs, "class_names": names, "images": _images(config, model)}
     workdir.mkdir(parents=True, exist_ok=True)
     rows = [_write(name, workdir, model, options) for name in config.formats]

@@ -1,4 +1,4 @@
-"""Distances from a teacher: of logits (DeiT) and of the tokens that are kept (DynamicViT)."""
+"""Distances from a teacher: of logits, and of the tokens that are kept (DynamicViT)."""
 
 import jax
 import jax.numpy as jnp
@@ -21,34 +21,6 @@ def _kl(
     log_student = jax.nn.log_softmax(student.astype(jnp.float32) / temperature, axis=-1)
     log_teacher = jax.nn.log_softmax(teacher.astype(jnp.float32) / temperature, axis=-1)
     return (jnp.exp(log_teacher) * (log_teacher - log_student)).sum(-1)
-
-
-def deit_distillation(
-    base: Float[Array, ""],
-    student: Float[Array, "b c"],
-    teacher: Float[Array, "b c"],
-    *,
-    kind: str = "soft",
-    alpha: float = 0.5,
-    temperature: float = 1.0,
-) -> Float[Array, ""]:
-    """Mixes a loss with distillation into the distillation head (DeiT, Touvron et al., 2021, eq. 2-3).
-
-    Args:
-      base: the loss of the class head.
-      student: logits of the distillation head.
-      kind: "soft", the KL divergence times the temperature squared; or "hard", cross-entropy with the class that the
-        teacher predicts.
-      alpha: weight of the distillation term.
-    """
-    if kind == "soft":
-        distilled = kl_distillation(student, teacher, temperature) * temperature**2
-    elif kind == "hard":
-        log_probs = jax.nn.log_softmax(student.astype(jnp.float32), axis=-1)
-        distilled = -jnp.take_along_axis(log_probs, teacher.argmax(-1)[:, None], axis=-1).mean()
-    else:
-        raise unknown("kind of distillation", kind, ("soft", "hard"))
-    return base * (1 - alpha) + distilled * alpha
 
 
 def token_distillation(

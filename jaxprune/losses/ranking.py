@@ -157,14 +157,6 @@ def focused_rank_loss(
     return _reduced(among + between, reduce_fn)
 
 
-def random_sublist(noise: Float[Array, "*lists n"], size: int) -> Bool[Array, "*lists n"]:
-    """Draws `size` items of each list without replacement, for `where=`: those of least noise, or all if fewer.
-
-    LTRP's code can train on such sublists instead of on the `n` visible patches.
-    """
-    return jnp.argsort(jnp.argsort(noise, axis=-1), axis=-1) < size
-
-
 def _wide(x: Array) -> Array:
     return x.astype(jnp.promote_types(x.dtype, jnp.float32))
 

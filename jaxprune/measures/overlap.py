@@ -4,10 +4,13 @@
 """
 
 import functools
+import math
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
 from scipy import stats
+
+RESCALED = "0 = by chance, 1 = the same"  # the scale of `over_chance`
 
 
 def as_masks(ids: Int[np.ndarray, "*n k"], num_patches: int) -> Bool[np.ndarray, "*n p"]:
@@ -86,3 +89,12 @@ def chance_iou(count: int, other: int, num_patches: int) -> float:
     shared = np.arange(max(0, count + other - num_patches), min(count, other) + 1)
     chances = stats.hypergeom.pmf(shared, num_patches, count, other)
     return float((chances * shared / np.maximum(count + other - shared, 1)).sum())
+
+
+def over_chance(value: float, chance: float) -> float:
+    """Returns an overlap on a scale from 0 = by chance to 1 = the same; NaN if chance is 1, as if nothing is dropped.
+
+    >>> over_chance(0.75, 0.5)
+    0.5
+    """
+    return (value - chance) / (1 - chance) if 1 - chance > 1e-9 else math.nan

@@ -20,18 +20,6 @@ def as_text(rows: Rows) -> str:
     return "\n".join("  ".join(line) for line in lines)
 
 
-def as_markdown(rows: Rows) -> str:
-    """Formats rows as a Markdown table; numbers with three digits.
-
-    >>> print(as_markdown([{"what": "a", "GB": 0.12345}]))
-    | what | GB |
-    |---|---|
-    | a | 0.123 |
-    """
-    head, *shown = _cells(rows)
-    return "\n".join(f"| {' | '.join(row)} |" if row else "|---" * len(head) + "|" for row in (head, [], *shown))
-
-
 def _cells(rows: Rows) -> list[list[str]]:
     shown = [[f"{v:.3g}" if isinstance(v, float) else str(v) for v in row.values()] for row in rows]
     return [list(rows[0]), *shown]

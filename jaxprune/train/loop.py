@@ -375,5 +375,5 @@ def _diverged(what: str, step: int, store: CheckpointStore) -> UserError:
     )
     return UserError(
         f"Training diverged at step {step}: {what}. {good} Try a lower learning rate or a longer warm-up, gradient "
-        "clipping, or float32 instead of bfloat16, in a new --workdir; the same command would diverge again."
+        "clipping, or float32 instead of bfloat16, in a new workdir; the same command would diverge again."
     )

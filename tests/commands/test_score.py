@@ -77,7 +77,7 @@ def test_one_picture_is_enough(photos, tmp_path):
 
 
 BAD = {
-    "nothing to score": ({"images": ""}, "Give --config.images=FOLDER"),
+    "nothing to score": ({"images": ""}, "Give images=FOLDER"),
     "no such folder": ({"images": "nowhere/photos"}, "There is no file or folder nowhere/photos: check"),
     "an empty folder": ({"images": "EMPTY"}, "holds no pictures"),
     "an unknown scorer": ({"scorers": ("papir",)}, "Did you mean 'papr'"),

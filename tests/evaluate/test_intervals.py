@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 from scipy import stats
+from which_tokens.claims import judge
 
 from jaxprune.commands.analyse.tables import outcomes, proxies
-from jaxprune.commands.analyse.tables.claims import judge
 from jaxprune.measures import rank_correlation
 from jaxprune.measures.intervals import wilson_interval
 from jaxprune.reduction import DENSE

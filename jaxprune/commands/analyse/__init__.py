@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from jaxprune import flops, processes
-from jaxprune.commands.analyse import effort, observe, page
+from jaxprune.commands.analyse import observe, page
 from jaxprune.commands.analyse.page import Tables
-from jaxprune.commands.analyse.tables import claims, class_patterns, outcomes, patterns, proxies, spatial
+from jaxprune.commands.analyse.tables import class_patterns, outcomes, patterns, proxies, spatial
 from jaxprune.commands.shared import inputs, reporting, several_networks, train_first
 from jaxprune.commands.shared.checks import one_view, refused
 from jaxprune.config import Config
@@ -40,7 +40,7 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
             name: observe.passes(other, workdir / DATA_FOLDER / name, found, patterns_only=True)
             for name, other in observe.more_data(config).items()
         }
-        announced = _announce(config, found, passes, [each for own in more.values() for each in own])
+        _announce(found, [*passes, *(each for own in more.values() for each in own)])
         observed = [each for wanted in passes for each in observe.run(wanted, found)]
         maps = {observe.short_name(config.data): patterns.depth_maps(observed)}
         for name, own in more.items():
@@ -68,32 +68,20 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
             reporting.broken_files(section, *(each.source for each in passes))
     shown = [name for name in tables.plans[-1] if name != "images"]
     print(as_text([{name: row.get(name, "") for name in shown} for row in tables.plans]))
-    print(f"Took {(time.perf_counter() - start) / 60:.1f} minutes; the estimate was {announced / 60:.1f}.")
+    print(f"Took {(time.perf_counter() - start) / 60:.1f} minutes.")
     return _summary(tables, observed)
 
 
-def _announce(config: Config, found: Sequence[Member], *groups: Sequence[observe.Pass]) -> float:
-    """Prints an estimate of how long the run will take, from a short measurement; returns it in seconds."""
-    wanted = [each for group in groups for each in group]
-    start, absent = time.perf_counter(), sum(len(each.members) for each in wanted)
-    count = len(wanted[0].source)
-    observing_, comparing = (
-        observe.seconds(wanted),
-        effort.seconds(
-            found,
-            count,
-            tuple(config.anchors),
-            len({layer for each in found for layer in observe.layers(config, each)}),
-        ),
-    )
+def _announce(found: Sequence[Member], passes: Sequence[observe.Pass]) -> None:
+    """Prints an estimate of how long the passes over the images will take, from a short measurement."""
+    start, absent = time.perf_counter(), sum(len(each.members) for each in passes)
+    observing = observe.seconds(passes)
     measuring = time.perf_counter() - start
     print(
-        f"About {(measuring + observing_ + comparing) / 60:.1f} minutes: {observing_ / 60:.1f} for {absent} networks "
-        f"and plans on {count} images, {comparing / 60:.1f} for comparing {len(found)}, and {measuring / 60:.1f} for "
-        "this estimate.",
+        f"About {observing / 60:.1f} minutes for {absent} networks and plans on {len(passes[0].source)} images, after "
+        f"{measuring / 60:.1f} for this estimate; then {len(found)} are compared.",
         flush=True,
     )
-    return measuring + observing_ + comparing
 
 
 def check(config: Config) -> Iterator[str]:
@@ -142,7 +130,6 @@ def _tables(
         proxies=proxies.correlations(beside) if answered is not None else [],
         classes=[row for rows in by_class for row in rows],
         answers=outcomes.by_image(answered, images, names) if isinstance(answered, outcomes.Answers) else [],
-        claims=claims.judge(found),
         confusions=[row for rows in confused for row in rows],
         class_patterns=class_patterns.class_rows(observed, names) if names else [],
         **found,

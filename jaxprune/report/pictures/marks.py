@@ -1,21 +1,12 @@
-"""Marks on the patches or objects of a picture: masks, frames, hatching, grid lines, outlines."""
+"""Marks on the patches or objects of a picture: masks, frames, hatching, outlines."""
 
 from typing import Literal
 
 import numpy as np
 from jaxtyping import Bool
 
-from jaxprune.report.pictures.base import CROSS, GREY, ORANGE, WHITE, Colour, Picture
+from jaxprune.report.pictures.base import CROSS, GREY, ORANGE, Colour, Picture
 from jaxprune.report.pictures.drawing import blend, edges, line_width, patch_ids, patches_to_pixels
-
-
-def grid_overlay(image: Picture, grid: tuple[int, int], color: Colour = WHITE, opacity: float = 0.5) -> Picture:
-    """Draws lines one pixel wide between patches."""
-    ids = patch_ids(image.shape, grid)
-    lines = np.zeros(ids.shape, bool)
-    lines[1:] |= ids[1:] != ids[:-1]
-    lines[:, 1:] |= ids[:, 1:] != ids[:, :-1]
-    return blend(image, lines, color, opacity)
 
 
 def mask_patches(

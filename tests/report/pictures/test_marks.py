@@ -5,7 +5,7 @@ import pytest
 from example_picture import GRID, IMAGE, SELECTED, changed_patches, patches
 
 from jaxprune.errors import UserError
-from jaxprune.report.pictures.marks import grid_overlay, mark_patches, mask_outline, mask_patches, outline_patches
+from jaxprune.report.pictures.marks import mark_patches, mask_outline, mask_patches, outline_patches
 
 
 @pytest.mark.parametrize(
@@ -48,12 +48,6 @@ def test_a_grid_that_does_not_divide_the_picture():
 def test_a_wrong_number_of_patches_is_refused():
     with pytest.raises(UserError, match="2 × 3 has 6 patches; got 5"):
         mask_patches(IMAGE, SELECTED[:5], GRID)
-
-
-def test_grid_overlay_draws_between_patches():
-    drawn = grid_overlay(np.zeros((16, 24, 3), np.uint8), GRID, opacity=1.0)[..., 0]
-    assert drawn[8].all() and drawn[:, 8].all() and drawn[:, 16].all()
-    assert drawn.astype(bool).sum() == 24 + 2 * 16 - 2
 
 
 def test_mask_outline_is_inside_the_mask():

@@ -15,7 +15,6 @@ from jaxprune.commands.analyse.page import (
     losses,
     patterns,
     proxies,
-    verdicts,
 )
 from jaxprune.commands.analyse.page.parts import Rows, differing
 from jaxprune.commands.analyse.tables.outcomes import CLASSIFIER, Answers
@@ -43,7 +42,6 @@ class Tables(NamedTuple):
     proxies: Rows
     classes: Rows
     answers: Rows
-    claims: Rows
     confusions: Rows
     class_patterns: Rows
 
@@ -81,7 +79,6 @@ def describe(
         section.table([{"plan": name, "why": why} for name, why in left_out.items()], caption="Plans left out.")
     methods = {(observed.member.network, observed.member.plan): observed.member.method for observed in found}
     costs.describe(section.section("Accuracy and cost"), tables.plans, answered, class_names, many, methods)
-    verdicts.describe(section.section("The paper's claims, and whether they hold here"), tables.claims)
     if tables.rates:
         patterns.rates(section.section("One method at several keep rates"), tables.rates, many)
     if tables.methods:

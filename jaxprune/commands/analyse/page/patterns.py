@@ -3,7 +3,7 @@
 import numpy as np
 
 from jaxprune.commands.analyse.page.parts import DEVIATION, Rows, add_table, grouped, line, plan_name, with_deviations
-from jaxprune.commands.analyse.tables.claim_figures import RESCALED, over_chance
+from jaxprune.measures.overlap import RESCALED, over_chance
 from jaxprune.reduction.parts.radial_patterns import NORMS
 from jaxprune.report import Section, plots
 
@@ -49,12 +49,12 @@ def rate_lines(rows: Rows, metric: str, many: bool) -> tuple[dict[str, tuple[lis
     if len(pairs) == len(by_method):
         name = lambda network, plan, lower: f"{plan_name(network, plan, many)} → {lower}"
         return {name(*key): line(steps, metric) for key, steps in pairs.items()}, False
-    rescaled = over_chance(metric) if metric == "IoA" else (lambda row, value: value)
+    value = lambda row: over_chance(row["IoA"], row["IoA chance"]) if metric == "IoA" else row[metric]
     lines = {}
     for (network, method), own in by_method.items():
         steps = grouped(own, ("step",))
-        values = {step: [rescaled(row, row[metric]) for row in each] for (step,), each in steps.items()}
-        means = {step: float(np.nanmean(of_step)) for step, of_step in values.items() if np.isfinite(of_step).any()}
+        values = {step: [value(row) for row in of_step] for (step,), of_step in steps.items()}
+        means = {step: float(np.nanmean(rates)) for step, rates in values.items() if np.isfinite(rates).any()}
         lines[plan_name(network, method, many)] = (list(means), list(means.values()))
     return lines, True
 

@@ -1,0 +1,355 @@
+"""Token reduction on a trained network without fine-tuning: features without a classifier, on your own photographs.
+
+python scripts/studies/offtheshelf.py --weights FILE --path DIR [--model vit_small_patch14_dinov2] [--img_size 224]
+
+FILE holds published weights (any that `jaxprune.checkpoints.read_tensors` reads), DIR is a folder with a directory of
+pictures for each class. Two classifiers, a linear head and 20 nearest neighbours, are fitted to features of the dense
+network on --train pictures per class, and tested under every method without parameters and keep rate on at most --test
+other pictures per class. Methods with parameters are left out, since they are meaningless without training. A baseline
+without token reduction is the same dense network on smaller images, at about the cost of a plan at that keep rate.
+Features are stored under --out, so an interrupted study can be resumed. The results are a table (with differences from
+dense paired by image), a plot and a report.
+"""
+
+import argparse
+import zlib
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import study
+from scipy import stats
+from which_tokens.published import DEIT_TINY_AT_HALF
+
+from jaxprune import parallel, reduction
+from jaxprune.bench.timing import OverRounds, interleaved
+from jaxprune.data.crop_resize import read_image
+from jaxprune.data.folder import ImageFolder
+from jaxprune.errors import UserError, command
+from jaxprune.evaluate import Forward, run_over
+from jaxprune.evaluate.contestants import Runner, contestant
+from jaxprune.evaluate.forwards import pixels
+from jaxprune.measures.knn import knn_classes
+from jaxprune.measures.linear_head import LinearHead, fit_linear_head
+from jaxprune.nn.params import merge, split
+from jaxprune.reduction import DENSE
+from jaxprune.report import plots
+from jaxprune.train.progress import log_to_terminal
+from jaxprune.weights.open_published import open_published
+
+RATES = (0.9, 0.7, 0.5, 0.25)
+SMALLER = "smaller images"
+NEIGHBOURS = 20
+
+
+class Features:
+    """Collects the pooled features of every image, and the cosine of its patches with those of another network.
+
+    Args:
+      maps: patches of the other network, (n, p, d) for the images in their order; None compares with none.
+      keep: whether the patches themselves are collected.
+    """
+
+    def __init__(self, maps: np.ndarray | None, *, keep: bool):
+        self._maps, self._keep, self._count = maps, keep, 0
+        self._found: dict[str, list[np.ndarray]] = {}
+
+    def update(self, batch, outputs):
+        """See `evaluate.Collector`."""
+        pooled, patches = outputs["features"]["pooled"], outputs["features"]["patches"]
+        rows = {"pooled": pooled} | ({"patches": patches.astype(np.float16)} if self._keep else {})
+        if self._maps is not None:
+            others = self._maps[self._count : self._count + len(patches)]
+            rows["cosine"] = np.array([cosine(*both) for both in zip(patches, others, strict=True)])
+        self._count += len(patches)
+        for name, values in rows.items():
+            self._found.setdefault(name, []).append(values)
+
+    def result(self):
+        """Returns {name: a row an image}."""
+        return {name: np.concatenate(values) for name, values in self._found.items()}
+
+
+def choose(folder: ImageFolder, train: int, test: int, seed: int) -> tuple[list[int], list[int]]:
+    """Returns the indices of `train` pictures per class and of at most `test` others, by a hash of their names."""
+    by_class: dict[int, list[int]] = {}
+    labels = folder.labels
+    for number, label in enumerate(labels):
+        by_class.setdefault(int(label), []).append(number)
+    fitted, tested = [], []
+    for numbers in by_class.values():
+        numbers.sort(key=lambda number: zlib.crc32(f"{seed} {Path(folder.path(number)).name}".encode()))
+        fitted += numbers[:train]
+        tested += numbers[train : train + test]
+    return fitted, tested
+
+
+def batches(folder: ImageFolder, numbers: list[int], model: Any, batch_size: int):
+    """Yields the pictures resized and cropped for the network, with pixels from 0 to 255."""
+    for start in range(0, len(numbers), batch_size):
+        some = numbers[start : start + batch_size]
+        yield {"image": np.stack([read_image(folder.path(number), model.preprocessing) for number in some])}
+
+
+def forward(model: Any) -> Forward:
+    """Returns functions for `pooled`, the pooled features, and `patches`, the last map after the final norm."""
+    parts, record = split(model), model.preprocessing
+
+    def call(arrays: Any, batch: Any) -> dict[str, jax.Array]:
+        network = merge(parts.graph, arrays, {})
+        images = pixels(batch["image"], record)
+        tokens, _ = network.forward_features(images)
+        maps = network.forward_intermediates(images, 1, norm=True, output_fmt="NLC", intermediates_only=True)
+        return {"pooled": network.pool(tokens), "patches": maps[0]}
+
+    return Forward(call, {**parts.params, **parts.rest})
+
+
+def features(
+    model: Any,
+    folder: ImageFolder,
+    numbers: list[int],
+    mesh: Any,
+    where: Path,
+    batch_size: int,
+    *,
+    maps: np.ndarray | None = None,
+    keep: bool = False,
+) -> dict[str, np.ndarray]:
+    """Returns the features of pictures, which are read if already computed. `maps` and `keep`: see `Features`."""
+    if not where.is_file():
+        where.parent.mkdir(parents=True, exist_ok=True)
+        shown, collector = batches(folder, numbers, model, batch_size), Features(maps, keep=keep)
+        (found,) = run_over(shown, {"features": forward(model)}, (collector,), mesh, desc=where.stem)
+        half = where.with_name(f"{where.name}.part")
+        with open(half, "wb") as file:
+            np.savez(file, numbers=np.asarray(numbers), **found)
+        half.rename(where)
+    with np.load(where) as file:
+        if not np.array_equal(file["numbers"], numbers):
+            raise UserError(f"{where} holds features of other pictures: choose another --out, or delete it.")
+        return {name: file[name] for name in file.files if name != "numbers"}
+
+
+def plans(model: Any, rates: tuple[float, ...], methods: list[str]) -> dict[tuple[str, float], reduction.Plan]:
+    """Returns the plans of the methods without parameters, or of the selected ones, that the network supports."""
+    depth = len(model.sites())
+    locations = tuple(depth * stage // 4 for stage in (1, 2, 3))
+    found = {}
+    for name in methods or reduction.standalone():
+        if reduction.methods()[name].published is not None:
+            print(f"{name}: left out, it has parameters that were not trained with this network.")
+            continue
+        for rate in rates:
+            try:
+                plan = reduction.Plan(name, keep_rate=rate, reduction_loc=locations)
+                reduction.apply(model, plan)
+                found[name, rate] = plan
+            except UserError as error:
+                print(f"{name} at {rate}: skipped. {error}")
+    return found
+
+
+def paired(ours: np.ndarray, theirs: np.ndarray) -> tuple[float, float]:
+    """Returns the mean difference of two results per image, and half the width of its 95 % interval (normal)."""
+    difference = ours.astype(float) - theirs.astype(float)
+    return float(difference.mean()), float(1.96 * difference.std(ddof=1) / np.sqrt(len(difference)))
+
+
+def cosine(ours: np.ndarray, theirs: np.ndarray) -> float:
+    """Returns the mean cosine of those rows that are not zero in `ours`."""
+    ours, theirs = (values.reshape(-1, values.shape[-1]).astype(np.float32) for values in (ours, theirs))
+    there = np.any(ours != 0, axis=1)
+    a, b = ours[there], theirs[there]
+    return float(((a * b).sum(1) / np.linalg.norm(a, axis=1) / np.linalg.norm(b, axis=1)).mean())
+
+
+class Heads:
+    """The linear head and the nearest-neighbour bank, fitted to the features of one network."""
+
+    def __init__(self, found: np.ndarray, labels: np.ndarray, num_classes: int):
+        self._features, self._labels = found, labels
+        self._linear: LinearHead = fit_linear_head(found, labels, num_classes)
+
+    def classes(self, found: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the classes of pictures by the linear head, and by their neighbours."""
+        return self._linear.classes(found), knn_classes(self._features, self._labels, found, k=NEIGHBOURS)
+
+
+def row(
+    name: str, rate: float, found: dict, dense: dict, heads: Heads, labels: np.ndarray, cost: float
+) -> dict[str, Any]:
+    """Returns the row of the table for a plan, compared with the dense network."""
+    linear, near = heads.classes(found["pooled"])
+    linear_dense, near_dense = heads.classes(dense["pooled"])
+    difference, half = paired(linear == labels, linear_dense == labels)
+    return {
+        "method": name,
+        "keep rate": rate,
+        "linear": float((linear == labels).mean()),
+        "linear - dense": difference,
+        "±": half,
+        "kNN": float((near == labels).mean()),
+        "kNN - dense": paired(near == labels, near_dense == labels)[0],
+        "agreement": float((linear == linear_dense).mean()),
+        "cosine, pooled": cosine(found["pooled"], dense["pooled"]),
+        "cosine, patches left": float(found["cosine"].mean()) if "cosine" in found else 1.0,
+        "GFLOPs": cost,
+    }
+
+
+def timed(models: dict[str, Any], shown: dict[str, jax.Array], rounds: int) -> dict[str, tuple[float, OverRounds]]:
+    """Returns for each network its images/s and its speed relative to the dense network in the same round."""
+    turns = interleaved({name: Runner(model, shown[name], forward_only) for name, model in models.items()}, rounds)
+    seconds = {name: [turn.wall for turn in of_one] for name, of_one in turns.items()}
+    found = {}
+    for name, own in seconds.items():
+        ratio = OverRounds.of([dense / mine for dense, mine in zip(seconds[DENSE], own, strict=True)])
+        found[name] = (len(shown[name]) / float(np.median(own)), ratio)
+    return found
+
+
+def forward_only(model: Any, images: Any) -> Any:
+    """Computes the pooled features, which is what is timed."""
+    return model.pool(model.forward_features(images)[0])
+
+
+@command
+def run():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--weights", default="", help="published weights; needed unless --smoke")
+    parser.add_argument("--model", default="vit_small_patch14_dinov2")
+    parser.add_argument("--path", default="", help="folder with a directory for each class; needed unless --smoke")
+    parser.add_argument("--leave_out", nargs="*", default=["BACKGROUND_Google"], help="directories that are no classes")
+    parser.add_argument("--methods", nargs="*", default=[], help="by default all methods without parameters")
+    parser.add_argument("--rates", nargs="+", type=float, default=RATES, help="keep rates")
+    parser.add_argument("--img_size", type=int, default=224)
+    parser.add_argument("--train", type=int, default=30, help="pictures per class to fit the classifiers")
+    parser.add_argument("--test", type=int, default=10, help="maximum number of test pictures per class")
+    parser.add_argument("--batch_size", type=int, default=32)
+    parser.add_argument("--rounds", type=int, default=5, help="timing rounds; 0: no timing")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", type=Path, default=Path("runs/offtheshelf"))
+    parser.add_argument("--smoke", action="store_true", help="a tiny random network on noise")
+    args = parser.parse_args()
+    if not args.smoke and not (args.weights and args.path):
+        parser.error("--weights FILE and --path DIR are required")
+    log_to_terminal()
+    mesh = parallel.make_mesh()
+    model, folder = smoke(args) if args.smoke else opened(args)
+
+    fitted, tested = choose(folder, args.train, args.test, args.seed)
+    labels = np.asarray(folder.labels)
+    place = lambda name: args.out / "features" / f"{name}.npz"
+
+    def get(network: Any, numbers: list[int], name: str, **options: Any) -> dict[str, np.ndarray]:
+        return features(network, folder, numbers, mesh, place(name), args.batch_size, **options)
+
+    heads = Heads(get(model, fitted, "dense-fitted")["pooled"], labels[fitted], len(folder.class_names))
+    dense = get(model, tested, "dense", keep=True)
+    truth = labels[tested]
+    wanted = plans(model, RATES[2:3] if args.smoke else tuple(args.rates), args.methods)
+    networks = {f"{name} {rate}": reduction.apply(model, plan) for (name, rate), plan in wanted.items()}
+    rows = [row(DENSE, 1.0, dense, dense, heads, truth, contestant(model).gflops())]
+    for (name, rate), network in zip(wanted, networks.values(), strict=True):
+        found = get(network, tested, f"{name}-{rate}", maps=dense["patches"])
+        rows.append(row(name, rate, found, dense, heads, truth, contestant(network).gflops()))
+    for rate, network in smaller(args, model).items():
+        found = get(network, tested, f"smaller-{rate}")
+        rows.append(row(SMALLER, rate, found, dense, heads, truth, contestant(network).gflops()))
+        networks[f"{SMALLER} {rate}"] = network
+    if args.rounds:
+        networks = {DENSE: model, **networks}
+        shown = {name: a_batch(folder, tested[: args.batch_size // 2], network) for name, network in networks.items()}
+        speeds = timed(networks, shown, args.rounds)
+        for entry, key in zip(rows, networks, strict=True):
+            speed, ratio = speeds[key]
+            entry |= {"images/s": speed, "speed-up": ratio.median, "lowest": ratio.low, "highest": ratio.high}
+    publish(args, rows, len(fitted), len(tested))
+
+
+def a_batch(folder: ImageFolder, numbers: list[int], model: Any) -> jax.Array:
+    """Returns some pictures, preprocessed for the network."""
+    images = next(iter(batches(folder, numbers, model, len(numbers))))["image"]
+    return pixels(jnp.asarray(images), model.preprocessing)
+
+
+def smaller(args, model: Any) -> dict[float, Any]:
+    """Returns for each keep rate the dense network on images with as many patches as a plan has on average."""
+    if args.smoke:
+        return {}
+    (side, _), (patch, _) = model.grid, model.patch_embed.patch_size
+    shares = {rate: sum(rate**stage for stage in range(4)) / 4 for rate in args.rates}
+    sides = {rate: max(round(side * share**0.5), 1) for rate, share in shares.items()}
+    return {rate: open_published(args.weights, args.model, img_size=n * patch) for rate, n in sides.items()}
+
+
+def opened(args) -> tuple[Any, ImageFolder]:
+    """Returns the network of a file, without its classifier, and the pictures."""
+    model = open_published(args.weights, args.model, img_size=args.img_size)
+    folder = ImageFolder(args.path)
+    classes = tuple(name for name in folder.class_names if name not in args.leave_out)
+    return model, ImageFolder(args.path, class_names=classes)
+
+
+def publish(args, rows: list[dict[str, Any]], fitted: int, tested: int) -> None:
+    """Writes the table, the plots and the report."""
+    name = args.model if not args.smoke else "a random network"
+    title = f"Off the shelf: token reduction on {name}"
+    correlation = against_the_paper(rows)
+    with study.published(args.out, title, "Off the shelf", {"off_the_shelf": rows}) as part:
+        part.text(
+            f"Classifiers are fitted to {fitted} pictures and tested on {tested}. Differences from the dense network "
+            "are paired by image; ± is half the width of the 95 % confidence interval (normal). Cosines compare the "
+            "pooled features and the remaining patches with those of the dense network. Speed-ups are medians over "
+            f"interleaved rounds, with the lowest and the highest. “{SMALLER}” is the dense network on images with as "
+            "many patches as a plan at that keep rate has on average over the depth."
+        )
+        part.text(correlation)
+        part.table(rows, caption="All methods without parameters, and Random.", formats=".3g")
+        methods = sorted({entry["method"] for entry in rows} - {DENSE})
+        of = lambda method, column: [entry[column] for entry in rows if entry["method"] == method]
+        series = {method: (of(method, "keep rate"), of(method, "linear")) for method in methods}
+        plot = plots.line_plot(series, "keep rate", "accuracy of the linear head", shares=True)
+        part.figure(plot, f"The dense network has {rows[0]['linear']:.1%}.{plots.cut_note(plot)}")
+    print(correlation)
+
+
+def against_the_paper(rows: list[dict[str, Any]]) -> str:
+    """Returns a sentence that compares the order of methods at keep rate .5 with the published one."""
+    at_half = {entry["method"]: entry["linear"] for entry in rows if entry["keep rate"] == 0.5}
+    known = [method for method in at_half if method in DEIT_TINY_AT_HALF]
+    if len(known) < 3:
+        return "Too few of the paper's methods to compare their order."
+    found: Any = stats.spearmanr([at_half[m] for m in known], [DEIT_TINY_AT_HALF[m] for m in known])
+    best = sorted(known, key=lambda method: -at_half[method])
+    return (
+        f"At keep rate .5 the order is {', '.join(best)}; rank correlation with the paper's (DeiT-T, fine-tuned, "
+        f"ImageNet) {found.statistic:.2f} over {len(known)} methods."
+    )
+
+
+def smoke(args) -> tuple[Any, ImageFolder]:
+    """Returns a tiny random network and a folder of noise images, with one colour per class."""
+    from flax import nnx
+    from PIL import Image
+
+    from jaxprune import models
+
+    rng = np.random.default_rng(0)
+    for label in range(3):
+        place = args.out / "pictures" / f"class{label}"
+        place.mkdir(parents=True, exist_ok=True)
+        for number in range(4):
+            pixel = rng.integers(0, 255, (32, 32, 3), dtype=np.uint8)
+            pixel[..., label] = 255
+            Image.fromarray(pixel).save(place / f"{number}.png")
+    args.train, args.test, args.rounds = 2, 2, 1
+    sizes = {"img_size": 32, "patch_size": 4, "embed_dim": 16, "depth": 4, "num_heads": 2, "num_classes": 0}
+    return models.create("vit", **sizes, rngs=nnx.Rngs(0)), ImageFolder(args.out / "pictures")
+
+
+if __name__ == "__main__":
+    run()

@@ -1,0 +1,140 @@
+"""All token-reduction methods on your own classifier, off the shelf and briefly fine-tuned, compared with the paper.
+
+python scripts/studies/reduction.py --run RUN --path DIR [--data cifar10] [--epochs 0.5] [--seeds 3] [--out runs/study]
+
+RUN is the run directory of a dense classifier trained by `configs/reduction/small.py`, DIR holds its images. Methods
+without parameters are evaluated without fine-tuning at keep rates .9, .7, .5 and .25; then every method, and the dense
+network for comparison, is fine-tuned at .5 once per seed. Every fine-tuning run has its own directory under --out, so
+an interrupted study can be resumed. The results are a table with 95 % confidence intervals (Student's t, over the
+seeds), the rank correlation with the published order, a CSV and a report.
+"""
+
+from jaxprune import host_memory
+
+if __name__ == "__main__":
+    host_memory.use_huge_pages()  # as the training program; restarts this one, hence before the slow imports
+
+import argparse
+import math
+from pathlib import Path
+from typing import Any
+
+import study
+from scipy import stats
+from which_tokens.published import DEIT_TINY_AT_HALF as PAPER
+
+from jaxprune import checkpoints, commands, main, reduction
+from jaxprune.commands.shared import inputs
+from jaxprune.data.sample import Sample
+from jaxprune.errors import UserError, command
+from jaxprune.evaluate.collectors import plans
+from jaxprune.evaluate.contestants import contestants
+from jaxprune.reduction import DENSE
+from jaxprune.report import plots
+from jaxprune.train.progress import log_to_terminal
+
+CONFIG = "configs/reduction/small.py"
+RATES = (0.9, 0.7, 0.5, 0.25)
+
+
+def off_the_shelf(args, config):
+    """Returns {(method, rate): scores} of the methods without parameters, without fine-tuning."""
+    classifier = checkpoints.open_classifier(args.run)
+    model = classifier.model
+    names = [name for name in reduction.standalone() if reduction.methods()[name].published is None]
+    wanted = {}
+    for name in names:
+        for rate in RATES:
+            try:
+                plan = reduction.Plan(name, keep_rate=rate, reduction_loc=tuple(config.reduction.reduction_loc))
+                reduction.apply(model, plan)
+                wanted[name, rate] = plan
+            except UserError as error:
+                print(f"{name} at {rate}: skipped. {error}")
+    made = contestants(model, {f"{name} {rate}": plan for (name, rate), plan in wanted.items()})
+    config.batch_size = 250
+    config = inputs.with_data_of(args.run, model.preprocessing, config)
+    batches = inputs.eval_batches(config, Sample(inputs.held_out(config, classifier), args.images))
+    found = plans.compare(made, batches, inputs.mesh(config), class_names=classifier.class_names)
+    scores = {key: found.scores[f"{key[0]} {key[1]}"] for key in wanted}
+    return scores | {(DENSE, 1.0): found.scores[DENSE]}
+
+
+def fine_tuned(args, method, seed):
+    """Returns the held-out accuracy of one fine-tuning run at keep rate .5."""
+    settings = {"epochs": args.epochs, "seed": seed, "keep_rate": 0.5}
+    config = small(args, "" if method == DENSE else method, **settings)
+    return {"accuracy": commands.find("finetune")(config, args.out / f"{method}-{seed}")["accuracy"]}
+
+
+def small(args, method, **settings):
+    """Returns the config of a classifier under a method."""
+    settings |= {"data": args.data, "path": args.path, "run": args.run, "method": method}
+    text = ",".join([*(f"{name}={value}" for name, value in settings.items()), *(["smoke"] if args.smoke else [])])
+    return main.load_config(f"{CONFIG}:{text}")
+
+
+@command
+def run():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--run", required=True)
+    parser.add_argument("--path", default="", help="folder of the images; needed unless --smoke")
+    parser.add_argument("--data", default="cifar10")
+    parser.add_argument("--epochs", type=float, default=0.5)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--images", type=int, default=10_000, help="held-out images for off-the-shelf methods")
+    parser.add_argument("--methods", nargs="*", help="methods to fine-tune; by default those of the paper, and random")
+    parser.add_argument("--out", type=Path, default=Path("runs/study"))
+    parser.add_argument("--smoke", action="store_true", help="the smallest networks, on built-in data")
+    args = parser.parse_args()
+    if not (args.path or args.smoke):
+        parser.error("--path DIR, the folder of the images, is required")
+    log_to_terminal()
+
+    raw = off_the_shelf(args, small(args, "topk"))
+    dense = raw.pop((DENSE, 1.0))["accuracy"]
+    methods = sorted({name for name, _ in raw})
+    curves = {name: {rate: raw[name, rate]["accuracy"] for rate in RATES if (name, rate) in raw} for name in methods}
+    shelf = [{"method": name, **{f"{rate}": own.get(rate, "-") for rate in RATES}} for name, own in curves.items()]
+
+    arms = (DENSE, *(args.methods or (*PAPER, "random")))
+    found = study.over_seeds(arms, args.seeds, lambda method, seed: fine_tuned(args, method, seed))
+    rows = sorted(study.intervals(found), key=lambda row: -row["accuracy"])
+    for row in rows:
+        row["paper, DeiT-T"] = PAPER.get(row["method"], "-")
+    known = [row for row in rows if row["method"] in PAPER]
+    ours, theirs = ([row[column] for row in known] for column in ("accuracy", "paper, DeiT-T"))
+    correlation = f"Rank correlation with the published order: {spearman(ours, theirs):.2f}."
+
+    title = f"Token reduction on {args.data}, {args.epochs} epochs, {args.seeds} seeds"
+    tables = {"off_the_shelf": shelf, "fine_tuned": rows}
+    with study.published(args.out, title, "Off the shelf and fine-tuned", tables) as section:
+        part = section.section("Off the shelf")
+        part.text(f"Methods without parameters on a trained network with a dense accuracy of {dense:.1%}.")
+        part.table(shelf, caption="Held-out accuracy by keep rate.", formats=".3g")
+        series = {name: (list(own), list(own.values())) for name, own in curves.items()}
+        plot = plots.line_plot(series, "keep rate", "held-out accuracy", shares=True)
+        part.figure(plot, f"{finding(curves, dense)}{plots.cut_note(plot)}")
+        part = section.section("Fine-tuned at keep rate .5")
+        caption = f"Held-out accuracy, mean over the seeds; {study.meaning(found)}. Those of the paper are in percent."
+        part.text(correlation).table(rows, caption=caption, formats=".3g")
+    print(study.meaning(found))
+    print(f"Dense, not fine-tuned: {dense:.1%}. {correlation}")
+
+
+def finding(curves, dense):
+    """Returns a sentence on the method with the highest accuracy at the lowest keep rate."""
+    rate = next(rate for rate in reversed(RATES) if any(rate in own for own in curves.values()))
+    at = {name: own[rate] for name, own in curves.items() if rate in own}
+    best = max(at, key=lambda name: at[name])
+    return f"At keep rate {rate}, {best} has the highest accuracy, {at[best]:.1%}; the dense network has {dense:.1%}."
+
+
+def spearman(ours, theirs):
+    """Returns the rank correlation of two lists; nan for fewer than two values."""
+    found: Any = stats.spearmanr(ours, theirs) if len(ours) > 1 else None
+    return math.nan if found is None else found.statistic
+
+
+if __name__ == "__main__":
+    run()

@@ -1,0 +1,168 @@
+"""Validates `tune`: its predicted times, how close it comes to the best plan of a grid, and its error rate.
+
+python scripts/studies/tune.py --weights FILE --model vit_small_patch14_dinov2 --img_size 224 --path PHOTOS
+
+Every plan of a small grid is timed as a whole and run on all images. Then (1) predicted times, scaled to the measured
+time of the dense network, are compared with measured ones; (2) the search of `tune` is compared with an exhaustive
+search on the same halves; (3) images are split at random, a plan is certified on two parts of `--half` images each, and
+its risk on all images that were not used to choose it is compared with alpha: the share of splits in which the risk is
+larger should be at most delta. Measurements are stored under --out.
+"""
+
+import argparse
+import statistics
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxprune import parallel
+from jaxprune.bench.publish import publish
+from jaxprune.bench.timing import interleaved_medians
+from jaxprune.data import create_source, eval_batches
+from jaxprune.data.sample import Sample
+from jaxprune.errors import command
+from jaxprune.evaluate import Stacked, run_over
+from jaxprune.evaluate.contestants import Runner
+from jaxprune.open import named, open_network
+from jaxprune.reduction import DENSE
+from jaxprune.train.progress import log_to_terminal
+from jaxprune.tune import blockwise, cost_table, pareto_testing
+from jaxprune.tune.candidates import candidates, default_places
+from jaxprune.tune.cost_table import CostTable
+from jaxprune.tune.search import SHARES, search
+from jaxprune.tune.store import Store
+from jaxprune.weights.fingerprint import fingerprint
+
+
+def parsed() -> argparse.Namespace:
+    """Returns the parsed command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--run", default="", help="a run or a file of save_model, instead of --weights and --model")
+    parser.add_argument("--weights", default="")
+    parser.add_argument("--model", default="")
+    parser.add_argument("--img_size", type=int, default=None)
+    parser.add_argument("--path", required=True, help="a folder of pictures")
+    parser.add_argument("--images", type=int, default=600)
+    parser.add_argument("--half", type=int, default=150, help="images to estimate, and to test, in each split")
+    parser.add_argument("--methods", nargs="+", default=["tome", "topk", "evit", "random"])
+    parser.add_argument("--kept", nargs="+", type=float, default=[0.65, 0.5, 0.35])
+    parser.add_argument("--neighbours", type=int, default=5)
+    parser.add_argument("--alpha", type=float, default=0.1)
+    parser.add_argument("--delta", type=float, default=0.1)
+    parser.add_argument("--batch", type=int, default=8)
+    # More than `tune` takes: the dense network's time is the scale of all predictions.
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--splits", type=int, default=1000)
+    parser.add_argument("--out", default="study_tune")
+    return parser.parse_args()
+
+
+def outputs(model: Any, images: Any, programs: blockwise.Programs, name: str) -> np.ndarray:
+    """Returns classes (n,) or features (n, d) of all images."""
+    forwards, mesh = {"found": blockwise.outputs(model, programs)}, parallel.mesh_from_text("data=-1")
+    batches = eval_batches(images, batch_size=blockwise.evaluation_batch(), preprocessing=model.preprocessing)
+    ((values, _),) = run_over(batches, forwards, [Stacked("found")], mesh, desc=name)
+    return values.argmax(-1) if model.num_classes else np.asarray(values, np.float32)
+
+
+def splitting(dense: np.ndarray, plans: list[np.ndarray], neighbours: int):
+    """Returns (indices of the bank) -> errors of all plans on all images, (plans, images); see `tune.image_errors`."""
+    if dense.ndim == 1:
+        errors = np.stack([plan != dense for plan in plans])
+        return lambda bank: errors
+    length = lambda rows: rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    near = [length(each) @ length(dense).T for each in (dense, *plans)]
+    for cosine in near:
+        np.fill_diagonal(cosine, -np.inf)  # an image does not retrieve itself
+
+    def errors_of(bank: np.ndarray) -> np.ndarray:
+        own = near[0][:, bank]
+        wanted = np.argpartition(-own, min(neighbours, len(bank) - 1), axis=1)[:, :neighbours]
+        return np.stack([~(plan[:, bank].argmax(1)[:, None] == wanted).any(1) for plan in near[1:]])
+
+    return errors_of
+
+
+@command
+def main() -> None:
+    """Runs all measurements and writes two tables."""
+    args = parsed()
+    log_to_terminal()
+    model = open_network(named(args.run, args.weights, args.model), img_size=args.img_size)
+    pictures = create_source(
+        "folder", split="test", path=args.path, labels=False, held_out=0.9, exif=model.preprocessing.exif
+    )
+    images, size = Sample(pictures, args.images), model.preprocessing.img_size
+    out = Path(args.out)
+    store = Store(out, {"network": fingerprint(model), "size": size, "images": images.names})
+
+    measure = lambda: cost_table.measure(model, args.methods, args.batch, args.rounds).as_json()
+    timing = {"batch": args.batch, "rounds": args.rounds, "methods": args.methods}
+    table = CostTable.from_json(store.text("cost table", measure, **timing))
+    places = default_places(len(model.sites(size)))[:2]
+    grid = [each for method in args.methods for each in candidates(model, (method,), places, args.kept, table.predict)]
+    networks = {DENSE: model, **{each.name: each.model for each in grid}}
+    shape = (args.batch, *size, 3)
+
+    def seconds() -> dict[str, np.ndarray]:
+        noise = jax.random.normal(jax.random.key(0), shape)
+        medians = interleaved_medians({name: Runner(each, noise) for name, each in networks.items()}, args.rounds)
+        return {"seconds": np.array([medians[name] for name in networks])}
+
+    measured = dict(
+        zip(networks, store.arrays("times", seconds, **timing, plans=list(networks))["seconds"], strict=True)
+    )
+    programs = blockwise.Programs()
+    found = {
+        name: store.arrays(name, lambda name=name: {"found": outputs(networks[name], images, programs, name)})["found"]
+        for name in networks
+    }
+    errors_of = splitting(found[DENSE], [found[each.name] for each in grid], args.neighbours)
+
+    predicted = [table.rescaled(each.cost, measured[DENSE]).seconds for each in grid]
+    off = [abs(seconds / measured[each.name] - 1) for each, seconds in zip(grid, predicted, strict=True)]
+    rows = [
+        {"plan": each.name, "ms": 1e3 * measured[each.name], "predicted ms": 1e3 * seconds, "off": miss}
+        for each, seconds, miss in zip(grid, predicted, off, strict=True)
+    ]
+    publish("Predicted and measured", rows, out / "times.csv")
+
+    costs = [measured[each.name] for each in grid]
+    place = {each.name: number for number, each in enumerate(grid)}
+    rng, wrong, none, losses = np.random.default_rng(0), 0, 0, []
+    for split in range(args.splits):
+        order = rng.permutation(len(images))
+        first, rest = order[: args.half], order[args.half :]
+        errors = errors_of(first)
+        halves = errors[:, first], errors[:, rest[: args.half]]
+        chosen, *_ = pareto_testing.choose(costs, *halves, args.alpha, args.delta)
+        none += chosen is None
+        wrong += chosen is not None and errors[chosen, rest].mean() > args.alpha
+        if chosen is not None and split < 100:  # how close the search of `tune` comes to it
+            look = lambda each, share, own=halves[0]: own[place[each.name]][: int(SHARES[share] * args.half)]
+            pool = lambda mixed: [
+                each for each in grid if (each.method,) == mixed and each.cost.seconds < table.dense.seconds
+            ]
+            seen = search(
+                args.methods, pool, look, table.dense.seconds, lambda e: e.cost.seconds, alpha=args.alpha, limit=20
+            ).promising
+            some = [place[each.name] for each in seen]
+            picked = pareto_testing.choose(
+                [costs[i] for i in some], halves[0][some], halves[1][some], args.alpha, args.delta
+            )[0]
+            losses.append((measured[DENSE] if picked is None else costs[some[picked]]) / costs[chosen] - 1)
+    limit = args.delta + 2 * (args.delta * (1 - args.delta) / args.splits) ** 0.5
+    summary = {
+        "relative error of predictions (median)": statistics.median(off),
+        "cost above the best of the grid (median)": statistics.median(losses) if losses else float("nan"),
+        "violations": wrong / args.splits,
+        "allowed": limit,
+        "splits without a certified plan": none / args.splits,
+    }
+    publish("tune", [{"what": name, "value": float(value)} for name, value in summary.items()], out / "summary.csv")
+
+
+if __name__ == "__main__":
+    main()
