@@ -201,10 +201,10 @@ class SimMIM(Framework):
         x = jnp.where(hidden if ids is None else gather_tokens(hidden, ids), self.mask_token[...].astype(x.dtype), x)
         options = {"train": drop_key is not None, "key": drop_key}
         if isinstance(net, VisionTransformer):
-            walk = net.encode(net.place(x, ids), ids, **options)
+            runner = net.encode(net.place(x, ids), ids, **options)
         else:
-            walk = net.encode(x, **options)
-        return net.final_norm(walk.tokens.x)
+            runner = net.encode(x, **options)
+        return net.final_norm(runner.tokens.x)
 
     def error(
         self, pred: Float[Array, "b p q"], target: Float[Array, "b p q"], learned: Bool[Array, "b p"]

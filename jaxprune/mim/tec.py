@@ -270,8 +270,8 @@ class TEC(Framework):
     def encode(self, images: Float[Array, "b H W c"], masks: Masks) -> Float[Array, "b n d"]:
         """The student's output after the adaptors: prefix tokens, then the visible patches only."""
         encoder = self.backbone()
-        walk = encoder.encode(encoder.embed(images, masks.ids_keep), masks.ids_keep)
-        *features, last = [tokens.x for tokens in walk.left]
+        runner = encoder.encode(encoder.embed(images, masks.ids_keep), masks.ids_keep)
+        *features, last = [tokens.x for tokens in runner.block_outputs]
         return self.adaptors((*features, encoder.final_norm(last)))
 
     def teach(self, images: Float[Array, "b H W c"]) -> teaching.TeacherTargets:

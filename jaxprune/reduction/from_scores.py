@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from jaxprune.errors import UserError
 from jaxprune.nn.params import copied, frozen
-from jaxprune.nn.walk import on_grid
+from jaxprune.nn.run_blocks import on_grid
 from jaxprune.reduction.parts.base import Reducer, Step, StepReport
 from jaxprune.reduction.parts.keep_rows import best, keep_rows, places, present, unchanged
 
@@ -84,11 +84,11 @@ class FromScores(Reducer):
             ids = jnp.sort(ids, axis=1)
         return StepReport(row_map=places(ids, patches), kept=ids, extra={"scores": scores})
 
-    def with_gradient(self, x: Float[Array, "b n d"], chosen: StepReport) -> Float[Array, "b n d"]:
+    def with_gradient(self, x: Float[Array, "b n d"], selection: StepReport) -> Float[Array, "b n d"]:
         """Returns embedded tokens unchanged, with a gradient to the scores if the scorer is trained."""
-        if not self.train_scorer or chosen.extra is None:
+        if not self.train_scorer or selection.extra is None:
             return x
-        scores = jnp.take_along_axis(chosen.extra["scores"], jnp.asarray(chosen.kept), axis=1)
+        scores = jnp.take_along_axis(selection.extra["scores"], jnp.asarray(selection.kept), axis=1)
         one = 1 + (scores - jax.lax.stop_gradient(scores))
         front = jnp.ones((x.shape[0], self.step.num_prefix_tokens), one.dtype)
         return x * jnp.concatenate([front, one], axis=1)[:, :, None].astype(x.dtype)

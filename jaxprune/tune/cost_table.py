@@ -223,7 +223,7 @@ def _ends(model: Any, images: jax.Array) -> Runner:
     """Runs embedding, final norm and head, without blocks in between."""
 
     def call(network: Any, images: jax.Array) -> jax.Array:
-        tokens = network.walk(images, stop=0).tokens
+        tokens = network.run_blocks(images, stop=0).tokens
         if not _uniform(network):
             return tokens.x
         return network.forward_head(tokens._replace(x=network.final_norm(tokens.x)))[0]

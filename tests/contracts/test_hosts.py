@@ -123,8 +123,8 @@ def test_taps_report_the_attention_of_several_layers_in_one_pass(on):
     taps = {0: FIELDS, 2: frozenset({"cls_attn", "keys"})}
 
     def call(model, images):
-        walk = model.walk(images, taps=taps)
-        return walk.forward().attended, [walk.entered[layer].x for layer in taps]
+        runner = model.run_blocks(images, taps=taps)
+        return runner.output().attended, [runner.block_inputs[layer].x for layer in taps]
 
     attended, entered = compiled(model, call)(images(on))
     assert set(attended) == set(taps)
@@ -160,7 +160,7 @@ def same_window(model, site):
 
 def test_a_network_without_attention_has_none_to_report():
     with pytest.raises(UserError, match="Block 1 has no attention to report keys"):
-        host("conv_map").walk(images("conv_map"), taps={1: frozenset({"keys"})})
+        host("conv_map").run_blocks(images("conv_map"), taps={1: frozenset({"keys"})})
 
 
 # Intermediates under a plan
@@ -240,5 +240,5 @@ def test_intermediates_are_whole_maps_where_rows_stay(on):
         expected = model.final_norm(features[layer]) if has_norm else features[layer]
         chex.assert_trees_all_close(np.asarray(after).reshape(expected.shape), expected, atol=1e-5)
     chex.assert_trees_all_close(final, model.final_norm(features[-1]), atol=1e-5)
-    ran = jax.eval_shape(lambda images: fast.walk(images, stop=ends[0] + 1).forward().features, images(on))
+    ran = jax.eval_shape(lambda images: fast.run_blocks(images, stop=ends[0] + 1).output().features, images(on))
     assert len(ran) == ends[0] + 1

@@ -18,8 +18,8 @@ from jaxprune.models.convnext import ConvNeXtBlock
 from jaxprune.models.hierarchical import on_map
 from jaxprune.models.swin import SwinBlock
 from jaxprune.nn.params import merge, split, variables
+from jaxprune.nn.run_blocks import on_grid
 from jaxprune.nn.tokens import NOTHING, Attended
-from jaxprune.nn.walk import on_grid
 from jaxprune.nn.windows import Windows
 from jaxprune.reduction import Plan
 from jaxprune.reduction.from_scores import FromScores

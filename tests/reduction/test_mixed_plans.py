@@ -53,9 +53,9 @@ def test_kmedoids_weighs_the_rows_that_the_block_before_left(first):
     parts = split(model)
 
     def call(params, rest, images):
-        walk = merge(parts.graph, params, rest).walk(images, taps={1: frozenset({"received"})})
-        forward = walk.forward()
-        return forward.attended[1].received, forward.steps, walk.entered[2].x
+        runner = merge(parts.graph, params, rest).run_blocks(images, taps={1: frozenset({"received"})})
+        forward = runner.output()
+        return forward.attended[1].received, forward.steps, runner.block_inputs[2].x
 
     received, (before, steps), x = jax.jit(call, compiler_options=quick_compile())(
         parts.params, parts.rest, images("cls")

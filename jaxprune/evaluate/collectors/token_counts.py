@@ -40,7 +40,7 @@ class RealisedRows:
     """Collects {network: `Realised`} for plans whose counts are bounds.
 
     Args:
-      models: by the name of the forward function that computes `assign`, see `nn.Forward`.
+      models: by the name of the forward function that computes `assign`, see `nn.HostOutput`.
     """
 
     def __init__(self, models: Mapping[str, Any]):

@@ -129,8 +129,8 @@ def attention_weights(encoder: Any, images: Float[Array, "b H W c"]) -> Float[Ar
     The attention of each head is rescaled to [0, 1] before averaging.
     """
     last = encoder.depth - 1
-    walk = encoder.encode(encoder.embed(images), taps={last: frozenset({"cls_attn"})})
-    attention = walk.forward().attended[last].cls_attn[:, :, encoder.num_prefix_tokens :]
+    runner = encoder.encode(encoder.embed(images), taps={last: frozenset({"cls_attn"})})
+    attention = runner.output().attended[last].cls_attn[:, :, encoder.num_prefix_tokens :]
     low, high = attention.min(-1, keepdims=True), attention.max(-1, keepdims=True)
     scaled = (attention - low) / jnp.maximum(high - low, jnp.finfo(jnp.float32).tiny)
     return jax.lax.stop_gradient(scaled.mean(1))

@@ -186,8 +186,8 @@ class Framework(nnx.Module):
 
     def encode(self, images: Float[Array, "b H W c"], masks: Masks) -> Float[Array, "b n d"]:
         """The encoder's output: prefix tokens, then the visible patches only."""
-        walk = self.encoder.encode(self.encoder.embed(images, masks.ids_keep), masks.ids_keep)
-        return self.latent([tokens.x for tokens in walk.left])
+        runner = self.encoder.encode(self.encoder.embed(images, masks.ids_keep), masks.ids_keep)
+        return self.latent([tokens.x for tokens in runner.block_outputs])
 
     def latent(self, features: Sequence[Float[Array, "b n d"]]) -> Float[Array, "b n d"]:
         """The encoder's output, from the outputs of all its blocks: by default the last one's, after the final norm."""

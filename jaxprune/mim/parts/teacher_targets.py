@@ -106,8 +106,8 @@ def see(
     size = teacher.patch_embed.img_size
     if images.shape[1:3] != size:
         images = resize(images, size, antialias=True)
-    walk, prefix = teacher.encode(teacher.embed(images), stop=teacher.depth - 1), teacher.num_prefix_tokens
-    before, block = walk.tokens, teacher.blocks[-1]
+    runner, prefix = teacher.encode(teacher.embed(images), stop=teacher.depth - 1), teacher.num_prefix_tokens
+    before, block = runner.tokens, teacher.blocks[-1]
     heads, bias = block.heads(before.x, before.position), block.bias(before, teacher.grid)
 
     def logits_of(ids: Int[Array, "#b m"]) -> Float[Array, "b h m n"]:
@@ -115,8 +115,8 @@ def see(
         return attention_logits(rows(heads.q), heads.k, bias if bias is None else rows(bias))
 
     attention, ids = attention_target(logits_of, num_queries, prefix)
-    walk.run(block, teacher.grid)
-    feature = feature_target(walk.tokens.x[:, prefix:], before.x[:, prefix:])
+    runner.run(block, teacher.grid)
+    feature = feature_target(runner.tokens.x[:, prefix:], before.x[:, prefix:])
     return jax.lax.stop_gradient(TeacherTargets(feature, attention, ids))
 
 

@@ -80,7 +80,7 @@ def apply(
 
 
 def installed(model: Any) -> tuple[Reducer, ...]:
-    """Returns the reducers of a network in the order of its plan, as in `Forward.steps`; () for a dense one."""
+    """Returns the reducers of a network in the order of its plan, as in `HostOutput.steps`; () for a dense one."""
     if not isinstance(model, Host):
         return ()
     front = () if model.pruner is None or not model.prunes_input else (model.pruner,)

@@ -75,7 +75,7 @@ class LossContext(NamedTuple):
       logits: logits of the network.
       targets: class targets, (b, classes).
       tokens: tokens after the final norm.
-      teacher: (logits, Forward) of a teacher on the same images; None without one.
+      teacher: (logits, HostOutput) of a teacher on the same images; None without one.
     """
 
     steps: tuple[StepReport, ...]

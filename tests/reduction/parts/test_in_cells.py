@@ -236,7 +236,7 @@ def test_merging_equal_tokens_changes_nothing(make):
     full = x.shape[1]
     fewest = cells.left(cells.rows_of_window(full), 1) * np.prod(cells.windows.counts)
     fast = reduction.apply(model, Plan("tome", num_keep=int(fewest), reduction_loc=(0,)))
-    encode = lambda model, x: model.encode(x).forward()
+    encode = lambda model, x: model.encode(x).output()
     dense, merged = (quickly(each, encode)(x) for each in (model, fast))
     assert merged.features[1].shape[1] == fewest < 0.52 * full
     chex.assert_trees_all_close(merged.tokens.x, dense.tokens.x, atol=2e-5)
