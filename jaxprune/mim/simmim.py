@@ -24,7 +24,7 @@ from jaxprune.mim.parts.rebuild_thrown import PUBLISHED
 from jaxprune.mim.parts.target import Pixels
 from jaxprune.models.swin import SwinTransformer
 from jaxprune.models.vit import VisionTransformer
-from jaxprune.nn.block_cost import block_flops, rows_of
+from jaxprune.nn.block_cost import block_flops, block_tokens
 from jaxprune.nn.images import require_float
 from jaxprune.nn.patch_embed import pair
 from jaxprune.nn.tensor_rules import Rule, within
@@ -272,8 +272,8 @@ class SimMIM(Framework):
         overhead, left = net.overhead(), masker.num_visible + masker.num_retained
         blocks = 0
         for site in net.sites():
-            rows = site.num_prefix_tokens + (left if site.leaves else math.prod(site.grid))
-            blocks += block_flops(net.block_cost(site), rows_of(None, rows, rows))
+            rows = site.num_prefix_tokens + (left if site.removable else math.prod(site.grid))
+            blocks += block_flops(net.block_cost(site), block_tokens(None, rows, rows))
         decoder = self.decoder.flops(masker.num_visible, left, as_published=as_published)
         return SimmimFlops(overhead.embed * left, blocks + overhead.between, *decoder)
 

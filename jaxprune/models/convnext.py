@@ -116,7 +116,7 @@ class ConvNeXtBlock(Reducible):
         dtype: Any = None,
         rngs: nnx.Rngs,
     ):
-        super().__init__(num_prefix_tokens=0, leaves=False)
+        super().__init__(num_prefix_tokens=0, removable=False)
         self.conv_dw = Conv(dim, dim, kernel_size, depthwise=True, use_bias=True, dtype=dtype, rngs=rngs)
         self.norm = LayerNorm(dim, eps=norm_eps)
         hidden = int(mlp_ratio * dim)
@@ -295,7 +295,7 @@ class ConvNeXt(HierarchicalHost):
                 0,
                 self.dims[stage],
                 0,
-                leaves=False,
+                removable=False,
                 stage=stage,
             )
             for layer, (stage, index) in enumerate(self.places())

@@ -108,7 +108,7 @@ class HieraBlock(Reducible):
         dtype: Any = None,
         rngs: nnx.Rngs,
     ):
-        super().__init__(num_prefix_tokens=0, leaves=False)
+        super().__init__(num_prefix_tokens=0, removable=False)
         scale = lambda: nnx.data(None if init_values is None else LayerScale(out, init_values))
         self.arriving, self.side, self.pools, self.inside = grid, side, pools, inside
         self.pooled = _POOLED**2 if pools else 1
@@ -293,13 +293,13 @@ class Hiera(HierarchicalHost):
     def sites(self, img_size: int | Sequence[int] | None = None) -> tuple[Site, ...]:
         """The blocks; rows are never removed, and attention is not reported."""
         return tuple(
-            Site(layer, f"blocks.{layer}", grid, 0, dim, 0, leaves=False, stage=stage)
+            Site(layer, f"blocks.{layer}", grid, 0, dim, 0, removable=False, stage=stage)
             for layer, (stage, grid, dim) in enumerate(self.maps)
         )
 
     def entrance(self, img_size: int | Sequence[int] | None = None) -> Site:
         """The mask units, which are dropped as a whole."""
-        return self.sites()[0]._replace(grid=self.units, leaves=True)
+        return self.sites()[0]._replace(grid=self.units, removable=True)
 
     def sites_behind(self, num_keep: int, img_size: int | Sequence[int] | None = None) -> tuple[Site, ...]:
         """The blocks on a column of `num_keep` mask units."""
@@ -333,7 +333,7 @@ class Hiera(HierarchicalHost):
             )
         pruner: Any = self.pruner
         selection = None if pruner is None else pruner.choose(images, key_of_scorer(key, self.sites()))
-        if pruner is None or selection is None or pruner.num_rows() == math.prod(self.units):
+        if pruner is None or selection is None or pruner.num_tokens() == math.prod(self.units):
             tokens = on_map(self.embed(images), self.grid)
         else:
             units, places = self.embed_units(images, selection.kept)

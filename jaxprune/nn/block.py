@@ -99,7 +99,7 @@ class Block(Reducible):
 
     A block calls its `reducer` at the reducer's `where`: "before" the block (reading the attention of the previous
     block), "attention" (choosing the rows that attention is computed for) or "after" (between attention and MLP). With
-    `leaves=False` it is always called between attention and MLP, and dropped rows only skip the MLP.
+    `removable=False` it is always called between attention and MLP, and dropped rows only skip the MLP.
 
     Args:
       dim: width of a token.
@@ -107,7 +107,7 @@ class Block(Reducible):
       norm_eps: epsilon of the layer norms.
       init_values: LayerScale's initial value; None leaves it out.
       drop_path: probability of dropping a branch in training.
-      num_prefix_tokens, leaves: see `Reducible`.
+      num_prefix_tokens, removable: see `Reducible`.
       style: the variant of the block.
       grid: the patch grid of the network, for styles with rotary or relative positions.
     """
@@ -123,14 +123,14 @@ class Block(Reducible):
         init_values: float | None = None,
         drop_path: float = 0.0,
         num_prefix_tokens: int = 1,
-        leaves: bool = True,
+        removable: bool = True,
         style: Style = PLAIN,
         grid: tuple[int, ...] | None = None,
         kernel_init=normal_02,
         dtype=None,
         rngs: nnx.Rngs,
     ):
-        super().__init__(num_prefix_tokens=num_prefix_tokens, leaves=leaves)
+        super().__init__(num_prefix_tokens=num_prefix_tokens, removable=removable)
         common = {"kernel_init": kernel_init, "dtype": dtype, "rngs": rngs}
         if grid is None and (style.rotary is not None or style.relative_bias):
             raise UserError("A block with rotary or relative positions needs the grid of the network's patches.")
@@ -395,7 +395,7 @@ class Block(Reducible):
             tokens, report = reducer(tokens, attended, train=train, key=keys[2])
             grid = None
         heads, bias = self.heads(tokens.x, tokens.position), self.bias(tokens, grid)
-        policy = tokens.policy if self.masked or soft else None
+        policy = tokens.policy if self.has_absent or soft else None
         if where == "attention":
             # All keys and values, but only the rows of attention that the reducer keeps.
             bias = hide(bias, policy)

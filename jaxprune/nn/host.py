@@ -116,7 +116,7 @@ class Host(nnx.Module):
             return self.embed(images), None, None
         sites = self.sites(images.shape[1:-1])
         selection = self.pruner.choose(images, key_of_scorer(key, sites))
-        ids_keep = selection.kept if self.pruner.num_rows() < sites[0].num_patches else None
+        ids_keep = selection.kept if self.pruner.num_tokens() < sites[0].num_patches else None
         return self.pruner.with_gradient(self.embed(images, ids_keep), selection), ids_keep, selection
 
     def guiding_scores(
@@ -165,7 +165,7 @@ class Host(nnx.Module):
         sites = self.sites(img_size)
         front = (self.entrance(img_size).grid,) if self.pruner is not None and self.prunes_input else ()
         reducing = (site for site in sites if self.block(site).reducer is not None)
-        return (*front, *(sites[0].grid if site.leaves else site.grid for site in reducing))
+        return (*front, *(sites[0].grid if site.removable else site.grid for site in reducing))
 
     def forward_features(
         self,
@@ -270,7 +270,7 @@ class Host(nnx.Module):
         """The first layer after which rows are no longer all patches; past the last layer if there is none."""
         if self.pruner is not None and self.prunes_input:
             return 0
-        reducing = (site.layer for site in sites if site.leaves and self.block(site).reducer is not None)
+        reducing = (site.layer for site in sites if site.removable and self.block(site).reducer is not None)
         return min(reducing, default=len(sites))
 
 

@@ -123,7 +123,7 @@ class BlockRunner:
                     "network with attention."
                 )
             self._seen[layer] = Attended(**{name: getattr(self._attended, name) for name in taps})
-        self._reduced = report if report is not None and block.leaves and block.reducer.where != "before" else None
+        self._reduced = report if report is not None and block.removable and block.reducer.where != "before" else None
         if report is not None:
             self._account(block, report)
 
@@ -140,12 +140,12 @@ class BlockRunner:
             self._merged = False
 
     def _account(self, block: Reducible, report: Any) -> None:
-        if not block.leaves and block.reducer.stays:
+        if not block.removable and block.reducer.merged_in_place:
             self._origin = _follow(self._origin, report.kept) if self._merged else report.kept
-            self._merged |= block.reducer.num_rows() < block.reducer.step.rows_in
+            self._merged |= block.reducer.num_tokens() < block.reducer.step.tokens_in
             self._assign.append(self.tokens.assign)
             self._kept.append(self._origin)
-        elif block.leaves:
+        elif block.removable:
             self._all_patches = False
             rows = self.tokens.x.shape[1] - self._prefix
             unknown = jnp.full((self.tokens.x.shape[0], rows), -1, jnp.int32)
@@ -154,7 +154,7 @@ class BlockRunner:
             self._kept.append(self._origin)
         else:
             self._assign.append(report.row_map)
-            new = jnp.full((self.tokens.x.shape[0], block.reducer.num_rows()), -1, jnp.int32)
+            new = jnp.full((self.tokens.x.shape[0], block.reducer.num_tokens()), -1, jnp.int32)
             self._kept.append(new if report.kept is None else report.kept)
         self._steps.append(report)
 
@@ -167,7 +167,9 @@ class BlockRunner:
 
 
 def _reads_block_before(block: Reducible) -> bool:
-    return block.reducer is not None and block.leaves and block.reducer.where == "before" and bool(block.reducer.needs)
+    return (
+        block.reducer is not None and block.removable and block.reducer.where == "before" and bool(block.reducer.needs)
+    )
 
 
 def _of_rows_left(attended: Attended, row_map: Int[Array, "b n"], num_tokens: int, prefix: int) -> Attended:
@@ -193,10 +195,10 @@ def _of_rows_left(attended: Attended, row_map: Int[Array, "b n"], num_tokens: in
 
 
 def _check_rows(block: Reducible, arriving: int) -> None:
-    if block.reducer is None or block.leaves or block.reducer.step.rows_in == arriving:
+    if block.reducer is None or block.removable or block.reducer.step.tokens_in == arriving:
         return
     raise UserError(
-        f"The plan was applied for {block.reducer.step.rows_in} tokens at a block that now receives {arriving}: use "
+        f"The plan was applied for {block.reducer.step.tokens_in} tokens at a block that now receives {arriving}: use "
         "reduction.apply(…, img_size=) with the size of these images."
     )
 

@@ -55,7 +55,7 @@ class FromScores(Reducer):
         self.in_order, self.train_scorer = in_order, train_scorer
         if mask_block not in STAGES:
             raise UserError(f"mask_block={mask_block} is none of {', '.join(map(str, STAGES))}.")
-        if step.leaves and mask_block != max(STAGES):
+        if step.removable and mask_block != max(STAGES):
             raise UserError(f"mask_block={mask_block} is for hierarchical networks; leave it out for this one.")
 
     def scores(
@@ -70,7 +70,7 @@ class FromScores(Reducer):
 
     def choose(self, images: Float[Array, "b *sides c"], key: PRNGKeyArray | None = None) -> StepReport:
         """Returns the kept patches and the row of each patch."""
-        patches = self.step.rows_in
+        patches = self.step.tokens_in
         if self.step.num_keep == patches:
             rows = jnp.broadcast_to(jnp.arange(patches, dtype=jnp.int32)[None, :], (images.shape[0], patches))
             return StepReport(row_map=rows, kept=rows)
@@ -95,7 +95,7 @@ class FromScores(Reducer):
 
     def __call__(self, tokens, attended, *, train=False, key=None) -> tuple:
         """Keeps the rows with the best scores (`Attended.scores`), in a block whose rows cannot be removed."""
-        if self.step.num_keep == self.step.rows_in:
+        if self.step.num_keep == self.step.tokens_in:
             return unchanged(tokens, self.step.num_prefix_tokens)
         ids = best(jax.lax.stop_gradient(present(attended.scores)), self.step.num_keep)
         return keep_rows(tokens, jnp.sort(ids, axis=1) if self.in_order else ids, self.step.num_prefix_tokens)

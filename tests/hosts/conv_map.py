@@ -16,7 +16,7 @@ class ConvBlock(Reducible):
     """`x += mlp(norm(conv(x)))`, with a depth-wise 3×3 convolution of the map."""
 
     def __init__(self, dim, *, dtype=None, rngs):
-        super().__init__(num_prefix_tokens=0, leaves=False)
+        super().__init__(num_prefix_tokens=0, removable=False)
         self.conv = Conv(dim, dim, 3, depthwise=True, use_bias=True, dtype=dtype, rngs=rngs)
         self.norm = LayerNorm(dim)
         self.mlp = Mlp(dim, 4 * dim, kernel_init=nnx.initializers.normal(0.3), dtype=dtype, rngs=rngs)
@@ -49,7 +49,7 @@ class ConvMap(Host):
     def sites(self, img_size=None):
         grid = grid_of(self.img_size if img_size is None else img_size, self.patch_size)
         return tuple(
-            Site(layer, f"blocks.{layer}", grid, 0, self.embed_dim, 0, leaves=False)
+            Site(layer, f"blocks.{layer}", grid, 0, self.embed_dim, 0, removable=False)
             for layer in range(len(self.blocks))
         )
 

@@ -31,7 +31,7 @@ class WindowBlock(Block):
     """A block whose tokens attend inside their window; what it reports is laid out on the whole map."""
 
     def __init__(self, dim, num_heads, *, window, **options):
-        super().__init__(dim, num_heads, num_prefix_tokens=0, leaves=False, **options)
+        super().__init__(dim, num_heads, num_prefix_tokens=0, removable=False, **options)
         self.window = window
 
     def attend(self, heads, *, needs=frozenset(), grid=None, **options):
@@ -93,7 +93,7 @@ class Windowed(Host):
                 0,
                 self.widths[s],
                 self.widths[s] // self.head_dim,
-                leaves=False,
+                removable=False,
             )
             for layer, (s, i) in enumerate(places)
         )

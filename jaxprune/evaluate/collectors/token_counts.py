@@ -60,7 +60,7 @@ class RealisedRows:
         found = {}
         for name, model in self._models.items():
             rows = self._sums[name] / self._total
-            bounds = (reducer.num_rows() for reducer in reduction.installed(model))
+            bounds = (reducer.num_tokens() for reducer in reduction.installed(model))
             found[name] = Realised(tuple(rows.tolist()), tuple(bounds), tuple((rows / model.num_patches).tolist()))
         return found
 

@@ -22,7 +22,7 @@ from jaxprune.mim.parts.base import MaskedOutput
 from jaxprune.mim.parts.encoder_copy import EncoderCopy
 from jaxprune.mim.parts.masker import Masker, Masks
 from jaxprune.mim.parts.weighted_masker import WeightedMasker
-from jaxprune.nn.block_cost import block_flops, rows_of
+from jaxprune.nn.block_cost import block_flops, block_tokens
 from jaxprune.nn.params import merge, split
 from jaxprune.ops.patches import patchify
 
@@ -114,7 +114,7 @@ class AttentionDriven:
         """Multiply-accumulates of the weights of one image."""
         encoder = self.encoder
         tokens = encoder.num_prefix_tokens + self.num_patches
-        rows, *sites, last = rows_of(None, tokens, tokens), *encoder.sites()
+        rows, *sites, last = block_tokens(None, tokens, tokens), *encoder.sites()
         cost = encoder.block_cost(last)
         return (
             encoder.overhead().embed * self.num_patches

@@ -13,7 +13,7 @@ from jaxprune.mim.parts.decoder import Decoder
 from jaxprune.mim.parts.masker import Masker, Masks
 from jaxprune.mim.parts.target import Target
 from jaxprune.nn import Host
-from jaxprune.nn.block_cost import block_flops, rows_of
+from jaxprune.nn.block_cost import block_flops, block_tokens
 from jaxprune.nn.images import require_float
 from jaxprune.nn.tensor_rules import Rule, within
 from jaxprune.ops.patches import unpatchify
@@ -252,7 +252,7 @@ class Framework(nnx.Module):
             them. False counts the work of this implementation.
         """
         masker, prefix = self.masker, self.encoder.num_prefix_tokens
-        rows = rows_of(None, prefix + masker.num_visible, prefix + masker.num_visible)
+        rows = block_tokens(None, prefix + masker.num_visible, prefix + masker.num_visible)
         decoder = self.decoder.flops(
             masker.num_visible, masker.num_visible + masker.num_retained, as_published=as_published
         )

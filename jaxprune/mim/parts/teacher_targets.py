@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Int
 from jaxprune.errors import UserError
 from jaxprune.models.vit import VisionTransformer
 from jaxprune.nn.attention import attention_logits
-from jaxprune.nn.block_cost import block_flops, linear_flops, rows_of
+from jaxprune.nn.block_cost import block_flops, block_tokens, linear_flops
 from jaxprune.nn.images import renormalized
 from jaxprune.ops.resize import resize
 from jaxprune.preprocessing import Normalisation, trained_on
@@ -123,7 +123,7 @@ def see(
 def flops(teacher: Any, num_queries: int) -> int:
     """Multiply-accumulates of `see` on one image."""
     tokens = teacher.num_prefix_tokens + teacher.num_patches
-    rows = rows_of(None, tokens, tokens)
+    rows = block_tokens(None, tokens, tokens)
     blocks = sum(block_flops(teacher.block_cost(site), rows) for site in teacher.sites())
     queries = (2 + num_queries) * tokens * teacher.embed_dim
     return linear_flops(teacher.patch_embed.proj, teacher.num_patches) + blocks + queries

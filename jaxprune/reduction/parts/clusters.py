@@ -185,7 +185,7 @@ def behind_prefix(
     return Tokens(
         x=behind(tokens.x, rows.astype(tokens.x.dtype)),
         size=size,
-        policy=jnp.where(size > 0, 1.0, 0.0) if step.masked else jnp.ones_like(size),
+        policy=jnp.where(size > 0, 1.0, 0.0) if step.has_absent else jnp.ones_like(size),
         assign=compose(tokens.assign, row_map),
         position=behind(tokens.position, position),
     )
