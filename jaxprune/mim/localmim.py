@@ -260,7 +260,7 @@ class LocalMIM(Framework):
 
     encoder_class = VisionTransformer
     encoder_excludes = MAE.encoder_excludes
-    beside_encoder = ("decoder.*", "norm.[0-9].*", "hog_enc.*")
+    non_encoder_patterns = ("decoder.*", "norm.[0-9].*", "hog_enc.*")
 
     def __init__(
         self,

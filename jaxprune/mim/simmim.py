@@ -109,9 +109,9 @@ class SimMIM(Framework):
     encoder_excludes = frozenset(
         {"style", "num_classes", "global_pool", "fc_norm", "head_init_scale", "kernel_init", "patch_kernel_init"}
     )
-    beside_encoder = (*Framework.beside_encoder, "mask_token", "agg.*", "aggregate.*")
+    non_encoder_patterns = (*Framework.non_encoder_patterns, "mask_token", "agg.*", "aggregate.*")
     published_encoder = "encoder."
-    published_spelling = ("merging_last",)
+    weight_source = ("merging_last",)
 
     def __init__(
         self,

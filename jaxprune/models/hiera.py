@@ -18,7 +18,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from jaxprune.errors import UserError
 from jaxprune.models.hierarchical import Classifier, HierarchicalHost, on_map
 from jaxprune.nn import BlockRunner, Conv, LayerNorm, Linear, Mlp, Overhead, Reducible, Site, Tokens
-from jaxprune.nn.attention import attend, side_by_side
+from jaxprune.nn.attention import attend, merge_heads
 from jaxprune.nn.block import LayerScale
 from jaxprune.nn.block_cost import BlockCost, linear_flops
 from jaxprune.nn.drop_path import DropPath
@@ -175,13 +175,13 @@ class HieraBlock(Reducible):
         leaving = tuple(side // _POOLED for side in grid) if self.pools else grid
         if not self.inside:
             q = _pooled(q, grid) if self.pools else q
-            return side_by_side(attend(q, k, v))
+            return merge_heads(attend(q, k, v))
         units = Windows(grid, (self.side, self.side))
         q, k, v = (units.cut(part) for part in (q, k, v))
         side = self.side
         if self.pools:
             q, side = _pooled(q, (side, side)), side // _POOLED
-        return side_by_side(Windows((leaving[0], leaving[1]), (side, side)).join(attend(q, k, v)))
+        return merge_heads(Windows((leaving[0], leaving[1]), (side, side)).join(attend(q, k, v)))
 
     def _branch(self, out: Array, scale: LayerScale | None, key: PRNGKeyArray | None) -> Array:
         return self.drop_path(out if scale is None else scale(out), key)

@@ -197,7 +197,7 @@ class SwinBlock(Block):
         sizes = cells.cut(tokens.size[:, None, :, None], shifted=self.shifted)
         # An absent token has size 0, whose log has no gradient.
         bias = bias + jnp.log(jnp.maximum(sizes, jnp.finfo(jnp.float32).tiny)).swapaxes(2, 3)
-        apart = cells.apart(cells.rows_of_window(rows)) if self.shifted else None
+        apart = cells.shift_mask(cells.rows_of_window(rows)) if self.shifted else None
         if apart is None:
             return bias
         both = bias.reshape(b, -1, *bias.shape[1:]) + jnp.asarray(apart)[None, :, None]
@@ -258,7 +258,7 @@ class SwinBlock(Block):
 
     def _bias(self, b: Any) -> Float[Array, "#w h m m"]:
         bias = jnp.moveaxis(self.bias_table()[self.windows.offsets()], -1, 0)[None]
-        apart = self.windows.apart()
+        apart = self.windows.shift_mask()
         if apart is None:
             return bias
         both = bias + jnp.asarray(apart)[:, None]

@@ -7,7 +7,8 @@ from flax import nnx
 
 from jaxprune.nn.tokens import Tokens
 from jaxprune.reduction.parts.base import Reducer, Step, StepReport
-from jaxprune.reduction.parts.keep_rows import best, cls_scores, compose, keep_rows, merged_position, places, unchanged
+from jaxprune.reduction.parts.keep_rows import best, cls_scores, compose, keep_rows, places, unchanged
+from jaxprune.reduction.parts.merged_position import merged_position
 
 
 class EViT(Reducer):

@@ -13,9 +13,10 @@ from jaxprune.nn.site import Site
 from jaxprune.nn.tokens import Tokens, take
 from jaxprune.ops.blocks import by_rows
 from jaxprune.reduction.parts.base import Reducer, Step, StepReport
+from jaxprune.reduction.parts.cell_merging import merge_in_cells
 from jaxprune.reduction.parts.clusters import first_min
-from jaxprune.reduction.parts.in_cells import merge_in_cells
 from jaxprune.reduction.parts.keep_rows import compose, present, unchanged
+from jaxprune.reduction.parts.merged_position import position_by_rule
 from jaxprune.reduction.parts.step_sizes import Rate
 
 UNMERGE = ("stage", "block")
@@ -185,7 +186,7 @@ def merge(tokens: Tokens, pairs: Match, num_prefix_tokens: int, *, position: str
     # Two absent rows (size 0) merge into an absent row.
     counted = jnp.maximum(size_b, jnp.finfo(jnp.float32).tiny)
     x_b = x_b / counted
-    place_b = place_b / counted if position == "mean" else place[:, second]
+    place_b = position_by_rule(position, place_b / counted, place[:, second])
     policy_b = jnp.minimum(policy_b, 1.0)[:, :, 0]
 
     def one(pairs, merged):

@@ -14,7 +14,7 @@ from jaxprune.checkpoints.store import load_params
 from jaxprune.commands import pretrain
 from jaxprune.commands.shared import training
 from jaxprune.errors import UserError
-from jaxprune.mim.parts.attention_driven import attention_weights
+from jaxprune.mim.parts.attention_masking import attention_weights
 from jaxprune.mim.parts.encoder_copy import EncoderCopy
 from jaxprune.mim.parts.weighted_masker import WeightedMasker, weighted_order
 from jaxprune.nn.params import merge, split

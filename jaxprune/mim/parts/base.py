@@ -122,18 +122,18 @@ class Framework(nnx.Module):
       encoder_excludes: the encoder's arguments that it does not pass on.
       no_decay: patterns of parameters without weight decay, besides vectors and biases.
       published_encoder: prefix of the names of the encoder's tensors in published files.
-      published_spelling: names in those files that differ from timm's, see `checkpoints.spellings.timm.write`.
-      beside_encoder: patterns of the published names of everything but the encoder, which fine-tuning ignores.
+      weight_source: what differs from timm's names in those files, see `weights.sources.timm.write`.
+      non_encoder_patterns: patterns of the published names of everything but the encoder, which fine-tuning ignores.
       networks: arguments of the subclass that are networks, such as a teacher; see `mim.create`.
     """
 
     encoder_class: type | None = None
     encoder_classes: ClassVar[Mapping[str, type]] = {}
     encoder_excludes: frozenset[str] = frozenset()
-    beside_encoder: tuple[str, ...] = ("decoder.*", *(f"{part}*" for part in STORED))
+    non_encoder_patterns: tuple[str, ...] = ("decoder.*", *(f"{part}*" for part in STORED))
     no_decay: tuple[str, ...] = ()
     published_encoder: str = ""
-    published_spelling: tuple[str, ...] = ()
+    weight_source: tuple[str, ...] = ()
     networks: frozenset[str] = frozenset()
 
     def __init__(self, *, encoder: Host, masker: Masker, decoder: Decoder, target: Target):
@@ -279,7 +279,7 @@ class Framework(nnx.Module):
         Args:
           tensors: {published name: array}.
         """
-        beside = lambda name: any(fnmatch.fnmatchcase(name, pattern) for pattern in cls.beside_encoder)
+        beside = lambda name: any(fnmatch.fnmatchcase(name, pattern) for pattern in cls.non_encoder_patterns)
         return {name: tensor for name, tensor in tensors.items() if not beside(name)}
 
     @classmethod

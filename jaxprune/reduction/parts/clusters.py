@@ -13,7 +13,8 @@ from jaxprune.nn import kernels
 from jaxprune.nn.tokens import Tokens
 from jaxprune.ops.blocks import by_rows
 from jaxprune.reduction.parts.base import Step, StepReport
-from jaxprune.reduction.parts.keep_rows import compose, merged_position
+from jaxprune.reduction.parts.keep_rows import compose
+from jaxprune.reduction.parts.merged_position import merged_position
 
 
 def distances(x: Float[Array, "b n d"]) -> Float[Array, "b n n"]:

@@ -17,7 +17,7 @@ from jaxprune.nn.linear import xavier_uniform
 from jaxprune.ops.patches import gather_tokens
 
 
-class TwoBranches(Decoder):
+class BranchedDecoder(Decoder):
     """Two branches with separate inputs and outputs around shared blocks; "feature" predicts a row for every patch.
 
     Args:

@@ -27,7 +27,7 @@ from jaxprune.nn.params import merge, split
 from jaxprune.ops.patches import patchify
 
 
-class DrivenOutput(MaskedOutput):
+class AttentionMaskedOutput(MaskedOutput):
     """What the outputs have in common: they tell thrown patches from masked ones."""
 
     __slots__ = ()
@@ -38,7 +38,7 @@ class DrivenOutput(MaskedOutput):
         return self.masks.retained.astype(jnp.float32) - self.masks.thrown.astype(jnp.float32)
 
 
-class AttentionDriven:
+class AttentionMasking:
     """A mixin that precedes the base framework; call `drive` once the base is built.
 
     Attributes:
