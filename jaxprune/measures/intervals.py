@@ -1,7 +1,7 @@
-"""95 % intervals: of shares, of means, and of other statistics (bootstrap, jackknife)."""
+"""95 % intervals: of shares, of means of many or of few values, and of other statistics (bootstrap, jackknife)."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from jaxtyping import Float, Int, Real
@@ -25,6 +25,14 @@ def normal_interval(values: Real[np.ndarray, "n"]) -> tuple[float, float]:
     """Returns the interval of the mean of many values, ± `Z` standard errors; NaN for a single value."""
     half = Z * values.std(ddof=1) / np.sqrt(len(values)) if len(values) > 1 else math.nan
     return float(values.mean() - half), float(values.mean() + half)
+
+
+def student_interval(values: Sequence[float]) -> tuple[float, float]:
+    """Returns the mean of a few runs and the half-width of its Student's t interval, NaN for a single run."""
+    mean = sum(values) / len(values)
+    if len(values) < 2:
+        return mean, math.nan
+    return mean, float(stats.t.ppf(0.975, len(values) - 1) * stats.sem(values))
 
 
 def bootstrap_interval(

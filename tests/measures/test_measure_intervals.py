@@ -4,7 +4,13 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from jaxprune.measures.intervals import bootstrap_interval, normal_interval, wilson_interval
+from jaxprune.measures.intervals import bootstrap_interval, normal_interval, student_interval, wilson_interval
+
+
+def test_student_interval():
+    mean, half = student_interval([1.0, 2.0, 3.0])
+    assert mean == 2.0 and half == pytest.approx(4.30265 / 3**0.5, rel=1e-5)
+    assert np.isnan(student_interval([1.0])[1])
 
 
 def test_wilson_interval():

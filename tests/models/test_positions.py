@@ -100,7 +100,8 @@ def test_another_layout_of_the_angles_is_another_network(change, monkeypatch):
     model = models.create(str(file["name"]), **ast.literal_eval(str(file["options"])), rngs=nnx.Rngs(0))
     checkpoints.load_pretrained(model, weights(file))
     logits = quickly(model, lambda model, images: model(images)[0])(jnp.asarray(nhwc(file["images"])))
-    assert np.abs(np.asarray(logits) - file["logits"]).max() > 1e-2
+    # Ten times what golden logits are compared with.
+    assert np.abs(np.asarray(logits) - file["logits"]).max() > 1e-3
 
 
 @pytest.mark.parametrize("on", ["rotary", "relative"])

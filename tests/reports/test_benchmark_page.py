@@ -48,8 +48,8 @@ def written(tmp_path, monkeypatch, measured, **settings):
 
 def test_plans_with_accuracy(tmp_path, monkeypatch):
     rows = [{**timed(plan), **SCORES[plan]} for plan in GFLOPS]
-    found = plans.Comparison(SCORES, {}, [], {})
-    page, summary = written(tmp_path, monkeypatch, benchmark.Measured("runs/vit", rows, found, classes=10))
+    comparison = plans.Comparison(SCORES, {}, [], {})
+    page, summary = written(tmp_path, monkeypatch, benchmark.Measured("runs/vit", rows, comparison, classes=10))
     assert (page.title, page.subtitle, list(page.parts)) == ("jaxprune benchmark", "runs/vit", ["Plans side by side"])
     part = page.parts["Plans side by side"]
     (table,) = part.tables

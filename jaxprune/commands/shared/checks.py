@@ -19,7 +19,6 @@ from jaxprune.data.randaugment import RandAugment
 from jaxprune.data.source_factory import SOURCES
 from jaxprune.errors import UserError, unknown
 from jaxprune.preprocessing import IMAGENET_MEAN, IMAGENET_STD
-from jaxprune.weights.hub import is_remote
 
 
 class Numbers(NamedTuple):
@@ -217,13 +216,14 @@ def of_settings(config: Config, prefix: str = "config.") -> list[str]:
 def of_networks_of_scorers(config: Config) -> list[str]:
     """Returns the scorers that lack a network, unless another task fills them in; opens nothing."""
     values = dict(leaves(config))
-    proposal = networks.proposal(values.get("proposal", PROPOSAL), values.get("weights", ""))
     # The scorer of plans may read the reduced network itself; that of a training run reads another one.
     host = "plans" in config if "scorer" in values else bool(values.get("run") or values.get("model.weights"))
+    proposal = networks.proposal(values.get("proposal", PROPOSAL), values.get("weights", ""))
+    cache = door.NetworkCache(host=host or None, proposal=proposal)
     found = []
     for text in scorer_texts(values):
         if not refused(lambda text=text: _scorer(text)):
-            found += refused(lambda text=text: door.require_network(text, host=host, proposal=proposal))
+            found += refused(lambda text=text: door.require_network(text, cache))
     return found
 
 
@@ -277,7 +277,7 @@ def _paths(values: Mapping[str, Any], prefix: str) -> Iterator[str]:
         path = values.get(name)
         if path == door.RANDOM and name == "model.weights":
             continue
-        if isinstance(path, (str, Path)) and str(path) and not is_remote(path) and not door.exists(door.File(path)):
+        if isinstance(path, (str, Path)) and str(path) and not door.exists(door.Run(path)):
             yield f"There is no {what} {path}: check {prefix}{name}."
 
 
