@@ -1,4 +1,4 @@
-"""Distances from a teacher: of logits (DeiT) and of the tokens that are kept (DynamicViT)."""
+"""Distances from a teacher: of logits, and of the tokens that are kept (DynamicViT)."""
 
 import jax
 import jax.numpy as jnp

@@ -53,7 +53,7 @@ def _from_published(model: Any, origin: Published, class_names: Sequence[str] | 
     tensors: Any = read_tensors(origin.weights)
     if (encoder := encoder_of(tensors)) is not None:
         tensors = encoder
-    ignored = mim.beside_encoder()
+    ignored = mim.non_encoder_patterns()
     named = to_ours(by_timm(tensors, ignored), model)
     shapes = {name: np.shape(entry.tensor) for name, entry in named.items()}
     if not (kept := _keeps_head(model, shapes, origin, (), class_names)):

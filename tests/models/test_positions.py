@@ -26,8 +26,8 @@ def of_patches(on, order):
 
     def call(model, images):
         ids = jnp.asarray(order)
-        walk = model.encode(model.embed(images, ids), ids)
-        tokens = walk.tokens._replace(x=model.final_norm(walk.tokens.x))
+        runner = model.encode(model.embed(images, ids), ids)
+        tokens = runner.tokens._replace(x=model.final_norm(runner.tokens.x))
         return model.forward_head(tokens)[0], tokens.x[:, model.num_prefix_tokens :]
 
     return quickly(host(on), call)(images(on))

@@ -145,7 +145,7 @@ def patterns(grid: int) -> Arrays:
                 made = reducer(stage(rows, min(targets[-1], rows), grid=(grid, grid)), reference=True)
                 kept = radial_patterns.disc(distances, rows)[list(made.ids)]
                 masks.append(np.isin(np.arange(grid**2), kept).reshape(grid, grid))
-                rows = made.num_rows()
+                rows = made.num_tokens()
                 actual.append(rows)
             case = f"{norm}_r{percent}"
             file |= {f"target_{case}": targets, f"actual_{case}": actual, f"mask_{case}": masks}
