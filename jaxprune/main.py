@@ -44,8 +44,8 @@ def help_text() -> str:
     def listed(title: str, lines: list[str]) -> str:
         return "\n".join([title, *(f"  {line}" for line in lines)])
 
-    known = sorted(models.names())
-    sizes = [", ".join(known[i : i + 4]) for i in range(0, len(known), 4)]
+    names = sorted(models.names())
+    sizes = [", ".join(names[i : i + 4]) for i in range(0, len(names), 4)]
     return "\n\n".join(
         [
             f"jaxprune {jaxprune.__version__}: cheaper vision transformers.",
@@ -99,8 +99,8 @@ def arguments(file: str) -> dict[str, Any]:
     """Returns the arguments that a config accepts, with their defaults."""
     try:
         load_config(f"{file}:{LIST_ARGUMENTS}")
-    except Arguments as found:
-        return found.values
+    except Arguments as accepted:
+        return accepted.values
     return {}  # the config parses its arguments itself
 
 
@@ -115,8 +115,8 @@ def _columns(rows: list[tuple[str, str]]) -> list[str]:
 
 def configs() -> list[str]:
     """Returns the names of the bundled configs."""
-    found = {path.relative_to(root) for root in _roots() for path in root.rglob("*.py")}
-    return sorted(f"configs/{path}" for path in found if not path.name.startswith("_"))
+    paths = {path.relative_to(root) for root in _roots() for path in root.rglob("*.py")}
+    return sorted(f"configs/{path}" for path in paths if not path.name.startswith("_"))
 
 
 def _roots() -> list[Path]:
@@ -134,8 +134,8 @@ def config_path(file: str) -> Path:
     for path in (Path(file), *(root / file.removeprefix("configs/") for root in _roots())):
         if path.is_file():
             return path
-    known = configs()
-    raise UserError(f"There is no config file {file}.{nearest(file, known)} There are: {', '.join(known)}.")
+    bundled = configs()
+    raise UserError(f"There is no config file {file}.{nearest(file, bundled)} There are: {', '.join(bundled)}.")
 
 
 def load_config(text: str) -> Config:
@@ -187,10 +187,10 @@ def _value(argv: list[str], flag: str) -> str | None:
 
 
 def _leaves(config: Config, prefix: str = "") -> list[str]:
-    found = []
+    keys = []
     for name, value in config.items():
-        found += _leaves(value, f"{prefix}{name}.") if isinstance(value, ConfigDict) else [prefix + name]
-    return found
+        keys += _leaves(value, f"{prefix}{name}.") if isinstance(value, ConfigDict) else [prefix + name]
+    return keys
 
 
 def default_workdir(text: str) -> Path:
@@ -247,7 +247,7 @@ def _closing(summary: dict, workdir: Path, word: str) -> str:
 
 def _shown(value: Any) -> str:
     if isinstance(value, dict):
-        return ", ".join(f"{name} {_shown(each)}" for name, each in value.items())
+        return ", ".join(f"{name} {_shown(entry)}" for name, entry in value.items())
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 

@@ -33,13 +33,13 @@ DECODERS = {"base": 512, "large": 768}
 
 def get_config(arg=None):
     args = parse_arg(arg, of="ibot", method="prmim", throw=0.5, size="base", epochs=300)
-    for what, value, known in (
+    for thing, value, choices in (
         ("method", args.method, RECONSTRUCTION),
         ("size", args.size, DECODERS),
         ("teacher", args.of, TEACHERS),
     ):
-        if value not in known:
-            raise unknown(what, value, known)
+        if value not in choices:
+            raise unknown(thing, value, choices)
     num_queries, att_tau = TEACHERS[args.of]
     config = pretrain.recipe(
         batch_size=4096,

@@ -278,8 +278,8 @@ def _learning_rates(schedule: Schedule | float, schedules: Mapping[str, Schedule
         rates = {rate: rate(state.count) for rate in {schedule, *schedules.values()} if callable(rate)}
 
         def step(name, value):
-            own = schedules.get(name, schedule)
-            rate: Any = rates[own] if callable(own) else own
+            own_rate = schedules.get(name, schedule)
+            rate: Any = rates[own_rate] if callable(own_rate) else own_rate
             return jax.tree.map(lambda u: -rate * u, value)
 
         count = optax.safe_increment(state.count)

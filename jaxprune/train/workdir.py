@@ -216,11 +216,11 @@ def _flat(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _shown(differences: dict[str, tuple[Any, Any]]) -> str:
-    shown = [f"{key} is {_value(old)} there and {_value(new)} here" for key, (old, new) in differences.items()][
+    sentences = [f"{key} is {_value(old)} there and {_value(new)} here" for key, (old, new) in differences.items()][
         :_KEYS_SHOWN
     ]
-    more = len(differences) - len(shown)
-    return "; ".join(shown) + (f"; and {more} more" if more else "")
+    rest = len(differences) - len(sentences)
+    return "; ".join(sentences) + (f"; and {rest} more" if rest else "")
 
 
 def _value(value: Any) -> str:

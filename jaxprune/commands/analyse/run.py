@@ -1,5 +1,6 @@
 """Observes networks under plans, compares the observations, and writes tables and a report."""
 
+import itertools
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -28,22 +29,22 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     """Observes every network under every plan, or reads the stored observations, and compares them."""
     opened, left_out = several_networks.open_networks(config), dict[str, str]()
     config = inputs.with_data_of(opened[0].origin, opened[0].model.preprocessing, config)
-    found = members(opened, several_networks.plans(config, left_out), seed=config.seed, left_out=left_out)
+    observed_members = members(opened, several_networks.plans(config, left_out), seed=config.seed, left_out=left_out)
     with workdirs.locked(workdir):
         start = time.perf_counter()
-        passes = observe.passes(config, workdir / FOLDER, found)
-        more = {
-            name: observe.passes(other, workdir / DATA_FOLDER / name, found, patterns_only=True)
-            for name, other in observe.more_data(config).items()
+        passes = observe.passes(config, workdir / FOLDER, observed_members)
+        data_passes = {
+            name: observe.passes(settings, workdir / DATA_FOLDER / name, observed_members, patterns_only=True)
+            for name, settings in observe.more_data(config).items()
         }
-        _announce(found, [*passes, *(each for own in more.values() for each in own)])
-        observed = [each for wanted in passes for each in observe.run(wanted, found)]
+        _announce(observed_members, [*passes, *itertools.chain(*data_passes.values())])
+        observed = _observed(passes, observed_members)
         maps = {observe.short_name(config.data): patterns.depth_maps(observed)}
-        for name, own in more.items():
-            maps[name] = patterns.depth_maps([each for wanted in own for each in observe.run(wanted, found)])
-        answered = outcomes.answers(observed, neighbours=config.neighbours)
+        for name, group in data_passes.items():
+            maps[name] = patterns.depth_maps(_observed(group, observed_members))
+        outcome = outcomes.answers(observed, neighbours=config.neighbours)
         names, images = passes[0].source.class_names, passes[0].source.names
-        tables = _tables(config, observed, answered, maps, names, [images[i] for i in observed[0]["index"]])
+        tables = _tables(config, observed, outcome, maps, names, [images[i] for i in observed[0]["index"]])
         for name, rows in tables._asdict().items():
             if rows and processes.leads():
                 write_csv(workdir / f"{name}.csv", rows)
@@ -54,28 +55,32 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
                 observed,
                 tables,
                 next(iter(maps.values())),
-                answered,
+                outcome,
                 class_names=names,
-                sources={each.network: each.source for each in passes},
+                sources={images_pass.network: images_pass.source for images_pass in passes},
                 neighbours=config.neighbours,
-                data_sets={name: own[0].config.data.path or name for name, own in more.items()},
+                data_sets={name: group[0].config.data.path or name for name, group in data_passes.items()},
                 left_out=left_out,
             )
-            reporting.broken_files(section, *(each.source for each in passes))
-    shown = [name for name in tables.plans[-1] if name != "images"]
-    print(as_text([{name: row.get(name, "") for name in shown} for row in tables.plans]))
+            reporting.broken_files(section, *(images_pass.source for images_pass in passes))
+    columns = [name for name in tables.plans[-1] if name != "images"]
+    print(as_text([{name: row.get(name, "") for name in columns} for row in tables.plans]))
     print(f"Took {(time.perf_counter() - start) / 60:.1f} minutes.")
     return _summary(tables, observed)
 
 
-def _announce(found: Sequence[Member], passes: Sequence[observe.Pass]) -> None:
+def _observed(passes: Sequence[observe.Pass], members: Sequence[Member]) -> list[Observed]:
+    return [observation for images_pass in passes for observation in observe.run(images_pass, members)]
+
+
+def _announce(members: Sequence[Member], passes: Sequence[observe.Pass]) -> None:
     """Prints an estimate of how long the passes over the images will take, from a short measurement."""
-    start, absent = time.perf_counter(), sum(len(each.members) for each in passes)
+    start, absent = time.perf_counter(), sum(len(images_pass.members) for images_pass in passes)
     observing = observe.seconds(passes)
     measuring = time.perf_counter() - start
     print(
         f"About {observing / 60:.1f} minutes for {absent} networks and plans on {len(passes[0].source)} images, after "
-        f"{measuring / 60:.1f} for this estimate; then {len(found)} are compared.",
+        f"{measuring / 60:.1f} for this estimate; then {len(members)} are compared.",
         flush=True,
     )
 
@@ -83,21 +88,21 @@ def _announce(found: Sequence[Member], passes: Sequence[observe.Pass]) -> None:
 def _tables(
     config: Config,
     observed: Sequence[Observed],
-    answered: outcomes.Answers | Rankings | None,
+    outcome: outcomes.Answers | Rankings | None,
     maps: Mapping[str, Mapping[tuple[str, str], np.ndarray]],
     names: Sequence[str],
     images: Sequence[str],
 ) -> Tables:
-    layers = sorted({layer for each in observed for layer in observe.layers(config, each.member)})
-    beside = list(proxies.anchor_rows(observed, answered, tuple(config.anchors), layers))
-    networks = dict.fromkeys(each.member.network for each in observed)
-    by_class = (answered.by_class((network, DENSE), names) for network in networks if answered is not None)
+    layers = sorted({layer for observation in observed for layer in observe.layers(config, observation.member)})
+    beside = list(proxies.anchor_rows(observed, outcome, tuple(config.anchors), layers))
+    networks = dict.fromkeys(observation.member.network for observation in observed)
+    by_class = (outcome.by_class((network, DENSE), names) for network in networks if outcome is not None)
     confused = (
-        outcomes.confusions(answered, (network, DENSE), names)
+        outcomes.confusions(outcome, (network, DENSE), names)
         for network in networks
-        if isinstance(answered, outcomes.Answers)
+        if isinstance(outcome, outcomes.Answers)
     )
-    found = {
+    comparisons = {
         "rates": patterns.across_rates(observed),
         "methods": patterns.across_methods(observed),
         "radial": patterns.against_radial(observed),
@@ -108,22 +113,26 @@ def _tables(
         "anchors": beside,
     }
     return Tables(
-        plans=outcomes.plan_rows(observed, answered, lambda model: flops.of_model(model).total / 1e9),
+        plans=outcomes.plan_rows(observed, outcome, lambda model: flops.of_model(model).total / 1e9),
         heat_maps=patterns.maps_alike(observed, next(iter(maps.values()))),
-        proxies=proxies.correlations(beside) if answered is not None else [],
+        proxies=proxies.correlations(beside) if outcome is not None else [],
         classes=[row for rows in by_class for row in rows],
-        answers=outcomes.by_image(answered, images, names) if isinstance(answered, outcomes.Answers) else [],
+        answers=outcomes.by_image(outcome, images, names) if isinstance(outcome, outcomes.Answers) else [],
         confusions=[row for rows in confused for row in rows],
         class_patterns=class_patterns.class_rows(observed, names) if names else [],
-        **found,
+        **comparisons,
     )
 
 
 def _summary(tables: Tables, observed: Sequence[Observed]) -> dict[str, Any]:
-    found: dict[str, Any] = {"images": len(observed[0]["index"]), "networks and plans": len(observed)}
+    summary: dict[str, Any] = {"images": len(observed[0]["index"]), "networks and plans": len(observed)}
     value = next((name for name in ("accuracy", "mAP", "cosine") if name in tables.plans[0]), "")
-    others = [row for row in tables.plans if row["plan"] != DENSE and row["network"] == tables.plans[0]["network"]]
-    if value and others:
-        best = max(others, key=lambda row: row[value])
-        found |= {f"{value}, dense": tables.plans[0][value], "best": best["plan"], f"{value} of the best": best[value]}
-    return found
+    reduced = [row for row in tables.plans if row["plan"] != DENSE and row["network"] == tables.plans[0]["network"]]
+    if value and reduced:
+        best = max(reduced, key=lambda row: row[value])
+        summary |= {
+            f"{value}, dense": tables.plans[0][value],
+            "best": best["plan"],
+            f"{value} of the best": best[value],
+        }
+    return summary

@@ -24,13 +24,13 @@ class Measured(NamedTuple):
     Attributes:
       name: name of the network.
       rows: rows of the table, one per contestant.
-      found: the results on images; None without images.
+      comparison: the results on images; None without images.
       classes: number of classes of the images, 0 without images.
     """
 
     name: str
     rows: list[dict[str, Any]]
-    found: plans.Comparison | None
+    comparison: plans.Comparison | None
     classes: int
 
 
@@ -52,16 +52,16 @@ def measure(config: Config, workdir: Path) -> Measured:
     """Measures the plans, prints the results as a table, and writes it to `workdir`."""
     classifier = networks.classifier(config) if config.run or config.model.weights else None
     model = classifier.model if classifier else models.create(config.model.name, rngs=nnx.Rngs(config.seed))
-    made = contestants(model, networks.plans(config), scorer=networks.guide(config, model), seed=config.seed)
-    rows = costs(made, config.batch_size, config.rounds)
-    found, classes = None, 0
+    candidates = contestants(model, networks.plans(config), scorer=networks.guide(config, model), seed=config.seed)
+    rows = costs(candidates, config.batch_size, config.rounds)
+    comparison, classes = None, 0
     if classifier is not None and inputs.has_images(classifier.origin, config):
-        found, classes = _compare(config, classifier, made), len(classifier.class_names)
-        rows = [{**row, **found.columns(row["plan"])} for row in rows]
+        comparison, classes = _compare(config, classifier, candidates), len(classifier.class_names)
+        rows = [{**row, **comparison.columns(row["plan"])} for row in rows]
     workdir.mkdir(parents=True, exist_ok=True)
     name = classifier.origin if classifier else config.model.name
     publish(f"{name}, batch {config.batch_size}", rows, workdir / "benchmark.csv")
-    return Measured(name, rows, found, classes)
+    return Measured(name, rows, comparison, classes)
 
 
 def describe(config: Config, section: Section, measured: Measured) -> None:
@@ -72,16 +72,16 @@ def describe(config: Config, section: Section, measured: Measured) -> None:
         "timing every plan once. The speed-up is computed within a round; `kept` is its ratio to the speed-up "
         f"that the FLOPs imply.{guided}"
     )
-    found = measured.found
-    against = "accuracy" if found else "speed-up"
+    comparison = measured.comparison
+    against = "accuracy" if comparison else "speed-up"
     page.describe(section, measured.rows, against, rounds=config.rounds, classes=measured.classes)
-    if found:
-        if found.realised:
+    if comparison:
+        if comparison.realised:
             section.text(plans.ROWS)
-        plans_page.pictures(section, found)
+        plans_page.pictures(section, comparison)
 
 
-def _compare(config: Config, classifier: Classifier, made: dict[str, Contestant]) -> plans.Comparison:
+def _compare(config: Config, classifier: Classifier, candidates: dict[str, Contestant]) -> plans.Comparison:
     config = inputs.with_data_of(classifier.origin, classifier.model.preprocessing, config)
     batches = inputs.eval_batches(config, inputs.sample(config, inputs.held_out(config, classifier)))
-    return plans.compare(made, batches, inputs.mesh(config), class_names=classifier.class_names)
+    return plans.compare(candidates, batches, inputs.mesh(config), class_names=classifier.class_names)

@@ -50,6 +50,6 @@ def _images(config: Config, model: Any) -> list[np.ndarray] | None:
 def _write(name: str, workdir: Path, model: Any, options: dict[str, Any]) -> dict[str, Any]:
     write, suffix = FORMATS[name]
     path = workdir / f"model{suffix}"
-    found = write(model, path, **options)
+    difference = write(model, path, **options)
     crc = f"{zlib.crc32(path.read_bytes()):08x}"
-    return {"file": str(path), "MB": path.stat().st_size / 1e6, "CRC-32": crc, **found._asdict()}
+    return {"file": str(path), "MB": path.stat().st_size / 1e6, "CRC-32": crc, **difference._asdict()}

@@ -93,9 +93,9 @@ def _probe(
     probed = feature_probe.probe(train, held_out, num_classes, neighbours=config.neighbours)
     write_csv(workdir / "features.csv", probed.rows)
     page.describe_probe(section, probed)
-    both = sources["train"], sources["eval"]
+    labelled = sources["train"], sources["eval"]
     record = inputs.preprocessing(config)
-    picture = page.nearest_images(section, both, (train, held_out), probed, record)
+    picture = page.nearest_images(section, labelled, (train, held_out), probed, record)
     writer = Writer(workdir, tensorboard=False)
     writer.images(0, "nearest", picture)
     writer.close()

@@ -35,7 +35,7 @@ def grouped_optimizer(
         slower = optimizer.frozen_until(slower, settings.freeze_epochs * training.steps.per_epoch)
         schedules = {name: slower for name in params if not any(fnmatchcase(name, new) for new in _NEW)}
     frozen = optimizer.frozen_names(layers, depth, config.trainable_blocks)
-    made = build_optimizer(
+    grouped = build_optimizer(
         config,
         training.schedule,
         params,
@@ -46,4 +46,4 @@ def grouped_optimizer(
     )
     trained = lambda name: not any(fnmatchcase(name, pattern) for pattern in frozen)
     constraints = reduction.constraints(model)
-    return optimizer.with_constraints(made, {name: constraints[name] for name in constraints if trained(name)})
+    return optimizer.with_constraints(grouped, {name: constraints[name] for name in constraints if trained(name)})

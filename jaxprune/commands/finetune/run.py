@@ -29,7 +29,7 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     """Trains a classifier, and writes checkpoints, metrics and a report to `workdir`."""
     if summary := begin(config, workdir):
         return summary
-    plan, wanted = plan_of(config), objective(config)
+    plan, criterion = plan_of(config), objective(config)
     require_teacher(config)
     training = Training.of(config, workdir)
     arguments = {**networks.model_arguments(config), "num_classes": training.train.num_classes}
@@ -42,7 +42,7 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
         model = reduction.apply(model, plan, scorer=scorer, rngs=nnx.Rngs(config.seed))
     teacher = split(load_model(config.teacher)) if config.teacher else None
     write_card(workdir, model, training.train.class_names)
-    parts, several = split(model), wanted.classes == ASYMMETRIC
+    parts, several = split(model), criterion.classes == ASYMMETRIC
     loss_fn: Any = _loss_fn(config, model, teacher)
     if config.keep_rate_warmup.epochs:
         under = lambda plan: _loss_fn(config, reduction.apply(model, plan, scorer=scorer), teacher)
@@ -54,10 +54,10 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
         return held_out.measure(call, params, training.held_out_batches(), training.mesh, several=several)
 
     def evaluate(step: int, state: TrainState, writer: Writer) -> None:
-        found = measure(state.params)
+        metrics = measure(state.params)
         if EMA in state.extra:
-            found |= {f"ema_{name}": value for name, value in measure(state.extra[EMA]).items()}
-        writer.metrics(step, "eval", found)
+            metrics |= {f"ema_{name}": value for name, value in measure(state.extra[EMA]).items()}
+        writer.metrics(step, "eval", metrics)
 
     result = training.fit(
         parts.params,
@@ -69,24 +69,24 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     )
     if stopped := interrupted(result):
         return stopped
-    found = training.outcome(result)
-    summary = found if several else reporting.with_interval(found)
+    outcome = training.outcome(result)
+    summary = outcome if several else reporting.with_interval(outcome)
     about = {"plan": None if plan is None else str(plan), "classes": training.train.num_classes}
     return training.conclude({**summary, **about}, describe)
 
 
 def _loss_fn(config: Config, model: Any, teacher: Split | None) -> LossFn:
     """The loss of a network, including the losses of its reduction methods."""
-    parts, data, reducers, wanted = split(model), config.data, reduction.installed(model), objective(config)
+    parts, data, reducers, criterion = split(model), config.data, reduction.installed(model), objective(config)
     options = {**config.augment, "num_classes": model.num_classes, "mean": data.mean, "std": data.std}
 
     def loss_fn(params, batch, key):
         augment_key, model_key = jax.random.split(key)
         images, targets = augment(augment_key, batch["image"], batch["label"], **options)
         logits, aux = merge(parts.graph, params, parts.rest)(images, train=True, key=model_key)
-        theirs = answers(teacher, batch[FIXED]["teacher"], images) if teacher else None
-        loss, shares = wanted(reducers, logits, aux, targets, theirs)
-        if wanted.classes != ASYMMETRIC:
+        teacher_outputs = answers(teacher, batch[FIXED]["teacher"], images) if teacher else None
+        loss, shares = criterion(reducers, logits, aux, targets, teacher_outputs)
+        if criterion.classes != ASYMMETRIC:
             shares["accuracy"] = (logits.argmax(-1) == targets.argmax(-1)).mean()
         return loss, shares
 

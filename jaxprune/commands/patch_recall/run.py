@@ -41,7 +41,7 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     with reporting.report_section(workdir / "report.html", document, "Patches of objects", "patch_recall") as section:
         section.text(f"{source.name}: {len(view.images)} images. {page.definition(**area)}")
         page.describe(section, rows, view, ranks, opened.grid, at)
-    whole = [row for row in rows if row["class"] == patch_recall.ANY and row["keep rate"] == at]
-    print(page.summary_text(whole))
-    best = max(whole, key=lambda row: row["macro"])
+    overall = [row for row in rows if row["class"] == patch_recall.ANY and row["keep rate"] == at]
+    print(page.summary_text(overall))
+    best = max(overall, key=lambda row: row["macro"])
     return {"images": len(view.images), "keep_rate": at, "best": best["scorer"], "recall": best["macro"]}

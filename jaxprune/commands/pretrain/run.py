@@ -38,20 +38,20 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     write_card(workdir, model, fixed={name: a for name, a in parts.rest.items() if name.startswith(STORED)})
     # Passed as arguments to every step, not as constants: a teacher is large.
     fixed = parallel.replicate(training.mesh, parts.rest)
-    preprocessing, shown = model.preprocessing, next(iter(training.held_out_batches()))["image"][:PICTURES]
+    preprocessing, pictured = model.preprocessing, next(iter(training.held_out_batches()))["image"][:PICTURES]
 
     def evaluate(step: int, state: TrainState, writer: Writer) -> None:
         arrays = {"params": state.params, "fixed": fixed}
         forwards = {"loss": reconstruction.losses(parts, preprocessing, arrays)}
         batches = training.held_out_batches()
-        (found,) = run_over(batches, forwards, [Averages("loss")], training.mesh, desc="held-out")
-        writer.metrics(step, "eval", reconstruction.with_ratio(found))
+        (averages,) = run_over(batches, forwards, [Averages("loss")], training.mesh, desc="held-out")
+        writer.metrics(step, "eval", reconstruction.with_ratio(averages))
 
     def draw(step: int, state: TrainState, writer: Writer) -> None:
         params = processes.whole(state.params)
         if processes.leads():
             model = merge(parts.graph, params, parts.rest)
-            writer.images(step, "reconstruction", reconstruction.picture(model, preprocessing, shown))
+            writer.images(step, "reconstruction", reconstruction.picture(model, preprocessing, pictured))
 
     result = training.fit(
         parts.params,

@@ -38,11 +38,11 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
         raise UserError(f"{origin} is trained with the plan {model.plan.text}: give a dense classifier.")
     config = completed(config, classifier)
     opened = networks.open_scorers(config, classifier)
-    found = measure(config, classifier, opened)
-    rows = pruning.accuracies(model, opened.scorers, opened.size, found, config.keep_rates)
+    measured = measure(config, classifier, opened)
+    rows = pruning.accuracies(model, opened.scorers, opened.size, measured, config.keep_rates)
     kept, timing = pruning.num_kept(model, config.keep_rate), {"batch_size": config.batch_size, "rounds": config.rounds}
     timed = speeds(model, opened.scorers, opened.size, num_keep=kept, **timing)
-    summary = page.by_scorer(rows, found, timed, model, config.keep_rate)
+    summary = page.by_scorer(rows, measured, timed, model, config.keep_rate)
     workdir.mkdir(parents=True, exist_ok=True)
     write_csv(workdir / "prune.csv", rows)
     write_csv(workdir / "scorers.csv", summary)
@@ -51,27 +51,27 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     slug, document = f"prune-{Path(origin).name}", Report("jaxprune", origin)
     with reporting.report_section(workdir / "report.html", document, "Pruned by scorers", slug) as section:
         section.text(
-            f"{origin} on {len(found.labels)} held-out {_what(config)}, not trained with pruning. "
+            f"{origin} on {len(measured.labels)} held-out {_what(config)}, not trained with pruning. "
             + pruning.about(model)
         )
-        page.describe(section, setting, rows, summary, found, timing=_timing(config))
-        overlap = proposals_page.overlaps(setting, found)
+        page.describe(section, setting, rows, summary, measured, timing=_timing(config))
+        overlap = proposals_page.overlaps(setting, measured)
         part, image_of = section.section("Do proposals agree?"), images_of(config, classifier)
-        contrasts = proposals_page.describe(part, setting, found, overlap, config.keep_rates, image_of)
+        contrasts = proposals_page.describe(part, setting, measured, overlap, config.keep_rates, image_of)
         cascades: list[dict[str, Any]] = []
-        if config.sanity and len(found.shown) > 1:
-            cascades = _randomised(config, setting, found)
+        if config.sanity and len(measured.shown) > 1:
+            cascades = _randomised(config, setting, measured)
             part = section.section("Do scores depend on the image, and on what the network has learned?")
-            sanity_page.describe(part, sanity_page.summary(opened.scorers, found.scores, cascades), cascades)
-    for name, own in {"overlap": overlap, "contrasts": contrasts, "sanity": cascades}.items():
-        if own:
-            write_csv(workdir / f"{name}.csv", own)
+            sanity_page.describe(part, sanity_page.summary(opened.scorers, measured.scores, cascades), cascades)
+    for name, table in {"overlap": overlap, "contrasts": contrasts, "sanity": cascades}.items():
+        if table:
+            write_csv(workdir / f"{name}.csv", table)
     print(as_text(page.as_published(rows, summary)))
     if config.rounds:
         print(f"speed-up at keep rate {config.keep_rate:g}, {_timing(config)}")
     at = {row["scorer"]: row["accuracy"] for row in rows if row["keep rate"] == config.keep_rate}
     best = max(at, key=lambda text: at[text])
-    dense = {"images": len(found.labels), "keep rate": config.keep_rate, "accuracy, dense": rows[0]["accuracy"]}
+    dense = {"images": len(measured.labels), "keep rate": config.keep_rate, "accuracy, dense": rows[0]["accuracy"]}
     by_chance = at[next(text for text in config.scorers if _is_random(text))]
     return {**dense, "best": best, "accuracy of the best": at[best], "accuracy, random": by_chance}
 
@@ -100,9 +100,9 @@ def measure(config: Config, classifier: Classifier, opened: ScorerSet) -> prunin
     )
 
 
-def _randomised(config: Config, setting: page.Setting, found: pruning.Pruned) -> list[dict[str, Any]]:
+def _randomised(config: Config, setting: page.Setting, measured: pruning.Pruned) -> list[dict[str, Any]]:
     """The scores of the images that are drawn, when the weights that scorers read are random."""
-    images = np.stack([shown.image for shown in found.shown])
+    images = np.stack([example.image for example in measured.shown])
     normalised = pixels(jax.numpy.asarray(images), setting.model.preprocessing)
     return sanity_page.cascade_rows(setting.scorers, normalised, seed=config.seed)
 
@@ -120,8 +120,8 @@ def images_of(config: Config, classifier: Classifier) -> Callable[[int], np.ndar
     return lambda index: prepare(read_or_next(images(), index)["image"], classifier.model.preprocessing)
 
 
-def _spaced(num_images: int, shown: int) -> Sequence[int]:
-    return [index * num_images // shown for index in range(shown)]
+def _spaced(num_images: int, count: int) -> Sequence[int]:
+    return [index * num_images // count for index in range(count)]
 
 
 def _is_random(scorer: str) -> bool:

@@ -78,13 +78,13 @@ def choice(
     return _declared(default, about, check)
 
 
-def path(default: Any, about: str = "", what: str = "run directory or file", besides: Sequence[str] = ()) -> Any:
-    """Declares a file or directory (`what`) that has to exist, unless empty, remote, or a word of `besides`."""
+def path(default: Any, about: str = "", kind: str = "run directory or file", besides: Sequence[str] = ()) -> Any:
+    """Declares a file or directory (`kind`) that has to exist, unless empty, remote, or a word of `besides`."""
 
     def check(key: str, value: Any, *_: Any) -> Iterator[str]:
         elsewhere = not value or value in besides or is_remote(value)
         if not elsewhere and not Path(value).expanduser().exists():
-            yield f"There is no {what} {value}: check {key}."
+            yield f"There is no {kind} {value}: check {key}."
 
     return _declared(default, about, check, free=True)
 
@@ -126,7 +126,7 @@ def refused(make: Callable[[], Any]) -> list[str]:
 class _Kind(NamedTuple):
     """What a type says of numbers: `int`, `tuple[float, float]`, `int | tuple[int, ...] | None`, …"""
 
-    whole: bool
+    is_whole: bool
     scalar: bool
     counts: tuple[int, ...]  # of tuples; 0: any
     none: bool
@@ -172,12 +172,12 @@ class _Bounds(NamedTuple):
             and (self.above is None or value > self.above)
             and (self.at_most is None or value <= self.at_most)
             and (self.below is None or value < self.below)
-            and (not kind.whole or value == int(value))
+            and (not kind.is_whole or value == int(value))
         )
 
     def words(self, kind: _Kind) -> str:
         """What is allowed, such as "a whole number of 1 or more"."""
-        noun = "whole number" if kind.whole else "finite number"
+        noun = "whole number" if kind.is_whole else "finite number"
         count = max(kind.counts, default=0)
         amount = f"a {noun}" if kind.scalar else f"{count} {noun}s" if count else f"{noun}s"
         low = self.at_least if self.above is None else self.above
@@ -241,11 +241,11 @@ def _filled(group: Any, changes: Mapping[str, Any], key: str, strict: bool) -> d
     for name in changes:
         if name not in fields and not group.is_open and not is_config(changes[name]):
             raise unknown(f"key of {key}", name, fields)
-    whole = group.is_open and bool(changes)
-    required = set(fields) if whole else group.recipe_keys if strict else ()
+    is_whole = group.is_open and bool(changes)
+    required = set(fields) if is_whole else group.recipe_keys if strict else ()
     values, lacking = dict(changes), []
     for name, field in fields.items():
-        default = field.default if whole else default_of(group, name)
+        default = field.default if is_whole else default_of(group, name)
         if dataclasses.is_dataclass(default):
             values[name] = _filled(default, changes.get(name, {}), f"{key}.{name}", strict)
         elif name not in changes and default is not ABSENT:

@@ -56,8 +56,8 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
         how = {"sparse": config.sparse, **options}
         forwards = {"ranker": quality(parts, labels_from, preprocessing, loss, arrays, **how)}
         batches = training.held_out_batches()
-        (found,) = run_over(batches, forwards, [Averages("ranker")], training.mesh, desc="held-out")
-        writer.metrics(step, "eval", found)
+        (averages,) = run_over(batches, forwards, [Averages("ranker")], training.mesh, desc="held-out")
+        writer.metrics(step, "eval", averages)
 
     def loss_fn(params, batch, key):
         flip_key, mask_key = jax.random.split(key)
@@ -67,11 +67,11 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
         relevance, ids_keep, _ = pseudo_labels(framework, images, key=mask_key, **options)
         network = merge(parts.graph, params, parts.rest)
         scores = network.scores(images, ids_keep if config.sparse else None, train=True)
-        seen = jnp.take_along_axis(scores, ids_keep, axis=1)
-        reported: dict[str, Any] = {"tau": metrics.kendall_tau(seen, relevance).mean()}
+        visible_scores = jnp.take_along_axis(scores, ids_keep, axis=1)
+        reported: dict[str, Any] = {"tau": metrics.kendall_tau(visible_scores, relevance).mean()}
         if running:
             reported[BATCH_STATS] = batch_stats(split(network).rest, running)
-        return loss(seen, relevance).mean(), reported
+        return loss(visible_scores, relevance).mean(), reported
 
     result = training.fit(
         parts.params,
@@ -93,11 +93,11 @@ def _pretrain(config: Config, workdir: Path) -> dict[str, Any] | None:
 
 
 def _check(config: Config, ranker: Any, labels_from: Split) -> None:
-    theirs = abstract(labels_from).encoder.patch_embed
-    if (theirs.img_size, theirs.grid) != (ranker.img_size, ranker.grid):
+    autoencoder = abstract(labels_from).encoder.patch_embed
+    if (autoencoder.img_size, autoencoder.grid) != (ranker.img_size, ranker.grid):
         raise UserError(
-            f"The ranker has img_size {ranker.img_size} and grid {ranker.grid}, the autoencoder {theirs.img_size} and "
-            f"{theirs.grid}: give config.ranker the autoencoder's img_size and patch_size."
+            f"The ranker has img_size {ranker.img_size} and grid {ranker.grid}, the autoencoder {autoencoder.img_size} "
+            f"and {autoencoder.grid}: give config.ranker the autoencoder's img_size and patch_size."
         )
     if config.sparse and isinstance(ranker, ConvRanker):
         raise UserError("A ConvNet needs whole images: a ConvNet ranker needs config.sparse=False.")

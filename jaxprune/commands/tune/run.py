@@ -39,7 +39,7 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
         inputs.require_classes(source, model.num_classes, origin)
     sample = inputs.sample(config, source)
     with workdirs.locked(workdir):
-        found = tune(
+        tuned = tune(
             model,
             lambda numbers: _batches(config, sample, numbers),
             num_images=len(sample),
@@ -49,18 +49,18 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
             mesh=inputs.mesh(config),
             store=Store(workdir / FOLDER, {"images": feature_files.fingerprint(sample.names), "data": _read(config)}),
         )
-        rows = page.table(found)
+        rows = page.table(tuned)
         write_csv(workdir / "tune.csv", rows, **device())
-        _write_plan(workdir / PLAN, found.plan)
+        _write_plan(workdir / PLAN, tuned.plan)
         document = Report("jaxprune", origin)
         with reporting.report_section(
             workdir / "report.html", document, "Tuned to this device", f"tune-{Path(origin).name}"
         ) as section:
-            page.describe(section, found)
+            page.describe(section, tuned)
             reporting.broken_files(section, source)
     print(as_text([{name: row[name] for name in _SHOWN} for row in rows]))
-    print(found.why)
-    return page.summary(found)
+    print(tuned.why)
+    return page.summary(tuned)
 
 
 def _batches(config: Config, sample: Sample, numbers: np.ndarray) -> Iterable[Batch]:
