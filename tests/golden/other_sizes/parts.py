@@ -21,7 +21,10 @@ from other_sizes import Arrays, Family, images, noise
 def positions() -> dict[str, Arrays]:
     file: Arrays = {f"pos_d{d}_g{g}_cls{c}": ops.sincos_2d(d, (g, g), c) for d, g, c in ((12, 3, 0), (20, 5, 1))}
     table = images(1, 10, 6)
-    return {"mim/sincos_pos_embed": file | {"interp_in": table, "interp_out": ops.resample(jnp.asarray(table), (3, 3), (8, 8), 1)}}
+    return {
+        "mim/sincos_pos_embed": file
+        | {"interp_in": table, "interp_out": ops.resample(jnp.asarray(table), (3, 3), (8, 8), 1)}
+    }
 
 
 def patches() -> dict[str, Arrays]:
