@@ -43,11 +43,12 @@ def likeness(classes: Int[np.ndarray, "*n p"], clusters: Int[np.ndarray, "*n p"]
     # Sorting dominates the cost, and is faster for shorter integers.
     if (rows.max(initial=0) + 1) * (columns.max(initial=0) + 1) < 2**31:
         rows, columns = rows.astype(np.int32), columns.astype(np.int32)
-    own, others, both = map(_entropy, (rows, columns, rows * (columns.max(initial=0) + 1) + columns))
-    shared = np.maximum(own + others - both, 0)
+    pairs = rows * (columns.max(initial=0) + 1) + columns
+    of_classes, of_clusters, of_pairs = map(_entropy, (rows, columns, pairs))
+    shared = np.maximum(of_classes + of_clusters - of_pairs, 0)
     # A single cluster has no entropy to explain.
-    share = lambda whole: np.divide(shared, whole, out=np.ones_like(shared), where=whole > 0)
-    return Likeness(share(own), share(others), share((own + others) / 2))
+    share = lambda entropy: np.divide(shared, entropy, out=np.ones_like(shared), where=entropy > 0)
+    return Likeness(share(of_classes), share(of_clusters), share((of_classes + of_clusters) / 2))
 
 
 def _entropy(labels: np.ndarray) -> np.ndarray:

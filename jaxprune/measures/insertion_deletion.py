@@ -28,11 +28,11 @@ def curves(
       scorer: the scorer that determines the order.
       num_patches: number of patches of an image.
     """
-    whole = float(dense.mean())
+    of_dense = float(dense.mean())
     numbers = sorted(count for name, count in left if name == scorer)
     shares = np.array([*numbers, num_patches]) / num_patches
-    inserted = np.array([*(kept[scorer, count].mean() for count in numbers), whole])
-    deleted = np.array([*(left[scorer, count].mean() for count in numbers), whole])
+    inserted = np.array([*(kept[scorer, count].mean() for count in numbers), of_dense])
+    deleted = np.array([*(left[scorer, count].mean() for count in numbers), of_dense])
     return {"insertion": (shares, inserted), "deletion": (1 - shares[::-1], deleted[::-1])}
 
 

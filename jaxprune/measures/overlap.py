@@ -43,10 +43,10 @@ def intersection_over_area(masks: Bool[np.ndarray, "*n p"], fewer: Bool[np.ndarr
 
 
 def intersection_over_union(
-    masks: Bool[np.ndarray, "*n p"], others: Bool[np.ndarray, "*n p"]
+    masks: Bool[np.ndarray, "*n p"], second: Bool[np.ndarray, "*n p"]
 ) -> Float[np.ndarray, "*n"]:
     """Returns the share of the patches of either set that are in both (Eq. 2); 0 for empty sets."""
-    return (masks & others).sum(-1) / np.maximum((masks | others).sum(-1), 1)
+    return (masks & second).sum(-1) / np.maximum((masks | second).sum(-1), 1)
 
 
 def least_ioa(count: int, fewer: int, num_patches: int) -> float:
@@ -66,10 +66,10 @@ def least_ioa(count: int, fewer: int, num_patches: int) -> float:
     return max(0, count + fewer - num_patches) / max(fewer, 1)
 
 
-def least_iou(count: int, other: int, num_patches: int) -> float:
+def least_iou(count: int, second_count: int, num_patches: int) -> float:
     """Returns the lowest intersection over union that sets of these sizes can have (Alg. 2)."""
     # If they must share patches, their union is all patches.
-    return max(0, count + other - num_patches) / max(num_patches, 1)
+    return max(0, count + second_count - num_patches) / max(num_patches, 1)
 
 
 def chance_ioa(count: int, num_patches: int) -> float:
@@ -78,17 +78,17 @@ def chance_ioa(count: int, num_patches: int) -> float:
 
 
 @functools.lru_cache(maxsize=1 << 16)
-def chance_iou(count: int, other: int, num_patches: int) -> float:
+def chance_iou(count: int, second_count: int, num_patches: int) -> float:
     """Returns the expected intersection over union of two random sets of these sizes.
 
     >>> round(chance_iou(98, 98, 196), 3)
     0.334
     """
-    if not min(count, other):
+    if not min(count, second_count):
         return 0.0
-    shared = np.arange(max(0, count + other - num_patches), min(count, other) + 1)
-    chances = stats.hypergeom.pmf(shared, num_patches, count, other)
-    return float((chances * shared / np.maximum(count + other - shared, 1)).sum())
+    shared = np.arange(max(0, count + second_count - num_patches), min(count, second_count) + 1)
+    chances = stats.hypergeom.pmf(shared, num_patches, count, second_count)
+    return float((chances * shared / np.maximum(count + second_count - shared, 1)).sum())
 
 
 def over_chance(value: float, chance: float) -> float:

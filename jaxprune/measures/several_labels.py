@@ -34,11 +34,11 @@ class Rankings(NamedTuple):
         The interval of the change is paired by image.
         """
         without = {name: map_without_each(self.logits[name], self.labels) for name in {member, base}}
-        own, change = self.score(member), self.score(member) - self.score(base)
-        low, high = _within(jackknife_interval(own, without[member]), 0.0)
+        score, change = self.score(member), self.score(member) - self.score(base)
+        low, high = _within(jackknife_interval(score, without[member]), 0.0)
         least, most = _within(jackknife_interval(change, without[member] - without[base]), -1.0)
         return {
-            "mAP": own,
+            "mAP": score,
             "mAP low": low,
             "mAP high": high,
             "change": change,
@@ -57,7 +57,7 @@ class Rankings(NamedTuple):
                 "class": class_names[number],
                 "images": int((self.labels[:, number] > 0).sum()),
             }
-            changes = {plan: float(own[place] - dense[place]) for plan, own in plans.items()}
+            changes = {plan: float(of_plan[place] - dense[place]) for plan, of_plan in plans.items()}
             rows.append({**start, "AP, dense": float(dense[place]), **changes})
         return sorted(rows, key=lambda row: sum(row[plan] for plan in plans))
 

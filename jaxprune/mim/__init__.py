@@ -83,8 +83,8 @@ def _with_partial(cls: type[Framework], arguments: dict[str, Any]) -> dict[str, 
     packed = {name: arguments[name] for name in PARTIAL_ARGUMENTS if name in arguments and name not in signature}
     if not packed:
         return arguments
-    others = {name: value for name, value in arguments.items() if name not in packed}
-    return {**others, "partial": dataclasses.replace(signature["partial"].default, **packed)}
+    remaining = {name: value for name, value in arguments.items() if name not in packed}
+    return {**remaining, "partial": dataclasses.replace(signature["partial"].default, **packed)}
 
 
 def _network(network: Any, dtype: Any, rngs: nnx.Rngs) -> Any:
@@ -129,8 +129,8 @@ def recognise(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any] | None:
     Args:
       shapes: {published name: shape}.
     """
-    name, found = _recognised(shapes)
-    return None if name is None else {"name": name, **found}
+    name, arguments = _recognised(shapes)
+    return None if name is None else {"name": name, **arguments}
 
 
 def encoder_tensors(tensors: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -149,8 +149,8 @@ def encoder_tensors(tensors: Mapping[str, Any]) -> dict[str, Any] | None:
 def _recognised(shapes: Mapping[str, tuple[int, ...]]) -> tuple[str | None, dict[str, Any]]:
     # A framework that extends another also has that one's tensors, so it is tried first.
     for name, cls in sorted(methods().items(), key=lambda item: -len(item[1].__mro__)):
-        if (found := cls.recognise(shapes)) is not None:
-            return name, found
+        if (arguments := cls.recognise(shapes)) is not None:
+            return name, arguments
     return None, {}
 
 

@@ -128,8 +128,8 @@ class AMT(AttentionMasking, MAE):
 
         As published, the weights of patches are stored instead of being computed in each step.
         """
-        whole = super().flops(as_published=as_published)
-        return AmtFlops(*whole, observe=0 if as_published else self.observe_flops())
+        of_mae = super().flops(as_published=as_published)
+        return AmtFlops(*of_mae, observe=0 if as_published else self.observe_flops())
 
     def summary(self) -> str:
         """A sentence for the report on what the framework does."""

@@ -172,7 +172,7 @@ class AmtSimMIM(AttentionMasking, SimMIM):
 
 
 def _masker(base: BlockMasker, mask_ratio: float, amt_throw_ratio: float, partial: Partial) -> WeightedMasker:
-    blocks, each = math.prod(base.blocks), math.prod(base.block)
+    blocks, block_size = math.prod(base.blocks), math.prod(base.block)
     masked, thrown = (math.ceil(blocks * ratio) for ratio in (mask_ratio, amt_throw_ratio))
     if not (0 < mask_ratio < 1 and amt_throw_ratio >= 0 and masked + thrown < blocks):
         raise UserError(
@@ -189,4 +189,10 @@ def _masker(base: BlockMasker, mask_ratio: float, amt_throw_ratio: float, partia
             f"Of the {unseen} blocks that are not visible, throw_ratio {partial.throw_ratio} would throw {thrown} and "
             "leave none to reconstruct: lower it, or raise mask_ratio."
         )
-    return WeightedMasker(base.grid, (blocks - unseen) * each, (unseen - thrown) * each, base.block, mask_tokens=True)
+    return WeightedMasker(
+        base.grid,
+        (blocks - unseen) * block_size,
+        (unseen - thrown) * block_size,
+        base.block,
+        mask_tokens=True,
+    )

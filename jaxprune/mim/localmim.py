@@ -146,7 +146,7 @@ class LevelDecoders(Decoder):
     ):
         self.reconstruction, self.num_levels = partial.reconstruction, num_levels
         common = {"partial": partial, "rngs": rngs, **decoder}
-        levels = [LevelDecoder(in_dim, out_dim, doublings=each, **common) for each in DOUBLINGS]
+        levels = [LevelDecoder(in_dim, out_dim, doublings=doublings, **common) for doublings in DOUBLINGS]
         self.levels = nnx.List([*levels[:num_levels], *map(frozen, levels[num_levels:])])
 
     @property
@@ -169,9 +169,9 @@ def _halved(x: Float[Array, "b h w d"]) -> Float[Array, "b H W d"]:
     return x.reshape(b, height // 2, 2, width // 2, 2, dim).mean((2, 4))
 
 
-def at_level(chosen: Bool[Array, "b p"], grid: tuple[int, int], doublings: int) -> Float[Array, "b q"]:
-    """The fraction of each cell of a level that lies in chosen patches; 0 or 1 except for large cells."""
-    x = chosen.astype(jnp.float32).reshape(-1, *grid, 1)
+def at_level(mask: Bool[Array, "b p"], grid: tuple[int, int], doublings: int) -> Float[Array, "b q"]:
+    """The fraction of each cell of a level that lies in the patches of a mask; 0 or 1 except for large cells."""
+    x = mask.astype(jnp.float32).reshape(-1, *grid, 1)
     x = _halved(x) if doublings < 0 else x.repeat(2**doublings, axis=1).repeat(2**doublings, axis=2)
     return x.reshape(x.shape[0], -1)
 
@@ -287,9 +287,9 @@ class LocalMIM(Framework):
             **{"pos_embed": "sincos", **encoder},
             **common,
         )
-        given = indices
-        indices = default_indices(vit.depth) if given is None else tuple(int(i) for i in given)
-        _check(indices, vit, decoder_embed_dim, default=given is None)
+        default = indices is None
+        indices = default_indices(vit.depth) if indices is None else tuple(int(i) for i in indices)
+        _check(indices, vit, decoder_embed_dim, default=default)
         blocks = sorted(set(indices) & set(range(vit.depth)))
         target = HOG(vit.patch_embed.patch_size, num_bins=num_bins, in_chans=vit.patch_embed.in_chans)
         super().__init__(
@@ -342,7 +342,7 @@ class LocalMIM(Framework):
         preds, targets = self.decoder(latents, masks), self.targets(images)
         learned = self.learned(masks)
         weights = tuple(at_level(learned, self.grid, doublings) for doublings in DOUBLINGS[: len(preds)])
-        by_level = tuple(losses.masked_mse(*each) for each in zip(preds, targets, weights, strict=True))
+        by_level = tuple(losses.masked_mse(*level) for level in zip(preds, targets, weights, strict=True))
         pred = of_patches(preds, self.grid)
         aux = LocalReconstruction(latents, preds, targets, weights, by_level, masks, pred)
         return sum(by_level[1:], by_level[0]), aux
@@ -367,8 +367,8 @@ class LocalMIM(Framework):
         """See `Framework.encoder_tensors`; the norm of the last of the default blocks is the encoder's."""
         depth = len({match[1] for name in tensors if (match := re.match(r"blocks\.(\d+)\.", name))})
         last = f"norm.{default_indices(depth).index(depth - 1)}."
-        own = {name.replace(last, "norm."): tensor for name, tensor in tensors.items() if name.startswith(last)}
-        return {**super().encoder_tensors(tensors), **own}
+        final_norm = {name.replace(last, "norm."): tensor for name, tensor in tensors.items() if name.startswith(last)}
+        return {**super().encoder_tensors(tensors), **final_norm}
 
     @classmethod
     def recognise(cls, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any] | None:
@@ -434,19 +434,19 @@ def _pointwise_back(tensor: Tensor, patch_size: tuple[int, int]) -> Tensor:
     return convolution_back(tensor[None, None], patch_size)
 
 
-def _level(theirs: str, ours: str, doublings: int) -> tuple[Rule, ...]:
+def _level(published: str, prefix: str, doublings: int) -> tuple[Rule, ...]:
     # `pred` numbers its layers: transposed convolutions with norm and GELU between, or pooling, then a 1×1 convolution.
     places = {2: ("0", "3", "4"), 1: ("0", "1"), 0: ("0",), -1: ("1",)}[doublings]
-    *grown, head = (f"{theirs}pred.{place}." for place in places)
-    rules = [Rule(f"{head}weight", f"{ours}pred.kernel", _pointwise, _pointwise_back)]
-    rules += [Rule(f"{head}bias", f"{ours}pred.bias")]
+    *grown, head = (f"{published}pred.{place}." for place in places)
+    rules = [Rule(f"{head}weight", f"{prefix}pred.kernel", _pointwise, _pointwise_back)]
+    rules += [Rule(f"{head}bias", f"{prefix}pred.bias")]
     for index, place in enumerate(grown):
-        rules += [Rule(f"{place}weight", f"{ours}up.{index}.kernel", _up, _up_back)]
-        rules += [Rule(f"{place}bias", f"{ours}up.{index}.bias")]
+        rules += [Rule(f"{place}weight", f"{prefix}up.{index}.kernel", _up, _up_back)]
+        rules += [Rule(f"{place}bias", f"{prefix}up.{index}.bias")]
     if len(grown) == 2:
-        rules += [Rule(f"{theirs}pred.1.weight", f"{ours}up_norms.0.scale")]
-        rules += [Rule(f"{theirs}pred.1.bias", f"{ours}up_norms.0.bias")]
-    return (*rules, *within(theirs, ours, PUBLISHED), *within(theirs, ours))
+        rules += [Rule(f"{published}pred.1.weight", f"{prefix}up_norms.0.scale")]
+        rules += [Rule(f"{published}pred.1.bias", f"{prefix}up_norms.0.bias")]
+    return (*rules, *within(published, prefix, PUBLISHED), *within(published, prefix))
 
 
 @functools.cache
@@ -461,6 +461,6 @@ def _rules(last: int) -> tuple[Rule, ...]:
             for index, doublings in enumerate(DOUBLINGS)
             for rule in _level(f"decoder.{index}.", f"decoder.levels.{index}.", doublings)
         ),
-        *(rule for place, ours in norms.items() for rule in within(f"norm.{place}.", ours, kinds)),
+        *(rule for place, path in norms.items() for rule in within(f"norm.{place}.", path, kinds)),
         *(Rule(f"hog_enc.{index}.conv.bias", f"hog_bias.{index}") for index in range(len(DOUBLINGS))),
     )

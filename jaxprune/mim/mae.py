@@ -119,11 +119,11 @@ class MAE(Framework):
 
         As published, without aggregation, a prediction is also computed for the CLS row, and discarded.
         """
-        whole, masker = super().flops(as_published=as_published), self.masker
+        costs, masker = super().flops(as_published=as_published), self.masker
         decoder = self.decoder.flops(
             masker.num_visible, masker.num_visible + masker.num_retained, as_published=as_published
         )
-        return MaeFlops(whole.patch_embed, whole.encoder, *decoder)
+        return MaeFlops(costs.patch_embed, costs.encoder, *decoder)
 
     def summary(self) -> str:
         """A sentence for the report on what the framework does."""
@@ -143,12 +143,12 @@ class MAE(Framework):
         if "decoder_embed.weight" not in shapes:
             return None
         blocks = {match[1] for name in shapes if (match := re.match(r"decoder_blocks\.(\d+)\.", name))}
-        found: dict[str, Any] = {
+        arguments: dict[str, Any] = {
             "decoder_embed_dim": shapes["decoder_embed.weight"][0],
             "decoder_depth": len(blocks),
             "decoder_num_heads": 1,  # shapes do not depend on the number of heads
         }
-        return found | aggregation_of(shapes)
+        return arguments | aggregation_of(shapes)
 
 
 # MAE's repository keeps encoder and decoder side by side, the decoder's parts as decoder_embed, decoder_blocks, ….

@@ -150,11 +150,11 @@ class MFF(MAE):
     @classmethod
     def recognise(cls, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any] | None:
         """Infers the arguments from tensors; of `indices` only the number is known, so the default ones are assumed."""
-        found = super().recognise(shapes)
-        if found is None or "proj_weights" not in shapes:
+        arguments = super().recognise(shapes)
+        if arguments is None or "proj_weights" not in shapes:
             return None
         depth = len({match[1] for name in shapes if (match := re.match(r"blocks\.(\d+)\.", name))})
-        return {**found, "indices": default_indices(depth, shapes["proj_weights"][0])}
+        return {**arguments, "indices": default_indices(depth, shapes["proj_weights"][0])}
 
 
 def _check(indices: tuple[int, ...], depth: int) -> None:

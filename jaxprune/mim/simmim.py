@@ -211,8 +211,8 @@ class SimMIM(Framework):
     ) -> Float[Array, ""]:
         """The mean absolute error over the pixels of the patches `learned` of the whole batch, in float32."""
         pixels = learned.astype(jnp.float32) * math.prod(self.patch_size)
-        each = jnp.abs(pred.astype(jnp.float32) - target.astype(jnp.float32)).mean(-1)
-        return (each * pixels).sum() / (pixels.sum() + 1e-5)
+        errors = jnp.abs(pred.astype(jnp.float32) - target.astype(jnp.float32)).mean(-1)
+        return (errors * pixels).sum() / (pixels.sum() + 1e-5)
 
     def __call__(
         self,
@@ -313,8 +313,8 @@ def default_mask_patch(img_size: tuple[int, int], patch_size: tuple[int, int], m
     """
     for side in range(_MASK_PATCH, 0, -1):
         blocks = math.prod(pixels // side for pixels in img_size)
-        whole = not any(side % pixels for pixels in patch_size) and not any(pixels % side for pixels in img_size)
-        if whole and math.ceil(blocks * mask_ratio) < blocks:
+        divides = not any(side % pixels for pixels in patch_size) and not any(pixels % side for pixels in img_size)
+        if divides and math.ceil(blocks * mask_ratio) < blocks:
             return side, side
     return patch_size
 

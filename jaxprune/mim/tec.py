@@ -97,9 +97,9 @@ class TeacherFeatures(Target):
         flat = flat - flat.mean(0, keepdims=True)
         # Eigenvalues are in ascending order, so the largest variances come last.
         axes = jnp.linalg.eigh(flat.T @ flat)[1][:, : -channels - 1 : -1]
-        shown = pred @ axes
-        low, high = shown.min((0, 1), keepdims=True), shown.max((0, 1), keepdims=True)
-        share = (shown - low) / jnp.maximum(high - low, 1e-12)
+        components = pred @ axes
+        low, high = components.min((0, 1), keepdims=True), components.max((0, 1), keepdims=True)
+        share = (components - low) / jnp.maximum(high - low, 1e-12)
         darkest, brightest = images.min((0, 1, 2)), images.max((0, 1, 2))
         colours = darkest[None, None] + share * (brightest - darkest)[None, None]
         return jnp.tile(colours, (1, 1, height * width))
@@ -116,9 +116,9 @@ class Adaptors(nnx.Module):
     """
 
     def __init__(self, dim: int, depth: int, num_adaptors: int, hidden: int, **common: Any):
-        each = depth // num_adaptors
+        blocks_per_adaptor = depth // num_adaptors
         self.norm_before = LayerNorm(depth * dim, eps=_ADAPTORS_EPS)
-        self.fuse = nnx.List([Linear(each * dim, dim, **common) for _ in range(num_adaptors)])
+        self.fuse = nnx.List([Linear(blocks_per_adaptor * dim, dim, **common) for _ in range(num_adaptors)])
         self.mlps = nnx.List([Mlp(dim, hidden, **common) for _ in range(num_adaptors)])
         self.norm_after = LayerNorm(dim, eps=_ADAPTORS_EPS)
 
@@ -320,8 +320,8 @@ class TEC(Framework):
         ids = targets.topk_idx[:, 0]
         attention = self.decoder.attend(latent, masks, ids)
         of_feature = self.error(feature, teaching.normalize_over_tokens(targets.feature), self.learned(masks))
-        seen = masks.present if self.reconstruction == "partial" else None
-        of_attention = attention_loss(attention, targets.attention[:, 0], ids, self.att_tau, seen)
+        predicted = masks.present if self.reconstruction == "partial" else None
+        of_attention = attention_loss(attention, targets.attention[:, 0], ids, self.att_tau, predicted)
         out = TecOutput(latent, feature, attention[:, None], of_feature, of_attention, masks)
         return of_feature + of_attention, out
 
@@ -330,15 +330,15 @@ class TEC(Framework):
 
     def flops(self, *, as_published: bool = True) -> TecFlops:
         """Multiply-accumulates of one image by part, including the teacher's; see `Framework.flops`."""
-        masker, whole = self.masker, super().flops(as_published=as_published)
+        masker, costs = self.masker, super().flops(as_published=as_published)
         of_decoder = self.decoder.flops(
             masker.num_visible, masker.num_visible + masker.num_retained, as_published=as_published
         )
         mlp = self.cls_token_mlp
         cells = masker.num_visible + masker.num_retained if self.reconstruction == "partial" and as_published else None
         return TecFlops(
-            whole.patch_embed,
-            whole.encoder,
+            costs.patch_embed,
+            costs.encoder,
             linear_flops(mlp.fc1, 1)
             + linear_flops(mlp.fc2, 1)
             + self.adaptors.flops(self.encoder.num_prefix_tokens + masker.num_visible),
@@ -377,7 +377,7 @@ class TEC(Framework):
         if embed not in shapes or qk not in shapes:
             return None
         count = lambda pattern: len({match[1] for name in shapes if (match := re.match(pattern, name))})
-        found: dict[str, Any] = {
+        arguments: dict[str, Any] = {
             "decoder_embed_dim": shapes[embed][0],
             "decoder_depth": count(r"decoder_blocks\.(\d+)\."),
             "decoder_num_heads": 1,  # shapes do not depend on the number of heads
@@ -385,7 +385,7 @@ class TEC(Framework):
             "target_dim": shapes[qk][0] // 2,
             "target_heads": 1,
         }
-        return found | aggregation_of(shapes, "forward_fea_decoder.")
+        return arguments | aggregation_of(shapes, "forward_fea_decoder.")
 
 
 def attention_loss(
@@ -393,23 +393,23 @@ def attention_loss(
     target: Float[Array, "b m h p"],
     ids: Int[Array, "b k"],
     tau: float,
-    seen: Bool[Array, "b p"] | None = None,
+    predicted: Bool[Array, "b p"] | None = None,
 ) -> Float[Array, ""]:
     """Cross-entropy of the attention distributions, averaged over queries, heads and images (TEC).
 
     Args:
       pred, target: logits; those of the target are divided by `tau`.
       ids: the query patches, which follow the CLS token.
-      seen: True where there is a prediction: other keys are masked on both sides, and other queries are ignored. None
-        means everywhere.
+      predicted: True where there is a prediction: other keys are masked on both sides, and other queries are ignored.
+        None means everywhere.
     """
     target = target.astype(jnp.float32) / tau
-    if seen is None:
+    if predicted is None:
         return -(jax.nn.softmax(target) * jax.nn.log_softmax(pred)).sum(-1).mean()
-    keys = seen[:, None, None]
+    keys = predicted[:, None, None]
     weights = jax.nn.softmax(target, where=keys)
     crossed = -(weights * jnp.where(keys, jax.nn.log_softmax(pred, where=keys), 0.0)).sum(-1).mean(-1)
-    queries = jnp.pad(jnp.take_along_axis(seen, ids, axis=1), ((0, 0), (1, 0)), constant_values=True)
+    queries = jnp.pad(jnp.take_along_axis(predicted, ids, axis=1), ((0, 0), (1, 0)), constant_values=True)
     return (crossed * queries).sum() / queries.sum()
 
 
@@ -422,15 +422,15 @@ def _num_adaptors(depth: int, num_adaptors: int | None) -> int:
     return num_adaptors
 
 
-def _branch(published: str, ours: str, head: str) -> tuple[Rule, ...]:
+def _branch(published: str, prefix: str, head: str) -> tuple[Rule, ...]:
     return (
-        Rule(f"{published}agg.weight", f"{ours}aggregate.kernel", depthwise, depthwise_back),
-        Rule(f"{published}agg.conv_dw.weight", f"{ours}aggregate.conv_dw.kernel", depthwise, depthwise_back),
-        *within(f"{published}agg.", f"{ours}aggregate."),
-        Rule(f"{published}mask_token", f"{ours}mask_token"),
-        Rule(f"{published}{head}.weight", f"{ours}pred.kernel", linear, linear_back),
-        Rule(f"{published}{head}.bias", f"{ours}pred.bias"),
-        *within(f"{published}decoder_", ours),
+        Rule(f"{published}agg.weight", f"{prefix}aggregate.kernel", depthwise, depthwise_back),
+        Rule(f"{published}agg.conv_dw.weight", f"{prefix}aggregate.conv_dw.kernel", depthwise, depthwise_back),
+        *within(f"{published}agg.", f"{prefix}aggregate."),
+        Rule(f"{published}mask_token", f"{prefix}mask_token"),
+        Rule(f"{published}{head}.weight", f"{prefix}pred.kernel", linear, linear_back),
+        Rule(f"{published}{head}.bias", f"{prefix}pred.bias"),
+        *within(f"{published}decoder_", prefix),
     )
 
 

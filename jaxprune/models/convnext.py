@@ -266,13 +266,13 @@ class ConvNeXt(HierarchicalHost):
         """The map of each stage for an image size, by default that of `preprocessing`; remainders are cut off."""
         record = getattr(self, "preprocessing", None)
         usual = 224 if record is None else record.img_size
-        found = [tuple(side // self.patch_size for side in pair(usual if img_size is None else img_size))]
+        grids = [tuple(side // self.patch_size for side in pair(usual if img_size is None else img_size))]
         for _ in self.depths[1:]:
-            found.append(tuple(side // 2 for side in found[-1]))
-        if min(found[-1]) < 1:
+            grids.append(tuple(side // 2 for side in grids[-1]))
+        if min(grids[-1]) < 1:
             least = self.patch_size * 2 ** (len(self.depths) - 1)
             raise UserError(f"Images of {img_size} pixels are too small for the last map: use {least} or more.")
-        return [(rows, columns) for rows, columns in found]
+        return [(rows, columns) for rows, columns in grids]
 
     @property
     def published_rules(self) -> tuple[Rule, ...]:

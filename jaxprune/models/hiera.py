@@ -365,15 +365,15 @@ class Hiera(HierarchicalHost):
         mask = jnp.repeat(jnp.repeat(there.reshape(-1, down, across, 1), side, axis=1), side, axis=2)
         before = self.patch_embed.proj.kernel.shape[0] // 2  # pixels of its neighbours that a patch sees
         padded = jnp.pad(images * mask, ((0, 0), (before, before), (before, before), (0, 0)))
-        seen = side - _PATCH + self.patch_embed.proj.kernel.shape[0]
+        crop_side = side - _PATCH + self.patch_embed.proj.kernel.shape[0]
 
         def crop(image: Float[Array, "H W c"], unit: Int[Array, ""]) -> Float[Array, "s s c"]:
             corner = (unit // across * side, unit % across * side, 0)
-            return jax.lax.dynamic_slice(image, corner, (seen, seen, c))
+            return jax.lax.dynamic_slice(image, corner, (crop_side, crop_side, c))
 
         crops = jax.vmap(lambda image, ids: jax.vmap(lambda unit: crop(image, unit))(ids))(padded, ids)
         b, k = ids.shape
-        crops = crops.reshape(b * k, seen, seen, c).astype(self.dtype or images.dtype)
+        crops = crops.reshape(b * k, crop_side, crop_side, c).astype(self.dtype or images.dtype)
         maps = self.patch_embed.proj(crops, padding=0)
         inside = np.stack(np.divmod(np.arange(_UNIT**2), _UNIT), axis=1)
         corners = jnp.stack([ids // across, ids % across], axis=-1) * _UNIT
@@ -396,8 +396,8 @@ class Hiera(HierarchicalHost):
         if self.pos_embed_win is None:
             return table
         units = jnp.tile(self.pos_embed_win[...], (1, 1, self.grid[0] // _UNIT, self.grid[1] // _UNIT))
-        whole = resize(table.transpose(0, 2, 3, 1), self.grid, "bicubic", antialias=True)
-        return (whole + units.transpose(0, 2, 3, 1)).reshape(1, -1, table.shape[1])
+        resized = resize(table.transpose(0, 2, 3, 1), self.grid, "bicubic", antialias=True)
+        return (resized + units.transpose(0, 2, 3, 1)).reshape(1, -1, table.shape[1])
 
 
 class _Stem(nnx.Module):

@@ -74,8 +74,8 @@ class HierarchicalHost(Host):
         def layer_of(name: str) -> int:
             if _FRONT.match(name):
                 return 0
-            if found := _DOWNSAMPLING.match(name):
-                return sum(self.depths[: int(found[1])]) + (0 if self.downsampling_ends else 1)
+            if match := _DOWNSAMPLING.match(name):
+                return sum(self.depths[: int(match[1])]) + (0 if self.downsampling_ends else 1)
             return next((layer for path, layer in blocks.items() if name.startswith(f"{path}.")), len(blocks) + 1)
 
         return {name: layer_of(name) for name in names}

@@ -80,12 +80,12 @@ class MobileOneBlock(nnx.Module):
         options = {"stride": stride, "depthwise": depthwise, "dtype": dtype, "rngs": rngs}
         self.se = nnx.data(SqueezeExcite(outputs, dtype=dtype, rngs=rngs) if se else None)
         self.reparam_conv = nnx.data(Conv(inputs, outputs, kernel_size, use_bias=True, **options) if fused else None)
-        whole = not fused
-        count = branches if whole else 0
+        unfused = not fused
+        count = branches if unfused else 0
         self.rbr_conv = nnx.List([ConvNorm(inputs, outputs, kernel_size, **options) for _ in range(count)])
-        scaled = whole and kernel_size > 1
+        scaled = unfused and kernel_size > 1
         self.rbr_scale = nnx.data(ConvNorm(inputs, outputs, 1, padding=0, **options) if scaled else None)
-        skipped = whole and inputs == outputs and stride == 1
+        skipped = unfused and inputs == outputs and stride == 1
         self.rbr_skip = nnx.data(BatchNorm(outputs) if skipped else None)
 
     def __call__(self, x: Float[Array, "b h w i"], *, train: bool = False) -> Float[Array, "b H W o"]:
@@ -106,8 +106,8 @@ class MobileOneBlock(nnx.Module):
             parts.append((jnp.pad(kernel, ((centre, centre), (centre, centre), (0, 0), (0, 0))), bias))
         if self.rbr_skip is not None:
             # The identity: every filter of a depth-wise kernel, the diagonal of a dense one.
-            one = jnp.ones((1, shape[3])) if shape[2] == 1 else jnp.eye(shape[3])
-            identity = jnp.zeros(shape).at[centre, centre].set(one)
+            tap = jnp.ones((1, shape[3])) if shape[2] == 1 else jnp.eye(shape[3])
+            identity = jnp.zeros(shape).at[centre, centre].set(tap)
             parts.append(self.rbr_skip.folded(identity))
         kernels, biases = zip(*parts, strict=True)
         return functools.reduce(operator.add, kernels), functools.reduce(operator.add, biases)
@@ -149,14 +149,14 @@ class MobileOne(ConvNet):
         self.stage0 = MobileOneBlock(in_chans, inputs, 3, stride=2, **common)
         with_se = (0, 0, blocks[2] // 2, blocks[3]) if se else (0, 0, 0, 0)
         for stage, (base, width, count) in enumerate(zip((64, 128, 256, 512), widths, blocks, strict=True)):
-            outputs, made = int(base * width), []
+            outputs, layers = int(base * width), []
             for index in range(count):
                 arguments = {**common, "branches": branches, "se": index >= count - with_se[stage]}
                 stride = 2 if index == 0 else 1
-                made.append(MobileOneBlock(inputs, inputs, 3, stride=stride, depthwise=True, **arguments))
-                made.append(MobileOneBlock(inputs, outputs, 1, **arguments))
+                layers.append(MobileOneBlock(inputs, inputs, 3, stride=stride, depthwise=True, **arguments))
+                layers.append(MobileOneBlock(inputs, outputs, 1, **arguments))
                 inputs = outputs
-            setattr(self, f"stage{stage + 1}", nnx.List(made))
+            setattr(self, f"stage{stage + 1}", nnx.List(layers))
         self.linear = nnx.data(Linear(inputs, num_classes, rngs=rngs) if num_classes else None)
 
     @property
@@ -188,13 +188,13 @@ def fuse(model: MobileOne) -> MobileOne:
     fused = unfilled(lambda: MobileOne(**dict(model.shape), fused=True, rngs=nnx.Rngs(0)))
     graph, state = nnx.split(model)
     # All blocks in one program; one by one, each shape would compile separately.
-    found = jax.jit(lambda state: [block.fused_weights() for block in nnx.merge(graph, state).parts()])(state)
-    for block, (kernel, bias) in zip(fused.parts(), found, strict=True):
+    weights = jax.jit(lambda state: [block.fused_weights() for block in nnx.merge(graph, state).parts()])(state)
+    for block, (kernel, bias) in zip(fused.parts(), weights, strict=True):
         block.reparam_conv.kernel[...], block.reparam_conv.bias[...] = kernel, bias
-    own = variables(model)
+    unfused = variables(model)
     for name, variable in variables(fused).items():
-        if name in own:
-            variable[...] = own[name][...]
+        if name in unfused:
+            variable[...] = unfused[name][...]
     return fused
 
 

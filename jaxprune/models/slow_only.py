@@ -32,8 +32,8 @@ def variants() -> dict[str, dict[str, Any]]:
     """Returns {name, with or without a tag: its constructor arguments}; 400 classes, as in Kinetics."""
     named: dict[str, dict[str, Any]] = {"slow_only": {}}
     for depth, tags in ((50, (PYTORCHVIDEO, MMACTION2)), (101, (MMACTION2,))):
-        own = {"layers": DEPTHS[f"resnet{depth}"][1]}
-        named |= {f"slow_r{depth}": own, **{f"slow_r{depth}.{tag}": own for tag in tags}}
+        arguments = {"layers": DEPTHS[f"resnet{depth}"][1]}
+        named |= {f"slow_r{depth}": arguments, **{f"slow_r{depth}.{tag}": arguments for tag in tags}}
     return named
 
 
@@ -72,11 +72,11 @@ class SlowOnly(VideoConvNet):
         common = {"dtype": dtype, "rngs": rngs}
         self.conv, self.norm = Conv3d(in_chans, width, (1, 7), stride=2, **common), BatchNorm(width)
         stages, inputs = [], width
-        for stage, (count, seen) in enumerate(zip(layers, frames, strict=True)):
+        for stage, (count, num_frames) in enumerate(zip(layers, frames, strict=True)):
             inner, blocks = width * 2**stage, []
             for index in range(count):
                 stride = 2 if stage and index == 0 else 1
-                blocks.append(Bottleneck(inputs, inner, 4 * inner, kernel_a=(seen, 1), stride=stride, **common))
+                blocks.append(Bottleneck(inputs, inner, 4 * inner, kernel_a=(num_frames, 1), stride=stride, **common))
                 inputs = 4 * inner
             stages.append(nnx.List(blocks))
         self.stages = nnx.List(stages)

@@ -129,10 +129,10 @@ class CosineAttention(Attention):
     def project(self, x: Float[Array, "b n d"]) -> Heads:
         """Normalises the keys, and scales the queries so that `attention_logits` gives scaled cosines."""
         heads = super().project(x)
-        one = lambda x: x / jnp.maximum(jnp.linalg.norm(x.astype(jnp.float32), axis=-1, keepdims=True), 1e-12)
+        unit = lambda x: x / jnp.maximum(jnp.linalg.norm(x.astype(jnp.float32), axis=-1, keepdims=True), 1e-12)
         scale = jnp.exp(jnp.minimum(self.logit_scale[...], math.log(100.0)))[None]
-        q = one(heads.q) * scale * heads.q.shape[-1] ** 0.5
-        return Heads(q.astype(heads.v.dtype), one(heads.k).astype(heads.v.dtype), heads.v)
+        q = unit(heads.q) * scale * heads.q.shape[-1] ** 0.5
+        return Heads(q.astype(heads.v.dtype), unit(heads.k).astype(heads.v.dtype), heads.v)
 
 
 class SwinBlock(Block):
@@ -200,8 +200,8 @@ class SwinBlock(Block):
         apart = cells.shift_mask(cells.rows_of_window(rows)) if self.shifted else None
         if apart is None:
             return bias
-        both = bias.reshape(b, -1, *bias.shape[1:]) + jnp.asarray(apart)[None, :, None]
-        return both.reshape(bias.shape)
+        masked_bias = bias.reshape(b, -1, *bias.shape[1:]) + jnp.asarray(apart)[None, :, None]
+        return masked_bias.reshape(bias.shape)
 
     def _merged(self, rows: int) -> Cells | None:
         """The cells of the stage if, by their number, rows have merged; None otherwise."""
@@ -230,16 +230,16 @@ class SwinBlock(Block):
             beyond = self._beyond(heads)
             inside = Heads(*(self.windows.cut(part, fill) for part, fill in zip(heads, beyond, strict=True)))
             bias, join = self._bias(b), self.windows.join
-        gathered, seen = self_attention(inside, bias=bias, needs=needs, num_prefix_tokens=0)
+        gathered, attended = self_attention(inside, bias=bias, needs=needs, num_prefix_tokens=0)
         apart = gathered.reshape(*gathered.shape[:2], -1, e).transpose(0, 2, 1, 3)
-        whole = join(apart)
+        maps = join(apart)
         fields = {}
         for name in needs:
-            field = getattr(seen, name)
+            field = getattr(attended, name)
             per_row = field.ndim == 3  # one number per row: attention, not keys and values
             laid_out = join(field[..., None] if per_row else field)
             fields[name] = laid_out[..., 0] if per_row else laid_out
-        return whole.transpose(0, 2, 1, 3).reshape(b, -1, heads.q.shape[1] * e), Attended(**fields)
+        return maps.transpose(0, 2, 1, 3).reshape(b, -1, heads.q.shape[1] * e), Attended(**fields)
 
     def _beyond(self, heads: Heads) -> tuple[Array | None, ...]:
         """Queries, keys and values of the zeros that pad a map to whole windows."""
@@ -261,8 +261,8 @@ class SwinBlock(Block):
         apart = self.windows.shift_mask()
         if apart is None:
             return bias
-        both = bias + jnp.asarray(apart)[:, None]
-        return jnp.broadcast_to(both[None], (b, *both.shape)).reshape(-1, *both.shape[1:])
+        masked_bias = bias + jnp.asarray(apart)[:, None]
+        return jnp.broadcast_to(masked_bias[None], (b, *masked_bias.shape)).reshape(-1, *masked_bias.shape[1:])
 
     def cost(self, grid: tuple[int, ...] | None = None) -> BlockCost:
         return super().cost(grid)._replace(keys=math.prod(self.windows.size))

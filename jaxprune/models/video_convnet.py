@@ -128,21 +128,21 @@ class VideoConvNet(ConvNet):
         return x
 
 
-def norm_rules(published: str, ours: str) -> tuple[Rule, ...]:
+def norm_rules(published: str, path: str) -> tuple[Rule, ...]:
     """The rules for a batch norm, from its published name to ours."""
     kinds = {"weight": "scale", "bias": "bias", "running_mean": "mean", "running_var": "var"}
-    return tuple(Rule(f"{published}.{theirs}", f"{ours}.{kind}") for theirs, kind in kinds.items())
+    return tuple(Rule(f"{published}.{published_kind}", f"{path}.{kind}") for published_kind, kind in kinds.items())
 
 
-def conv_rule(published: str, ours: str) -> Rule:
+def conv_rule(published: str, path: str) -> Rule:
     """The rule for the kernel of a `Conv3d`, from its published name to ours."""
-    return Rule(f"{published}.weight", f"{ours}.kernel", convolution_3d, convolution_3d_back)
+    return Rule(f"{published}.weight", f"{path}.kernel", convolution_3d, convolution_3d_back)
 
 
-def linear_rules(published: str, ours: str) -> tuple[Rule, ...]:
+def linear_rules(published: str, path: str) -> tuple[Rule, ...]:
     """The rules for a linear layer, from its published name to ours."""
-    kernel = Rule(f"{published}.weight", f"{ours}.kernel", linear, linear_back)
-    return kernel, Rule(f"{published}.bias", f"{ours}.bias")
+    kernel = Rule(f"{published}.weight", f"{path}.kernel", linear, linear_back)
+    return kernel, Rule(f"{published}.bias", f"{path}.bias")
 
 
 def stage_rules(number: int, norm_b: str = "norm_b") -> tuple[Rule, ...]:
@@ -151,16 +151,19 @@ def stage_rules(number: int, norm_b: str = "norm_b") -> tuple[Rule, ...]:
     Args:
       norm_b: name of the norm after the second convolution.
     """
-    theirs, ours = f"blocks.{number + 1}.res_blocks.{{any}}", f"stages.{number}.{{any}}"
+    published, path = f"blocks.{number + 1}.res_blocks.{{any}}", f"stages.{number}.{{any}}"
     convs = {**{f"branch2.conv_{letter}": f"conv_{letter}" for letter in "abc"}, "branch1_conv": "shortcut"}
     norms = {"branch2.norm_a": "norm_a", f"branch2.{norm_b}": "norm_b", "branch2.norm_c": "norm_c"}
     squeezing = {"branch2.norm_b.1.block.0": "se.reduce", "branch2.norm_b.1.block.2": "se.expand"}
     return (
-        *(conv_rule(f"{theirs}.{name}", f"{ours}.{own}") for name, own in {**convs, **squeezing}.items()),
-        *(Rule(f"{theirs}.{name}.bias", f"{ours}.{own}.bias") for name, own in squeezing.items()),
+        *(
+            conv_rule(f"{published}.{name}", f"{path}.{attribute}")
+            for name, attribute in {**convs, **squeezing}.items()
+        ),
+        *(Rule(f"{published}.{name}.bias", f"{path}.{attribute}.bias") for name, attribute in squeezing.items()),
         *(
             rule
-            for name, own in {**norms, "branch1_norm": "shortcut_norm"}.items()
-            for rule in norm_rules(f"{theirs}.{name}", f"{ours}.{own}")
+            for name, attribute in {**norms, "branch1_norm": "shortcut_norm"}.items()
+            for rule in norm_rules(f"{published}.{name}", f"{path}.{attribute}")
         ),
     )

@@ -268,8 +268,8 @@ class VisionTransformer(Host):
     def overhead(self, img_size: int | Sequence[int] | None = None) -> Overhead:
         """The cost of embedding one patch and of the classifier."""
         heads = sum(linear_flops(head, 1) for head in (self.head, self.head_dist) if head is not None)
-        pooling, each = (0, 0) if self.attn_pool is None else self.attn_pool.flops()
-        return Overhead(linear_flops(self.patch_embed.proj, 1), heads + pooling, pool=each)
+        pooling, per_token = (0, 0) if self.attn_pool is None else self.attn_pool.flops()
+        return Overhead(linear_flops(self.patch_embed.proj, 1), heads + pooling, pool=per_token)
 
     def final_norm(self, x: Float[Array, "b n d"]) -> Float[Array, "b n d"]:
         """Applies the norm after the last block; the identity for networks with `fc_norm`."""

@@ -47,7 +47,7 @@ _NOT_BUILT = {
 def not_built(name: str) -> str | None:
     """Returns the unsupported feature of a network of timm; None for any other name."""
     network = name.partition(".")[0]
-    return next((what for pattern, what in _NOT_BUILT.items() if re.fullmatch(pattern, network)), None)
+    return next((reason for pattern, reason in _NOT_BUILT.items() if re.fullmatch(pattern, network)), None)
 
 
 def variants() -> dict[str, dict[str, Any]]:
@@ -80,7 +80,7 @@ def preprocessing(name: str, arguments: dict[str, Any]) -> Preprocessing:
     """Returns how images are prepared for a network of this name: as for the published file of its tag."""
     size = pair(arguments.get("img_size", 224))
     tags = _tags()
-    row = tags.get(name) or next((row for known, row in tags.items() if known.partition(".")[0] == name), None)
+    row = tags.get(name) or next((row for tagged, row in tags.items() if tagged.partition(".")[0] == name), None)
     if row is not None:
         mean, std = PIXELS[row["pixels"]]
         return Preprocessing(size, row["crop"], float(row["crop_pct"]), row["interpolation"], mean, std)

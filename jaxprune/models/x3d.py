@@ -39,10 +39,10 @@ def variants() -> dict[str, dict[str, Any]]:
     named: dict[str, dict[str, Any]] = {"x3d": {}}
     for size, (side, _) in SIZES.items():
         depth = 5.0 if size == "l" else 2.2
-        own = {"layers": tuple(math.ceil(depth * count) for count in (1, 2, 5, 3)), "clip_size": (8, side, side)}
-        named[f"x3d_{size}"] = named[f"x3d_{size}.{PYTORCHVIDEO}"] = own
+        arguments = {"layers": tuple(math.ceil(depth * count) for count in (1, 2, 5, 3)), "clip_size": (8, side, side)}
+        named[f"x3d_{size}"] = named[f"x3d_{size}.{PYTORCHVIDEO}"] = arguments
         if size in WITH_MMACTION2:
-            named[f"x3d_{size}.{MMACTION2}"] = {**own, "shortcut_norm": True}
+            named[f"x3d_{size}.{MMACTION2}"] = {**arguments, "shortcut_norm": True}
     return named
 
 
@@ -60,9 +60,9 @@ def squeezed(channels: int, ratio: float) -> int:
     >>> [squeezed(channels, 1 / 16) for channels in (54, 108, 216, 432)]
     [8, 8, 16, 32]
     """
-    wanted = channels * ratio
-    width = max(8, int(wanted + 4) // 8 * 8)
-    return width + 8 if width < 0.9 * wanted else width
+    exact = channels * ratio
+    width = max(8, int(exact + 4) // 8 * 8)
+    return width + 8 if width < 0.9 * exact else width
 
 
 class X3D(VideoConvNet):

@@ -92,8 +92,8 @@ def attend(
     if kind != "plain":
         each_row, shared = _by_query(bias, q.shape[2])
         # Queries first, along with per-query biases, which are split into the same blocks.
-        one = lambda q, *of_rows: _attend(q, k, v, of_rows[0] if of_rows else shared, jnp.float32)
-        return by_rows(one, q, *each_row, axis=2, size=kernels.BLOCK)
+        of_block = lambda q, *of_rows: _attend(q, k, v, of_rows[0] if of_rows else shared, jnp.float32)
+        return by_rows(of_block, q, *each_row, axis=2, size=kernels.BLOCK)
     if jax.default_backend() == "cpu":
         return _attend(q, k, v, bias)
     swap = lambda t: jnp.swapaxes(t, 1, 2)  # b h n d <-> b n h d, the order of jax.nn
@@ -237,11 +237,11 @@ def self_attention(
     plain = kernels.chosen(q.dtype, q.shape[2], k.shape[2]) == "plain"
     if plain and soft is not None:
         weights = _weights(q, k, bias, soft)
-        out, seen = weigh(weights, v), observe(heads, bias, policy, needs, num_prefix_tokens, soft, weights=weights)
+        out, attended = weigh(weights, v), observe(heads, bias, policy, needs, num_prefix_tokens, soft, weights=weights)
     else:
         out, received = _attend_and_receive(q, k, v, bias, policy) if plain else _in_blocks(heads, bias, policy, soft)
-        seen = observe(heads, bias, policy, needs, num_prefix_tokens, soft, received=received)
-    return merge_heads(out), seen
+        attended = observe(heads, bias, policy, needs, num_prefix_tokens, soft, received=received)
+    return merge_heads(out), attended
 
 
 def _weights(
@@ -308,19 +308,19 @@ def observe(
             weights = _weights(q, k, bias, soft)
         else:
             _, received = _in_blocks(heads, bias, policy, soft)
-    seen = {"keys": k, "values": v}
+    fields = {"keys": k, "values": v}
     if received is not None:
-        seen["received"] = received
+        fields["received"] = received
     elif all_rows and weights is not None:
         counted = weights if policy is None else weights * policy[:, None, :, None]
-        seen["received"] = counted.sum(2)
+        fields["received"] = counted.sum(2)
     if "cls_attn" in needs and num_prefix_tokens == 0:
-        seen["cls_attn"] = seen["received"] / q.shape[2]
+        fields["cls_attn"] = fields["received"] / q.shape[2]
     elif "cls_attn" in needs:
         # A ranking by CLS attention only costs one extra row.
         first = bias if bias is None else bias[:, :, :1]
-        seen["cls_attn"] = (_weights(q[:, :, :1], k, first, soft) if weights is None else weights)[:, :, 0]
-    return Attended(**{name: seen[name] for name in needs})
+        fields["cls_attn"] = (_weights(q[:, :, :1], k, first, soft) if weights is None else weights)[:, :, 0]
+    return Attended(**{name: fields[name] for name in needs})
 
 
 def _reads_all_rows(needs: frozenset[str], num_prefix_tokens: int) -> bool:

@@ -412,8 +412,8 @@ class Block(Reducible):
         tokens = tokens._replace(x=self.mix(tokens.x, gathered, drop_keys[0]))
         if where == "skip":
             work = lambda x: self._branch(self.perceive(x), self.ls2, None)
-            seen = attended._replace(scores=scores)
-            branch, report = self.skip(tokens, seen, work, train=train, key=keys[2])
+            readable = attended._replace(scores=scores)
+            branch, report = self.skip(tokens, readable, work, train=train, key=keys[2])
             return tokens._replace(x=tokens.x + self.drop_path(branch, drop_keys[1])), attended, report
         if where == "after":
             tokens, report = reducer(tokens, attended, train=train, key=keys[2])
@@ -430,8 +430,8 @@ class Block(Reducible):
         router: Any = self.router
         prefix, splits, sides = self.num_prefix_tokens, self.style.grained, (grid[0], grid[1])
         rows = grained.queries(x, sides, splits, prefix)
-        asked = self.heads(rows).q
-        mixed = self.mix(rows, merge_heads(attend(asked, heads.k, heads.v)), keys[0])
+        queries = self.heads(rows).q
+        mixed = self.mix(rows, merge_heads(attend(queries, heads.k, heads.v)), keys[0])
         map_ = x[:, prefix:].reshape(-1, *sides, rows.shape[-1])
         gate = grained.chosen(router(grained.pooled(map_, max(splits))).astype(jnp.float32), keys[2])
         return grained.spread(self.feed(mixed, keys[1]) - rows, gate, sides, splits, prefix)

@@ -95,14 +95,14 @@ class Cells(NamedTuple):
         (6, 8, 9, 11)
         """
         full = tuple(row.length * column.length for row, column in self._kinds)
-        taken = _taken_from(full)[: sum(full) - rows]
-        return tuple(cell - taken.count(kind) for kind, cell in enumerate(full))
+        merged = _taken_from(full)[: sum(full) - rows]
+        return tuple(cell - merged.count(kind) for kind, cell in enumerate(full))
 
-    def left(self, rows: int, wanted: int) -> int:
-        """The number of rows per window after merging pairs in its cells: `wanted`, or the fewest possible above it."""
+    def left(self, rows: int, fewest: int) -> int:
+        """The number of rows per window after merging pairs in its cells: `fewest`, or as few as possible above it."""
         before = self.held(rows)
         pairs = lambda after: all(was - now <= was // 2 for was, now in zip(before, self.held(after), strict=True))
-        while rows > wanted and pairs(rows - 1):
+        while rows > fewest and pairs(rows - 1):
             rows -= 1
         return rows
 

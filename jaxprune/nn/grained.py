@@ -43,11 +43,11 @@ def chosen(logits: Float[Array, "b H W s"], key: PRNGKeyArray | None = None) -> 
       logits: logits of each region and granularity.
     """
     noisy = logits if key is None else logits + jax.random.gumbel(key, logits.shape, logits.dtype)
-    one = jax.nn.one_hot(noisy.argmax(-1), logits.shape[-1], dtype=logits.dtype)
+    one_hot = jax.nn.one_hot(noisy.argmax(-1), logits.shape[-1], dtype=logits.dtype)
     if key is None:
-        return one
+        return one_hot
     soft = jax.nn.softmax(noisy, axis=-1)
-    return one + soft - jax.lax.stop_gradient(soft)
+    return one_hot + soft - jax.lax.stop_gradient(soft)
 
 
 def spread(

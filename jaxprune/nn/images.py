@@ -28,10 +28,10 @@ def require_float(images: Any, ndim: int | None = None) -> None:
             "numpy.stack(images), or read pictures with jaxprune.data.load_images(pictures, model.preprocessing)."
         )
     if ndim is not None and len(images.shape) != ndim:
-        what, axes = ("Clips", "batch, frames, height, width") if ndim == 5 else ("Images", "batch, height, width")
+        kind, axes = ("Clips", "batch, frames, height, width") if ndim == 5 else ("Images", "batch, height, width")
         raise UserError(
-            f"{what} of shape {tuple(images.shape)} have {len(images.shape)} dimensions, but the network reads batches "
-            f"with {ndim}, ({axes}, channels): add a batch axis with {what.lower()}[None]."
+            f"{kind} of shape {tuple(images.shape)} have {len(images.shape)} dimensions, but the network reads batches "
+            f"with {ndim}, ({axes}, channels): add a batch axis with {kind.lower()}[None]."
         )
     dtype = images.dtype
     if not jnp.issubdtype(dtype, jnp.floating):
@@ -43,12 +43,12 @@ def require_float(images: Any, ndim: int | None = None) -> None:
 
 
 def renormalized(
-    images: Float[Array, "b *sides c"], normalised: Normalisation, wanted: Normalisation
+    images: Float[Array, "b *sides c"], normalised: Normalisation, target: Normalisation
 ) -> Float[Array, "b *sides c"]:
     """Converts images from one normalisation (mean, std) to another."""
-    (mean, std), (own_mean, own_std) = normalised, wanted
-    scale = np.asarray(std, np.float64) / np.asarray(own_std)
-    shift = (np.asarray(mean, np.float64) - np.asarray(own_mean)) / np.asarray(own_std)
+    (mean, std), (target_mean, target_std) = normalised, target
+    scale = np.asarray(std, np.float64) / np.asarray(target_std)
+    shift = (np.asarray(mean, np.float64) - np.asarray(target_mean)) / np.asarray(target_std)
     lead = (1,) * (images.ndim - 1)
     per_channel = lambda values: jnp.asarray(values, images.dtype).reshape(*lead, -1)
     return images * per_channel(scale) + per_channel(shift)

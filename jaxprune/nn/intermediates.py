@@ -22,15 +22,15 @@ def intermediate_indices(indices: int | np.integer | Sequence[int] | None, count
     if indices is None:
         return list(range(count))
     if isinstance(indices, (int, np.integer)):
-        wanted = list(range(count - indices, count)) if 0 < indices <= count else []
+        chosen_indices = list(range(count - indices, count)) if 0 < indices <= count else []
     else:
-        wanted = [int(i) for i in indices]
-    if not wanted or not all(-count <= index < count for index in wanted):
+        chosen_indices = [int(i) for i in indices]
+    if not chosen_indices or not all(-count <= index < count for index in chosen_indices):
         raise UserError(
             f"indices={indices} is out of range for a network with {count} intermediates: use numbers from "
             f"{-count} to {count - 1}, or an int n from 1 to {count} for the last n."
         )
-    return sorted({index % count for index in wanted})
+    return sorted({index % count for index in chosen_indices})
 
 
 def dense_map(x: Float[Array, "b n d"], assign: Int[Array, "b p"] | None, site: Site, output_fmt: str) -> Array:

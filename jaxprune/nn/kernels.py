@@ -101,9 +101,8 @@ def forced() -> str | None:
 
 def chosen(dtype: Any, queries: int, keys: int) -> str:
     """Returns the implementation for these lengths and this dtype: the forced one, or the default."""
-    asked = forced()
-    if asked is not None:
-        return asked
+    if (kind := forced()) is not None:
+        return kind
     half = jnp.dtype(dtype).itemsize == 2
     for row in DEFAULTS:
         if row.backend == jax.default_backend() and min(queries, keys) >= row.length and (half or not row.half):
@@ -143,14 +142,14 @@ def with_key_columns(
         left = left - columns[-1].astype(jnp.float32)
     columns.append(jnp.where(hidden, -_HIDDEN, 0.0).astype(k.dtype))
     of_keys = jnp.stack(columns, axis=-1)[:, None]
-    behind = lambda x, more: jnp.concatenate([x, jnp.broadcast_to(more, (*x.shape[:3], len(columns)))], axis=-1)
+    behind = lambda x, values: jnp.concatenate([x, jnp.broadcast_to(values, (*x.shape[:3], len(columns)))], axis=-1)
     fill = -(d + len(columns)) % multiple
     return _widened(behind(q, jnp.ones((), q.dtype)), fill), _widened(behind(k, of_keys), fill)
 
 
-def _widened(x: Array, more: int) -> Array:
-    """Pads the last axis with `more` zeros."""
-    return jnp.pad(x, ((0, 0), (0, 0), (0, 0), (0, more)))
+def _widened(x: Array, zeros: int) -> Array:
+    """Pads the last axis with so many zeros."""
+    return jnp.pad(x, ((0, 0), (0, 0), (0, 0), (0, zeros)))
 
 
 def flash(

@@ -77,7 +77,7 @@ class SwiGLU(nnx.Module):
         self.fc2 = Linear(hidden, dim, **common)
 
     def __call__(self, x: Float[Array, "*lead d"]) -> Float[Array, "*lead d"]:
-        both = self.fc1(x)
-        hidden = both.shape[-1] // 2
-        x = jax.nn.silu(both[..., :hidden]) * both[..., hidden:]
+        gates_and_values = self.fc1(x)
+        hidden = gates_and_values.shape[-1] // 2
+        x = jax.nn.silu(gates_and_values[..., :hidden]) * gates_and_values[..., hidden:]
         return self.fc2(x if self.norm is None else self.norm(x))

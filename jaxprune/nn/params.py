@@ -48,13 +48,13 @@ def dotted(path: tuple) -> str:
 
 def variables(module: nnx.Module) -> dict[str, nnx.Variable]:
     """Returns the variables of a module by dotted name; assigning to `[...]` of one changes the module."""
-    found, seen = {}, set()
+    by_name, ids = {}, set()
     for path, variable in nnx.iter_graph(module):
         # A shared variable has one name, the first; Flax before 0.12.1 lists it under both.
-        if isinstance(variable, nnx.Variable) and id(variable) not in seen:
-            seen.add(id(variable))
-            found[dotted(path)] = variable
-    return found
+        if isinstance(variable, nnx.Variable) and id(variable) not in ids:
+            ids.add(id(variable))
+            by_name[dotted(path)] = variable
+    return by_name
 
 
 def split(module: nnx.Module) -> Split:

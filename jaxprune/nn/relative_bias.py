@@ -26,9 +26,9 @@ def relative_bias(
         are rounded. None: all patches of the grid are present, in raster order.
     """
     rows, columns = grid
-    whole = position is None
+    all_present = position is None
     places = np.pad(coordinates(grid), ((1, 0), (0, 0)))[None] if position is None else jnp.round(position)
-    numbers = np if whole else jnp
+    numbers = np if all_present else jnp
     places = places.astype(numbers.int32)
     offsets = places[:, :, None] - places[:, None, :] + np.asarray([rows - 1, columns - 1], np.int32)[None, None, None]
     index = offsets[..., 0] * (2 * columns - 1) + offsets[..., 1]

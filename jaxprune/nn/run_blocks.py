@@ -203,17 +203,17 @@ def _check_rows(block: Reducible, arriving: int) -> None:
     )
 
 
-def on_grid(scores: Float[Array, "b p"], grid: tuple[int, ...], wanted: tuple[int, ...]) -> Float[Array, "b q"]:
+def on_grid(scores: Float[Array, "b p"], grid: tuple[int, ...], target: tuple[int, ...]) -> Float[Array, "b q"]:
     """Resizes scores to another grid, bicubic (trilinear for clips) with aligned corners, as in PaPr."""
-    if grid == wanted:
+    if grid == target:
         return scores
     maps = scores.reshape(scores.shape[0], *grid, 1)
-    shape: Any = wanted
-    if len(wanted) == 3:
+    shape: Any = target
+    if len(target) == 3:
         resized = resize_3d(maps, shape, "trilinear", align_corners=True)
     else:
         resized = resize(maps, shape, "bicubic", align_corners=True)
-    return resized.reshape(scores.shape[0], int(np.prod(wanted)))
+    return resized.reshape(scores.shape[0], int(np.prod(target)))
 
 
 def _follow(origin: Int[Array, "b n"], kept: Int[Array, "b k"]) -> Int[Array, "b k"]:

@@ -13,13 +13,13 @@ class Rule(NamedTuple):
 
     Attributes:
       published: the published name, with fields in braces, see `weights.rules`.
-      ours: the dotted name here, with the same fields.
+      path: the dotted name here, with the same fields.
       convert: published layout to ours.
       revert: our layout to the published one, with the network's (rows, columns) of a patch.
     """
 
     published: str
-    ours: str
+    path: str
     convert: Callable[[Tensor], Tensor] = lambda tensor: tensor
     revert: Callable[[Tensor, tuple[int, int]], Tensor] = lambda tensor, patch_size: tensor
 
@@ -82,6 +82,6 @@ LAYERS = (
 )
 
 
-def within(published: str, ours: str, rules: tuple[Rule, ...] = LAYERS) -> tuple[Rule, ...]:
-    """Adds prefixes to rules: `published` to the published names, `ours` to ours."""
-    return tuple(rule._replace(published=published + rule.published, ours=ours + rule.ours) for rule in rules)
+def within(published: str, path: str, rules: tuple[Rule, ...] = LAYERS) -> tuple[Rule, ...]:
+    """Adds prefixes to rules: `published` to the published names, `path` to the names here."""
+    return tuple(rule._replace(published=published + rule.published, path=path + rule.path) for rule in rules)

@@ -37,19 +37,19 @@ def rows_and_sums(f: Callable[..., Any], *rows: Array, axis: int = 1, size: int 
     length = rows[0].shape[axis]
     if size is None or length <= size:
         return f(*rows)
-    each = -(-length // -(-length // size))
-    each += -each % 8
-    count = -(-length // each)
+    length_of_block = -(-length // -(-length // size))
+    length_of_block += -length_of_block % 8
+    count = -(-length // length_of_block)
 
     def split(values: Array) -> Array:
         widths = [(0, 0)] * values.ndim
-        widths[axis] = (0, count * each - length)
-        shape = (*values.shape[:axis], count, each, *values.shape[axis + 1 :])
+        widths[axis] = (0, count * length_of_block - length)
+        shape = (*values.shape[:axis], count, length_of_block, *values.shape[axis + 1 :])
         return jnp.moveaxis(jnp.pad(values, widths).reshape(shape), axis, 0)
 
     def join(blocks: Array) -> Array:
         values = jnp.moveaxis(blocks, 0, axis)
-        values = values.reshape(*values.shape[:axis], count * each, *values.shape[axis + 2 :])
+        values = values.reshape(*values.shape[:axis], count * length_of_block, *values.shape[axis + 2 :])
         return jax.lax.slice_in_dim(values, 0, length, axis=axis)
 
     again = jax.checkpoint(f, prevent_cse=False)  # a loop keeps its steps apart by itself

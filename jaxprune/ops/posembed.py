@@ -58,7 +58,7 @@ def sincos_1d(dim: int, length: int) -> Float[np.ndarray, "n {dim}"]:
 
 
 def table_grid(
-    num_rows: int, num_prefix_tokens: int, grid: tuple[int, ...], what: str = "pos_embed"
+    num_rows: int, num_prefix_tokens: int, grid: tuple[int, ...], table_name: str = "pos_embed"
 ) -> tuple[int, ...]:
     """Infers the grid of a position table from its number of rows: `grid` itself, or a square one.
 
@@ -77,7 +77,7 @@ def table_grid(
     if patches and side * side * frames == patches:
         return *grid[:-2], side, side
     raise UserError(
-        f"{what} has {num_rows} rows, which with {num_prefix_tokens} prefix tokens make no square grid, and "
+        f"{table_name} has {num_rows} rows, which with {num_prefix_tokens} prefix tokens make no square grid, and "
         f"{'×'.join(map(str, grid))} patches are needed: build the network with the img_size that the table was made "
         "for, save it, and load that with img_size=."
     )
@@ -142,9 +142,9 @@ def resample_relative(
     old = (square, square) if old_grid is None else (2 * old_grid[0] - 1, 2 * old_grid[1] - 1)
     new = (2 * new_grid[0] - 1, 2 * new_grid[1] - 1)
     if math.prod(old) != count or not all(side % 2 for side in old):
-        what = "a square grid" if old_grid is None else f"a grid of {old_grid[0]}×{old_grid[1]}"
+        grid_text = "a square grid" if old_grid is None else f"a grid of {old_grid[0]}×{old_grid[1]}"
         raise UserError(
-            f"A table of {len(table)} relative positions does not fit {what}: build the network with the img_size "
+            f"A table of {len(table)} relative positions does not fit {grid_text}: build the network with the img_size "
             "that it was made for."
         )
     if new == old:

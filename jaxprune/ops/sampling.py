@@ -142,10 +142,10 @@ def _furthest(masked: Array, first: Array, num_retained: int, width: int) -> tup
     row, column = position // width, position % width
 
     def pick(state, _):
-        nearest, chosen = state
-        distance = (row - chosen // width) ** 2 + (column - chosen % width) ** 2
+        nearest, picked = state
+        distance = (row - picked // width) ** 2 + (column - picked % width) ** 2
         nearest = jnp.minimum(nearest, distance)
-        return (nearest, jnp.argmax(nearest).astype(jnp.int32)), chosen
+        return (nearest, jnp.argmax(nearest).astype(jnp.int32)), picked
 
     # Visible patches get -1, below every distance, so they are never the furthest.
     nearest = jnp.where(masked, jnp.iinfo(jnp.int32).max, -1).astype(jnp.int32)
@@ -163,11 +163,11 @@ def furthest_sampling_host(
     _check_first(np.asarray(first), len(row))  # NumPy only: data workers do not start JAX
     nearest = np.full(row.shape, np.iinfo(np.int64).max)
     order = np.empty(num_retained, np.int32)
-    chosen = int(first)
+    picked = int(first)
     for step in range(num_retained):
-        order[step] = chosen
-        nearest = np.minimum(nearest, (row - row[chosen]) ** 2 + (column - column[chosen]) ** 2)
-        chosen = int(np.argmax(nearest))
+        order[step] = picked
+        nearest = np.minimum(nearest, (row - row[picked]) ** 2 + (column - column[picked]) ** 2)
+        picked = int(np.argmax(nearest))
     return order
 
 

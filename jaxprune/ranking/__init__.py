@@ -33,8 +33,8 @@ def create(name: str = "vit_small_patch16_224", *, rngs: nnx.Rngs, **overrides: 
         raise UserError(
             f"{name} cannot be a ranker: use a ViT such as vit_small_patch16_224, or a ResNet such as resnet18."
         )
-    taken = plugins.parameters(RANKERS[kind])
-    sizes = {key: value for key, value in sizes.items() if key in taken}
+    names = plugins.parameters(RANKERS[kind])
+    sizes = {key: value for key, value in sizes.items() if key in names}
     ranker = plugins.build(RANKERS[kind], {**sizes, **overrides}, rngs=rngs)
     ranker.preprocessing = models.Preprocessing(ranker.img_size)
     return remember(ranker, "ranker", {"name": name, **overrides})

@@ -24,13 +24,13 @@ def fit_memory(
     Raises:
       UserError: a single removal from one image exceeds the memory.
     """
-    own = batch // shards
+    per_shard = batch // shards
     if memory is None:
         return 1, visible
-    for parts in (count for count in range(1, own + 1) if own % count == 0):
+    for parts in (count for count in range(1, per_shard + 1) if per_shard % count == 0):
         for chunks in range(1, visible + 1):
             at_once = math.ceil(visible / chunks)
-            if estimated_bytes(decoder, own // parts, at_once, visible, decoded) <= memory:
+            if estimated_bytes(decoder, per_shard // parts, at_once, visible, decoded) <= memory:
                 return parts, at_once
     least = estimated_bytes(decoder, 1, 1, visible, decoded)
     raise UserError(
@@ -57,12 +57,12 @@ def in_chunks(
     change: Callable[[Int[Array, "c"]], Float[Array, "b c"]], count: int, at_once: int
 ) -> Float[Array, "b {count}"]:
     """Concatenates `change` of the indices 0 … count - 1, `at_once` of them at a time."""
-    numbers, whole = jnp.arange(count), count // at_once * at_once
-    if whole == at_once:
-        parts = [change(numbers[:whole])]
+    numbers, chunked = jnp.arange(count), count // at_once * at_once
+    if chunked == at_once:
+        parts = [change(numbers[:chunked])]
     else:
-        chunks = jax.lax.map(change, numbers[:whole].reshape(-1, at_once))
-        parts = [chunks.swapaxes(0, 1).reshape(-1, whole)]
-    if whole < count:
-        parts.append(change(numbers[whole:]))
+        chunks = jax.lax.map(change, numbers[:chunked].reshape(-1, at_once))
+        parts = [chunks.swapaxes(0, 1).reshape(-1, chunked)]
+    if chunked < count:
+        parts.append(change(numbers[chunked:]))
     return jnp.concatenate(parts, axis=1)

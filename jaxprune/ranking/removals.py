@@ -84,8 +84,8 @@ class Removal:
         change, sizes = jnp.abs(pred - anchor).mean(3), self.masks.sizes
         if sizes is None:
             return change.mean(2)
-        others = jnp.ones((sizes.shape[0], change.shape[2] - self.decoded))
-        weights = jnp.concatenate([sizes, others], axis=1)[:, None]
+        visible_sizes = jnp.ones((sizes.shape[0], change.shape[2] - self.decoded))
+        weights = jnp.concatenate([sizes, visible_sizes], axis=1)[:, None]
         return (change * weights).sum(2) / weights.sum(2)
 
     def sequence(self, latent: Float[Array, "bc n d"]) -> Float[Array, "bc m e"]:
@@ -93,9 +93,9 @@ class Removal:
         x = self.decoder.embed(latent)
         repeat = lambda rows: jnp.repeat(rows, x.shape[0] // self.masks.ids_keep.shape[0], axis=0)
         of_prefix, of_patches = self.decoder.positions(x.dtype)
-        seen = x[:, self.prefix :] + repeat(of_patches[self.masks.ids_keep])
+        visible = x[:, self.prefix :] + repeat(of_patches[self.masks.ids_keep])
         masked = repeat(self.decoder.mask_tokens(self.masks.ids_decode, x.dtype))
-        return jnp.concatenate([masked, x[:, : self.prefix] + of_prefix[None], seen], axis=1)
+        return jnp.concatenate([masked, x[:, : self.prefix] + of_prefix[None], visible], axis=1)
 
     def decode(
         self, x: Float[Array, "bc n e"], hidden: Bool[Array, "bc n"] | None = None, *, blocks: Any = None

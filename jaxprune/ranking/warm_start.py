@@ -22,10 +22,10 @@ def begin_as_encoder(ranker: Any, framework: Mapping[str, Any]) -> None:
             continue
         value = framework.get(f"encoder.{name}")
         if value is None or value.shape != variable.shape:
-            theirs = "absent" if value is None else value.shape
+            source_shape = "absent" if value is None else value.shape
             raise UserError(
                 f"The ranker cannot be initialised with the autoencoder's encoder: {name} is {variable.shape} "
-                f"here and {theirs} "
+                f"here and {source_shape} "
                 "there. Give the ranker the encoder's sizes, or warm_start=False."
             )
         variable[...] = value

@@ -115,8 +115,8 @@ def distinct(picked: Int[Array, "b s"], num_tokens: int, num_rows: int) -> tuple
     """The distinct ids in rising order, padded with other ids, and a mask that is False on padding."""
 
     def one(picked):
-        chosen = jnp.zeros((num_tokens,), bool).at[picked].set(True)
-        ids = jnp.argsort(~chosen, stable=True)[:num_rows].astype(jnp.int32)
-        return ids, chosen[ids]
+        is_picked = jnp.zeros((num_tokens,), bool).at[picked].set(True)
+        ids = jnp.argsort(~is_picked, stable=True)[:num_rows].astype(jnp.int32)
+        return ids, is_picked[ids]
 
     return jax.vmap(one)(picked)

@@ -64,16 +64,16 @@ def dpc_knn(
     if present is not None:
         density = jnp.where(present, density, -jnp.inf)
 
-    def to_denser(rows, own):
-        return jnp.where(density[:, None, :] > own[:, :, None], to_present(rows), furthest).min(2)
+    def to_denser(rows, of_row):
+        return jnp.where(density[:, None, :] > of_row[:, :, None], to_present(rows), furthest).min(2)
 
     apart = distance.by_rows(to_denser, density)
     centres = best(jnp.log(apart) + density, num_clusters)
     assign = distance.nearest(centres)
     if present is not None:
         assign = jnp.where(present, assign, 0)
-    own = jnp.arange(num_clusters, dtype=assign.dtype)
-    return centres, jax.vmap(lambda a, c: a.at[c].set(own))(assign, centres)
+    numbers = jnp.arange(num_clusters, dtype=assign.dtype)
+    return centres, jax.vmap(lambda a, c: a.at[c].set(numbers))(assign, centres)
 
 
 def shares(

@@ -41,7 +41,7 @@ class EViT(Reducer):
             return unchanged(tokens, prefix)
         scores = cls_scores(attended, prefix)
         ids = best(scores, num_keep)
-        row_map = places(ids, scores.shape[1], others=num_keep)
+        row_map = places(ids, scores.shape[1], default=num_keep)
         inattentive = (row_map == num_keep).astype(scores.dtype)
         weights = scores * inattentive
         if self.renormalise:

@@ -89,9 +89,9 @@ class FromScores(Reducer):
         if not self.train_scorer or selection.extra is None:
             return x
         scores = jnp.take_along_axis(selection.extra["scores"], jnp.asarray(selection.kept), axis=1)
-        one = 1 + (scores - jax.lax.stop_gradient(scores))
-        front = jnp.ones((x.shape[0], self.step.num_prefix_tokens), one.dtype)
-        return x * jnp.concatenate([front, one], axis=1)[:, :, None].astype(x.dtype)
+        factor = 1 + (scores - jax.lax.stop_gradient(scores))
+        front = jnp.ones((x.shape[0], self.step.num_prefix_tokens), factor.dtype)
+        return x * jnp.concatenate([front, factor], axis=1)[:, :, None].astype(x.dtype)
 
     def __call__(self, tokens, attended, *, train=False, key=None) -> tuple:
         """Keeps the rows with the best scores (`Attended.scores`), in a block whose rows cannot be removed."""

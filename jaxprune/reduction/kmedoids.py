@@ -24,8 +24,8 @@ def seed(
     def one(distance):
         def add(i, state):
             centres, far, free = state
-            chosen = jnp.argmax(jnp.where(free, far, -1)).astype(jnp.int32)
-            return centres.at[i].set(chosen), join(far, distance[chosen]), free.at[chosen].set(False)
+            centre = jnp.argmax(jnp.where(free, far, -1)).astype(jnp.int32)
+            return centres.at[i].set(centre), join(far, distance[centre]), free.at[centre].set(False)
 
         centres = jnp.zeros((num_clusters,), jnp.int32).at[0].set(first)
         free = jnp.ones(distance.shape[:1], bool).at[first].set(False)

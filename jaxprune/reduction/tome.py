@@ -87,8 +87,8 @@ class ToMe(Reducer):
 
     def _rows_of_window(self, cells: Cells) -> int:
         """Rows that every window is left with."""
-        arriving, wanted = (cells.rows_of_window(rows) for rows in (self.step.tokens_in, self.step.num_keep))
-        return cells.left(arriving, wanted)
+        arriving, planned = (cells.rows_of_window(rows) for rows in (self.step.tokens_in, self.step.num_keep))
+        return cells.left(arriving, planned)
 
     def num_tokens(self) -> int:
         return self.step.tokens_in - self.num_merged()
@@ -99,15 +99,15 @@ class ToMe(Reducer):
     def flops(self) -> int:
         # Similarities of A and B, then the sums of what joins.
         pairs = lambda rows: (rows // 2) * (rows - rows // 2)
-        found, cells = pairs(self.step.tokens_in), self.step.cells
+        similarities, cells = pairs(self.step.tokens_in), self.step.cells
         if cells is not None:
             before, after = (
                 cells.held(cells.rows_of_window(self.step.tokens_in)),
                 cells.held(self._rows_of_window(cells)),
             )
             merging = [pairs(was) for was, now in zip(before, after, strict=True) if now < was]
-            found = cells.num_windows * sum(merging)
-        return found * (self.step.embed_dim // self.step.num_heads + self.step.embed_dim)
+            similarities = cells.num_windows * sum(merging)
+        return similarities * (self.step.embed_dim // self.step.num_heads + self.step.embed_dim)
 
     def __call__(self, tokens, attended, *, train=False, key=None) -> tuple:
         prefix = self.step.num_prefix_tokens
@@ -115,8 +115,10 @@ class ToMe(Reducer):
             return unchanged(tokens, prefix)
         metric = present(attended.keys).astype(jnp.float32).mean(1)[:, prefix:]
         if (cells := self.step.cells) is not None:
-            one = lambda cell, metric, pairs: merge(cell, match(metric, pairs, 0), 0, position=self.step.position)
-            return merge_in_cells(tokens, metric, cells, self._rows_of_window(cells), one)
+            merge_cell = lambda cell, metric, pairs: merge(
+                cell, match(metric, pairs, 0), 0, position=self.step.position
+            )
+            return merge_in_cells(tokens, metric, cells, self._rows_of_window(cells), merge_cell)
         return merge(tokens, match(metric, self.num_merged(), prefix), prefix, position=self.step.position)
 
 
@@ -176,9 +178,9 @@ def merge(tokens: Tokens, pairs: Match, num_prefix_tokens: int, *, position: str
     place, policy = tokens.position[:, num_prefix_tokens:], tokens.policy[:, num_prefix_tokens:]
     values = [size[:, :, None], x.astype(jnp.float32) * size[:, :, None], place * size[:, :, None], policy[:, :, None]]
 
-    def sums(ids, *own):
+    def sums(ids, *of_b):
         joins = (pairs.best[:, None, :] == ids[:, :, None]) & merged[:, None, :]
-        return [_sum(joins, values[:, first]) + own for values, own in zip(values, own, strict=True)]
+        return [_sum(joins, values[:, first]) + of_b for values, of_b in zip(values, of_b, strict=True)]
 
     ids_b = jnp.broadcast_to(jnp.arange(num_b, dtype=jnp.int32)[None, :], (x.shape[0], num_b))
     of_b = [values[:, second] for values in values]

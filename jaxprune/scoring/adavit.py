@@ -45,10 +45,14 @@ class AdaViT(Scorer):
     reads = "vit"
     published_rules = tuple(
         rule
-        for theirs, ours in (("attn.token_select", "tokens"), ("head_select", "heads"), ("layer_select", "sublayers"))
+        for published, path in (
+            ("attn.token_select", "tokens"),
+            ("head_select", "heads"),
+            ("layer_select", "sublayers"),
+        )
         for rule in (
-            Rule(f"blocks.{{any}}.{theirs}.mlp_head.weight", f"policies.{{any}}.{ours}.kernel", linear, linear_back),
-            Rule(f"blocks.{{any}}.{theirs}.mlp_head.bias", f"policies.{{any}}.{ours}.bias"),
+            Rule(f"blocks.{{any}}.{published}.mlp_head.weight", f"policies.{{any}}.{path}.kernel", linear, linear_back),
+            Rule(f"blocks.{{any}}.{published}.mlp_head.bias", f"policies.{{any}}.{path}.bias"),
         )
     )
 
@@ -71,12 +75,12 @@ class AdaViT(Scorer):
 
     @classmethod
     def recognise(cls, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
-        found = [
+        blocks = [
             int(match[1])
             for name in shapes
             if (match := re.fullmatch(r"blocks\.(\d+)\.(?:head|layer)_select\.mlp_head\.weight", name))
         ]
-        return {"whole_blocks": min(found)} if found else {}
+        return {"whole_blocks": min(blocks)} if blocks else {}
 
     def __call__(self, images, *, key=None) -> Float[Array, "b p"]:
         logits = self.policy_logits(self.prepared(images))
@@ -90,18 +94,18 @@ class AdaViT(Scorer):
         """The output of each block's token policy for each patch."""
         vit = self.proposal
         prefix = vit.num_prefix_tokens
-        x, found = vit.embed(images), []
+        x, of_blocks = vit.embed(images), []
         for block, policies in zip(vit.blocks, self.policies, strict=True):
             normed = block.normed(x)
             logits = policies.tokens(normed[:, prefix:])[:, :, 0].astype(jnp.float32)
-            found.append(logits)
+            of_blocks.append(logits)
             policy = jnp.pad(self.decisions(logits[:, None])[:, 0], ((0, 0), (prefix, 0)), constant_values=1)
             policy = policy.astype(x.dtype)
             if policies.heads is None:
                 x = jnp.where(policy[:, :, None] > 0, block.run(x, policy=policy, normed=normed), x)
             else:
                 x = _run_skipping(block, x, normed, policy, policies)
-        return jnp.stack(found, axis=1)
+        return jnp.stack(of_blocks, axis=1)
 
 
 def _run_skipping(

@@ -35,7 +35,7 @@ class DGE(Scorer):
 
 def _padded(images: Float[Array, "b H W c"], size: tuple[int, int]) -> Float[Array, "b h w c"]:
     """Zero-pads images to a size, with the image in the centre."""
-    missing = [wanted - side for wanted, side in zip(size, images.shape[1:3], strict=True)]
+    missing = [full - side for full, side in zip(size, images.shape[1:3], strict=True)]
     if min(missing) < 0:
         raise UserError(
             f"Images of {images.shape[1]}×{images.shape[2]} pixels are larger than the {size[0]}×{size[1]} that "

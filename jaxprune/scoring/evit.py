@@ -53,8 +53,8 @@ class EViT(Scorer):
         if not self.staged or num_keep > self.last_rows:
             return super().select(scores, num_keep)
         # `survival` leaves out the score of the fused token; argmax of a row without a match is 0.
-        wanted = self.num_stages - jnp.arange(num_keep) / self.last_rows
-        match = jnp.abs(scores[:, None, :] - wanted[None, :, None]) < 0.5 / self.last_rows
+        levels = self.num_stages - jnp.arange(num_keep) / self.last_rows
+        match = jnp.abs(scores[:, None, :] - levels[None, :, None]) < 0.5 / self.last_rows
         return match.argmax(2).astype(jnp.int32)
 
 

@@ -71,17 +71,17 @@ class GFNet(Scorer):
     published_entries = ("model_prime_state_dict", "model_state_dict", "policy")
     published_rules = tuple(
         rule
-        for theirs, ours in (("state_encoder.0", "encode1"), ("state_encoder.2", "encode2"), ("actor.0", "actor"))
+        for published, path in (("state_encoder.0", "encode1"), ("state_encoder.2", "encode2"), ("actor.0", "actor"))
         for rule in (
-            Rule(f"policy.{theirs}.weight", f"policy.{ours}.kernel", linear, linear_back),
-            Rule(f"policy.{theirs}.bias", f"policy.{ours}.bias"),
+            Rule(f"policy.{published}.weight", f"policy.{path}.kernel", linear, linear_back),
+            Rule(f"policy.{published}.bias", f"policy.{path}.bias"),
         )
     ) + tuple(
         rule
-        for theirs, ours in (("ih", "gru_in"), ("hh", "gru_state"))
+        for published, path in (("ih", "gru_in"), ("hh", "gru_state"))
         for rule in (
-            Rule(f"policy.gru.weight_{theirs}_l0", f"policy.{ours}.kernel", linear, linear_back),
-            Rule(f"policy.gru.bias_{theirs}_l0", f"policy.{ours}.bias"),
+            Rule(f"policy.gru.weight_{published}_l0", f"policy.{path}.kernel", linear, linear_back),
+            Rule(f"policy.gru.bias_{published}_l0", f"policy.{path}.bias"),
         )
     )
 
@@ -123,20 +123,20 @@ class GFNet(Scorer):
         height, width = (s * w // g for s, w, g in zip(images.shape[1:3], self.window, self.grid, strict=True))
         size = (height, width)
         network, view = self.proposal, resize(images, size, "bicubic", align_corners=True)
-        found, state = [], self.policy.start(images.shape[0])
+        actions, state = [], self.policy.start(images.shape[0])
         for _ in range(self.steps - 1):
-            if found:
-                network, view = self.focus or self.proposal, crop(images, found[-1], size)
+            if actions:
+                network, view = self.focus or self.proposal, crop(images, actions[-1], size)
             action, state = self.policy(self.flattened(network, view), state)
-            found.append(action)
-        return found
+            actions.append(action)
+        return actions
 
     def flattened(self, network: Any, view: Float[Array, "b h w c"]) -> Float[Array, "b v"]:
         """The last feature map of a view as one vector, in the order (channel, row, column) of the published one."""
         features = feature_map(network, view).astype(jnp.float32)
-        if features[0].size != (wanted := self.policy.encode1.kernel.shape[0]):
+        if features[0].size != (num_features := self.policy.encode1.kernel.shape[0]):
             raise UserError(
-                f"GFNet's policy reads features={wanted}, but its network's last feature map has "
+                f"GFNet's policy reads features={num_features}, but its network's last feature map has "
                 f"{' × '.join(map(str, features.shape[1:]))} values for a window of {view.shape[1]}×{view.shape[2]} "
                 f"pixels: pass features={features[0].size}."
             )
@@ -148,8 +148,8 @@ class GFNet(Scorer):
         first = jnp.floor(action * free[None, :])
         row, column = (jnp.arange(side)[None, :] - first[:, i, None] for i, side in enumerate(self.grid))
         inside = lambda offset, size: (offset >= 0) & (offset < size)
-        both = inside(row, self.window[0])[:, :, None] & inside(column, self.window[1])[:, None, :]
-        return both.reshape(action.shape[0], self.num_patches).astype(jnp.float32)
+        covered = inside(row, self.window[0])[:, :, None] & inside(column, self.window[1])[:, None, :]
+        return covered.reshape(action.shape[0], self.num_patches).astype(jnp.float32)
 
     def select(self, scores: Float[Array, "b p"], num_keep: int) -> Int[Array, "b k"]:
         """The window's last patches in raster order, as published; if it has too few, patches outside precede them."""

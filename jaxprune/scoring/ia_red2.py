@@ -70,8 +70,8 @@ class IARED2(Scorer):
 
     @classmethod
     def recognise(cls, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
-        found = {match[1] for name in shapes if (match := re.fullmatch(r"groups\.(\d+)\.agent\.qk\.weight", name))}
-        return {"groups": len(found)} if found else {}
+        groups = {match[1] for name in shapes if (match := re.fullmatch(r"groups\.(\d+)\.agent\.qk\.weight", name))}
+        return {"groups": len(groups)} if groups else {}
 
     def __call__(self, images, *, key=None) -> Float[Array, "b p"]:
         return self.probabilities(self.prepared(images))[:, self.proposal.num_prefix_tokens :]

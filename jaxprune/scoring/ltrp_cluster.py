@@ -45,9 +45,9 @@ class LtrpCluster(Ltrp):
         if noise is None:
             noise = scores if key is None else jax.random.uniform(key, scores.shape)
         height, width = images.shape[1] // self.grid[0], images.shape[2] // self.grid[1]
-        chosen = diverse(scores, patchify(images, (height, width)), noise, self.num_selected, self.ratio)
+        ids = diverse(scores, patchify(images, (height, width)), noise, self.num_selected, self.ratio)
         order = places(best(scores, self.num_patches), self.num_patches)
-        place = places(chosen, self.num_patches)
+        place = places(ids, self.num_patches)
         return jnp.where(place < 0, 1 - (order + 1) / self.num_patches, 2 - place / self.num_selected)
 
 

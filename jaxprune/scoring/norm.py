@@ -27,10 +27,10 @@ class Norm(Scorer):
         """The pixels of each patch or tube, in raster order."""
         sides, grid, dims = images.shape[1:-1], self.grid, len(self.grid)
         if len(sides) != dims or any(side % cells for side, cells in zip(sides, grid, strict=True)):
-            shown, cut = "×".join(map(str, sides)), "×".join(map(str, grid))
+            size, cut = "×".join(map(str, sides)), "×".join(map(str, grid))
             fits = "×".join(str(-(-side // cells) * cells) for side, cells in zip(sides, grid, strict=False))
             raise UserError(
-                f"Images of {shown} pixels do not divide into {cut} equal patches: resize them to {fits}, or pass "
+                f"Images of {size} pixels do not divide into {cut} equal patches: resize them to {fits}, or pass "
                 "another grid."
             )
         split = [part for side, cells in zip(sides, grid, strict=True) for part in (cells, side // cells)]

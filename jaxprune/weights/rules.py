@@ -169,7 +169,7 @@ def published_names(model: Any) -> set[str]:
 def _apply(rules: tuple[Rule, ...], name: str, *, back: bool) -> tuple[Rule, str]:
     """Returns the first rule that matches a name, and the name that it gives."""
     for rule in rules:
-        source, target = (rule.ours, rule.published) if back else (rule.published, rule.ours)
+        source, target = (rule.path, rule.published) if back else (rule.published, rule.path)
         match = _pattern(source).fullmatch(name)
         if match:
             return rule, target.format(**match.groupdict())

@@ -123,7 +123,7 @@ def test_every_form_of_attention_is_that_inside_of_windows(grid, size, side, shi
 def test_the_form_of_attention_goes_by_the_number_of_pairs():
     first, third = Windows.of((56, 56), (7, 7), shifted=True), Windows.of((14, 14), (7, 7), shifted=True)
     assert [cheapest(first, 768), cheapest(first, 768, shared=False), cheapest(third, 48)] == ["packed", "map", "all"]
-    assert [cheapest(first, 768, known=True), cheapest(third, 48, known=True)] == ["groups", "all"]
+    assert [cheapest(first, 768, on_host=True), cheapest(third, 48, on_host=True)] == ["groups", "all"]
 
 
 @pytest.mark.slow

@@ -105,19 +105,19 @@ class BlockMasker(Masker):
         if not throws:
             if retained is not None:
                 raise UserError("retained= has no effect if nothing is thrown: leave it out, or set throw_ratio.")
-            chosen = masked
+            decoded = masked
         else:
             num_masked = _count("mask", mask, self.num_masked)
             num_retained = num_masked - self.num_thrown
             if retained is None:
                 if first is not None:
                     first = checked_first(first, num_masked)
-                chosen = choose_retained(masked, num_retained, self.grid, self.retain, key=keys[1], first=first)
-            elif (found := _count("retained", retained, num_retained)) == num_retained:
-                chosen = self._given("retained", retained, batch) & masked
+                decoded = choose_retained(masked, num_retained, self.grid, self.retain, key=keys[1], first=first)
+            elif (count := _count("retained", retained, num_retained)) == num_retained:
+                decoded = self._given("retained", retained, batch) & masked
             else:
-                raise UserError(f"retained has {found} patches per image instead of {num_retained}: see throw_ratio.")
-        return through_encoder(masked, chosen, self.num_patches - self.num_thrown)
+                raise UserError(f"retained has {count} patches per image instead of {num_retained}: see throw_ratio.")
+        return through_encoder(masked, decoded, self.num_patches - self.num_thrown)
 
     def _drawn(self, batch: int, key: Any, noise: Float[Array, "b n"] | None) -> Bool[Array, "b p"]:
         blocks = math.prod(self.blocks)

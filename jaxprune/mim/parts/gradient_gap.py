@@ -31,10 +31,10 @@ def gradient_gap(gradients: Mapping[str, Array], reference: Mapping[str, Array])
     """
     shared = sorted(gradients.keys() & reference.keys())
     flat = lambda grads: jnp.concatenate([grads[name].astype(jnp.float32).reshape(-1) for name in shared])
-    ours, theirs = flat(gradients), flat(reference)
-    norm = jnp.linalg.norm(theirs)
-    cosine = ours @ theirs / (jnp.linalg.norm(ours) * norm)
-    return Gap(jnp.linalg.norm(ours - theirs), norm, cosine)
+    vector, reference_vector = flat(gradients), flat(reference)
+    norm = jnp.linalg.norm(reference_vector)
+    cosine = vector @ reference_vector / (jnp.linalg.norm(vector) * norm)
+    return Gap(jnp.linalg.norm(vector - reference_vector), norm, cosine)
 
 
 def loss_gradients(

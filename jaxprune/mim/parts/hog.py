@@ -62,10 +62,10 @@ def orientation_histograms(
       UserError: the image is not a whole number of cells, or of windows.
     """
     b, height, width, channels = images.shape
-    for what, sides in (("cells", cell), ("windows", (window or 1, window or 1))):
+    for part, sides in (("cells", cell), ("windows", (window or 1, window or 1))):
         if height % sides[0] or width % sides[1]:
             raise UserError(
-                f"Images of {height}x{width} pixels are not a whole number of {sides[0]}x{sides[1]} {what} of HOG: "
+                f"Images of {height}x{width} pixels are not a whole number of {sides[0]}x{sides[1]} {part} of HOG: "
                 f"use images of {-(-height // sides[0]) * sides[0]}x{-(-width // sides[1]) * sides[1]}."
             )
     across, down = image_gradients(images)
@@ -77,8 +77,8 @@ def orientation_histograms(
         magnitude = magnitude * tiled[None, :, :, None]
     bins = jnp.floor(jnp.arctan2(across, down) / np.float32(math.pi) * num_bins).astype(jnp.int32) % num_bins
     cells = (b, height // cell[0], cell[0], width // cell[1], cell[1], channels, 1)
-    chosen = bins.reshape(cells) == jnp.arange(num_bins).reshape(*(1,) * 6, num_bins)
-    return jnp.where(chosen, magnitude.reshape(cells), 0).mean((2, 4))
+    in_bin = bins.reshape(cells) == jnp.arange(num_bins).reshape(*(1,) * 6, num_bins)
+    return jnp.where(in_bin, magnitude.reshape(cells), 0).mean((2, 4))
 
 
 def _normalized(histograms: Float[Array, "*lead bins"]) -> Float[Array, "*lead bins"]:
@@ -100,19 +100,23 @@ def hog_levels(
     """
     images = jax.lax.stop_gradient(images)
     if biases is not None:
-        each = [
+        histograms = [
             orientation_histograms(images, cell, num_bins, bias=bias) for cell, bias in zip(cells, biases, strict=True)
         ]
-        return tuple(_normalized(found).reshape(found.shape[0], found.shape[1] * found.shape[2], -1) for found in each)
+        return tuple(_by_cell(_normalized(of_scale)) for of_scale in histograms)
     finest = cells[0]
     pooled = orientation_histograms(images, finest, num_bins)
-    found = []
+    levels = []
     for (height, width), (finer_height, finer_width) in zip(cells, (finest, *cells), strict=False):
-        b, rows, columns, *each = pooled.shape
+        b, rows, columns, *bins = pooled.shape
         down, along = height // finer_height, width // finer_width
-        pooled = pooled.reshape(b, rows // down, down, columns // along, along, *each).mean((2, 4))
-        found.append(_normalized(pooled).reshape(b, rows // down * (columns // along), -1))
-    return tuple(found)
+        pooled = pooled.reshape(b, rows // down, down, columns // along, along, *bins).mean((2, 4))
+        levels.append(_by_cell(_normalized(pooled)))
+    return tuple(levels)
+
+
+def _by_cell(histograms: Float[Array, "b rows columns c bins"]) -> Float[Array, "b p q"]:
+    return histograms.reshape(histograms.shape[0], histograms.shape[1] * histograms.shape[2], -1)
 
 
 @dataclasses.dataclass(frozen=True)

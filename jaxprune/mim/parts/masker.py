@@ -239,19 +239,19 @@ class SharedMasker(RandomMasker):
         Raises:
           UserError: there are neither random numbers nor a key, or the number of rows is neither 1 nor the batch size.
         """
-        given = {name: x for name, x in (("noise", noise), ("first", first)) if x is not None}
-        if wrong := {name: len(x) for name, x in given.items() if len(x) not in (1, batch)}:
+        drawn = {name: x for name, x in (("noise", noise), ("first", first)) if x is not None}
+        if wrong := {name: len(x) for name, x in drawn.items() if len(x) not in (1, batch)}:
             raise UserError(f"There are {wrong} rows for a batch of {batch} images: pass one for all, or one for each.")
-        rows = max((len(x) for x in given.values()), default=1)
+        rows = max((len(x) for x in drawn.values()), default=1)
         if noise is None and key is not None:
             noise = jax.random.uniform(jax.random.split(key)[0], (1, self.num_patches))
         shared = noise is not None and len(noise) == 1
         spread: Any = lambda x, count: None if x is None else jnp.broadcast_to(x, (count, *x.shape[1:]))
         masks = super().draw(rows, key=key, noise=spread(noise, rows), first=spread(first, rows))
-        whole = jax.tree.map(lambda x: spread(x, batch), masks)
-        return SharedMasks(*whole) if shared else whole
+        of_batch = jax.tree.map(lambda x: spread(x, batch), masks)
+        return SharedMasks(*of_batch) if shared else of_batch
 
 
-def ascending(chosen: Bool[Array, "b p"], count: int) -> Int[Array, "b {count}"]:
-    """The indices of the `count` chosen patches of each image, in grid order."""
-    return jnp.argsort(~chosen, axis=1, stable=True)[:, :count].astype(jnp.int32)
+def ascending(mask: Bool[Array, "b p"], count: int) -> Int[Array, "b {count}"]:
+    """The indices of the `count` patches of each image's mask, in grid order."""
+    return jnp.argsort(~mask, axis=1, stable=True)[:, :count].astype(jnp.int32)

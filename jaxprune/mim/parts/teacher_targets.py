@@ -56,8 +56,8 @@ def attention_target(
     of_cls = logits_of(jnp.zeros((1, 1), jnp.int32))[:, :, 0, num_prefix_tokens:]
     ids = jnp.argsort(-of_cls.mean(1), axis=1, stable=True)[:, :num_queries].astype(jnp.int32)
     queries = jnp.pad(ids + num_prefix_tokens, ((0, 0), (1, 0)))
-    chosen = logits_of(queries)[:, :, :, num_prefix_tokens:]
-    return chosen.transpose(0, 2, 1, 3)[:, None], ids[:, None]
+    logits = logits_of(queries)[:, :, :, num_prefix_tokens:]
+    return logits.transpose(0, 2, 1, 3)[:, None], ids[:, None]
 
 
 def require_teacher(teacher: Any, grid: tuple[int, int], num_queries: int) -> None:
@@ -100,9 +100,9 @@ def see(
       num_queries: see `attention_target`.
       normalised: the (mean, std) that the images were normalised with; None for those of the teacher.
     """
-    own = trained_on(teacher)
-    if normalised is not None and own not in (None, normalised):
-        images = renormalized(images, normalised, own)
+    of_teacher = trained_on(teacher)
+    if normalised is not None and of_teacher not in (None, normalised):
+        images = renormalized(images, normalised, of_teacher)
     size = teacher.patch_embed.img_size
     if images.shape[1:3] != size:
         images = resize(images, size, antialias=True)

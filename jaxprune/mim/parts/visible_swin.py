@@ -96,14 +96,14 @@ def traced_pairs(windows: Windows, tokens: int, *, shared: bool = True) -> dict[
     return pairs
 
 
-def cheapest(windows: Windows, tokens: int, *, shared: bool = True, known: bool = False) -> str:
+def cheapest(windows: Windows, tokens: int, *, shared: bool = True, on_host: bool = False) -> str:
     """The cheapest form of attention.
 
     Args:
       tokens, shared: see `traced_pairs`.
-      known: whether the mask is known on the host.
+      on_host: whether the mask is known on the host.
     """
-    if shared and known:
+    if shared and on_host:
         # As published, tokens that fill at most two windows are not grouped.
         return "groups" if tokens > 2 * math.prod(windows.size) else "all"
     pairs = traced_pairs(windows, tokens, shared=shared)
@@ -176,8 +176,8 @@ def _on_map(block: SwinBlock, heads: Heads, cells: Cells, ids: Int[Array, "r k"]
     hidden: Any = key_mask_bias(bias, present)
     q, k, v = map(cut, heads)
     out = windows.join(attend(q, k, v, jnp.tile(hidden, (b // ids.shape[0], 1, 1, 1))))
-    whole = out.reshape(*out.shape[:2], *windows.grid, -1)[:, :, :rows, :columns]
-    return cells.collect(whole.reshape(*out.shape[:2], rows * columns, -1), ids)
+    maps = out.reshape(*out.shape[:2], *windows.grid, -1)[:, :, :rows, :columns]
+    return cells.collect(maps.reshape(*out.shape[:2], rows * columns, -1), ids)
 
 
 def _in_groups(block: SwinBlock, heads: Heads, groups: Groups, coords: Any) -> Float[Array, "b h n e"]:
@@ -201,7 +201,7 @@ def visible_features(
         NumPy list is a mask known on the host.
     """
     x: Any = images.astype(swin.dtype or images.dtype)
-    cells, asked = stages(swin), {"shared": len(ids) == 1, "known": isinstance(ids, np.ndarray)}
+    cells, kind = stages(swin), {"shared": len(ids) == 1, "on_host": isinstance(ids, np.ndarray)}
     coords = jnp.asarray(cells[0].coords(ids))
     places = coords[..., 0] * swin.grids[0][1] + coords[..., 1]
     x = swin.patch_embed(x, jnp.broadcast_to(places, (x.shape[0], places.shape[1])))
@@ -211,7 +211,7 @@ def visible_features(
             merged = layer.downsample(x.reshape(-1, side**2, x.shape[-1]), (side, side))
             x = merged.reshape(x.shape[0], -1, merged.shape[-1])
         for block in layer.blocks:
-            form = cheapest(block.windows, x.shape[1], **asked)
+            form = cheapest(block.windows, x.shape[1], **kind)
             x = _run(block, x, cells[stage], ids, form, remat=swin.remat)
     return swin.final_norm(x)
 

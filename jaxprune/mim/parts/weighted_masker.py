@@ -71,18 +71,18 @@ class WeightedMasker(Masker):
         Raises:
           UserError: there are neither random numbers nor a key.
         """
-        each = math.prod(self.block)
+        patches_of_block = math.prod(self.block)
         if ids_shuffle is None:
             if noise is None:
                 if key is None:
                     raise UserError("Masking is random: pass key=, noise= or ids_shuffle=.")
-                noise = jax.random.uniform(key, (batch, self.num_patches // each))
+                noise = jax.random.uniform(key, (batch, self.num_patches // patches_of_block))
             of_blocks = jnp.ones_like(noise) if weights is None else self._of_blocks(weights)
             ids_shuffle = weighted_order(of_blocks, noise)
         # Masks have the visible patches first.
-        drawn = jnp.roll(ids_shuffle.astype(jnp.int32), self.num_visible // each, axis=1)
+        drawn = jnp.roll(ids_shuffle.astype(jnp.int32), self.num_visible // patches_of_block, axis=1)
         rank = to_patches(jnp.argsort(drawn, axis=1), self.blocks, self.block)
-        visible, retained = self.num_visible // each, self.num_retained // each
+        visible, retained = self.num_visible // patches_of_block, self.num_retained // patches_of_block
         masked = rank >= visible
         decoded = masked & (rank < visible + retained)
         if self.mask_tokens:

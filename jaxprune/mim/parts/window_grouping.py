@@ -72,12 +72,12 @@ def knapsack(weights: Sequence[int], capacity: int) -> tuple[int, tuple[int, ...
         reached[i + 1] = reached[i]
         if weight <= capacity:
             reached[i + 1, weight:] = np.maximum(reached[i, weight:], reached[i, : capacity + 1 - weight] + weight)
-    chosen, left = [], capacity
+    indices, left = [], capacity
     for i in reversed(range(len(weights))):
         if reached[i + 1, left] != reached[i, left]:
-            chosen.append(i)
+            indices.append(i)
             left -= weights[i]
-    return int(reached[-1, capacity]), tuple(reversed(chosen))
+    return int(reached[-1, capacity]), tuple(reversed(indices))
 
 
 def group_windows(counts: Sequence[int], capacity: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -102,14 +102,14 @@ def group_windows(counts: Sequence[int], capacity: int) -> tuple[tuple[int, ...]
             f"Windows of {min(counts)} to {max(counts)} tokens do not fit groups of {capacity}: remove empty "
             "windows, and choose a capacity for the largest."
         )
-    sizes, group, left = [], [0] * len(counts), list(range(len(counts)))
-    while left:
-        size, chosen = knapsack([counts[window] for window in left], capacity)
-        taken = {left[place] for place in chosen}
-        for window in taken:
+    sizes, group, ungrouped = [], [0] * len(counts), list(range(len(counts)))
+    while ungrouped:
+        size, places = knapsack([counts[window] for window in ungrouped], capacity)
+        windows = {ungrouped[place] for place in places}
+        for window in windows:
             group[window] = len(sizes)
         sizes.append(size)
-        left = [window for window in left if window not in taken]
+        ungrouped = [window for window in ungrouped if window not in windows]
     return tuple(sizes), tuple(group)
 
 

@@ -65,8 +65,8 @@ def apply(
         _check_grid(scorer, first)
 
     def make(cls: type[Reducer], options: dict[str, Any], step: Step) -> Reducer:
-        own: dict[str, Any] = {"scorer": None} if cls.where == "embed" else {}
-        return build(cls, options, step, rngs=rngs, **own)
+        scorer_later: dict[str, Any] = {"scorer": None} if cls.where == "embed" else {}
+        return build(cls, options, step, rngs=rngs, **scorer_later)
 
     placement = place(plan, sites, make, entrance=first, prunes_input=model.prunes_input, scorer=scorer)
     fast: Any = copied(model)
@@ -105,7 +105,7 @@ def joined(plan: Plan | Sequence[Plan]) -> Plan:
       UserError: they are not plans, or too many.
     """
     plans = (plan,) if isinstance(plan, Plan) else plan
-    if not isinstance(plans, (tuple, list)) or not all(isinstance(each, Plan) for each in plans):
+    if not isinstance(plans, (tuple, list)) or not all(isinstance(item, Plan) for item in plans):
         raise UserError(f"{plan!r} is not a plan: write Plan('topk', keep_rate=0.7), or Plan.from_text(…).")
     if len(plans) == 1:
         return plans[0]

@@ -30,28 +30,28 @@ def merge_in_cells(
     numbers = jnp.broadcast_to(jnp.arange(n, dtype=jnp.int32)[None, :, None], (b, n, 1))
     fields = (tokens.x, tokens.size[..., None], tokens.policy[..., None], tokens.position, metric, numbers)
     by_kind = [cells.split(field) for field in fields]
-    found: dict[int, list[Array]] = {}
+    by_number: dict[int, list[Array]] = {}
     # Kinds of cells with the same number of rows before and after are merged together.
     for was, now in dict.fromkeys(zip(before, after, strict=True)):
         alike = [kind for kind, counts in enumerate(zip(before, after, strict=True)) if counts == (was, now)]
         x, size, policy, position, compared, number = (_stacked([field[kind] for kind in alike]) for field in by_kind)
-        own = jnp.broadcast_to(jnp.arange(was, dtype=jnp.int32)[None], x.shape[:2])
-        cell = Tokens(x, size[..., 0], policy[..., 0], own, position)
+        assign = jnp.broadcast_to(jnp.arange(was, dtype=jnp.int32)[None], x.shape[:2])
+        cell = Tokens(x, size[..., 0], policy[..., 0], assign, position)
         left, report = merge(cell, compared, was - now) if now < was else unchanged(cell, 0)
         assert report.kept is not None
         kept = jnp.take_along_axis(number[..., 0], report.kept, axis=1)
         results = (left.x, left.size, left.policy, left.position, kept, report.row_map)
         apart = [_unstacked(result, len(alike)) for result in results]
-        found |= {kind: [result[place] for result in apart] for place, kind in enumerate(alike)}
-    x, size, policy, position, kept, places = zip(*(found[kind] for kind in range(len(before))), strict=True)
+        by_number |= {kind: [result[place] for result in apart] for place, kind in enumerate(alike)}
+    x, size, policy, position, kept, places = zip(*(by_number[kind] for kind in range(len(before))), strict=True)
     joined = lambda values: jnp.concatenate(values, axis=1).reshape(b, windows * rows, -1)
     # In the result, the rows of a cell follow those of the earlier cells of its window.
     window = jnp.broadcast_to(jnp.arange(windows, dtype=jnp.int32)[None] * rows, (b, windows)).reshape(-1, 1, 1)
     row_map = cells.join([place + window + sum(after[:kind]) for kind, place in enumerate(places)])[..., 0]
-    whole = Tokens(
+    merged = Tokens(
         joined(x), joined(size)[..., 0], joined(policy)[..., 0], compose(tokens.assign, row_map), joined(position)
     )
-    return whole, StepReport(row_map=row_map, kept=joined(kept)[..., 0])
+    return merged, StepReport(row_map=row_map, kept=joined(kept)[..., 0])
 
 
 def _stacked(kinds: Sequence[Shaped[Array, "w k e"]]) -> Shaped[Array, "v k e"]:

@@ -41,8 +41,8 @@ class Distances:
             self._x = _centred(x)
             ids = jnp.broadcast_to(jnp.arange(x.shape[1], dtype=jnp.int32)[None, :], x.shape[:2])
             # Products of the same shape as all others, so that equal tokens give bitwise equal results.
-            own = lambda x, ids: jnp.take_along_axis(_products(x, self._x), ids[:, :, None], axis=2)[:, :, 0]
-            self._norms = by_rows(own, self._x, ids, size=self._size)
+            norms_of = lambda x, ids: jnp.take_along_axis(_products(x, self._x), ids[:, :, None], axis=2)[:, :, 0]
+            self._norms = by_rows(norms_of, self._x, ids, size=self._size)
 
     def by_rows(self, f: Callable[..., Any], *rows: Array) -> Any:
         """Returns `f(distances, *rows)`, computed in blocks of rows; see `ops.blocks.by_rows`."""
@@ -56,7 +56,7 @@ class Distances:
         if self._whole is not None:
             return nearest(self._whole, centres)
         x, norms = jax.vmap(lambda x, norms, ids: (x[ids], norms[ids]))(self._x, self._norms, centres)
-        of_rows = lambda rows, own: first_min(self._between(rows, own, x, norms), axis=2)
+        of_rows = lambda rows, row_norms: first_min(self._between(rows, row_norms, x, norms), axis=2)
         return by_rows(of_rows, self._x, self._norms, size=self._size)
 
     def _between(self, x: Array, x_norms: Array, y: Array, y_norms: Array) -> Float[Array, "b m n"]:
@@ -104,8 +104,8 @@ def cheapest(cost: Float[Array, "b n"], assign: Int[Array, "b n"], num_clusters:
     def one(cost, assign):
         least = lambda values: jax.ops.segment_min(values, assign, num_clusters)
         places = jnp.arange(cost.shape[0], dtype=jnp.int32)
-        found = least(jnp.where(cost == least(cost)[assign], places, places.size))
-        return jnp.where(found < places.size, found, 0)
+        token = least(jnp.where(cost == least(cost)[assign], places, places.size))
+        return jnp.where(token < places.size, token, 0)
 
     return jax.vmap(one)(cost, assign)
 

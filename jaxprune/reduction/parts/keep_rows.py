@@ -17,11 +17,11 @@ def compose(assign: Int[Array, "b p"], row_map: Int[Array, "b n"]) -> Int[Array,
     return jax.vmap(one)(assign, row_map)
 
 
-def places(ids: Int[Array, "b k"], num_rows: int, others: int = -1) -> Int[Array, "b n"]:
-    """The index in `ids` of each of `num_tokens` rows; `others` for rows that are not in `ids`."""
+def places(ids: Int[Array, "b k"], num_tokens: int, default: int = -1) -> Int[Array, "b n"]:
+    """The index in `ids` of each of `num_tokens` tokens; `default` for tokens that are not in `ids`."""
 
     def one(ids):
-        return jnp.full((num_rows,), others, jnp.int32).at[ids].set(jnp.arange(ids.shape[0], dtype=jnp.int32))
+        return jnp.full((num_tokens,), default, jnp.int32).at[ids].set(jnp.arange(ids.shape[0], dtype=jnp.int32))
 
     return jax.vmap(one)(ids)
 

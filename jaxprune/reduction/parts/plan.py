@@ -242,14 +242,14 @@ class Plan:
         """The steps in a network of `depth` blocks."""
         if not isinstance(self.r, int):
             return self.steps
-        made = tuple(
+        by_removal = tuple(
             At.of(layer, self.reducer_class, Removal(removed), self.position, self.options)
             for layer, removed in enumerate(self.removed(depth))
             if removed
         )
-        for at in made[:1]:
+        for at in by_removal[:1]:
             _check_first(at)
-        return self.steps + made
+        return self.steps + by_removal
 
     def behind(self, entrance: "Plan") -> "Plan":
         """Combines this plan, inside a network, with one at the network's input."""

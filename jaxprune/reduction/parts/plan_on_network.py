@@ -187,14 +187,14 @@ def _entrance(plan: Plan, at: At, first: Site, num_steps: int, scorer: Any) -> S
 
 def _pruned(at: At, sites: Sequence[Site]) -> list[Site]:
     """The blocks in which a scorer's scores apply: all, or those of some stages (`mask_block`)."""
-    which = dict(at.options).get("mask_block")
-    if which is None or which not in STAGES:
+    mask_block = dict(at.options).get("mask_block")
+    if mask_block is None or mask_block not in STAGES:
         return list(sites)
     if sites[-1].stage != 3:
         raise UserError(
-            f"mask_block={which} is for four stages, and this network has {sites[-1].stage + 1}: leave it out."
+            f"mask_block={mask_block} is for four stages, and this network has {sites[-1].stage + 1}: leave it out."
         )
-    return [site for site in sites if site.stage in STAGES[which]]
+    return [site for site in sites if site.stage in STAGES[mask_block]]
 
 
 def _guided(at: At, site: Site, entrance: Step, index: int, make: Make, scorer: Any) -> Placed:

@@ -83,17 +83,17 @@ class Scorer(nnx.Module):
         if grid is None:
             raise UserError(f"{name} has no patch grid: pass grid=(rows, columns), such as (14, 14).")
         if len(grid) not in self.dims:
-            wanted = " or ".join({2: "(rows, columns)", 3: "(frames, rows, columns)"}[sides] for sides in self.dims)
-            raise UserError(f"{name} scores a grid of {wanted}, not grid={tuple(grid)}: choose another scorer or grid.")
+            grids = " or ".join({2: "(rows, columns)", 3: "(frames, rows, columns)"}[sides] for sides in self.dims)
+            raise UserError(f"{name} scores a grid of {grids}, not grid={tuple(grid)}: choose another scorer or grid.")
         prepared = getattr(proposal, "preprocessing", None)
         if prepared is not None and bool(prepared.num_frames) != (len(grid) == 3):
-            theirs, ours = ("clips", "images") if prepared.num_frames else ("images", "clips")
+            network_reads, scored = ("clips", "images") if prepared.num_frames else ("images", "clips")
             remedy = (
-                "an X3D or SlowOnly, or score by static_tubes, norm or centre" if ours == "clips" else "another one"
+                "an X3D or SlowOnly, or score by static_tubes, norm or centre" if scored == "clips" else "another one"
             )
             raise UserError(
-                f"{name} of a grid of {tuple(grid)} scores {ours}, and its {type(proposal).__name__} reads {theirs}: "
-                f"pass {remedy}."
+                f"{name} of a grid of {tuple(grid)} scores {scored}, and its {type(proposal).__name__} reads "
+                f"{network_reads}: pass {remedy}."
             )
         if normalised is not None and trained_on(proposal) is None:
             raise UserError(
@@ -140,10 +140,10 @@ class Scorer(nnx.Module):
 
         Every scorer calls this before its network reads the images; they are not converted anywhere else.
         """
-        own = trained_on(self.proposal)
-        if self.normalised is None or own is None or own == self.normalised:
+        of_network = trained_on(self.proposal)
+        if self.normalised is None or of_network is None or of_network == self.normalised:
             return images
-        return renormalized(images, self.normalised, own)
+        return renormalized(images, self.normalised, of_network)
 
 
 def is_host(network: Any) -> bool:

@@ -57,8 +57,8 @@ def attended(host: Host, images: Float[Array, "b *sides c"], needs: frozenset[st
 
 def cls_attention(host: Host, images: Float[Array, "b *sides c"], layer: int = -1) -> Float[Array, "b h p"]:
     """Attention of the CLS token to each patch in one block, per head."""
-    found = attended(host, images, frozenset({"cls_attn"}), layer)
-    return present(found.cls_attn)[:, :, host.num_prefix_tokens :]
+    reports = attended(host, images, frozenset({"cls_attn"}), layer)
+    return present(reports.cls_attn)[:, :, host.num_prefix_tokens :]
 
 
 def survival(kept: tuple[Int[Array, "b _"], ...], num_patches: int) -> Float[Array, "b p"]:
