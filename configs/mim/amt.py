@@ -15,7 +15,7 @@ the attention of the encoder as it was at the start of epoch 41, 81, … (counte
 Published top-1 of ViT-B after fine-tuning (PR-MIM Tab. 6): MAE with AMT 82.8 after 400 epochs, SimMIM with AMT 80.7
 after 200. Cost of AMT relative to MAE, forward pass: 0.61 of the FLOPs and, as published, a pass over the data set
 every 40 epochs. Here a copy of the encoder computes the weights of the cropped images at each step instead, which costs
-16.5 GFLOPs per image in addition to AMT's 5.9: see `jaxprune.mim.parts.attention_driven`.
+16.5 GFLOPs per image in addition to AMT's 5.9: see `jaxprune.mim.parts.attention_masking`.
 
 Needs the TFDS data set `imagenet2012` prepared as ArrayRecord, or --config.data.source=folder and --config.data.path.
 """

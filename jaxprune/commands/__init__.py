@@ -37,7 +37,7 @@ def find(task: str) -> Callable[[Any, Path], dict[str, Any]]:
         _require([*_unusable(workdir), *problems(config), *missing])
         if module.Settings.TRAINS:
             return module.run(config, workdir)
-        from jaxprune.commands.shared import train_first  # it runs another command
+        from jaxprune.commands.shared import train_first
 
         config, stopped = train_first.with_run(config, workdir)
         return stopped or module.run(config, workdir)

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxprune.evaluate.feature_formats import read_shard
+from jaxprune.measures.intervals import wilson_interval
 from jaxprune.measures.knn import knn_classes
 from jaxprune.measures.linear_head import LinearHead, fit_linear_head
-from jaxprune.metrics import wilson_interval
 
 
 class Labelled(NamedTuple):

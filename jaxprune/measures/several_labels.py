@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float, Shaped
 
-from jaxprune.measures.jackknife import jackknife_interval
+from jaxprune.measures.intervals import jackknife_interval
 from jaxprune.metrics import average_precision
 
 

@@ -23,7 +23,7 @@ from jaxprune.bench.leaderboard import (
 )
 from jaxprune.commands import leaderboard as leaderboard_task
 from jaxprune.errors import UserError
-from jaxprune.metrics import wilson_interval
+from jaxprune.measures.intervals import wilson_interval
 from jaxprune.report.table import write_csv
 
 LOW, HIGH = wilson_interval(731, 1000)

@@ -15,7 +15,8 @@ from jaxprune.evaluate.collectors.kept import Kept
 from jaxprune.evaluate.collectors.patch_recall import Ranks
 from jaxprune.evaluate.collectors.plans import Comparison
 from jaxprune.evaluate.collectors.token_counts import RealisedRows, distinct_rows
-from jaxprune.metrics import mean_average_precision, wilson_interval
+from jaxprune.measures.intervals import wilson_interval
+from jaxprune.metrics import mean_average_precision
 from jaxprune.reduction import DENSE
 
 NAMES = ("ant", "bee", "cow")
@@ -86,7 +87,7 @@ def test_rows_of_a_plan_whose_counts_are_bounds_are_those_that_are_there():
     assert list(found) == ["ats"]
     np.testing.assert_allclose(found["ats"].rows, np.mean(there, axis=1))
     np.testing.assert_allclose(found["ats"].rates, np.mean(there, axis=1) / 16)
-    assert found["ats"].bounds == tuple(block.reducer.num_rows() for block in networks["ats"].blocks[1:])
+    assert found["ats"].bounds == tuple(block.reducer.num_tokens() for block in networks["ats"].blocks[1:])
     assert all(rows < bound for rows, bound in zip(found["ats"].rows, found["ats"].bounds, strict=True))
     assert found["ats"].columns()["rows"].count(" of ") == 2
     scores = {name: {"accuracy": 1.0} for name in networks}

@@ -180,7 +180,7 @@ def test_a_teacher_is_read_at_its_last_two_blocks(changes):
     images = jnp.asarray(IMAGES[:, ::2, ::2])
     found = jax.jit(lambda images: teaching.see(network, images, 3))(images)
     prefix = network.num_prefix_tokens
-    *_, before, last = (tokens.x for tokens in network.walk(images).left)
+    *_, before, last = (tokens.x for tokens in network.run_blocks(images).block_outputs)
     chex.assert_trees_all_close(found.feature, (before + last)[:, prefix:] / 2, atol=1e-5)
     block = network.blocks[-1]
     heads = block.project(block.norm1(before))

@@ -13,7 +13,7 @@ from jaxprune.evaluate.collectors.token_counts import Realised
 CLASSES = ("ant", "bee", "cow")
 GREY = np.full((16, 16, 3), 128, np.uint8)
 # Of four ants one is taken for a bee, of four bees two for cows; the cows are right.
-FOUND = predictions.Predictions(
+PREDICTED = predictions.Predictions(
     labels=np.array([0, 0, 0, 0, 1, 1, 1, 1, 2, 2]),
     predictions=np.array([0, 0, 0, 1, 1, 1, 2, 2, 2, 2]),
     confidences=np.full(10, 0.9),
@@ -42,19 +42,19 @@ def compared():
 
 
 def test_accuracy_has_its_interval_number_and_chance(part_of):
-    (part,) = part_of(lambda section: predictions.describe(section, FOUND, CLASSES))
+    (part,) = part_of(lambda section: predictions.describe(section, PREDICTED, CLASSES))
     # 7 of 10; Wilson's interval is .397 to .892.
     assert part.tiles == {
         "accuracy": ("70.0%", "± 24.8%, half the 95 % interval (Wilson) over 10 images"),
         "chance": ("33.3%", ""),
     }
-    summary = predictions.summarise(FOUND)
+    summary = predictions.summarise(PREDICTED)
     assert summary["accuracy"] == 0.7 and summary["images"] == 10
     assert (summary["accuracy_low"], summary["accuracy_high"]) == pytest.approx((0.3968, 0.8922), abs=1e-4)
 
 
 def test_classes_are_listed_with_their_own_intervals(part_of):
-    (part,) = part_of(lambda section: predictions.describe(section, FOUND, CLASSES))
+    (part,) = part_of(lambda section: predictions.describe(section, PREDICTED, CLASSES))
     (table,) = part.tables
     assert table.caption == "By class: accuracy, in brackets the 95 % interval (Wilson) over the class's images."
     assert table.rows == [
@@ -66,7 +66,7 @@ def test_classes_are_listed_with_their_own_intervals(part_of):
 
 
 def test_the_most_frequent_confusion_is_named(part_of):
-    (part,) = part_of(lambda section: predictions.describe(section, FOUND, CLASSES))
+    (part,) = part_of(lambda section: predictions.describe(section, PREDICTED, CLASSES))
     matrix, *cards = part.figures
     assert matrix.caption == (
         "The most frequent confusion is bee predicted as cow: 2 of 4 images. A row is a true class; colours are "
@@ -78,9 +78,9 @@ def test_the_most_frequent_confusion_is_named(part_of):
 
 
 def test_plans_are_listed_with_cost_accuracy_and_agreement(part_of):
-    found = compared()
-    rows = plans.table({"dense": Costed(4.25), "topk": Costed(2.5), "ats": Costed(2.0)}, found)
-    (part,) = part_of(lambda section: plans_page.describe(section, rows, found, classes=2))
+    comparison = compared()
+    rows = plans.table({"dense": Costed(4.25), "topk": Costed(2.5), "ats": Costed(2.0)}, comparison)
+    (part,) = part_of(lambda section: plans_page.describe(section, rows, comparison, classes=2))
     (table,) = part.tables
     assert table.caption == (
         "Accuracy (in brackets the 95 % interval (Wilson)) and agreement with the dense network. rows: mean number of "
@@ -108,9 +108,9 @@ def test_plans_are_listed_with_cost_accuracy_and_agreement(part_of):
 
 
 def test_without_variable_counts_there_are_no_columns_for_them(part_of):
-    found = compared()._replace(realised={}, disagreements=[])
-    rows = plans.table({"dense": Costed(4.25), "topk": Costed(2.5)}, found)
-    (part,) = part_of(lambda section: plans_page.describe(section, rows, found, classes=2))
+    comparison = compared()._replace(realised={}, disagreements=[])
+    rows = plans.table({"dense": Costed(4.25), "topk": Costed(2.5)}, comparison)
+    (part,) = part_of(lambda section: plans_page.describe(section, rows, comparison, classes=2))
     (table,) = part.tables
     assert table.header == ["plan", "GFLOPs", "accuracy", "agreement"]
     assert table.caption.endswith("and agreement with the dense network.") and part.texts == []

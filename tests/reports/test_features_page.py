@@ -58,14 +58,14 @@ def test_classification_is_listed_with_intervals_and_chance(part_of):
 
 
 def test_the_summary_has_every_accuracy_with_its_ends():
-    found = feature_probe.summarise(PROBED.rows)
-    assert list(found)[:3] == [f"cls, 20 nearest neighbours{end}" for end in ("", ", low", ", high")]
-    assert (found["pooled, linear"], found["pooled, linear, low"], found["pooled, linear, high"]) == (
+    summary = feature_probe.summarise(PROBED.rows)
+    assert list(summary)[:3] == [f"cls, 20 nearest neighbours{end}" for end in ("", ", low", ", high")]
+    assert (summary["pooled, linear"], summary["pooled, linear, low"], summary["pooled, linear, high"]) == (
         0.8,
         0.6696,
         0.8876,
     )
-    assert (found["held-out images"], found["chance"]) == (50, 0.1)
+    assert (summary["held-out images"], summary["chance"]) == (50, 0.1)
 
 
 @pytest.fixture
@@ -135,8 +135,8 @@ def test_a_probe_counts_the_held_out_images_that_are_right(tmp_path):
     side = lambda *values: np.array([[value, 1.0] for value in values], np.float32)
     train = feature_probe.Labelled(np.arange(6), np.array([0, 0, 0, 1, 1, 1]), {"cls": side(-3, -2, -1, 1, 2, 3)})
     held_out = feature_probe.Labelled(np.arange(5), np.array([0, 0, 1, 1, 1]), {"cls": side(-2, -1, -2, 1, 3)})
-    found = feature_probe.probe(train, held_out, 2, neighbours=3)
-    write_csv(tmp_path / "features.csv", found.rows)
+    probed = feature_probe.probe(train, held_out, 2, neighbours=3)
+    write_csv(tmp_path / "features.csv", probed.rows)
     header, neighbours, linear = read_csv(tmp_path / "features.csv")
     assert header == ["features", "classifier", "accuracy", "low", "high", "images", "training images", "chance"]
     for row, name in ((neighbours, "3 nearest neighbours"), (linear, "linear")):

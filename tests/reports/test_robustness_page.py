@@ -32,8 +32,8 @@ def measured(severities=(1, 3, 5)):
 
 
 def test_accuracies_are_means_over_the_corruptions_of_a_kind(part_of):
-    found = measured()
-    (part,) = part_of(lambda section: robustness.describe(section, found, GREY, classes=10, imagenet=False))
+    results = measured()
+    (part,) = part_of(lambda section: robustness.describe(section, results, GREY, classes=10, imagenet=False))
     table, by_corruption = part.tables
     assert table.caption == (
         "Accuracy on 200 clean images (in brackets the 95 % interval (Wilson)), mean for each kind of corruption over "
@@ -61,8 +61,8 @@ def test_accuracies_are_means_over_the_corruptions_of_a_kind(part_of):
 
 
 def test_the_fall_is_worded_and_drawn_from_severity_zero(part_of):
-    found = measured()
-    (part,) = part_of(lambda section: robustness.describe(section, found, GREY, classes=10, imagenet=False))
+    results = measured()
+    (part,) = part_of(lambda section: robustness.describe(section, results, GREY, classes=10, imagenet=False))
     lines, picture = part.figures
     assert lines.caption == (
         "dense falls from 90.0% to 55.0% on average over all corruptions and severities; chance is 10.0%."
@@ -88,8 +88,8 @@ def test_mce_is_relative_to_alexnet_and_lower_is_better(part_of):
         for name, error in robustness.ALEXNET.items()
         for severity in severities
     }
-    found = robustness.Robustness(CLEAN, {"dense": of(0.5), "topk": of(1.0)}, images=200)
-    (part,) = part_of(lambda section: robustness.describe(section, found, GREY, classes=1000, imagenet=True))
+    results = robustness.Robustness(CLEAN, {"dense": of(0.5), "topk": of(1.0)}, images=200)
+    (part,) = part_of(lambda section: robustness.describe(section, results, GREY, classes=1000, imagenet=True))
     table = part.tables[0]
     assert table.caption.endswith(
         "mCE: error in percent of AlexNet's on ImageNet-C, mean over corruptions; lower is better."

@@ -113,7 +113,7 @@ def _tables(
         "anchors": beside,
     }
     return Tables(
-        plans=outcomes.plan_rows(observed, outcome, lambda model: flops.host(model).total / 1e9),
+        plans=outcomes.plan_rows(observed, outcome, lambda model: flops.of_model(model).total / 1e9),
         heat_maps=patterns.maps_alike(observed, next(iter(maps.values()))),
         proxies=proxies.correlations(beside) if outcome is not None else [],
         classes=[row for rows in by_class for row in rows],

@@ -20,6 +20,7 @@ from jaxprune.open import Origin
 from jaxprune.reduction import DENSE
 from jaxprune.report import Report, Section, plots, spread
 from jaxprune.report.table import as_text, write_csv
+from jaxprune.weights.fingerprint import fingerprint
 
 FILE = "leaderboard.csv"
 SHOWN = ("network", "plan", "accuracy", "agreement", "GFLOPs", "speed-up", "verdict")  # columns in the terminal
@@ -167,7 +168,7 @@ def _rows(config: Config, label: str, origin: Origin, texts: Sequence[str], work
         "rounds": config.rounds,
         "seed": config.seed,
         "image size": "x".join(map(str, size)) if isinstance(size, (tuple, list)) else str(size),
-        "weights": leaderboard.weights_hash(classifier.model),
+        "weights": fingerprint(classifier.model),
         "code": leaderboard.code_hash(),
         "data": leaderboard.data_hash(read.data.to_dict(), images.names),
         **device(),

@@ -77,10 +77,9 @@ def without_network(
       host: whether there is a transformer whose patches they rank.
       convnet, weights: the ConvNet that they read by default.
     """
-    proposal = networks.proposal(convnet, weights)
+    cache = door.NetworkCache(host=host or None, proposal=networks.proposal(convnet, weights))
     usable = [text for text in texts if text and not refused(lambda text=text: _refuse_scorers((text,)))]
-    require = lambda text: door.require_network(text, host=host, proposal=proposal)
-    return [why for text in usable for why in refused(lambda text=text: require(text))]
+    return [why for text in usable for why in refused(lambda text=text: door.require_network(text, cache))]
 
 
 @record()

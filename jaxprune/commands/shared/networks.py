@@ -89,7 +89,7 @@ def start_of(config: Config) -> Origin | None:
     if not (config.run or config.model.weights):
         return None
     start = origin(config)
-    return start if isinstance(start, door.Random) else door.at(str(start), config.model.name)
+    return start if isinstance(start, door.Random) else door.at(str(start))
 
 
 def model_arguments(config: Config) -> dict[str, Any]:

@@ -14,11 +14,7 @@ from jaxprune.commands import pretrain
 from jaxprune.commands.shared import inputs
 from jaxprune.commands.shared.training import Training, begin, build_optimizer, interrupted
 from jaxprune.commands.train_ranker.page import describe
-from jaxprune.commands.train_ranker.settings import (
-    PRETRAIN,
-    label_model,
-    label_options,
-)
+from jaxprune.commands.train_ranker.settings import PRETRAIN, label_model, label_options
 from jaxprune.config import Config
 from jaxprune.data.augment import random_flip
 from jaxprune.errors import UserError

@@ -3,7 +3,7 @@
 import statistics
 from typing import Any
 
-from jaxprune.metrics import wilson_interval
+from jaxprune.measures.intervals import wilson_interval
 from jaxprune.reduction import DENSE
 from jaxprune.report import Section, plots, spread
 from jaxprune.tune.tuned import SMALLER, Row, Tuned

@@ -7,7 +7,7 @@ import numpy as np
 
 from jaxprune.data.clips import one_view
 from jaxprune.evaluate import Batch
-from jaxprune.metrics import wilson_interval
+from jaxprune.measures.intervals import wilson_interval
 from jaxprune.reduction import DENSE
 from jaxprune.report.pictures.film_strip import still
 from jaxprune.report.pictures.prediction_card import prediction_card

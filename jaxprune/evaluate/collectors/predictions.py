@@ -12,7 +12,7 @@ from jaxprune.data.clips import Views, one_view, read_views
 from jaxprune.data.crop_resize import read_image
 from jaxprune.evaluate import Batch, Stacked, run_over
 from jaxprune.evaluate.forwards import probabilities
-from jaxprune.metrics import wilson_interval
+from jaxprune.measures.intervals import wilson_interval
 from jaxprune.report import Section, plots, spread
 from jaxprune.report.pictures.film_strip import still
 from jaxprune.report.pictures.prediction_card import prediction_card

@@ -18,7 +18,7 @@ from jaxprune.evaluate.collectors import proposals
 from jaxprune.evaluate.forwards import one_view, over_views, patch_scores, pixels
 from jaxprune.flops.scorers import scorer_flops
 from jaxprune.measures.insertion_deletion import Values
-from jaxprune.metrics import wilson_interval
+from jaxprune.measures.intervals import wilson_interval
 from jaxprune.nn.params import Fixed, merge, split
 from jaxprune.reduction import DENSE
 from jaxprune.reduction.parts.keep_rows import best
@@ -114,7 +114,7 @@ def measure(
       shown: `index` of the images to draw.
     """
     curve = set(curve) - {num_scored(model)}
-    forward = (_forward if model.sites()[0].leaves else _forward_by_plan)(
+    forward = (_forward if model.sites()[0].removable else _forward_by_plan)(
         model, scorers, sorted(curve | set(keep)), sorted(curve), seed
     )
     collectors = (Stacked("pruned", ("index", "label")), _Images(shown))
@@ -269,13 +269,15 @@ def accuracies(
       keep_rates: the keep rates to list.
     """
     whole = (DENSE, num_scored(model))
-    rows = [{"scorer": DENSE, "keep rate": 1.0, **_row(found, whole, whole), "GFLOPs": flops.host(model).total / 1e9}]
+    rows = [
+        {"scorer": DENSE, "keep rate": 1.0, **_row(found, whole, whole), "GFLOPs": flops.of_model(model).total / 1e9}
+    ]
     for name, scorer in scorers.items():
         own = scorer_flops(scorer, size)
         for rate in keep_rates:
             count = num_kept(model, rate)
             plan = reduction.Plan("from_scores", num_keep=(count,))
-            cost = flops.host(model, plan, scorer=scorer).total + own
+            cost = flops.of_model(model, plan, scorer=scorer).total + own
             rows.append({"scorer": name, "keep rate": rate, **_row(found, (name, count), whole), "GFLOPs": cost / 1e9})
     return rows
 

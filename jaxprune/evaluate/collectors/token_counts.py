@@ -40,7 +40,7 @@ class RealisedRows:
     """Collects {network: `Realised`} for plans whose counts are bounds.
 
     Args:
-      models: by the name of the forward function that computes `assign`, see `nn.Forward`.
+      models: by the name of the forward function that computes `assign`, see `nn.HostOutput`.
     """
 
     def __init__(self, models: Mapping[str, Any]):
@@ -60,7 +60,7 @@ class RealisedRows:
         found = {}
         for name, model in self._models.items():
             rows = self._sums[name] / self._total
-            bounds = (reducer.num_rows() for reducer in reduction.installed(model))
+            bounds = (reducer.num_tokens() for reducer in reduction.installed(model))
             found[name] = Realised(tuple(rows.tolist()), tuple(bounds), tuple((rows / model.num_patches).tolist()))
         return found
 

@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float, Real
 from jaxprune.evaluate.collectors.observations import Observed
 from jaxprune.evaluate.collectors.token_counts import distinct_rows
 from jaxprune.evaluate.reduction_patterns import Spread
-from jaxprune.measures.jackknife import jackknife_interval
+from jaxprune.measures.intervals import jackknife_interval
 
 
 def centre_distance(masks: Bool[np.ndarray, "n p"], grid: tuple[int, int]) -> Float[np.ndarray, "n"]:
