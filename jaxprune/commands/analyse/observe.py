@@ -128,16 +128,16 @@ def seconds(passes: Sequence[Pass]) -> float:
         reading, batch = reading / len(read), read[-1] if len(read) < num_batches else read[0]
         cost = {member.plan: flops.of_model(member.model).total for member in images_pass.members}
         for _, group in itertools.groupby(sorted(images_pass.members, key=lambda m: m.method), key=lambda m: m.method):
-            first = sorted(group, key=lambda member: cost[member.plan])
-            middle = first[len(first) // 2].plan
+            alike = sorted(group, key=lambda member: cost[member.plan])
+            middle = alike[len(alike) // 2].plan
             forward = {middle: images_pass.forwards[middle]}
             go = lambda images_pass=images_pass, forward=forward, batch=batch: run_over(
                 [batch], forward, [], inputs.mesh(images_pass.config), show_progress=False
             )
             start, _ = _timed(go)
             running, _ = _timed(go)
-            share = sum(cost[member.plan] for member in first) / cost[middle]
-            total += running * num_batches * share + (start - running) * (len(first) - 1)
+            share = sum(cost[member.plan] for member in alike) / cost[middle]
+            total += running * num_batches * share + (start - running) * (len(alike) - 1)
         total += reading * num_batches * -(-len(images_pass.members) // images_pass.config.together)
     return total
 

@@ -230,11 +230,6 @@ class Settings:
         return ConfigDict({"task": task, **extra, **values})
 
 
-def default_of(group: Any, name: str) -> Any:
-    """The default of a setting of a record."""
-    return getattr(group, name)
-
-
 def _filled(group: Any, changes: Mapping[str, Any], key: str, strict: bool) -> dict[str, Any]:
     """Returns the values of a group: its defaults, with changes. An open group is not mixed from both."""
     fields = {field.name: field for field in dataclasses.fields(group)}
@@ -245,7 +240,7 @@ def _filled(group: Any, changes: Mapping[str, Any], key: str, strict: bool) -> d
     required = set(fields) if is_whole else group.recipe_keys if strict else ()
     values, lacking = dict(changes), []
     for name, field in fields.items():
-        default = field.default if is_whole else default_of(group, name)
+        default = field.default if is_whole else getattr(group, name)
         if dataclasses.is_dataclass(default):
             values[name] = _filled(default, changes.get(name, {}), f"{key}.{name}", strict)
         elif name not in changes and default is not ABSENT:
@@ -263,7 +258,10 @@ def is_config(value: Any) -> bool:
 
 
 class _Leaf(NamedTuple):
-    """A value of a config, with its declaration if it has one."""
+    """A value of a config, with its declaration and its default if it has them.
+
+    Of an open group, only the class has defaults: a key that a config leaves out has that of the network.
+    """
 
     key: str
     value: Any
@@ -286,8 +284,9 @@ def _leaves(group: Any, values: Config, prefix: str) -> Iterator[_Leaf]:
         fields = {field.name: field for field in dataclasses.fields(declared)} if is_record else {}
         for name, value in contents.items():
             if not isinstance(value, ConfigDict):
-                default = default_of(declared, name) if name in fields else ABSENT
-                yield _Leaf(f"{inner}{name}", value, fields.get(name), default)
+                field = fields.get(name)
+                default = ABSENT if field is None else field.default if declared.is_open else getattr(declared, name)
+                yield _Leaf(f"{inner}{name}", value, field, default)
 
 
 def problems(settings: Settings, config: Config, prefix: str) -> list[str]:
