@@ -1,5 +1,6 @@
 """Rows of a leaderboard: what a check finds in a forged one."""
 
+import importlib
 import itertools
 from pathlib import Path
 
@@ -263,7 +264,7 @@ def verifying(tmp_path, monkeypatch):
     """Checks a table as if every row were measured again as it is in `PLANS`."""
     measured = {row["plan"]: row for row in PLANS}
     again = lambda config, claimed, workdir: [measured[row["plan"]] for row in claimed]
-    monkeypatch.setattr(leaderboard_task, "_again", again)
+    monkeypatch.setattr(importlib.import_module("jaxprune.commands.leaderboard.run"), "_again", again)
 
     def check(table, **settings):
         write_csv(tmp_path / "table.csv", table)

@@ -13,7 +13,7 @@ from support import assert_gradients, autoencoder_sizes, golden, nhwc, quick_com
 
 from jaxprune import checkpoints, commands, mim, models
 from jaxprune.commands import pretrain
-from jaxprune.commands.pretrain import networks
+from jaxprune.commands.pretrain import frozen_networks as networks
 from jaxprune.errors import UserError
 from jaxprune.mim.parts import teacher_targets as teaching
 from jaxprune.mim.tec import _num_adaptors, attention_loss

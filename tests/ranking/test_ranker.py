@@ -11,8 +11,8 @@ from flax import nnx
 from support import assert_gradients, golden, golden_names, in_names, nhwc, weights
 
 from jaxprune import checkpoints, losses, ranking
-from jaxprune.commands.train_ranker import observed
 from jaxprune.errors import UserError
+from jaxprune.nn.batch_norm import observed
 from jaxprune.nn.params import merge, split
 
 FILE = golden(golden_names("ltrp_papr/ltrp_labels_*")[0])

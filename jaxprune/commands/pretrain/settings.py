@@ -6,7 +6,7 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from jaxprune import models
-from jaxprune.commands.pretrain import networks
+from jaxprune.commands.pretrain import frozen_networks as networks
 from jaxprune.commands.shared import defaults as shared
 from jaxprune.config import Config
 

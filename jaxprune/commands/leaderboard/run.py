@@ -1,4 +1,4 @@
-"""Measures networks × methods × keep rates on this machine in one table with hashes, or checks such a table."""
+"""Measures a leaderboard, or checks rows of one by measuring them again."""
 
 import secrets
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Accuracy of a trained classifier on held-out data: overall, by class, and its confusions."""
+"""Evaluates a classifier on held-out images, dense and under plans, and writes a report."""
 
 from pathlib import Path
 from typing import Any

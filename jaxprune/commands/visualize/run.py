@@ -1,4 +1,4 @@
-"""Pictures of a pre-trained model's reconstructions: original, masked, reconstructed, thrown cells marked."""
+"""Draws the reconstructions of a pre-trained model."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""A trained classifier, dense and under plans, on held-out images with the corruptions of ImageNet-C."""
+"""Evaluates a classifier and its plans on corrupted images, and writes tables and a report."""
 
 from collections.abc import Iterator
 from pathlib import Path

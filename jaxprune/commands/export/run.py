@@ -1,4 +1,4 @@
-"""Exports a network, dense or under a plan: StableHLO for plain JAX, ONNX for ONNX Runtime."""
+"""Writes the files of a network, verifies them, and writes a report."""
 
 import zlib
 from collections.abc import Iterator

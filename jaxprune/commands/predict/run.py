@@ -1,4 +1,4 @@
-"""Classifies one image or video: its class, the confidence and a picture."""
+"""Classifies one picture and draws it with its most probable classes."""
 
 from pathlib import Path
 from typing import Any

@@ -1,0 +1,146 @@
+"""Observes networks under plans, compares the observations, and writes tables and a report."""
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jaxprune import flops, processes
+from jaxprune.commands.analyse import observe, page
+from jaxprune.commands.analyse.page import Tables
+from jaxprune.commands.analyse.tables import class_patterns, outcomes, patterns, proxies, spatial
+from jaxprune.commands.shared import inputs, reporting, several_networks, train_first
+from jaxprune.commands.shared.checks import one_view, refused
+from jaxprune.config import Config
+from jaxprune.errors import unknown
+from jaxprune.evaluate.collectors.observations import Observed
+from jaxprune.evaluate.members import Member, members
+from jaxprune.measures.several_labels import Rankings
+from jaxprune.reduction import DENSE, methods
+from jaxprune.report import Report
+from jaxprune.report.table import as_text, write_csv
+from jaxprune.train import workdir as workdirs
+
+FOLDER, DATA_FOLDER = "observed", "observed_data"
+
+missing = train_first.missing
+
+
+def run(config: Config, workdir: Path) -> dict[str, Any]:
+    """Observes every network under every plan, or reads the stored observations, and compares them."""
+    opened, left_out = several_networks.networks(config), dict[str, str]()
+    config = inputs.with_data_of(opened[0].origin, opened[0].model.preprocessing, config)
+    found = members(opened, several_networks.plans(config, left_out), seed=config.seed, left_out=left_out)
+    with workdirs.locked(workdir):
+        start = time.perf_counter()
+        passes = observe.passes(config, workdir / FOLDER, found)
+        more = {
+            name: observe.passes(other, workdir / DATA_FOLDER / name, found, patterns_only=True)
+            for name, other in observe.more_data(config).items()
+        }
+        _announce(found, [*passes, *(each for own in more.values() for each in own)])
+        observed = [each for wanted in passes for each in observe.run(wanted, found)]
+        maps = {observe.short_name(config.data): patterns.depth_maps(observed)}
+        for name, own in more.items():
+            maps[name] = patterns.depth_maps([each for wanted in own for each in observe.run(wanted, found)])
+        answered = outcomes.answers(observed, neighbours=config.neighbours)
+        names, images = passes[0].source.class_names, passes[0].source.names
+        tables = _tables(config, observed, answered, maps, names, [images[i] for i in observed[0]["index"]])
+        for name, rows in tables._asdict().items():
+            if rows and processes.leads():
+                write_csv(workdir / f"{name}.csv", rows)
+        document, slug = Report("jaxprune", opened[0].origin), f"analyse-{Path(opened[0].origin).name}"
+        with reporting.report_section(workdir / "report.html", document, "Networks under plans", slug) as section:
+            page.describe(
+                section,
+                observed,
+                tables,
+                next(iter(maps.values())),
+                answered,
+                class_names=names,
+                sources={each.network: each.source for each in passes},
+                neighbours=config.neighbours,
+                data_sets={name: own[0].config.data.path or name for name, own in more.items()},
+                left_out=left_out,
+            )
+            reporting.broken_files(section, *(each.source for each in passes))
+    shown = [name for name in tables.plans[-1] if name != "images"]
+    print(as_text([{name: row.get(name, "") for name in shown} for row in tables.plans]))
+    print(f"Took {(time.perf_counter() - start) / 60:.1f} minutes.")
+    return _summary(tables, observed)
+
+
+def _announce(found: Sequence[Member], passes: Sequence[observe.Pass]) -> None:
+    """Prints an estimate of how long the passes over the images will take, from a short measurement."""
+    start, absent = time.perf_counter(), sum(len(each.members) for each in passes)
+    observing = observe.seconds(passes)
+    measuring = time.perf_counter() - start
+    print(
+        f"About {observing / 60:.1f} minutes for {absent} networks and plans on {len(passes[0].source)} images, after "
+        f"{measuring / 60:.1f} for this estimate; then {len(found)} are compared.",
+        flush=True,
+    )
+
+
+def check(config: Config) -> Iterator[str]:
+    """Yields the problems of the config that `shared.checks` does not find."""
+    if not config.plans:
+        yield "config.plans is empty: name some, such as ('topk', 'tome')."
+    known = (DENSE, *methods())
+    for name in config.anchors:
+        if name not in known:
+            yield str(unknown("anchor in config.anchors", name, known))
+    yield from one_view(config)
+    yield from refused(lambda: several_networks.check_names(config))
+    yield from refused(lambda: observe.more_data(config))
+
+
+def _tables(
+    config: Config,
+    observed: Sequence[Observed],
+    answered: outcomes.Answers | Rankings | None,
+    maps: Mapping[str, Mapping[tuple[str, str], np.ndarray]],
+    names: Sequence[str],
+    images: Sequence[str],
+) -> Tables:
+    layers = sorted({layer for each in observed for layer in observe.layers(config, each.member)})
+    beside = list(proxies.anchor_rows(observed, answered, tuple(config.anchors), layers))
+    networks = dict.fromkeys(each.member.network for each in observed)
+    by_class = (answered.by_class((network, DENSE), names) for network in networks if answered is not None)
+    confused = (
+        outcomes.confusions(answered, (network, DENSE), names)
+        for network in networks
+        if isinstance(answered, outcomes.Answers)
+    )
+    found = {
+        "rates": patterns.across_rates(observed),
+        "methods": patterns.across_methods(observed),
+        "radial": patterns.against_radial(observed),
+        "networks": patterns.across_networks(observed),
+        "spatial": spatial.spatial_rows(observed),
+        "depths": spatial.depth_rows(observed),
+        "data_sets": patterns.across_data_sets(observed, maps),
+        "anchors": beside,
+    }
+    return Tables(
+        plans=outcomes.plan_rows(observed, answered, lambda model: flops.host(model).total / 1e9),
+        heat_maps=patterns.maps_alike(observed, next(iter(maps.values()))),
+        proxies=proxies.correlations(beside) if answered is not None else [],
+        classes=[row for rows in by_class for row in rows],
+        answers=outcomes.by_image(answered, images, names) if isinstance(answered, outcomes.Answers) else [],
+        confusions=[row for rows in confused for row in rows],
+        class_patterns=class_patterns.class_rows(observed, names) if names else [],
+        **found,
+    )
+
+
+def _summary(tables: Tables, observed: Sequence[Observed]) -> dict[str, Any]:
+    found: dict[str, Any] = {"images": len(observed[0]["index"]), "networks and plans": len(observed)}
+    value = next((name for name in ("accuracy", "mAP", "cosine") if name in tables.plans[0]), "")
+    others = [row for row in tables.plans if row["plan"] != DENSE and row["network"] == tables.plans[0]["network"]]
+    if value and others:
+        best = max(others, key=lambda row: row[value])
+        found |= {f"{value}, dense": tables.plans[0][value], "best": best["plan"], f"{value} of the best": best[value]}
+    return found

@@ -1,0 +1,143 @@
+"""Prunes a classifier by scorers on held-out images, and writes tables and a report."""
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from ml_collections import ConfigDict
+
+from jaxprune.bench.scorers import speeds
+from jaxprune.checkpoints.classifier import Classifier
+from jaxprune.checkpoints.scorers import Opened
+from jaxprune.commands.prune import page, proposals_page, sanity_page
+from jaxprune.commands.shared import inputs, networks, reporting
+from jaxprune.config import Config
+from jaxprune.data.broken import read_or_next
+from jaxprune.data.crop_resize import prepare
+from jaxprune.errors import UserError
+from jaxprune.evaluate.collectors import pruning
+from jaxprune.evaluate.forwards import pixels
+from jaxprune.measures import insertion_deletion
+from jaxprune.report import Report, spread
+from jaxprune.report.scorer_names import about_scorers
+from jaxprune.report.table import as_text, write_csv
+from jaxprune.scoring.parts.base import is_host
+
+RANDOM = "random"
+
+
+def run(config: Config, workdir: Path) -> dict[str, Any]:
+    """Prunes the classifier of `config.run` or `config.model` by each of `config.scorers`, on held-out images."""
+    classifier = networks.classifier(config)
+    model, names, origin = classifier
+    if not is_host(model):
+        raise UserError(f"{origin} holds a {type(model).__name__}, which has no patches to prune: give a ViT.")
+    if model.plan is not None:
+        raise UserError(f"{origin} is trained with the plan {model.plan.text}: give a dense classifier.")
+    config = completed(config, classifier)
+    opened = networks.open_scorers(config, classifier)
+    found = measure(config, classifier, opened)
+    rows = pruning.accuracies(model, opened.scorers, opened.size, found, config.keep_rates)
+    kept, timing = pruning.num_kept(model, config.keep_rate), {"batch_size": config.batch_size, "rounds": config.rounds}
+    timed = speeds(model, opened.scorers, opened.size, num_keep=kept, **timing)
+    summary = page.by_scorer(rows, found, timed, model, config.keep_rate)
+    workdir.mkdir(parents=True, exist_ok=True)
+    write_csv(workdir / "prune.csv", rows)
+    write_csv(workdir / "scorers.csv", summary)
+    about = about_scorers(config.scorers, proposal=config.proposal, weights=config.weights, host=origin)
+    setting = page.Setting(model, names, opened.scorers, opened.size, config.keep_rate, about)
+    slug, document = f"prune-{Path(origin).name}", Report("jaxprune", origin)
+    with reporting.report_section(workdir / "report.html", document, "Pruned by scorers", slug) as section:
+        section.text(
+            f"{origin} on {len(found.labels)} held-out {_what(config)}, not trained with pruning. "
+            + pruning.about(model)
+        )
+        page.describe(section, setting, rows, summary, found, timing=_timing(config))
+        overlap = proposals_page.overlaps(setting, found)
+        part, image_of = section.section("Do proposals agree?"), images_of(config, classifier)
+        contrasts = proposals_page.describe(part, setting, found, overlap, config.keep_rates, image_of)
+        cascades: list[dict[str, Any]] = []
+        if config.sanity and len(found.shown) > 1:
+            cascades = _randomised(config, setting, found)
+            part = section.section("Do scores depend on the image, and on what the network has learned?")
+            sanity_page.describe(part, sanity_page.summary(opened.scorers, found.scores, cascades), cascades)
+    for name, own in {"overlap": overlap, "contrasts": contrasts, "sanity": cascades}.items():
+        if own:
+            write_csv(workdir / f"{name}.csv", own)
+    print(as_text(page.as_published(rows, summary)))
+    if config.rounds:
+        print(f"speed-up at keep rate {config.keep_rate:g}, {_timing(config)}")
+    at = {row["scorer"]: row["accuracy"] for row in rows if row["keep rate"] == config.keep_rate}
+    best = max(at, key=lambda text: at[text])
+    dense = {"images": len(found.labels), "keep rate": config.keep_rate, "accuracy, dense": rows[0]["accuracy"]}
+    by_chance = at[next(text for text in config.scorers if _is_random(text))]
+    return {**dense, "best": best, "accuracy of the best": at[best], "accuracy, random": by_chance}
+
+
+def check(config: Config) -> Iterator[str]:
+    """Yields the problems of the config that `shared.checks` does not find."""
+    if config.curve_steps < 2 and config.curve_steps != 0:
+        yield f"curve_steps={config.curve_steps} is not a curve: give 2 or more, or 0 for none."
+    if config.keep_rate == 1:
+        yield "keep_rate=1, which speed and pictures are for, prunes nothing: give one below 1, such as 0.5."
+
+
+def completed(config: Config, classifier: Classifier) -> Config:
+    """The config with Random among its scorers, all keep rates in order, and the data of the classifier."""
+    scorers = tuple(config.scorers)
+    scorers += () if any(map(_is_random, scorers)) else (RANDOM,)
+    rates = sorted({*map(float, config.keep_rates), float(config.keep_rate)} - {1.0}, reverse=True)
+    config = inputs.with_data_of(classifier.origin, classifier.model.preprocessing, config)
+    return ConfigDict({**config.to_dict(), "scorers": scorers, "keep_rates": tuple(rates)})
+
+
+def measure(config: Config, classifier: Classifier, opened: Opened) -> pruning.Pruned:
+    """Runs the classifier over an evenly spread sample of the held-out images of a `completed` config."""
+    images, model = inputs.sample(config, inputs.held_out(config, classifier)), classifier.model
+    return pruning.measure(
+        model,
+        opened.scorers,
+        inputs.eval_batches(config, images),
+        inputs.mesh(config),
+        keep=[pruning.num_kept(model, rate) for rate in config.keep_rates],
+        curve=insertion_deletion.counts(pruning.num_scored(model), config.curve_steps),
+        seed=config.seed,
+        shown=_spaced(len(images), pruning.SHOWN),
+    )
+
+
+def _randomised(config: Config, setting: page.Setting, found: pruning.Pruned) -> list[dict[str, Any]]:
+    """The scores of the images that are drawn, when the weights that scorers read are random."""
+    images = np.stack([shown.image for shown in found.shown])
+    normalised = pixels(jax.numpy.asarray(images), setting.model.preprocessing)
+    return sanity_page.cascade_rows(setting.scorers, normalised, seed=config.seed)
+
+
+def _what(config: Config) -> str:
+    if not config.data.num_frames:
+        return "images"
+    views = config.data.num_clips * config.data.num_crops
+    return f"videos, {views} views each," if views > 1 else "videos"
+
+
+def images_of(config: Config, classifier: Classifier) -> Callable[[int], np.ndarray]:
+    """Returns what reads an image of `measure` by its index, as the classifier gets it."""
+    images = functools.cache(lambda: inputs.sample(config, inputs.held_out(config, classifier)))
+    return lambda index: prepare(read_or_next(images(), index)["image"], classifier.model.preprocessing)
+
+
+def _spaced(num_images: int, shown: int) -> Sequence[int]:
+    return [index * num_images // shown for index in range(shown)]
+
+
+def _is_random(scorer: str) -> bool:
+    return scorer.partition(":")[0] == RANDOM
+
+
+def _timing(config: Config) -> str:
+    device = jax.devices()[0].device_kind
+    turns = f"{spread.ranges(config.rounds)}; each round times all."
+    return f"in batches of {config.batch_size} on {device}: {turns}" if config.rounds else ""

@@ -1,0 +1,114 @@
+"""Tunes a plan to this device, and writes a table, the plan and a report."""
+
+import dataclasses
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from ml_collections import ConfigDict
+
+from jaxprune import reduction
+from jaxprune.bench.publish import device
+from jaxprune.checkpoints.network import open_network
+from jaxprune.commands.shared import inputs, reporting, several_networks, train_first
+from jaxprune.commands.shared.checks import refused
+from jaxprune.commands.tune import page
+from jaxprune.config import Config
+from jaxprune.data.sample import Picked, Sample
+from jaxprune.errors import unknown
+from jaxprune.evaluate import Batch, feature_files
+from jaxprune.files import write_atomically
+from jaxprune.reduction import At, Plan
+from jaxprune.report import Report
+from jaxprune.report.table import as_text, write_csv
+from jaxprune.train import workdir as workdirs
+from jaxprune.tune import Bound, Settings, tune
+from jaxprune.tune.blockwise import evaluation_batch
+from jaxprune.tune.store import Store
+
+FOLDER = "tuned"
+PLAN = "plan.txt"
+_SHOWN = ("plan", "images/s", "latency ms", "predicted ms", "risk", "n", "tested")  # columns in the terminal
+
+missing = train_first.missing
+
+
+def run(config: Config, workdir: Path) -> dict[str, Any]:
+    """Tunes, or resumes; writes the table, the report, and the plan as one line if it beats the dense network."""
+    origin = config.run or config.model.weights
+    model = open_network(config.run, config.model.weights, config.model.name, img_size=config.img_size or None)
+    config = inputs.with_data_of(origin, model.preprocessing, config)
+    source = inputs.source(config, "eval")
+    if config.bound == "accuracy" and model.num_classes:
+        inputs.require_classes(source, model.num_classes, origin)
+    sample = inputs.sample(config, source)
+    with workdirs.locked(workdir):
+        found = tune(
+            model,
+            lambda numbers: _batches(config, sample, numbers),
+            num_images=len(sample),
+            bound=_bound(config),
+            settings=Settings(**{field.name: config[field.name] for field in dataclasses.fields(Settings)}),
+            smaller=_opened(config.smaller) if config.smaller else None,
+            mesh=inputs.mesh(config),
+            store=Store(workdir / FOLDER, {"images": feature_files.fingerprint(sample.names), "data": _read(config)}),
+        )
+        rows = page.table(found)
+        write_csv(workdir / "tune.csv", rows, **device())
+        _write_plan(workdir / PLAN, found.plan)
+        document = Report("jaxprune", origin)
+        with reporting.report_section(
+            workdir / "report.html", document, "Tuned to this device", f"tune-{Path(origin).name}"
+        ) as section:
+            page.describe(section, found)
+            reporting.broken_files(section, source)
+    print(as_text([{name: row[name] for name in _SHOWN} for row in rows]))
+    print(found.why)
+    return page.summary(found)
+
+
+def check(config: Config) -> Iterator[str]:
+    """Yields the problems of the config that `shared.checks` does not find."""
+    yield from refused(lambda: _bound(config))
+    known = reduction.standalone()
+    for method in config.methods:
+        if method not in known:
+            yield str(unknown("method in config.methods", method, known))
+    for places in config.places:
+        yield from refused(lambda places=places: Plan(steps=[At(at, "random", keep_rate=0.5) for at in places]))
+    if config.smaller:
+        yield from refused(lambda: several_networks.check_name(config.smaller, "config.smaller"))
+    if not config.kept:
+        yield "config.kept is empty: give fractions of the patches, such as (0.65, 0.5)."
+    if config.rounds < 1:
+        yield "rounds=0 measures nothing: give at least 1, preferably 5."
+    if jax.process_count() > 1:
+        yield "tune measures one device: run it in a single process."
+
+
+def _bound(config: Config) -> Bound:
+    return Bound(config.bound, float(config.value), float(config.alpha)).check()
+
+
+def _opened(text: str) -> Any:
+    named = several_networks.named(text)
+    return open_network(named["run"], named["weights"], named["name"])
+
+
+def _batches(config: Config, sample: Sample, numbers: np.ndarray) -> Iterable[Batch]:
+    settings: Any = ConfigDict({**config.to_dict(), "batch_size": max(config.batch_size, evaluation_batch())})
+    return inputs.eval_batches(settings, Picked(sample, numbers.tolist()))
+
+
+def _read(config: Config) -> dict[str, Any]:
+    """The data settings that affect the images, without their location and reading speed."""
+    return {name: value for name, value in config.data.to_dict().items() if name != "num_threads"}
+
+
+def _write_plan(path: Path, plan: str) -> None:
+    if plan:
+        write_atomically(path, f"{plan}\n")
+    else:
+        path.unlink(missing_ok=True)
