@@ -1,4 +1,7 @@
-"""The fine-tuning recipe of "Which Tokens to Use?", and the best settings that its supplement found (Tables 1 to 5)."""
+"""The fine-tuning recipe of "Which Tokens to Use?", and the best settings that its supplement found (Tables 1 to 5).
+
+A method that is not in its tables, such as one of your own, has the settings of Top-K.
+"""
 
 from ml_collections import ConfigDict
 
@@ -10,7 +13,7 @@ from jaxprune.errors import unknown
 SLOW, LONG, WHOLE, LONG_WHOLE = (5, 0.01, 5), (20, 0.01, 5), (5, 1.0, 0), (20, 1.0, 0)
 RADIAL = (WHOLE, SLOW, SLOW, SLOW)
 RANKED = (WHOLE, SLOW, SLOW, LONG_WHOLE)
-FOUND = {
+SETTINGS = {
     "l1": RADIAL,
     "l2": RADIAL,
     "linf": RADIAL,
@@ -88,9 +91,9 @@ def of_several_classes(args, data: str, **images):
 
 def on_imagenet(method: str, keep_rate: float) -> dict[str, float]:
     """Returns the optimizer settings for a method on ImageNet, at the nearest published keep rate."""
-    if method not in FOUND:
+    if method not in reduction.methods():
         raise unknown("method", method, reduction.methods())
-    warmup, scale, freeze = FOUND[method][RATES.index(nearest(keep_rate))]
+    warmup, scale, freeze = SETTINGS.get(method, SETTINGS["topk"])[RATES.index(nearest(keep_rate))]
     settings = {"base_lr": 1e-3, "lr_norm": 1024, "warmup_epochs": float(warmup)}
     return {**settings, "backbone_scale": scale, "freeze_epochs": float(freeze)}
 

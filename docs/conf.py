@@ -56,7 +56,7 @@ exclude_patterns = [
 API = HERE / "api"
 # The modules of the command line, and those that only tests and tasks import.
 LEFT_OUT = {"main", "configs", "commands", "tools", "bench", "train", "report", "compile_cache"}
-LEFT_OUT |= {"config", "host_memory", "processes", "text"}
+LEFT_OUT |= {"config", "config_imports", "host_memory", "processes", "search_path", "text"}
 
 
 def write_api(app) -> None:

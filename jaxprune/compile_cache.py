@@ -57,7 +57,7 @@ def enable(where: str = "") -> Path | None:
     except OSError:
         writable = False
     if not writable and where:
-        raise UserError(f"--compile_cache={where} is not a writable directory: give another one, or {OFF}.")
+        raise UserError(f"compile_cache={where} is not a writable directory: give another one, or {OFF}.")
     # JAX needs that package's lock to bound the size.
     if not writable or importlib.util.find_spec("filelock") is None:
         _log.info("Compiled programs are not cached: %s.", "no filelock" if writable else f"{directory} is read-only")

@@ -1,6 +1,5 @@
 """Parses the arguments after the colon of `--config=file.py:name=value`, for config files."""
 
-from collections.abc import Container
 from typing import Any
 
 from ml_collections import ConfigDict
@@ -39,21 +38,9 @@ def parse_arg(arg: str | None, **defaults: Any) -> Config:
         raise Arguments(values)
     for name, text in split_items(arg or ""):
         if name not in values:
-            raise renamed("argument", name, values) or unknown("config argument", name, values)
+            raise unknown("config argument", name, values)
         values[name] = _typed(name, "true" if text is None else text, values[name])
     return ConfigDict(values)
-
-
-# The meaning of `init` in version 0.1, by kind of config.
-_INIT = ("run", "model.weights", "weights", "label_model")
-
-
-def renamed(kind: str, name: str, keys: Container[str]) -> UserError | None:
-    """Returns the error for a key of version 0.1 that has since been renamed; None for any other key."""
-    new = [key for key in _INIT if key in keys]
-    if name != "init" or not new:
-        return None
-    return UserError(f"The {kind} init is now called {' or '.join(new)}: write that.")
 
 
 def _typed(name: str, text: str, default: Any) -> Any:

@@ -1,5 +1,10 @@
 """The command line: `python -m jaxprune.main --config=configs/quickstart.py[:arguments] [--workdir=…]`."""
 
+from jaxprune import search_path
+
+if __name__ == "__main__":
+    search_path.leave_out_working_directory()  # before a module in it can be imported
+
 from jaxprune import host_memory
 
 if __name__ == "__main__":
@@ -17,8 +22,8 @@ from absl import logging as absl_logging
 from ml_collections import ConfigDict, config_flags
 
 import jaxprune
-from jaxprune import compile_cache, processes
-from jaxprune.config import LIST_ARGUMENTS, Arguments, Config, renamed
+from jaxprune import compile_cache, config_imports, processes
+from jaxprune.config import LIST_ARGUMENTS, Arguments, Config
 from jaxprune.errors import UserError, fail, nearest, unknown
 
 _CONFIG = config_flags.DEFINE_config_file("config", None, "What to run: a config file, optionally with `:arguments`.")
@@ -137,13 +142,17 @@ def config_path(file: str) -> Path:
 
 
 def load_config(text: str) -> Config:
-    """Returns the config of `FILE.py:arguments`; it may import the helpers of the bundled configs (`_small`)."""
+    """Returns the config of `FILE.py:arguments`.
+
+    It may import the helpers of the bundled configs (`_small`), and what `config_imports` finds.
+    """
     file, _, arguments = text.partition(":")
     path = config_path(file)
     spec = importlib.util.spec_from_file_location(f"config_{path.stem}", path)
     if spec is None or spec.loader is None:
         raise UserError(f"{path} is not a Python file: a config is a file with get_config().")
     sys.path += [str(root) for root in _roots() if str(root) not in sys.path]
+    config_imports.allow(path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     if not hasattr(module, "get_config"):
@@ -166,8 +175,6 @@ def checked(argv: list[str]) -> list[str]:
     for word in argv:
         if match := re.match(r"--?config\.([^=]+)", word):
             key = match.group(1)
-            if key not in keys and (error := renamed("key", key, keys)):
-                raise error
             if key not in keys:
                 raise unknown(f"key of {text}", key, keys)
     file, colon, arguments = text.partition(":")

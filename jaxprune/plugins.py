@@ -1,4 +1,4 @@
-"""Finds the methods of a family: one file each in its package, or an entry point of another package.
+"""Finds the methods of a family: one file each in its package, an entry point of another package, or a class by hand.
 
 A new method is one new file: the module's name is the method's name, and nothing has to be registered. A package of
 your own declares an entry point in the group named after the family's package, such as
@@ -31,7 +31,25 @@ def methods(package: ModuleType, base: type) -> dict[str, type]:
             classes[info.name] = cls
     for name, entry in entry_points(package.__name__, classes).items():
         classes[name] = load(entry, base)
-    return classes
+    return {**classes, **_REGISTERED.get(package.__name__, {})}
+
+
+# {package of a family: {name: class}} of this process.
+_REGISTERED: dict[str, dict[str, type]] = {}
+
+
+def register(package: ModuleType, base: type, name: str, cls: type) -> None:
+    """Names a method of the family in `package` for this process; a name registered before gets the new class.
+
+    Raises:
+      UserError: the class is not a subclass of `base`, or another method has the name.
+    """
+    if not (inspect.isclass(cls) and issubclass(cls, base)):
+        raise UserError(f"{cls!r} is not a subclass of {base.__name__}: register a class that is one.")
+    registered = _REGISTERED.setdefault(package.__name__, {})
+    if name not in registered and methods(package, base).get(name, cls) is not cls:
+        raise UserError(f"{package.__name__} has a method {name!r} already: register yours by another name.")
+    registered[name] = cls
 
 
 @functools.cache
@@ -92,28 +110,35 @@ def load(entry: importlib.metadata.EntryPoint, base: type) -> type:
     return cls
 
 
-def find(package: ModuleType, base: type, name: str) -> type:
-    """Returns the method called `name`; a `UserError` names the nearest one if there is none."""
-    available = methods(package, base)
-    if name not in available:
-        raise unknown(f"{package.__name__.rsplit('.', 1)[-1]} method", name, available)
-    return available[name]
+def find(package: ModuleType, base: type, name: str, *, ways: str = "") -> type:
+    """Returns the method called `name`; a `UserError` names the nearest one if there is none.
+
+    Args:
+      ways: the end of that message, on how to add a method.
+    """
+    by_name = methods(package, base)
+    if name not in by_name:
+        family = package.__name__.rpartition(".")[2]
+        raise UserError(f"{unknown(f'{family} method', name, by_name)}{ways}")
+    return by_name[name]
+
+
+def signature(cls: type) -> dict[str, inspect.Parameter]:
+    """Returns the arguments of a constructor by name, including those passed on to its bases as **kwargs."""
+    by_name: dict[str, inspect.Parameter] = {}
+    for base in cls.__mro__:
+        if "__init__" in vars(base):
+            declared = inspect.signature(vars(base)["__init__"]).parameters.values()
+            named = (p for p in declared if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD) and p.name != "self")
+            by_name = {p.name: p for p in named} | by_name
+            if all(p.kind is not p.VAR_KEYWORD for p in declared):
+                break
+    return by_name
 
 
 def parameters(cls: type) -> set[str]:
     """Returns the names of a constructor's arguments, including those passed on to its bases as **kwargs."""
-    names: set[str] = set()
-    for base in cls.__mro__:
-        if "__init__" in vars(base):
-            signature = inspect.signature(vars(base)["__init__"]).parameters.values()
-            names.update(
-                parameter.name
-                for parameter in signature
-                if parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
-            )
-            if all(parameter.kind is not parameter.VAR_KEYWORD for parameter in signature):
-                break
-    return names - {"self"}
+    return set(signature(cls))
 
 
 def build(
@@ -127,11 +152,19 @@ def build(
     Raises:
       UserError: an argument is unknown; the message suggests the nearest one.
     """
-    accepted = (parameters(cls) | set(passed_on)) - {"step", "rngs"}
-    for name in arguments:
-        if name not in accepted:
-            raise UserError(
-                f"{cls.__name__} has no argument {name!r}.{nearest(name, accepted)} "
-                f"It has: {', '.join(sorted(accepted))}."
-            )
+    check_arguments(cls, arguments, (parameters(cls) | set(passed_on)) - {"step", "rngs"})
     return cls(*positional, **arguments, **always)
+
+
+def check_arguments(cls: type, arguments: Collection[str], names: Collection[str]) -> None:
+    """Checks the names of a constructor's arguments against those that it has, `names`.
+
+    Raises:
+      UserError: an argument is unknown; the message suggests the nearest one.
+    """
+    for argument in arguments:
+        if argument not in names:
+            raise UserError(
+                f"{cls.__name__} has no argument {argument!r}.{nearest(argument, names)} It has: "
+                f"{', '.join(sorted(names))}."
+            )

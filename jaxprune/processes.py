@@ -26,12 +26,10 @@ def join(coordinator: str = "", num_processes: int = 0, process_id: int = -1) ->
     Raises:
       UserError: one of the three is missing, or there is no cluster.
     """
-    flags = {"--coordinator": coordinator, "--num_processes": num_processes > 0, "--process_id": process_id >= 0}
-    missing = [name for name, value in flags.items() if not value]
-    if 0 < len(missing) < len(flags):
-        raise UserError(
-            f"{', '.join(missing)} is missing: give --coordinator, --num_processes and --process_id together."
-        )
+    arguments = {"coordinator": coordinator, "num_processes": num_processes > 0, "process_id": process_id >= 0}
+    missing = [name for name, value in arguments.items() if not value]
+    if 0 < len(missing) < len(arguments):
+        raise UserError(f"{', '.join(missing)} is missing: give coordinator, num_processes and process_id together.")
     try:
         if missing:
             jax.distributed.initialize()
@@ -40,7 +38,7 @@ def join(coordinator: str = "", num_processes: int = 0, process_id: int = -1) ->
     except (ValueError, RuntimeError) as error:
         raise UserError(
             f"The processes of this run could not be joined ({error}). Without a cluster that JAX detects, give "
-            "every process --coordinator=HOST:PORT --num_processes=N --process_id=I."
+            "every process coordinator=HOST:PORT, num_processes=N and process_id=I."
         ) from None
 
 

@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from jaxprune import commands, main
+from jaxprune import commands, main, plugins, reduction
 from jaxprune import config as c
+from jaxprune.commands.finetune.settings import plan_of
 from jaxprune.commands.shared.training import Length, learning_rate
 from jaxprune.errors import UserError
 
@@ -53,6 +54,20 @@ def test_coco_takes_the_settings_that_table_5_names():
     assert settings("method=dynamicvit,keep_rate=0.7") == baseline
     assert settings("method=sinkhorn,keep_rate=0.9") == (1e-3, 1024, 5.0, 1.0)
     assert settings("method=sit,keep_rate=0.9") == (1e-3, 1024, 20.0, 0.01)
+
+
+@pytest.mark.parametrize("method", ["from_scores", "backwards"])
+def test_a_method_that_is_in_no_table_takes_the_settings_of_topk(method, monkeypatch):
+    monkeypatch.setattr(plugins, "_REGISTERED", {})
+    reduction.register("backwards", type("Backwards", (reduction.Reducer,), {}))
+    for name in ("imagenet", "coco"):
+        path = f"{CONFIGS}/reduction/{name}.py"
+        config, of_topk = (main.load_config(f"{path}:method={m},keep_rate=0.25") for m in (method, "topk"))
+        config.scorer = "norm" if method == "from_scores" else ""
+        assert config.optimizer == of_topk.optimizer
+        assert {at.method for at in plan_of(config).steps} == {method}
+    with pytest.raises(UserError, match="Did you mean 'backwards'"):
+        main.load_config(f"{CONFIGS}/reduction/imagenet.py:method=bakwards")
 
 
 def test_nabirds_and_nus_wide_take_the_settings_of_tables_2_to_5():
@@ -170,12 +185,3 @@ def test_the_workdir_is_named_after_the_config():
 def test_parse_arg_types():
     args = c.parse_arg("flag,rate=0.5,n=3", flag=False, rate=0.1, n=1, name="x")
     assert (args.flag, args.rate, args.n, args.name, args.smoke) == (True, 0.5, 3, "x", False)
-
-
-def test_the_old_name_of_a_key_is_refused_with_the_new_one():
-    with pytest.raises(UserError, match=r"key init is now called run"):
-        main.checked(["main", f"--config={CONFIGS}/visualize.py", "--config.init=runs/x"])
-    with pytest.raises(UserError, match=r"key init is now called run or model\.weights"):
-        main.checked(["main", f"--config={CONFIGS}/mim/imagenet_finetune.py", "--config.init=runs/x"])
-    with pytest.raises(UserError, match=r"argument init is now called label_model"):
-        main.load_config(f"{CONFIGS}/ranking/imagenet.py:init=runs/x")

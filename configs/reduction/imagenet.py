@@ -4,7 +4,8 @@ python -m jaxprune.main --config=configs/reduction/imagenet.py:method=topk,keep_
     --config.model.weights=deit_small.safetensors --config.data.path=DIR
 
 Published with DeiT-S at keep rates .25/.5/.7/.9, batch size 1024 on two V100; the paper's numbers are in its Table 6.
-Warm-up, learning rate of the backbone and freezing are those that the paper found for each method.
+Warm-up, learning rate of the backbone and freezing are those that the paper found for each method; a method that the
+paper does not have takes those of Top-K. `method=from_scores` needs a scorer, such as `--config.scorer=papr`.
 `:model=deit_base_patch16_224` selects another size. For DynamicViT, set the dense model as `--config.teacher=RUN`.
 """
 

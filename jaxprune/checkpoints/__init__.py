@@ -1,9 +1,42 @@
-"""Weights and training states: reading published weights, saving and loading our own."""
+"""A run's states: checkpoints and their card; with them the public names for loading and saving networks."""
 
-from jaxprune.checkpoints.classifier import Classifier, open_classifier
+import os
+from typing import TYPE_CHECKING, Any
+
 from jaxprune.checkpoints.run import load_card, load_model, save_model
 from jaxprune.weights.read import load_pretrained, read_tensors
 from jaxprune.weights.write import save_pretrained
+
+if TYPE_CHECKING:
+    from jaxprune.open import Classifier
+
+
+def open_classifier(
+    run: str | os.PathLike = "", weights: str | os.PathLike = "", name: str = "", **options: Any
+) -> "Classifier":
+    """Opens the classifier of a run, or of published weights: `open.open_classifier` by keywords.
+
+    Args:
+      run: a run directory, or a file that `save_model` wrote.
+      weights: published weights (see `read_tensors`), instead of `run`.
+      name: name of the network of `weights`, such as "vit_base_patch16_224".
+      options: `class_names`, `img_size` and `ema`; see `open.open_classifier`.
+
+    Raises:
+      UserError: there is no classifier, or there are two.
+    """
+    from jaxprune import open as door
+
+    return door.open_classifier(door.named(run, weights, name, kind="classifier"), **options)
+
+
+def __getattr__(name: str) -> Any:
+    if name == "Classifier":
+        from jaxprune.open import Classifier
+
+        return Classifier
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
 
 __all__ = [
     "Classifier",

@@ -10,14 +10,13 @@ from typing import Any
 from jaxprune import processes
 from jaxprune.errors import UserError
 from jaxprune.files import write_atomically
-from jaxprune.nn.patch_embed import pair
 from jaxprune.nn.recipe import Recipe
 from jaxprune.preprocessing import Preprocessing
 from jaxprune.reduction import Plan
-from jaxprune.scoring.parts.wrappers import Enlarged
+from jaxprune.scoring.parts.resized_inputs import ResizedInputs
 
 CARD = "model.json"
-FORMAT = 2  # 1: version 0.1, mean and std without the rest of the preprocessing, plans as arguments
+FORMAT = 2
 
 _KINDS = {"model": "a network", "mim": "a pre-training framework", "ranker": "a ranker of patches"}
 
@@ -86,26 +85,16 @@ class Card:
 
     @classmethod
     def from_json(cls, text: str) -> "Card":
-        """Reads a card, also one of version 0.1."""
+        """Reads a card."""
         values = json.loads(text)
-        arguments = _tuples(values["arguments"])
-        if "preprocessing" in values:
-            preprocessing = Preprocessing.of_dict(values["preprocessing"])
-        else:
-            size = pair(arguments.get("img_size", 224))
-            preprocessing = Preprocessing(size, mean=tuple(values["mean"]), std=tuple(values["std"]))
         plan = values.get("plan")
-        if isinstance(plan, dict):
-            plan = Plan(**_tuples(plan))
-        elif plan:
-            plan = Plan.from_text(plan)
         return cls(
             values["kind"],
-            arguments,
-            preprocessing,
+            with_tuples(values["arguments"]),
+            Preprocessing.of_dict(values["preprocessing"]),
             values.get("dtype", "float32"),
             tuple(values.get("class_names", ())),
-            plan or None,
+            Plan.from_text(plan) if plan else None,
             values.get("scorer"),
             values.get("weights", ""),
         )
@@ -152,7 +141,7 @@ class Card:
 
 
 def _scorer_recipe(scorer: Any) -> dict[str, Any]:
-    if isinstance(scorer, Enlarged):
+    if isinstance(scorer, ResizedInputs):
         return {**_scorer_recipe(scorer.scorer), "size": list(scorer.size)}
     recipe = getattr(scorer, "recipe", None)
     if not isinstance(recipe, Recipe):
@@ -161,9 +150,9 @@ def _scorer_recipe(scorer: Any) -> dict[str, Any]:
         )
     arguments = recipe.as_dict()
     focus = getattr(scorer, "focus", None)
-    more = {} if focus is None else {"focus": _network_recipe(focus)}
-    how = None if scorer.proposal is None else _network_recipe(scorer.proposal)
-    return {"name": arguments.pop("name"), "arguments": arguments, "network": how, **more}
+    second = {} if focus is None else {"focus": _network_recipe(focus)}
+    network = None if scorer.proposal is None else _network_recipe(scorer.proposal)
+    return {"name": arguments.pop("name"), "arguments": arguments, "network": network, **second}
 
 
 def _network_recipe(network: Any) -> dict[str, Any]:
@@ -171,8 +160,8 @@ def _network_recipe(network: Any) -> dict[str, Any]:
     return {"kind": card.kind, "arguments": card.arguments, "preprocessing": card.preprocessing.as_dict()}
 
 
-def _tuples(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    # JSON has no tuples, and a module's static attributes must be hashable.
+def with_tuples(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns arguments read from JSON with tuples for lists: a module's static attributes must be hashable."""
     return {name: _tuple(value) for name, value in arguments.items()}
 
 

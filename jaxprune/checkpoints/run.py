@@ -12,7 +12,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file, save
 
 from jaxprune import mim, models, processes, ranking, scoring
-from jaxprune.checkpoints.card import CARD, Card, _tuples
+from jaxprune.checkpoints.card import CARD, Card, with_tuples
 from jaxprune.checkpoints.store import load_params, load_running
 from jaxprune.errors import UserError
 from jaxprune.files import write_atomically
@@ -20,7 +20,7 @@ from jaxprune.nn.params import split, unfilled, variables
 from jaxprune.preprocessing import Preprocessing
 from jaxprune.reduction import apply
 from jaxprune.scoring import Scorer
-from jaxprune.scoring.parts.wrappers import Enlarged
+from jaxprune.scoring.parts.resized_inputs import ResizedInputs
 from jaxprune.weights.finite import require_finite
 from jaxprune.weights.formats.shards import holds_weights
 from jaxprune.weights.positions import resample_to, table_names
@@ -30,7 +30,7 @@ from jaxprune.weights.write import save_pretrained
 WEIGHTS = "model.safetensors"  # of a run directory whose checkpoints are not the weights of its network
 SCORER = "scorer.safetensors"  # the weights of a scorer that prunes before the first block
 CREATE = {"mim": mim.create, "model": models.create, "ranker": ranking.create}
-_SHOWN = 5  # names in an error
+_NAMES_SHOWN = 5  # in an error
 FIXED = "fixed.safetensors"  # arrays that are not trained, such as a teacher's
 
 
@@ -167,8 +167,9 @@ def load_model(path: str | os.PathLike, *, ema: bool = False, img_size: int | tu
     """
     path, card = Path(path), load_card(path)
     arguments = dict(card.arguments)
-    if img_size is not None and (card.kind != "model" or models.takes(arguments["name"], "img_size")):
-        arguments["img_size"] = img_size
+    if img_size is not None:
+        of_model = card.kind == "model"
+        arguments |= models.size_argument(arguments["name"], img_size) if of_model else {"img_size": img_size}
     model = build(card.kind, arguments, dtype=card.dtype, rngs=nnx.Rngs(0))
     model.preprocessing = card.preprocessing if img_size is None else card.preprocessing.with_size(img_size)
     if ema and (card.weights or path.is_file()):
@@ -192,8 +193,8 @@ def load_model(path: str | os.PathLike, *, ema: bool = False, img_size: int | tu
 def _fill(model: Any, arrays: Mapping[str, Any], path: Path) -> None:
     """Sets the arrays of a network after checking that all fit; runs do not store computed tables."""
     targets = variables(model)
-    needed = targets if path.is_file() else split(model).params
-    missing = [name for name in needed if name not in arrays]
+    stored = targets if path.is_file() else split(model).params
+    missing = [name for name in stored if name not in arrays]
     # Of what a run keeps running, some is no network's: what its evaluation needed.
     present = {name: array for name, array in arrays.items() if name in targets}
     misfits = [
@@ -202,11 +203,10 @@ def _fill(model: Any, arrays: Mapping[str, Any], path: Path) -> None:
         if tuple(array.shape) != targets[name].shape
     ]
     if missing or misfits:
-        what = [f"{', '.join(missing[:_SHOWN])} is missing"] * bool(missing) + misfits[:_SHOWN]
+        faults = [f"{', '.join(missing[:_NAMES_SHOWN])} is missing"] * bool(missing) + misfits[:_NAMES_SHOWN]
         raise UserError(
-            f"The weights in {path} are not those of the network on its card: {'; '.join(what)}. The file is "
-            f"damaged, or was "
-            "written by a version with a different network: train or save it again."
+            f"The weights in {path} are not those of the network on its card: {'; '.join(faults)}. The file is "
+            "damaged, or was written by a version with a different network: train or save it again."
         )
     for name, array in present.items():
         targets[name][...] = jnp.asarray(array)
@@ -235,24 +235,20 @@ def _scorer_arrays(path: Path, arrays: Mapping[str, Any]) -> dict[str, Any]:
     return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
 
 
-def _scorer_network(how: Mapping[str, Any]) -> Any:
-    network = build(how["kind"], _tuples(how["arguments"]), rngs=nnx.Rngs(0))
-    if "preprocessing" in how:
-        network.preprocessing = Preprocessing.of_dict(how["preprocessing"])
-    elif "mean" in how:  # version 0.1
-        size = network.preprocessing.img_size
-        network.preprocessing = Preprocessing(size, mean=tuple(how["mean"]), std=tuple(how["std"]))
+def _scorer_network(recipe: Mapping[str, Any]) -> Any:
+    network = build(recipe["kind"], with_tuples(recipe["arguments"]), rngs=nnx.Rngs(0))
+    network.preprocessing = Preprocessing.of_dict(recipe["preprocessing"])
     return network
 
 
 def _scorer(recipe: Mapping[str, Any], arrays: Mapping[str, Any]) -> Scorer:
     def make() -> Scorer:
-        arguments = _tuples(recipe["arguments"])
+        arguments = with_tuples(recipe["arguments"])
         for argument, entry in (("proposal", "network"), ("focus", "focus")):
-            if (how := recipe.get(entry)) is not None:
-                arguments[argument] = backbone(_scorer_network(how))
+            if (network := recipe.get(entry)) is not None:
+                arguments[argument] = backbone(_scorer_network(network))
         scorer = scoring.create(recipe["name"], rngs=nnx.Rngs(0), **arguments)
-        return Enlarged(scorer, tuple(recipe["size"])) if "size" in recipe else scorer
+        return ResizedInputs(scorer, tuple(recipe["size"])) if "size" in recipe else scorer
 
     scorer = unfilled(make)
     for name, variable in variables(scorer).items():

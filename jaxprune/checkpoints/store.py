@@ -39,8 +39,7 @@ _WRITING = ".writing"
 _REMOVING = ".removing"
 _DAMAGED = ".damaged"
 _NAMES_SHOWN = 8
-_SEAL = "crc32"  # of the manifest itself; checkpoints of version 0.1 have none
-_CONTENTS = {"format", "step", "arrays", "files"}
+_SEAL = "crc32"  # of the manifest itself
 _STEP = r"0|[1-9][0-9]*"
 
 _log = logging.getLogger(__name__)
@@ -128,13 +127,13 @@ class CheckpointStore:
         for name in survey.damaged if processes.leads() else ():
             _set_aside(self.directory / name)
         path = self.directory / str(survey.step)
-        wanted, structure = _flatten(abstract_state), jax.tree.structure(abstract_state)
-        _compare(path, survey.manifest["arrays"], wanted)
+        targets, structure = _flatten(abstract_state), jax.tree.structure(abstract_state)
+        _compare(path, survey.manifest["arrays"], targets)
         arrays = self._orbax.restore(
             path / _STATE,
-            args=ocp.args.PyTreeRestore(item=wanted, restore_args={k: _restore_args(v) for k, v in wanted.items()}),
+            args=ocp.args.PyTreeRestore(item=targets, restore_args={k: _restore_args(v) for k, v in targets.items()}),
         )
-        state = jax.tree.unflatten(structure, [arrays[name] for name in wanted])
+        state = jax.tree.unflatten(structure, [arrays[name] for name in targets])
         return survey.step, state, json.loads((path / _DATA).read_text())
 
     def all_steps(self) -> list[int]:
@@ -181,10 +180,10 @@ def load_params(directory: str | os.PathLike, *, ema: bool = False) -> dict[str,
     Raises:
       UserError: there is no good checkpoint, or it holds no averaged parameters, or some that are not finite.
     """
-    found = _load(directory, "extra/ema/" if ema else "params/")
-    if not found:
+    params = _load(directory, "extra/ema/" if ema else "params/")
+    if not params:
         raise UserError(f"{directory} holds no averaged parameters: it was trained with ema_decay=0.")
-    return found
+    return params
 
 
 def load_running(directory: str | os.PathLike) -> dict[str, np.ndarray]:
@@ -200,20 +199,20 @@ def _load(directory: str | os.PathLike, prefix: str) -> dict[str, np.ndarray]:
         folder = directory / "checkpoints" if (directory / "checkpoints").is_dir() else directory
         survey = _survey(folder)
         if survey.step is None:
-            raise UserError(f"There is no checkpoint in {folder}. Give the --workdir of a run with a saved checkpoint.")
+            raise UserError(f"There is no checkpoint in {folder}. Give the directory of a run with a saved checkpoint.")
         path, manifest = folder / str(survey.step), survey.manifest
-    wanted = {
+    targets = {
         name: jax.ShapeDtypeStruct(shape, dtype)
         for name, (shape, dtype) in manifest["arrays"].items()
         if name.startswith(prefix)
     }
-    if not wanted:
+    if not targets:
         return {}
     orbax = _orbax()
     arrays = orbax.restore(
         path / _STATE,
         args=ocp.args.PyTreeRestore(
-            item=wanted, restore_args={k: _restore_args(v) for k, v in wanted.items()}, partial_restore=True
+            item=targets, restore_args={k: _restore_args(v) for k, v in targets.items()}, partial_restore=True
         ),
     )
     orbax.close()
@@ -269,20 +268,16 @@ def _unsealed(text: bytes, path: Path) -> dict:
     """
     try:
         manifest = json.loads(text)
-        sealed = _SEAL in manifest
-        if sealed and manifest.pop(_SEAL) != _crc(manifest):
+        if manifest.pop(_SEAL) != _crc(manifest):
             raise _Damage(f"{_MANIFEST} has other content than was written")
         newer = manifest["format"] > FORMAT
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise _Damage(f"{_MANIFEST} is not readable") from None
-    if newer and sealed:  # where the number is what it was
+    if newer:
         raise UserError(
             f"{path} was written by a newer jaxprune (checkpoint format {manifest['format']}; this one reads up to "
             f"{FORMAT}). Update jaxprune."
         )
-    # A seal whose name is damaged is a key that no manifest has.
-    if set(manifest) != _CONTENTS or manifest["format"] != FORMAT:
-        raise _Damage(f"{_MANIFEST} has other content than was written")
     return manifest
 
 
@@ -291,10 +286,10 @@ def _verify(path: Path) -> dict:
     try:
         manifest = _unsealed((path / _MANIFEST).read_bytes(), path)
         for name, sealed in manifest["files"].items():
-            found = size_and_crc(path / name)
-            if found[0] != sealed[0]:
-                raise _Damage(f"{name} has {found[0]} of {sealed[0]} bytes")
-            if found != sealed:
+            present = size_and_crc(path / name)
+            if present[0] != sealed[0]:
+                raise _Damage(f"{name} has {present[0]} of {sealed[0]} bytes")
+            if present != sealed:
                 raise _Damage(f"{name} has other content than was written")
     except FileNotFoundError as error:
         raise _Damage(f"{Path(error.filename).relative_to(path)} is missing") from None
@@ -326,28 +321,28 @@ def _survey(directory: Path) -> _Survey:
 
 def _surveyed(directory: Path) -> _Survey:
     damaged: dict[str, str] = {}
-    found, manifest = None, {}
+    newest, manifest = None, {}
     for step in sorted(_steps(directory), reverse=True):
         try:
-            found, manifest = step, _verify(directory / str(step))
+            newest, manifest = step, _verify(directory / str(step))
             break
         except _Damage as damage:
-            found = None
+            newest = None
             damaged[str(step)] = str(damage)
-    if found is None and damaged:
+    if newest is None and damaged:
         raise UserError(
             f"None of the checkpoints in {directory} can be used: {_reasons(damaged)}. Start again in another "
-            "--workdir, or remove that directory."
+            "workdir, or remove that directory."
         )
-    half_written = dict.fromkeys(_half_written(directory, newer_than=found), "its save was cut short")
+    half_written = dict.fromkeys(_half_written(directory, newer_than=newest), "its save was cut short")
     if damaged or half_written:
         _log.warning(
             "Passing over damaged checkpoint(s) in %s: %s. %s",
             directory,
             _reasons(damaged | half_written),
-            "There is none before." if found is None else f"Using the one of step {found}.",
+            "There is none before." if newest is None else f"Using the one of step {newest}.",
         )
-    return _Survey(found, manifest, list(damaged))
+    return _Survey(newest, manifest, list(damaged))
 
 
 def _steps(directory: Path) -> list[int]:
@@ -380,23 +375,23 @@ def _set_aside(path: Path) -> None:
     _log.info("The damaged checkpoint is kept as %s.", target)
 
 
-def _compare(path: Path, saved: dict[str, list], wanted: dict[str, Any]) -> None:
-    missing = [name for name in wanted if name not in saved]
-    extra = [name for name in saved if name not in wanted]
-    other = [
+def _compare(path: Path, saved: dict[str, list], targets: dict[str, Any]) -> None:
+    missing = [name for name in targets if name not in saved]
+    extra = [name for name in saved if name not in targets]
+    misfits = [
         f"{name} ({_kind(*saved[name])} saved, {_kind(value.shape, value.dtype)} expected)"
-        for name, value in wanted.items()
+        for name, value in targets.items()
         if name in saved and saved[name] != [list(value.shape), str(value.dtype)]
     ]
     complaints = [
-        f"{what}: {_some(names)}"
-        for what, names in (("not in it", missing), ("not expected", extra), ("another shape", other))
+        f"{fault}: {_listed(names)}"
+        for fault, names in (("not in it", missing), ("not expected", extra), ("another shape", misfits))
         if names
     ]
     if complaints:
         raise UserError(
             f"The checkpoint {path} does not hold this model and optimizer: {'; '.join(complaints)}. "
-            "Use the config that it was trained with, or another --workdir."
+            "Use the config that it was trained with, or another workdir."
         )
 
 
@@ -415,6 +410,6 @@ def _reasons(damaged: dict[str, str]) -> str:
     return "; ".join(f"{name} ({reason})" for name, reason in damaged.items())
 
 
-def _some(names: list[str]) -> str:
-    more = f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
-    return ", ".join(names[:_NAMES_SHOWN]) + more
+def _listed(names: list[str]) -> str:
+    rest = f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
+    return ", ".join(names[:_NAMES_SHOWN]) + rest

@@ -71,7 +71,7 @@ def part_of(folder: ImageFolder, split: str, share: float, seed: int = 0) -> Par
     if split == "train":
         _log.info(
             "%s has no train/ and test/ directories: %d of its %d %s are held out, %s, by seed %d "
-            "(config.data.held_out, config.data.held_out_seed).",
+            "(held_out, held_out_seed).",
             folder.name, len(held), len(folder), folder.reader.files, part, seed,
         )  # fmt: skip
     description = f"without {part}" if split == "train" else part

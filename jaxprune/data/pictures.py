@@ -55,7 +55,7 @@ def open_pictures(
     kind, extensions = ("pictures", decode.EXTENSIONS) if views is None else ("videos", video.EXTENSIONS)
     other_extensions, other_kind = (video.EXTENSIONS, "videos") if views is None else (decode.EXTENSIONS, "pictures")
     if not path:
-        raise UserError("Give --config.images=FOLDER, or one picture, to score.")
+        raise UserError("Give images=FOLDER, or one picture, to score.")
     require_there(path)
     root = Path(path).expanduser()
     is_other = root.suffix.lower() in other_extensions if root.is_file() else False
@@ -80,7 +80,7 @@ def require_there(path: str) -> None:
       UserError: there is no such file or folder.
     """
     if path not in ("", BUILT_IN) and not Path(path).expanduser().exists():
-        raise UserError(f"There is no file or folder {path}: check --config.images.")
+        raise UserError(f"There is no file or folder {path}: check images.")
 
 
 def read_ahead(

@@ -1,12 +1,17 @@
 """Reads batches ahead of time with Grain, in threads or worker processes, and shuts the workers down at exit."""
 
 import atexit
+import contextlib
+import itertools
+import os
+import sys
 import weakref
 from collections.abc import Generator, Iterator
 
 import numpy as np
 from absl import flags
 
+from jaxprune import search_path
 from jaxprune.data.batch_reader import Batch, BatchReader
 
 _BUFFERED = 2  # batches
@@ -43,12 +48,33 @@ def _read_ahead(reader: BatchReader, steps: range, num_workers: int) -> Generato
     # Grain passes the flags on to its workers, and absl refuses to do so before they are parsed.
     if not flags.FLAGS.is_parsed():
         flags.FLAGS.mark_as_parsed()
-    ahead = ahead.mp_prefetch(grain.multiprocessing.MultiprocessingOptions(num_workers=num_workers))
-    for step, batch in zip(steps, ahead, strict=False):
+    with _searching_as_here():
+        ahead = iter(ahead.mp_prefetch(grain.multiprocessing.MultiprocessingOptions(num_workers=num_workers)))
+        first = list(itertools.islice(ahead, 1))  # starts the workers
+    for step, batch in zip(steps, itertools.chain(first, ahead), strict=False):
         # The arrays lie in memory shared with the worker, which will reuse it.
         batch = {name: np.array(column) for name, column in batch.items()}
         reader.note_replaced(step, batch)
         yield batch
+
+
+@contextlib.contextmanager
+def _searching_as_here() -> Iterator[None]:
+    """Processes started inside search the same folders for modules as this one, and never the current folder first.
+
+    Python puts that folder first in a process until `multiprocessing` has replaced its `sys.path` by this one's.
+    """
+    name = "PYTHONSAFEPATH"
+    path, safe = list(sys.path), os.environ.get(name)
+    sys.path[:], os.environ[name] = search_path.with_package(path), "1"
+    try:
+        yield
+    finally:
+        sys.path[:] = path
+        if safe is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = safe
 
 
 @atexit.register

@@ -65,7 +65,7 @@ def prepare(
     target = output / name / VERSION
     if target.exists() and not overwrite:
         raise UserError(
-            f"{str(target)!r} exists already. Use another output or name, or overwrite it with --overwrite."
+            f"{str(target)!r} exists already. Use another output or name, or replace it with overwrite=True."
         )
     if not source.exists():
         raise UserError(f"Input {str(source)!r} does not exist.")

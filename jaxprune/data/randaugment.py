@@ -47,6 +47,12 @@ def _translate_y(image: Image.Image, s: float, rng: np.random.Generator, fill: F
     return _affine(image, (1, 0, 0, 0, 1, 0.45 * s * _sign(rng) * image.height), rng, fill)
 
 
+def _posterize(image: Image.Image, s: float, rng: np.random.Generator, fill: Fill) -> Image.Image:
+    """Keeps the highest 4 to 0 bits; none makes the image black, as ImageOps.posterize did before it refused 0 bits."""
+    bits = 4 - int(4 * s)
+    return image.point([i & -(1 << (8 - bits)) for i in range(256)] * len(image.getbands()))
+
+
 def _solarize_add(image: Image.Image, s: float, rng: np.random.Generator, fill: Fill) -> Image.Image:
     added = min(128, int(110 * s))
     return image.point([min(255, i + added) if i < 128 else i for i in range(256)] * len(image.getbands()))
@@ -63,7 +69,7 @@ OPERATIONS: dict[str, Operation] = {
     "equalize": lambda image, s, rng, fill: ImageOps.equalize(image),
     "invert": lambda image, s, rng, fill: ImageOps.invert(image),
     "rotate": _rotate,
-    "posterize": lambda image, s, rng, fill: ImageOps.posterize(image, 4 - int(4 * s)),
+    "posterize": _posterize,
     "solarize": lambda image, s, rng, fill: ImageOps.solarize(image, 256 - min(256, int(256 * s))),
     "solarize_add": _solarize_add,
     "color": _enhance(ImageEnhance.Color),

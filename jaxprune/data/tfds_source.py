@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxprune.data import decode
+from jaxprune.data import decode, tfds_features
 from jaxprune.data.broken import Unreadable
 from jaxprune.data.source import Example
 from jaxprune.errors import UserError, nearest
@@ -114,19 +114,58 @@ def _builder(name: str, data_dir: str | os.PathLike | None) -> Any:
     if not name and not data_dir:
         raise UserError("A TFDS data set needs a name, or the path of a prepared directory.")
     if not name or Path(name).expanduser().is_dir():
-        return tfds.builder_from_directory(_only(name or data_dir))
+        return _prepared(_only(name or data_dir))
     # A data set prepared under this name is read as is. By default TFDS prefers the version that its own code for that
     # name would write.
     if data_dir and prepared_directories(Path(data_dir) / name):
-        return tfds.builder_from_directory(_only(Path(data_dir) / name))
+        return _prepared(_only(Path(data_dir) / name))
     if Path(name).expanduser().is_absolute() or name.startswith("."):
         raise UserError(f"TFDS directory {name!r} does not exist.")
+    top = Path(data_dir or tfds.core.constants.DATA_DIR).expanduser()
     try:
-        return tfds.builder(name, data_dir=data_dir or None, file_format="array_record")
+        with tfds_features.loaded_only([top / _plain_name(name)]):
+            return tfds.builder(name, data_dir=data_dir or None, file_format="array_record")
     except tfds.core.DatasetNotFoundError as error:
         where = f" and none of that name is prepared in {str(data_dir)!r}" if data_dir else ""
         builders = tfds.list_builders(with_community_datasets=False)
         raise UserError(f"TFDS knows no data set {name!r}{where}.{nearest(name, builders)}") from error
+
+
+def _prepared(directory: Path) -> Any:
+    import tensorflow_datasets as tfds
+
+    try:
+        with tfds_features.loaded_only([directory]):
+            return tfds.builder_from_directory(directory)
+    except UserError:
+        raise
+    except ImportError as error:
+        raise UserError(
+            f"TFDS data set in {str(directory)!r} has features that TFDS reads only with {error.name}: install that, "
+            "or prepare the data set without them."
+        ) from error
+    # TFDS passes on what its readers of JSON raise.
+    except Exception as error:
+        lines = str(error).splitlines() or [type(error).__name__]
+        raise UserError(
+            f"TFDS data set in {str(directory)!r} cannot be opened ({lines[0]}): prepare it again."
+        ) from error
+
+
+def _plain_name(name: str) -> str:
+    """Returns the name of a data set without config, version and options."""
+    from tensorflow_datasets.core import naming
+
+    try:
+        parsed, _ = naming.parse_builder_name_kwargs(name)
+    except ValueError as error:
+        raise UserError(f"{name!r} is not the name of a TFDS data set, such as imagenet2012:5.1.0.") from error
+    if parsed.namespace:
+        raise UserError(
+            f"TFDS data set {name!r} is a community's, whose code TFDS would download and run: prepare it, and give "
+            "its directory instead."
+        )
+    return parsed.name
 
 
 def _only(root: str | os.PathLike | None) -> Path:

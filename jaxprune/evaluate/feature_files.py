@@ -196,6 +196,6 @@ def _cast(values: np.ndarray, dtype: str, name: str) -> np.ndarray:
         cast = values.astype(dtype)
     if np.isfinite(values).all() and not np.isfinite(cast).all():
         raise UserError(
-            f"{name} features reach {np.abs(values).max():.3g}, beyond the range of {dtype}: use config.dtype=float32."
+            f"{name} features reach {np.abs(values).max():.3g}, beyond the range of {dtype}: use dtype=float32."
         )
     return cast

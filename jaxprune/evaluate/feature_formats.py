@@ -64,8 +64,7 @@ def array_record() -> Any:
         return importlib.import_module("array_record.python.array_record_module")
     except ImportError as error:
         raise UserError(
-            "config.format=arrayrecord needs the package array_record (pip install array_record): install it, or use "
-            "npz."
+            "format=arrayrecord needs the package array_record (pip install array_record): install it, or use npz."
         ) from error
 
 

@@ -10,8 +10,8 @@ from jaxprune.errors import UserError
 from jaxprune.reduction import DENSE
 
 
-class Opened(NamedTuple):
-    """An opened network.
+class NamedNetwork(NamedTuple):
+    """A network with a short name.
 
     Attributes:
       label: its short name, unique in the analysis.
@@ -74,7 +74,7 @@ class Member(NamedTuple):
 
 
 def members(
-    networks: Sequence[Opened], plans: Sequence[Planned], *, seed: int = 0, left_out: dict[str, str] | None = None
+    networks: Sequence[NamedNetwork], plans: Sequence[Planned], *, seed: int = 0, left_out: dict[str, str] | None = None
 ) -> list[Member]:
     """Returns every dense network and the same under each plan, then the networks with their own plan.
 
@@ -110,7 +110,7 @@ def members(
         if not alike:
             raise UserError(
                 f"{origin} is trained with the plan {model.plan.text}, and there is no dense network of its sizes to "
-                "compare it with: add one as config.run, or in config.networks."
+                "compare it with: add one to the networks."
             )
         found.append(Member(alike[0], label, method_of(model.plan), model, origin, names))
     return found

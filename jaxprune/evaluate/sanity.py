@@ -16,7 +16,7 @@ from jaxprune.errors import UserError
 from jaxprune.nn.host import Host
 from jaxprune.nn.params import merge, split
 from jaxprune.scoring import Scorer
-from jaxprune.scoring.parts.wrappers import Enlarged
+from jaxprune.scoring.parts.resized_inputs import ResizedInputs
 
 
 class Randomised(NamedTuple):
@@ -82,7 +82,7 @@ def network_of(scorer: Scorer) -> tuple[str, Any]:
     >>> network_of(scoring.create("centre", grid=(4, 4)))
     ('proposal.', None)
     """
-    if isinstance(scorer, Enlarged):
+    if isinstance(scorer, ResizedInputs):
         prefix, network = network_of(scorer.scorer)
         return f"scorer.{prefix}", network
     return "proposal.", scorer.proposal

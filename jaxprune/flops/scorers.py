@@ -11,7 +11,7 @@ from jaxprune.models.video_convnet import VideoConvNet
 from jaxprune.nn.params import merge, split
 from jaxprune.scoring import Scorer
 from jaxprune.scoring.papr import PaPr
-from jaxprune.scoring.parts.wrappers import Enlarged
+from jaxprune.scoring.parts.resized_inputs import ResizedInputs
 from jaxprune.scoring.score_cam import ScoreCAM
 
 
@@ -24,7 +24,7 @@ def scorer_flops(scorer: Scorer, size: tuple[int, ...]) -> float:
       scorer: the scorer.
       size: (height, width) of the image, or (frames, height, width) of a clip.
     """
-    if isinstance(scorer, Enlarged):
+    if isinstance(scorer, ResizedInputs):
         return scorer_flops(scorer.scorer, scorer.size)
     if scorer.proposal is None:
         return 0.0

@@ -7,10 +7,12 @@ from typing import Any
 import numpy as np
 from flax import nnx
 
+from jaxprune import plugins
 from jaxprune.errors import unknown
 from jaxprune.mim.parts.base import Framework, Picture, Reconstruction
 from jaxprune.mim.parts.decoder import Decoder, TokenDecoder
 from jaxprune.mim.parts.masker import Masker, Masks, RandomMasker
+from jaxprune.mim.parts.partial import FULL, PARTIAL_ARGUMENTS, Partial
 from jaxprune.mim.parts.target import NormalizedPixels, Pixels, Target
 from jaxprune.nn.params import merge, split
 from jaxprune.nn.patch_embed import pair
@@ -21,7 +23,6 @@ from jaxprune.preprocessing import trained_on
 def methods() -> dict[str, type[Framework]]:
     """Returns {name: class} of every framework, found by its file."""
     import jaxprune.mim as family
-    from jaxprune import plugins
 
     return plugins.methods(family, Framework)
 
@@ -34,31 +35,56 @@ def create(name: str, *, encoder: str | None = None, rngs: nnx.Rngs, **arguments
       encoder: a model name such as "vit_base_patch16_224" that sets the encoder's sizes; arguments override it. For a
         framework with several kinds of encoders it also selects the kind (SimMIM: "vit" or "swin", which are also model
         names).
-      arguments: arguments of the framework's class or of its encoder. A network among them, such as a teacher, is
-        either built by `models.create` or given as a recipe of plain values: `("model", arguments of models.create)`.
+      arguments: arguments of the framework's class or of its encoder, and those of `Partial`, such as
+        `reconstruction` and `throw_ratio`. A network among them, such as a teacher, is either built by `models.create`
+        or given as a recipe of plain values: `("model", arguments of models.create)`.
 
     Raises:
       UserError: the framework or an argument is unknown.
     """
     import jaxprune.mim as family
-    from jaxprune import models, plugins
+    from jaxprune import models
 
     cls = plugins.find(family, Framework, name)
-    excluded = cls.encoder_excludes
-    sizes = {key: value for key, value in (models.arguments(encoder) if encoder else {}).items() if key not in excluded}
+    sizes = models.arguments(encoder) if encoder else {}
+    sizes = {key: value for key, value in sizes.items() if key not in cls.encoder_excludes}
     encoder_class, kind = cls.encoder_class, {}
     if cls.encoder_classes:
         family = models.module_of(encoder) if encoder else next(iter(cls.encoder_classes))
         if family not in cls.encoder_classes:
             raise unknown(f"encoder of {cls.__name__}", str(encoder), cls.encoder_classes)
         encoder_class, kind = cls.encoder_classes[family], {"encoder": family}
-    of_encoder = plugins.parameters(encoder_class) - excluded if encoder_class else ()
+    plugins.check_arguments(cls, {**sizes, **arguments}, argument_names(cls, encoder_class))
     named = {argument: arguments[argument] for argument in cls.networks if arguments.get(argument) is not None}
     networks = {argument: _network(network, arguments.get("dtype"), rngs) for argument, network in named.items()}
-    framework = plugins.build(cls, {**sizes, **arguments, **networks}, passed_on=of_encoder, rngs=rngs, **kind)
+    framework = cls(**_with_partial(cls, {**sizes, **arguments, **networks}), rngs=rngs, **kind)
     framework.preprocessing = models.Preprocessing(pair({"img_size": 224, **sizes, **arguments}["img_size"]))
     recipes = {argument: _recipe(network) for argument, network in named.items()}
     return remember(framework, "mim", {"name": name, "encoder": encoder, **arguments, **recipes})
+
+
+def argument_names(cls: type[Framework], encoder_class: type | None = None) -> set[str]:
+    """The names of the arguments that `create` takes for a framework, besides `name`, `encoder` and `rngs`.
+
+    Args:
+      encoder_class: the class of its encoder; by default its only one, or the first.
+    """
+    classes = (encoder_class, cls.encoder_class, *cls.encoder_classes.values())
+    encoder_class = next(filter(None, classes), None)
+    names = plugins.parameters(cls)
+    of_partial = PARTIAL_ARGUMENTS if "partial" in names else ()
+    of_encoder = plugins.parameters(encoder_class) - cls.encoder_excludes if encoder_class else ()
+    return names.union(of_partial, of_encoder) - {"partial", "encoder", "rngs"}
+
+
+def _with_partial(cls: type[Framework], arguments: dict[str, Any]) -> dict[str, Any]:
+    """Collects the arguments that make up a framework's `partial`, except those that the framework has of its own."""
+    signature = plugins.signature(cls)
+    packed = {name: arguments[name] for name in PARTIAL_ARGUMENTS if name in arguments and name not in signature}
+    if not packed:
+        return arguments
+    others = {name: value for name, value in arguments.items() if name not in packed}
+    return {**others, "partial": dataclasses.replace(signature["partial"].default, **packed)}
 
 
 def _network(network: Any, dtype: Any, rngs: nnx.Rngs) -> Any:
@@ -134,17 +160,20 @@ def beside_encoder() -> tuple[str, ...]:
 
 
 __all__ = [
+    "FULL",
     "Decoder",
     "Framework",
     "Masker",
     "Masks",
     "NormalizedPixels",
+    "Partial",
     "Picture",
     "Pixels",
     "RandomMasker",
     "Reconstruction",
     "Target",
     "TokenDecoder",
+    "argument_names",
     "beside_encoder",
     "create",
     "encoder_tensors",

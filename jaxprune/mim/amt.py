@@ -5,6 +5,7 @@ ViT-B at 224 pixels the weights take 16.5 GFLOPs on top of the 5.9 of AMT's own 
 of its forward and backward pass. `amt_simmim` does the same on SimMIM.
 """
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -14,13 +15,14 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from jaxprune.errors import UserError
 from jaxprune.mim.mae import MAE
 from jaxprune.mim.parts.attention_driven import AttentionDriven, DrivenOutput
-from jaxprune.mim.parts.decoder import default_throw_ratio
 from jaxprune.mim.parts.masker import Masks
+from jaxprune.mim.parts.partial import Partial
 from jaxprune.mim.parts.weighted_masker import WeightedMasker
 from jaxprune.nn.images import require_float
 from jaxprune.ops.sampling import num_thrown
 
 UNSEEN = 0.85  # fraction of patches that AMT masks or throws
+_PUBLISHED = Partial("partial")
 
 
 class _AmtOutput(NamedTuple):
@@ -61,10 +63,10 @@ class AMT(AttentionDriven, MAE):
       mask_ratio: fraction of the patches that are masked and predicted.
       amt_throw_ratio: fraction of the patches that neither encoder nor decoder sees; None uses 0.85 - `mask_ratio`, as
         published (0.45 masked, 0.40 thrown).
-      reconstruction: "partial" is AMT; "full" is MAE at the same visible patches, where nothing is thrown;
-        "progressive" (PR-MIM) rebuilds the thrown patches from the decoded ones and learns from both.
-      throw_ratio: fraction of the patches, among those that are not visible, that never enter the decoder; None uses
-        `amt_throw_ratio`, or 0 under "full". The patches drawn last are thrown; `retain` has no effect.
+      partial: see `Partial`; "partial" reconstruction, the default, is AMT; "full" is MAE at the same visible patches;
+        "progressive" is PR-MIM. Its `throw_ratio` is the fraction of the patches, among those that are not visible,
+        that never enter the decoder; None uses `amt_throw_ratio`. The patches drawn last are thrown; `retain` has no
+        effect.
       warmup_epochs: epochs of plain MAE; 41 as published, whose epochs 0 to 40 are MAE.
       warmup_mask_ratio: mask ratio of the warm-up.
       refresh_epochs: epochs between refreshes of the copy of the encoder that weights patches.
@@ -83,28 +85,25 @@ class AMT(AttentionDriven, MAE):
         decoder_num_heads: int = 16,
         mask_ratio: float = 0.45,
         amt_throw_ratio: float | None = None,
-        reconstruction: str = "partial",
-        throw_ratio: float | None = None,
+        partial: Partial = _PUBLISHED,
         warmup_epochs: int = 41,
         warmup_mask_ratio: float = 0.75,
         refresh_epochs: int = 40,
         rngs: nnx.Rngs,
         **mae: Any,
     ):
-        default_throw_ratio(reconstruction, throw_ratio)
         super().__init__(
             decoder_embed_dim=decoder_embed_dim,
             decoder_depth=decoder_depth,
             decoder_num_heads=decoder_num_heads,
             mask_ratio=warmup_mask_ratio,
-            reconstruction=reconstruction,
-            throw_ratio=0.0,
+            partial=dataclasses.replace(partial, throw_ratio=0.0),
             rngs=rngs,
             **mae,
         )
         self.mask_ratio = float(mask_ratio)
         self.amt_throw_ratio = max(round(UNSEEN - mask_ratio, 9), 0.0) if amt_throw_ratio is None else amt_throw_ratio
-        masker = _masker(self.grid, self.mask_ratio, self.amt_throw_ratio, reconstruction, throw_ratio)
+        masker = _masker(self.grid, self.mask_ratio, self.amt_throw_ratio, partial)
         self.drive(masker, warmup_epochs, refresh_epochs)
 
     def __call__(
@@ -147,17 +146,15 @@ class AMT(AttentionDriven, MAE):
         """Returns None: the tensors are MAE's."""
 
 
-def _masker(
-    grid: tuple[int, int], mask_ratio: float, amt_throw_ratio: float, reconstruction: str, throw_ratio: float | None
-) -> WeightedMasker:
-    patches = grid[0] * grid[1]
+def _masker(grid: tuple[int, int], mask_ratio: float, amt_throw_ratio: float, partial: Partial) -> WeightedMasker:
+    patches, throw_ratio = grid[0] * grid[1], partial.throw_ratio
     if not (0 < mask_ratio < 1 and amt_throw_ratio >= 0 and int(patches * (mask_ratio + amt_throw_ratio)) < patches):
         raise UserError(
             f"mask_ratio {mask_ratio} and amt_throw_ratio {amt_throw_ratio} are fractions of all {patches} patches, "
             "and must leave at least one visible: lower one of them."
         )
     unseen = int(patches * (mask_ratio + amt_throw_ratio))
-    if reconstruction == "full":
+    if partial.reconstruction == "full":
         retained = unseen
     elif throw_ratio is None or throw_ratio == amt_throw_ratio:
         retained = int(patches * mask_ratio)

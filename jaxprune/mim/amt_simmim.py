@@ -9,6 +9,7 @@ here. The repository's loss compares maps of different sizes, so SimMIM's is use
 pixels of the masked blocks.
 """
 
+import dataclasses
 import math
 from collections.abc import Mapping
 from typing import Any, ClassVar, NamedTuple
@@ -19,13 +20,15 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray
 from jaxprune.errors import UserError
 from jaxprune.mim.parts.attention_driven import AttentionDriven, DrivenOutput
 from jaxprune.mim.parts.block_masker import BlockMasker
-from jaxprune.mim.parts.decoder import default_throw_ratio
 from jaxprune.mim.parts.masker import Masks
+from jaxprune.mim.parts.partial import Partial
 from jaxprune.mim.parts.weighted_masker import WeightedMasker
 from jaxprune.mim.simmim import SimMIM
 from jaxprune.models.vit import VisionTransformer
 from jaxprune.nn.block_cost import linear_flops
 from jaxprune.nn.images import require_float
+
+_PUBLISHED = Partial("partial")
 
 
 class _AmtSimmimOutput(NamedTuple):
@@ -75,10 +78,10 @@ class AmtSimMIM(AttentionDriven, SimMIM):
       mask_patch: side of a block in pixels, or (height, width); for its default see `SimMIM`.
       mask_ratio: fraction of the blocks that become mask tokens and are predicted, rounded up.
       amt_throw_ratio: fraction of the blocks that never enter the encoder, rounded up.
-      reconstruction: "partial" is AMT; "full" is SimMIM at the same visible patches, where nothing is thrown;
-        "progressive" (PR-MIM) rebuilds the thrown patches on the encoder's map and learns from all.
-      throw_ratio: fraction of the blocks, among those that are not visible, that are thrown, rounded up; None uses
-        `amt_throw_ratio`, or 0 under "full". The blocks drawn last are thrown; `retain` has no effect.
+      partial: see `Partial`; "partial" reconstruction, the default, is AMT; "full" is SimMIM at the same visible
+        patches; "progressive" is PR-MIM, on the encoder's map. Its `throw_ratio` is the fraction of the blocks, among
+        those that are not visible, that are thrown, rounded up; None uses `amt_throw_ratio`. The blocks drawn last are
+        thrown; `retain` has no effect.
       warmup_epochs: epochs of plain SimMIM.
       warmup_mask_ratio: mask ratio of the warm-up; None uses `mask_ratio`, as published.
       refresh_epochs: epochs between refreshes of the copy of the encoder that weights patches.
@@ -95,24 +98,21 @@ class AmtSimMIM(AttentionDriven, SimMIM):
         *,
         mask_ratio: float = 0.44,
         amt_throw_ratio: float = 0.24,
-        reconstruction: str = "partial",
-        throw_ratio: float | None = None,
+        partial: Partial = _PUBLISHED,
         warmup_epochs: int = 40,
         warmup_mask_ratio: float | None = None,
         refresh_epochs: int = 40,
         rngs: nnx.Rngs,
         **simmim: Any,
     ):
-        default_throw_ratio(reconstruction, throw_ratio)
         super().__init__(
             mask_ratio=mask_ratio if warmup_mask_ratio is None else warmup_mask_ratio,
-            reconstruction=reconstruction,
-            throw_ratio=0.0,
+            partial=dataclasses.replace(partial, throw_ratio=0.0),
             rngs=rngs,
             **simmim,
         )
         self.mask_ratio, self.amt_throw_ratio = float(mask_ratio), float(amt_throw_ratio)
-        masker = _masker(self.masker, self.mask_ratio, self.amt_throw_ratio, reconstruction, throw_ratio)
+        masker = _masker(self.masker, self.mask_ratio, self.amt_throw_ratio, partial)
         self.drive(masker, warmup_epochs, refresh_epochs)
 
     def __call__(
@@ -171,9 +171,7 @@ class AmtSimMIM(AttentionDriven, SimMIM):
         """Returns None: the tensors are SimMIM's."""
 
 
-def _masker(
-    base: BlockMasker, mask_ratio: float, amt_throw_ratio: float, reconstruction: str, throw_ratio: float | None
-) -> WeightedMasker:
+def _masker(base: BlockMasker, mask_ratio: float, amt_throw_ratio: float, partial: Partial) -> WeightedMasker:
     blocks, each = math.prod(base.blocks), math.prod(base.block)
     masked, thrown = (math.ceil(blocks * ratio) for ratio in (mask_ratio, amt_throw_ratio))
     if not (0 < mask_ratio < 1 and amt_throw_ratio >= 0 and masked + thrown < blocks):
@@ -182,13 +180,13 @@ def _masker(
             "rounded up, and must leave at least one visible: lower one of them."
         )
     unseen = masked + thrown
-    if reconstruction == "full":
+    if partial.reconstruction == "full":
         thrown = 0
-    elif throw_ratio is not None:
-        thrown = math.ceil(blocks * throw_ratio)
+    elif partial.throw_ratio is not None:
+        thrown = math.ceil(blocks * partial.throw_ratio)
     if thrown >= unseen:
         raise UserError(
-            f"Of the {unseen} blocks that are not visible, throw_ratio {throw_ratio} would throw {thrown} and leave "
-            "none to reconstruct: lower it, or raise mask_ratio."
+            f"Of the {unseen} blocks that are not visible, throw_ratio {partial.throw_ratio} would throw {thrown} and "
+            "leave none to reconstruct: lower it, or raise mask_ratio."
         )
     return WeightedMasker(base.grid, (blocks - unseen) * each, (unseen - thrown) * each, base.block, mask_tokens=True)

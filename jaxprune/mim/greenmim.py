@@ -11,14 +11,14 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jax.core import Tracer
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from jaxprune.errors import UserError, unknown
 from jaxprune.mim.mae import MAE, RULES, MaeFlops
 from jaxprune.mim.parts.base import Framework
-from jaxprune.mim.parts.decoder import TokenDecoder, default_throw_ratio
+from jaxprune.mim.parts.decoder import TokenDecoder
 from jaxprune.mim.parts.masker import Masks, RandomMasker, SharedMasker, SharedMasks
+from jaxprune.mim.parts.partial import FULL, Partial
 from jaxprune.mim.parts.target import NormalizedPixels, Pixels
 from jaxprune.mim.parts.visible_windows import stages, traced_pairs, visible_features
 from jaxprune.models.swin import SwinTransformer
@@ -39,15 +39,14 @@ class GreenMIM(Framework):
     Args:
       depths, num_heads: number of blocks and of heads of the encoder, by stage.
       mlp_ratio: MLP ratio of encoder and decoder, which also share `norm_eps`.
-      decoder_embed_dim, decoder_depth, decoder_num_heads, aggregator, kernel_size, aggregation: see `TokenDecoder`.
-      mask_ratio, throw_ratio, retain: see `RandomMasker`, for cells; a `throw_ratio` of None is 0 for "full" and 0.5
-        otherwise.
+      decoder_embed_dim, decoder_depth, decoder_num_heads: see `TokenDecoder`.
+      mask_ratio: see `RandomMasker`, for cells.
       shared_mask: whether the images of a batch share one mask, as published; False draws one for each, which makes the
         encoder's position biases more expensive.
       restore: where the decoder puts the latents of visible cells: "exact" puts each in its own cell. The "published"
         code has latents in grid order but restores them as if they were in noise order.
       norm_pix_loss: targets are pixels normalised per cell.
-      reconstruction: "full" is GreenMIM; "partial" and "progressive" are PR-MIM's, see `MAE`.
+      partial: see `Partial`, for cells; "full" reconstruction is GreenMIM, the others throw 0.5 by default.
       encoder: further arguments of the Swin.
 
     Raises:
@@ -84,12 +83,7 @@ class GreenMIM(Framework):
         shared_mask: bool = True,
         restore: str = "published",
         norm_pix_loss: bool = True,
-        reconstruction: str = "full",
-        throw_ratio: float | None = None,
-        retain: str = "furthest",
-        aggregator: str = "depthwise",
-        kernel_size: int = 7,
-        aggregation: str = "thrown",
+        partial: Partial = FULL,
         dtype: Any = None,
         remat: bool = False,
         rngs: nnx.Rngs,
@@ -97,7 +91,6 @@ class GreenMIM(Framework):
     ):
         if restore not in RESTORE:
             raise unknown("restore", restore, RESTORE)
-        throw_ratio = default_throw_ratio(reconstruction, throw_ratio)
         merged = 2 ** (len(depths) - 1)
         cell = tuple(side * merged for side in pair(patch_size))
         if any(side % of_cell for side, of_cell in zip(pair(img_size), cell, strict=True)):
@@ -123,7 +116,7 @@ class GreenMIM(Framework):
         )
         grid = grid_of(img_size, cell)
         target = (NormalizedPixels if norm_pix_loss else Pixels)(cell, in_chans)
-        masker = (SharedMasker if shared_mask else RandomMasker)(grid, float(mask_ratio), throw_ratio, retain)
+        masker = (SharedMasker if shared_mask else RandomMasker)(grid, float(mask_ratio), **partial.throwing())
         decoder = TokenDecoder(
             swin.widths[-1],
             target.size,
@@ -133,10 +126,7 @@ class GreenMIM(Framework):
             depth=decoder_depth,
             num_heads=decoder_num_heads,
             norm_eps=norm_eps,
-            reconstruction=reconstruction,
-            aggregator=aggregator,
-            kernel_size=kernel_size,
-            aggregation=aggregation,
+            partial=partial,
             **common,
         )
         super().__init__(encoder=swin, masker=masker, decoder=decoder, target=target)
@@ -153,9 +143,7 @@ class GreenMIM(Framework):
         Where the masks are shared by all images and are not an argument of the traced program, windows are grouped by
         them.
         """
-        ids: Any = masks.ids_keep
-        if isinstance(masks, SharedMasks):
-            ids = ids[:1] if isinstance(ids, Tracer) else np.asarray(ids)[:1]
+        ids = masks.shared_ids if isinstance(masks, SharedMasks) else masks.ids_keep
         sort = np.sort if isinstance(ids, np.ndarray) else jnp.sort
         features = visible_features(self.encoder, images, sort(ids, axis=1))
         return features if self.restore == "published" else gather_tokens(features, _ranks(masks.ids_keep))

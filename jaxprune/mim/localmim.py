@@ -15,9 +15,10 @@ from jaxprune import losses
 from jaxprune.errors import UserError
 from jaxprune.mim.mae import MAE
 from jaxprune.mim.parts.base import Framework, MaskedOutput
-from jaxprune.mim.parts.decoder import Decoder, TokenDecoder, default_throw_ratio
+from jaxprune.mim.parts.decoder import Decoder, TokenDecoder
 from jaxprune.mim.parts.hog import HOG, hog_levels
 from jaxprune.mim.parts.masker import Masks, RandomMasker
+from jaxprune.mim.parts.partial import FULL, Partial
 from jaxprune.mim.parts.rebuild_thrown import PUBLISHED, aggregation_of, fill_grid
 from jaxprune.models.vit import VisionTransformer
 from jaxprune.nn import LayerNorm, Linear
@@ -139,12 +140,12 @@ class LevelDecoders(Decoder):
         out_dim: int,
         *,
         num_levels: int = len(DOUBLINGS),
-        reconstruction: str,
+        partial: Partial,
         rngs: nnx.Rngs,
         **decoder: Any,
     ):
-        self.reconstruction, self.num_levels = reconstruction, num_levels
-        common = {"reconstruction": reconstruction, "rngs": rngs, **decoder}
+        self.reconstruction, self.num_levels = partial.reconstruction, num_levels
+        common = {"partial": partial, "rngs": rngs, **decoder}
         levels = [LevelDecoder(in_dim, out_dim, doublings=each, **common) for each in DOUBLINGS]
         self.levels = nnx.List([*levels[:num_levels], *map(frozen, levels[num_levels:])])
 
@@ -243,10 +244,10 @@ class LocalMIM(Framework):
       hog_bias: adds fixed random numbers to the gradients, other ones at each level, as published for ViT-L and H.
       mlp_ratio: MLP ratio of encoder and decoders, which also share `qkv_bias`, `norm_eps` and `init_values`.
       decoder_embed_dim, decoder_depth, decoder_num_heads: width, number of blocks and heads of each decoder.
-      aggregator, kernel_size, aggregation: see `TokenDecoder`; each decoder has its own aggregation.
-      mask_ratio, throw_ratio, retain: see `RandomMasker`; a `throw_ratio` of None is 0 for "full" and 0.5 otherwise.
-        Every decoder throws the same patches.
-      reconstruction: see `Decoder`; under "partial" the loss of a level weights cells by their retained fraction.
+      mask_ratio: see `RandomMasker`.
+      partial: see `Partial`; "full" reconstruction is LocalMIM, the others throw 0.5 by default, the same patches in
+        every decoder. Each decoder has its own aggregation; under "partial" the loss of a level weights cells by their
+        retained fraction.
       encoder: the arguments of the ViT, such as `img_size`, `patch_size`, `embed_dim`, `depth` and `num_heads`.
 
     Raises:
@@ -272,18 +273,12 @@ class LocalMIM(Framework):
         decoder_depth: int = 1,
         decoder_num_heads: int = 8,
         mask_ratio: float = 0.75,
-        reconstruction: str = "full",
-        throw_ratio: float | None = None,
-        retain: str = "furthest",
-        aggregator: str = "depthwise",
-        kernel_size: int = 7,
-        aggregation: str = "thrown",
+        partial: Partial = FULL,
         dtype: Any = None,
         remat: bool = False,
         rngs: nnx.Rngs,
         **encoder: Any,
     ):
-        throw_ratio = default_throw_ratio(reconstruction, throw_ratio)
         common = {"mlp_ratio": mlp_ratio, "dtype": dtype, "remat": remat, "rngs": rngs}
         vit = VisionTransformer(
             num_classes=0,
@@ -299,7 +294,7 @@ class LocalMIM(Framework):
         target = HOG(vit.patch_embed.patch_size, num_bins=num_bins, in_chans=vit.patch_embed.in_chans)
         super().__init__(
             encoder=vit,
-            masker=RandomMasker(vit.grid, float(mask_ratio), throw_ratio, retain),
+            masker=RandomMasker(vit.grid, float(mask_ratio), **partial.throwing()),
             decoder=LevelDecoders(
                 vit.embed_dim,
                 target.size,
@@ -309,10 +304,7 @@ class LocalMIM(Framework):
                 dim=decoder_embed_dim,
                 depth=decoder_depth,
                 num_heads=decoder_num_heads,
-                reconstruction=reconstruction,
-                aggregator=aggregator,
-                kernel_size=kernel_size,
-                aggregation=aggregation,
+                partial=partial,
                 **{name: encoder[name] for name in ("qkv_bias", "norm_eps", "init_values") if name in encoder},
                 **common,
             ),

@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 from flax import nnx
 
 from jaxprune.mim.parts.base import Framework
-from jaxprune.mim.parts.decoder import TokenDecoder, default_throw_ratio
+from jaxprune.mim.parts.decoder import TokenDecoder
 from jaxprune.mim.parts.masker import RandomMasker
+from jaxprune.mim.parts.partial import FULL, Partial
 from jaxprune.mim.parts.rebuild_thrown import PUBLISHED, aggregation_of
 from jaxprune.mim.parts.target import NormalizedPixels, Pixels
 from jaxprune.models.vit import VisionTransformer
@@ -37,11 +38,10 @@ class MAE(Framework):
 
     Args:
       mlp_ratio: MLP ratio of encoder and decoder, which also share `qkv_bias`, `norm_eps` and `init_values`.
-      decoder_embed_dim, decoder_depth, decoder_num_heads, aggregator, kernel_size, aggregation: see `TokenDecoder`.
-      mask_ratio, throw_ratio, retain: see `RandomMasker`; a `throw_ratio` of None is 0 for "full" and 0.5 otherwise.
+      decoder_embed_dim, decoder_depth, decoder_num_heads: see `TokenDecoder`.
+      mask_ratio: see `RandomMasker`.
       norm_pix_loss: targets are pixels normalised per patch.
-      reconstruction: "full" is MAE; "partial" decodes and learns from a subset of the masked patches; "progressive"
-        (PR-MIM) also rebuilds the thrown ones from their decoded neighbours and learns from all.
+      partial: see `Partial`; "full" reconstruction is MAE, "progressive" is PR-MIM, which throws 0.5 by default.
       encoder: further arguments of the ViT, such as `reg_tokens`, `class_token` or `init_values`.
 
     Raises:
@@ -78,18 +78,12 @@ class MAE(Framework):
         decoder_num_heads: int = 16,
         mask_ratio: float = 0.75,
         norm_pix_loss: bool = True,
-        reconstruction: str = "full",
-        throw_ratio: float | None = None,
-        retain: str = "furthest",
-        aggregator: str = "depthwise",
-        kernel_size: int = 7,
-        aggregation: str = "thrown",
+        partial: Partial = FULL,
         dtype: Any = None,
         remat: bool = False,
         rngs: nnx.Rngs,
         **encoder: Any,
     ):
-        throw_ratio = default_throw_ratio(reconstruction, throw_ratio)
         common = {"mlp_ratio": mlp_ratio, "dtype": dtype, "remat": remat, "rngs": rngs}
         vit = VisionTransformer(
             img_size=img_size,
@@ -105,7 +99,7 @@ class MAE(Framework):
             **common,
         )
         target = (NormalizedPixels if norm_pix_loss else Pixels)(vit.patch_embed.patch_size, in_chans)
-        masker = RandomMasker(vit.grid, float(mask_ratio), throw_ratio, retain)
+        masker = RandomMasker(vit.grid, float(mask_ratio), **partial.throwing())
         decoder = TokenDecoder(
             embed_dim,
             target.size,
@@ -114,10 +108,7 @@ class MAE(Framework):
             dim=decoder_embed_dim,
             depth=decoder_depth,
             num_heads=decoder_num_heads,
-            reconstruction=reconstruction,
-            aggregator=aggregator,
-            kernel_size=kernel_size,
-            aggregation=aggregation,
+            partial=partial,
             **{name: encoder[name] for name in STYLE if name in encoder},
             **common,
         )

@@ -17,9 +17,9 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray
 from jaxprune.errors import UserError, unknown
 from jaxprune.mim.parts.base import Framework, MaskedOutput
 from jaxprune.mim.parts.block_masker import BlockMasker
-from jaxprune.mim.parts.decoder import default_throw_ratio
 from jaxprune.mim.parts.linear_decoder import LinearDecoder
 from jaxprune.mim.parts.masker import Masks
+from jaxprune.mim.parts.partial import FULL, Partial
 from jaxprune.mim.parts.rebuild_thrown import PUBLISHED
 from jaxprune.mim.parts.target import Pixels
 from jaxprune.models.swin import SwinTransformer
@@ -89,11 +89,9 @@ class SimMIM(Framework):
       encoder: "vit" or "swin"; with `mim.create` also the name of a ViT or Swin that sets the sizes.
       mask_patch: side of a masked block in pixels, or (height, width); by default 32, or the largest smaller one that
         fits small images, see `default_mask_patch`.
-      mask_ratio, throw_ratio, retain: see `BlockMasker`; a `throw_ratio` of None is 0 for "full" and 0.3 otherwise.
-      reconstruction: "full" is SimMIM; "partial" leaves some mask tokens out of the encoder and learns from the others
-        only; "progressive" (PR-MIM) rebuilds the thrown ones on the encoder's map and learns from all. A Swin needs
-        whole maps, hence "full".
-      aggregator, kernel_size, aggregation: see `TokenDecoder`.
+      mask_ratio: see `BlockMasker`.
+      partial: see `Partial`; "full" reconstruction is SimMIM, the others throw 0.3 by default. Thrown patches have no
+        mask tokens in the encoder; "progressive" rebuilds them on its map. A Swin needs whole maps, hence "full".
       rel_pos: relative position biases of a ViT: one table "shared" by all blocks (the default, for pre-training), one
         per "block" (as in fine-tuning), or "none". A Swin always has those of its windows.
       pos_embed: position embedding of a ViT, see `VisionTransformer`; "none" by default.
@@ -121,12 +119,7 @@ class SimMIM(Framework):
         encoder: str = "vit",
         mask_patch: int | tuple[int, int] | None = None,
         mask_ratio: float = 0.6,
-        reconstruction: str = "full",
-        throw_ratio: float | None = None,
-        retain: str = "furthest",
-        aggregator: str = "depthwise",
-        kernel_size: int = 7,
-        aggregation: str = "thrown",
+        partial: Partial = FULL,
         rel_pos: str | None = None,
         pos_embed: str | None = None,
         in_chans: int = 3,
@@ -134,16 +127,17 @@ class SimMIM(Framework):
         rngs: nnx.Rngs,
         **network: Any,
     ):
-        throw_ratio = default_throw_ratio(reconstruction, throw_ratio, usual=0.3)
+        throwing = partial.throwing(default=0.3)
         common = {"in_chans": in_chans, "dtype": dtype, "rngs": rngs, **network}
         if encoder == "vit":
             net: Any = _vit("shared" if rel_pos is None else rel_pos, pos_embed or "none", **common)
             last, width, heads = net.grid, net.embed_dim, net.num_heads
         elif encoder == "swin":
-            if reconstruction != "full":
+            if partial.reconstruction != "full":
                 raise UserError(
-                    f"reconstruction={reconstruction!r} throws tokens (throw_ratio={throw_ratio}), but a Swin needs "
-                    "whole maps: use reconstruction='full', or encoder='vit'."
+                    f"reconstruction={partial.reconstruction!r} throws tokens "
+                    f"(throw_ratio={throwing['throw_ratio']}), but a Swin needs whole maps: use reconstruction='full', "
+                    "or encoder='vit'."
                 )
             if rel_pos == "shared" or pos_embed not in (None, "none"):
                 raise UserError(
@@ -162,7 +156,7 @@ class SimMIM(Framework):
                 "pixels: choose a multiple of patch_size."
             )
         rows, columns = (pixels // patch for pixels, patch in zip(block, patch_size, strict=True))
-        masker = BlockMasker(net.grid, (rows, columns), float(mask_ratio), throw_ratio, retain)
+        masker = BlockMasker(net.grid, (rows, columns), float(mask_ratio), **throwing)
         if (image[0] % last[0], image[1] % last[1]) != (0, 0):
             raise UserError(
                 f"Images of {image[0]}x{image[1]} pixels do not divide into the {last[0]}x{last[1]} cells of the "
@@ -175,10 +169,7 @@ class SimMIM(Framework):
             patch_size=patch_size,
             in_chans=in_chans,
             num_prefix_tokens=net.num_prefix_tokens,
-            reconstruction=reconstruction,
-            aggregator=aggregator,
-            kernel_size=kernel_size,
-            aggregation=aggregation,
+            partial=partial,
             num_heads=heads,
             dtype=dtype,
             rngs=rngs,

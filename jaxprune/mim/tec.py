@@ -20,8 +20,8 @@ from jaxprune.errors import UserError
 from jaxprune.mim.mae import MAE, STYLE
 from jaxprune.mim.parts import teacher_targets as teaching
 from jaxprune.mim.parts.base import Framework, MaskedOutput
-from jaxprune.mim.parts.decoder import default_throw_ratio
 from jaxprune.mim.parts.masker import Masks, RandomMasker
+from jaxprune.mim.parts.partial import FULL, Partial
 from jaxprune.mim.parts.rebuild_thrown import aggregation_of
 from jaxprune.mim.parts.target import Target
 from jaxprune.mim.parts.two_branches import TwoBranches
@@ -164,11 +164,11 @@ class TEC(Framework):
       target_dim, target_heads: width and heads of the targets if `teacher` is None; by default the student's.
       num_adaptors: number of adaptors, which divide the blocks evenly; None means one per three blocks, or one for all.
       mlp_ratio: MLP ratio of encoder and decoder, which also share `qkv_bias`, `norm_eps` and `init_values`.
-      decoder_embed_dim, decoder_depth, decoder_num_heads, aggregator, kernel_size, aggregation: see `TokenDecoder`.
-      mask_ratio, throw_ratio, retain: see `RandomMasker`; a `throw_ratio` of None is 0 for "full" and 0.5 otherwise.
-      reconstruction: "full" is TEC; "partial" decodes a subset of the masked patches, and learns their features and the
-        attention among visible and decoded patches; "progressive" (PR-MIM) also rebuilds the thrown ones in both
-        branches and learns from all.
+      decoder_embed_dim, decoder_depth, decoder_num_heads: see `TokenDecoder`.
+      mask_ratio: see `RandomMasker`.
+      partial: see `Partial`; "full" reconstruction is TEC, the others throw 0.5 by default. "partial" learns the
+        features of the decoded patches and the attention among visible and decoded ones; "progressive" rebuilds the
+        thrown ones in both branches.
       encoder: further arguments of the student, a ViT.
 
     Raises:
@@ -205,18 +205,12 @@ class TEC(Framework):
         target_dim: int | None = None,
         target_heads: int | None = None,
         num_adaptors: int | None = None,
-        reconstruction: str = "full",
-        throw_ratio: float | None = None,
-        retain: str = "furthest",
-        aggregator: str = "depthwise",
-        kernel_size: int = 7,
-        aggregation: str = "thrown",
+        partial: Partial = FULL,
         dtype: Any = None,
         remat: bool = False,
         rngs: nnx.Rngs,
         **encoder: Any,
     ):
-        throw_ratio = default_throw_ratio(reconstruction, throw_ratio)
         adaptors = _num_adaptors(depth, num_adaptors)
         style = {"mlp_ratio": mlp_ratio, **{name: encoder[name] for name in STYLE if name in encoder}}
         layers = {"kernel_init": xavier_uniform, "dtype": dtype, "rngs": rngs}
@@ -254,17 +248,14 @@ class TEC(Framework):
             depth=decoder_depth,
             num_heads=decoder_num_heads,
             style=style,
-            reconstruction=reconstruction,
-            aggregator=aggregator,
-            kernel_size=kernel_size,
-            aggregation=aggregation,
+            partial=partial,
             dtype=dtype,
             remat=remat,
             rngs=rngs,
         )
         super().__init__(
             encoder=vit,
-            masker=RandomMasker(vit.grid, float(mask_ratio), throw_ratio, retain),
+            masker=RandomMasker(vit.grid, float(mask_ratio), **partial.throwing()),
             decoder=decoder,
             target=TeacherFeatures(width, vit.patch_embed.patch_size),
         )

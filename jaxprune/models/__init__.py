@@ -2,6 +2,8 @@
 
 import importlib
 import pkgutil
+from collections.abc import Iterator
+from types import ModuleType
 from typing import Any
 
 from flax import nnx
@@ -19,40 +21,61 @@ def names() -> dict[str, str]:
 
     A package of your own adds a network by an entry point in the group "jaxprune.models" (name → class).
     """
-    found = {name: module for name, module in _modules().items() if "." not in name}
-    return {**found, **{name: entry.value for name, entry in plugins.entry_points(__name__, found).items()}}
+    modules = {name: _short(module) for module in _modules() for name in module.variants() if "." not in name}
+    return {**modules, **{name: entry.value for name, entry in plugins.entry_points(__name__, modules).items()}}
 
 
-def _modules() -> dict[str, str]:
-    """Returns {model name, or name.tag of a published file: the module of this package that defines it}."""
-    found = {}
-    for info in pkgutil.iter_modules(__path__):
-        module = importlib.import_module(f"{__name__}.{info.name}")
+def _modules(first: str = "") -> Iterator[ModuleType]:
+    """Yields the modules of this package that define networks; `first` is the name of one that is looked for.
+
+    The module that a name begins with comes first, then `vit`, whose table has most of timm's names: who looks for one
+    network imports few modules.
+    """
+    files = (info.name for info in pkgutil.iter_modules(__path__))
+    for file in sorted(files, key=lambda file: (not first.startswith(file), file != "vit")):
+        module = importlib.import_module(f"{__name__}.{file}")
         if hasattr(module, "NETWORK"):
-            found.update(dict.fromkeys(module.variants(), info.name))
-    return found
+            yield module
 
 
-def _found(name: str) -> str:
-    """Resolves a model name, dropping its tag if the network has no tags.
+def _module_with(network: str) -> ModuleType | None:
+    return next((module for module in _modules(network) if network in module.variants()), None)
+
+
+def _short(module: ModuleType) -> str:
+    return module.__name__.rpartition(".")[2]
+
+
+class _Defined:
+    """The names of this package's networks, looked up one by one."""
+
+    def __contains__(self, name: str) -> bool:
+        return _module_with(name) is not None
+
+
+def _resolved(name: str) -> tuple[str, ModuleType | None]:
+    """Returns a model name, without its tag if the network has no tags, and its module; None for another package's.
 
     Raises:
       UserError: there is no such network, or it has other tags.
     """
-    known, (network, _, tag) = names(), name.partition(".")
-    if network not in known and (what := not_built(name)):
-        raise UserError(f"{name} is not supported: it has {what}. Choose another of timm's networks.")
-    if network not in known:
-        raise unknown("model", name, known)
-    tags = _tags(network)
+    network, _, tag = name.partition(".")
+    if network in plugins.entry_points(__name__, _Defined()):
+        return network, None
+    module = _module_with(network)
+    if module is None:
+        if unsupported := not_built(name):
+            raise UserError(f"{name} is not supported: it has {unsupported}. Choose another of timm's networks.")
+        raise unknown("model", name, names())
+    tags = _tags(network, module)
     if tag and tags and tag not in tags:
         raise unknown(f"tag of {network}", tag, tags)
-    return name if tags else network
+    return name if tags else network, module
 
 
-def _tags(network: str) -> list[str]:
+def _tags(network: str, module: ModuleType) -> list[str]:
     """Returns the tags of a network's published files, the default first."""
-    return [file.partition(".")[2] for file in _modules() if file.startswith(f"{network}.")]
+    return [file.partition(".")[2] for file in module.variants() if file.startswith(f"{network}.")]
 
 
 def arguments(name: str) -> dict[str, Any]:
@@ -60,16 +83,14 @@ def arguments(name: str) -> dict[str, Any]:
 
     For a class of another package these are the defaults of the class.
     """
-    name = _found(name)
-    if name in plugins.entry_points(__name__):
-        return {}
-    return dict(importlib.import_module(f"{__name__}.{_modules()[name]}").variants()[name])
+    name, module = _resolved(name)
+    return {} if module is None else dict(module.variants()[name])
 
 
 def module_of(name: str) -> str:
     """The module of this package that defines a model, such as "vit"; for another package's model, the model's name."""
-    name = _found(name)
-    return name if name in plugins.entry_points(__name__) else _modules()[name]
+    name, module = _resolved(name)
+    return name if module is None else _short(module)
 
 
 def create(name: str, *, rngs: nnx.Rngs, **overrides: Any) -> Any:
@@ -84,9 +105,9 @@ def create(name: str, *, rngs: nnx.Rngs, **overrides: Any) -> Any:
         all arguments passed in `overrides`.
       overrides: constructor arguments that replace those of the name.
     """
-    cls, chosen = _class_of(name), {**arguments(name), **overrides}
-    network = plugins.build(cls, chosen, rngs=rngs)
-    network.preprocessing = _preprocessing(cls, name, chosen)
+    cls, options = _class_of(name), {**arguments(name), **overrides}
+    network = plugins.build(cls, options, rngs=rngs)
+    network.preprocessing = _preprocessing(cls, name, options)
     return remember(network, "model", {"name": name, **overrides})
 
 
@@ -96,8 +117,9 @@ def with_tag(name: str) -> str:
     >>> with_tag("vit_small_patch14_dinov2")
     'vit_small_patch14_dinov2.lvd142m'
     """
-    tags = _tags(_found(name))
-    return name if "." in name or not tags else f"{name}.{tags[0]}"
+    network, module = _resolved(name)
+    tags = _tags(network, module) if module is not None and "." not in name else []
+    return f"{name}.{tags[0]}" if tags else name
 
 
 def tiny(name: str) -> dict[str, Any]:
@@ -114,20 +136,27 @@ def takes(name: str, argument: str) -> bool:
     return argument in plugins.parameters(_class_of(name))
 
 
+def size_argument(name: str, img_size: int | tuple[int, int] | None) -> dict[str, Any]:
+    """Returns the argument of `create` for images of another size; {} for None, and for a model of images of any size.
+
+    >>> size_argument("vit_small_patch16_224", 384), size_argument("resnet18", 384)
+    ({'img_size': 384}, {})
+    """
+    return {"img_size": img_size} if img_size is not None and takes(name, "img_size") else {}
+
+
 def _class_of(name: str) -> type:
-    name = _found(name)
-    if (entry := plugins.entry_points(__name__).get(name)) is not None:
-        return plugins.load(entry, nnx.Module)
-    return importlib.import_module(f"{__name__}.{_modules()[name]}").NETWORK
+    name, module = _resolved(name)
+    return plugins.load(plugins.entry_points(__name__)[name], nnx.Module) if module is None else module.NETWORK
 
 
-def _preprocessing(cls: Any, name: str, chosen: dict[str, Any]) -> Preprocessing:
+def _preprocessing(cls: Any, name: str, options: dict[str, Any]) -> Preprocessing:
     """The preprocessing from the network's module; else the class's mean and std, or ImageNet's, at 224 pixels."""
     module = importlib.import_module(cls.__module__)
     if hasattr(module, "preprocessing"):
-        return module.preprocessing(name, chosen)
-    size = pair(chosen.get("img_size", (224, 224)))
+        return module.preprocessing(name, options)
+    size = pair(options.get("img_size", (224, 224)))
     return Preprocessing(size, mean=getattr(cls, "mean", IMAGENET_MEAN), std=getattr(cls, "std", IMAGENET_STD))
 
 
-__all__ = ["Preprocessing", "arguments", "create", "module_of", "names", "takes", "tiny", "with_tag"]
+__all__ = ["Preprocessing", "arguments", "create", "module_of", "names", "size_argument", "takes", "tiny", "with_tag"]

@@ -1,13 +1,15 @@
 """Batch normalisation, in float32 whatever the compute dtype."""
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 MOMENTUM = 0.1  # weight of a batch in the running statistics
+BATCH_STATS = "running"  # name of the statistics in what training keeps, and in what a loss reports of its batch
 
 
 class BatchNorm(nnx.Module):
@@ -48,11 +50,33 @@ class BatchNorm(nnx.Module):
         return kernel * factor[None, None, None, :], self.bias[...] - self.mean[...] * factor
 
 
-def observed(written: Mapping[str, jax.Array], before: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
+def batch_stats(after: Mapping[str, jax.Array], before: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
     """Recovers the statistics of a batch from the running statistics before and after it.
 
     Args:
-      written: {dotted name: array}, the running statistics after the batch.
+      after: {dotted name: array}, the running statistics after the batch.
       before: the running statistics before it.
     """
-    return {name: jax.lax.stop_gradient((written[name] - (1 - MOMENTUM) * before[name]) / MOMENTUM) for name in before}
+    return {name: jax.lax.stop_gradient((after[name] - (1 - MOMENTUM) * before[name]) / MOMENTUM) for name in before}
+
+
+class RunningStats(NamedTuple):
+    """Running statistics that training keeps and moves towards those of each batch; a `train.state.Keeper`.
+
+    Attributes:
+      start: the statistics before the first step, {dotted name: array}.
+    """
+
+    start: dict[str, Array]
+
+    name = BATCH_STATS
+
+    def initial(self, params: Mapping[str, Array]) -> dict[str, Array]:
+        """The statistics before the first step."""
+        return self.start
+
+    def updated(
+        self, kept: Mapping[str, Array], observed: Mapping[str, Array], steps: Int[Array, ""], params: Mapping
+    ) -> dict[str, Array]:
+        """The statistics after a batch with the statistics `observed`."""
+        return {name: MOMENTUM * observed[name] + (1.0 - MOMENTUM) * array for name, array in kept.items()}

@@ -75,9 +75,14 @@ class Cells(NamedTuple):
         down, across = self._sides
         return tuple((row, column) for row in down for column in across)
 
+    @property
+    def num_windows(self) -> int:
+        """Number of windows of the map."""
+        return math.prod(self.windows.counts)
+
     def rows_of_window(self, rows: int) -> int:
         """The number of rows per window, for this number of rows of the map."""
-        return rows // math.prod(self.windows.counts)
+        return rows // self.num_windows
 
     def is_whole(self, rows: int) -> bool:
         """Whether this is the number of rows of the map before any merge."""
@@ -115,7 +120,7 @@ class Cells(NamedTuple):
         """The inverse of `split`: in raster order if no row has merged, otherwise ordered by window."""
         rows, e = sum(kind.shape[1] for kind in values), values[0].shape[-1]
         if rows != math.prod(self.windows.size):
-            return jnp.concatenate(values, axis=1).reshape(-1, rows * math.prod(self.windows.counts), e)
+            return jnp.concatenate(values, axis=1).reshape(-1, rows * self.num_windows, e)
         down, across = self._sides
         cells = iter(values)
         sized = lambda r, c: next(cells).reshape(-1, r.length, c.length, e)

@@ -7,10 +7,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jax.core import Tracer
 from jaxtyping import Bool, Float, Int
 
 from jaxprune.errors import UserError
+from jaxprune.ops.tracing import on_host
 
 
 def num_visible(num_patches: int, mask_ratio: float | int) -> int:
@@ -77,9 +77,10 @@ def checked_first(
     Raises:
       UserError: a value that is known before compilation is outside [0, num_masked - 1].
     """
-    if isinstance(first, Tracer) or isinstance(num_masked, Tracer):
+    values, length = on_host(first), on_host(num_masked)
+    if values is None or length is None:
         return jnp.clip(jnp.asarray(first, jnp.int32), 0, num_masked - 1)
-    _check_first(np.asarray(first), int(num_masked))
+    _check_first(values, int(length))
     return jnp.asarray(first, jnp.int32)
 
 

@@ -26,6 +26,6 @@ def begin_as_encoder(ranker: Any, framework: Mapping[str, Any]) -> None:
             raise UserError(
                 f"The ranker cannot be initialised with the autoencoder's encoder: {name} is {variable.shape} "
                 f"here and {theirs} "
-                "there. Give config.ranker the encoder's sizes, or warm_start=False."
+                "there. Give the ranker the encoder's sizes, or warm_start=False."
             )
         variable[...] = value

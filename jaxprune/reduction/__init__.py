@@ -2,8 +2,9 @@
 
 from jaxprune.nn.tokens import Attended, Tokens
 from jaxprune.ops.unmerge import unmerge
-from jaxprune.reduction.parts.applying import apply, installed
+from jaxprune.reduction.parts.applying import apply, constraints, installed
 from jaxprune.reduction.parts.base import LossContext, Reducer, Step, StepReport
+from jaxprune.reduction.parts.find_method import methods, register
 from jaxprune.reduction.parts.keep_rows import best, keep_rows, present
 from jaxprune.reduction.parts.plan import At, Plan
 
@@ -21,21 +22,15 @@ __all__ = [
     "Tokens",
     "apply",
     "best",
+    "constraints",
     "installed",
     "keep_rows",
     "methods",
     "present",
+    "register",
     "standalone",
     "unmerge",
 ]
-
-
-def methods() -> dict[str, type[Reducer]]:
-    """Returns {name: class} of every reduction method, from the files of this package and from entry points."""
-    import jaxprune.reduction as family
-    from jaxprune import plugins
-
-    return plugins.methods(family, Reducer)
 
 
 def standalone() -> tuple[str, ...]:

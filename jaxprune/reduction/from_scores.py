@@ -38,6 +38,7 @@ class FromScores(Reducer):
     """
 
     where = "embed"
+    clears_map = True  # as PaPr's code does in ConvNeXt
 
     def __init__(
         self,
@@ -61,7 +62,7 @@ class FromScores(Reducer):
         self, images: Float[Array, "b *sides c"], key: PRNGKeyArray | None = None
     ) -> tuple[Float[Array, "b p"], tuple[int, ...]]:
         """The scorer's output before it is resized, and its grid, for blocks whose rows cannot be removed."""
-        scores, grid = self.scorer.unresized(images, key=key)
+        scores, grid = self.scorer.native_scores(images, key=key)
         return self._without_gradient(scores), grid
 
     def _without_gradient(self, scores: Float[Array, "b p"]) -> Float[Array, "b p"]:

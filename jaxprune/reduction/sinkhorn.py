@@ -1,6 +1,7 @@
 """Sinkhorn: tokens are distributed over learned directions by optimal transport (Haurum et al., 2023, Sec. 3)."""
 
 import math
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -61,7 +62,7 @@ class Sinkhorn(Reducer):
     identity_at_one = False
     needs_present = True
     published = "cluster_layers"
-    unit_params = ("v",)
+    constraints: ClassVar = {"v": lambda v: v / jnp.linalg.norm(v, axis=-1, keepdims=True)}
 
     def __init__(self, step, *, eps: float = 1.0, iterations: int = 3, rngs: nnx.Rngs | None = None):
         super().__init__(step)

@@ -1,6 +1,5 @@
 """ToMe: merge the most similar tokens in pairs, weighted by the number of patches they hold (Bolya et al., 2023)."""
 
-import math
 from typing import Any, NamedTuple
 
 import jax
@@ -10,6 +9,7 @@ from jaxtyping import Array, Float, Int
 from jaxprune.errors import UserError, unknown
 from jaxprune.nn import kernels
 from jaxprune.nn.cells import Cells
+from jaxprune.nn.site import Site
 from jaxprune.nn.tokens import Tokens, take
 from jaxprune.ops.blocks import by_rows
 from jaxprune.reduction.parts.base import Reducer, Step, StepReport
@@ -51,7 +51,7 @@ class ToMe(Reducer):
         for at in plan.steps:
             if not isinstance(at.amount, Rate):
                 return  # incoming rows are known only inside a network; `num_rows` is the true count
-            if at.method == "tome" and at.amount.rate < before / 2 - 1e-9:
+            if at.reducer_class is cls and at.amount.rate < before / 2 - 1e-9:
                 common = plan.method is not None
                 rate, remedy = (plan.keep_rate, _nearest(plan)) if common else (at.amount.rate, before / 2)
                 raise UserError(
@@ -60,27 +60,29 @@ class ToMe(Reducer):
                 )
             before = at.amount.rate
 
+    @classmethod
+    def check_site(cls, site: Site) -> None:
+        if site.windows is not None and site.cells is None:
+            raise UserError(
+                f"tome merges inside windows, and at block {site.layer} the map of {site.windows.grid} is not a whole "
+                f"number of windows of {site.windows.size}: choose a fitting img_size or window_size, or a method that "
+                "ranks rows, such as topk."
+            )
+
     def __init__(self, step: Step, *, unmerge: str = "stage", rngs: Any = None):
         super().__init__(step)
         if unmerge not in UNMERGE:
             raise unknown("unmerge", unmerge, UNMERGE)
         self.stays = step.cells is not None and unmerge == "stage"
-        windows = step.windows
-        if windows is not None and step.cells is None:
-            raise UserError(
-                f"tome merges inside windows, and at block {step.layer} the map of {windows.grid} is not a whole "
-                f"number of windows of {windows.size}: choose a fitting img_size or window_size, or a method that "
-                "ranks rows, such as topk."
-            )
 
     def num_merged(self) -> int:
         """Number of merged pairs, over all windows if there are any."""
         if self.step.cells is None:
             # As published, the difference between planned counts: where pairs do not suffice, later steps do not make
             # up for it.
-            before = self.step.rows_in if self.step.num_keep_before is None else self.step.num_keep_before
+            before = self.step.rows_in if self.step.planned_in is None else self.step.planned_in
             return min(max(before - self.step.num_keep, 0), self.step.rows_in // 2)
-        return self.step.rows_in - math.prod(self.step.cells.windows.counts) * self._rows_of_window(self.step.cells)
+        return self.step.rows_in - self.step.cells.num_windows * self._rows_of_window(self.step.cells)
 
     def _rows_of_window(self, cells: Cells) -> int:
         """Rows that every window is left with."""
@@ -90,6 +92,9 @@ class ToMe(Reducer):
     def num_rows(self) -> int:
         return self.step.rows_in - self.num_merged()
 
+    def num_planned(self) -> int:
+        return self.step.num_keep
+
     def flops(self) -> int:
         # Similarities of A and B, then the sums of what joins.
         pairs = lambda rows: (rows // 2) * (rows - rows // 2)
@@ -97,7 +102,7 @@ class ToMe(Reducer):
         if cells is not None:
             before, after = cells.held(cells.rows_of_window(self.step.rows_in)), cells.held(self._rows_of_window(cells))
             merging = [pairs(was) for was, now in zip(before, after, strict=True) if now < was]
-            found = math.prod(cells.windows.counts) * sum(merging)
+            found = cells.num_windows * sum(merging)
         return found * (self.step.embed_dim // self.step.num_heads + self.step.embed_dim)
 
     def __call__(self, tokens, attended, *, train=False, key=None) -> tuple:

@@ -17,7 +17,7 @@ def short_names(texts: Iterable[str]) -> dict[str, str]:
     ['papr', 'cam:run=a', 'cam:run=b']
 
     Args:
-      texts: as in `checkpoints.scorers.open_scorers`.
+      texts: as in `open.open_scorers`.
     """
     texts = list(texts)
     names = Counter(text.partition(":")[0] for text in texts)
@@ -35,7 +35,7 @@ def about_scorers(texts: Iterable[str], *, proposal: str, weights: str, host: st
     """Returns sentences on the networks that scorers read, with their weights, and on the class that they explain.
 
     Args:
-      texts: as in `checkpoints.scorers.open_scorers`.
+      texts: as in `open.open_scorers`.
       proposal: the name of the ConvNet that scorers read by default.
       weights: the weights file of `proposal`; empty = those of an installed package.
       host: the ViT or run that scorers read by default.

@@ -38,7 +38,7 @@ class PaPr(Scorer):
         # The proposal network is frozen.
         return jax.lax.stop_gradient(self.significance(features))
 
-    def unresized(self, images, *, key=None) -> tuple[Float[Array, "b p"], tuple[int, ...]]:
+    def native_scores(self, images, *, key=None) -> tuple[Float[Array, "b p"], tuple[int, ...]]:
         maps = jax.lax.stop_gradient(self._maps(feature_map(self.proposal, self._seen(images))))
         return maps.reshape(maps.shape[0], -1), maps.shape[1:]
 

@@ -9,10 +9,15 @@ The input is a run directory or a file: .pth, .pt, .bin, .ckpt, .pyth (read with
 missing, left over or of another shape ends in an error that names it.
 """
 
+from jaxprune import search_path
+
+if __name__ == "__main__":
+    search_path.leave_out_working_directory()  # before a module in it can be imported
+
 import argparse
 
-from jaxprune.checkpoints.convert import convert
 from jaxprune.errors import command
+from jaxprune.open import convert
 from jaxprune.weights.write_names import NAMES, TIMM
 
 

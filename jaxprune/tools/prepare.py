@@ -7,6 +7,11 @@ or of `<class>/*.jpg`, which makes one split, `train` (hold out a part of it wit
 listed, counted and left out. Read the result with `--config.data.source=tfds`.
 """
 
+from jaxprune import search_path
+
+if __name__ == "__main__":
+    search_path.leave_out_working_directory()  # before a module in it can be imported
+
 import argparse
 
 from jaxprune.data.prepare import prepare

@@ -21,7 +21,7 @@ from jaxprune.errors import UserError
 from jaxprune.train import state as states
 from jaxprune.train.interrupt import Interrupted, StopSignal
 from jaxprune.train.progress import progress
-from jaxprune.train.state import Snapshot, TrainState
+from jaxprune.train.state import Keeper, TrainState
 from jaxprune.train.step import FIXED, LossFn, TrainStep, make_train_step
 from jaxprune.train.workdir import locked
 from jaxprune.train.writer import BEGINNING, Silent, Writer
@@ -89,8 +89,7 @@ def fit(
     accumulate: int = 1,
     ema_decay: float = 0.0,
     fixed: Mapping[str, Any] | None = None,
-    running: dict[str, Any] | None = None,
-    snapshot: Snapshot | None = None,
+    keepers: Sequence[Keeper] = (),
     writer: Writer | None = None,
     desc: str = "train",
 ) -> FitResult:
@@ -117,9 +116,7 @@ def fit(
       accumulate: number of micro-batches per step, to save memory.
       ema_decay: decay of averaged parameters, kept in `state.extra`; 0 keeps none.
       fixed: arrays that every step reads besides its batch (`batch["fixed"]`), such as a teacher's parameters.
-      running: initial running statistics of the values that the loss observes (`metrics["observed"]`), kept in
-        `state.extra`.
-      snapshot: parameters to keep a copy of in `state.extra`, for the loss (`batch["fixed"]["snapshot"]`).
+      keepers: what methods keep in `state.extra` beside the parameters.
       writer: writes the metrics; by default to this run directory, closed at the end.
       desc: the progress bar's label.
 
@@ -138,7 +135,7 @@ def fit(
             stack.enter_context(locked(workdir))
         store = stack.enter_context(CheckpointStore(workdir / "checkpoints", keep))
         state, first, past = _resume(
-            store, params, optimizer, batches, mesh, rules, ema=bool(ema_decay), running=running, snapshot=snapshot
+            store, params, optimizer, batches, mesh, rules, ema=bool(ema_decay), keepers=keepers
         )
         clock = _Clock(start - past["seconds"], max_seconds)
         log: Any = _rewound(writer, first, workdir, stack)
@@ -147,7 +144,7 @@ def fit(
         losses = _LossWatch(store)
         shardings = jax.tree.map(lambda x: x.sharding, state)
         beside = {FIXED: parallel.replicate(mesh, dict(fixed))} if fixed else {}
-        options = {"accumulate": accumulate, "ema_decay": ema_decay, "snapshot": snapshot}
+        options = {"accumulate": accumulate, "ema_decay": ema_decay, "keepers": keepers}
         programs = _Programs(loss_fn, optimizer, shardings, **options)
         if first:
             _log.info("%s: resuming from step %d of %d (%s).", desc, first, total_steps, store.path(first))
@@ -378,5 +375,5 @@ def _diverged(what: str, step: int, store: CheckpointStore) -> UserError:
     )
     return UserError(
         f"Training diverged at step {step}: {what}. {good} Try a lower learning rate or a longer warm-up, gradient "
-        "clipping, or float32 instead of bfloat16, in a new --workdir; the same command would diverge again."
+        "clipping, or float32 instead of bfloat16, in a new workdir; the same command would diverge again."
     )

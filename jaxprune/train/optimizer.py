@@ -3,7 +3,7 @@
 Parameters are one flat dict {dotted name: array}; masks and scales are dicts with the same names.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -152,22 +152,21 @@ def adamw(
     )
 
 
-def with_unit_rows(
-    transformation: optax.GradientTransformation, names: Collection[str]
+def with_constraints(
+    transformation: optax.GradientTransformation, constraints: Mapping[str, Callable[[jax.Array], jax.Array]]
 ) -> optax.GradientTransformation:
-    """Extends an optimizer so that its updates bring the rows of some parameters back to unit length.
+    """Extends an optimizer so that its updates bring some parameters back to the values that they may have.
 
     Args:
       transformation: the optimizer.
-      names: of these parameters, (rows, d).
+      constraints: {name of a parameter: function from its value after an update to the allowed one}.
     """
 
     def update(updates, params):
-        new = {name: params[name] + updates[name] for name in names}
-        length_one = {name: p / jnp.linalg.norm(p, axis=-1, keepdims=True) for name, p in new.items()}
-        return {**updates, **{name: length_one[name] - params[name] for name in names}}
+        allowed = {name: nearest(params[name] + updates[name]) for name, nearest in constraints.items()}
+        return {**updates, **{name: value - params[name] for name, value in allowed.items()}}
 
-    return optax.chain(transformation, optax.stateless(update)) if names else transformation
+    return optax.chain(transformation, optax.stateless(update)) if constraints else transformation
 
 
 def lars(

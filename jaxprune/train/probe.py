@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from jaxprune.train.step import OBSERVED
+from jaxprune.nn.batch_norm import BATCH_STATS
 
 _EPS = 1e-6
 
@@ -36,7 +36,7 @@ def loss(params: Arrays, features: jax.Array, labels: jax.Array) -> tuple[jax.Ar
     scaled, statistics = standardize_batch(features)
     found = _linear(params, scaled)
     value = optax.softmax_cross_entropy_with_integer_labels(found, labels).mean()
-    return value, {"accuracy": (found.argmax(-1) == labels).mean(), OBSERVED: statistics}
+    return value, {"accuracy": (found.argmax(-1) == labels).mean(), BATCH_STATS: statistics}
 
 
 def logits(params: Arrays, features: jax.Array, statistics: Arrays) -> jax.Array:

@@ -1,7 +1,8 @@
 """The state of a training run."""
 
+from collections.abc import Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -10,34 +11,26 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxprune import parallel
 
-# Keys of `TrainState.extra`: averaged parameters, running statistics of values that the loss observes in a batch, and
-# an earlier copy of parameters.
-EMA = "ema"
-RUNNING = "running"
-SNAPSHOT = "snapshot"
+EMA = "ema"  # key of the averaged parameters in `TrainState.extra`
 
 
-class Snapshot(NamedTuple):
-    """The parameters to keep a copy of, and when to refresh it.
+class Keeper(Protocol):
+    """How a method keeps arrays beside its parameters: learned without gradients, stored and resumed with them.
 
-    Attributes:
-      prefix: prefix of their names.
-      first: number of steps before the first refresh; until then the copy is the initial parameters.
-      every: number of steps between later refreshes.
+    They are in `TrainState.extra` under the keeper's name; the loss finds them in `batch["kept"]` under that name. What
+    the loss reports under it, among its metrics, is passed to `updated` and not logged.
     """
 
-    prefix: str
-    first: int
-    every: int
+    @property
+    def name(self) -> str: ...
 
-    def of(self, params: dict[str, Any]) -> dict[str, Any]:
-        """The parameters to copy."""
-        return {name: array for name, array in params.items() if name.startswith(self.prefix)}
+    def initial(self, params: dict[str, Any]) -> dict[str, Any]:
+        """The arrays before the first step, by name; those of `params` are copied."""
+        ...
 
-    def refreshed(self, step: jax.Array, params: dict[str, Any], kept: dict[str, Any]) -> dict[str, Any]:
-        """The copy after `step` steps."""
-        due = (step >= self.first) & ((step - self.first) % self.every == 0)
-        return {name: jnp.where(due, params[name], array) for name, array in kept.items()}
+    def updated(self, kept: dict[str, Any], observed: Any, steps: jax.Array, params: dict[str, Any]) -> dict[str, Any]:
+        """The arrays after `steps` steps, which led to `params`; `observed` is None if the loss reports nothing."""
+        ...
 
 
 class TrainState(NamedTuple):
@@ -46,7 +39,7 @@ class TrainState(NamedTuple):
     step: jax.Array  # int32 scalar: optimizer steps taken
     params: dict[str, jax.Array]  # {dotted name: array}
     opt_state: Any
-    extra: dict[str, Any]  # learned without gradients: averaged parameters, batch statistics, …
+    extra: dict[str, Any]  # averaged parameters, and what methods keep (`Keeper`)
 
 
 def create(
@@ -56,19 +49,17 @@ def create(
     rules: parallel.Rules = (),
     *,
     ema: bool = False,
-    running: dict[str, Any] | None = None,
-    snapshot: Snapshot | None = None,
+    keepers: Sequence[Keeper] = (),
 ) -> TrainState:
     """Returns the initial state, placed on the mesh; the caller's arrays are copied, never donated.
 
     Args:
       ema: whether to keep an average of the parameters.
-      running: initial running statistics, by name.
-      snapshot: the parameters to keep a copy of.
+      keepers: what methods keep beside the parameters.
     """
-    shardings = state_shardings(params, optimizer, mesh, rules, ema=ema, running=running, snapshot=snapshot)
+    shardings = state_shardings(params, optimizer, mesh, rules, ema=ema, keepers=keepers)
     placed = jax.device_put(params, shardings.params)
-    return jax.jit(partial(_initial, optimizer, ema, running, snapshot), out_shardings=shardings)(placed)
+    return jax.jit(partial(_initial, optimizer, ema, keepers), out_shardings=shardings)(placed)
 
 
 def abstract(
@@ -78,12 +69,11 @@ def abstract(
     rules: parallel.Rules = (),
     *,
     ema: bool = False,
-    running: dict[str, Any] | None = None,
-    snapshot: Snapshot | None = None,
+    keepers: Sequence[Keeper] = (),
 ) -> TrainState:
     """Returns `create`'s result as shapes, dtypes and shardings only, to restore a checkpoint."""
-    shapes = jax.eval_shape(partial(_initial, optimizer, ema, running, snapshot), params)
-    shardings = state_shardings(params, optimizer, mesh, rules, ema=ema, running=running, snapshot=snapshot)
+    shapes = jax.eval_shape(partial(_initial, optimizer, ema, keepers), params)
+    shardings = state_shardings(params, optimizer, mesh, rules, ema=ema, keepers=keepers)
     return jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), shapes, shardings)
 
 
@@ -94,8 +84,7 @@ def state_shardings(
     rules: parallel.Rules = (),
     *,
     ema: bool = False,
-    running: dict[str, Any] | None = None,
-    snapshot: Snapshot | None = None,
+    keepers: Sequence[Keeper] = (),
 ) -> TrainState:
     """Returns the sharding of every leaf of the state: an optimizer's moments are sharded like their parameters."""
     by_name = parallel.param_shardings(mesh, params, rules)
@@ -107,20 +96,18 @@ def state_shardings(
         return by_name[name] if mirrors else replicated
 
     return jax.tree_util.tree_map_with_path(
-        sharding, jax.eval_shape(partial(_initial, optimizer, ema, running, snapshot), params)
+        sharding, jax.eval_shape(partial(_initial, optimizer, ema, keepers), params)
     )
 
 
 def _initial(
     optimizer: optax.GradientTransformation,
     ema: bool,
-    running: dict[str, Any] | None,
-    snapshot: Snapshot | None,
+    keepers: Sequence[Keeper],
     params: dict[str, jax.Array],
 ) -> TrainState:
     # Copied, because the first training step donates (destroys) the state's buffers.
     params = jax.tree.map(jnp.copy, params)
     extra = {EMA: jax.tree.map(jnp.copy, params)} if ema else {}
-    extra |= {RUNNING: jax.tree.map(jnp.copy, running)} if running else {}
-    extra |= {SNAPSHOT: jax.tree.map(jnp.copy, snapshot.of(params))} if snapshot else {}
+    extra |= {keeper.name: jax.tree.map(jnp.copy, keeper.initial(params)) for keeper in keepers}
     return TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params), extra)

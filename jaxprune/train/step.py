@@ -1,20 +1,18 @@
 """One optimizer step as one compiled program."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
 import optax
 
-from jaxprune.nn.batch_norm import MOMENTUM
-from jaxprune.train.state import EMA, RUNNING, SNAPSHOT, Snapshot, TrainState
+from jaxprune.train.state import EMA, Keeper, TrainState
 
-# The key of a batch for arrays that are not rows of it, such as a teacher's parameters; the state's copy of parameters
-# is among them, under "snapshot".
+# Keys of a batch for arrays that are not rows of it: those that stay, such as a teacher's parameters, and those that
+# methods keep in the state (`state.Keeper`).
 FIXED = "fixed"
-# The key of a loss's metrics with the batch statistics that `TrainState.extra["running"]` follows.
-OBSERVED = "observed"
+KEPT = "kept"
 
 Params = dict[str, jax.Array]
 Batch = Mapping[str, Any]
@@ -30,7 +28,7 @@ def make_train_step(
     *,
     accumulate: int = 1,
     ema_decay: float = 0.0,
-    snapshot: Snapshot | None = None,
+    keepers: Sequence[Keeper] = (),
 ) -> TrainStep:
     """Returns the jitted `step(state, batch, key) -> (state, metrics)`; the state passed in is donated.
 
@@ -40,8 +38,7 @@ def make_train_step(
       shardings: shardings of the new state (`state_shardings`); by default left to the compiler.
       accumulate: number of micro-batches, processed one after the other; gradients and metrics are averaged.
       ema_decay: decay of the averaged parameters `state.extra["ema"]`, if the state has them.
-      snapshot: when the copy of parameters `state.extra["snapshot"]` is refreshed; the loss finds it in
-        `batch["fixed"]["snapshot"]`.
+      keepers: what methods keep in `state.extra` beside the parameters.
 
     `key` is the run's key, the same at every step: the step's own key is folded in from `state.step`, so a resumed run
     draws the same numbers. The metrics are `loss`, `grad_norm` (before clipping) and those of `loss_fn`.
@@ -49,20 +46,17 @@ def make_train_step(
 
     def step(state: TrainState, batch: Batch, key: jax.Array) -> tuple[TrainState, Metrics]:
         key = jax.random.fold_in(key, state.step)
-        if snapshot is not None:
-            batch = {**batch, FIXED: {**batch.get(FIXED, {}), SNAPSHOT: state.extra[SNAPSHOT]}}
+        if keepers:
+            batch = {**batch, KEPT: {keeper.name: state.extra[keeper.name] for keeper in keepers}}
         (loss, metrics), grads = gradient(state.params, batch, key)
         updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
         params = cast(Params, optax.apply_updates(state.params, updates))
-        extra = state.extra
-        if RUNNING in extra:
-            observed = metrics.pop(OBSERVED)
-            extra = {**extra, RUNNING: optax.incremental_update(observed, extra[RUNNING], MOMENTUM)}
+        extra = dict(state.extra)
+        for keeper in keepers:
+            observed = metrics.pop(keeper.name, None)
+            extra[keeper.name] = keeper.updated(extra[keeper.name], observed, state.step + 1, params)
         if EMA in extra:
-            extra = {**extra, EMA: optax.incremental_update(params, extra[EMA], 1.0 - ema_decay)}
-        if snapshot is not None:
-            kept = snapshot.refreshed(state.step + 1, params, extra[SNAPSHOT])
-            extra = {**extra, SNAPSHOT: kept}
+            extra[EMA] = optax.incremental_update(params, extra[EMA], 1.0 - ema_decay)
         metrics = {**metrics, "loss": loss, "grad_norm": optax.tree.norm(grads)}
         return TrainState(state.step + 1, params, opt_state, extra), metrics
 
@@ -86,11 +80,11 @@ def _in_parts(gradient: Callable, parts: int) -> Callable:
     def total(params: Params, batch: Batch, key: jax.Array) -> Any:
         def add(sums: Any, piece: Any) -> tuple[Any, None]:
             index, rows = piece
-            return jax.tree.map(jnp.add, sums, gradient(params, rows | fixed, jax.random.fold_in(key, index))), None
+            return jax.tree.map(jnp.add, sums, gradient(params, rows | beside, jax.random.fold_in(key, index))), None
 
-        fixed = {name: value for name, value in batch.items() if name == FIXED}
-        pieces = {name: part(value) for name, value in batch.items() if name != FIXED}
-        first = {name: value[0] for name, value in pieces.items()} | fixed
+        beside = {name: value for name, value in batch.items() if name in (FIXED, KEPT)}
+        pieces = {name: part(value) for name, value in batch.items() if name not in beside}
+        first = {name: value[0] for name, value in pieces.items()} | beside
         zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(gradient, params, first, key))
         sums, _ = jax.lax.scan(add, zeros, (jnp.arange(parts), pieces))
         return jax.tree.map(lambda x: x / parts, sums)

@@ -68,10 +68,10 @@ def _prepare(workdir: Path, config: Mapping[str, Any]) -> Path:
         differences = _differences(existing["config"], config)
         changed = _differences(existing["versions"], record["versions"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        raise UserError(f"{path} cannot be read as the config of a run. Give another --workdir.") from None
+        raise UserError(f"{path} cannot be read as the config of a run. Give another workdir.") from None
     if differences:
         raise UserError(
-            f"{workdir} holds a run with another config: {_shown(differences)}. Give another --workdir, or the config "
+            f"{workdir} holds a run with another config: {_shown(differences)}. Give another workdir, or the config "
             "of that run to continue it."
         )
     if changed:
@@ -86,7 +86,7 @@ def _refuse_strangers(workdir: Path) -> None:
     if strangers:
         raise UserError(
             f"{workdir} holds {', '.join(strangers[:3])} but no {CONFIG}, so it is not the directory of a run and is "
-            "left alone. Give another --workdir."
+            "left alone. Give another workdir."
         )
 
 
@@ -162,12 +162,11 @@ def _lock(file: IO[str], path: Path) -> None:
         file.seek(0)
         holder = file.read(20).strip() or "unknown"
         raise UserError(
-            f"{path.parent} is in use by another process (id {holder}). Wait for it, stop it, or give another "
-            "--workdir."
+            f"{path.parent} is in use by another process (id {holder}). Wait for it, stop it, or give another workdir."
         ) from None
     except OSError as error:
         raise UserError(
-            f"{path} cannot be locked ({error.strerror}): its file system may not support locks. Give a --workdir on "
+            f"{path} cannot be locked ({error.strerror}): its file system may not support locks. Give a workdir on "
             "another one."
         ) from error
     with writing(path):

@@ -9,7 +9,6 @@ from jax.sharding import Mesh
 
 from jaxprune import flops, parallel, reduction
 from jaxprune.bench.timing import OverRounds, interleaved
-from jaxprune.checkpoints.network import fingerprint
 from jaxprune.errors import UserError
 from jaxprune.evaluate import Batch, Stacked, run_over
 from jaxprune.evaluate.contestants import Runner, random_images
@@ -24,6 +23,7 @@ from jaxprune.tune.search import SHARES, Searched, search, thinned
 from jaxprune.tune.smaller import next_smaller
 from jaxprune.tune.store import Store
 from jaxprune.tune.tuned import SMALLER, Row, Settings, Tuned
+from jaxprune.weights.fingerprint import fingerprint
 
 SLACK = 0.05  # relative error allowed for predictions
 _FORMAT = 1  # version of the stored results; other versions are recomputed

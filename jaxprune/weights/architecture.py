@@ -20,13 +20,13 @@ _RANKS = dict.fromkeys(("pos_embed", "cls_token", "dist_token", "reg_token"), 3)
 }
 
 
-def architecture(tensors: Mapping[str, Published], what: str) -> tuple[str, dict[str, Any]]:
+def architecture(tensors: Mapping[str, Published], source: str) -> tuple[str, dict[str, Any]]:
     """Returns the kind and the arguments (see `run.build`) of the network that weights under timm's names are of.
 
     Shapes do not depend on the number of heads: one is assumed.
 
     Args:
-      what: name of the weights in error messages.
+      source: name of the weights in error messages.
 
     Raises:
       UserError: they are of no ViT and no pre-training framework, or made for a grid that is not square.
@@ -34,21 +34,25 @@ def architecture(tensors: Mapping[str, Published], what: str) -> tuple[str, dict
     shapes = {name: entry.tensor.shape for name, entry in tensors.items()}
     width = shapes.get(PATCHES, (0,))[:1]
     # The shapes are indexed below. A width that a block does not share would be a network far beyond the file.
-    known = all(len(shapes[name]) == rank and min(shapes[name]) > 0 for name, rank in _RANKS.items() if name in shapes)
-    framework = mim.recognise(shapes) if known else None
+    plausible = all(
+        len(shapes[name]) == rank and min(shapes[name]) > 0 for name, rank in _RANKS.items() if name in shapes
+    )
+    framework = mim.recognise(shapes) if plausible else None
     if framework is not None and "embed_dim" in framework:
         return "mim", framework  # with its encoder
-    if not known or not shapes.keys() >= _NEEDED or shapes["blocks.0.mlp.fc1.weight"][1:] != width:
+    if not plausible or not shapes.keys() >= _NEEDED or shapes["blocks.0.mlp.fc1.weight"][1:] != width:
         names = ", ".join(list(shapes)[:3])
         of_another = f": {likeness(tensors)}; name its network with model=" if PATCHES in shapes else ""
         raise UserError(
-            f"{what} holds no plain vision transformer by the names of timm, MAE, DINO or Hugging Face "
+            f"{source} holds no plain vision transformer by the names of timm, MAE, DINO or Hugging Face "
             f"({names}, …){of_another}."
         )
     if any(name.startswith(("norm_pre.", "attn_pool.", "patch_embed.norm.")) for name in shapes) or (
         "blocks.0.attn.q_bias" in shapes or "blocks.0.mlp.norm.weight" in shapes
     ):
-        raise UserError(f"{what} are weights of no plain vision transformer: {likeness(tensors)}; name it with model=.")
+        raise UserError(
+            f"{source} are weights of no plain vision transformer: {likeness(tensors)}; name it with model=."
+        )
     width, channels, *patch_size = shapes[PATCHES]
     arguments = {
         "patch_size": tuple(patch_size),
@@ -66,7 +70,7 @@ def architecture(tensors: Mapping[str, Published], what: str) -> tuple[str, dict
     side = math.isqrt(max(patches, 0))
     if side**2 != patches:
         raise UserError(
-            f"{what} has positions for {patches} patches, which make no square grid: load it into a network of its "
+            f"{source} has positions for {patches} patches, which make no square grid: load it into a network of its "
             "img_size, and save that with save_pretrained."
         )
     arguments |= {

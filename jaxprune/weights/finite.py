@@ -16,20 +16,20 @@ def is_real(array: Any) -> bool:
     return any(jnp.issubdtype(array.dtype, kind) for kind in (jnp.floating, jnp.integer, jnp.bool_))
 
 
-def require_finite(arrays: Mapping[str, Any], what: str) -> None:
+def require_finite(arrays: Mapping[str, Any], source: str) -> None:
     """Checks that a network can compute with its weights.
 
     Args:
       arrays: {name: array of real numbers}.
-      what: name of the weights in the error message.
+      source: name of the weights in the error message.
 
     Raises:
       UserError: numbers are infinite or NaN; their arrays are named.
     """
     bad = sorted(name for name, array in arrays.items() if not np.isfinite(np.asarray(array)).all())
     if bad:
-        more = f" and {len(bad) - _NAMES_SHOWN} more" if len(bad) > _NAMES_SHOWN else ""
+        rest = f" and {len(bad) - _NAMES_SHOWN} more" if len(bad) > _NAMES_SHOWN else ""
         raise UserError(
-            f"{what}: tensors hold numbers that are not finite: {', '.join(bad[:_NAMES_SHOWN])}{more}. Their training "
-            "diverged, or the file is damaged: take an earlier checkpoint, or fetch it again."
+            f"{source}: tensors hold numbers that are not finite: {', '.join(bad[:_NAMES_SHOWN])}{rest}. Their "
+            "training diverged, or the file is damaged: take an earlier checkpoint, or fetch it again."
         )

@@ -32,12 +32,12 @@ class Likeness(NamedTuple):
     besides: tuple[str, ...]
 
     def __str__(self) -> str:
-        some = " or ".join(self.names[:4]) + (" or others" if len(self.names) > 4 else "")
+        nearest = " or ".join(self.names[:4]) + (" or others" if len(self.names) > 4 else "")
         differences = (("lacks", self.missing), ("has besides", self.besides))
         differs = [
             f"{verb} {', '.join(names[:4])}{', …' if len(names) > 4 else ''}" for verb, names in differences if names
         ]
-        return f"nearest is {some}{', but the file ' + ' and '.join(differs) if differs else ''}"
+        return f"nearest is {nearest}{', but the file ' + ' and '.join(differs) if differs else ''}"
 
 
 def likeness(tensors: Mapping[str, Published]) -> Likeness:
@@ -53,7 +53,7 @@ def likeness(tensors: Mapping[str, Published]) -> Likeness:
         expected = _expected(names[0], 2 if "head.weight" in tensors else 0)
         differing.append((expected - present, present - expected, names))
     fewest = min(len(missing) + len(besides) for missing, besides, _ in differing)
-    nearest = [found for found in differing if len(found[0]) + len(found[1]) == fewest]
+    nearest = [difference for difference in differing if len(difference[0]) + len(difference[1]) == fewest]
     alike = [name for *_, names in nearest for name in names]
     of_size = [name for name in alike if _sizes(models.arguments(name)) == _sizes_of(tensors)]
     missing, besides, _ = nearest[0]

@@ -57,13 +57,13 @@ def fetched(source: str | os.PathLike) -> Path:
             "file."
         ) from error
     try:
-        found = Path(huggingface_hub.snapshot_download(name, revision=revision, allow_patterns=list(_FILES)))
-        if not any(found.glob("*.safetensors")):
-            found = Path(huggingface_hub.snapshot_download(name, revision=revision, allow_patterns=list(_OTHERWISE)))
+        folder = Path(huggingface_hub.snapshot_download(name, revision=revision, allow_patterns=list(_FILES)))
+        if not any(folder.glob("*.safetensors")):
+            folder = Path(huggingface_hub.snapshot_download(name, revision=revision, allow_patterns=list(_OTHERWISE)))
     except Exception as error:  # requests can fail with many kinds of exceptions
         reason = " ".join(str(error).split())[:200]
         raise UserError(
             f"{source} cannot be fetched and is not in the cache ({type(error).__name__}: {reason}): check the name "
             "and the connection, or download it elsewhere and give the directory."
         ) from error
-    return found
+    return folder

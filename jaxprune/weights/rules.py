@@ -49,11 +49,14 @@ def rules_for(model: Any) -> tuple[Rule, ...]:
     if isinstance(model, Framework):
         return (*model.published_rules, *within("", "encoder.", rules_for(model.encoder)))
     if isinstance(model, Scorer):
-        places = {theirs: place for theirs, place in model.published_networks.items() if getattr(model, place, None)}
-        networks = (within(theirs, f"{ours}.", rules_for(getattr(model, ours))) for theirs, ours in places.items())
+        places = {prefix: place for prefix, place in model.published_networks.items() if getattr(model, place, None)}
+        networks = (
+            within(prefix, f"{attribute}.", rules_for(getattr(model, attribute)))
+            for prefix, attribute in places.items()
+        )
         return (*model.published_rules, *(rule for rules in networks for rule in rules))
-    own = getattr(model, "published_rules", None)
-    return own or (CONVNET if isinstance(model, ConvNet) else VIT)
+    family = getattr(model, "published_rules", None)
+    return family or (CONVNET if isinstance(model, ConvNet) else VIT)
 
 
 def owns(scorer: type[Scorer], name: str) -> bool:
@@ -68,42 +71,44 @@ def to_ours(tensors: Mapping[str, Published], model: Any) -> dict[str, Published
       UserError: two published tensors map to the same tensor of ours.
     """
     rules, modules = rules_for(model), method_modules(model)
-    found: dict[str, Published] = {}
+    entries: dict[str, Published] = {}
     for name, (published, tensor) in tensors.items():
-        rule, ours = _apply(rules, _place(name, modules), back=False)
+        rule, target = _apply(rules, _place(name, modules), back=False)
         layout = np.asarray(tensor)
         # A tensor of another rank is not converted; the strict shape check then reports it.
         with contextlib.suppress(ValueError, IndexError):
             layout = rule.convert(layout)
-        if ours in found:
-            raise UserError(f"{found[ours].name} and {published} both map to {ours}: list one of them in ignored=.")
-        found[ours] = Published(published, layout)
+        if target in entries:
+            raise UserError(
+                f"{entries[target].name} and {published} both map to {target}: list one of them in ignored=."
+            )
+        entries[target] = Published(published, layout)
     targets = variables(model)
-    return _fitted_biases(_unshared(found, targets), targets)
+    return _fitted_biases(_unshared(entries, targets), targets)
 
 
-def _unshared(found: dict[str, Published], targets: Mapping[str, Any]) -> dict[str, Published]:
+def _unshared(entries: dict[str, Published], targets: Mapping[str, Any]) -> dict[str, Published]:
     """Copies a table of relative positions that all blocks share in a file to every block that has its own table.
 
     SimMIM pre-trains with a shared table and fine-tunes with a table for each block.
     """
-    name = next((name for name in found if name.endswith(timm.SHARED)), None)
+    name = next((name for name in entries if name.endswith(timm.SHARED)), None)
     if name is None or name in targets:
-        return found
+        return entries
     of_block = re.compile(rf"{re.escape(name.removesuffix(timm.SHARED))}blocks\.\d+\.attn\.{timm.RELATIVE}")
-    tables = [ours for ours in targets if of_block.fullmatch(ours)]
+    tables = [target for target in targets if of_block.fullmatch(target)]
     # If there are none, the strict check that follows reports the table.
-    rest = {ours: entry for ours, entry in found.items() if ours != name or not tables}
-    return {**rest, **dict.fromkeys(tables, found[name])}
+    rest = {target: entry for target, entry in entries.items() if target != name or not tables}
+    return {**rest, **dict.fromkeys(tables, entries[name])}
 
 
-def _fitted_biases(found: dict[str, Published], targets: Mapping[str, Any]) -> dict[str, Published]:
+def _fitted_biases(entries: dict[str, Published], targets: Mapping[str, Any]) -> dict[str, Published]:
     """Adapts the biases of queries, keys and values to a network without them, or without those of the keys.
 
     Biases that the network does not have are left out if they are zero, as in DINOv3's files.
     """
     fitted: dict[str, Published] = {}
-    for name, entry in found.items():
+    for name, entry in entries.items():
         place = name.removesuffix("qkv.bias")
         zero = not np.any(entry.tensor)
         if name in targets or not name.endswith(("attn.qkv.bias", "attn.q_bias", "attn.v_bias")):
@@ -141,7 +146,7 @@ def to_one_spelling(model: Any) -> dict[str, Tensor]:
 def _by_place(model: Any, wrapped: str) -> dict[str, dict[str, Tensor]]:
     """Returns {"": {published name: tensor}}, with the tensors of a framework's encoder under the key `wrapped`."""
     rules = rules_for(model)
-    modules = {ours: theirs for theirs, ours in method_modules(model).items()}
+    modules = {path: source for source, path in method_modules(model).items()}
     modules = dict(sorted(modules.items(), key=lambda pair: -len(pair[0])))
     # The rules of a network without patches do not use their size.
     encoder = getattr(model, "encoder", model)
@@ -189,14 +194,14 @@ def method_modules(model: Any) -> dict[str, str]:
         if reducer is None or reducer.published is None:
             continue
         number = counted[reducer.published] = counted.get(reducer.published, -1) + 1
-        theirs, ours = f"{reducer.published}.{number}", f"{site.path}.reducer"
-        paths[theirs] = ours
-        paths.update({f"{theirs}.{a}": f"{ours}.{b}" for a, b in reducer.renames.items()})
+        published, path = f"{reducer.published}.{number}", f"{site.path}.reducer"
+        paths[published] = path
+        paths.update({f"{published}.{a}": f"{path}.{b}" for a, b in reducer.renames.items()})
     return dict(sorted(paths.items(), key=lambda pair: -len(pair[0])))
 
 
 def _place(name: str, modules: dict[str, str]) -> str:
-    for theirs, ours in modules.items():
-        if name.startswith(theirs + "."):
-            return ours + name.removeprefix(theirs)
+    for published, path in modules.items():
+        if name.startswith(published + "."):
+            return path + name.removeprefix(published)
     return name

@@ -69,9 +69,9 @@ def spelled(model: Any, names: str = TIMM) -> Arrays:
     if names not in _NOT_VITS:
         _require_family(network, names)
     written = _WRITERS[names](to_one_spelling(model), network)
-    found = {name: np.array(tensor, order="C") for name, tensor in written.items()}
-    _require_same(model, found, names)
-    return found
+    tensors = {name: np.array(tensor, order="C") for name, tensor in written.items()}
+    _require_same(model, tensors, names)
+    return tensors
 
 
 def _require_family(network: Any, names: str) -> None:
@@ -79,8 +79,8 @@ def _require_family(network: Any, names: str) -> None:
     style = network.style if isinstance(network, VisionTransformer) else None
     rotary = None if style is None else style.block.rotary
     if style is None or (rotary is not None and getattr(rotary, "frequencies", "tubes") != _ROTARY.get(names)):
-        what = type(network).__name__ if style is None else "vision transformer with these rotary positions"
-        raise UserError(f"{names} has no names for a {what}: write the weights under timm's names.")
+        kind = type(network).__name__ if style is None else "vision transformer with these rotary positions"
+        raise UserError(f"{names} has no names for a {kind}: write the weights under timm's names.")
     if not style.final_norm and names != "openai_clip":
         raise UserError(f"{names}'s networks end with a norm, and this one has none: write timm's names.")
 
@@ -91,9 +91,9 @@ def _require_same(model: Any, tensors: Arrays, names: str) -> None:
     Raises:
       UserError: they do not.
     """
-    returned, wanted = to_ours(to_timm(tensors), model), variables(model)
-    changed = sorted(returned.keys() - wanted.keys())
-    for name, variable in wanted.items():
+    returned, targets = to_ours(to_timm(tensors), model), variables(model)
+    changed = sorted(returned.keys() - targets.keys())
+    for name, variable in targets.items():
         if name not in returned and isinstance(variable, Fixed):
             continue
         if name not in returned or not np.array_equal(returned[name].tensor, np.asarray(variable[...])):

@@ -34,7 +34,7 @@ from jaxprune.train.progress import log_to_terminal
 def forward_passes(config: Config) -> tuple[float, int, int]:
     """Returns the seconds from opening the network to the last forward pass, and the numbers of plans and images."""
     start = time.perf_counter()
-    opened = several_networks.networks(config)
+    opened = several_networks.open_networks(config)
     config = inputs.with_data_of(opened[0].origin, opened[0].model.preprocessing, config)
     found = members(opened, several_networks.plans(config, left_out := {}), seed=config.seed, left_out=left_out)
     with tempfile.TemporaryDirectory() as empty:

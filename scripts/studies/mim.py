@@ -37,10 +37,9 @@ import study
 from flax import nnx
 from ml_collections import ConfigDict
 
-from jaxprune import commands, compile_cache, main, mim, models, plugins
+from jaxprune import commands, compile_cache, main, mim, models
 from jaxprune.bench.timing import interleaved_medians
 from jaxprune.checkpoints.card import Card
-from jaxprune.checkpoints.network import open_network
 from jaxprune.checkpoints.run import build
 from jaxprune.checkpoints.store import load_params
 from jaxprune.commands.pretrain.settings import tiny
@@ -52,6 +51,7 @@ from jaxprune.evaluate.collectors import reconstruction
 from jaxprune.evaluate.collectors.features import features
 from jaxprune.evaluate.feature_probe import Labelled, probe
 from jaxprune.nn.params import merge, split
+from jaxprune.open import Run, open_network
 from jaxprune.report import plots
 from jaxprune.train import optimizer
 from jaxprune.train.progress import log_to_terminal
@@ -146,7 +146,7 @@ def pretraining(args, name, form, seed, epochs=None):
     if name == "greenmim":
         shape = {"patch_size": 4, "depths": (1, 1), "num_heads": (1, 2), "window_size": 3} if args.smoke else {}
         settings = {**settings, **shape, "encoder": ""}
-    known = arguments_of(cls)
+    known = {"name", "encoder"} | mim.argument_names(cls)
     config.mim = {key: value for key, value in settings.items() if key in known and value is not None}
     for network in cls.networks:
         config[network] = {
@@ -160,12 +160,6 @@ def pretraining(args, name, form, seed, epochs=None):
         config.epochs = epochs
         config.optimizer.warmup_epochs = 0.1 * epochs
     return config
-
-
-def arguments_of(cls) -> set[str]:
-    """Returns the names of the arguments that a framework can be created with."""
-    encoders = [each for each in (cls.encoder_class, *cls.encoder_classes.values()) if each]
-    return {"name", "encoder"} | set.union(plugins.parameters(cls), *map(plugins.parameters, encoders[:1]))
 
 
 class ClassifierSteps:
@@ -274,7 +268,7 @@ def measure(args, arm, seed, steps) -> dict[str, float]:
         "thousand images": summary["steps"] * first.batch_size / 1000,
         "minutes": summary["seconds"] / 60,
         "full-mask loss": full_mask_loss(folder / "pretrain", first),
-        **classified(args, open_network(folder / "pretrain"), second if args.smoke else first),
+        **classified(args, open_network(Run(folder / "pretrain")), second if args.smoke else first),
         **tuned(args, second, folder),
     }
 
@@ -296,7 +290,7 @@ def learns(args, name, steps) -> dict[str, float]:
     folder = args.out / name / "pretrain"
     summary = run_task("pretrain", first, folder)
     losses = [row["loss"] for row in read_metrics(folder) if row["split"] == "train"]
-    network = open_network(folder)
+    network = open_network(Run(folder))
     untrained = build("mim", first.mim.to_dict(), rngs=nnx.Rngs(0)).backbone()
     untrained.preprocessing = network.preprocessing
     return {

@@ -20,12 +20,12 @@ import numpy as np
 from jaxprune import parallel
 from jaxprune.bench.publish import publish
 from jaxprune.bench.timing import interleaved_medians
-from jaxprune.checkpoints.network import fingerprint, open_network
 from jaxprune.data import create_source, eval_batches
 from jaxprune.data.sample import Sample
 from jaxprune.errors import command
 from jaxprune.evaluate import Stacked, run_over
 from jaxprune.evaluate.contestants import Runner
+from jaxprune.open import named, open_network
 from jaxprune.reduction import DENSE
 from jaxprune.train.progress import log_to_terminal
 from jaxprune.tune import blockwise, cost_table, pareto_testing
@@ -33,6 +33,7 @@ from jaxprune.tune.candidates import candidates, default_places
 from jaxprune.tune.cost_table import CostTable
 from jaxprune.tune.search import SHARES, search
 from jaxprune.tune.store import Store
+from jaxprune.weights.fingerprint import fingerprint
 
 
 def parsed() -> argparse.Namespace:
@@ -89,7 +90,7 @@ def main() -> None:
     """Runs all measurements and writes two tables."""
     args = parsed()
     log_to_terminal()
-    model = open_network(args.run, args.weights, args.model, img_size=args.img_size)
+    model = open_network(named(args.run, args.weights, args.model), img_size=args.img_size)
     pictures = create_source(
         "folder", split="test", path=args.path, labels=False, held_out=0.9, exif=model.preprocessing.exif
     )

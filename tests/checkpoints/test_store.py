@@ -229,17 +229,12 @@ def test_every_flipped_bit_of_a_manifest_is_damage(filled):
             continue
 
 
-def test_a_manifest_without_a_checksum_is_one_of_an_earlier_version(filled):
+def test_a_manifest_without_its_checksum_is_damage(filled):
     manifest = filled.path(30) / "manifest.json"
     content = json.loads(manifest.read_text())
     del content["crc32"]
     manifest.write_text(json.dumps(content))
-    assert filled.restore_latest(abstract(make_state(0)))[0] == 30
-    assert load_params(filled.path(30))["norm.scale"].shape == (3,)
-    for change in ({"format": 3}, {"extra": 0}):  # of a later one there is always a checksum
-        manifest.write_text(json.dumps(content | change))
-        with pytest.raises(store_module._Damage):
-            store_module._unsealed(manifest.read_bytes(), manifest.parent)
+    assert filled.restore_latest(abstract(make_state(0)))[0] == 20
 
 
 def test_what_else_lies_among_the_checkpoints_is_left_alone(filled, caplog):

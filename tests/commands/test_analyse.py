@@ -20,7 +20,7 @@ from jaxprune.data import load_images, source_factory
 from jaxprune.data.scenes import Scenes
 from jaxprune.errors import UserError
 from jaxprune.evaluate.collectors import observations
-from jaxprune.evaluate.members import Opened, Planned, members
+from jaxprune.evaluate.members import NamedNetwork, Planned, members
 from jaxprune.nn.params import jitted
 from jaxprune.reduction import Plan
 
@@ -179,7 +179,7 @@ def test_a_keep_rate_that_a_method_does_not_support_is_left_out_by_name(capsys):
 
 def test_a_plan_that_a_network_cannot_follow_is_left_out_by_name():
     model = models.create("vit", **SIZES, num_classes=10, rngs=nnx.Rngs(0))
-    opened, left_out = [Opened("small", model, "small.safetensors")], {}
+    opened, left_out = [NamedNetwork("small", model, "small.safetensors")], {}
     planned = [Planned("dpc_knn 0.1", Plan("dpc_knn", 0.1, (1, 2))), Planned("topk 0.5", Plan("topk", 0.5, (1, 2)))]
     assert [member.plan for member in members(opened, planned, left_out=left_out)] == ["dense", "topk 0.5"]
     assert list(left_out) == ["small, dpc_knn 0.1"] and "0 of 16 patches" in left_out["small, dpc_knn 0.1"]

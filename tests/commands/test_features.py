@@ -291,9 +291,7 @@ def test_a_published_file_without_a_classifier_will_do(img_size, colours, tmp_pa
 def test_what_does_not_fit_into_float16_is_refused():
     cast = feature_files._cast
     assert cast(np.array([1.5, np.nan], np.float32), "float16", "cls").dtype == np.float16
-    with pytest.raises(
-        UserError, match=r"cls features reach 1e\+05, beyond the range of float16: use config.dtype=float32"
-    ):
+    with pytest.raises(UserError, match=r"cls features reach 1e\+05, beyond the range of float16: use dtype=float32"):
         cast(np.array([1e5], np.float32), "float16", "cls")
 
 

@@ -6,14 +6,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from jaxprune.checkpoints.networks import Networks
-from jaxprune.checkpoints.scorers import open_scorers
 from jaxprune.commands import finetune
 from jaxprune.commands.shared import defaults, inputs, networks
 from jaxprune.errors import UserError
 from jaxprune.models import resnet
+from jaxprune.open import NetworkCache, open_scorers, resized_inputs
 from jaxprune.preprocessing import Preprocessing
-from jaxprune.scoring.parts.wrappers import Enlarged
+from jaxprune.scoring.parts.resized_inputs import ResizedInputs
 
 
 def test_a_folder_without_splits_is_divided_by_the_data_settings_of_its_run(tmp_path):
@@ -43,13 +42,13 @@ def test_a_convnet_sees_small_images_enlarged_in_fine_tuning_as_in_pruning(monke
     for size, expected in ((32, (224, 224)), (224, None), (256, None)):
         config.data.img_size = size
         scorer = networks.open_scorer(config, (4, 4))
-        assert (scorer.size if isinstance(scorer, Enlarged) else None) == expected
+        assert (scorer.size if isinstance(scorer, ResizedInputs) else None) == expected
     config.scorer = "centre"
-    assert not isinstance(networks.open_scorer(config, (4, 4)), Enlarged)
+    assert not isinstance(networks.open_scorer(config, (4, 4)), ResizedInputs)
     pruning = defaults.classifier_inspection("prune", scorers=(text,), proposal_size=0, proposal="", weights="")
     record = Preprocessing((32, 32))
-    opened = open_scorers((text,), Networks(), preprocessing=record, grid=(4, 4))
-    assert networks.scorers.enlarged(opened, pruning.proposal_size).scorers[text].size == (224, 224)
+    opened = open_scorers((text,), NetworkCache(), preprocessing=record, grid=(4, 4))
+    assert resized_inputs(opened, pruning.proposal_size).scorers[text].size == (224, 224)
 
 
 def test_dynamicvit_learns_from_a_teacher_unless_nothing_is_distilled():

@@ -77,7 +77,7 @@ def test_one_picture_is_enough(photos, tmp_path):
 
 
 BAD = {
-    "nothing to score": ({"images": ""}, "Give --config.images=FOLDER"),
+    "nothing to score": ({"images": ""}, "Give images=FOLDER"),
     "no such folder": ({"images": "nowhere/photos"}, "There is no file or folder nowhere/photos: check"),
     "an empty folder": ({"images": "EMPTY"}, "holds no pictures"),
     "an unknown scorer": ({"scorers": ("papir",)}, "Did you mean 'papr'"),
@@ -85,7 +85,7 @@ BAD = {
     "an unknown option": ({"scorers": ("centre:norn=l1",)}, "Did you mean 'norm'"),
     "no network": ({"scorers": ("papr",)}, "papr reads a ConvNet or a ViT: write papr:model=NAME,weights=FILE"),
     "no ViT": ({"scorers": ("dino",)}, "write dino:run=RUN"),
-    "no weights": ({"scorers": ("papr",), "proposal": "resnet50"}, "give --config.weights=FILE"),
+    "no weights": ({"scorers": ("papr",), "proposal": "resnet50"}, "give weights=FILE"),
 }
 
 

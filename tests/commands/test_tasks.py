@@ -183,7 +183,7 @@ def test_linear_probe_trains_a_layer_and_leaves_a_classifier(runs, tmp_path):
     probe = tmp_path / "probe"
     found = run("mim/linear_probe.py:smoke", probe, run=str(workdir / "pretrain"))
     rows = [json.loads(line) for line in (probe / "metrics.jsonl").read_text().splitlines()]
-    assert found["accuracy"] == rows[-1]["accuracy"] and "observed" not in rows[0]
+    assert found["accuracy"] == rows[-1]["accuracy"] and "running" not in rows[0]
     assert "Linear probe" in (probe / "report.html").read_text()
     # The run loads back as a classifier, which predicts what the probe predicted.
     model, names, _ = checkpoints.open_classifier(probe)

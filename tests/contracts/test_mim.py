@@ -17,8 +17,7 @@ from jaxprune.mim.parts.base import STORED
 from jaxprune.models.swin import SwinTransformer
 from jaxprune.nn.params import merge, split
 from jaxprune.train import optimizer, state
-from jaxprune.train.state import SNAPSHOT, Snapshot
-from jaxprune.train.step import FIXED, make_train_step
+from jaxprune.train.step import FIXED, KEPT, make_train_step
 
 QUICK = ("mae",)  # further members of the family are slow
 METHODS = [pytest.param(m, marks=() if m in QUICK else pytest.mark.slow) for m in sorted(mim.methods())]
@@ -77,6 +76,25 @@ def test_everything_that_is_trained_learns_from_one_trace(method):
 
 
 @pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("reconstruction", ["partial", "progressive"])
+def test_patches_are_thrown_as_the_flat_arguments_say(method, reconstruction):
+    """A framework has them by handing its `partial` to its masker and its decoder."""
+    model = create(method, reconstruction=reconstruction, throw_ratio=0.25, kernel_size=3)
+    patches, masker = model.num_patches, model.masker
+    assert model.reconstruction == reconstruction
+    assert masker.num_masked - masker.num_retained == patches // 4
+    kernels = {array.shape[:2] for name, array in split(model).params.items() if name.endswith("aggregate.kernel")}
+    assert kernels == ({(3, 3)} if reconstruction == "progressive" else set())
+
+    def predicted(images, key):
+        loss, aux = model(images, key=key)
+        return loss, aux.pred
+
+    loss, pred = jax.eval_shape(predicted, images(), jax.random.key(0))
+    assert loss.shape == () and pred.shape[:2] == (BATCH, patches)
+
+
+@pytest.mark.parametrize("method", METHODS)
 def test_half_precision_is_nearly_the_same(method):
     whole, half = create(method), create(method, dtype=jnp.bfloat16)
     loss = compiled(lambda images, key: [model(images, key=key)[0] for model in (whole, half)])
@@ -121,22 +139,21 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_bits(method, tmp_path):
     model = create(method)
     parts = split(model)
     # A copy is refreshed after the break, in step 3.
-    snapshot = None if model.snapshot_epochs is None else Snapshot("encoder.", 1, 2)
+    keepers = tuple(keeper._replace(first=1, every=2) for keeper in model.keepers(1))
     tx = optimizer.adamw(1e-2, weight_decay=0.05)
     options = (parts.params, tx, parallel.make_mesh(devices=jax.devices()[:1]))
 
     def loss(params, batch, key):
-        fixed = dict(batch[FIXED])
-        kept = {SNAPSHOT: fixed.pop(SNAPSHOT)} if SNAPSHOT in fixed else {}
-        return merge(parts.graph, params, fixed).training_loss(batch["image"], key, **kept), {}
+        model = merge(parts.graph, params, batch[FIXED])
+        return model.training_loss(batch["image"], key, **batch.get(KEPT, {})), {}
 
     def run(now, rest, steps):
         for _ in range(steps):
             now, metrics = step(now, {"image": images(), FIXED: rest}, jax.random.key(0))
         return now, metrics["loss"]
 
-    begin = lambda: state.create(*options, snapshot=snapshot)
-    lowered = make_train_step(loss, tx, snapshot=snapshot).lower(
+    begin = lambda: state.create(*options, keepers=keepers)
+    lowered = make_train_step(loss, tx, keepers=keepers).lower(
         begin(), {"image": images(), FIXED: parts.rest}, jax.random.key(0)
     )
     step = lowered.compile(compiler_options=quick_compile())
@@ -145,7 +162,7 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_bits(method, tmp_path):
     write_card(tmp_path, model, fixed={name: a for name, a in parts.rest.items() if name.startswith(STORED)})
     with CheckpointStore(tmp_path / "checkpoints") as store:
         store.save(2, half, {})
-        _, restored, _ = store.restore_latest(state.abstract(*options, snapshot=snapshot))
+        _, restored, _ = store.restore_latest(state.abstract(*options, keepers=keepers))
     rest = split(load_model(tmp_path)).rest
     chex.assert_trees_all_equal(rest, parts.rest)
     resumed, found = run(restored, rest, 2)

@@ -107,6 +107,14 @@ def test_clipped_boxes_are_drawn_once(shape, draws, box):
     assert crop_resize.clipped_box(Draws(*draws), *shape, (0.08, 1.0), (3 / 4, 4 / 3)) == box
 
 
+@pytest.mark.parametrize("shape", [(1, 1), (1, 2), (3, 1)])
+def test_the_crop_of_a_tiny_image_has_a_pixel(shape):
+    for seed in range(200):
+        for draw, ratio in ((crop_resize.clipped_box, (3 / 4, 4 / 3)), (crop_resize.random_box, (3.0, 4.0))):
+            _, _, h, w = draw(np.random.default_rng(seed), *shape, (0.08, 1.0), ratio)
+            assert 1 <= h <= shape[0] and 1 <= w <= shape[1]
+
+
 def test_center_crop_resizes_and_crops():
     image = np.asarray(picture(1, (80, 60)))
     whole = np.asarray(Image.fromarray(image).resize((42, 32), Image.Resampling.BICUBIC))  # 28 of 32, short side
@@ -115,6 +123,31 @@ def test_center_crop_resizes_and_crops():
     same = crop_resize.center_crop(image, (60, 80), 0.875, Image.Resampling.BICUBIC)
     assert same is image
     assert crop_resize.center_crop(image, (40, 20), 1.0, Image.Resampling.BICUBIC).shape == (40, 20, 3)
+
+
+@pytest.mark.parametrize("name", ["bilinear", "bicubic", "lanczos"])
+def test_the_width_is_resized_before_the_height(name):
+    """As every Pillow before version 13 does: for tall images the order shows."""
+    tall, filter_ = picture(1, (40, 90)), crop_resize.interpolation(name)
+    wide = np.asarray(tall.resize((30, 90), filter_).resize((30, 20), filter_))
+    for image in (np.asarray(tall), np.asarray(tall).view(decode.Decoded)):
+        np.testing.assert_array_equal(crop_resize.resized_crop(image, (0, 0, 90, 40), (20, 30), filter_), wide)
+    whole = np.asarray(tall.resize((16, 90), filter_).resize((16, 36), filter_))
+    np.testing.assert_array_equal(crop_resize.center_crop(np.asarray(tall), (16, 16), 1.0, filter_), whole[10:26])
+
+
+@pytest.mark.parametrize("name", ["bilinear", "bicubic", "lanczos"])
+@pytest.mark.parametrize("size", [(7, 600), (20, 1000), (600, 7)])
+def test_of_an_elongated_image_the_width_is_resized_before_the_height_too(size, name):
+    long, filter_ = picture(1, size), crop_resize.interpolation(name)
+    side = min(size)
+    shape = (side // 2, side // 2)
+    new = tuple(int(2 * length / side * shape[0] / 2 + 1e-6) for length in reversed(size))
+    top, left = (round((new[i] - shape[i]) / 2) for i in (0, 1))
+    down, across = size[1] / new[0], size[0] / new[1]
+    first = long.resize((shape[1], size[1]), filter_, box=(left * across, 0, (left + shape[1]) * across, size[1]))
+    second = first.resize(shape[::-1], filter_, box=(0, top * down, shape[1], (top + shape[0]) * down))
+    np.testing.assert_array_equal(crop_resize.center_crop(np.asarray(long), shape, 1.0, filter_), np.asarray(second))
 
 
 @pytest.mark.parametrize("orientation", [1, 6])

@@ -39,7 +39,9 @@ def whole_resized_then_cut(image, shape, crop_pct, resample):
     height, width = image.shape[:2]
     zoom = max(shape[0] / height, shape[1] / width) / crop_pct
     new = max(shape[0], int(height * zoom + 1e-6)), max(shape[1], int(width * zoom + 1e-6))
-    image = np.asarray(Image.fromarray(image).resize(new[::-1], resample))
+    # The width first, as Pillow before version 13.
+    narrow = Image.fromarray(image).resize((new[1], image.shape[0]), resample)
+    image = np.asarray(narrow.resize(new[::-1], resample))
     top, left = round((new[0] - shape[0]) / 2), round((new[1] - shape[1]) / 2)
     return image[top : top + shape[0], left : left + shape[1]]
 

@@ -71,7 +71,7 @@ def test_a_set_that_is_there_is_not_overwritten_by_accident(folder, tmp_path):
     done = prepare(folder, tmp_path / "out", name="x")
     before = sorted(p.name for p in done.path.iterdir())
     shutil.rmtree(folder / "cow")
-    with pytest.raises(UserError, match=r"exists already.*--overwrite"):
+    with pytest.raises(UserError, match=r"exists already.*overwrite=True"):
         prepare(folder, tmp_path / "out", name="x")
     assert len(Tfds(str(done.path))) == 12
     assert prepare(folder, tmp_path / "out", name="x", overwrite=True).num_examples == {"train": 8}

@@ -1,12 +1,27 @@
+"""RandAugment: its policies, and every operation at every strength, as published, whatever the version of Pillow."""
+
+import platform
+from pathlib import Path
+
 import numpy as np
 import pytest
+from pictures import ODD_SIZES, odd_image
 from PIL import Image
+from support import golden
 
+from jaxprune import main
 from jaxprune.data.loader import train_batches
 from jaxprune.data.randaugment import OPERATIONS, RandAugment
 from jaxprune.data.source_factory import create_source
 from jaxprune.errors import UserError
 from jaxprune.preprocessing import Preprocessing
+
+CONFIGS = Path(__file__).parent.parent.parent / "configs"
+FILL = (124, 116, 104)
+
+
+def applied(name, image, strength, seed=0):
+    return np.asarray(OPERATIONS[name](Image.fromarray(image), strength, np.random.default_rng(seed), FILL))
 
 
 @pytest.fixture(scope="module")
@@ -48,3 +63,119 @@ def test_the_stream_augments_and_stays_a_function_of_the_seed():
     np.testing.assert_array_equal(once["image"], again["image"])
     np.testing.assert_array_equal(once["label"], plain["label"])
     assert np.any(once["image"] != plain["image"])
+
+
+def levels(image, table):
+    return np.array(table, np.uint8)[image]
+
+
+def stretched(image):
+    """Every channel from its smallest and largest value to 0 and 255, if they differ."""
+    channels = []
+    for channel in np.moveaxis(image, -1, 0):
+        low, high = int(channel.min()), int(channel.max())
+        scale = 255.0 / (high - low) if high > low else 1.0
+        offset = -low * scale if high > low else 0.0
+        channels.append(levels(channel, [min(max(int(i * scale + offset), 0), 255) for i in range(256)]))
+    return np.stack(channels, axis=-1)
+
+
+def equalized(image):
+    """Every channel by its cumulative histogram, unless it has one value."""
+    channels = []
+    for channel in np.moveaxis(image, -1, 0):
+        counts = np.bincount(channel.ravel(), minlength=256)
+        present = counts[counts > 0]
+        step = (present.sum() - present[-1]) // 255 if len(present) > 1 else 0
+        below = np.concatenate([[0], np.cumsum(counts)[:-1]])
+        channels.append(levels(channel, np.minimum((step // 2 + below) // step, 255) if step else range(256)))
+    return np.stack(channels, axis=-1)
+
+
+LOOKED_UP = {
+    "auto_contrast": lambda image, s: stretched(image),
+    "equalize": lambda image, s: equalized(image),
+    "invert": lambda image, s: 255 - image,
+    "posterize": lambda image, s: image & (0, 128, 192, 224, 240)[4 - int(4 * s)],
+    "solarize": lambda image, s: np.where(image < 256 - int(256 * s), image, 255 - image),
+    "solarize_add": lambda image, s: np.where(image < 128, np.minimum(image.astype(int) + int(110 * s), 255), image),
+}
+STRENGTHS = np.linspace(0, 1, 41)
+
+
+def check(image, seed, strengths):
+    """Every operation keeps shape and type; those of a table of values give exactly that."""
+    for name in OPERATIONS:
+        for strength in strengths:
+            result = applied(name, image, strength, seed)
+            assert result.shape == image.shape and result.dtype == np.uint8, (name, strength, seed)
+            if name in LOOKED_UP:
+                expected = LOOKED_UP[name](image, strength)
+                np.testing.assert_array_equal(result, expected, f"{name} at {strength} of image {seed}")
+
+
+@pytest.mark.parametrize("seed", range(0, 6 * len(ODD_SIZES), 5))
+def test_every_operation_at_every_strength(seed):
+    check(odd_image(seed), seed, STRENGTHS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(0, 10_000, 500))
+def test_every_operation_on_ten_thousand_images(first):
+    for seed in range(first, first + 500):
+        check(odd_image(seed), seed, np.append(STRENGTHS[seed % 4 :: 4], 1.0))
+
+
+def test_the_largest_strength_of_posterize_is_black(image):
+    assert not applied("posterize", image, 1.0).any() and applied("posterize", image, 0.99).any()
+
+
+def test_operations_give_what_pillow_10_1_gave():
+    """All versions from 10.1 to 13.0 agree in every byte; on other processors rounding may differ."""
+    tolerance = 0 if platform.machine().lower() in ("x86_64", "amd64") else 1
+    for key, expected in golden("augment/randaugment").items():
+        name, number, strength = key.split("/")
+        result = applied(name, odd_image(int(number)), float(strength), int(number))
+        np.testing.assert_allclose(result.astype(int), expected, rtol=0, atol=tolerance, err_msg=key)
+
+
+class OddSizes:
+    """A source of images of all odd sizes."""
+
+    name, class_names, num_classes, broken = "odd/train", ("image",), 1, {}
+
+    def __len__(self):
+        return 6 * len(ODD_SIZES)
+
+    def __getitem__(self, index):
+        return {"image": odd_image(index), "label": np.int32(0), "index": np.int32(index)}
+
+
+def recipes():
+    paths = sorted(CONFIGS.rglob("[!_]*.py"))
+    return [str(path.relative_to(CONFIGS)) for path in paths if main.load_config(str(path)).task == "finetune"]
+
+
+@pytest.mark.slow
+def test_recipes_with_randaugment_are_found():
+    augmented = {path for path in recipes() if main.load_config(str(CONFIGS / path)).data.randaugment}
+    assert {"mim/imagenet_finetune.py", "reduction/imagenet.py", "reduction/coco.py"} <= augmented
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", recipes())
+def test_a_fine_tuning_recipe_augments_for_two_thousand_steps(path):
+    data = main.load_config(str(CONFIGS / path)).data
+    batches = train_batches(
+        OddSizes(),
+        batch_size=6,
+        preprocessing=Preprocessing((32, 32), interpolation=data.interpolation),
+        seed=0,
+        crop=data.crop,
+        scale=tuple(data.crop_scale),
+        repeats=data.repeats,
+        randaugment=data.randaugment,
+        cutout=data.cutout,
+    )
+    for _ in range(2_000):
+        assert next(batches)["image"].shape == (6, 32, 32, 3)

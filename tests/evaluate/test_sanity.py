@@ -8,7 +8,7 @@ from flax import nnx
 from jaxprune import models, scoring
 from jaxprune.errors import UserError
 from jaxprune.evaluate import sanity
-from jaxprune.scoring.parts.wrappers import Enlarged
+from jaxprune.scoring.parts.resized_inputs import ResizedInputs
 
 SIZES = {"img_size": 16, "patch_size": 4, "embed_dim": 16, "depth": 2, "num_heads": 2, "num_classes": 3}
 
@@ -33,7 +33,7 @@ def test_parts_come_from_the_top():
 
 def test_the_network_behind_a_resize_is_found():
     scorer = scoring.create("norm", proposal=vit())
-    inside = sanity.parts_from_top(Enlarged(scorer, (16, 16)))
+    inside = sanity.parts_from_top(ResizedInputs(scorer, (16, 16)))
     assert inside == [
         (part, tuple(f"scorer.{name}" for name in names)) for part, names in sanity.parts_from_top(scorer)
     ]

@@ -27,6 +27,13 @@ GROUPS = {
     ],
     "kmedoids of equal weights": [At(1, "kmedoids", keep_rate=0.3, equal_weights=True)],
 }
+# Methods in no group, such as one of your own, are exported alone.
+_GROUPED = {at.method for steps in GROUPS.values() for at in steps}
+GROUPS |= {
+    method: [At("input" if cls.where == "embed" else 1, method, keep_rate=0.5)]
+    for method, cls in sorted(reduction.methods().items())
+    if method not in _GROUPED
+}
 # Networks of other families, by the name they are created by, and the steps of a plan: where there is none the network
 # is written dense.
 _SMALL = {"img_size": 32, "patch_size": 8, "embed_dim": 16, "depth": 3, "num_heads": 2}

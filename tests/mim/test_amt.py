@@ -15,6 +15,7 @@ from jaxprune.commands import pretrain
 from jaxprune.commands.shared import training
 from jaxprune.errors import UserError
 from jaxprune.mim.parts.attention_driven import attention_weights
+from jaxprune.mim.parts.encoder_copy import EncoderCopy
 from jaxprune.mim.parts.weighted_masker import WeightedMasker, weighted_order
 from jaxprune.nn.params import merge, split
 from jaxprune.train import workdir as workdirs
@@ -101,7 +102,7 @@ def test_the_counts_are_the_published_ones():
 
 def test_epochs_0_to_40_are_mae():
     model = create()
-    assert model.snapshot_epochs == (41, 40)
+    assert model.keepers(steps_per_epoch=10) == (EncoderCopy(first=410, every=400),)
     assert [model.phase(epoch) for epoch in (0, 40, 41)] == [{"warmup": True}, {"warmup": True}, {}]
 
 
@@ -216,4 +217,4 @@ def test_a_resumed_run_goes_on_to_the_same_bits(tmp_path, monkeypatch):
     assert kept and all(name.startswith("encoder.") for name in kept)
     chex.assert_trees_all_equal(kept, store._load(tmp_path / "whole", "extra/snapshot/"))
     chex.assert_trees_all_equal(params, load_params(tmp_path / "whole"))
-    assert checkpoints.load_model(tmp_path / "run").snapshot_epochs == (1, 1)
+    assert checkpoints.load_model(tmp_path / "run").keepers(4) == (EncoderCopy(4, 4),)

@@ -11,8 +11,6 @@ from flax import nnx
 from support import golden, nhwc, quickly, ratio_of, weights
 
 from jaxprune import checkpoints, mim, models
-from jaxprune.checkpoints.convert import convert
-from jaxprune.checkpoints.initialise import initialise
 from jaxprune.errors import UserError
 from jaxprune.mim.greenmim import RESTORE
 from jaxprune.mim.parts.masker import RandomMasker, SharedMasker, SharedMasks
@@ -20,6 +18,7 @@ from jaxprune.mim.parts.visible_windows import Cells, attend_visible, cheapest
 from jaxprune.models.swin import SwinBlock
 from jaxprune.nn.params import split, unfilled, variables
 from jaxprune.nn.windows import Windows
+from jaxprune.open import at, convert, initialise
 from jaxprune.ranking import pseudo_labels
 from jaxprune.train.optimizer import decay_mask
 
@@ -232,7 +231,7 @@ def test_a_pre_training_file_is_converted_and_initialises_a_classifier(tmp_path)
     assert again.encoder.heads == model.encoder.heads and again.grid == model.grid
     chex.assert_trees_all_equal(*({n: v[...] for n, v in variables(m).items()} for m in (again, model)))
     swin = unfilled(lambda: models.create("swin", **ENCODER, num_classes=3, rngs=nnx.Rngs(0)))
-    initialise(swin, str(path))
+    initialise(swin, at(path))
     for name, variable in variables(model.encoder).items():
         np.testing.assert_array_equal(variables(swin)[name][...], variable[...])
 

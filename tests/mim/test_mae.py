@@ -131,7 +131,8 @@ def test_nothing_thrown_is_exactly_mae():
     file = golden(PR_FILES[0])
     images, noise = jnp.asarray(nhwc(file["imgs"])), jnp.asarray(file["noise"])
     mae = published(file, ignored=("agg.*",))
-    progressive = published(file, reconstruction="progressive", throw_ratio=0.0)
+    options = {"throw_ratio": 0.0, "kernel_size": int(file["kernel"])}
+    progressive = published(file, reconstruction="progressive", **options)
     loss, aux, *_ = run(mae, images, noise=noise)
     other, other_aux, *_ = run(progressive, images, noise=noise)
     chex.assert_trees_all_equal((loss, aux.pred), (other, other_aux.pred))

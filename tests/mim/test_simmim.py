@@ -19,12 +19,11 @@ from support import (
 )
 
 from jaxprune import checkpoints, mim, models
-from jaxprune.checkpoints.convert import convert
-from jaxprune.checkpoints.initialise import initialise
 from jaxprune.errors import UserError
 from jaxprune.mim.parts.block_masker import BlockMasker
 from jaxprune.mim.simmim import default_mask_patch
 from jaxprune.nn.params import merge, split, variables
+from jaxprune.open import at, convert, initialise
 from jaxprune.ops.sampling import furthest_sampling_host
 from jaxprune.train.optimizer import decay_mask
 from jaxprune.weights.rules import to_published
@@ -360,7 +359,7 @@ def test_fine_tuning_begins_with_the_shared_positions_in_every_block(published, 
     (checkpoints.save_pretrained if published else checkpoints.save_model)(model, tmp_path / "run.safetensors")
     sizes = {name: SMALL[name] for name in ("img_size", "patch_size", "embed_dim", "depth", "num_heads")}
     classifier = models.create("vit", **sizes, **BEIT, num_classes=3, rngs=nnx.Rngs(1))
-    initialise(classifier, str(tmp_path / "run.safetensors"))
+    initialise(classifier, at(tmp_path / "run.safetensors"))
     tables = [block.attn.relative_position_bias_table for block in classifier.blocks]
     assert tables[0] is not tables[1]
     images = jax.random.normal(jax.random.key(0), (1, 32, 32, 3))
@@ -377,7 +376,7 @@ def test_fine_tuning_of_a_swin_takes_windows_of_another_size(tmp_path):
     for window, img_size in ((4, 32), (7, 56)):
         sizes = {**SWIN, "window_size": window, "img_size": img_size}
         classifier = models.create("swin", **sizes, num_classes=3, rngs=nnx.Rngs(1))
-        initialise(classifier, str(tmp_path / "run.safetensors"))
+        initialise(classifier, at(tmp_path / "run.safetensors"))
         (theirs, ours) = (net.layers[1].blocks[1].attn for net in (model.encoder, classifier))
         chex.assert_trees_all_equal(theirs.qkv.kernel[...], ours.qkv.kernel[...])
         assert ours.relative_position_bias_table.shape == ((2 * window - 1) ** 2, 2)

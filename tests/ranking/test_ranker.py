@@ -12,7 +12,7 @@ from support import assert_gradients, golden, golden_names, in_names, nhwc, weig
 
 from jaxprune import checkpoints, losses, ranking
 from jaxprune.errors import UserError
-from jaxprune.nn.batch_norm import observed
+from jaxprune.nn.batch_norm import batch_stats
 from jaxprune.nn.params import merge, split
 
 FILE = golden(golden_names("ltrp_papr/ltrp_labels_*")[0])
@@ -67,7 +67,7 @@ def test_a_resnet_ranks_whole_images(rng_key):
     def train(images):
         ranker = merge(split_ranker.graph, split_ranker.params, before)
         features = ranker.conv1(images)
-        return ranker.scores(images, train=True), observed(split(ranker).rest, before), features
+        return ranker.scores(images, train=True), batch_stats(split(ranker).rest, before), features
 
     split_ranker = split(ranker)
     scores, seen, features = train(images)

@@ -19,7 +19,7 @@ from jaxprune.models import resnet
 from jaxprune.nn.params import split, unfilled
 from jaxprune.preprocessing import Preprocessing, trained_on
 from jaxprune.reduction import Plan
-from jaxprune.scoring.parts.wrappers import Enlarged
+from jaxprune.scoring.parts.resized_inputs import ResizedInputs
 from jaxprune.weights.rules import to_published
 
 FILE = golden("ltrp_papr/papr_vit")
@@ -211,7 +211,7 @@ def test_a_scorer_reads_the_pixels_of_the_network_that_it_prunes(wrapped, tmp_pa
     host, proposal = models.create("vit", **SIZES, rngs=nnx.Rngs(0)), models.create("resnet_tiny", rngs=nnx.Rngs(1))
     host.preprocessing = Preprocessing((16, 16), mean=OTHER[0], std=OTHER[1])
     own = trained_on(proposal)
-    around = (lambda scorer: Enlarged(scorer, (16, 16))) if wrapped else (lambda scorer: scorer)
+    around = (lambda scorer: ResizedInputs(scorer, (16, 16))) if wrapped else (lambda scorer: scorer)
     plan = Plan("from_scores", keep_rate=0.5)
     scorer = scoring.create("papr", grid=(4, 4), proposal=proposal)
     fast = reduction.apply(host, plan, scorer=around(scorer))

@@ -1,5 +1,6 @@
 """What `benchmark` writes: cost and speed of plans side by side, and its verdict on each."""
 
+import importlib
 import itertools
 import time
 from types import SimpleNamespace
@@ -14,6 +15,8 @@ from jaxprune.bench.timing import OverRounds
 from jaxprune.commands import benchmark
 from jaxprune.evaluate.collectors import plans
 from jaxprune.preprocessing import Preprocessing
+
+RUN = importlib.import_module("jaxprune.commands.benchmark.run")
 
 GFLOPS = {"dense": 4.0, "topk": 2.5, "tome": 3.0, "random": 2.0}
 SECONDS = {"dense": 0.25, "topk": 0.125, "tome": 0.3125, "random": 0.25 / 1.2}  # of a batch of 8
@@ -40,7 +43,7 @@ def timed(plan):
 
 
 def written(tmp_path, monkeypatch, measured, **settings):
-    monkeypatch.setattr(benchmark, "measure", lambda config, workdir: measured)
+    monkeypatch.setattr(RUN, "measure", lambda config, workdir: measured)
     config = SimpleNamespace(plans=tuple(GFLOPS)[1:], batch_size=8, rounds=3, scorer="", **settings)
     summary = benchmark.run(config, tmp_path)
     return read_page(tmp_path / "report.html"), summary

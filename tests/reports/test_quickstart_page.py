@@ -1,5 +1,6 @@
 """What `quickstart` writes: its results, the time of every phase, and a section for each of them."""
 
+import importlib
 import json
 from pathlib import Path
 
@@ -9,6 +10,8 @@ from written_pages import read_page
 from jaxprune import main
 from jaxprune.commands import benchmark, evaluate, quickstart, train_ranker
 from jaxprune.commands.shared import reporting
+
+RUN = importlib.import_module("jaxprune.commands.quickstart.run")
 
 CONFIG = str(Path(__file__).parent.parent.parent / "configs" / "quickstart.py")
 COMMON = {"data": "40 scenes", "held_out": 50, "classes": 10, "plan": None}
@@ -104,7 +107,11 @@ def test_a_phase_that_was_cut_short_says_so(workdir):
 
 def test_the_summary_names_the_most_accurate_plan_that_is_faster(tmp_path, monkeypatch):
     for phase in SUMMARIES:
-        monkeypatch.setitem(quickstart._TASKS, phase, lambda config, folder, phase=phase: trained(phase, folder))
+        monkeypatch.setitem(
+            importlib.import_module("jaxprune.commands.quickstart.run")._TASKS,
+            phase,
+            lambda config, folder, phase=phase: trained(phase, folder),
+        )
     monkeypatch.setattr(benchmark, "measure", lambda config, workdir: benchmark.Measured("vit", ROWS, None, classes=10))
     summary = quickstart.run(main.load_config(CONFIG), tmp_path / "run")
     assert summary == {

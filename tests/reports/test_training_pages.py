@@ -138,7 +138,7 @@ def undrawn(monkeypatch):
     """The pictures of a ranker are grey: no network is opened."""
     ranker = SimpleNamespace(preprocessing=Preprocessing((32, 32)))
     nothing = SimpleNamespace(graph=None, params=None, rest=None)
-    monkeypatch.setattr(train_ranker_report, "load_model", lambda workdir: ranker)
+    monkeypatch.setattr(train_ranker_report, "open_ranker", lambda origin: ranker)
     monkeypatch.setattr(train_ranker_report, "label_model", lambda config, workdir: nothing)
     monkeypatch.setattr(train_ranker_report, "merge", lambda *parts: None)
     monkeypatch.setattr(train_ranker_report.inputs, "eval_batches", lambda config, examples: [{"image": GREY[None]}])

@@ -1,5 +1,6 @@
 """What `visualize` writes: a picture of reconstructions, in a file and on the page."""
 
+import importlib
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,22 +12,22 @@ from jaxprune import main
 from jaxprune.commands import visualize
 from jaxprune.preprocessing import Preprocessing
 
+RUN = importlib.import_module("jaxprune.commands.visualize.run")
+
 CONFIG = str(Path(__file__).parent.parent.parent / "configs" / "visualize.py")
 
 
 def test_reconstructions_are_shown_with_their_order(tmp_path, monkeypatch):
-    card = SimpleNamespace(require=lambda kind, origin: None)
     model = SimpleNamespace(preprocessing=Preprocessing((32, 32)))
-    monkeypatch.setattr(visualize, "load_card", lambda run: card)
-    monkeypatch.setattr(visualize, "load_model", lambda run: model)
+    monkeypatch.setattr(RUN, "open_framework", lambda origin: model)
     seen = []
 
     def drawn(model, preprocessing, images):
         seen.append(images)
         return np.full((64, 96, 3), 128, np.uint8)
 
-    monkeypatch.setattr(visualize.reconstruction, "picture", drawn)
-    monkeypatch.setattr(visualize.inputs, "with_data_of", lambda run, record, config: config)
+    monkeypatch.setattr(RUN.reconstruction, "picture", drawn)
+    monkeypatch.setattr(RUN.inputs, "with_data_of", lambda run, record, config: config)
     config = main.load_config(CONFIG)
     config.update(run="runs/mae", num_images=3)
     config.data.update(source="scenes", num_eval=8, img_size=32)

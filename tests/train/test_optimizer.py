@@ -11,6 +11,7 @@ from support import depth_of, golden, in_names
 
 from jaxprune import models
 from jaxprune.errors import UserError
+from jaxprune.reduction.sinkhorn import Sinkhorn
 from jaxprune.train import optimizer
 
 TABLES, SCHEDULES, STEPS = (golden(f"mim/{name}") for name in ("layer_decay_tables", "lr_schedules", "optimizers"))
@@ -194,7 +195,7 @@ def test_unit_rows_are_those_of_a_parameter_that_every_forward_pass_overwrites()
     rng = np.random.default_rng(0)
     v, w = rng.normal(size=(3, 4)), rng.normal(size=4)
     params = {"v": jnp.asarray(v / np.linalg.norm(v, axis=1, keepdims=True)), "w": jnp.asarray(w)}
-    made = optimizer.with_unit_rows(optimizer.adamw(0.5, weight_decay=0.1), ["v"])
+    made = optimizer.with_constraints(optimizer.adamw(0.5, weight_decay=0.1), Sinkhorn.constraints)
     state, plain = made.init(params), optimizer.adamw(0.5, weight_decay=0.1)
     theirs, their_state = dict(params), plain.init(params)
     for _ in range(10):
@@ -206,4 +207,4 @@ def test_unit_rows_are_those_of_a_parameter_that_every_forward_pass_overwrites()
         theirs = optax.apply_updates(theirs, updates)
         length_one = theirs["v"] / jnp.linalg.norm(theirs["v"], axis=1, keepdims=True)
         chex.assert_trees_all_close(params, {**theirs, "v": length_one}, atol=1e-5)
-    assert optimizer.with_unit_rows(plain, []) is plain
+    assert optimizer.with_constraints(plain, {}) is plain

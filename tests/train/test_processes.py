@@ -87,7 +87,7 @@ def test_two_processes_train_what_one_does_and_another_number_of_devices_resumes
 
 
 def test_flags_that_belong_together_are_asked_for_together():
-    with pytest.raises(UserError, match="--process_id is missing"):
+    with pytest.raises(UserError, match="process_id is missing"):
         processes.join("localhost:1", 2)
 
 

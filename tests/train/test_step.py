@@ -7,6 +7,8 @@ from toy_run import Batches, parameters, toy_fit
 
 from jaxprune import parallel
 from jaxprune.checkpoints.store import load_params
+from jaxprune.mim.parts.encoder_copy import EncoderCopy
+from jaxprune.nn.batch_norm import MOMENTUM, RunningStats
 from jaxprune.train import optimizer, state
 from jaxprune.train.step import make_train_step
 
@@ -17,11 +19,11 @@ def quiet_loss(params, batch, key):
     return jnp.mean(error**2) + batch.get("fixed", {}).get("offset", 0.0), {"bias": jnp.mean(error)}
 
 
-def run(steps=3, loss=quiet_loss, ema=False, fixed=None, snapshot=None, **options):
+def run(steps=3, loss=quiet_loss, ema=False, fixed=None, keepers=(), **options):
     mesh = parallel.make_mesh({"data": 1}, jax.devices()[:1])
     tx = optax.adam(0.1)
-    now, batches = state.create(parameters(), tx, mesh, ema=ema, snapshot=snapshot), Batches()
-    step = make_train_step(loss, tx, snapshot=snapshot, **options)
+    now, batches = state.create(parameters(), tx, mesh, ema=ema, keepers=keepers), Batches()
+    step = make_train_step(loss, tx, keepers=keepers, **options)
     seen = []
     for _ in range(steps):
         batch = next(batches) | ({"fixed": fixed} if fixed else {})
@@ -74,14 +76,25 @@ def test_some_parameters_have_a_rate_of_their_own():
 
 def test_a_copy_of_parameters_is_refreshed_now_and_then():
     def loss(params, batch, key):
-        value, metrics = quiet_loss(params, {name: rows for name, rows in batch.items() if name != "fixed"}, key)
-        (kept,) = batch["fixed"]["snapshot"].values()
+        value, metrics = quiet_loss(params, {name: batch[name] for name in ("x", "y")}, key)
+        (kept,) = batch["kept"]["snapshot"].values()
         return value, {**metrics, "kept": jnp.sum(kept), "offset": batch["fixed"]["offset"]}
 
-    snapshot = state.Snapshot("linear.bias", first=1, every=2)
-    now, seen = run(4, loss, snapshot=snapshot, fixed={"offset": jnp.float32(2.0)}, accumulate=2)
+    copy = EncoderCopy(first=1, every=2, prefix="linear.bias")
+    now, seen = run(4, loss, keepers=(copy,), fixed={"offset": jnp.float32(2.0)}, accumulate=2)
     biases = [parameters()["linear.bias"], *(params["linear.bias"] for params, _ in seen)]
     # After steps 1 and 3; a step sees what was kept before it.
     np.testing.assert_allclose([m["kept"] for _, m in seen], [np.sum(biases[i]) for i in (0, 1, 1, 3)], rtol=1e-5)
     np.testing.assert_array_equal(now.extra["snapshot"]["linear.bias"], biases[3])
     assert seen[0][1]["offset"] == 2.0
+
+
+def test_running_statistics_follow_those_that_the_loss_reports():
+    def loss(params, batch, key):
+        value, metrics = quiet_loss(params, {name: batch[name] for name in ("x", "y")}, key)
+        moved = batch["kept"]["running"]["mean"] + 1.0
+        return value, {**metrics, "running": {"mean": moved}}
+
+    now, seen = run(3, loss, keepers=(RunningStats({"mean": jnp.float32(2.0)}),))
+    np.testing.assert_allclose(now.extra["running"]["mean"], 2 + 3 * MOMENTUM, rtol=1e-6)
+    assert "running" not in seen[0][1]

@@ -7,10 +7,9 @@ from flax import nnx
 from support import slow_but
 
 from jaxprune import checkpoints, mim, models
-from jaxprune.checkpoints.initialise import initialise
-from jaxprune.checkpoints.network import open_network
 from jaxprune.nn.host import at_path
 from jaxprune.nn.params import variables
+from jaxprune.open import File, at, initialise, open_network
 
 VIT = {"img_size": 32, "patch_size": 8, "embed_dim": 16, "depth": 3, "num_heads": 2}
 BEIT = {"style": "beit", "init_values": 0.1, "qkv_bias": "qv", "pos_embed": "none"}
@@ -60,7 +59,7 @@ def test_its_encoder_is_opened_for_its_features(name, saved, monkeypatch):
     sizes = dict(FILES[name][1])
     kind = sizes.pop("name")
     monkeypatch.setattr(f"jaxprune.models.{kind}.variants", lambda: {kind: {}, f"{kind}_ours": sizes})
-    opened = open_network(weights=path, name=f"{kind}_ours")
+    opened = open_network(File(path, f"{kind}_ours"))
     assert opened.num_classes == 0
     check(opened, model)
 
@@ -71,5 +70,5 @@ def test_a_linear_probe_begins_with_its_encoder_and_norm(name, saved):
     model, path = saved(name)
     pool = {} if name == "greenmim" else {"global_pool": "token"}
     classifier = models.create(**FILES[name][1], **pool, num_classes=3, rngs=nnx.Rngs(1))
-    initialise(classifier, str(path))
+    initialise(classifier, at(path))
     check(classifier, model)

@@ -4,8 +4,8 @@ import pytest
 from safetensors.numpy import save_file
 from support import golden, weights
 
-from jaxprune.checkpoints.convert import convert
 from jaxprune.errors import UserError
+from jaxprune.open import convert
 from jaxprune.weights.guess_network import likeness
 from jaxprune.weights.read import by_timm
 

@@ -14,10 +14,10 @@ from torch_files import Raw, constant, tensor
 
 from jaxprune import models
 from jaxprune.checkpoints import load_model, load_pretrained, read_tensors, save_model
-from jaxprune.checkpoints.convert import convert
 from jaxprune.checkpoints.store import CheckpointStore, load_params
 from jaxprune.errors import UserError
 from jaxprune.nn.params import unfilled, variables
+from jaxprune.open import convert
 from jaxprune.weights import read
 from jaxprune.weights.formats import pickled
 from jaxprune.weights.rules import to_published

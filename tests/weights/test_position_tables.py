@@ -12,12 +12,12 @@ from flax import nnx
 from support import slow_but
 
 from jaxprune import checkpoints, mim, models
-from jaxprune.checkpoints.initialise import initialise
 from jaxprune.checkpoints.run import leave_network, write_card
 from jaxprune.checkpoints.store import CheckpointStore
 from jaxprune.errors import UserError
 from jaxprune.models.vit_styles import STYLES
 from jaxprune.nn.params import Fixed, split, unfilled, variables
+from jaxprune.open import File, Run, initialise
 from jaxprune.ops.posembed import resample, resample_relative
 from jaxprune.train.state import TrainState
 from jaxprune.weights.rules import to_published
@@ -77,14 +77,14 @@ def saved_file(model, path, img_size, make):
 def fine_tuned(model, path, img_size, make):
     checkpoints.save_model(model, path / "model.safetensors")
     network = unfilled(lambda: make(img_size))
-    initialise(network, str(path / "model.safetensors"))
+    initialise(network, Run(path / "model.safetensors"))
     return network
 
 
 def fine_tuned_from_a_published_file(model, path, img_size, make):
     checkpoints.save_pretrained(model, path / "published.safetensors")
     network = unfilled(lambda: make(img_size))
-    initialise(network, str(path / "published.safetensors"))
+    initialise(network, File(path / "published.safetensors"))
     return network
 
 

@@ -9,10 +9,9 @@ from flax import nnx
 
 from jaxprune import models, scoring
 from jaxprune.checkpoints import load_pretrained
-from jaxprune.checkpoints.networks import Networks
-from jaxprune.checkpoints.scorers import open_scorers
 from jaxprune.errors import UserError
 from jaxprune.nn.params import variables
+from jaxprune.open import NetworkCache, open_scorers
 from jaxprune.preprocessing import Preprocessing
 from jaxprune.weights.rules import to_published
 
@@ -92,7 +91,7 @@ def gfnet_file():
 
 def opened(text):
     preprocessing = Preprocessing((16, 16))
-    return open_scorers([text], Networks(), preprocessing=preprocessing, grid=(4, 4)).scorers[text]
+    return open_scorers([text], NetworkCache(), preprocessing=preprocessing, grid=(4, 4)).scorers[text]
 
 
 def test_ia_red2_reads_its_agents_and_its_blocks_in_groups(tmp_path, small, caplog):

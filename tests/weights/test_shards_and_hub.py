@@ -9,7 +9,7 @@ import pytest
 from flax import nnx
 from safetensors.numpy import save_file
 
-from jaxprune.checkpoints.classifier import open_classifier
+from jaxprune.checkpoints import open_classifier
 from jaxprune.errors import UserError
 from jaxprune.models import create
 from jaxprune.models.class_names import imagenet1k

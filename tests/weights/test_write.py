@@ -12,10 +12,10 @@ from support import autoencoder_sizes, golden, golden_names, weights
 
 from jaxprune import mim, models, reduction
 from jaxprune.checkpoints import load_model, load_pretrained, run, save_pretrained
-from jaxprune.checkpoints.convert import convert
 from jaxprune.checkpoints.store import CheckpointStore
 from jaxprune.errors import UserError
 from jaxprune.nn.params import split, variables
+from jaxprune.open import convert
 from jaxprune.tools import convert as convert_tool
 
 # Golden weights have the names and layouts of the implementations that they come from.

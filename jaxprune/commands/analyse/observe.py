@@ -11,7 +11,6 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from jaxprune import flops, processes
-from jaxprune.checkpoints.network import fingerprint
 from jaxprune.commands.shared import inputs
 from jaxprune.config import Config
 from jaxprune.data.broken import read_or_next
@@ -22,6 +21,7 @@ from jaxprune.evaluate.collectors.observations import Observations, Observed, is
 from jaxprune.evaluate.members import Member, by_network
 from jaxprune.reduction import DENSE
 from jaxprune.text import parse_items
+from jaxprune.weights.fingerprint import fingerprint
 
 _FORMAT = 2  # version of the files; files of other versions are recomputed
 _READ = 3  # batches per measurement

@@ -30,7 +30,7 @@ missing = train_first.missing
 
 def run(config: Config, workdir: Path) -> dict[str, Any]:
     """Observes every network under every plan, or reads the stored observations, and compares them."""
-    opened, left_out = several_networks.networks(config), dict[str, str]()
+    opened, left_out = several_networks.open_networks(config), dict[str, str]()
     config = inputs.with_data_of(opened[0].origin, opened[0].model.preprocessing, config)
     found = members(opened, several_networks.plans(config, left_out), seed=config.seed, left_out=left_out)
     with workdirs.locked(workdir):

@@ -9,12 +9,12 @@ from flax import nnx
 from jaxprune import models
 from jaxprune.bench.costs import costs
 from jaxprune.bench.publish import publish
-from jaxprune.checkpoints.classifier import Classifier
 from jaxprune.commands.benchmark import page
 from jaxprune.commands.shared import inputs, networks, plans_page, reporting
 from jaxprune.config import Config
 from jaxprune.evaluate.collectors import plans
 from jaxprune.evaluate.contestants import Contestant, contestants
+from jaxprune.open import Classifier
 from jaxprune.report import Report, Section
 
 

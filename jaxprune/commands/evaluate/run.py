@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-from jaxprune.checkpoints.classifier import Classifier, open_classifier
 from jaxprune.commands.shared import inputs, networks, plans_page, reporting
 from jaxprune.commands.shared.defaults import classifier_inspection
 from jaxprune.config import Config
@@ -12,6 +11,7 @@ from jaxprune.evaluate.collectors import plans, predictions
 from jaxprune.evaluate.collectors.token_counts import RealisedRows, is_bounded
 from jaxprune.evaluate.contestants import contestant, contestants
 from jaxprune.evaluate.forwards import probabilities, under_plan
+from jaxprune.open import Classifier, Run, open_classifier
 from jaxprune.reduction import DENSE
 from jaxprune.report import Report
 from jaxprune.report.table import as_text
@@ -29,7 +29,7 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
 
 def assess(run: Path, report: Path) -> dict[str, Any]:
     """Evaluates the classifier in a run directory on its own data, and adds the results to a report."""
-    classifier = open_classifier(run)
+    classifier = open_classifier(Run(run))
     config = inputs.with_data_of(
         run, classifier.model.preprocessing, classifier_inspection("evaluate", only_present=False)
     )

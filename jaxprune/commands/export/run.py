@@ -27,7 +27,7 @@ missing = train_first.missing_network
 
 def run(config: Config, workdir: Path) -> dict[str, Any]:
     """Exports the network of `config.run` or `config.model` in each of `config.formats`, and verifies the files."""
-    model, origin = networks.featured(config), config.run or config.model.weights
+    model, origin = networks.featured(config), str(networks.origin(config))
     names = load_card(origin).class_names if is_ours(origin) else ()
     options = {"inputs": config.inputs, "class_names": names, "images": _images(config, model)}
     workdir.mkdir(parents=True, exist_ok=True)

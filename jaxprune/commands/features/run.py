@@ -7,8 +7,6 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from jaxprune import processes
-from jaxprune.checkpoints.network import fingerprint
-from jaxprune.checkpoints.new_head import with_head
 from jaxprune.checkpoints.run import save_model
 from jaxprune.commands.features import page
 from jaxprune.commands.shared import inputs, networks, reporting, train_first
@@ -21,11 +19,13 @@ from jaxprune.errors import UserError, unknown
 from jaxprune.evaluate import feature_files, feature_probe
 from jaxprune.evaluate.collectors.features import FEATURES, features, require
 from jaxprune.evaluate.feature_formats import FORMATS, array_record
+from jaxprune.open import with_head
 from jaxprune.report import Report
 from jaxprune.report.section import Section
 from jaxprune.report.table import as_text, write_csv
 from jaxprune.train import workdir as workdirs
 from jaxprune.train.writer import Writer
+from jaxprune.weights.fingerprint import fingerprint
 
 SPLITS = ("train", "eval")
 CLASSIFIER = "classifier.safetensors"  # the network with the linear classifier of its pooled features
@@ -37,7 +37,7 @@ missing = train_first.missing
 
 def run(config: Config, workdir: Path) -> dict[str, Any]:
     """Writes features file by file, skipping complete files; then classifies held-out images by them."""
-    model, origin, folder = networks.featured(config), config.run or config.model.weights, workdir / "features"
+    model, origin, folder = networks.featured(config), str(networks.origin(config)), workdir / "features"
     require(model, config.what, origin)
     config = _with_images(config, origin, model)
     sources = _sources(config)

@@ -1,6 +1,5 @@
 """The optimizer of fine-tuning: AdamW with layer-wise rates, and a separate rate for pre-trained parameters."""
 
-from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -45,15 +44,6 @@ def optimizer_of(
         schedules=own,
         frozen=frozen,
     )
-    return optimizer.with_unit_rows(made, _unit_rows(model, frozen))
-
-
-def _unit_rows(model: Host, frozen: Sequence[str]) -> list[str]:
-    """The trained parameters of reducers whose rows have unit length (`Reducer.unit_params`)."""
-    sites = model.sites()
-    names = [
-        f"{sites[reducer.step.layer].path}.reducer.{name}"
-        for reducer in reduction.installed(model)
-        for name in reducer.unit_params
-    ]
-    return [name for name in names if not any(fnmatchcase(name, pattern) for pattern in frozen)]
+    trained = lambda name: not any(fnmatchcase(name, pattern) for pattern in frozen)
+    constraints = reduction.constraints(model)
+    return optimizer.with_constraints(made, {name: constraints[name] for name in constraints if trained(name)})

@@ -7,7 +7,6 @@ import jax
 from flax import nnx
 
 from jaxprune import reduction
-from jaxprune.checkpoints.initialise import initialise
 from jaxprune.checkpoints.run import build, load_model, write_card
 from jaxprune.commands.finetune.page import describe
 from jaxprune.commands.finetune.parameter_groups import optimizer_of
@@ -18,6 +17,7 @@ from jaxprune.config import Config
 from jaxprune.data.augment import augment
 from jaxprune.evaluate.collectors import held_out
 from jaxprune.nn.params import Split, merge, split
+from jaxprune.open import initialise
 from jaxprune.train import workdir as workdirs
 from jaxprune.train.keep_rate import KeepRateWarmUp
 from jaxprune.train.objective import ASYMMETRIC, answers

@@ -1,7 +1,7 @@
 """Measures a leaderboard, or checks rows of one by measuring them again."""
 
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from jaxprune.commands.benchmark.page import finding
 from jaxprune.commands.shared import checks, inputs, networks, reporting, several_networks, train_first
 from jaxprune.config import Config
 from jaxprune.errors import UserError
+from jaxprune.open import Origin
 from jaxprune.reduction import DENSE
 from jaxprune.report import Report, Section, plots, spread
 from jaxprune.report.table import as_text, write_csv
@@ -56,7 +57,7 @@ def missing(config: Config) -> Iterator[str]:
 def _measure(config: Config, workdir: Path) -> dict[str, Any]:
     texts, rows = [each.plan.text for each in several_networks.plans(config)], []
     workdir.mkdir(parents=True, exist_ok=True)
-    for label, origin in _networks(config).items():
+    for label, origin in several_networks.origins(config).items():
         rows += _rows(config, label, origin, texts, workdir)
         # Written after each network, so that no measurement is lost.
         write_csv(workdir / FILE, rows)
@@ -116,7 +117,7 @@ def _again(config: Config, claimed: Sequence[leaderboard.Row], workdir: Path) ->
         groups.setdefault((row["network"], *(row[name] for name in leaderboard.SETTINGS)), []).append(row)
     texts = {(row["network"], row["plan"]): _plan_text(row) for row in claimed}
     configs = [_with_settings(config, rows[0]) for rows in groups.values()]
-    known, found = _networks(config), {}
+    known, found = several_networks.origins(config), {}
     for (label, *_), rows, own in zip(groups, groups.values(), configs, strict=True):
         if label in known:
             plans = [texts[label, row["plan"]] for row in rows if row["plan"] != DENSE]
@@ -171,21 +172,8 @@ def _finding(
     return {**shown, **again, "holds": not why, "speeds": speeds, "why": "; ".join(why)}
 
 
-def _networks(config: Config) -> dict[str, dict[str, str]]:
-    """Returns {label: run, weights and name of a network}."""
-    named = [{"run": config.run, "weights": config.model.weights, "name": config.model.name}]
-    found: dict[str, dict[str, str]] = {}
-    for each in (*named, *map(several_networks.named, config.networks)):
-        label = each["name"] or Path(each["run"] or each["weights"]).name.removesuffix(".safetensors")
-        found[label if label not in found else f"{label} {len(found) + 1}"] = each
-    return found
-
-
-def _rows(
-    config: Config, label: str, network: Mapping[str, str], texts: Sequence[str], workdir: Path
-) -> list[leaderboard.Row]:
-    settings: Any = ConfigDict({**config.to_dict(), "run": network["run"], "plans": tuple(texts), "scorer": ""})
-    settings.model.update(weights=network["weights"], name=network["name"])
+def _rows(config: Config, label: str, origin: Origin, texts: Sequence[str], workdir: Path) -> list[leaderboard.Row]:
+    settings = networks.with_origin(ConfigDict({**config.to_dict(), "plans": tuple(texts), "scorer": ""}), origin)
     classifier = networks.classifier(settings)
     measured = benchmark.measure(settings, workdir / "networks" / label)
     read = inputs.with_data_of(classifier.origin, classifier.model.preprocessing, settings)

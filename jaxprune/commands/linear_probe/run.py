@@ -8,7 +8,6 @@ import jax.numpy as jnp
 from flax import nnx
 
 from jaxprune import processes
-from jaxprune.checkpoints.initialise import initialise
 from jaxprune.checkpoints.run import build, leave_network
 from jaxprune.commands.linear_probe.page import describe
 from jaxprune.commands.shared import inputs, networks, reporting, train_first
@@ -17,10 +16,12 @@ from jaxprune.config import Config
 from jaxprune.data.augment import random_flip
 from jaxprune.errors import UserError
 from jaxprune.evaluate.collectors import held_out
+from jaxprune.nn.batch_norm import BATCH_STATS, RunningStats
 from jaxprune.nn.params import merge, split
+from jaxprune.open import initialise
 from jaxprune.train import optimizer, probe
 from jaxprune.train import workdir as workdirs
-from jaxprune.train.state import RUNNING, TrainState
+from jaxprune.train.state import TrainState
 from jaxprune.train.step import FIXED
 from jaxprune.train.writer import Writer
 
@@ -63,7 +64,7 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
         return probe.logits(arrays["head"], features(arrays["backbone"], batch["image"]), arrays["running"])
 
     def evaluate(step: int, state: TrainState, writer: Writer) -> None:
-        arrays = {"backbone": backbone.params, "running": state.extra[RUNNING], "head": state.params}
+        arrays = {"backbone": backbone.params, "running": state.extra[BATCH_STATS], "head": state.params}
         call, batches = held_out.single_label(logits), training.held_out_batches()
         writer.metrics(step, "eval", held_out.measure(call, arrays, batches, training.mesh))
 
@@ -73,11 +74,11 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
         optimizer.lars(training.schedule, momentum=config.optimizer.momentum),
         [training.every(config.eval_every, evaluate)],
         fixed={"backbone": backbone.params},
-        running=probe.no_statistics(model.embed_dim),
+        keepers=(RunningStats(probe.no_statistics(model.embed_dim)),),
     )
     if stopped := interrupted(result):
         return stopped
-    trained = processes.whole((result.state.params, result.state.extra[RUNNING]))
+    trained = processes.whole((result.state.params, result.state.extra[BATCH_STATS]))
     model.head.kernel[...], model.head.bias[...] = probe.folded(*trained)
     leave_network(model, workdir, training.train.class_names)
     outcome = {**training.outcome(result), "classes": num_classes}

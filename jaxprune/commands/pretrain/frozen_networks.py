@@ -6,11 +6,11 @@ from typing import Any
 from flax import nnx
 
 from jaxprune import mim
-from jaxprune.checkpoints.network import open_network
 from jaxprune.checkpoints.run import build
 from jaxprune.config import Config
+from jaxprune.open import Origin, named, open_network
 
-# How a config specifies one, as in other tasks: a run directory, or a published file and its model.
+# How a config specifies the origin of one, as in other tasks.
 SOURCE = {"run": "", "name": "", "weights": ""}
 
 
@@ -41,16 +41,21 @@ def arguments_of(config: Config) -> dict[str, Any]:
       UserError: a file cannot be read, or belongs to another network.
     """
     arguments = config.mim.to_dict()
-    named = [name for name in names(arguments) if name in config and (config[name].run or config[name].weights)]
-    if not named:
+    settings = lambda name: (f"--config.{name}.run", f"--config.{name}.weights", f"--config.{name}.name")
+    origins = {
+        name: named(**config[name], settings=settings(name))
+        for name in names(arguments)
+        if name in config and (config[name].run or config[name].weights)
+    }
+    if not origins:
         return arguments
-    bare: Any = nnx.eval_shape(lambda: build("mim", {**arguments, **dict.fromkeys(named)}, rngs=nnx.Rngs(0)))
-    return {**arguments, **{name: _opened(config[name], bare.grid) for name in named}}
+    bare: Any = nnx.eval_shape(lambda: build("mim", {**arguments, **dict.fromkeys(origins)}, rngs=nnx.Rngs(0)))
+    return {**arguments, **{name: _opened(origin, bare.grid) for name, origin in origins.items()}}
 
 
-def _opened(source: Config, grid: tuple[int, int]) -> Any:
-    network = open_network(source.run, source.weights, source.name)
+def _opened(origin: Origin, grid: tuple[int, int]) -> Any:
+    network = open_network(origin)
     if getattr(network, "grid", grid) == grid:
         return network
     height, width = (cells * side for cells, side in zip(grid, network.patch_embed.patch_size, strict=True))
-    return open_network(source.run, source.weights, source.name, img_size=(height, width))
+    return open_network(origin, img_size=(height, width))

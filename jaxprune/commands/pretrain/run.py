@@ -20,8 +20,8 @@ from jaxprune.evaluate.collectors import reconstruction
 from jaxprune.mim.parts.base import STORED
 from jaxprune.nn.params import Split, merge, split
 from jaxprune.train import workdir as workdirs
-from jaxprune.train.state import SNAPSHOT, Snapshot, TrainState
-from jaxprune.train.step import FIXED, LossFn
+from jaxprune.train.state import TrainState
+from jaxprune.train.step import FIXED, KEPT, LossFn
 from jaxprune.train.writer import Writer
 
 PICTURES = 6
@@ -60,15 +60,9 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
         adamw(config, training.schedule, parts.params, exempt=model.no_decay),
         [training.every(config.picture_every, draw), training.every(config.eval_every, evaluate)],
         fixed=fixed,
-        snapshot=_snapshot(model, training.steps.per_epoch),
+        keepers=model.keepers(training.steps.per_epoch),
     )
     return interrupted(result) or training.conclude(training.outcome(result), describe)
-
-
-def _snapshot(model: Any, steps_per_epoch: int) -> Snapshot | None:
-    """The copy of its encoder that a framework is called with, if it asks for one."""
-    epochs = model.snapshot_epochs
-    return epochs and Snapshot("encoder.", epochs.first * steps_per_epoch, epochs.every * steps_per_epoch)
 
 
 class _Losses:
@@ -88,9 +82,7 @@ def _loss_fn(config: Config, parts: Split, phase: dict[str, Any]) -> LossFn:
     def loss_fn(params, batch, key):
         flip_key, mask_key = jax.random.split(key)
         images = random_flip(flip_key, batch["image"]) if config.flip else batch["image"]
-        fixed = dict(batch.get(FIXED, {}))
-        kept = {SNAPSHOT: fixed.pop(SNAPSHOT)} if SNAPSHOT in fixed else {}
-        model = merge(parts.graph, params, fixed)
-        return model.training_loss(inputs.normalized(config, images), mask_key, **phase, **kept), {}
+        model = merge(parts.graph, params, batch.get(FIXED, {}))
+        return model.training_loss(inputs.normalized(config, images), mask_key, **phase, **batch.get(KEPT, {})), {}
 
     return loss_fn

@@ -17,7 +17,7 @@ from jaxprune.report.pictures.text import label
 from jaxprune.report.pictures.token_groups import token_groups
 from jaxprune.report.scorer_names import about_images, short_names
 from jaxprune.scoring import Scorer
-from jaxprune.scoring.parts.wrappers import Enlarged
+from jaxprune.scoring.parts.resized_inputs import ResizedInputs
 
 Rows = Sequence[Mapping[str, Any]]
 _CONFIDENCE = "confidence in the true class"
@@ -124,7 +124,7 @@ def describe(section: Section, setting: Setting, rows: Rows, summary: Rows, foun
       found: what `pruning.measure` returned.
       timing: how speeds were measured; empty if they were not.
     """
-    for height, width in {scorer.size for scorer in setting.scorers.values() if isinstance(scorer, Enlarged)}:
+    for height, width in {scorer.size for scorer in setting.scorers.values() if isinstance(scorer, ResizedInputs)}:
         section.text(
             f"Scorers that read a ConvNet see the images resized from {setting.size[-2]} × {setting.size[-1]} to "
             f"{height} × {width} pixels; their cost is that of this size."

@@ -10,8 +10,6 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from jaxprune.bench.scorers import speeds
-from jaxprune.checkpoints.classifier import Classifier
-from jaxprune.checkpoints.scorers import Opened
 from jaxprune.commands.prune import page, proposals_page, sanity_page
 from jaxprune.commands.shared import inputs, networks, reporting
 from jaxprune.config import Config
@@ -21,6 +19,7 @@ from jaxprune.errors import UserError
 from jaxprune.evaluate.collectors import pruning
 from jaxprune.evaluate.forwards import pixels
 from jaxprune.measures import insertion_deletion
+from jaxprune.open import Classifier, ScorerSet
 from jaxprune.report import Report, spread
 from jaxprune.report.scorer_names import about_scorers
 from jaxprune.report.table import as_text, write_csv
@@ -94,7 +93,7 @@ def completed(config: Config, classifier: Classifier) -> Config:
     return ConfigDict({**config.to_dict(), "scorers": scorers, "keep_rates": tuple(rates)})
 
 
-def measure(config: Config, classifier: Classifier, opened: Opened) -> pruning.Pruned:
+def measure(config: Config, classifier: Classifier, opened: ScorerSet) -> pruning.Pruned:
     """Runs the classifier over an evenly spread sample of the held-out images of a `completed` config."""
     images, model = inputs.sample(config, inputs.held_out(config, classifier)), classifier.model
     return pruning.measure(

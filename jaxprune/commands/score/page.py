@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 from PIL import Image
 
-from jaxprune.checkpoints.scorers import Opened
 from jaxprune.data.pictures import Pictures
 from jaxprune.evaluate.score_files import read_part
+from jaxprune.open import ScorerSet
 from jaxprune.report import Section
 from jaxprune.report.keep_slider import Scored, keep_slider
 from jaxprune.report.pictures.film_strip import drawn_strip, film_strip, unrolled
@@ -23,7 +23,7 @@ from jaxprune.report.pictures.token_groups import token_groups
 from jaxprune.report.scorer_names import about_images
 
 
-def kept(opened: Opened, text: str, scores: np.ndarray, keep_rate: float) -> np.ndarray:
+def kept(opened: ScorerSet, text: str, scores: np.ndarray, keep_rate: float) -> np.ndarray:
     """Returns the patches that a scorer keeps at a rate, by its own count and selection, (n, k).
 
     Args:
@@ -37,7 +37,7 @@ def kept(opened: Opened, text: str, scores: np.ndarray, keep_rate: float) -> np.
     return np.asarray(scorer.select(jnp.asarray(scores), count))
 
 
-def agreement(paths: Sequence[Path], opened: Opened, keep_rates: Sequence[float]) -> list[dict[str, Any]]:
+def agreement(paths: Sequence[Path], opened: ScorerSet, keep_rates: Sequence[float]) -> list[dict[str, Any]]:
     """Returns a row for each scorer: the share of its patches that the first scorer also keeps, by keep rate.
 
     Args:
@@ -67,7 +67,7 @@ def agreement(paths: Sequence[Path], opened: Opened, keep_rates: Sequence[float]
 def draw(
     folder: Path,
     pictures: Pictures,
-    opened: Opened,
+    opened: ScorerSet,
     paths: Sequence[Path],
     keep_rates: Sequence[float],
     limit: int,
@@ -100,7 +100,7 @@ def draw(
     return drawn
 
 
-def drawing(scored: Scored, opened: Opened, keep_rates: Sequence[float]) -> np.ndarray:
+def drawing(scored: Scored, opened: ScorerSet, keep_rates: Sequence[float]) -> np.ndarray:
     """Draws a row for each scorer: the picture, its scores as a heat map, and the patches kept at each rate.
 
     Clips are drawn as film strips, one below the other.
@@ -120,7 +120,7 @@ def drawing(scored: Scored, opened: Opened, keep_rates: Sequence[float]) -> np.n
     return tile(cells, columns=2 + len(keep_rates), pad=6)
 
 
-def _strips(scored: Scored, opened: Opened, keep_rates: Sequence[float]) -> np.ndarray:
+def _strips(scored: Scored, opened: ScorerSet, keep_rates: Sequence[float]) -> np.ndarray:
     grid = (opened.grid[0], opened.grid[1], opened.grid[2])
     cells = [label(film_strip(scored.image, None, grid), scored.caption)]
     for text, scores in scored.scores.items():
@@ -136,7 +136,7 @@ def _strips(scored: Scored, opened: Opened, keep_rates: Sequence[float]) -> np.n
 
 def describe(
     section: Section,
-    opened: Opened,
+    opened: ScorerSet,
     drawn: Sequence[Scored],
     shares: Sequence[Mapping[str, Any]],
     broken: Mapping[str, str],

@@ -10,7 +10,7 @@ import jax
 from ml_collections import ConfigDict
 
 from jaxprune import mim, models, parallel
-from jaxprune.checkpoints import scorers
+from jaxprune import open as door
 from jaxprune.commands.shared import inputs, networks
 from jaxprune.commands.shared.defaults import DTYPES, PROPOSAL
 from jaxprune.config import Config
@@ -217,13 +217,13 @@ def of_settings(config: Config, prefix: str = "config.") -> list[str]:
 def of_networks_of_scorers(config: Config) -> list[str]:
     """Returns the scorers that lack a network, unless another task fills them in; opens nothing."""
     values = dict(leaves(config))
-    named = {"proposal": values.get("proposal", PROPOSAL), "weights": values.get("weights", "")}
+    proposal = networks.proposal(values.get("proposal", PROPOSAL), values.get("weights", ""))
     # The scorer of plans may read the reduced network itself; that of a training run reads another one.
     host = "plans" in config if "scorer" in values else bool(values.get("run") or values.get("model.weights"))
     found = []
     for text in scorer_texts(values):
         if not refused(lambda text=text: _scorer(text)):
-            found += refused(lambda text=text: scorers.require_network(text, host=host, **named))
+            found += refused(lambda text=text: door.require_network(text, host=host, proposal=proposal))
     return found
 
 
@@ -275,15 +275,10 @@ def _numbers(values: Mapping[str, Any], prefix: str) -> Iterator[str]:
 def _paths(values: Mapping[str, Any], prefix: str) -> Iterator[str]:
     for name, what in PATHS.items():
         path = values.get(name)
-        if path == networks.RANDOM and name == "model.weights":
+        if path == door.RANDOM and name == "model.weights":
             continue
-        if isinstance(path, (str, Path)) and str(path) and not exists(path):
+        if isinstance(path, (str, Path)) and str(path) and not is_remote(path) and not door.exists(door.File(path)):
             yield f"There is no {what} {path}: check {prefix}{name}."
-
-
-def exists(path: str | Path) -> bool:
-    """Whether a file or directory is there, or remote."""
-    return is_remote(path) or Path(path).expanduser().exists()
 
 
 def _shares(config: Config, prefix: str) -> list[str]:
@@ -339,7 +334,6 @@ def _plan(config: Config, text: str) -> None:
 
 
 def _scorer(text: str) -> None:
-    described = scorers.describe(text)
-    for path in (described.run, described.weights):
-        if path and not exists(path):
-            raise UserError(f"There is no run directory or file {path}, which the scorer {text!r} reads: check it.")
+    origin = door.parse_scorer(text).origin
+    if origin is not None and not door.exists(origin):
+        raise UserError(f"There is no run directory or file {origin}, which the scorer {text!r} reads: check it.")

@@ -10,13 +10,13 @@ from ml_collections import ConfigDict
 
 from jaxprune import data as loader
 from jaxprune import parallel
-from jaxprune.checkpoints.classifier import Classifier
 from jaxprune.commands.shared import defaults
 from jaxprune.config import Config
 from jaxprune.data.augment import normalize
 from jaxprune.data.sample import Sample
 from jaxprune.errors import UserError
 from jaxprune.nn.patch_embed import pair
+from jaxprune.open import Classifier
 from jaxprune.preprocessing import Preprocessing
 
 

@@ -4,45 +4,62 @@ import dataclasses
 from typing import Any
 
 from flax import nnx
+from ml_collections import ConfigDict
 
 from jaxprune import models
-from jaxprune.checkpoints import scorers
-from jaxprune.checkpoints.classifier import Classifier, open_classifier
-from jaxprune.checkpoints.network import open_network
-from jaxprune.checkpoints.networks import Networks
-from jaxprune.checkpoints.scorers import Opened
+from jaxprune import open as door
 from jaxprune.commands.shared.defaults import PROPOSAL
 from jaxprune.config import Config
-from jaxprune.errors import UserError
 from jaxprune.nn.patch_embed import pair
+from jaxprune.open import Classifier, NetworkCache, Origin, ScorerSet
 from jaxprune.preprocessing import Preprocessing
 from jaxprune.reduction import Plan, apply
 from jaxprune.scoring import Scorer
 
-RANDOM = "random"  # instead of a weights file
 IMG_SIZE = 224  # image size if neither the network nor the config has one
 
 
-def classifier(config: Config) -> Classifier:
-    """Opens the classifier of `config.run`, or of the published file `config.model.weights`.
+# What a user of a command calls the parts of an origin.
+SETTINGS = ("--config.run", "--config.model.weights", "--config.model.name")
+
+
+def origin(config: Config, kind: str = "network") -> Origin:
+    """Where the network of a command comes from: `config.run`, or `config.model.weights` of `config.model.name`.
 
     The weights "random" are those of an untrained network, to try out a config.
+
+    Args:
+      kind: what is to be opened, for messages.
+
+    Raises:
+      UserError: there is no network, or there are two.
+    """
+    published = config.model
+    arguments = tuple((name, value) for name, value in model_arguments(config).items() if name != "name")
+    named = {"run": config.run, "weights": published.weights, "name": published.name}
+    return door.named(**named, kind=kind, arguments=arguments, settings=SETTINGS)
+
+
+def with_origin(config: Config, origin: Origin) -> Config:
+    """Returns a copy of the config with another `origin`."""
+    run = str(origin) if isinstance(origin, door.Run) else ""
+    weights = door.RANDOM if isinstance(origin, door.Random) else "" if run else str(origin)
+    published = {**config.model.to_dict(), "weights": weights, "name": getattr(origin, "name", "")}
+    return ConfigDict({**config.to_dict(), "run": run, "model": published})
+
+
+def classifier(config: Config) -> Classifier:
+    """Opens the classifier of `origin`.
 
     Raises:
       UserError: there is no classifier, there are two, or it is another kind of model.
     """
-    published = config.model
-    if published.weights == RANDOM:
-        model = models.create(**model_arguments(config), rngs=nnx.Rngs(config.seed))
-        opened = Classifier(model, tuple(map(str, range(model.num_classes))), published.name)
-    else:
-        opened = open_classifier(
-            config.run,
-            published.weights,
-            published.name,
-            class_names=published.class_names,
-            img_size=config.img_size or None,
-        )
+    opened = door.open_classifier(
+        origin(config, "classifier"),
+        class_names=config.model.class_names,
+        img_size=config.img_size or None,
+        seed=config.seed,
+    )
     if opened.model.preprocessing.num_frames:
         opened.model.preprocessing = with_stride(opened.model.preprocessing, config.frame_stride)
     return opened
@@ -54,37 +71,35 @@ def with_stride(record: Preprocessing, frame_stride: int) -> Preprocessing:
 
 
 def featured(config: Config) -> Any:
-    """Opens the network of `config.run`, or of the published file `config.model.weights`, under `config.plan`.
-
-    It needs no classifier.
+    """Opens the network of `origin`, which needs no classifier, under `config.plan`.
 
     Raises:
       UserError: there is no network, there are two, or the plan does not fit.
     """
-    published = config.model
-    model = open_network(config.run, published.weights, published.name, img_size=config.img_size or None)
+    model = door.open_network(origin(config), img_size=config.img_size or None, seed=config.seed)
     return apply(model, plan(config, config.plan), rngs=nnx.Rngs(config.seed)) if config.plan else model
 
 
-def start_of(config: Config) -> str:
-    """The start of a classifier's training: the run directory `config.run`, or the file `config.model.weights`.
+def start_of(config: Config) -> Origin | None:
+    """The origin of the weights that a classifier's training starts with; None = from scratch.
 
     Raises:
-      UserError: both are set.
+      UserError: both `config.run` and `config.model.weights` are set.
     """
-    if config.run and config.model.weights:
-        raise UserError(
-            f"config.run={config.run} and config.model.weights={config.model.weights} are both set: give one of them."
-        )
-    return config.run or config.model.weights
+    if not (config.run or config.model.weights):
+        return None
+    start = origin(config)
+    return start if isinstance(start, door.Random) else door.at(str(start), config.model.name)
 
 
 def model_arguments(config: Config) -> dict[str, Any]:
     """The arguments of `models.create` in `config.model`; no `global_pool` for networks that only pool the mean."""
-    chosen = {name: value for name, value in config.model.to_dict().items() if name not in ("weights", "class_names")}
-    if chosen.get("global_pool") == "avg" and not models.takes(chosen["name"], "global_pool"):
-        chosen.pop("global_pool")
-    return chosen
+    arguments = {
+        name: value for name, value in config.model.to_dict().items() if name not in ("weights", "class_names")
+    }
+    if arguments.get("global_pool") == "avg" and not models.takes(arguments["name"], "global_pool"):
+        arguments.pop("global_pool")
+    return arguments
 
 
 def plans(config: Config) -> dict[str, Plan]:
@@ -110,37 +125,45 @@ def guide(config: Config, model: Any) -> Scorer | None:
     """
     if not config.scorer:
         return None
-    reads = Networks(run=model, proposal=PROPOSAL, seed=config.seed)
-    opened = scorers.open_scorers([config.scorer], reads, preprocessing=model.preprocessing, seed=config.seed)
-    return scorers.enlarged(opened).scorers[config.scorer]
+    networks = NetworkCache(host=model, proposal=proposal(PROPOSAL), seed=config.seed)
+    record = model.preprocessing
+    opened = door.open_scorers([config.scorer], networks, preprocessing=record, seed=config.seed)
+    return door.resized_inputs(opened).scorers[config.scorer]
 
 
-def open_scorers(config: Config, classifier: Classifier | None = None) -> Opened:
-    """Opens `config.scorers`; those with a ConvNet see the images at `config.proposal_size`, if set.
+def proposal(name: str, weights: str = "") -> Origin | None:
+    """The origin of the ConvNet that scorers read by default; without a weights file, that of an installed package."""
+    if not name:
+        return None
+    return door.at(weights, name) if weights else door.Package(name)
+
+
+def open_scorers(config: Config, classifier: Classifier | None = None) -> ScorerSet:
+    """Opens `config.scorers`; those with a ConvNet get the images at `config.proposal_size`, if set.
 
     Args:
       classifier: the classifier whose patches they rank; by default the ViT of `config.run` or `config.model`, or the
         ViT that a scorer reads. Without any of these, patch size, grid and preprocessing come from the config.
     """
     if classifier is None:
-        named = {"run": config.run, "model": config.model.name, "model_weights": config.model.weights}
+        ranked = {"host": origin(config) if config.run or config.model.weights else None, "shape": config.model.name}
         size, grid = pair(config.img_size or IMG_SIZE), config.grid
         mean, std = tuple(config.mean), tuple(config.std)
         record = Preprocessing(size, crop_pct=config.crop_pct, mean=mean, std=std)
     else:
-        named, record, grid = {"run": classifier.model}, classifier.model.preprocessing, ()
-    networks = Networks(proposal=config.proposal, weights=config.weights, seed=config.seed, **named)
-    opened = scorers.open_scorers(config.scorers, networks, preprocessing=record, grid=grid, seed=config.seed)
+        ranked, record, grid = {"host": classifier.model}, classifier.model.preprocessing, ()
+    networks = NetworkCache(**ranked, proposal=proposal(config.proposal, config.weights), seed=config.seed)
+    opened = door.open_scorers(config.scorers, networks, preprocessing=record, grid=grid, seed=config.seed)
     if opened.preprocessing.num_frames and "frame_stride" in config:
         opened = opened._replace(preprocessing=with_stride(opened.preprocessing, config.frame_stride))
-    return scorers.enlarged(opened, config.proposal_size) if "proposal_size" in config else opened
+    return door.resized_inputs(opened, config.proposal_size) if "proposal_size" in config else opened
 
 
 def open_scorer(config: Config, grid: tuple[int, ...]) -> Scorer:
     """Opens `config.scorer`; the default ConvNet is EfficientNet-Lite0."""
-    return scorers.open_scorer(
+    return door.open_scorer(
         config.scorer,
-        Networks(proposal=PROPOSAL, seed=config.seed),
+        NetworkCache(proposal=proposal(PROPOSAL), seed=config.seed),
         size=pair(config.data.img_size),
         grid=tuple(grid),
         normalised=(tuple(config.data.mean), tuple(config.data.std)),

@@ -16,7 +16,7 @@ from jaxprune.config import Config
 from jaxprune.errors import UserError
 from jaxprune.train import loop, optimizer
 from jaxprune.train import workdir as workdirs
-from jaxprune.train.state import Snapshot, TrainState
+from jaxprune.train.state import Keeper, TrainState
 from jaxprune.train.writer import Writer, read_metrics
 
 _log = logging.getLogger(__name__)
@@ -131,8 +131,7 @@ class Training:
         *,
         ema_decay: float = 0.0,
         fixed: Mapping[str, Any] | None = None,
-        running: dict[str, Any] | None = None,
-        snapshot: Snapshot | None = None,
+        keepers: Sequence[Keeper] = (),
     ) -> loop.FitResult:
         """Trains `params`, resuming from a checkpoint if there is one. The other arguments are those of `loop.fit`.
 
@@ -160,8 +159,7 @@ class Training:
                 accumulate=config.accumulate,
                 ema_decay=ema_decay,
                 fixed=fixed,
-                running=running,
-                snapshot=snapshot,
+                keepers=keepers,
                 desc=self.workdir.name,
             )
         except jax.errors.JaxRuntimeError as error:

@@ -5,7 +5,6 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from jaxprune.checkpoints.run import load_model
 from jaxprune.commands.pretrain.page import describe as describe_pretraining
 from jaxprune.commands.shared import inputs, reporting
 from jaxprune.commands.train_ranker import pictures
@@ -13,6 +12,7 @@ from jaxprune.commands.train_ranker.settings import PRETRAIN, label_model
 from jaxprune.config import Config
 from jaxprune.evaluate.collectors.ranking import KEPT
 from jaxprune.nn.params import merge
+from jaxprune.open import Run, open_ranker
 from jaxprune.report import Report, Section
 from jaxprune.report.scorer_names import about_images
 from jaxprune.train import workdir as workdirs
@@ -67,7 +67,7 @@ def _tiles(summary: dict[str, Any]) -> dict[str, Any]:
 
 
 def _pictures(section: Section, config: Config, workdir: Path, examples: Any) -> None:
-    images, ranker = next(iter(inputs.eval_batches(config, examples)))["image"], load_model(workdir)
+    images, ranker = next(iter(inputs.eval_batches(config, examples)))["image"], open_ranker(Run(workdir))
     crop = about_images(ranker.preprocessing)
     maps = pictures.score_maps(ranker, ranker.preprocessing, images[:_SCORE_MAPS])
     section.figure(maps, f"Held-out images, and below them the ranker's patch scores, bright = kept first. {crop}")

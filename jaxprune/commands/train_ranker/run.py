@@ -9,7 +9,6 @@ from flax import nnx
 from ml_collections import ConfigDict
 
 from jaxprune import metrics, parallel
-from jaxprune.checkpoints.label_model import abstract
 from jaxprune.checkpoints.run import build, write_card
 from jaxprune.commands import pretrain
 from jaxprune.commands.shared import inputs
@@ -25,14 +24,15 @@ from jaxprune.data.augment import random_flip
 from jaxprune.errors import UserError
 from jaxprune.evaluate import Averages, run_over
 from jaxprune.evaluate.collectors.ranking import quality
-from jaxprune.nn.batch_norm import observed
+from jaxprune.nn.batch_norm import BATCH_STATS, RunningStats, batch_stats
 from jaxprune.nn.params import Split, merge, split
+from jaxprune.open.framework import abstract
 from jaxprune.ranking import ConvRanker, pseudo_labels
 from jaxprune.ranking.losses import ranking_loss
 from jaxprune.ranking.warm_start import begin_as_encoder
 from jaxprune.train import workdir as workdirs
-from jaxprune.train.state import RUNNING, TrainState
-from jaxprune.train.step import FIXED, OBSERVED
+from jaxprune.train.state import TrainState
+from jaxprune.train.step import FIXED
 from jaxprune.train.writer import Writer
 
 
@@ -58,7 +58,7 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     options = {**label_options(config), "shards": training.mesh.size}
 
     def evaluate(step: int, state: TrainState, writer: Writer) -> None:
-        arrays = {"ranker": state.params, "running": state.extra.get(RUNNING, {}), "label_model": frozen}
+        arrays = {"ranker": state.params, "running": state.extra.get(BATCH_STATS, {}), "label_model": frozen}
         how = {"sparse": config.sparse, **options}
         forwards = {"ranker": quality(parts, labels_from, preprocessing, loss, arrays, **how)}
         batches = training.held_out_batches()
@@ -76,7 +76,7 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
         seen = jnp.take_along_axis(scores, ids_keep, axis=1)
         reported: dict[str, Any] = {"tau": metrics.kendall_tau(seen, relevance).mean()}
         if running:
-            reported[OBSERVED] = observed(split(network).rest, running)
+            reported[BATCH_STATS] = batch_stats(split(network).rest, running)
         return loss(seen, relevance).mean(), reported
 
     result = training.fit(
@@ -85,7 +85,7 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
         adamw(config, training.schedule, parts.params),
         [training.every(config.eval_every, evaluate)],
         fixed=frozen,
-        running=running or None,
+        keepers=(RunningStats(running),) if running else (),
     )
     return interrupted(result) or training.conclude(training.outcome(result), describe)
 

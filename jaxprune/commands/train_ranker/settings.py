@@ -5,12 +5,12 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from jaxprune.checkpoints.label_model import open_label_model
 from jaxprune.commands.pretrain import settings as pretraining
 from jaxprune.commands.shared import checks, inputs
 from jaxprune.commands.shared import defaults as shared
 from jaxprune.config import Config
 from jaxprune.nn.params import Split
+from jaxprune.open import at, open_label_model
 from jaxprune.ranking.losses import ranking_loss
 
 PRETRAIN = "pretrain"  # subdirectory of the run with the autoencoder that it pre-trains
@@ -64,7 +64,7 @@ def smoke(config: Config) -> Config:
 def label_model(config: Config, workdir: Path) -> Split:
     """Opens the autoencoder that makes the labels: `config.label_model`, or the one pre-trained in `workdir`."""
     return open_label_model(
-        config.label_model or workdir / PRETRAIN,
+        at(config.label_model or workdir / PRETRAIN),
         config.mim.to_dict(),
         inputs.preprocessing(config),
         dtype=config.dtype,

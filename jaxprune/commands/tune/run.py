@@ -11,8 +11,7 @@ from ml_collections import ConfigDict
 
 from jaxprune import reduction
 from jaxprune.bench.publish import device
-from jaxprune.checkpoints.network import open_network
-from jaxprune.commands.shared import inputs, reporting, several_networks, train_first
+from jaxprune.commands.shared import inputs, networks, reporting, several_networks, train_first
 from jaxprune.commands.shared.checks import refused
 from jaxprune.commands.tune import page
 from jaxprune.config import Config
@@ -20,6 +19,7 @@ from jaxprune.data.sample import Picked, Sample
 from jaxprune.errors import unknown
 from jaxprune.evaluate import Batch, feature_files
 from jaxprune.files import write_atomically
+from jaxprune.open import open_network, parse
 from jaxprune.reduction import At, Plan
 from jaxprune.report import Report
 from jaxprune.report.table import as_text, write_csv
@@ -37,8 +37,8 @@ missing = train_first.missing
 
 def run(config: Config, workdir: Path) -> dict[str, Any]:
     """Tunes, or resumes; writes the table, the report, and the plan as one line if it beats the dense network."""
-    origin = config.run or config.model.weights
-    model = open_network(config.run, config.model.weights, config.model.name, img_size=config.img_size or None)
+    model = open_network(networks.origin(config), img_size=config.img_size or None, seed=config.seed)
+    origin = str(networks.origin(config))
     config = inputs.with_data_of(origin, model.preprocessing, config)
     source = inputs.source(config, "eval")
     if config.bound == "accuracy" and model.num_classes:
@@ -51,7 +51,7 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
             num_images=len(sample),
             bound=_bound(config),
             settings=Settings(**{field.name: config[field.name] for field in dataclasses.fields(Settings)}),
-            smaller=_opened(config.smaller) if config.smaller else None,
+            smaller=open_network(parse(config.smaller)) if config.smaller else None,
             mesh=inputs.mesh(config),
             store=Store(workdir / FOLDER, {"images": feature_files.fingerprint(sample.names), "data": _read(config)}),
         )
@@ -90,11 +90,6 @@ def check(config: Config) -> Iterator[str]:
 
 def _bound(config: Config) -> Bound:
     return Bound(config.bound, float(config.value), float(config.alpha)).check()
-
-
-def _opened(text: str) -> Any:
-    named = several_networks.named(text)
-    return open_network(named["run"], named["weights"], named["name"])
 
 
 def _batches(config: Config, sample: Sample, numbers: np.ndarray) -> Iterable[Batch]:

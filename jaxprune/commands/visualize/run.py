@@ -6,18 +6,17 @@ from typing import Any
 import numpy as np
 
 from jaxprune import data as loader
-from jaxprune.checkpoints.run import load_card, load_model
 from jaxprune.commands.shared import inputs, reporting, train_first
 from jaxprune.config import Config
 from jaxprune.evaluate.collectors import reconstruction
+from jaxprune.open import Run, open_framework
 from jaxprune.report import Report
 from jaxprune.train.writer import Writer
 
 
 def run(config: Config, workdir: Path) -> dict[str, Any]:
     """Draws reconstructions of `config.image`, or of held-out images, by the model of `config.run`."""
-    load_card(config.run).require("mim", config.run)
-    model = load_model(config.run)
+    model = open_framework(Run(config.run))
     settings = inputs.with_data_of(config.run, model.preprocessing, config)
     settings.batch_size = config.num_images
     if config.image:

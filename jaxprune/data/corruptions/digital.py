@@ -7,6 +7,8 @@ import numpy as np
 from PIL import Image
 from scipy import ndimage
 
+from jaxprune.data import crop_resize
+
 NAMES = ("contrast", "elastic_transform", "pixelate", "jpeg_compression")
 
 # Relative to the side: displacement of pixels, smoothness of the field, displacement of three corners of the image.
@@ -46,7 +48,8 @@ def pixelate(image: np.ndarray, level: int, *, small: bool, **_: Any) -> np.ndar
     """Shrinks the image and enlarges its pixels again."""
     share = ((0.95, 0.9, 0.85, 0.75, 0.65) if small else (0.6, 0.5, 0.4, 0.3, 0.25))[level]
     height, width = image.shape[:2]
-    fewer = _pillow(image).resize((int(width * share), int(height * share)), Image.Resampling.BOX)
+    few = max(int(height * share), 1), max(int(width * share), 1)
+    fewer = crop_resize.resize(_pillow(image), few, Image.Resampling.BOX)
     return np.asarray(fewer.resize((width, height), Image.Resampling.NEAREST), np.float32) / 255
 
 

@@ -34,13 +34,13 @@ def require(model: Any, what: Sequence[str], origin: str) -> None:
     has_cls = getattr(model, "cls_token", None) is not None
     others = "'pooled' or 'patches'"
     if "cls" in what and not has_cls:
-        raise UserError(f"config.what={tuple(what)!r}: {origin} has no CLS token: write {others}.")
+        raise UserError(f"what={tuple(what)!r}: {origin} has no CLS token: write {others}.")
     if "pooled" not in what or not isinstance(model, Host):
         return
     if not hasattr(model, "pool"):
-        raise UserError(f"config.what={tuple(what)!r}: {type(model).__name__} has no `pool`: write 'patches'.")
+        raise UserError(f"what={tuple(what)!r}: {type(model).__name__} has no `pool`: write 'patches'.")
     if getattr(model, "global_pool", "") == "token" and not has_cls:
-        raise UserError(f"config.what={tuple(what)!r}: {origin} pools a CLS token, but has none: write 'patches'.")
+        raise UserError(f"what={tuple(what)!r}: {origin} pools a CLS token, but has none: write 'patches'.")
 
 
 def features(model: Any, what: Sequence[str]) -> Forward:

@@ -20,7 +20,7 @@ from jaxprune.measures.overlap import as_masks, chance_iou, intersection_over_un
 from jaxprune.models.convnet import ConvNet
 from jaxprune.nn.params import merge, split
 from jaxprune.scoring import Scorer
-from jaxprune.scoring.parts.wrappers import Enlarged
+from jaxprune.scoring.parts.resized_inputs import ResizedInputs
 
 OVERLAP_RATES, CONTRAST_RATE = (0.5, 0.3), 0.4
 UNSURE, SURE = "proposal unsure, network sure", "proposal sure, network unsure"
@@ -36,7 +36,7 @@ def confidence(scorers: Mapping[str, Scorer], num_classes: int) -> Forward | Non
       num_classes: number of classes of the classifier, which `image` of a batch is normalised for.
     """
     for scorer in scorers.values():
-        inner = scorer.scorer if isinstance(scorer, Enlarged) else scorer
+        inner = scorer.scorer if isinstance(scorer, ResizedInputs) else scorer
         if isinstance(inner.proposal, ConvNet) and getattr(inner.proposal, "num_classes", 0) == num_classes:
             return _confidence_by(scorer)
     return None
@@ -47,8 +47,10 @@ def _confidence_by(scorer: Scorer) -> Forward:
 
     def call(arrays: Any, batch: Mapping[str, Array]) -> Float[Array, "b"]:
         (opened,) = merge(parts.graph, arrays, {})
-        own, seen = (opened.scorer, opened.seen) if isinstance(opened, Enlarged) else (opened, lambda images: images)
-        logits = own.proposal(own.prepared(seen(batch["image"])))[0]
+        images = batch["image"]
+        if isinstance(opened, ResizedInputs):
+            images, opened = opened.resized(images), opened.scorer
+        logits = opened.proposal(opened.prepared(images))[0]
         probabilities = jax.nn.softmax(logits.astype(jnp.float32))
         return jnp.take_along_axis(probabilities, batch["label"][:, None], axis=1)[:, 0]
 

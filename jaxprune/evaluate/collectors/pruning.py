@@ -196,7 +196,7 @@ def _forward_by_plan(
         drawn, read = {}, {}
         for name, scorer in zip(scorers, merge(opened.graph, arrays, {}), strict=True):
             drawn[name] = scorer(shown, key=key)
-            read[name], grids[name] = scorer.unresized(shown, key=key)
+            read[name], grids[name] = scorer.native_scores(shown, key=key)
         return drawn, read
 
     @functools.partial(jax.jit, static_argnames=("grid", "count"))

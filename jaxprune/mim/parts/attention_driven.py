@@ -18,7 +18,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from jaxprune.errors import UserError
-from jaxprune.mim.parts.base import MaskedOutput, SnapshotEpochs
+from jaxprune.mim.parts.base import MaskedOutput
+from jaxprune.mim.parts.encoder_copy import EncoderCopy
 from jaxprune.mim.parts.masker import Masker, Masks
 from jaxprune.mim.parts.weighted_masker import WeightedMasker
 from jaxprune.nn.block_cost import block_flops, rows_of
@@ -66,10 +67,9 @@ class AttentionDriven:
         self.masker = masker
         self.warmup_epochs, self.refresh_epochs = warmup_epochs, refresh_epochs
 
-    @property
-    def snapshot_epochs(self) -> SnapshotEpochs:
-        """The epochs at which the copy of the encoder is refreshed."""
-        return SnapshotEpochs(self.warmup_epochs, self.refresh_epochs)
+    def keepers(self, steps_per_epoch: float | int) -> tuple[EncoderCopy]:
+        """The copy of the encoder that weights patches."""
+        return (EncoderCopy(self.warmup_epochs * steps_per_epoch, self.refresh_epochs * steps_per_epoch),)
 
     def phase(self, epoch: int) -> dict[str, Any]:
         """`warmup=True` in the epochs of the warm-up."""

@@ -76,18 +76,6 @@ class Reconstruction(_Reconstruction, MaskedOutput):
     __slots__ = ()
 
 
-class SnapshotEpochs(NamedTuple):
-    """When pre-training refreshes its copy of a framework's encoder, which it passes to every step.
-
-    Attributes:
-      first: number of epochs before the first refresh; until then the copy is the initial encoder.
-      every: number of epochs between later refreshes.
-    """
-
-    first: int
-    every: int
-
-
 class Picture(NamedTuple):
     """A reconstruction, as drawn in a report.
 
@@ -174,10 +162,12 @@ class Framework(nnx.Module):
         """The kind of reconstruction, see `Decoder`."""
         return self.decoder.reconstruction
 
-    @property
-    def snapshot_epochs(self) -> SnapshotEpochs | None:
-        """When to refresh the copy of the encoder's parameters that calls get as `snapshot=`; None if there is none."""
-        return None
+    def keepers(self, steps_per_epoch: float | int) -> tuple[Any, ...]:
+        """What training keeps for this framework beside its parameters (`train.state.Keeper`), such as `EncoderCopy`.
+
+        Calls in training get the kept arrays by the keepers' names.
+        """
+        return ()
 
     def phase(self, epoch: int) -> dict[str, Any]:
         """Static arguments of the calls in an epoch, counted from 0; each distinct value compiles one program.
@@ -237,7 +227,7 @@ class Framework(nnx.Module):
         """The loss of a training step, with training-only operations such as DropPath.
 
         Args:
-          call: further arguments of the call, including those of `phase` and `snapshot`.
+          call: further arguments of the call, including those of `phase` and `keepers`.
         """
         return self(images, key=key, **call)[0]
 

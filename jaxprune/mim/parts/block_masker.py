@@ -7,12 +7,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.core import Tracer
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, Shaped
 
 from jaxprune.errors import UserError
 from jaxprune.mim.parts.masker import Masker, Masks, check_retained, choose_retained, through_encoder
 from jaxprune.ops.sampling import checked_first, num_thrown
+from jaxprune.ops.tracing import on_host
 
 
 @dataclasses.dataclass(frozen=True)
@@ -147,9 +147,10 @@ def to_patches(of_blocks: Shaped[Array, "b n"], blocks: tuple[int, int], block: 
 
 def _count(name: str, cells: Shaped[Array | np.ndarray, "b ..."] | None, usual: int) -> int:
     """The number of True cells per image, which must be the same for all; `usual` if `cells` is traced or None."""
-    if cells is None or isinstance(cells, Tracer):
+    values = None if cells is None else on_host(cells)
+    if values is None:
         return usual
-    counts = (np.asarray(cells) > 0).reshape(len(cells), -1).sum(1)
+    counts = (values > 0).reshape(len(values), -1).sum(1)
     if counts.min() != counts.max():
         raise UserError(
             f"{name} has between {counts.min()} and {counts.max()} patches per image, but where patches are thrown the "

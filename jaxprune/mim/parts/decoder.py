@@ -10,9 +10,9 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
-from jaxprune.errors import UserError, unknown
 from jaxprune.mim.parts.masker import Masks
-from jaxprune.mim.parts.rebuild_thrown import create_aggregation, fill_grid
+from jaxprune.mim.parts.partial import FULL, Partial
+from jaxprune.mim.parts.rebuild_thrown import fill_grid
 from jaxprune.nn import Block, LayerNorm, Linear
 from jaxprune.nn.block import run_block
 from jaxprune.nn.block_cost import block_flops, linear_flops, rows_of
@@ -22,15 +22,12 @@ from jaxprune.nn.tokens import Tokens, all_present
 from jaxprune.ops.patches import gather_tokens
 from jaxprune.ops.posembed import sincos_2d
 
-RECONSTRUCTIONS = ("full", "partial", "progressive")
-
 
 class Decoder(nnx.Module):
     """Predicts every patch from the encoder's output for the visible ones.
 
     Attributes:
-      reconstruction: "full", every masked patch; "partial", only the retained ones; "progressive", the retained ones,
-        and from these the thrown ones.
+      reconstruction: see `Partial`.
     """
 
     reconstruction: str = "full"
@@ -75,10 +72,7 @@ class TokenDecoder(Decoder):
       num_prefix_tokens: number of prefix tokens of the encoder.
       dim, depth, num_heads: width, number and heads of the decoder's blocks.
       mlp_ratio, qkv_bias, norm_eps, init_values: see `Block`.
-      reconstruction: see `Decoder`.
-      aggregator: the module that rebuilds thrown patches under "progressive": a "depthwise" convolution or, from
-        PR-MIM's Tab. 12, "avg_pool", a "transformer" block or a "convnext" block.
-      kernel_size, aggregation: see `DepthwiseAggregation`.
+      partial: the kind of reconstruction, and how thrown patches are rebuilt.
       dtype: compute dtype; parameters stay float32.
       remat: recompute each block in the backward pass instead of keeping its activations.
     """
@@ -97,18 +91,13 @@ class TokenDecoder(Decoder):
         qkv_bias: bool = True,
         norm_eps: float = 1e-6,
         init_values: float | None = None,
-        reconstruction: str = "full",
-        aggregator: str = "depthwise",
-        kernel_size: int = 7,
-        aggregation: str = "thrown",
+        partial: Partial = FULL,
         dtype: Any = None,
         remat: bool = False,
         rngs: nnx.Rngs,
     ):
-        if reconstruction not in RECONSTRUCTIONS:
-            raise unknown("reconstruction", reconstruction, RECONSTRUCTIONS)
         self.grid, self.num_prefix_tokens = grid, num_prefix_tokens
-        self.reconstruction, self.remat = reconstruction, remat
+        self.reconstruction, self.remat = partial.reconstruction, remat
         common = {"kernel_init": xavier_uniform, "dtype": dtype, "rngs": rngs}
         style = {"mlp_ratio": mlp_ratio, "qkv_bias": qkv_bias, "norm_eps": norm_eps, "init_values": init_values}
         self.embed = Linear(in_dim, dim, **common)
@@ -119,10 +108,8 @@ class TokenDecoder(Decoder):
         )
         self.norm = LayerNorm(dim, eps=norm_eps)
         self.pred = Linear(dim, out_dim, **common)
-        rebuilds = reconstruction == "progressive"
-        options = {"kernel_size": kernel_size, "mode": aggregation, "num_heads": num_heads, "mlp_ratio": mlp_ratio}
         self.aggregate = nnx.data(
-            create_aggregation(aggregator, dim, **options, dtype=dtype, rngs=rngs) if rebuilds else None
+            partial.create_aggregation(dim, num_heads=num_heads, mlp_ratio=mlp_ratio, dtype=dtype, rngs=rngs)
         )
 
     def positions(self, dtype: Any) -> tuple[Float[Array, "f d"], Float[Array, "p d"]]:
@@ -191,21 +178,3 @@ class TokenDecoder(Decoder):
             aggregate=0 if self.aggregate is None else self.aggregate.flops(self.grid),
             predict=linear_flops(self.pred, predicted),
         )
-
-
-def default_throw_ratio(reconstruction: str, throw_ratio: float | None, usual: float = 0.5) -> float:
-    """The throw ratio of a framework: None means 0 under "full", and `usual` otherwise.
-
-    Raises:
-      UserError: there is no such reconstruction, or patches are to be thrown under "full".
-    """
-    if reconstruction not in RECONSTRUCTIONS:
-        raise unknown("reconstruction", reconstruction, RECONSTRUCTIONS)
-    if throw_ratio is None:
-        return 0.0 if reconstruction == "full" else usual
-    if reconstruction == "full" and throw_ratio:
-        raise UserError(
-            f"throw_ratio {throw_ratio} does not apply to reconstruction='full', which decodes every masked patch: "
-            "use reconstruction='progressive' or 'partial', or throw_ratio=0."
-        )
-    return float(throw_ratio)

@@ -8,10 +8,10 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
-from jaxprune.errors import unknown
-from jaxprune.mim.parts.decoder import RECONSTRUCTIONS, Decoder
+from jaxprune.mim.parts.decoder import Decoder
 from jaxprune.mim.parts.masker import Masks
-from jaxprune.mim.parts.rebuild_thrown import create_aggregation, fill_grid
+from jaxprune.mim.parts.partial import FULL, Partial
+from jaxprune.mim.parts.rebuild_thrown import fill_grid
 from jaxprune.nn import Linear
 from jaxprune.nn.block_cost import linear_flops
 from jaxprune.ops.patches import patchify
@@ -38,8 +38,7 @@ class LinearDecoder(Decoder):
       patch_size: size of the masked patches in pixels; a cell holds one or several of them.
       in_chans: channels of the images.
       num_prefix_tokens: number of prefix tokens of the encoder.
-      reconstruction: see `Decoder`.
-      aggregator, kernel_size, aggregation: see `TokenDecoder`.
+      partial: the kind of reconstruction, and how thrown patches are rebuilt.
       num_heads: heads of a "transformer" aggregator.
       dtype: compute dtype; parameters stay float32.
     """
@@ -53,29 +52,21 @@ class LinearDecoder(Decoder):
         patch_size: tuple[int, int],
         in_chans: int = 3,
         num_prefix_tokens: int = 0,
-        reconstruction: str = "full",
-        aggregator: str = "depthwise",
-        kernel_size: int = 7,
-        aggregation: str = "thrown",
+        partial: Partial = FULL,
         num_heads: int = 1,
         dtype: Any = None,
         rngs: nnx.Rngs,
     ):
-        if reconstruction not in RECONSTRUCTIONS:
-            raise unknown("reconstruction", reconstruction, RECONSTRUCTIONS)
         self.grid, self.stride, self.patch_size, self.in_chans = grid, stride, patch_size, in_chans
-        self.num_prefix_tokens, self.reconstruction = num_prefix_tokens, reconstruction
+        self.num_prefix_tokens, self.reconstruction = num_prefix_tokens, partial.reconstruction
         # PyTorch's default initialisation of a convolution, which SimMIM does not change.
         bound = 1 / math.sqrt(in_dim)
         uniform: Any = lambda key, shape, dtype=jnp.float32: jax.random.uniform(key, shape, dtype, -bound, bound)
         size = math.prod(stride) * in_chans
         self.pred = Linear(in_dim, size, kernel_init=uniform, dtype=dtype, rngs=rngs)
         self.pred.bias[...] = uniform(rngs.params(), (size,))
-        options = {"kernel_size": kernel_size, "mode": aggregation, "num_heads": num_heads, "mlp_ratio": 4.0}
         self.aggregate = nnx.data(
-            create_aggregation(aggregator, in_dim, **options, dtype=dtype, rngs=rngs)
-            if reconstruction == "progressive"
-            else None
+            partial.create_aggregation(in_dim, num_heads=num_heads, mlp_ratio=4.0, dtype=dtype, rngs=rngs)
         )
 
     def cells(self, latent: Float[Array, "b n d"], masks: Masks) -> Float[Array, "b m d"]:

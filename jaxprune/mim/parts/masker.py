@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from jaxprune.errors import UserError, unknown
@@ -17,6 +18,7 @@ from jaxprune.ops.sampling import (
     random_masking,
     random_retained,
 )
+from jaxprune.ops.tracing import on_host
 
 RETAIN = ("furthest", "random")
 
@@ -52,6 +54,12 @@ class Masks(NamedTuple):
 
 class SharedMasks(Masks):
     """Masks with the same visible patches in every image of the batch."""
+
+    @property
+    def shared_ids(self) -> Int[Array | np.ndarray, "1 k"]:
+        """The patches `ids_keep` of any image; as NumPy where they are known before the program is compiled."""
+        ids = on_host(self.ids_keep)
+        return self.ids_keep[:1] if ids is None else ids[:1]
 
 
 class Masker:

@@ -9,6 +9,7 @@ from jaxtyping import Array, Float, Int
 
 from jaxprune.mim.parts.decoder import Decoder, DecoderFlops, TokenDecoder
 from jaxprune.mim.parts.masker import Masks
+from jaxprune.mim.parts.partial import Partial
 from jaxprune.nn import Block
 from jaxprune.nn.block import run_block
 from jaxprune.nn.block_cost import block_flops, linear_flops, rows_of
@@ -39,20 +40,20 @@ class TwoBranches(Decoder):
         num_heads: int,
         rngs: nnx.Rngs,
         style: Mapping[str, Any],
-        reconstruction: str,
+        partial: Partial,
         dtype: Any = None,
         remat: bool = False,
         **options: Any,
     ):
         self.num_prefix_tokens, self.target_heads, self.remat = num_prefix_tokens, target_heads, remat
-        self.reconstruction = reconstruction
+        self.reconstruction = partial.reconstruction
         # Separate random streams: the presence of an aggregation does not change other draws.
         streams = [nnx.Rngs(rngs.params()) for _ in range(3)]
         common = {"num_prefix_tokens": num_prefix_tokens, "dtype": dtype, **style}
         self.blocks = nnx.List(
             [Block(dim, num_heads, kernel_init=xavier_uniform, rngs=streams[0], **common) for _ in range(depth)]
         )
-        branch = {**options, **common, "dim": dim, "depth": 0, "num_heads": num_heads, "reconstruction": reconstruction}
+        branch = {**options, **common, "dim": dim, "depth": 0, "num_heads": num_heads, "partial": partial}
         self.feature = TokenDecoder(in_dim, target_dim, rngs=streams[1], **branch)
         self.attention = TokenDecoder(in_dim, 2 * target_dim, rngs=streams[2], **branch)
 

@@ -1,16 +1,16 @@
 """Applies a plan to a network."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from flax import nnx
+from jaxtyping import Array
 
-import jaxprune.reduction as family
 from jaxprune.errors import UserError
 from jaxprune.nn.host import Host
 from jaxprune.nn.params import copied
 from jaxprune.nn.site import Site
-from jaxprune.plugins import build, find
+from jaxprune.plugins import build
 from jaxprune.preprocessing import Normalisation, trained_on
 from jaxprune.reduction.parts.base import Reducer, Step
 from jaxprune.reduction.parts.plan import Plan
@@ -72,8 +72,7 @@ def apply(
     fast: Any = copied(model)
     _clear(fast, sites)
     if at is not None and placement.entrance is not None:
-        cls = find(family, Reducer, at.method)
-        fast.pruner = nnx.data(build(cls, dict(at.options), placement.entrance, scorer=scorer))
+        fast.pruner = nnx.data(build(at.reducer_class, dict(at.options), placement.entrance, scorer=scorer))
         _convert_pixels(fast.pruner.scorer, trained_on(model))
     _install(fast, sites, placement.placed)
     fast.plan = plan
@@ -87,6 +86,16 @@ def installed(model: Any) -> tuple[Reducer, ...]:
     front = () if model.pruner is None or not model.prunes_input else (model.pruner,)
     inside = (model.block(site).reducer for site in model.sites())
     return (*front, *(reducer for reducer in inside if reducer is not None))
+
+
+def constraints(model: Any) -> dict[str, Callable[[Array], Array]]:
+    """Returns {dotted name of a parameter: function to an allowed value} of a network's reducers; see `Reducer`."""
+    sites = model.sites()
+    return {
+        f"{sites[reducer.step.layer].path}.reducer.{name}": allowed
+        for reducer in installed(model)
+        for name, allowed in reducer.constraints.items()
+    }
 
 
 def joined(plan: Plan | Sequence[Plan]) -> Plan:

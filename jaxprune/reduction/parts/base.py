@@ -1,14 +1,14 @@
 """The Reducer protocol: tokens in, fewer tokens out, inside a network."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Literal, NamedTuple
 
 from flax import nnx
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from jaxprune.nn.cells import Cells
+from jaxprune.nn.site import Site
 from jaxprune.nn.tokens import Attended, Tokens
-from jaxprune.nn.windows import Windows
 
 
 class Step(NamedTuple):
@@ -28,10 +28,9 @@ class Step(NamedTuple):
       masked: whether incoming rows may be absent (`Tokens.policy`) because of an earlier step.
       leaves: whether dropped rows are removed from the sequence; otherwise they only skip work in this block.
       position: the position of a merged row: the size-weighted "mean" of its rows, or that of the row "kept".
-      windows: the windows of the block's attention; None = global attention.
-      cells: see `Site.cells`.
-      num_keep_before: `num_keep` of the step before, if that has the same method; all patches at the first step of a
-        plan; None in other cases, and where rows are not removed.
+      cells: the parts of the map inside which rows can merge although they cannot be removed, see `Site.cells`.
+      planned_in: number of rows that would arrive if every earlier step had left as many as planned
+        (`Reducer.num_planned`); None where the plan does not say, and where rows are not removed.
     """
 
     index: int
@@ -47,9 +46,8 @@ class Step(NamedTuple):
     masked: bool = False
     leaves: bool = True
     position: Literal["mean", "kept"] = "mean"
-    windows: Windows | None = None
     cells: Cells | None = None
-    num_keep_before: int | None = None
+    planned_in: int | None = None
 
 
 class StepReport(NamedTuple):
@@ -106,7 +104,9 @@ class Reducer(nnx.Module):
       published: the name in published weights of the list of this method's modules, one per step ("score_predictor");
         None without parameters.
       renames: {published path of a module within one step: our attribute path}.
-      unit_params: its parameters whose rows training brings back to unit length after every update.
+      constraints: {one of its parameters: function to an allowed value}, which training applies after every update.
+      clears_map: whether in a block that is a residual convolution of a map (ConvNeXt) dropped rows are zero afterwards
+        in evaluation, instead of keeping their input.
 
     Attributes:
       stays: whether rows that merge inside cells (`Step.cells`) stay merged until the stage ends or another kind of
@@ -124,7 +124,8 @@ class Reducer(nnx.Module):
     needs_teacher: ClassVar[bool] = False
     published: ClassVar[str | None] = None
     renames: ClassVar[dict[str, str]] = {}
-    unit_params: ClassVar[tuple[str, ...]] = ()
+    constraints: ClassVar[Mapping[str, Callable[[Array], Array]]] = {}
+    clears_map: ClassVar[bool] = False
 
     stays: bool = False
 
@@ -136,6 +137,10 @@ class Reducer(nnx.Module):
         """Raises a `UserError` for a `Plan` that this method cannot follow in any network; `Plan` calls it."""
 
     @classmethod
+    def check_site(cls, site: Site) -> None:
+        """Raises a `UserError` for a block where this method cannot work."""
+
+    @classmethod
     def follows_count(cls, options: Mapping[str, Any]) -> bool:
         """Whether the plan determines how many rows are left; False if the method's options do, see `num_rows`."""
         return True
@@ -143,6 +148,10 @@ class Reducer(nnx.Module):
     def num_rows(self) -> int:
         """Number of outgoing rows, without the prefix."""
         return self.step.num_keep
+
+    def num_planned(self) -> int:
+        """`num_rows` if the method could follow the plan; another number only if it may leave more."""
+        return self.num_rows()
 
     def flops(self) -> int:
         """Multiply-accumulates of the method itself for one image, at a step that removes rows.

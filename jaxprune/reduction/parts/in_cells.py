@@ -1,6 +1,5 @@
 """Merging inside the cells of windows, the same number of rows in every cell of one kind (`nn.cells`)."""
 
-import math
 from collections.abc import Callable, Sequence
 
 import jax.numpy as jnp
@@ -27,7 +26,7 @@ def merge_in_cells(
       merge: (tokens of cells, each treated as an image; their metric; number of pairs) -> (merged tokens, report).
     """
     b, n = tokens.x.shape[:2]
-    windows, before, after = math.prod(cells.windows.counts), cells.held(cells.rows_of_window(n)), cells.held(rows)
+    windows, before, after = cells.num_windows, cells.held(cells.rows_of_window(n)), cells.held(rows)
     numbers = jnp.broadcast_to(jnp.arange(n, dtype=jnp.int32)[None, :, None], (b, n, 1))
     fields = (tokens.x, tokens.size[..., None], tokens.policy[..., None], tokens.position, metric, numbers)
     by_kind = [cells.split(field) for field in fields]

@@ -4,13 +4,13 @@ import copy
 from collections.abc import Iterable
 from typing import Any
 
-import jaxprune.reduction as family
 from jaxprune.errors import UserError, unknown
-from jaxprune.plugins import find
+from jaxprune.reduction.parts import plan_text
 from jaxprune.reduction.parts.base import Reducer
+from jaxprune.reduction.parts.find_method import method_class, method_name, shown_name
+from jaxprune.reduction.parts.plan_text import INPUT, StepText
 from jaxprune.reduction.parts.step_sizes import Amount, Count, Rate, Removal, falling, number, whole
 
-INPUT = "input"
 POSITIONS = ("mean", "kept")
 
 
@@ -22,7 +22,7 @@ class At:
 
     Args:
       layer: the block that reduces, from 0; "input" means before patch embedding.
-      method: a module of `jaxprune.reduction`, or a method that another package registers.
+      method: a module of `jaxprune.reduction`, the name of another package's method, or a subclass of `Reducer`.
       keep_rate: fraction of all patches of the image that the step keeps.
       num_keep: number of patches that it keeps.
       r: number of incoming rows that it removes.
@@ -36,7 +36,7 @@ class At:
     def __init__(
         self,
         layer: int | str,
-        method: str,
+        method: str | type[Reducer],
         *,
         keep_rate: float | int | None = None,
         num_keep: int | None = None,
@@ -45,24 +45,28 @@ class At:
         **options: Any,
     ):
         amounts = {"keep_rate": (keep_rate, Rate), "num_keep": (num_keep, Count), "r": (r, Removal)}
-        chosen = {name: pair for name, pair in amounts.items() if pair[0] is not None}
-        if len(chosen) != 1:
+        amounts = {name: pair for name, pair in amounts.items() if pair[0] is not None}
+        if len(amounts) != 1:
             raise UserError(
-                f"A step takes one amount, keep_rate=, num_keep= or r=, and {method} at {layer} has "
-                f"{' and '.join(chosen) or 'none'}: write for example keep_rate=0.7."
+                f"A step takes one amount, keep_rate=, num_keep= or r=, and {shown_name(method_class(method))} at "
+                f"{layer} has {' and '.join(amounts) or 'none'}: write for example keep_rate=0.7."
             )
-        ((value, kind),) = chosen.values()
-        self._fill(layer, method, kind(value), position, options)
+        ((value, kind),) = amounts.values()
+        self._fill(layer, method_class(method), kind(value), position, options)
 
     @classmethod
-    def of(cls, layer: int | str, method: str, amount: Amount, position: str, options: Iterable[tuple]) -> "At":
+    def of(
+        cls, layer: int | str, method: type[Reducer], amount: Amount, position: str, options: Iterable[tuple]
+    ) -> "At":
         """Makes a step from an `Amount`."""
         step = cls.__new__(cls)
         step._fill(layer, method, amount, position, dict(options))
         return step
 
-    def _fill(self, layer: int | str, method: str, amount: Amount, position: str, options: dict[str, Any]) -> None:
-        entrance = works_at_input(method)
+    def _fill(
+        self, layer: int | str, cls: type[Reducer], amount: Amount, position: str, options: dict[str, Any]
+    ) -> None:
+        entrance, method = cls.where == "embed", shown_name(cls)
         if isinstance(layer, str) and layer != INPUT:
             raise UserError(f"{method} at {layer!r}: a step is at the number of a block, or at {INPUT!r}.")
         if (layer == INPUT) != entrance:
@@ -75,11 +79,11 @@ class At:
         if position not in POSITIONS:
             raise unknown("position of merged rows", position, POSITIONS)
         self.layer: int | str = layer if isinstance(layer, str) else int(layer)
-        self.method, self.amount, self.position = method, amount, position
+        self.method, self.reducer_class, self.amount, self.position = method, cls, amount, position
         self.options = tuple(sorted(options.items()))
 
     def _key(self) -> tuple:
-        return (self.layer, self.method, self.amount, self.position, self.options)
+        return (self.layer, self.reducer_class, self.amount, self.position, self.options)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, At) and self._key() == other._key()
@@ -94,7 +98,7 @@ class At:
 
     def __repr__(self) -> str:
         settings = "".join(f", {name}={value!r}" for name, value in self.settings().items())
-        return f"At({self.layer!r}, {self.method!r}{settings})"
+        return f"At({self.layer!r}, {_as_argument(self.reducer_class)}{settings})"
 
 
 class Plan:
@@ -109,7 +113,7 @@ class Plan:
     'topk@3:keep_rate=0.7+tome@6:r=8'
 
     Args:
-      method: a module of `jaxprune.reduction`, or a method that another package registers.
+      method: a module of `jaxprune.reduction`, the name of another package's method, or a subclass of `Reducer`.
       keep_rate: a single rate r keeps `int(p * r**s)` of the p patches at step s = 1, 2, …; a tuple has each step's
         rate relative to p.
       reduction_loc: the blocks that reduce, from 0; by default (3, 6, 9). "from_scores" works before the first.
@@ -127,7 +131,7 @@ class Plan:
 
     def __init__(
         self,
-        method: str | None = None,
+        method: str | type[Reducer] | None = None,
         keep_rate: float | int | tuple[float | int, ...] = 0.7,
         reduction_loc: int | tuple[int, ...] | None = None,
         *,
@@ -148,7 +152,9 @@ class Plan:
                     else f"{method!r} and steps={steps!r} are both set: give only one of them."
                 )
             )
-        self.method, self.position = method, position
+        self.reducer_class: Any = None if method is None else method_class(method)
+        self.method: Any = None if method is None else shown_name(self.reducer_class)
+        self.position = position
         self.options = tuple(sorted(options.items()))
         self.inflection = float(number("inflection", inflection))
         self.num_keep = None if num_keep is None else _whole_numbers("num_keep", num_keep)
@@ -164,19 +170,18 @@ class Plan:
             self._check_r()
             self.steps = ()  # they depend on the depth of the network, see `steps_for`
         else:
-            assert method is not None
-            self.steps = self._common_steps(method, reduction_loc)
+            self.steps = self._common_steps(reduction_loc)
         self._check_methods()
 
-    def _common_steps(self, method: str, reduction_loc: int | tuple[int, ...] | None) -> tuple[At, ...]:
-        make = lambda layer, amount: At.of(layer, method, amount, self.position, self.options)
+    def _common_steps(self, reduction_loc: int | tuple[int, ...] | None) -> tuple[At, ...]:
+        make = lambda layer, amount: At.of(layer, self.reducer_class, amount, self.position, self.options)
         if self.r is not None:
             self._check_r()
             return tuple(make(layer, Removal(removed)) for layer, removed in enumerate(self.r) if removed)
-        if works_at_input(method):
+        if self.reducer_class.where == "embed":
             if reduction_loc not in (None, (0,), [0], 0):
                 raise UserError(
-                    f"{method} prunes before the first block, and reduction_loc is {reduction_loc}: leave it out."
+                    f"{self.method} prunes before the first block, and reduction_loc is {reduction_loc}: leave it out."
                 )
             self.reduction_loc = (0,)
             return tuple(make(INPUT, amount) for amount in self._amounts(1))
@@ -216,15 +221,17 @@ class Plan:
             raise UserError(f"inflection {self.inflection} is outside [-1, 1]: use {nearest}.")
         if self.inflection and isinstance(self.r, tuple):
             raise UserError(f"inflection tilts a single r, and r is {self.r}: leave one of the two out.")
-        if works_at_input(self.method or ""):
+        if self.reducer_class.where == "embed":
             raise UserError(f"{self.method} prunes once, before the first block: use keep_rate or num_keep, not r.")
 
     def _check_methods(self) -> None:
-        steps = self.steps or ([] if self.method is None else [At.of(1, self.method, Removal(0), "mean", ())])
+        steps = self.steps or (
+            [] if self.reducer_class is None else [At.of(1, self.reducer_class, Removal(0), "mean", ())]
+        )
         for at in steps:
             _check_first(at)
-        for method in dict.fromkeys(at.method for at in steps):
-            find(family, Reducer, method).check(self)
+        for cls in dict.fromkeys(at.reducer_class for at in steps):
+            cls.check(self)
 
     @property
     def at_input(self) -> At | None:
@@ -236,7 +243,7 @@ class Plan:
         if not isinstance(self.r, int):
             return self.steps
         made = tuple(
-            At.of(layer, self.method or "", Removal(removed), self.position, self.options)
+            At.of(layer, self.reducer_class, Removal(removed), self.position, self.options)
             for layer, removed in enumerate(self.removed(depth))
             if removed
         )
@@ -273,14 +280,24 @@ class Plan:
 
     def with_keep_rate(self, keep_rate: float) -> "Plan":
         """Returns the same plan with another rate; it must be a plan by a single `keep_rate`."""
-        return Plan(self.method, keep_rate, self.reduction_loc or None, position=self.position, **dict(self.options))
+        return Plan(
+            self.reducer_class, keep_rate, self.reduction_loc or None, position=self.position, **dict(self.options)
+        )
 
     @property
     def text(self) -> str:
-        """The plan as text, such as "topk@3:keep_rate=0.7+tome@6:r=8"; `Plan.from_text` reads it."""
-        from jaxprune.reduction.parts.plan_text import write
+        """The plan as text, such as "topk@3:keep_rate=0.7+tome@6:r=8"; `Plan.from_text` reads it.
 
-        return write(self)
+        Raises:
+          UserError: a method has no name.
+        """
+        steps = [StepText(_name(at.reducer_class), at.layer, at.settings()) for at in self.steps]
+        if isinstance(self.r, int):
+            tilt = {"inflection": self.inflection} if self.inflection else {}
+            position = {} if self.position == "mean" else {"position": self.position}
+            settings = {"r": self.r, **tilt, **position, **dict(self.options)}
+            steps.append(StepText(_name(self.reducer_class), None, settings))
+        return plan_text.write(steps)
 
     @classmethod
     def from_text(cls, text: str, **defaults: Any) -> "Plan":
@@ -292,14 +309,25 @@ class Plan:
         Raises:
           UserError: the text is not a plan.
         """
-        from jaxprune.reduction.parts.plan_text import read
-
-        return read(text, defaults)
+        steps = plan_text.read(text)
+        if not steps and not defaults:
+            return cls(steps=())  # the text of a plan that removes nothing
+        *placed, last = steps or [StepText("", None, {})]
+        inside = [At(step.layer, step.method, **step.settings) for step in placed if step.layer is not None]
+        if last.layer is not None:
+            return cls(steps=[*inside, At(last.layer, last.method, **last.settings)])
+        # An amount in the text replaces the default one, and a method at the input takes no blocks.
+        amounts = {"keep_rate", "num_keep", "r"}
+        replaced = amounts if amounts & set(last.settings) else set()
+        replaced = replaced | ({"reduction_loc"} if method_class(last.method).where == "embed" else set())
+        kept = {name: value for name, value in defaults.items() if name not in replaced}
+        common = cls(last.method, **{**kept, **last.settings})
+        return common.behind(cls(steps=inside)) if inside else common
 
     def _key(self) -> tuple:
         if not isinstance(self.r, int):
             return self.steps
-        return (self.steps, self.method, self.r, self.inflection, self.position, self.options)
+        return (self.steps, self.reducer_class, self.r, self.inflection, self.position, self.options)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Plan) and self._key() == other._key()
@@ -316,12 +344,21 @@ class Plan:
         else:
             kept = f"num_keep={self.num_keep}" if self.num_keep is not None else f"keep_rate={self.keep_rate}"
             amount = f"{kept}, reduction_loc={self.reduction_loc}"
-        return f"Plan({self.method!r}, {amount}{options})"
+        return f"Plan({_as_argument(self.reducer_class)}, {amount}{options})"
 
 
-def works_at_input(method: str) -> bool:
-    """Whether a method works only at the input, before the first block."""
-    return find(family, Reducer, method).where == "embed"
+def _as_argument(cls: type[Reducer]) -> str:
+    name = method_name(cls)
+    return cls.__name__ if name is None else repr(name)
+
+
+def _name(cls: type[Reducer]) -> str:
+    if (name := method_name(cls)) is None:
+        raise UserError(
+            f"{cls.__name__} has no name by which a plan as text could say it: call "
+            f"jaxprune.reduction.register('my_method', {cls.__name__}) first, also where the text is read."
+        )
+    return name
 
 
 def _whole_numbers(name: str, values: Any) -> tuple[int, ...]:
@@ -346,6 +383,5 @@ def _checked_order(steps: tuple[At, ...]) -> tuple[At, ...]:
 
 
 def _check_first(at: At) -> None:
-    cls = find(family, Reducer, at.method)
-    if cls.where == "before" and cls.needs and at.layer == 0:
+    if at.reducer_class.where == "before" and at.reducer_class.needs and at.layer == 0:
         raise UserError(f"{at.method} reads the attention of the block before, so block 0 cannot reduce: use 1.")

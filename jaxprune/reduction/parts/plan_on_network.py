@@ -7,13 +7,13 @@ from typing import Any, NamedTuple
 
 from flax import nnx
 
-import jaxprune.reduction as family
 from jaxprune.errors import UserError
 from jaxprune.nn.site import Site
-from jaxprune.plugins import build, find
+from jaxprune.plugins import build
 from jaxprune.reduction.from_scores import STAGES
 from jaxprune.reduction.parts.base import Reducer, Step, is_idle
-from jaxprune.reduction.parts.plan import INPUT, At, Plan
+from jaxprune.reduction.parts.plan import At, Plan
+from jaxprune.reduction.parts.plan_text import INPUT
 from jaxprune.reduction.parts.step_sizes import Count, Rate, Removal
 
 Make = Callable[[type[Reducer], dict[str, Any], Step], Reducer]
@@ -87,7 +87,7 @@ def place(
             raise _outside(layer, sites)
         if any(earlier.site.layer == layer for earlier in placed):
             raise UserError(f"Block {layer} has a step already (the scorer's, in every block): leave {at.method} out.")
-        site, cls = sites[layer], find(family, Reducer, at.method)
+        site, cls = sites[layer], at.reducer_class
         _check_readable(at, cls, site)
         if masked and cls.needs_present:
             raise UserError(
@@ -99,8 +99,9 @@ def place(
                 f"{at.method} at block {layer} needs the whole map, and {steps[0].method} leaves {rows} of "
                 f"{first.num_patches} mask units of it: use one of the two."
             )
-        before = _planned_before(at, site, placed, rows)
-        step = functools.partial(_step, plan, at, index, site, num_steps=len(steps), masked=masked, before=before)
+        cls.check_site(site)
+        before = {"masked": masked, "planned_in": _planned_in(at, site, placed, rows)}
+        step = functools.partial(_step, plan, at, index, site, num_steps=len(steps), **before)
         reducer = make(cls, dict(at.options), step(rows if site.leaves else site.num_patches))
         if not cls.follows_count(dict(at.options)):
             reducer = make(cls, dict(at.options), reducer.step._replace(num_keep=reducer.num_rows()))
@@ -129,15 +130,13 @@ def _abstract(cls: type[Reducer], options: tuple, step: Step) -> Reducer:
     return nnx.eval_shape(lambda: build(cls, dict(options), step, rngs=nnx.Rngs(0)))
 
 
-def _planned_before(at: At, site: Site, placed: Sequence[Placed], rows: int) -> int | None:
-    """`Step.num_keep_before` of a step."""
+def _planned_in(at: At, site: Site, placed: Sequence[Placed], rows: int) -> int | None:
+    """`Step.planned_in` of a step."""
     if not site.leaves or isinstance(at.amount, Removal):
         return None
     if not placed:
-        return site.num_patches if rows == site.num_patches else None
-    last = placed[-1]
-    same = isinstance(last.reducer, find(family, Reducer, at.method)) and last.site.grid == site.grid
-    return last.reducer.step.num_keep if same else None
+        return rows
+    return placed[-1].reducer.num_planned() if placed[-1].site.grid == site.grid else None
 
 
 def _step(
@@ -148,10 +147,10 @@ def _step(
     arriving: int,
     num_steps: int,
     masked: bool = False,
-    before: int | None = None,
+    planned_in: int | None = None,
 ) -> Step:
     count = at.amount.rows(arriving, site.num_patches)
-    if find(family, Reducer, at.method).follows_count(dict(at.options)):
+    if at.reducer_class.follows_count(dict(at.options)):
         count = _possible(plan, at, count, index, site.num_patches)
     rate = at.amount.rate if isinstance(at.amount, Rate) else count / site.num_patches
     if isinstance(at.amount, Count):
@@ -169,10 +168,9 @@ def _step(
         num_steps=num_steps,
         masked=masked,
         leaves=site.leaves,
-        windows=site.windows,
         cells=site.cells,
         position=at.position,  # pyright: ignore[reportArgumentType] - `At` checked it
-        num_keep_before=before,
+        planned_in=planned_in,
     )
 
 
@@ -213,7 +211,7 @@ def _guided(at: At, site: Site, entrance: Step, index: int, make: Make, scorer: 
         num_heads=site.num_heads,
         leaves=False,
     )
-    return Placed(site, make(find(family, Reducer, at.method), dict(at.options), step))
+    return Placed(site, make(at.reducer_class, dict(at.options), step))
 
 
 def _check_readable(at: At, cls: type[Reducer], site: Site) -> None:

@@ -1,54 +1,74 @@
 """Plans as text: `topk@3:keep_rate=0.7+tome@6:r=8`, or the arguments of a common plan, `tome:r=8`."""
 
 import re
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
 
 from jaxprune.errors import UserError
-from jaxprune.reduction.parts.plan import INPUT, At, Plan, works_at_input
 from jaxprune.text import format_items, parse_items
 
+INPUT = "input"
 
-def read(text: str, defaults: Mapping[str, Any]) -> Plan:
-    """Reads a plan; see `Plan.from_text`."""
-    if not text.strip() and not defaults:
-        return Plan(steps=())  # the text of a plan that removes nothing
+
+class StepText(NamedTuple):
+    """A step of a plan as plain values.
+
+    Attributes:
+      method: name of the method.
+      layer: number of the block, or INPUT; None for a common plan, whose settings say where it reduces.
+      settings: the amount and the options by name.
+    """
+
+    method: str
+    layer: int | str | None
+    settings: Mapping[str, Any]
+
+
+def read(text: str) -> list[StepText]:
+    """Reads the steps of a plan; a common plan is alone, or follows a step at the input.
+
+    >>> read("topk@3:keep_rate=0.7")
+    [StepText(method='topk', layer=3, settings={'keep_rate': 0.7})]
+
+    Raises:
+      UserError: the text is not a plan.
+    """
+    if not text.strip():
+        return []
     # A "+" joins steps only if a method's name follows, so that 1e+3 stays a number.
-    parts = re.split(r"\+(?=\s*[A-Za-z_])", text.strip())
-    places = [part.split(":", 1)[0].partition("@")[2].strip() for part in parts]
-    if len(parts) == 2 and places == [INPUT, ""]:
-        # A scorer at the input, followed by a common plan.
-        return read(parts[1], defaults).behind(read(parts[0], {}))
-    if len(parts) > 1 or "@" in text.split(":", 1)[0]:
-        return Plan(steps=[_step(part.strip(), text) for part in parts])
-    method, _, rest = parts[0].partition(":")
-    items = parse_items(rest, f"plan {text!r}")
-    # An amount in the text replaces the default one, and a method at the input takes no blocks.
-    amounts = {"keep_rate", "num_keep", "r"}
-    replaced = (amounts if amounts & set(items) else set()) | ({"reduction_loc"} if works_at_input(method) else set())
-    kept = {name: value for name, value in defaults.items() if name not in replaced}
-    return Plan(method, **{**kept, **items})
+    parts = [part.strip() for part in re.split(r"\+(?=\s*[A-Za-z_])", text.strip())]
+    steps = [_step(part, text) for part in parts]
+    common = len(steps) == 1 or [step.layer for step in steps] == [INPUT, None]
+    for part, step in zip(parts, steps, strict=True):
+        if step.layer is None and not common:
+            raise _no_place(part, text)
+    return steps
 
 
-def _step(part: str, text: str) -> At:
+def _step(part: str, text: str) -> StepText:
     place, _, rest = part.partition(":")
     method, at, layer = place.partition("@")
-    if not at or not (layer == INPUT or layer.isdigit()):
-        raise UserError(
-            f"{part!r} in plan {text!r} names no place: write method@block:amount, such as topk@3:keep_rate=0.7."
-        )
-    return At(INPUT if layer == INPUT else int(layer), method, **parse_items(rest, f"plan {text!r}"))
+    if at and not (layer == INPUT or layer.isdigit()):
+        raise _no_place(part, text)
+    number = None if not at else INPUT if layer == INPUT else int(layer)
+    return StepText(method, number, parse_items(rest, f"plan {text!r}"))
 
 
-def write(plan: Plan) -> str:
-    """Formats a plan so that `read` returns an equal one."""
-    if isinstance(plan.r, int):
-        tilt = {"inflection": plan.inflection} if plan.inflection else {}
-        position = {} if plan.position == "mean" else {"position": plan.position}
-        common = f"{plan.method}:{format_items({'r': plan.r, **tilt, **position, **dict(plan.options)})}"
-        return "+".join([*map(_written, plan.steps), common])
-    return "+".join(map(_written, plan.steps))
+def _no_place(part: str, text: str) -> UserError:
+    return UserError(
+        f"{part!r} in plan {text!r} names no place: write method@block:amount, such as topk@3:keep_rate=0.7."
+    )
 
 
-def _written(at: At) -> str:
-    return f"{at.method}@{at.layer}:{format_items(at.settings())}"
+def write(steps: Iterable[StepText]) -> str:
+    """Formats steps so that `read` returns equal ones.
+
+    >>> write([StepText("tome", None, {"r": 8})])
+    'tome:r=8'
+    """
+    return "+".join(map(_written, steps))
+
+
+def _written(step: StepText) -> str:
+    place = "" if step.layer is None else f"@{step.layer}"
+    return f"{step.method}{place}:{format_items(step.settings)}"

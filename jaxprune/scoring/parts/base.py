@@ -122,7 +122,7 @@ class Scorer(nnx.Module):
         """The indices of the patches to keep, best first; ties go to the lower index."""
         return best(scores, num_keep)
 
-    def unresized(
+    def native_scores(
         self, images: Float[Array, "b *sides c"], *, key: PRNGKeyArray | None = None
     ) -> tuple[Float[Array, "b p"], tuple[int, ...]]:
         """The scores and their grid before they are resized, for networks whose blocks have maps of several sizes.

@@ -144,16 +144,16 @@ def _sizes(values: Any) -> tuple[int, ...]:
     return tuple(map(_count, values))
 
 
-def _dict(*given: Any) -> dict[Any, Any]:
+def _dict(*arguments: Any) -> dict[Any, Any]:
     """`dict` of nothing, a dict, or pairs."""
-    if not given:
+    if not arguments:
         return {}
-    (pairs,) = given
+    (pairs,) = arguments
     return {flat_key(key): value for key, value in (pairs.items() if isinstance(pairs, dict) else pairs)}
 
 
-def _namespace(*given: Any) -> _Namespace:
-    return _Namespace(_dict(*given))
+def _namespace(*arguments: Any) -> _Namespace:
+    return _Namespace(_dict(*arguments))
 
 
 def _rebuild(storage: Storage, offset: int, shape: tuple, strides: tuple, *_: Any) -> Tensor:
@@ -218,7 +218,7 @@ def _extent(arguments: Iterable[Any]) -> int:
 
 def _name(name: str) -> _Name:
     name = name.replace("__builtin__.", "builtins.")  # Python 2
-    if not any(name in known for known in (_CALLS, _STORAGES, _DTYPES, _MENTIONED)):
+    if not any(name in names for names in (_CALLS, _STORAGES, _DTYPES, _MENTIONED)):
         raise Refused(name)
     return _Name(name)
 

@@ -93,9 +93,9 @@ def _open_zip(file: BinaryIO, budget: Budget) -> tuple[Any, Callable[[Storage], 
 
     def load(storage: Storage) -> bytes:
         member = members.get(f"{root}data/{storage.key}")
-        size, found = storage.size * storage.dtype.itemsize, 0 if member is None else member.file_size
-        if member is None or found != size:
-            raise Damaged(f"{found} of {size} bytes of storage {storage.key}")
+        size, present = storage.size * storage.dtype.itemsize, 0 if member is None else member.file_size
+        if member is None or present != size:
+            raise Damaged(f"{present} of {size} bytes of storage {storage.key}")
         return read(member)
 
     return follow(io.BytesIO(read(members[pickled])), {}, budget), load
@@ -127,17 +127,17 @@ def _open_legacy(file: BinaryIO, budget: Budget) -> tuple[Any, Callable[[Storage
     return value, load
 
 
-def _materialise(wanted: dict[str, Tensor], load: Callable[[Storage], bytes], budget: Budget) -> dict[str, np.ndarray]:
+def _materialise(tensors: dict[str, Tensor], load: Callable[[Storage], bytes], budget: Budget) -> dict[str, np.ndarray]:
     """Reads tensors, each storage once; equal views of a storage share an array."""
     views: dict[Tensor, np.ndarray] = {}
     key, flat = None, b""
-    for name, tensor in sorted(wanted.items(), key=lambda item: item[1].storage.key):
+    for name, tensor in sorted(tensors.items(), key=lambda item: item[1].storage.key):
         if tensor in views:
             continue
         if tensor.storage.key != key:
             key, flat = tensor.storage.key, load(tensor.storage)
         views[tensor] = _view(np.frombuffer(flat, tensor.storage.dtype), tensor, name, budget)
-    return {name: views[tensor] for name, tensor in wanted.items()}
+    return {name: views[tensor] for name, tensor in tensors.items()}
 
 
 def _view(flat: np.ndarray, tensor: Tensor, name: str, budget: Budget) -> np.ndarray:
@@ -183,12 +183,12 @@ def _choose(value: Any, key: str | tuple[str, ...] | None, path: Path) -> dict[s
 
 def _has_tensors(value: Any) -> bool:
     """Whether a dict, or one inside it under `KEYS`, contains tensors; every dict is visited once."""
-    pending, seen = [value], set()
+    pending, visited = [value], set()
     while pending:
         entry = pending.pop()
-        if not isinstance(entry, dict) or id(entry) in seen:
+        if not isinstance(entry, dict) or id(entry) in visited:
             continue
-        seen.add(id(entry))
+        visited.add(id(entry))
         if any(isinstance(inside, Tensor) for inside in entry.values()):
             return True
         pending += [entry[name] for name in KEYS if name in entry]
@@ -196,9 +196,9 @@ def _has_tensors(value: Any) -> bool:
 
 
 def _tell(value: dict) -> str:
-    shown = itertools.islice(value.items(), _NAMES_SHOWN)
-    more = f", and {len(value) - _NAMES_SHOWN} more" if len(value) > _NAMES_SHOWN else ""
-    return ", ".join(f"{_clipped(str(name))} ({kind_of(entry)})" for name, entry in shown) + more or "nothing"
+    entries = itertools.islice(value.items(), _NAMES_SHOWN)
+    rest = f", and {len(value) - _NAMES_SHOWN} more" if len(value) > _NAMES_SHOWN else ""
+    return ", ".join(f"{_clipped(str(name))} ({kind_of(entry)})" for name, entry in entries) + rest or "nothing"
 
 
 def _clipped(text: str, length: int = 60) -> str:

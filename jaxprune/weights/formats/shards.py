@@ -24,24 +24,24 @@ def holds_weights(path: Path) -> bool:
     return path.is_dir() and any((path / name).is_file() for name in (*_INDEXES, *_WHOLE, "config.json"))
 
 
-def read_directory(path: Path, read: Callable[[Path], Tensors]) -> Tensors:
+def read_directory(path: Path, read_file: Callable[[Path], Tensors]) -> Tensors:
     """Reads all tensors of a directory.
 
     Args:
-      read: reads one file.
+      read_file: reads one file.
 
     Raises:
       UserError: there are no weights, the index is damaged, or a file or a tensor that it lists is missing.
     """
     for name in _INDEXES:
         if (path / name).is_file():
-            return _by_index(path / name, read)
+            return _by_index(path / name, read_file)
     for name in _WHOLE:
         if (path / name).is_file():
-            return read(path / name)
+            return read_file(path / name)
     single = [file for ending in ("*.safetensors", "*.npz") for file in sorted(path.glob(ending))]
     if len(single) == 1:
-        return read(single[0])
+        return read_file(single[0])
     if single:
         raise UserError(f"{path} has {len(single)} weights files ({single[0].name}, …) and no index: give one of them.")
     if (path / "config.json").is_file():
@@ -49,7 +49,7 @@ def read_directory(path: Path, read: Callable[[Path], Tensors]) -> Tensors:
     raise UserError(f"{path} is a directory without weights: give a file, or load a run with load_model.")
 
 
-def _by_index(index: Path, read: Callable[[Path], Tensors]) -> Tensors:
+def _by_index(index: Path, read_file: Callable[[Path], Tensors]) -> Tensors:
     try:
         places = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
         files = sorted(set(places.values()))
@@ -64,7 +64,7 @@ def _by_index(index: Path, read: Callable[[Path], Tensors]) -> Tensors:
         raise UserError(f"{index} lists {', '.join(missing[:4])}, which {verb} missing: fetch all shards.")
     tensors: Tensors = {}
     for name in files:
-        tensors.update(read(index.parent / name))
+        tensors.update(read_file(index.parent / name))
     lost = sorted(set(places) - set(tensors))
     if lost:
         raise UserError(

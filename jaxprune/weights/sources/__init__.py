@@ -89,11 +89,11 @@ def rename(tensors: Mapping[str, np.ndarray], table: Sequence[tuple[str, str]], 
     Raises:
       UserError: the table has no name for some tensors.
     """
-    found = {name: renamed(name, table) for name in tensors}
-    if nameless := [name for name, other in found.items() if other is None]:
-        some = ", ".join(nameless[:4]) + (", …" if len(nameless) > 4 else "")
-        raise UserError(f"{whose} has no name for {some}: write the weights under timm's names.")
-    return {str(found[name]): tensor for name, tensor in tensors.items()}
+    names = {name: renamed(name, table) for name in tensors}
+    if nameless := [name for name, new in names.items() if new is None]:
+        listed = ", ".join(nameless[:4]) + (", …" if len(nameless) > 4 else "")
+        raise UserError(f"{whose} has no name for {listed}: write the weights under timm's names.")
+    return {str(names[name]): tensor for name, tensor in tensors.items()}
 
 
 def no_network_of(whose: str) -> UserError:
@@ -103,28 +103,28 @@ def no_network_of(whose: str) -> UserError:
 
 def split_attention(tensors: Mapping[str, np.ndarray]) -> Arrays:
     """Splits queries, keys and values of every block, and their biases, into `attn.q`, `attn.k` and `attn.v`."""
-    found: Arrays = {}
+    separate: Arrays = {}
     for name, tensor in tensors.items():
         if match := re.fullmatch(r"(.+\.attn\.)qkv\.(weight|bias)", name):
             parts = zip("qkv", np.split(tensor, 3), strict=True)
-            found.update({f"{match[1]}{letter}.{match[2]}": part for letter, part in parts})
+            separate.update({f"{match[1]}{letter}.{match[2]}": part for letter, part in parts})
         elif match := re.fullmatch(r"(.+\.attn\.)([qv])_bias", name):
-            found[f"{match[1]}{match[2]}.bias"] = tensor
+            separate[f"{match[1]}{match[2]}.bias"] = tensor
         else:
-            found[name] = tensor
-    return found
+            separate[name] = tensor
+    return separate
 
 
 def split_gates(tensors: Mapping[str, np.ndarray]) -> Arrays:
     """Splits every SwiGLU's `mlp.fc1` into the gate `mlp.fc1_g` and the value `mlp.fc1_x`."""
-    found: Arrays = {}
+    separate: Arrays = {}
     for name, tensor in tensors.items():
         if match := re.fullmatch(r"(.+\.mlp\.)fc1\.(weight|bias)", name):
             gate, value = np.split(tensor, 2)
-            found |= {f"{match[1]}fc1_g.{match[2]}": gate, f"{match[1]}fc1_x.{match[2]}": value}
+            separate |= {f"{match[1]}fc1_g.{match[2]}": gate, f"{match[1]}fc1_x.{match[2]}": value}
         else:
-            found[name] = tensor
-    return found
+            separate[name] = tensor
+    return separate
 
 
 def with_cls_position(tensors: Arrays, network: Any, whose: str) -> Arrays:

@@ -25,8 +25,8 @@ def read(tensors: Tensors) -> tuple[Tensors, list[str]] | None:
     places = [match[1] for name in tensors if (match := re.fullmatch(patches, name))]
     if len(places) != 1:
         return None
-    tower, others = inside(tensors, places[0])
-    return {renamed(name, _NAMES) or name: entry for name, entry in tower.items()}, others
+    tower, rest = inside(tensors, places[0])
+    return {renamed(name, _NAMES) or name: entry for name, entry in tower.items()}, rest
 
 
 def write(tensors: Mapping[str, np.ndarray], network: Any) -> Arrays:

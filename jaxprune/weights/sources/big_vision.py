@@ -29,9 +29,9 @@ _AROUND = {
     "MAPHead_0/LayerNorm_0/scale": "attn_pool.norm.weight",
     "MAPHead_0/LayerNorm_0/bias": "attn_pool.norm.bias",
     **{
-        f"MAPHead_0/MlpBlock_0/Dense_{layer}/{theirs}": f"attn_pool.mlp.fc{layer + 1}.{timm}"
+        f"MAPHead_0/MlpBlock_0/Dense_{layer}/{parameter}": f"attn_pool.mlp.fc{layer + 1}.{timm}"
         for layer in (0, 1)
-        for theirs, timm in (("kernel", "weight"), ("bias", "bias"))
+        for parameter, timm in (("kernel", "weight"), ("bias", "bias"))
     },
 }
 
@@ -45,20 +45,20 @@ def read(tensors: Tensors) -> tuple[Tensors, list[str]] | None:
     places = [match[1] for name in tensors if (match := re.fullmatch(_PATCHES, name))]
     if len(places) != 1:
         return None
-    tower, others = inside({name: _real(entry) for name, entry in tensors.items()}, places[0])
-    found: Tensors = {}
+    tower, rest = inside({name: _real(entry) for name, entry in tensors.items()}, places[0])
+    named: Tensors = {}
     for name, entry in tower.items():
         if name.startswith("pre_logits/"):
-            others.append(entry.name)  # of pre-training; timm and the files for fine-tuning have none
+            rest.append(entry.name)  # of pre-training; timm and the files for fine-tuning have none
             continue
         try:
             for timm, tensor in _translated(name, np.asarray(entry.tensor)):
-                found[timm] = Published(entry.name, tensor)
+                named[timm] = Published(entry.name, tensor)
         except (ValueError, IndexError) as error:
             raise UserError(
                 f"{entry.name} has shape {np.shape(entry.tensor)}, which does not fit a ViT: {error}."
             ) from None
-    return _pooling(found), others
+    return _pooling(named), rest
 
 
 def _real(entry: Published) -> Published:
@@ -74,7 +74,7 @@ def _translated(name: str, tensor: np.ndarray) -> list[tuple[str, np.ndarray]]:
         if number is not None:
             return [_in_block(int(number), rest, tensor)]
         # One tensor for all blocks.
-        return [_in_block(index, rest, each) for index, each in enumerate(tensor)]
+        return [_in_block(index, rest, part) for index, part in enumerate(tensor)]
     if pooling := re.fullmatch(rf"MAPHead_0/{_ATTENTION}", name):
         layer, kind = pooling.groups()
         timm = "proj" if layer == "out" else _LETTERS[layer]
@@ -119,8 +119,8 @@ def _pooling(tensors: Tensors) -> Tensors:
     for kind in ("weight", "bias"):
         k, v = (tensors.pop(f"attn_pool.{letter}.{kind}", None) for letter in "kv")
         if k is not None and v is not None:
-            whole = np.concatenate([np.asarray(k.tensor), np.asarray(v.tensor)])
-            tensors[f"attn_pool.kv.{kind}"] = Published(f"{k.name}, {v.name}", whole)
+            kv = np.concatenate([np.asarray(k.tensor), np.asarray(v.tensor)])
+            tensors[f"attn_pool.kv.{kind}"] = Published(f"{k.name}, {v.name}", kv)
     return tensors
 
 
@@ -132,11 +132,11 @@ def write(tensors: Mapping[str, np.ndarray], network: Any) -> Arrays:
         if f"attn_pool.kv.{kind}" in split:
             k, v = np.split(split.pop(f"attn_pool.kv.{kind}"), 2)
             split |= {f"attn_pool.k.{kind}": k, f"attn_pool.v.{kind}": v}
-    found = {
+    layouts = {
         name: _layout(name, tensor, network.num_heads)
         for name, tensor in rename(split, _back(augreg), "big_vision").items()
     }
-    return found if augreg else {f"params/img/{name}": tensor for name, tensor in found.items()}
+    return layouts if augreg else {f"params/img/{name}": tensor for name, tensor in layouts.items()}
 
 
 def _back(augreg: bool) -> list[tuple[str, str]]:
@@ -152,8 +152,8 @@ def _back(augreg: bool) -> list[tuple[str, str]]:
     )
     for timm, kind in kinds:
         for before, place in places:
-            for theirs, letter in (*_LETTERS.items(), ("out", "proj")):
-                table.append((rf"{before}\.{letter}\.{timm}", f"{place}/{theirs}/{kind}"))
+            for layer_name, letter in (*_LETTERS.items(), ("out", "proj")):
+                table.append((rf"{before}\.{letter}\.{timm}", f"{place}/{layer_name}/{kind}"))
         for layer in (1, 2):
             block = rf"Transformer/encoderblock_\1/MlpBlock_{mlp}/Dense_{layer - 1}/{kind}"
             table.append((rf"blocks\.(\d+)\.mlp\.fc{layer}\.{timm}", block))

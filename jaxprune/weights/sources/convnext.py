@@ -27,16 +27,16 @@ def read(tensors: Tensors) -> tuple[Tensors, list[str]] | None:
     """Returns the tensors by timm's names, and no others; None if these are other files."""
     if "downsample_layers.0.0.weight" not in tensors:
         return None
-    found: Tensors = {}
+    timms: Tensors = {}
     for name, entry in tensors.items():
         timm = renamed(name, _NAMES) or name
         # V2 stores the parameters of its response norm with the axes of a map.
         flat = np.reshape(entry.tensor, -1) if re.search(r"\.grn\.", timm) else entry.tensor
-        found[timm] = entry._replace(tensor=flat)
-    return found, []
+        timms[timm] = entry._replace(tensor=flat)
+    return timms, []
 
 
 def write(tensors: Mapping[str, np.ndarray], network: Any) -> Arrays:
     """Renames tensors from timm's names to those of the two repositories."""
-    found = rename(tensors, back(_NAMES), "ConvNeXt")
-    return {name: t.reshape(1, 1, 1, -1) if re.search(r"\.grn\.", name) else t for name, t in found.items()}
+    renamed_tensors = rename(tensors, back(_NAMES), "ConvNeXt")
+    return {name: t.reshape(1, 1, 1, -1) if re.search(r"\.grn\.", name) else t for name, t in renamed_tensors.items()}

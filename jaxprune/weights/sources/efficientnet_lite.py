@@ -33,20 +33,20 @@ def read(tensors: Tensors) -> tuple[Tensors, list[str]] | None:
 def _timm(name: str, names: Tensors) -> str:
     if block := re.fullmatch(r"_blocks\.(\d+)\.(\w+)\.(.+)", name):
         index, layer, kind = block.groups()
-        known = _IN_BLOCK if f"_blocks.{index}._expand_conv.weight" in names else _IN_FIRST
-        if layer in known and int(index) < len(_PLACES):
-            return f"blocks.{_PLACES[int(index)]}.{known[layer]}.{kind}"
+        layers = _IN_BLOCK if f"_blocks.{index}._expand_conv.weight" in names else _IN_FIRST
+        if layer in layers and int(index) < len(_PLACES):
+            return f"blocks.{_PLACES[int(index)]}.{layers[layer]}.{kind}"
     layer, _, kind = name.partition(".")
     return f"{_AROUND[layer]}.{kind}" if layer in _AROUND else name
 
 
 def write(tensors: Mapping[str, np.ndarray], network: Any) -> Arrays:
     """Renames tensors from timm's names to those of efficientnet-lite-pytorch."""
-    table = [(rf"{timm}\.(.+)", rf"{theirs}.\1") for theirs, timm in _AROUND.items()]
+    table = [(rf"{timm}\.(.+)", rf"{source}.\1") for source, timm in _AROUND.items()]
     for index, place in enumerate(_PLACES):
-        known = _IN_BLOCK if f"blocks.{place}.conv_pwl.weight" in tensors else _IN_FIRST
+        layers = _IN_BLOCK if f"blocks.{place}.conv_pwl.weight" in tensors else _IN_FIRST
         table += [
-            (rf"blocks\.{re.escape(place)}\.{timm}\.(.+)", rf"_blocks.{index}.{theirs}.\1")
-            for theirs, timm in known.items()
+            (rf"blocks\.{re.escape(place)}\.{timm}\.(.+)", rf"_blocks.{index}.{source}.\1")
+            for source, timm in layers.items()
         ]
     return rename(tensors, table, "efficientnet-lite-pytorch")

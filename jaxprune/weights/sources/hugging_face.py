@@ -73,18 +73,18 @@ def read(tensors: Tensors) -> tuple[Tensors, list[str]] | None:
     if len(places) != 1:
         return None
     # The names of classifiers and of ViTMAE's decoder do not have the prefix of the network.
-    network, others = inside(tensors, places[0])
+    network, rest = inside(tensors, places[0])
     gated = any(re.fullmatch(rf"{_LAYER}mlp\.gate_proj\.weight", name) for name in network)
     up = (rf"{_LAYER}mlp\.up_proj{_KIND}", rf"blocks.\1.mlp.{'fc1_x' if gated else 'fc1'}.\2")
-    found: Tensors = {}
+    network_tensors: Tensors = {}
     unused = []
-    for name, entry in {**network, **{name: tensors[name] for name in others}}.items():
+    for name, entry in {**network, **{name: tensors[name] for name in rest}}.items():
         timm = renamed(name, (up, *_NAMES))
         if timm is None and re.fullmatch(_UNUSED, name):
             unused.append(entry.name)
         else:
-            found[timm or name] = entry
-    return found, unused
+            network_tensors[timm or name] = entry
+    return network_tensors, unused
 
 
 # The alternatives above that files of a family have, where not the first; and rows that precede those above.
@@ -119,16 +119,16 @@ def write(tensors: Mapping[str, np.ndarray], network: Any) -> Arrays:
       UserError: the family's class has no name for a tensor: DINO's classes have no classifier on the CLS token alone,
         and only BEiT's has a norm after pooling.
     """
-    found, whose = split_attention(tensors), "ViT"
+    parts, whose = split_attention(tensors), "ViT"
     if any(name.startswith("decoder_") for name in tensors):
         kind, whose = "vit", "ViTMAE"
     elif tensors["patch_embed.proj.weight"].ndim == 5:
         kind, whose = "videomae", "VideoMAE"
         # Its class computes the positions.
-        found = {name: tensor for name, tensor in found.items() if name != "pos_embed"}
+        parts = {name: tensor for name, tensor in parts.items() if name != "pos_embed"}
     elif network.style.block.rotary is not None:
         kind, whose = "dinov3", "DINOv3"
-        found = split_gates(found) if network.style.block.mlp == "swiglu" else found
+        parts = split_gates(parts) if network.style.block.mlp == "swiglu" else parts
     elif "blocks.0.attn.relative_position_bias_table" in tensors:
         kind, whose = "beit", "BEiT"
     elif "blocks.0.ls1.gamma" in tensors:
@@ -136,10 +136,10 @@ def write(tensors: Mapping[str, np.ndarray], network: Any) -> Arrays:
     else:
         kind, whose = ("deit", "DeiT") if "dist_token" in tensors else ("vit", "ViT")
     whose = f"Hugging Face's {whose}"
-    found = with_cls_position(found, network, whose)
-    known = back((*_BEFORE.get(kind, ()), *_NAMES), _PREFERRED.get(kind, ()))
-    known = tuple(row for row in known if not _unknown(row[1], kind))
-    named = rename(found, known, whose)
+    parts = with_cls_position(parts, network, whose)
+    table = back((*_BEFORE.get(kind, ()), *_NAMES), _PREFERRED.get(kind, ()))
+    table = tuple(row for row in table if not _unknown(row[1], kind))
+    named = rename(parts, table, whose)
     if kind.startswith("dino"):
         ones = (1, 1) if kind == "dinov3" else (1,)
         named["embeddings.mask_token"] = np.zeros((*ones, network.embed_dim), np.float32)
@@ -150,8 +150,8 @@ def write(tensors: Mapping[str, np.ndarray], network: Any) -> Arrays:
     return {name if name.startswith(_OUTSIDE) else place + name: tensor for name, tensor in named.items()}
 
 
-def _unknown(theirs: str, kind: str) -> bool:
+def _unknown(name: str, kind: str) -> bool:
     """Whether a family does not have tensors of a name."""
-    if theirs.startswith("pooler.") and kind != "beit":
+    if name.startswith("pooler.") and kind != "beit":
         return True
-    return "classifier." in theirs and kind.startswith("dino")
+    return "classifier." in name and kind.startswith("dino")

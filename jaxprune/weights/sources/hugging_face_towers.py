@@ -51,26 +51,26 @@ def read(tensors: Tensors) -> tuple[Tensors, list[str]] | None:
     places = [match[1] for name in tensors if (match := re.fullmatch(_PATCHES, name))]
     if len(places) != 1:
         return None
-    tower, others = inside(tensors, places[0])
-    found: Tensors = {}
+    tower, rest = inside(tensors, places[0])
+    renamed_tensors: Tensors = {}
     for name, (published, tensor) in tower.items():
         timm = renamed(name, _NAMES) or name
         if name == "embeddings.position_ids":
-            others.append(published)
+            rest.append(published)
             continue
         if timm == "cls_token" and np.ndim(tensor) == 1:
             tensor = np.asarray(tensor)[None, None]
         elif timm == "pos_embed" and np.ndim(tensor) == 2:
             tensor = np.asarray(tensor)[None]
-        found[timm] = Published(published, tensor)
+        renamed_tensors[timm] = Published(published, tensor)
     # CLIP's projection after pooling has no bias; in timm it is the classifier.
-    projection = next((name for name in others if name.endswith("visual_projection.weight")), None)
+    projection = next((name for name in rest if name.endswith("visual_projection.weight")), None)
     if projection is not None:
-        others.remove(projection)
+        rest.remove(projection)
         weights = np.asarray(tensors[projection].tensor)
-        found["head.weight"] = tensors[projection]
-        found["head.bias"] = Published(tensors[projection].name, np.zeros(len(weights), weights.dtype))
-    return split_pooling(found), others
+        renamed_tensors["head.weight"] = tensors[projection]
+        renamed_tensors["head.bias"] = Published(tensors[projection].name, np.zeros(len(weights), weights.dtype))
+    return split_pooling(renamed_tensors), rest
 
 
 _AIMV2 = ("patch_embed", "rms_norm", "attention")
@@ -93,9 +93,11 @@ def write(tensors: Mapping[str, np.ndarray], network: Any) -> Arrays:
         raise no_network_of("Hugging Face's CLIP")
     table, whose = back(_NAMES), "Hugging Face's CLIP" if clip else "Hugging Face's SigLIP"
     split = with_cls_position(without_bias(split), network, whose) if clip else split
-    found = rename(split, (*table, *((_PROJECTION,) if clip else ())), whose)
+    renamed_tensors = rename(split, (*table, *((_PROJECTION,) if clip else ())), whose)
     outside = "visual_projection."
-    return _unbatched({n if n.startswith(outside) else f"vision_model.{n}": tensor for n, tensor in found.items()})
+    return _unbatched(
+        {n if n.startswith(outside) else f"vision_model.{n}": tensor for n, tensor in renamed_tensors.items()}
+    )
 
 
 def _unbatched(tensors: Mapping[str, np.ndarray]) -> Arrays:

@@ -21,8 +21,10 @@ def read(tensors: Tensors) -> tuple[Tensors, list[str]] | None:
     for *encoders, heads in _ENCODERS:
         there = [encoder for encoder in encoders if any(path.startswith(encoder) for path in tensors)]
         if there and all(path.startswith((*encoders, *_AROUND)) for path in tensors):
-            found = {path.removeprefix(there[0]): entry for path, entry in tensors.items() if path.startswith(there[0])}
-            found = {path: entry for path, entry in found.items() if not re.fullmatch(heads, path)}
-            kept = {entry.name for entry in found.values()}
-            return found, [entry.name for entry in tensors.values() if entry.name not in kept]
+            trained = {
+                path.removeprefix(there[0]): entry for path, entry in tensors.items() if path.startswith(there[0])
+            }
+            trained = {path: entry for path, entry in trained.items() if not re.fullmatch(heads, path)}
+            kept = {entry.name for entry in trained.values()}
+            return trained, [entry.name for entry in tensors.values() if entry.name not in kept]
     return None

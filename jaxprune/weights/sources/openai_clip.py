@@ -47,8 +47,8 @@ def read(tensors: Tensors) -> tuple[Tensors, list[str]] | None:
     towers = [tower for tower in towers if f"{tower}positional_embedding" in tensors]
     if len(towers) != 1:
         return None
-    tower, others = inside(tensors, towers[0])
-    found: Tensors = {}
+    tower, rest = inside(tensors, towers[0])
+    renamed_tensors: Tensors = {}
     for name, (published, tensor) in tower.items():
         timm = renamed(name, _AROUND) or name
         if timm == "cls_token" and np.ndim(tensor) == 1:
@@ -58,19 +58,19 @@ def read(tensors: Tensors) -> tuple[Tensors, list[str]] | None:
         elif timm == "head.weight" and np.ndim(tensor) == 2:
             # The projection multiplies from the right and has no bias.
             tensor = np.asarray(tensor).T
-            found["head.bias"] = Published(published, np.zeros(tensor.shape[0], np.asarray(tensor).dtype))
-        found[timm] = Published(published, tensor)
-    return split_pooling(found), others
+            renamed_tensors["head.bias"] = Published(published, np.zeros(tensor.shape[0], np.asarray(tensor).dtype))
+        renamed_tensors[timm] = Published(published, tensor)
+    return split_pooling(renamed_tensors), rest
 
 
 def split_pooling(tensors: Tensors) -> Tensors:
     """Splits queries from keys and values in attention pooling, as timm stores them."""
     for kind in ("weight", "bias"):
-        whole = tensors.pop(f"attn_pool.qkv.{kind}", None)
-        if whole is not None:
-            rows = len(np.asarray(whole.tensor)) // 3
-            tensors[f"attn_pool.q.{kind}"] = whole._replace(tensor=np.asarray(whole.tensor)[:rows])
-            tensors[f"attn_pool.kv.{kind}"] = whole._replace(tensor=np.asarray(whole.tensor)[rows:])
+        qkv = tensors.pop(f"attn_pool.qkv.{kind}", None)
+        if qkv is not None:
+            rows = len(np.asarray(qkv.tensor)) // 3
+            tensors[f"attn_pool.q.{kind}"] = qkv._replace(tensor=np.asarray(qkv.tensor)[:rows])
+            tensors[f"attn_pool.kv.{kind}"] = qkv._replace(tensor=np.asarray(qkv.tensor)[rows:])
     return tensors
 
 
@@ -78,9 +78,11 @@ def write(tensors: Mapping[str, np.ndarray], network: Any) -> Arrays:
     """Renames an image tower's tensors from timm's to OpenAI's names, without a text tower."""
     if "norm_pre.weight" not in tensors:
         raise no_network_of("CLIP")
-    found = rename(with_cls_position(join_pooling(without_bias(tensors)), network, "CLIP"), back(_AROUND), "CLIP")
+    renamed_tensors = rename(
+        with_cls_position(join_pooling(without_bias(tensors)), network, "CLIP"), back(_AROUND), "CLIP"
+    )
     layouts = {"class_embedding": lambda t: t[0, 0], "positional_embedding": lambda t: t[0], "proj": lambda t: t.T}
-    return {f"visual.{name}": layouts.get(name, lambda t: t)(tensor) for name, tensor in found.items()}
+    return {f"visual.{name}": layouts.get(name, lambda t: t)(tensor) for name, tensor in renamed_tensors.items()}
 
 
 def without_bias(tensors: Mapping[str, np.ndarray]) -> Arrays:
@@ -96,9 +98,9 @@ def without_bias(tensors: Mapping[str, np.ndarray]) -> Arrays:
 
 def join_pooling(tensors: Mapping[str, np.ndarray]) -> Arrays:
     """Joins queries, keys and values of attention pooling, as PyTorch's own attention stores them."""
-    found = dict(tensors)
+    joined = dict(tensors)
     for kind in ("weight", "bias"):
-        if f"attn_pool.q.{kind}" in found:
-            parts = [found.pop(f"attn_pool.{part}.{kind}") for part in ("q", "kv")]
-            found[f"attn_pool.qkv.{kind}"] = np.concatenate(parts)
-    return found
+        if f"attn_pool.q.{kind}" in joined:
+            parts = [joined.pop(f"attn_pool.{part}.{kind}") for part in ("q", "kv")]
+            joined[f"attn_pool.qkv.{kind}"] = np.concatenate(parts)
+    return joined

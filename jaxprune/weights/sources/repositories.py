@@ -39,8 +39,8 @@ def write_dinov2(tensors: Mapping[str, np.ndarray], network: Any) -> Arrays:
     if not {"cls_token", "blocks.0.ls1.gamma"} <= tensors.keys():
         raise no_network_of("DINOv2")
     table = (*(_PACKED if network.style.block.mlp != "plain" else ()), ("reg_token", "register_tokens"), _KEPT)
-    found = rename(with_cls_position(dict(tensors), network, "DINOv2"), table, "DINOv2")
-    return {**found, "mask_token": np.zeros((1, network.embed_dim), np.float32)}
+    named = rename(with_cls_position(dict(tensors), network, "DINOv2"), table, "DINOv2")
+    return {**named, "mask_token": np.zeros((1, network.embed_dim), np.float32)}
 
 
 def write_dinov3(tensors: Mapping[str, np.ndarray], network: Any) -> Arrays:
@@ -49,20 +49,20 @@ def write_dinov3(tensors: Mapping[str, np.ndarray], network: Any) -> Arrays:
     if rotary is None:
         raise no_network_of("DINOv3")
     gated = network.style.block.mlp == "swiglu"
-    found = {
+    named = {
         n: t for n, t in (split_gates(tensors) if gated else tensors).items() if not n.endswith(("q_bias", "v_bias"))
     }
     table = (*(_SPLIT if gated else ()), ("reg_token", "storage_tokens"), _KEPT)
-    found = rename(found, table, "DINOv3")
+    named = rename(named, table, "DINOv3")
     for block in range(network.depth):
         place = f"blocks.{block}.attn."
         q, v = (tensors.get(f"{place}{letter}_bias", np.zeros(width, np.float32)) for letter in "qv")
-        found[f"{place}qkv.bias"] = np.concatenate([q, np.zeros_like(q), v])
-        found[f"{place}qkv.bias_mask"] = np.repeat(np.asarray([1, 0, 1], np.float32), width)
+        named[f"{place}qkv.bias"] = np.concatenate([q, np.zeros_like(q), v])
+        named[f"{place}qkv.bias_mask"] = np.repeat(np.asarray([1, 0, 1], np.float32), width)
     head_dim = width // network.num_heads
     exponents = 2 * np.arange(head_dim // 4, dtype=np.float32) / np.float32(head_dim / 2)
-    found["rope_embed.periods"] = np.float32(rotary.temperature) ** exponents
-    return {**found, "mask_token": np.zeros((1, width), np.float32)}
+    named["rope_embed.periods"] = np.float32(rotary.temperature) ** exponents
+    return {**named, "mask_token": np.zeros((1, width), np.float32)}
 
 
 def write_eva02(tensors: Mapping[str, np.ndarray], network: Any) -> Arrays:
@@ -76,5 +76,5 @@ def write_swin(tensors: Mapping[str, np.ndarray], network: Any) -> Arrays:
     """Renames tensors from timm's to Swin's own names, without the tables that its class computes."""
     if not any(re.fullmatch(r"layers\.\d+\.downsample\.reduction\.weight", name) for name in tensors):
         raise no_network_of("Swin")
-    found = timm.write(tensors, ("merging_last",))
-    return rename(found, ((rf"head\.fc{_KIND}", r"head.\1"), _KEPT), "Swin")
+    tables = timm.write(tensors, ("merging_last",))
+    return rename(tables, ((rf"head\.fc{_KIND}", r"head.\1"), _KEPT), "Swin")

@@ -32,7 +32,7 @@ def read(tensors: Tensors) -> tuple[Tensors, list[str]] | None:
 
 def _gfnet(tensors: Tensors) -> tuple[Tensors, list[str]]:
     """Removes the prefix of `DataParallel`."""
-    found: Tensors = {}
+    named: Tensors = {}
     unused = []
     for name, entry in tensors.items():
         if re.fullmatch(_UNUSED, name):
@@ -41,8 +41,8 @@ def _gfnet(tensors: Tensors) -> tuple[Tensors, list[str]]:
         for part in _ENTRIES:
             if name.startswith(f"{part}module."):
                 name = part + name.removeprefix(f"{part}module.")
-        found[name] = entry
-    return found, unused
+        named[name] = entry
+    return named, unused
 
 
 def _ia_red2(tensors: Tensors) -> Tensors:
@@ -50,14 +50,16 @@ def _ia_red2(tensors: Tensors) -> Tensors:
     matches = {name: re.fullmatch(_BLOCK, name) for name in tensors}
     places = {name: (int(match[1]), int(match[2]), match[3]) for name, match in matches.items() if match}
     sizes = {group: 1 + max(block for g, block, _ in places.values() if g == group) for group, _, _ in places.values()}
-    found = {name: entry for name, entry in tensors.items() if name not in places}
+    blocks = {name: entry for name, entry in tensors.items() if name not in places}
     for name, (group, block, part) in places.items():
-        first = sum(size for other, size in sizes.items() if other < group)
-        ours, entry = f"blocks.{first + block}.{part}", tensors[name]
-        if not _same(found.setdefault(ours, entry), entry):
-            raise UserError(f"{found[ours].name} and {entry.name} are the same block but differ: list one in ignored=.")
-    return found
+        first = sum(size for earlier, size in sizes.items() if earlier < group)
+        timm, entry = f"blocks.{first + block}.{part}", tensors[name]
+        if not _same(blocks.setdefault(timm, entry), entry):
+            raise UserError(
+                f"{blocks[timm].name} and {entry.name} are the same block but differ: list one in ignored=."
+            )
+    return blocks
 
 
-def _same(one: Published, other: Published) -> bool:
-    return np.array_equal(np.asarray(one.tensor), np.asarray(other.tensor))
+def _same(first: Published, second: Published) -> bool:
+    return np.array_equal(np.asarray(first.tensor), np.asarray(second.tensor))

@@ -47,7 +47,7 @@ _UNUSED = (
 
 def read(tensors: Tensors) -> tuple[Tensors, list[str]]:
     """Returns the tensors in the common form, and the names of those that only training needs."""
-    found: Tensors = {}
+    named: Tensors = {}
     unused = []
     for name, entry in tensors.items():
         # DINO's mask token, which is not used, has two axes; that of a masked autoencoder has three.
@@ -57,15 +57,15 @@ def read(tensors: Tensors) -> tuple[Tensors, list[str]]:
             unused.append(entry.name)
         elif (pair := re.fullmatch(rf"(blocks\.\d+\.attn\.)kv{_KIND}", name)) and len(np.shape(entry.tensor)) > 0:
             for letter, half in zip("kv", np.array_split(np.asarray(entry.tensor), 2), strict=True):
-                found[f"{pair[1]}{letter}.{pair[2]}"] = entry._replace(tensor=half)
+                named[f"{pair[1]}{letter}.{pair[2]}"] = entry._replace(tensor=half)
         else:
-            found[renamed(name, _NAMES) or name] = entry
-    return _registers(dict(_joined(_rope(_swin(_naflex(found)))))), unused
+            named[renamed(name, _NAMES) or name] = entry
+    return _registers(dict(_joined(_rope(_swin(_naflex(named)))))), unused
 
 
 def _naflex(tensors: Tensors) -> Tensors:
     """Converts timm's `NaFlexVit`, which projects patches as flat (row, column, channel) with positions on a grid."""
-    found: Tensors = {}
+    converted: Tensors = {}
     for name, (published, tensor) in tensors.items():
         layout = np.asarray(tensor) if name.startswith("embeds.") else tensor
         if name == "embeds.proj.weight" and np.ndim(layout) == 2:
@@ -74,20 +74,20 @@ def _naflex(tensors: Tensors) -> Tensors:
                 layout = layout.reshape(-1, side, side, 3).transpose(0, 3, 1, 2)
         elif name == "embeds.pos_embed" and np.ndim(layout) == 4:
             layout = layout.reshape(1, -1, layout.shape[-1])
-        found[re.sub(r"^embeds\.(proj\.)?", lambda m: "patch_embed.proj." if m[1] else "", name)] = Published(
+        converted[re.sub(r"^embeds\.(proj\.)?", lambda m: "patch_embed.proj." if m[1] else "", name)] = Published(
             published, layout
         )
-    return found
+    return converted
 
 
 def _rope(tensors: Tensors) -> Tensors:
     """Splits learned frequencies of rotary positions, one tensor for all blocks, by block."""
-    whole = tensors.get(_FREQS)
-    if whole is None or np.ndim(whole.tensor) != 4:
+    frequencies = tensors.get(_FREQS)
+    if frequencies is None or np.ndim(frequencies.tensor) != 4:
         return tensors
-    parts = np.moveaxis(np.asarray(whole.tensor), 1, 0)
+    parts = np.moveaxis(np.asarray(frequencies.tensor), 1, 0)
     rest = {name: entry for name, entry in tensors.items() if name != _FREQS}
-    return {**rest, **{f"blocks.{i}.rope_freqs": whole._replace(tensor=part) for i, part in enumerate(parts)}}
+    return {**rest, **{f"blocks.{i}.rope_freqs": frequencies._replace(tensor=part) for i, part in enumerate(parts)}}
 
 
 def _swin(tensors: Tensors) -> Tensors:
@@ -137,13 +137,13 @@ def _joined(tensors: Tensors) -> Iterator[tuple[str, Published]]:
     """Joins tensors that are parts of one; queries and values may have biases where keys have none."""
     groups: dict[str, list[str]] = {}
     for name in tensors:
-        for pattern, parts, whole in _PARTS:
+        for pattern, parts, joint in _PARTS:
             if match := re.fullmatch(pattern, name):
                 names = [f"{match[1]}{part}.{match[2]}" for part in parts]
                 shapes = {np.shape(tensors[part].tensor) if part in tensors else () for part in names}
                 # If a part is missing or has another shape, the strict check that follows reports it.
                 if len(shapes) == 1 and () not in shapes:
-                    groups[f"{match[1]}{whole}.{match[2]}"] = names
+                    groups[f"{match[1]}{joint}.{match[2]}"] = names
     joined = {part for names in groups.values() for part in names}
     for name, entry in tensors.items():
         if name not in joined:
@@ -152,8 +152,8 @@ def _joined(tensors: Tensors) -> Iterator[tuple[str, Published]]:
             yield (f"{lone[1]}{lone[2]}_bias" if lone is not None and of_pair else name), entry
     for name, names in groups.items():
         sources = [tensors[part] for part in names]
-        whole = np.concatenate([np.asarray(source.tensor) for source in sources])
-        yield name, Published(", ".join(source.name for source in sources), whole)
+        joint = np.concatenate([np.asarray(source.tensor) for source in sources])
+        yield name, Published(", ".join(source.name for source in sources), joint)
 
 
 def write(tensors: Mapping[str, np.ndarray], names: Sequence[str], grid: tuple[int, ...] = ()) -> dict[str, np.ndarray]:
@@ -167,52 +167,52 @@ def write(tensors: Mapping[str, np.ndarray], names: Sequence[str], grid: tuple[i
         frequencies of rotary positions for all blocks), "naflex" (a separate module for the embedding), "dge" (queries
         separate from keys and values, and a router in each block).
     """
-    found: dict[str, np.ndarray] = {}
+    written: dict[str, np.ndarray] = {}
     if "mixed_rope" in names:
         blocks = [f"blocks.{i}.rope_freqs" for i in range(sum(name.endswith(".rope_freqs") for name in tensors))]
-        found[_FREQS] = np.stack([tensors[name] for name in blocks], axis=1)
+        written[_FREQS] = np.stack([tensors[name] for name in blocks], axis=1)
         tensors = {name: tensor for name, tensor in tensors.items() if name not in blocks}
     if "naflex" in names:
         tensors = _to_naflex(tensors, grid)
     for name, tensor in tensors.items():
         if "gamma" in names and (scale := re.fullmatch(r"(blocks\.\d+\.)ls([12])\.gamma", name)):
-            found[f"{scale[1]}gamma_{scale[2]}"] = tensor
+            written[f"{scale[1]}gamma_{scale[2]}"] = tensor
         elif "split_qkv" in names and (qkv := re.fullmatch(rf"(blocks\.\d+\.attn\.)qkv{_KIND}", name)):
             parts = zip("qkv", np.split(tensor, 3), strict=True)
-            found.update({f"{qkv[1]}{letter}_proj.{qkv[2]}": part for letter, part in parts})
+            written.update({f"{qkv[1]}{letter}_proj.{qkv[2]}": part for letter, part in parts})
         elif "split_qkv" in names and (bias := re.fullmatch(r"(blocks\.\d+\.attn\.)([qv])_bias", name)):
-            found[f"{bias[1]}{bias[2]}_proj.bias"] = tensor
+            written[f"{bias[1]}{bias[2]}_proj.bias"] = tensor
         elif "dge" in names and (qkv := re.fullmatch(rf"(blocks\.\d+\.attn\.)qkv{_KIND}", name)):
             q, k, v = np.split(tensor, 3)
-            found |= {f"{qkv[1]}q.{qkv[2]}": q, f"{qkv[1]}kv.{qkv[2]}": np.concatenate([k, v])}
+            written |= {f"{qkv[1]}q.{qkv[2]}": q, f"{qkv[1]}kv.{qkv[2]}": np.concatenate([k, v])}
         elif "dge" in names and (router := re.fullmatch(rf"(blocks\.\d+\.)router{_KIND}", name)):
-            found[f"{router[1]}dge.router.gate.{router[2]}"] = tensor
-            found[f"{router[1]}dge.splits"] = np.array([4, 2, 1])
+            written[f"{router[1]}dge.router.gate.{router[2]}"] = tensor
+            written[f"{router[1]}dge.splits"] = np.array([4, 2, 1])
         elif "shared_bias" in names and name == f"blocks.0.attn.{RELATIVE}":
-            found[SHARED] = tensor
+            written[SHARED] = tensor
         elif "merging_last" in names and (merging := re.fullmatch(r"layers\.(\d+)\.downsample\.(.+)", name)):
-            found[f"layers.{int(merging[1]) - 1}.downsample.{merging[2]}"] = tensor
+            written[f"layers.{int(merging[1]) - 1}.downsample.{merging[2]}"] = tensor
         elif "split_mlp" in names and (gate := re.fullmatch(rf"(blocks\.\d+\.mlp\.)fc1{_KIND}", name)):
             parts = zip(("fc1_g", "fc1_x"), np.split(tensor, 2), strict=True)
-            found.update({f"{gate[1]}{layer}.{gate[2]}": part for layer, part in parts})
+            written.update({f"{gate[1]}{layer}.{gate[2]}": part for layer, part in parts})
         else:
-            found[name] = tensor
-    return found
+            written[name] = tensor
+    return written
 
 
 def _to_naflex(tensors: Mapping[str, np.ndarray], grid: tuple[int, ...]) -> dict[str, np.ndarray]:
-    found = dict(tensors)
-    kernel = found.pop("patch_embed.proj.weight")
-    found["embeds.proj.weight"] = kernel.transpose(0, 2, 3, 1).reshape(len(kernel), -1)
-    found["embeds.proj.bias"] = found.pop("patch_embed.proj.bias")
+    written = dict(tensors)
+    kernel = written.pop("patch_embed.proj.weight")
+    written["embeds.proj.weight"] = kernel.transpose(0, 2, 3, 1).reshape(len(kernel), -1)
+    written["embeds.proj.bias"] = written.pop("patch_embed.proj.bias")
     for name in ("cls_token", "reg_token", "pos_embed"):
-        if name in found:
-            found[f"embeds.{name}"] = found.pop(name)
-    positions = found["embeds.pos_embed"]
-    if more := positions.shape[1] - math.prod(grid):
+        if name in written:
+            written[f"embeds.{name}"] = written.pop(name)
+    positions = written["embeds.pos_embed"]
+    if prefix_rows := positions.shape[1] - math.prod(grid):
         raise UserError(
-            f"NaFlexVit has no name for pos_embed with {more} rows before those of the patches: build the network with "
+            f"NaFlexVit has no name for pos_embed with {prefix_rows} rows before those of the patches: build the network with "
             "no_embed_class=True."
         )
-    found["embeds.pos_embed"] = positions.reshape(1, *grid, -1)
-    return found
+    written["embeds.pos_embed"] = positions.reshape(1, *grid, -1)
+    return written

@@ -14,7 +14,7 @@ from jaxprune.evaluate.collectors import proposals
 from jaxprune.evaluate.collectors.pruning import Pruned
 from jaxprune.measures.overlap import chance_iou
 from jaxprune.report import Section
-from jaxprune.scoring.parts.wrappers import Enlarged
+from jaxprune.scoring.parts.resized_inputs import ResizedInputs
 
 
 def test_overlap_is_that_of_what_scorers_keep():
@@ -71,10 +71,10 @@ def test_a_proposal_of_the_same_classes_says_how_sure_it_is():
     papr = scoring.create("papr", proposal=network, grid=(4, 4))
     assert proposals.confidence({"papr": papr}, 5) is None
     forward = proposals.confidence(
-        {"random": scoring.create("random", grid=(4, 4)), "papr": Enlarged(papr, (64, 64))}, 3
+        {"random": scoring.create("random", grid=(4, 4)), "papr": ResizedInputs(papr, (64, 64))}, 3
     )
     images, labels = jax.random.normal(jax.random.key(0), (2, 32, 32, 3)), jnp.array([0, 2])
     assert forward is not None
     found = forward.call(forward.arrays, {"image": images, "label": labels})
-    logits = network(Enlarged(papr, (64, 64)).seen(images))[0]
+    logits = network(ResizedInputs(papr, (64, 64)).resized(images))[0]
     np.testing.assert_allclose(found, jax.nn.softmax(logits)[jnp.arange(2), labels], rtol=1e-5)

@@ -29,7 +29,7 @@ SIZES = [((6, 9), (3, 3)), ((8, 12), (4, 4)), ((7, 14), (7, 7))]
 def step(cells, rows_in, num_keep):
     grid = cells.windows.grid
     rate = num_keep / (grid[0] * grid[1])
-    return Step(0, 0, grid, 0, rows_in, num_keep, rate, 8, 2, leaves=False, windows=cells.windows, cells=cells)
+    return Step(0, 0, grid, 0, rows_in, num_keep, rate, 8, 2, leaves=False, cells=cells)
 
 
 def places(windows, position):

@@ -1,14 +1,18 @@
 """Plans as text, and the amounts and places that make no sense."""
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from jaxprune import reduction
+from jaxprune import checkpoints, flops, models, plugins, reduction
 from jaxprune.errors import UserError
 from jaxprune.reduction import At, Plan
+from jaxprune.reduction.parts.find_method import method_class
 from jaxprune.reduction.parts.step_sizes import number, whole
+from jaxprune.reduction.topk import TopK
 
 FEW = settings(
     max_examples=60, deadline=None, database=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
@@ -38,9 +42,53 @@ def arguments(draw):
         lambda: {"r": (0, *falling(st.integers(0, 30)))},
         lambda: {"r": draw(st.integers(0, 30)), "inflection": draw(st.sampled_from([0.0, -1.0, 0.25]))},
     ]
-    # K-Medoids cannot be at block 0, where a single r begins.
-    amount = amounts[draw(st.integers(0, len(amounts) - 1 - (method == "kmedoids")))]()
+    # A method that reads the block before cannot be at block 0, where a single r begins.
+    cls = reduction.methods()[method]
+    behind = cls.where == "before" and bool(cls.needs)
+    amount = amounts[draw(st.integers(0, len(amounts) - 1 - behind))]()
     return {"method": method, "position": draw(st.sampled_from(["mean", "kept"])), **amount, **options}
+
+
+class Backwards(TopK):
+    """A method that no file or package names."""
+
+    where = "before"
+    needs = frozenset()
+
+    def __call__(self, tokens, attended, *, train=False, key=None):
+        rows = jnp.arange(self.step.rows_in)[::-1][None, : self.step.num_keep]
+        return reduction.keep_rows(tokens, jnp.tile(rows, (len(tokens.x), 1)), self.step.num_prefix_tokens)
+
+
+def tiny():
+    sizes = {"img_size": 16, "patch_size": 4, "embed_dim": 8, "depth": 3, "num_heads": 2, "num_classes": 2}
+    return models.create("vit", **sizes, rngs=nnx.Rngs(0))
+
+
+def test_a_class_is_a_method():
+    plan, steps = Plan(Backwards, 0.5, (1, 2)), (At(1, Backwards, keep_rate=0.5), At(2, Backwards, keep_rate=0.25))
+    assert plan == Plan(steps=steps) and hash(plan) == hash(Plan(steps=steps)) and plan != Plan("topk", 0.5, (1, 2))
+    assert Plan(TopK, 0.5, (1,)) == Plan("topk", 0.5, (1,)) and Plan(TopK, r=2).text == "topk:r=2"
+    assert repr(steps[0]) == "At(1, Backwards, keep_rate=0.5)" and "Plan(Backwards, keep_rate=0.5" in repr(plan)
+    fast = reduction.apply(tiny(), plan)
+    np.testing.assert_array_equal(fast(jnp.ones((1, 16, 16, 3)))[1].kept[1], [[8, 9, 10, 11]])
+    assert flops.host(fast) == flops.host(tiny(), plan)
+
+
+def test_a_registered_class_has_a_name_in_text(monkeypatch, tmp_path):
+    monkeypatch.setattr(plugins, "_REGISTERED", {})
+    reduction.register("backwards", Backwards)
+    plan = Plan(Backwards, 0.5, (1,))
+    assert plan.text == "backwards@1:keep_rate=0.5" and Plan("backwards", 0.5, (1,)) == plan
+    assert reduction.methods()["backwards"] is Backwards
+    check_round_trip(plan)
+    check_round_trip(Plan(Backwards, r=2))
+    again = type("Again", (Backwards,), {})
+    reduction.register("backwards", again)  # a cell that is run twice
+    assert reduction.methods()["backwards"] is again
+    fast = reduction.apply(tiny(), Plan(again, 0.5, (1,)))
+    checkpoints.save_model(fast, tmp_path / "fast.safetensors")
+    assert checkpoints.load_model(tmp_path / "fast.safetensors").plan == Plan("backwards", 0.5, (1,))
 
 
 def check_round_trip(plan: Plan):
@@ -131,6 +179,21 @@ BAD = {
         "'keep_rate' in plan 'topk:keep_rate' sets nothing",
     ),
     "text of nothing known": (lambda: Plan.from_text("topkk@3:r=2"), "Did you mean 'topk'"),
+    "no method, with the ways to add one": (
+        lambda: Plan("mine"),
+        r"its class, Plan\(MyMethod, …\).*\.register\(.*group jaxprune\.reduction.*file in jaxprune/reduction",
+    ),
+    "no reducer": (
+        lambda: method_class(dict),
+        r"<class 'dict'> is no method: give a name such as 'topk', or a subclass",
+    ),
+    "text of a class without a name": (
+        lambda: Plan(Backwards, r=2).text,
+        r"Backwards has no name .*register\('my_method', Backwards\)",
+    ),
+    "a name in use": (lambda: reduction.register("topk", Backwards), "has a method 'topk' already"),
+    "a name that is none": (lambda: reduction.register("my method", Backwards), "use letters, digits and _"),
+    "a class that is none": (lambda: reduction.register("mine", dict), "is not a subclass of Reducer"),
 }
 
 

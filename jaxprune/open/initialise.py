@@ -1,4 +1,4 @@
-"""Initialises a classifier with the weights of another run, or with published ones."""
+"""Initialises a classifier with the weights of a run, or with published ones."""
 
 import logging
 import re
@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 
 from jaxprune import mim
-from jaxprune.checkpoints.run import backbone, is_ours, load_card, load_model
+from jaxprune.checkpoints.run import backbone, load_card, load_model
 from jaxprune.errors import UserError
 from jaxprune.nn.host import at_path
 from jaxprune.nn.params import variables
+from jaxprune.open.origin import Origin, Published, Random, Run
 from jaxprune.weights.open_published import encoder_of
 from jaxprune.weights.positions import is_table, resample_to
 from jaxprune.weights.read import by_timm, fill, read_tensors
@@ -24,46 +25,49 @@ _ANTIALIAS = {"mim": False}  # by the kind of network whose positions are resamp
 _TABLE = re.compile(rf"blocks\.\d+\.attn\.{RELATIVE}")
 
 
-def initialise(model: Any, init: str, class_names: Sequence[str] | None = None) -> None:
+def initialise(model: Any, origin: Origin, class_names: Sequence[str] | None = None) -> None:
     """Loads a classifier from a jaxprune network or from published weights; logs whether the head is kept.
 
     The head is kept if it has the same number of classes and the same pooling, and if the class names, where both are
     known, are the same in the same order. Otherwise it stays newly initialised.
 
     Args:
-      model: the classifier.
-      init: a run directory, a file that `save_model` wrote, or a published file. Positions are resampled to the
-        classifier's grid by the rule of its family; those of a pre-training framework as in MAE's fine-tuning.
+      model: the classifier. Positions are resampled to its grid by the rule of its family; those of a pre-training
+        framework as in MAE's fine-tuning.
+      origin: of the weights; its name does not matter. Random ones leave the classifier as it is.
       class_names: of the classifier; without any its head stays new.
 
     Raises:
       UserError: the weights belong to a network of other sizes.
     """
-    if is_ours(init):
-        _from_ours(model, init, class_names)
-    else:
-        _from_published(model, init, class_names)
+    match origin:
+        case Run():
+            _from_run(model, origin, class_names)
+        case Random():
+            _log.info("Not initialised: the weights are random.")
+        case _:
+            _from_published(model, origin, class_names)
 
 
-def _from_published(model: Any, init: str, class_names: Sequence[str] | None) -> None:
-    tensors: Any = read_tensors(init)
+def _from_published(model: Any, origin: Published, class_names: Sequence[str] | None) -> None:
+    tensors: Any = read_tensors(origin.weights)
     if (encoder := encoder_of(tensors)) is not None:
         tensors = encoder
     ignored = mim.beside_encoder()
-    found = to_ours(by_timm(tensors, ignored), model)
-    shapes = {name: np.shape(entry.tensor) for name, entry in found.items()}
-    if not (kept := _keeps_head(model, shapes, init, (), class_names)):
+    named = to_ours(by_timm(tensors, ignored), model)
+    shapes = {name: np.shape(entry.tensor) for name, entry in named.items()}
+    if not (kept := _keeps_head(model, shapes, origin, (), class_names)):
         ignored = (*ignored, *(f"{part}*" for part in model.classifier_parts))
     ignored = (*ignored, "norm.*") if getattr(model, "norm", True) is None else ignored
     new = () if kept else tuple(f"{part}*" for part in model.classifier_parts)
     if not any(name.startswith("head.norm.") for name in shapes):
         new = (*new, "head.norm.*")  # of the mean: an encoder by itself has none
     antialias = None if encoder is None else _ANTIALIAS["mim"]
-    fill(model, tensors, str(init), new=new, ignored=ignored, antialias=antialias)
+    fill(model, tensors, str(origin.weights), new=new, ignored=ignored, antialias=antialias)
 
 
-def _from_ours(model: Any, init: str, class_names: Sequence[str] | None) -> None:
-    pretrained, card = load_model(init), load_card(init)
+def _from_run(model: Any, origin: Run, class_names: Sequence[str] | None) -> None:
+    pretrained, card = load_model(origin.path), load_card(origin.path)
     encoder = backbone(pretrained)
     present, wanted = variables(encoder), variables(model)
     if getattr(getattr(encoder, "style", None), "shared_bias", False):
@@ -71,16 +75,16 @@ def _from_ours(model: Any, init: str, class_names: Sequence[str] | None) -> None
         present |= {name: at_path(encoder, name) for name in wanted if _TABLE.fullmatch(name)}
     missing = [n for n in wanted if n not in present and not n.startswith((*model.classifier_parts, "head.norm."))]
     if missing:
-        raise UserError(f"The model in {init} has no {', '.join(missing[:5])}: fine-tune a model of the same sizes.")
+        raise UserError(f"The model in {origin} has no {', '.join(missing[:5])}: fine-tune a model of the same sizes.")
     # A norm after the blocks has its place where a classifier pools first, and so has another head.
     passed_over = sorted(
         n for n in present.keys() - wanted.keys() if not n.startswith((*model.classifier_parts, "head.norm.", "norm."))
     )
     if passed_over:
-        some = ", ".join(passed_over[:5]) + (f" and {len(passed_over) - 5} more" if len(passed_over) > 5 else "")
-        _log.warning("The classifier has no %s, which the model in %s has: they are left out.", some, init)
+        listed = ", ".join(passed_over[:5]) + (f" and {len(passed_over) - 5} more" if len(passed_over) > 5 else "")
+        _log.warning("The classifier has no %s, which the model in %s has: they are left out.", listed, origin)
     shapes = {name: variable.shape for name, variable in present.items()} if card.kind == "model" else {}
-    kept = _keeps_head(model, shapes, init, card.class_names, class_names)
+    kept = _keeps_head(model, shapes, origin, card.class_names, class_names)
     for name in set(present) & set(wanted):
         if name.startswith("head") and name.startswith(model.classifier_parts) and not kept:
             continue
@@ -89,7 +93,7 @@ def _from_ours(model: Any, init: str, class_names: Sequence[str] | None) -> None
             value = resample_to(model, name, value, source=encoder, antialias=_ANTIALIAS.get(card.kind))
         if value.shape != wanted[name].shape:
             raise UserError(
-                f"{name} is {value.shape} in {init} and {wanted[name].shape} here: give the model the sizes of "
+                f"{name} is {value.shape} in {origin} and {wanted[name].shape} here: give the model the sizes of "
                 f"{card.arguments}."
             )
         wanted[name][...] = value
@@ -98,33 +102,34 @@ def _from_ours(model: Any, init: str, class_names: Sequence[str] | None) -> None
 def _keeps_head(
     model: Any,
     shapes: Mapping[str, tuple[int, ...]],
-    init: str,
-    theirs: Sequence[str],
-    ours: Sequence[str] | None,
+    origin: Origin,
+    recorded: Sequence[str],
+    class_names: Sequence[str] | None,
 ) -> bool:
     """Whether a classifier keeps the loaded head; logs the decision and the reason.
 
     Args:
       shapes: by our name, of what the weights are there for.
-      theirs, ours: names of the classes; empty where they are not known, `ours` None for a head that stays new.
+      recorded: names of the classes of the loaded head; empty where they are not known.
+      class_names: of the classifier; empty where they are not known, None for a head that stays new.
     """
     parts = model.classifier_parts
-    own = {name: variable.shape for name, variable in variables(model).items() if name.startswith(parts)}
+    fresh = {name: variable.shape for name, variable in variables(model).items() if name.startswith(parts)}
     head = {name: shape for name, shape in shapes.items() if name.startswith(parts)}
     classes = lambda head: next(head[name][-1] for name in ("head.kernel", "head.fc.kernel") if name in head)
-    if ours is None or not any(name.startswith("head.") for name in head):
-        reason = "" if ours is None else ": the weights have no head"
-    elif head.keys() != own.keys():
+    if class_names is None or not any(name.startswith("head.") for name in head):
+        reason = "" if class_names is None else ": the weights have no head"
+    elif head.keys() != fresh.keys():
         reason = ": the loaded one has another pooling"
-    elif head != own:
-        reason = f": the one in it is of {classes(head)} classes, and here are {classes(own)}"
-    elif _named(theirs) and _named(ours) and tuple(theirs) != tuple(ours):
-        pair = next((one, other) for one, other in zip(theirs, ours, strict=True) if one != other)
-        reason = f": the one in it is of other classes, such as {pair[0]!r} in place of {pair[1]!r}"
+    elif head != fresh:
+        reason = f": the one in it is of {classes(head)} classes, and here are {classes(fresh)}"
+    elif _named(recorded) and _named(class_names) and tuple(recorded) != tuple(class_names):
+        old, new = next(pair for pair in zip(recorded, class_names, strict=True) if pair[0] != pair[1])
+        reason = f": the one in it is of other classes, such as {old!r} in place of {new!r}"
     else:
-        _log.info("Initialised from %s, with its head of %d classes.", init, classes(own))
+        _log.info("Initialised from %s, with its head of %d classes.", origin, classes(fresh))
         return True
-    _log.info("Initialised from %s, with a new head%s.", init, reason)
+    _log.info("Initialised from %s, with a new head%s.", origin, reason)
     return False
 
 

@@ -8,8 +8,9 @@ import numpy as np
 from flax import nnx
 
 from jaxprune import mim, models
-from jaxprune.checkpoints.run import build, is_ours, load_model
+from jaxprune.checkpoints.run import build, load_model
 from jaxprune.errors import UserError
+from jaxprune.open.origin import Run, at
 from jaxprune.weights.architecture import architecture
 from jaxprune.weights.open_published import open_published
 from jaxprune.weights.read import by_timm, load_pretrained, read_tensors
@@ -44,9 +45,9 @@ def convert(
       UserError: the weights belong to no known network, or not to `model`.
     """
     writable(output, overwrite, names)
-    if is_ours(source):
-        if given := [what for what, value in (("model", model), ("key", key), ("ignored", ignored)) if value]:
-            raise UserError(f"{source} is a run, which describes its own network: leave out {' and '.join(given)}.")
+    if isinstance(at(source), Run):
+        if extra := [name for name, value in (("model", model), ("key", key), ("ignored", ignored)) if value]:
+            raise UserError(f"{source} is a run, which describes its own network: leave out {' and '.join(extra)}.")
         network = load_model(source)
     elif model is not None and not _of_framework(source, key, ignored):
         network = open_published(source, model, key=key, ignored=ignored)

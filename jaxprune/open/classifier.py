@@ -1,14 +1,15 @@
-"""One way to open a classifier: from a run directory, from a file of `save_model`, or from published weights."""
+"""Opens a classifier from any origin."""
 
 import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jaxprune.checkpoints.network import open_file
 from jaxprune.checkpoints.run import load_card, load_model
 from jaxprune.errors import UserError
 from jaxprune.models.class_names import imagenet1k
+from jaxprune.open.network import open_network
+from jaxprune.open.origin import Origin, Random, Run
 
 
 class Classifier(NamedTuple):
@@ -26,64 +27,50 @@ class Classifier(NamedTuple):
 
 
 def open_classifier(
-    run: str | os.PathLike = "",
-    weights: str | os.PathLike = "",
-    name: str = "",
+    origin: Origin,
     *,
     class_names: str | os.PathLike | Sequence[str] = (),
     img_size: int | tuple[int, int] | None = None,
     ema: bool = False,
+    seed: int = 0,
 ) -> Classifier:
     """Opens a classifier.
 
-    >>> import os, tempfile; import jaxprune; from flax import nnx
+    >>> import os, tempfile; import jaxprune; from flax import nnx; from jaxprune.open import Run
     >>> sizes = dict(img_size=16, patch_size=4, embed_dim=16, depth=1, num_heads=2, num_classes=2)
     >>> model = jaxprune.models.create("vit", **sizes, rngs=nnx.Rngs(0))
     >>> path = os.path.join(tempfile.mkdtemp(), "model.safetensors")
     >>> jaxprune.checkpoints.save_model(model, path)
-    >>> open_classifier(path, class_names=("cat", "dog")).class_names
+    >>> open_classifier(Run(path), class_names=("cat", "dog")).class_names
     ('cat', 'dog')
 
     Args:
-      run: a run directory, or a file that `save_model` wrote.
-      weights: published weights (see `read_tensors`), instead of `run`. They determine the number of classes, and
-        whether patches are pooled.
-      name: name of the network of `weights`, such as "vit_base_patch16_224"; images are prepared as in timm.
+      origin: where it comes from. Published weights determine the number of classes, and whether patches are pooled;
+        images are prepared as in timm.
       class_names: a text file with one name per line, or the names; by default those of the run, of published weights
         for a thousand classes ImageNet-1k's, else "0", "1", ….
       img_size: for images of another size; see `load_model`.
       ema: take the averaged weights of a run.
+      seed: of random weights.
 
     Raises:
-      UserError: there is no classifier, or there are two, or the number of names differs from that of its classes.
+      UserError: there is no classifier, or the number of names differs from that of its classes.
     """
-    if bool(run) == bool(weights):
-        what = f"{run} and {weights} are both named: open one of them" if run else "No classifier is named"
-        raise UserError(
-            f"{what}. Give --config.run=RUN, the run directory of a classifier or a file of save_model, or "
-            "--config.model.weights=FILE with --config.model.name=NAME, a published file."
-        )
-    if run:
-        card = load_card(run).require("model", run)
-        model, known = load_model(run, ema=ema, img_size=img_size), card.class_names
+    recorded: Sequence[str] = ()
+    if isinstance(origin, Run):
+        recorded = load_card(origin.path).require("model", origin.path).class_names
+        model = load_model(origin.path, ema=ema, img_size=img_size)
+        headless = f"{origin} holds a network without a classifier: fine-tune it first."
     else:
-        model, known = _published(weights, name, img_size), ()
-    origin = str(run or weights)
+        model = open_network(origin, img_size=img_size, seed=seed)
+        recorded = imagenet1k() if model.num_classes == 1000 and not isinstance(origin, Random) else ()
+        headless = f"{origin} has no classifier for {origin.name}: give a file of a trained one, or fine-tune it first."
     if not model.num_classes:
-        raise UserError(f"{origin} holds a network without a classifier: fine-tune it first.")
-    if not run and model.num_classes == 1000:
-        known = imagenet1k()
-    names = _names(class_names) or known or tuple(map(str, range(model.num_classes)))
+        raise UserError(headless)
+    names = _names(class_names) or recorded or tuple(map(str, range(model.num_classes)))
     if len(names) != model.num_classes:
         raise UserError(f"{len(names)} classes are named, and {origin} has {model.num_classes}: name these.")
-    return Classifier(model, tuple(names), origin)
-
-
-def _published(weights: str | os.PathLike, name: str, img_size: int | tuple[int, int] | None) -> Any:
-    model = open_file(weights, name, img_size=img_size)
-    if not model.num_classes:
-        raise UserError(f"{weights} has no classifier for {name}: give a file of a trained one, or fine-tune it first.")
-    return model
+    return Classifier(model, tuple(names), str(origin))
 
 
 def _names(class_names: str | os.PathLike | Sequence[str]) -> tuple[str, ...]:

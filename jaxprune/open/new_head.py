@@ -44,7 +44,7 @@ def with_head(model: Any, kernel: Float[np.ndarray, "d c"], bias: Float[np.ndarr
     head = {name.rpartition(".")[2]: name for name in variables(network) if name not in bare}
     if sorted(head) != ["bias", "kernel"] or len(variables(network)) != len(bare) + 2:
         raise UserError(f"{card.arguments['name']} has two classifiers: one linear layer cannot replace them.")
-    own, new = variables(model), {head["kernel"]: kernel, head["bias"]: bias}
+    weights, new = variables(model), {head["kernel"]: kernel, head["bias"]: bias}
     for name, variable in variables(network).items():
-        variable[...] = new[name] if name in new else own[name][...]
+        variable[...] = new[name] if name in new else weights[name][...]
     return network

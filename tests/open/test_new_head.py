@@ -7,9 +7,9 @@ import pytest
 from flax import nnx
 
 from jaxprune import mim, models, reduction
-from jaxprune.checkpoints.new_head import with_head
 from jaxprune.errors import UserError
 from jaxprune.measures.linear_head import fit_linear_head
+from jaxprune.open import with_head
 
 SIZES = {"img_size": 16, "patch_size": 4, "embed_dim": 16, "depth": 2, "num_heads": 2}
 SWIN = {"img_size": 16, "patch_size": 2, "window_size": 4, "embed_dim": 8, "depths": (1, 1), "num_heads": (1, 2)}

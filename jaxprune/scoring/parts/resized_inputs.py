@@ -7,7 +7,7 @@ from jaxprune.ops.resize import resize
 from jaxprune.scoring.parts.base import Scorer
 
 
-class Enlarged(Scorer):
+class ResizedInputs(Scorer):
     """Resizes the images for a scorer with Pillow's bicubic filter; the patch grid stays the same.
 
     A ConvNet of stride 32, for example, maps an image of 32 pixels to a single value, which cannot rank patches.
@@ -23,12 +23,12 @@ class Enlarged(Scorer):
 
     def __call__(self, images, *, key=None) -> Float[Array, "b p"]:
         """See `Scorer`."""
-        return self.scorer(self.seen(images), key=key)
+        return self.scorer(self.resized(images), key=key)
 
-    def unresized(self, images, *, key=None):
-        return self.scorer.unresized(self.seen(images), key=key)
+    def native_scores(self, images, *, key=None):
+        return self.scorer.native_scores(self.resized(images), key=key)
 
-    def seen(self, images):
+    def resized(self, images):
         """The resized images."""
         return resize(images, self.size, "bicubic", antialias=True)
 
