@@ -7,8 +7,10 @@ import numpy as np
 from jax import Array
 from jaxtyping import Float, Shaped
 
+NORMAL_95 = 1.96  # standard deviations to either side of the mean of a normal distribution that hold 95 % of it
 
-def wilson_interval(correct: float | int, total: float | int, z: float = 1.96) -> tuple[float, float]:
+
+def wilson_interval(correct: float | int, total: float | int, z: float = NORMAL_95) -> tuple[float, float]:
     """Returns the Wilson score interval of a proportion, 95 % at z = 1.96; (0, 1) where nothing was counted."""
     if not total:
         return 0.0, 1.0

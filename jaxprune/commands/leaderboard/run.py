@@ -11,8 +11,8 @@ from jaxprune.bench import leaderboard
 from jaxprune.bench.plan_names import short_plan
 from jaxprune.bench.publish import device
 from jaxprune.commands import benchmark
-from jaxprune.commands.benchmark.page import finding
 from jaxprune.commands.shared import checks, inputs, networks, reporting, several_networks, train_first
+from jaxprune.commands.shared.plans_page import Point, finding
 from jaxprune.config import Config
 from jaxprune.errors import UserError
 from jaxprune.open import Origin
@@ -191,7 +191,7 @@ def _rows(config: Config, label: str, origin: Origin, texts: Sequence[str], work
         "data": leaderboard.data_hash(read.data.to_dict(), images.names),
         **device(),
     }
-    return [leaderboard.sealed(leaderboard.completed({**row, **common})) for row in measured.rows]
+    return [leaderboard.sealed(leaderboard.completed({**row, **common})) for row in measured.rows.flat()]
 
 
 def _readable(rows: Sequence[leaderboard.Row]) -> list[leaderboard.Row]:
@@ -209,4 +209,5 @@ def _describe(section: Section, rows: Sequence[leaderboard.Row], config: Config)
     section.table(spread.as_ranges(shown), caption=caption, highlight={"accuracy": "max"}, formats=".3g")
     points = {f"{row['network']} {row['plan']}": ([row["images/s"]], [row["accuracy"]]) for row in rows}
     plot = plots.scatter_plot(points, "images/s", "accuracy", pareto=("max", "max"), shares=True)
-    section.figure(plot, f"{finding(list(rows), 'accuracy')}{plots.cut_note(plot)}")
+    best = finding([Point(row["plan"], row["GFLOPs"], row["accuracy"]) for row in rows], "accuracy")
+    section.figure(plot, f"{best}{plots.cut_note(plot)}")

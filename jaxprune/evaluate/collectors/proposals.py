@@ -15,7 +15,7 @@ from flax import nnx
 from jaxtyping import Array, Float
 
 from jaxprune.evaluate import Forward
-from jaxprune.evaluate.reduction_patterns import Spread
+from jaxprune.measures.intervals import Spread
 from jaxprune.measures.overlap import as_masks, chance_iou, intersection_over_union
 from jaxprune.models.convnet import ConvNet
 from jaxprune.nn.params import merge, split

@@ -10,9 +10,8 @@ import numpy as np
 from jaxtyping import Bool, Float, Real
 
 from jaxprune.evaluate.collectors.observations import Observed
-from jaxprune.evaluate.collectors.token_counts import distinct_rows
-from jaxprune.evaluate.reduction_patterns import Spread
-from jaxprune.measures.jackknife import jackknife_interval
+from jaxprune.evaluate.collectors.token_counts import distinct_tokens
+from jaxprune.measures.intervals import Spread, jackknife_interval
 
 
 def centre_distance(masks: Bool[np.ndarray, "n p"], grid: tuple[int, int]) -> Float[np.ndarray, "n"]:
@@ -55,7 +54,7 @@ def unevenness(depths: Real[np.ndarray, "n p"]) -> tuple[float, float, float]:
     # mean of the other images is off the mean of all by the share 1 / (n - 1) of what the image left out is off.
     share = 1 / max(len(depths) - 1, 1)
     without = mean.var() - 2 * share * (apart @ (mean - mean.mean())) / len(mean) + share**2 * (apart**2).mean(1)
-    ends = jackknife_interval(mean.var(), without)
+    ends = jackknife_interval(mean.var(), without)[1:]
     low, high = np.sqrt(np.maximum(ends, 0))
     return float(mean.std()), float(low), float(high)
 
@@ -71,7 +70,7 @@ def spatial_rows(found: Sequence[Observed]) -> list[dict[str, Any]]:
         for step, (wanted, grid) in enumerate(zip(member.wanted, member.grids, strict=True)):
             start = {"network": member.network, "plan": member.plan, "method": member.method, "step": step + 1}
             row: dict[str, Any] = {**start, "patches": int(np.prod(grid)), "allowed": wanted}
-            row |= _columns("in use", distinct_rows(patterns.assign[step]) / max(wanted, 1))
+            row |= _columns("in use", distinct_tokens(patterns.assign[step]) / max(wanted, 1))
             if observed.keeps and len(grid) == 2:
                 masks = patterns.masks[step]
                 row |= _columns("centre distance", centre_distance(masks, grid))
