@@ -3,12 +3,14 @@
 import csv
 import dataclasses
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Generic, TypeVar, overload
 
 Rows = Sequence[Mapping[str, Any]]
 Record = TypeVar("Record")
+
+_ENDS = {1: ("std",), 2: ("low", "high")}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,6 +25,7 @@ class Column:
       unit: appended to the title.
       format: the format specification of its numbers in a report; by default they have four significant digits.
       best: "max" or "min" if a report highlights the best values.
+      header: the title in a report, if it is another one.
       ends: the titles of what follows the centre of a tuple; by default "TITLE low" and "TITLE high", or "TITLE std".
     """
 
@@ -30,22 +33,31 @@ class Column:
     unit: str = ""
     format: str = ""
     best: str | None = None
+    header: str = ""
     ends: tuple[str, ...] = ()
 
+    @property
+    def title(self) -> str:
+        """The title in a CSV and a terminal."""
+        return f"{self.name} {self.unit}".strip()
+
     def cells(self, value: Any) -> Iterator[tuple[str, Any]]:
-        """Yields (title, value) of the cells of a value."""
+        """Yields (title, value) of the cells of a value in a report."""
         if isinstance(value, Mapping):
             yield from value.items()
         elif value is not None:
-            yield f"{self.name} {self.unit}".strip(), value
+            yield self.header or self.title, value
 
-    def parts(self, title: str, value: Any) -> Iterator[tuple[str, Any]]:
-        """Yields (title, number) of the parts of a cell, as in a CSV."""
-        if isinstance(value, tuple):
-            ends = self.ends or tuple(f"{title} {end}" for end in (("std",) if len(value) == 2 else ("low", "high")))
-            yield from zip((title, *ends), value, strict=True)
-        else:
-            yield title, value
+    def parts(self, value: Any, ends: bool = True) -> Iterator[tuple[str, Any]]:
+        """Yields (title, number) of the cells of a value in a CSV, with or without the ends of tuples."""
+        if isinstance(value, Mapping):
+            yield from value.items()
+        elif isinstance(value, tuple):
+            yield self.title, value[0]
+            titles = self.ends or tuple(f"{self.title} {end}" for end in _ENDS[len(value) - 1])
+            yield from zip(titles, value[1:], strict=True) if ends else ()
+        elif value is not None:
+            yield self.title, value
 
 
 def column(
@@ -54,6 +66,7 @@ def column(
     *,
     format: str = "",
     best: str | None = None,
+    header: str = "",
     ends: tuple[str, ...] = (),
     default: Any = dataclasses.MISSING,
 ) -> Any:
@@ -67,7 +80,7 @@ def column(
     plan  latency ms  latency ms low  latency ms high
     topk           2             1.5             2.25
     """
-    return dataclasses.field(metadata={"column": Column(name, unit, format, best, ends)}, default=default)
+    return dataclasses.field(metadata={"column": Column(name, unit, format, best, header, ends)}, default=default)
 
 
 class Table(Sequence[Record], Generic[Record]):
@@ -77,11 +90,12 @@ class Table(Sequence[Record], Generic[Record]):
 
     Args:
       rows: the records.
-      shown: (name of a field) -> whether its column is in the table; by default all are.
+      fields: the fields whose columns are in the table, in order; by default all.
+      hidden: fields whose columns are not.
     """
 
-    def __init__(self, rows: Iterable[Record] = (), shown: Callable[[str], bool] = lambda field: True):
-        self._rows, self._shown = tuple(rows), shown
+    def __init__(self, rows: Iterable[Record] = (), fields: Sequence[str] = (), hidden: Sequence[str] = ()):
+        self._rows, self._fields, self._hidden = tuple(rows), tuple(fields), tuple(hidden)
 
     @overload
     def __getitem__(self, index: int) -> Record: ...
@@ -90,54 +104,67 @@ class Table(Sequence[Record], Generic[Record]):
     def __getitem__(self, index: slice) -> "Table[Record]": ...
 
     def __getitem__(self, index):
-        return Table(self._rows[index], self._shown) if isinstance(index, slice) else self._rows[index]
+        return self.of(self._rows[index]) if isinstance(index, slice) else self._rows[index]
 
     def __len__(self) -> int:
         return len(self._rows)
 
     def of(self, rows: Iterable[Record]) -> "Table[Record]":
         """Returns other rows with the same columns."""
-        return Table(rows, self._shown)
+        return Table(rows, self._fields, self._hidden)
 
     def only(self, *fields: str) -> "Table[Record]":
-        """Returns the same rows with the columns of some fields only."""
-        return Table(self._rows, lambda field: self._shown(field) and field in fields)
+        """Returns the same rows with the columns of these fields, in this order."""
+        return Table(self._rows, fields, self._hidden)
 
     def without(self, *fields: str) -> "Table[Record]":
         """Returns the same rows without the columns of some fields."""
-        return Table(self._rows, lambda field: self._shown(field) and field not in fields)
+        return Table(self._rows, self._fields, (*self._hidden, *fields))
 
     def cells(self) -> list[dict[str, Any]]:
         """Returns {title: value} for each row, as a report shows them."""
-        return [{title: value for title, value, _ in self._cells(row)} for row in self]
-
-    def flat(self) -> list[dict[str, Any]]:
-        """Returns {title: value} for each row, as a CSV has them: tuples have a column for each part."""
         return [
-            {name: part for title, value, column in self._cells(row) for name, part in column.parts(title, value)}
+            {title: cell for column, value in self._values(row) for title, cell in column.cells(value)} for row in self
+        ]
+
+    def flat(self, ends: bool = True) -> list[dict[str, Any]]:
+        """Returns {title: value} for each row, as a CSV has them: tuples have a column for each of their parts.
+
+        Args:
+          ends: whether what follows the centre of a tuple is there.
+        """
+        return [
+            {title: cell for column, value in self._values(row) for title, cell in column.parts(value, ends)}
             for row in self
         ]
 
     def columns(self) -> dict[str, Column]:
-        """Returns the columns by title."""
-        return {title: column for row in self for title, _, column in self._cells(row)}
+        """Returns the columns by their title in a report."""
+        return {
+            title: column for row in self for column, value in self._values(row) for title, _ in column.cells(value)
+        }
 
-    def text(self) -> str:
-        """Returns the table for a terminal."""
-        return as_text(self.flat())
+    def text(self, ends: bool = True) -> str:
+        """Returns the table for a terminal; see `flat`."""
+        return as_text(self.flat(ends))
 
     def write_csv(self, path: str | os.PathLike, **same: Any) -> None:
         """Writes the table; `same` are columns with one value for all rows, such as the device."""
         write_csv(path, self.flat(), **same)
 
-    def _cells(self, record: Any) -> Iterator[tuple[str, Any, Column]]:
-        for field in dataclasses.fields(record):
-            value = getattr(record, field.name)
-            if dataclasses.is_dataclass(value):
-                yield from self._cells(value)
-            elif "column" in field.metadata and self._shown(field.name):
-                column = field.metadata["column"]
-                yield from ((title, cell, column) for title, cell in column.cells(value))
+    def _values(self, record: Any) -> list[tuple[Column, Any]]:
+        values = {name: (column, value) for name, column, value in _fields(record) if name not in self._hidden}
+        return [values[name] for name in self._fields or values if name in values]
+
+
+def _fields(record: Any) -> Iterator[tuple[str, Column, Any]]:
+    """Yields the name, column and value of each field that has a column, also of records inside the record."""
+    for field in dataclasses.fields(record):
+        value = getattr(record, field.name)
+        if "column" in field.metadata:
+            yield field.name, field.metadata["column"], value
+        elif dataclasses.is_dataclass(value):
+            yield from _fields(value)
 
 
 def as_text(rows: Rows) -> str:

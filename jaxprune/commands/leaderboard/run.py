@@ -1,5 +1,6 @@
 """Measures a leaderboard, or checks rows of one by measuring them again."""
 
+import dataclasses
 import secrets
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -18,13 +19,25 @@ from jaxprune.errors import UserError
 from jaxprune.open import Origin
 from jaxprune.reduction import DENSE
 from jaxprune.report import Report, Section, plots, spread
-from jaxprune.report.table import as_text, write_csv
+from jaxprune.report.table import Table, as_text, column, write_csv
 
 FILE = "leaderboard.csv"
 SHOWN = ("network", "plan", "accuracy", "agreement", "GFLOPs", "speed-up", "verdict")  # columns in the terminal
-VERIFIED = ("row", "holds", "speed-up", "measured", "speeds")  # and of a check, above the reasons
+_IN_TERMINAL = ("name", "holds", "speed_up", "measured", "speeds")  # and of a check, above the reasons
 # Columns that the report leaves out of its table: most are the same for all plans of a network.
 HIDDEN = (*leaderboard.SETTINGS, "plan hash", "code", "data", "device", "jax")
+
+
+@dataclasses.dataclass(frozen=True)
+class VerifiedRow:
+    """Whether a row of a leaderboard is reproduced, and why not."""
+
+    name: str = column("row")
+    speed_up: float = column("speed-up")
+    measured: tuple[float, float, float] | tuple[str, str, str] = column("measured")
+    holds: bool = column("holds")
+    speeds: str = column("speeds")
+    why: str = column("why")
 
 
 def run(config: Config, workdir: Path) -> dict[str, Any]:
@@ -74,15 +87,15 @@ def _verify(config: Config, workdir: Path) -> dict[str, Any]:
     seed = secrets.randbits(32) if config.rows_seed < 0 else config.rows_seed
     picked = leaderboard.chosen(claimed, config.rows, config.named, seed)
     measured = _again(config, picked, workdir)
-    findings = [_finding(row, new, claimed) for row, new in zip(picked, measured, strict=True)]
+    verified = Table(_verified(row, new, claimed) for row, new in zip(picked, measured, strict=True))
     workdir.mkdir(parents=True, exist_ok=True)
-    write_csv(workdir / "verified.csv", findings)
-    wrong = [found for found in findings if not found["holds"]]
-    print(as_text([{name: found[name] for name in VERIFIED} for found in findings]))
-    for found in wrong:
-        print(f"{found['row']}: {found['why']}")
-    others = [leaderboard.different_device(row, new) for row, new in zip(picked, measured, strict=True) if new]
-    for sentence in dict.fromkeys(filter(None, others)):
+    verified.write_csv(workdir / "verified.csv")
+    wrong = [row for row in verified if not row.holds]
+    print(verified.only(*_IN_TERMINAL).text(ends=False))
+    for row in wrong:
+        print(f"{row.name}: {row.why}")
+    devices = [leaderboard.different_device(row, new) for row, new in zip(picked, measured, strict=True) if new]
+    for sentence in dict.fromkeys(filter(None, devices)):
         print(sentence)
     order = leaderboard.same_order(picked, [new for new in measured if new])
     print(leaderboard.order_text(order))
@@ -101,9 +114,9 @@ def _verify(config: Config, workdir: Path) -> dict[str, Any]:
 def _compare(config: Config) -> dict[str, Any]:
     """Compares the ranking by speed of two leaderboards, without measuring."""
     first, second = (leaderboard.read(Path(path).expanduser()) for path in (config.verify, config.compare))
-    found = leaderboard.same_order(first, second)
-    print(leaderboard.order_text(found))
-    return {"rows in common": found.count, "tau of speeds": found.value}
+    order = leaderboard.same_order(first, second)
+    print(leaderboard.order_text(order))
+    return {"rows in common": order.count, "tau of speeds": order.value}
 
 
 def _again(config: Config, claimed: Sequence[leaderboard.Row], workdir: Path) -> list[leaderboard.Row | None]:
@@ -153,14 +166,12 @@ def _with_settings(config: Config, row: leaderboard.Row) -> Config:
     return own
 
 
-def _finding(
+def _verified(
     claimed: leaderboard.Row, measured: leaderboard.Row | None, table: Sequence[leaderboard.Row]
-) -> dict[str, Any]:
-    """Returns whether a row is reproduced, and why not."""
-    shown = {"row": f"{claimed['network']} {claimed['plan']}", "speed-up": claimed["speed-up"]}
+) -> VerifiedRow:
+    name, faster = f"{claimed['network']} {claimed['plan']}", claimed["speed-up"]
     if measured is None:
-        absent = {"holds": False, "measured": "", "measured low": "", "measured high": "", "speeds": "not compared"}
-        return {**shown, **absent, "why": "its network is not in the config"}
+        return VerifiedRow(name, faster, ("", "", ""), False, "not compared", "its network is not in the config")
     dense = [
         row
         for row in table
@@ -168,8 +179,8 @@ def _finding(
     ]
     why = leaderboard.differences(claimed, measured, dense[0] if dense else None)
     speeds = "not compared" if leaderboard.different_device(claimed, measured) else "compared"
-    again = {f"measured{end}": measured[f"speed-up{end}"] for end in ("", " low", " high")}
-    return {**shown, **again, "holds": not why, "speeds": speeds, "why": "; ".join(why)}
+    again = (measured["speed-up"], measured["speed-up low"], measured["speed-up high"])
+    return VerifiedRow(name, faster, again, not why, speeds, "; ".join(why))
 
 
 def _rows(config: Config, label: str, origin: Origin, texts: Sequence[str], workdir: Path) -> list[leaderboard.Row]:

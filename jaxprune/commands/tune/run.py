@@ -22,7 +22,6 @@ from jaxprune.files import write_atomically
 from jaxprune.open import open_network, parse
 from jaxprune.reduction import At, Plan
 from jaxprune.report import Report
-from jaxprune.report.table import as_text, write_csv
 from jaxprune.train import workdir as workdirs
 from jaxprune.tune import Bound, Settings, tune
 from jaxprune.tune.blockwise import evaluation_batch
@@ -30,7 +29,7 @@ from jaxprune.tune.store import Store
 
 FOLDER = "tuned"
 PLAN = "plan.txt"
-_SHOWN = ("plan", "images/s", "latency ms", "predicted ms", "risk", "n", "tested")  # columns in the terminal
+_IN_TERMINAL = ("plan", "images_per_second", "latency", "predicted", "risk", "images", "tested")  # columns
 
 missing = train_first.missing
 
@@ -45,7 +44,7 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
         inputs.require_classes(source, model.num_classes, origin)
     sample = inputs.sample(config, source)
     with workdirs.locked(workdir):
-        found = tune(
+        tuned = tune(
             model,
             lambda numbers: _batches(config, sample, numbers),
             num_images=len(sample),
@@ -55,18 +54,18 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
             mesh=inputs.mesh(config),
             store=Store(workdir / FOLDER, {"images": feature_files.fingerprint(sample.names), "data": _read(config)}),
         )
-        rows = page.table(found)
-        write_csv(workdir / "tune.csv", rows, **device())
-        _write_plan(workdir / PLAN, found.plan)
+        rows = page.table(tuned)
+        rows.write_csv(workdir / "tune.csv", **device())
+        _write_plan(workdir / PLAN, tuned.plan)
         document = Report("jaxprune", origin)
         with reporting.report_section(
             workdir / "report.html", document, "Tuned to this device", f"tune-{Path(origin).name}"
         ) as section:
-            page.describe(section, found)
+            page.describe(section, tuned)
             reporting.broken_files(section, source)
-    print(as_text([{name: row[name] for name in _SHOWN} for row in rows]))
-    print(found.why)
-    return page.summary(found)
+    print(rows.only(*_IN_TERMINAL).text(ends=False))
+    print(tuned.why)
+    return page.summary(tuned)
 
 
 def check(config: Config) -> Iterator[str]:
