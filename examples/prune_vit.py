@@ -36,7 +36,7 @@ def main(arguments=None):
     images = jaxprune.data.load_images(pictures, model.preprocessing)
 
     dense = jitted(model)(images)[0]
-    cost = jaxprune.flops.host(model).total
+    cost = jaxprune.flops.of_model(model).total
     print(f"{'plan':48} {'GFLOPs':>7} {'of dense':>9} {'agreement':>10} {'rows left':>10}")
     print(f"{'dense':48} {cost / 1e9:7.3f} {1:9.2f} {1:10.2f} {model.num_patches:10d}")
     for text in args.plans:
@@ -44,8 +44,8 @@ def main(arguments=None):
         fast = jaxprune.reduction.apply(model, plan, rngs=nnx.Rngs(0))  # shares the arrays of `model`
         logits = jitted(fast)(images)[0]
         agreement = np.mean(logits.argmax(-1) == dense.argmax(-1))
-        counted = jaxprune.flops.host(model, plan)
-        share, left = counted.total / cost, counted.rows[-1] - model.num_prefix_tokens
+        counted = jaxprune.flops.of_model(model, plan)
+        share, left = counted.total / cost, counted.tokens[-1] - model.num_prefix_tokens
         print(f"{text:48} {counted.total / 1e9:7.3f} {share:9.2f} {agreement:10.2f} {left:10d}")
 
 

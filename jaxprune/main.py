@@ -36,9 +36,6 @@ _WORKDIR = flags.DEFINE_string("workdir", None, "Directory of the run; runs/<nam
 
 _INTERRUPTED = 130  # the shell's exit status for a program ended by Ctrl-C
 
-# The tasks that can run on several processes.
-TOGETHER = ("pretrain", "finetune", "linear_probe")
-
 
 def help_text() -> str:
     """Returns the usage, with all tasks, methods and models."""
@@ -80,7 +77,7 @@ def config_help(text: str) -> str:
     Args:
       text: `FILE.py`, or `FILE.py:arguments`, whose arguments are applied to the settings shown.
     """
-    from jaxprune.commands.shared import documented
+    from jaxprune import commands
 
     file = text.partition(":")[0]
     path = config_path(file)
@@ -91,7 +88,7 @@ def config_help(text: str) -> str:
     ]
     keys = [
         (f"--config.{name}={_as_flag(value)}", comment)
-        for name, value, comment in documented.settings(load_config(text), path)
+        for name, value, comment in commands.described(load_config(text))
     ]
     sections = {f"arguments, as in --config={file}:name=value,…": named, "settings, with their values": keys}
     listed = ["\n".join([title, *_columns(rows)]) for title, rows in sections.items() if rows]
@@ -213,7 +210,7 @@ def main(argv: list[str]) -> None:
     absl_logging.set_verbosity(absl_logging.WARNING)  # Orbax reports every file it touches
     config = _CONFIG.value
     workdir = Path(_WORKDIR.value or config.workdir or default_workdir(_value(sys.argv, "config") or ""))
-    before = config.task in commands.TRAINING and is_complete(workdir)
+    before = commands.settings_of(config.task).TRAINS and is_complete(workdir)
     try:
         compile_cache.enable(_COMPILED.value)
         if _DISTRIBUTED.value or _COORDINATOR.value or _NUM_PROCESSES.value or _PROCESS_ID.value >= 0:
@@ -232,8 +229,11 @@ def main(argv: list[str]) -> None:
 
 
 def _join(task: str) -> None:
-    if task not in TOGETHER:
-        raise UserError(f"The task {task} runs in one process; tasks for several processes: {', '.join(TOGETHER)}.")
+    from jaxprune import commands
+
+    together = [name for name in commands.names() if commands.settings_of(name).TOGETHER]
+    if task not in together:
+        raise UserError(f"The task {task} runs in one process; tasks for several processes: {', '.join(together)}.")
     processes.join(_COORDINATOR.value, _NUM_PROCESSES.value, _PROCESS_ID.value)
 
 

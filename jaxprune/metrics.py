@@ -1,23 +1,9 @@
-"""Metrics of predictions and rankings, and the interval of a proportion."""
-
-import math
+"""Measures of rankings: average precision of classes, and Kendall's rank correlation."""
 
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jaxtyping import Float, Shaped
-
-NORMAL_95 = 1.96  # standard deviations to either side of the mean of a normal distribution that hold 95 % of it
-
-
-def wilson_interval(correct: float | int, total: float | int, z: float = NORMAL_95) -> tuple[float, float]:
-    """Returns the Wilson score interval of a proportion, 95 % at z = 1.96; (0, 1) where nothing was counted."""
-    if not total:
-        return 0.0, 1.0
-    p, spread = correct / total, z * z / total
-    centre = (p + spread / 2) / (1 + spread)
-    half = z / (1 + spread) * math.sqrt(p * (1 - p) / total + spread / (4 * total))
-    return centre - half, centre + half
 
 
 def average_precision(scores: Shaped[np.ndarray, "n c"], labels: Shaped[np.ndarray, "n c"]) -> Float[np.ndarray, "c"]:
@@ -41,12 +27,16 @@ def mean_average_precision(scores: Shaped[np.ndarray, "n c"], labels: Shaped[np.
     return float(average_precision(scores, labels).mean())
 
 
-def kendall_tau(left: Shaped[Array, "*lists n"], right: Shaped[Array, "*lists n"]) -> Float[Array, "*lists"]:
+def kendall_tau(
+    left: Shaped[Array | np.ndarray, "*lists n"], right: Shaped[Array | np.ndarray, "*lists n"]
+) -> Float[Array | np.ndarray, "*lists"]:
     """Returns Kendall's rank correlation of each list, corrected for ties (tau-b); 0 where one side is all ties.
 
-    1 = the same order, -1 = the reverse, about 0 = unrelated. Compares all pairs, n² of them.
+    1 = the same order, -1 = the reverse, about 0 = unrelated. Compares all pairs, n² of them. In float32 for JAX's
+    arrays, and in float64 on the host for NumPy's.
     """
-    order = lambda x: jnp.sign(x[..., :, None] - x[..., None, :]).astype(jnp.float32)
-    ours, theirs = order(left), order(right)
-    untied = jnp.abs(ours).sum((-2, -1)) * jnp.abs(theirs).sum((-2, -1))
-    return (ours * theirs).sum((-2, -1)) / jnp.sqrt(jnp.maximum(untied, 1))
+    xp, dtype = (np, np.float64) if isinstance(left, np.ndarray) else (jnp, jnp.float32)
+    signs = lambda x: xp.sign(x[..., :, None] - x[..., None, :]).astype(dtype)
+    first, second = signs(left), signs(right)
+    untied = xp.abs(first).sum((-2, -1)) * xp.abs(second).sum((-2, -1))
+    return (first * second).sum((-2, -1)) / xp.sqrt(xp.maximum(untied, 1))

@@ -140,10 +140,10 @@ def fill(module: nnx.Module, tensors: dict[str, np.ndarray], renames: dict[str, 
     assert not targets, f"not filled: {sorted(targets)}"
 
 
-def stage(rows_in: int, num_keep: int, **known) -> reduction.Step:
+def stage(tokens_in: int, num_keep: int, **known) -> reduction.Step:
     """A step of which only what matters is set."""
-    given = {"index": 0, "layer": 1, "grid": (1, rows_in), "num_prefix_tokens": 1, "embed_dim": 8, "num_heads": 2}
-    return reduction.Step(**{**given, "rows_in": rows_in, "num_keep": num_keep, "keep_rate": 0.5, **known})
+    given = {"index": 0, "layer": 1, "grid": (1, tokens_in), "num_prefix_tokens": 1, "embed_dim": 8, "num_heads": 2}
+    return reduction.Step(**{**given, "tokens_in": tokens_in, "num_keep": num_keep, "keep_rate": 0.5, **known})
 
 
 def prefixed(x: np.ndarray, size: np.ndarray | None = None) -> reduction.Tokens:

@@ -49,7 +49,7 @@ def test_the_paths_it_names_exist_and_its_blocks_are_short():
 
 
 def test_the_reducer_keeps_the_longest_values(added):
-    step = reduction.Step(0, 1, (4, 4), 1, rows_in=16, num_keep=6, keep_rate=0.4, embed_dim=16, num_heads=2)
+    step = reduction.Step(0, 1, (4, 4), 1, tokens_in=16, num_keep=6, keep_rate=0.4, embed_dim=16, num_heads=2)
     values = np.random.default_rng(0).normal(size=(2, 2, 17, 8)).astype(np.float32)
     tokens = all_present(jnp.zeros((2, 17, 16)), 1)
     reduced, report = reduction.methods()["value_norm"](step)(tokens, reduction.Attended(values=jnp.asarray(values)))
@@ -89,7 +89,7 @@ def test_the_network_takes_plans(added):
     def call(images):
         model = models.create("isotropic_small_patch16_224", **SMALL, rngs=nnx.Rngs(0))
         fast = reduction.apply(model, plan)
-        found.append((jaxprune.flops.host(fast), jaxprune.flops.host(model, plan)))
+        found.append((jaxprune.flops.of_model(fast), jaxprune.flops.of_model(model, plan)))
         return fast(images)
 
     logits, aux = jax.eval_shape(call, images())

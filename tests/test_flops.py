@@ -60,19 +60,19 @@ def test_aggregators_cost_what_the_table_says(aggregator, giga):
 
 def test_a_reducing_vit_is_counted_by_its_rows():
     model = nnx.eval_shape(lambda: models.create("vit_small_patch16_224", rngs=nnx.Rngs(0)))
-    dense = flops.host(model)
-    assert dense.rows == (197,) * 12
+    dense = flops.of_model(model)
+    assert dense.tokens == (197,) * 12
     assert dense.total / 1e9 == pytest.approx(4.599, abs=1e-3)
     n, d = 197, 384
 
     def reduced(method: str, **plan):
-        return flops.host(
+        return flops.of_model(
             nnx.eval_shape(lambda: reduction.apply(model, reduction.Plan(method, **plan), rngs=nnx.Rngs(0)))
         )
 
     after = reduced("topk", keep_rate=0.5, reduction_loc=(1,))
     kept = 1 + 98
-    assert after.rows == (197, *(kept,) * 11)
+    assert after.tokens == (197, *(kept,) * 11)
     # All rows attend, the kept ones pass the MLP, and the ranking reads one more row of attention.
     assert after.blocks[1] == 4 * n * d**2 + 2 * n**2 * d + n * d + 8 * kept * d**2
     assert after.blocks[2] == 12 * kept * d**2 + 2 * kept**2 * d
@@ -81,7 +81,7 @@ def test_a_reducing_vit_is_counted_by_its_rows():
     sampled = reduced("ats", keep_rate=0.5, reduction_loc=(1,))
     assert sampled.blocks[1] == 3 * n * d**2 + 2 * n * kept * d + n * d + 9 * kept * d**2
     fused = reduced("evit", keep_rate=0.5, reduction_loc=(1,))
-    assert fused.rows[1:] == (kept + 1,) * 11
+    assert fused.tokens[1:] == (kept + 1,) * 11
 
 
 # What clusters and mixes, with the products of the sizes below: n = 512 rows arrive, k = 384 leave, d = 2048.
@@ -104,9 +104,9 @@ def test_what_a_method_computes_itself_is_counted(method):
     assert own_reducer(method, 384).flops() == OWN[method]
     sizes = {"img_size": 16, "patch_size": 4, "embed_dim": 8, "depth": 2, "num_heads": 1, "num_classes": 0}
     model = nnx.eval_shape(lambda: models.create("vit", **sizes, rngs=nnx.Rngs(0)))
-    assert flops.host(model, reduction.Plan(method, 0.5, (1,))).reducers > 0
+    assert flops.of_model(model, reduction.Plan(method, 0.5, (1,))).reducers > 0
     # A step that takes nothing away costs nothing where it changes nothing.
-    idle = flops.host(model, reduction.Plan(method, 1.0, (1,))).reducers
+    idle = flops.of_model(model, reduction.Plan(method, 1.0, (1,))).reducers
     assert (idle == 0) == reduction.methods()[method].identity_at_one
 
 

@@ -17,9 +17,8 @@ import numpy as np
 import jaxprune
 from jaxprune.bench.costs import verdict
 from jaxprune.errors import UserError
+from jaxprune.measures.intervals import wilson_interval
 from jaxprune.measures.rank_correlation import RankCorrelation, kendall
-from jaxprune.metrics import wilson_interval
-from jaxprune.nn.params import variables
 from jaxprune.reduction import DENSE, Plan
 
 Row = dict[str, Any]
@@ -44,16 +43,6 @@ _FORMS: dict[str, tuple[str, str]] = {
     **dict.fromkeys(WHOLE, (r"-?\d{1,10}", "a whole number")),
     "image size": (r"\d{1,5}(x\d{1,5})?", "a size such as 224 or 192x256"),
 }
-
-
-def weights_hash(model: Any) -> str:
-    """Returns the SHA-256 of all arrays of a network and their names."""
-    digest = hashlib.sha256()
-    for name, variable in sorted(variables(model).items()):
-        array = np.asarray(variable[...])
-        digest.update(f"{name} {array.dtype} {array.shape} ".encode())
-        digest.update(np.ascontiguousarray(array).tobytes())
-    return digest.hexdigest()[:16]
 
 
 def code_hash() -> str:

@@ -18,8 +18,7 @@ def open_classifier(
 
     Args:
       run: a run directory, or a file that `save_model` wrote.
-      weights: published weights (see `read_tensors`), instead of `run`.
-      name: name of the network of `weights`, such as "vit_base_patch16_224".
+      weights, name: published weights (see `read_tensors`) instead, and the name of their network.
       options: `class_names`, `img_size` and `ema`; see `open.open_classifier`.
 
     Raises:

@@ -28,7 +28,7 @@ class Contestant(NamedTuple):
 
     def gflops(self) -> float:
         """Returns the forward multiply-accumulates per image, in units of 10⁹, including a scorer's."""
-        total = flops.host(self.model).total
+        total = flops.of_model(self.model).total
         if self.model.pruner is not None:
             total += scorer_flops(self.model.pruner.scorer, self.model.preprocessing.sides)
         return total / 1e9

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxprune.evaluate.feature_formats import read_shard
-from jaxprune.measures.intervals import Interval, proportion
+from jaxprune.measures.intervals import Interval, share
 from jaxprune.measures.knn import knn_classes
 from jaxprune.measures.linear_head import LinearHead, fit_linear_head
 from jaxprune.report.table import Table, column
@@ -95,7 +95,7 @@ def probe(train: Labelled, held_out: Labelled, num_classes: int, *, neighbours: 
         }
         for classifier, classes in predictions.items():
             right = int((classes == held_out.labels).sum())
-            rows.append(ProbeRow(name, classifier, proportion(right, len(held_out.labels)), *sizes))
+            rows.append(ProbeRow(name, classifier, share(right, len(held_out.labels)), *sizes))
     return Probed(Table(rows), voted, heads)
 
 

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 from jaxtyping import Array, Float, Real
-from scipy import stats
 
 from jaxprune.errors import UserError
+from jaxprune.measures import correlation
 from jaxprune.nn.host import Host
 from jaxprune.nn.params import merge, split
 from jaxprune.scoring import Scorer
@@ -94,7 +94,7 @@ def correlations(scores: Real[np.ndarray, "n p"], others: Real[np.ndarray, "n p"
     >>> correlations(np.array([[1, 2, 3], [1, 2, 3]]), np.array([[2, 4, 9], [3, 2, 1]])).round(6)
     array([ 1., -1.])
     """
-    return (_units(scores) * _units(others)).sum(1)
+    return correlation.spearman(scores, others)
 
 
 def across_images(scores: Real[np.ndarray, "n p"]) -> float:
@@ -110,20 +110,12 @@ def across_images(scores: Real[np.ndarray, "n p"]) -> float:
     """
     if len(scores) < 2:
         raise UserError("The scores of a single image cannot be compared: give 2 or more images.")
-    units = _units(scores)
-    known = units[np.isfinite(units).all(1)]
-    if len(known) < 2:
+    units = correlation.unit_ranks(scores)
+    units = units[np.isfinite(units).all(1)]
+    if len(units) < 2:
         return float("nan")
     # The sum over all pairs without forming them: |Σ u|² = Σ |u|² + 2 Σ u·v, where every |u| is 1.
-    return float((np.square(known.sum(0)).sum() - len(known)) / (len(known) * (len(known) - 1)))
-
-
-def _units(scores: Real[np.ndarray, "n p"]) -> Float[np.ndarray, "n p"]:
-    """The centred ranks of each image's scores at unit length, NaN for equal ones; products are rank correlations."""
-    ranks = stats.rankdata(scores, axis=1)
-    ranks -= ranks.mean(1, keepdims=True)
-    lengths = np.linalg.norm(ranks, axis=1, keepdims=True)
-    return np.divide(ranks, lengths, out=np.full(ranks.shape, np.nan), where=lengths > 0)
+    return float((np.square(units.sum(0)).sum() - len(units)) / (len(units) * (len(units) - 1)))
 
 
 # Order of the parts without a number: before or after the blocks.

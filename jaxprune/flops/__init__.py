@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from jaxprune.nn import Conv, Conv3d, Host, Site, kernels
-from jaxprune.nn.block_cost import BlockCost, Rows, block_flops, linear_flops, rows_of, through
+from jaxprune.nn.block_cost import BlockCost, BlockTokens, block_flops, block_tokens, linear_flops, through
 from jaxprune.reduction import Plan, Reducer
 from jaxprune.reduction.parts.base import is_idle
 from jaxprune.reduction.parts.plan_on_network import abstract, place
@@ -30,7 +30,7 @@ class HostFlops(NamedTuple):
         for a step that removes nothing and leaves the network unchanged.
       between: layers outside the blocks, such as those between stages.
       head: the classifier.
-      rows: tokens that leave each block, including the prefix.
+      tokens: tokens that leave each block, including the prefix.
     """
 
     patch_embed: int
@@ -38,14 +38,14 @@ class HostFlops(NamedTuple):
     reducers: int
     between: int
     head: int
-    rows: tuple[int, ...]
+    tokens: tuple[int, ...]
 
     @property
     def total(self) -> int:
         return self.patch_embed + sum(self.blocks) + self.reducers + self.between + self.head
 
 
-def host(
+def of_model(
     model: Host,
     plan: Plan | None = None,
     *,
@@ -60,7 +60,7 @@ def host(
     >>> from flax import nnx; import jaxprune
     >>> sizes = dict(img_size=32, patch_size=8, embed_dim=64, depth=4, num_heads=2, num_classes=0)
     >>> model = jaxprune.models.create("vit", **sizes, rngs=nnx.Rngs(0))
-    >>> jaxprune.flops.host(model, jaxprune.reduction.Plan("topk", 0.5, (1,))).rows
+    >>> jaxprune.flops.of_model(model, jaxprune.reduction.Plan("topk", 0.5, (1,))).tokens
     (17, 9, 9, 9)
 
     Args:
@@ -72,7 +72,7 @@ def host(
     """
     sites, overhead = model.sites(img_size), model.overhead(img_size)
     if plan is None:
-        entering = None if model.pruner is None or not model.prunes_input else model.pruner.num_rows()
+        entering = None if model.pruner is None or not model.prunes_input else model.pruner.num_tokens()
         placed = {site.layer: model.block(site).reducer for site in sites}
     else:
         first = model.entrance(img_size)
@@ -81,38 +81,39 @@ def host(
         placed = {step.site.layer: step.reducer for step in placement.placed}
     if entering is not None:
         sites = model.sites_behind(entering, img_size)
-    patches = embedded or (entering if sites[0].leaves else None) or sites[0].num_patches
-    costs, own, rows = _blocks([(site, model.block_cost(site), placed.get(site.layer)) for site in sites], patches)
-    head = overhead.head + rows[-1] * overhead.pool
-    return HostFlops(patches * overhead.embed, costs, own, overhead.between, head, rows)
+    patches = embedded or (entering if sites[0].removable else None) or sites[0].num_patches
+    blocks = [(site, model.block_cost(site), placed.get(site.layer)) for site in sites]
+    costs, of_reducers, tokens = _blocks(blocks, patches)
+    head = overhead.head + tokens[-1] * overhead.pool
+    return HostFlops(patches * overhead.embed, costs, of_reducers, overhead.between, head, tokens)
 
 
 def _blocks(
     blocks: Sequence[tuple[Site, BlockCost, Reducer | None]], patches: int
 ) -> tuple[tuple[int, ...], int, tuple[int, ...]]:
-    """Returns the cost of each block, of all reducers, and the rows that leave each block, including the prefix."""
-    counted, own = through(blocks, patches), 0
-    costs, left = [block_flops(*each) for each in counted], [rows.left for _, rows in counted]
+    """Returns the cost of each block, of all reducers, and the tokens that leave each block, including the prefix."""
+    counts, of_reducers = through(blocks, patches), 0
+    costs, outgoing = [block_flops(*count) for count in counts], [tokens.outgoing for _, tokens in counts]
     # The fields of `Attended` that a reducer reads, by block.
-    reads = [frozenset[str]()] * len(blocks)
+    fields = [frozenset[str]()] * len(blocks)
     for index, (site, _, reducer) in enumerate(blocks):
         if reducer is not None and not is_idle(type(reducer), reducer.step):
-            own += reducer.flops()
-            read = index - 1 if reducer.where == "before" and site.leaves else index
-            reads[read] = reads[read] | reducer.needs
+            of_reducers += reducer.flops()
+            source = index - 1 if reducer.where == "before" and site.removable else index
+            fields[source] = fields[source] | reducer.needs
     for index, (site, cost, _) in enumerate(blocks):
-        if "cls_attn" in reads[index] and "received" not in reads[index] and site.num_prefix_tokens:
-            keys = cost.keys or _rows_in(blocks, left, index, patches)
+        if "cls_attn" in fields[index] and "received" not in fields[index] and site.num_prefix_tokens:
+            keys = cost.keys or _attended_tokens(blocks, outgoing, index, patches)
             costs[index] += keys * cost.pair // 2
-    return tuple(costs), own, tuple(left)
+    return tuple(costs), of_reducers, tuple(outgoing)
 
 
-def _rows_in(blocks: Sequence[tuple[Site, Any, Any]], left: Sequence[int], index: int, patches: int) -> int:
-    """Rows that the attention of a block sees."""
+def _attended_tokens(blocks: Sequence[tuple[Site, Any, Any]], outgoing: Sequence[int], index: int, patches: int) -> int:
+    """Number of tokens that the attention of a block sees."""
     site, _, reducer = blocks[index]
-    if reducer is not None and reducer.where == "before" and site.leaves:
-        return left[index]
-    return left[index - 1] if index else site.num_prefix_tokens + patches
+    if reducer is not None and reducer.where == "before" and site.removable:
+        return outgoing[index]
+    return outgoing[index - 1] if index else site.num_prefix_tokens + patches
 
 
 def convnet(model: Any, size: tuple[int, ...]) -> int:
@@ -217,24 +218,24 @@ def labels(framework: Any, visible: int, decoded: int) -> LabelFlops:
     """
     decoder = framework.decoder
     *blocks, last = decoder.blocks
-    rows = decoded + visible + 1
+    tokens = decoded + visible + 1
 
-    def dense(blocks: Sequence[Any], rows: int) -> int:
-        return sum(block_flops(block.cost(), rows_of(None, rows, rows)) for block in blocks)
+    def dense(blocks: Sequence[Any], tokens: int) -> int:
+        return sum(block_flops(block.cost(), block_tokens(None, tokens, tokens)) for block in blocks)
 
-    def plain(rows: int) -> int:
-        return dense(decoder.blocks, rows) + linear_flops(decoder.pred, rows)
+    def by_loop(tokens: int) -> int:
+        return dense(decoder.blocks, tokens) + linear_flops(decoder.pred, tokens)
 
-    def ours(rows: int) -> int:
-        compared = Rows(keys=rows, queries=decoded, fed=decoded, left=decoded)
-        return dense(blocks, rows) + block_flops(last.cost(), compared) + linear_flops(decoder.pred, decoded)
+    def shared(tokens: int) -> int:
+        compared = BlockTokens(keys=tokens, queries=decoded, fed=decoded, outgoing=decoded)
+        return dense(blocks, tokens) + block_flops(last.cost(), compared) + linear_flops(decoder.pred, decoded)
 
-    # The part of the first block that the removals share, and the part computed per removal: attention to visible rows.
+    # The part of the first block that the removals share, and that of each removal: attention to visible tokens.
     cost = last.cost()
-    common = (rows - 1) * cost.project + (rows - 1) ** 2 * cost.pair
-    joined = rows * visible * cost.pair
-    encoder = host(framework.encoder, embedded=visible).total + linear_flops(decoder.embed, visible + 1)
+    common = (tokens - 1) * cost.project + (tokens - 1) ** 2 * cost.pair
+    joined = tokens * visible * cost.pair
+    encoder = of_model(framework.encoder, embedded=visible).total + linear_flops(decoder.embed, visible + 1)
     return LabelFlops(
-        encoder + plain(rows) + visible * plain(rows - 1),
-        encoder + ours(rows) + common + visible * (ours(rows - 1) - common + joined),
+        encoder + by_loop(tokens) + visible * by_loop(tokens - 1),
+        encoder + shared(tokens) + common + visible * (shared(tokens - 1) - common + joined),
     )

@@ -8,8 +8,10 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 from jaxtyping import Bool, Int, Real
-from scipy import optimize, sparse, special, stats
+from scipy import optimize, sparse, special
 from scipy.spatial import distance
+
+from jaxprune.measures import correlation
 
 Map = Real[np.ndarray, "rows columns"]
 
@@ -25,20 +27,20 @@ def depths(masks: Sequence[Bool[np.ndarray, "n p"]], layers: Sequence[int], num_
       layers: the block of each step, from 0; -1 = before the first.
       num_layers: number of blocks of the network.
     """
-    found = np.full(np.shape(masks[0]), num_layers)
-    for there, layer in reversed(list(zip(masks, layers, strict=True))):
-        found = np.where(there, found, max(layer, 0))
-    return found
+    passed = np.full(np.shape(masks[0]), num_layers)
+    for mask, layer in reversed(list(zip(masks, layers, strict=True))):
+        passed = np.where(mask, passed, max(layer, 0))
+    return passed
 
 
 def spearman(first: Map, second: Map) -> float:
     """Returns Spearman's rank correlation of two maps; NaN if one is constant."""
-    return _correlation(stats.rankdata(first), stats.rankdata(second))
+    return float(correlation.spearman(np.ravel(first), np.ravel(second)))
 
 
 def pearson(first: Map, second: Map) -> float:
     """Returns Pearson's correlation of two maps; NaN if one is constant."""
-    return _correlation(np.ravel(first), np.ravel(second))
+    return float(correlation.pearson(np.ravel(first), np.ravel(second)))
 
 
 def kl_divergence(first: Map, second: Map) -> float:
@@ -56,11 +58,11 @@ def js_divergence(first: Map, second: Map, *, reference: bool = False) -> float:
     Args:
       reference: exchange the arguments of both divergences, as the paper's published code does.
     """
-    one, other = _shares(first), _shares(second)
-    mean = (one + other) / 2
+    first, second = _shares(first), _shares(second)
+    mean = (first + second) / 2
     if reference:
-        return (_kl(mean, one) + _kl(mean, other)) / 2
-    return (_kl(one, mean) + _kl(other, mean)) / 2
+        return (_kl(mean, first) + _kl(mean, second)) / 2
+    return (_kl(first, mean) + _kl(second, mean)) / 2
 
 
 def earth_movers_distance(first: Map, second: Map) -> float:
@@ -81,12 +83,12 @@ def earth_movers_distance(first: Map, second: Map) -> float:
     arrives = sparse.kron(np.ones((1, len(sources))), sparse.eye(len(sinks)))
     # The constraint of the last sink is redundant. The mass is normalised, because the solver's tolerance is absolute.
     moved = surplus[sources].sum()
-    wanted = np.concatenate([surplus[sources], -surplus[sinks]])[:-1] / moved
+    masses = np.concatenate([surplus[sources], -surplus[sinks]])[:-1] / moved
     flow = sparse.csr_array(sparse.vstack([leaves, arrives]))[:-1]
-    found = optimize.linprog(costs.ravel(), A_eq=flow, b_eq=wanted, method="highs-ds")
-    if found.status:
-        raise RuntimeError(f"The transport problem between two maps was not solved: {found.message}")
-    return float(found.fun * moved)
+    solution = optimize.linprog(costs.ravel(), A_eq=flow, b_eq=masses, method="highs-ds")
+    if solution.status:
+        raise RuntimeError(f"The transport problem between two maps was not solved: {solution.message}")
+    return float(solution.fun * moved)
 
 
 def similarity(first: Map, second: Map) -> float:
@@ -121,12 +123,3 @@ def _shares(values: np.ndarray) -> np.ndarray:
 
 def _kl(truth: np.ndarray, code: np.ndarray) -> float:
     return float(special.rel_entr(truth, code).sum() / np.log(2))
-
-
-def _correlation(first: np.ndarray, second: np.ndarray) -> float:
-    # The mean of equal numbers is rounded, so that deviations from it need not be 0.
-    if not np.ptp(first) or not np.ptp(second):
-        return float("nan")
-    one, other = (np.asarray(values, np.float64) - np.mean(values, dtype=np.float64) for values in (first, second))
-    lengths = np.linalg.norm(one) * np.linalg.norm(other)
-    return float(one @ other / lengths) if lengths else float("nan")

@@ -1,19 +1,15 @@
-"""95 % intervals: of a proportion (Wilson), of a paired difference (normal), and of any statistic (jackknife).
+"""Spreads, and 95 % intervals: of shares, of means of many or few values, of statistics (bootstrap, jackknife)."""
 
-The jackknife (Efron & Stein, 1981) is for statistics that are biased in small samples. A bootstrap draw repeats images.
-Where the noise of a sample increases a statistic (the spread of means over places, the precision at a positive whose
-copies rank beside it), the draws lie above the estimate, and percentile, basic and BCa intervals of them can all leave
-it out. Leaving out single images repeats none.
-"""
-
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int, Real
 from scipy import stats
 
-from jaxprune.metrics import NORMAL_95, wilson_interval
+Z = 1.96  # two-sided 95 % quantile of the normal distribution
+_TOGETHER = 100  # bootstrap draws per chunk, to bound the memory of pairwise comparisons
 
 
 class Interval(NamedTuple):
@@ -41,32 +37,86 @@ class Spread(NamedTuple):
         return cls(float(np.mean(values)), float(np.std(values)))
 
 
-def proportion(count: int, total: int) -> Interval:
-    """Returns a proportion with its interval (Wilson); the proportion is 0 where nothing was counted."""
+def share(count: int, total: int) -> Interval:
+    """Returns a share with its Wilson score interval; 0 where nothing was counted."""
     return Interval(count / max(total, 1), *wilson_interval(count, total))
 
 
 def paired_difference(first: Bool[np.ndarray, "n"], second: Bool[np.ndarray, "n"]) -> Interval:
-    """Returns the difference of two proportions on the same images, with its interval (normal, paired by image).
-
-    >>> paired_difference(np.array([True, True, False, True]), np.array([True, False, True, False]))
-    Interval(value=0.25, low=-0.6883171, high=1.1883171)
-    """
+    """Returns the difference of two shares of the same images, with its normal interval, paired by image."""
     difference = first.astype(float) - second.astype(float)
-    mean = float(difference.mean())
-    half = NORMAL_95 * difference.std(ddof=1) / np.sqrt(len(difference)) if len(difference) > 1 else float("nan")
-    return Interval(mean, float(difference.mean() - half), float(difference.mean() + half))
+    return Interval(float(difference.mean()), *normal_interval(difference))
 
 
-def jackknife_interval(value: float, without: Float[np.ndarray, "n"]) -> Interval:
-    """Returns a statistic with its interval: corrected for bias, ± Student's t standard errors.
+def wilson_interval(correct: float | int, total: float | int, z: float = Z) -> tuple[float, float]:
+    """Returns the Wilson score interval of a share; (0, 1) where nothing was counted."""
+    if not total:
+        return 0.0, 1.0
+    p, spread = correct / total, z * z / total
+    centre = (p + spread / 2) / (1 + spread)
+    half = z / (1 + spread) * math.sqrt(p * (1 - p) / total + spread / (4 * total))
+    return centre - half, centre + half
 
-    It is extended to the statistic itself where that lies outside, because of its bias. NaN for fewer than 2 images, or
-    where the statistic is undefined without one of them.
+
+def normal_interval(values: Real[np.ndarray, "n"]) -> tuple[float, float]:
+    """Returns the interval of the mean of many values, ± `Z` standard errors; NaN for a single value."""
+    half = Z * values.std(ddof=1) / np.sqrt(len(values)) if len(values) > 1 else math.nan
+    return float(values.mean() - half), float(values.mean() + half)
+
+
+def student_interval(values: Sequence[float]) -> tuple[float, float]:
+    """Returns the mean of a few runs and the half-width of its Student's t interval, NaN for a single run."""
+    mean = sum(values) / len(values)
+    if len(values) < 2:
+        return mean, math.nan
+    return mean, float(stats.t.ppf(0.975, len(values) - 1) * stats.sem(values))
+
+
+def bootstrap_interval(
+    count: int,
+    statistic: Callable[[Int[np.ndarray, "m n"]], Float[np.ndarray, "m"]],
+    *,
+    draws: int = 1000,
+    seed: int = 0,
+) -> tuple[float, float]:
+    """Returns the percentile interval of a statistic over draws with replacement; NaN without a finite draw.
+
+    >>> values = np.arange(100.0)
+    >>> low, high = bootstrap_interval(100, lambda rows: values[rows].mean(1))
+    >>> 43 < low < 45 and 54 < high < 56
+    True
+
+    Args:
+      count: number n of values.
+      statistic: (m, n) drawn indices -> (m,) the statistic of each draw; draws for which it is not finite are left out.
+      draws: number of draws.
+      seed: seed of the draws.
+    """
+    indices = np.random.default_rng(seed).integers(0, count, (draws, count))
+    chunks = np.array_split(indices, -(-draws // _TOGETHER) or 1)
+    drawn = np.concatenate([np.asarray(statistic(chunk)) for chunk in chunks])
+    drawn = drawn[np.isfinite(drawn)]
+    if not len(drawn):
+        return math.nan, math.nan
+    low, high = np.percentile(drawn, (2.5, 97.5))
+    return float(low), float(high)
+
+
+def jackknife_interval(value: float, without: Float[np.ndarray, "n"]) -> tuple[float, float]:
+    """Returns the interval of a statistic: corrected for bias, ± Student's t standard errors (Efron & Stein, 1981).
+
+    For statistics that are biased in small samples. A bootstrap draw repeats images. Where the noise of a sample
+    increases a statistic (the spread of means over places, the precision at a positive whose copies rank beside it),
+    the draws lie above the estimate, and percentile, basic and BCa intervals of them can all leave it out. Leaving out
+    single images repeats none.
+
+    The interval is extended to the statistic itself where that lies outside, because of its bias. NaN for fewer than 2
+    images, or where the statistic is undefined without one of them.
 
     >>> values = np.array([1.0, 2.0, 4.0, 5.0])
-    >>> [round(number, 3) for number in jackknife_interval(values.mean(), (values.sum() - values) / 3)]
-    [3.0, 0.095, 5.905]
+    >>> low, high = jackknife_interval(values.mean(), (values.sum() - values) / 3)
+    >>> round(low, 3), round(high, 3)
+    (0.095, 5.905)
 
     Args:
       value: the statistic of all n images.
@@ -74,7 +124,7 @@ def jackknife_interval(value: float, without: Float[np.ndarray, "n"]) -> Interva
     """
     count = len(without)
     if count < 2 or not np.isfinite(without).all():
-        return Interval(value, float("nan"), float("nan"))
+        return math.nan, math.nan
     centre = value - (count - 1) * (without.mean() - value)
     half = stats.t.ppf(0.975, count - 1) * np.sqrt((count - 1) * without.var())
-    return Interval(value, float(min(value, centre - half)), float(max(value, centre + half)))
+    return float(min(value, centre - half)), float(max(value, centre + half))

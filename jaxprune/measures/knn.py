@@ -35,13 +35,7 @@ def knn_classes(
     """
     if not len(features) or k < 1:
         raise UserError(f"{k} nearest of {len(features)} features cannot vote: give features, and k of 1 or more.")
-    vote = functools.partial(_vote, k=min(k, len(features)), num_classes=int(labels.max()) + 1)
-    bank, classes = _length_one(jnp.asarray(features, jnp.float32)), jnp.asarray(labels)
-    found = []
-    for start in range(0, len(queries), batch_size):
-        some = _length_one(jnp.asarray(queries[start : start + batch_size], jnp.float32))
-        found.append(np.asarray(vote(bank, classes, some, temperature)))
-    return np.concatenate(found) if found else np.zeros(0, np.int64)
+    return _classes(features, labels, queries, k=min(k, len(features)), temperature=temperature, batch_size=batch_size)
 
 
 def knn_classes_of_others(
@@ -71,20 +65,9 @@ def knn_classes_of_others(
         raise UserError(
             f"{k} nearest of {len(features) - 1} other images cannot vote: give 2 images, and k of 1 or more."
         )
-    # One of the nearest k + 1 may be the image itself, whose vote is ignored.
-    near = nearest(features, queries, k=k + 1)
-    own = near == np.arange(len(near))[:, None]
-    own[:, -1] |= ~own.any(1)
-    near = near[~own].reshape(len(near), -1)
-    lengths = lambda rows: rows / np.maximum(np.linalg.norm(rows, axis=-1, keepdims=True), 1e-12)
-    cosine = np.einsum("nkd,nd->nk", lengths(features)[near], lengths(queries))
-    votes = np.zeros((len(near), int(labels.max()) + 1))
-    np.add.at(
-        votes,
-        (np.arange(len(near))[:, None], labels[near]),
-        np.exp((cosine - cosine.max(1, keepdims=True)) / temperature),
-    )
-    return votes.argmax(1).astype(np.int32)
+    images = np.arange(len(queries))
+    k = min(k, len(features) - 1)
+    return _classes(features, labels, queries, k=k, temperature=temperature, batch_size=1024, images=images)
 
 
 def nearest(features: Float[np.ndarray, "n d"], queries: Float[np.ndarray, "m d"], *, k: int) -> Int[np.ndarray, "m k"]:
@@ -104,11 +87,37 @@ def _nearest(bank, queries, k: int):
     return jax.lax.top_k(_length_one(queries) @ bank.T, k)[1]
 
 
+def _classes(
+    features: np.ndarray,
+    labels: np.ndarray,
+    queries: np.ndarray,
+    *,
+    k: int,
+    temperature: float,
+    batch_size: int,
+    images: np.ndarray | None = None,
+) -> np.ndarray:
+    """The votes for all queries, in batches; without that of the feature `images`, the image of the query."""
+    vote = functools.partial(_vote, temperature=temperature, k=k, num_classes=int(labels.max()) + 1)
+    bank, classes = _length_one(jnp.asarray(features, jnp.float32)), jnp.asarray(labels)
+    votes = []
+    for start in range(0, len(queries), batch_size):
+        batch = jnp.asarray(queries[start : start + batch_size], jnp.float32)
+        batch_images = None if images is None else jnp.asarray(images[start : start + batch_size])
+        votes.append(np.asarray(vote(bank, classes, batch, batch_images)))
+    return np.concatenate(votes) if votes else np.zeros(0, np.int64)
+
+
 @functools.partial(jax.jit, static_argnames=("k", "num_classes"))
-def _vote(bank, classes, queries, temperature, *, k: int, num_classes: int):
-    cosine, nearest = jax.lax.top_k(queries @ bank.T, k)
+def _vote(bank, classes, queries, images, *, temperature, k: int, num_classes: int):
+    cosine, nearest = jax.lax.top_k(_length_one(queries) @ bank.T, k if images is None else k + 1)
+    if images is not None:
+        # One of the nearest k + 1 may be the query's own image; otherwise the last of them has no vote.
+        of_query = nearest == images[:, None]
+        of_query = of_query.at[:, -1].set(of_query[:, -1] | ~of_query.any(1))
+        cosine = jnp.where(of_query, -jnp.inf, cosine)
     # Scaled to a largest weight of 1 against overflow; a common factor does not change the winner.
-    weights = jnp.exp((cosine - cosine[:, :1]) / temperature)
+    weights = jnp.exp((cosine - cosine.max(1, keepdims=True)) / temperature)
     votes = jax.nn.one_hot(classes[nearest], num_classes) * weights[:, :, None]
     return votes.sum(1).argmax(-1)
 

@@ -8,10 +8,11 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Float, Real
+from jaxtyping import Real
 from scipy import stats
 
-_TOGETHER = 100  # draws per chunk, to bound the memory of pairwise comparisons
+from jaxprune.measures import correlation
+from jaxprune.measures.intervals import bootstrap_interval
 
 
 class RankCorrelation(NamedTuple):
@@ -36,8 +37,8 @@ def spearman(
 ) -> RankCorrelation:
     """Returns Spearman's ρ; ties get their mean rank.
 
-    >>> found = spearman(np.arange(5), np.array([1, 2, 4, 8, 16]))
-    >>> round(found.value, 6), found.count
+    >>> rho = spearman(np.arange(5), np.array([1, 2, 4, 8, 16]))
+    >>> round(rho.value, 6), rho.count
     (1.0, 5)
 
     Args:
@@ -45,12 +46,12 @@ def spearman(
       draws: bootstrap draws for the interval; 0 leaves it NaN.
       seed: seed of the draws.
     """
-    return _correlate(stats.spearmanr, _spearman_rows, x, y, draws, seed)
+    return _correlate(stats.spearmanr, correlation.spearman, x, y, draws, seed)
 
 
 def kendall(x: Real[np.ndarray, "n"], y: Real[np.ndarray, "n"], *, draws: int = 1000, seed: int = 0) -> RankCorrelation:
     """Returns Kendall's τ, corrected for ties (τ-b); see `spearman`."""
-    return _correlate(stats.kendalltau, _kendall_rows, x, y, draws, seed)
+    return _correlate(stats.kendalltau, correlation.kendall, x, y, draws, seed)
 
 
 def _correlate(
@@ -62,31 +63,12 @@ def _correlate(
     seed: int,
 ) -> RankCorrelation:
     x, y = np.asarray(x, np.float64), np.asarray(y, np.float64)
-    known = ~(np.isnan(x) | np.isnan(y))
-    x, y = x[known], y[known]
+    complete = ~(np.isnan(x) | np.isnan(y))
+    x, y = x[complete], y[complete]
     nan = float("nan")
     if len(x) < 3 or not np.ptp(x) or not np.ptp(y):
         return RankCorrelation(nan, nan, nan, nan, len(x))
     value, p_value = exact(x, y)
-    rows = np.random.default_rng(seed).integers(0, len(x), (draws, len(x)))
     # A draw with a constant side has no ranks.
-    drawn = [found for part in np.array_split(rows, -(-draws // _TOGETHER) or 1) for found in of_rows(x[part], y[part])]
-    drawn = [found for found in drawn if np.isfinite(found)]
-    low, high = np.percentile(drawn, (2.5, 97.5)) if drawn else (nan, nan)
-    return RankCorrelation(float(value), float(low), float(high), float(p_value), len(x))
-
-
-def _spearman_rows(x: Float[np.ndarray, "m n"], y: Float[np.ndarray, "m n"]) -> Float[np.ndarray, "m"]:
-    ranks = (stats.rankdata(values, axis=1) for values in (x, y))
-    one, other = (values - values.mean(1, keepdims=True) for values in ranks)
-    return _ratio((one * other).sum(1), (one**2).sum(1) * (other**2).sum(1))
-
-
-def _kendall_rows(x: Float[np.ndarray, "m n"], y: Float[np.ndarray, "m n"]) -> Float[np.ndarray, "m"]:
-    one, other = (np.sign(values[:, :, None] - values[:, None, :]) for values in (x, y))
-    untied = np.abs(one).sum((1, 2)) * np.abs(other).sum((1, 2))
-    return _ratio((one * other).sum((1, 2)), untied)
-
-
-def _ratio(products: np.ndarray, squares: np.ndarray) -> np.ndarray:
-    return np.divide(products, np.sqrt(squares), out=np.full(len(products), np.nan), where=squares > 0)
+    low, high = bootstrap_interval(len(x), lambda rows: of_rows(x[rows], y[rows]), draws=draws, seed=seed)
+    return RankCorrelation(float(value), low, high, float(p_value), len(x))

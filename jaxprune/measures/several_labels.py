@@ -35,8 +35,8 @@ class Rankings(NamedTuple):
         """
         without = {name: map_without_each(self.logits[name], self.labels) for name in {member, base}}
         own, change = self.score(member), self.score(member) - self.score(base)
-        low, high = _within(jackknife_interval(own, without[member])[1:], 0.0)
-        least, most = _within(jackknife_interval(change, without[member] - without[base])[1:], -1.0)
+        low, high = _within(jackknife_interval(own, without[member]), 0.0)
+        least, most = _within(jackknife_interval(change, without[member] - without[base]), -1.0)
         return {
             "mAP": own,
             "mAP low": low,

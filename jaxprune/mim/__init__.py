@@ -154,9 +154,9 @@ def _recognised(shapes: Mapping[str, tuple[int, ...]]) -> tuple[str | None, dict
     return None, {}
 
 
-def beside_encoder() -> tuple[str, ...]:
+def non_encoder_patterns() -> tuple[str, ...]:
     """Patterns of the published names of everything besides the encoder, of all frameworks."""
-    return tuple(sorted({pattern for cls in methods().values() for pattern in cls.beside_encoder}))
+    return tuple(sorted({pattern for cls in methods().values() for pattern in cls.non_encoder_patterns}))
 
 
 __all__ = [
@@ -174,9 +174,9 @@ __all__ = [
     "Target",
     "TokenDecoder",
     "argument_names",
-    "beside_encoder",
     "create",
     "encoder_tensors",
     "methods",
+    "non_encoder_patterns",
     "recognise",
 ]

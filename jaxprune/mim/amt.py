@@ -1,6 +1,6 @@
 """AMT (Gui et al., 2022): MAE that masks and throws patches by its own attention; and PR-MIM on it (Li et al., 2024).
 
-It is MAE during a warm-up. Then each patch is weighted by attention; see `attention_driven`, also for the cost. For
+It is MAE during a warm-up. Then each patch is weighted by attention; see `attention_masking`, also for the cost. For
 ViT-B at 224 pixels the weights take 16.5 GFLOPs on top of the 5.9 of AMT's own forward pass, nearly as much as the 17.8
 of its forward and backward pass. `amt_simmim` does the same on SimMIM.
 """
@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from jaxprune.errors import UserError
 from jaxprune.mim.mae import MAE
-from jaxprune.mim.parts.attention_driven import AttentionDriven, DrivenOutput
+from jaxprune.mim.parts.attention_masking import AttentionMaskedOutput, AttentionMasking
 from jaxprune.mim.parts.masker import Masks
 from jaxprune.mim.parts.partial import Partial
 from jaxprune.mim.parts.weighted_masker import WeightedMasker
@@ -32,7 +32,7 @@ class _AmtOutput(NamedTuple):
     token_weights: Float[Array, "b p"] | None = None
 
 
-class AmtOutput(_AmtOutput, DrivenOutput):
+class AmtOutput(_AmtOutput, AttentionMaskedOutput):
     """The outputs of AMT besides its loss: those of `Reconstruction`, and the weights that masks were drawn by.
 
     Attributes:
@@ -56,7 +56,7 @@ class AmtFlops(NamedTuple):
     total = property(sum)  # of all parts
 
 
-class AMT(AttentionDriven, MAE):
+class AMT(AttentionMasking, MAE):
     """A masked autoencoder that masks the patches it attends to, and throws others.
 
     Args:
@@ -113,7 +113,7 @@ class AMT(AttentionDriven, MAE):
 
         Args:
           key: draws the random numbers that are not in `drawn`.
-          drawn: see `AttentionDriven.draw_by_attention`.
+          drawn: see `AttentionMasking.draw_by_attention`.
 
         Raises:
           UserError: the images are not a batch of floating-point arrays.

@@ -1,7 +1,7 @@
 """AMT on SimMIM (Gui et al., 2022): blocks are masked and thrown by the encoder's attention; and PR-MIM on it.
 
-It is SimMIM during a warm-up. Then blocks are drawn by attention, see `attention_driven`: those drawn first become mask
-tokens, the next are dropped from the encoder's input, and the rest are visible.
+It is SimMIM during a warm-up. Then blocks are drawn by attention, see `attention_masking`: those drawn first become
+mask tokens, the next are dropped from the encoder's input, and the rest are visible.
 
 AMT's repository masks 22 of 49 blocks and throws 13 (ratios of 0.44 and 0.26, rounded up), also during the warm-up, and
 has a ViT with absolute instead of relative positions. PR-MIM's Tab. 6 throws 0.24, which is 12 blocks and the default
@@ -18,7 +18,7 @@ from flax import nnx
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from jaxprune.errors import UserError
-from jaxprune.mim.parts.attention_driven import AttentionDriven, DrivenOutput
+from jaxprune.mim.parts.attention_masking import AttentionMaskedOutput, AttentionMasking
 from jaxprune.mim.parts.block_masker import BlockMasker
 from jaxprune.mim.parts.masker import Masks
 from jaxprune.mim.parts.partial import Partial
@@ -41,7 +41,7 @@ class _AmtSimmimOutput(NamedTuple):
     token_weights: Float[Array, "b p"] | None = None
 
 
-class AmtSimmimOutput(_AmtSimmimOutput, DrivenOutput):
+class AmtSimmimOutput(_AmtSimmimOutput, AttentionMaskedOutput):
     """The outputs of AMT on SimMIM besides its loss: those of `SimmimOutput`, and the weights that masks were drawn by.
 
     Attributes:
@@ -64,7 +64,7 @@ class AmtSimmimFlops(NamedTuple):
     total = property(sum)  # of all parts
 
 
-class AmtSimMIM(AttentionDriven, SimMIM):
+class AmtSimMIM(AttentionMasking, SimMIM):
     """SimMIM on a ViT that masks the patches it attends to, and throws others.
 
     >>> from flax import nnx
@@ -128,7 +128,7 @@ class AmtSimMIM(AttentionDriven, SimMIM):
         Args:
           key: draws the random numbers that are not in `drawn`.
           drop_key: turns DropPath on.
-          drawn: see `AttentionDriven.draw_by_attention`.
+          drawn: see `AttentionMasking.draw_by_attention`.
 
         Raises:
           UserError: the images are not a batch of floating-point arrays.

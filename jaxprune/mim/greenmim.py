@@ -20,7 +20,7 @@ from jaxprune.mim.parts.decoder import TokenDecoder
 from jaxprune.mim.parts.masker import Masks, RandomMasker, SharedMasker, SharedMasks
 from jaxprune.mim.parts.partial import FULL, Partial
 from jaxprune.mim.parts.target import NormalizedPixels, Pixels
-from jaxprune.mim.parts.visible_windows import stages, traced_pairs, visible_features
+from jaxprune.mim.parts.visible_swin import stages, traced_pairs, visible_features
 from jaxprune.models.swin import SwinTransformer
 from jaxprune.nn.block_cost import linear_flops
 from jaxprune.nn.linear import xavier_uniform
@@ -60,9 +60,9 @@ class GreenMIM(Framework):
         {"num_classes", "head_init_scale", "kernel_init", "patch_kernel_init", "drop_path_rate"}
     )
     no_decay = ("decoder.mask_token", "*relative_position_bias_table")
-    beside_encoder = MAE.beside_encoder
+    non_encoder_patterns = MAE.non_encoder_patterns
     published_encoder = "encoder."
-    published_spelling = ("merging_last",)
+    weight_source = ("merging_last",)
 
     def __init__(
         self,

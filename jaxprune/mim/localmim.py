@@ -260,7 +260,7 @@ class LocalMIM(Framework):
 
     encoder_class = VisionTransformer
     encoder_excludes = MAE.encoder_excludes
-    beside_encoder = ("decoder.*", "norm.[0-9].*", "hog_enc.*")
+    non_encoder_patterns = ("decoder.*", "norm.[0-9].*", "hog_enc.*")
 
     def __init__(
         self,
@@ -321,7 +321,7 @@ class LocalMIM(Framework):
 
     def encode(self, images: Float[Array, "b H W c"], masks: Masks) -> tuple[Float[Array, "b n d"], ...]:
         """The encoder's output at each level: prefix tokens, then the visible patches only."""
-        left = self.encoder.encode(self.encoder.embed(images, masks.ids_keep), masks.ids_keep).left
+        left = self.encoder.encode(self.encoder.embed(images, masks.ids_keep), masks.ids_keep).block_outputs
         norms: list[Any] = list(self.norms)
         norms.insert(self.last, self.encoder.final_norm)
         return tuple(norms[self.indices.index(block)](left[block].x) for block in self.supervised)

@@ -61,7 +61,7 @@ class MAE(Framework):
             "drop_path_rate",
         }
     )
-    beside_encoder = ("decoder_*", "mask_token", "agg.*", "aggregate.*")
+    non_encoder_patterns = ("decoder_*", "mask_token", "agg.*", "aggregate.*")
 
     def __init__(
         self,

@@ -114,7 +114,7 @@ class MFF(MAE):
       Liu et al., 2023, "Improving pixel-based MIM by reducing wasted modeling capability".
     """
 
-    beside_encoder = (*MAE.beside_encoder, "proj_layers.*", "proj_weights")
+    non_encoder_patterns = (*MAE.non_encoder_patterns, "proj_layers.*", "proj_weights")
     no_decay = ("encoder.cls_token", "decoder.mask_token")
 
     def __init__(self, *, indices: Sequence[int] | None = None, rngs: nnx.Rngs, **mae: Any):

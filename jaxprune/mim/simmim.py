@@ -24,7 +24,7 @@ from jaxprune.mim.parts.rebuild_thrown import PUBLISHED
 from jaxprune.mim.parts.target import Pixels
 from jaxprune.models.swin import SwinTransformer
 from jaxprune.models.vit import VisionTransformer
-from jaxprune.nn.block_cost import block_flops, rows_of
+from jaxprune.nn.block_cost import block_flops, block_tokens
 from jaxprune.nn.images import require_float
 from jaxprune.nn.patch_embed import pair
 from jaxprune.nn.tensor_rules import Rule, within
@@ -109,9 +109,9 @@ class SimMIM(Framework):
     encoder_excludes = frozenset(
         {"style", "num_classes", "global_pool", "fc_norm", "head_init_scale", "kernel_init", "patch_kernel_init"}
     )
-    beside_encoder = (*Framework.beside_encoder, "mask_token", "agg.*", "aggregate.*")
+    non_encoder_patterns = (*Framework.non_encoder_patterns, "mask_token", "agg.*", "aggregate.*")
     published_encoder = "encoder."
-    published_spelling = ("merging_last",)
+    weight_source = ("merging_last",)
 
     def __init__(
         self,
@@ -201,10 +201,10 @@ class SimMIM(Framework):
         x = jnp.where(hidden if ids is None else gather_tokens(hidden, ids), self.mask_token[...].astype(x.dtype), x)
         options = {"train": drop_key is not None, "key": drop_key}
         if isinstance(net, VisionTransformer):
-            walk = net.encode(net.place(x, ids), ids, **options)
+            runner = net.encode(net.place(x, ids), ids, **options)
         else:
-            walk = net.encode(x, **options)
-        return net.final_norm(walk.tokens.x)
+            runner = net.encode(x, **options)
+        return net.final_norm(runner.tokens.x)
 
     def error(
         self, pred: Float[Array, "b p q"], target: Float[Array, "b p q"], learned: Bool[Array, "b p"]
@@ -272,8 +272,8 @@ class SimMIM(Framework):
         overhead, left = net.overhead(), masker.num_visible + masker.num_retained
         blocks = 0
         for site in net.sites():
-            rows = site.num_prefix_tokens + (left if site.leaves else math.prod(site.grid))
-            blocks += block_flops(net.block_cost(site), rows_of(None, rows, rows))
+            rows = site.num_prefix_tokens + (left if site.removable else math.prod(site.grid))
+            blocks += block_flops(net.block_cost(site), block_tokens(None, rows, rows))
         decoder = self.decoder.flops(masker.num_visible, left, as_published=as_published)
         return SimmimFlops(overhead.embed * left, blocks + overhead.between, *decoder)
 

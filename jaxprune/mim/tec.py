@@ -20,11 +20,11 @@ from jaxprune.errors import UserError
 from jaxprune.mim.mae import MAE, STYLE
 from jaxprune.mim.parts import teacher_targets as teaching
 from jaxprune.mim.parts.base import Framework, MaskedOutput
+from jaxprune.mim.parts.branched_decoder import BranchedDecoder
 from jaxprune.mim.parts.masker import Masks, RandomMasker
 from jaxprune.mim.parts.partial import FULL, Partial
 from jaxprune.mim.parts.rebuild_thrown import aggregation_of
 from jaxprune.mim.parts.target import Target
-from jaxprune.mim.parts.two_branches import TwoBranches
 from jaxprune.models.vit import VisionTransformer
 from jaxprune.nn import LayerNorm, Linear, Mlp
 from jaxprune.nn.block_cost import linear_flops
@@ -178,9 +178,9 @@ class TEC(Framework):
 
     encoder_class = VisionTransformer
     encoder_excludes = MAE.encoder_excludes
-    beside_encoder = (
-        *Framework.beside_encoder,
-        *MAE.beside_encoder,
+    non_encoder_patterns = (
+        *Framework.non_encoder_patterns,
+        *MAE.non_encoder_patterns,
         *("encoder_adaptor.*", "forward_fea_decoder.*", "forward_att_decoder.*", "cls_token_mlp.*"),
     )
     networks = frozenset({"teacher"})
@@ -238,7 +238,7 @@ class TEC(Framework):
         width = target_dim or embed_dim
         self.cls_token_mlp = Mlp(embed_dim, int(embed_dim * mlp_ratio), **layers)
         self.adaptors = Adaptors(embed_dim, depth, adaptors, 4 * decoder_embed_dim, **layers)
-        decoder = TwoBranches(
+        decoder = BranchedDecoder(
             embed_dim,
             width,
             target_heads or num_heads,
@@ -270,8 +270,8 @@ class TEC(Framework):
     def encode(self, images: Float[Array, "b H W c"], masks: Masks) -> Float[Array, "b n d"]:
         """The student's output after the adaptors: prefix tokens, then the visible patches only."""
         encoder = self.backbone()
-        walk = encoder.encode(encoder.embed(images, masks.ids_keep), masks.ids_keep)
-        *features, last = [tokens.x for tokens in walk.left]
+        runner = encoder.encode(encoder.embed(images, masks.ids_keep), masks.ids_keep)
+        *features, last = [tokens.x for tokens in runner.block_outputs]
         return self.adaptors((*features, encoder.final_norm(last)))
 
     def teach(self, images: Float[Array, "b H W c"]) -> teaching.TeacherTargets:

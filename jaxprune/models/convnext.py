@@ -17,7 +17,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from jaxprune.errors import UserError
 from jaxprune.models.hierarchical import Classifier, HierarchicalHost, Stage, on_map
 from jaxprune.models.vit_names import PIXELS
-from jaxprune.nn import Conv, LayerNorm, Linear, Mlp, Overhead, Reducible, Site, Tokens, Walk
+from jaxprune.nn import BlockRunner, Conv, LayerNorm, Linear, Mlp, Overhead, Reducible, Site, Tokens
 from jaxprune.nn.block_cost import BlockCost, linear_flops
 from jaxprune.nn.drop_path import DropPath
 from jaxprune.nn.images import require_float
@@ -116,7 +116,7 @@ class ConvNeXtBlock(Reducible):
         dtype: Any = None,
         rngs: nnx.Rngs,
     ):
-        super().__init__(num_prefix_tokens=0, leaves=False)
+        super().__init__(num_prefix_tokens=0, removable=False)
         self.conv_dw = Conv(dim, dim, kernel_size, depthwise=True, use_bias=True, dtype=dtype, rngs=rngs)
         self.norm = LayerNorm(dim, eps=norm_eps)
         hidden = int(mlp_ratio * dim)
@@ -295,7 +295,7 @@ class ConvNeXt(HierarchicalHost):
                 0,
                 self.dims[stage],
                 0,
-                leaves=False,
+                removable=False,
                 stage=stage,
             )
             for layer, (stage, index) in enumerate(self.places())
@@ -309,7 +309,7 @@ class ConvNeXt(HierarchicalHost):
         )
         return Overhead(self.stem[0].kernel.size, linear_flops(self.head.fc, 1) if self.head.fc else 0, between)
 
-    def walk(
+    def run_blocks(
         self,
         images: Float[Array, "b H W c"],
         *,
@@ -317,21 +317,23 @@ class ConvNeXt(HierarchicalHost):
         stop: int | None = None,
         train: bool = False,
         key: PRNGKeyArray | None = None,
-    ) -> Walk:
+    ) -> BlockRunner:
         """Embeds images and runs the first `stop` blocks; guided by the scores of a plan's scorer, if any."""
         require_float(images, 4)
         sites = self.sites(images.shape[1:-1])
         embed, norm = self.stem
         x = norm(embed(images.astype(self.dtype or images.dtype)))
         scores = self.guiding_scores(images, key)
-        walk = Walk(on_map(x, sites[0].grid), 0, taps=taps, scores=scores, train=train, key=key, remat=self.remat)
+        runner = BlockRunner(
+            on_map(x, sites[0].grid), 0, taps=taps, scores=scores, train=train, key=key, remat=self.remat
+        )
         for before, site in zip((None, *sites), sites[:stop], strict=False):
             if before is not None and before.stage != site.stage:
                 norm, cut = self.stages[site.stage].downsample
-                x = norm(walk.tokens.x)
-                walk.tokens = on_map(cut(x.reshape(x.shape[0], *before.grid, -1)), site.grid)
-            walk.run(self.block(site), site.grid)
-        return walk
+                x = norm(runner.tokens.x)
+                runner.tokens = on_map(cut(x.reshape(x.shape[0], *before.grid, -1)), site.grid)
+            runner.run(self.block(site), site.grid)
+        return runner
 
 
 NETWORK = ConvNeXt

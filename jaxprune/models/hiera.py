@@ -17,8 +17,8 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from jaxprune.errors import UserError
 from jaxprune.models.hierarchical import Classifier, HierarchicalHost, on_map
-from jaxprune.nn import Conv, LayerNorm, Linear, Mlp, Overhead, Reducible, Site, Tokens, Walk
-from jaxprune.nn.attention import attend, side_by_side
+from jaxprune.nn import BlockRunner, Conv, LayerNorm, Linear, Mlp, Overhead, Reducible, Site, Tokens
+from jaxprune.nn.attention import attend, merge_heads
 from jaxprune.nn.block import LayerScale
 from jaxprune.nn.block_cost import BlockCost, linear_flops
 from jaxprune.nn.drop_path import DropPath
@@ -108,7 +108,7 @@ class HieraBlock(Reducible):
         dtype: Any = None,
         rngs: nnx.Rngs,
     ):
-        super().__init__(num_prefix_tokens=0, leaves=False)
+        super().__init__(num_prefix_tokens=0, removable=False)
         scale = lambda: nnx.data(None if init_values is None else LayerScale(out, init_values))
         self.arriving, self.side, self.pools, self.inside = grid, side, pools, inside
         self.pooled = _POOLED**2 if pools else 1
@@ -175,13 +175,13 @@ class HieraBlock(Reducible):
         leaving = tuple(side // _POOLED for side in grid) if self.pools else grid
         if not self.inside:
             q = _pooled(q, grid) if self.pools else q
-            return side_by_side(attend(q, k, v))
+            return merge_heads(attend(q, k, v))
         units = Windows(grid, (self.side, self.side))
         q, k, v = (units.cut(part) for part in (q, k, v))
         side = self.side
         if self.pools:
             q, side = _pooled(q, (side, side)), side // _POOLED
-        return side_by_side(Windows((leaving[0], leaving[1]), (side, side)).join(attend(q, k, v)))
+        return merge_heads(Windows((leaving[0], leaving[1]), (side, side)).join(attend(q, k, v)))
 
     def _branch(self, out: Array, scale: LayerScale | None, key: PRNGKeyArray | None) -> Array:
         return self.drop_path(out if scale is None else scale(out), key)
@@ -293,13 +293,13 @@ class Hiera(HierarchicalHost):
     def sites(self, img_size: int | Sequence[int] | None = None) -> tuple[Site, ...]:
         """The blocks; rows are never removed, and attention is not reported."""
         return tuple(
-            Site(layer, f"blocks.{layer}", grid, 0, dim, 0, leaves=False, stage=stage)
+            Site(layer, f"blocks.{layer}", grid, 0, dim, 0, removable=False, stage=stage)
             for layer, (stage, grid, dim) in enumerate(self.maps)
         )
 
     def entrance(self, img_size: int | Sequence[int] | None = None) -> Site:
         """The mask units, which are dropped as a whole."""
-        return self.sites()[0]._replace(grid=self.units, leaves=True)
+        return self.sites()[0]._replace(grid=self.units, removable=True)
 
     def sites_behind(self, num_keep: int, img_size: int | Sequence[int] | None = None) -> tuple[Site, ...]:
         """The blocks on a column of `num_keep` mask units."""
@@ -316,7 +316,7 @@ class Hiera(HierarchicalHost):
         head = 0 if self.head.fc is None else linear_flops(self.head.fc, 1)
         return Overhead(self.patch_embed.proj.kernel.size, head)
 
-    def walk(
+    def run_blocks(
         self,
         images: Float[Array, "b H W c"],
         *,
@@ -324,7 +324,7 @@ class Hiera(HierarchicalHost):
         stop: int | None = None,
         train: bool = False,
         key: PRNGKeyArray | None = None,
-    ) -> Walk:
+    ) -> BlockRunner:
         """Embeds images, without the mask units that a plan's scorer drops, and runs the first `stop` blocks."""
         require_float(images, 4)
         if images.shape[1:3] != self.img_size:
@@ -332,19 +332,19 @@ class Hiera(HierarchicalHost):
                 f"Images of {images.shape[1:3]} pixels do not fit a model for {self.img_size}: resize them."
             )
         pruner: Any = self.pruner
-        chosen = None if pruner is None else pruner.choose(images, key_of_scorer(key, self.sites()))
-        if pruner is None or chosen is None or pruner.num_rows() == math.prod(self.units):
+        selection = None if pruner is None else pruner.choose(images, key_of_scorer(key, self.sites()))
+        if pruner is None or selection is None or pruner.num_tokens() == math.prod(self.units):
             tokens = on_map(self.embed(images), self.grid)
         else:
-            units, places = self.embed_units(images, chosen.kept)
+            units, places = self.embed_units(images, selection.kept)
             b, k, rows, _ = units.shape
-            x = pruner.with_gradient(units.reshape(b, k, -1), chosen).reshape(b, k * rows, -1)
-            tokens = all_present(x, 0, places)._replace(assign=self._rows_of_patches(chosen.row_map))
-        walk = Walk(tokens, 0, taps=taps, chosen=chosen, train=train, key=key, remat=self.remat)
-        walk.tokens = tokens  # the step decides on units, but rows are patches
+            x = pruner.with_gradient(units.reshape(b, k, -1), selection).reshape(b, k * rows, -1)
+            tokens = all_present(x, 0, places)._replace(assign=self._rows_of_patches(selection.row_map))
+        runner = BlockRunner(tokens, 0, taps=taps, selection=selection, train=train, key=key, remat=self.remat)
+        runner.tokens = tokens  # the step decides on units, but rows are patches
         for site in self.sites()[:stop]:
-            walk.run(self.block(site), site.grid)
-        return walk
+            runner.run(self.block(site), site.grid)
+        return runner
 
     def embed(self, images: Float[Array, "b H W c"], ids_keep: Any = None) -> Float[Array, "b n d"]:
         """Embeds all patches."""

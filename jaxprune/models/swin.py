@@ -17,7 +17,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from jaxprune.errors import UserError
 from jaxprune.models.hierarchical import Classifier, HierarchicalHost, Stage, on_map
-from jaxprune.nn import Attended, Block, LayerNorm, Linear, Overhead, PatchEmbed, Site, Tokens, Walk
+from jaxprune.nn import Attended, Block, BlockRunner, LayerNorm, Linear, Overhead, PatchEmbed, Site, Tokens
 from jaxprune.nn.attention import Attention, Heads, self_attention
 from jaxprune.nn.block import Style
 from jaxprune.nn.block_cost import BlockCost, linear_flops
@@ -165,7 +165,7 @@ class SwinBlock(Block):
             dim,
             num_heads,
             num_prefix_tokens=0,
-            leaves=False,
+            removable=False,
             norm_eps=norm_eps,
             qkv_bias=bias,
             style=Style(post_norm=version == 2),
@@ -197,7 +197,7 @@ class SwinBlock(Block):
         sizes = cells.cut(tokens.size[:, None, :, None], shifted=self.shifted)
         # An absent token has size 0, whose log has no gradient.
         bias = bias + jnp.log(jnp.maximum(sizes, jnp.finfo(jnp.float32).tiny)).swapaxes(2, 3)
-        apart = cells.apart(cells.rows_of_window(rows)) if self.shifted else None
+        apart = cells.shift_mask(cells.rows_of_window(rows)) if self.shifted else None
         if apart is None:
             return bias
         both = bias.reshape(b, -1, *bias.shape[1:]) + jnp.asarray(apart)[None, :, None]
@@ -258,7 +258,7 @@ class SwinBlock(Block):
 
     def _bias(self, b: Any) -> Float[Array, "#w h m m"]:
         bias = jnp.moveaxis(self.bias_table()[self.windows.offsets()], -1, 0)[None]
-        apart = self.windows.apart()
+        apart = self.windows.shift_mask()
         if apart is None:
             return bias
         both = bias + jnp.asarray(apart)[:, None]
@@ -411,7 +411,7 @@ class SwinTransformer(HierarchicalHost):
                 0,
                 self.widths[stage],
                 self.heads[stage],
-                leaves=False,
+                removable=False,
                 stage=stage,
                 windows=self.layers[stage].blocks[index].windows,
                 cells=self.layers[stage].blocks[index].cells,
@@ -428,7 +428,7 @@ class SwinTransformer(HierarchicalHost):
         head = 0 if self.head.fc is None else linear_flops(self.head.fc, 1)
         return Overhead(linear_flops(self.patch_embed.proj, 1), head, merging)
 
-    def walk(
+    def run_blocks(
         self,
         images: Float[Array, "b H W c"],
         *,
@@ -436,7 +436,7 @@ class SwinTransformer(HierarchicalHost):
         stop: int | None = None,
         train: bool = False,
         key: PRNGKeyArray | None = None,
-    ) -> Walk:
+    ) -> BlockRunner:
         """Embeds images and runs the first `stop` blocks; guided by the scores of a plan's scorer, if any."""
         require_float(images, 4)
         x = self.patch_embed(images.astype(self.dtype or images.dtype))
@@ -451,21 +451,23 @@ class SwinTransformer(HierarchicalHost):
         stop: int | None = None,
         train: bool = False,
         key: PRNGKeyArray | None = None,
-    ) -> Walk:
+    ) -> BlockRunner:
         """Runs the first `stop` blocks over embedded patches; the final norm is not applied (`final_norm`).
 
         Args:
           scores: the plan's scores of the images, see `Host.guiding_scores`.
         """
-        walk = Walk(on_map(x, self.grids[0]), 0, taps=taps, scores=scores, train=train, key=key, remat=self.remat)
+        runner = BlockRunner(
+            on_map(x, self.grids[0]), 0, taps=taps, scores=scores, train=train, key=key, remat=self.remat
+        )
         for site in self.sites()[:stop]:
             if site.stage and site.layer - 1 in self.intermediate_layers():
                 merging = self.layers[site.stage].downsample
-                walk.tokens = on_map(merging(walk.tokens.x, self.grids[site.stage - 1]), site.grid)
-            walk.run(self.block(site), site.grid)
+                runner.tokens = on_map(merging(runner.tokens.x, self.grids[site.stage - 1]), site.grid)
+            runner.run(self.block(site), site.grid)
             if site.layer in self.intermediate_layers():
-                walk.unmerge(site.grid)
-        return walk
+                runner.unmerge(site.grid)
+        return runner
 
     def final_norm(self, x: Float[Array, "b n d"]) -> Float[Array, "b n d"]:
         """Applies the norm after the last block."""

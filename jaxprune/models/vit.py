@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from jaxprune.errors import UserError, unknown
 from jaxprune.models.vit_names import preprocessing, variants
 from jaxprune.models.vit_styles import STYLES
-from jaxprune.nn import Block, Host, Linear, Overhead, PatchEmbed, Site, Tokens, Walk
+from jaxprune.nn import Block, BlockRunner, Host, Linear, Overhead, PatchEmbed, Site, Tokens
 from jaxprune.nn.attention_pool import AttentionPool
 from jaxprune.nn.block_cost import linear_flops
 from jaxprune.nn.images import require_float
@@ -216,35 +216,35 @@ class VisionTransformer(Host):
         x: Float[Array, "b n d"],
         ids_keep: Int[Array, "b k"] | None = None,
         *,
-        chosen: Any = None,
+        selection: Any = None,
         taps: Mapping[int, frozenset[str]] | None = None,
         stop: int | None = None,
         train: bool = False,
         key: PRNGKeyArray | None = None,
-    ) -> Walk:
+    ) -> BlockRunner:
         """Runs the blocks over embedded tokens; the final norm is not applied (`final_norm`).
 
         Args:
           ids_keep: the patches in `x`, if not all.
-          chosen: the report of the reducer that dropped the other patches.
+          selection: the report of the reducer that dropped the other patches.
           taps: {layer: fields of `Attended` to report}.
           stop: number of blocks to run; all by default.
         """
-        walk = Walk(
+        runner = BlockRunner(
             self.tokens(x, ids_keep),
             self.num_prefix_tokens,
             taps=taps,
-            chosen=chosen,
+            selection=selection,
             train=train,
             key=key,
-            whole=ids_keep is None,
+            all_patches=ids_keep is None,
             remat=self.remat,
         )
         for block in self.blocks[:stop]:
-            walk.run(block, self.grid)
-        return walk
+            runner.run(block, self.grid)
+        return runner
 
-    def walk(
+    def run_blocks(
         self,
         images: Float[Array, "b *sides c"],
         *,
@@ -252,10 +252,10 @@ class VisionTransformer(Host):
         stop: int | None = None,
         train: bool = False,
         key: PRNGKeyArray | None = None,
-    ) -> Walk:
+    ) -> BlockRunner:
         """Embeds images, without the patches that a plan's scorer drops, and runs the first `stop` blocks."""
-        x, ids_keep, chosen = self.embed_chosen(images, key)
-        return self.encode(x, ids_keep, chosen=chosen, taps=taps, stop=stop, train=train, key=key)
+        x, ids_keep, selection = self.embed_kept(images, key)
+        return self.encode(x, ids_keep, selection=selection, taps=taps, stop=stop, train=train, key=key)
 
     def sites(self, img_size: int | Sequence[int] | None = None) -> tuple[Site, ...]:
         """The blocks, all of one shape."""

@@ -22,7 +22,7 @@ class VitStyle:
       antialias: whether a position table is resampled with antialiasing, as in timm; otherwise as in MAE.
       interpolation: method of resampling a position table, see `ops.resize`.
       cut: whether images need not be a whole number of patches; the remainder at the right and bottom is ignored.
-      names: naming of its published weights, see `checkpoints.spellings.timm`.
+      names: naming of its published weights, see `weights.sources.timm`.
     """
 
     block: Style = PLAIN

@@ -11,20 +11,21 @@ from jaxprune.nn.mlp import Mlp
 from jaxprune.nn.norm import LayerNorm
 from jaxprune.nn.patch_embed import PatchEmbed
 from jaxprune.nn.reducible import Reducible
+from jaxprune.nn.run_blocks import BlockRunner, HostOutput
 from jaxprune.nn.site import Site
 from jaxprune.nn.tokens import Attended, Tokens
-from jaxprune.nn.walk import Forward, Walk
 
 __all__ = [
     "Attended",
     "Attention",
     "BatchNorm",
     "Block",
+    "BlockRunner",
     "Conv",
     "Conv3d",
     "DropPath",
-    "Forward",
     "Host",
+    "HostOutput",
     "LayerNorm",
     "Linear",
     "Mlp",
@@ -33,5 +34,4 @@ __all__ = [
     "Reducible",
     "Site",
     "Tokens",
-    "Walk",
 ]

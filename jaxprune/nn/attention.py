@@ -81,7 +81,8 @@ def attend(
     """Attention of the queries to all keys, by the implementation that `nn.kernels` chooses.
 
     Args:
-      bias: added to the scaled dot products (log size of merged tokens, -inf for absent keys).
+      bias: added to the scaled dot products (log size of merged tokens, float32's lowest finite number for absent
+        keys).
     """
     kind = kernels.chosen(q.dtype, q.shape[2], k.shape[2])
     if kind not in ("plain", "blocked"):
@@ -230,9 +231,9 @@ def self_attention(
     if soft_policy:
         soft = jnp.ones((q.shape[0], q.shape[2])) if policy is None else policy
     else:
-        bias = hide(bias, policy)
+        bias = key_mask_bias(bias, policy)
     if soft is None and not _reads_all_rows(needs, num_prefix_tokens):
-        return side_by_side(attend(q, k, v, bias)), observe(heads, bias, policy, needs, num_prefix_tokens)
+        return merge_heads(attend(q, k, v, bias)), observe(heads, bias, policy, needs, num_prefix_tokens)
     plain = kernels.chosen(q.dtype, q.shape[2], k.shape[2]) == "plain"
     if plain and soft is not None:
         weights = _weights(q, k, bias, soft)
@@ -240,7 +241,7 @@ def self_attention(
     else:
         out, received = _attend_and_receive(q, k, v, bias, policy) if plain else _in_blocks(heads, bias, policy, soft)
         seen = observe(heads, bias, policy, needs, num_prefix_tokens, soft, received=received)
-    return side_by_side(out), seen
+    return merge_heads(out), seen
 
 
 def _weights(
@@ -268,20 +269,20 @@ def _in_blocks(
     return rows_and_sums(one, q, counts, number, *each_row, axis=2, size=kernels.BLOCK)
 
 
-def side_by_side(out: Float[Array, "b h m e"]) -> Float[Array, "b m d"]:
+def merge_heads(out: Float[Array, "b h m e"]) -> Float[Array, "b m d"]:
     """Concatenates the heads."""
     b, h, m, e = out.shape
     return out.transpose(0, 2, 1, 3).reshape(b, m, h * e)
 
 
-def hide(
+def key_mask_bias(
     bias: Float[Array, "#b #h #m n"] | None, policy: Float[Array, "b n"] | None
 ) -> Float[Array, "#b #h #m n"] | None:
-    """Adds a mask of the keys of policy 0 to `bias`."""
+    """Adds to `bias` a mask of the keys of policy 0: the lowest finite number."""
     if policy is None:
         return bias
-    hidden = jnp.where(policy > 0, 0.0, jnp.finfo(jnp.float32).min)[:, None, None, :]
-    return hidden if bias is None else bias + hidden
+    mask = jnp.where(policy > 0, 0.0, jnp.finfo(jnp.float32).min)[:, None, None, :]
+    return mask if bias is None else bias + mask
 
 
 def observe(

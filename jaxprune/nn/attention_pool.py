@@ -5,7 +5,7 @@ from flax import nnx
 from jaxtyping import Array, Float
 
 from jaxprune.errors import UserError
-from jaxprune.nn.attention import attend, side_by_side
+from jaxprune.nn.attention import attend, merge_heads
 from jaxprune.nn.block_cost import linear_flops
 from jaxprune.nn.linear import Linear, normal_02
 from jaxprune.nn.mlp import Mlp
@@ -63,5 +63,5 @@ class AttentionPool(nnx.Module):
         q = heads(self.q(self.latent[...].astype(x.dtype))).transpose(0, 2, 1, 3)
         counts = jnp.log(jnp.maximum(size, jnp.finfo(jnp.float32).tiny))
         bias = jnp.where(size > 0, counts, jnp.finfo(jnp.float32).min)[:, None, None, :]
-        pooled = self.proj(side_by_side(attend(jnp.broadcast_to(q, (b, *q.shape[1:])), k, v, bias)))
+        pooled = self.proj(merge_heads(attend(jnp.broadcast_to(q, (b, *q.shape[1:])), k, v, bias)))
         return (pooled + self.mlp(self.norm(pooled)))[:, 0]

@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from jaxprune.errors import UserError, unknown
 from jaxprune.nn import grained
-from jaxprune.nn.attention import Attention, Heads, attend, hide, observe, self_attention, side_by_side
+from jaxprune.nn.attention import Attention, Heads, attend, key_mask_bias, merge_heads, observe, self_attention
 from jaxprune.nn.block_cost import BlockCost, linear_flops
 from jaxprune.nn.drop_path import DropPath
 from jaxprune.nn.linear import Linear, normal_02
@@ -99,7 +99,7 @@ class Block(Reducible):
 
     A block calls its `reducer` at the reducer's `where`: "before" the block (reading the attention of the previous
     block), "attention" (choosing the rows that attention is computed for) or "after" (between attention and MLP). With
-    `leaves=False` it is always called between attention and MLP, and dropped rows only skip the MLP.
+    `removable=False` it is always called between attention and MLP, and dropped rows only skip the MLP.
 
     Args:
       dim: width of a token.
@@ -107,7 +107,7 @@ class Block(Reducible):
       norm_eps: epsilon of the layer norms.
       init_values: LayerScale's initial value; None leaves it out.
       drop_path: probability of dropping a branch in training.
-      num_prefix_tokens, leaves: see `Reducible`.
+      num_prefix_tokens, removable: see `Reducible`.
       style: the variant of the block.
       grid: the patch grid of the network, for styles with rotary or relative positions.
     """
@@ -123,14 +123,14 @@ class Block(Reducible):
         init_values: float | None = None,
         drop_path: float = 0.0,
         num_prefix_tokens: int = 1,
-        leaves: bool = True,
+        removable: bool = True,
         style: Style = PLAIN,
         grid: tuple[int, ...] | None = None,
         kernel_init=normal_02,
         dtype=None,
         rngs: nnx.Rngs,
     ):
-        super().__init__(num_prefix_tokens=num_prefix_tokens, leaves=leaves)
+        super().__init__(num_prefix_tokens=num_prefix_tokens, removable=removable)
         common = {"kernel_init": kernel_init, "dtype": dtype, "rngs": rngs}
         if grid is None and (style.rotary is not None or style.relative_bias):
             raise UserError("A block with rotary or relative positions needs the grid of the network's patches.")
@@ -395,10 +395,10 @@ class Block(Reducible):
             tokens, report = reducer(tokens, attended, train=train, key=keys[2])
             grid = None
         heads, bias = self.heads(tokens.x, tokens.position), self.bias(tokens, grid)
-        policy = tokens.policy if self.masked or soft else None
+        policy = tokens.policy if self.has_absent or soft else None
         if where == "attention":
             # All keys and values, but only the rows of attention that the reducer keeps.
-            bias = hide(bias, policy)
+            bias = key_mask_bias(bias, policy)
             attended = observe(heads, bias, policy, needs, self.num_prefix_tokens)
             tokens, report = reducer(tokens, attended, train=train, key=keys[2])
             kept = report.kept
@@ -406,7 +406,7 @@ class Block(Reducible):
             queries = of_rows(heads.q)
             if bias is not None and bias.shape[2] > 1:
                 bias = of_rows(jnp.broadcast_to(bias, (queries.shape[0], *bias.shape[1:])))
-            gathered = side_by_side(attend(queries, heads.k, heads.v, bias))
+            gathered = merge_heads(attend(queries, heads.k, heads.v, bias))
         else:
             gathered, attended = self.attend(heads, bias=bias, policy=policy, soft_policy=soft, needs=needs, grid=grid)
         tokens = tokens._replace(x=self.mix(tokens.x, gathered, drop_keys[0]))
@@ -431,7 +431,7 @@ class Block(Reducible):
         prefix, splits, sides = self.num_prefix_tokens, self.style.grained, (grid[0], grid[1])
         rows = grained.queries(x, sides, splits, prefix)
         asked = self.heads(rows).q
-        mixed = self.mix(rows, side_by_side(attend(asked, heads.k, heads.v)), keys[0])
+        mixed = self.mix(rows, merge_heads(attend(asked, heads.k, heads.v)), keys[0])
         map_ = x[:, prefix:].reshape(-1, *sides, rows.shape[-1])
         gate = grained.chosen(router(grained.pooled(map_, max(splits))).astype(jnp.float32), keys[2])
         return grained.spread(self.feed(mixed, keys[1]) - rows, gate, sides, splits, prefix)

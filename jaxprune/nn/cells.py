@@ -150,14 +150,14 @@ class Cells(NamedTuple):
         steps = [tuple(by * (part.shifted_start > 0) for part in kind) for kind in self._kinds]
         return jnp.concatenate([jnp.roll(kind, step, (2, 3)) for kind, step in zip(kinds, steps, strict=True)], axis=4)
 
-    def apart(self, rows: int) -> Float[np.ndarray, "w k k"] | None:
-        """`Windows.apart` for shifted windows with this number of rows; no cell contains rows that it separates."""
-        apart = self.windows.apart()
-        if apart is None:
+    def shift_mask(self, rows: int) -> Float[np.ndarray, "w k k"] | None:
+        """`Windows.shift_mask` for shifted windows with this number of rows; it separates no rows of one cell."""
+        mask = self.windows.shift_mask()
+        if mask is None:
             return None
         first = [r.shifted_start * self.windows.size[1] + c.shifted_start for r, c in self._kinds]
         of_row = np.repeat(first, self.held(rows))
-        return apart[:, of_row][:, :, of_row]
+        return mask[:, of_row][:, :, of_row]
 
     def places(self, position: Float[Array, "b n 2"], *, shifted: bool) -> Int[Array, "w k 2"]:
         """The (row, column) of rows after a merge in their window, each rounded to the nearest place."""

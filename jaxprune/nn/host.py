@@ -1,4 +1,4 @@
-"""A host: a network that plans can reduce. It defines sites and costs, and runs its blocks in one `Walk`."""
+"""A host: a network that plans can reduce. It defines sites and costs, and runs its blocks in one `BlockRunner`."""
 
 import functools
 import re
@@ -14,9 +14,9 @@ from jaxprune.errors import unknown
 from jaxprune.nn.block_cost import BlockCost
 from jaxprune.nn.images import require_float
 from jaxprune.nn.intermediates import OUTPUT_FORMATS, dense_map, intermediate_indices
+from jaxprune.nn.run_blocks import BlockRunner, HostOutput
 from jaxprune.nn.site import Site
 from jaxprune.nn.tokens import Tokens
-from jaxprune.nn.walk import Forward, Walk
 from jaxprune.ops.posembed import Resampling
 
 # Parameters in front of the blocks, and those of a block.
@@ -43,7 +43,7 @@ class Overhead(NamedTuple):
 class Host(nnx.Module):
     """Base class of networks that plans can reduce; it provides plans, scorers, costs and intermediates.
 
-    A subclass sets `num_prefix_tokens`, calls `super().__init__()`, and defines `sites`, `overhead`, `walk` and
+    A subclass sets `num_prefix_tokens`, calls `super().__init__()`, and defines `sites`, `overhead`, `run_blocks` and
     `forward_head`, and `embed` if it prunes its input. Its blocks are `Reducible`.
 
     Images are (b, height, width, c), clips (b, frames, height, width, c); an `img_size` has the same dimensions.
@@ -87,7 +87,7 @@ class Host(nnx.Module):
         """The cost of the network outside its blocks, for images of `img_size`."""
         raise NotImplementedError
 
-    def walk(
+    def run_blocks(
         self,
         images: Float[Array, "b *sides c"],
         *,
@@ -95,7 +95,7 @@ class Host(nnx.Module):
         stop: int | None = None,
         train: bool = False,
         key: PRNGKeyArray | None = None,
-    ) -> Walk:
+    ) -> BlockRunner:
         """Embeds images and runs the first `stop` blocks (all by default), without the final norm."""
         raise NotImplementedError
 
@@ -103,26 +103,26 @@ class Host(nnx.Module):
         """Embeds patches (all, or `ids_keep` in that order) and prepends the prefix tokens."""
         raise NotImplementedError
 
-    def embed_chosen(
+    def embed_kept(
         self, images: Float[Array, "b *sides c"], key: PRNGKeyArray | None = None
     ) -> tuple[Float[Array, "b n d"], Int[Array, "b k"] | None, Any]:
-        """Embeds the patches that the plan's scorer keeps, for a `walk` that can remove rows.
+        """Embeds the patches that the plan's scorer keeps, for a host that can remove rows.
 
         Returns:
-          (embedded tokens, the ids of their patches (None = all), the scorer's report for `Walk` (None without a
+          (embedded tokens, the ids of their patches (None = all), the scorer's report for `BlockRunner` (None without a
           scorer)).
         """
         if self.pruner is None:
             return self.embed(images), None, None
         sites = self.sites(images.shape[1:-1])
-        chosen = self.pruner.choose(images, key_of_scorer(key, sites))
-        ids_keep = chosen.kept if self.pruner.num_rows() < sites[0].num_patches else None
-        return self.pruner.with_gradient(self.embed(images, ids_keep), chosen), ids_keep, chosen
+        selection = self.pruner.choose(images, key_of_scorer(key, sites))
+        ids_keep = selection.kept if self.pruner.num_tokens() < sites[0].num_patches else None
+        return self.pruner.with_gradient(self.embed(images, ids_keep), selection), ids_keep, selection
 
     def guiding_scores(
         self, images: Float[Array, "b *sides c"], key: PRNGKeyArray | None = None
     ) -> tuple[Array, tuple[int, ...]] | None:
-        """The scores of the plan's scorer and their grid, if the `Walk` cannot remove rows; None without a scorer."""
+        """The scores of the plan's scorer and their grid, if rows cannot be removed; None without a scorer."""
         if self.pruner is None:
             return None
         return self.pruner.scores(images, key_of_scorer(key, self.sites(images.shape[1:-1])))
@@ -165,7 +165,7 @@ class Host(nnx.Module):
         sites = self.sites(img_size)
         front = (self.entrance(img_size).grid,) if self.pruner is not None and self.prunes_input else ()
         reducing = (site for site in sites if self.block(site).reducer is not None)
-        return (*front, *(sites[0].grid if site.leaves else site.grid for site in reducing))
+        return (*front, *(sites[0].grid if site.removable else site.grid for site in reducing))
 
     def forward_features(
         self,
@@ -174,24 +174,24 @@ class Host(nnx.Module):
         taps: Mapping[int, frozenset[str]] | None = None,
         train: bool = False,
         key: PRNGKeyArray | None = None,
-    ) -> tuple[Tokens, Forward]:
+    ) -> tuple[Tokens, HostOutput]:
         """Computes the tokens after the last block and the final norm.
 
         Args:
-          taps: {layer: fields of `Attended`} to report in `Forward.attended`, for any layers in one pass.
+          taps: {layer: fields of `Attended`} to report in `HostOutput.attended`, for any layers in one pass.
           train: turns DropPath on and reducers to their training form; then `key` is needed.
 
         Raises:
           UserError: the images are of an integer dtype.
         """
         require_float(images)
-        forward = self.walk(images, taps=taps, train=train, key=key).forward()
-        tokens = forward.tokens._replace(x=self.final_norm(forward.tokens.x))
-        return tokens, forward._replace(tokens=tokens)
+        output = self.run_blocks(images, taps=taps, train=train, key=key).output()
+        tokens = output.tokens._replace(x=self.final_norm(output.tokens.x))
+        return tokens, output._replace(tokens=tokens)
 
     def __call__(
         self, images: Float[Array, "b *sides c"], *, train: bool = False, key: PRNGKeyArray | None = None
-    ) -> tuple[Float[Array, "b classes"], Forward]:
+    ) -> tuple[Float[Array, "b classes"], HostOutput]:
         """Classifies normalised images.
 
         Args:
@@ -200,9 +200,9 @@ class Host(nnx.Module):
         Raises:
           UserError: the images are of an integer dtype.
         """
-        tokens, forward = self.forward_features(images, train=train, key=key)
+        tokens, output = self.forward_features(images, train=train, key=key)
         logits, head_logits = self.forward_head(tokens)
-        return logits, forward._replace(head_logits=head_logits)
+        return logits, output._replace(head_logits=head_logits)
 
     def forward_intermediates(
         self,
@@ -241,20 +241,20 @@ class Host(nnx.Module):
         if output_fmt not in OUTPUT_FORMATS:
             raise unknown("output_fmt", output_fmt, OUTPUT_FORMATS)
         ends = self.intermediate_layers()
-        chosen = [ends[i] for i in intermediate_indices(indices, len(ends))]
-        walk = self.walk(images, stop=max(chosen) + 1 if stop_early else None, train=train, key=key)
+        layers = [ends[i] for i in intermediate_indices(indices, len(ends))]
+        runner = self.run_blocks(images, stop=max(layers) + 1 if stop_early else None, train=train, key=key)
         sites = self.sites(images.shape[1:-1])
-        thinned = self._first_reduction(sites)
-        found = []
-        for layer in chosen:
-            tokens, site = walk.left[layer], sites[layer]
+        first_reduced = self._first_reduction(sites)
+        intermediates = []
+        for layer in layers:
+            tokens, site = runner.block_outputs[layer], sites[layer]
             # Earlier stages have another width and grid, and no norm.
-            alike = (site.grid, site.embed_dim) == (sites[-1].grid, sites[-1].embed_dim)
-            x = self.final_norm(tokens.x) if norm and alike else tokens.x
-            shaped = dense_map(x, tokens.assign if layer >= thinned else None, site, output_fmt)
+            of_last_stage = (site.grid, site.embed_dim) == (sites[-1].grid, sites[-1].embed_dim)
+            x = self.final_norm(tokens.x) if norm and of_last_stage else tokens.x
+            dense = dense_map(x, tokens.assign if layer >= first_reduced else None, site, output_fmt)
             prefix = x[:, : site.num_prefix_tokens]
-            found.append((shaped, prefix) if return_prefix_tokens and site.num_prefix_tokens else shaped)
-        return found if intermediates_only else (self.final_norm(walk.tokens.x), found)
+            intermediates.append((dense, prefix) if return_prefix_tokens and site.num_prefix_tokens else dense)
+        return intermediates if intermediates_only else (self.final_norm(runner.tokens.x), intermediates)
 
     def patch_maps(self, tokens: Tokens, img_size: int | Sequence[int] | None = None) -> Float[Array, "b *grid d"]:
         """The tokens of `forward_features` as maps, made dense as in `forward_intermediates`.
@@ -270,7 +270,7 @@ class Host(nnx.Module):
         """The first layer after which rows are no longer all patches; past the last layer if there is none."""
         if self.pruner is not None and self.prunes_input:
             return 0
-        reducing = (site.layer for site in sites if site.leaves and self.block(site).reducer is not None)
+        reducing = (site.layer for site in sites if site.removable and self.block(site).reducer is not None)
         return min(reducing, default=len(sites))
 
 

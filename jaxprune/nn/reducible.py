@@ -15,34 +15,34 @@ class Reducible(nnx.Module):
     """A block with a slot for a token reducer, set by `jaxprune.reduction.apply`.
 
     A block is called as `block(tokens, attended, grid=…, taps=…, train=…, key=…)` and returns (tokens, attended,
-    report), see `Block`; without attention, `attended` is None. A block whose rows cannot be removed (`leaves=False`:
-    windows, convolutions) runs its per-token work, such as its MLP, through `skip`.
+    report), see `Block`; without attention, `attended` is None. A block whose tokens cannot be removed
+    (`removable=False`: windows, convolutions) runs its per-token work, such as its MLP, through `skip`.
 
     Args:
       num_prefix_tokens: CLS, distillation and register tokens in front.
-      leaves: whether rows can be removed here; otherwise they only skip work.
+      removable: whether rows can be removed here; otherwise they only skip work.
 
     Attributes:
       reducer: the reducer of the plan, or None.
       needs: the fields of `Attended` that reducers read of this block.
       proportional: whether attention weights keys by their size (ToMe).
-      masked: whether incoming tokens may be absent, so that attention must mask them.
+      has_absent: whether incoming tokens may be absent, so that attention must mask them.
       soft_policy: whether training masks them in the policy softmax (DynamicViT).
       pooled: number of incoming rows that are pooled into one before the reducer acts.
     """
 
-    def __init__(self, *, num_prefix_tokens: int, leaves: bool = True):
-        self.num_prefix_tokens, self.leaves = num_prefix_tokens, leaves
+    def __init__(self, *, num_prefix_tokens: int, removable: bool = True):
+        self.num_prefix_tokens, self.removable = num_prefix_tokens, removable
         self.reducer: Any = nnx.data(None)
         self.needs: frozenset[str] = frozenset()
-        self.proportional = self.masked = self.soft_policy = False
+        self.proportional = self.has_absent = self.soft_policy = False
         self.pooled = 1
 
     def reduces_where(self) -> str | None:
         """Where the reducer acts, see `reduction.Reducer`; "skip" if rows cannot be removed, None without a reducer."""
         if self.reducer is None:
             return None
-        return self.reducer.where if self.leaves or self.reducer.stays else "skip"
+        return self.reducer.where if self.removable or self.reducer.merged_in_place else "skip"
 
     def skip(
         self,

@@ -17,7 +17,7 @@ class Site(NamedTuple):
       num_prefix_tokens: CLS, distillation and register tokens in front.
       embed_dim: width of a token.
       num_heads: attention heads; 0 = no attention to read.
-      leaves: whether rows can be removed here. Otherwise the map stays whole, and rows only skip work.
+      removable: whether rows can be removed here. Otherwise the map stays whole, and rows only skip work.
       stage: stage of a hierarchical network, from 0.
       windows: the windows of the block's attention; None = global attention.
       cells: parts of the map inside which rows can merge, and stay merged until the stage ends, although they cannot be
@@ -30,7 +30,7 @@ class Site(NamedTuple):
     num_prefix_tokens: int
     embed_dim: int
     num_heads: int
-    leaves: bool = True
+    removable: bool = True
     stage: int = 0
     windows: Windows | None = None
     cells: Cells | None = None

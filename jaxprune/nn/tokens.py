@@ -40,7 +40,7 @@ class Attended(NamedTuple):
       received: attention received by each key, summed over the queries.
       keys: the keys.
       values: the values.
-      scores: the scorer's output for each row, under a plan with a scorer if rows cannot be removed (`Site.leaves`).
+      scores: the scorer's output for each row, under a plan with a scorer if rows cannot be removed (`Site.removable`).
     """
 
     cls_attn: Float[Array, "b h n"] | None = None

@@ -69,7 +69,7 @@ class Windows(NamedTuple):
         maps = cells.reshape(-1, h, down * height, across * width, e)[:, :, :rows, :columns]
         return jnp.roll(maps, self.shift, (2, 3)).reshape(-1, h, rows * columns, e)
 
-    def apart(self) -> Float[np.ndarray, "w m m"] | None:
+    def shift_mask(self) -> Float[np.ndarray, "w m m"] | None:
         """The mask added to logits between rows of different regions in one window; None without a shift."""
         if not any(self.shift):
             return None

@@ -1,9 +1,8 @@
 """The one door to networks: where they come from (`Origin`), and what opens them.
 
-    origin                                                    what it is
     Run("runs/base")                                          a run directory, or a file of `save_model`
     File("deit.safetensors", "deit_small_patch16_224")        published weights, and the name of their network
-    Hub("timm:vit_small_patch14_dinov2", …)                   the same on the Hugging Face Hub; `published` makes either
+    File("timm:vit_small_patch14_dinov2")                     the same on the Hugging Face Hub
     Package("efficientnet_lite0")                             weights of an installed Python package
     Random("vit_small_patch16_224")                           an untrained network
 
@@ -16,24 +15,21 @@ from jaxprune.open.convert import convert
 from jaxprune.open.framework import open_framework, open_label_model
 from jaxprune.open.initialise import initialise
 from jaxprune.open.network import open_network, open_ranker
-from jaxprune.open.network_cache import NetworkCache
 from jaxprune.open.new_head import with_head
-from jaxprune.open.origin import RANDOM, File, Hub, Origin, Package, Random, Run, at, exists, named, parse, published
-from jaxprune.open.scorer_text import ScorerText, parse_scorer, require_network
+from jaxprune.open.origin import RANDOM, File, Origin, Package, Random, Run, at, exists, named, parse
+from jaxprune.open.scorer_text import NetworkCache, parse_scorer, require_network
 from jaxprune.open.scorers import ScorerSet, open_scorer, open_scorers, resized_inputs
 
 __all__ = [
     "RANDOM",
     "Classifier",
     "File",
-    "Hub",
     "NetworkCache",
     "Origin",
     "Package",
     "Random",
     "Run",
     "ScorerSet",
-    "ScorerText",
     "at",
     "convert",
     "exists",
@@ -48,7 +44,6 @@ __all__ = [
     "open_scorers",
     "parse",
     "parse_scorer",
-    "published",
     "require_network",
     "resized_inputs",
     "with_head",

@@ -53,7 +53,7 @@ def _from_published(model: Any, origin: Published, class_names: Sequence[str] | 
     tensors: Any = read_tensors(origin.weights)
     if (encoder := encoder_of(tensors)) is not None:
         tensors = encoder
-    ignored = mim.beside_encoder()
+    ignored = mim.non_encoder_patterns()
     named = to_ours(by_timm(tensors, ignored), model)
     shapes = {name: np.shape(entry.tensor) for name, entry in named.items()}
     if not (kept := _keeps_head(model, shapes, origin, (), class_names)):
@@ -69,34 +69,34 @@ def _from_published(model: Any, origin: Published, class_names: Sequence[str] | 
 def _from_run(model: Any, origin: Run, class_names: Sequence[str] | None) -> None:
     pretrained, card = load_model(origin.path), load_card(origin.path)
     encoder = backbone(pretrained)
-    present, wanted = variables(encoder), variables(model)
+    present, targets = variables(encoder), variables(model)
     if getattr(getattr(encoder, "style", None), "shared_bias", False):
         # Blocks that shared a table in pre-training get their own, as in SimMIM's fine-tuning.
-        present |= {name: at_path(encoder, name) for name in wanted if _TABLE.fullmatch(name)}
-    missing = [n for n in wanted if n not in present and not n.startswith((*model.classifier_parts, "head.norm."))]
+        present |= {name: at_path(encoder, name) for name in targets if _TABLE.fullmatch(name)}
+    missing = [n for n in targets if n not in present and not n.startswith((*model.classifier_parts, "head.norm."))]
     if missing:
         raise UserError(f"The model in {origin} has no {', '.join(missing[:5])}: fine-tune a model of the same sizes.")
     # A norm after the blocks has its place where a classifier pools first, and so has another head.
     passed_over = sorted(
-        n for n in present.keys() - wanted.keys() if not n.startswith((*model.classifier_parts, "head.norm.", "norm."))
+        n for n in present.keys() - targets.keys() if not n.startswith((*model.classifier_parts, "head.norm.", "norm."))
     )
     if passed_over:
         listed = ", ".join(passed_over[:5]) + (f" and {len(passed_over) - 5} more" if len(passed_over) > 5 else "")
         _log.warning("The classifier has no %s, which the model in %s has: they are left out.", listed, origin)
     shapes = {name: variable.shape for name, variable in present.items()} if card.kind == "model" else {}
     kept = _keeps_head(model, shapes, origin, card.class_names, class_names)
-    for name in set(present) & set(wanted):
+    for name in set(present) & set(targets):
         if name.startswith("head") and name.startswith(model.classifier_parts) and not kept:
             continue
         value = present[name][...]
         if is_table(name):
             value = resample_to(model, name, value, source=encoder, antialias=_ANTIALIAS.get(card.kind))
-        if value.shape != wanted[name].shape:
+        if value.shape != targets[name].shape:
             raise UserError(
-                f"{name} is {value.shape} in {origin} and {wanted[name].shape} here: give the model the sizes of "
+                f"{name} is {value.shape} in {origin} and {targets[name].shape} here: give the model the sizes of "
                 f"{card.arguments}."
             )
-        wanted[name][...] = value
+        targets[name][...] = value
 
 
 def _keeps_head(

@@ -1,4 +1,4 @@
-"""Where a network comes from: a run, a published file, a name on the Hub, an installed package, or nothing."""
+"""Where a network comes from: a run, published weights, an installed package, or nothing but its name."""
 
 import dataclasses
 import os
@@ -27,24 +27,24 @@ class Run:
 
 @dataclasses.dataclass(frozen=True)
 class File:
-    """A published file, or a directory of its shards, and the name of its network, such as "vit_base_patch16_224"."""
+    """Published weights: a file, a directory of shards, or a name on the Hugging Face Hub (see `read_tensors`).
+
+    >>> File("timm:vit_tiny_patch16_224").name
+    'vit_tiny_patch16_224.augreg_in21k_ft_in1k'
+
+    Attributes:
+      weights: the file.
+      name: the network that they belong to, such as "vit_base_patch16_224"; "" if neither the caller nor the Hub tells.
+    """
 
     weights: str | os.PathLike
     name: str = ""
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "name", self.name or network_of(self.weights))
+
     def __str__(self) -> str:
         return str(self.weights)
-
-
-@dataclasses.dataclass(frozen=True)
-class Hub:
-    """Weights on the Hugging Face Hub, "hf-hub:OWNER/NAME" or "timm:NAME.TAG", and the name of their network."""
-
-    weights: str
-    name: str
-
-    def __str__(self) -> str:
-        return self.weights
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,22 +73,13 @@ class Random:
         return self.name
 
 
-Published = File | Hub | Package
+Published = File | Package
 Origin = Run | Published | Random
 
 
-def published(weights: str | os.PathLike, name: str = "") -> File | Hub:
-    """Returns the origin of published weights: a file, or a name on the Hub, which may tell the network.
-
-    >>> published("timm:vit_tiny_patch16_224").name
-    'vit_tiny_patch16_224.augreg_in21k_ft_in1k'
-    """
-    return Hub(str(weights), name or network_of(weights)) if is_remote(weights) else File(weights, name)
-
-
-def at(path: str | os.PathLike, name: str = "") -> Run | File | Hub:
+def at(path: str | os.PathLike, name: str = "") -> Run | File:
     """Returns the origin at a path: a run if it describes its own network, else published weights of `name`."""
-    return Run(path) if is_ours(path) else published(path, name)
+    return Run(path) if is_ours(path) else File(path, name)
 
 
 def named(
@@ -124,7 +115,7 @@ def named(
         )
     if weights == RANDOM:
         return Random(name, tuple(arguments))
-    return Run(run) if run else published(weights, name)
+    return Run(run) if run else File(weights, name)
 
 
 def parse(text: str) -> Origin:
@@ -136,10 +127,8 @@ def parse(text: str) -> Origin:
     Raises:
       UserError: the text sets anything else.
     """
-    if is_remote(text):
-        return published(text)
     if not text.startswith(("weights=", "name=")):
-        return Run(text)
+        return File(text) if is_remote(text) else Run(text)
     items = parse_items(text, f"network {text!r}", texts=("weights", "name"))
     if unknown := set(items) - {"weights", "name"}:
         raise UserError(f"{text!r} sets {', '.join(sorted(unknown))}: a network is a run, or weights=FILE,name=NAME.")
@@ -147,7 +136,6 @@ def parse(text: str) -> Origin:
 
 
 def exists(origin: Origin) -> bool:
-    """Returns whether the files of an origin are there; those of the Hub and of packages are not looked for."""
-    if isinstance(origin, (Run, File)):
-        return Path(str(origin)).expanduser().exists()
-    return True
+    """Returns whether a run or a file is there; what is on the Hub or in packages is not looked for."""
+    local = isinstance(origin, Run | File) and not is_remote(str(origin))
+    return not local or Path(str(origin)).expanduser().exists()

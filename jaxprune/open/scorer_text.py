@@ -1,13 +1,14 @@
-"""Parses the text of a patch scorer, such as "papr:model=NAME,weights=FILE"; opens nothing."""
+"""The text of a patch scorer, such as "papr:model=NAME,weights=FILE", and the networks that scorers read."""
 
 from typing import Any, NamedTuple
 
-from jaxprune import scoring
+from flax import nnx
+
+from jaxprune import models, scoring
 from jaxprune.errors import UserError, unknown
-from jaxprune.open.network_cache import nothing_to_read
+from jaxprune.open.network import open_network
 from jaxprune.open.origin import File, Origin, Package, Random, at, named
 from jaxprune.text import parse_items
-from jaxprune.weights.packaged import published_weights
 
 
 class ScorerText(NamedTuple):
@@ -25,7 +26,7 @@ class ScorerText(NamedTuple):
 
 
 def parse_scorer(text: str) -> ScorerText:
-    """Parses the text of a scorer, such as "papr:model=NAME,weights=FILE,with_fc=true".
+    """Parses the text of a scorer; opens nothing.
 
     >>> parse_scorer("papr:model=resnet18,with_fc=true")
     ScorerText(name='papr', origin=Random(name='resnet18', arguments=()), options={'with_fc': True})
@@ -44,28 +45,62 @@ def parse_scorer(text: str) -> ScorerText:
     return ScorerText(name, at(weights, model) if isinstance(origin, File) else origin, options)
 
 
-def require_network(text: str, *, host: bool, proposal: Origin | None) -> None:
-    """Raises for a scorer without a network; opens nothing.
+class NetworkCache:
+    """The networks that scorers read; each is opened once, on first use.
 
     Args:
-      host: whether there is a ViT or ranker that scorers read by default.
-      proposal: see `NetworkCache`.
-
-    Raises:
-      UserError: its text names no network, and there is none by default.
+      host: the ViT or ranker that scorers read by default: its origin, or the network itself; None = there is none.
+      shape: the name of the ViT whose patches are ranked where no ViT is open; "" = there is none.
+      proposal: the origin of the ConvNet that scorers read by default; None = there is none.
+      seed: of random weights.
     """
-    name, origin, options = parse_scorer(text)
-    cls = scoring.methods()[name]
-    if origin is not None or cls.reads in ("nothing", "optional"):
-        return
-    if cls.reads in ("vit", "ranker"):
-        if not host:
-            raise nothing_to_read(name, cls.reads)
-    elif proposal is None:
-        raise nothing_to_read(name, cls.reads)
-    elif len(cls.published_networks) > 1 and not options:
-        raise UserError(
-            f"{name} reads networks that were trained with it: write {name}:model=NAME,weights=FILE with its file."
-        )
-    elif isinstance(proposal, Package):
-        published_weights(proposal.name)  # raises where the package is not installed
+
+    def __init__(self, *, host: Any = None, shape: str = "", proposal: Origin | None = None, seed: int = 0):
+        self._host, self._shape, self._proposal, self._seed = host, shape, proposal, seed
+        self._opened: dict[Origin, Any] = {}
+
+    def open(self, origin: Any) -> Any:
+        """Returns the network of an origin; a network, or None, as it is."""
+        if not isinstance(origin, Origin):
+            return origin
+        if origin not in self._opened:
+            self._opened[origin] = open_network(origin, seed=self._seed)
+        return self._opened[origin]
+
+    def origin_for(self, scorer: ScorerText) -> Any:
+        """Returns the origin of what a scorer reads: what its text names, else the default; None if it reads nothing.
+
+        Raises:
+          UserError: the text names no network, and there is no default one.
+        """
+        cls = scoring.methods()[scorer.name]
+        if scorer.origin is not None or cls.reads in ("nothing", "optional"):
+            return scorer.origin
+        if cls.reads in ("vit", "ranker"):
+            if self._host is None:
+                kind = "a ViT" if cls.reads == "vit" else "a ranker"
+                remedy = f"write {scorer.name}:run=RUN with a run directory that has one."
+                raise UserError(f"{scorer.name} reads {kind}: {remedy}")
+            return self._host
+        remedy = f"write {scorer.name}:model=NAME,weights=FILE"
+        if self._proposal is None:
+            kind = "a ConvNet" if cls.reads == "convnet" else "a ConvNet or a ViT"
+            raise UserError(f"{scorer.name} reads {kind}: {remedy}, or name a proposal.")
+        if len(cls.published_networks) > 1 and not scorer.options:
+            raise UserError(f"{scorer.name} reads networks that were trained with it: {remedy} with its file.")
+        return self._proposal
+
+    def host(self) -> Any:
+        """Returns the default ViT or ranker, or None."""
+        return self.open(self._host)
+
+    def shape(self) -> Any:
+        """Returns the ViT called `shape`, without weights, or None."""
+        return nnx.eval_shape(lambda: models.create(self._shape, rngs=nnx.Rngs(0))) if self._shape else None
+
+
+def require_network(text: str, networks: NetworkCache) -> None:
+    """Raises a `UserError` for a scorer whose text names no network, where there is none by default; opens nothing."""
+    origin = networks.origin_for(parse_scorer(text))
+    if isinstance(origin, Package):
+        _ = origin.weights  # raises where the package is not installed

@@ -12,9 +12,8 @@ from jaxprune.errors import UserError
 from jaxprune.models.convnet import ConvNet
 from jaxprune.nn.params import split
 from jaxprune.nn.patch_embed import pair
-from jaxprune.open.network_cache import NetworkCache
-from jaxprune.open.origin import File, Hub, Random
-from jaxprune.open.scorer_text import parse_scorer
+from jaxprune.open.origin import File, Random
+from jaxprune.open.scorer_text import NetworkCache, parse_scorer
 from jaxprune.preprocessing import Normalisation, Preprocessing, trained_on
 from jaxprune.scoring import Scorer
 from jaxprune.scoring.parts.base import is_host
@@ -163,16 +162,16 @@ class _Arguments(NamedTuple):
 
 def _read(text: str, networks: NetworkCache) -> _Arguments:
     """Opens what the text of a scorer names."""
-    name, origin, options = parse_scorer(text)
+    name, origin, options = scorer = parse_scorer(text)
     cls = scoring.methods()[name]
-    if isinstance(origin, (File, Hub)) and origin.name and cls.published_rules:
+    if isinstance(origin, File) and origin.name and cls.published_rules:
         entries = by_timm(read_tensors(origin.weights, cls.published_entries or None), ())
         tensors = {published: entry.tensor for published, entry in entries.items()}
         parts = {published: tensor for published, tensor in tensors.items() if owns(cls, published)}
         if parts:
             inferred = cls.recognise({published: np.shape(tensor) for published, tensor in parts.items()})
             return _Arguments(name, {**inferred, **options, **_networks_in(cls, tensors, origin.name)}, parts)
-    network = networks.default_for(name, cls.reads) if origin is None else networks.open(origin)
+    network = networks.open(networks.origin_for(scorer))
     if isinstance(origin, Random):
         _log.warning("%s names no weights: its %s is random, and so are its scores. Add weights=FILE.", text, origin)
     if network is not None:

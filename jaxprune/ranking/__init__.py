@@ -1,7 +1,7 @@
 """LTRP: a network that learns, without labels, which patches of an image matter (Luo et al., 2024).
 
 A frozen masked autoencoder makes the pseudo labels (`pseudo_labels`), a small network learns to rank patches by them
-(`Ranker`, with the ranking losses in `jaxprune.losses`), and the scorer "ltrp" uses the trained ranker.
+(`Ranker`, with the ranking losses in `jaxprune.losses.ranking`), and the scorer "ltrp" uses the trained ranker.
 """
 
 from typing import Any

@@ -1,4 +1,7 @@
-"""The losses that a ranker can be trained with, by name."""
+"""The losses that a ranker can be trained with, by name: ListMLE (LTRP), ListNet, RankNet, focused rank, point-wise.
+
+The functions are in `jaxprune.losses.ranking`.
+"""
 
 import functools
 import inspect
@@ -7,15 +10,15 @@ from typing import Any
 
 from jaxtyping import Array, Float
 
-from jaxprune import losses
 from jaxprune.errors import UserError, unknown
+from jaxprune.losses import ranking
 
 LOSSES = {
-    "list_mle": losses.list_mle_loss,
-    "list_net": losses.list_net_loss,
-    "rank_net": losses.rank_net_loss,
-    "focused_rank": losses.focused_rank_loss,
-    "point_wise": losses.point_wise_loss,
+    "list_mle": ranking.list_mle_loss,
+    "list_net": ranking.list_net_loss,
+    "rank_net": ranking.rank_net_loss,
+    "focused_rank": ranking.focused_rank_loss,
+    "point_wise": ranking.point_wise_loss,
 }
 
 
@@ -29,7 +32,7 @@ def ranking_loss(name: str, **options: Any) -> Callable[[Float[Array, "b n"], Fl
 
     Args:
       name: "list_mle" (LTRP), "list_net", "rank_net", "focused_rank" or "point_wise".
-      options: options of the function of that name in `jaxprune.losses`.
+      options: options of the function of that name in `jaxprune.losses.ranking`.
 
     Raises:
       UserError: the loss or an option is unknown.
@@ -37,8 +40,8 @@ def ranking_loss(name: str, **options: Any) -> Callable[[Float[Array, "b n"], Fl
     if name not in LOSSES:
         raise unknown("ranking loss", name, LOSSES)
     function = LOSSES[name]
-    known = [each for each in inspect.signature(function).parameters if each not in ("scores", "relevance", "where")]
+    names = [name for name in inspect.signature(function).parameters if name not in ("scores", "relevance", "where")]
     for option in options:
-        if option not in known:
-            raise UserError(f"The loss {name!r} has no option {option!r}. It has: {', '.join(known)}.")
+        if option not in names:
+            raise UserError(f"The loss {name!r} has no option {option!r}. It has: {', '.join(names)}.")
     return functools.partial(function, **options)

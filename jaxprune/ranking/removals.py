@@ -55,9 +55,9 @@ class Removal:
         # The last block and the prediction run only for the first `rows` rows; None means all.
         self.rows = self.decoded if over == "masked" else None
         encoded = self.encoder.encode(self.encoder.embed(images, masks.ids_keep), masks.ids_keep)
-        self.embedded = encoded.entered[0]
+        self.embedded = encoded.block_inputs[0]
         self.latent = framework.latent
-        self.x = self.sequence(self.latent([tokens.x for tokens in encoded.left]))
+        self.x = self.sequence(self.latent([tokens.x for tokens in encoded.block_outputs]))
         self.anchor = self.decode(self.x)
 
     def predict(self, numbers: Int[Array, "c"]) -> Float[Array, "bc rows q"]:

@@ -2,7 +2,7 @@
 
 from jaxprune.nn.tokens import Attended, Tokens
 from jaxprune.ops.unmerge import unmerge
-from jaxprune.reduction.parts.applying import apply, constraints, installed
+from jaxprune.reduction.parts.apply_plan import apply, constraints, installed
 from jaxprune.reduction.parts.base import LossContext, Reducer, Step, StepReport
 from jaxprune.reduction.parts.find_method import methods, register
 from jaxprune.reduction.parts.keep_rows import best, keep_rows, present

@@ -36,8 +36,8 @@ class ATS(Reducer):
         super().__init__(step)
         self.official = official
 
-    def num_rows(self) -> int:
-        return min(len(sample_steps(self.step.num_keep)), self.step.rows_in)
+    def num_tokens(self) -> int:
+        return min(len(sample_steps(self.step.num_keep)), self.step.tokens_in)
 
     def __call__(self, tokens, attended, *, train=False, key=None) -> tuple:
         prefix = self.step.num_prefix_tokens
@@ -47,7 +47,7 @@ class ATS(Reducer):
         sample = official_sample if self.official else published_sample
         attn, values = (present(field)[:, :, prefix:] for field in (attended.cls_attn, attended.values))
         picked = sample(*jax.lax.stop_gradient((attn, values, policy[:, prefix:])), steps)
-        ids, valid = distinct(picked, n - prefix, self.num_rows())
+        ids, valid = distinct(picked, n - prefix, self.num_tokens())
 
         kept = jnp.where(valid, ids, -1)
         places = jnp.where(valid, jnp.arange(ids.shape[1], dtype=jnp.int32)[None, :], -1)

@@ -113,10 +113,10 @@ class DpcKnn(Reducer):
         super().__init__(step)
         if k < 1:
             raise UserError(f"k={k}: dpc_knn needs at least 1 neighbour.")
-        if step.rows_in < k:
+        if step.tokens_in < k:
             raise UserError(
-                f"dpc_knn needs {k} neighbours, but only {step.rows_in} tokens arrive at block {step.layer}: "
-                f"raise the keep rate or use k={step.rows_in}."
+                f"dpc_knn needs {k} neighbours, but only {step.tokens_in} tokens arrive at block {step.layer}: "
+                f"raise the keep rate or use k={step.tokens_in}."
             )
         self.k, self.density_noise = k, density_noise
         if equal_weights:
@@ -129,17 +129,17 @@ class DpcKnn(Reducer):
 
         In blocks (`nn.kernels`) the distances are recomputed at each use, which is not counted.
         """
-        n, k, d = self.step.rows_in, self.step.num_keep, self.step.embed_dim
+        n, k, d = self.step.tokens_in, self.step.num_keep, self.step.embed_dim
         scores = 0 if self.score is None else linear_flops(self.score, n)
         return n * n * d + scores + k * n * d
 
     def __call__(self, tokens, attended, *, train=False, key=None) -> tuple:
         prefix, num_keep = self.step.num_prefix_tokens, self.step.num_keep
-        if num_keep >= self.step.rows_in:
+        if num_keep >= self.step.tokens_in:
             return unchanged(tokens, prefix)
         x = tokens.x[:, prefix:]
         noise = jax.random.uniform(key, x.shape[:2]) if self.density_noise and key is not None else None
-        present = tokens.policy[:, prefix:] > 0 if self.step.masked else None
+        present = tokens.policy[:, prefix:] > 0 if self.step.has_absent else None
         centres, assign = dpc_knn(x, num_keep, k=self.k, noise=noise, present=present)
         if self.score is None:
             weights = jnp.ones(x.shape[:2], jnp.float32)

@@ -48,7 +48,7 @@ class DynamicViT(Reducer):
         self.fc3 = Linear(d // 4, 2, rngs=rngs)
 
     def flops(self) -> int:
-        return sum(linear_flops(layer, self.step.rows_in) for layer in (self.embed, self.fc1, self.fc2, self.fc3))
+        return sum(linear_flops(layer, self.step.tokens_in) for layer in (self.embed, self.fc1, self.fc2, self.fc3))
 
     @classmethod
     def losses(cls, context: LossContext) -> dict[str, Array]:
@@ -69,7 +69,7 @@ class DynamicViT(Reducer):
         prefix, num_keep = self.step.num_prefix_tokens, self.step.num_keep
         rows = tokens.x[:, prefix:]
         if not train:
-            if num_keep == self.step.rows_in:
+            if num_keep == self.step.tokens_in:
                 return unchanged(tokens, prefix)
             scores = self.log_probs(rows, jnp.ones(rows.shape[:2]))[:, :, 0]
             return keep_rows(tokens, best(scores, num_keep), prefix)

@@ -7,7 +7,8 @@ from flax import nnx
 
 from jaxprune.nn.tokens import Tokens
 from jaxprune.reduction.parts.base import Reducer, Step, StepReport
-from jaxprune.reduction.parts.keep_rows import best, cls_scores, compose, keep_rows, merged_position, places, unchanged
+from jaxprune.reduction.parts.keep_rows import best, cls_scores, compose, keep_rows, places, unchanged
+from jaxprune.reduction.parts.merged_position import merged_position
 
 
 class EViT(Reducer):
@@ -28,15 +29,15 @@ class EViT(Reducer):
         super().__init__(step)
         self.renormalise = renormalise
 
-    def num_rows(self) -> int:
-        return self.step.num_keep + (self.step.num_keep < self.step.rows_in)
+    def num_tokens(self) -> int:
+        return self.step.num_keep + (self.step.num_keep < self.step.tokens_in)
 
     def flops(self) -> int:
-        return self.step.rows_in * self.step.embed_dim
+        return self.step.tokens_in * self.step.embed_dim
 
     def __call__(self, tokens, attended, *, train=False, key=None) -> tuple:
         prefix, num_keep = self.step.num_prefix_tokens, self.step.num_keep
-        if num_keep == self.step.rows_in:
+        if num_keep == self.step.tokens_in:
             return unchanged(tokens, prefix)
         scores = cls_scores(attended, prefix)
         ids = best(scores, num_keep)

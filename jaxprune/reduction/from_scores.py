@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from jaxprune.errors import UserError
 from jaxprune.nn.params import copied, frozen
-from jaxprune.nn.walk import on_grid
+from jaxprune.nn.run_blocks import on_grid
 from jaxprune.reduction.parts.base import Reducer, Step, StepReport
 from jaxprune.reduction.parts.keep_rows import best, keep_rows, places, present, unchanged
 
@@ -55,7 +55,7 @@ class FromScores(Reducer):
         self.in_order, self.train_scorer = in_order, train_scorer
         if mask_block not in STAGES:
             raise UserError(f"mask_block={mask_block} is none of {', '.join(map(str, STAGES))}.")
-        if step.leaves and mask_block != max(STAGES):
+        if step.removable and mask_block != max(STAGES):
             raise UserError(f"mask_block={mask_block} is for hierarchical networks; leave it out for this one.")
 
     def scores(
@@ -70,7 +70,7 @@ class FromScores(Reducer):
 
     def choose(self, images: Float[Array, "b *sides c"], key: PRNGKeyArray | None = None) -> StepReport:
         """Returns the kept patches and the row of each patch."""
-        patches = self.step.rows_in
+        patches = self.step.tokens_in
         if self.step.num_keep == patches:
             rows = jnp.broadcast_to(jnp.arange(patches, dtype=jnp.int32)[None, :], (images.shape[0], patches))
             return StepReport(row_map=rows, kept=rows)
@@ -84,18 +84,18 @@ class FromScores(Reducer):
             ids = jnp.sort(ids, axis=1)
         return StepReport(row_map=places(ids, patches), kept=ids, extra={"scores": scores})
 
-    def with_gradient(self, x: Float[Array, "b n d"], chosen: StepReport) -> Float[Array, "b n d"]:
+    def with_gradient(self, x: Float[Array, "b n d"], selection: StepReport) -> Float[Array, "b n d"]:
         """Returns embedded tokens unchanged, with a gradient to the scores if the scorer is trained."""
-        if not self.train_scorer or chosen.extra is None:
+        if not self.train_scorer or selection.extra is None:
             return x
-        scores = jnp.take_along_axis(chosen.extra["scores"], jnp.asarray(chosen.kept), axis=1)
+        scores = jnp.take_along_axis(selection.extra["scores"], jnp.asarray(selection.kept), axis=1)
         one = 1 + (scores - jax.lax.stop_gradient(scores))
         front = jnp.ones((x.shape[0], self.step.num_prefix_tokens), one.dtype)
         return x * jnp.concatenate([front, one], axis=1)[:, :, None].astype(x.dtype)
 
     def __call__(self, tokens, attended, *, train=False, key=None) -> tuple:
         """Keeps the rows with the best scores (`Attended.scores`), in a block whose rows cannot be removed."""
-        if self.step.num_keep == self.step.rows_in:
+        if self.step.num_keep == self.step.tokens_in:
             return unchanged(tokens, self.step.num_prefix_tokens)
         ids = best(jax.lax.stop_gradient(present(attended.scores)), self.step.num_keep)
         return keep_rows(tokens, jnp.sort(ids, axis=1) if self.in_order else ids, self.step.num_prefix_tokens)

@@ -106,16 +106,18 @@ class KMedoids(Reducer):
             raise errors.UserError(f"mode {mode!r} of kmedoids is neither of {MODES}.{errors.nearest(mode, MODES)}")
         if iterations < 1:
             raise errors.UserError(f"iterations={iterations}: kmedoids needs at least 1.")
-        if first is not None and not 0 <= first < step.rows_in:
-            raise errors.UserError(f"first={first} is not a token of block {step.layer}: use 0 to {step.rows_in - 1}.")
+        if first is not None and not 0 <= first < step.tokens_in:
+            raise errors.UserError(
+                f"first={first} is not a token of block {step.layer}: use 0 to {step.tokens_in - 1}."
+            )
         self.mode, self.equal_weights, self.iterations, self.first = mode, equal_weights, iterations, first
 
     def flops(self) -> int:
         """n²·d for the distances between the n incoming rows; assignment and centres need only comparisons and sums."""
-        return self.step.rows_in**2 * self.step.embed_dim
+        return self.step.tokens_in**2 * self.step.embed_dim
 
     def __call__(self, tokens, attended, *, train=False, key=None) -> tuple:
-        prefix, num_rows = self.step.num_prefix_tokens, self.step.rows_in
+        prefix, num_rows = self.step.num_prefix_tokens, self.step.tokens_in
         if self.step.num_keep >= num_rows:
             return unchanged(tokens, prefix)
         first = self.first
@@ -130,7 +132,7 @@ class KMedoids(Reducer):
             mode=self.mode,
             iterations=self.iterations,
             first=first,
-            absent=tokens.policy[:, prefix:] == 0 if self.step.masked else None,
+            absent=tokens.policy[:, prefix:] == 0 if self.step.has_absent else None,
         )
         rows = jax.vmap(lambda x, c: x[c])(x, centres)
         return clusters.clustered(tokens, rows, assign, centres, self.step)

@@ -34,7 +34,7 @@ class PatchMerger(Reducer):
 
     def flops(self) -> int:
         """2·k·n·d: the products of k queries with the n incoming rows, and the mixing."""
-        return 2 * self.step.num_keep * self.step.rows_in * self.step.embed_dim
+        return 2 * self.step.num_keep * self.step.tokens_in * self.step.embed_dim
 
     def mix(self, x: Float[Array, "b n d"]) -> tuple[Float[Array, "b k d"], Float[Array, "b k n"]]:
         """The new rows, and the weights with which they mix the normalised tokens."""

@@ -79,7 +79,7 @@ class Sinkhorn(Reducer):
 
         The iterations in between consist of exponentials and sums of k·n numbers, no products.
         """
-        return 2 * self.step.num_keep * self.step.rows_in * self.step.embed_dim
+        return 2 * self.step.num_keep * self.step.tokens_in * self.step.embed_dim
 
     def directions(self) -> Float[Array, "k d"]:
         """The learned directions at unit length.

@@ -36,7 +36,7 @@ class Sit(Reducer):
 
     def flops(self) -> int:
         """n·d²/2 + n·k·d/2 for the MLP on the n incoming rows, k·n·d for mixing k rows."""
-        n, k, d = self.step.rows_in, self.step.num_keep, self.step.embed_dim
+        n, k, d = self.step.tokens_in, self.step.num_keep, self.step.embed_dim
         return linear_flops(self.fc1, n) + linear_flops(self.fc2, n) + k * n * d
 
     def features(self, x: Float[Array, "b n d"]) -> Float[Array, "b n e"]:

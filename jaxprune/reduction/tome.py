@@ -13,9 +13,10 @@ from jaxprune.nn.site import Site
 from jaxprune.nn.tokens import Tokens, take
 from jaxprune.ops.blocks import by_rows
 from jaxprune.reduction.parts.base import Reducer, Step, StepReport
+from jaxprune.reduction.parts.cell_merging import merge_in_cells
 from jaxprune.reduction.parts.clusters import first_min
-from jaxprune.reduction.parts.in_cells import merge_in_cells
 from jaxprune.reduction.parts.keep_rows import compose, present, unchanged
+from jaxprune.reduction.parts.merged_position import position_by_rule
 from jaxprune.reduction.parts.step_sizes import Rate
 
 UNMERGE = ("stage", "block")
@@ -33,7 +34,7 @@ class ToMe(Reducer):
     (`nn.cells`), the same number in each part of a kind, and stay merged until the stage ends. So no token leaves its
     window, and all windows of a block have the same number of rows.
 
-    At most half of the tokens can merge: where a plan asks for fewer rows than that leaves, `num_rows` is the true
+    At most half of the tokens can merge: where a plan asks for fewer rows than that leaves, `num_tokens` is the true
     count.
 
     Args:
@@ -50,7 +51,7 @@ class ToMe(Reducer):
         before = 1.0
         for at in plan.steps:
             if not isinstance(at.amount, Rate):
-                return  # incoming rows are known only inside a network; `num_rows` is the true count
+                return  # incoming rows are known only inside a network; `num_tokens` is the true count
             if at.reducer_class is cls and at.amount.rate < before / 2 - 1e-9:
                 common = plan.method is not None
                 rate, remedy = (plan.keep_rate, _nearest(plan)) if common else (at.amount.rate, before / 2)
@@ -73,24 +74,24 @@ class ToMe(Reducer):
         super().__init__(step)
         if unmerge not in UNMERGE:
             raise unknown("unmerge", unmerge, UNMERGE)
-        self.stays = step.cells is not None and unmerge == "stage"
+        self.merged_in_place = step.cells is not None and unmerge == "stage"
 
     def num_merged(self) -> int:
         """Number of merged pairs, over all windows if there are any."""
         if self.step.cells is None:
             # As published, the difference between planned counts: where pairs do not suffice, later steps do not make
             # up for it.
-            before = self.step.rows_in if self.step.planned_in is None else self.step.planned_in
-            return min(max(before - self.step.num_keep, 0), self.step.rows_in // 2)
-        return self.step.rows_in - self.step.cells.num_windows * self._rows_of_window(self.step.cells)
+            before = self.step.tokens_in if self.step.planned_in is None else self.step.planned_in
+            return min(max(before - self.step.num_keep, 0), self.step.tokens_in // 2)
+        return self.step.tokens_in - self.step.cells.num_windows * self._rows_of_window(self.step.cells)
 
     def _rows_of_window(self, cells: Cells) -> int:
         """Rows that every window is left with."""
-        arriving, wanted = (cells.rows_of_window(rows) for rows in (self.step.rows_in, self.step.num_keep))
+        arriving, wanted = (cells.rows_of_window(rows) for rows in (self.step.tokens_in, self.step.num_keep))
         return cells.left(arriving, wanted)
 
-    def num_rows(self) -> int:
-        return self.step.rows_in - self.num_merged()
+    def num_tokens(self) -> int:
+        return self.step.tokens_in - self.num_merged()
 
     def num_planned(self) -> int:
         return self.step.num_keep
@@ -98,9 +99,12 @@ class ToMe(Reducer):
     def flops(self) -> int:
         # Similarities of A and B, then the sums of what joins.
         pairs = lambda rows: (rows // 2) * (rows - rows // 2)
-        found, cells = pairs(self.step.rows_in), self.step.cells
+        found, cells = pairs(self.step.tokens_in), self.step.cells
         if cells is not None:
-            before, after = cells.held(cells.rows_of_window(self.step.rows_in)), cells.held(self._rows_of_window(cells))
+            before, after = (
+                cells.held(cells.rows_of_window(self.step.tokens_in)),
+                cells.held(self._rows_of_window(cells)),
+            )
             merging = [pairs(was) for was, now in zip(before, after, strict=True) if now < was]
             found = cells.num_windows * sum(merging)
         return found * (self.step.embed_dim // self.step.num_heads + self.step.embed_dim)
@@ -182,7 +186,7 @@ def merge(tokens: Tokens, pairs: Match, num_prefix_tokens: int, *, position: str
     # Two absent rows (size 0) merge into an absent row.
     counted = jnp.maximum(size_b, jnp.finfo(jnp.float32).tiny)
     x_b = x_b / counted
-    place_b = place_b / counted if position == "mean" else place[:, second]
+    place_b = position_by_rule(position, place_b / counted, place[:, second])
     policy_b = jnp.minimum(policy_b, 1.0)[:, :, 0]
 
     def one(pairs, merged):

@@ -12,6 +12,6 @@ class TopK(Reducer):
 
     def __call__(self, tokens, attended, *, train=False, key=None) -> tuple:
         prefix, num_keep = self.step.num_prefix_tokens, self.step.num_keep
-        if num_keep == self.step.rows_in:
+        if num_keep == self.step.tokens_in:
             return unchanged(tokens, prefix)
         return keep_rows(tokens, best(cls_scores(attended, prefix), num_keep), prefix)

@@ -2,12 +2,11 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
 
 from jaxprune import scoring
+from jaxprune.open import Origin, Random, Run, parse_scorer
 from jaxprune.preprocessing import Preprocessing
-from jaxprune.text import parse_items
 
 
 def short_names(texts: Iterable[str]) -> dict[str, str]:
@@ -44,12 +43,12 @@ def about_scorers(texts: Iterable[str], *, proposal: str, weights: str, host: st
     readers: dict[str, list[str]] = {}
     of_class: list[str] = []
     for text, name in names.items():
-        options = parse_items(text.partition(":")[2], f"scorer {text!r}", texts=("run", "weights", "model"))
-        cls = scoring.methods().get(text.partition(":")[0])
-        network = _network(options, cls.reads if cls else "nothing", proposal, weights, host)
+        scorer = parse_scorer(text)
+        cls = scoring.methods()[scorer.name]
+        network = _network(scorer.origin, cls.reads, proposal, weights, host)
         if network:
             readers.setdefault(network, []).append(name)
-        if cls and (cls.__name__.endswith("CAM") or options.get("with_fc", False)):
+        if cls.__name__.endswith("CAM") or scorer.options.get("with_fc", False):
             of_class.append(name)
     sentences = [f"{_listed(own)} {'read' if len(own) > 1 else 'reads'} {network}." for network, own in readers.items()]
     if of_class:
@@ -70,12 +69,11 @@ def about_images(preprocessing: Preprocessing) -> str:
     return f"Images are {height} × {width} pixels: a centre crop of {preprocessing.crop_pct:.1%} of the shorter side."
 
 
-def _network(options: Mapping[str, Any], reads: str, proposal: str, weights: str, host: str) -> str:
-    if "run" in options:
-        return f"the network of `{options['run']}`"
-    if "model" in options or "weights" in options:
-        source = f"weights of `{options['weights']}`" if options.get("weights") else "random weights"
-        return f"{options.get('model', 'a network')} ({source})"
+def _network(origin: Origin | None, reads: str, proposal: str, weights: str, host: str) -> str:
+    if isinstance(origin, Run):
+        return f"the network of `{origin}`"
+    if origin is not None:
+        return f"{origin.name} ({'random weights' if isinstance(origin, Random) else f'weights of `{origin}`'})"
     if reads in ("any", "convnet") and proposal:
         return f"{proposal} ({f'weights of `{weights}`' if weights else 'its published ImageNet weights'})"
     return f"`{host}`" if reads in ("vit", "ranker") and host else ""

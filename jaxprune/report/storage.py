@@ -1,13 +1,13 @@
 """Sections stored in HTML comments of the report's file, so that later runs can read and extend it."""
 
 import json
-import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from jaxprune.errors import UserError
+from jaxprune.files import write_atomically
 
 _REPORT = re.compile(r"<!--jaxprune:report (\{.*?\})-->")
 _SECTION = re.compile(r"<!--jaxprune:section (\{.*?\})-->\n(.*?)\n<!--jaxprune:end-->", re.DOTALL)
@@ -67,15 +67,7 @@ def read(path: Path) -> StoredReport:
 def write(path: Path, page: str) -> Path:
     """Writes a file atomically, so that readers find either the old version or the new one; creates directories."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with open(temporary, "w", encoding="utf-8", newline="\n") as file:
-            file.write(page)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    write_atomically(path, page)
     return path
 
 

@@ -39,7 +39,7 @@ class EViT(Scorer):
             self.proposal = reduction.apply(self.proposal, plan)
             installed = reduction.installed(self.proposal)
             self.staged = bool(installed)  # without a step that removes rows there are no stages to survive
-            self.num_stages, self.last_rows = len(installed), installed[-1].num_rows() if installed else 0
+            self.num_stages, self.last_rows = len(installed), installed[-1].num_tokens() if installed else 0
 
     def __call__(self, images, *, key=None) -> Float[Array, "b p"]:
         images = self.prepared(images)

@@ -119,8 +119,8 @@ def _token_loss(aux: Any, theirs: Any, kind: str) -> jax.Array:
     student, teacher = aux.tokens, theirs.tokens
     if student.x.shape != teacher.x.shape or student.policy is None:
         raise UserError(
-            "tokens compares every patch with the teacher's, but this network lacks a token for every patch: set "
-            "tokens=0, or train a masking method (dynamicvit) with a teacher of the same size."
+            "distill.tokens compares every patch with the teacher's, but this network lacks a token for every patch: "
+            "set distill.tokens=0, or train a masking method (dynamicvit) with a teacher of the same size."
         )
     first = student.x.shape[1] - student.assign.shape[1]
     kept = student.policy[:, first:]

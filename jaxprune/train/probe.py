@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from jaxprune.measures.linear_head import LinearHead
 from jaxprune.nn.batch_norm import BATCH_STATS
 
 _EPS = 1e-6
@@ -58,9 +59,11 @@ def standardize(x: jax.Array, statistics: Arrays) -> jax.Array:
 
 def folded(params: Arrays, statistics: Arrays) -> tuple[np.ndarray, np.ndarray]:
     """Returns kernel and bias of the linear layer equivalent to the norm and the classifier."""
-    scale = 1.0 / np.sqrt(np.asarray(statistics["var"], np.float64) + _EPS)
-    kernel = np.asarray(params["head.kernel"], np.float64) * scale[:, None]
-    bias = np.asarray(params["head.bias"], np.float64) - np.asarray(statistics["mean"], np.float64) @ kernel
+    mean, var, kernel, bias = (
+        np.asarray(array, np.float64)
+        for array in (statistics["mean"], statistics["var"], params["head.kernel"], params["head.bias"])
+    )
+    kernel, bias = LinearHead(mean, np.sqrt(var + _EPS), kernel, bias).folded()
     return kernel.astype(np.float32), bias.astype(np.float32)
 
 

@@ -147,16 +147,16 @@ def _parts(model: Any, reducer_of: Callable[[Any], Any]) -> list[Part]:
     blocks = [(site, model.block_cost(site), reducer_of(model.block(site))) for site in sites]
     arriving = sites[0].num_prefix_tokens + sites[0].num_patches
     for (site, dense, reducer), (cost, rows) in zip(blocks, through(blocks, sites[0].num_patches), strict=True):
-        block, arriving = model.block(site), arriving if site.leaves else rows.keys
+        block, arriving = model.block(site), arriving if site.removable else rows.keys
         if reducer is not None and is_idle(type(reducer), reducer.step):
             reducer = None
-        left = arriving if reducer is None else site.num_prefix_tokens + reducer.num_rows()
-        flags = {"sized": block.proportional, "masked": block.masked}
+        left = arriving if reducer is None else site.num_prefix_tokens + reducer.num_tokens()
+        flags = {"sized": block.proportional, "masked": block.has_absent}
         state = ",".join([*sorted(block.needs), *(name for name, on in flags.items() if on)])
         role = PLAIN if reducer is None else names[type(reducer)]
-        kind = kinds.setdefault((dense, site.leaves), len(kinds))
+        kind = kinds.setdefault((dense, site.removable), len(kinds))
         found.append(Part(kind, role, state, arriving, left, block_flops(cost, rows)))
-        arriving = rows.left
+        arriving = rows.outgoing
     return found
 
 
@@ -172,7 +172,7 @@ def probes(model: Any, methods: Iterable[str]) -> dict[str, Plan]:
     found = {}
     for method in dict.fromkeys((BARE, *methods)):
         # Where rows cannot be removed, blocks of every stage must be measured.
-        some = places[: _LADDER if method == BARE else _STEPS] if sites[0].leaves else places
+        some = places[: _LADDER if method == BARE else _STEPS] if sites[0].removable else places
         steps = (At(place, method, keep_rate=SHARE ** (index + 1)) for index, place in enumerate(some))
         try:
             plan = Plan(steps=tuple(steps))
@@ -223,7 +223,7 @@ def _ends(model: Any, images: jax.Array) -> Runner:
     """Runs embedding, final norm and head, without blocks in between."""
 
     def call(network: Any, images: jax.Array) -> jax.Array:
-        tokens = network.walk(images, stop=0).tokens
+        tokens = network.run_blocks(images, stop=0).tokens
         if not _uniform(network):
             return tokens.x
         return network.forward_head(tokens._replace(x=network.final_norm(tokens.x)))[0]

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jaxprune.metrics import wilson_interval
+from jaxprune.measures.intervals import wilson_interval
 from jaxprune.tune.candidates import Candidate
 from jaxprune.tune.pareto_testing import p_value
 

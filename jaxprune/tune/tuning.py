@@ -336,7 +336,7 @@ def _chosen(
 
 
 def _gflops(model: Any) -> float:
-    return flops.host(model).total / 1e9
+    return flops.of_model(model).total / 1e9
 
 
 def _timing(settings: Settings) -> dict[str, Any]:

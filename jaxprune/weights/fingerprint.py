@@ -1,6 +1,6 @@
-"""A short number that identifies the weights of a network."""
+"""A short hash that identifies the weights of a network."""
 
-import zlib
+import hashlib
 from typing import Any
 
 import numpy as np
@@ -9,8 +9,10 @@ from jaxprune.nn.params import variables
 
 
 def fingerprint(model: Any) -> str:
-    """Returns the CRC-32 of all arrays of a network."""
-    crc = 0
+    """Returns the first half of the SHA-256 of all arrays of a network and their names."""
+    digest = hashlib.sha256()
     for name, variable in sorted(variables(model).items()):
-        crc = zlib.crc32(np.asarray(variable[...]).tobytes(), zlib.crc32(name.encode(), crc))
-    return f"{crc:08x}"
+        array = np.asarray(variable[...])
+        digest.update(f"{name} {array.dtype} {array.shape} ".encode())
+        digest.update(np.ascontiguousarray(array).tobytes())
+    return digest.hexdigest()[:16]

@@ -138,38 +138,38 @@ def load_pretrained(
 def fill(
     model: Any,
     tensors: Mapping[str, Any],
-    what: str,
+    label: str,
     *,
     new: Sequence[str] = (),
     ignored: Sequence[str] = (),
     antialias: bool | None = None,
     source: Any = None,
 ) -> Any:
-    """Fills a network as `load_pretrained` does, with tensors that are called `what` in an error.
+    """Fills a network as `load_pretrained` does, with tensors that are called `label` in an error.
 
     Args:
       source: the network that the tensors are of, see `positions.resample_to`.
     """
     targets = variables(model)
     if not tensors:
-        raise UserError(f"{what} hold no tensors at all: fetch or save the weights again.")
-    found = to_ours(by_timm(tensors, ignored), model)
-    if found and not set(found) & set(targets):
+        raise UserError(f"{label} hold no tensors at all: fetch or save the weights again.")
+    entries = to_ours(by_timm(tensors, ignored), model)
+    if entries and not set(entries) & set(targets):
         raise UserError(
-            f"{what} are weights of another network: none of their {len(found)} tensors ({_some(found)}) belongs to "
-            f"this {type(model).__name__} ({', '.join(list(targets)[:3])}, …)."
+            f"{label} are weights of another network: none of their {len(entries)} tensors ({_listed(entries)}) "
+            f"belongs to this {type(model).__name__} ({', '.join(list(targets)[:3])}, …)."
         )
-    wanted = {name for name in targets if not _matches(name, new)}
-    used = {name: entry for name, entry in found.items() if name in wanted}
+    fillable = {name for name in targets if not _matches(name, new)}
+    used = {name: entry for name, entry in entries.items() if name in fillable}
     if unreal := sorted(f"{name} ({array.dtype})" for name, array in used.values() if not is_real(array)):
-        raise UserError(f"{what} hold tensors that are not of real numbers: {', '.join(unreal)}.")
+        raise UserError(f"{label} hold tensors that are not of real numbers: {', '.join(unreal)}.")
     for name in table_names(model):
         if (entry := used.get(name)) is not None:
             moved = resample_to(model, name, entry.tensor, source=source, antialias=antialias, label=entry.name)
             used[name] = entry._replace(tensor=moved)
 
-    missing = sorted(n for n in wanted - set(used) if not isinstance(targets[n], Fixed))
-    left_over = sorted(published for name, (published, _) in found.items() if name not in wanted)
+    missing = sorted(n for n in fillable - set(used) if not isinstance(targets[n], Fixed))
+    left_over = sorted(published for name, (published, _) in entries.items() if name not in fillable)
     misfits = sorted(
         f"{published} {tensor.shape} for {name} {targets[name].shape}"
         for name, (published, tensor) in used.items()
@@ -181,14 +181,14 @@ def fill(
         *(["of another shape (both in the layout of this library): " + ", ".join(misfits)] if misfits else []),
     ]
     if problems:
-        sizes = _sizes({name: tensor.shape for name, (_, tensor) in found.items()})
-        own = _sizes({name: target.shape for name, target in targets.items()})
-        why = f" ({sizes} against {own})" if sizes and sizes != own else ""
-        raise UserError(f"{what} do not fit this {type(model).__name__}{why}; tensors " + "; ".join(problems) + ".")
+        sizes = _sizes({name: tensor.shape for name, (_, tensor) in entries.items()})
+        expected = _sizes({name: target.shape for name, target in targets.items()})
+        why = f" ({sizes} against {expected})" if sizes and sizes != expected else ""
+        raise UserError(f"{label} do not fit this {type(model).__name__}{why}; tensors " + "; ".join(problems) + ".")
     # All of them before the first is put in place; what is beyond the dtype's range becomes infinite.
     with np.errstate(over="ignore", invalid="ignore"):
         arrays = {name: array.astype(targets[name].dtype, copy=False) for name, (_, array) in used.items()}
-    require_finite({used[name].name: array for name, array in arrays.items()}, what)
+    require_finite({used[name].name: array for name, array in arrays.items()}, label)
     for name, array in arrays.items():
         targets[name][...] = jnp.asarray(array)
     return model
@@ -204,8 +204,8 @@ def _matches(name: str, patterns: Sequence[str]) -> bool:
     return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
 
 
-def _some(found: dict[str, Published]) -> str:
-    names = [entry.name for entry in found.values()]
+def _listed(entries: dict[str, Published]) -> str:
+    names = [entry.name for entry in entries.values()]
     return ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
 
 

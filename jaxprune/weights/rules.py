@@ -133,7 +133,7 @@ def to_published(model: Any) -> dict[str, Tensor]:
     style, grid = getattr(encoder, "style", None), getattr(encoder, "grid", ())
     spelling, wrapped = () if style is None else style.names, ""
     if isinstance(model, Framework):
-        spelling, wrapped = (*spelling, *model.published_spelling), model.published_encoder
+        spelling, wrapped = (*spelling, *model.weight_source), model.published_encoder
     named = {place: timm.write(part, spelling, grid) for place, part in _by_place(model, wrapped).items()}
     return {place + name: tensor for place, part in named.items() for name, tensor in part.items()}
 

@@ -97,7 +97,7 @@ def measure(args, name, batch):
     finally:
         if theirs is not None:
             theirs.close()
-    dense, implied = seconds[DENSE], flops.host(model).total / flops.host(free).total
+    dense, implied = seconds[DENSE], flops.of_model(model).total / flops.of_model(free).total
     unit = "clip" if clips else "image"
     row = {
         "model": name,

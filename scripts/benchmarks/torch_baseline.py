@@ -131,7 +131,7 @@ class MAE(nn.Module):
 
 def sizes(name):
     """Returns the sizes of the network `name` in `jaxprune.models`, under the names used here."""
-    from jaxprune import models  # imported here because the networks themselves need only PyTorch
+    from jaxprune import models
 
     ours = models.arguments(name)
     names = {"img_size": "img", "patch_size": "patch", "embed_dim": "dim", "depth": "depth", "num_heads": "heads"}

@@ -67,7 +67,7 @@ def run():
     for row in rows:
         # Without the cost of the scorer.
         model = checkpoints.load_model(workdir(args, row["patches by"], 0))
-        row["GFLOPs"] = flops.host(model).total / 1e9
+        row["GFLOPs"] = flops.of_model(model).total / 1e9
     dense, *others = rows
     bars = {row["patches by"]: row["accuracy"] for row in others}
     errors = {row["patches by"]: row["±"] for row in others if row["±"] == row["±"]}

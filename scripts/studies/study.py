@@ -1,16 +1,14 @@
 """Compares the arms of a study over several seeds, with 95 % intervals by Student's t, and publishes the results."""
 
 import contextlib
-import math
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from scipy import stats
-
 from jaxprune.bench.publish import publish
+from jaxprune.measures.intervals import student_interval
 from jaxprune.report import Report, Section, spread
 from jaxprune.report.table import Rows
 
@@ -33,14 +31,6 @@ def over_seeds(
             values.append(measure(arm, seed))
             print(f"{arm}, seed {seed}: {', '.join(f'{k} {v:.4g}' for k, v in values[-1].items())}", flush=True)
     return found
-
-
-def student_interval(values: Sequence[float]) -> tuple[float, float]:
-    """Returns the mean of a few runs and the half-width of its 95 % Student's t interval, NaN for a single run."""
-    mean = sum(values) / len(values)
-    if len(values) < 2:
-        return mean, math.nan
-    return mean, float(stats.t.ppf(0.975, len(values) - 1) * stats.sem(values))
 
 
 def intervals(found: Found, column: str = "method") -> list[dict[str, Any]]:

@@ -23,7 +23,7 @@ from jaxprune.bench.leaderboard import (
 )
 from jaxprune.commands import leaderboard as leaderboard_task
 from jaxprune.errors import UserError
-from jaxprune.metrics import wilson_interval
+from jaxprune.measures.intervals import wilson_interval
 from jaxprune.report.table import write_csv
 
 LOW, HIGH = wilson_interval(731, 1000)
@@ -306,7 +306,7 @@ def test_a_forged_row_is_named_with_the_reason(verifying, capsys):
 @pytest.mark.parametrize(
     ("cell", "message"),
     [
-        ({"rounds": 1}, "rounds=1 is too few"),
+        ({"rounds": 1}, "rounds=1 must be a whole number of 2 or more"),
         ({"batch size": 0}, "batch_size=0 must be"),
         ({"image size": "0x0x"}, "is not a size"),
         ({"plan": "nothing@1:keep_rate=0.5"}, "nothing"),
@@ -323,4 +323,6 @@ def test_a_row_that_cannot_be_measured_is_refused_before_measuring(tmp_path, cel
 def test_the_seed_of_the_choice_is_checked():
     config = main.load_config(CONFIG)
     config.rows_seed = -2
-    assert any("config.rows_seed=-2 is not a seed" in problem for problem in commands.problems(config))
+    assert any(
+        "config.rows_seed=-2 must be a whole number of -1 or more" in problem for problem in commands.problems(config)
+    )

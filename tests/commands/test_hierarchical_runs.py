@@ -46,7 +46,7 @@ def test_trained_evaluated_and_pruned(network, tmp_path):
     assert float(rows[0]["agreement"]) == 1 and float(rows[0]["accuracy"]) == pytest.approx(found["accuracy"])
     plan = reduction.Plan("from_scores", num_keep=(pruning.num_kept(model, 0.5),))
     scorer = scoring.create("centre", grid=model.entrance().grid)
-    assert float(rows[1]["GFLOPs"]) == pytest.approx(flops.host(model, plan, scorer=scorer).total / 1e9)
+    assert float(rows[1]["GFLOPs"]) == pytest.approx(flops.of_model(model, plan, scorer=scorer).total / 1e9)
     page = (tmp_path / "prune" / "report.html").read_text()
     assert ("of 4 mask units" if network == "hiera" else "Its maps stay whole") in page
     # Another run starts from it, and only its head and its last block train.

@@ -145,7 +145,7 @@ def test_evaluation_of_a_classifier_with_ats_counts_the_rows_that_are_there(tmp_
     data = {"source": "scenes", "num_eval": 12}
     found = run("evaluate.py", tmp_path / "run", run=str(tmp_path / "fast.safetensors"), data=data)
     (first, bound), (second, _) = (cell.split(" of ") for cell in found["rows"].split(", "))
-    assert 1 <= float(second) <= float(first) <= int(bound) == fast.blocks[1].reducer.num_rows()
+    assert 1 <= float(second) <= float(first) <= int(bound) == fast.blocks[1].reducer.num_tokens()
     assert float(found["rate"].split(", ")[0]) == pytest.approx(float(first) / 16, abs=1e-3) and found["images"] == 12
     assert "mean number of rows in use" in (tmp_path / "run" / "report.html").read_text()
 
@@ -176,7 +176,7 @@ def test_the_keep_rate_may_fall_by_the_epoch(tmp_path, caplog):
 
 
 def test_only_masking_methods_learn_tokens_from_a_teacher(dense, tmp_path):
-    with pytest.raises(UserError, match=r"distill.tokens=0"):
+    with pytest.raises(UserError, match=r"set distill\.tokens=0"):
         run(f"reduction/small.py:smoke,method=topk,run={dense}", tmp_path, teacher=dense)
 
 
@@ -341,7 +341,7 @@ def test_prune_says_what_a_plan_from_scores_says(dense, tmp_path):
         ({"run": ""}, "the run directory of a classifier"),
         ({"curve_steps": 1}, "give 2 or more"),
         ({"keep_rate": 1.0}, "prunes nothing"),
-        ({"keep_rates": (0.0,)}, r"must be a finite number in \(0, 1\]"),
+        ({"keep_rates": (0.0,)}, r"must be finite numbers in \(0, 1\]"),
         ({"scorers": ("papir",)}, "Did you mean 'papr'"),
     ],
 )

@@ -92,7 +92,7 @@ def test_a_classifier_is_trained_on_what_the_ranker_selects(learns, trained, tmp
     summary = run(load(arguments), tmp_path / "run")
     assert "from_scores" in summary["plan"]
     model, before = checkpoints.load_model(tmp_path / "run"), split(checkpoints.load_model(ranker)).params
-    assert model.pruner.num_rows() == 4 and model.pruner.scorer.proposal.img_size == (32, 32)
+    assert model.pruner.num_tokens() == 4 and model.pruner.scorer.proposal.img_size == (32, 32)
     parts = split(model)
     kept = {**parts.params, **parts.rest}
     same = [np.array_equal(kept[f"pruner.scorer.proposal.{name}"], array) for name, array in before.items()]

@@ -46,20 +46,20 @@ def test_cost_is_counted_without_building_the_reduced_network(method, on):
     plan = Plan(method, 0.6, None if cls.where == "embed" else (1, 2))
     scorer = scorer_of(plan, model)
     fast = reduction.apply(model, plan, rngs=nnx.Rngs(0), **scorer)
-    counted, dense = flops.host(model, plan, **scorer), flops.host(model)
-    assert counted == flops.host(fast)
+    counted, dense = flops.of_model(model, plan, **scorer), flops.of_model(model)
+    assert counted == flops.of_model(fast)
     assert sum(counted.blocks) < sum(dense.blocks)
-    places, kept = model.sites(), [reducer.num_rows() for reducer in reduction.installed(fast)]
-    if not places[0].leaves:
-        assert counted.rows == dense.rows
+    places, kept = model.sites(), [reducer.num_tokens() for reducer in reduction.installed(fast)]
+    if not places[0].removable:
+        assert counted.tokens == dense.tokens
         assert counted.blocks == tuple(
             cost - (site.num_patches - rows) * model.block_cost(site).feed
             for site, cost, rows in zip(places, dense.blocks, [places[0].num_patches, *kept][-3:], strict=True)
         )
     elif cls.where == "embed":
-        assert counted.rows == (places[0].num_prefix_tokens + kept[0],) * 3
+        assert counted.tokens == (places[0].num_prefix_tokens + kept[0],) * 3
     else:
-        assert counted.rows == (dense.rows[0], *(places[0].num_prefix_tokens + rows for rows in kept))
+        assert counted.tokens == (dense.tokens[0], *(places[0].num_prefix_tokens + rows for rows in kept))
 
 
 # Sizes at which matrix products dominate.
@@ -92,7 +92,7 @@ def test_the_compiler_counts_the_same(on, plan):
     logits = lambda params, rest, images: merge(parts.graph, params, rest)(images)[0]
     pictures = jax.ShapeDtypeStruct((batch, *sides, 3), jnp.float32)
     program = jax.jit(logits).lower(parts.params, parts.rest, pictures).compile()
-    counted = flops.host(model, img_size=sides).total
+    counted = flops.of_model(model, img_size=sides).total
     np.testing.assert_allclose(flops.compiled_flops(program), batch * counted, rtol=0.06)
 
 
@@ -105,8 +105,8 @@ def test_a_plan_is_applied_for_a_size_of_images():
     assert [site.grid for site in model.sites((24, 32))] == [(6, 8)] * 3
     fast = reduction.apply(model, plan, img_size=(24, 32))
     aux = jax.eval_shape(lambda images: fast(images)[1], large)
-    assert aux.assign[0].shape == (1, 48) and fast.blocks[1].reducer.num_rows() == 24
-    assert flops.host(fast, img_size=(24, 32)) == flops.host(model, plan, img_size=(24, 32))
+    assert aux.assign[0].shape == (1, 48) and fast.blocks[1].reducer.num_tokens() == 24
+    assert flops.of_model(fast, img_size=(24, 32)) == flops.of_model(model, plan, img_size=(24, 32))
     with pytest.raises(
         UserError, match=r"applied for 16 tokens .* that now receives 48: use reduction\.apply\(…, img_size=\)"
     ):
@@ -123,8 +123,8 @@ def test_taps_report_the_attention_of_several_layers_in_one_pass(on):
     taps = {0: FIELDS, 2: frozenset({"cls_attn", "keys"})}
 
     def call(model, images):
-        walk = model.walk(images, taps=taps)
-        return walk.forward().attended, [walk.entered[layer].x for layer in taps]
+        runner = model.run_blocks(images, taps=taps)
+        return runner.output().attended, [runner.block_inputs[layer].x for layer in taps]
 
     attended, entered = compiled(model, call)(images(on))
     assert set(attended) == set(taps)
@@ -151,7 +151,7 @@ def test_taps_report_the_attention_of_several_layers_in_one_pass(on):
 def same_window(model, site):
     """Which tokens see each other, (1, 1, n, n)."""
     n = site.num_prefix_tokens + site.num_patches
-    if site.leaves:
+    if site.removable:
         return np.ones((1, 1, n, n), bool)
     row, column = np.divmod(np.arange(n), site.grid[1])
     window = row // 4 * 100 + column // 4
@@ -160,7 +160,7 @@ def same_window(model, site):
 
 def test_a_network_without_attention_has_none_to_report():
     with pytest.raises(UserError, match="Block 1 has no attention to report keys"):
-        host("conv_map").walk(images("conv_map"), taps={1: frozenset({"keys"})})
+        host("conv_map").run_blocks(images("conv_map"), taps={1: frozenset({"keys"})})
 
 
 # Intermediates under a plan
@@ -240,5 +240,5 @@ def test_intermediates_are_whole_maps_where_rows_stay(on):
         expected = model.final_norm(features[layer]) if has_norm else features[layer]
         chex.assert_trees_all_close(np.asarray(after).reshape(expected.shape), expected, atol=1e-5)
     chex.assert_trees_all_close(final, model.final_norm(features[-1]), atol=1e-5)
-    ran = jax.eval_shape(lambda images: fast.walk(images, stop=ends[0] + 1).forward().features, images(on))
+    ran = jax.eval_shape(lambda images: fast.run_blocks(images, stop=ends[0] + 1).output().features, images(on))
     assert len(ran) == ends[0] + 1

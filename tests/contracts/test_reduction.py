@@ -26,7 +26,7 @@ METHODS = sorted(reduction.methods())
 # What works before the first block needs a scorer, and does not go with other steps in `groups`.
 STANDALONE = sorted(reduction.standalone())
 # Where rows leave, and where they only skip work.
-LEAVING = [name for name in HOSTS if sites(name)[0].leaves]
+LEAVING = [name for name in HOSTS if sites(name)[0].removable]
 SKIPPING = [name for name in HOSTS if name not in LEAVING]
 LOCATIONS = (1, 2)
 COLLECTIVES = re.compile(r"\b(all-gather|all-reduce|all-to-all|collective-permute|reduce-scatter)\b")
@@ -96,8 +96,8 @@ def check_account(model, logits, aux):
     assert len(steps) == len(aux.steps) == len(aux.assign) == len(aux.kept)
     for index, reducer in enumerate(steps):
         report, assign, kept = aux.steps[index], np.asarray(aux.assign[index]), np.asarray(aux.kept[index])
-        rows, at = reducer.num_rows(), places[max(reducer.step.layer, 0)]
-        if at.leaves:
+        rows, at = reducer.num_tokens(), places[max(reducer.step.layer, 0)]
+        if at.removable:
             assert aux.features[at.layer].shape == (BATCH, prefix + rows, at.embed_dim)
             assert assign.shape == (BATCH, patches)
         else:
@@ -105,13 +105,13 @@ def check_account(model, logits, aux):
             assert aux.features[at.layer].shape == (BATCH, prefix + at.num_patches, at.embed_dim)
             assert assign.shape == (BATCH, at.num_patches)
         assert assign.min() >= -1 and assign.max() < rows and kept.shape == (BATCH, rows)
-        assert report.row_map.shape == (BATCH, reducer.step.rows_in)
+        assert report.row_map.shape == (BATCH, reducer.step.tokens_in)
         if report.kept is not None:
             for image, ids in enumerate(kept):
                 single = np.flatnonzero(ids >= 0)
                 np.testing.assert_array_equal(assign[image, ids[single]], single)
     held = aux.tokens.size[:, prefix:]
-    if not places[-1].leaves:
+    if not places[-1].removable:
         np.testing.assert_array_equal(held, 1)
     elif all(report.soft is None for report in aux.steps):
         np.testing.assert_allclose(

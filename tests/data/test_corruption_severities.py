@@ -79,15 +79,15 @@ def moments(image, axis=1):
 
 def gaussian_noise(corrupted, scale, small):
     normal = stats.norm.ppf((np.arange(10_000) + 0.5) / 10_000)
-    wanted = np.clip(128 * LEVEL + scale * normal, 0, 1).std()
-    assert corrupted(flat(128, small)).std() == pytest.approx(wanted, rel=0.02)
+    expected = np.clip(128 * LEVEL + scale * normal, 0, 1).std()
+    assert corrupted(flat(128, small)).std() == pytest.approx(expected, rel=0.02)
 
 
 def shot_noise(corrupted, photons, small):
     counts = np.arange(stats.poisson.ppf(1 - 1e-12, photons))
     chances, values = stats.poisson.pmf(counts, photons * 64 * LEVEL), np.minimum(counts / photons, 1)
-    wanted = np.sqrt(chances @ values**2 - (chances @ values) ** 2)
-    assert corrupted(flat(64, small)).std() == pytest.approx(wanted, rel=0.02)
+    expected = np.sqrt(chances @ values**2 - (chances @ values) ** 2)
+    assert corrupted(flat(64, small)).std() == pytest.approx(expected, rel=0.02)
 
 
 def impulse_noise(corrupted, share, small):
@@ -101,8 +101,8 @@ def defocus_blur(corrupted, setting, small):
     reach = np.arange(-10, 11)
     rows = np.broadcast_to(reach[:, None], (21, 21))[np.hypot(reach[:, None], reach) <= radius]
     taps = np.exp(-(reach**2) / (2 * smooth**2))
-    wanted = (rows**2).mean() + (taps * reach**2).sum() / taps.sum()
-    assert moments(corrupted(edge(small)))[1] == pytest.approx(wanted, rel=0.03)
+    expected = (rows**2).mean() + (taps * reach**2).sum() / taps.sum()
+    assert moments(corrupted(edge(small)))[1] == pytest.approx(expected, rel=0.03)
 
 
 def glass_blur(corrupted, setting, small):
@@ -110,9 +110,9 @@ def glass_blur(corrupted, setting, small):
     taps = np.exp(-(np.arange(-9, 10) ** 2) / (2 * sigma**2))
     smoothed = (taps * np.arange(-9, 10) ** 2).sum() / taps.sum()
     # A value moves by up to `reach` in either direction each time.
-    wanted = 2 * smoothed + times * ((2 * reach + 1) ** 2 - 1) / 12
-    found = np.mean([moments(corrupted(edge(small), seed))[1] for seed in range(4)])
-    assert found == pytest.approx(wanted, rel=0.03)
+    expected = 2 * smoothed + times * ((2 * reach + 1) ** 2 - 1) / 12
+    variance = np.mean([moments(corrupted(edge(small), seed))[1] for seed in range(4)])
+    assert variance == pytest.approx(expected, rel=0.03)
 
 
 def motion_blur(corrupted, setting, small):
@@ -129,8 +129,8 @@ def zoom_blur(corrupted, setting, small):
     middle = slice(side // 4, side - side // 4)
     image[middle, middle] = 255
     factors = np.arange(1, *setting)
-    wanted = (1 + factors.sum()) / (1 + len(factors)) * (side - 2 * (side // 4))
-    assert corrupted(image)[side // 2, :, 0].sum() == pytest.approx(wanted, abs=0.1)
+    expected = (1 + factors.sum()) / (1 + len(factors)) * (side - 2 * (side // 4))
+    assert corrupted(image)[side // 2, :, 0].sum() == pytest.approx(expected, abs=0.1)
 
 
 def snow(corrupted, weight, small):
@@ -202,9 +202,9 @@ def elastic_transform(corrupted, setting, small):
     # The centre is halfway between two of the three points that the affine map moves, each uniformly.
     assert np.std(moved) == pytest.approx(affine / np.sqrt(6), rel=0.15)
     alike = lambda lags: np.exp(-((lags * lag / sigma) ** 2) / 4)
-    wanted = field**2 * (6 - 8 * alike(1) + 2 * alike(2)) if sigma else 0
+    expected = field**2 * (6 - 8 * alike(1) + 2 * alike(2)) if sigma else 0
     rounding = 6 / 12 * 2 / levels**2  # of the ramps, and of the corrupted images
-    assert np.square(bends).mean() - rounding == pytest.approx(wanted, rel=0.2, abs=0.8 * rounding)
+    assert np.square(bends).mean() - rounding == pytest.approx(expected, rel=0.2, abs=0.8 * rounding)
 
 
 MEASURES = (

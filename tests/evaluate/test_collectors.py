@@ -15,8 +15,8 @@ from jaxprune.evaluate.collectors.kept import KeptCollector
 from jaxprune.evaluate.collectors.patch_recall import Ranks
 from jaxprune.evaluate.collectors.plans import Comparison, PlanResult
 from jaxprune.evaluate.collectors.token_counts import CountCells, TokenCountCollector, distinct_tokens
-from jaxprune.measures.intervals import Interval
-from jaxprune.metrics import mean_average_precision, wilson_interval
+from jaxprune.measures.intervals import Interval, wilson_interval
+from jaxprune.metrics import mean_average_precision
 from jaxprune.reduction import DENSE
 
 NAMES = ("ant", "bee", "cow")
@@ -98,7 +98,7 @@ def test_rows_of_a_plan_whose_counts_are_bounds_are_those_that_are_there():
     assert list(found) == ["ats"]
     np.testing.assert_allclose(found["ats"].means, np.mean(there, axis=1))
     np.testing.assert_allclose(found["ats"].rates, np.mean(there, axis=1) / 16)
-    assert found["ats"].bounds == tuple(block.reducer.num_rows() for block in networks["ats"].blocks[1:])
+    assert found["ats"].bounds == tuple(block.reducer.num_tokens() for block in networks["ats"].blocks[1:])
     assert all(rows < bound for rows, bound in zip(found["ats"].means, found["ats"].bounds, strict=True))
     assert found["ats"].cells().tokens.count(" of ") == 2
     scores = {name: Scores(Interval(1.0, 0.9, 1.0), 1.0) for name in networks}

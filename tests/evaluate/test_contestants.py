@@ -13,7 +13,7 @@ def test_the_scorer_guides_the_plans_with_scores_and_its_cost_counts():
     scorer = scoring.create("evit", proposal=ranker, layer=1)
     plans = {"scored": reduction.Plan("from_scores", keep_rate=0.5), "topk": reduction.Plan("topk", 0.5, (1,))}
     made = contestants(model, plans, scorer=scorer)
-    alone = flops.host(made["scored"].model).total / 1e9
+    alone = flops.of_model(made["scored"].model).total / 1e9
     assert alone < made[DENSE].gflops() < made["scored"].gflops()
     assert made["topk"].model.pruner is None
-    assert made["topk"].gflops() == flops.host(made["topk"].model).total / 1e9
+    assert made["topk"].gflops() == flops.of_model(made["topk"].model).total / 1e9

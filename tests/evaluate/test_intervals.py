@@ -7,7 +7,7 @@ from which_tokens.claims import judge
 
 from jaxprune.commands.analyse.tables import outcomes, proxies
 from jaxprune.measures import rank_correlation
-from jaxprune.metrics import wilson_interval
+from jaxprune.measures.intervals import wilson_interval
 from jaxprune.reduction import DENSE
 
 TABLES = ("rates", "methods", "radial", "networks", "data_sets", "anchors", "spatial", "depths")
@@ -34,7 +34,8 @@ def tau(x, y, axis=-1):
 def bootstrapped(columns, statistic, draws=2000):
     """The ends of SciPy's 95 % percentile interval, resampling the columns together."""
     settings = {"paired": True, "vectorized": True, "method": "percentile", "n_resamples": draws, "batch": 500}
-    return tuple(stats.bootstrap(columns, statistic, rng=np.random.default_rng(9), **settings).confidence_interval)
+    settings["random_state"] = np.random.default_rng(9)
+    return tuple(stats.bootstrap(columns, statistic, **settings).confidence_interval)
 
 
 def pairs(seed, count=30):
@@ -48,8 +49,8 @@ def verdicts(**tables):
 
 @pytest.mark.parametrize(("correct", "total"), [(0, 5), (3, 7), (9, 10), (731, 1000)])
 def test_shares_have_wilsons_interval(correct, total):
-    wanted = stats.binomtest(correct, total).proportion_ci(0.95, method="wilson")
-    assert wilson_interval(correct, total) == pytest.approx(tuple(wanted), abs=1e-4)
+    expected = stats.binomtest(correct, total).proportion_ci(0.95, method="wilson")
+    assert wilson_interval(correct, total) == pytest.approx(tuple(expected), abs=1e-4)
 
 
 def test_a_paired_difference_has_the_normal_interval_of_its_mean():
@@ -81,16 +82,16 @@ def test_paired_intervals_cover_the_true_difference():
 @pytest.mark.parametrize("seed", range(4))
 def test_rank_correlations_have_bootstrap_intervals(seed):
     x, y = pairs(seed)
-    for found, statistic in ((rank_correlation.spearman(x, y), rho), (rank_correlation.kendall(x, y), tau)):
-        assert found.value == pytest.approx(statistic(x, y))
-        assert (found.low, found.high) == pytest.approx(bootstrapped((x, y), statistic), abs=0.04)
+    for correlation, statistic in ((rank_correlation.spearman(x, y), rho), (rank_correlation.kendall(x, y), tau)):
+        assert correlation.value == pytest.approx(statistic(x, y))
+        assert (correlation.low, correlation.high) == pytest.approx(bootstrapped((x, y), statistic), abs=0.04)
 
 
 def test_proxies_of_accuracy_have_bootstrap_intervals():
     x, y = pairs(4)
     names = {"network": "vit", "anchor method": DENSE, "layer": 3}
-    other = dict.fromkeys(proxies.METRICS, np.nan)
-    rows = [{**names, **other, "Procrustes": a, "accuracy difference": b} for a, b in zip(x, y, strict=True)]
+    absent = dict.fromkeys(proxies.METRICS, np.nan)
+    rows = [{**names, **absent, "Procrustes": a, "accuracy difference": b} for a, b in zip(x, y, strict=True)]
     (row,) = proxies.correlations(rows)
     assert (row["metric"], row["pairs"], row["Spearman"]) == ("Procrustes", 30, pytest.approx(rho(x, y)))
     for name, statistic in (("Spearman", rho), ("Kendall", tau)):
@@ -102,8 +103,8 @@ def test_figures_of_claims_have_bootstrap_intervals():
     rng, count = np.random.default_rng(5), 60
     alike, emd, jsd = rng.uniform(0.3, 0.9, count), *pairs(6, count)
     rows = [{"method": "topk", "Spearman": r, "EMD": e, "JSD": j} for r, e, j in zip(alike, emd, jsd, strict=True)]
-    found = verdicts(data_sets=rows)
-    ends = lambda claim: (found[claim]["here low"], found[claim]["here high"])
+    judged = verdicts(data_sets=rows)
+    ends = lambda claim: (judged[claim]["here low"], judged[claim]["here high"])
     half = stats.norm.ppf(0.975) * stats.sem(alike)
     assert ends(MAPS_ALIKE) == pytest.approx((alike.mean() - half, alike.mean() + half), abs=0.15 * half)
     assert ends(EMD) == pytest.approx(bootstrapped((emd, jsd), rho), abs=0.05)
@@ -116,9 +117,9 @@ def test_figures_of_proxies_have_bootstrap_intervals():
     names = {"network": "vit", "anchor method": DENSE, "layer": 11}
     columns = zip(lost, near, far, strict=True)
     rows = [{**names, "accuracy difference": d, "Procrustes": p, "CKA": c, "PWCCA": np.nan} for d, p, c in columns]
-    found = verdicts(anchors=rows)
-    ends = lambda claim: (found[claim]["here low"], found[claim]["here high"])
-    assert found[CKA]["here"] == pytest.approx(rho(far, lost) - rho(near, lost))
+    judged = verdicts(anchors=rows)
+    ends = lambda claim: (judged[claim]["here low"], judged[claim]["here high"])
+    assert judged[CKA]["here"] == pytest.approx(rho(far, lost) - rho(near, lost))
     assert ends(PROCRUSTES) == pytest.approx(bootstrapped((near, lost), rho), abs=0.04)
     better = lambda c, p, d, axis=-1: rho(c, d) - rho(p, d)
     assert ends(CKA) == pytest.approx(bootstrapped((far, near, lost), better), abs=0.05)

@@ -7,11 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from other_sizes import ltrp_papr, mim, token_reduction
+from other_sizes import ltrp_papr, mim, networks, parts, token_reduction
 from support import GOLDEN
 
 TESTS = Path(__file__).parent.parent
-SETS = {"mim": mim.FAMILIES, "ltrp_papr": ltrp_papr.FAMILIES, "token_reduction": token_reduction.FAMILIES}
+SETS = {
+    module.__name__.rpartition(".")[2]: module.FAMILIES for module in (mim, ltrp_papr, token_reduction, networks, parts)
+}
 
 
 def folder_of(families, folder):

@@ -5,7 +5,7 @@ import math
 import jax.numpy as jnp
 from flax import nnx
 
-from jaxprune.nn import Block, Host, LayerNorm, Linear, Overhead, Site, Tokens, Walk
+from jaxprune.nn import Block, BlockRunner, Host, LayerNorm, Linear, Overhead, Site, Tokens
 from jaxprune.nn.block_cost import linear_flops
 from jaxprune.nn.tokens import all_present, coordinates
 from jaxprune.ops.patches import gather_tokens
@@ -71,15 +71,15 @@ class Clip(Host):
         cls = self.cls_token[...].astype(x.dtype) + positions[:, :1]
         return jnp.concatenate([jnp.broadcast_to(cls, (x.shape[0], *cls.shape[1:])), x], axis=1)
 
-    def walk(self, images, *, taps=None, stop=None, train=False, key=None):
+    def run_blocks(self, images, *, taps=None, stop=None, train=False, key=None):
         sites = self.sites()
-        x, ids_keep, chosen = self.embed_chosen(images, key)
+        x, ids_keep, selection = self.embed_kept(images, key)
         position = jnp.asarray(coordinates(sites[0].grid))
         tokens = all_present(x, 1, position[None] if ids_keep is None else position[ids_keep])
-        walk = Walk(tokens, 1, taps=taps, chosen=chosen, train=train, key=key)
+        runner = BlockRunner(tokens, 1, taps=taps, selection=selection, train=train, key=key)
         for site in sites[:stop]:
-            walk.run(self.block(site), site.grid)
-        return walk
+            runner.run(self.block(site), site.grid)
+        return runner
 
     def final_norm(self, x):
         return self.norm(x)

@@ -5,7 +5,7 @@ import math
 import jax.numpy as jnp
 from flax import nnx
 
-from jaxprune.nn import Conv, Host, LayerNorm, Linear, Mlp, Overhead, Reducible, Site, Tokens, Walk
+from jaxprune.nn import BlockRunner, Conv, Host, LayerNorm, Linear, Mlp, Overhead, Reducible, Site, Tokens
 from jaxprune.nn.block_cost import BlockCost, linear_flops
 from jaxprune.nn.patch_embed import grid_of
 from jaxprune.nn.tokens import NOTHING, all_present, coordinates
@@ -16,7 +16,7 @@ class ConvBlock(Reducible):
     """`x += mlp(norm(conv(x)))`, with a depth-wise 3×3 convolution of the map."""
 
     def __init__(self, dim, *, dtype=None, rngs):
-        super().__init__(num_prefix_tokens=0, leaves=False)
+        super().__init__(num_prefix_tokens=0, removable=False)
         self.conv = Conv(dim, dim, 3, depthwise=True, use_bias=True, dtype=dtype, rngs=rngs)
         self.norm = LayerNorm(dim)
         self.mlp = Mlp(dim, 4 * dim, kernel_init=nnx.initializers.normal(0.3), dtype=dtype, rngs=rngs)
@@ -49,21 +49,21 @@ class ConvMap(Host):
     def sites(self, img_size=None):
         grid = grid_of(self.img_size if img_size is None else img_size, self.patch_size)
         return tuple(
-            Site(layer, f"blocks.{layer}", grid, 0, self.embed_dim, 0, leaves=False)
+            Site(layer, f"blocks.{layer}", grid, 0, self.embed_dim, 0, removable=False)
             for layer in range(len(self.blocks))
         )
 
     def overhead(self, img_size=None):
         return Overhead(linear_flops(self.stem, 1), linear_flops(self.head, 1))
 
-    def walk(self, images, *, taps=None, stop=None, train=False, key=None):
+    def run_blocks(self, images, *, taps=None, stop=None, train=False, key=None):
         sites = self.sites(images.shape[1:-1])
         x = self.stem(patchify(images.astype(self.dtype or images.dtype), self.patch_size))
         tokens = all_present(x, 0, jnp.asarray(coordinates(sites[0].grid))[None])
-        walk = Walk(tokens, 0, taps=taps, scores=self.guiding_scores(images, key), train=train, key=key)
+        runner = BlockRunner(tokens, 0, taps=taps, scores=self.guiding_scores(images, key), train=train, key=key)
         for site in sites[:stop]:
-            walk.run(self.block(site), site.grid)
-        return walk
+            runner.run(self.block(site), site.grid)
+        return runner
 
     def final_norm(self, x):
         return self.norm(x)

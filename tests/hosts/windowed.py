@@ -5,7 +5,7 @@ import math
 import jax.numpy as jnp
 from flax import nnx
 
-from jaxprune.nn import Attended, Block, Host, LayerNorm, Linear, Overhead, PatchEmbed, Site, Tokens, Walk
+from jaxprune.nn import Attended, Block, BlockRunner, Host, LayerNorm, Linear, Overhead, PatchEmbed, Site, Tokens
 from jaxprune.nn.attention import Heads, self_attention
 from jaxprune.nn.block_cost import linear_flops
 from jaxprune.nn.tokens import all_present, coordinates
@@ -31,7 +31,7 @@ class WindowBlock(Block):
     """A block whose tokens attend inside their window; what it reports is laid out on the whole map."""
 
     def __init__(self, dim, num_heads, *, window, **options):
-        super().__init__(dim, num_heads, num_prefix_tokens=0, leaves=False, **options)
+        super().__init__(dim, num_heads, num_prefix_tokens=0, removable=False, **options)
         self.window = window
 
     def attend(self, heads, *, needs=frozenset(), grid=None, **options):
@@ -93,7 +93,7 @@ class Windowed(Host):
                 0,
                 self.widths[s],
                 self.widths[s] // self.head_dim,
-                leaves=False,
+                removable=False,
             )
             for layer, (s, i) in enumerate(places)
         )
@@ -105,18 +105,18 @@ class Windowed(Host):
     def intermediate_layers(self):
         return tuple(sum(self.depths[: stage + 1]) - 1 for stage in range(len(self.depths)))
 
-    def walk(self, images, *, taps=None, stop=None, train=False, key=None):
+    def run_blocks(self, images, *, taps=None, stop=None, train=False, key=None):
         x = self.patch_embed(images.astype(self.dtype or images.dtype))
         scores = self.guiding_scores(images, key)
-        walk = Walk(on_map(x, self.grids[0]), 0, taps=taps, scores=scores, train=train, key=key)
+        runner = BlockRunner(on_map(x, self.grids[0]), 0, taps=taps, scores=scores, train=train, key=key)
         ends = self.intermediate_layers()
         for site in self.sites()[:stop]:
             if site.layer - 1 in ends:
                 stage = ends.index(site.layer - 1)
-                merged = self.merges[stage](neighbours(walk.tokens.x, self.grids[stage]))
-                walk.tokens = on_map(merged, site.grid)
-            walk.run(self.block(site), site.grid)
-        return walk
+                merged = self.merges[stage](neighbours(runner.tokens.x, self.grids[stage]))
+                runner.tokens = on_map(merged, site.grid)
+            runner.run(self.block(site), site.grid)
+        return runner
 
     def final_norm(self, x):
         return self.norm(x)

@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 from support import golden
 
-from jaxprune.measures import rank_correlation
+from jaxprune.measures import correlation, rank_correlation
 
 
 def test_published_correlations():
@@ -40,9 +40,11 @@ def test_draws_are_correlated_like_the_pairs():
     rng = np.random.default_rng(0)
     x, y = rng.integers(0, 6, (2, 9, 12)).astype(float)  # with ties
     for of_rows, exact in (
-        (rank_correlation._spearman_rows, stats.spearmanr),
-        (rank_correlation._kendall_rows, stats.kendalltau),
+        (correlation.spearman, stats.spearmanr),
+        (correlation.kendall, stats.kendalltau),
+        (correlation.pearson, stats.pearsonr),
     ):
         wanted = [exact(*pair).statistic for pair in zip(x, y, strict=True)]
         np.testing.assert_allclose(of_rows(x, y), wanted, atol=1e-12)
-    assert np.isnan(rank_correlation._spearman_rows(x[:1], np.ones((1, 12)))).all()
+    for of_rows in (correlation.spearman, correlation.kendall, correlation.pearson):
+        assert np.isnan(of_rows(x[:1], np.full((1, 12), 0.1))).all()

@@ -14,7 +14,7 @@ from jaxprune.checkpoints.store import load_params
 from jaxprune.commands import pretrain
 from jaxprune.commands.shared import training
 from jaxprune.errors import UserError
-from jaxprune.mim.parts.attention_driven import attention_weights
+from jaxprune.mim.parts.attention_masking import attention_weights
 from jaxprune.mim.parts.encoder_copy import EncoderCopy
 from jaxprune.mim.parts.weighted_masker import WeightedMasker, weighted_order
 from jaxprune.nn.params import merge, split
@@ -155,7 +155,7 @@ def test_patches_weigh_what_the_last_block_attends_to():
     found = jax.jit(lambda images: attention_weights(encoder, images), compiler_options=quick_compile())(images)
 
     def by_hand(images):
-        before, block = encoder.walk(images, stop=1).tokens.x, encoder.blocks[1]
+        before, block = encoder.run_blocks(images, stop=1).tokens.x, encoder.blocks[1]
         heads = block.attn.project(block.norm1(before))
         logits = jnp.einsum("bhe,bhne->bhn", heads.q[:, :, 0], heads.k) * heads.q.shape[-1] ** -0.5
         attention = jax.nn.softmax(logits)[:, :, 2:]
@@ -194,7 +194,7 @@ def test_bad_settings_are_refused(arguments, message):
 
 
 def config(**changes):
-    settings = pretrain.defaults({"name": "amt", "encoder": "vit_base_patch16_224", **changes})
+    settings = pretrain.defaults(mim={"name": "amt", "encoder": "vit_base_patch16_224", **changes})
     for name, size in (("decoder_embed_dim", 16), ("decoder_depth", 1), ("decoder_num_heads", 2)):
         settings.mim[name] = size
     settings = pretrain.smoke(settings)

@@ -14,7 +14,7 @@ from jaxprune import checkpoints, mim, models
 from jaxprune.errors import UserError
 from jaxprune.mim.greenmim import RESTORE
 from jaxprune.mim.parts.masker import RandomMasker, SharedMasker, SharedMasks
-from jaxprune.mim.parts.visible_windows import Cells, attend_visible, cheapest
+from jaxprune.mim.parts.visible_swin import Cells, attend_visible, cheapest
 from jaxprune.models.swin import SwinBlock
 from jaxprune.nn.params import split, unfilled, variables
 from jaxprune.nn.windows import Windows

@@ -222,7 +222,7 @@ def test_blocks_norms_and_decoders_pair_as_published(depth, indices):
 
     def call(model, images):
         encoder = model.encoder
-        left = encoder.encode(encoder.embed(images, masks.ids_keep), masks.ids_keep).left
+        left = encoder.encode(encoder.embed(images, masks.ids_keep), masks.ids_keep).block_outputs
         return *model(images, noise=DRAWN["noise"]), [tokens.x for tokens in left]
 
     loss, aux, left = quickly(model, call)(images)

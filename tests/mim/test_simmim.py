@@ -364,7 +364,7 @@ def test_fine_tuning_begins_with_the_shared_positions_in_every_block(published, 
     assert tables[0] is not tables[1]
     images = jax.random.normal(jax.random.key(0), (1, 32, 32, 3))
     tokens = [
-        quickly(net, lambda net, images: net.walk(images).tokens.x)(images) for net in (model.encoder, classifier)
+        quickly(net, lambda net, images: net.run_blocks(images).tokens.x)(images) for net in (model.encoder, classifier)
     ]
     chex.assert_trees_all_close(*tokens, atol=1e-6, rtol=0)
 

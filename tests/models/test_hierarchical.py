@@ -18,8 +18,8 @@ from jaxprune.models.convnext import ConvNeXtBlock
 from jaxprune.models.hierarchical import on_map
 from jaxprune.models.swin import SwinBlock
 from jaxprune.nn.params import merge, split, variables
+from jaxprune.nn.run_blocks import on_grid
 from jaxprune.nn.tokens import NOTHING, Attended
-from jaxprune.nn.walk import on_grid
 from jaxprune.nn.windows import Windows
 from jaxprune.reduction import Plan
 from jaxprune.reduction.from_scores import FromScores
@@ -49,7 +49,7 @@ def fill(block, prefix, names):
 def masked(block):
     """The block under a plan's scorer that keeps the published share."""
     kept = CONFIG["n_keep"], CONFIG["keep_ratio"]
-    step = Step(0, 0, GRID, 0, math.prod(GRID), *kept, CHANNELS, CONFIG["swin"]["heads"], leaves=False)
+    step = Step(0, 0, GRID, 0, math.prod(GRID), *kept, CHANNELS, CONFIG["swin"]["heads"], removable=False)
     block.reducer = nnx.data(FromScores(step))
     block.needs = frozenset({"scores"})
     return block
@@ -148,9 +148,9 @@ def test_a_scorer_guides_the_stages_of_mask_block(make, mask_block):
     stages = {2: (2, 3), 3: (1, 2, 3)}[mask_block]
     pruned = {site.stage for site in fast.sites(size) if fast.block(site).reducer is not None}
     assert pruned == set(stages)
-    dense = flops.host(model, img_size=size)
-    counted = flops.host(fast, img_size=size)
-    assert counted == flops.host(model, plan, scorer=scorer, img_size=size) and counted.total < dense.total
+    dense = flops.of_model(model, img_size=size)
+    counted = flops.of_model(fast, img_size=size)
+    assert counted == flops.of_model(model, plan, scorer=scorer, img_size=size) and counted.total < dense.total
     images = jnp.asarray(np.random.default_rng(0).normal(size=(2, size, size, 3)), jnp.float32)
     logits, aux = quickly(fast, lambda model, images: model(images))(images)
     assert logits.shape == (2, 3) and len(aux.steps) == sum(site.stage in stages for site in fast.sites(size))
@@ -197,11 +197,11 @@ def test_mask_units_leave_hiera_as_in_its_pre_training():
             chex.assert_trees_all_close(np.float64(cells[image][stay]), expected[image], atol=1e-4)
             assert not cells[image][~stay].any()
     assert fast.step_grids() == (grid,) and aux.assign[0].shape == (b, units)
-    counted, dense = flops.host(fast), flops.host(model)
-    assert counted == flops.host(model, plan, scorer=scorer)
+    counted, dense = flops.of_model(fast), flops.of_model(model)
+    assert counted == flops.of_model(model, plan, scorer=scorer)
     assert counted.total < (kept / units + 0.05) * dense.total
     # As large a share of the units, and so of the keys where attention is among all rows.
-    assert [rows * units for rows in counted.rows] == [rows * kept for rows in dense.rows]
+    assert [rows * units for rows in counted.tokens] == [rows * kept for rows in dense.tokens]
 
 
 @pytest.mark.slow
@@ -214,7 +214,7 @@ def test_hiera_with_all_mask_units_is_dense_to_the_bit():
     )
     logits = lambda model, images: model(images)[0]
     np.testing.assert_array_equal(quickly(whole, logits)(images), quickly(model, logits)(images))
-    assert half.pruner.num_rows() == 2 and half.pruner.step.grid == (2, 2)
+    assert half.pruner.num_tokens() == 2 and half.pruner.step.grid == (2, 2)
     both = [reduction.Plan("from_scores", 0.5), Plan("random", 0.5, (1,))]
     with pytest.raises(UserError, match="random at block 1 needs the whole map, and from_scores leaves 2 of 4 mask un"):
         reduction.apply(model, both, scorer=scoring.create("centre", grid=(2, 2)))
@@ -231,7 +231,7 @@ def test_the_compiler_counts_the_mask_units_that_are_left():
     program = jax.jit(lambda params, rest, images: merge(parts.graph, params, rest)(images)[0])
     images = jax.ShapeDtypeStruct((4, 128, 128, 3), jnp.float32)
     found = flops.compiled_flops(program, parts.params, parts.rest, images)
-    np.testing.assert_allclose(found, 4 * flops.host(model).total, rtol=0.1)
+    np.testing.assert_allclose(found, 4 * flops.of_model(model).total, rtol=0.1)
 
 
 LAYERS = {

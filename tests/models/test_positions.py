@@ -26,8 +26,8 @@ def of_patches(on, order):
 
     def call(model, images):
         ids = jnp.asarray(order)
-        walk = model.encode(model.embed(images, ids), ids)
-        tokens = walk.tokens._replace(x=model.final_norm(walk.tokens.x))
+        runner = model.encode(model.embed(images, ids), ids)
+        tokens = runner.tokens._replace(x=model.final_norm(runner.tokens.x))
         return model.forward_head(tokens)[0], tokens.x[:, model.num_prefix_tokens :]
 
     return quickly(host(on), call)(images(on))
@@ -100,7 +100,8 @@ def test_another_layout_of_the_angles_is_another_network(change, monkeypatch):
     model = models.create(str(file["name"]), **ast.literal_eval(str(file["options"])), rngs=nnx.Rngs(0))
     checkpoints.load_pretrained(model, weights(file))
     logits = quickly(model, lambda model, images: model(images)[0])(jnp.asarray(nhwc(file["images"])))
-    assert np.abs(np.asarray(logits) - file["logits"]).max() > 1e-2
+    # Ten times what golden logits are compared with.
+    assert np.abs(np.asarray(logits) - file["logits"]).max() > 1e-3
 
 
 @pytest.mark.parametrize("on", ["rotary", "relative"])

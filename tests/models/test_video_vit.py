@@ -54,7 +54,7 @@ def test_tubes_that_a_scorer_drops_are_never_embedded():
     logits, aux = quickly(fast, lambda model, clips: model(clips))(CLIPS)
     kept = int(32 * 0.35)
     assert logits.shape == (2, 5) and aux.kept[0].shape == (2, kept)
-    assert flops.host(fast).rows == (kept,) * 3 and flops.host(fast).total < 0.4 * flops.host(model).total
+    assert flops.of_model(fast).tokens == (kept,) * 3 and flops.of_model(fast).total < 0.4 * flops.of_model(model).total
 
 
 @pytest.mark.slow
@@ -74,7 +74,7 @@ def test_tubes_leave_inside_the_network(methods):
     steps = [At(layer, method, keep_rate=0.8 - 0.2 * layer) for layer, method in enumerate(methods)]
     fast = reduction.apply(video(), Plan(steps=steps), rngs=nnx.Rngs(0))
     logits, aux = quickly(fast, lambda model, clips: model(clips))(CLIPS)
-    assert np.all(np.isfinite(logits)) and aux.tokens.x.shape[1] == reduction.installed(fast)[-1].num_rows() <= 18
+    assert np.all(np.isfinite(logits)) and aux.tokens.x.shape[1] == reduction.installed(fast)[-1].num_tokens() <= 18
 
 
 def test_weights_go_out_and_come_back():

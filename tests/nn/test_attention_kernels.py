@@ -11,7 +11,7 @@ from support import quick_compile
 
 from jaxprune.errors import UserError
 from jaxprune.nn import kernels
-from jaxprune.nn.attention import Heads, attend, hide, policy_softmax, self_attention
+from jaxprune.nn.attention import Heads, attend, key_mask_bias, policy_softmax, self_attention
 
 N, BATCH, NUM_HEADS, WIDTH = 300, 2, 2, 8  # more than two blocks, and no multiple of one
 SHAPES = re.compile(r"\b[a-z]+\d+\[([\d,]+)\]")
@@ -32,7 +32,7 @@ def sizes_of(n=N):
 
 BIASES = {
     "none": lambda: None,
-    "sizes and a mask": lambda: hide(*sizes_of()),
+    "sizes and a mask": lambda: key_mask_bias(*sizes_of()),
     "relative positions": lambda: jax.random.normal(jax.random.key(7), (1, NUM_HEADS, N, N)),
 }
 
@@ -105,7 +105,7 @@ def by_columns(q, k, v, bias):
 
 
 def test_blocks_and_columns_are_as_exact_as_plain_attention_in_bfloat16():
-    args = (*heads(dtype=jnp.bfloat16), hide(*sizes_of()))
+    args = (*heads(dtype=jnp.bfloat16), key_mask_bias(*sizes_of()))
     expected = in_float64(*args)
     plain, blocked = (value_and_gradients(kind, attend, *args)[0] for kind in ("plain", "blocked"))
     assert error(blocked, expected) <= 1.1 * error(plain, expected)
@@ -113,9 +113,11 @@ def test_blocks_and_columns_are_as_exact_as_plain_attention_in_bfloat16():
 
 
 def test_columns_are_the_bias_in_float32():
-    args = (*heads(), hide(*sizes_of()))
+    args = (*heads(), key_mask_bias(*sizes_of()))
     np.testing.assert_allclose(by_columns(*args), in_float64(*args), atol=1e-5)
-    bias = lambda by: jax.grad(lambda sizes: (by(*heads(), hide(sizes, sizes_of()[1])) ** 2).sum())(sizes_of()[0])
+    bias = lambda by: jax.grad(lambda sizes: (by(*heads(), key_mask_bias(sizes, sizes_of()[1])) ** 2).sum())(
+        sizes_of()[0]
+    )
     with kernels.implementation("plain"):
         by_bias = np.asarray(bias(attend))
     # Sums of 300 terms in two orders: a few units of rounding of the largest.

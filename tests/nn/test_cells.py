@@ -68,8 +68,8 @@ def test_windows_of_both_cuts_hold_equally_many_rows_of_the_map(of):
         assert len(np.unique(inside)) == rows * len(of_map)
         if shifted and any(windows.shift):
             # What keeps those apart that only the shift brought into a window.
-            wanted = [apart[np.ix_(places, places)] for apart, places in zip(windows.apart(), at, strict=True)]
-            np.testing.assert_array_equal(cells.apart(rows), wanted)
+            wanted = [apart[np.ix_(places, places)] for apart, places in zip(windows.shift_mask(), at, strict=True)]
+            np.testing.assert_array_equal(cells.shift_mask(rows), wanted)
 
 
 @pytest.mark.parametrize(("grid", "size"), MAPS)

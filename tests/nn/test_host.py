@@ -18,7 +18,7 @@ from jaxprune.errors import UserError
 from jaxprune.nn import Attended
 from jaxprune.nn.intermediates import intermediate_indices
 from jaxprune.nn.params import merge, split, unfilled
-from jaxprune.nn.walk import _of_rows_left
+from jaxprune.nn.run_blocks import _of_rows_left
 
 NETWORKS = golden_names("models/intermediates_*")
 CLOSE = {"atol": 1e-4, "rtol": 1e-4}
@@ -109,9 +109,9 @@ def test_stop_early_runs_no_block_behind_the_last():
     ran = []
 
     def call(images):
-        walk = model.walk(images, stop=2)
-        ran.extend(walk.left)
-        return walk.tokens.x
+        runner = model.run_blocks(images, stop=2)
+        ran.extend(runner.block_outputs)
+        return runner.tokens.x
 
     jax.eval_shape(call, images)
     assert len(ran) == 2

@@ -35,8 +35,8 @@ class Decides(reduction.Reducer):
 
 
 def block(reducer: type[reduction.Reducer] | None) -> Reducible:
-    made = Reducible(num_prefix_tokens=1, leaves=False)
-    step = reduction.Step(0, 0, (2, 2), 1, 4, 2, 0.5, 3, 0, leaves=False)
+    made = Reducible(num_prefix_tokens=1, removable=False)
+    step = reduction.Step(0, 0, (2, 2), 1, 4, 2, 0.5, 3, 0, removable=False)
     made.reducer = nnx.data(None if reducer is None else reducer(step))
     return made
 

@@ -11,7 +11,7 @@ from jaxprune import checkpoints, mim, models, ranking, reduction
 from jaxprune.checkpoints import open_classifier
 from jaxprune.checkpoints.run import leave_network
 from jaxprune.errors import UserError
-from jaxprune.models import resnet, vit
+from jaxprune.models import resnet, swin, vit
 from jaxprune.nn.params import variables
 from jaxprune.open import at, convert, initialise
 from jaxprune.preprocessing import HALF, Preprocessing
@@ -135,6 +135,20 @@ def test_a_published_file_by_its_name(pool, tiny, tmp_path):
         open_classifier(**by_file, class_names=("ant", "bee"))
     with pytest.raises(UserError, match=r"names.csv cannot be read"):
         open_classifier(**by_file, class_names=tmp_path / "names.csv")
+
+
+def test_no_other_family_is_asked_for_a_file_of_a_named_vit(tiny, monkeypatch, tmp_path):
+    model = models.create("vit_tiny_patch16_224", num_classes=3, rngs=nnx.Rngs(1))
+    checkpoints.save_pretrained(model, tmp_path / "vit.safetensors")
+
+    def asked():
+        raise AssertionError("another family was asked")
+
+    for family in (resnet, swin):
+        monkeypatch.setattr(family, "variants", asked)
+    monkeypatch.setattr(mim, "methods", asked)
+    found = open_classifier(weights=tmp_path / "vit.safetensors", name="vit_tiny_patch16_224")
+    same_weights(found.model, model)
 
 
 def test_a_convnet_is_a_classifier_too(monkeypatch, tmp_path):

@@ -8,9 +8,9 @@ from support import weights
 from jaxprune import checkpoints, models, reduction
 
 
-def stage(rows_in: int, num_keep: int, embed_dim: int) -> reduction.Step:
+def stage(tokens_in: int, num_keep: int, embed_dim: int) -> reduction.Step:
     """A stage of which only the counts and the width matter; no prefix."""
-    return reduction.Step(0, 1, (1, rows_in), 0, rows_in, num_keep, num_keep / rows_in, embed_dim, num_heads=1)
+    return reduction.Step(0, 1, (1, tokens_in), 0, tokens_in, num_keep, num_keep / tokens_in, embed_dim, num_heads=1)
 
 
 def fill(module: nnx.Module, file: dict[str, np.ndarray]) -> nnx.Module:

@@ -121,7 +121,7 @@ def test_tome_goes_on_with_what_papr_keeps():
     np.testing.assert_array_equal(merged < 0, dropped < 0)
     held = [np.bincount(image[image >= 0], minlength=15) for image in merged]
     np.testing.assert_array_equal(aux.tokens.size[:, 1:], held)
-    assert fast.blocks[1].reducer.step.rows_in == 18
+    assert fast.blocks[1].reducer.step.tokens_in == 18
     origins = np.asarray(aux.kept[1])
     assert all(set(row) <= set(first) for row, first in zip(origins, np.asarray(aux.kept[0]), strict=True))
 
@@ -141,7 +141,7 @@ def test_the_scorer_is_frozen_and_the_dense_network_stays_as_it_was():
 
 def test_flops_count_the_patches_that_are_left():
     fast = reduction.apply(vit(), Plan("from_scores", num_keep=(9,)), scorer=papr())
-    assert flops.host(fast) == flops.host(vit(), embedded=9)
+    assert flops.of_model(fast) == flops.of_model(vit(), embedded=9)
 
 
 def test_a_random_scorer_draws_with_the_key_of_the_network():

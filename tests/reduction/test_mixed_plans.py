@@ -38,10 +38,10 @@ def test_a_mixed_plan_runs(on):
     logits, aux = forward(model, on)
     chex.assert_tree_all_finite(logits)
     first = int(0.7 * patches[1])
-    arriving = first if model.sites()[0].leaves else patches[2]
+    arriving = first if model.sites()[0].removable else patches[2]
     assert [kept.shape[1] for kept in aux.kept] == [first, arriving - 4]
     assert [type(reducer).__name__ for reducer in reduction.installed(model)] == ["TopK", "ToMe"]
-    if model.sites()[0].leaves:
+    if model.sites()[0].removable:
         pruned, merged = (np.asarray(assign) for assign in aux.assign)
         np.testing.assert_array_equal(pruned < 0, merged < 0)
         assert merged.max() == arriving - 4 - 1
@@ -53,9 +53,9 @@ def test_kmedoids_weighs_the_rows_that_the_block_before_left(first):
     parts = split(model)
 
     def call(params, rest, images):
-        walk = merge(parts.graph, params, rest).walk(images, taps={1: frozenset({"received"})})
-        forward = walk.forward()
-        return forward.attended[1].received, forward.steps, walk.entered[2].x
+        runner = merge(parts.graph, params, rest).run_blocks(images, taps={1: frozenset({"received"})})
+        forward = runner.output()
+        return forward.attended[1].received, forward.steps, runner.block_inputs[2].x
 
     received, (before, steps), x = jax.jit(call, compiler_options=quick_compile())(
         parts.params, parts.rest, images("cls")
@@ -161,7 +161,7 @@ def test_what_follows_ats_leaves_absent_rows_absent(method):
 def test_what_an_absent_row_holds_does_not_count(method):
     model = apply("cls", Plan(steps=(At(1, "ats", keep_rate=0.9), At(2, method, r=5))))
     reducer = model.blocks[2].reducer
-    rows = reducer.step.rows_in
+    rows = reducer.step.tokens_in
     rng = np.random.default_rng(0)
     there = jnp.ones((BATCH, 1 + rows)).at[:, jnp.asarray([2, 5, 6])].set(0)
     x = rng.normal(size=(BATCH, 1 + rows, 16)).astype(np.float32)

@@ -10,7 +10,7 @@ from jaxprune.reduction.random import Random
 
 def _draw(given, **options):
     """A function of a key (or None) to the kept rows of three images."""
-    tokens = prefixed(np.zeros((3, given.rows_in + 1, 4), np.float32))
+    tokens = prefixed(np.zeros((3, given.tokens_in + 1, 4), np.float32))
     draw = jax.jit(
         lambda key: Random(given, **options)(tokens, None, key=key)[1].kept, compiler_options=quick_compile()
     )

@@ -42,8 +42,8 @@ def test_matching_and_merging(name):
     file = golden(name)
     config = config_of(file)
     prefix = int(config["class_token"]) + int(config["distill_token"])
-    rows_in = config["N"] - prefix
-    reducer = ToMe(stage(rows_in, max(rows_in - config["r_requested"], 1), num_prefix_tokens=prefix))
+    tokens_in = config["N"] - prefix
+    reducer = ToMe(stage(tokens_in, max(tokens_in - config["r_requested"], 1), num_prefix_tokens=prefix))
     assert reducer.num_merged() == config["r_effective"]
 
     @functools.partial(jax.jit, compiler_options=quick_compile())
@@ -80,8 +80,8 @@ def test_block(name):
     file = golden(name)
     config = config_of(file)
     module = block(config, weights(file, "w."))
-    rows_in = config["N"] - 1
-    module.reducer, module.needs = ToMe(stage(rows_in, rows_in - config["r"])), ToMe.needs
+    tokens_in = config["N"] - 1
+    module.reducer, module.needs = ToMe(stage(tokens_in, tokens_in - config["r"])), ToMe.needs
     module.proportional = True
     got = run_block(module, prefixed(file["x"], file["size_in"][:, :, 0]))
     chex.assert_trees_all_close(np.asarray(got.after_attention) - file["x"], file["attn_out"], **CLOSE)
@@ -114,4 +114,4 @@ def test_later_steps_do_not_make_up_for_a_step_without_enough_pairs(patches, cou
     sizes = {"img_size": side, "patch_size": 1, "embed_dim": 4, "depth": 4, "num_heads": 1}
     model = models.create("vit", **sizes, rngs=nnx.Rngs(0))
     fast = reduction.apply(model, reduction.Plan("tome", num_keep=counts, reduction_loc=(1, 2, 3)))
-    assert [reducer.num_rows() for reducer in reduction.installed(fast)] == CAPPED[patches, counts]
+    assert [reducer.num_tokens() for reducer in reduction.installed(fast)] == CAPPED[patches, counts]

@@ -2,6 +2,7 @@
 
 import pytest
 from parsed_page import Page
+from written_pages import read_page
 
 from jaxprune.errors import UserError
 from jaxprune.report import Report
@@ -14,6 +15,14 @@ def test_tables_sort_and_mark_the_best(full):
     assert [v for v in page.values("data-v") if v] == ["1.0", "71.25", "1200.0", "80.0"]
     assert len([c for c in page.values("class") if c and "best" in c]) == 2
     assert "71.2 ± 0.4" in page.words and "80.0" in page.words and "–" in page.words
+
+
+@pytest.mark.parametrize(("better", "best"), [("max", ["3 *", "1", "3 *", "–"]), ("min", ["3", "1 *", "3", "–"])])
+def test_the_best_is_the_largest_or_the_smallest_value(better, best, tmp_path):
+    report = Report("r")
+    report.section("s").table([{"n": n} for n in (3, 1, 3, None)], highlight={"n": better})
+    (table,) = read_page(report.save(tmp_path / "page.html")).parts["s"].tables
+    assert table.rows == [["n"], *([cell] for cell in best)]
 
 
 def test_unknown_columns_and_highlights_are_refused():

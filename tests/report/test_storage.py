@@ -18,6 +18,6 @@ def test_a_failed_save_keeps_the_old_page(tmp_path, monkeypatch):
     path = Report("old").save(tmp_path / "report.html")
     before = path.read_text()
     monkeypatch.setattr("os.replace", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
-    with pytest.raises(OSError, match="disk full"):
+    with pytest.raises(UserError, match="disk full"):
         Report("new").save(path)
     assert path.read_text() == before and len(list(tmp_path.iterdir())) == 1

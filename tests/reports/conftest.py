@@ -16,13 +16,13 @@ def command_line(monkeypatch):
     monkeypatch.setattr(sys, "argv", ["x", *COMMAND.split()[3:]])
 
 
-@pytest.fixture
-def part_of(tmp_path):
+@pytest.fixture(scope="session")
+def part_of(tmp_path_factory):
     """Returns the parts of a page whose only section was filled by a function, the section itself first."""
 
     def parts_of(fill):
         report = Report("jaxprune", "runs/vit")
         fill(report.section("Results"))
-        return list(read_page(report.save(tmp_path / "report.html")).parts.values())
+        return list(read_page(report.save(tmp_path_factory.mktemp("page") / "report.html")).parts.values())
 
     return parts_of

@@ -1,8 +1,8 @@
 """What `benchmark` writes: cost and speed of plans side by side, and its verdict on each."""
 
-import importlib
 import itertools
 import time
+from importlib import import_module
 from types import SimpleNamespace
 
 import jax.numpy as jnp
@@ -13,14 +13,14 @@ from written_pages import read_page
 from jaxprune.bench import costs as bench_costs
 from jaxprune.bench.costs import BenchmarkRow
 from jaxprune.bench.timing import OverRounds
-from jaxprune.commands import benchmark
 from jaxprune.evaluate.collectors import plans
 from jaxprune.evaluate.collectors.agreement import Scores
 from jaxprune.measures.intervals import Interval
 from jaxprune.preprocessing import Preprocessing
 from jaxprune.report.table import Table
 
-RUN = importlib.import_module("jaxprune.commands.benchmark.run")
+# The packages of the commands have functions of the same name.
+benchmark = import_module("jaxprune.commands.benchmark.run")
 
 GFLOPS = {"dense": 4.0, "topk": 2.5, "tome": 3.0, "random": 2.0}
 SECONDS = {"dense": 0.25, "topk": 0.125, "tome": 0.3125, "random": 0.25 / 1.2}  # of a batch of 8
@@ -47,7 +47,7 @@ def timed(plan):
 
 
 def written(tmp_path, monkeypatch, measured, **settings):
-    monkeypatch.setattr(RUN, "measure", lambda config, workdir: measured)
+    monkeypatch.setattr(benchmark, "measure", lambda config, workdir: measured)
     config = SimpleNamespace(plans=tuple(GFLOPS)[1:], batch_size=8, rounds=3, scorer="", **settings)
     summary = benchmark.run(config, tmp_path)
     return read_page(tmp_path / "report.html"), summary

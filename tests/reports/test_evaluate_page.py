@@ -1,6 +1,6 @@
 """What `evaluate` writes: accuracy by class, the most frequent confusion, and the network under plans."""
 
-import importlib
+from importlib import import_module
 from typing import NamedTuple
 
 import numpy as np
@@ -13,11 +13,12 @@ from jaxprune.evaluate.collectors.agreement import Agreement, Disagreement
 from jaxprune.evaluate.collectors.kept import KeptPatches
 from jaxprune.evaluate.collectors.token_counts import TokenCounts
 
-RUN = importlib.import_module("jaxprune.commands.evaluate.run")
+# The package has a function of the same name.
+evaluate = import_module("jaxprune.commands.evaluate.run")
 CLASSES = ("ant", "bee", "cow")
 GREY = np.full((16, 16, 3), 128, np.uint8)
 # Of four ants one is taken for a bee, of four bees two for cows; the cows are right.
-FOUND = predictions.Predictions(
+PREDICTED = predictions.Predictions(
     labels=np.array([0, 0, 0, 0, 1, 1, 1, 1, 2, 2]),
     predicted=np.array([0, 0, 0, 1, 1, 1, 2, 2, 2, 2]),
     confidences=np.full(10, 0.9),
@@ -48,19 +49,19 @@ def compared():
 
 
 def test_accuracy_has_its_interval_number_and_chance(part_of):
-    (part,) = part_of(lambda section: page.describe(section, FOUND, CLASSES))
+    (part,) = part_of(lambda section: page.describe(section, PREDICTED, CLASSES))
     # 7 of 10; Wilson's interval is .397 to .892.
     assert part.tiles == {
         "accuracy": ("70.0%", "± 24.8%, half the 95 % interval (Wilson) over 10 images"),
         "chance": ("33.3%", ""),
     }
-    summary = RUN._summary(FOUND)
+    summary = evaluate._summary(PREDICTED)
     assert summary["accuracy"] == 0.7 and summary["images"] == 10
     assert (summary["accuracy_low"], summary["accuracy_high"]) == pytest.approx((0.3968, 0.8922), abs=1e-4)
 
 
 def test_classes_are_listed_with_their_own_intervals(part_of):
-    (part,) = part_of(lambda section: page.describe(section, FOUND, CLASSES))
+    (part,) = part_of(lambda section: page.describe(section, PREDICTED, CLASSES))
     (table,) = part.tables
     assert table.caption == "By class: accuracy, in brackets the 95 % interval (Wilson) over the class's images."
     assert table.rows == [
@@ -72,7 +73,7 @@ def test_classes_are_listed_with_their_own_intervals(part_of):
 
 
 def test_the_most_frequent_confusion_is_named(part_of):
-    (part,) = part_of(lambda section: page.describe(section, FOUND, CLASSES))
+    (part,) = part_of(lambda section: page.describe(section, PREDICTED, CLASSES))
     matrix, *cards = part.figures
     assert matrix.caption == (
         "The most frequent confusion is bee predicted as cow: 2 of 4 images. A row is a true class; colours are "

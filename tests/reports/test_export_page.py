@@ -1,7 +1,7 @@
 """What `export` writes: a row for each file, and how far it is from the network."""
 
-import importlib
 import zlib
+from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -9,10 +9,10 @@ import pytest
 from written_pages import read_page
 
 from jaxprune import main
-from jaxprune.commands import export
 from jaxprune.export.verify import Verified
 
-RUN = importlib.import_module("jaxprune.commands.export.run")
+# The packages of the commands have functions of the same name.
+export = import_module("jaxprune.commands.export.run")
 
 LARGE = b"x" * 2_500_000
 CONFIG = str(Path(__file__).parent.parent.parent / "configs" / "export.py")
@@ -22,7 +22,7 @@ CONFIG = str(Path(__file__).parent.parent.parent / "configs" / "export.py")
 def exported(tmp_path, monkeypatch):
     """Exports a network under a plan to files of known size that are as far from it as they say."""
     plan = SimpleNamespace(text="topk@3:keep_rate=0.5")
-    monkeypatch.setattr(RUN.networks, "featured", lambda config: SimpleNamespace(plan=plan))
+    monkeypatch.setattr(export.networks, "featured", lambda config: SimpleNamespace(plan=plan))
 
     def writer(data, verified):
         def write(model, path, *, inputs, class_names, images):
@@ -35,8 +35,8 @@ def exported(tmp_path, monkeypatch):
         "stablehlo": (writer(LARGE, Verified(0.00000025, 16, 0)), ".stablehlo"),
         "onnx": (writer(b"123456789", Verified(0.0000049, 16, 2)), ".onnx"),
     }
-    monkeypatch.setattr(RUN, "FORMATS", formats)
-    monkeypatch.setattr(RUN, "load_card", lambda run: SimpleNamespace(class_names=()))
+    monkeypatch.setattr(export, "FORMATS", formats)
+    monkeypatch.setattr(export, "load_card", lambda run: SimpleNamespace(class_names=()))
     config = main.load_config(CONFIG)
     config.update(run="runs/vit", formats=("stablehlo", "onnx"))
     return tmp_path, export.run(config, tmp_path)

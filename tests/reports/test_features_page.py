@@ -58,14 +58,14 @@ def test_classification_is_listed_with_intervals_and_chance(part_of):
 
 
 def test_the_summary_has_every_accuracy_with_its_ends():
-    found = feature_probe.summarise(PROBED.rows)
-    assert list(found)[:3] == [f"cls, 20 nearest neighbours{end}" for end in ("", ", low", ", high")]
-    assert (found["pooled, linear"], found["pooled, linear, low"], found["pooled, linear, high"]) == (
+    summary = feature_probe.summarise(PROBED.rows)
+    assert list(summary)[:3] == [f"cls, 20 nearest neighbours{end}" for end in ("", ", low", ", high")]
+    assert (summary["pooled, linear"], summary["pooled, linear, low"], summary["pooled, linear, high"]) == (
         0.8,
         0.6696,
         0.8876,
     )
-    assert (found["held-out images"], found["chance"]) == (50, 0.1)
+    assert (summary["held-out images"], summary["chance"]) == (50, 0.1)
 
 
 @pytest.fixture

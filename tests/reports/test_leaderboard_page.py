@@ -1,6 +1,6 @@
 """What `leaderboard` writes: rows with settings and hashes, their page, and what a check of rows finds."""
 
-import importlib
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -8,10 +8,10 @@ from written_pages import as_lines, read_csv, read_page
 
 from jaxprune import main
 from jaxprune.bench import leaderboard as rows_of
-from jaxprune.commands import leaderboard
 from jaxprune.report.table import write_csv
 
-RUN = importlib.import_module("jaxprune.commands.leaderboard.run")
+# The packages of the commands have functions of the same name.
+leaderboard = import_module("jaxprune.commands.leaderboard.run")
 
 CONFIG = str(Path(__file__).parent.parent.parent / "configs" / "leaderboard.py")
 COMMON = {
@@ -57,7 +57,7 @@ def run(workdir, **settings):
 @pytest.fixture
 def measured(tmp_path, monkeypatch):
     """The files of a leaderboard whose rows are known."""
-    monkeypatch.setattr(RUN, "_rows", lambda config, label, network, texts, workdir: ROWS)
+    monkeypatch.setattr(leaderboard, "_rows", lambda config, label, network, texts, workdir: ROWS)
     return tmp_path, run(tmp_path, run="runs/vit", plans=("topk",), keep_rates=(0.5,), reduction_loc=(1, 2))
 
 
@@ -114,7 +114,7 @@ def test_a_check_lists_claimed_and_measured_speeds(tmp_path, monkeypatch, capsys
     forged = rows_of.sealed({**ROWS[2], "accuracy": 0.8})
     write_csv(tmp_path / "claimed.csv", [ROWS[0], faster, forged])
     again = {row["plan"]: row for row in ROWS}
-    monkeypatch.setattr(RUN, "_again", lambda config, rows, workdir: [again[row["plan"]] for row in rows])
+    monkeypatch.setattr(leaderboard, "_again", lambda config, rows, workdir: [again[row["plan"]] for row in rows])
     summary = run(tmp_path, verify=str(tmp_path / "claimed.csv"), rows=0, rows_seed=1)
     # The verdict of 1.8 / 2 is "as promised", and 1.8 lies within a tenth of 1.5 to 1.7.
     assert as_lines(read_csv(tmp_path / "verified.csv")) == [

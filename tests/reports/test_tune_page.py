@@ -95,8 +95,8 @@ def test_the_choice_is_explained(part_of):
 
 
 def test_a_network_without_a_plan_is_a_warning(part_of):
-    found = tuned(plan="", why="Nothing beats dense.", bound=Bound("latency", 20.0, alpha=0.05))
-    part, _ = part_of(lambda section: page.describe(section, found))
+    untuned = tuned(plan="", why="Nothing beats dense.", bound=Bound("latency", 20.0, alpha=0.05))
+    part, _ = part_of(lambda section: page.describe(section, untuned))
     assert part.notes == ["Nothing beats dense."] and part.commands == []
     assert [row[:3] for row in part.tables[0].rows[1:]] == [
         ["dense", "yes", ""],
@@ -115,8 +115,8 @@ def test_a_network_without_a_plan_is_a_warning(part_of):
 
 
 def test_the_summary_compares_with_dense():
-    found = page.summary(tuned())
-    assert found == {
+    summary = page.summary(tuned())
+    assert summary == {
         "plan": CHEAP,
         "speed-up": pytest.approx(1.6),
         "latency ms": pytest.approx(25),
@@ -139,12 +139,12 @@ def test_the_csv_file_names_the_device(tmp_path):
     assert rows[3][:7] == [CHEAP, "yes", "yes", "2.5", "320.0", "25.0", "24.5"] and rows[3][-2:] == ["cpu", "0.8.0"]
 
 
-def chosen(errors, bound, seconds=(0.03, 0.025, 0.016)):
+def choice(errors, bound, seconds=(0.03, 0.025, 0.016)):
     """The reason for a choice between three plans, the safest first, that make so many errors in 100 images."""
     names = (SAFE, CHEAP, CHEAPEST)
     counts = dict(zip(names, errors, strict=True))
     counting = SimpleNamespace(test=lambda plan: counts[plan.name], tested=100)
-    taken = {"dense": timed(0.04), **{name: timed(own) for name, own in zip(names, seconds, strict=True)}}
+    taken = {"dense": timed(0.04), **{name: timed(median) for name, median in zip(names, seconds, strict=True)}}
     plans = [SimpleNamespace(name=name) for name in names]
     best, why, tests = tuning._chosen(plans, taken, counting, bound, Settings(batch_size=8, delta=0.1))
     return best and best.name, why, list(tests)
@@ -152,26 +152,26 @@ def chosen(errors, bound, seconds=(0.03, 0.025, 0.016)):
 
 def test_why_a_plan_is_chosen_in_words():
     agreement = Bound("agreement", 0.9)
-    assert chosen((1, 5, 9), agreement) == (
+    assert choice((1, 5, 9), agreement) == (
         CHEAP,
         f"{CHEAP} is 1.60 times as fast as dense, and with confidence 0.9 its risk is at most 0.1: 5 errors in 100 "
         "independent images.",
         [SAFE, CHEAP, CHEAPEST],
     )
-    assert chosen((9, 0, 0), agreement) == (
+    assert choice((9, 0, 0), agreement) == (
         None,
         f"Nothing beats dense: {SAFE}, the safest plan, fails on 9 of 100 images, too many for a risk of at most 0.1 "
         "with confidence 0.9.",
         [SAFE],
     )
     slower = "Nothing beats dense: no plan found is cheaper on this device."
-    assert chosen((0, 0, 0), agreement, (0.05, 0.05, 0.04)) == (None, slower, [])
+    assert choice((0, 0, 0), agreement, (0.05, 0.05, 0.04)) == (None, slower, [])
     # A bound on cost takes the safest plan within it, whatever the cheaper ones do.
-    assert chosen((1, 5, 9), Bound("latency", 26.0)) == (
+    assert choice((1, 5, 9), Bound("latency", 26.0)) == (
         CHEAP,
         f"{CHEAP} is 1.60 times as fast as dense, and with confidence 0.9 its risk is at most 0.0908: 5 errors in 100 "
         "independent images.",
         [CHEAP],
     )
     itself = "The dense network itself satisfies the bound: throughput at least 150 images/s."
-    assert chosen((1, 5, 9), Bound("throughput", 150.0)) == (None, itself, [])
+    assert choice((1, 5, 9), Bound("throughput", 150.0)) == (None, itself, [])

@@ -1,6 +1,6 @@
 """What `visualize` writes: a picture of reconstructions, in a file and on the page."""
 
-import importlib
+from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -9,25 +9,25 @@ from PIL import Image
 from written_pages import read_page
 
 from jaxprune import main
-from jaxprune.commands import visualize
 from jaxprune.preprocessing import Preprocessing
 
-RUN = importlib.import_module("jaxprune.commands.visualize.run")
+# The packages of the commands have functions of the same name.
+visualize = import_module("jaxprune.commands.visualize.run")
 
 CONFIG = str(Path(__file__).parent.parent.parent / "configs" / "visualize.py")
 
 
 def test_reconstructions_are_shown_with_their_order(tmp_path, monkeypatch):
     model = SimpleNamespace(preprocessing=Preprocessing((32, 32)))
-    monkeypatch.setattr(RUN, "open_framework", lambda origin: model)
+    monkeypatch.setattr(visualize, "open_framework", lambda origin: model)
     seen = []
 
     def drawn(model, preprocessing, images):
         seen.append(images)
         return np.full((64, 96, 3), 128, np.uint8)
 
-    monkeypatch.setattr(RUN.reconstruction, "picture", drawn)
-    monkeypatch.setattr(RUN.inputs, "with_data_of", lambda run, record, config: config)
+    monkeypatch.setattr(visualize.reconstruction, "picture", drawn)
+    monkeypatch.setattr(visualize.inputs, "with_data_of", lambda run, record, config: config)
     config = main.load_config(CONFIG)
     config.update(run="runs/mae", num_images=3)
     config.data.update(source="scenes", num_eval=8, img_size=32)

@@ -54,7 +54,7 @@ def test_scores_read_from_attention(name, options, published):
 @pytest.mark.parametrize("num_keep", [int(number) for number in in_names(FILE, r"evit/keep(\d+)_final")])
 def test_evit_in_stages(num_keep):
     scorer = vit_scorer("evit", num_keep=num_keep, reduction_loc=STAGES)
-    counts = [scorer.proposal.blocks[block].reducer.num_rows() - 1 for block in STAGES]
+    counts = [scorer.proposal.blocks[block].reducer.num_tokens() - 1 for block in STAGES]
     assert counts == [FILE[f"evit/keep{num_keep}_stage{stage}_idx"].shape[1] for stage in range(len(STAGES))]
     chosen = scorer.select(jnp.asarray(scores_of(scorer)), num_keep)
     np.testing.assert_array_equal(chosen, FILE[f"evit/keep{num_keep}_final"])

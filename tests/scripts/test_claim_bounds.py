@@ -32,7 +32,7 @@ CLAIMS = [
     ("M", "ATS keeps patches all over the image, Top-K, EViT and DynamicViT regions.", "above 0"),
     ("M", "The centres of K-Medoids and DPC-KNN are not the distinctive patches, which Top-K keeps.", "below 0.5"),
 ]
-IMAGES, PAIRS = 400, 1500
+IMAGES, PAIRS = 400, 900
 # How far from its bound a figure is; a rank correlation of `PAIRS` pairs is only made, and known, to about .03.
 OFF, OFF_OF_RANKS = 0.02, 0.08
 
@@ -75,8 +75,8 @@ def methods(off):
     shares = {("topk", "evit"): 0.7 + off, ("topk", "ats"): 0.8, ("dynamicvit", "evit"): 0.6}
     shares |= {("topk", "kmedoids"): 0.4 + off, ("dpc_knn", "topk"): 0.6 + off, ("evit", "kmedoids"): 0.1}
     return [
-        step(one, 1, **{"other method": other, "IoU": rescaled(share), "IoU chance": 0.2})
-        for (one, other), share in shares.items()
+        step(first, 1, **{"other method": second, "IoU": rescaled(share), "IoU chance": 0.2})
+        for (first, second), share in shares.items()
     ]
 
 
@@ -107,10 +107,10 @@ def depths(off):
     return [*rows, at("kmedoids", **uneven(0.9))]
 
 
-def correlated(wanted, others):
+def correlated(rho, others):
     """A column whose Pearson correlation with `others` is that of normal variables of this Spearman's correlation."""
     noise = np.random.default_rng(2).normal(size=len(others))
-    strength = 2 * np.sin(np.pi * wanted / 6)
+    strength = 2 * np.sin(np.pi * rho / 6)
     unit = (others - others.mean()) / others.std()
     noise = noise - noise.mean() - (noise @ unit) / len(unit) * unit
     return strength * unit + np.sqrt(1 - strength**2) * noise / noise.std()
@@ -147,7 +147,7 @@ def test_a_claim_holds_on_its_side_of_the_bound_and_fails_on_the_other(sign):
     for row in rows:
         side, bound = row["holds if"].split()
         ranks = is_correlation(row["section"], row["claim"])
-        wanted = float(bound) + (off_of_ranks if ranks else off)
-        assert row["here"] == pytest.approx(wanted, abs=0.03 if ranks else 1e-6), row["claim"]
+        expected = float(bound) + (off_of_ranks if ranks else off)
+        assert row["here"] == pytest.approx(expected, abs=0.03 if ranks else 1e-6), row["claim"]
         assert row["here low"] <= row["here"] <= row["here high"]
         assert row["verdict"] == ("holds" if (sign > 0) == (side == "above") else "does not hold"), row["claim"]

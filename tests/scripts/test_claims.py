@@ -6,9 +6,11 @@ import pytest
 from which_tokens import claims
 from which_tokens.claims import FAILS, HOLDS, OPEN, TABLES, judge, judge_run, read_tables, verdict_of
 from which_tokens.figures import Figure, mean_of, rescaled
+from written_pages import read_page
 
 from jaxprune.commands.analyse.page.patterns import rate_lines
 from jaxprune.errors import UserError
+from jaxprune.report import Report
 from jaxprune.report.table import write_csv
 
 NOTHING = dict.fromkeys(TABLES, ())
@@ -141,3 +143,21 @@ def test_claims_are_judged_by_the_files_of_a_run(tmp_path, capsys):
 def test_a_directory_without_tables_is_refused(tmp_path):
     with pytest.raises(UserError, match="has no tables of an analysis"):
         read_tables(tmp_path)
+
+
+def test_verdicts_are_counted(tmp_path):
+    row = {"section": "G", "claim": "A finding.", "figure": "IoU", "holds if": "above 0.5"}
+    figures = {"holds": (0.75, 0.625, 0.875), "does not hold": (0.25, 0.125, 0.375), "not decidable": (0.5, 0.25, 0.75)}
+    rows = [
+        {**row, "verdict": verdict, "here": here, "here low": low, "here high": high}
+        for verdict, (here, low, high) in figures.items()
+    ]
+    report = Report("jaxprune", "runs/vit")
+    claims.describe(report.section("Claims"), [*rows, rows[0], rows[0]])
+    part = read_page(report.save(tmp_path / "report.html")).parts["Claims"]
+    assert "3 of the 5 findings" in part.texts[0] and "hold here, 1 do not, 1 are not decidable" in part.texts[0]
+    assert [line.split(" | ")[1:4:2] for line in part.tables[0].lines[1:4]] == [
+        ["holds", "0.75 (0.62–0.88)"],
+        ["does not hold", "0.25 (0.12–0.38)"],
+        ["not decidable", "0.50 (0.25–0.75)"],
+    ]

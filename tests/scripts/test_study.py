@@ -5,7 +5,8 @@ import csv
 import numpy as np
 import pytest
 import study
-from study import student_interval
+
+from jaxprune.measures.intervals import student_interval
 
 VALUES = {"plain": [1.0, 1.1, 0.9], "better": [3.0, 3.1, 2.9], "close": [1.1, 1.0, 1.2]}
 

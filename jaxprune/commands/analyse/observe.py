@@ -125,7 +125,7 @@ def seconds(wanted: Sequence[Pass]) -> float:
         some = itertools.islice(inputs.eval_batches(each.config, each.source), _READ)
         reading, read = _timed(lambda some=some: list(some))
         reading, batch = reading / len(read), read[-1] if len(read) < whole else read[0]
-        cost = {member.plan: flops.host(member.model).total for member in each.members}
+        cost = {member.plan: flops.of_model(member.model).total for member in each.members}
         for _, own in itertools.groupby(sorted(each.members, key=lambda m: m.method), key=lambda m: m.method):
             some = sorted(own, key=lambda member: cost[member.plan])
             middle = some[len(some) // 2].plan

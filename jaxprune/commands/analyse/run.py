@@ -1,7 +1,7 @@
 """Observes networks under plans, compares the observations, and writes tables and a report."""
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,21 +11,17 @@ from jaxprune import flops, processes
 from jaxprune.commands.analyse import observe, page
 from jaxprune.commands.analyse.page import Tables
 from jaxprune.commands.analyse.tables import class_patterns, outcomes, patterns, proxies, spatial
-from jaxprune.commands.shared import inputs, reporting, several_networks, train_first
-from jaxprune.commands.shared.checks import one_view, refused
+from jaxprune.commands.shared import inputs, reporting, several_networks
 from jaxprune.config import Config
-from jaxprune.errors import unknown
 from jaxprune.evaluate.collectors.observations import Observed
 from jaxprune.evaluate.members import Member, members
 from jaxprune.measures.several_labels import Rankings
-from jaxprune.reduction import DENSE, methods
+from jaxprune.reduction import DENSE
 from jaxprune.report import Report
 from jaxprune.report.table import as_text, write_csv
 from jaxprune.train import workdir as workdirs
 
 FOLDER, DATA_FOLDER = "observed", "observed_data"
-
-missing = train_first.missing
 
 
 def run(config: Config, workdir: Path) -> dict[str, Any]:
@@ -84,19 +80,6 @@ def _announce(found: Sequence[Member], passes: Sequence[observe.Pass]) -> None:
     )
 
 
-def check(config: Config) -> Iterator[str]:
-    """Yields the problems of the config that `shared.checks` does not find."""
-    if not config.plans:
-        yield "config.plans is empty: name some, such as ('topk', 'tome')."
-    known = (DENSE, *methods())
-    for name in config.anchors:
-        if name not in known:
-            yield str(unknown("anchor in config.anchors", name, known))
-    yield from one_view(config)
-    yield from refused(lambda: several_networks.check_names(config))
-    yield from refused(lambda: observe.more_data(config))
-
-
 def _tables(
     config: Config,
     observed: Sequence[Observed],
@@ -125,7 +108,7 @@ def _tables(
         "anchors": beside,
     }
     return Tables(
-        plans=outcomes.plan_rows(observed, answered, lambda model: flops.host(model).total / 1e9),
+        plans=outcomes.plan_rows(observed, answered, lambda model: flops.of_model(model).total / 1e9),
         heat_maps=patterns.maps_alike(observed, next(iter(maps.values()))),
         proxies=proxies.correlations(beside) if answered is not None else [],
         classes=[row for rows in by_class for row in rows],

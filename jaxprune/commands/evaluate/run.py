@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from jaxprune.commands.evaluate import page
+from jaxprune.commands.evaluate.settings import Settings
 from jaxprune.commands.shared import inputs, networks, plans_page, reporting
-from jaxprune.commands.shared.defaults import classifier_inspection
 from jaxprune.config import Config
 from jaxprune.evaluate.collectors import plans
 from jaxprune.evaluate.collectors.predictions import PredictionCollector, Predictions
@@ -42,9 +42,7 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
 def assess(run: Path, report: Path) -> dict[str, Any]:
     """Evaluates the classifier in a run directory on its own data, and adds the results to a report."""
     classifier = open_classifier(Run(run))
-    config = inputs.with_data_of(
-        run, classifier.model.preprocessing, classifier_inspection("evaluate", only_present=False)
-    )
+    config = inputs.with_data_of(run, classifier.model.preprocessing, Settings.defaults())
     command = f"{reporting.command('configs/evaluate.py')} --config.run={run}"
     summary, _ = _on_held_out(classifier, contestants(classifier.model, {}), report, config, command)
     return summary

@@ -1,5 +1,8 @@
 """Extracts features of images to files: CLS tokens, pooled vectors, patch maps; dense or under a plan."""
 
-from jaxprune.commands.features.run import check, missing, run
+from jaxprune.commands.features.run import run
+from jaxprune.commands.features.settings import Settings
 
-__all__ = ["check", "missing", "run"]
+__all__ = ["Settings", "defaults", "run"]
+
+defaults = Settings.defaults

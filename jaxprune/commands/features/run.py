@@ -1,24 +1,21 @@
 """Writes the features of images file by file, classifies by them, and writes a report."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from ml_collections import ConfigDict
 
-from jaxprune import processes
+from jaxprune import commands, processes
 from jaxprune.checkpoints.run import save_model
 from jaxprune.commands.features import page
-from jaxprune.commands.shared import inputs, networks, reporting, train_first
-from jaxprune.commands.shared.checks import one_view, refused
-from jaxprune.commands.shared.defaults import DTYPES
+from jaxprune.commands.features.settings import SPLITS
+from jaxprune.commands.shared import inputs, networks, reporting
 from jaxprune.config import Config
 from jaxprune.data.file_list import open_images
 from jaxprune.data.source import Source
-from jaxprune.errors import UserError, unknown
+from jaxprune.errors import UserError
 from jaxprune.evaluate import feature_files, feature_probe
-from jaxprune.evaluate.collectors.features import FEATURES, features, require
-from jaxprune.evaluate.feature_formats import FORMATS, array_record
+from jaxprune.evaluate.collectors.features import features, require
 from jaxprune.open import with_head
 from jaxprune.report import Report
 from jaxprune.report.section import Section
@@ -26,12 +23,8 @@ from jaxprune.train import workdir as workdirs
 from jaxprune.train.writer import Writer
 from jaxprune.weights.fingerprint import fingerprint
 
-SPLITS = ("train", "eval")
 CLASSIFIER = "classifier.safetensors"  # the network with the linear classifier of its pooled features
 IMAGES = "images"  # directory name for the features of `config.images`
-WRITTEN = ("float32", "float16")
-
-missing = train_first.missing
 
 
 def run(config: Config, workdir: Path) -> dict[str, Any]:
@@ -41,7 +34,8 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     config = _with_images(config, origin, model)
     sources = _sources(config)
     with workdirs.locked(workdir):
-        workdirs.prepare(folder, {**config.to_dict(), "network": fingerprint(model), "images of": _known(sources)})
+        recorded = {**config.to_dict(), "network": fingerprint(model), "images of": _fingerprints(sources)}
+        workdirs.prepare(folder, recorded, commands.declared_defaults(config))
         forward = features(model, config.what)
         paths = {split: _write(config, folder / split, source, forward) for split, source in sources.items()}
         rows, document = page.contents(paths, sources), Report("jaxprune", origin)
@@ -56,38 +50,6 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     images = {"images": sum(row.images for row in rows), **({"unreadable": broken} if broken else {})}
     rates = {} if probed is None else feature_probe.summarise(probed.rows)
     return {**images, **rates, "features": str(folder), **classifier}
-
-
-def check(config: Config) -> Iterator[str]:
-    """Yields the problems of the config that `shared.checks` does not find."""
-    for setting, known in {"what": tuple(FEATURES), "splits": SPLITS}.items():
-        if not config[setting]:
-            yield f"config.{setting}={config[setting]!r} is empty: give some of {', '.join(known)}."
-        for name in config[setting]:
-            if name not in known:
-                yield str(unknown(f"name in config.{setting}", name, known))
-    if config.format not in FORMATS:
-        yield str(unknown("format", config.format, FORMATS))
-    elif config.format == "arrayrecord":
-        yield from refused(array_record)
-    if config.dtype in DTYPES and config.dtype not in WRITTEN:
-        yield f"config.dtype={config.dtype!r} is not a dtype for feature files: use {' or '.join(WRITTEN)}."
-    if config.plan:
-        yield from (
-            f"config.plan={config.plan!r}: {why}" for why in refused(lambda: networks.plan(config, config.plan))
-        )
-    size, batch = config.shard_size, config.batch_size
-    if isinstance(size, int) and isinstance(batch, int) and min(size, batch) > 0 and size % batch:
-        yield (
-            f"config.shard_size={size} is not a multiple of config.batch_size={batch}: use {-(-size // batch) * batch}."
-        )
-    yield from one_view(config)
-    if config.images and config.data.source:
-        yield (
-            f"config.images={config.images} and config.data.source={config.data.source} are both set: give one of them."
-        )
-    elif config.images:
-        yield from refused(lambda: open_images(config.images))
 
 
 def _with_images(config: Config, origin: str, model: Any) -> Config:
@@ -105,7 +67,7 @@ def _sources(config: Config) -> dict[str, Source]:
     return {split: inputs.source(config, split, in_memory=False) for split in config.splits}
 
 
-def _known(sources: dict[str, Source]) -> dict[str, str]:
+def _fingerprints(sources: dict[str, Source]) -> dict[str, str]:
     return {split: feature_files.fingerprint(feature_files.names_of(source)) for split, source in sources.items()}
 
 

@@ -2,6 +2,8 @@
 
 from jaxprune.commands.finetune.page import describe
 from jaxprune.commands.finetune.run import run
-from jaxprune.commands.finetune.settings import check, defaults, smoke
+from jaxprune.commands.finetune.settings import Settings, smoke
 
-__all__ = ["check", "defaults", "describe", "run", "smoke"]
+__all__ = ["Settings", "defaults", "describe", "recipe", "run", "smoke"]
+
+defaults, recipe = Settings.defaults, Settings.recipe

@@ -9,16 +9,15 @@ from flax import nnx
 from jaxprune import reduction
 from jaxprune.checkpoints.run import build, load_model, write_card
 from jaxprune.commands.finetune.page import describe
-from jaxprune.commands.finetune.parameter_groups import optimizer_of
+from jaxprune.commands.finetune.parameter_groups import grouped_optimizer
 from jaxprune.commands.finetune.settings import objective, plan_of, require_teacher
 from jaxprune.commands.shared import inputs, networks, reporting
-from jaxprune.commands.shared.training import Training, interrupted
+from jaxprune.commands.shared.training import Training, begin, interrupted
 from jaxprune.config import Config
 from jaxprune.data.augment import augment
 from jaxprune.evaluate.collectors import held_out
 from jaxprune.nn.params import Split, merge, split
 from jaxprune.open import initialise
-from jaxprune.train import workdir as workdirs
 from jaxprune.train.keep_rate import KeepRateWarmUp
 from jaxprune.train.objective import ASYMMETRIC, answers
 from jaxprune.train.state import EMA, TrainState
@@ -28,9 +27,8 @@ from jaxprune.train.writer import Writer
 
 def run(config: Config, workdir: Path) -> dict[str, Any]:
     """Trains a classifier, and writes checkpoints, metrics and a report to `workdir`."""
-    workdirs.prepare(workdir, config.to_dict())
-    if workdirs.is_complete(workdir):
-        return workdirs.read_summary(workdir)
+    if summary := begin(config, workdir):
+        return summary
     plan, wanted = plan_of(config), objective(config)
     require_teacher(config)
     training = Training.of(config, workdir)
@@ -64,7 +62,7 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     result = training.fit(
         parts.params,
         loss_fn,
-        optimizer_of(config, parts.params, model, training),
+        grouped_optimizer(config, parts.params, model, training),
         [training.every(config.eval_every, evaluate)],
         ema_decay=config.ema_decay,
         fixed={"teacher": teacher.params} if teacher else None,

@@ -2,17 +2,18 @@
 
 import dataclasses
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from ml_collections import ConfigDict
 
+from jaxprune import commands
 from jaxprune.bench import leaderboard
 from jaxprune.bench.plan_names import short_plan
 from jaxprune.bench.publish import device
 from jaxprune.commands import benchmark
-from jaxprune.commands.shared import checks, inputs, networks, reporting, several_networks, train_first
+from jaxprune.commands.shared import inputs, networks, reporting, several_networks
 from jaxprune.commands.shared.plans_page import Point, finding
 from jaxprune.config import Config
 from jaxprune.errors import UserError
@@ -20,6 +21,7 @@ from jaxprune.open import Origin
 from jaxprune.reduction import DENSE
 from jaxprune.report import Report, Section, plots, spread
 from jaxprune.report.table import Table, as_text, column, write_csv
+from jaxprune.weights.fingerprint import fingerprint
 
 FILE = "leaderboard.csv"
 SHOWN = ("network", "plan", "accuracy", "agreement", "GFLOPs", "speed-up", "verdict")  # columns in the terminal
@@ -45,26 +47,6 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     if config.verify and config.compare:
         return _compare(config)
     return _verify(config, workdir) if config.verify else _measure(config, workdir)
-
-
-def check(config: Config) -> Iterator[str]:
-    """Yields the problems of the config that `shared.checks` does not find."""
-    yield from checks.refused(lambda: several_networks.check_names(config))
-    if config.rounds < 2:
-        yield f"rounds={config.rounds} is too few for a range of speeds to check against: give 3 or more."
-    if not isinstance(config.rows_seed, int) or config.rows_seed < -1:
-        yield f"config.rows_seed={config.rows_seed!r} is not a seed: use a whole number from 0, or -1 for a new one."
-    for name in ("verify", "compare"):
-        if config[name] and not Path(config[name]).expanduser().is_file():
-            yield f"There is no leaderboard {config[name]}: check config.{name}."
-    if config.compare and not config.verify:
-        yield "config.compare needs another leaderboard to compare with: give it as config.verify."
-
-
-def missing(config: Config) -> Iterator[str]:
-    """Yields a message if there is no network."""
-    if not (config.compare or config.run or config.model.weights or train_first.brings_run(config)):
-        yield "Give --config.run=RUN, the run directory of a classifier, or --config.model.weights=FILE with its name."
 
 
 def _measure(config: Config, workdir: Path) -> dict[str, Any]:
@@ -161,7 +143,7 @@ def _with_settings(config: Config, row: leaderboard.Row) -> Config:
         "img_size": tuple(sides) if len(sides) > 1 else sides[0],
     }
     own: Any = ConfigDict({**config.to_dict(), **settings})
-    if problems := [*checks.of_settings(own), *check(own)]:
+    if problems := commands.problems(own):
         raise UserError(f"The row {row['network']} {row['plan']} cannot be measured again: {problems[0]}")
     return own
 
@@ -197,7 +179,7 @@ def _rows(config: Config, label: str, origin: Origin, texts: Sequence[str], work
         "rounds": config.rounds,
         "seed": config.seed,
         "image size": "x".join(map(str, size)) if isinstance(size, (tuple, list)) else str(size),
-        "weights": leaderboard.weights_hash(classifier.model),
+        "weights": fingerprint(classifier.model),
         "code": leaderboard.code_hash(),
         "data": leaderboard.data_hash(read.data.to_dict(), images.names),
         **device(),

@@ -3,8 +3,9 @@
 The CLS token after the final norm, BatchNorm without scale and offset, one linear layer, LARS.
 """
 
-from jaxprune.commands.linear_probe.page import describe
 from jaxprune.commands.linear_probe.run import run
-from jaxprune.commands.linear_probe.settings import defaults, missing, smoke
+from jaxprune.commands.linear_probe.settings import Settings, smoke
 
-__all__ = ["defaults", "describe", "missing", "run", "smoke"]
+__all__ = ["Settings", "defaults", "recipe", "run", "smoke"]
+
+defaults, recipe = Settings.defaults, Settings.recipe

@@ -11,7 +11,7 @@ from jaxprune import processes
 from jaxprune.checkpoints.run import build, leave_network
 from jaxprune.commands.linear_probe.page import describe
 from jaxprune.commands.shared import inputs, networks, reporting, train_first
-from jaxprune.commands.shared.training import Training, interrupted
+from jaxprune.commands.shared.training import Training, begin, build_optimizer, interrupted
 from jaxprune.config import Config
 from jaxprune.data.augment import random_flip
 from jaxprune.errors import UserError
@@ -19,8 +19,7 @@ from jaxprune.evaluate.collectors import held_out
 from jaxprune.nn.batch_norm import BATCH_STATS, RunningStats
 from jaxprune.nn.params import merge, split
 from jaxprune.open import initialise
-from jaxprune.train import optimizer, probe
-from jaxprune.train import workdir as workdirs
+from jaxprune.train import probe
 from jaxprune.train.state import TrainState
 from jaxprune.train.step import FIXED
 from jaxprune.train.writer import Writer
@@ -31,9 +30,8 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
 
     `model.safetensors` is the network with the classifier, into which the BatchNorm is folded.
     """
-    workdirs.prepare(workdir, config.to_dict())
-    if workdirs.is_complete(workdir):
-        return workdirs.read_summary(workdir)
+    if summary := begin(config, workdir):
+        return summary
     config, stopped = train_first.with_run(config, workdir)
     if stopped:
         return stopped
@@ -68,10 +66,11 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
         call, batches = held_out.single_label(logits), training.held_out_batches()
         writer.metrics(step, "eval", held_out.measure(call, arrays, batches, training.mesh))
 
+    classifier = probe.classifier(jax.random.key(config.seed), model.embed_dim, num_classes)
     result = training.fit(
-        probe.classifier(jax.random.key(config.seed), model.embed_dim, num_classes),
+        classifier,
         loss_fn,
-        optimizer.lars(training.schedule, momentum=config.optimizer.momentum),
+        build_optimizer(config, training.schedule, classifier),
         [training.every(config.eval_every, evaluate)],
         fixed={"backbone": backbone.params},
         keepers=(RunningStats(probe.no_statistics(model.embed_dim)),),

@@ -9,17 +9,17 @@ from flax import nnx
 
 from jaxprune import parallel, processes
 from jaxprune.checkpoints.run import build, write_card
-from jaxprune.commands.pretrain.frozen_networks import arguments_of
 from jaxprune.commands.pretrain.page import describe
+from jaxprune.commands.pretrain.settings import networks
 from jaxprune.commands.shared import inputs
-from jaxprune.commands.shared.training import Training, adamw, interrupted
+from jaxprune.commands.shared.training import Training, begin, build_optimizer, interrupted
 from jaxprune.config import Config
 from jaxprune.data.augment import random_flip
 from jaxprune.evaluate import Averages, run_over
 from jaxprune.evaluate.collectors import reconstruction
 from jaxprune.mim.parts.base import STORED
 from jaxprune.nn.params import Split, merge, split
-from jaxprune.train import workdir as workdirs
+from jaxprune.open import Origin, named, open_network
 from jaxprune.train.state import TrainState
 from jaxprune.train.step import FIXED, KEPT, LossFn
 from jaxprune.train.writer import Writer
@@ -29,9 +29,8 @@ PICTURES = 6
 
 def run(config: Config, workdir: Path) -> dict[str, Any]:
     """Pre-trains as configured, and writes checkpoints, metrics, pictures and a report to `workdir`."""
-    workdirs.prepare(workdir, config.to_dict())
-    if workdirs.is_complete(workdir):
-        return workdirs.read_summary(workdir)
+    if summary := begin(config, workdir):
+        return summary
     training = Training.of(config, workdir)
     model = build("mim", arguments_of(config), dtype=config.dtype, rngs=nnx.Rngs(config.seed))
     model.preprocessing = inputs.preprocessing(config)
@@ -57,7 +56,7 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     result = training.fit(
         parts.params,
         _Losses(config, parts, model.phase, training.steps.per_epoch),
-        adamw(config, training.schedule, parts.params, exempt=model.no_decay),
+        build_optimizer(config, training.schedule, parts.params, exempt=model.no_decay),
         [training.every(config.picture_every, draw), training.every(config.eval_every, evaluate)],
         fixed=fixed,
         keepers=model.keepers(training.steps.per_epoch),
@@ -86,3 +85,32 @@ def _loss_fn(config: Config, parts: Split, phase: dict[str, Any]) -> LossFn:
         return model.training_loss(inputs.normalized(config, images), mask_key, **phase, **batch.get(KEPT, {})), {}
 
     return loss_fn
+
+
+def arguments_of(config: Config) -> dict[str, Any]:
+    """Returns `config.mim` with its networks, which the config specifies separately, opened.
+
+    A network with another patch size is opened at the image size that gives as many patches as the framework has.
+
+    Raises:
+      UserError: a file cannot be read, or belongs to another network.
+    """
+    arguments = config.mim.to_dict()
+    settings = lambda name: (f"--config.{name}.run", f"--config.{name}.weights", f"--config.{name}.name")
+    origins = {
+        name: named(**config[name], settings=settings(name))
+        for name in networks(arguments)
+        if name in config and (config[name].run or config[name].weights)
+    }
+    if not origins:
+        return arguments
+    bare: Any = nnx.eval_shape(lambda: build("mim", {**arguments, **dict.fromkeys(origins)}, rngs=nnx.Rngs(0)))
+    return {**arguments, **{name: _opened(origin, bare.grid) for name, origin in origins.items()}}
+
+
+def _opened(origin: Origin, grid: tuple[int, int]) -> Any:
+    network = open_network(origin)
+    if getattr(network, "grid", grid) == grid:
+        return network
+    height, width = (cells * side for cells, side in zip(grid, network.patch_embed.patch_size, strict=True))
+    return open_network(origin, img_size=(height, width))

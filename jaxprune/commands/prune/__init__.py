@@ -1,5 +1,8 @@
 """A trained classifier pruned by patch scorers, without training: accuracy against keep rate, curves, cost, speed."""
 
-from jaxprune.commands.prune.run import check, completed, measure, run
+from jaxprune.commands.prune.run import completed, measure, run
+from jaxprune.commands.prune.settings import Settings
 
-__all__ = ["check", "completed", "measure", "run"]
+__all__ = ["Settings", "completed", "defaults", "measure", "run"]
+
+defaults = Settings.defaults

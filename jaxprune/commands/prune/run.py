@@ -1,7 +1,7 @@
 """Prunes a classifier by scorers on held-out images, and writes tables and a report."""
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -74,14 +74,6 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     dense = {"images": len(pruned.labels), "keep rate": config.keep_rate, "accuracy, dense": rows[0].accuracy.value}
     by_chance = at[next(text for text in config.scorers if _is_random(text))]
     return {**dense, "best": best, "accuracy of the best": at[best], "accuracy, random": by_chance}
-
-
-def check(config: Config) -> Iterator[str]:
-    """Yields the problems of the config that `shared.checks` does not find."""
-    if config.curve_steps < 2 and config.curve_steps != 0:
-        yield f"curve_steps={config.curve_steps} is not a curve: give 2 or more, or 0 for none."
-    if config.keep_rate == 1:
-        yield "keep_rate=1, which speed and pictures are for, prunes nothing: give one below 1, such as 0.5."
 
 
 def completed(config: Config, classifier: Classifier) -> Config:

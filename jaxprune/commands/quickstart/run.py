@@ -8,6 +8,7 @@ from typing import Any
 from jaxprune.commands import benchmark, finetune, pretrain, train_ranker
 from jaxprune.commands.quickstart.page import describe
 from jaxprune.commands.quickstart.settings import phase_config, phases
+from jaxprune.commands.shared.training import begin
 from jaxprune.config import Config
 from jaxprune.files import write_atomically
 from jaxprune.reduction import DENSE
@@ -19,9 +20,8 @@ _TASKS = {"pretrain": pretrain.run, "finetune": finetune.run, "scratch": finetun
 
 def run(config: Config, workdir: Path) -> dict[str, Any]:
     """Runs the phases one after the other, each in its own run directory in `workdir`, and writes one report."""
-    workdirs.prepare(workdir, config.to_dict())
-    if workdirs.is_complete(workdir):
-        return workdirs.read_summary(workdir)
+    if summary := begin(config, workdir):
+        return summary
     summaries = {}
     for phase in phases(config):
         task, settings = _TASKS[phase], phase_config(config, phase, workdir)

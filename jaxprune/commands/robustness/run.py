@@ -1,12 +1,10 @@
 """Evaluates a classifier and its plans on corrupted images, and writes tables and a report."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from jaxprune.commands.robustness import page
 from jaxprune.commands.shared import inputs, networks, reporting
-from jaxprune.commands.shared.checks import refused
 from jaxprune.config import Config
 from jaxprune.data.corruptions import Corruption
 from jaxprune.evaluate.collectors import robustness
@@ -45,15 +43,3 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     dense = next(row for row in rows if row.plan == DENSE)
     summary = {"images": measured.images, "accuracy": dense.accuracy.value, "corrupted": dense.corrupted}
     return summary if dense.mce is None else {**summary, "mCE": dense.mce}
-
-
-def check(config: Config) -> Iterator[str]:
-    """Yields the problems of the config that `shared.checks` does not find."""
-    if not config.corruptions or not config.severities:
-        yield "corruptions and severities must not be empty: leave them unset for all."
-    for name in config.corruptions:
-        yield from refused(lambda name=name: Corruption(name, 1))
-    for severity in config.severities:
-        yield from refused(lambda severity=severity: Corruption("fog", severity))
-    if len(set(config.corruptions)) < len(config.corruptions):
-        yield f"corruptions={config.corruptions} has a duplicate: name each once."

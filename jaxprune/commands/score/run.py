@@ -1,25 +1,19 @@
 """Scores pictures part by part, draws the first ones, and writes a report."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from jaxprune import commands
 from jaxprune.commands.score import page
 from jaxprune.commands.shared import inputs, networks, reporting
-from jaxprune.commands.shared.checks import refused
 from jaxprune.config import Config
-from jaxprune.data.pictures import open_pictures, require_there
+from jaxprune.data.pictures import open_pictures
 from jaxprune.errors import UserError
 from jaxprune.evaluate.forwards import patch_scores
 from jaxprune.evaluate.score_files import read_part, write_scores
 from jaxprune.report import Report
 from jaxprune.report.scorer_names import about_scorers
 from jaxprune.train import workdir as workdirs
-
-
-def check(config: Config) -> Iterator[str]:
-    """Yields the problems of the config that `shared.checks` does not find."""
-    yield from refused(lambda: require_there(config.images))
 
 
 def run(config: Config, workdir: Path) -> dict[str, Any]:
@@ -30,7 +24,7 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     scores = patch_scores(opened.scorers, opened.preprocessing, seed=config.seed, stride=batch_size)
     sizes = {"size": opened.size, "grid": opened.grid, "batch_size": batch_size, "num_threads": config.num_threads}
     with workdirs.locked(workdir):
-        workdirs.prepare(workdir, config.to_dict())
+        workdirs.prepare(workdir, config.to_dict(), commands.declared_defaults(config))
         paths = write_scores(workdir / "scores", pictures, scores, config.scorers, inputs.mesh(config), **sizes)
         parts = [read_part(path) for path in paths]
         broken = {name: why for part in parts for name, why in zip(part.files, part.broken, strict=True) if why}

@@ -1,5 +1,6 @@
 """Builds images from a config: sources, batches, and the mesh that they are sharded over."""
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from ml_collections import ConfigDict
 
 from jaxprune import data as loader
 from jaxprune import parallel
-from jaxprune.commands.shared import defaults
+from jaxprune.commands.shared import groups
 from jaxprune.config import Config
 from jaxprune.data.augment import normalize
 from jaxprune.data.sample import Sample
@@ -90,18 +91,7 @@ def eval_batches(config: Config, examples: Any, *, changes: tuple[Any, ...] = ()
 
 def preprocessing(config: Config) -> Preprocessing:
     """The evaluation preprocessing of `config.data`."""
-    data = config.data
-    return Preprocessing(
-        pair(data.img_size),
-        crop=data.eval_crop,
-        crop_pct=data.crop_pct,
-        interpolation=data.interpolation,
-        mean=tuple(data.mean),
-        std=tuple(data.std),
-        exif=data.exif,
-        num_frames=data.num_frames,
-        frame_stride=data.frame_stride,
-    )
+    return groups.preprocessing(config.data)
 
 
 def prepared_as(record: Preprocessing) -> dict[str, Any]:
@@ -149,7 +139,7 @@ def with_data_of(origin: str | Path, record: Preprocessing, config: Config) -> C
     seed = {"seed": recorded["seed"]} if recorded else {}
     chosen = recorded["data"] if recorded else config.data.to_dict()
     # Runs of earlier versions lack newer settings, and did not split folders.
-    settings = {**defaults.data(), "held_out": 0.0, **chosen, **prepared_as(record)}
+    settings = {**dataclasses.asdict(groups.Data()), "held_out": 0.0, **chosen, **prepared_as(record)}
     return ConfigDict({**config.to_dict(), **seed, "data": settings})
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from jaxprune.metrics import wilson_interval
+from jaxprune.measures.intervals import wilson_interval
 from jaxprune.report import Report, Section, plots, spread
 
 

@@ -2,6 +2,8 @@
 
 from jaxprune.commands.train_ranker.page import describe
 from jaxprune.commands.train_ranker.run import run
-from jaxprune.commands.train_ranker.settings import check, defaults, missing, smoke
+from jaxprune.commands.train_ranker.settings import Settings, smoke
 
-__all__ = ["check", "defaults", "describe", "missing", "run", "smoke"]
+__all__ = ["Settings", "defaults", "describe", "recipe", "run", "smoke"]
+
+defaults, recipe = Settings.defaults, Settings.recipe

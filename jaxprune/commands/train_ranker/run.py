@@ -12,13 +12,9 @@ from jaxprune import metrics, parallel
 from jaxprune.checkpoints.run import build, write_card
 from jaxprune.commands import pretrain
 from jaxprune.commands.shared import inputs
-from jaxprune.commands.shared.training import Training, adamw, interrupted
+from jaxprune.commands.shared.training import Training, begin, build_optimizer, interrupted
 from jaxprune.commands.train_ranker.page import describe
-from jaxprune.commands.train_ranker.settings import (
-    PRETRAIN,
-    label_model,
-    label_options,
-)
+from jaxprune.commands.train_ranker.settings import PRETRAIN, label_model, label_options
 from jaxprune.config import Config
 from jaxprune.data.augment import random_flip
 from jaxprune.errors import UserError
@@ -30,7 +26,6 @@ from jaxprune.open.framework import abstract
 from jaxprune.ranking import ConvRanker, pseudo_labels
 from jaxprune.ranking.losses import ranking_loss
 from jaxprune.ranking.warm_start import begin_as_encoder
-from jaxprune.train import workdir as workdirs
 from jaxprune.train.state import TrainState
 from jaxprune.train.step import FIXED
 from jaxprune.train.writer import Writer
@@ -38,9 +33,8 @@ from jaxprune.train.writer import Writer
 
 def run(config: Config, workdir: Path) -> dict[str, Any]:
     """Trains a ranker as configured, and writes checkpoints, metrics, pictures and a report to `workdir`."""
-    workdirs.prepare(workdir, config.to_dict())
-    if workdirs.is_complete(workdir):
-        return workdirs.read_summary(workdir)
+    if summary := begin(config, workdir):
+        return summary
     loss = ranking_loss(config.loss, **config.loss_options)
     if not config.label_model and (stopped := _pretrain(config, workdir / PRETRAIN)):
         return stopped
@@ -82,7 +76,7 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     result = training.fit(
         parts.params,
         loss_fn,
-        adamw(config, training.schedule, parts.params),
+        build_optimizer(config, training.schedule, parts.params),
         [training.every(config.eval_every, evaluate)],
         fixed=frozen,
         keepers=(RunningStats(running),) if running else (),

@@ -1,5 +1,8 @@
 """The cheapest token-reduction plan for a network on this device, with a statistical guarantee on its risk."""
 
-from jaxprune.commands.tune.run import check, missing, run
+from jaxprune.commands.tune.run import run
+from jaxprune.commands.tune.settings import Settings
 
-__all__ = ["check", "missing", "run"]
+__all__ = ["Settings", "defaults", "run"]
+
+defaults = Settings.defaults

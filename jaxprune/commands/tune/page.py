@@ -4,7 +4,7 @@ import dataclasses
 import statistics
 from typing import Any
 
-from jaxprune.measures.intervals import Interval, proportion
+from jaxprune.measures.intervals import Interval, share
 from jaxprune.reduction import DENSE
 from jaxprune.report import Section, plots, spread
 from jaxprune.report.table import Table, column
@@ -47,7 +47,7 @@ def _row(tuned: Tuned, row: Row) -> TunedRow:
         latency=1000 * row.timed[0].median if row.timed else "",
         predicted=1000 * row.predicted.seconds if row.predicted else "",
         megabytes=row.cost.megabytes,
-        risk=proportion(row.errors, row.images) if estimated else "",
+        risk=share(row.errors, row.images) if estimated else "",
         images=row.images if estimated else "",
         tested=f"{test.errors} of {test.images}" if test else "",
         p_value=test.p_value if test else "",

@@ -1,37 +1,31 @@
 """Tunes a plan to this device, and writes a table, the plan and a report."""
 
 import dataclasses
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from jaxprune import reduction
 from jaxprune.bench.publish import device
-from jaxprune.commands.shared import inputs, networks, reporting, several_networks, train_first
-from jaxprune.commands.shared.checks import refused
+from jaxprune.commands.shared import inputs, networks, reporting
 from jaxprune.commands.tune import page
+from jaxprune.commands.tune.settings import bound_of
 from jaxprune.config import Config
 from jaxprune.data.sample import Picked, Sample
-from jaxprune.errors import unknown
 from jaxprune.evaluate import Batch, feature_files
 from jaxprune.files import write_atomically
 from jaxprune.open import open_network, parse
-from jaxprune.reduction import At, Plan
 from jaxprune.report import Report
 from jaxprune.train import workdir as workdirs
-from jaxprune.tune import Bound, Settings, tune
+from jaxprune.tune import Settings, tune
 from jaxprune.tune.blockwise import evaluation_batch
 from jaxprune.tune.store import Store
 
 FOLDER = "tuned"
 PLAN = "plan.txt"
 _IN_TERMINAL = ("plan", "images_per_second", "latency", "predicted", "risk", "images", "tested")  # columns
-
-missing = train_first.missing
 
 
 def run(config: Config, workdir: Path) -> dict[str, Any]:
@@ -48,7 +42,7 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
             model,
             lambda numbers: _batches(config, sample, numbers),
             num_images=len(sample),
-            bound=_bound(config),
+            bound=bound_of(config),
             settings=Settings(**{field.name: config[field.name] for field in dataclasses.fields(Settings)}),
             smaller=open_network(parse(config.smaller)) if config.smaller else None,
             mesh=inputs.mesh(config),
@@ -66,29 +60,6 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     print(rows.only(*_IN_TERMINAL).text(ends=False))
     print(tuned.why)
     return page.summary(tuned)
-
-
-def check(config: Config) -> Iterator[str]:
-    """Yields the problems of the config that `shared.checks` does not find."""
-    yield from refused(lambda: _bound(config))
-    known = reduction.standalone()
-    for method in config.methods:
-        if method not in known:
-            yield str(unknown("method in config.methods", method, known))
-    for places in config.places:
-        yield from refused(lambda places=places: Plan(steps=[At(at, "random", keep_rate=0.5) for at in places]))
-    if config.smaller:
-        yield from refused(lambda: several_networks.check_name(config.smaller, "config.smaller"))
-    if not config.kept:
-        yield "config.kept is empty: give fractions of the patches, such as (0.65, 0.5)."
-    if config.rounds < 1:
-        yield "rounds=0 measures nothing: give at least 1, preferably 5."
-    if jax.process_count() > 1:
-        yield "tune measures one device: run it in a single process."
-
-
-def _bound(config: Config) -> Bound:
-    return Bound(config.bound, float(config.value), float(config.alpha)).check()
 
 
 def _batches(config: Config, sample: Sample, numbers: np.ndarray) -> Iterable[Batch]:

@@ -8,7 +8,7 @@ import numpy as np
 
 from jaxprune.data.clips import one_view
 from jaxprune.evaluate import Batch
-from jaxprune.measures.intervals import Interval, proportion
+from jaxprune.measures.intervals import Interval, share
 from jaxprune.reduction import DENSE
 from jaxprune.report.table import column
 
@@ -45,7 +45,7 @@ class Agreement:
     def result(self) -> dict[str, Scores]:
         """Returns the scores by network."""
         return {
-            name: Scores(proportion(right, self._total), self._agree[name] / self._total)
+            name: Scores(share(right, self._total), self._agree[name] / self._total)
             for name, right in self._right.items()
         }
 

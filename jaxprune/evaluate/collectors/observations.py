@@ -29,7 +29,7 @@ KEY = "key"
 def observe(model: Any, layers: Sequence[int], *, classify: bool, several: bool = False) -> Forward:
     """Returns the forward function of the observations: a flat dict of arrays with one row per image.
 
-    `kept_0`, `assign_0`, …: see `nn.walk.Forward`; `layer_3`, …: the CLS token after a block, before the final norm,
+    `kept_0`, `assign_0`, …: see `nn.HostOutput`; `layer_3`, …: the CLS token after a block, before the final norm,
     or the mean of the rows without one; `pooled`: the input of the classifier, if any; and with a classifier
     `prediction` and `confidence`, its probability, or all `logits` for images with several labels.
 

@@ -14,7 +14,7 @@ from jaxprune.data.clips import Views, one_view, read_views
 from jaxprune.data.crop_resize import read_image
 from jaxprune.evaluate import Batch, Stacked, run_over
 from jaxprune.evaluate.forwards import probabilities
-from jaxprune.measures.intervals import Interval, proportion
+from jaxprune.measures.intervals import Interval, share
 from jaxprune.report.table import Table, column
 
 DRAWN = 8
@@ -45,7 +45,7 @@ class Predictions(NamedTuple):
     def accuracy(self) -> Interval:
         """Returns the accuracy with its 95 % interval (Wilson)."""
         correct = self.predicted == self.labels
-        return proportion(int(correct.sum()), len(correct))
+        return share(int(correct.sum()), len(correct))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,4 +129,4 @@ def confusions(predictions: Predictions, num_classes: int) -> Int[np.ndarray, "c
 def by_class(matrix: Int[np.ndarray, "c c"], class_names: Sequence[str]) -> Table[ClassAccuracy]:
     """Returns a row for each class of a confusion matrix, with 95 % intervals (Wilson)."""
     classes = zip(class_names, matrix.diagonal(), matrix.sum(1), strict=True)
-    return Table(ClassAccuracy(name, proportion(int(right), int(total)), int(total)) for name, right, total in classes)
+    return Table(ClassAccuracy(name, share(int(right), int(total)), int(total)) for name, right, total in classes)

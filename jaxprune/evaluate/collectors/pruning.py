@@ -19,7 +19,7 @@ from jaxprune.evaluate.collectors import proposals
 from jaxprune.evaluate.forwards import one_view, over_views, patch_scores, pixels
 from jaxprune.flops.scorers import scorer_flops
 from jaxprune.measures.insertion_deletion import Values
-from jaxprune.measures.intervals import Interval, proportion
+from jaxprune.measures.intervals import Interval, share
 from jaxprune.nn.params import Fixed, merge, split
 from jaxprune.reduction import DENSE
 from jaxprune.reduction.parts.keep_rows import best
@@ -116,7 +116,7 @@ def measure(
       drawn: `index` of the images to draw.
     """
     curve = set(curve) - {num_scored(model)}
-    forward = (_forward if model.sites()[0].leaves else _forward_by_plan)(
+    forward = (_forward if model.sites()[0].removable else _forward_by_plan)(
         model, scorers, sorted(curve | set(keep)), sorted(curve), seed
     )
     collectors = (Stacked("pruned", ("index", "label")), _Images(drawn))
@@ -295,13 +295,13 @@ def accuracies(
       keep_rates: the keep rates to list.
     """
     patches = num_scored(model)
-    rows = [_row(pruned, DENSE, 1.0, patches, patches, flops.host(model).total)]
+    rows = [_row(pruned, DENSE, 1.0, patches, patches, flops.of_model(model).total)]
     for name, scorer in scorers.items():
         of_scorer = scorer_flops(scorer, size)
         for rate in keep_rates:
             count = num_kept(model, rate)
             plan = reduction.Plan("from_scores", num_keep=(count,))
-            cost = flops.host(model, plan, scorer=scorer).total + of_scorer
+            cost = flops.of_model(model, plan, scorer=scorer).total + of_scorer
             rows.append(_row(pruned, name, rate, count, patches, cost))
     return Table(rows)
 
@@ -313,7 +313,7 @@ def _row(pruned: Pruned, scorer: str, rate: float, count: int, patches: int, cos
         scorer,
         rate,
         count,
-        proportion(int(right.sum()), len(right)),
+        share(int(right.sum()), len(right)),
         float((pruned.predictions[key] == pruned.predictions[dense]).mean()),
         float(pruned.confidences[key].mean()),
         float((pruned.confidences[key] > pruned.confidences[dense]).mean()),

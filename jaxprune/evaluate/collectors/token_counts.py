@@ -48,7 +48,7 @@ class TokenCountCollector:
     """Collects {network: `TokenCounts`} for plans whose counts are bounds.
 
     Args:
-      models: by the name of the forward function that computes `assign`, see `nn.Forward`.
+      models: by the name of the forward function that computes `assign`, see `nn.HostOutput`.
     """
 
     def __init__(self, models: Mapping[str, Any]):
@@ -68,7 +68,7 @@ class TokenCountCollector:
         counts = {}
         for name, model in self._models.items():
             means = self._sums[name] / self._total
-            bounds = tuple(reducer.num_rows() for reducer in reduction.installed(model))
+            bounds = tuple(reducer.num_tokens() for reducer in reduction.installed(model))
             counts[name] = TokenCounts(tuple(means.tolist()), bounds, tuple((means / model.num_patches).tolist()))
         return counts
 

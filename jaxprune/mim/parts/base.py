@@ -13,7 +13,7 @@ from jaxprune.mim.parts.decoder import Decoder
 from jaxprune.mim.parts.masker import Masker, Masks
 from jaxprune.mim.parts.target import Target
 from jaxprune.nn import Host
-from jaxprune.nn.block_cost import block_flops, rows_of
+from jaxprune.nn.block_cost import block_flops, block_tokens
 from jaxprune.nn.images import require_float
 from jaxprune.nn.tensor_rules import Rule, within
 from jaxprune.ops.patches import unpatchify
@@ -122,18 +122,18 @@ class Framework(nnx.Module):
       encoder_excludes: the encoder's arguments that it does not pass on.
       no_decay: patterns of parameters without weight decay, besides vectors and biases.
       published_encoder: prefix of the names of the encoder's tensors in published files.
-      published_spelling: names in those files that differ from timm's, see `checkpoints.spellings.timm.write`.
-      beside_encoder: patterns of the published names of everything but the encoder, which fine-tuning ignores.
+      weight_source: what differs from timm's names in those files, see `weights.sources.timm.write`.
+      non_encoder_patterns: patterns of the published names of everything but the encoder, which fine-tuning ignores.
       networks: arguments of the subclass that are networks, such as a teacher; see `mim.create`.
     """
 
     encoder_class: type | None = None
     encoder_classes: ClassVar[Mapping[str, type]] = {}
     encoder_excludes: frozenset[str] = frozenset()
-    beside_encoder: tuple[str, ...] = ("decoder.*", *(f"{part}*" for part in STORED))
+    non_encoder_patterns: tuple[str, ...] = ("decoder.*", *(f"{part}*" for part in STORED))
     no_decay: tuple[str, ...] = ()
     published_encoder: str = ""
-    published_spelling: tuple[str, ...] = ()
+    weight_source: tuple[str, ...] = ()
     networks: frozenset[str] = frozenset()
 
     def __init__(self, *, encoder: Host, masker: Masker, decoder: Decoder, target: Target):
@@ -186,8 +186,8 @@ class Framework(nnx.Module):
 
     def encode(self, images: Float[Array, "b H W c"], masks: Masks) -> Float[Array, "b n d"]:
         """The encoder's output: prefix tokens, then the visible patches only."""
-        walk = self.encoder.encode(self.encoder.embed(images, masks.ids_keep), masks.ids_keep)
-        return self.latent([tokens.x for tokens in walk.left])
+        runner = self.encoder.encode(self.encoder.embed(images, masks.ids_keep), masks.ids_keep)
+        return self.latent([tokens.x for tokens in runner.block_outputs])
 
     def latent(self, features: Sequence[Float[Array, "b n d"]]) -> Float[Array, "b n d"]:
         """The encoder's output, from the outputs of all its blocks: by default the last one's, after the final norm."""
@@ -252,7 +252,7 @@ class Framework(nnx.Module):
             them. False counts the work of this implementation.
         """
         masker, prefix = self.masker, self.encoder.num_prefix_tokens
-        rows = rows_of(None, prefix + masker.num_visible, prefix + masker.num_visible)
+        rows = block_tokens(None, prefix + masker.num_visible, prefix + masker.num_visible)
         decoder = self.decoder.flops(
             masker.num_visible, masker.num_visible + masker.num_retained, as_published=as_published
         )
@@ -279,7 +279,7 @@ class Framework(nnx.Module):
         Args:
           tensors: {published name: array}.
         """
-        beside = lambda name: any(fnmatch.fnmatchcase(name, pattern) for pattern in cls.beside_encoder)
+        beside = lambda name: any(fnmatch.fnmatchcase(name, pattern) for pattern in cls.non_encoder_patterns)
         return {name: tensor for name, tensor in tensors.items() if not beside(name)}
 
     @classmethod

@@ -15,7 +15,7 @@ from jaxprune.mim.parts.partial import FULL, Partial
 from jaxprune.mim.parts.rebuild_thrown import fill_grid
 from jaxprune.nn import Block, LayerNorm, Linear
 from jaxprune.nn.block import run_block
-from jaxprune.nn.block_cost import block_flops, linear_flops, rows_of
+from jaxprune.nn.block_cost import block_flops, block_tokens, linear_flops
 from jaxprune.nn.linear import normal_02, xavier_uniform
 from jaxprune.nn.params import Computed
 from jaxprune.nn.tokens import Tokens, all_present
@@ -170,7 +170,7 @@ class TokenDecoder(Decoder):
         As published, without aggregation, predictions are also computed for the prefix tokens, and discarded.
         """
         prefix, patches = self.num_prefix_tokens, self.grid[0] * self.grid[1]
-        rows = rows_of(None, prefix + present, prefix + present)
+        rows = block_tokens(None, prefix + present, prefix + present)
         predicted = patches if self.aggregate is not None else present + (prefix if as_published else 0)
         return DecoderFlops(
             embed=linear_flops(self.embed, prefix + visible),

@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Float
 
 from jaxprune.errors import UserError, unknown
 from jaxprune.nn import Block, LayerNorm, Mlp
-from jaxprune.nn.block_cost import block_flops, linear_flops, rows_of
+from jaxprune.nn.block_cost import block_flops, block_tokens, linear_flops
 from jaxprune.nn.linear import normal_02, xavier_uniform
 from jaxprune.nn.tensor_rules import Rule, depthwise, depthwise_back, within
 from jaxprune.nn.tokens import all_present
@@ -129,7 +129,7 @@ class TransformerAggregation(Aggregation):
 
     def flops(self, grid: tuple[int, int]) -> int:
         cells = grid[0] * grid[1]
-        return block_flops(self.block.cost(), rows_of(None, cells, cells))
+        return block_flops(self.block.cost(), block_tokens(None, cells, cells))
 
 
 class ConvNeXtAggregation(Aggregation):

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Int
 from jaxprune.errors import UserError
 from jaxprune.models.vit import VisionTransformer
 from jaxprune.nn.attention import attention_logits
-from jaxprune.nn.block_cost import block_flops, linear_flops, rows_of
+from jaxprune.nn.block_cost import block_flops, block_tokens, linear_flops
 from jaxprune.nn.images import renormalized
 from jaxprune.ops.resize import resize
 from jaxprune.preprocessing import Normalisation, trained_on
@@ -106,8 +106,8 @@ def see(
     size = teacher.patch_embed.img_size
     if images.shape[1:3] != size:
         images = resize(images, size, antialias=True)
-    walk, prefix = teacher.encode(teacher.embed(images), stop=teacher.depth - 1), teacher.num_prefix_tokens
-    before, block = walk.tokens, teacher.blocks[-1]
+    runner, prefix = teacher.encode(teacher.embed(images), stop=teacher.depth - 1), teacher.num_prefix_tokens
+    before, block = runner.tokens, teacher.blocks[-1]
     heads, bias = block.heads(before.x, before.position), block.bias(before, teacher.grid)
 
     def logits_of(ids: Int[Array, "#b m"]) -> Float[Array, "b h m n"]:
@@ -115,15 +115,15 @@ def see(
         return attention_logits(rows(heads.q), heads.k, bias if bias is None else rows(bias))
 
     attention, ids = attention_target(logits_of, num_queries, prefix)
-    walk.run(block, teacher.grid)
-    feature = feature_target(walk.tokens.x[:, prefix:], before.x[:, prefix:])
+    runner.run(block, teacher.grid)
+    feature = feature_target(runner.tokens.x[:, prefix:], before.x[:, prefix:])
     return jax.lax.stop_gradient(TeacherTargets(feature, attention, ids))
 
 
 def flops(teacher: Any, num_queries: int) -> int:
     """Multiply-accumulates of `see` on one image."""
     tokens = teacher.num_prefix_tokens + teacher.num_patches
-    rows = rows_of(None, tokens, tokens)
+    rows = block_tokens(None, tokens, tokens)
     blocks = sum(block_flops(teacher.block_cost(site), rows) for site in teacher.sites())
     queries = (2 + num_queries) * tokens * teacher.embed_dim
     return linear_flops(teacher.patch_embed.proj, teacher.num_patches) + blocks + queries

@@ -19,14 +19,14 @@ class Step(NamedTuple):
       layer: the block of the step, from 0; -1 = before the patches are embedded.
       grid: token grid of the image at this block, (rows, columns) or (frames, rows, columns).
       num_prefix_tokens: CLS, distillation and register tokens in front.
-      rows_in: number of incoming tokens, without the prefix.
+      tokens_in: number of incoming tokens, without the prefix.
       num_keep: number of rows that the plan asks to keep.
       keep_rate: the plan's keep rate at this step, relative to all patches.
       embed_dim: width of a token.
       num_heads: attention heads.
       num_steps: number of steps of the plan.
-      masked: whether incoming rows may be absent (`Tokens.policy`) because of an earlier step.
-      leaves: whether dropped rows are removed from the sequence; otherwise they only skip work in this block.
+      has_absent: whether incoming rows may be absent (`Tokens.policy`) because of an earlier step.
+      removable: whether dropped rows are removed from the sequence; otherwise they only skip work in this block.
       position: the position of a merged row: the size-weighted "mean" of its rows, or that of the row "kept".
       cells: the parts of the map inside which rows can merge although they cannot be removed, see `Site.cells`.
       planned_in: number of rows that would arrive if every earlier step had left as many as planned
@@ -37,14 +37,14 @@ class Step(NamedTuple):
     layer: int
     grid: tuple[int, ...]
     num_prefix_tokens: int
-    rows_in: int
+    tokens_in: int
     num_keep: int
     keep_rate: float
     embed_dim: int
     num_heads: int
     num_steps: int = 1
-    masked: bool = False
-    leaves: bool = True
+    has_absent: bool = False
+    removable: bool = True
     position: Literal["mean", "kept"] = "mean"
     cells: Cells | None = None
     planned_in: int | None = None
@@ -75,7 +75,7 @@ class LossContext(NamedTuple):
       logits: logits of the network.
       targets: class targets, (b, classes).
       tokens: tokens after the final norm.
-      teacher: (logits, Forward) of a teacher on the same images; None without one.
+      teacher: (logits, HostOutput) of a teacher on the same images; None without one.
     """
 
     steps: tuple[StepReport, ...]
@@ -92,7 +92,7 @@ class Reducer(nnx.Module):
     Class attributes:
       where: "before" its block (and reading the attention of the previous block), "attention" (choosing the rows that
         attention is computed for), "after" (between attention and MLP), or "embed" (before any patch is embedded).
-        Where rows cannot be removed (`Step.leaves`) it is always called between attention and MLP.
+        Where rows cannot be removed (`Step.removable`) it is always called between attention and MLP.
       needs: the fields of `Attended` that it reads.
       proportional: whether later blocks add log(size) to the attention logits (ToMe).
       soft_policy: whether in training all blocks mask tokens in the softmax by their policy (DynamicViT).
@@ -109,8 +109,8 @@ class Reducer(nnx.Module):
         in evaluation, instead of keeping their input.
 
     Attributes:
-      stays: whether rows that merge inside cells (`Step.cells`) stay merged until the stage ends or another kind of
-        step follows; otherwise the whole map is restored after the block.
+      merged_in_place: whether tokens that merge inside cells (`Step.cells`) stay merged until the stage ends or another
+        kind of step follows; otherwise the whole map is restored after the block.
     """
 
     where: ClassVar[Literal["before", "attention", "after", "embed"]] = "after"
@@ -127,7 +127,7 @@ class Reducer(nnx.Module):
     constraints: ClassVar[Mapping[str, Callable[[Array], Array]]] = {}
     clears_map: ClassVar[bool] = False
 
-    stays: bool = False
+    merged_in_place: bool = False
 
     def __init__(self, step: Step, *, rngs: nnx.Rngs | None = None):
         self.step = step
@@ -142,16 +142,16 @@ class Reducer(nnx.Module):
 
     @classmethod
     def follows_count(cls, options: Mapping[str, Any]) -> bool:
-        """Whether the plan determines how many rows are left; False if the method's options do, see `num_rows`."""
+        """Whether the plan determines how many rows are left; False if the method's options do, see `num_tokens`."""
         return True
 
-    def num_rows(self) -> int:
+    def num_tokens(self) -> int:
         """Number of outgoing rows, without the prefix."""
         return self.step.num_keep
 
     def num_planned(self) -> int:
-        """`num_rows` if the method could follow the plan; another number only if it may leave more."""
-        return self.num_rows()
+        """`num_tokens` if the method could follow the plan; another number only if it may leave more."""
+        return self.num_tokens()
 
     def flops(self) -> int:
         """Multiply-accumulates of the method itself for one image, at a step that removes rows.
@@ -174,4 +174,4 @@ class Reducer(nnx.Module):
 
 def is_idle(cls: type[Reducer], step: Step) -> bool:
     """Whether a step removes nothing and its method then leaves the network unchanged."""
-    return cls.identity_at_one and step.num_keep >= step.rows_in
+    return cls.identity_at_one and step.num_keep >= step.tokens_in

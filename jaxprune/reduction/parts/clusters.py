@@ -13,7 +13,8 @@ from jaxprune.nn import kernels
 from jaxprune.nn.tokens import Tokens
 from jaxprune.ops.blocks import by_rows
 from jaxprune.reduction.parts.base import Step, StepReport
-from jaxprune.reduction.parts.keep_rows import compose, merged_position
+from jaxprune.reduction.parts.keep_rows import compose
+from jaxprune.reduction.parts.merged_position import merged_position
 
 
 def distances(x: Float[Array, "b n d"]) -> Float[Array, "b n n"]:
@@ -185,7 +186,7 @@ def behind_prefix(
     return Tokens(
         x=behind(tokens.x, rows.astype(tokens.x.dtype)),
         size=size,
-        policy=jnp.where(size > 0, 1.0, 0.0) if step.masked else jnp.ones_like(size),
+        policy=jnp.where(size > 0, 1.0, 0.0) if step.has_absent else jnp.ones_like(size),
         assign=compose(tokens.assign, row_map),
         position=behind(tokens.position, position),
     )

@@ -1,11 +1,11 @@
-"""Keeping rows of `Tokens`, and tracking where every patch went."""
+"""Keeping some of the `Tokens`, and tracking where every patch went."""
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from jaxprune.nn.tokens import Attended, Tokens, take
-from jaxprune.reduction.parts.base import Step, StepReport
+from jaxprune.reduction.parts.base import StepReport
 
 
 def compose(assign: Int[Array, "b p"], row_map: Int[Array, "b n"]) -> Int[Array, "b p"]:
@@ -18,7 +18,7 @@ def compose(assign: Int[Array, "b p"], row_map: Int[Array, "b n"]) -> Int[Array,
 
 
 def places(ids: Int[Array, "b k"], num_rows: int, others: int = -1) -> Int[Array, "b n"]:
-    """The index in `ids` of each of `num_rows` rows; `others` for rows that are not in `ids`."""
+    """The index in `ids` of each of `num_tokens` rows; `others` for rows that are not in `ids`."""
 
     def one(ids):
         return jnp.full((num_rows,), others, jnp.int32).at[ids].set(jnp.arange(ids.shape[0], dtype=jnp.int32))
@@ -46,22 +46,6 @@ def unchanged(tokens: Tokens, num_prefix_tokens: int) -> tuple[Tokens, StepRepor
     rows = jnp.arange(n - num_prefix_tokens, dtype=jnp.int32)
     rows = jnp.broadcast_to(rows[None, :], (b, rows.shape[0]))
     return tokens, StepReport(row_map=rows, kept=rows)
-
-
-def merged_position(
-    tokens: Tokens, shares: Float[Array, "b k n"], kept: Int[Array, "b k"] | None, step: Step
-) -> Float[Array, "b k c"]:
-    """The positions of merged rows: by `step.position`, the mean of their rows or that of the row `kept`.
-
-    Args:
-      shares: weight of each incoming row (last axis) in each outgoing row; any scale.
-      kept: for each outgoing row, the incoming row whose position it takes; None uses the mean.
-    """
-    position = tokens.position[:, step.num_prefix_tokens :]
-    if step.position == "kept" and kept is not None:
-        return jax.vmap(lambda position, ids: position[ids])(position, jnp.maximum(kept, 0))
-    weights = shares / jnp.maximum(shares.sum(2, keepdims=True), jnp.finfo(shares.dtype).tiny)
-    return weights @ position
 
 
 def best(scores: Float[Array, "b n"], num_keep: int) -> Int[Array, "b k"]:

@@ -17,7 +17,7 @@ from jaxprune.nn.tokens import Tokens
 from jaxprune.ops.blocks import by_rows
 from jaxprune.reduction.parts.base import Step, StepReport
 from jaxprune.reduction.parts.clusters import behind_prefix, first_min, project
-from jaxprune.reduction.parts.keep_rows import merged_position
+from jaxprune.reduction.parts.merged_position import merged_position
 
 
 class Logits(NamedTuple):

@@ -269,12 +269,12 @@ class Plan:
 
     def counts(self, num_patches: int) -> tuple[int, ...]:
         """Number of patches that each step keeps, for a plan by `keep_rate` or `num_keep`."""
-        return tuple(at.amount.rows(num_patches, num_patches) for at in self.steps)
+        return tuple(at.amount.tokens(num_patches, num_patches) for at in self.steps)
 
     def rates(self, num_patches: int) -> tuple[float, ...]:
         """The keep rate of each step, relative to all patches, for a plan by `keep_rate` or `num_keep`."""
         return tuple(
-            at.amount.rate if isinstance(at.amount, Rate) else at.amount.rows(num_patches, num_patches) / num_patches
+            at.amount.rate if isinstance(at.amount, Rate) else at.amount.tokens(num_patches, num_patches) / num_patches
             for at in self.steps
         )
 

@@ -73,7 +73,7 @@ def place(
         raise _outside(len(plan.r) - 1, sites)
     first = sites[0] if entrance is None else entrance
     rows, entering, placed = first.num_patches, None, []
-    masked, merged = False, {}  # the rows that a stage is left with where they stay merged
+    has_absent, merged = False, {}  # the rows that a stage is left with where they stay merged
     for index, at in enumerate(steps):
         if at.layer == INPUT:
             entering = _entrance(plan, at, first, len(steps), scorer)
@@ -89,30 +89,30 @@ def place(
             raise UserError(f"Block {layer} has a step already (the scorer's, in every block): leave {at.method} out.")
         site, cls = sites[layer], at.reducer_class
         _check_readable(at, cls, site)
-        if masked and cls.needs_present:
+        if has_absent and cls.needs_present:
             raise UserError(
                 f"{at.method} at block {layer} needs all rows present, and an earlier step leaves absent ones: put "
                 f"{at.method} first."
             )
-        if not site.leaves and rows < first.num_patches:
+        if not site.removable and rows < first.num_patches:
             raise UserError(
                 f"{at.method} at block {layer} needs the whole map, and {steps[0].method} leaves {rows} of "
                 f"{first.num_patches} mask units of it: use one of the two."
             )
         cls.check_site(site)
-        before = {"masked": masked, "planned_in": _planned_in(at, site, placed, rows)}
+        before = {"has_absent": has_absent, "planned_in": _planned_in(at, site, placed, rows)}
         step = functools.partial(_step, plan, at, index, site, num_steps=len(steps), **before)
-        reducer = make(cls, dict(at.options), step(rows if site.leaves else site.num_patches))
+        reducer = make(cls, dict(at.options), step(rows if site.removable else site.num_patches))
         if not cls.follows_count(dict(at.options)):
-            reducer = make(cls, dict(at.options), reducer.step._replace(num_keep=reducer.num_rows()))
-        if reducer.stays and site.stage in merged:
+            reducer = make(cls, dict(at.options), reducer.step._replace(num_keep=reducer.num_tokens()))
+        if reducer.merged_in_place and site.stage in merged:
             reducer = make(cls, dict(at.options), step(merged[site.stage]))
         placed.append(Placed(site, reducer))
-        if not site.leaves:
-            merged[site.stage] = reducer.num_rows() if reducer.stays else site.num_patches
+        if not site.removable:
+            merged[site.stage] = reducer.num_tokens() if reducer.merged_in_place else site.num_patches
         else:
-            rows = reducer.num_rows()
-            masked = masked or cls.leaves_absent != "never"
+            rows = reducer.num_tokens()
+            has_absent = has_absent or cls.leaves_absent != "never"
     return Placement(entering, tuple(placed))
 
 
@@ -132,7 +132,7 @@ def _abstract(cls: type[Reducer], options: tuple, step: Step) -> Reducer:
 
 def _planned_in(at: At, site: Site, placed: Sequence[Placed], rows: int) -> int | None:
     """`Step.planned_in` of a step."""
-    if not site.leaves or isinstance(at.amount, Removal):
+    if not site.removable or isinstance(at.amount, Removal):
         return None
     if not placed:
         return rows
@@ -146,10 +146,10 @@ def _step(
     site: Site,
     arriving: int,
     num_steps: int,
-    masked: bool = False,
+    has_absent: bool = False,
     planned_in: int | None = None,
 ) -> Step:
-    count = at.amount.rows(arriving, site.num_patches)
+    count = at.amount.tokens(arriving, site.num_patches)
     if at.reducer_class.follows_count(dict(at.options)):
         count = _possible(plan, at, count, index, site.num_patches)
     rate = at.amount.rate if isinstance(at.amount, Rate) else count / site.num_patches
@@ -160,14 +160,14 @@ def _step(
         layer=site.layer,
         grid=site.grid,
         num_prefix_tokens=site.num_prefix_tokens,
-        rows_in=arriving,
+        tokens_in=arriving,
         num_keep=count,
         keep_rate=rate,
         embed_dim=site.embed_dim,
         num_heads=site.num_heads,
         num_steps=num_steps,
-        masked=masked,
-        leaves=site.leaves,
+        has_absent=has_absent,
+        removable=site.removable,
         cells=site.cells,
         position=at.position,  # pyright: ignore[reportArgumentType] - `At` checked it
         planned_in=planned_in,
@@ -200,16 +200,16 @@ def _pruned(at: At, sites: Sequence[Site]) -> list[Site]:
 def _guided(at: At, site: Site, entrance: Step, index: int, make: Make, scorer: Any) -> Placed:
     """The scorer's step in a block whose rows cannot be removed: the same fraction of its rows."""
     there, by_rate = site.num_patches, isinstance(at.amount, Rate)
-    count = int(there * at.amount.value) if by_rate else there * entrance.num_keep // entrance.rows_in
+    count = int(there * at.amount.value) if by_rate else there * entrance.num_keep // entrance.tokens_in
     step = entrance._replace(
         index=index,
         layer=site.layer,
         grid=site.grid,
-        rows_in=site.num_patches,
+        tokens_in=site.num_patches,
         num_keep=max(count, 1),
         embed_dim=site.embed_dim,
         num_heads=site.num_heads,
-        leaves=False,
+        removable=False,
     )
     return Placed(site, make(at.reducer_class, dict(at.options), step))
 

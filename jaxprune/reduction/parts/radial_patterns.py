@@ -124,13 +124,13 @@ class RadialPattern:
         if not len(after):
             raise UserError(f"min_radius {min_radius} leaves no patch of {step.grid}: use {distance.min():.3g}.")
         # Discs of one norm differ in their counts, so the number of incoming rows identifies them.
-        self.ids: tuple[int, ...] = tuple(np.searchsorted(disc(distance, step.rows_in), after).tolist())
+        self.ids: tuple[int, ...] = tuple(np.searchsorted(disc(distance, step.tokens_in), after).tolist())
 
-    def num_rows(self) -> int:
+    def num_tokens(self) -> int:
         return len(self.ids)
 
     def __call__(self, tokens, attended, *, train=False, key=None) -> tuple[Any, Any]:
-        if len(self.ids) == self.step.rows_in:
+        if len(self.ids) == self.step.tokens_in:
             return unchanged(tokens, self.step.num_prefix_tokens)
         ids = jnp.broadcast_to(jnp.asarray(self.ids, jnp.int32)[None, :], (tokens.x.shape[0], len(self.ids)))
         return keep_rows(tokens, ids, self.step.num_prefix_tokens)

@@ -51,8 +51,8 @@ class Rate:
     def value(self) -> float:
         return self.rate
 
-    def rows(self, arriving: int, patches: int) -> int:
-        """Rows to leave of those that arrive, where the image has so many patches."""
+    def tokens(self, arriving: int, patches: int) -> int:
+        """Number of tokens to leave of those that arrive, where the image has so many patches."""
         return min(int(patches * self.rate), arriving)
 
 
@@ -72,8 +72,8 @@ class Count:
     def value(self) -> int:
         return self.count
 
-    def rows(self, arriving: int, patches: int) -> int:
-        """Rows to leave of those that arrive, where the image has so many patches."""
+    def tokens(self, arriving: int, patches: int) -> int:
+        """Number of tokens to leave of those that arrive, where the image has so many patches."""
         if self.count > patches:
             raise UserError(f"num_keep {self.count} is more than the {patches} patches of the image: use {patches}.")
         return min(self.count, arriving)
@@ -95,8 +95,8 @@ class Removal:
     def value(self) -> int:
         return self.removed
 
-    def rows(self, arriving: int, patches: int) -> int:
-        """Rows to leave of those that arrive, where the image has so many patches."""
+    def tokens(self, arriving: int, patches: int) -> int:
+        """Number of tokens to leave of those that arrive, where the image has so many patches."""
         return max(arriving - self.removed, 1)
 
 

@@ -46,13 +46,13 @@ def logit_of(logits: Float[Array, "b classes"], target: Int[Array, "b"]) -> Floa
 
 def tokens_before(host: Host, images: Float[Array, "b *sides c"], layer: int) -> Tokens:
     """The tokens that enter a block; a negative `layer` counts from the end."""
-    return host.walk(images, stop=range(len(host.sites()))[layer] + 1).entered[-1]
+    return host.run_blocks(images, stop=range(len(host.sites()))[layer] + 1).block_inputs[-1]
 
 
 def attended(host: Host, images: Float[Array, "b *sides c"], needs: frozenset[str], layer: int = -1) -> Attended:
     """The fields `needs` of one block's attention; later blocks are not run."""
     layer = range(len(host.sites()))[layer]
-    return host.walk(images, taps={layer: needs}, stop=layer + 1).forward().attended[layer]
+    return host.run_blocks(images, taps={layer: needs}, stop=layer + 1).output().attended[layer]
 
 
 def cls_attention(host: Host, images: Float[Array, "b *sides c"], layer: int = -1) -> Float[Array, "b h p"]:

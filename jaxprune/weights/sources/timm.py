@@ -211,8 +211,8 @@ def _to_naflex(tensors: Mapping[str, np.ndarray], grid: tuple[int, ...]) -> dict
     positions = written["embeds.pos_embed"]
     if prefix_rows := positions.shape[1] - math.prod(grid):
         raise UserError(
-            f"NaFlexVit has no name for pos_embed with {prefix_rows} rows before those of the patches: build the network with "
-            "no_embed_class=True."
+            f"NaFlexVit has no name for pos_embed with {prefix_rows} rows before those of the patches: build the "
+            "network with no_embed_class=True."
         )
     written["embeds.pos_embed"] = positions.reshape(1, *grid, -1)
     return written

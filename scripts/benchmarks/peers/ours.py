@@ -50,7 +50,7 @@ def forward(job: Job) -> Made:
     job.mark("built")
     run = Runner(model, jnp.asarray(job.images()))
     job.mark("compiled")
-    macs = job.batch * flops.host(model).total
+    macs = job.batch * flops.of_model(model).total
     return (lambda: np.asarray(run())), _facts(macs, _bytes(model) + 12 * job.batch * job.side**2)
 
 
@@ -90,7 +90,7 @@ def finetune(job: Job) -> Made:
         logits, _ = merge(parts.graph, params, parts.rest)(batch["image"])
         return optax.softmax_cross_entropy_with_integer_labels(logits, batch["label"]).mean(), {}
 
-    return _step(job, parts, loss, 0.05), _facts(3 * job.batch * flops.host(model).total, 8 * _bytes(model))
+    return _step(job, parts, loss, 0.05), _facts(3 * job.batch * flops.of_model(model).total, 8 * _bytes(model))
 
 
 def _step(job: Job, parts: Any, loss: Any, weight_decay: float) -> Any:

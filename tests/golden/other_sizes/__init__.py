@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 from flax import nnx
-from jaxprune.checkpoints.rules import to_published
-from support import perturbed, quick_compile
+from support import quick_compile
 
 from jaxprune import checkpoints
-from jaxprune.nn.params import merge, split
+from jaxprune.nn.params import merge, split, unfilled, variables
+from jaxprune.weights.rules import to_published
 
 Arrays = dict[str, Any]
 
@@ -45,10 +45,24 @@ def noise(*shape: int, seed: int = 0) -> np.ndarray:
 def published(
     make: Callable[..., Any], *given: Any, without: tuple[str, ...] = (), **options: Any
 ) -> tuple[Any, Arrays]:
-    """The network `make(…)` with random weights, and these under their published names."""
-    tensors = to_published(perturbed(make(*given, **options)))
-    tensors = {name: tensor for name, tensor in tensors.items() if name not in without}
-    return checkpoints.load_pretrained(make(*given, **options), tensors), tensors
+    """The network `make(…, rngs=)` with random weights, and these under their published names."""
+    empty = lambda: unfilled(lambda: make(*given, **options, rngs=nnx.Rngs(0)))
+    tensors = {name: tensor for name, tensor in to_published(drawn(empty())).items() if name not in without}
+    return checkpoints.load_pretrained(empty(), tensors), tensors
+
+
+def drawn(model: nnx.Module) -> Any:
+    """Fills an empty network: kernels keep the size of what they multiply, and everything else is near 1 or 0."""
+    random = np.random.default_rng(0)
+    for name, variable in variables(model).items():
+        noise = random.normal(size=variable.shape).astype(np.float32)
+        if name.endswith("kernel"):
+            variable[...] = noise / np.float32(np.sqrt(np.prod(variable.shape[:-1])))
+        elif isinstance(variable, nnx.Param):
+            variable[...] = 0.2 * noise + name.endswith("scale")
+        else:  # statistics and tables, which start as they are built
+            variable[...] += 0.2 * np.abs(noise)
+    return model
 
 
 def prefixed(tensors: Arrays, prefix: str = "w/") -> Arrays:

@@ -8,16 +8,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jaxprune.checkpoints.rules import to_published
 from scoring.published import Features, SmallConvNet
 from support import double_precision, nhwc, perturbed, weights
 
 from jaxprune import checkpoints, losses, mim, models, ops, ranking, reduction, scoring
-from jaxprune.nn.params import variables
 from jaxprune.ranking import pseudo_labels
 from jaxprune.reduction import Plan
 from jaxprune.reduction.dpc_knn import dpc_knn
 from jaxprune.scoring.ltrp_cluster import diverse
+from jaxprune.weights.rules import to_published
 from other_sizes import Arrays, Family, chosen, computed, differentiated, images, noise, prefixed, published
 
 
@@ -67,7 +66,7 @@ def papr_vit() -> dict[str, Arrays]:
     pictures, features = images(3, 3, 25, 25), images(3, 5, 4, 3, seed=1)
     for variant in ("cls_cls", "cls_gap", "nocls_gap"):
         options = {"class_token": variant[:3] == "cls", "global_pool": "avg" if "gap" in variant else "token"}
-        model, tensors = published(vit, **sizes_of(config), **options, num_classes=7)
+        model, tensors = published(models.create, "vit", **sizes_of(config), **options, num_classes=7)
         file |= prefixed(tensors, f"{variant}/w/") | {f"{variant}/x": pictures, f"{variant}/feat": features}
         for z, corners in ((1.0, None), (0.4, 0), (0.4, 1), (0.8, 1)):
             case, prefix = f"z{z}" if corners is None else f"z{z}_ac{corners}", model.num_prefix_tokens
@@ -105,7 +104,7 @@ def cams() -> dict[str, Arrays]:
 def selectors() -> dict[str, Arrays]:
     config = {"img": 24, "patch": 4, "dim": 20, "heads": 2, "depth": 6, "mlp_ratio": 3.0, "prune_blocks": [2, 4]}
     config |= {"groups": [2, 2, 2], "keeps": [10, 21], "adavit_threshold": 0.55}
-    model, tensors = published(vit, **sizes_of(config), num_classes=7)
+    model, tensors = published(models.create, "vit", **sizes_of(config), num_classes=7)
     pictures = images(2, 3, 24, 24)
     file: Arrays = {"config_json": text(config), "images": pictures, **prefixed(tensors, "vit/")}
     given = jnp.asarray(nhwc(pictures))
@@ -189,18 +188,8 @@ def functions(model: Any) -> Arrays:
 
 
 def labels() -> dict[str, Arrays]:
-    config = {
-        "img": 20,
-        "patch": 5,
-        "E": 20,
-        "depth": 3,
-        "heads": 5,
-        "DE": 12,
-        "ddepth": 1,
-        "dheads": 2,
-        "mlp_ratio": 3,
-    }
-    config |= {"rank_dim": 16, "rank_depth": 3, "rank_heads": 2, "mask_ratio": 0.6}
+    config = {"img": 20, "patch": 5, "E": 20, "depth": 3, "heads": 5, "mlp_ratio": 3.0, "mask_ratio": 0.6}
+    config |= {"DE": 12, "ddepth": 1, "dheads": 2, "rank_dim": 16, "rank_depth": 3, "rank_heads": 2}
     names = {"img": "img_size", "patch": "patch_size", "E": "embed_dim", "depth": "depth", "heads": "num_heads"}
     names |= {
         "DE": "decoder_embed_dim",
@@ -209,7 +198,7 @@ def labels() -> dict[str, Arrays]:
         "mlp_ratio": "mlp_ratio",
     }
     arguments = {ours: config[theirs] for theirs, ours in names.items()} | {"norm_pix_loss": False}
-    mae, of_mae = published(mim.create, "mae", **arguments, rngs=nnx.Rngs(0))
+    mae, of_mae = published(mim.create, "mae", **arguments)
     pictures, draws = images(4, 3, 20, 20), noise(4, 16)
     given = jnp.asarray(nhwc(pictures)), jnp.asarray(draws)
 
@@ -227,7 +216,7 @@ def labels() -> dict[str, Arrays]:
     names = {"img": "img_size", "patch": "patch_size", "rank_dim": "embed_dim", "rank_depth": "depth"}
     names |= {"rank_heads": "num_heads", "mlp_ratio": "mlp_ratio"}
     arguments = {ours: config[theirs] for theirs, ours in names.items()}
-    ranker, of_ranker = published(ranking.create, "vit", **arguments, rngs=nnx.Rngs(0))
+    ranker, of_ranker = published(ranking.create, "vit", **arguments)
     ids = jnp.asarray(plain.ids_keep)
 
     def loss(ranker: Any) -> Any:
@@ -293,22 +282,13 @@ def interpolation() -> dict[str, Arrays]:
 def mobileone() -> dict[str, Arrays]:
     config = {"num_blocks": [2, 1, 2, 1], "width": [0.25, 0.125, 0.0625, 0.0625], "branches": 3, "se": False}
     options = {"widths": tuple(config["width"]), "blocks": tuple(config["num_blocks"]), "branches": 3}
-    make = lambda: positive(models.create("mobileone", **options, num_classes=7, rngs=nnx.Rngs(0)))
-    model, tensors = published(make)
+    model, tensors = published(models.create, "mobileone", **options, num_classes=7)
     pictures = images(3, 3, 96, 96)
     logits, aux = computed(model, lambda model, x: model(x), jnp.asarray(nhwc(pictures)))
     doubled = ops.resize(jnp.asarray(aux.features).mean(-1, keepdims=True), (6, 6), "bicubic", align_corners=True)
     file = {"config_json": text(config | {"num_classes": 7, "image": 96}), "x": pictures, **prefixed(tensors)}
     file |= {"stage4_f64": np.moveaxis(aux.features, -1, 1), "logits_f64": logits, "psm_x2_f64": doubled[..., 0]}
     return {"ltrp_papr/mobileone_net": file}
-
-
-def positive(model: Any) -> Any:
-    """The network with variances that stay positive when noise is added."""
-    for name, variable in variables(model).items():
-        if name.endswith(".var"):
-            variable[...] += 1
-    return model
 
 
 PAPR = "scoring/test_papr.py"

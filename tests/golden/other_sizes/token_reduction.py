@@ -7,29 +7,29 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jaxprune.analysis import alignment, heat_maps, proxies
-from jaxprune.analysis.clusterings import likeness
-from jaxprune.analysis.compose import compose_assignments
-from jaxprune.analysis.overlap import as_masks, intersection_over_area, intersection_over_union
-from jaxprune.analysis.reduction_patterns import Patterns, clusters_alike, overlaps, rates
-from jaxprune.checkpoints.rules import to_published
-from reduction.published_models import block, run_block, stage
-from reduction.published_models import prefixed as with_cls
+from published_models import block, run_block, stage
+from published_models import prefixed as with_cls
 from support import nhwc, perturbed
 
 from jaxprune import checkpoints, models, reduction
-from jaxprune.reduction import Plan, radial_patterns
+from jaxprune.evaluate.reduction_patterns import Patterns, clusters_alike, overlaps, rates
+from jaxprune.measures import alignment, heat_maps, rank_correlation
+from jaxprune.measures.clusterings import likeness
+from jaxprune.measures.overlap import as_masks, intersection_over_area, intersection_over_union
+from jaxprune.reduction import Plan
 from jaxprune.reduction.dpc_knn import dpc_knn, shares
 from jaxprune.reduction.evit import EViT
 from jaxprune.reduction.kmedoids import kmedoids
 from jaxprune.reduction.l1 import L1
 from jaxprune.reduction.l2 import L2
 from jaxprune.reduction.linf import LInf
+from jaxprune.reduction.parts import radial_patterns
 from jaxprune.reduction.patch_merger import PatchMerger
 from jaxprune.reduction.sinkhorn import Sinkhorn
 from jaxprune.reduction.sit import Sit
 from jaxprune.reduction.tome import ToMe
 from jaxprune.reduction.topk import TopK
+from jaxprune.weights.rules import to_published
 from other_sizes import Arrays, Family, computed, images, noise, prefixed, published
 
 CONFIG = {"img": 42, "patch": 7, "dim": 20, "depth": 5, "heads": 5, "classes": 7, "loc": [0, 2], "keep": 0.55, "P": 36}
@@ -43,10 +43,10 @@ def text(**values: Any) -> np.ndarray:
     return np.array(json.dumps(values))
 
 
-def vit() -> Any:
+def vit(rngs: nnx.Rngs | None = None) -> Any:
     names = {"img": "img_size", "patch": "patch_size", "dim": "embed_dim", "depth": "depth", "heads": "num_heads"}
     sizes = {ours: CONFIG[theirs] for theirs, ours in names.items()}
-    return models.create("vit", **sizes, num_classes=CONFIG["classes"], rngs=nnx.Rngs(0))
+    return models.create("vit", **sizes, num_classes=CONFIG["classes"], rngs=rngs or nnx.Rngs(0))
 
 
 def networks() -> dict[str, Arrays]:
@@ -68,7 +68,7 @@ def network(name: str, tensors: Arrays) -> Arrays:
     logits, aux = computed(fast, lambda model, x: model(x), jnp.asarray(nhwc(pictures)))
     file: Arrays = {"config": text(**{**CONFIG, "loc": loc}), "images": pictures, **prefixed(own, "w.")}
     file |= {"logits": logits, "logits_f64": np.float64(logits)}
-    kept_at = {layer: ids for layer, ids in zip(loc, aux.kept, strict=True)}
+    kept_at = dict(zip(loc, aux.kept, strict=True))
     if name in NORMS:
         file["distances"] = radial_patterns.radii(name, (6, 6))
         file |= {f"kept_abs_{layer}": ids for layer, ids in kept_at.items()}
@@ -145,7 +145,7 @@ def patterns(grid: int) -> Arrays:
                 made = reducer(stage(rows, min(targets[-1], rows), grid=(grid, grid)), reference=True)
                 kept = radial_patterns.disc(distances, rows)[list(made.ids)]
                 masks.append(np.isin(np.arange(grid**2), kept).reshape(grid, grid))
-                rows = made.num_rows()
+                rows = made.num_tokens()
                 actual.append(rows)
             case = f"{norm}_r{percent}"
             file |= {f"target_{case}": targets, f"actual_{case}": actual, f"mask_{case}": masks}
@@ -199,11 +199,14 @@ def mixing(cls: Any, **options: Any) -> Arrays:
 
 def analysis() -> dict[str, Arrays]:
     files = {"pipeline_rates": pipeline(), "metric_heatmap_grid5": maps(), "metric_clusters": pairs_of_clusters()}
-    files |= {"metric_compose_assignments": composed(), "metric_features": aligned(), "metric_sets": sets()}
+    files |= {"metric_features": aligned(), "metric_sets": sets()}
     rng = np.random.default_rng(0)
     x = rng.normal(size=15)
     y = x + rng.normal(size=15)
-    correlations = {"spearman": proxies.spearman(x, y, draws=0), "kendall_tau_b": proxies.kendall(x, y, draws=0)}
+    correlations = {
+        "spearman": rank_correlation.spearman(x, y, draws=0),
+        "kendall_tau_b": rank_correlation.kendall(x, y, draws=0),
+    }
     files["metric_rank_correlation"] = {"x": x, "y": y} | {name: found.value for name, found in correlations.items()}
     return {f"token_reduction/{name}": arrays for name, arrays in files.items()}
 
@@ -221,26 +224,29 @@ def pipeline() -> Arrays:
             merges.append(np.stack([rng.permutation(np.arange(before) % count) for _ in range(4)]))
             before = count
         for name, steps in (("topk", kept), ("tome", merges)):
-            for stage, values in zip(config["stages"], steps, strict=True):
-                file |= {f"{name}{share}.img{image}.stage{stage}": row for image, row in enumerate(values)}
+            for layer, values in zip(config["stages"], steps, strict=True):
+                file |= {f"{name}{share}.img{image}.stage{layer}": row for image, row in enumerate(values)}
         masks[share] = [as_masks(ids, 30) for ids in kept]
         assign = [np.where(mask, np.cumsum(mask, 1) - 1, -1) for mask in masks[share]]
         patterns = Patterns.of(kept, assign, config["stages"], 7)
-        merged[share], depths = compose_assignments(merges), patterns.depths()
+        merged[share], depths = (
+            list(itertools.accumulate(merges, lambda before, after: after[before])),
+            patterns.depths(),
+        )
         for name, found in (("topk", patterns.rates()), ("tome", rates(merges, 30))):
             means, deviations = np.transpose(found)
             file |= {f"stats.{name}{share}.mean_reduction": means, f"stats.{name}{share}.std_reduction": deviations}
         case = f"stats.topk{share}"
         file |= {f"{case}.mean_depth": depths.mean(), f"{case}.std_depth": depths.std()}
         file |= {f"{case}.mean_depth_spatial": depths.mean(0), f"{case}.std_depth_spatial": depths.std(0)}
-    for index, stage in enumerate(config["stages"]):
+    for index, layer in enumerate(config["stages"]):
         for metric, found in overlaps(*(masks[share][index] for share in shares)).items():
-            file[f"pruning.80vs35.Stage-{stage}-Mean-{metric}"] = found.mean
-            file[f"pruning.80vs35.Stage-{stage}-std-{metric}"] = found.std
+            file[f"pruning.80vs35.Stage-{layer}-Mean-{metric}"] = found.mean
+            file[f"pruning.80vs35.Stage-{layer}-std-{metric}"] = found.std
         names = {"homogeneity": "Homogeneity", "completeness": "Completeness", "NMI": "NMI"}
         for metric, found in clusters_alike(merged[35][index], merged[80][index]).items():
-            file[f"merging.80vs35.{names[metric]}-Stage-{stage}-Mean"] = found.mean
-            file[f"merging.80vs35.{names[metric]}-Stage-{stage}-std"] = found.std
+            file[f"merging.80vs35.{names[metric]}-Stage-{layer}-Mean"] = found.mean
+            file[f"merging.80vs35.{names[metric]}-Stage-{layer}-std"] = found.std
     return file
 
 
@@ -261,15 +267,6 @@ def pairs_of_clusters() -> Arrays:
     for kind, nmi, given in (("rates", "v_rates", (second, first)), ("capacity", "nmi_arithmetic", (first, second))):
         names = (f"homogeneity_{kind}_0", f"completeness_{kind}_0", f"{nmi}_0")
         file |= dict(zip(names, likeness(*given), strict=True))
-    return file
-
-
-def composed() -> Arrays:
-    rng, sizes, file = np.random.default_rng(0), (40, 17, 6, 3, 2), {}
-    for plan in (1, 2):
-        steps = [rng.integers(0, after, before) for before, after in itertools.pairwise(sizes)]
-        file |= {f"stage{plan}_{step}": assign for step, assign in enumerate(steps)}
-        file |= {f"composed{plan}_{step}": assign for step, assign in enumerate(compose_assignments(steps))}
     return file
 
 
@@ -305,37 +302,34 @@ FAMILIES = {
         (
             *(f"reduction/test_{name}.py::test_model" for name in MODELS),
             *(f"reduction/test_{name}.py::test_matches_the_published_model" for name in CLUSTERS),
-            "analysis/test_compose.py::test_published_kept_ids",
-            "checkpoints/test_read.py",
-            "checkpoints/test_export.py::test_weights_of_a_method_come_out_under_their_published_names",
+            "weights/test_read.py",
+            "weights/test_write.py::test_weights_of_a_method_come_out_under_their_published_names",
         ),
     ),
     "operators": Family(
-        tuple(
-            f"token_reduction/op_{name}_*"
-            for name in ("topk", "evit", "tome_block", "kmedoids", "dpcknn", "sit", "patchmerger", "sinkhorn")
-        )
-        + ("token_reduction/op_lp_*",),
+        (
+            *(f"token_reduction/op_{name}_*" for name in ("topk", "evit", "tome_block", "kmedoids", "dpcknn", "sit")),
+            *(f"token_reduction/op_{name}_*" for name in ("patchmerger", "sinkhorn", "lp")),
+        ),
         operators,
         (
             *(f"reduction/test_{name}.py::test_block" for name in ("topk", "evit", "tome")),
             *(f"reduction/test_{name}.py::test_matches_the_published_operator" for name in CLUSTERS),
             "reduction/test_dpc_knn.py::test_shares_are_the_published_bookkeeping",
-            "reduction/test_radial_patterns.py::test_masks_and_counts",
-            "reduction/test_radial_patterns.py::test_contiguous_radii",
+            "reduction/parts/test_radial_patterns.py::test_masks_and_counts",
+            "reduction/parts/test_radial_patterns.py::test_contiguous_radii",
         ),
     ),
     "analysis": Family(
         ("token_reduction/pipeline_rates", "token_reduction/metric_[hcfrs]*"),
         analysis,
         (
-            "analysis/test_reduction_patterns.py",
-            "analysis/test_heat_maps.py::test_published_maps",
-            "analysis/test_clusterings.py::test_published_clusterings",
-            "analysis/test_compose.py::test_published_assignments",
-            "analysis/test_alignment.py::test_published_features",
-            "analysis/test_overlap.py::test_published_sets",
-            "analysis/test_proxies.py::test_published_correlations",
+            "evaluate/test_reduction_patterns.py",
+            "measures/test_heat_maps.py::test_published_maps",
+            "measures/test_clusterings.py::test_published_clusterings",
+            "measures/test_alignment.py::test_published_features",
+            "measures/test_overlap.py::test_published_sets",
+            "measures/test_rank_correlation.py::test_published_correlations",
         ),
     ),
 }

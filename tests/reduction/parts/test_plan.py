@@ -45,7 +45,7 @@ def test_schedules_of_r(plan, removed):
     for count, reducer in zip(removed, reducers, strict=True):
         assert (reducer is None) == (count == 0)
         rows -= min(count, rows // 2)
-        assert reducer is None or reducer.num_rows() == rows
+        assert reducer is None or reducer.num_tokens() == rows
 
 
 def test_a_plan_is_its_hash():

@@ -56,7 +56,7 @@ class Backwards(TopK):
     needs = frozenset()
 
     def __call__(self, tokens, attended, *, train=False, key=None):
-        rows = jnp.arange(self.step.rows_in)[::-1][None, : self.step.num_keep]
+        rows = jnp.arange(self.step.tokens_in)[::-1][None, : self.step.num_keep]
         return reduction.keep_rows(tokens, jnp.tile(rows, (len(tokens.x), 1)), self.step.num_prefix_tokens)
 
 
@@ -72,7 +72,7 @@ def test_a_class_is_a_method():
     assert repr(steps[0]) == "At(1, Backwards, keep_rate=0.5)" and "Plan(Backwards, keep_rate=0.5" in repr(plan)
     fast = reduction.apply(tiny(), plan)
     np.testing.assert_array_equal(fast(jnp.ones((1, 16, 16, 3)))[1].kept[1], [[8, 9, 10, 11]])
-    assert flops.host(fast) == flops.host(tiny(), plan)
+    assert flops.of_model(fast) == flops.of_model(tiny(), plan)
 
 
 def test_a_registered_class_has_a_name_in_text(monkeypatch, tmp_path):

@@ -58,7 +58,7 @@ def test_masks_and_counts(name, norm):
                 goal = min(int(target), rows)
                 reducer = NORMS[norm](stage(rows, goal, grid=(grid, grid)), reference=reference)
                 kept = radial_patterns.disc(distances, rows)[list(reducer.ids)]
-                rows = reducer.num_rows()
+                rows = reducer.num_tokens()
                 mask = file[f"mask_{norm}_r{percent}"][index]
                 if any(len(np.unique(mask[distances == radius])) > 1 for radius in rings):
                     # Rounding to float32 splits a ring of equal radius in the published code; here it stays one ring.
@@ -101,7 +101,7 @@ def test_contiguous_plans(norm, start, end, min_radius):
         options = {"contiguous": True, "min_radius": min_radius}
         plan = Plan(norm, rate, reduction_loc=tuple(range(start, end + 1)), **options)
         reducers = reduction.installed(reduction.apply(model, plan))
-        assert [reducer.num_rows() for reducer in reducers] == CONTIGUOUS[norm, start, end, min_radius]
+        assert [reducer.num_tokens() for reducer in reducers] == CONTIGUOUS[norm, start, end, min_radius]
 
 
 def test_contiguous_radii_end_inside():
@@ -159,12 +159,12 @@ def test_a_clip_has_a_ball_or_a_disc_in_every_frame(norm):
     grid, axis = (4, 4, 5), np.linspace(-2, 2, 4)
     made = NORMS[norm](stage(80, 24, grid=grid))
     inside = radial_patterns.NORMS[norm](*np.ix_(axis, axis, np.linspace(-3, 2, 5)))
-    assert sorted(np.argsort(inside.ravel(), kind="stable")[: made.num_rows()]) == list(made.ids)
+    assert sorted(np.argsort(inside.ravel(), kind="stable")[: made.num_tokens()]) == list(made.ids)
     per_frame = NORMS[norm](stage(80, 24, grid=grid), per_frame=True)
     of_image = NORMS[norm](stage(20, 6, grid=grid[1:]))
     expected = [20 * frame + place for frame in range(4) for place in of_image.ids]
     assert list(per_frame.ids) == expected
-    second = NORMS[norm](stage(per_frame.num_rows(), 8, grid=grid), per_frame=True)
-    assert second.num_rows() % 4 == 0 and second.num_rows() <= per_frame.num_rows()
+    second = NORMS[norm](stage(per_frame.num_tokens(), 8, grid=grid), per_frame=True)
+    assert second.num_tokens() % 4 == 0 and second.num_tokens() <= per_frame.num_tokens()
     with pytest.raises(UserError, match=r"per_frame=True is for the tubes of clips, and this grid is \(4, 5\)"):
         NORMS[norm](stage(20, 6, grid=grid[1:]), per_frame=True)

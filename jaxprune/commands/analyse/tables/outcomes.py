@@ -6,13 +6,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxprune.evaluate.collectors.observations import Observed
+from jaxprune.measures.intervals import normal_interval, wilson_interval
 from jaxprune.measures.knn import knn_classes_of_others
 from jaxprune.measures.several_labels import Rankings
-from jaxprune.metrics import wilson_interval
 from jaxprune.reduction import DENSE
 
 CLASSIFIER, NEIGHBOURS = "classifier", "neighbours"
-_Z = 1.96
 
 
 class Answers(NamedTuple):
@@ -186,8 +185,7 @@ def mean_cosine(ours: np.ndarray, theirs: np.ndarray) -> float:
 def paired_difference(ours: np.ndarray, theirs: np.ndarray) -> tuple[float, float, float]:
     """Returns the difference of two accuracies on the same images, with its 95 % interval (normal, paired by image)."""
     difference = ours.astype(float) - theirs.astype(float)
-    half = _Z * difference.std(ddof=1) / np.sqrt(len(difference)) if len(difference) > 1 else float("nan")
-    return float(difference.mean()), float(difference.mean() - half), float(difference.mean() + half)
+    return float(difference.mean()), *normal_interval(difference)
 
 
 def _confused(answered: Answers, member: tuple[str, str], num_classes: int) -> dict[tuple[int, int], int]:

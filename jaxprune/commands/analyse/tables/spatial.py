@@ -54,7 +54,7 @@ def unevenness(depths: Real[np.ndarray, "n p"]) -> tuple[float, float, float]:
     # mean of the other images is off the mean of all by the share 1 / (n - 1) of what the image left out is off.
     share = 1 / max(len(depths) - 1, 1)
     without = mean.var() - 2 * share * (apart @ (mean - mean.mean())) / len(mean) + share**2 * (apart**2).mean(1)
-    ends = jackknife_interval(mean.var(), without)[1:]
+    ends = jackknife_interval(mean.var(), without)
     low, high = np.sqrt(np.maximum(ends, 0))
     return float(mean.std()), float(low), float(high)
 

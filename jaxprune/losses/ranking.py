@@ -1,107 +1,15 @@
-"""Losses that optax lacks; for cross-entropy use optax."""
+"""Losses of learning to rank: ListMLE, ListNet, RankNet, focused rank, and point-wise.
 
-from collections.abc import Callable, Sequence
+The signatures follow optax's ranking loss: `where` marks the items of each list, and there is one value per list unless
+`reduce_fn` reduces them.
+"""
+
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Bool, Float, Shaped
-
-from jaxprune.errors import unknown
-
-
-def masked_mse(
-    pred: Float[Array, "b p q"], target: Float[Array, "b p q"], masked: Shaped[Array, "b p"]
-) -> Float[Array, ""]:
-    """Averages the squared error over the masked patches of the whole batch (MAE).
-
-    The error is averaged over each patch, then weighted by `masked` (bool, or weights) and divided by the sum of the
-    weights; computed in float32.
-    """
-    weight = masked.astype(jnp.float32)
-    error = jnp.square(pred.astype(jnp.float32) - target.astype(jnp.float32)).mean(-1)
-    return (error * weight).sum() / weight.sum()
-
-
-def asymmetric_loss(
-    logits: Float[Array, "b c"],
-    labels: Float[Array, "b c"],
-    *,
-    gamma_negative: float = 4.0,
-    gamma_positive: float = 0.0,
-    clip: float = 0.05,
-    eps: float = 1e-8,
-) -> Float[Array, "b"]:
-    """Multi-label cross-entropy that down-weights easy negatives (ASL, Ridnik et al., 2021), one value per image.
-
-    Classes are summed. The published recipe also sums over the batch; its gradient passes through the focusing weight.
-
-    Args:
-      labels: 1 for classes present in the image, else 0.
-      clip: added to the probability of absence, which is capped at 1.
-    """
-    present = jax.nn.sigmoid(logits.astype(jnp.float32))
-    absent = jnp.minimum(1.0 - present + clip, 1.0)
-    log = labels * jnp.log(jnp.maximum(present, eps)) + (1 - labels) * jnp.log(jnp.maximum(absent, eps))
-    right = labels * present + (1 - labels) * absent
-    focus = (1.0 - right) ** (labels * gamma_positive + (1 - labels) * gamma_negative)
-    return -(focus * log).sum(-1)
-
-
-def kl_distillation(
-    student: Float[Array, "b c"], teacher: Float[Array, "b c"], temperature: float = 1.0
-) -> Float[Array, ""]:
-    """KL divergence between the teacher's and the student's softmax, averaged over the batch."""
-    return _kl(student, teacher, temperature).mean()
-
-
-def _kl(
-    student: Float[Array, "*lead c"], teacher: Float[Array, "*lead c"], temperature: float
-) -> Float[Array, "*lead"]:
-    ours = jax.nn.log_softmax(student.astype(jnp.float32) / temperature, axis=-1)
-    theirs = jax.nn.log_softmax(teacher.astype(jnp.float32) / temperature, axis=-1)
-    return (jnp.exp(theirs) * (theirs - ours)).sum(-1)
-
-
-def ratio_loss(decisions: Sequence[Float[Array, "b n"]], keep_rates: Sequence[float]) -> Float[Array, ""]:
-    """Squared distance of each image's share of kept tokens from the keep rate, averaged over images and stages.
-
-    DynamicViT, Rao et al., 2021, eq. 13.
-
-    Args:
-      decisions: one array per stage, 1 = kept; a patch dropped at one stage stays dropped in later ones.
-      keep_rates: one per stage, relative to all patches.
-    """
-    pairs = zip(decisions, keep_rates, strict=True)
-    return jnp.stack([jnp.square(decision.mean(1) - rate).mean() for decision, rate in pairs]).mean()
-
-
-def token_distillation(
-    student: Float[Array, "b n d"],
-    teacher: Float[Array, "b n d"],
-    kept: Shaped[Array, "b n"],
-    *,
-    kind: str = "mse",
-) -> Float[Array, ""]:
-    """Distance of the kept tokens from the teacher's, averaged over them; 0 if none is kept (DynamicViT).
-
-    Args:
-      student, teacher: patch tokens after the final norm.
-      kept: the last decision; above one half = kept. It gets no gradient.
-      kind: "mse", averaged over the channels too, or "kl", between the softmaxes over the channels.
-    """
-    if kind == "mse":
-        error = jnp.square(student.astype(jnp.float32) - teacher.astype(jnp.float32)).mean(-1)
-    elif kind == "kl":
-        error = _kl(student, teacher, 1.0)
-    else:
-        raise unknown("kind of token distillation", kind, ("mse", "kl"))
-    there = (kept > 0.5).astype(jnp.float32)
-    return (error * there).sum() / jnp.maximum(there.sum(), 1)
-
-
-# Learning to rank. The signatures follow optax's ranking loss: `where` marks the items of each list, and there is one
-# value per list unless `reduce_fn` reduces them.
 
 ReduceFn = Callable[[Array], Array]
 
@@ -177,9 +85,9 @@ def list_net_loss(
         centred = relevance - _mean_over(relevance, where)[..., None]
         spread = jnp.sqrt(_mean_over(jnp.square(centred), where))[..., None]
         relevance = centred / (temperature * jnp.where(spread > 0, spread, 1))
-    wanted = jax.nn.softmax(relevance, axis=-1, where=where)
+    shares = jax.nn.softmax(relevance, axis=-1, where=where)
     log_probs = jax.nn.log_softmax(_wide(scores), axis=-1, where=where)
-    return _reduced(_mean_over(-wanted * jnp.where(where, log_probs, 0), where), reduce_fn)
+    return _reduced(_mean_over(-shares * jnp.where(where, log_probs, 0), where), reduce_fn)
 
 
 def point_wise_loss(
@@ -243,9 +151,9 @@ def focused_rank_loss(
     order, belongs = _by_relevance(relevance, where)
     places = jnp.argsort(order, axis=-1)
     first = jnp.take_along_axis(belongs & _first(belongs, top_k), places, axis=-1)
-    others = _everywhere(scores, where) & ~first
+    rest = _everywhere(scores, where) & ~first
     among = list_mle_loss(scores, relevance, where=first)
-    between = _pairwise(scores, relevance, first[..., :, None] & others[..., None, :], threshold, sigma)
+    between = _pairwise(scores, relevance, first[..., :, None] & rest[..., None, :], threshold, sigma)
     return _reduced(among + between, reduce_fn)
 
 

@@ -21,7 +21,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxprune.mim.parts.window_grouping import Groups, group_tokens, locate, most_groups, pack_tokens, window_ids
 from jaxprune.models.swin import SwinBlock, SwinTransformer
-from jaxprune.nn.attention import Heads, attend, hide, side_by_side
+from jaxprune.nn.attention import Heads, attend, key_mask_bias, merge_heads
 from jaxprune.nn.windows import Windows
 
 _HIDDEN = float(np.finfo(np.float32).min)
@@ -127,16 +127,16 @@ def attend_visible(
     """
     coords, windows = cells.coords(ids), block.windows
     if form == "all":
-        return side_by_side(attend(*heads, _biases(block, coords)))
+        return merge_heads(attend(*heads, _biases(block, coords)))
     if form == "map":
-        return side_by_side(_on_map(block, heads, cells, jnp.asarray(ids)))
+        return merge_heads(_on_map(block, heads, cells, jnp.asarray(ids)))
     if form == "groups":
         groups = group_tokens(window_ids(coords[0], windows.size, windows.shift), math.prod(windows.size))
     else:
         coords, across = jnp.asarray(coords), _across(windows)
         row, column = locate(coords[0], windows.size, windows.shift)[0].T
         groups = pack_tokens(row * across[1] + column, math.prod(across), math.prod(windows.size))
-    return side_by_side(_in_groups(block, heads, groups, coords[0]))
+    return merge_heads(_in_groups(block, heads, groups, coords[0]))
 
 
 def _biases(
@@ -171,9 +171,9 @@ def _on_map(block: SwinBlock, heads: Heads, cells: Cells, ids: Int[Array, "r k"]
 
     present = cut(jnp.ones((ids.shape[0], 1, ids.shape[1] * cells.tokens, 1)))[:, 0, :, 0]
     bias = jnp.moveaxis(block.bias_table()[windows.offsets()], -1, 0)[None]
-    if (apart := windows.apart()) is not None:
+    if (apart := windows.shift_mask()) is not None:
         bias = bias + jnp.tile(jnp.asarray(apart)[:, None], (ids.shape[0], 1, 1, 1))
-    hidden: Any = hide(bias, present)
+    hidden: Any = key_mask_bias(bias, present)
     q, k, v = map(cut, heads)
     out = windows.join(attend(q, k, v, jnp.tile(hidden, (b // ids.shape[0], 1, 1, 1))))
     whole = out.reshape(*out.shape[:2], *windows.grid, -1)[:, :, :rows, :columns]

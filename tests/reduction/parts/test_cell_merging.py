@@ -26,10 +26,10 @@ from jaxprune.reduction.tome import ToMe
 SIZES = [((6, 9), (3, 3)), ((8, 12), (4, 4)), ((7, 14), (7, 7))]
 
 
-def step(cells, rows_in, num_keep):
+def step(cells, tokens_in, num_keep):
     grid = cells.windows.grid
     rate = num_keep / (grid[0] * grid[1])
-    return Step(0, 0, grid, 0, rows_in, num_keep, rate, 8, 2, leaves=False, cells=cells)
+    return Step(0, 0, grid, 0, tokens_in, num_keep, rate, 8, 2, removable=False, cells=cells)
 
 
 def places(windows, position):
@@ -53,9 +53,9 @@ def twice_merged(of):
     cells, rng = Cells.of(*of, shifted=True), np.random.default_rng(0)
     full, windows = int(np.prod(of[0])), int(np.prod(cells.windows.counts))
     first = ToMe(step(cells, full, int(0.75 * full)))
-    second = ToMe(step(cells, first.num_rows(), first.num_rows() - windows))
+    second = ToMe(step(cells, first.num_tokens(), first.num_tokens() - windows))
     x = jnp.asarray(rng.normal(size=(2, full, 8)), jnp.float32)
-    keys = [jnp.asarray(rng.normal(size=(2, 2, n, 4)), jnp.float32) for n in (full, first.num_rows())]
+    keys = [jnp.asarray(rng.normal(size=(2, 2, n, 4)), jnp.float32) for n in (full, first.num_tokens())]
 
     @functools.partial(jax.jit, compiler_options=quick_compile())
     def call(x, keys):
@@ -71,8 +71,8 @@ def test_rows_merge_in_their_cell_as_many_in_each_of_a_kind(of):
     cell, kind = cell_of(cells)
     windows, before = int(np.prod(cells.windows.counts)), jax.tree.map(np.asarray, on_map(x, of[0]))
     for reducer, (tokens, report), keys_in in zip(reducers, found, keys, strict=True):
-        rows, arrived = reducer.num_rows(), before.x.shape[1]
-        assert reducer.stays and tokens.x.shape == (2, rows, 8) and report.row_map.shape == (2, arrived)
+        rows, arrived = reducer.num_tokens(), before.x.shape[1]
+        assert reducer.merged_in_place and tokens.x.shape == (2, rows, 8) and report.row_map.shape == (2, arrived)
         row_map, assign = np.asarray(report.row_map), np.asarray(tokens.assign)
         for image in range(2):
             np.testing.assert_array_equal(assign[image], row_map[image][np.asarray(before.assign[image])])
@@ -185,10 +185,10 @@ def test_rows_stay_merged_until_their_stage_ends():
     fast = reduction.apply(model, MERGING)
     call = lambda model, images: (model(images), model.forward_intermediates(images, intermediates_only=True))
     (logits, aux), maps = quickly(fast, call)(pictures(56))
-    counted = flops.host(fast)
+    counted = flops.of_model(fast)
     # 196 patches in four windows of 49, of which 39 and then 29 stay; 49 in one, of which 29 stay.
-    assert counted.rows == (156, 116, 196, 29, 49) and counted == flops.host(model, MERGING)
-    assert [x.shape[1] for x in aux.features] == list(counted.rows) and np.isfinite(logits).all()
+    assert counted.tokens == (156, 116, 196, 29, 49) and counted == flops.of_model(model, MERGING)
+    assert [x.shape[1] for x in aux.features] == list(counted.tokens) and np.isfinite(logits).all()
     assert [kept.shape[1] for kept in aux.kept] == [156, 116, 29]
     for assign, kept, patches in zip(aux.assign, aux.kept, (196, 196, 49), strict=True):
         assert assign.shape == (2, patches)
@@ -236,7 +236,7 @@ def test_merging_equal_tokens_changes_nothing(make):
     full = x.shape[1]
     fewest = cells.left(cells.rows_of_window(full), 1) * np.prod(cells.windows.counts)
     fast = reduction.apply(model, Plan("tome", num_keep=int(fewest), reduction_loc=(0,)))
-    encode = lambda model, x: model.encode(x).forward()
+    encode = lambda model, x: model.encode(x).output()
     dense, merged = (quickly(each, encode)(x) for each in (model, fast))
     assert merged.features[1].shape[1] == fewest < 0.52 * full
     chex.assert_trees_all_close(merged.tokens.x, dense.tokens.x, atol=2e-5)
@@ -248,7 +248,7 @@ def test_a_step_of_another_method_finds_the_map_whole():
     plan = Plan.from_text("tome@0:keep_rate=0.7+topk@1:keep_rate=0.5+tome@2:keep_rate=0.5")
     model = one_stage()
     fast = reduction.apply(model, plan)
-    assert flops.host(fast).rows == flops.host(model, plan).rows == (64, 64, 32, 64)
+    assert flops.of_model(fast).tokens == flops.of_model(model, plan).tokens == (64, 64, 32, 64)
     aux = jax.eval_shape(lambda images: fast(images)[1], pictures(32))
     assert [x.shape[1] for x in aux.features] == [64, 64, 32, 64]
     assert [kept.shape[1] for kept in aux.kept] == [44, 32, 32] and [each.shape[1] for each in aux.assign] == [64] * 3
@@ -256,16 +256,16 @@ def test_a_step_of_another_method_finds_the_map_whole():
 
 def test_rows_that_come_back_behind_their_block_share_its_mlp():
     model, plan = one_stage(), Plan("tome", (0.75, 0.75, 0.5), (0, 1, 3), unmerge="block")
-    counted, dense = flops.host(model, plan), flops.host(model)
+    counted, dense = flops.of_model(model, plan), flops.of_model(model)
     feed = [model.block_cost(site).feed for site in model.sites()]
     saved = (16, 16, 0, 32)
     assert [d - c for d, c in zip(dense.blocks, counted.blocks, strict=True)] == [
         each * rows for each, rows in zip(feed, saved, strict=True)
     ]
-    assert counted.rows == dense.rows
+    assert counted.tokens == dense.tokens
     fast = reduction.apply(model, plan)
     aux = jax.eval_shape(lambda images: fast(images)[1], pictures(32))
-    assert [x.shape[1] for x in aux.features] == list(dense.rows)
+    assert [x.shape[1] for x in aux.features] == list(dense.tokens)
 
 
 def test_what_cannot_be_is_refused():
@@ -308,7 +308,7 @@ def test_the_compiler_counts_the_same(make):
         program = jax.jit(lambda params, rest, images, parts=parts: merge(parts.graph, params, rest)(images)[0])
         images = jax.ShapeDtypeStruct((2, side, side, 3), jnp.float32)
         compiled = flops.compiled_flops(program, parts.params, parts.rest, images)
-        found[each is fast] = compiled / (2 * flops.host(each).total)
+        found[each is fast] = compiled / (2 * flops.of_model(each).total)
     np.testing.assert_allclose(list(found.values()), 1.0, atol=0.06)
     # What merges and is merged is counted as well as the rest.
     np.testing.assert_allclose(found[True], found[False], rtol=0.02)

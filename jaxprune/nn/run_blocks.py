@@ -1,4 +1,4 @@
-"""One pass over a network's blocks, which tracks the effects of a plan on the tokens."""
+"""Runs the blocks of a network one after the other, and tracks the effects of a plan on the tokens."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -16,7 +16,7 @@ from jaxprune.ops.resize import resize, resize_3d
 from jaxprune.ops.unmerge import unmerge
 
 
-class Forward(NamedTuple):
+class HostOutput(NamedTuple):
     """The outputs of a forward pass besides the logits; unused fields are not computed under jit.
 
     Attributes:
@@ -39,21 +39,22 @@ class Forward(NamedTuple):
     head_logits: tuple[Array, ...] = ()
 
 
-class Walk:
+class BlockRunner:
     """Runs a host's blocks one after the other and tracks the effects of a plan on the tokens.
 
     Args:
       tokens: the tokens that enter the first block.
       num_prefix_tokens: CLS, distillation and register tokens in front.
       taps: {layer: fields of `Attended` to report}.
-      chosen: the report of a reducer that dropped patches before these tokens were embedded.
+      selection: the report of a reducer that dropped patches before these tokens were embedded.
       scores: (scores of patches, their grid), for steps that read them if rows cannot be removed.
       train, key: see `Host.forward_features`.
-      whole: whether the tokens are all patches, in raster order.
+      all_patches: whether the tokens are all patches, in raster order.
       remat: see `run_block`.
 
     Attributes:
       tokens: the tokens after the last block run; a host sets it if it changes tokens between stages.
+      block_inputs, block_outputs: the tokens that enter each block, and those that leave it.
     """
 
     def __init__(
@@ -62,27 +63,27 @@ class Walk:
         num_prefix_tokens: int,
         *,
         taps: Mapping[int, frozenset[str]] | None = None,
-        chosen: Any = None,
+        selection: Any = None,
         scores: tuple[Array, tuple[int, ...]] | None = None,
         train: bool = False,
         key: PRNGKeyArray | None = None,
-        whole: bool = True,
+        all_patches: bool = True,
         remat: bool = False,
     ):
-        self._whole = whole and chosen is None
+        self._all_patches = all_patches and selection is None
         self.tokens, self._prefix, self._taps = tokens, num_prefix_tokens, taps or {}
         self._train, self._key, self._remat, self._scores = train, key, remat, scores
         self._attended = Attended()
         self._reduced: Any = None  # the report of a reducer that acted after the previous block's attention
         self._origin: Any = tokens.assign
         self._merged = False  # rows of a map that is whole otherwise, until its stage ends
-        self.entered: list[Tokens] = []  # the tokens that enter each block
-        self.left: list[Tokens] = []  # and those that leave it
+        self.block_inputs: list[Tokens] = []
+        self.block_outputs: list[Tokens] = []
         self._assign, self._kept, self._steps = [], [], []
         self._seen: dict[int, Attended] = {}
-        if chosen is not None:
-            self.tokens, self._origin = tokens._replace(assign=chosen.row_map), chosen.kept
-            self._assign, self._kept, self._steps = [chosen.row_map], [chosen.kept], [chosen]
+        if selection is not None:
+            self.tokens, self._origin = tokens._replace(assign=selection.row_map), selection.kept
+            self._assign, self._kept, self._steps = [selection.row_map], [selection.kept], [selection]
 
     def run(self, block: Reducible, grid: tuple[int, ...] | None = None) -> None:
         """Runs the next block.
@@ -96,25 +97,25 @@ class Walk:
         if grid is not None and block.reduces_where() == "skip":
             self.unmerge(grid)
         _check_rows(block, (self.tokens.x.shape[1] - self._prefix) // block.pooled)
-        layer = len(self.left)
+        layer = len(self.block_outputs)
         key = None if self._key is None else jax.random.fold_in(self._key, layer)
         taps, attended = frozenset(self._taps.get(layer, ())), self._attended
         if self._reduced is not None and _reads_block_before(block):
             attended = _of_rows_left(attended, self._reduced.row_map, self.tokens.x.shape[1], self._prefix)
         if "scores" in block.needs and self._scores is not None and grid is not None:
             attended = attended._replace(scores=on_grid(*self._scores, grid))
-        self.entered.append(self.tokens)
+        self.block_inputs.append(self.tokens)
         self.tokens, self._attended, report = run_block(
             block,
             self.tokens,
             attended,
-            grid=grid if self._whole else None,
+            grid=grid if self._all_patches else None,
             taps=taps,
             train=self._train,
             key=key,
             remat=self._remat,
         )
-        self.left.append(self.tokens)
+        self.block_outputs.append(self.tokens)
         if taps:
             if any(getattr(self._attended, name) is None for name in taps):
                 raise UserError(
@@ -122,7 +123,7 @@ class Walk:
                     "network with attention."
                 )
             self._seen[layer] = Attended(**{name: getattr(self._attended, name) for name in taps})
-        self._reduced = report if report is not None and block.leaves and block.reducer.where != "before" else None
+        self._reduced = report if report is not None and block.removable and block.reducer.where != "before" else None
         if report is not None:
             self._account(block, report)
 
@@ -135,17 +136,17 @@ class Walk:
         if self._merged:
             rows = unmerge(self.tokens.x[:, self._prefix :], self.tokens.assign)
             x = jnp.concatenate([self.tokens.x[:, : self._prefix], rows], axis=1)
-            self.tokens = self.left[-1] = all_present(x, self._prefix, jnp.asarray(coordinates(grid))[None])
+            self.tokens = self.block_outputs[-1] = all_present(x, self._prefix, jnp.asarray(coordinates(grid))[None])
             self._merged = False
 
     def _account(self, block: Reducible, report: Any) -> None:
-        if not block.leaves and block.reducer.stays:
+        if not block.removable and block.reducer.merged_in_place:
             self._origin = _follow(self._origin, report.kept) if self._merged else report.kept
-            self._merged |= block.reducer.num_rows() < block.reducer.step.rows_in
+            self._merged |= block.reducer.num_tokens() < block.reducer.step.tokens_in
             self._assign.append(self.tokens.assign)
             self._kept.append(self._origin)
-        elif block.leaves:
-            self._whole = False
+        elif block.removable:
+            self._all_patches = False
             rows = self.tokens.x.shape[1] - self._prefix
             unknown = jnp.full((self.tokens.x.shape[0], rows), -1, jnp.int32)
             self._origin = unknown if report.kept is None else _follow(self._origin, report.kept)
@@ -153,20 +154,22 @@ class Walk:
             self._kept.append(self._origin)
         else:
             self._assign.append(report.row_map)
-            new = jnp.full((self.tokens.x.shape[0], block.reducer.num_rows()), -1, jnp.int32)
+            new = jnp.full((self.tokens.x.shape[0], block.reducer.num_tokens()), -1, jnp.int32)
             self._kept.append(new if report.kept is None else report.kept)
         self._steps.append(report)
 
-    def forward(self) -> Forward:
+    def output(self) -> HostOutput:
         """Everything reported so far."""
-        features = tuple(tokens.x for tokens in self.left)
-        return Forward(
+        features = tuple(tokens.x for tokens in self.block_outputs)
+        return HostOutput(
             self.tokens, features, tuple(self._assign), tuple(self._kept), tuple(self._steps), dict(self._seen)
         )
 
 
 def _reads_block_before(block: Reducible) -> bool:
-    return block.reducer is not None and block.leaves and block.reducer.where == "before" and bool(block.reducer.needs)
+    return (
+        block.reducer is not None and block.removable and block.reducer.where == "before" and bool(block.reducer.needs)
+    )
 
 
 def _of_rows_left(attended: Attended, row_map: Int[Array, "b n"], num_tokens: int, prefix: int) -> Attended:
@@ -192,10 +195,10 @@ def _of_rows_left(attended: Attended, row_map: Int[Array, "b n"], num_tokens: in
 
 
 def _check_rows(block: Reducible, arriving: int) -> None:
-    if block.reducer is None or block.leaves or block.reducer.step.rows_in == arriving:
+    if block.reducer is None or block.removable or block.reducer.step.tokens_in == arriving:
         return
     raise UserError(
-        f"The plan was applied for {block.reducer.step.rows_in} tokens at a block that now receives {arriving}: use "
+        f"The plan was applied for {block.reducer.step.tokens_in} tokens at a block that now receives {arriving}: use "
         "reduction.apply(…, img_size=) with the size of these images."
     )
 

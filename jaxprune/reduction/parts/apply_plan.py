@@ -33,7 +33,7 @@ def apply(
     >>> sizes = dict(img_size=16, patch_size=4, embed_dim=16, depth=2, num_heads=2)
     >>> model = jaxprune.models.create("vit", **sizes, rngs=nnx.Rngs(0))
     >>> fast = apply(model, Plan("topk", keep_rate=0.5, reduction_loc=(1,)))
-    >>> fast.blocks[1].reducer.num_rows()
+    >>> fast.blocks[1].reducer.num_tokens()
     8
 
     Args:
@@ -80,7 +80,7 @@ def apply(
 
 
 def installed(model: Any) -> tuple[Reducer, ...]:
-    """Returns the reducers of a network in the order of its plan, as in `Forward.steps`; () for a dense one."""
+    """Returns the reducers of a network in the order of its plan, as in `HostOutput.steps`; () for a dense one."""
     if not isinstance(model, Host):
         return ()
     front = () if model.pruner is None or not model.prunes_input else (model.pruner,)
@@ -140,7 +140,7 @@ def _clear(host: Host, sites: Sequence[Site]) -> None:
     for site in sites:
         block = host.block(site)
         block.reducer, block.needs = nnx.data(None), frozenset()
-        block.proportional = block.masked = block.soft_policy = False
+        block.proportional = block.has_absent = block.soft_policy = False
 
 
 def _install(host: Host, sites: Sequence[Site], placed: Sequence[Placed]) -> None:
@@ -152,16 +152,16 @@ def _install(host: Host, sites: Sequence[Site], placed: Sequence[Placed]) -> Non
         if cls.soft_policy:
             # Where rows cannot be removed, a decision concerns only its own block (`Reducible.skip`).
             for site in sites:
-                host.block(site).soft_policy |= site.leaves
+                host.block(site).soft_policy |= site.removable
         if step.idle:
             continue
         if cls.where == "embed":
             host.block(step.site).needs |= {"scores"}
         elif cls.needs:
-            read = host.block(sites[layer - 1] if cls.where == "before" and step.site.leaves else step.site)
+            read = host.block(sites[layer - 1] if cls.where == "before" and step.site.removable else step.site)
             read.needs = read.needs | cls.needs
-        if step.site.leaves:
+        if step.site.removable:
             for site in sites[layer + 1 :]:
                 block = host.block(site)
                 block.proportional = block.proportional or cls.proportional
-                block.masked = block.masked or cls.leaves_absent == "always"
+                block.has_absent = block.has_absent or cls.leaves_absent == "always"

@@ -12,12 +12,12 @@ from jaxprune.mim.parts.masker import Masks
 from jaxprune.mim.parts.partial import Partial
 from jaxprune.nn import Block
 from jaxprune.nn.block import run_block
-from jaxprune.nn.block_cost import block_flops, linear_flops, rows_of
+from jaxprune.nn.block_cost import block_flops, block_tokens, linear_flops
 from jaxprune.nn.linear import xavier_uniform
 from jaxprune.ops.patches import gather_tokens
 
 
-class TwoBranches(Decoder):
+class BranchedDecoder(Decoder):
     """Two branches with separate inputs and outputs around shared blocks; "feature" predicts a row for every patch.
 
     Args:
@@ -85,7 +85,7 @@ class TwoBranches(Decoder):
     def flops(self, visible: int, present: int, *, as_published: bool = True) -> DecoderFlops:
         """Multiply-accumulates of both branches; see `Decoder.flops`."""
         prefix = self.num_prefix_tokens
-        rows = rows_of(None, prefix + present, prefix + present)
+        rows = block_tokens(None, prefix + present, prefix + present)
         branches = [b.flops(visible, present, as_published=as_published) for b in (self.feature, self.attention)]
         return DecoderFlops(
             embed=sum(branch.embed for branch in branches),

@@ -22,12 +22,12 @@ from jaxprune.mim.parts.base import MaskedOutput
 from jaxprune.mim.parts.encoder_copy import EncoderCopy
 from jaxprune.mim.parts.masker import Masker, Masks
 from jaxprune.mim.parts.weighted_masker import WeightedMasker
-from jaxprune.nn.block_cost import block_flops, rows_of
+from jaxprune.nn.block_cost import block_flops, block_tokens
 from jaxprune.nn.params import merge, split
 from jaxprune.ops.patches import patchify
 
 
-class DrivenOutput(MaskedOutput):
+class AttentionMaskedOutput(MaskedOutput):
     """What the outputs have in common: they tell thrown patches from masked ones."""
 
     __slots__ = ()
@@ -38,7 +38,7 @@ class DrivenOutput(MaskedOutput):
         return self.masks.retained.astype(jnp.float32) - self.masks.thrown.astype(jnp.float32)
 
 
-class AttentionDriven:
+class AttentionMasking:
     """A mixin that precedes the base framework; call `drive` once the base is built.
 
     Attributes:
@@ -114,7 +114,7 @@ class AttentionDriven:
         """Multiply-accumulates of the weights of one image."""
         encoder = self.encoder
         tokens = encoder.num_prefix_tokens + self.num_patches
-        rows, *sites, last = rows_of(None, tokens, tokens), *encoder.sites()
+        rows, *sites, last = block_tokens(None, tokens, tokens), *encoder.sites()
         cost = encoder.block_cost(last)
         return (
             encoder.overhead().embed * self.num_patches
@@ -129,8 +129,8 @@ def attention_weights(encoder: Any, images: Float[Array, "b H W c"]) -> Float[Ar
     The attention of each head is rescaled to [0, 1] before averaging.
     """
     last = encoder.depth - 1
-    walk = encoder.encode(encoder.embed(images), taps={last: frozenset({"cls_attn"})})
-    attention = walk.forward().attended[last].cls_attn[:, :, encoder.num_prefix_tokens :]
+    runner = encoder.encode(encoder.embed(images), taps={last: frozenset({"cls_attn"})})
+    attention = runner.output().attended[last].cls_attn[:, :, encoder.num_prefix_tokens :]
     low, high = attention.min(-1, keepdims=True), attention.max(-1, keepdims=True)
     scaled = (attention - low) / jnp.maximum(high - low, jnp.finfo(jnp.float32).tiny)
     return jax.lax.stop_gradient(scaled.mean(1))

@@ -1,0 +1,1 @@
+"""Exports, of networks that the files here share."""
