@@ -1,16 +1,60 @@
 """Cost and speed of contestants, and their measured against theoretical speed-up."""
 
+import dataclasses
 from collections.abc import Mapping
-from typing import Any
 
 from jaxprune import flops
 from jaxprune.bench.timing import OverRounds, interleaved, interleaved_medians, speed_up
+from jaxprune.evaluate.collectors.plans import PlanResult
 from jaxprune.evaluate.contestants import Contestant, Runner, random_images
 from jaxprune.reduction import DENSE
+from jaxprune.report.table import column
 
 
-def costs(contestants: Mapping[str, Contestant], batch_size: int, rounds: int) -> list[dict[str, Any]]:
-    """Returns a row for each contestant: FLOPs counted and by compiler, speed, and share of the theoretical speed-up.
+@dataclasses.dataclass(frozen=True)
+class Promise:
+    """A contestant's speed-up over the dense network, against the one that its FLOPs promise.
+
+    Attributes:
+      speed_up: measured, over the timing rounds, or as one number.
+      implied: the speed-up that FLOPs imply.
+      kept: the ratio of the two.
+      verdict: see `verdict`.
+    """
+
+    speed_up: OverRounds | float = column("speed-up", format=".3g")
+    implied: float = column("FLOP-implied", format=".3g")
+    kept: float = column("kept", format=".3g", best="max")
+    verdict: str = column("verdict")
+
+    @property
+    def factor(self) -> float:
+        """The speed-up as one number, the median over the rounds."""
+        return self.speed_up.median if isinstance(self.speed_up, OverRounds) else self.speed_up
+
+
+@dataclasses.dataclass(frozen=True)
+class PlanCost:
+    """The cost of a contestant: FLOPs counted and by the compiler, speed, and share of the theoretical speed-up."""
+
+    plan: str = column("plan")
+    gflops: float = column("GFLOPs", format=".3g")
+    gflops_compiled: float = column("GFLOPs compiled", format=".3g")
+    images_per_second: float = column("images/s", format=".3g", best="max")
+    latency: float = column("latency", "ms", format=".3g")
+    promise: Promise
+
+
+@dataclasses.dataclass(frozen=True)
+class BenchmarkRow:
+    """The cost of a contestant and, if there are images, its result on them."""
+
+    cost: PlanCost
+    result: PlanResult | None = None
+
+
+def costs(contestants: Mapping[str, Contestant], batch_size: int, rounds: int) -> list[PlanCost]:
+    """Returns the cost of each contestant.
 
     Each runs on one device, to compare networks and not the sharding of batches.
 
@@ -20,27 +64,27 @@ def costs(contestants: Mapping[str, Contestant], batch_size: int, rounds: int) -
       rounds: number of timing rounds.
     """
     images = random_images(contestants[DENSE].model, batch_size)
-    many = {name: Runner(c.model, images) for name, c in contestants.items()}
-    turns = interleaved(many, rounds)
-    seconds = {name: OverRounds.of([turn.wall for turn in own]).median for name, own in turns.items()}
+    runners = {name: Runner(c.model, images) for name, c in contestants.items()}
+    turns = interleaved(runners, rounds)
+    seconds = {name: OverRounds.of([turn.wall for turn in of_name]).median for name, of_name in turns.items()}
     latency = interleaved_medians({name: Runner(c.model, images[:1]) for name, c in contestants.items()}, rounds)
     gflops = {name: c.gflops() for name, c in contestants.items()}
     return [
-        {
-            "plan": name,
-            "GFLOPs": gflops[name],
-            "GFLOPs compiled": flops.compiled_flops(many[name].program) / batch_size / 1e9,
-            "images/s": batch_size / seconds[name],
-            "latency ms": 1000 * latency[name],
-            **promise(name, seconds, gflops, speed_up(turns[DENSE], turns[name])),
-        }
+        PlanCost(
+            name,
+            gflops[name],
+            flops.compiled_flops(runners[name].program) / batch_size / 1e9,
+            batch_size / seconds[name],
+            1000 * latency[name],
+            promise(name, seconds, gflops, speed_up(turns[DENSE], turns[name])),
+        )
         for name in contestants
     ]
 
 
 def promise(
     name: str, seconds: Mapping[str, float], gflops: Mapping[str, float], measured: OverRounds | None = None
-) -> dict[str, Any]:
+) -> Promise:
     """Returns a contestant's speed-up over `DENSE`, the speed-up that FLOPs imply, their ratio and a verdict.
 
     Args:
@@ -48,11 +92,10 @@ def promise(
       seconds, gflops: values by contestant.
       measured: the speed-up over timing rounds; by default computed from `seconds`, without a range.
     """
-    faster, implied = seconds[DENSE] / seconds[name], gflops[DENSE] / gflops[name]
-    columns = {"speed-up": faster} if measured is None else measured.columns("speed-up")
-    faster = columns["speed-up"]
+    faster = seconds[DENSE] / seconds[name] if measured is None else measured.median
+    implied = gflops[DENSE] / gflops[name]
     kept = faster / implied
-    return {**columns, "FLOP-implied": implied, "kept": kept, "verdict": verdict(name, faster, kept)}
+    return Promise(faster if measured is None else measured, implied, kept, verdict(name, faster, kept))
 
 
 def verdict(name: str, faster: float, kept: float) -> str:

@@ -62,20 +62,16 @@ class OverRounds(NamedTuple):
         ends = (min(values), max(values)) if len(values) > 1 else (math.nan, math.nan)
         return cls(statistics.median(values), *ends)
 
-    def columns(self, name: str) -> dict[str, float]:
-        """Returns the columns of a table: `name`, "`name` low" and "`name` high"."""
-        return {name: self.median, f"{name} low": self.low, f"{name} high": self.high}
 
-
-def speed_up(reference: Sequence[Turn], own: Sequence[Turn]) -> OverRounds:
+def speed_up(reference: Sequence[Turn], turns: Sequence[Turn]) -> OverRounds:
     """Returns the speed-up of a contestant over a reference, computed within each round.
 
     Other load on the machine slows both down and cancels.
     """
-    return OverRounds.of([theirs.wall / ours.wall for theirs, ours in zip(reference, own, strict=True)])
+    return OverRounds.of([slow.wall / fast.wall for slow, fast in zip(reference, turns, strict=True)])
 
 
 def interleaved_medians(contestants: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, float]:
     """Returns the median wall-clock seconds of each contestant; see `interleaved`."""
     turns = interleaved(contestants, rounds)
-    return {name: statistics.median(turn.wall for turn in own) for name, own in turns.items()}
+    return {name: statistics.median(turn.wall for turn in of_name) for name, of_name in turns.items()}

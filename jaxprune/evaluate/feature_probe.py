@@ -1,15 +1,17 @@
 """Classification by frozen features: nearest neighbours and a linear classifier."""
 
-from collections.abc import Iterator, Mapping, Sequence
+import dataclasses
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from jaxprune.evaluate.feature_formats import read_shard
-from jaxprune.measures.intervals import wilson_interval
+from jaxprune.measures.intervals import Interval, share
 from jaxprune.measures.knn import knn_classes
 from jaxprune.measures.linear_head import LinearHead, fit_linear_head
+from jaxprune.report.table import Table, column
 
 
 class Labelled(NamedTuple):
@@ -26,16 +28,33 @@ class Labelled(NamedTuple):
     vectors: dict[str, np.ndarray]
 
 
+@dataclasses.dataclass(frozen=True)
+class ProbeRow:
+    """The accuracy on held-out images by one feature and classifier, and by chance."""
+
+    features: str = column("features")
+    classifier: str = column("classifier")
+    accuracy: Interval = column("accuracy", format=".1%", best="max", ends=("low", "high"))
+    images: int = column("images")
+    training_images: int = column("training images")
+    chance: float = column("chance", format=".1%")
+
+    @property
+    def name(self) -> str:
+        """The feature and the classifier."""
+        return f"{self.features}, {self.classifier}"
+
+
 class Probed(NamedTuple):
     """The results of `probe`.
 
     Attributes:
-      rows: rows of a table, one per feature and classifier.
+      rows: one per feature and classifier.
       neighbours: by feature, the nearest-neighbour predictions for the held-out images, int (m,).
       heads: by feature, the linear classifiers.
     """
 
-    rows: list[dict[str, Any]]
+    rows: Table[ProbeRow]
     neighbours: dict[str, np.ndarray]
     heads: dict[str, LinearHead]
 
@@ -65,32 +84,29 @@ def probe(train: Labelled, held_out: Labelled, num_classes: int, *, neighbours: 
       neighbours: number of neighbours that vote.
     """
     rows, voted, heads = [], {}, {}
-    sizes = {"images": len(held_out.labels), "training images": len(train.labels), "chance": 1 / num_classes}
+    sizes = (len(held_out.labels), len(train.labels), 1 / num_classes)
     for name, vectors in held_out.vectors.items():
-        known = train.vectors[name]
-        voted[name] = knn_classes(known, train.labels, vectors, k=neighbours)
-        heads[name] = fit_linear_head(known, train.labels, num_classes)
-        linear = heads[name].classes(vectors)
-        found = {f"{min(neighbours, len(known))} nearest neighbours": voted[name], "linear": linear}
-        for classifier, classes in found.items():
-            accuracy = _accuracy(classes == held_out.labels)
-            rows.append({"features": name, "classifier": classifier, **accuracy, **sizes})
-    return Probed(rows, voted, heads)
+        bank = train.vectors[name]
+        voted[name] = knn_classes(bank, train.labels, vectors, k=neighbours)
+        heads[name] = fit_linear_head(bank, train.labels, num_classes)
+        predictions = {
+            f"{min(neighbours, len(bank))} nearest neighbours": voted[name],
+            "linear": heads[name].classes(vectors),
+        }
+        for classifier, classes in predictions.items():
+            right = int((classes == held_out.labels).sum())
+            rows.append(ProbeRow(name, classifier, share(right, len(held_out.labels)), *sizes))
+    return Probed(Table(rows), voted, heads)
 
 
-def summarise(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def summarise(rows: Table[ProbeRow]) -> dict[str, Any]:
     """Returns the accuracies of `probe` with their 95 % intervals (Wilson), the number of images, and chance."""
-    found: dict[str, Any] = {}
+    summary: dict[str, Any] = {}
     for row in rows:
-        name = f"{row['features']}, {row['classifier']}"
-        found |= {name: row["accuracy"], f"{name}, low": row["low"], f"{name}, high": row["high"]}
-    return {**found, "held-out images": rows[0]["images"], "chance": rows[0]["chance"]} if rows else {}
+        summary |= {row.name: row.accuracy.value, f"{row.name}, low": row.accuracy.low}
+        summary |= {f"{row.name}, high": row.accuracy.high}
+    return {**summary, "held-out images": rows[0].images, "chance": rows[0].chance} if rows else {}
 
 
 def _columns(shards: Sequence[Any]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     return ((shard.index, shard.labels) for shard in shards)
-
-
-def _accuracy(right: np.ndarray) -> dict[str, float]:
-    low, high = wilson_interval(int(right.sum()), len(right))
-    return {"accuracy": float(right.mean()), "low": low, "high": high}

@@ -56,7 +56,7 @@ def probabilities(model: Any, classes: Sequence[int] | None = None) -> Forward:
 
 
 def under_plan(contestant: Contestant, classes: Sequence[int] | None = None) -> Forward:
-    """Returns the forward function of a contestant's `logits`, (b, c), and `assign` for each step of its plan, (b, p).
+    """Returns the forward function of a contestant's `logits` and `probabilities`, (b, c), and `assign`, (b, p) a step.
 
     For several views of a video, logits are the logarithms of mean probabilities, and `assign` is that of one view.
 
@@ -68,9 +68,11 @@ def under_plan(contestant: Contestant, classes: Sequence[int] | None = None) -> 
         images = batch["image"]
         logits, aux = contestant.call(arrays, pixels(images, contestant.model.preprocessing))
         logits = _among(logits, classes)
+        probabilities = over_views(jax.nn.softmax(logits), images)
         if len(logits) != len(images):
-            logits = jnp.log(over_views(jax.nn.softmax(logits), images))
-        return {"logits": logits, "assign": jax.tree.map(lambda rows: one_view(rows, images), aux.assign)}
+            logits = jnp.log(probabilities)
+        assign = jax.tree.map(lambda tokens: one_view(tokens, images), aux.assign)
+        return {"logits": logits, "probabilities": probabilities, "assign": assign}
 
     return Forward(call, contestant.arrays)
 

@@ -9,9 +9,10 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, Int
 
-from jaxprune.evaluate.collectors.token_counts import distinct_rows
+from jaxprune.evaluate.collectors.token_counts import distinct_tokens
 from jaxprune.measures import heat_maps
 from jaxprune.measures.clusterings import likeness
+from jaxprune.measures.intervals import Spread
 from jaxprune.measures.overlap import as_masks, intersection_over_area, intersection_over_union
 
 
@@ -42,25 +43,13 @@ class Patterns(NamedTuple):
         masks = [as_masks(ids, np.shape(rows)[1]) for ids, rows in zip(kept, assign, strict=True)]
         return cls(tuple(masks), tuple(map(np.asarray, assign)), tuple(layers), num_layers)
 
-    def rates(self) -> list["Spread"]:
+    def rates(self) -> list[Spread]:
         """The number of rows that hold patches at each step, as a share of the patches."""
         return rates(self.assign, np.shape(self.assign[0])[1])
 
     def depths(self) -> Int[np.ndarray, "n p"]:
         """The number of blocks that each patch passes; see `heat_maps.depths`."""
         return heat_maps.depths(self.masks, self.layers, self.num_layers)
-
-
-class Spread(NamedTuple):
-    """A mean over images and their population standard deviation."""
-
-    mean: float
-    std: float
-
-    @classmethod
-    def of(cls, values: Sequence[float] | np.ndarray) -> "Spread":
-        """Makes a `Spread` from one value per image."""
-        return cls(float(np.mean(values)), float(np.std(values)))
 
 
 def rates(steps: Sequence[Int[np.ndarray, "n _"]], num_patches: int) -> list[Spread]:
@@ -70,7 +59,7 @@ def rates(steps: Sequence[Int[np.ndarray, "n _"]], num_patches: int) -> list[Spr
       steps: for each patch, or for each input row of the step, the row that holds it afterwards; -1 = dropped.
       num_patches: of the image.
     """
-    return [Spread.of(distinct_rows(rows) / num_patches) for rows in steps]
+    return [Spread.of(distinct_tokens(rows) / num_patches) for rows in steps]
 
 
 def overlaps(more: Bool[np.ndarray, "n p"], fewer: Bool[np.ndarray, "n p"]) -> dict[str, Spread]:

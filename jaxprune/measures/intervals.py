@@ -1,14 +1,51 @@
-"""95 % intervals: of shares, of means of many or of few values, and of other statistics (bootstrap, jackknife)."""
+"""Spreads, and 95 % intervals: of shares, of means of many or few values, of statistics (bootstrap, jackknife)."""
 
 import math
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float, Int, Real
+from jaxtyping import Bool, Float, Int, Real
 from scipy import stats
 
 Z = 1.96  # two-sided 95 % quantile of the normal distribution
 _TOGETHER = 100  # bootstrap draws per chunk, to bound the memory of pairwise comparisons
+
+
+class Interval(NamedTuple):
+    """A value and the ends of its interval."""
+
+    value: float
+    low: float
+    high: float
+
+    @property
+    def half(self) -> float:
+        """Half of its width."""
+        return (self.high - self.low) / 2
+
+
+class Spread(NamedTuple):
+    """A mean over images and their population standard deviation."""
+
+    mean: float
+    std: float
+
+    @classmethod
+    def of(cls, values: Sequence[float] | np.ndarray) -> "Spread":
+        """Makes a `Spread` from one value per image."""
+        return cls(float(np.mean(values)), float(np.std(values)))
+
+
+def share(count: int, total: int) -> Interval:
+    """Returns a share with its Wilson score interval; 0 where nothing was counted."""
+    return Interval(count / max(total, 1), *wilson_interval(count, total))
+
+
+def paired_difference(first: Bool[np.ndarray, "n"], second: Bool[np.ndarray, "n"]) -> Interval:
+    """Returns the difference of two shares of the same images, with its normal interval, paired by image."""
+    difference = first.astype(float) - second.astype(float)
+    return Interval(float(difference.mean()), *normal_interval(difference))
 
 
 def wilson_interval(correct: float | int, total: float | int, z: float = Z) -> tuple[float, float]:

@@ -13,6 +13,7 @@ from jaxprune.report.html_table import table_element
 from jaxprune.report.ids import ElementIds
 from jaxprune.report.markup import blocks, escape, inline
 from jaxprune.report.svg import plot_element
+from jaxprune.report.table import Rows, Table
 
 NOTE_KINDS = ("info", "warning")
 FILTERED_ROWS = 12
@@ -121,27 +122,36 @@ class Section:
 
     def table(
         self,
-        rows: Sequence[Mapping[str, Any]],
+        rows: Table | Rows,
         columns: Sequence[str] | Mapping[str, str] | None = None,
         caption: str = "",
         highlight: Mapping[str, str] | None = None,
-        formats: Mapping[str, str] | str = "",
+        formats: Mapping[str, str] | str | None = None,
     ) -> Self:
         """Appends a table that can be sorted by any column: click its header, or press Enter on it.
 
         A table of at least `FILTERED_ROWS` rows has a field that filters them by words.
 
         Args:
-          rows: one mapping per row. A cell is text, a number, None, (centre, half width) or (centre, low, high).
+          rows: a table of records, or one mapping per row, {column: cell}. A cell is text, a number, None,
+            (centre, half width) or (centre, low, high).
           columns: keys in order, or {key: header}; by default every key, in order of first appearance.
           caption: displayed above.
-          highlight: {column: "max" or "min"}: the best values of that column are highlighted.
-          formats: a format specification for all numbers (".1f") or {column: specification}.
+          highlight: {column: "max" or "min"}: the best values of that column are highlighted; by default as the columns
+            of the records declare.
+          formats: a format specification for all numbers (".1f") or {column: specification}; by default as the columns
+            of the records declare.
 
         Raises:
           UserError: `highlight` or `formats` names an unknown column, or a highlight is neither "max" nor "min".
         """
-        table = table_element(rows, columns, highlight, formats)
+        if isinstance(rows, Table):
+            declared, rows = rows.columns(), rows.cells()
+            if highlight is None:
+                highlight = {title: column.best for title, column in declared.items() if column.best}
+            if formats is None:
+                formats = {title: column.format for title, column in declared.items() if column.format}
+        table = table_element(rows, columns, highlight, formats or "")
         name = self.new_id("table")
         label = f'aria-labelledby="{name}"' if caption else 'aria-label="Table"'
         above = f'<figcaption id="{name}">{inline(caption)}</figcaption>' if caption else ""

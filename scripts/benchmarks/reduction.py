@@ -26,6 +26,7 @@ from jaxprune.bench.timing import interleaved_medians
 from jaxprune.errors import command
 from jaxprune.evaluate.contestants import Runner, contestants
 from jaxprune.reduction import DENSE
+from jaxprune.report.table import Table
 
 
 @command
@@ -57,9 +58,9 @@ def main():
     for name in made:
         theirs = seconds.get(f"{name}, PyTorch")
         row = {"method": name, "GFLOPs": gflops[name], "milliseconds": 1000 * seconds[name]}
-        row |= promise(name, seconds, gflops)
-        word = row.pop("verdict")
-        rows.append({**row, "x PyTorch": theirs / seconds[name] if theirs else "", "verdict": word})
+        (kept,) = Table([promise(name, seconds, gflops)]).flat()
+        word = kept.pop("verdict")
+        rows.append({**row, **kept, "x PyTorch": theirs / seconds[name] if theirs else "", "verdict": word})
     publish(f"{args.model}, batch {args.batch}, keep rate {args.keep_rate}", rows, args.out)
 
 

@@ -229,7 +229,7 @@ def classified(args, network, config) -> dict[str, float]:
         sets.append(Labelled(columns["index"], columns["label"], vectors))
     train, held_out = sets
     rows = probe(train, held_out, examples.num_classes, neighbours=20).rows
-    return {name: row["accuracy"] for name, row in zip(("kNN", "linear"), rows, strict=True)}
+    return {name: row.accuracy.value for name, row in zip(("kNN", "linear"), rows, strict=True)}
 
 
 def run_task(name, config, folder) -> dict[str, Any]:

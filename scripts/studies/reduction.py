@@ -38,26 +38,26 @@ RATES = (0.9, 0.7, 0.5, 0.25)
 
 
 def off_the_shelf(args, config):
-    """Returns {(method, rate): scores} of the methods without parameters, without fine-tuning."""
+    """Returns {(method, rate): accuracy} of the methods without parameters, without fine-tuning."""
     classifier = checkpoints.open_classifier(args.run)
     model = classifier.model
     names = [name for name in reduction.standalone() if reduction.methods()[name].published is None]
-    wanted = {}
+    reduced = {}
     for name in names:
         for rate in RATES:
             try:
                 plan = reduction.Plan(name, keep_rate=rate, reduction_loc=tuple(config.reduction.reduction_loc))
                 reduction.apply(model, plan)
-                wanted[name, rate] = plan
+                reduced[name, rate] = plan
             except UserError as error:
                 print(f"{name} at {rate}: skipped. {error}")
-    made = contestants(model, {f"{name} {rate}": plan for (name, rate), plan in wanted.items()})
+    made = contestants(model, {f"{name} {rate}": plan for (name, rate), plan in reduced.items()})
     config.batch_size = 250
     config = inputs.with_data_of(args.run, model.preprocessing, config)
     batches = inputs.eval_batches(config, Sample(inputs.held_out(config, classifier), args.images))
-    found = plans.compare(made, batches, inputs.mesh(config), class_names=classifier.class_names)
-    scores = {key: found.scores[f"{key[0]} {key[1]}"] for key in wanted}
-    return scores | {(DENSE, 1.0): found.scores[DENSE]}
+    (comparison,) = plans.compare(made, batches, inputs.mesh(config))
+    names = {key: f"{key[0]} {key[1]}" for key in reduced} | {(DENSE, 1.0): DENSE}
+    return {key: comparison.scores[name].accuracy.value for key, name in names.items()}
 
 
 def fine_tuned(args, method, seed):
@@ -92,9 +92,9 @@ def run():
     log_to_terminal()
 
     raw = off_the_shelf(args, small(args, "topk"))
-    dense = raw.pop((DENSE, 1.0))["accuracy"]
+    dense = raw.pop((DENSE, 1.0))
     methods = sorted({name for name, _ in raw})
-    curves = {name: {rate: raw[name, rate]["accuracy"] for rate in RATES if (name, rate) in raw} for name in methods}
+    curves = {name: {rate: raw[name, rate] for rate in RATES if (name, rate) in raw} for name in methods}
     shelf = [{"method": name, **{f"{rate}": own.get(rate, "-") for rate in RATES}} for name, own in curves.items()]
 
     arms = (DENSE, *(args.methods or (*PAPER, "random")))

@@ -9,7 +9,7 @@ from jaxprune.evaluate.collectors.patch_recall import ANY, class_groups, recall_
 RANKS = {"papr:with_fc=true": np.array([[0, 1, 2, 3]] * 3), "norm": np.array([[3, 2, 1, 0]] * 3)}
 CAT = [{"cat": np.array(own, bool)} for own in ([1, 1, 0, 0], [1, 0, 0, 1], [1, 0, 0, 0])]
 ROWS = recall_table(RANKS, CAT, class_groups(CAT), (0.25, 0.5))
-AT = [row for row in ROWS if row["class"] == ANY and row["keep rate"] == 0.5]
+AT = [row for row in ROWS if row.group == ANY and row.keep_rate == 0.5]
 
 
 def test_intervals_of_recall_end_at_zero_and_at_one():

@@ -1,6 +1,7 @@
 """One preprocessing a network: whatever looks at an image shows the network the same pixels of it."""
 
 import functools
+import importlib
 from pathlib import Path
 
 import jax
@@ -68,8 +69,9 @@ def trained(photographs, tmp_path_factory):
 
 def evaluated(monkeypatch, *args, **options):
     """Runs the task `evaluate`; returns its summary and what it found."""
-    found, summarise = [], predictions.summarise
-    monkeypatch.setattr(predictions, "summarise", lambda each: found.append(each) or summarise(each))
+    module, found = importlib.import_module("jaxprune.commands.evaluate.run"), []
+    summarise = module._summary
+    monkeypatch.setattr(module, "_summary", lambda each: found.append(each) or summarise(each))
     return run("evaluate.py", *args, **options), found[-1]
 
 
@@ -83,15 +85,15 @@ def test_predict_says_of_two_hundred_photographs_what_evaluate_says(trained, pho
     files = [source.path(index) for index in range(200)]
     config = main.load_config(str(CONFIGS / "predict.py"))
     _, confidences = predictions.of_pictures(model, files, inputs.mesh(config), batch_size=50)
-    np.testing.assert_array_equal(confidences.argmax(-1), found.predictions)
-    assert len(set(found.predictions)) > 1
+    np.testing.assert_array_equal(confidences.argmax(-1), found.predicted)
+    assert len(set(found.predicted)) > 1
     turned = next(index for index in range(200) if Image.open(files[index]).getexif()[ORIENTATION] == 6)
     predicted = run("predict.py", tmp_path / "predict", run=trained, image=files[turned])
-    assert predicted["class"] == CLASSES[found.predictions[turned]]
+    assert predicted["class"] == CLASSES[found.predicted[turned]]
     # It is the turning that decides: some photographs are of another class as they are stored.
     model.preprocessing = Preprocessing(**{**vars(RECORD), "exif": False})
     _, stored = predictions.of_pictures(model, files, inputs.mesh(config), batch_size=50)
-    assert np.any(stored.argmax(-1) != found.predictions)
+    assert np.any(stored.argmax(-1) != found.predicted)
 
 
 @pytest.mark.slow
@@ -112,7 +114,7 @@ def test_a_published_file_predicts_what_the_run_predicts(trained, photographs, t
     )
     expected, same = evaluated(monkeypatch, tmp_path / "c", run=trained)
     assert summary == expected
-    np.testing.assert_array_equal(found.predictions, same.predictions)
+    np.testing.assert_array_equal(found.predicted, same.predictions)
 
 
 @pytest.mark.parametrize("name", ["evaluate.py", "predict.py", "prune.py", "benchmark.py"])

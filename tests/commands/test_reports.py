@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from jaxprune.commands.evaluate import page
 from jaxprune.commands.finetune.page import _tiles
 from jaxprune.commands.shared import reporting
 from jaxprune.evaluate.collectors import predictions
@@ -34,9 +35,9 @@ def test_captions_of_curves_state_the_last_values(shares):
 def test_classes_have_intervals_and_the_matrix_a_finding():
     matrix = np.array([[3, 1], [0, 4]])
     first, _ = predictions.by_class(matrix, ["cat", "dog"])
-    assert first["accuracy"] == 0.75 and first["low"] < 0.75 < first["high"] and first["images"] == 4
-    assert "cat predicted as dog: 1 of 4 images" in predictions.confusion_text(matrix, ["cat", "dog"])
-    assert predictions.confusion_text(np.eye(2, dtype=int), ["cat", "dog"]) == "All images are classified correctly."
+    assert first.accuracy.value == 0.75 and first.accuracy.low < 0.75 < first.accuracy.high and first.images == 4
+    assert "cat predicted as dog: 1 of 4 images" in page.confusion_text(matrix, ["cat", "dog"])
+    assert page.confusion_text(np.eye(2, dtype=int), ["cat", "dog"]) == "All images are classified correctly."
 
 
 def test_captions_name_networks_weights_class_and_crop():

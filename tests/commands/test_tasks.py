@@ -124,6 +124,19 @@ def test_evaluate_takes_plans(runs, tmp_path):
     assert "Under token-reduction plans" in page and "mean number of rows in use" in page
 
 
+def test_a_classifier_and_its_plans_see_every_image_once(runs, tmp_path, monkeypatch):
+    sizes, eval_batches = [], inputs.eval_batches
+
+    def counted(config, source, **options):
+        for batch in eval_batches(config, source, **options):
+            sizes.append(int(batch["valid"].sum()))
+            yield batch
+
+    monkeypatch.setattr(inputs, "eval_batches", counted)
+    found = run("evaluate.py", tmp_path, run=str(runs[0] / "finetune"), plans=("topk", "tome"), reduction_loc=(1,))
+    assert sum(sizes) == found["images"] and "accuracy, tome" in found
+
+
 def test_evaluation_of_a_classifier_with_ats_counts_the_rows_that_are_there(tmp_path):
     sizes = {"img_size": 32, "patch_size": 8, "embed_dim": 16, "depth": 3, "num_heads": 2, "num_classes": 10}
     dense = models.create("vit", **sizes, kernel_init=nnx.initializers.normal(0.6), rngs=nnx.Rngs(0))

@@ -122,22 +122,22 @@ def test_recall_is_that_of_patches_and_of_images():
         ANY: ("cat", "person"), ALL: ("cat", "person"), LEARNED: ("cat",), UNLEARNED: ("person",),
         "cat": ("cat",), "person": ("person",),
     }  # fmt: skip
-    rows = {(row["class"], row["keep rate"]): row for row in recall_table(ranks, positive, groups, (0.25, 0.5))}
-    assert rows[ALL, 0.25]["micro"] == 2 / 4 and rows[ALL, 0.25]["macro"] == (1 / 2 + 1 / 2) / 2
-    assert rows[ALL, 0.5]["micro"] == 3 / 4 and rows["cat", 0.5]["macro"] == (1 + 0) / 2
-    assert rows["person", 0.25]["images"] == 1 and rows["cat", 0.5]["patches"] == 3
-    assert rows["cat", 0.5]["error"] == pytest.approx(0.5)
+    rows = {(row.group, row.keep_rate): row for row in recall_table(ranks, positive, groups, (0.25, 0.5))}
+    assert rows[ALL, 0.25].micro == 2 / 4 and rows[ALL, 0.25].macro.mean == (1 / 2 + 1 / 2) / 2
+    assert rows[ALL, 0.5].micro == 3 / 4 and rows["cat", 0.5].macro.mean == (1 + 0) / 2
+    assert rows["person", 0.25].images == 1 and rows["cat", 0.5].patches == 3
+    assert rows["cat", 0.5].macro.std == pytest.approx(0.5)
 
 
 def test_a_patch_of_two_classes_counts_once_in_their_union():
     ranks = {"best": np.array([[0, 1, 2, 3]])}
     positive = [{"cat": np.array([True, True, False, False]), "dog": np.array([True, False, True, False])}]
     found = recall_table(ranks, positive, class_groups(positive), (0.25, 0.5))
-    rows = {(row["class"], row["keep rate"]): row for row in found}
-    assert rows[ALL, 0.25]["micro"] == 2 / 4 and rows[ANY, 0.25]["micro"] == 1 / 3
-    assert (rows[ALL, 0.25]["patches"], rows[ANY, 0.25]["patches"]) == (4, 3)
-    assert rows[ANY, 0.5]["precision"] == rows[ALL, 0.5]["precision"] == 1 and rows["dog", 0.5]["precision"] == 1 / 2
-    assert rows[ANY, 0.5]["chance"] == 0.5 and rows[ANY, 0.5]["chance precision"] == 3 / 4
+    rows = {(row.group, row.keep_rate): row for row in found}
+    assert rows[ALL, 0.25].micro == 2 / 4 and rows[ANY, 0.25].micro == 1 / 3
+    assert (rows[ALL, 0.25].patches, rows[ANY, 0.25].patches) == (4, 3)
+    assert rows[ANY, 0.5].precision == rows[ALL, 0.5].precision == 1 and rows["dog", 0.5].precision == 1 / 2
+    assert rows[ANY, 0.5].chance == 0.5 and rows[ANY, 0.5].chance_precision == 3 / 4
 
 
 def test_objects_are_filtered_by_area():

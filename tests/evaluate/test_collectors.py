@@ -9,13 +9,13 @@ from support import quickly
 
 from jaxprune import models, reduction
 from jaxprune.evaluate.collectors import predictions
-from jaxprune.evaluate.collectors.agreement import Agreement, Disagreements
+from jaxprune.evaluate.collectors.agreement import Agreement, Disagreements, Scores
 from jaxprune.evaluate.collectors.held_out import SeveralLabels
-from jaxprune.evaluate.collectors.kept import Kept
+from jaxprune.evaluate.collectors.kept import KeptCollector
 from jaxprune.evaluate.collectors.patch_recall import Ranks
-from jaxprune.evaluate.collectors.plans import Comparison
-from jaxprune.evaluate.collectors.token_counts import RealisedRows, distinct_rows
-from jaxprune.measures.intervals import wilson_interval
+from jaxprune.evaluate.collectors.plans import Comparison, PlanResult
+from jaxprune.evaluate.collectors.token_counts import CountCells, TokenCountCollector, distinct_tokens
+from jaxprune.measures.intervals import Interval, wilson_interval
 from jaxprune.metrics import mean_average_precision
 from jaxprune.reduction import DENSE
 
@@ -39,38 +39,49 @@ def one_hot(classes):
 
 def test_predictions_by_class_and_wrong_ones_first():
     probabilities = 0.1 + 0.7 * one_hot([0, 1, 1, 1, 2, 0])
-    found = collect(predictions.Predicted("model", NAMES, shown=4), {"model": lambda rows: probabilities[rows]})
+    collector = predictions.PredictionCollector(lambda outputs: outputs["model"], most=4)
+    found = collect(collector, {"model": lambda rows: probabilities[rows]})
     np.testing.assert_array_equal(found.labels, LABELS)
-    np.testing.assert_array_equal(found.predictions, [0, 1, 1, 1, 2, 0])
+    np.testing.assert_array_equal(found.predicted, [0, 1, 1, 1, 2, 0])
     np.testing.assert_allclose(found.confidences, 0.8, rtol=1e-6)
-    assert len(found.cards) == 4
+    # Two of each, the wrong ones first.
+    assert [(example.label, int(example.probabilities.argmax())) for example in found.examples] == [
+        *((0, 1), (2, 0)),
+        *((0, 0), (1, 1)),
+    ]
     matrix = predictions.confusions(found, 3)
     np.testing.assert_array_equal(matrix, [[1, 1, 0], [0, 2, 0], [1, 0, 1]])
-    assert [row["accuracy"] for row in predictions.by_class(matrix, NAMES)] == [0.5, 1.0, 0.5]
-    summary = predictions.summarise(found)
-    assert summary["accuracy"] == pytest.approx(4 / 6) and summary["images"] == 6
-    assert (summary["accuracy_low"], summary["accuracy_high"]) == wilson_interval(4, 6)
+    assert [row.accuracy.value for row in predictions.by_class(matrix, NAMES)] == [0.5, 1.0, 0.5]
+    assert found.accuracy() == (pytest.approx(4 / 6), *wilson_interval(4, 6))
 
 
 def test_agreement_is_with_the_dense_network_and_not_with_the_labels():
     logits = {DENSE: one_hot([0, 1, 1, 1, 2, 0]), "plan": one_hot([0, 1, 1, 2, 0, 0])}
-    outputs = {name: lambda rows, own=own: {"logits": own[rows]} for name, own in logits.items()}
+    outputs = {
+        name: lambda rows, of_name=of_name: {"logits": of_name[rows], "probabilities": 0.5 * of_name[rows]}
+        for name, of_name in logits.items()
+    }
     scores = collect(Agreement(), outputs)
-    assert scores[DENSE]["agreement"] == 1 and scores[DENSE]["accuracy"] == pytest.approx(4 / 6)
-    assert scores["plan"]["agreement"] == pytest.approx(4 / 6) and scores["plan"]["accuracy"] == pytest.approx(2 / 6)
-    assert len(collect(Disagreements(NAMES), outputs)) == 2  # one a batch
-    assert len(collect(Disagreements(NAMES, shown=1), outputs)) == 1
+    assert scores[DENSE].agreement == 1 and scores[DENSE].accuracy.value == pytest.approx(4 / 6)
+    assert scores["plan"].agreement == pytest.approx(4 / 6) and scores["plan"].accuracy.value == pytest.approx(2 / 6)
+    first, second = collect(Disagreements(), outputs)  # one a batch
+    assert (first.name, first.label, first.dense, second.label, second.dense) == ("plan", 1, 1, 2, 2)
+    assert first.probabilities.tolist() == [0, 0, 0.5]
+    assert len(collect(Disagreements(most=1), outputs)) == 1
 
 
-def test_what_is_kept_is_drawn_of_the_first_images_of_several_batches():
+def test_what_is_kept_is_that_of_the_first_images_of_several_batches():
     assign = np.array([[0, -1, 2, 3]] * 6)
     outputs = {
         DENSE: lambda rows: {"assign": ()},
         "plan": lambda rows: {"assign": (assign[rows], assign[rows])},
     }
-    whole, parts = (collect(Kept({DENSE: (), "plan": ((2, 2), (2, 2))}, shown=3), outputs, size) for size in (4, 2))
-    assert list(whole) == ["plan"]
-    np.testing.assert_array_equal(whole["plan"], parts["plan"])
+    grids = {DENSE: (), "plan": ((2, 2), (2, 2))}
+    whole, parts = (collect(KeptCollector(grids, most=3), outputs, size)["plan"] for size in (4, 2))
+    assert len(whole.images) == 3 and whole.grids == grids["plan"]
+    np.testing.assert_array_equal(whole.assign, [assign[:3]] * 2)
+    np.testing.assert_array_equal(whole.assign, parts.assign)
+    np.testing.assert_array_equal(whole.images, parts.images)
 
 
 def test_rows_of_a_plan_whose_counts_are_bounds_are_those_that_are_there():
@@ -83,19 +94,19 @@ def test_rows_of_a_plan_whose_counts_are_bounds_are_those_that_are_there():
     _, aux = quickly(networks["ats"], lambda model, images: model(images))(images)
     there = [[len(set(ids[ids >= 0].tolist())) for ids in np.asarray(kept)] for kept in aux.kept]
     outputs = dict.fromkeys(networks, lambda rows: {"assign": tuple(np.asarray(step)[rows] for step in aux.assign)})
-    found = collect(RealisedRows(networks), outputs)
+    found = collect(TokenCountCollector(networks), outputs)
     assert list(found) == ["ats"]
-    np.testing.assert_allclose(found["ats"].rows, np.mean(there, axis=1))
+    np.testing.assert_allclose(found["ats"].means, np.mean(there, axis=1))
     np.testing.assert_allclose(found["ats"].rates, np.mean(there, axis=1) / 16)
     assert found["ats"].bounds == tuple(block.reducer.num_tokens() for block in networks["ats"].blocks[1:])
-    assert all(rows < bound for rows, bound in zip(found["ats"].rows, found["ats"].bounds, strict=True))
-    assert found["ats"].columns()["rows"].count(" of ") == 2
-    scores = {name: {"accuracy": 1.0} for name in networks}
+    assert all(rows < bound for rows, bound in zip(found["ats"].means, found["ats"].bounds, strict=True))
+    assert found["ats"].cells().tokens.count(" of ") == 2
+    scores = {name: Scores(Interval(1.0, 0.9, 1.0), 1.0) for name in networks}
     compared = Comparison(scores, {}, [], found)
-    assert compared.columns("topk") == {"accuracy": 1.0, "rows": "", "rate": ""}
-    assert compared.columns("ats")["rate"].startswith(f"{found['ats'].rates[0]:.3f}, ")
-    assert compared._replace(realised={}).columns("ats") == {"accuracy": 1.0}
-    np.testing.assert_array_equal(distinct_rows(np.array([[-1, -1], [0, 0], [0, 3], [-1, 2]])), [0, 1, 2, 1])
+    assert compared.result("topk") == PlanResult(scores["topk"], CountCells("", ""))
+    assert compared.result("ats").token_counts.rate.startswith(f"{found['ats'].rates[0]:.3f}, ")
+    assert compared._replace(token_counts={}).result("ats") == PlanResult(scores["ats"])
+    np.testing.assert_array_equal(distinct_tokens(np.array([[-1, -1], [0, 0], [0, 3], [-1, 2]])), [0, 1, 2, 1])
 
 
 def test_ranks_are_places_and_the_first_of_equal_patches_wins():

@@ -11,9 +11,13 @@ from flax import nnx
 from written_pages import read_page
 
 from jaxprune.bench import costs as bench_costs
+from jaxprune.bench.costs import BenchmarkRow
 from jaxprune.bench.timing import OverRounds
 from jaxprune.evaluate.collectors import plans
+from jaxprune.evaluate.collectors.agreement import Scores
+from jaxprune.measures.intervals import Interval
 from jaxprune.preprocessing import Preprocessing
+from jaxprune.report.table import Table
 
 # The packages of the commands have functions of the same name.
 benchmark = import_module("jaxprune.commands.benchmark.run")
@@ -21,10 +25,10 @@ benchmark = import_module("jaxprune.commands.benchmark.run")
 GFLOPS = {"dense": 4.0, "topk": 2.5, "tome": 3.0, "random": 2.0}
 SECONDS = {"dense": 0.25, "topk": 0.125, "tome": 0.3125, "random": 0.25 / 1.2}  # of a batch of 8
 SCORES = {
-    "dense": {"accuracy": 0.8, "low": 0.72, "high": 0.86, "agreement": 1.0},
-    "topk": {"accuracy": 0.75, "low": 0.67, "high": 0.82, "agreement": 0.9},
-    "tome": {"accuracy": 0.775, "low": 0.69, "high": 0.84, "agreement": 0.95},
-    "random": {"accuracy": 0.5, "low": 0.41, "high": 0.59, "agreement": 0.55},
+    "dense": Scores(Interval(0.8, 0.72, 0.86), agreement=1.0),
+    "topk": Scores(Interval(0.75, 0.67, 0.82), agreement=0.9),
+    "tome": Scores(Interval(0.775, 0.69, 0.84), agreement=0.95),
+    "random": Scores(Interval(0.5, 0.41, 0.59), agreement=0.55),
 }
 
 
@@ -32,14 +36,14 @@ def timed(plan):
     """The row of a plan over three rounds: at its median speed, a tenth slower and a fifth faster."""
     faster = SECONDS["dense"] / SECONDS[plan]
     over = OverRounds.of([0.9 * faster, faster, 1.2 * faster]) if plan != "dense" else OverRounds.of([1.0, 1.0, 1.0])
-    return {
-        "plan": plan,
-        "GFLOPs": GFLOPS[plan],
-        "GFLOPs compiled": 1.1 * GFLOPS[plan],
-        "images/s": 8 / SECONDS[plan],
-        "latency ms": 1000 * SECONDS[plan] / 4,
-        **bench_costs.promise(plan, SECONDS, GFLOPS, over),
-    }
+    return bench_costs.PlanCost(
+        plan,
+        gflops=GFLOPS[plan],
+        gflops_compiled=1.1 * GFLOPS[plan],
+        images_per_second=8 / SECONDS[plan],
+        latency=1000 * SECONDS[plan] / 4,
+        promise=bench_costs.promise(plan, SECONDS, GFLOPS, over),
+    )
 
 
 def written(tmp_path, monkeypatch, measured, **settings):
@@ -50,9 +54,10 @@ def written(tmp_path, monkeypatch, measured, **settings):
 
 
 def test_plans_with_accuracy(tmp_path, monkeypatch):
-    rows = [{**timed(plan), **SCORES[plan]} for plan in GFLOPS]
-    comparison = plans.Comparison(SCORES, {}, [], {})
-    page, summary = written(tmp_path, monkeypatch, benchmark.Measured("runs/vit", rows, comparison, classes=10))
+    found = plans.Comparison(SCORES, {}, [], {})
+    rows = Table(BenchmarkRow(timed(plan), found.result(plan)) for plan in GFLOPS)
+    measured = benchmark.Measured("runs/vit", rows, found, class_names="abcdefghij")
+    page, summary = written(tmp_path, monkeypatch, measured)
     assert (page.title, page.subtitle, list(page.parts)) == ("jaxprune benchmark", "runs/vit", ["Plans side by side"])
     part = page.parts["Plans side by side"]
     (table,) = part.tables
@@ -82,8 +87,8 @@ def test_plans_with_accuracy(tmp_path, monkeypatch):
 
 
 def test_plans_without_images_are_drawn_by_their_speed_up(tmp_path, monkeypatch):
-    rows = [timed(plan) for plan in ("dense", "random", "topk")]
-    page, _ = written(tmp_path, monkeypatch, benchmark.Measured("vit", rows, None, classes=0))
+    rows = Table(BenchmarkRow(timed(plan)) for plan in ("dense", "random", "topk"))
+    page, _ = written(tmp_path, monkeypatch, benchmark.Measured("vit", rows, None, class_names=()))
     part = page.parts["Plans side by side"]
     (table,), (plot,) = part.tables, part.figures
     assert "Accuracy" not in table.caption and table.header[-1] == "verdict" and part.notes == []
@@ -115,10 +120,9 @@ def test_speeds_are_images_a_second_and_milliseconds_an_image(monkeypatch):
     dense, topk = bench_costs.costs(contestants, batch_size=4, rounds=3)
     monkeypatch.undo()
     # Medians of batches: 6 and 3 seconds; of images .5 and .125. Rounds are 4, 1 and 2 times as fast.
-    assert (dense["images/s"], topk["images/s"]) == pytest.approx((4 / 6, 4 / 3))
-    assert (dense["latency ms"], topk["latency ms"]) == (500, 125)
-    assert [topk[name] for name in ("speed-up", "speed-up low", "speed-up high")] == [2, 1, 4]
-    assert (topk["FLOP-implied"], topk["kept"], topk["verdict"]) == (1.6, 1.25, "as promised")
-    assert dense["speed-up"] == dense["speed-up low"] == dense["FLOP-implied"] == 1
-    assert (dense["GFLOPs"], topk["GFLOPs"]) == (4.0, 2.5)
-    assert topk["GFLOPs compiled"] == pytest.approx(12e-9)
+    assert (dense.images_per_second, topk.images_per_second) == pytest.approx((4 / 6, 4 / 3))
+    assert (dense.latency, topk.latency) == (500, 125)
+    assert topk.promise == bench_costs.Promise(OverRounds(2, 1, 4), 1.6, 1.25, "as promised")
+    assert dense.promise.speed_up[:2] == (1, 1) and dense.promise.implied == 1
+    assert (dense.gflops, topk.gflops) == (4.0, 2.5)
+    assert topk.gflops_compiled == pytest.approx(12e-9)

@@ -1,23 +1,28 @@
 """What `evaluate` writes: accuracy by class, the most frequent confusion, and the network under plans."""
 
+from importlib import import_module
 from typing import NamedTuple
 
 import numpy as np
 import pytest
 
+from jaxprune.commands.evaluate import page
 from jaxprune.commands.shared import plans_page
 from jaxprune.evaluate.collectors import plans, predictions
-from jaxprune.evaluate.collectors.agreement import Agreement
-from jaxprune.evaluate.collectors.token_counts import Realised
+from jaxprune.evaluate.collectors.agreement import Agreement, Disagreement
+from jaxprune.evaluate.collectors.kept import KeptPatches
+from jaxprune.evaluate.collectors.token_counts import TokenCounts
 
+# The package has a function of the same name.
+evaluate = import_module("jaxprune.commands.evaluate.run")
 CLASSES = ("ant", "bee", "cow")
 GREY = np.full((16, 16, 3), 128, np.uint8)
 # Of four ants one is taken for a bee, of four bees two for cows; the cows are right.
 PREDICTED = predictions.Predictions(
     labels=np.array([0, 0, 0, 0, 1, 1, 1, 1, 2, 2]),
-    predictions=np.array([0, 0, 0, 1, 1, 1, 2, 2, 2, 2]),
+    predicted=np.array([0, 0, 0, 1, 1, 1, 2, 2, 2, 2]),
     confidences=np.full(10, 0.9),
-    cards=[GREY, GREY],
+    examples=[predictions.Example(GREY, 0, np.array([0.2, 0.7, 0.1]))] * 2,
 )
 
 
@@ -37,24 +42,26 @@ def compared():
     for part in (slice(0, 3), slice(3, 5)):
         outputs = {name: {"logits": np.eye(2)[answer][part]} for name, answer in answers.items()}
         agreement.update({"label": labels[part]}, outputs)
-    realised = {"ats": Realised(rows=(57.125, 30.4), bounds=(98, 49), rates=(0.29145, 0.1551))}
-    return plans.Comparison(agreement.result(), {"topk": GREY}, [GREY, GREY], realised)
+    counts = {"ats": TokenCounts(means=(57.125, 30.4), bounds=(98, 49), rates=(0.29145, 0.1551))}
+    kept = {"topk": KeptPatches(GREY[None], (np.array([[0, -1, 2, 3]]),), ((2, 2),))}
+    disagreement = Disagreement("topk", GREY, 1, np.array([0.6, 0.4]), dense=1)
+    return plans.Comparison(agreement.result(), kept, [disagreement] * 2, counts)
 
 
 def test_accuracy_has_its_interval_number_and_chance(part_of):
-    (part,) = part_of(lambda section: predictions.describe(section, PREDICTED, CLASSES))
+    (part,) = part_of(lambda section: page.describe(section, PREDICTED, CLASSES))
     # 7 of 10; Wilson's interval is .397 to .892.
     assert part.tiles == {
         "accuracy": ("70.0%", "± 24.8%, half the 95 % interval (Wilson) over 10 images"),
         "chance": ("33.3%", ""),
     }
-    summary = predictions.summarise(PREDICTED)
+    summary = evaluate._summary(PREDICTED)
     assert summary["accuracy"] == 0.7 and summary["images"] == 10
     assert (summary["accuracy_low"], summary["accuracy_high"]) == pytest.approx((0.3968, 0.8922), abs=1e-4)
 
 
 def test_classes_are_listed_with_their_own_intervals(part_of):
-    (part,) = part_of(lambda section: predictions.describe(section, PREDICTED, CLASSES))
+    (part,) = part_of(lambda section: page.describe(section, PREDICTED, CLASSES))
     (table,) = part.tables
     assert table.caption == "By class: accuracy, in brackets the 95 % interval (Wilson) over the class's images."
     assert table.rows == [
@@ -66,7 +73,7 @@ def test_classes_are_listed_with_their_own_intervals(part_of):
 
 
 def test_the_most_frequent_confusion_is_named(part_of):
-    (part,) = part_of(lambda section: predictions.describe(section, PREDICTED, CLASSES))
+    (part,) = part_of(lambda section: page.describe(section, PREDICTED, CLASSES))
     matrix, *cards = part.figures
     assert matrix.caption == (
         "The most frequent confusion is bee predicted as cow: 2 of 4 images. A row is a true class; colours are "
@@ -78,9 +85,9 @@ def test_the_most_frequent_confusion_is_named(part_of):
 
 
 def test_plans_are_listed_with_cost_accuracy_and_agreement(part_of):
-    comparison = compared()
-    rows = plans.table({"dense": Costed(4.25), "topk": Costed(2.5), "ats": Costed(2.0)}, comparison)
-    (part,) = part_of(lambda section: plans_page.describe(section, rows, comparison, classes=2))
+    found = compared()
+    rows = found.table({"dense": Costed(4.25), "topk": Costed(2.5), "ats": Costed(2.0)})
+    (part,) = part_of(lambda section: plans_page.describe(section, rows, found, class_names=CLASSES[:2]))
     (table,) = part.tables
     assert table.caption == (
         "Accuracy (in brackets the 95 % interval (Wilson)) and agreement with the dense network. rows: mean number of "
@@ -108,9 +115,9 @@ def test_plans_are_listed_with_cost_accuracy_and_agreement(part_of):
 
 
 def test_without_variable_counts_there_are_no_columns_for_them(part_of):
-    comparison = compared()._replace(realised={}, disagreements=[])
-    rows = plans.table({"dense": Costed(4.25), "topk": Costed(2.5)}, comparison)
-    (part,) = part_of(lambda section: plans_page.describe(section, rows, comparison, classes=2))
+    found = compared()._replace(token_counts={}, disagreements=[])
+    rows = found.table({"dense": Costed(4.25), "topk": Costed(2.5)})
+    (part,) = part_of(lambda section: plans_page.describe(section, rows, found, class_names=CLASSES[:2]))
     (table,) = part.tables
     assert table.header == ["plan", "GFLOPs", "accuracy", "agreement"]
     assert table.caption.endswith("and agreement with the dense network.") and part.texts == []

@@ -10,22 +10,22 @@ from jaxprune.commands.features import page
 from jaxprune.data.scenes import Scenes
 from jaxprune.evaluate import feature_probe
 from jaxprune.evaluate.feature_formats import Shard, encode
+from jaxprune.measures.intervals import Interval
 from jaxprune.preprocessing import Preprocessing
-from jaxprune.report.table import write_csv
+from jaxprune.report.table import Table
 
 RECORD = Preprocessing((32, 32))
-SIZES = {"images": 50, "training images": 200, "chance": 0.1}
 # 30, 35, 25 and 40 of 50 held-out images right, with Wilson's intervals.
 PROBED = feature_probe.Probed(
-    rows=[
-        {"features": feature, "classifier": classifier, "accuracy": right / 50, "low": low, "high": high, **SIZES}
+    rows=Table(
+        feature_probe.ProbeRow(feature, classifier, Interval(right / 50, low, high), 50, 200, 0.1)
         for feature, classifier, right, low, high in (
             ("cls", "20 nearest neighbours", 30, 0.4618, 0.7239),
             ("cls", "linear", 35, 0.5625, 0.8090),
             ("pooled", "20 nearest neighbours", 25, 0.3664, 0.6336),
             ("pooled", "linear", 40, 0.6696, 0.8876),
         )
-    ],
+    ),
     neighbours={},
     heads={},
 )
@@ -115,7 +115,7 @@ def test_nearest_images_are_drawn_beside_right_and_wrong_ones(part_of):
     truth = np.array([0, 1, 0, 1, 0, 1, 0, 1])
     held_out = feature_probe.Labelled(np.arange(8), truth, {"cls": unit[truth]})
     voted = np.array([0, 1, 0, 1, 0, 1, 1, 0])
-    probed = feature_probe.Probed([], {"cls": voted}, {})
+    probed = feature_probe.Probed(Table(), {"cls": voted}, {})
     pictures = []
 
     def fill(section):
@@ -135,8 +135,8 @@ def test_a_probe_counts_the_held_out_images_that_are_right(tmp_path):
     side = lambda *values: np.array([[value, 1.0] for value in values], np.float32)
     train = feature_probe.Labelled(np.arange(6), np.array([0, 0, 0, 1, 1, 1]), {"cls": side(-3, -2, -1, 1, 2, 3)})
     held_out = feature_probe.Labelled(np.arange(5), np.array([0, 0, 1, 1, 1]), {"cls": side(-2, -1, -2, 1, 3)})
-    probed = feature_probe.probe(train, held_out, 2, neighbours=3)
-    write_csv(tmp_path / "features.csv", probed.rows)
+    found = feature_probe.probe(train, held_out, 2, neighbours=3)
+    found.rows.write_csv(tmp_path / "features.csv")
     header, neighbours, linear = read_csv(tmp_path / "features.csv")
     assert header == ["features", "classifier", "accuracy", "low", "high", "images", "training images", "chance"]
     for row, name in ((neighbours, "3 nearest neighbours"), (linear, "linear")):

@@ -6,7 +6,6 @@ from written_pages import read_csv
 
 from jaxprune.commands.patch_recall import page
 from jaxprune.evaluate.collectors import patch_recall
-from jaxprune.report.table import write_csv
 
 GRID, RATES = (2, 4), (0.5, 0.25)
 KEPT_FIRST = {"ltrp": [0, 1, 2, 3, 4, 5, 6, 7], "random": [7, 5, 3, 1, 0, 2, 4, 6]}  # patches in order
@@ -39,7 +38,7 @@ def rows(view):
 
 
 def test_recall_is_counted_by_image_and_over_all_patches(rows, tmp_path):
-    write_csv(tmp_path / "patch_recall.csv", rows)
+    rows.write_csv(tmp_path / "patch_recall.csv")
     header, *lines = read_csv(tmp_path / "patch_recall.csv")
     assert header == [
         *("class", "scorer", "keep rate", "micro", "macro", "error", "precision", "chance", "chance precision"),
@@ -120,7 +119,7 @@ def test_findings_name_the_best_scorer_and_chance(part):
 
 
 def test_the_terminal_lists_the_best_scorer_first(rows):
-    unseen = [row for row in rows if row["class"] == "unseen classes" and row["keep rate"] == 0.5]
+    unseen = [row for row in rows if row.group == "unseen classes" and row.keep_rate == 0.5]
     assert page.summary_text(unseen).splitlines() == [
         "recall of unseen classes at keep rate 0.5 (random: 50.0%); ± = the standard error of the mean over 2 images",
         "  random  100.0% ± 0.0%   of all patches 100.0%, precision 50.0%",

@@ -1,15 +1,20 @@
 """What `prune` writes: accuracy by scorer and keep rate, curves, cost and speed, and its studies of scores."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 from flax import nnx
 from written_pages import read_csv
 
 from jaxprune import models, scoring
+from jaxprune.bench.scorers import ScorerSpeed
+from jaxprune.bench.timing import OverRounds
 from jaxprune.commands.prune import page, proposals_page, sanity_page
 from jaxprune.evaluate.collectors import pruning
 from jaxprune.measures import insertion_deletion
-from jaxprune.report.table import write_csv
+from jaxprune.measures.intervals import Spread
+from jaxprune.report.table import Table
 
 PATCHES, RATES = 16, (0.5, 0.3)  # with the class token, 8 and 5 patches are kept
 LABELS = np.array([0, 0, 1, 1])
@@ -40,12 +45,8 @@ TIMING = "in batches of 8 on cpu: median over 3 rounds with the smallest and the
 
 def speeds(fast, slow):
     """End-to-end speed, 100 images a second for the dense network."""
-    ends = lambda name, value: {name: value, f"{name} low": 0.9 * value, f"{name} high": 1.1 * value}
-    row_of = lambda faster, scoring: {
-        **ends("images/s", 100 * faster),
-        **ends("speed-up", faster),
-        "scoring ms": scoring,
-    }
+    over = lambda value: OverRounds(value, 0.9 * value, 1.1 * value)
+    row_of = lambda faster, scoring: ScorerSpeed(over(100 * faster), over(faster), scoring)
     return {"dense": row_of(1.0, 0.0), "centre": row_of(fast, 0.25), "random": row_of(slow, 0.0)}
 
 
@@ -67,7 +68,7 @@ def pruned():
         np.arange(4) + 10, LABELS, arrays(PREDICTIONS), arrays(CONFIDENCES), arrays(LEFT), [], scores
     )
     grey = np.full((8, 8, 3), 128, np.uint8)
-    return empty._replace(shown=[empty.example(place, grey) for place in (0, 3)])
+    return empty._replace(examples=[empty.example(place, grey) for place in (0, 3)])
 
 
 @pytest.fixture(scope="module")
@@ -81,15 +82,15 @@ def rows(setting, pruned):
         ("random", 0.5): 2.0,
         ("random", 0.3): 1.25,
     }
-    return [{**row, "GFLOPs": costs[row["scorer"], row["keep rate"]]} for row in rows]
+    return rows.of(dataclasses.replace(row, gflops=costs[row.scorer, row.keep_rate]) for row in rows)
 
 
 def test_accuracies_agreement_and_confidence_are_counted(setting, pruned, rows, tmp_path):
     measured = pruning.accuracies(setting.model, setting.scorers, setting.size, pruned, RATES)
-    costs = [row["GFLOPs"] for row in measured]
+    costs = [row.gflops for row in measured]
     # Fewer patches cost less, and neither scorer costs anything.
     assert costs[0] > costs[1] > costs[2] and costs[3:] == costs[1:3]
-    write_csv(tmp_path / "prune.csv", rows)
+    rows.write_csv(tmp_path / "prune.csv")
     header, *lines = read_csv(tmp_path / "prune.csv")
     assert header == [
         *("scorer", "keep rate", "patches", "accuracy", "low", "high", "agreement", "confidence", "surer", "GFLOPs")
@@ -108,7 +109,7 @@ def test_accuracies_agreement_and_confidence_are_counted(setting, pruned, rows, 
 
 def test_a_row_for_each_scorer_has_cost_speed_and_areas(setting, pruned, rows, tmp_path):
     summary = page.by_scorer(rows, pruned, speeds(1.6, 0.8), setting.model, 0.5)
-    write_csv(tmp_path / "scorers.csv", summary)
+    summary.write_csv(tmp_path / "scorers.csv")
     header, dense, centre, random = read_csv(tmp_path / "scorers.csv")
     assert header == [
         *("scorer", "GFLOPs", "FLOP-implied", "images/s", "images/s low", "images/s high", "speed-up", "speed-up low"),
@@ -263,11 +264,11 @@ def test_proposals_are_compared_with_chance(part_of, setting, pruned):
 
 def test_scorers_that_ignore_the_image_are_named(part_of, setting, pruned):
     correlations = {"centre": (1.0, 0.75, 0.75), "random": (1.0, 0.5, -0.25)}
-    cascade = [
-        {"scorer": name, "parts": number, "of": 2, "part": part, "Spearman": value, "std": 0.125, "images": 4}
+    cascade = Table(
+        sanity_page.CascadeRow(name, number, 2, part, Spread(value, 0.125), images=4)
         for name, values in correlations.items()
         for number, (part, value) in enumerate(zip(("", "head", "blocks.0"), values, strict=True))
-    ]
+    )
     rows = sanity_page.summary(setting.scorers, pruned.scores, cascade)
     (part,) = part_of(lambda section: sanity_page.describe(section, rows, cascade))
     (table,), (plot,) = part.tables, part.figures
@@ -283,6 +284,6 @@ def test_scorers_that_ignore_the_image_are_named(part_of, setting, pruned):
     assert "rank correlation with the scores before" in plot.labels
     # A scorer without a network has nothing to randomise.
     (row, _) = sanity_page.summary(
-        setting.scorers, pruned.scores, [row for row in cascade if row["scorer"] != "centre"]
+        setting.scorers, pruned.scores, cascade.of(row for row in cascade if row.scorer != "centre")
     )
-    assert row["scorer"] == "centre" and row["top part random"] is row["all random"] is None
+    assert row.scorer == "centre" and np.isnan([row.top_random, row.all_random]).all()

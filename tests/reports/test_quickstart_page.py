@@ -8,8 +8,13 @@ import pytest
 from written_pages import read_page
 
 from jaxprune import main
+from jaxprune.bench.costs import BenchmarkRow, PlanCost, Promise
 from jaxprune.commands import benchmark, evaluate, train_ranker
 from jaxprune.commands.shared import reporting
+from jaxprune.evaluate.collectors.agreement import Scores
+from jaxprune.evaluate.collectors.plans import PlanResult
+from jaxprune.measures.intervals import Interval
+from jaxprune.report.table import Table
 
 # The package has a function of the same name.
 quickstart = import_module("jaxprune.commands.quickstart.run")
@@ -27,13 +32,21 @@ SUMMARIES = {
     "ranker": {**COMMON, "steps": 156, "planned_steps": 156, "seconds": 80.0, "recall": 0.515},
 }
 SUMMARIES["pretrain"]["ratio_to_mean_colour"] = 0.6543
-PLAIN = {"GFLOPs": 4.0, "images/s": 40.0, "speed-up": 1.0, "kept": 1.0, "accuracy": 0.6}
-ROWS = [
-    {**PLAIN, "plan": "dense"},
-    {**PLAIN, "plan": "slow but right", "GFLOPs": 3.0, "speed-up": 0.9, "accuracy": 0.59},
-    {**PLAIN, "plan": "topk", "GFLOPs": 2.5, "speed-up": 1.4, "accuracy": 0.55},
-    {**PLAIN, "plan": "fast but wrong", "GFLOPs": 2.0, "speed-up": 1.8, "accuracy": 0.3},
-]
+
+
+def row(plan, gflops, faster, accuracy):
+    cost = PlanCost(plan, gflops, gflops, 40.0 * faster, 25.0, Promise(faster, 1.0, faster, ""))
+    return BenchmarkRow(cost, PlanResult(Scores(Interval(accuracy, accuracy, accuracy), 1.0)))
+
+
+ROWS = Table(
+    [
+        row("dense", 4.0, 1.0, 0.6),
+        row("slow but right", 3.0, 0.9, 0.59),
+        row("topk", 2.5, 1.4, 0.55),
+        row("fast but wrong", 2.0, 1.8, 0.3),
+    ]
+)
 
 
 ACCURACIES = {"pretrain": (), "finetune": (0.4, 0.6), "scratch": (0.3, 0.46), "ranker": ()}  # of each evaluation
@@ -62,7 +75,7 @@ def workdir(tmp_path):
 
 
 def test_the_results_come_first_then_the_phases(workdir):
-    pruned = benchmark.Measured("runs/vit", ROWS, None, classes=10)
+    pruned = benchmark.Measured("runs/vit", ROWS, None, class_names="abcdefghij")
     quickstart.describe(main.load_config(CONFIG), workdir, SUMMARIES, pruned)
     page = read_page(workdir / "report.html")
     assert page.title == "jaxprune quickstart"
@@ -104,8 +117,7 @@ def test_the_results_come_first_then_the_phases(workdir):
 def test_the_summary_names_the_most_accurate_plan_that_is_faster(tmp_path, monkeypatch):
     for phase in SUMMARIES:
         monkeypatch.setitem(quickstart._TASKS, phase, lambda config, folder, phase=phase: trained(phase, folder))
-    monkeypatch.setattr(quickstart, "describe", lambda *arguments: None)
-    monkeypatch.setattr(benchmark, "measure", lambda config, workdir: benchmark.Measured("vit", ROWS, None, classes=10))
+    monkeypatch.setattr(benchmark, "measure", lambda config, workdir: benchmark.Measured("vit", ROWS, None, ()))
     summary = quickstart.run(main.load_config(CONFIG), tmp_path / "run")
     assert summary == {
         "reconstruction_ratio": 0.6543,

@@ -4,13 +4,15 @@ import numpy as np
 import pytest
 from written_pages import read_csv
 
+from jaxprune.commands.robustness import page
 from jaxprune.evaluate.collectors import robustness
-from jaxprune.report.table import write_csv
+from jaxprune.evaluate.collectors.agreement import Scores
+from jaxprune.measures.intervals import Interval
 
 GREY = np.full((16, 16, 3), 128, np.uint8)
 CLEAN = {
-    "dense": {"accuracy": 0.9, "low": 0.85, "high": 0.94, "agreement": 1.0},
-    "topk": {"accuracy": 0.875, "low": 0.82, "high": 0.91, "agreement": 0.9},
+    "dense": Scores(Interval(0.9, 0.85, 0.94), 1.0),
+    "topk": Scores(Interval(0.875, 0.82, 0.91), 0.9),
 }
 # By corruption: accuracy without it, and what every degree of severity costs.
 FALLS = {
@@ -19,10 +21,14 @@ FALLS = {
 }
 
 
+def scored(accuracy):
+    return Scores(Interval(accuracy, accuracy, accuracy), 1.0)
+
+
 def measured(severities=(1, 3, 5)):
     corrupted = {
         plan: {
-            (name, severity): {"accuracy": start - fall * severity}
+            (name, severity): scored(start - fall * severity)
             for name, (start, fall) in falls.items()
             for severity in severities
         }
@@ -32,8 +38,8 @@ def measured(severities=(1, 3, 5)):
 
 
 def test_accuracies_are_means_over_the_corruptions_of_a_kind(part_of):
-    results = measured()
-    (part,) = part_of(lambda section: robustness.describe(section, results, GREY, classes=10, imagenet=False))
+    found = measured()
+    (part,) = part_of(lambda section: page.describe(section, found, GREY, classes=10, imagenet=False))
     table, by_corruption = part.tables
     assert table.caption == (
         "Accuracy on 200 clean images (in brackets the 95 % interval (Wilson)), mean for each kind of corruption over "
@@ -61,8 +67,8 @@ def test_accuracies_are_means_over_the_corruptions_of_a_kind(part_of):
 
 
 def test_the_fall_is_worded_and_drawn_from_severity_zero(part_of):
-    results = measured()
-    (part,) = part_of(lambda section: robustness.describe(section, results, GREY, classes=10, imagenet=False))
+    found = measured()
+    (part,) = part_of(lambda section: page.describe(section, found, GREY, classes=10, imagenet=False))
     lines, picture = part.figures
     assert lines.caption == (
         "dense falls from 90.0% to 55.0% on average over all corruptions and severities; chance is 10.0%."
@@ -72,7 +78,7 @@ def test_the_fall_is_worded_and_drawn_from_severity_zero(part_of):
 
 
 def test_the_csv_files_have_all_digits(tmp_path):
-    write_csv(tmp_path / "robustness.csv", robustness.table(measured(), imagenet=False))
+    robustness.table(measured(), imagenet=False).write_csv(tmp_path / "robustness.csv")
     header, dense, topk = read_csv(tmp_path / "robustness.csv")
     assert header == ["plan", "accuracy", "low", "high", "noise", "weather", "corrupted"]
     assert dense[:4] == ["dense", "0.9", "0.85", "0.94"] and topk[0] == "topk"
@@ -84,12 +90,12 @@ def test_mce_is_relative_to_alexnet_and_lower_is_better(part_of):
     """A network with half of AlexNet's errors has 50 %, and one with as many 100 %."""
     severities = range(1, 6)
     of = lambda share: {
-        (name, severity): {"accuracy": 1 - share * error}
+        (name, severity): scored(1 - share * error)
         for name, error in robustness.ALEXNET.items()
         for severity in severities
     }
-    results = robustness.Robustness(CLEAN, {"dense": of(0.5), "topk": of(1.0)}, images=200)
-    (part,) = part_of(lambda section: robustness.describe(section, results, GREY, classes=1000, imagenet=True))
+    found = robustness.Robustness(CLEAN, {"dense": of(0.5), "topk": of(1.0)}, images=200)
+    (part,) = part_of(lambda section: page.describe(section, found, GREY, classes=1000, imagenet=True))
     table = part.tables[0]
     assert table.caption.endswith(
         "mCE: error in percent of AlexNet's on ImageNet-C, mean over corruptions; lower is better."

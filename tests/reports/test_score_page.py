@@ -48,7 +48,7 @@ def drawn(tmp_path_factory, opened, paths):
 
 
 def test_agreement_is_a_mean_over_the_pictures_that_can_be_read(opened, paths):
-    assert page.agreement(paths, opened, (0.5, 0.25)) == [
+    assert page.agreement(paths, opened, (0.5, 0.25)).flat() == [
         {"scorer": FIRST, "at 50%": 1.0, "at 25%": 1.0},
         {"scorer": SECOND, "at 50%": pytest.approx((4 + 0 + 3) / 12), "at 25%": pytest.approx((2 + 0 + 1) / 6)},
     ]

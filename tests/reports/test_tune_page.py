@@ -8,7 +8,6 @@ from written_pages import read_csv
 
 from jaxprune.bench.timing import OverRounds
 from jaxprune.commands.tune import page
-from jaxprune.report.table import write_csv
 from jaxprune.tune import Bound, Settings, tuning
 from jaxprune.tune.cost_table import Cost, CostTable, Part
 from jaxprune.tune.pareto_testing import fixed_sequence
@@ -130,7 +129,7 @@ def test_the_summary_compares_with_dense():
 
 
 def test_the_csv_file_names_the_device(tmp_path):
-    write_csv(tmp_path / "tune.csv", page.table(tuned()), device="cpu", jax="0.8.0")
+    page.table(tuned()).write_csv(tmp_path / "tune.csv", device="cpu", jax="0.8.0")
     header, *rows = read_csv(tmp_path / "tune.csv")
     assert header == [
         *("plan", "chosen", "front", "GFLOPs", "images/s", "latency ms", "predicted ms", "MiB", "risk", "risk low"),

@@ -1,5 +1,6 @@
 """Measures the plans of a config on one network, and writes a table and a report."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -7,7 +8,7 @@ import jax
 from flax import nnx
 
 from jaxprune import models
-from jaxprune.bench.costs import costs
+from jaxprune.bench.costs import BenchmarkRow, costs
 from jaxprune.bench.publish import publish
 from jaxprune.commands.benchmark import page
 from jaxprune.commands.shared import inputs, networks, plans_page, reporting
@@ -16,6 +17,7 @@ from jaxprune.evaluate.collectors import plans
 from jaxprune.evaluate.contestants import Contestant, contestants
 from jaxprune.open import Classifier
 from jaxprune.report import Report, Section
+from jaxprune.report.table import Table
 
 
 class Measured(NamedTuple):
@@ -23,15 +25,15 @@ class Measured(NamedTuple):
 
     Attributes:
       name: name of the network.
-      rows: rows of the table, one per contestant.
+      rows: one per contestant.
       comparison: the results on images; None without images.
-      classes: number of classes of the images, 0 without images.
+      class_names: of the images; empty without images.
     """
 
     name: str
-    rows: list[dict[str, Any]]
+    rows: Table[BenchmarkRow]
     comparison: plans.Comparison | None
-    classes: int
+    class_names: Sequence[str]
 
 
 def run(config: Config, workdir: Path) -> dict[str, Any]:
@@ -44,8 +46,8 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     document = Report("jaxprune benchmark", measured.name)
     with reporting.report_section(workdir / "report.html", document, "Plans side by side", "benchmark") as section:
         describe(config, section, measured)
-    fastest = max(measured.rows, key=lambda row: row["images/s"])
-    return {"plans": len(config.plans), "fastest": fastest["plan"], "speed-up": fastest["speed-up"]}
+    fastest = max((row.cost for row in measured.rows), key=lambda cost: cost.images_per_second)
+    return {"plans": len(config.plans), "fastest": fastest.plan, "speed-up": fastest.promise.factor}
 
 
 def measure(config: Config, workdir: Path) -> Measured:
@@ -53,15 +55,14 @@ def measure(config: Config, workdir: Path) -> Measured:
     classifier = networks.classifier(config) if config.run or config.model.weights else None
     model = classifier.model if classifier else models.create(config.model.name, rngs=nnx.Rngs(config.seed))
     candidates = contestants(model, networks.plans(config), scorer=networks.guide(config, model), seed=config.seed)
-    rows = costs(candidates, config.batch_size, config.rounds)
-    comparison, classes = None, 0
+    measured, comparison, names = costs(candidates, config.batch_size, config.rounds), None, ()
     if classifier is not None and inputs.has_images(classifier.origin, config):
-        comparison, classes = _compare(config, classifier, candidates), len(classifier.class_names)
-        rows = [{**row, **comparison.columns(row["plan"])} for row in rows]
+        comparison, names = _compare(config, classifier, candidates), classifier.class_names
+    rows = Table(BenchmarkRow(cost, comparison.result(cost.plan) if comparison else None) for cost in measured)
     workdir.mkdir(parents=True, exist_ok=True)
     name = classifier.origin if classifier else config.model.name
-    publish(f"{name}, batch {config.batch_size}", rows, workdir / "benchmark.csv")
-    return Measured(name, rows, comparison, classes)
+    publish(f"{name}, batch {config.batch_size}", rows.flat(), workdir / "benchmark.csv")
+    return Measured(name, rows, comparison, names)
 
 
 def describe(config: Config, section: Section, measured: Measured) -> None:
@@ -72,16 +73,15 @@ def describe(config: Config, section: Section, measured: Measured) -> None:
         "timing every plan once. The speed-up is computed within a round; `kept` is its ratio to the speed-up "
         f"that the FLOPs imply.{guided}"
     )
-    comparison = measured.comparison
-    against = "accuracy" if comparison else "speed-up"
-    page.describe(section, measured.rows, against, rounds=config.rounds, classes=measured.classes)
-    if comparison:
-        if comparison.realised:
-            section.text(plans.ROWS)
-        plans_page.pictures(section, comparison)
+    page.describe(section, measured.rows, rounds=config.rounds, classes=len(measured.class_names))
+    if measured.comparison:
+        if measured.comparison.token_counts:
+            section.text(plans_page.TOKEN_COUNTS)
+        plans_page.pictures(section, measured.comparison, measured.class_names)
 
 
 def _compare(config: Config, classifier: Classifier, candidates: dict[str, Contestant]) -> plans.Comparison:
     config = inputs.with_data_of(classifier.origin, classifier.model.preprocessing, config)
     batches = inputs.eval_batches(config, inputs.sample(config, inputs.held_out(config, classifier)))
-    return plans.compare(candidates, batches, inputs.mesh(config), class_names=classifier.class_names)
+    (comparison,) = plans.compare(candidates, batches, inputs.mesh(config))
+    return comparison

@@ -1,5 +1,6 @@
 """The report on features: contents of the files, classification by features, and nearest images."""
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,25 +23,34 @@ from jaxprune.report.pictures.layout import beside, tile, upscale
 from jaxprune.report.pictures.marks import outline_patches
 from jaxprune.report.pictures.text import label
 from jaxprune.report.scorer_names import about_images
+from jaxprune.report.table import Table, column
 
-SHOWN, NEIGHBOURS = 6, 5  # held-out images in the picture, and number of nearest images of each
+DRAWN, NEIGHBOURS = 6, 5  # held-out images in the picture, and number of nearest images of each
 _GAP, _FRAME = 12, 5  # pixels between an image and its nearest ones, and of the frames
 
 
-def contents(paths: Mapping[str, Sequence[Path]], sources: Mapping[str, Source]) -> list[dict[str, Any]]:
-    """Returns a row for each split: images, files and the shape and dtype of each feature of an image.
+@dataclasses.dataclass(frozen=True)
+class SplitContents:
+    """The files of a split: images, files, and the shape and dtype of each feature of an image."""
+
+    split: str = column("split")
+    images: int = column("images")
+    files: int = column("files")
+    shapes: Mapping[str, str] = column()
+
+
+def contents(paths: Mapping[str, Sequence[Path]], sources: Mapping[str, Source]) -> Table[SplitContents]:
+    """Returns a row for each split.
 
     Args:
       paths: the files, by split.
       sources: the images, by split, with the unreadable ones known.
     """
     readable = {split: len(source) - unreadable_of(source) for split, source in sources.items()}
-    return [_content(split, files, readable[split]) for split, files in paths.items()]
+    return Table(_content(split, files, readable[split]) for split, files in paths.items())
 
 
-def describe_files(
-    section: Section, rows: Sequence[Mapping[str, Any]], preprocessing: Preprocessing, plan: Any
-) -> None:
+def describe_files(section: Section, rows: Table[SplitContents], preprocessing: Preprocessing, plan: Any) -> None:
     """Describes the files, images and plan in a section of a report.
 
     Args:
@@ -52,38 +62,30 @@ def describe_files(
     under = (
         f"Tokens are reduced by `{plan.text}`; maps are dense again, with zeros for dropped patches. " if plan else ""
     )
-    written = "; ".join(f"`{name}` is {meaning}" for name, meaning in FEATURES.items() if name in rows[0])
+    written = "; ".join(f"`{name}` is {meaning}" for name, meaning in FEATURES.items() if name in rows[0].shapes)
     section.text(f"{under}{about_images(preprocessing)} In the files, {written}.")
     section.table(rows, caption="Contents of the files in `features/`; shapes are per image.")
 
 
 def describe_probe(section: Section, probed: Probed) -> None:
     """Adds the classification by features to a section of a report."""
-    rows, chance = probed.rows, probed.rows[0]["chance"]
-    name = lambda row: f"{row['features']}, {row['classifier']}"
-    best = max(rows, key=lambda row: row["accuracy"])
-    values = {name(row): row["accuracy"] for row in rows}
-    halves = {name(row): (row["high"] - row["low"]) / 2 for row in rows}
-    tiles = {
-        name(row): (f"{row['accuracy']:.1%}", spread.with_meaning(halves[name(row)], spread.WILSON, row["images"]))
-        for row in rows
-    }
+    rows, chance = probed.rows, probed.rows[0].chance
+    best = max(rows, key=lambda row: row.accuracy.value)
+    values = {row.name: row.accuracy.value for row in rows}
+    halves = {row.name: row.accuracy.half for row in rows}
+    note = lambda row: spread.with_meaning(row.accuracy.half, spread.WILSON, row.images)
+    tiles = {row.name: (f"{row.accuracy.value:.1%}", note(row)) for row in rows}
     section.metric_tiles({**tiles, "chance": f"{chance:.1%}"})
     options: dict[str, Any] = {"reference": {"chance": chance}, "limits": (0, 1), "spec": ".1%"}
     plot = plots.bar_plot(values, halves, xlabel="held-out accuracy", **options)
-    meaning = spread.meaning(spread.WILSON, best["images"])
+    meaning = spread.meaning(spread.WILSON, best.images)
     section.figure(
         plot,
-        f"The highest of {len(rows)} is {best['accuracy']:.1%}, by {name(best)}; chance is {chance:.1%}. "
+        f"The highest of {len(rows)} is {best.accuracy.value:.1%}, by {best.name}; chance is {chance:.1%}. "
         f"Whiskers: {meaning}.",
     )
     caption = f"Held-out images classified by the features of training images: accuracy, {spread.BRACKETS}."
-    section.table(
-        spread.as_ranges(rows),
-        caption=caption,
-        highlight={"accuracy": "max"},
-        formats={"accuracy": ".1%", "chance": ".1%"},
-    )
+    section.table(rows, caption=caption)
 
 
 def nearest_images(
@@ -105,7 +107,7 @@ def nearest_images(
     (train, held_out), names = labelled, sources[0].class_names
     feature = next(iter(probed.neighbours))
     right = probed.neighbours[feature] == held_out.labels
-    chosen = _some(right, SHOWN)
+    chosen = _some(right, DRAWN)
     rows = nearest(train.vectors[feature], held_out.vectors[feature][chosen], k=NEIGHBOURS)
     lines = []
     for query, near in zip(chosen, rows, strict=True):
@@ -131,12 +133,12 @@ def nearest_images(
     return picture
 
 
-def _content(split: str, files: Sequence[Path], images: int) -> dict[str, Any]:
+def _content(split: str, files: Sequence[Path], images: int) -> SplitContents:
     shard = next(shard for shard in map(read_shard, files) if shard.names)
     shapes = {
         name: f"{' × '.join(map(str, values.shape[1:]))}, {values.dtype}" for name, values in shard.features.items()
     }
-    return {"split": split, "images": images, "files": len(files), **shapes}
+    return SplitContents(split, images, len(files), shapes)
 
 
 def _some(right: np.ndarray, count: int) -> np.ndarray:

@@ -19,7 +19,6 @@ from jaxprune.evaluate.collectors.features import features, require
 from jaxprune.open import with_head
 from jaxprune.report import Report
 from jaxprune.report.section import Section
-from jaxprune.report.table import as_text, write_csv
 from jaxprune.train import workdir as workdirs
 from jaxprune.train.writer import Writer
 from jaxprune.weights.fingerprint import fingerprint
@@ -48,7 +47,7 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
             classifier = _classifier(model, probed, sources, section, workdir)
             reporting.broken_files(section, *sources.values())
     broken = sum(map(feature_files.unreadable_of, sources.values()))
-    images = {"images": sum(row["images"] for row in rows), **({"unreadable": broken} if broken else {})}
+    images = {"images": sum(row.images for row in rows), **({"unreadable": broken} if broken else {})}
     rates = {} if probed is None else feature_probe.summarise(probed.rows)
     return {**images, **rates, "features": str(folder), **classifier}
 
@@ -91,7 +90,7 @@ def _probe(
         return None
     num_classes = sources["train"].num_classes
     probed = feature_probe.probe(train, held_out, num_classes, neighbours=config.neighbours)
-    write_csv(workdir / "features.csv", probed.rows)
+    probed.rows.write_csv(workdir / "features.csv")
     page.describe_probe(section, probed)
     labelled = sources["train"], sources["eval"]
     record = inputs.preprocessing(config)
@@ -99,7 +98,7 @@ def _probe(
     writer = Writer(workdir, tensorboard=False)
     writer.images(0, "nearest", picture)
     writer.close()
-    print(as_text(probed.rows))
+    print(probed.rows.text())
     return probed
 
 

@@ -1,5 +1,6 @@
 """Measures a leaderboard, or checks rows of one by measuring them again."""
 
+import dataclasses
 import secrets
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,21 +13,33 @@ from jaxprune.bench import leaderboard
 from jaxprune.bench.plan_names import short_plan
 from jaxprune.bench.publish import device
 from jaxprune.commands import benchmark
-from jaxprune.commands.benchmark.page import finding
 from jaxprune.commands.shared import inputs, networks, reporting, several_networks
+from jaxprune.commands.shared.plans_page import Point, finding
 from jaxprune.config import Config
 from jaxprune.errors import UserError
 from jaxprune.open import Origin
 from jaxprune.reduction import DENSE
 from jaxprune.report import Report, Section, plots, spread
-from jaxprune.report.table import as_text, write_csv
+from jaxprune.report.table import Table, as_text, column, write_csv
 from jaxprune.weights.fingerprint import fingerprint
 
 FILE = "leaderboard.csv"
 SHOWN = ("network", "plan", "accuracy", "agreement", "GFLOPs", "speed-up", "verdict")  # columns in the terminal
-VERIFIED = ("row", "holds", "speed-up", "measured", "speeds")  # and of a check, above the reasons
+_IN_TERMINAL = ("name", "holds", "speed_up", "measured", "speeds")  # and of a check, above the reasons
 # Columns that the report leaves out of its table: most are the same for all plans of a network.
 HIDDEN = (*leaderboard.SETTINGS, "plan hash", "code", "data", "device", "jax")
+
+
+@dataclasses.dataclass(frozen=True)
+class VerifiedRow:
+    """Whether a row of a leaderboard is reproduced, and why not."""
+
+    name: str = column("row")
+    speed_up: float = column("speed-up")
+    measured: tuple[float, float, float] | tuple[str, str, str] = column("measured")
+    holds: bool = column("holds")
+    speeds: str = column("speeds")
+    why: str = column("why")
 
 
 def run(config: Config, workdir: Path) -> dict[str, Any]:
@@ -56,13 +69,13 @@ def _verify(config: Config, workdir: Path) -> dict[str, Any]:
     seed = secrets.randbits(32) if config.rows_seed < 0 else config.rows_seed
     picked = leaderboard.chosen(claimed, config.rows, config.named, seed)
     measured = _again(config, picked, workdir)
-    findings = [_finding(row, new, claimed) for row, new in zip(picked, measured, strict=True)]
+    verified = Table(_verified(row, new, claimed) for row, new in zip(picked, measured, strict=True))
     workdir.mkdir(parents=True, exist_ok=True)
-    write_csv(workdir / "verified.csv", findings)
-    wrong = [verdict for verdict in findings if not verdict["holds"]]
-    print(as_text([{name: verdict[name] for name in VERIFIED} for verdict in findings]))
-    for verdict in wrong:
-        print(f"{verdict['row']}: {verdict['why']}")
+    verified.write_csv(workdir / "verified.csv")
+    wrong = [row for row in verified if not row.holds]
+    print(verified.only(*_IN_TERMINAL).text(ends=False))
+    for row in wrong:
+        print(f"{row.name}: {row.why}")
     devices = [leaderboard.different_device(row, new) for row, new in zip(picked, measured, strict=True) if new]
     for sentence in dict.fromkeys(filter(None, devices)):
         print(sentence)
@@ -135,14 +148,12 @@ def _with_settings(config: Config, row: leaderboard.Row) -> Config:
     return changed
 
 
-def _finding(
+def _verified(
     claimed: leaderboard.Row, measured: leaderboard.Row | None, table: Sequence[leaderboard.Row]
-) -> dict[str, Any]:
-    """Returns whether a row is reproduced, and why not."""
-    start = {"row": f"{claimed['network']} {claimed['plan']}", "speed-up": claimed["speed-up"]}
+) -> VerifiedRow:
+    name, faster = f"{claimed['network']} {claimed['plan']}", claimed["speed-up"]
     if measured is None:
-        absent = {"holds": False, "measured": "", "measured low": "", "measured high": "", "speeds": "not compared"}
-        return {**start, **absent, "why": "its network is not in the config"}
+        return VerifiedRow(name, faster, ("", "", ""), False, "not compared", "its network is not in the config")
     dense = [
         row
         for row in table
@@ -150,8 +161,8 @@ def _finding(
     ]
     why = leaderboard.differences(claimed, measured, dense[0] if dense else None)
     speeds = "not compared" if leaderboard.different_device(claimed, measured) else "compared"
-    again = {f"measured{end}": measured[f"speed-up{end}"] for end in ("", " low", " high")}
-    return {**start, **again, "holds": not why, "speeds": speeds, "why": "; ".join(why)}
+    again = (measured["speed-up"], measured["speed-up low"], measured["speed-up high"])
+    return VerifiedRow(name, faster, again, not why, speeds, "; ".join(why))
 
 
 def _rows(config: Config, label: str, origin: Origin, texts: Sequence[str], workdir: Path) -> list[leaderboard.Row]:
@@ -173,7 +184,7 @@ def _rows(config: Config, label: str, origin: Origin, texts: Sequence[str], work
         "data": leaderboard.data_hash(read.data.to_dict(), images.names),
         **device(),
     }
-    return [leaderboard.sealed(leaderboard.completed({**row, **common})) for row in measured.rows]
+    return [leaderboard.sealed(leaderboard.completed({**row, **common})) for row in measured.rows.flat()]
 
 
 def _readable(rows: Sequence[leaderboard.Row]) -> list[leaderboard.Row]:
@@ -191,4 +202,5 @@ def _describe(section: Section, rows: Sequence[leaderboard.Row], config: Config)
     section.table(spread.as_ranges(cells), caption=caption, highlight={"accuracy": "max"}, formats=".3g")
     points = {f"{row['network']} {row['plan']}": ([row["images/s"]], [row["accuracy"]]) for row in rows}
     plot = plots.scatter_plot(points, "images/s", "accuracy", pareto=("max", "max"), shares=True)
-    section.figure(plot, f"{finding(list(rows), 'accuracy')}{plots.cut_note(plot)}")
+    best = finding([Point(row["plan"], row["GFLOPs"], row["accuracy"]) for row in rows], "accuracy")
+    section.figure(plot, f"{best}{plots.cut_note(plot)}")

@@ -1,21 +1,31 @@
 """Tables, plots and pictures of the object patches that scorers keep."""
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from jaxprune.evaluate.collectors.patch_recall import ALL, ANY, LEARNED, UNLEARNED, View
+from jaxprune.evaluate.collectors.patch_recall import ALL, ANY, LEARNED, UNLEARNED, RecallRow, View
 from jaxprune.report import Section, plots, spread
 from jaxprune.report.pictures.layout import tile, upscale
 from jaxprune.report.pictures.marks import mask_outline, mask_patches
 from jaxprune.report.pictures.text import label
 from jaxprune.report.scorer_names import short_names
+from jaxprune.report.table import Table, column
 
-SHOWN, CLASSES = 6, 6  # images and classes in the report's pictures and plots
+DRAWN, CLASSES = 6, 6  # images and classes in the report's pictures and plots
 _HALF = 4.2  # inches: width of plots shown side by side
 
-Rows = Sequence[Mapping[str, Any]]
+
+@dataclasses.dataclass(frozen=True)
+class ClassRecall:
+    """The mean recall of a class over its images, by scorer."""
+
+    name: str = column("class")
+    images: int = column("images")
+    patches: int = column("patches")
+    recall: Mapping[str, float] = column(format=".1%")
 
 
 def definition(min_area: float = 0.0, max_area: float = 1.0) -> str:
@@ -38,62 +48,61 @@ def definition(min_area: float = 0.0, max_area: float = 1.0) -> str:
     )
 
 
-def summary_text(rows: Rows) -> str:
+def summary_text(rows: Sequence[RecallRow]) -> str:
     """Formats the rows of one group and keep rate for a terminal."""
-    width = max(len(row["scorer"]) for row in rows)
+    width = max(len(row.scorer) for row in rows)
     first = rows[0]
     lines = [
-        f"recall of {first['class']} at keep rate {first['keep rate']} (random: {first['chance']:.1%}); "
-        + spread.meaning(spread.STANDARD_ERROR, first["images"])
+        f"recall of {first.group} at keep rate {first.keep_rate} (random: {first.chance:.1%}); "
+        + spread.meaning(spread.STANDARD_ERROR, first.images)
     ]
-    for row in sorted(rows, key=lambda row: -row["macro"]):
-        half = "" if np.isnan(row["error"]) else f" ± {row['error']:.1%}"
-        more = f"of all patches {row['micro']:.1%}, precision {row['precision']:.1%}"
-        lines.append(f"  {row['scorer']:<{width}}  {row['macro']:6.1%}{half}   {more}")
+    for row in sorted(rows, key=lambda row: -row.macro.mean):
+        half = "" if np.isnan(row.macro.std) else f" ± {row.macro.std:.1%}"
+        more = f"of all patches {row.micro:.1%}, precision {row.precision:.1%}"
+        lines.append(f"  {row.scorer:<{width}}  {row.macro.mean:6.1%}{half}   {more}")
     return "\n".join(lines)
 
 
-def finding(rows: Rows) -> str:
+def finding(rows: Sequence[RecallRow]) -> str:
     """Returns a sentence on the rows of one group and keep rate: the best scorer, compared with chance."""
-    best = max(rows, key=lambda row: row["macro"])
+    best = max(rows, key=lambda row: row.macro.mean)
     return (
-        f"{best['scorer'].partition(':')[0]} keeps {best['macro']:.0%} of the object patches at keep rate "
-        f"{best['keep rate']:g}, random {best['chance']:.0%}"
+        f"{best.scorer.partition(':')[0]} keeps {best.macro.mean:.0%} of the object patches at keep rate "
+        f"{best.keep_rate:g}, random {best.chance:.0%}"
     )
 
 
-def curves(rows: Rows, group: str, title: str = "") -> Any:
+def curves(rows: Sequence[RecallRow], group: str, title: str = "") -> Any:
     """Draws recall against the keep rate, one line per scorer; bands are ±2 standard errors."""
-    names, lines = short_names(dict.fromkeys(row["scorer"] for row in rows)), {}
+    names = short_names(dict.fromkeys(row.scorer for row in rows))
+    lines: dict[str, list[RecallRow]] = {}
     for row in rows:
-        if row["class"] == group:
-            lines.setdefault(names[row["scorer"]], []).append(row)
-    rates = lambda own: [row["keep rate"] for row in own]
-    series = {text: (rates(own), [row["macro"] for row in own]) for text, own in lines.items()}
-    edge = lambda own, sign: np.clip([row["macro"] + sign * 2 * row["error"] for row in own], 0, 1)
-    bands = {text: (edge(own, -1), edge(own, 1)) for text, own in lines.items()}
-    own = next(iter(lines.values()))
-    chance = {"chance": (rates(own), [row["chance"] for row in own])}
+        if row.group == group:
+            lines.setdefault(names[row.scorer], []).append(row)
+    rates = lambda line: [row.keep_rate for row in line]
+    series = {name: (rates(line), [row.macro.mean for row in line]) for name, line in lines.items()}
+    edge = lambda line, sign: np.clip([row.macro.mean + sign * 2 * row.macro.std for row in line], 0, 1)
+    bands = {name: (edge(line, -1), edge(line, 1)) for name, line in lines.items()}
+    line = next(iter(lines.values()))
+    chance = {"chance": (rates(line), [row.chance for row in line])}
     options = {"bands": bands, "reference": chance, "shares": True}
     return plots.line_plot(series, "keep rate", "recall of object patches", title, **options)
 
 
-def bars(rows: Rows, group: str) -> Any:
+def bars(rows: Sequence[RecallRow], group: str) -> Any:
     """Draws the recall of one class at one keep rate, one bar per scorer, with ±2 standard errors (LTRP, Fig. 9)."""
-    names = short_names(dict.fromkeys(row["scorer"] for row in rows))
-    own = {names[row["scorer"]]: row for row in rows if row["class"] == group}
-    recall = {text: row["macro"] for text, row in own.items()}
-    errors = {text: 2 * row["error"] for text, row in own.items() if np.isfinite(row["error"])}
-    first = next(iter(own.values()))
-    title = f"{group}: {first['images']} images, {first['patches']} patches"
-    chance = {"chance": first["chance"]}
-    return plots.bar_plot(
-        recall, errors, chance, xlabel="recall", title=title, spec=".2f", limits=(0.0, 1.0), width=_HALF
-    )
+    names = short_names(dict.fromkeys(row.scorer for row in rows))
+    by_name = {names[row.scorer]: row for row in rows if row.group == group}
+    recall = {name: row.macro.mean for name, row in by_name.items()}
+    errors = {name: 2 * row.macro.std for name, row in by_name.items() if np.isfinite(row.macro.std)}
+    first = next(iter(by_name.values()))
+    title = f"{group}: {first.images} images, {first.patches} patches"
+    options = {"xlabel": "recall", "title": title, "spec": ".2f", "limits": (0.0, 1.0), "width": _HALF}
+    return plots.bar_plot(recall, errors, {"chance": first.chance}, **options)
 
 
 def kept_pictures(
-    view: View, ranks: Mapping[str, np.ndarray], grid: tuple[int, ...], keep_rate: float, count: int = SHOWN
+    view: View, ranks: Mapping[str, np.ndarray], grid: tuple[int, ...], keep_rate: float, count: int = DRAWN
 ) -> np.ndarray:
     """Draws images in rows: with outlined regions, then with the patches that each scorer keeps (LTRP, Fig. 11)."""
     cells, names = [], short_names(ranks)
@@ -112,7 +121,7 @@ def kept_pictures(
 
 def describe(
     section: Section,
-    rows: Rows,
+    rows: Table[RecallRow],
     view: View,
     ranks: Mapping[str, np.ndarray],
     grid: tuple[int, ...],
@@ -128,56 +137,45 @@ def describe(
       grid: of the patches, (rows, columns).
       keep_rate: the keep rate of tables and pictures, one of those in the rows.
     """
-    groups = list(dict.fromkeys(row["class"] for row in rows))
-    whole = [group for group in groups if group in (ANY, ALL, LEARNED, UNLEARNED)]
-    chosen = [row for row in rows if row["keep rate"] == keep_rate]
-    shares = ("recall, mean of images", "recall of all patches", "precision")
+    groups = list(dict.fromkeys(row.group for row in rows))
+    several = [group for group in groups if group in (ANY, ALL, LEARNED, UNLEARNED)]
+    at_rate = [row for row in rows if row.keep_rate == keep_rate]
+    columns = ("scorer", "group", "macro", "micro", "precision", "chance_precision", "images", "patches")
     section.table(
-        [
-            {
-                "scorer": row["scorer"],
-                "classes": row["class"],
-                "recall, mean of images": (row["macro"], row["error"]),
-                "recall of all patches": row["micro"],
-                "precision": row["precision"],
-                "precision at random": row["chance precision"],
-                "images": row["images"],
-                "patches": row["patches"],
-            }
-            for row in chosen
-            if row["class"] in whole
-        ],
-        caption=f"Recall and precision at keep rate {keep_rate}; recall at random is {chosen[0]['chance']:.1%}. "
+        Table(row for row in at_rate if row.group in several).only(*columns),
+        caption=f"Recall and precision at keep rate {keep_rate}; recall at random is {at_rate[0].chance:.1%}. "
         f"{spread.meaning(spread.STANDARD_ERROR)}.",
-        highlight=dict.fromkeys(shares, "max"),
-        formats=dict.fromkeys((*shares, "precision at random"), ".1%"),
     )
-    for group in whole:
-        own = [row for row in chosen if row["class"] == group]
+    for group in several:
+        of_group = [row for row in at_rate if row.group == group]
         section.figure(
             curves(rows, group),
-            f"{group.capitalize()}: {finding(own)} ({own[0]['images']} images, {own[0]['patches']} patches). "
+            f"{group.capitalize()}: {finding(of_group)} ({of_group[0].images} images, {of_group[0].patches} patches). "
             "Bands are ±2 standard errors of the mean over images; the dashed line is chance.",
         )
     section.figure(
         kept_pictures(view, ranks, grid, keep_rate),
         f"The patches that each scorer keeps at keep rate {keep_rate}; dropped patches are grey with a cross. "
-        f"Objects are "
-        "outlined in the first column.",
+        "Objects are outlined in the first column.",
     )
-    single = [group for group in groups if group not in whole]
+    single = [group for group in groups if group not in several]
     if len(single) > 1:
-        section.gallery([bars(chosen, name) for name in single[:CLASSES]], columns=2)
-        section.text(
-            "Recall of the most frequent classes, on the same axis from 0 to 1: error bars are ±2 standard errors "
-            "of the mean over images, clipped to [0, 1]; the dashed line is chance."
-        )
-        by_class = {name: {r["scorer"]: r["macro"] for r in chosen if r["class"] == name} for name in single}
-        first = {row["class"]: row for row in reversed(chosen)}
-        counted = lambda name: {key: first[name][key] for key in ("images", "patches")}
-        section.table(
-            [{"class": name, **counted(name), **by_class[name]} for name in single],
-            caption=f"Recall by class at keep rate {keep_rate}, mean over the images with that class; "
-            f"at random {chosen[0]['chance']:.1%}.",
-            formats=dict.fromkeys(ranks, ".1%"),
-        )
+        _by_class(section, at_rate, single)
+
+
+def _by_class(section: Section, rows: Sequence[RecallRow], classes: Sequence[str]) -> None:
+    section.gallery([bars(rows, name) for name in classes[:CLASSES]], columns=2)
+    section.text(
+        "Recall of the most frequent classes, on the same axis from 0 to 1: error bars are ±2 standard errors "
+        "of the mean over images, clipped to [0, 1]; the dashed line is chance."
+    )
+    recall: dict[str, dict[str, float]] = {name: {} for name in classes}
+    counts = {row.group: (row.images, row.patches) for row in rows}
+    for row in rows:
+        if row.group in recall:
+            recall[row.group][row.scorer] = row.macro.mean
+    section.table(
+        Table(ClassRecall(name, *counts[name], by_scorer) for name, by_scorer in recall.items()),
+        caption=f"Recall by class at keep rate {rows[0].keep_rate}, mean over the images with that class; "
+        f"at random {rows[0].chance:.1%}.",
+    )

@@ -12,7 +12,6 @@ from jaxprune.evaluate import run_over
 from jaxprune.evaluate.collectors import patch_recall
 from jaxprune.evaluate.forwards import patch_scores
 from jaxprune.report import Report
-from jaxprune.report.table import write_csv
 
 
 def run(config: Config, workdir: Path) -> dict[str, Any]:
@@ -36,12 +35,12 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     rows = patch_recall.recall_table(ranks, view.positive, groups, tuple(config.keep_rates))
     at = patch_recall.nearest_rate(config.keep_rates, config.keep_rate)
     workdir.mkdir(parents=True, exist_ok=True)
-    write_csv(workdir / "patch_recall.csv", rows)
+    rows.write_csv(workdir / "patch_recall.csv")
     document = Report("jaxprune", workdir.name)
     with reporting.report_section(workdir / "report.html", document, "Patches of objects", "patch_recall") as section:
         section.text(f"{source.name}: {len(view.images)} images. {page.definition(**area)}")
         page.describe(section, rows, view, ranks, opened.grid, at)
-    overall = [row for row in rows if row["class"] == patch_recall.ANY and row["keep rate"] == at]
-    print(page.summary_text(overall))
-    best = max(overall, key=lambda row: row["macro"])
-    return {"images": len(view.images), "keep_rate": at, "best": best["scorer"], "recall": best["macro"]}
+    of_any = [row for row in rows if row.group == patch_recall.ANY and row.keep_rate == at]
+    print(page.summary_text(of_any))
+    best = max(of_any, key=lambda row: row.macro.mean)
+    return {"images": len(view.images), "keep_rate": at, "best": best.scorer, "recall": best.macro.mean}

@@ -1,12 +1,16 @@
 """Tables, plots and pictures of a classifier under scorers."""
 
-from collections.abc import Mapping, Sequence
+import dataclasses
+import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 
-from jaxprune.evaluate.collectors.pruning import Pruned, num_kept, num_scored
+from jaxprune.bench.scorers import ScorerSpeed
+from jaxprune.bench.timing import OverRounds
+from jaxprune.evaluate.collectors.pruning import Pruned, PrunedRow, num_kept, num_scored
 from jaxprune.measures.insertion_deletion import area, curves
 from jaxprune.reduction import DENSE
 from jaxprune.report import Section, plots, spread
@@ -16,10 +20,10 @@ from jaxprune.report.pictures.layout import tile, upscale
 from jaxprune.report.pictures.text import label
 from jaxprune.report.pictures.token_groups import token_groups
 from jaxprune.report.scorer_names import about_images, short_names
+from jaxprune.report.table import Table, column
 from jaxprune.scoring import Scorer
 from jaxprune.scoring.parts.resized_inputs import ResizedInputs
 
-Rows = Sequence[Mapping[str, Any]]
 _CONFIDENCE = "confidence in the true class"
 
 
@@ -43,54 +47,85 @@ class Setting(NamedTuple):
     networks: str = ""
 
 
+@dataclasses.dataclass(frozen=True)
+class ScorerRow:
+    """The dense network, or a scorer at one keep rate: cost, speed if measured, areas under the curves if any."""
+
+    scorer: str = column("scorer")
+    gflops: float = column("GFLOPs", format=".3g")
+    implied: float = column("FLOP-implied", format=".3g")
+    speed: ScorerSpeed | None
+    insertion: float | None = column("insertion", format=".3g")
+    deletion: float | None = column("deletion", format=".3g")
+
+
+@dataclasses.dataclass(frozen=True)
+class PublishedRow:
+    """A row of PaPr's Tab. III: accuracy by keep rate, the areas under the curves of a scorer, and its speed-up."""
+
+    scorer: str = column("scorer")
+    dense: float = column("z=1", format=".3g")
+    by_rate: Mapping[str, float] = column(format=".3g", best="max")
+    insertion: float | None = column("insertion", format=".3g")
+    deletion: float | None = column("deletion", format=".3g")
+    speed_up: OverRounds | float | None = column("speed-up", format=".3g")
+
+
 def by_scorer(
-    rows: Rows, found: Pruned, speeds: Mapping[str, Mapping[str, float]], model: Any, keep_rate: float
-) -> list[dict[str, Any]]:
-    """Returns a row for the dense network and each scorer: cost and speed at `keep_rate`, areas under curves.
+    rows: Table[PrunedRow], pruned: Pruned, speeds: Mapping[str, ScorerSpeed], model: Any, keep_rate: float
+) -> Table[ScorerRow]:
+    """Returns a row for the dense network and each scorer.
 
     Args:
       rows: what `pruning.accuracies` returned.
-      found: what `pruning.measure` returned.
+      pruned: what `pruning.measure` returned.
       speeds: what `bench.scorers.speeds` returned.
       model: the dense classifier.
       keep_rate: keep rate of the costs and speeds.
     """
-    result = []
-    for row in rows:
-        name = row["scorer"]
-        if name == DENSE or row["keep rate"] == keep_rate:
-            areas = {curve: area(x, y) for curve, (x, y) in _curves(found, name, num_scored(model)).items()}
-            implied = rows[0]["GFLOPs"] / row["GFLOPs"]
-            result.append(
-                {"scorer": name, "GFLOPs": row["GFLOPs"], "FLOP-implied": implied, **speeds.get(name, {}), **areas}
-            )
-    return result
+    return Table(
+        ScorerRow(
+            row.scorer,
+            row.gflops,
+            rows[0].gflops / row.gflops,
+            speeds.get(row.scorer),
+            *_areas(pruned, row.scorer, num_scored(model)),
+        )
+        for row in rows
+        if row.scorer == DENSE or row.keep_rate == keep_rate
+    )
 
 
-def as_published(rows: Rows, summary: Rows) -> list[dict[str, Any]]:
-    """Returns PaPr's Tab. III: accuracy of each scorer by keep rate, with the areas under its curves and its speed."""
-    dense, *others = rows
-    columns = {name: {"z=1": dense["accuracy"]} for name in dict.fromkeys(row["scorer"] for row in others)}
-    for row in others:
-        columns[row["scorer"]][f"z={row['keep rate']:g}"] = row["accuracy"]
-    wanted = ("insertion", "deletion", "speed-up", "speed-up low", "speed-up high")
-    # A single round has no range.
-    known = lambda row: {name: row[name] for name in wanted if name in row and not np.isnan(row[name])}
-    more = {row["scorer"]: known(row) for row in summary}
-    return [{"scorer": name, **values, **more[name]} for name, values in columns.items()]
+def as_published(rows: Table[PrunedRow], summary: Table[ScorerRow]) -> Table[PublishedRow]:
+    """Returns a row for each scorer."""
+    dense, *reduced = rows
+    by_rate: dict[str, dict[str, float]] = {}
+    for row in reduced:
+        by_rate.setdefault(row.scorer, {})[f"z={row.keep_rate:g}"] = row.accuracy.value
+    of_scorer = {row.scorer: row for row in summary}
+    published = []
+    for name, accuracies in by_rate.items():
+        row = of_scorer[name]
+        faster = row.speed.speed_up if row.speed else None
+        if faster is not None and math.isnan(faster.low):  # a single round has no range
+            faster = faster.median
+        published.append(PublishedRow(name, dense.accuracy.value, accuracies, row.insertion, row.deletion, faster))
+    return Table(published)
 
 
-def finding(rows: Rows, keep_rate: float) -> str:
+def finding(rows: Table[PrunedRow], keep_rate: float) -> str:
     """Returns a sentence on the most accurate scorer at a keep rate, compared with Random and the dense network."""
-    at = {row["scorer"]: row["accuracy"] for row in rows[1:] if row["keep rate"] == keep_rate}
+    dense, *reduced = rows
+    at = {row.scorer: row.accuracy.value for row in reduced if row.keep_rate == keep_rate}
     best = max(at, key=lambda name: at[name])
     randoms = [name for name in at if name.partition(":")[0] == "random" and name != best]
-    others = [*(f"random {at[name]:.1%}" for name in randoms[:1]), f"the dense network {rows[0]['accuracy']:.1%}"]
-    found = f"{short_names(at)[best]} has an accuracy of {at[best]:.1%}; {', '.join(others)}"
-    return f"At keep rate {keep_rate:g}, {found}."
+    against = [*(f"random {at[name]:.1%}" for name in randoms[:1]), f"the dense network {dense.accuracy.value:.1%}"]
+    return (
+        f"At keep rate {keep_rate:g}, {short_names(at)[best]} has an accuracy of {at[best]:.1%}; {', '.join(against)}."
+    )
 
 
-def pictures(setting: Setting, found: Pruned) -> np.ndarray:
+def pictures(setting: Setting, pruned: Pruned) -> np.ndarray:
     """Draws images in rows: whole, then with kept patches, with the confidence in the true class (PaPr, Fig. 4).
 
     Clips are drawn as film strips, one below the other.
@@ -98,22 +133,30 @@ def pictures(setting: Setting, found: Pruned) -> np.ndarray:
     model, cells, count = setting.model, [], num_kept(setting.model, setting.keep_rate)
     names = short_names(setting.scorers)
     clips = len(model.grid) == 3
-    for shown in found.shown:
-        image = film_strip(shown.image, None, model.grid) if clips else upscale(shown.image)
-        name = setting.class_names[found.labels[shown.place]]
-        confidence = lambda scorer, patches, place=shown.place: f"{found.confidences[scorer, patches][place]:.0%}"
+    for example in pruned.examples:
+        image = film_strip(example.image, None, model.grid) if clips else upscale(example.image)
+        name = setting.class_names[pruned.labels[example.place]]
+        confidence = lambda scorer, patches, place=example.place: f"{pruned.confidences[scorer, patches][place]:.0%}"
         cells.append(label(image, f"{name}: {confidence(DENSE, num_scored(model))}"))
         for text, scorer in setting.scorers.items():
-            ids = np.asarray(scorer.select(jnp.asarray(shown.scores[text][None]), count))[0]
+            ids = np.asarray(scorer.select(jnp.asarray(example.scores[text][None]), count))[0]
             assign = np.full(num_scored(model), -1)
             assign[ids] = ids
             caption = f"{names[text]}: {confidence(text, count)}"
-            strip = lambda image=shown.image, kept=assign >= 0: film_strip(image, kept, model.grid)
+            strip = lambda image=example.image, kept=assign >= 0: film_strip(image, kept, model.grid)
             cells.append(label(strip() if clips else token_groups(image, assign, model.entrance().grid), caption))
     return tile(cells, 1 if clips else 1 + len(setting.scorers), pad=6)
 
 
-def describe(section: Section, setting: Setting, rows: Rows, summary: Rows, found: Pruned, *, timing: str = "") -> None:
+def describe(
+    section: Section,
+    setting: Setting,
+    rows: Table[PrunedRow],
+    summary: Table[ScorerRow],
+    pruned: Pruned,
+    *,
+    timing: str = "",
+) -> None:
     """Adds the results to a section of a report.
 
     Args:
@@ -121,7 +164,7 @@ def describe(section: Section, setting: Setting, rows: Rows, summary: Rows, foun
       setting: what was pruned.
       rows: what `pruning.accuracies` returned.
       summary: what `by_scorer` returned.
-      found: what `pruning.measure` returned.
+      pruned: what `pruning.measure` returned.
       timing: how speeds were measured; empty if they were not.
     """
     for height, width in {scorer.size for scorer in setting.scorers.values() if isinstance(scorer, ResizedInputs)}:
@@ -129,46 +172,44 @@ def describe(section: Section, setting: Setting, rows: Rows, summary: Rows, foun
             f"Scorers that read a ConvNet see the images resized from {setting.size[-2]} × {setting.size[-1]} to "
             f"{height} × {width} pixels; their cost is that of this size."
         )
-    rates = dict.fromkeys(row["keep rate"] for row in rows[1:])
     section.table(
-        spread.as_ranges(as_published(rows, summary)),
+        as_published(rows, summary),
         caption="Accuracy by keep rate (`z`). `insertion` and `deletion` are areas under the curves below."
         + (f" `speed-up` is that at keep rate {setting.keep_rate:g}, {timing}" if timing else ""),
-        highlight={f"z={rate:g}": "max" for rate in rates},
-        formats=".3g",
     )
     _accuracy(section, setting, rows)
-    _insertion_deletion(section, setting, found)
+    _insertion_deletion(section, setting, pruned)
     if timing:
         _speed(section, summary, f"Cost and speed at keep rate {setting.keep_rate:g}, including the scorer's: {timing}")
-    points = {name: (cost, _lines(rows, "accuracy")[name][1]) for name, (_, cost) in _lines(rows, "GFLOPs").items()}
+    costs, accuracies = _lines(rows, lambda row: row.gflops), _lines(rows, lambda row: row.accuracy.value)
+    points = {name: (cost, accuracies[name][1]) for name, (_, cost) in costs.items()}
     options = {"log_x": True, "reference": _chance(setting), "shares": True}
     plot = plots.scatter_plot(points, "GFLOPs", "accuracy", **options)
-    names, costs = short_names(setting.scorers), {row["scorer"]: row["GFLOPs"] for row in summary}
-    cheapest = min(names, key=lambda text: costs[text])
+    names = short_names(setting.scorers)
+    cheapest = min((row for row in summary if row.scorer in names), key=lambda row: row.gflops)
     section.figure(
         plot,
-        f"At keep rate {setting.keep_rate:g}, including the scorer's cost, {names[cheapest]} is the cheapest with "
-        f"{costs[cheapest]:.3g} GFLOPs; the dense network costs {rows[0]['GFLOPs']:.3g}. Lines join the keep "
-        f"rates of a scorer.{plots.cut_note(plot)}",
+        f"At keep rate {setting.keep_rate:g}, including the scorer's cost, {names[cheapest.scorer]} is the "
+        f"cheapest with {cheapest.gflops:.3g} GFLOPs; the dense network costs {rows[0].gflops:.3g}. Lines join the "
+        f"keep rates of a scorer.{plots.cut_note(plot)}",
     )
     dropped = "tubes are dark" if len(setting.size) == 3 else "patches are grey with a cross"
     section.figure(
-        pictures(setting, found),
+        pictures(setting, pruned),
         f"The patches that scorers keep at keep rate {setting.keep_rate:g}, and the resulting probability of the "
         f"true class; dropped {dropped}. {setting.networks} "
         f"{about_images(setting.model.preprocessing)}".strip(),
     )
-    captions = [setting.class_names[int(found.labels[shown.place])] for shown in found.shown]
-    shown = lambda image: upscale(image) if image.ndim == 3 else image
-    slides = [Scored(name, shown(s.image), s.scores) for name, s in zip(captions, found.shown, strict=True)]
+    slides = []
+    for example in pruned.examples:
+        image = upscale(example.image) if example.image.ndim == 3 else example.image
+        slides.append(Scored(setting.class_names[int(pruned.labels[example.place])], image, example.scores))
     keep_slider(section, slides, setting.model.entrance().grid, keep_rate=setting.keep_rate)
     section.table(
-        spread.as_ranges(rows),
-        caption=f"All keep rates. `accuracy`: {spread.BRACKETS} over {len(found.labels)} images. `agreement`: share of "
-        "images for which the dense network predicts the same class; `confidence`: mean probability of the true class; "
-        "`surer`: share of images for which it is higher than the dense network's.",
-        formats=".3g",
+        rows,
+        caption=f"All keep rates. `accuracy`: {spread.BRACKETS} over {len(pruned.labels)} images. `agreement`: share "
+        "of images for which the dense network predicts the same class; `confidence`: mean probability of the true "
+        "class; `surer`: share of images for which it is higher than the dense network's.",
     )
 
 
@@ -176,33 +217,34 @@ def _chance(setting: Setting) -> dict[str, float]:
     return {"chance": 1 / len(setting.class_names)}
 
 
-def _accuracy(section: Section, setting: Setting, rows: Rows) -> None:
-    low, high = _lines(rows, "low"), _lines(rows, "high")
+def _accuracy(section: Section, setting: Setting, rows: Table[PrunedRow]) -> None:
+    low, high = _lines(rows, lambda row: row.accuracy.low), _lines(rows, lambda row: row.accuracy.high)
     bands: dict[str, tuple[list[float], list[float]]] = {name: (low[name][1], high[name][1]) for name in low}
-    rates, (chance,) = sorted({row["keep rate"] for row in rows}), _chance(setting).values()
+    rates, (chance,) = sorted({row.keep_rate for row in rows}), _chance(setting).values()
     reference = {"chance": ([rates[0], rates[-1]], [chance, chance])}
     options = {"bands": bands, "reference": reference, "shares": True}
-    plot = plots.line_plot(_lines(rows, "accuracy"), "keep rate", "accuracy", **options)
+    plot = plots.line_plot(_lines(rows, lambda row: row.accuracy.value), "keep rate", "accuracy", **options)
     section.figure(
         plot, f"{finding(rows, setting.keep_rate)} Bands are 95 % intervals (Wilson) over images.{plots.cut_note(plot)}"
     )
-    plot = plots.line_plot(_lines(rows, "confidence"), "keep rate", _CONFIDENCE, reference=reference, shares=True)
+    lines = _lines(rows, lambda row: row.confidence)
+    plot = plots.line_plot(lines, "keep rate", _CONFIDENCE, reference=reference, shares=True)
     section.figure(
         plot,
-        f"Mean probability of the true class: {rows[0]['confidence']:.1%} for the dense network, at keep rate 1."
+        f"Mean probability of the true class: {rows[0].confidence:.1%} for the dense network, at keep rate 1."
         f"{plots.cut_note(plot)}",
     )
 
 
-def _speed(section: Section, summary: Rows, caption: str) -> None:
-    section.table(spread.as_ranges(summary), caption=caption, highlight={"images/s": "max"}, formats=".3g")
-    slower = [row["scorer"] for row in summary if row["speed-up"] < 1]
+def _speed(section: Section, summary: Table[ScorerRow], caption: str) -> None:
+    section.table(summary, caption=caption)
+    slower = [row.scorer for row in summary if row.speed and row.speed.speed_up.median < 1]
     if slower:
         section.note(f"Slower than the dense network on this machine: {', '.join(slower)}.", kind="warning")
 
 
-def _insertion_deletion(section: Section, setting: Setting, found: Pruned) -> None:
-    drawn = {name: _curves(found, name, num_scored(setting.model)) for name in setting.scorers}
+def _insertion_deletion(section: Section, setting: Setting, pruned: Pruned) -> None:
+    drawn = {name: _curves(pruned, name, num_scored(setting.model)) for name in setting.scorers}
     chance, names = _chance(setting)["chance"], short_names(setting.scorers)
     for curve, xlabel, better, word in (
         ("insertion", "share of patches there", max, "highest"),
@@ -226,19 +268,26 @@ def _insertion_deletion(section: Section, setting: Setting, found: Pruned) -> No
             )
 
 
-def _curves(found: Pruned, scorer: str, num_patches: int) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+def _curves(pruned: Pruned, scorer: str, num_patches: int) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """Insertion and deletion curves of a scorer; {} if they were not measured."""
-    if not any(name == scorer for name, _ in found.removed):
+    if not any(name == scorer for name, _ in pruned.removed):
         return {}
-    return curves(found.confidences, found.removed, found.confidences[DENSE, num_patches], scorer, num_patches)
+    return curves(pruned.confidences, pruned.removed, pruned.confidences[DENSE, num_patches], scorer, num_patches)
 
 
-def _lines(rows: Rows, column: str) -> dict[str, tuple[list[float], list[float]]]:
-    """A column against the keep rate, by scorer; all lines start at the dense network."""
-    dense, *others = rows
-    names = short_names(dict.fromkeys(row["scorer"] for row in others))
-    lines = {name: ([1.0], [dense[column]]) for name in names.values()}
-    for row in others:
-        lines[names[row["scorer"]]][0].append(row["keep rate"])
-        lines[names[row["scorer"]]][1].append(row[column])
+def _areas(pruned: Pruned, scorer: str, num_patches: int) -> tuple[float | None, float | None]:
+    """The areas under the insertion and the deletion curve of a scorer; None if they were not measured."""
+    both = _curves(pruned, scorer, num_patches)
+    return (area(*both["insertion"]), area(*both["deletion"])) if both else (None, None)
+
+
+def _lines(rows: Table[PrunedRow], value: Callable[[PrunedRow], float]) -> dict[str, tuple[list[float], list[float]]]:
+    """A value against the keep rate, by scorer; all lines start at the dense network."""
+    dense, *reduced = rows
+    names = short_names(dict.fromkeys(row.scorer for row in reduced))
+    lines = {name: ([1.0], [value(dense)]) for name in names.values()}
+    for row in reduced:
+        rates, values = lines[names[row.scorer]]
+        rates.append(row.keep_rate)
+        values.append(value(row))
     return lines

@@ -22,7 +22,7 @@ from jaxprune.measures import insertion_deletion
 from jaxprune.open import Classifier, ScorerSet
 from jaxprune.report import Report, spread
 from jaxprune.report.scorer_names import about_scorers
-from jaxprune.report.table import as_text, write_csv
+from jaxprune.report.table import Table
 from jaxprune.scoring.parts.base import is_host
 
 RANDOM = "random"
@@ -38,40 +38,40 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
         raise UserError(f"{origin} is trained with the plan {model.plan.text}: give a dense classifier.")
     config = completed(config, classifier)
     opened = networks.open_scorers(config, classifier)
-    measured = measure(config, classifier, opened)
-    rows = pruning.accuracies(model, opened.scorers, opened.size, measured, config.keep_rates)
+    pruned = measure(config, classifier, opened)
+    rows = pruning.accuracies(model, opened.scorers, opened.size, pruned, config.keep_rates)
     kept, timing = pruning.num_kept(model, config.keep_rate), {"batch_size": config.batch_size, "rounds": config.rounds}
     timed = speeds(model, opened.scorers, opened.size, num_keep=kept, **timing)
-    summary = page.by_scorer(rows, measured, timed, model, config.keep_rate)
+    summary = page.by_scorer(rows, pruned, timed, model, config.keep_rate)
     workdir.mkdir(parents=True, exist_ok=True)
-    write_csv(workdir / "prune.csv", rows)
-    write_csv(workdir / "scorers.csv", summary)
+    rows.write_csv(workdir / "prune.csv")
+    summary.write_csv(workdir / "scorers.csv")
     about = about_scorers(config.scorers, proposal=config.proposal, weights=config.weights, host=origin)
     setting = page.Setting(model, names, opened.scorers, opened.size, config.keep_rate, about)
     slug, document = f"prune-{Path(origin).name}", Report("jaxprune", origin)
     with reporting.report_section(workdir / "report.html", document, "Pruned by scorers", slug) as section:
         section.text(
-            f"{origin} on {len(measured.labels)} held-out {_what(config)}, not trained with pruning. "
+            f"{origin} on {len(pruned.labels)} held-out {_what(config)}, not trained with pruning. "
             + pruning.about(model)
         )
-        page.describe(section, setting, rows, summary, measured, timing=_timing(config))
-        overlap = proposals_page.overlaps(setting, measured)
+        page.describe(section, setting, rows, summary, pruned, timing=_timing(config))
+        overlap = proposals_page.overlaps(setting, pruned)
         part, image_of = section.section("Do proposals agree?"), images_of(config, classifier)
-        contrasts = proposals_page.describe(part, setting, measured, overlap, config.keep_rates, image_of)
-        cascades: list[dict[str, Any]] = []
-        if config.sanity and len(measured.shown) > 1:
-            cascades = _randomised(config, setting, measured)
+        contrasts = proposals_page.describe(part, setting, pruned, overlap, config.keep_rates, image_of)
+        cascades: Table[sanity_page.CascadeRow] = Table()
+        if config.sanity and len(pruned.examples) > 1:
+            cascades = _randomised(config, setting, pruned)
             part = section.section("Do scores depend on the image, and on what the network has learned?")
-            sanity_page.describe(part, sanity_page.summary(opened.scorers, measured.scores, cascades), cascades)
+            sanity_page.describe(part, sanity_page.summary(opened.scorers, pruned.scores, cascades), cascades)
     for name, table in {"overlap": overlap, "contrasts": contrasts, "sanity": cascades}.items():
         if table:
-            write_csv(workdir / f"{name}.csv", table)
-    print(as_text(page.as_published(rows, summary)))
+            table.write_csv(workdir / f"{name}.csv")
+    print(page.as_published(rows, summary).text())
     if config.rounds:
         print(f"speed-up at keep rate {config.keep_rate:g}, {_timing(config)}")
-    at = {row["scorer"]: row["accuracy"] for row in rows if row["keep rate"] == config.keep_rate}
+    at = {row.scorer: row.accuracy.value for row in rows if row.keep_rate == config.keep_rate}
     best = max(at, key=lambda text: at[text])
-    dense = {"images": len(measured.labels), "keep rate": config.keep_rate, "accuracy, dense": rows[0]["accuracy"]}
+    dense = {"images": len(pruned.labels), "keep rate": config.keep_rate, "accuracy, dense": rows[0].accuracy.value}
     by_chance = at[next(text for text in config.scorers if _is_random(text))]
     return {**dense, "best": best, "accuracy of the best": at[best], "accuracy, random": by_chance}
 
@@ -96,13 +96,13 @@ def measure(config: Config, classifier: Classifier, opened: ScorerSet) -> prunin
         keep=[pruning.num_kept(model, rate) for rate in config.keep_rates],
         curve=insertion_deletion.counts(pruning.num_scored(model), config.curve_steps),
         seed=config.seed,
-        shown=_spaced(len(images), pruning.SHOWN),
+        drawn=_spaced(len(images), pruning.DRAWN),
     )
 
 
-def _randomised(config: Config, setting: page.Setting, measured: pruning.Pruned) -> list[dict[str, Any]]:
+def _randomised(config: Config, setting: page.Setting, pruned: pruning.Pruned) -> Table[sanity_page.CascadeRow]:
     """The scores of the images that are drawn, when the weights that scorers read are random."""
-    images = np.stack([example.image for example in measured.shown])
+    images = np.stack([example.image for example in pruned.examples])
     normalised = pixels(jax.numpy.asarray(images), setting.model.preprocessing)
     return sanity_page.cascade_rows(setting.scorers, normalised, seed=config.seed)
 

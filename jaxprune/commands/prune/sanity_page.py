@@ -1,26 +1,58 @@
-"""Tables and a plot of the sanity checks of scorers."""
+"""The sanity checks of scorers on the page."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+import dataclasses
+import math
+from collections.abc import Mapping
 
 import numpy as np
 from jaxtyping import Array, Float
 
 from jaxprune.evaluate import sanity
+from jaxprune.measures.intervals import Spread
 from jaxprune.report import Section, plots
 from jaxprune.report.scorer_names import short_names
+from jaxprune.report.table import Table, column
 from jaxprune.scoring import Scorer
 
 _ALIKE = 0.99  # mean correlation between images from which a scorer is reported to ignore them
 
-Row = dict[str, Any]
+
+@dataclasses.dataclass(frozen=True)
+class CascadeRow:
+    """The scores of a scorer when some parts of its network are random.
+
+    Attributes:
+      scorer: its name.
+      parts: number of random parts, from the top.
+      num_parts: number of parts of the network.
+      part: the last of the random parts.
+      spearman: rank correlation with the original scores over the images.
+      images: number of images whose patches differ in their scores.
+    """
+
+    scorer: str = column("scorer")
+    parts: int = column("parts")
+    num_parts: int = column("of")
+    part: str = column("part")
+    spearman: Spread = column("Spearman", ends=("std",))
+    images: int = column("images")
 
 
-def cascade_rows(scorers: Mapping[str, Scorer], images: Float[Array, "b *sides c"], *, seed: int = 0) -> list[Row]:
+@dataclasses.dataclass(frozen=True)
+class SanityRow:
+    """Whether the scores of a scorer depend on the image, and on the weights of its network; NaN if it has none."""
+
+    scorer: str = column("scorer")
+    between_images: float = column("between images", format=".2f")
+    top_random: Spread | float = column("top part random", format=".2f", default=math.nan)
+    half_random: Spread | float = column("half random", format=".2f", default=math.nan)
+    all_random: Spread | float = column("all random", format=".2f", default=math.nan)
+
+
+def cascade_rows(
+    scorers: Mapping[str, Scorer], images: Float[Array, "b *sides c"], *, seed: int = 0
+) -> Table[CascadeRow]:
     """Returns a row for each scorer that reads a network, and each part of it: the scores once it is random too.
-
-    "Spearman" is the mean rank correlation with the original scores over the images, "std" that between images, and
-    "parts" the number of randomised parts, from the top.
 
     Args:
       scorers: by name.
@@ -32,18 +64,17 @@ def cascade_rows(scorers: Mapping[str, Scorer], images: Float[Array, "b *sides c
         if sanity.network_of(scorer)[1] is None:
             continue
         steps = sanity.cascade(scorer, images, seed=seed)
-        for count, (part, values) in enumerate(steps):
-            known = values[np.isfinite(values)]
-            mean, std = (float(known.mean()), float(known.std())) if len(known) else (np.nan, np.nan)
-            start = {"scorer": name, "parts": count, "of": len(steps) - 1, "part": part}
-            rows.append({**start, "Spearman": mean, "std": std, "images": len(known)})
-    return rows
+        for count, (part, correlations) in enumerate(steps):
+            finite = correlations[np.isfinite(correlations)]
+            spread = Spread.of(finite) if len(finite) else Spread(math.nan, math.nan)
+            rows.append(CascadeRow(name, count, len(steps) - 1, part, spread, len(finite)))
+    return Table(rows)
 
 
 def summary(
-    scorers: Mapping[str, Scorer], scores: Mapping[str, Float[np.ndarray, "n p"]], cascades: Sequence[Row]
-) -> list[Row]:
-    """Returns a row for each scorer: whether its scores depend on the image, and on the weights of its network.
+    scorers: Mapping[str, Scorer], scores: Mapping[str, Float[np.ndarray, "n p"]], cascades: Table[CascadeRow]
+) -> Table[SanityRow]:
+    """Returns a row for each scorer.
 
     Args:
       scorers: by name.
@@ -52,15 +83,13 @@ def summary(
     """
     rows = []
     for name in scorers:
-        own = [row for row in cascades if row["scorer"] == name]
-        row: Row = {"scorer": name, "between images": sanity.across_images(scores[name])}
-        for column, place in (("top part random", 1), ("half random", len(own) // 2), ("all random", -1)):
-            row[column] = (own[place]["Spearman"], own[place]["std"]) if own else None
-        rows.append(row)
-    return rows
+        steps = [row.spearman for row in cascades if row.scorer == name]
+        randomised = (steps[1], steps[len(steps) // 2], steps[-1]) if steps else ()
+        rows.append(SanityRow(name, sanity.across_images(scores[name]), *randomised))
+    return Table(rows)
 
 
-def describe(section: Section, rows: Sequence[Row], cascades: Sequence[Row]) -> None:
+def describe(section: Section, rows: Table[SanityRow], cascades: Table[CascadeRow]) -> None:
     """Adds the checks to a section of a report.
 
     Args:
@@ -68,26 +97,26 @@ def describe(section: Section, rows: Sequence[Row], cascades: Sequence[Row]) -> 
       rows: what `summary` returned.
       cascades: what `cascade_rows` returned.
     """
-    names: dict[str, str] = short_names([row["scorer"] for row in rows])
-    blind = [names[row["scorer"]] for row in rows if row["between images"] > _ALIKE]
-    found = f"{', '.join(blind)} score{'s' * (len(blind) == 1)} all images alike" if blind else "No scorer does"
-    images = max((row["images"] for row in cascades), default=0)
+    names: dict[str, str] = short_names([row.scorer for row in rows])
+    blind = [names[row.scorer] for row in rows if row.between_images > _ALIKE]
+    ignored = f"{', '.join(blind)} score{'s' * (len(blind) == 1)} all images alike" if blind else "No scorer does"
+    images = max((row.images for row in cascades), default=0)
     section.table(
-        [{**row, "scorer": names[row["scorer"]]} for row in rows],
+        rows.of(dataclasses.replace(row, scorer=names[row.scorer]) for row in rows),
         caption="`between images`: mean rank correlation between the scores of different images; 1 = the scorer "
-        f"ignores the image. {found}. The other columns: rank correlation with the original scores when the weights of "
-        f"the scorer's network are random, from the top down (Adebayo et al., 2018); ± is the standard deviation "
+        f"ignores the image. {ignored}. The other columns: rank correlation with the original scores when the weights "
+        f"of the scorer's network are random, from the top down (Adebayo et al., 2018); ± is the standard deviation "
         f"between {images} images (population). Scores that stay the same do not depend on what the network has "
         "learned.",
-        formats=".2f",
     )
     if not cascades:
         return
-    lines = {}
-    for name in dict.fromkeys(row["scorer"] for row in cascades):
-        own = [row for row in cascades if row["scorer"] == name]
-        lines[names[name]] = ([row["parts"] / row["of"] for row in own], [row["Spearman"] for row in own])
-    last = {name: values[-1] for name, (_, values) in lines.items()}
+    lines: dict[str, tuple[list[float], list[float]]] = {}
+    for row in cascades:
+        shares, correlations = lines.setdefault(names[row.scorer], ([], []))
+        shares.append(row.parts / row.num_parts)
+        correlations.append(row.spearman.mean)
+    last = {name: correlations[-1] for name, (_, correlations) in lines.items()}
     least = min(last, key=lambda name: abs(last[name]))
     section.figure(
         plots.line_plot(

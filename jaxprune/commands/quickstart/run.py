@@ -53,11 +53,15 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
 
 def _best(pruned: benchmark.Measured) -> dict[str, Any]:
     """The plan with the highest accuracy among those faster than the dense network, or {}."""
-    faster = [row for row in pruned.rows if row["plan"] != DENSE and row["speed-up"] > 1]
+    faster = [
+        (row.cost, row.result.scores.accuracy.value)
+        for row in pruned.rows
+        if row.result and row.cost.plan != DENSE and row.cost.promise.factor > 1
+    ]
     if not faster:
         return {}
-    best = max(faster, key=lambda row: row["accuracy"])
-    return {"pruned_by": best["plan"], "accuracy_pruned": best["accuracy"], "speed_up_pruned": best["speed-up"]}
+    cost, accuracy = max(faster, key=lambda pair: pair[1])
+    return {"pruned_by": cost.plan, "accuracy_pruned": accuracy, "speed_up_pruned": cost.promise.factor}
 
 
 def _join_metrics(config: Config, workdir: Path) -> None:

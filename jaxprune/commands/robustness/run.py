@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+from jaxprune.commands.robustness import page
 from jaxprune.commands.shared import inputs, networks, reporting
 from jaxprune.config import Config
 from jaxprune.data.corruptions import Corruption
@@ -10,7 +11,6 @@ from jaxprune.evaluate.collectors import robustness
 from jaxprune.evaluate.contestants import contestants
 from jaxprune.reduction import DENSE
 from jaxprune.report import Report
-from jaxprune.report.table import as_text, write_csv
 
 IMAGENET = 1000  # classes
 
@@ -32,14 +32,14 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     imagenet = len(names) == IMAGENET and len(config.severities) == 5
     rows = robustness.table(measured, imagenet=imagenet)
     workdir.mkdir(parents=True, exist_ok=True)
-    write_csv(workdir / "robustness.csv", rows)
-    write_csv(workdir / "corruptions.csv", robustness.by_corruption(measured))
+    rows.write_csv(workdir / "robustness.csv")
+    robustness.by_corruption(measured).write_csv(workdir / "corruptions.csv")
     document, slug = Report("jaxprune", origin), f"robustness-{Path(origin).name}"
     with reporting.report_section(workdir / "report.html", document, "Under corruption", slug) as section:
         image = next(iter(batches(None)))["image"][0]
-        robustness.describe(section, measured, image, classes=len(names), imagenet=imagenet)
+        page.describe(section, measured, image, classes=len(names), imagenet=imagenet)
         reporting.broken_files(section, held_out)
-    print(as_text(rows))
-    dense = next(row for row in rows if row["plan"] == DENSE)
-    kept = ("accuracy", "corrupted", "mCE")
-    return {"images": measured.images, **{name: dense[name] for name in kept if name in dense}}
+    print(rows.text())
+    dense = next(row for row in rows if row.plan == DENSE)
+    summary = {"images": measured.images, "accuracy": dense.accuracy.value, "corrupted": dense.corrupted}
+    return summary if dense.mce is None else {**summary, "mCE": dense.mce}

@@ -1,10 +1,10 @@
 """Comparison of the patches that scorers keep: agreement over all pictures, drawings of some."""
 
+import dataclasses
 import itertools
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -21,6 +21,15 @@ from jaxprune.report.pictures.layout import tile, upscale
 from jaxprune.report.pictures.text import label
 from jaxprune.report.pictures.token_groups import token_groups
 from jaxprune.report.scorer_names import about_images
+from jaxprune.report.table import Table, column
+
+
+@dataclasses.dataclass(frozen=True)
+class SharedPatches:
+    """The share of a scorer's patches that the first scorer also keeps, by keep rate."""
+
+    scorer: str = column("scorer")
+    shares: Mapping[str, float] = column(format=".1%")
 
 
 def kept(opened: ScorerSet, text: str, scores: np.ndarray, keep_rate: float) -> np.ndarray:
@@ -37,8 +46,8 @@ def kept(opened: ScorerSet, text: str, scores: np.ndarray, keep_rate: float) -> 
     return np.asarray(scorer.select(jnp.asarray(scores), count))
 
 
-def agreement(paths: Sequence[Path], opened: ScorerSet, keep_rates: Sequence[float]) -> list[dict[str, Any]]:
-    """Returns a row for each scorer: the share of its patches that the first scorer also keeps, by keep rate.
+def agreement(paths: Sequence[Path], opened: ScorerSet, keep_rates: Sequence[float]) -> Table[SharedPatches]:
+    """Returns a row for each scorer.
 
     Args:
       paths: the files of scores.
@@ -55,13 +64,11 @@ def agreement(paths: Sequence[Path], opened: ScorerSet, keep_rates: Sequence[flo
         for rate in keep_rates:
             reference = kept(opened, first, part.scores[first][readable], rate)
             for text, values in part.scores.items():
-                own = kept(opened, text, values[readable], rate)
-                common = [len(np.intersect1d(a, b)) / len(b) for a, b in zip(reference, own, strict=True)]
+                ids = kept(opened, text, values[readable], rate)
+                common = [len(np.intersect1d(a, b)) / len(b) for a, b in zip(reference, ids, strict=True)]
                 shares.setdefault((text, rate), []).extend(common)
-    return [
-        {"scorer": text, **{f"at {rate:.0%}": float(np.mean(shares[text, rate])) for rate in keep_rates}}
-        for text in opened.scorers
-    ]
+    mean = lambda text: {f"at {rate:.0%}": float(np.mean(shares[text, rate])) for rate in keep_rates}
+    return Table(SharedPatches(text, mean(text)) for text in opened.scorers)
 
 
 def draw(
@@ -138,7 +145,7 @@ def describe(
     section: Section,
     opened: ScorerSet,
     drawn: Sequence[Scored],
-    shares: Sequence[Mapping[str, Any]],
+    shares: Table[SharedPatches],
     broken: Mapping[str, str],
     keep_rate: float,
     networks: str = "",
@@ -166,8 +173,7 @@ def describe(
         section.gallery([drawing(scored, opened, (keep_rate,)) for scored in drawn], columns=1)
     keep_slider(section, drawn, opened.grid, keep_rate=keep_rate)
     first = next(iter(opened.scorers))
-    columns = {name: ".1%" for name in shares[0] if name != "scorer"}
-    section.table(shares, caption=f"Share of its patches that {first} also keeps, over all images", formats=columns)
+    section.table(shares, caption=f"Share of its patches that {first} also keeps, over all images")
     if broken:
         section.note(f"Unreadable and left out: {len(broken)}.", kind="warning")
         section.table([{"file": name, "why": why} for name, why in broken.items()])

@@ -1,40 +1,91 @@
-"""Tables, a plot and pictures of a classifier under token-reduction plans."""
+"""Plans on the page: cost and accuracy of each, the patches that it keeps, and where it disagrees."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
-from jaxprune.commands.benchmark.page import finding
-from jaxprune.evaluate.collectors.plans import ROWS, Comparison
+from jaxprune.evaluate.collectors.agreement import Disagreement
+from jaxprune.evaluate.collectors.plans import Comparison, PlanRow
 from jaxprune.report import Section, plots, spread
+from jaxprune.report.pictures.base import Picture
+from jaxprune.report.pictures.film_strip import still
+from jaxprune.report.pictures.prediction_card import prediction_card
+from jaxprune.report.pictures.steps_of_plan import steps_of_plan
+from jaxprune.report.pictures.text import label
+from jaxprune.report.table import Table
+
+# Explanation of the columns of `CountCells` in a table.
+TOKEN_COUNTS = (
+    "`rows`: mean number of rows in use after each step, of those that the plan allows and GFLOPs count; "
+    "`rate`: the former as a share of the patches."
+)
 
 
-def describe(section: Section, rows: Sequence[Mapping[str, Any]], found: Comparison, *, classes: int) -> None:
-    """Adds the rows of `table`, accuracy against cost and the pictures to a section of a report.
+class Point(NamedTuple):
+    """A contestant: its name, cost, and the value that is drawn against it."""
+
+    name: str
+    gflops: float
+    value: float
+
+
+def describe(section: Section, rows: Table[PlanRow], comparison: Comparison, *, class_names: Sequence[str]) -> None:
+    """Adds the table, accuracy against cost and the pictures to a section of a report."""
+    counts = f" {TOKEN_COUNTS}" if comparison.token_counts else ""
+    section.table(rows, caption=f"Accuracy ({spread.BRACKETS}) and agreement with the dense network.{counts}")
+    points = [Point(row.plan, row.gflops, row.result.scores.accuracy.value) for row in rows]
+    against_cost(section, points, "accuracy", reference={"chance": 1 / len(class_names)}, shares=True)
+    pictures(section, comparison, class_names)
+
+
+def against_cost(
+    section: Section,
+    points: Sequence[Point],
+    value: str,
+    *,
+    reference: Mapping[str, float] | None = None,
+    shares: bool = False,
+) -> None:
+    """Adds a plot of a value against GFLOPs, with a sentence on the highest one.
 
     Args:
       section: the section.
-      rows: what `table` returned.
-      found: what `compare` returned.
-      classes: number of classes, for the accuracy by chance.
+      points: the dense network first.
+      value: what is drawn: "accuracy" or "speed-up".
+      reference: {name: value} to compare with, such as chance.
+      shares: whether the values are shares.
     """
-    caption = f"Accuracy ({spread.BRACKETS}) and agreement with the dense network. {ROWS if found.realised else ''}"
-    section.table(spread.as_ranges(rows), caption=caption.strip(), highlight={"accuracy": "max"}, formats=".3g")
-    points = {row["plan"]: ([row["GFLOPs"]], [row["accuracy"]]) for row in rows}
-    options = {"pareto": ("min", "max"), "reference": {"chance": 1 / classes}, "shares": True}
-    plot = plots.scatter_plot(points, "GFLOPs", "accuracy", **options)
-    section.figure(plot, f"{finding(rows, 'accuracy')}{plots.cut_note(plot)}")
-    pictures(section, found)
+    series = {point.name: ([point.gflops], [point.value]) for point in points}
+    plot = plots.scatter_plot(series, "GFLOPs", value, pareto=("min", "max"), reference=reference, shares=shares)
+    section.figure(plot, f"{finding(points, value)}{plots.cut_note(plot)}")
 
 
-def pictures(section: Section, found: Comparison) -> None:
+def finding(points: Iterable[Point], value: str) -> str:
+    """Returns a sentence on the contestant with the highest value, compared with the dense network, the first."""
+    dense, *reduced = points
+    if not reduced:
+        return f"{value.capitalize()} against GFLOPs."
+    best = max(reduced, key=lambda point: point.value)
+    show = lambda point: f"{point.value:{'.1%' if value == 'accuracy' else '.3g'}} with {point.gflops:.3g}"
+    return (
+        f"Of the plans, {best.name} has the highest {value}: {show(best)} GFLOPs. {dense.name} has {show(dense)}. "
+        "The grey line joins the best plans at each cost."
+    )
+
+
+def pictures(section: Section, comparison: Comparison, class_names: Sequence[str]) -> None:
     """Adds the patches that each plan keeps, and its disagreements with the dense network, to a section of a report."""
-    for name, picture in found.kept.items():
+    for name, kept in comparison.kept.items():
         section.figure(
-            picture,
+            steps_of_plan(*kept),
             f"{name}: the image, then the patches left after each step of the plan. Dropped patches are grey "
-            f"with a cross; "
-            "patches merged into one token have a border of one colour.",
+            "with a cross; patches merged into one token have a border of one colour.",
         )
-    if found.disagreements:
+    if comparison.disagreements:
         section.text("Images for which a plan and the dense network predict different classes:")
-        section.gallery(found.disagreements, columns=2)
+        section.gallery([_card(image, class_names) for image in comparison.disagreements], columns=2)
+
+
+def _card(disagreement: Disagreement, class_names: Sequence[Any]) -> Picture:
+    name, image, truth, probabilities, dense = disagreement
+    card = prediction_card(still(image), class_names, probabilities, truth=truth)
+    return label(card, f"{name}; dense: {class_names[dense]}")

@@ -1,74 +1,93 @@
 """The results of tuning as a table, a plot and a summary."""
 
+import dataclasses
 import statistics
 from typing import Any
 
-from jaxprune.measures.intervals import wilson_interval
+from jaxprune.measures.intervals import Interval, share
 from jaxprune.reduction import DENSE
 from jaxprune.report import Section, plots, spread
+from jaxprune.report.table import Table, column
 from jaxprune.tune.tuned import SMALLER, Row, Tuned
 
 
-def table(found: Tuned) -> list[dict[str, Any]]:
-    """Returns a row per network considered: its cost, its risk, and whether it is certified."""
-    return [_row(found, row) for row in found.rows]
+@dataclasses.dataclass(frozen=True)
+class TunedRow:
+    """A network considered: its cost, its risk, and whether it is certified; what was not measured is empty."""
+
+    plan: str = column("plan")
+    chosen: str = column("chosen")
+    front: str = column("front")
+    gflops: float = column("GFLOPs", format=".3g")
+    images_per_second: float = column("images/s", format=".3g", best="max")
+    latency: float | str = column("latency", "ms", format=".3g")
+    predicted: float | str = column("predicted", "ms", format=".3g")
+    megabytes: float = column("MiB", format=".3g")
+    risk: Interval | str = column("risk", format=".3g")
+    images: int | str = column("n")
+    tested: str = column("tested")
+    p_value: float | str = column("p", format=".3g")
+    limit: float | str = column("risk at most", format=".3g")
+    certified: str = column("certified")
 
 
-def _row(found: Tuned, row: Row) -> dict[str, Any]:
-    cost, columns = row.cost, {}
-    if row.errors is not None and row.images:
-        low, high = wilson_interval(row.errors, row.images)
-        columns = {"risk": row.errors / row.images, "risk low": low, "risk high": high, "n": row.images}
-    test = row.tested
-    return {
-        "plan": row.name,
-        "chosen": "yes" if row.name == (found.plan or DENSE) else "",
-        "front": "yes" if row.name in found.front else "",
-        "GFLOPs": row.gflops,
-        "images/s": found.settings.batch_size / cost.seconds,
-        "latency ms": 1000 * row.timed[0].median if row.timed else "",
-        "predicted ms": 1000 * row.predicted.seconds if row.predicted else "",
-        "MiB": cost.megabytes,
-        **{name: columns.get(name, "") for name in ("risk", "risk low", "risk high", "n")},
-        "tested": f"{test.errors} of {test.images}" if test else "",
-        "p": test.p_value if test else "",
-        "risk at most": test.limit if test else "",
-        "certified": "" if test is None else "yes" if test.passed else "no",
-    }
+def table(tuned: Tuned) -> Table[TunedRow]:
+    """Returns a row per network considered."""
+    return Table(_row(tuned, row) for row in tuned.rows)
 
 
-def prediction_error(found: Tuned) -> float | None:
+def _row(tuned: Tuned, row: Row) -> TunedRow:
+    test, estimated = row.tested, row.errors is not None and bool(row.images)
+    return TunedRow(
+        plan=row.name,
+        chosen="yes" if row.name == (tuned.plan or DENSE) else "",
+        front="yes" if row.name in tuned.front else "",
+        gflops=row.gflops,
+        images_per_second=tuned.settings.batch_size / row.cost.seconds,
+        latency=1000 * row.timed[0].median if row.timed else "",
+        predicted=1000 * row.predicted.seconds if row.predicted else "",
+        megabytes=row.cost.megabytes,
+        risk=share(row.errors, row.images) if estimated else "",
+        images=row.images if estimated else "",
+        tested=f"{test.errors} of {test.images}" if test else "",
+        p_value=test.p_value if test else "",
+        limit=test.limit if test else "",
+        certified="" if test is None else "yes" if test.passed else "no",
+    )
+
+
+def prediction_error(tuned: Tuned) -> float | None:
     """Returns the median relative error of the predicted times of plans; None if none was timed."""
     off = [
         abs(row.predicted.seconds / row.timed[0].median - 1)
-        for row in found.rows
+        for row in tuned.rows
         if row.predicted is not None and row.timed is not None and row.name != DENSE
     ]
     return statistics.median(off) if off else None
 
 
-def summary(found: Tuned) -> dict[str, Any]:
+def summary(tuned: Tuned) -> dict[str, Any]:
     """Returns the summary of a run."""
-    by_name = {row.name: row for row in found.rows}
-    dense, best = by_name[DENSE], by_name[found.plan or DENSE]
+    by_name = {row.name: row for row in tuned.rows}
+    dense, best = by_name[DENSE], by_name[tuned.plan or DENSE]
     values = {
-        "plan": found.plan or DENSE,
+        "plan": tuned.plan or DENSE,
         "speed-up": dense.cost.seconds / best.cost.seconds,
         "latency ms": 1000 * best.cost.seconds,
         "risk at most": best.tested.limit if best.tested else 0.0,
-        "plans": len([row for row in found.rows if row.images]) - 1,
+        "plans": len([row for row in tuned.rows if row.images]) - 1,
     }
-    off = prediction_error(found)
+    off = prediction_error(tuned)
     return values if off is None else {**values, "prediction off by": off}
 
 
-def describe(section: Section, found: Tuned) -> None:
+def describe(section: Section, tuned: Tuned) -> None:
     """Adds the results to a section of a report."""
-    bound, (estimating, testing) = found.bound, found.images
-    section.note(found.why, kind="info" if found.plan else "warning")
-    if found.plan:
+    bound, (estimating, testing) = tuned.bound, tuned.images
+    section.note(tuned.why, kind="info" if tuned.plan else "warning")
+    if tuned.plan:
         section.text("The plan, as text for `jaxprune.reduction.Plan.from_text` and `--config.plans`:")
-        section.command(found.plan)
+        section.command(tuned.plan)
     at_risk = (
         "an image that the dense network gets right and the plan wrong"
         if bound.kind == "accuracy"
@@ -79,35 +98,32 @@ def describe(section: Section, found: Tuned) -> None:
         f"a part of them if that already showed it to be too large, or another plan to be better. Plans of the "
         f"front were tested in turn, the safest first, on {testing} other, independent images (Pareto Testing). A "
         f"plan is certified if so few errors would have a probability of at most "
-        f"{found.settings.delta:.3g} at the allowed risk."
+        f"{tuned.settings.delta:.3g} at the allowed risk."
     )
-    off = prediction_error(found)
+    off = prediction_error(tuned)
     missed = f" Predicted times of the timed plans are off by {off:.1%} (median)." if off is not None else ""
-    smaller = next((row for row in found.rows if row.name == SMALLER), None)
+    smaller = next((row for row in tuned.rows if row.name == SMALLER), None)
     if smaller is not None:
         missed += f" The next smaller dense network takes {1000 * smaller.cost.seconds:.3g} ms; its risk is unknown."
     section.text(
-        f"Times are for a batch of {found.settings.batch_size}: measured in turns if a network was timed "
-        f"as a whole, else predicted from {len(found.table.parts)} kinds of blocks that were timed one by one, "
+        f"Times are for a batch of {tuned.settings.batch_size}: measured in turns if a network was timed "
+        f"as a whole, else predicted from {len(tuned.table.parts)} kinds of blocks that were timed one by one, "
         f"and scaled to the measured time of the dense network.{missed}"
     )
-    rows = table(found)
-    section.table(
-        spread.as_ranges(rows), caption=f"Risk: {spread.BRACKETS}.", highlight={"images/s": "max"}, formats=".3g"
-    )
+    section.table(table(tuned), caption=f"Risk: {spread.BRACKETS}.")
     section.figure(
-        _plot(found),
+        _plot(tuned),
         "Risk against time. Numbers are the fractions of patches left in the end; plans of one method at the same "
         "blocks have one colour. The grey line joins the safest plans at each cost.",
     )
-    blocks = [{**part._asdict(), "ms": 1000 * cost.seconds, "MiB": cost.megabytes} for part, cost in found.table.parts]
+    blocks = [{**part._asdict(), "ms": 1000 * cost.seconds, "MiB": cost.megabytes} for part, cost in tuned.table.parts]
     section.section("Blocks on this device").table(blocks, caption="One batch through one block.", formats=".3g")
 
 
-def _plot(found: Tuned) -> Any:
+def _plot(tuned: Tuned) -> Any:
     """Risk against time, in series of plans that differ only in how many tokens they keep."""
     families: dict[str, list[tuple[Row, float]]] = {}
-    for row in found.rows:
+    for row in tuned.rows:
         if row.images and row.errors is not None:
             families.setdefault(_family(row), []).append((row, row.errors / row.images))
     return plots.scatter_plot(
@@ -117,9 +133,9 @@ def _plot(found: Tuned) -> Any:
         },
         "ms a batch",
         "risk",
-        labels={name: [_label(found, row, len(rows) == 1) for row, _ in rows] for name, rows in families.items()},
+        labels={name: [_label(tuned, row, len(rows) == 1) for row, _ in rows] for name, rows in families.items()},
         pareto=("min", "min"),
-        reference={"allowed": found.bound.risk} if found.bound.risk < 1 else None,
+        reference={"allowed": tuned.bound.risk} if tuned.bound.risk < 1 else None,
     )
 
 
@@ -132,8 +148,8 @@ def _family(row: Row) -> str:
     return f"{methods} ×{len(steps)} from block {steps[0].partition('@')[2].partition(':')[0]}"
 
 
-def _label(found: Tuned, row: Row, alone: bool) -> str:
+def _label(tuned: Tuned, row: Row, alone: bool) -> str:
     """The text beside a point: the amount left in the end, and the method if no legend shows it."""
     amount = row.name.rpartition("=")[2]
     method = f"{_family(row).partition(' ')[0]} " if alone and row.name != DENSE else ""
-    return f"{method}{amount}{', chosen' if row.name == found.plan else ''}"
+    return f"{method}{amount}{', chosen' if row.name == tuned.plan else ''}"

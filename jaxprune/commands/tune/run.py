@@ -18,7 +18,6 @@ from jaxprune.evaluate import Batch, feature_files
 from jaxprune.files import write_atomically
 from jaxprune.open import open_network, parse
 from jaxprune.report import Report
-from jaxprune.report.table import as_text, write_csv
 from jaxprune.train import workdir as workdirs
 from jaxprune.tune import Settings, tune
 from jaxprune.tune.blockwise import evaluation_batch
@@ -26,7 +25,7 @@ from jaxprune.tune.store import Store
 
 FOLDER = "tuned"
 PLAN = "plan.txt"
-_SHOWN = ("plan", "images/s", "latency ms", "predicted ms", "risk", "n", "tested")  # columns in the terminal
+_IN_TERMINAL = ("plan", "images_per_second", "latency", "predicted", "risk", "images", "tested")  # columns
 
 
 def run(config: Config, workdir: Path) -> dict[str, Any]:
@@ -50,7 +49,7 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
             store=Store(workdir / FOLDER, {"images": feature_files.fingerprint(sample.names), "data": _read(config)}),
         )
         rows = page.table(tuned)
-        write_csv(workdir / "tune.csv", rows, **device())
+        rows.write_csv(workdir / "tune.csv", **device())
         _write_plan(workdir / PLAN, tuned.plan)
         document = Report("jaxprune", origin)
         with reporting.report_section(
@@ -58,7 +57,7 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
         ) as section:
             page.describe(section, tuned)
             reporting.broken_files(section, source)
-    print(as_text([{name: row[name] for name in _SHOWN} for row in rows]))
+    print(rows.only(*_IN_TERMINAL).text(ends=False))
     print(tuned.why)
     return page.summary(tuned)
 

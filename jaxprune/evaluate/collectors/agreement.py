@@ -1,26 +1,32 @@
 """Networks under token-reduction plans compared with the dense network, image by image."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from jaxprune.data.clips import one_view
 from jaxprune.evaluate import Batch
-from jaxprune.measures.intervals import wilson_interval
+from jaxprune.measures.intervals import Interval, share
 from jaxprune.reduction import DENSE
-from jaxprune.report.pictures.film_strip import still
-from jaxprune.report.pictures.prediction_card import prediction_card
-from jaxprune.report.pictures.text import label
+from jaxprune.report.table import column
 
-SHOWN = 8
+DRAWN = 8
+
+
+@dataclasses.dataclass(frozen=True)
+class Scores:
+    """The accuracy of a network, and the share of images with the dense network's prediction."""
+
+    accuracy: Interval = column("accuracy", format=".3g", best="max", ends=("low", "high"))
+    agreement: float = column("agreement", format=".3g")
 
 
 class Agreement:
-    """Collects for each network its accuracy with a 95 % interval (Wilson) and its agreement with the dense one.
+    """Collects `Scores` by network: accuracy with a 95 % interval (Wilson), and agreement with the dense network.
 
-    Agreement is the fraction of images for which both predict the same class. Every forward function of the pass
-    computes `logits` of a network; one of them is `DENSE`.
+    Every forward function of the pass computes `logits` of a network; one of them is `DENSE`.
     """
 
     def __init__(self) -> None:
@@ -30,51 +36,59 @@ class Agreement:
 
     def update(self, batch: Batch, outputs: Mapping[str, Any]) -> None:
         """See `Collector`."""
-        predictions = {name: found["logits"].argmax(-1) for name, found in outputs.items()}
-        for name, own in predictions.items():
-            self._right[name] = self._right.get(name, 0) + int((own == batch["label"]).sum())
-            self._agree[name] = self._agree.get(name, 0) + int((own == predictions[DENSE]).sum())
+        predictions = {name: of_name["logits"].argmax(-1) for name, of_name in outputs.items()}
+        for name, predicted in predictions.items():
+            self._right[name] = self._right.get(name, 0) + int((predicted == batch["label"]).sum())
+            self._agree[name] = self._agree.get(name, 0) + int((predicted == predictions[DENSE]).sum())
         self._total += len(batch["label"])
 
-    def result(self) -> dict[str, dict[str, float]]:
-        """Returns by network: accuracy, low, high and agreement."""
-        scores = {}
-        for name, right in self._right.items():
-            low, high = wilson_interval(right, self._total)
-            agreement = self._agree[name] / self._total
-            scores[name] = {"accuracy": right / self._total, "low": low, "high": high, "agreement": agreement}
-        return scores
+    def result(self) -> dict[str, Scores]:
+        """Returns the scores by network."""
+        return {
+            name: Scores(share(right, self._total), self._agree[name] / self._total)
+            for name, right in self._right.items()
+        }
+
+
+class Disagreement(NamedTuple):
+    """An image for which the prediction of a network differs from the dense one's.
+
+    Attributes:
+      name: of the network.
+      image: uint8 (h, w, 3), or a clip.
+      label: the true class.
+      probabilities: of the network, (c,).
+      dense: the class that the dense network predicts.
+    """
+
+    name: str
+    image: np.ndarray
+    label: int
+    probabilities: np.ndarray
+    dense: int
 
 
 class Disagreements:
-    """Collects pictures of images for which the prediction of a network differs from the dense one's.
+    """Collects `Disagreement`s.
 
     Args:
-      class_names: of the classes.
-      shown: maximum number of pictures; at most one per network and batch.
+      most: maximum number; at most one per network and batch.
     """
 
-    def __init__(self, class_names: Sequence[str], shown: int = SHOWN):
-        self._class_names, self._shown = class_names, shown
-        self._pictures: list[np.ndarray] = []
+    def __init__(self, most: int = DRAWN):
+        self._most = most
+        self._disagreements: list[Disagreement] = []
 
     def update(self, batch: Batch, outputs: Mapping[str, Any]) -> None:
         """See `Collector`."""
-        names, dense = self._class_names, outputs[DENSE]["logits"].argmax(-1)
-        for name, found in outputs.items():
-            for row in np.flatnonzero(found["logits"].argmax(-1) != dense)[:1]:
-                if len(self._pictures) < self._shown:
-                    confidences = _softmax(found["logits"][row])
-                    card = prediction_card(
-                        still(one_view(batch["image"][row])), names, confidences, truth=int(batch["label"][row])
-                    )
-                    self._pictures.append(label(card, f"{name}; dense: {names[dense[row]]}"))
+        dense = outputs[DENSE]["logits"].argmax(-1)
+        for name, of_name in outputs.items():
+            for place in np.flatnonzero(of_name["logits"].argmax(-1) != dense)[:1]:
+                if len(self._disagreements) < self._most:
+                    image, label = one_view(batch["image"][place]), int(batch["label"][place])
+                    probabilities = of_name["probabilities"][place]
+                    self._disagreements.append(Disagreement(name, image, label, probabilities, int(dense[place])))
 
-    def result(self) -> list[np.ndarray]:
-        """Returns the pictures."""
-        return self._pictures
-
-
-def _softmax(logits: np.ndarray) -> np.ndarray:
-    odds = np.exp(logits - logits.max())
-    return odds / odds.sum()
+    def result(self) -> list[Disagreement]:
+        """Returns the images."""
+        return self._disagreements

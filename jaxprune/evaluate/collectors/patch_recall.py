@@ -1,5 +1,6 @@
 """Recall of object patches by scorers: boxes and masks against the keep rate, overall and by class."""
 
+import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -9,7 +10,9 @@ from jaxprune.data.annotations import UNSEEN, Annotations
 from jaxprune.data.crop_resize import prepare
 from jaxprune.errors import UserError, unknown
 from jaxprune.evaluate import Batch
+from jaxprune.measures.intervals import Spread
 from jaxprune.preprocessing import Preprocessing
+from jaxprune.report.table import Table, column
 from jaxprune.train import interrupt
 from jaxprune.train.progress import progress
 
@@ -32,9 +35,9 @@ class View(NamedTuple):
     def batches(self, batch_size: int) -> Iterator[dict[str, np.ndarray]]:
         """Yields the images in batches; the last one is padded, so that all have the same shape."""
         for start in range(0, len(self.images), batch_size):
-            own = self.images[start : start + batch_size]
-            valid = np.arange(batch_size) < len(own)
-            yield {"image": np.resize(own, (batch_size, *own.shape[1:])), "valid": valid}
+            images = self.images[start : start + batch_size]
+            valid = np.arange(batch_size) < len(images)
+            yield {"image": np.resize(images, (batch_size, *images.shape[1:])), "valid": valid}
 
 
 def view(
@@ -68,9 +71,9 @@ def view(
             interrupt.check()
             example = source[index]
             images.append(crop(example.image))
-            seen = {name: crop(pixels) for name, pixels in example.regions.items()}
+            cropped = {name: crop(pixels) for name, pixels in example.regions.items()}
             fits = lambda pixels: pixels.any() and min_area <= pixels.mean() <= max_area
-            regions.append({name: pixels for name, pixels in seen.items() if fits(pixels)})
+            regions.append({name: pixels for name, pixels in cropped.items() if fits(pixels)})
             positive.append({name: _touched(pixels, grid) for name, pixels in regions[-1].items()})
             bar.update(1)
     return View(np.stack(images), regions, positive)
@@ -132,18 +135,40 @@ def class_groups(
     return {**{group: members for group, members in groups.items() if members}, **{name: (name,) for name in names}}
 
 
+@dataclasses.dataclass(frozen=True)
+class RecallRow:
+    """The recall of the patches of some classes by a scorer at a keep rate.
+
+    A patch counts once for each class on it, but only once in the group `ANY`.
+
+    Attributes:
+      group: of classes; see `class_groups`.
+      micro: the share of all patches of the classes that are kept.
+      macro: the mean of that share over the images, with its standard error.
+      precision: the mean share of the kept patches that belong to at least one of the classes.
+      chance, chance_precision: the expected values for random patches.
+      images, patches: numbers of images with one of the classes, and of their patches.
+    """
+
+    group: str = column("class", header="classes")
+    scorer: str = column("scorer")
+    keep_rate: float = column("keep rate")
+    micro: float = column("micro", format=".1%", best="max", header="recall of all patches")
+    macro: Spread = column("macro", format=".1%", best="max", header="recall, mean of images", ends=("error",))
+    precision: float = column("precision", format=".1%", best="max")
+    chance: float = column("chance")
+    chance_precision: float = column("chance precision", format=".1%", header="precision at random")
+    images: int = column("images")
+    patches: int = column("patches")
+
+
 def recall_table(
     ranks: Mapping[str, np.ndarray],
     positive: Sequence[Mapping[str, np.ndarray]],
     groups: Mapping[str, Sequence[str]],
     keep_rates: Sequence[float],
-) -> list[dict[str, Any]]:
+) -> Table[RecallRow]:
     """Returns a row for each group of classes, scorer and keep rate.
-
-    "micro" is the share of all patches of the classes that are kept; "macro" the mean of that share over the images,
-    with its standard error. A patch counts once for each class on it, but only once in the group `ANY`. "precision" is
-    the mean share of the kept patches that belong to at least one of the classes; "chance" and "chance precision" are
-    the expected values for random patches.
 
     Args:
       ranks: by scorer; see `Ranks`.
@@ -157,37 +182,39 @@ def recall_table(
     if not any(positive):
         raise UserError("None of the images has a region in its crop: there is nothing to recall.")
     patches = len(next(iter(next(filter(None, positive)).values())))
-    counts = tuple(int(patches * rate) for rate in keep_rates)
     rows = []
     for group, members in groups.items():
         # For each image with one of the classes: the patches that they touch, with multiplicity.
-        chosen = [index for index, image in enumerate(positive) if any(name in image for name in members)]
-        classes = np.stack([sum(positive[index].get(name, 0) for name in members) for index in chosen]).astype(int)
-        weights = np.minimum(classes, 1) if group == ANY else classes
-        there, covered = weights.sum(1), (classes > 0).mean(1)
-        for text, places in ranks.items():
-            for rate, count in zip(keep_rates, counts, strict=True):
-                best = places[chosen] < count
-                kept, on_objects = (best * weights).sum(1), (best & (classes > 0)).sum(1)
-                shares = kept / there
-                rows.append(
-                    {
-                        "class": group,
-                        "scorer": text,
-                        "keep rate": rate,
-                        "micro": float(kept.sum() / there.sum()),
-                        "macro": float(shares.mean()),
-                        "error": float(shares.std(ddof=1) / len(chosen) ** 0.5) if len(chosen) > 1 else float("nan"),
-                        "precision": float((on_objects / count).mean()) if count else float("nan"),
-                        "chance": count / patches,
-                        "chance precision": float(covered.mean()),
-                        "images": len(chosen),
-                        "patches": int(there.sum()),
-                    }
-                )
-    return rows
+        images = [index for index, image in enumerate(positive) if any(name in image for name in members)]
+        classes = np.stack([sum(positive[index].get(name, 0) for name in members) for index in images]).astype(int)
+        for scorer, places in ranks.items():
+            for rate in keep_rates:
+                best = places[images] < int(patches * rate)
+                rows.append(_recall(group, scorer, rate, best, classes))
+    return Table(rows)
 
 
-def nearest_rate(rates: Sequence[float], wanted: float) -> float:
-    """Returns the element of `rates` closest to `wanted`."""
-    return min(rates, key=lambda rate: abs(rate - wanted))
+def _recall(group: str, scorer: str, rate: float, best: np.ndarray, classes: np.ndarray) -> RecallRow:
+    """Counts the best patches, bool (n, p), by the number of classes on each patch, int (n, p)."""
+    weights = np.minimum(classes, 1) if group == ANY else classes
+    totals, images, count = weights.sum(1), len(classes), int(classes.shape[1] * rate)
+    kept, on_objects = (best * weights).sum(1), (best & (classes > 0)).sum(1)
+    shares = kept / totals
+    error = float(shares.std(ddof=1) / images**0.5) if images > 1 else float("nan")
+    return RecallRow(
+        group=group,
+        scorer=scorer,
+        keep_rate=rate,
+        micro=float(kept.sum() / totals.sum()),
+        macro=Spread(float(shares.mean()), error),
+        precision=float((on_objects / count).mean()) if count else float("nan"),
+        chance=count / classes.shape[1],
+        chance_precision=float((classes > 0).mean(1).mean()),
+        images=images,
+        patches=int(totals.sum()),
+    )
+
+
+def nearest_rate(rates: Sequence[float], target: float) -> float:
+    """Returns the element of `rates` closest to `target`."""
+    return min(rates, key=lambda rate: abs(rate - target))

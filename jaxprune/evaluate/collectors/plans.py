@@ -1,23 +1,35 @@
 """Token-reduction plans on a classifier: accuracy, agreement with the dense network, and kept patches."""
 
+import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
 from jax.sharding import Mesh
 
-from jaxprune.evaluate import Batch, run_over
-from jaxprune.evaluate.collectors.agreement import Agreement, Disagreements
-from jaxprune.evaluate.collectors.kept import Kept
-from jaxprune.evaluate.collectors.token_counts import Realised, RealisedRows
+from jaxprune.evaluate import Batch, Collector, run_over
+from jaxprune.evaluate.collectors.agreement import Agreement, Disagreement, Disagreements, Scores
+from jaxprune.evaluate.collectors.kept import KeptCollector, KeptPatches
+from jaxprune.evaluate.collectors.token_counts import CountCells, TokenCountCollector, TokenCounts
 from jaxprune.evaluate.contestants import Contestant
 from jaxprune.evaluate.forwards import under_plan
+from jaxprune.report.table import Table, column
 
-# Explanation of the columns of `Realised` in a table.
-ROWS = (
-    "`rows`: mean number of rows in use after each step, of those that the plan allows and GFLOPs count; "
-    "`rate`: the former as a share of the patches."
-)
+
+@dataclasses.dataclass(frozen=True)
+class PlanResult:
+    """The scores of a contestant, with the tokens in use if the counts of a plan in the comparison are bounds."""
+
+    scores: Scores
+    token_counts: CountCells | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class PlanRow:
+    """The cost and the scores of a contestant."""
+
+    plan: str = column("plan")
+    gflops: float = column("GFLOPs", format=".3g")
+    result: PlanResult
 
 
 class Comparison(NamedTuple):
@@ -25,22 +37,25 @@ class Comparison(NamedTuple):
 
     Attributes:
       scores: by contestant; see `Agreement`.
-      kept: by plan, a picture of the patches left after each step.
-      disagreements: pictures of images for which the predictions of a plan and the dense network differ.
-      realised: by plan whose counts are bounds (ATS), the rows in use.
+      kept: by plan, the patches of some images that are left after each step.
+      disagreements: images for which the predictions of a plan and the dense network differ.
+      token_counts: by plan whose counts are bounds (ATS), the tokens in use.
     """
 
-    scores: dict[str, dict[str, float]]
-    kept: dict[str, np.ndarray]
-    disagreements: list[np.ndarray]
-    realised: dict[str, Realised]
+    scores: dict[str, Scores]
+    kept: dict[str, KeptPatches]
+    disagreements: list[Disagreement]
+    token_counts: dict[str, TokenCounts]
 
-    def columns(self, name: str) -> dict[str, Any]:
-        """The cells of a contestant in a table; with the rows in use if a plan's counts are bounds."""
-        if not self.realised:
-            return self.scores[name]
-        rows = self.realised[name].columns() if name in self.realised else {"rows": "", "rate": ""}
-        return {**self.scores[name], **rows}
+    def result(self, name: str) -> PlanResult:
+        """Returns the result of a contestant."""
+        counts = self.token_counts.get(name)
+        cells = (counts.cells() if counts else CountCells()) if self.token_counts else None
+        return PlanResult(self.scores[name], cells)
+
+    def table(self, contestants: Mapping[str, Contestant]) -> Table[PlanRow]:
+        """Returns a row for each contestant."""
+        return Table(PlanRow(name, c.gflops(), self.result(name)) for name, c in contestants.items())
 
 
 def compare(
@@ -48,27 +63,23 @@ def compare(
     batches: Iterable[Batch],
     mesh: Mesh,
     *,
-    class_names: Sequence[str],
     classes: Sequence[int] | None = None,
-) -> Comparison:
-    """Runs every contestant over the same images.
+    also: Iterable[Collector] = (),
+    desc: str = "plans",
+) -> tuple[Comparison, *tuple[Any, ...]]:
+    """Runs every contestant over the same images; returns the comparison, and the results of further collectors.
 
     Args:
       contestants: by name; one of them is `DENSE`.
       batches: with `image` and `label`.
       mesh: the devices to run on.
-      class_names: of the classes.
       classes: the classes that they may predict; None: all.
+      also: further collectors of the same pass, which get the outputs of `under_plan` by contestant.
+      desc: the progress bar's label.
     """
     forwards = {name: under_plan(contestant, classes) for name, contestant in contestants.items()}
-    grids = {}
-    for name, contestant in contestants.items():
-        grids[name] = contestant.model.step_grids(contestant.model.preprocessing.img_size)
-    rows = RealisedRows({name: contestant.model for name, contestant in contestants.items()})
-    collectors = (Agreement(), Kept(grids), Disagreements(class_names), rows)
-    return Comparison(*run_over(batches, forwards, collectors, mesh, desc="plans"))
-
-
-def table(contestants: Mapping[str, Contestant], found: Comparison) -> list[dict[str, Any]]:
-    """Returns a row for each contestant: its cost and its scores."""
-    return [{"plan": name, "GFLOPs": c.gflops(), **found.columns(name)} for name, c in contestants.items()]
+    models = {name: contestant.model for name, contestant in contestants.items()}
+    grids = {name: model.step_grids(model.preprocessing.img_size) for name, model in models.items()}
+    collectors = (Agreement(), KeptCollector(grids), Disagreements(), TokenCountCollector(models))
+    scores, kept, disagreements, counts, *more = run_over(batches, forwards, (*collectors, *also), mesh, desc=desc)
+    return (Comparison(scores, kept, disagreements, counts), *more)

@@ -4,6 +4,7 @@ PaPr (Mahmud et al., 2024), appendix A (Fig. 1 to 3): patches that different pro
 confidence in the true class under each scorer, for images that the proposal is unsure of, and vice versa.
 """
 
+import dataclasses
 import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -15,10 +16,11 @@ from flax import nnx
 from jaxtyping import Array, Float
 
 from jaxprune.evaluate import Forward
-from jaxprune.evaluate.reduction_patterns import Spread
+from jaxprune.measures.intervals import Spread
 from jaxprune.measures.overlap import as_masks, chance_iou, intersection_over_union
 from jaxprune.models.convnet import ConvNet
 from jaxprune.nn.params import merge, split
+from jaxprune.report.table import Table, column
 from jaxprune.scoring import Scorer
 from jaxprune.scoring.parts.resized_inputs import ResizedInputs
 
@@ -57,10 +59,42 @@ def _confidence_by(scorer: Scorer) -> Forward:
     return Forward(call, {**parts.params, **parts.rest})
 
 
+@dataclasses.dataclass(frozen=True)
+class OverlapRow:
+    """The IoU of the patches that two scorers keep, and its value for random patches."""
+
+    keep_rate: float = column("keep rate", format=".2f")
+    scorer: str = column("scorer")
+    other_scorer: str = column("other scorer")
+    iou: Spread = column("IoU", format=".2f")
+    chance: float = column("IoU chance", format=".2f", header="by chance")
+    images: int = column("images")
+
+
+@dataclasses.dataclass(frozen=True)
+class ContrastRow:
+    """The mean probability of the true class on one kind of image, and its change from the dense network.
+
+    Attributes:
+      kind: `UNSURE` or `SURE`.
+      patches_by: the scorer, `DENSE`, or "proposal".
+      confidence: the probability.
+      change: of its mean from the dense network's.
+      surer: share of images for which it is higher than the dense network's.
+    """
+
+    kind: str = column("images are")
+    patches_by: str = column("patches by")
+    confidence: Spread = column("confidence")
+    change: float = column("change", format=".3f")
+    surer: float = column("surer", format=".3f")
+    images: int = column("images")
+
+
 def overlap_rows(
     scores: Mapping[str, Float[np.ndarray, "n p"]], scorers: Mapping[str, Scorer], counts: Mapping[float, int]
-) -> list[dict[str, Any]]:
-    """Returns a row for each keep rate and pair of scorers: the IoU of their kept patches, and its value by chance.
+) -> Table[OverlapRow]:
+    """Returns a row for each keep rate and pair of scorers.
 
     Args:
       scores: scores of each image, by scorer.
@@ -69,14 +103,13 @@ def overlap_rows(
     """
     rows = []
     for rate, count in counts.items():
-        ids = {name: np.asarray(scorers[name].select(jnp.asarray(own), count)) for name, own in scores.items()}
-        masks = {name: as_masks(own, scores[name].shape[1]) for name, own in ids.items()}
-        for one, other in itertools.combinations(masks, 2):
-            mean, std = Spread.of(intersection_over_union(masks[one], masks[other]))
-            row = {"keep rate": rate, "scorer": one, "other scorer": other, "IoU": mean, "IoU std": std}
-            chance = chance_iou(count, count, masks[one].shape[1])
-            rows.append({**row, "IoU chance": chance, "images": len(masks[one])})
-    return rows
+        ids = {name: np.asarray(scorers[name].select(jnp.asarray(values), count)) for name, values in scores.items()}
+        masks = {name: as_masks(kept, scores[name].shape[1]) for name, kept in ids.items()}
+        for first, second in itertools.combinations(masks, 2):
+            iou = Spread.of(intersection_over_union(masks[first], masks[second]))
+            chance = chance_iou(count, count, masks[first].shape[1])
+            rows.append(OverlapRow(rate, first, second, iou, chance, len(masks[first])))
+    return Table(rows)
 
 
 def contrasts(
@@ -91,19 +124,19 @@ def contrasts(
       proposal, network: their probabilities of the true class.
       low, high: unsure means below `low`, sure above `high`.
     """
-    found = {}
+    images = {}
     for kind, unsure, sure in ((UNSURE, proposal, network), (SURE, network, proposal)):
         places = np.flatnonzero((unsure < low) & (sure > high))
-        found[kind] = places[np.argsort(-(sure - unsure)[places], kind="stable")]
-    return found
+        images[kind] = places[np.argsort(-(sure - unsure)[places], kind="stable")]
+    return images
 
 
 def contrast_rows(
     groups: Mapping[str, Sequence[int] | np.ndarray],
     proposal: Float[np.ndarray, "n"],
     confidences: Mapping[str, Float[np.ndarray, "n"]],
-) -> list[dict[str, Any]]:
-    """Returns a row for each kind of image and network: the mean probability of the true class, and its change.
+) -> Table[ContrastRow]:
+    """Returns a row for each kind of image and network.
 
     Args:
       groups: images by kind; see `contrasts`.
@@ -111,13 +144,11 @@ def contrast_rows(
       confidences: the classifier's by scorer, the dense one first.
     """
     rows, dense = [], next(iter(confidences.values()))
-    for kind, chosen in groups.items():
-        places = np.asarray(chosen, int)
+    for kind, images in groups.items():
+        places = np.asarray(images, int)
         if not len(places):
             continue
-        for name, own in {"proposal": proposal, **confidences}.items():
-            mean, std = Spread.of(own[places])
-            change = float((own - dense)[places].mean())
-            row = {"images are": kind, "patches by": name, "confidence": mean, "confidence std": std}
-            rows.append({**row, "change": change, "surer": float((own > dense)[places].mean()), "images": len(places)})
-    return rows
+        for name, values in {"proposal": proposal, **confidences}.items():
+            change, surer = float((values - dense)[places].mean()), float((values > dense)[places].mean())
+            rows.append(ContrastRow(kind, name, Spread.of(values[places]), change, surer, len(places)))
+    return Table(rows)

@@ -1,5 +1,6 @@
 """A dense classifier pruned by patch scorers: predictions and confidences by number of patches."""
 
+import dataclasses
 import functools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -18,16 +19,17 @@ from jaxprune.evaluate.collectors import proposals
 from jaxprune.evaluate.forwards import one_view, over_views, patch_scores, pixels
 from jaxprune.flops.scorers import scorer_flops
 from jaxprune.measures.insertion_deletion import Values
-from jaxprune.measures.intervals import wilson_interval
+from jaxprune.measures.intervals import Interval, share
 from jaxprune.nn.params import Fixed, merge, split
 from jaxprune.reduction import DENSE
 from jaxprune.reduction.parts.keep_rows import best
+from jaxprune.report.table import Table, column
 from jaxprune.scoring import Scorer
 
-SHOWN = 6  # images whose scores are drawn
+DRAWN = 6  # images whose scores are drawn
 
 
-class Shown(NamedTuple):
+class ScoredImage(NamedTuple):
     """An image or a clip to draw: its position in the pass, its pixels, and its scores by scorer."""
 
     place: int
@@ -44,7 +46,7 @@ class Pruned(NamedTuple):
       predictions: the predicted classes; the dense network is the scorer `DENSE`.
       confidences: probability of the true class.
       removed: the same with the best patches removed, by the number of remaining patches.
-      shown: some images to draw.
+      examples: some images to draw.
       scores: patch scores by scorer, (n, p).
       proposal: the proposal network's probability of the true class, (n,); None if its classes differ.
     """
@@ -54,13 +56,13 @@ class Pruned(NamedTuple):
     predictions: Values
     confidences: Values
     removed: Values
-    shown: list[Shown]
+    examples: list[ScoredImage]
     scores: dict[str, np.ndarray]
     proposal: np.ndarray | None = None
 
-    def example(self, place: int, image: np.ndarray) -> Shown:
+    def example(self, place: int, image: np.ndarray) -> ScoredImage:
         """An image of the pass, to draw."""
-        return Shown(place, image, {name: own[place] for name, own in self.scores.items()})
+        return ScoredImage(place, image, {name: values[place] for name, values in self.scores.items()})
 
 
 def num_scored(model: Any) -> int:
@@ -99,7 +101,7 @@ def measure(
     keep: Iterable[int],
     curve: Iterable[int] = (),
     seed: int = 0,
-    shown: Iterable[int] = (),
+    drawn: Iterable[int] = (),
 ) -> Pruned:
     """Runs a classifier on whole images, with the patches that each scorer keeps, and without these patches.
 
@@ -111,18 +113,22 @@ def measure(
       keep: the numbers of patches to keep.
       curve: the numbers of patches to keep for insertion, and to leave for deletion.
       seed: seed of random scorers.
-      shown: `index` of the images to draw.
+      drawn: `index` of the images to draw.
     """
     curve = set(curve) - {num_scored(model)}
     forward = (_forward if model.sites()[0].removable else _forward_by_plan)(
         model, scorers, sorted(curve | set(keep)), sorted(curve), seed
     )
-    collectors = (Stacked("pruned", ("index", "label")), _Images(shown))
-    (found, columns), images = run_over(batches, {"pruned": forward}, collectors, mesh, desc="prune")
-    values = (columns["index"], columns["label"], found["predictions"], found["confidences"], found["removed"])
-    scores = {name: found["scores"][name] for name in scorers}  # a jitted program returns them sorted by name
-    pruned = Pruned(*values, [], scores, found.get("proposal"))
-    return pruned._replace(shown=[pruned.example(place, image) for place, image in images.items()])
+    collectors = (Stacked("pruned", ("index", "label")), _Images(drawn))
+    (outputs, columns), images = run_over(batches, {"pruned": forward}, collectors, mesh, desc="prune")
+    values = (
+        columns["index"],
+        columns["label"],
+        *(outputs[name] for name in ("predictions", "confidences", "removed")),
+    )
+    scores = {name: outputs["scores"][name] for name in scorers}  # a jitted program returns them sorted by name
+    pruned = Pruned(*values, [], scores, outputs.get("proposal"))
+    return pruned._replace(examples=[pruned.example(place, image) for place, image in images.items()])
 
 
 def _forward(
@@ -136,8 +142,8 @@ def _forward(
     parts, patches, record = split(model), num_scored(model), model.preprocessing
     scoring = patch_scores(scorers, record, seed=seed)
     scores_of = jax.jit(scoring.call)
-    asked = proposals.confidence(scorers, model.num_classes) if len(model.grid) == 2 else None
-    proposed = asked and jax.jit(asked.call)
+    proposal = proposals.confidence(scorers, model.num_classes) if len(model.grid) == 2 else None
+    proposed = proposal and jax.jit(proposal.call)
 
     @jax.jit
     def predict(arrays: dict[str, Array], images: Array, labels: Array, ids: Array | None) -> tuple[Array, Array]:
@@ -155,19 +161,19 @@ def _forward(
             order = best(scores[name], patches)
             kept |= {(name, count): answer(scorer.select(scores[name], count)) for count in keep}
             removed |= {(name, count): answer(order[:, patches - count :])[0] for count in curve}
-        found = _outputs({name: one_view(values, batch["image"]) for name, values in scores.items()}, kept, removed)
+        outputs = _outputs({name: one_view(values, batch["image"]) for name, values in scores.items()}, kept, removed)
         if proposed is not None:
-            seen = pixels(batch["image"], record)
-            found["proposal"] = proposed(arrays["proposal"], {"image": seen, "label": batch["label"]})
-        return found
+            images = pixels(batch["image"], record)
+            outputs["proposal"] = proposed(arrays["proposal"], {"image": images, "label": batch["label"]})
+        return outputs
 
     arrays = {"model": {**parts.params, **parts.rest}, "scorers": scoring.arrays}
-    if asked is not None:
-        arrays["proposal"] = asked.arrays
+    if proposal is not None:
+        arrays["proposal"] = proposal.arrays
     return Forward(call, arrays, compiled=False)
 
 
-class _Given(Scorer):
+class _Precomputed(Scorer):
     """A scorer with precomputed scores."""
 
     def __init__(self, scores: Array, grid: tuple[int, ...]):
@@ -192,11 +198,11 @@ def _forward_by_plan(
     @jax.jit
     def scores_of(arrays: Any, images: Array, number: Array) -> tuple[dict[str, Array], dict[str, Array]]:
         """The scores to draw, on the scorer's grid, and the scores for the plan."""
-        shown, key = pixels(images, record), jax.random.fold_in(jax.random.key(seed), number)
+        images, key = pixels(images, record), jax.random.fold_in(jax.random.key(seed), number)
         drawn, read = {}, {}
         for name, scorer in zip(scorers, merge(opened.graph, arrays, {}), strict=True):
-            drawn[name] = scorer(shown, key=key)
-            read[name], grids[name] = scorer.native_scores(shown, key=key)
+            drawn[name] = scorer(images, key=key)
+            read[name], grids[name] = scorer.native_scores(images, key=key)
         return drawn, read
 
     @functools.partial(jax.jit, static_argnames=("grid", "count"))
@@ -204,7 +210,7 @@ def _forward_by_plan(
         network = merge(parts.graph, arrays, {})
         if count < patches:
             plan = reduction.Plan("from_scores", num_keep=(count,))
-            network = reduction.apply(network, plan, scorer=_Given(scores, grid), img_size=images.shape[1:3])
+            network = reduction.apply(network, plan, scorer=_Precomputed(scores, grid), img_size=images.shape[1:3])
         probabilities = jax.nn.softmax(network(pixels(images, record))[0])
         return jnp.take_along_axis(probabilities, labels[:, None], axis=1)[:, 0], probabilities.argmax(-1)
 
@@ -249,48 +255,67 @@ class _Images:
         return self._images
 
 
+@dataclasses.dataclass(frozen=True)
+class PrunedRow:
+    """A classifier pruned by a scorer at a keep rate.
+
+    Attributes:
+      scorer: its name, or `DENSE`.
+      patches: the number that is kept.
+      agreement: share of images with the dense network's prediction.
+      confidence: mean probability of the true class.
+      surer: share of images for which that is higher than the dense network's.
+      gflops: of the network and the scorer.
+    """
+
+    scorer: str = column("scorer")
+    keep_rate: float = column("keep rate", format=".3g")
+    patches: int = column("patches")
+    accuracy: Interval = column("accuracy", format=".3g", ends=("low", "high"))
+    agreement: float = column("agreement", format=".3g")
+    confidence: float = column("confidence", format=".3g")
+    surer: float = column("surer", format=".3g")
+    gflops: float = column("GFLOPs", format=".3g")
+
+
 def accuracies(
     model: Any,
     scorers: Mapping[str, Scorer],
     size: tuple[int, ...],
-    found: Pruned,
+    pruned: Pruned,
     keep_rates: Sequence[float],
-) -> list[dict[str, Any]]:
+) -> Table[PrunedRow]:
     """Returns a row for the dense network, then one for each scorer and keep rate.
-
-    "agreement" is the share of images with the dense network's prediction; "confidence" the mean probability of the
-    true class; "surer" the share of images for which it is higher than the dense network's. GFLOPs include the scorer.
 
     Args:
       model: the dense classifier.
       scorers: by name.
       size: (height, width) of the images, or (frames, height, width) of clips.
-      found: what `measure` returned.
+      pruned: what `measure` returned.
       keep_rates: the keep rates to list.
     """
-    whole = (DENSE, num_scored(model))
-    rows = [
-        {"scorer": DENSE, "keep rate": 1.0, **_row(found, whole, whole), "GFLOPs": flops.of_model(model).total / 1e9}
-    ]
+    patches = num_scored(model)
+    rows = [_row(pruned, DENSE, 1.0, patches, patches, flops.of_model(model).total)]
     for name, scorer in scorers.items():
-        own = scorer_flops(scorer, size)
+        of_scorer = scorer_flops(scorer, size)
         for rate in keep_rates:
             count = num_kept(model, rate)
             plan = reduction.Plan("from_scores", num_keep=(count,))
-            cost = flops.of_model(model, plan, scorer=scorer).total + own
-            rows.append({"scorer": name, "keep rate": rate, **_row(found, (name, count), whole), "GFLOPs": cost / 1e9})
-    return rows
+            cost = flops.of_model(model, plan, scorer=scorer).total + of_scorer
+            rows.append(_row(pruned, name, rate, count, patches, cost))
+    return Table(rows)
 
 
-def _row(found: Pruned, key: tuple[str, int], whole: tuple[str, int]) -> dict[str, Any]:
-    right = found.predictions[key] == found.labels
-    low, high = wilson_interval(int(right.sum()), len(right))
-    return {
-        "patches": key[1],
-        "accuracy": float(right.mean()),
-        "low": low,
-        "high": high,
-        "agreement": float((found.predictions[key] == found.predictions[whole]).mean()),
-        "confidence": float(found.confidences[key].mean()),
-        "surer": float((found.confidences[key] > found.confidences[whole]).mean()),
-    }
+def _row(pruned: Pruned, scorer: str, rate: float, count: int, patches: int, cost: float) -> PrunedRow:
+    key, dense = (scorer, count), (DENSE, patches)
+    right = pruned.predictions[key] == pruned.labels
+    return PrunedRow(
+        scorer,
+        rate,
+        count,
+        share(int(right.sum()), len(right)),
+        float((pruned.predictions[key] == pruned.predictions[dense]).mean()),
+        float(pruned.confidences[key].mean()),
+        float((pruned.confidences[key] > pruned.confidences[dense]).mean()),
+        cost / 1e9,
+    )

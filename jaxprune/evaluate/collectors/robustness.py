@@ -1,5 +1,6 @@
 """Accuracy under the corruptions of ImageNet-C (Hendrycks and Dietterich, 2019), for any images and classifier."""
 
+import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -8,12 +9,11 @@ from jax.sharding import Mesh
 
 from jaxprune.data.corruptions import KINDS, Corruption
 from jaxprune.evaluate import Batch, run_over
-from jaxprune.evaluate.collectors.agreement import Agreement
+from jaxprune.evaluate.collectors.agreement import Agreement, Scores
 from jaxprune.evaluate.contestants import Contestant
 from jaxprune.evaluate.forwards import under_plan
-from jaxprune.report import Section, plots, spread
-from jaxprune.report.pictures.layout import tile, upscale
-from jaxprune.report.pictures.text import label
+from jaxprune.measures.intervals import Interval
+from jaxprune.report.table import Table, column
 
 # Errors of AlexNet on ImageNet-C, averaged over the severities: the denominators of the published mCE.
 ALEXNET = {
@@ -44,16 +44,36 @@ class Robustness(NamedTuple):
       images: number of them.
     """
 
-    clean: dict[str, dict[str, float]]
-    corrupted: dict[str, dict[tuple[str, int], dict[str, float]]]
+    clean: dict[str, Scores]
+    corrupted: dict[str, dict[tuple[str, int], Scores]]
     images: int
 
     def errors(self, contestant: str) -> dict[str, float]:
         """A contestant's error by corruption, averaged over the severities."""
-        found: dict[str, list[float]] = {}
+        by_name: dict[str, list[float]] = {}
         for (name, _), scores in self.corrupted[contestant].items():
-            found.setdefault(name, []).append(1 - scores["accuracy"])
-        return {name: float(np.mean(errors)) for name, errors in found.items()}
+            by_name.setdefault(name, []).append(1 - scores.accuracy.value)
+        return {name: float(np.mean(errors)) for name, errors in by_name.items()}
+
+
+@dataclasses.dataclass(frozen=True)
+class RobustnessRow:
+    """The accuracy of a contestant on clean images, by kind of corruption, and on average; and its mCE."""
+
+    plan: str = column("plan")
+    accuracy: Interval = column("accuracy", format=".3g", ends=("low", "high"))
+    by_kind: Mapping[str, float] = column(format=".3g")
+    corrupted: float = column("corrupted", format=".3g", best="max")
+    mce: float | None = column("mCE", format=".3g", default=None)
+
+
+@dataclasses.dataclass(frozen=True)
+class CorruptionRow:
+    """The accuracy of each contestant under a corruption."""
+
+    corruption: str = column("corruption")
+    severity: int = column("severity")
+    accuracies: Mapping[str, float] = column(format=".3g")
 
 
 def measure(
@@ -75,13 +95,13 @@ def measure(
     """
     forwards = {name: under_plan(contestant) for name, contestant in contestants.items()}
     clean, images = run_over(batches(None), forwards, (Agreement(), _Count()), mesh, desc="as they are")
-    corrupted: dict[str, dict[tuple[str, int], dict[str, float]]] = {name: {} for name in contestants}
+    corrupted: dict[str, dict[tuple[str, int], Scores]] = {name: {} for name in contestants}
     for name in corruptions:
         for severity in severities:
             under = batches(Corruption(name, severity))
             (scores,) = run_over(under, forwards, (Agreement(),), mesh, desc=f"{name} {severity}")
-            for contestant, own in scores.items():
-                corrupted[contestant][name, severity] = own
+            for contestant, of_contestant in scores.items():
+                corrupted[contestant][name, severity] = of_contestant
     return Robustness(clean, corrupted, images)
 
 
@@ -98,71 +118,34 @@ def mean_corruption_error(errors: Mapping[str, float], reference: Mapping[str, f
     return 100 * float(np.mean([error / reference[name] for name, error in errors.items()]))
 
 
-def table(found: Robustness, *, imagenet: bool) -> list[dict[str, Any]]:
-    """Returns a row for each contestant: accuracy on clean images and by kind of corruption, and the mean error.
+def table(robustness: Robustness, *, imagenet: bool) -> Table[RobustnessRow]:
+    """Returns a row for each contestant.
 
     Args:
+      robustness: what `measure` returned.
       imagenet: whether these are the 1000 classes of ImageNet, for which there is an mCE relative to AlexNet.
     """
-    rows = []
-    for name, clean in found.clean.items():
-        errors = found.errors(name)
-        row = {"plan": name, "accuracy": clean["accuracy"], "low": clean["low"], "high": clean["high"]}
-        for kind, names in KINDS.items():
-            own = [1 - errors[each] for each in names if each in errors]
-            row |= {kind: float(np.mean(own))} if own else {}
-        row["corrupted"] = 1 - float(np.mean(list(errors.values())))
-        row |= {"mCE": mean_corruption_error(errors)} if imagenet and set(errors) == set(ALEXNET) else {}
-        rows.append(row)
-    return rows
+    return Table(_row(name, robustness, imagenet) for name in robustness.clean)
 
 
-def by_corruption(found: Robustness) -> list[dict[str, Any]]:
-    """Returns a row for each corruption and severity: the accuracy of each contestant."""
-    keys = next(iter(found.corrupted.values()))
-    return [
-        {"corruption": name, "severity": severity}
-        | {contestant: own[name, severity]["accuracy"] for contestant, own in found.corrupted.items()}
-        for name, severity in keys
-    ]
+def _row(contestant: str, robustness: Robustness, imagenet: bool) -> RobustnessRow:
+    errors, by_kind = robustness.errors(contestant), {}
+    for kind, names in KINDS.items():
+        if accuracies := [1 - errors[name] for name in names if name in errors]:
+            by_kind[kind] = float(np.mean(accuracies))
+    mce = mean_corruption_error(errors) if imagenet and set(errors) == set(ALEXNET) else None
+    corrupted = 1 - float(np.mean(list(errors.values())))
+    return RobustnessRow(contestant, robustness.clean[contestant].accuracy, by_kind, corrupted, mce)
 
 
-def describe(section: Section, found: Robustness, image: np.ndarray, *, classes: int, imagenet: bool) -> None:
-    """Adds tables, accuracy by severity and a corrupted picture to a section of a report.
-
-    Args:
-      image: a preprocessed held-out image, uint8 (h, w, 3).
-      classes: number of classes, for the accuracy by chance.
-      imagenet: see `table`.
-    """
-    rows = table(found, imagenet=imagenet)
-    caption = (
-        f"Accuracy on {found.images} clean images ({spread.BRACKETS}), mean for each kind of corruption over its "
-        "corruptions and severities, and mean over all corruptions."
+def by_corruption(robustness: Robustness) -> Table[CorruptionRow]:
+    """Returns a row for each corruption and severity."""
+    return Table(
+        CorruptionRow(
+            *key, {contestant: scores[key].accuracy.value for contestant, scores in robustness.corrupted.items()}
+        )
+        for key in next(iter(robustness.corrupted.values()))
     )
-    if any("mCE" in row for row in rows):
-        caption += " mCE: error in percent of AlexNet's on ImageNet-C, mean over corruptions; lower is better."
-    section.table(spread.as_ranges(rows), caption=caption, highlight={"corrupted": "max"}, formats=".3g")
-    severities = sorted({severity for _, severity in next(iter(found.corrupted.values()))})
-    lines = {}
-    for name, own in found.corrupted.items():
-        means = [np.mean([s["accuracy"] for (_, at), s in own.items() if at == severity]) for severity in severities]
-        lines[name] = ([0, *severities], [found.clean[name]["accuracy"], *means])
-    first, *_ = rows
-    reference = {"chance": ([0, severities[-1]], [1 / classes] * 2)}
-    plot = plots.line_plot(lines, "severity (0: clean)", "accuracy", reference=reference, shares=True)
-    section.figure(
-        plot,
-        f"{first['plan']} falls from {first['accuracy']:.1%} to {first['corrupted']:.1%} on average over all "
-        f"corruptions and severities; chance is {1 / classes:.1%}.{plots.cut_note(plot)}",
-    )
-    names = list(dict.fromkeys(name for name, _ in next(iter(found.corrupted.values()))))
-    middle = severities[len(severities) // 2]
-    shown = [label(upscale(image), "as it is")] + [
-        label(upscale(Corruption(name, middle)(image, np.random.default_rng(0))), name) for name in names
-    ]
-    section.figure(tile(shown, columns=4), f"A held-out image under each corruption at severity {middle}.")
-    section.table(by_corruption(found), caption="Accuracy by corruption and severity.", formats=".3g")
 
 
 class _Count:

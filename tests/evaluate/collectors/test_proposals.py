@@ -14,6 +14,7 @@ from jaxprune.evaluate.collectors import proposals
 from jaxprune.evaluate.collectors.pruning import Pruned
 from jaxprune.measures.overlap import chance_iou
 from jaxprune.report import Section
+from jaxprune.report.table import Table
 from jaxprune.scoring.parts.resized_inputs import ResizedInputs
 
 
@@ -22,8 +23,8 @@ def test_overlap_is_that_of_what_scorers_keep():
     scorers = {name: scoring.create("random", grid=(2, 2), rngs=nnx.Rngs(0)) for name in scores}
     (row,) = proposals.overlap_rows(scores, scorers, {0.5: 2})
     # {0, 1} and {0, 3} share one patch of three; of the second image both keep the same.
-    assert row["IoU"] == pytest.approx((1 / 3 + 1) / 2) and row["IoU std"] == pytest.approx(1 / 3)
-    assert row["IoU chance"] == chance_iou(2, 2, 4) and row["images"] == 2
+    assert row.iou == pytest.approx(((1 / 3 + 1) / 2, 1 / 3))
+    assert row.chance == chance_iou(2, 2, 4) and row.images == 2
 
 
 def test_contrasts_are_widest_first_and_their_rows_are_means():
@@ -35,17 +36,17 @@ def test_contrasts_are_widest_first_and_their_rows_are_means():
     }
     papr = dense + np.array([0.1, 0.0, -0.05, 0.3])
     rows = proposals.contrast_rows(groups, proposal, {"dense": dense, "papr": papr})
-    found = {(row["images are"], row["patches by"]): row for row in rows}
-    assert found[proposals.UNSURE, "proposal"]["confidence"] == pytest.approx(0.15)
-    assert found[proposals.UNSURE, "papr"]["change"] == pytest.approx(0.025)
-    assert found[proposals.UNSURE, "papr"]["surer"] == 0.5 and found[proposals.SURE, "dense"]["images"] == 1
+    found = {(row.kind, row.patches_by): row for row in rows}
+    assert found[proposals.UNSURE, "proposal"].confidence.mean == pytest.approx(0.15)
+    assert found[proposals.UNSURE, "papr"].change == pytest.approx(0.025)
+    assert found[proposals.UNSURE, "papr"].surer == 0.5 and found[proposals.SURE, "dense"].images == 1
 
 
 def test_images_that_are_drawn_are_those_of_their_index(monkeypatch):
     """An image that cannot be read has no row: those behind it are at another place in the pass than in the data."""
     drawn, scorers = [], {"norm": scoring.create("norm", grid=(4, 4))}
     monkeypatch.setattr(
-        proposals_page, "pictures", lambda setting, found: drawn.extend(found.shown) or np.zeros((2, 2))
+        proposals_page, "pictures", lambda setting, pruned: drawn.extend(pruned.examples) or np.zeros((2, 2))
     )
     setting = Setting(host("cls"), ("a", "b", "c"), scorers, (16, 16), 0.5)
     confidences = {("dense", 16): np.array([0.5, 0.9, 0.5]), ("norm", 8): np.array([0.5, 0.8, 0.4])}
@@ -55,12 +56,12 @@ def test_images_that_are_drawn_are_those_of_their_index(monkeypatch):
         predictions={},
         confidences=confidences,
         removed={},
-        shown=[],
+        examples=[],
         scores={"norm": np.zeros((3, 16))},
         proposal=np.array([0.5, 0.1, 0.5]),
     )
     proposals_page.describe(
-        Section("Drawn", "drawn"), setting, found, [], (0.5,), lambda index: np.full((2, 2, 3), index, np.uint8)
+        Section("Drawn", "drawn"), setting, found, Table(), (0.5,), lambda index: np.full((2, 2, 3), index, np.uint8)
     )
     assert [int(each.image[0, 0, 0]) for each in drawn] == [2]
 

@@ -3,13 +3,22 @@
 import pytest
 
 from jaxprune.data.corruptions import NAMES, SEVERITIES
-from jaxprune.evaluate.collectors.robustness import ALEXNET, Robustness, by_corruption, mean_corruption_error, table
+from jaxprune.evaluate.collectors.agreement import Scores
+from jaxprune.evaluate.collectors.robustness import (
+    ALEXNET,
+    CorruptionRow,
+    Robustness,
+    by_corruption,
+    mean_corruption_error,
+    table,
+)
+from jaxprune.measures.intervals import Interval
 
 
 def found(accuracy):
-    clean = {"dense": {"accuracy": 0.9, "low": 0.8, "high": 0.95, "agreement": 1.0}}
-    corrupted = {"dense": {(name, s): {"accuracy": accuracy(name, s)} for name in NAMES for s in SEVERITIES}}
-    return Robustness(clean, corrupted, 100)
+    scores = lambda value: Scores(Interval(value, 0.0, 1.0), 1.0)
+    corrupted = {"dense": {(name, s): scores(accuracy(name, s)) for name in NAMES for s in SEVERITIES}}
+    return Robustness({"dense": scores(0.9)}, corrupted, 100)
 
 
 def test_alexnet_knows_every_corruption():
@@ -19,15 +28,15 @@ def test_alexnet_knows_every_corruption():
 def test_mce_is_the_mean_of_ratios_to_alexnet():
     assert mean_corruption_error({name: error / 2 for name, error in ALEXNET.items()}) == pytest.approx(50)
     (row,) = table(found(lambda name, severity: 1 - ALEXNET[name]), imagenet=True)
-    assert row["mCE"] == pytest.approx(100)
-    assert row["corrupted"] == pytest.approx(1 - sum(ALEXNET.values()) / 15)
+    assert row.mce == pytest.approx(100)
+    assert row.corrupted == pytest.approx(1 - sum(ALEXNET.values()) / 15)
     (row,) = table(found(lambda name, severity: 1 - ALEXNET[name]), imagenet=False)
-    assert "mCE" not in row
+    assert row.mce is None
 
 
 def test_errors_are_means_over_severities():
     measured = found(lambda name, severity: severity / 10)
     assert measured.errors("dense") == pytest.approx(dict.fromkeys(NAMES, 0.7))
     (row,) = table(measured, imagenet=False)
-    assert row["noise"] == row["blur"] == pytest.approx(0.3)
-    assert by_corruption(measured)[4] == {"corruption": "gaussian_noise", "severity": 5, "dense": 0.5}
+    assert row.by_kind["noise"] == row.by_kind["blur"] == pytest.approx(0.3)
+    assert by_corruption(measured)[4] == CorruptionRow("gaussian_noise", 5, {"dense": 0.5})

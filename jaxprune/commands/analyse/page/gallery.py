@@ -11,10 +11,10 @@ from jaxprune.commands.analyse.tables.outcomes import Answers, name_of
 from jaxprune.data.broken import read_or_next
 from jaxprune.data.crop_resize import prepare
 from jaxprune.data.sample import Sample
-from jaxprune.evaluate.collectors.kept import stages
 from jaxprune.evaluate.collectors.observations import Observed
 from jaxprune.measures.several_labels import Rankings
 from jaxprune.report import Section
+from jaxprune.report.pictures.steps_of_plan import steps_of_plan
 
 IMAGES_SHOWN, PLANS_SHOWN = 3, 6
 _SEED = 0
@@ -59,7 +59,7 @@ def describe(
             member = observed.member
             image = prepare(read_or_next(sources[member.network], indices[place])["image"], member.model.preprocessing)
             steps = [rows[place][None] for rows in observed.patterns.assign]
-            pictures.append(_smaller(stages(image[None], steps, member.grids), 1 + len(steps)))
+            pictures.append(_smaller(steps_of_plan(image[None], steps, member.grids), 1 + len(steps)))
             name = plan_name(member.network, member.plan, many)
             if isinstance(answered, Answers):
                 name += f": predicted {class_names[int(answered.predictions[name_of(observed)][place])]}"

@@ -11,7 +11,7 @@ import numpy as np
 
 from jaxprune.commands.analyse.tables.spatial import centre_distance
 from jaxprune.evaluate.collectors.observations import Observed
-from jaxprune.evaluate.collectors.token_counts import distinct_rows
+from jaxprune.evaluate.collectors.token_counts import distinct_tokens
 
 RATE, DEPTH, DISTANCE = "rows in use", "depth", "centre distance"
 _SAME = 1e-9  # measures with a smaller range do not differ between images
@@ -45,7 +45,7 @@ def image_values(observed: Observed) -> dict[str, np.ndarray]:
     if not member.layers:
         return values
     last, grid = observed.patterns.assign[-1], member.grids[-1]
-    values[RATE] = distinct_rows(last) / last.shape[1]
+    values[RATE] = distinct_tokens(last) / last.shape[1]
     if observed.keeps and len(set(member.grids)) == 1:
         values[DEPTH] = observed.patterns.depths().mean(1)
     if observed.keeps and len(grid) == 2:

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 
 from jaxprune.evaluate.collectors.observations import Observed
-from jaxprune.evaluate.reduction_patterns import Spread, clusters_alike, overlaps
+from jaxprune.evaluate.reduction_patterns import clusters_alike, overlaps
 from jaxprune.measures import heat_maps
+from jaxprune.measures.intervals import Spread
 from jaxprune.measures.overlap import as_masks, chance_ioa, chance_iou, least_ioa, least_iou
 from jaxprune.reduction.parts.radial_patterns import NORMS, disc, radii
 

@@ -10,9 +10,8 @@ import numpy as np
 from jaxtyping import Bool, Float, Real
 
 from jaxprune.evaluate.collectors.observations import Observed
-from jaxprune.evaluate.collectors.token_counts import distinct_rows
-from jaxprune.evaluate.reduction_patterns import Spread
-from jaxprune.measures.intervals import jackknife_interval
+from jaxprune.evaluate.collectors.token_counts import distinct_tokens
+from jaxprune.measures.intervals import Spread, jackknife_interval
 
 
 def centre_distance(masks: Bool[np.ndarray, "n p"], grid: tuple[int, int]) -> Float[np.ndarray, "n"]:
@@ -71,7 +70,7 @@ def spatial_rows(observations: Sequence[Observed]) -> list[dict[str, Any]]:
         for step, (allowed, grid) in enumerate(zip(member.wanted, member.grids, strict=True)):
             start = {"network": member.network, "plan": member.plan, "method": member.method, "step": step + 1}
             row: dict[str, Any] = {**start, "patches": int(np.prod(grid)), "allowed": allowed}
-            row |= _columns("in use", distinct_rows(patterns.assign[step]) / max(allowed, 1))
+            row |= _columns("in use", distinct_tokens(patterns.assign[step]) / max(allowed, 1))
             if observed.keeps and len(grid) == 2:
                 masks = patterns.masks[step]
                 row |= _columns("centre distance", centre_distance(masks, grid))

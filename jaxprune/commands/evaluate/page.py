@@ -1,0 +1,40 @@
+"""Accuracy of a classifier on the page: overall, by class, its confusions, and some of its predictions."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from jaxtyping import Int
+
+from jaxprune.evaluate.collectors.predictions import Example, Predictions, by_class, confusions
+from jaxprune.report import Section, plots, spread
+from jaxprune.report.pictures.base import Picture
+from jaxprune.report.pictures.film_strip import still
+from jaxprune.report.pictures.prediction_card import prediction_card
+
+
+def describe(section: Section, predictions: Predictions, class_names: Sequence[str]) -> None:
+    """Adds accuracy, confusions and pictures to a section of a report."""
+    accuracy, matrix = predictions.accuracy(), confusions(predictions, len(class_names))
+    note = spread.with_meaning(accuracy.half, spread.WILSON, len(predictions.labels))
+    section.metric_tiles({"accuracy": (f"{accuracy.value:.1%}", note), "chance": f"{1 / len(class_names):.1%}"})
+    caption = f"By class: accuracy, {spread.BRACKETS} over the class's images."
+    section.table(by_class(matrix, class_names), caption=caption)
+    section.figure(plots.confusion_matrix(matrix, class_names), confusion_text(matrix, class_names))
+    section.text("Predictions for some of the images, wrong ones first:")
+    section.gallery([_card(example, class_names) for example in predictions.examples], columns=2)
+
+
+def confusion_text(matrix: Int[np.ndarray, "c c"], class_names: Sequence[str]) -> str:
+    """Returns the caption of a confusion matrix: the most frequent confusion."""
+    wrong = matrix * (1 - np.eye(len(matrix), dtype=int))
+    if not wrong.any():
+        return "All images are classified correctly."
+    row, column = divmod(int(wrong.argmax()), len(wrong))
+    return (
+        f"The most frequent confusion is {class_names[row]} predicted as {class_names[column]}: "
+        f"{wrong[row, column]} of {matrix[row].sum()} images. A row is a true class; colours are shares of its images."
+    )
+
+
+def _card(example: Example, class_names: Sequence[str]) -> Picture:
+    return prediction_card(still(example.image), class_names, example.probabilities, truth=example.label)
