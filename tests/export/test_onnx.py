@@ -8,10 +8,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from export.networks import FAMILIES, GROUPS, dense, of_family, reduced
 from flax import nnx
 from support import quickly
 
+from export.networks import FAMILIES, GROUPS, dense, of_family, reduced
 from jaxprune import export
 from jaxprune.data.augment import normalize
 from jaxprune.errors import UserError

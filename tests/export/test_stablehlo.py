@@ -9,11 +9,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from export.networks import GROUPS, dense, of_family, reduced
 from flax import nnx
 from jax import export as jax_export
 from support import quick_compile, quickly
 
+from export.networks import GROUPS, dense, of_family, reduced
 from jaxprune import export, models
 from jaxprune.data.augment import normalize
 from jaxprune.errors import UserError
