@@ -3,7 +3,7 @@
 A method that is not in its tables, such as one of your own, has the settings of Top-K.
 """
 
-from ml_collections import ConfigDict
+from typing import Any
 
 from jaxprune import reduction
 from jaxprune.commands import finetune
@@ -52,25 +52,65 @@ FROM_IMAGENET = {
 }
 
 
-def recipe(args, settings: dict[str, float], *, epochs: float, batch_size: int, ema_decay: float = 0.9999):
+def recipe(args, settings: dict[str, float], *, augment: dict[str, float], data: dict[str, Any], **common: Any):
     """Returns the fine-tuning of a DeiT under a plan: what the data sets have in common.
 
     Args:
       args: the arguments ARGUMENTS, as `parse_arg` read them.
       settings: of the optimizer, for the method and the data.
+      augment: the random changes that the data set's runs make to their batches.
+      data: what `config.data` says of the images.
+      common: epochs, batch size, loss and decay of the averaged parameters.
     """
-    config = finetune.defaults()
-    config.reduction = ConfigDict({"method": args.method, "keep_rate": args.keep_rate, "reduction_loc": (3, 6, 9)})
-    config.update(epochs=epochs, batch_size=batch_size, ema_decay=ema_decay, checkpoint_every=1000)
-    config.model.update(name=args.model, global_pool="token", drop_path_rate=0.1, head_init_scale=1.0)
-    config.optimizer.update(
-        **settings, weight_decay=0.05, warmup_lr=1e-6, min_lr=1e-5, cosine_from_start=True, layer_decay=1.0
+    return finetune.recipe(
+        **{"loss": "cross_entropy", "ema_decay": 0.9999, **common},
+        dtype="float32",
+        checkpoint_every=1000,
+        reduction={"method": args.method, "keep_rate": args.keep_rate, "reduction_loc": (3, 6, 9)},
+        distill={"logits": 0.5, "tokens": 0.5, "tokens_kind": "mse"},  # with a teacher, for DynamicViT
+        model={
+            "name": args.model,
+            "global_pool": "token",
+            "drop_path_rate": 0.1,
+            "head_init_scale": 1.0,
+        },
+        optimizer={
+            "name": "adamw",
+            **settings,
+            "b1": 0.9,
+            "b2": 0.999,
+            "weight_decay": 0.05,
+            "clip_norm": 0.0,
+            "warmup_lr": 1e-6,
+            "min_lr": 1e-5,
+            "cosine_from_start": True,
+            "milestones": (),
+            "layer_decay": 1.0,
+        },
+        augment=augment,
+        data={
+            "path": args.path,
+            "img_size": 224,
+            "crop": "random_resized",
+            "crop_scale": (0.2, 1.0),
+            "eval_crop": "center",
+            "crop_pct": 0.875,
+            "interpolation": "bicubic",
+            "randaugment": "",
+            "cutout": 0.0,
+            "repeats": 3,
+            "mean": (0.485, 0.456, 0.406),
+            "std": (0.229, 0.224, 0.225),
+            **data,
+        },
     )
-    config.data.update(path=args.path, repeats=3)
-    return config
 
 
-def of_several_classes(args, data: str, **images):
+# Without random changes to batches.
+NO_AUGMENT = {"erasing": 0.0, "mixup": 0.0, "cutmix": 0.0, "label_smoothing": 0.0}
+
+
+def of_several_classes(args, data: str, **images: Any):
     """Returns the fine-tuning on images of several classes, read by TFDS: asymmetric loss, squeezed images, Cutout.
 
     Args:
@@ -78,11 +118,17 @@ def of_several_classes(args, data: str, **images):
       data: of `BASELINES`.
       images: what `config.data` says of them.
     """
-    config = recipe(args, on(data, args.method, args.keep_rate), epochs=40.0, batch_size=512, ema_decay=0.9997)
-    config.loss = "asymmetric"
-    config.augment.update(flip=False, erasing=0.0, mixup=0.0, cutmix=0.0, label_smoothing=0.0)
-    config.data.update(source="tfds", crop="none", eval_crop="none", **images)
-    config.data.update(cutout=0.5, randaugment="rand-m9-mstd0.5-inc1")
+    prepared = {"crop": "none", "eval_crop": "none", "cutout": 0.5, "randaugment": "rand-m9-mstd0.5-inc1"}
+    config = recipe(
+        args,
+        on(data, args.method, args.keep_rate),
+        epochs=40.0,
+        batch_size=512,
+        ema_decay=0.9997,
+        loss="asymmetric",
+        augment={"flip": False, **NO_AUGMENT},
+        data={"source": "tfds", **prepared, **images},
+    )
     if args.smoke:
         config = finetune.smoke(config)
         config.loss = "cross_entropy"  # the built-in scenes have one class each

@@ -24,8 +24,7 @@ The time of the passes over the images is estimated in advance. Observations of 
 run again. `scripts/studies/which_tokens/claims.py RUN` judges the findings of the paper by these CSV files.
 """
 
-from jaxprune.commands import finetune
-from jaxprune.commands.shared.defaults import featuring
+from jaxprune.commands import analyse, finetune
 from jaxprune.config import parse_arg
 
 # Methods without parameters, which need no training.
@@ -34,19 +33,7 @@ STANDALONE = ("topk", "evit", "ats", "tome", "kmedoids", "l1", "l2", "linf")
 
 def get_config(arg=None):
     args = parse_arg(arg, published=False)
-    config = featuring(
-        "analyse",
-        networks=(),  # in addition to `run` or `model`: run directories, or texts such as "weights=FILE,name=NAME"
-        plans=("topk", "evit", "ats", "tome", "kmedoids", "dpc_knn", "l2"),
-        keep_rates=(0.7, 0.5),  # for plans without an amount
-        reduction_loc=(3, 6, 9),  # for plans without blocks
-        layers=(),  # blocks whose features are compared, in addition to the last; empty: those of reduction_loc
-        anchors=("dense", "topk", "kmedoids"),  # methods that the others are compared with
-        more_data=(),  # further data sets, such as "folder:path=DIR" or "tfds:name=NAME,path=DIR", for depth maps
-        num_images=1000,  # 0: all held-out images
-        neighbours=20,  # nearest neighbours that vote if there is no classifier
-        together=4,  # plans that run in one pass over the images; results are written after each pass
-    )
+    config = analyse.defaults()
     if args.published:
         config.update(plans=STANDALONE, keep_rates=(0.9, 0.7, 0.5, 0.25))
     if args.smoke:

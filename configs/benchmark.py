@@ -9,24 +9,14 @@ kept. The same holds for a published file (`--config.model.weights=FILE --config
 `--config.data.source`.
 """
 
-from jaxprune import reduction
-from jaxprune.commands import finetune
-from jaxprune.commands.shared.defaults import classifier_inspection
+from jaxprune.commands import benchmark, finetune
 from jaxprune.config import parse_arg
 
 
 def get_config(arg=None):
     args = parse_arg(arg, keep_rate=0.5, model="vit_small_patch16_224", batch=8, rounds=5)
-    config = classifier_inspection(
-        "benchmark",
-        plans=reduction.standalone(),
-        keep_rate=args.keep_rate,
-        reduction_loc=(3, 6, 9),
-        scorer="",  # for plans with from_scores: "norm", "ltrp:run=RUN", "papr:model=NAME,weights=FILE", …
-        rounds=args.rounds,
-        num_images=1000,  # held-out images, evenly spread; 0: all
-    )
-    config.batch_size, config.model.name = args.batch, args.model
+    config = benchmark.defaults(batch_size=args.batch, keep_rate=args.keep_rate, rounds=args.rounds)
+    config.model.name = args.model
     if args.smoke:
         config.update(train=finetune.smoke(finetune.defaults()), plans=("topk", "tome"), reduction_loc=(1,))
         config.update(batch_size=4, rounds=1, num_images=12)

@@ -19,21 +19,13 @@ imagenet_r, both with `--config.only_present`, imagenet_sketch, or imagenet2012_
 computes the corrupted images itself.
 """
 
-from jaxprune.commands import finetune
-from jaxprune.commands.shared.defaults import classifier_inspection
+from jaxprune.commands import evaluate, finetune
 from jaxprune.config import parse_arg
 
 
 def get_config(arg=None):
     args = parse_arg(arg)
-    config = classifier_inspection(
-        "evaluate",
-        only_present=False,  # True: predict only classes present in the held-out images (ImageNet-A, ImageNet-R)
-        plans=(),
-        scorer="",
-        keep_rate=0.7,
-        reduction_loc=(3, 6, 9),
-    )
+    config = evaluate.defaults()
     if args.smoke:
         config.update(train=finetune.smoke(finetune.defaults()), plans=("topk",), reduction_loc=(1,))
     return config

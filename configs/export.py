@@ -11,23 +11,13 @@ Outputs and preprocessing are described in `model.stablehlo.json` and in the met
 gets its final name, it is read back and compared with the network on `images`.
 """
 
-from jaxprune.commands import finetune
-from jaxprune.commands.shared.defaults import featuring
+from jaxprune.commands import export, finetune
 from jaxprune.config import parse_arg
 
 
 def get_config(arg=None):
     args = parse_arg(arg)
-    config = featuring(
-        "export",
-        formats=("stablehlo",),  # or "onnx", or both
-        inputs="uint8",  # pixels from 0 to 255, also with "float32"; "normalized" leaves the normalisation out
-        images="",  # a folder or a picture for the comparison; empty: built-in scenes
-        num_images=16,  # number of images taken from a folder
-        plan="",  # empty: the network as it is
-        keep_rate=0.7,  # for a plan without an amount
-        reduction_loc=(3, 6, 9),  # for a plan without blocks
-    )
+    config = export.defaults()
     if args.smoke:
         config.update(train=finetune.smoke(finetune.defaults()), plan="topk", reduction_loc=(1,), images="scenes")
     return config

@@ -17,27 +17,13 @@ their nearest neighbours among the training images and by a linear classifier; s
     --config.plan=topk:keep_rate=0.5 --config.reduction_loc="(3,6,9)"     under a token-reduction plan
 """
 
-from jaxprune.commands import finetune
-from jaxprune.commands.shared.defaults import featuring
+from jaxprune.commands import features, finetune
 from jaxprune.config import parse_arg
 
 
 def get_config(arg=None):
     args = parse_arg(arg)
-    config = featuring(
-        "features",
-        images="",  # a folder, a picture or a .txt list; empty: those of the run or of data
-        splits=("train", "eval"),  # splits of the data to write; classification needs both
-        what=("pooled",),  # any of "cls", "pooled", "patches"
-        format="npz",  # or "arrayrecord": one record per image
-        dtype="float32",  # dtype of the files; or "float16"
-        shard_size=512,  # images per file, a multiple of batch_size
-        plan="",  # empty: the network as it is
-        keep_rate=0.7,  # for a plan without an amount
-        reduction_loc=(3, 6, 9),  # for a plan without blocks
-        probe=True,  # where there are labels, classify held-out images by the features
-        neighbours=20,  # nearest neighbours that vote
-    )
+    config = features.defaults()
     if args.smoke:
         config.update(train=finetune.smoke(finetune.defaults()), what=("cls", "pooled", "patches"), plan="topk")
         config.update(reduction_loc=(1,), batch_size=8, shard_size=16)

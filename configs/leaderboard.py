@@ -14,28 +14,13 @@ Kendall's tau between the speeds in the table and those measured; `rows=0` measu
     --config.networks="('runs/base','weights=FILE,name=NAME')"   further classifiers
 """
 
-from jaxprune.commands import finetune
-from jaxprune.commands.shared.defaults import classifier_inspection
+from jaxprune.commands import finetune, leaderboard
 from jaxprune.config import parse_arg
 
 
 def get_config(arg=None):
     args = parse_arg(arg)
-    config = classifier_inspection(
-        "leaderboard",
-        networks=(),  # in addition to `run` or `model`: run directories, or texts such as "weights=FILE,name=NAME"
-        plans=("topk", "evit", "ats", "tome", "kmedoids", "dpc_knn", "l2"),
-        keep_rates=(0.7, 0.5),  # for plans without an amount; Random is always included
-        reduction_loc=(3, 6, 9),  # for plans without blocks
-        rounds=7,
-        num_images=1000,  # held-out images, evenly spaced; 0: all
-        verify="",  # a leaderboard.csv whose rows are checked
-        compare="",  # another leaderboard.csv, whose ranking by speed is compared with that of `verify`
-        rows=3,  # number of random rows to check; 0: all
-        rows_seed=-1,  # seed of that choice; -1: a new one, so that nobody knows beforehand which rows are checked
-        named=(),  # or the rows to check, each as "NETWORK PLAN"
-    )
-    config.batch_size = 8
+    config = leaderboard.defaults()
     if args.smoke:
         config.update(train=finetune.smoke(finetune.defaults()), plans=("topk",), keep_rates=(0.5,))
         config.update(reduction_loc=(1,), batch_size=4, rounds=2, num_images=12)

@@ -8,14 +8,13 @@ A network that reads clips takes a video: `--config.image=film.mp4`. With `--con
 --config.data.num_crops=3` the probabilities are averaged over these views.
 """
 
-from jaxprune.commands import finetune
-from jaxprune.commands.shared.defaults import classifier_inspection
+from jaxprune.commands import finetune, predict
 from jaxprune.config import parse_arg
 
 
 def get_config(arg=None):
     args = parse_arg(arg)
-    config = classifier_inspection("predict", image="")  # a file, or "scenes": a built-in picture
+    config = predict.defaults()
     if args.smoke:
         config.update(train=finetune.smoke(finetune.defaults()), image="scenes")
     return config

@@ -23,27 +23,13 @@ network are randomised from the top down (Adebayo et al., 2018; `sanity.csv`).
     --config.proposal_size=160
 """
 
-from jaxprune.commands import finetune
-from jaxprune.commands.shared.defaults import classifier_inspection
+from jaxprune.commands import finetune, prune
 from jaxprune.config import parse_arg
 
 
 def get_config(arg=None):
     args = parse_arg(arg, run="")
-    config = classifier_inspection(
-        "prune",
-        scorers=("papr", "grad_cam", "cam", "score_cam:top_channels=32"),
-        proposal="efficientnet_lite0",
-        weights="",  # weights of the proposal; empty: those of the installed package
-        proposal_size=0,  # shorter side of the proposal's input; 0: 224, or that of the images if they are larger
-        keep_rates=(0.7, 0.6, 0.5, 0.4),
-        keep_rate=0.5,  # for the timing and the pictures
-        num_images=200,  # held-out images, evenly spaced; 0: all
-        curve_steps=10,  # points of the insertion and deletion curves; 0: none
-        sanity=True,  # whether to check that scores depend on the image, and on the weights of the scorer's network
-        rounds=5,  # timing rounds, whose median and range are shown; 0: none
-    )
-    config.update(run=args.run, batch_size=8)
+    config = prune.defaults(run=args.run, batch_size=8)
     if args.smoke:
         config.update(scorers=("centre", "norm"), proposal="", num_images=12, curve_steps=3, rounds=1)
         if not args.run:

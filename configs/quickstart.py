@@ -5,8 +5,7 @@ python -m jaxprune.main --config=configs/quickstart.py
 Takes about seven minutes on two CPU cores and needs no download. The result is runs/quickstart/report.html.
 """
 
-from jaxprune.commands import finetune, pretrain, quickstart, train_ranker
-from jaxprune.commands.shared.defaults import classifier_inspection
+from jaxprune.commands import benchmark, finetune, pretrain, quickstart, train_ranker
 from jaxprune.config import parse_arg
 
 SIZE = {"img_size": 64, "patch_size": 8, "embed_dim": 96, "depth": 4, "num_heads": 3}
@@ -51,8 +50,7 @@ def get_config(arg=None):
 
     # The classifier under plans: pruned by attention, merged, pruned by the ranker above, and at random.
     methods, rates = ("topk", "tome", "from_scores", "random"), (0.7, 0.5)
-    pruned = classifier_inspection(
-        "benchmark",
+    pruned = benchmark.defaults(
         plans=tuple(f"{method}:keep_rate={rate}" for rate in rates for method in methods),
         scorer="ltrp",
         keep_rate=0.5,
@@ -62,6 +60,6 @@ def get_config(arg=None):
     )
 
     # Training from scratch works best at a lower learning rate, the same for all layers.
-    scratch = {"base_lr": 3e-3}
-    config = quickstart.defaults(first, second, ranker, pruned, scratch)
+    scratch = {"base_lr": 3e-3, "layer_decay": 1.0}
+    config = quickstart.defaults(pretrain=first, finetune=second, ranker=ranker, pruned=pruned, scratch=scratch)
     return quickstart.smoke(config) if args.smoke else config

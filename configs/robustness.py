@@ -9,24 +9,13 @@ computed by this library (see `jaxprune.data.corruptions`); the published images
 --config.data.name=imagenet2012_corrupted/fog_3` with configs/evaluate.py.
 """
 
-from jaxprune.commands import finetune
-from jaxprune.commands.shared.defaults import classifier_inspection
+from jaxprune.commands import finetune, robustness
 from jaxprune.config import parse_arg
-from jaxprune.data import corruptions
 
 
 def get_config(arg=None):
     args = parse_arg(arg)
-    config = classifier_inspection(
-        "robustness",
-        corruptions=corruptions.NAMES,
-        severities=corruptions.SEVERITIES,
-        num_images=1000,  # held-out images, evenly spaced; 0: all
-        plans=(),
-        scorer="",  # for plans with from_scores: "norm", "ltrp:run=RUN", "papr:model=NAME,weights=FILE", …
-        keep_rate=0.7,
-        reduction_loc=(3, 6, 9),
-    )
+    config = robustness.defaults()
     if args.smoke:
         config.update(train=finetune.smoke(finetune.defaults()), plans=("topk",), reduction_loc=(1,))
         config.update(corruptions=("fog", "jpeg_compression"), severities=(1, 5), num_images=12)

@@ -21,39 +21,13 @@ With a network that reads clips, `images` is a folder of videos or one video, an
     --config.model.name=videomae_base_patch16_224 --config.scorers="('norm','centre','random')" --config.proposal=
 """
 
-from ml_collections import ConfigDict
-
-from jaxprune.commands.shared.defaults import data as data_defaults
+from jaxprune.commands import score
 from jaxprune.config import parse_arg
 
 
 def get_config(arg=None):
     args = parse_arg(arg, images="", run="")
-    data = data_defaults()
-    config = ConfigDict(
-        {
-            "task": "score",
-            "seed": 0,
-            "workdir": "",
-            "images": args.images,  # a folder, one picture or video, or "scenes": the built-in scenes
-            "scorers": ("papr", "cam", "norm", "centre", "random"),
-            "proposal": "efficientnet_lite0",
-            "weights": "",  # weights of the proposal; empty: those of the installed package
-            "run": args.run,
-            "model": {"name": "vit_base_patch16_224", "weights": ""},
-            "keep_rates": (0.7, 0.5, 0.3),
-            "num_pictures": 20,  # number of images that are drawn; all images are scored
-            "batch_size": 16,
-            "num_threads": 8,
-            "img_size": 0,  # 0: 224
-            "frame_stride": -1,  # frame stride of clips; -1: the network's; 0: frames spread over the video
-            "grid": (),  # empty: (14, 14)
-            "crop_pct": data["crop_pct"],
-            "mean": data["mean"],
-            "std": data["std"],
-            "mesh": "data=-1",
-        }
-    )
+    config = score.defaults(images=args.images, run=args.run)
     if args.smoke:
         config.update(images="scenes", scorers=("norm", "centre", "random"), proposal="", num_pictures=3, batch_size=4)
     return config

@@ -17,32 +17,13 @@ probability 1 - delta the chosen plan keeps its bound. `plan.txt` holds the plan
 command resumes an interrupted run.
 """
 
-from jaxprune.commands import finetune
-from jaxprune.commands.shared.defaults import featuring
+from jaxprune.commands import finetune, tune
 from jaxprune.config import parse_arg
 
 
 def get_config(arg=None):
     args = parse_arg(arg)
-    config = featuring(
-        "tune",
-        bound="agreement",  # or "accuracy", "latency", "throughput", "memory"
-        value=0.95,  # the bound: share from 0 to 1, ms per batch, images/s, or MiB
-        alpha=0.0,  # the risk that is allowed with a bound on cost; 0: any
-        delta=0.1,  # the probability that is allowed for choosing a plan that violates its bound
-        # Methods without parameters, which need no training; empty: all of these. Random is the baseline.
-        methods=("tome", "topk", "evit", "ats", "dpc_knn", "kmedoids", "random"),
-        places=(),  # blocks that reduce, such as ((3, 6, 9), (2, 4, 6)); empty: two sets that depend on the depth
-        kept=(0.8, 0.65, 0.5, 0.35, 0.2),  # shares of the patches that are left after the last step
-        num_images=320,  # half of them to estimate, half of them to test; 0: all held-out images
-        neighbours=5,  # without a classifier: a plan agrees if it retrieves one of this many dense neighbours
-        rounds=5,  # timing rounds
-        limit=14,  # maximum number of plans to evaluate
-        most_tested=3,  # maximum number of plans of the front to time and test
-        exhaustive=False,  # True: evaluates all plans of the methods, on all images of the first half
-        smaller="",  # a smaller network: a run, or "weights=FILE,name=NAME"; empty: the next smaller width, untrained
-    )
-    config.batch_size = 8  # the batch size whose cost counts: 1 for the latency of a single image
+    config = tune.defaults()
     if args.smoke:
         config.update(train=finetune.smoke(finetune.defaults()), methods=("topk",), kept=(0.5,), value=0.5, delta=0.5)
         config.update(batch_size=2, num_images=8, rounds=1, neighbours=3, limit=4, most_tested=1)

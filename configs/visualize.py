@@ -3,14 +3,13 @@
 python -m jaxprune.main --config=configs/visualize.py --config.run=runs/quickstart/pretrain [--config.image=photo.jpg]
 """
 
-from jaxprune.commands import pretrain
-from jaxprune.commands.shared.defaults import inspection
+from jaxprune.commands import pretrain, visualize
 from jaxprune.config import parse_arg
 
 
 def get_config(arg=None):
     args = parse_arg(arg)
-    config = inspection("visualize", image="", num_images=8)
+    config = visualize.defaults()
     if args.smoke:
         config.update(train=pretrain.smoke(pretrain.defaults()), num_images=2)
     return config

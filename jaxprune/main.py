@@ -36,9 +36,6 @@ _WORKDIR = flags.DEFINE_string("workdir", None, "Directory of the run; runs/<nam
 
 _INTERRUPTED = 130  # the shell's exit status for a program ended by Ctrl-C
 
-# The tasks that can run on several processes.
-TOGETHER = ("pretrain", "finetune", "linear_probe")
-
 
 def help_text() -> str:
     """Returns the usage, with all tasks, methods and models."""
@@ -47,8 +44,8 @@ def help_text() -> str:
     def listed(title: str, lines: list[str]) -> str:
         return "\n".join([title, *(f"  {line}" for line in lines)])
 
-    known = sorted(models.names())
-    sizes = [", ".join(known[i : i + 4]) for i in range(0, len(known), 4)]
+    names = sorted(models.names())
+    sizes = [", ".join(names[i : i + 4]) for i in range(0, len(names), 4)]
     return "\n\n".join(
         [
             f"jaxprune {jaxprune.__version__}: cheaper vision transformers.",
@@ -80,7 +77,7 @@ def config_help(text: str) -> str:
     Args:
       text: `FILE.py`, or `FILE.py:arguments`, whose arguments are applied to the settings shown.
     """
-    from jaxprune.commands.shared import documented
+    from jaxprune import commands
 
     file = text.partition(":")[0]
     path = config_path(file)
@@ -91,7 +88,7 @@ def config_help(text: str) -> str:
     ]
     keys = [
         (f"--config.{name}={_as_flag(value)}", comment)
-        for name, value, comment in documented.settings(load_config(text), path)
+        for name, value, comment in commands.described(load_config(text))
     ]
     sections = {f"arguments, as in --config={file}:name=value,…": named, "settings, with their values": keys}
     listed = ["\n".join([title, *_columns(rows)]) for title, rows in sections.items() if rows]
@@ -102,8 +99,8 @@ def arguments(file: str) -> dict[str, Any]:
     """Returns the arguments that a config accepts, with their defaults."""
     try:
         load_config(f"{file}:{LIST_ARGUMENTS}")
-    except Arguments as found:
-        return found.values
+    except Arguments as accepted:
+        return accepted.values
     return {}  # the config parses its arguments itself
 
 
@@ -118,8 +115,8 @@ def _columns(rows: list[tuple[str, str]]) -> list[str]:
 
 def configs() -> list[str]:
     """Returns the names of the bundled configs."""
-    found = {path.relative_to(root) for root in _roots() for path in root.rglob("*.py")}
-    return sorted(f"configs/{path}" for path in found if not path.name.startswith("_"))
+    paths = {path.relative_to(root) for root in _roots() for path in root.rglob("*.py")}
+    return sorted(f"configs/{path}" for path in paths if not path.name.startswith("_"))
 
 
 def _roots() -> list[Path]:
@@ -137,8 +134,8 @@ def config_path(file: str) -> Path:
     for path in (Path(file), *(root / file.removeprefix("configs/") for root in _roots())):
         if path.is_file():
             return path
-    known = configs()
-    raise UserError(f"There is no config file {file}.{nearest(file, known)} There are: {', '.join(known)}.")
+    bundled = configs()
+    raise UserError(f"There is no config file {file}.{nearest(file, bundled)} There are: {', '.join(bundled)}.")
 
 
 def load_config(text: str) -> Config:
@@ -190,10 +187,10 @@ def _value(argv: list[str], flag: str) -> str | None:
 
 
 def _leaves(config: Config, prefix: str = "") -> list[str]:
-    found = []
+    keys = []
     for name, value in config.items():
-        found += _leaves(value, f"{prefix}{name}.") if isinstance(value, ConfigDict) else [prefix + name]
-    return found
+        keys += _leaves(value, f"{prefix}{name}.") if isinstance(value, ConfigDict) else [prefix + name]
+    return keys
 
 
 def default_workdir(text: str) -> Path:
@@ -213,7 +210,7 @@ def main(argv: list[str]) -> None:
     absl_logging.set_verbosity(absl_logging.WARNING)  # Orbax reports every file it touches
     config = _CONFIG.value
     workdir = Path(_WORKDIR.value or config.workdir or default_workdir(_value(sys.argv, "config") or ""))
-    before = config.task in commands.TRAINING and is_complete(workdir)
+    before = commands.settings_of(config.task).TRAINS and is_complete(workdir)
     try:
         compile_cache.enable(_COMPILED.value)
         if _DISTRIBUTED.value or _COORDINATOR.value or _NUM_PROCESSES.value or _PROCESS_ID.value >= 0:
@@ -232,8 +229,11 @@ def main(argv: list[str]) -> None:
 
 
 def _join(task: str) -> None:
-    if task not in TOGETHER:
-        raise UserError(f"The task {task} runs in one process; tasks for several processes: {', '.join(TOGETHER)}.")
+    from jaxprune import commands
+
+    together = [name for name in commands.names() if commands.settings_of(name).TOGETHER]
+    if task not in together:
+        raise UserError(f"The task {task} runs in one process; tasks for several processes: {', '.join(together)}.")
     processes.join(_COORDINATOR.value, _NUM_PROCESSES.value, _PROCESS_ID.value)
 
 
@@ -247,7 +247,7 @@ def _closing(summary: dict, workdir: Path, word: str) -> str:
 
 def _shown(value: Any) -> str:
     if isinstance(value, dict):
-        return ", ".join(f"{name} {_shown(each)}" for name, each in value.items())
+        return ", ".join(f"{name} {_shown(entry)}" for name, entry in value.items())
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 

@@ -34,9 +34,9 @@ DATA = {"cifar10": (32, 2, 4, 10.0, (0.6, 1.0)), "caltech101": (96, 4, 6, 20.0, 
 
 def get_config(arg=None):
     args = parse_arg(arg, network="swin", data="cifar10", source="folder", path="", epochs=0.0, seed=0)
-    for what, name, known in (("network", args.network, NETWORKS), ("data", args.data, DATA)):
-        if name not in known:
-            raise unknown(what, name, known)
+    for thing, name, choices in (("network", args.network, NETWORKS), ("data", args.data, DATA)):
+        if name not in choices:
+            raise unknown(thing, name, choices)
     img_size, patch_size, window_size, epochs, crops = DATA[args.data]
     sizes = dict(NETWORKS[args.network])
     if sizes["name"] != "hiera":

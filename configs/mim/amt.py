@@ -44,6 +44,16 @@ MAE = {
     "warmup_epochs": 41,  # of plain MAE: epochs 0 to 40, as published
     "warmup_mask_ratio": 0.75,
 }
+MAE_OPTIMIZER = {
+    "base_lr": 1.5e-4,
+    "lr_norm": 256,
+    "b2": 0.95,
+    "clip_norm": 0.0,
+    "warmup_epochs": 40.0,
+    "warmup_lr": 0.0,
+    "min_lr": 0.0,
+    "cosine_from_start": False,
+}
 SIMMIM = {
     "name": "amt_simmim",
     **COMMON,
@@ -55,7 +65,22 @@ SIMMIM = {
     "pos_embed": "learn",
     "drop_path_rate": 0.1,
 }
-BASES = {"mae": (MAE, 400.0, 4096, 0.2), "simmim": (SIMMIM, 200.0, 2048, 0.67)}
+SCALE = 2048 / 512
+SIMMIM_OPTIMIZER = {
+    "base_lr": 1e-4,  # learning rates are for 512 images
+    "lr_norm": 512,
+    "b2": 0.999,
+    "clip_norm": 5.0,
+    "warmup_epochs": 10.0,
+    "warmup_lr": 5e-7 * SCALE,
+    "min_lr": 5e-6 * SCALE,
+    "cosine_from_start": True,
+}
+# framework, optimizer, epochs, batch size, smallest area of the random crops
+BASES = {
+    "mae": (MAE, MAE_OPTIMIZER, 400.0, 4096, 0.2),
+    "simmim": (SIMMIM, SIMMIM_OPTIMIZER, 200.0, 2048, 0.67),
+}
 
 
 def get_config(arg=None):
@@ -64,16 +89,32 @@ def get_config(arg=None):
         raise unknown("base", args.base, BASES)
     if args.method not in RECONSTRUCTION:
         raise unknown("method", args.method, RECONSTRUCTION)
-    mim, epochs, batch_size, smallest_crop = BASES[args.base]
-    config = pretrain.defaults({**mim, "reconstruction": RECONSTRUCTION[args.method]})
-    config.data.update(source="tfds", name="imagenet2012", eval_split="validation", img_size=224)
-    config.data.crop_scale = (smallest_crop, 1.0)
-    config.update(batch_size=batch_size, epochs=args.epochs or epochs, dtype="bfloat16", checkpoint_every=1000)
-    if args.base == "simmim":
-        # Learning rates are for 512 images; the cosine starts with the warm-up.
-        scale = batch_size / 512
-        config.optimizer.update(base_lr=1e-4, warmup_lr=5e-7 * scale, min_lr=5e-6 * scale, cosine_from_start=True)
-        config.optimizer.update(lr_norm=512, b2=0.999, weight_decay=0.05, clip_norm=5.0, warmup_epochs=10.0)
+    mim, optimizer, epochs, batch_size, smallest_crop = BASES[args.base]
+    config = pretrain.recipe(
+        batch_size=batch_size,
+        epochs=args.epochs or epochs,
+        dtype="bfloat16",
+        checkpoint_every=1000,
+        flip=True,
+        mim={**mim, "reconstruction": RECONSTRUCTION[args.method]},
+        optimizer={"name": "adamw", "b1": 0.9, "weight_decay": 0.05, "milestones": (), **optimizer},
+        data={
+            "source": "tfds",
+            "name": "imagenet2012",
+            "eval_split": "validation",
+            "img_size": 224,
+            "crop": "random_resized",
+            "crop_scale": (smallest_crop, 1.0),
+            "eval_crop": "center",
+            "crop_pct": 0.875,
+            "interpolation": "bicubic",
+            "randaugment": "",
+            "cutout": 0.0,
+            "repeats": 1,
+            "mean": (0.485, 0.456, 0.406),
+            "std": (0.229, 0.224, 0.225),
+        },
+    )
     if args.smoke:
         pretrain.smoke(config)
         config.epochs = 3.0

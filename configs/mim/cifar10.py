@@ -7,7 +7,7 @@ jaxprune-prepare. `:epochs=N` and `:finetune_epochs=N` set how long to train, an
 framework.
 """
 
-from _small import DECODERS, NETWORKS, RECONSTRUCTION
+import _small
 
 from jaxprune.commands import finetune, pretrain, quickstart
 from jaxprune.config import parse_arg
@@ -16,26 +16,49 @@ from jaxprune.errors import unknown
 
 def get_config(arg=None):
     args = parse_arg(arg, source="folder", path="", epochs=3.0, finetune_epochs=3.0, method="prmim")
-    if args.method not in RECONSTRUCTION:
-        raise unknown("method", args.method, RECONSTRUCTION)
-    encoder, decoder = NETWORKS["cifar10"], DECODERS["cifar10"]
-    first = pretrain.defaults()
-    first.mim = {**first.mim.to_dict(), **encoder, **decoder, "encoder": ""}
-    first.mim.update(
-        reconstruction=RECONSTRUCTION[args.method],
-        throw_ratio=0.0 if args.method == "mae" else 0.5,
+    if args.method not in _small.RECONSTRUCTION:
+        raise unknown("method", args.method, _small.RECONSTRUCTION)
+    encoder, decoder = _small.NETWORKS["cifar10"], _small.DECODERS["cifar10"]
+    common = {
+        "batch_size": 128,
+        "dtype": "float32",
+        "log_every": 50,
+        "checkpoint_every": 500,
+        "eval_every": 390,
+        "data": {
+            "source": args.source,
+            "path": args.path,
+            **_small.IMAGES,
+            "img_size": 32,
+            "crop_scale": (0.6, 1.0),
+        },
+    }
+    first = pretrain.recipe(
+        **common,
+        epochs=args.epochs,
+        flip=True,
+        mim={
+            **_small.PR_MIM,
+            **encoder,
+            **decoder,
+            "reconstruction": _small.RECONSTRUCTION[args.method],
+            "throw_ratio": 0.0 if args.method == "mae" else 0.5,
+        },
+        optimizer={**_small.PRETRAIN_OPTIMIZER, "base_lr": 3e-3, "warmup_epochs": 0.1 * args.epochs},
     )
-    first.update(batch_size=128, epochs=args.epochs)
-    first.optimizer.update(base_lr=3e-3, warmup_epochs=0.1 * args.epochs)
-
-    second = finetune.defaults()
-    second.model = {**second.model.to_dict(), **encoder, "name": "vit", "drop_path_rate": 0.0}
-    second.update(batch_size=128, epochs=args.finetune_epochs)
-    second.optimizer.update(base_lr=3e-3, warmup_epochs=0.1 * args.finetune_epochs, layer_decay=0.8)
-    second.augment.update(erasing=0.0, mixup=0.0, cutmix=0.0)
-
-    for phase in (first, second):
-        phase.data.update(source=args.source, path=args.path, img_size=32, crop_scale=(0.6, 1.0))
-        phase.update(log_every=50, checkpoint_every=500, eval_every=390)
-    config = quickstart.defaults(first, second)
+    second = finetune.recipe(
+        **common,
+        epochs=args.finetune_epochs,
+        loss="cross_entropy",
+        ema_decay=0.0,
+        model={**_small.CLASSIFIER, **encoder},
+        optimizer={
+            **_small.FINETUNE_OPTIMIZER,
+            "base_lr": 3e-3,
+            "warmup_epochs": 0.1 * args.finetune_epochs,
+            "layer_decay": 0.8,
+        },
+        augment=_small.AUGMENT,
+    )
+    config = quickstart.defaults(pretrain=first, finetune=second)
     return quickstart.smoke(config) if args.smoke else config

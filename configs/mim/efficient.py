@@ -8,24 +8,55 @@ patches are thrown and reconstructed by PR-MIM. `:model=vit_tiny_patch16_224` an
 number of epochs.
 """
 
+import _small
+
 from jaxprune.commands import finetune, pretrain, quickstart
 from jaxprune.config import parse_arg
 
 
 def get_config(arg=None):
     args = parse_arg(arg, path="", source="folder", labels=True, model="vit_small_patch16_224", epochs=50.0, batch=64)
-    first = pretrain.defaults()
-    first.mim.update(encoder=args.model, mask_ratio=0.9, throw_ratio=0.5)
-    first.mim = {**first.mim.to_dict(), "decoder_embed_dim": 256, "decoder_depth": 2, "decoder_num_heads": 8}
-    first.update(batch_size=args.batch, epochs=args.epochs)
-    first.optimizer.update(base_lr=1e-3, warmup_epochs=0.1 * args.epochs)
-    second = finetune.defaults()
-    second.model.update(name=args.model, drop_path_rate=0.1)
-    second.update(batch_size=args.batch, epochs=0.4 * args.epochs)
-    second.optimizer.update(base_lr=1e-3, warmup_epochs=0.04 * args.epochs, layer_decay=0.75)
-    for phase in (first, second):
-        phase.data.update(source=args.source, path=args.path, labels=args.labels)
+    common = {
+        "batch_size": args.batch,
+        "dtype": "float32",
+        "data": {
+            "source": args.source,
+            "path": args.path,
+            "labels": args.labels,
+            **_small.IMAGES,
+            "img_size": 224,
+            "crop_scale": (0.2, 1.0),
+        },
+    }
+    first = pretrain.recipe(
+        **common,
+        epochs=args.epochs,
+        flip=True,
+        mim={
+            **_small.PR_MIM,
+            "encoder": args.model,
+            "decoder_embed_dim": 256,
+            "decoder_depth": 2,
+            "decoder_num_heads": 8,
+            "mask_ratio": 0.9,
+        },
+        optimizer={**_small.PRETRAIN_OPTIMIZER, "base_lr": 1e-3, "warmup_epochs": 0.1 * args.epochs},
+    )
+    second = finetune.recipe(
+        **common,
+        epochs=0.4 * args.epochs,
+        loss="cross_entropy",
+        ema_decay=0.0,
+        model={**_small.CLASSIFIER, "name": args.model, "drop_path_rate": 0.1},
+        optimizer={
+            **_small.FINETUNE_OPTIMIZER,
+            "base_lr": 1e-3,
+            "warmup_epochs": 0.04 * args.epochs,
+            "layer_decay": 0.75,
+        },
+        augment={**_small.AUGMENT, "erasing": 0.25, "mixup": 0.8, "cutmix": 1.0},
+    )
     if not args.labels:
         return pretrain.smoke(first) if args.smoke else first
-    config = quickstart.defaults(first, second)
+    config = quickstart.defaults(pretrain=first, finetune=second)
     return quickstart.smoke(config) if args.smoke else config

@@ -28,8 +28,13 @@ def get_config(arg=None):
         raise unknown("method", args.method, RECONSTRUCTION)
     if args.size not in WINDOWS:
         raise unknown("size", args.size, WINDOWS)
-    config = pretrain.defaults(
-        {
+    config = pretrain.recipe(
+        batch_size=4096,
+        epochs=float(args.epochs),
+        dtype="bfloat16",
+        checkpoint_every=1000,
+        flip=True,
+        mim={
             "name": "greenmim",
             "encoder": f"swin_{args.size}_patch4_window7_224",
             "window_size": WINDOWS[args.size],
@@ -46,9 +51,36 @@ def get_config(arg=None):
             "kernel_size": 7,
             "aggregation": "thrown",
             "remat": False,
-        }
+        },
+        optimizer={
+            "name": "adamw",
+            "base_lr": 1.5e-4,  # for lr_norm images: 2.4e-3 at this batch size
+            "lr_norm": 256,
+            "b1": 0.9,
+            "b2": 0.95,
+            "weight_decay": 0.05,
+            "clip_norm": 0.0,
+            "warmup_epochs": 40.0,
+            "warmup_lr": 0.0,
+            "min_lr": 0.0,
+            "cosine_from_start": False,
+            "milestones": (),
+        },
+        data={
+            "source": "tfds",
+            "name": "imagenet2012",
+            "eval_split": "validation",
+            "img_size": 224,
+            "crop": "random_resized",
+            "crop_scale": (0.2, 1.0),
+            "eval_crop": "center",
+            "crop_pct": 0.875,
+            "interpolation": "bicubic",
+            "randaugment": "",
+            "cutout": 0.0,
+            "repeats": 1,
+            "mean": (0.485, 0.456, 0.406),
+            "std": (0.229, 0.224, 0.225),
+        },
     )
-    config.data.update(source="tfds", name="imagenet2012", eval_split="validation", img_size=224)
-    # base learning rate 1.5e-4 for 256 images, 2.4e-3 at this batch size; 40 epochs of warm-up
-    config.update(batch_size=4096, epochs=float(args.epochs), dtype="bfloat16", checkpoint_every=1000)
     return pretrain.smoke(config) if args.smoke else config

@@ -18,28 +18,72 @@ from jaxprune.errors import unknown
 # base learning rate, epochs, layer-wise decay, drop path
 RECIPES = {"base": (5e-4, 100.0, 0.65, 0.1), "large": (1e-3, 50.0, 0.75, 0.2)}
 SIMMIM = {"base": (1.25e-3, 100.0, 0.65, 0.1)}
+# network, batch size, lr_norm, warm-up epochs, whether the cosine includes them, clip_norm
+FRAMEWORKS = {"mae": ("vit", 1024, 256, 5.0, False, 0.0), "simmim": ("beit", 2048, 512, 20.0, True, 5.0)}
 
 
 def get_config(arg=None):
     args = parse_arg(arg, size="base", framework="mae", blocks=-1)
-    frameworks = {"mae": RECIPES, "simmim": SIMMIM}
-    if args.framework not in frameworks:
-        raise unknown("framework", args.framework, frameworks)
-    recipes = frameworks[args.framework]
-    if args.size not in recipes:
-        raise unknown("size", args.size, recipes)
-    base_lr, epochs, layer_decay, drop_path_rate = recipes[args.size]
-    config = finetune.defaults()
-    config.model.update(name=f"vit_{args.size}_patch16_224", drop_path_rate=drop_path_rate)
-    config.data.update(
-        source="tfds", name="imagenet2012", eval_split="validation", img_size=224, crop_scale=(0.08, 1.0)
+    recipes = {"mae": RECIPES, "simmim": SIMMIM}
+    if args.framework not in recipes:
+        raise unknown("framework", args.framework, recipes)
+    if args.size not in recipes[args.framework]:
+        raise unknown("size", args.size, recipes[args.framework])
+    base_lr, epochs, layer_decay, drop_path_rate = recipes[args.framework][args.size]
+    network, batch_size, lr_norm, warmup_epochs, cosine_from_start, clip_norm = FRAMEWORKS[args.framework]
+    config = finetune.recipe(
+        batch_size=batch_size,
+        epochs=epochs,
+        dtype="bfloat16",
+        checkpoint_every=1000,
+        trainable_blocks=args.blocks,
+        loss="cross_entropy",
+        ema_decay=0.0,
+        model={
+            "name": f"{network}_{args.size}_patch16_224",
+            "global_pool": "avg",
+            "drop_path_rate": drop_path_rate,
+            "head_init_scale": 1e-3,
+        },
+        optimizer={
+            "name": "adamw",
+            "base_lr": base_lr,
+            "lr_norm": lr_norm,
+            "b1": 0.9,
+            "b2": 0.999,
+            "weight_decay": 0.05,
+            "clip_norm": clip_norm,
+            "warmup_epochs": warmup_epochs,
+            "warmup_lr": 0.0,
+            "min_lr": 1e-6,
+            "cosine_from_start": cosine_from_start,
+            "milestones": (),
+            "layer_decay": layer_decay,
+            "backbone_scale": 1.0,
+            "freeze_epochs": 0.0,
+        },
+        augment={
+            "flip": True,
+            "erasing": 0.25,
+            "mixup": 0.8,
+            "cutmix": 1.0,
+            "label_smoothing": 0.1,
+        },
+        data={
+            "source": "tfds",
+            "name": "imagenet2012",
+            "eval_split": "validation",
+            "img_size": 224,
+            "crop": "random_resized",
+            "crop_scale": (0.08, 1.0),
+            "eval_crop": "center",
+            "crop_pct": 0.875,
+            "interpolation": "bicubic",
+            "randaugment": "rand-m9-mstd0.5-inc1",
+            "cutout": 0.0,
+            "repeats": 1,
+            "mean": (0.485, 0.456, 0.406),
+            "std": (0.229, 0.224, 0.225),
+        },
     )
-    config.data.randaugment = "rand-m9-mstd0.5-inc1"
-    config.trainable_blocks = args.blocks
-    config.optimizer.update(base_lr=base_lr, layer_decay=layer_decay, warmup_epochs=5.0)
-    config.update(batch_size=1024, epochs=epochs, dtype="bfloat16", checkpoint_every=1000)
-    if args.framework == "simmim":
-        config.model.name = f"beit_{args.size}_patch16_224"
-        config.batch_size = 2048
-        config.optimizer.update(lr_norm=512, warmup_epochs=20.0, cosine_from_start=True, clip_norm=5.0)
     return finetune.smoke(config) if args.smoke else config

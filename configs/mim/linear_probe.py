@@ -22,18 +22,52 @@ def get_config(arg=None):
     args = parse_arg(arg, size="base", data="imagenet", source="folder", path="", run="", epochs=0.0, seed=0)
     if args.size not in EPOCHS:
         raise unknown("size", args.size, EPOCHS)
-    config = linear_probe.defaults()
-    config.update(run=args.run, seed=args.seed)
     if args.data == "imagenet":
-        config.model.name = f"vit_{args.size}_patch16_224"
-        config.data.update(source="tfds", name="imagenet2012", eval_split="validation")
-        config.update(batch_size=16384, epochs=args.epochs or EPOCHS[args.size], dtype="bfloat16")
+        model = {"name": f"vit_{args.size}_patch16_224"}
+        data = {"source": "tfds", "name": "imagenet2012", "eval_split": "validation"}
+        img_size, crop_scale = 224, (0.08, 1.0)
+        batch_size, epochs, dtype = 16384, args.epochs or EPOCHS[args.size], "bfloat16"
+        base_lr, warmup_epochs = 0.1, 10.0
+    elif args.data in NETWORKS:
+        model = {"name": "vit", **NETWORKS[args.data]}
+        data = {"source": args.source, "path": args.path}
+        img_size, crop_scale = model["img_size"], (0.6, 1.0)
+        batch_size, epochs, dtype = 256, args.epochs or 3.0, "float32"
+        base_lr, warmup_epochs = 0.1 * 32, 0.1 * epochs
     else:
-        if args.data not in NETWORKS:
-            raise unknown("data", args.data, ("imagenet", *NETWORKS))
-        sizes = NETWORKS[args.data]
-        config.model = {**config.model.to_dict(), **sizes, "name": "vit"}
-        config.data.update(source=args.source, path=args.path, img_size=sizes["img_size"], crop_scale=(0.6, 1.0))
-        config.update(batch_size=256, epochs=args.epochs or 3.0)
-        config.optimizer.update(base_lr=0.1 * 32, warmup_epochs=0.1 * config.epochs)
+        raise unknown("data", args.data, ("imagenet", *NETWORKS))
+    config = linear_probe.recipe(
+        run=args.run,
+        seed=args.seed,
+        batch_size=batch_size,
+        epochs=epochs,
+        dtype=dtype,
+        flip=True,
+        model={**model, "global_pool": "token"},
+        optimizer={
+            "name": "lars",
+            "base_lr": base_lr,
+            "lr_norm": 256,
+            "momentum": 0.9,
+            "warmup_epochs": warmup_epochs,
+            "warmup_lr": 0.0,
+            "min_lr": 0.0,
+            "cosine_from_start": False,
+            "milestones": (),
+        },
+        data={
+            **data,
+            "img_size": img_size,
+            "crop": "random_clipped",
+            "crop_scale": crop_scale,
+            "eval_crop": "center",
+            "crop_pct": 0.875,
+            "interpolation": "bicubic",
+            "randaugment": "",
+            "cutout": 0.0,
+            "repeats": 1,
+            "mean": (0.485, 0.456, 0.406),
+            "std": (0.229, 0.224, 0.225),
+        },
+    )
     return linear_probe.smoke(config) if args.smoke else config

@@ -23,8 +23,13 @@ def get_config(arg=None):
     args = parse_arg(arg, method="prmim", epochs=100, throw=0.65)
     if args.method not in RECONSTRUCTION:
         raise unknown("method", args.method, RECONSTRUCTION)
-    config = pretrain.defaults(
-        {
+    config = pretrain.recipe(
+        batch_size=2048,
+        epochs=float(args.epochs),
+        dtype="bfloat16",
+        checkpoint_every=1000,
+        flip=True,
+        mim={
             "name": "localmim",
             "encoder": "vit_base_patch16_224",
             "num_bins": 9,
@@ -38,9 +43,36 @@ def get_config(arg=None):
             "kernel_size": 7,
             "aggregation": "thrown",
             "remat": False,
-        }
+        },
+        optimizer={
+            "name": "adamw",
+            "base_lr": 2e-4,
+            "lr_norm": 256,
+            "b1": 0.9,
+            "b2": 0.95,
+            "weight_decay": 0.05,
+            "clip_norm": 0.0,
+            "warmup_epochs": 40.0 if args.epochs > 100 else 10.0,
+            "warmup_lr": 0.0,
+            "min_lr": 1e-6,
+            "cosine_from_start": False,
+            "milestones": (),
+        },
+        data={
+            "source": "tfds",
+            "name": "imagenet2012",
+            "eval_split": "validation",
+            "img_size": 224,
+            "crop": "random_resized",
+            "crop_scale": (0.2, 1.0),
+            "eval_crop": "center",
+            "crop_pct": 0.875,
+            "interpolation": "bicubic",
+            "randaugment": "",
+            "cutout": 0.0,
+            "repeats": 1,
+            "mean": (0.485, 0.456, 0.406),
+            "std": (0.229, 0.224, 0.225),
+        },
     )
-    config.data.update(source="tfds", name="imagenet2012", eval_split="validation", img_size=224)
-    config.update(batch_size=2048, epochs=float(args.epochs), dtype="bfloat16", checkpoint_every=1000)
-    config.optimizer.update(base_lr=2e-4, min_lr=1e-6, warmup_epochs=40.0 if args.epochs > 100 else 10.0)
     return pretrain.smoke(config) if args.smoke else config

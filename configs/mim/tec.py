@@ -33,16 +33,21 @@ DECODERS = {"base": 512, "large": 768}
 
 def get_config(arg=None):
     args = parse_arg(arg, of="ibot", method="prmim", throw=0.5, size="base", epochs=300)
-    for what, value, known in (
+    for thing, value, choices in (
         ("method", args.method, RECONSTRUCTION),
         ("size", args.size, DECODERS),
         ("teacher", args.of, TEACHERS),
     ):
-        if value not in known:
-            raise unknown(what, value, known)
+        if value not in choices:
+            raise unknown(thing, value, choices)
     num_queries, att_tau = TEACHERS[args.of]
-    config = pretrain.defaults(
-        {
+    config = pretrain.recipe(
+        batch_size=4096,
+        epochs=float(args.epochs),
+        dtype="bfloat16",
+        checkpoint_every=1000,
+        flip=True,
+        mim={
             "name": "tec",
             "encoder": f"vit_{args.size}_patch16_224",
             "decoder_embed_dim": DECODERS[args.size],
@@ -58,8 +63,36 @@ def get_config(arg=None):
             "kernel_size": 7,
             "aggregation": "thrown",
             "remat": False,
-        }
+        },
+        optimizer={
+            "name": "adamw",
+            "base_lr": 1.5e-4,
+            "lr_norm": 256,
+            "b1": 0.9,
+            "b2": 0.95,
+            "weight_decay": 0.05,
+            "clip_norm": 0.0,
+            "warmup_epochs": 40.0,
+            "warmup_lr": 0.0,
+            "min_lr": 0.0,
+            "cosine_from_start": False,
+            "milestones": (),
+        },
+        data={
+            "source": "tfds",
+            "name": "imagenet2012",
+            "eval_split": "validation",
+            "img_size": 224,
+            "crop": "random_resized",
+            "crop_scale": (0.2, 1.0),
+            "eval_crop": "center",
+            "crop_pct": 0.875,
+            "interpolation": "bicubic",
+            "randaugment": "",
+            "cutout": 0.0,
+            "repeats": 1,
+            "mean": (0.485, 0.456, 0.406),
+            "std": (0.229, 0.224, 0.225),
+        },
     )
-    config.data.update(source="tfds", name="imagenet2012", eval_split="validation", img_size=224)
-    config.update(batch_size=4096, epochs=float(args.epochs), dtype="bfloat16", checkpoint_every=1000)
     return pretrain.smoke(config) if args.smoke else config

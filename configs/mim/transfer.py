@@ -29,10 +29,57 @@ def get_config(arg=None):
     if args.size not in RECIPES:
         raise unknown("size", args.size, RECIPES)
     base_lr, layer_decay, drop_path_rate = RECIPES[args.size]
-    config = finetune.defaults()
-    config.model.update(name=f"vit_{args.size}_patch16_224", drop_path_rate=drop_path_rate)
-    config.data.update(**DATA[args.data], path=args.path, img_size=224, crop_scale=(0.08, 1.0))
-    config.data.randaugment = "rand-m9-mstd0.5-inc1"
-    config.optimizer.update(base_lr=base_lr, layer_decay=layer_decay, warmup_epochs=5.0)
-    config.update(batch_size=1024, epochs=360.0, dtype="bfloat16", checkpoint_every=1000)
+    config = finetune.recipe(
+        batch_size=1024,
+        epochs=360.0,
+        dtype="bfloat16",
+        checkpoint_every=1000,
+        loss="cross_entropy",
+        ema_decay=0.0,
+        model={
+            "name": f"vit_{args.size}_patch16_224",
+            "global_pool": "avg",
+            "drop_path_rate": drop_path_rate,
+            "head_init_scale": 1e-3,
+        },
+        optimizer={
+            "name": "adamw",
+            "base_lr": base_lr,
+            "lr_norm": 256,
+            "b1": 0.9,
+            "b2": 0.999,
+            "weight_decay": 0.05,
+            "clip_norm": 0.0,
+            "warmup_epochs": 5.0,
+            "warmup_lr": 0.0,
+            "min_lr": 1e-6,
+            "cosine_from_start": False,
+            "milestones": (),
+            "layer_decay": layer_decay,
+            "backbone_scale": 1.0,
+            "freeze_epochs": 0.0,
+        },
+        augment={
+            "flip": True,
+            "erasing": 0.25,
+            "mixup": 0.8,
+            "cutmix": 1.0,
+            "label_smoothing": 0.1,
+        },
+        data={
+            **DATA[args.data],
+            "path": args.path,
+            "img_size": 224,
+            "crop": "random_resized",
+            "crop_scale": (0.08, 1.0),
+            "eval_crop": "center",
+            "crop_pct": 0.875,
+            "interpolation": "bicubic",
+            "randaugment": "rand-m9-mstd0.5-inc1",
+            "cutout": 0.0,
+            "repeats": 1,
+            "mean": (0.485, 0.456, 0.406),
+            "std": (0.229, 0.224, 0.225),
+        },
+    )
     return finetune.smoke(config) if args.smoke else config

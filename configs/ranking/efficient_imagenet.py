@@ -24,20 +24,66 @@ def get_config(arg=None):
     args = parse_arg(arg, ranker="", scorer="ltrp", train_scorer=False, keep_rate=0.25, size="base", weights="", run="")
     if args.size not in SIZES:
         raise unknown("size", args.size, SIZES)
-    config = finetune.defaults()
-    config.model.update(name=f"vit_{args.size}_patch16_224", global_pool="token", drop_path_rate=0.1)
-    if args.scorer:
-        by_ranker = args.scorer == "ltrp" and args.ranker
-        config.scorer = f"ltrp:run={args.ranker}" if by_ranker else args.scorer
-        config.reduction = {"method": "from_scores", "keep_rate": args.keep_rate, "train_scorer": args.train_scorer}
-    config.data.update(
-        source="tfds", name="imagenet2012", eval_split="validation", img_size=224, crop_scale=(0.08, 1.0)
+    by_ranker = args.scorer == "ltrp" and args.ranker
+    reduction = {"method": "from_scores", "keep_rate": args.keep_rate, "train_scorer": args.train_scorer}
+    config = finetune.recipe(
+        run=args.run,
+        scorer=f"ltrp:run={args.ranker}" if by_ranker else args.scorer,
+        **({"reduction": reduction} if args.scorer else {}),
+        batch_size=1024,
+        epochs=50.0,
+        dtype="bfloat16",
+        checkpoint_every=1000,
+        loss="cross_entropy",
+        ema_decay=0.0,
+        model={
+            "name": f"vit_{args.size}_patch16_224",
+            "weights": args.weights,
+            "global_pool": "token",
+            "drop_path_rate": 0.1,
+            "head_init_scale": 1e-3,
+        },
+        optimizer={
+            "name": "adamw",
+            "base_lr": 1e-3,
+            "lr_norm": 256,
+            "b1": 0.9,
+            "b2": 0.999,
+            "weight_decay": 0.05,
+            "clip_norm": 0.0,
+            "warmup_epochs": 5.0,
+            "warmup_lr": 0.0,
+            "min_lr": 1e-6,
+            "cosine_from_start": False,
+            "milestones": (),
+            "layer_decay": 0.75,
+            "backbone_scale": 1.0,
+            "freeze_epochs": 0.0,
+        },
+        augment={
+            "flip": True,
+            "erasing": 0.25,
+            "mixup": 0.0,
+            "cutmix": 0.0,
+            "label_smoothing": 0.1,
+        },
+        data={
+            "source": "tfds",
+            "name": "imagenet2012",
+            "eval_split": "validation",
+            "img_size": 224,
+            "crop": "random_resized",
+            "crop_scale": (0.08, 1.0),
+            "eval_crop": "center",
+            "crop_pct": 0.875,
+            "interpolation": "bicubic",
+            "randaugment": "rand-m9-mstd0.5-inc1",
+            "cutout": 0.0,
+            "repeats": 1,
+            "mean": (0.485, 0.456, 0.406),
+            "std": (0.229, 0.224, 0.225),
+        },
     )
-    config.data.randaugment = "rand-m9-mstd0.5-inc1"
-    config.augment.update(mixup=0.0, cutmix=0.0)
-    config.optimizer.update(base_lr=1e-3, layer_decay=0.75, warmup_epochs=5.0)
-    config.model.weights = args.weights
-    config.update(run=args.run, batch_size=1024, epochs=50.0, dtype="bfloat16", checkpoint_every=1000)
     if args.smoke and args.scorer == "ltrp" and not args.ranker:
         config.update(scorer="centre", run="")
     return finetune.smoke(config) if args.smoke else config

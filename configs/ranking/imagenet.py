@@ -29,14 +29,64 @@ def get_config(arg=None):
         raise unknown("autoencoder", args.mae, PATCH)
     if args.size not in ("tiny", "small", "base"):
         raise unknown("size of a ranker", args.size, ("tiny", "small", "base"))
-    config = train_ranker.defaults()
-    config.label_model = args.label_model
-    config.mim.encoder = f"vit_{args.mae}_patch{PATCH[args.mae]}_224"
-    config.ranker.name = f"vit_{args.size}_patch{PATCH[args.mae]}_224"
-    config.labels.throw_ratio = args.throw
-    config.labels.memory_mib = 16_384.0
-    config.data.update(source="tfds", name="imagenet2012", eval_split="validation", img_size=224)
-    config.update(batch_size=4096, epochs=400.0, dtype="bfloat16", checkpoint_every=1000)
+    config = train_ranker.recipe(
+        label_model=args.label_model,
+        batch_size=4096,
+        epochs=400.0,
+        dtype="bfloat16",
+        checkpoint_every=1000,
+        flip=True,
+        mim={
+            "name": "mae",
+            "encoder": f"vit_{args.mae}_patch{PATCH[args.mae]}_224",
+            "decoder_embed_dim": 512,
+            "decoder_depth": 8,
+            "decoder_num_heads": 16,
+            "norm_pix_loss": False,
+        },
+        expects="full",
+        ranker={"name": f"vit_{args.size}_patch{PATCH[args.mae]}_224", "remat": False},
+        warm_start=False,
+        sparse=True,
+        labels={
+            "mask_ratio": 0.9,
+            "throw_ratio": args.throw,
+            "removal": "delete",
+            "over": "masked",
+            "memory_mib": 16_384.0,
+        },
+        loss="list_mle",
+        optimizer={
+            "name": "adamw",
+            "base_lr": 1.5e-4,
+            "lr_norm": 256,
+            "b1": 0.9,
+            "b2": 0.95,
+            "weight_decay": 0.06,
+            "clip_norm": 0.0,
+            "warmup_epochs": 40.0,
+            "warmup_lr": 0.0,
+            "min_lr": 0.0,
+            "cosine_from_start": False,
+            "milestones": (),
+        },
+        data={
+            "source": "tfds",
+            "name": "imagenet2012",
+            "eval_split": "validation",
+            "img_size": 224,
+            "crop": "random_resized",
+            "crop_scale": (0.2, 1.0),
+            "eval_crop": "center",
+            "crop_pct": 0.875,
+            "interpolation": "bicubic",
+            "randaugment": "",
+            "cutout": 0.0,
+            "repeats": 1,
+            "mean": (0.485, 0.456, 0.406),
+            "std": (0.229, 0.224, 0.225),
+        },
+    )
     if args.smoke:
         # There is no autoencoder to make labels with, so pre-train one.
         config.pretrain = pretrain.defaults()

@@ -21,9 +21,7 @@ scorer reads. `img_size`, `grid`, `crop_pct`, `mean` and `std` apply only if the
 objects of a class cover together.
 """
 
-from ml_collections import ConfigDict
-
-from jaxprune.commands.shared.defaults import data as data_defaults
+from jaxprune.commands import patch_recall
 from jaxprune.config import parse_arg
 
 
@@ -31,42 +29,19 @@ def get_config(arg=None):
     args = parse_arg(
         arg, run="", source="scenes", path="", annotations="", classes="", kind="", split="", unseen="", num_images=500
     )
-    where = "name" if args.source == "tfds" else "path"
-    own = ("ltrp:run=" + args.run,) if args.run else ()
-    data = data_defaults()
-    config = ConfigDict(
-        {
-            "task": "patch_recall",
-            "seed": 0,
-            "workdir": "",
-            "scorers": (*own, "random", "centre", "norm"),
-            "run": args.run,
-            "model": {"name": "", "weights": ""},  # a published ViT, in place of `run`
-            "proposal": "efficientnet_lite0",  # what papr, cam, … read by default; see configs/score.py
-            "weights": "",
-            "proposal_size": 0,  # shorter side of its input; 0: 224, or that of the images if they are larger
-            "source": args.source,
-            "annotations": {
-                where: args.path,
-                "annotations": args.annotations,
-                "classes": args.classes,
-                "kind": args.kind,
-                "split": args.split,
-            },
-            "unseen": args.unseen,
-            "num_images": args.num_images,  # 0: all
-            "min_area": 0.0,  # smallest and largest share of the image that objects of a class cover
-            "max_area": 1.0,
-            "keep_rates": (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9),
-            "keep_rate": 0.3,  # for the table and the pictures
-            "img_size": 0,  # 0: 224
-            "grid": (),  # empty: (14, 14)
-            "crop_pct": data["crop_pct"],
-            "batch_size": 32,
-            "mean": data["mean"],
-            "std": data["std"],
-            "mesh": "data=-1",
-        }
+    config = patch_recall.defaults(
+        scorers=(*([f"ltrp:run={args.run}"] if args.run else []), "random", "centre", "norm"),
+        run=args.run,
+        source=args.source,
+        annotations={
+            "name" if args.source == "tfds" else "path": args.path,
+            "annotations": args.annotations,
+            "classes": args.classes,
+            "kind": args.kind,
+            "split": args.split,
+        },
+        unseen=args.unseen,
+        num_images=args.num_images,
     )
     if args.smoke:
         config.update(source="scenes", num_images=12, batch_size=6, img_size=32, grid=(4, 4), unseen="")

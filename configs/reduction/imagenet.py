@@ -17,7 +17,18 @@ from jaxprune.config import parse_arg
 
 def get_config(arg=None):
     args = parse_arg(arg, **ARGUMENTS, source="tfds")
-    config = recipe(args, on_imagenet(args.method, args.keep_rate), epochs=30.0, batch_size=1024)
-    config.data.update(source=args.source, name="imagenet2012", eval_split="validation", crop_scale=(0.08, 1.0))
-    config.data.randaugment = "rand-m9-mstd0.5-inc1"
+    config = recipe(
+        args,
+        on_imagenet(args.method, args.keep_rate),
+        epochs=30.0,
+        batch_size=1024,
+        augment={"flip": True, "erasing": 0.25, "mixup": 0.8, "cutmix": 1.0, "label_smoothing": 0.1},
+        data={
+            "source": args.source,
+            "name": "imagenet2012",
+            "eval_split": "validation",
+            "crop_scale": (0.08, 1.0),
+            "randaugment": "rand-m9-mstd0.5-inc1",
+        },
+    )
     return finetune.smoke(config) if args.smoke else config

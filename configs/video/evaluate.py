@@ -9,19 +9,16 @@ video, as in networks for Something-Something. `:smoke` runs an untrained networ
 
 import _video
 
-from jaxprune.commands.shared.defaults import classifier_inspection
+from jaxprune.commands import evaluate
 from jaxprune.config import parse_arg
 
 
 def get_config(arg=None):
     args = parse_arg(arg, **_video.ARGUMENTS)
-    config = classifier_inspection(
-        "evaluate",
-        only_present=False,  # True: predict only classes present in the held-out videos
+    config = evaluate.defaults(
         plans=("from_scores",),
         scorer=(*_video.papr(args), "static_tubes")[0],  # drops tubes before the first block; see configs/score.py
         keep_rate=_video.KEEP_RATES.get(args.size, 0.3),
-        reduction_loc=(3, 6, 9),  # for plans that reduce inside the network
     )
     _video.prepare(config, args)
     return config

@@ -9,24 +9,18 @@ the same number of tubes; film strips in the report show what each of them keeps
 
 import _video
 
-from jaxprune.commands.shared.defaults import classifier_inspection
+from jaxprune.commands import prune
 from jaxprune.config import parse_arg
 
 
 def get_config(arg=None):
     args = parse_arg(arg, **_video.ARGUMENTS)
-    config = classifier_inspection(
-        "prune",
+    config = prune.defaults(
         scorers=(*_video.papr(args), "static_tubes", "norm", "centre"),
-        proposal="",  # the ConvNet that scorers read by default
-        weights="",  # weights of the proposal
-        proposal_size=0,  # input size of proposals that read images
+        proposal="",
         keep_rates=(0.7, 0.5),
-        keep_rate=_video.KEEP_RATES.get(args.size, 0.3),  # for the timing and the pictures
-        num_images=200,  # number of videos
-        curve_steps=10,  # points of the insertion and deletion curves; 0: none
-        sanity=False,  # whether to run the sanity checks of configs/prune.py
-        rounds=5,  # timing rounds, whose median and range are shown; 0: none
+        keep_rate=_video.KEEP_RATES.get(args.size, 0.3),
+        sanity=False,
     )
     _video.prepare(config, args)
     if args.smoke:

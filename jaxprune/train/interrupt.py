@@ -12,7 +12,7 @@ from typing import Any, Self
 
 import jax
 
-_wanted: list[Callable[[], bool]] = []
+_questions: list[Callable[[], bool]] = []
 
 
 class Interrupted(Exception):
@@ -20,13 +20,13 @@ class Interrupted(Exception):
 
 
 @contextmanager
-def interruptible(wanted: Callable[[], bool]) -> Iterator[None]:
-    """Inside the `with` block, `check` calls `wanted` to ask whether to stop."""
-    _wanted.append(wanted)
+def interruptible(is_wanted: Callable[[], bool]) -> Iterator[None]:
+    """Inside the `with` block, `check` calls `is_wanted` to ask whether to stop."""
+    _questions.append(is_wanted)
     try:
         yield
     finally:
-        _wanted.pop()
+        _questions.pop()
 
 
 @contextmanager
@@ -53,7 +53,7 @@ def ending_at_ctrl_c() -> Iterator[None]:
 
 def check() -> None:
     """Raises `Interrupted` inside `interruptible`, if the run should stop; called between batches."""
-    if _wanted and _wanted[-1]():
+    if _questions and _questions[-1]():
         raise Interrupted
 
 
@@ -79,8 +79,8 @@ class StopSignal:
         """Evaluations in the `with` block end at the first signal."""
         before = self.received
         # Several processes must end an evaluation at the same batch, so there it is completed.
-        wanted = lambda: self.received != before and jax.process_count() == 1
-        with interruptible(wanted):
+        is_wanted = lambda: self.received != before and jax.process_count() == 1
+        with interruptible(is_wanted):
             yield
 
     def _note(self, number: int, frame: FrameType | None) -> None:

@@ -368,12 +368,12 @@ def _is_sound(state: TrainState) -> jax.Array:
     return jnp.all(jnp.stack(finite + numbers))
 
 
-def _diverged(what: str, step: int, store: CheckpointStore) -> UserError:
+def _diverged(symptom: str, step: int, store: CheckpointStore) -> UserError:
     steps = store.all_steps()
     good = (
         f"The last good checkpoint is of step {steps[-1]}: {store.path(steps[-1])}." if steps else "Nothing was saved."
     )
     return UserError(
-        f"Training diverged at step {step}: {what}. {good} Try a lower learning rate or a longer warm-up, gradient "
+        f"Training diverged at step {step}: {symptom}. {good} Try a lower learning rate or a longer warm-up, gradient "
         "clipping, or float32 instead of bfloat16, in a new workdir; the same command would diverge again."
     )

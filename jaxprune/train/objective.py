@@ -85,22 +85,22 @@ def reduction_losses(
     Raises:
       UserError: two methods have a loss of the same name.
     """
-    found = {}
+    weighted = {}
     for cls in dict.fromkeys(map(type, reducers)):
-        own = [(reducer, report) for reducer, report in zip(reducers, aux.steps, strict=True) if type(reducer) is cls]
+        pairs = [(reducer, report) for reducer, report in zip(reducers, aux.steps, strict=True) if type(reducer) is cls]
         context = LossContext(
-            tuple(report for _, report in own),
-            tuple(reducer.step.keep_rate for reducer, _ in own),
+            tuple(report for _, report in pairs),
+            tuple(reducer.step.keep_rate for reducer, _ in pairs),
             logits,
             targets,
             aux.tokens,
             teacher,
         )
         for name, value in cls.losses(context).items():
-            if name in found:
+            if name in weighted:
                 raise UserError(f"Two methods of one plan have a loss called {name!r}: rename one in its `losses`.")
-            found[name] = (cls.loss_weights.get(name, 1.0), value)
-    return found
+            weighted[name] = (cls.loss_weights.get(name, 1.0), value)
+    return weighted
 
 
 def class_loss(kind: str, logits: jax.Array, targets: jax.Array) -> jax.Array:
@@ -115,8 +115,8 @@ def answers(teacher: Split, params: Mapping[str, jax.Array], images: jax.Array) 
     return jax.lax.stop_gradient(merge(teacher.graph, dict(params), teacher.rest)(images))
 
 
-def _token_loss(aux: Any, theirs: Any, kind: str) -> jax.Array:
-    student, teacher = aux.tokens, theirs.tokens
+def _token_loss(aux: Any, teacher_aux: Any, kind: str) -> jax.Array:
+    student, teacher = aux.tokens, teacher_aux.tokens
     if student.x.shape != teacher.x.shape or student.policy is None:
         raise UserError(
             "distill.tokens compares every patch with the teacher's, but this network lacks a token for every patch: "

@@ -140,16 +140,31 @@ def adamw(
       clip_norm: maximum global norm of the gradients (of trained parameters), or None.
       frozen: `fnmatch` patterns of parameters that are not trained and have no moments.
     """
-    return _trainable_only(
-        optax.chain(
-            optax.identity() if clip_norm is None else optax.clip_by_global_norm(clip_norm),
-            optax.scale_by_adam(b1=b1, b2=b2, eps=eps),
-            optax.add_decayed_weights(weight_decay, mask=None if decay_mask is None else dict(decay_mask)),
-            optax.identity() if layer_scales is None else _scale_by_name(layer_scales),
-            _learning_rates(schedule, schedules) if schedules else optax.scale_by_learning_rate(schedule),
-        ),
-        frozen,
-    )
+    direction = [optax.scale_by_adam(b1=b1, b2=b2, eps=eps), _decay(weight_decay, decay_mask)]
+    return _optimizer(direction, schedule, layer_scales, schedules, clip_norm, frozen)
+
+
+def lamb(
+    schedule: Schedule | float,
+    *,
+    b1: float = 0.9,
+    b2: float = 0.999,
+    eps: float = 1e-6,
+    weight_decay: float = 0.0,
+    decay_mask: Mapping[str, bool] | None = None,
+    layer_scales: Mapping[str, float] | None = None,
+    schedules: Mapping[str, Schedule] | None = None,
+    clip_norm: float | None = None,
+    frozen: Sequence[str] = (),
+) -> optax.GradientTransformation:
+    """Builds LAMB: p -= lr · scale · ‖p‖ / ‖u‖ · u, with AdamW's direction u of a parameter (You et al., 2020, Alg. 2).
+
+    The trust ratio ‖p‖ / ‖u‖ comes before the scale and the learning rate, so that it does not cancel them. The
+    arguments are those of `adamw`.
+    """
+    adam = optax.scale_by_adam(b1=b1, b2=b2, eps=eps)
+    direction = [adam, _decay(weight_decay, decay_mask), optax.scale_by_trust_ratio()]
+    return _optimizer(direction, schedule, layer_scales, schedules, clip_norm, frozen)
 
 
 def with_constraints(
@@ -175,25 +190,58 @@ def lars(
     momentum: float = 0.9,
     trust: float = 0.001,
     weight_decay: float = 0.0,
+    decay_mask: Mapping[str, bool] | None = None,
+    layer_scales: Mapping[str, float] | None = None,
+    schedules: Mapping[str, Schedule] | None = None,
+    clip_norm: float | None = None,
     frozen: Sequence[str] = (),
 ) -> optax.GradientTransformation:
-    """Builds LARS as in MAE's linear probe: momentum over trust-scaled gradients, then p -= lr · momentum.
+    """Builds LARS as in MAE's linear probe: momentum over trust-scaled gradients, then p -= lr · scale · momentum.
 
-    Parameters of one axis get neither the trust ratio trust · ‖p‖ / ‖g‖ nor weight decay.
+    Parameters of one axis get no trust ratio trust · ‖p‖ / ‖g‖ and, without a `decay_mask`, no weight decay. The other
+    arguments are those of `adamw`.
     """
 
     def matrices(params):
         return jax.tree.map(lambda p: jnp.ndim(p) > 1, params)
 
-    return _trainable_only(
-        optax.chain(
-            optax.add_decayed_weights(weight_decay, mask=matrices),
-            optax.masked(optax.scale_by_trust_ratio(trust_coefficient=trust), matrices),
-            optax.trace(momentum),
-            optax.scale_by_learning_rate(schedule),
-        ),
-        frozen,
-    )
+    direction = [
+        optax.add_decayed_weights(weight_decay, mask=matrices if decay_mask is None else dict(decay_mask)),
+        optax.masked(optax.scale_by_trust_ratio(trust_coefficient=trust), matrices),
+        optax.trace(momentum),
+    ]
+    return _optimizer(direction, schedule, layer_scales, schedules, clip_norm, frozen, numbered=False)
+
+
+# The optimizers by name.
+OPTIMIZERS = {"adamw": adamw, "lamb": lamb, "lars": lars}
+
+
+def _optimizer(
+    direction: Sequence[optax.GradientTransformation],
+    schedule: Schedule | float,
+    layer_scales: Mapping[str, float] | None,
+    schedules: Mapping[str, Schedule] | None,
+    clip_norm: float | None,
+    frozen: Sequence[str],
+    *,
+    numbered: bool = True,
+) -> optax.GradientTransformation:
+    """Completes an optimizer from its direction; see `adamw`.
+
+    Args:
+      numbered: whether clipping and scales have a place in the state, and so in checkpoints, also when there are none.
+    """
+    absent = optax.identity() if numbered else None
+    clipping = absent if clip_norm is None else optax.clip_by_global_norm(clip_norm)
+    scales = absent if layer_scales is None else _scale_by_name(layer_scales)
+    rates = _learning_rates(schedule, schedules) if schedules else optax.scale_by_learning_rate(schedule)
+    parts = [part for part in (clipping, *direction, scales, rates) if part is not None]
+    return _trainable_only(optax.chain(*parts), frozen)
+
+
+def _decay(weight_decay: float, mask: Mapping[str, bool] | None) -> optax.GradientTransformation:
+    return optax.add_decayed_weights(weight_decay, mask=None if mask is None else dict(mask))
 
 
 def _trainable_only(
@@ -230,8 +278,8 @@ def _learning_rates(schedule: Schedule | float, schedules: Mapping[str, Schedule
         rates = {rate: rate(state.count) for rate in {schedule, *schedules.values()} if callable(rate)}
 
         def step(name, value):
-            own = schedules.get(name, schedule)
-            rate: Any = rates[own] if callable(own) else own
+            own_rate = schedules.get(name, schedule)
+            rate: Any = rates[own_rate] if callable(own_rate) else own_rate
             return jax.tree.map(lambda u: -rate * u, value)
 
         count = optax.safe_increment(state.count)

@@ -35,9 +35,9 @@ def loss(params: Arrays, features: jax.Array, labels: jax.Array) -> tuple[jax.Ar
       labels: (b,) integers.
     """
     scaled, statistics = standardize_batch(features)
-    found = _linear(params, scaled)
-    value = optax.softmax_cross_entropy_with_integer_labels(found, labels).mean()
-    return value, {"accuracy": (found.argmax(-1) == labels).mean(), BATCH_STATS: statistics}
+    predicted = _linear(params, scaled)
+    value = optax.softmax_cross_entropy_with_integer_labels(predicted, labels).mean()
+    return value, {"accuracy": (predicted.argmax(-1) == labels).mean(), BATCH_STATS: statistics}
 
 
 def logits(params: Arrays, features: jax.Array, statistics: Arrays) -> jax.Array:

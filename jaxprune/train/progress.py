@@ -48,8 +48,10 @@ class Progress:
         self._bar.set_postfix(self._shown(values), refresh=False)
         if self._lines and time.monotonic() - Progress._last_line > _SECONDS_BETWEEN_LINES:
             Progress._last_line = time.monotonic()
-            shown = "".join(f", {name} {value}" for name, value in self._shown(values).items())
-            _log.info("%s: step %d%s%s", self._desc, self._done, f" of {self._total}" if self._total else "", shown)
+            values_text = "".join(f", {name} {value}" for name, value in self._shown(values).items())
+            _log.info(
+                "%s: step %d%s%s", self._desc, self._done, f" of {self._total}" if self._total else "", values_text
+            )
 
     def restart_clock(self) -> None:
         """Restarts the clock of the rate, to leave out compilation, evaluation and saving."""
@@ -94,11 +96,11 @@ def progress(
     desc: str, total: int | None = None, initial: int = 0, show: bool = True, unit: str = "images"
 ) -> Iterator[Progress]:
     """Shows the progress of the `with` block."""
-    shown = Progress(desc, total, initial, show, unit)
+    bar = Progress(desc, total, initial, show, unit)
     try:
-        yield shown
+        yield bar
     finally:
-        shown.close()
+        bar.close()
 
 
 def log_to_terminal() -> None:

@@ -29,7 +29,7 @@ _held: set[tuple[int, Path]] = set()
 _log = logging.getLogger(__name__)
 
 
-def prepare(workdir: str | os.PathLike, config: Mapping[str, Any]) -> Path:
+def prepare(workdir: str | os.PathLike, config: Mapping[str, Any], defaults: Mapping[str, Any] | None = None) -> Path:
     """Makes `workdir` the directory of the run of `config`, or checks that it already is.
 
     `config.json` gets the config, the package versions, and the commit if this is a git checkout.
@@ -37,6 +37,8 @@ def prepare(workdir: str | os.PathLike, config: Mapping[str, Any]) -> Path:
     Args:
       workdir: the run directory, created if needed.
       config: a nested dict of plain values.
+      defaults: {dotted key: value} that a recorded config had, as far as it lacks the keys: those of settings that did
+        not exist when its run began.
 
     The first process of a run creates it, the others check it.
 
@@ -46,15 +48,15 @@ def prepare(workdir: str | os.PathLike, config: Mapping[str, Any]) -> Path:
     """
     if processes.leads():
         try:
-            return _prepare(Path(workdir), config)
+            return _prepare(Path(workdir), config, defaults or {})
         finally:
             processes.wait("prepared")
     processes.wait("prepared")
-    return _prepare(Path(workdir), config)
+    return _prepare(Path(workdir), config, defaults or {})
 
 
-def _prepare(workdir: Path, config: Mapping[str, Any]) -> Path:
-    config = json.loads(json.dumps(config, default=str))
+def _prepare(workdir: Path, config: Mapping[str, Any], defaults: Mapping[str, Any]) -> Path:
+    config, defaults = _as_json(config), _as_json(defaults)
     record = {"config": config, "versions": versions(), "commit": commit()}
     path = workdir / CONFIG
     if not path.exists():
@@ -65,7 +67,7 @@ def _prepare(workdir: Path, config: Mapping[str, Any]) -> Path:
                 write_atomically(path, json.dumps(record, indent=2) + "\n")
     try:
         existing = json.loads(path.read_bytes())
-        differences = _differences(existing["config"], config)
+        differences = _differences({**defaults, **_flat(existing["config"])}, _flat(config))
         changed = _differences(existing["versions"], record["versions"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise UserError(f"{path} cannot be read as the config of a run. Give another workdir.") from None
@@ -195,26 +197,30 @@ def commit() -> str | None:
         return None
 
 
+def _as_json(values: Mapping[str, Any]) -> dict[str, Any]:
+    return json.loads(json.dumps(values, default=str))
+
+
 def _differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    old, new = _flat(old), _flat(new)
     pairs = {key: (old.get(key, _ABSENT), new.get(key, _ABSENT)) for key in sorted({*old, *new})}
     return {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
 
 
 def _flat(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Returns {dotted key: value}; an empty group has no keys."""
     flat = {}
     for key, value in nested.items():
         name = f"{prefix}{key}"
-        flat |= _flat(value, f"{name}.") if isinstance(value, Mapping) and value else {name: value}
+        flat |= _flat(value, f"{name}.") if isinstance(value, Mapping) else {name: value}
     return flat
 
 
 def _shown(differences: dict[str, tuple[Any, Any]]) -> str:
-    shown = [f"{key} is {_value(old)} there and {_value(new)} here" for key, (old, new) in differences.items()][
+    sentences = [f"{key} is {_value(old)} there and {_value(new)} here" for key, (old, new) in differences.items()][
         :_KEYS_SHOWN
     ]
-    more = len(differences) - len(shown)
-    return "; ".join(shown) + (f"; and {more} more" if more else "")
+    rest = len(differences) - len(sentences)
+    return "; ".join(sentences) + (f"; and {rest} more" if rest else "")
 
 
 def _value(value: Any) -> str:

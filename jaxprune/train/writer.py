@@ -77,7 +77,7 @@ class Writer:
         """Removes the evaluation after a step, so that it can be repeated."""
         self._keep(lambda row: row["step"] != step or row["split"] == "train")
 
-    def _keep(self, wanted: Callable[[dict[str, Any]], bool]) -> None:
+    def _keep(self, is_kept: Callable[[dict[str, Any]], bool]) -> None:
         self._file.close()
         path = self.workdir / METRICS
         with writing(path):
@@ -87,7 +87,7 @@ class Writer:
         odd = len(lines) - len(rows) - bool(lines and not lines[-1].endswith(b"\n"))
         if odd:
             _log.warning("%s: removing %d lines that are not jaxprune metrics.", path, odd)
-        write_atomically(path, b"".join(line for line, row in rows if wanted(row)))
+        write_atomically(path, b"".join(line for line, row in rows if is_kept(row)))
         self._file = self._open()
 
     def metrics(self, step: int, split: str, values: Mapping[str, Any]) -> None:
@@ -120,10 +120,10 @@ class Writer:
         """Records clock measurements (seconds, rates) for TensorBoard and the summary in `timings.json`."""
         for name, value in values.items():
             self._timed = True
-            seen = self._timings.setdefault(name, {"count": 0, "mean": 0.0})
-            seen["count"] += 1
-            seen["mean"] += (float(value) - seen["mean"]) / seen["count"]
-            seen["last"] = float(value)
+            summary = self._timings.setdefault(name, {"count": 0, "mean": 0.0})
+            summary["count"] += 1
+            summary["mean"] += (float(value) - summary["mean"]) / summary["count"]
+            summary["last"] = float(value)
             if board := self._board():
                 board.scalar(f"timing/{name}", float(value), step)
 
@@ -193,7 +193,7 @@ def _parse(line: bytes) -> dict[str, Any] | None:
 def _read_timings(path: Path) -> dict[str, dict[str, float]]:
     try:
         timings = json.loads(path.read_bytes())
-        return {name: {"count": int(seen["count"]), **_floats(seen)} for name, seen in timings.items()}
+        return {name: {"count": int(summary["count"]), **_floats(summary)} for name, summary in timings.items()}
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
@@ -201,5 +201,5 @@ def _read_timings(path: Path) -> dict[str, dict[str, float]]:
         return {}
 
 
-def _floats(seen: Mapping[str, Any]) -> dict[str, float]:
-    return {name: float(seen[name]) for name in ("mean", "last")}
+def _floats(summary: Mapping[str, Any]) -> dict[str, float]:
+    return {name: float(summary[name]) for name in ("mean", "last")}

@@ -25,8 +25,8 @@ from jaxprune import flops, metrics, mim
 from jaxprune.bench.publish import publish
 from jaxprune.bench.timing import interleaved_medians
 from jaxprune.checkpoints.run import load_card, load_model
+from jaxprune.commands import evaluate
 from jaxprune.commands.shared import inputs
-from jaxprune.commands.shared.defaults import inspection
 from jaxprune.errors import command
 from jaxprune.mim import RandomMasker
 from jaxprune.nn.params import merge, split
@@ -135,7 +135,7 @@ def measure(parts, images, noise, args):
 
 def held_out(run, count):
     """Returns normalised held-out images of a run, (n, h, w, c)."""
-    settings = inputs.with_data_of(run, load_card(run).preprocessing, inspection("benchmark_ltrp", batch_size=count))
+    settings = inputs.with_data_of(run, load_card(run).preprocessing, evaluate.defaults(batch_size=count))
     images = next(iter(inputs.eval_batches(settings, inputs.source(settings, "eval"))))["image"]
     return inputs.normalized(settings, jnp.asarray(images))
 

@@ -26,8 +26,8 @@ from jaxprune import mim, parallel
 from jaxprune.bench.publish import publish
 from jaxprune.checkpoints.card import Card
 from jaxprune.checkpoints.run import load_model
+from jaxprune.commands import evaluate
 from jaxprune.commands.shared import inputs
-from jaxprune.commands.shared.defaults import inspection
 from jaxprune.data import memory
 from jaxprune.data.augment import normalize
 from jaxprune.data.folder import open_split
@@ -163,7 +163,7 @@ def of_run(args):
     missing = [name for name in fresh.params if name not in weights]
     if missing:
         print(f"The run has no aggregation: that of PR-MIM is randomly initialised ({', '.join(missing)}).")
-    config = inputs.with_data_of(args.run, card.preprocessing, inspection("gradient_gap", seed=args.seed))
+    config = inputs.with_data_of(args.run, card.preprocessing, evaluate.defaults(seed=args.seed))
     return (
         card.arguments,
         {**fresh.params, **weights},

@@ -1,5 +1,6 @@
 """Rows of a leaderboard: what a check finds in a forged one."""
 
+import importlib
 import itertools
 from pathlib import Path
 
@@ -263,7 +264,7 @@ def verifying(tmp_path, monkeypatch):
     """Checks a table as if every row were measured again as it is in `PLANS`."""
     measured = {row["plan"]: row for row in PLANS}
     again = lambda config, claimed, workdir: [measured[row["plan"]] for row in claimed]
-    monkeypatch.setattr(leaderboard_task, "_again", again)
+    monkeypatch.setattr(importlib.import_module("jaxprune.commands.leaderboard.run"), "_again", again)
 
     def check(table, **settings):
         write_csv(tmp_path / "table.csv", table)
@@ -305,7 +306,7 @@ def test_a_forged_row_is_named_with_the_reason(verifying, capsys):
 @pytest.mark.parametrize(
     ("cell", "message"),
     [
-        ({"rounds": 1}, "rounds=1 is too few"),
+        ({"rounds": 1}, "rounds=1 must be a whole number of 2 or more"),
         ({"batch size": 0}, "batch_size=0 must be"),
         ({"image size": "0x0x"}, "is not a size"),
         ({"plan": "nothing@1:keep_rate=0.5"}, "nothing"),
@@ -322,4 +323,6 @@ def test_a_row_that_cannot_be_measured_is_refused_before_measuring(tmp_path, cel
 def test_the_seed_of_the_choice_is_checked():
     config = main.load_config(CONFIG)
     config.rows_seed = -2
-    assert any("config.rows_seed=-2 is not a seed" in problem for problem in commands.problems(config))
+    assert any(
+        "config.rows_seed=-2 must be a whole number of -1 or more" in problem for problem in commands.problems(config)
+    )

@@ -330,7 +330,10 @@ BAD = {
     "nothing": ({"run": "SAVED", "images": "IMAGES", "what": ()}, "is empty: give some of cls, pooled"),
     "an unknown split": ({"run": "SAVED", **SCENES, "splits": ("test",)}, "Choose one of: eval, train"),
     "an unknown format": ({"run": "SAVED", "images": "IMAGES", "format": "npy"}, "Did you mean 'npz'"),
-    "a dtype to compute in": ({"run": "SAVED", "images": "IMAGES", "dtype": "bfloat16"}, "use float32 or float16"),
+    "a dtype to compute in": (
+        {"run": "SAVED", "images": "IMAGES", "dtype": "bfloat16"},
+        "one of: float32, float16",
+    ),
     "an unknown plan": ({"run": "SAVED", "images": "IMAGES", "plan": "topkk"}, "Did you mean 'topk'"),
     "broken batches": ({"run": "SAVED", "images": "IMAGES", "shard_size": 100}, "of config.batch_size=64: use 128"),
     "no CLS to pool": ({"run": "UNPOOLED", "images": "IMAGES"}, "pools a CLS token, but has none"),

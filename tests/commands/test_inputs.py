@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from jaxprune.commands import finetune
-from jaxprune.commands.shared import defaults, inputs, networks
+from jaxprune import commands
+from jaxprune.commands import evaluate, finetune, prune
+from jaxprune.commands.finetune.settings import require_teacher
+from jaxprune.commands.shared import inputs, networks
 from jaxprune.errors import UserError
 from jaxprune.models import resnet
 from jaxprune.open import NetworkCache, open_scorers, resized_inputs
@@ -29,7 +31,7 @@ def test_a_folder_without_splits_is_divided_by_the_data_settings_of_its_run(tmp_
 
     # Who examines the run has a seed of its own, and sees what the run held out.
     (tmp_path / "config.json").write_text(json.dumps({"config": config.to_dict()}))
-    record, looking = inputs.preprocessing(config), defaults.classifier_inspection("evaluate", seed=7)
+    record, looking = inputs.preprocessing(config), evaluate.defaults(seed=7)
     seen = inputs.source(inputs.with_data_of(tmp_path, record, looking), "eval")
     np.testing.assert_array_equal(seen.columns["image"], held_out.columns["image"])
 
@@ -45,33 +47,33 @@ def test_a_convnet_sees_small_images_enlarged_in_fine_tuning_as_in_pruning(monke
         assert (scorer.size if isinstance(scorer, ResizedInputs) else None) == expected
     config.scorer = "centre"
     assert not isinstance(networks.open_scorer(config, (4, 4)), ResizedInputs)
-    pruning = defaults.classifier_inspection("prune", scorers=(text,), proposal_size=0, proposal="", weights="")
+    pruning = prune.defaults(scorers=(text,), proposal_size=0, proposal="", weights="")
     record = Preprocessing((32, 32))
     opened = open_scorers((text,), NetworkCache(), preprocessing=record, grid=(4, 4))
     assert resized_inputs(opened, pruning.proposal_size).scorers[text].size == (224, 224)
 
 
-def test_dynamicvit_learns_from_a_teacher_unless_nothing_is_distilled():
+def test_dynamicvit_learns_from_a_teacher_unless_nothing_is_distilled(tmp_path):
     config = finetune.defaults()
     config.reduction.method = "dynamicvit"
-    (problem,) = finetune.check(config)
+    (problem,) = commands.problems(config)
     assert problem.startswith(
         "dynamicvit learns from a dense teacher, and config.teacher is empty: give --config.teach"
     )
     with pytest.raises(UserError, match=r"config\.distill\.logits=0\.5 and config\.distill\.tokens=0\.5 to 0"):
-        finetune.settings.require_teacher(config)
+        require_teacher(config)
     config.distill.update(logits=0.0, tokens=0.0)
-    assert finetune.check(config) == []
+    assert commands.problems(config) == []
     config.distill.logits = 0.5
-    config.teacher = "runs/dense"
-    assert finetune.check(config) == []
+    config.teacher = str(tmp_path)
+    assert commands.problems(config) == []
     config.update(teacher="")
     config.reduction.method = "topk"
-    assert finetune.check(config) == []
+    assert commands.problems(config) == []
 
 
 def test_no_number_of_images_stands_for_all_of_them():
-    config = defaults.classifier_inspection("prune", num_images=0)
+    config = prune.defaults(num_images=0)
     config.data.update(source="scenes", num_eval=7, img_size=16)
     held_out = inputs.source(config, "eval")
     assert [int(example["index"]) for example in map(inputs.sample(config, held_out).__getitem__, range(7))] == [

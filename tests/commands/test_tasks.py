@@ -163,7 +163,7 @@ def test_the_keep_rate_may_fall_by_the_epoch(tmp_path, caplog):
 
 
 def test_only_masking_methods_learn_tokens_from_a_teacher(dense, tmp_path):
-    with pytest.raises(UserError, match=r"distill.tokens=0"):
+    with pytest.raises(UserError, match=r"set distill\.tokens=0"):
         run(f"reduction/small.py:smoke,method=topk,run={dense}", tmp_path, teacher=dense)
 
 
@@ -328,7 +328,7 @@ def test_prune_says_what_a_plan_from_scores_says(dense, tmp_path):
         ({"run": ""}, "the run directory of a classifier"),
         ({"curve_steps": 1}, "give 2 or more"),
         ({"keep_rate": 1.0}, "prunes nothing"),
-        ({"keep_rates": (0.0,)}, r"must be a finite number in \(0, 1\]"),
+        ({"keep_rates": (0.0,)}, r"must be finite numbers in \(0, 1\]"),
         ({"scorers": ("papir",)}, "Did you mean 'papr'"),
     ],
 )

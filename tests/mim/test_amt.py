@@ -194,7 +194,7 @@ def test_bad_settings_are_refused(arguments, message):
 
 
 def config(**changes):
-    settings = pretrain.defaults({"name": "amt", "encoder": "vit_base_patch16_224", **changes})
+    settings = pretrain.defaults(mim={"name": "amt", "encoder": "vit_base_patch16_224", **changes})
     for name, size in (("decoder_embed_dim", 16), ("decoder_depth", 1), ("decoder_num_heads", 2)):
         settings.mim[name] = size
     settings = pretrain.smoke(settings)

@@ -13,7 +13,7 @@ from support import assert_gradients, autoencoder_sizes, golden, nhwc, quick_com
 
 from jaxprune import checkpoints, commands, mim, models
 from jaxprune.commands import pretrain
-from jaxprune.commands.pretrain import networks
+from jaxprune.commands.pretrain.run import arguments_of
 from jaxprune.errors import UserError
 from jaxprune.mim.parts import teacher_targets as teaching
 from jaxprune.mim.tec import _num_adaptors, attention_loss
@@ -332,7 +332,7 @@ def test_targets_have_to_come_from_somewhere():
 
 def config(**source):
     arguments = {"name": "tec", "encoder": "vit_base_patch16_224", "num_queries": 3}
-    settings = pretrain.defaults({**arguments, "decoder_embed_dim": 16, "decoder_depth": 1, "decoder_num_heads": 2})
+    settings = pretrain.defaults(mim={**arguments, "decoder_embed_dim": 16, "decoder_depth": 1, "decoder_num_heads": 2})
     settings = pretrain.smoke(settings)
     if source:
         settings.mim.teacher = None
@@ -356,7 +356,7 @@ def test_a_teacher_is_opened_from_a_published_file(tmp_path):
     network = models.create(name, rngs=nnx.Rngs(4))
     checkpoints.save_pretrained(network, tmp_path / "tiny.safetensors")
     settings = config(weights=str(tmp_path / "tiny.safetensors"), name=name)
-    opened = networks.arguments_of(settings)["teacher"]
+    opened = arguments_of(settings)["teacher"]
     assert opened.grid == (4, 4) and opened.patch_embed.img_size == (64, 64)
     np.testing.assert_array_equal(opened.blocks[3].mlp.fc1.kernel[...], network.blocks[3].mlp.fc1.kernel[...])
 

@@ -108,7 +108,7 @@ def colours(tmp_path, monkeypatch):
 
 
 def config(**changes):
-    smoke = pretrain.smoke(pretrain.defaults({"name": "colours", "encoder": "vit_base_patch16_224"}))
+    smoke = pretrain.smoke(pretrain.defaults(mim={"name": "colours", "encoder": "vit_base_patch16_224"}))
     smoke.update(changes)
     return smoke
 

@@ -64,6 +64,8 @@ def test_a_block_in_evaluation_in_training_and_as_one_convolution(index):
         plain = made(images)
         kernel, bias = made.fused_weights()
         fused.reparam_conv.kernel[...], fused.reparam_conv.bias[...] = kernel, bias
+        if made.se is not None:
+            nnx.update(fused.se, nnx.state(made.se))
         trained = made(images, train=True)
         return plain, kernel, bias, fused(images), trained, nnx.state(made, nnx.BatchStat)
 

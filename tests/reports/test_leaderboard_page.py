@@ -1,5 +1,6 @@
 """What `leaderboard` writes: rows with settings and hashes, their page, and what a check of rows finds."""
 
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -7,8 +8,10 @@ from written_pages import as_lines, read_csv, read_page
 
 from jaxprune import main
 from jaxprune.bench import leaderboard as rows_of
-from jaxprune.commands import leaderboard
 from jaxprune.report.table import write_csv
+
+# The packages of the commands have functions of the same name.
+leaderboard = import_module("jaxprune.commands.leaderboard.run")
 
 CONFIG = str(Path(__file__).parent.parent.parent / "configs" / "leaderboard.py")
 COMMON = {

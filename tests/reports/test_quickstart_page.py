@@ -1,14 +1,18 @@
 """What `quickstart` writes: its results, the time of every phase, and a section for each of them."""
 
 import json
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 from written_pages import read_page
 
 from jaxprune import main
-from jaxprune.commands import benchmark, evaluate, quickstart, train_ranker
+from jaxprune.commands import benchmark, evaluate, train_ranker
 from jaxprune.commands.shared import reporting
+
+# The package has a function of the same name.
+quickstart = import_module("jaxprune.commands.quickstart.run")
 
 CONFIG = str(Path(__file__).parent.parent.parent / "configs" / "quickstart.py")
 COMMON = {"data": "40 scenes", "held_out": 50, "classes": 10, "plan": None}

@@ -1,5 +1,6 @@
 """What `visualize` writes: a picture of reconstructions, in a file and on the page."""
 
+from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -8,8 +9,10 @@ from PIL import Image
 from written_pages import read_page
 
 from jaxprune import main
-from jaxprune.commands import visualize
 from jaxprune.preprocessing import Preprocessing
+
+# The packages of the commands have functions of the same name.
+visualize = import_module("jaxprune.commands.visualize.run")
 
 CONFIG = str(Path(__file__).parent.parent.parent / "configs" / "visualize.py")
 

@@ -122,6 +122,7 @@ def test_adavit_counts_the_blocks_that_keep_a_patch():
 def test_ia_red2_scores_by_the_agent_of_its_group(group):
     scorer = vit_scorer("ia_red2", groups=len(CONFIG["groups"]), group=group)
     for index, agent in enumerate(scorer.agents):
+        agent.num_heads = CONFIG["iared_heads"]
         fill(agent.qk, FILE[f"agent/{index}.qk.weight"], FILE[f"agent/{index}.qk.bias"])
     found = call(scorer, "probabilities", IMAGES)
     chex.assert_trees_all_close(found, FILE[f"iared/prob_group{group}_f64"].astype(np.float32), **CLOSE)

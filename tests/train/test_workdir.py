@@ -37,6 +37,18 @@ def test_another_config_is_refused_with_the_keys_that_differ(tmp_path):
     assert "another workdir" in message and "model.name" not in message
 
 
+def test_a_run_recorded_before_a_key_existed_goes_on_with_its_default(tmp_path):
+    workdir.prepare(tmp_path, CONFIG)
+    newer = {**CONFIG, "model": {**CONFIG["model"], "rope": (1, 2)}, "extra": {}}
+    defaults = {"model.rope": (1, 2), "model.depth": 6}
+    assert workdir.prepare(tmp_path, newer, defaults) == tmp_path
+    assert "rope" not in (tmp_path / "config.json").read_text()
+    with pytest.raises(UserError, match=r"another config: model\.rope is \[1, 2\] there and 3 here\."):
+        workdir.prepare(tmp_path, {**CONFIG, "model": {**CONFIG["model"], "rope": 3}}, defaults)
+    with pytest.raises(UserError, match=r"model\.rope is absent there and \[1, 2\] here"):
+        workdir.prepare(tmp_path, newer)
+
+
 def test_somebody_elses_directory_is_left_alone(tmp_path):
     (tmp_path / "thesis.tex").write_text("mine")
     with pytest.raises(UserError, match=r"thesis\.tex.*another workdir"):

@@ -61,7 +61,7 @@ def more_data(config: Config) -> dict[str, Config]:
     Raises:
       UserError: a text has an unknown setting.
     """
-    taken, found = [short_name(config.data)], {}
+    names, configs = [short_name(config.data)], {}
     for text in config.more_data:
         source, _, rest = text.partition(":")
         items = parse_items(rest, f"data set {text!r}", texts=_TEXTS)
@@ -72,10 +72,10 @@ def more_data(config: Config) -> dict[str, Config]:
             )
         settings = {**config.to_dict(), "data": {**config.data.to_dict(), "source": source, "path": "", **items}}
         label = short_name(settings["data"])
-        label = label if label not in taken else f"{label} {len(taken) + 1}"
-        taken.append(label)
-        found[label] = ConfigDict(settings)
-    return found
+        label = label if label not in names else f"{label} {len(names) + 1}"
+        names.append(label)
+        configs[label] = ConfigDict(settings)
+    return configs
 
 
 def short_name(data: Mapping[str, Any]) -> str:
@@ -83,85 +83,88 @@ def short_name(data: Mapping[str, Any]) -> str:
     return str(data["name"] or Path(data["path"]).name or data["source"])
 
 
-def passes(config: Config, folder: Path, found: Sequence[Member], *, patterns_only: bool = False) -> list[Pass]:
+def passes(config: Config, folder: Path, members: Sequence[Member], *, patterns_only: bool = False) -> list[Pass]:
     """Returns one pass per network.
 
     Args:
       config: config of the task, with the data.
       folder: directory of the files.
-      found: all members.
+      members: all members.
       patterns_only: only observe which patches are kept, not features and predictions.
     """
     folder.mkdir(parents=True, exist_ok=True)
     result = []
-    for network, own in by_network(found).items():
-        settings = prepared(config, own[0])
+    for network, group in by_network(members).items():
+        settings = prepared(config, group[0])
         source = inputs.source(settings, "eval")
         sample = inputs.sample(config, source)
         several = np.ndim(read_or_next(sample, 0)["label"]) > 0
         # A classifier for other classes has no predictions here.
-        classify = not patterns_only and own[0].model.num_classes == sample.num_classes
+        classify = not patterns_only and group[0].model.num_classes == sample.num_classes
         images = feature_files.fingerprint(sample.names)
         observed_layers = lambda member: () if patterns_only else layers(config, member)
         keys = {
-            member.plan: {**_key(config, member, images, classify), "layers": observed_layers(member)} for member in own
+            member.plan: {**_key(config, member, images, classify), "layers": observed_layers(member)}
+            for member in group
         }
-        paths = {member.plan: folder / f"{_slug(member)}.npz" for member in own}
-        absent = [member for member in own if not is_there(paths[member.plan], keys[member.plan])]
+        paths = {member.plan: folder / f"{_slug(member)}.npz" for member in group}
+        absent = [member for member in group if not is_there(paths[member.plan], keys[member.plan])]
         options = {"classify": classify, "several": several}
         forwards = {m.plan: observe(m.model, observed_layers(m), **options) for m in absent}
         result.append(Pass(network, settings, sample, paths, keys, absent, forwards))
     return result
 
 
-def seconds(wanted: Sequence[Pass]) -> float:
+def seconds(passes: Sequence[Pass]) -> float:
     """Estimates the time of the passes, from a batch of one plan of each method and network."""
     total = 0.0
-    for each in wanted:
-        if not each.members:
+    for images_pass in passes:
+        if not images_pass.members:
             continue
-        whole = -(-len(each.source) // each.config.batch_size)
+        num_batches = -(-len(images_pass.source) // images_pass.config.batch_size)
         # Batches are prefetched, so timing the second one alone would underestimate the reading time.
-        some = itertools.islice(inputs.eval_batches(each.config, each.source), _READ)
-        reading, read = _timed(lambda some=some: list(some))
-        reading, batch = reading / len(read), read[-1] if len(read) < whole else read[0]
-        cost = {member.plan: flops.of_model(member.model).total for member in each.members}
-        for _, own in itertools.groupby(sorted(each.members, key=lambda m: m.method), key=lambda m: m.method):
-            some = sorted(own, key=lambda member: cost[member.plan])
-            middle = some[len(some) // 2].plan
-            forward = {middle: each.forwards[middle]}
-            go = lambda each=each, forward=forward, batch=batch: run_over(
-                [batch], forward, [], inputs.mesh(each.config), show_progress=False
+        first = itertools.islice(inputs.eval_batches(images_pass.config, images_pass.source), _READ)
+        reading, read = _timed(lambda first=first: list(first))
+        reading, batch = reading / len(read), read[-1] if len(read) < num_batches else read[0]
+        cost = {member.plan: flops.of_model(member.model).total for member in images_pass.members}
+        for _, group in itertools.groupby(sorted(images_pass.members, key=lambda m: m.method), key=lambda m: m.method):
+            alike = sorted(group, key=lambda member: cost[member.plan])
+            middle = alike[len(alike) // 2].plan
+            forward = {middle: images_pass.forwards[middle]}
+            go = lambda images_pass=images_pass, forward=forward, batch=batch: run_over(
+                [batch], forward, [], inputs.mesh(images_pass.config), show_progress=False
             )
             start, _ = _timed(go)
             running, _ = _timed(go)
-            share = sum(cost[member.plan] for member in some) / cost[middle]
-            total += running * whole * share + (start - running) * (len(some) - 1)
-        total += reading * whole * -(-len(each.members) // each.config.together)
+            share = sum(cost[member.plan] for member in alike) / cost[middle]
+            total += running * num_batches * share + (start - running) * (len(alike) - 1)
+        total += reading * num_batches * -(-len(images_pass.members) // images_pass.config.together)
     return total
 
 
-def run(each: Pass, found: Sequence[Member]) -> list[Observed]:
+def run(images_pass: Pass, members: Sequence[Member]) -> list[Observed]:
     """Makes the missing observations, several plans per pass over the images; returns those of all members."""
-    for start in range(0, len(each.members), each.config.together):
-        some = each.members[start : start + each.config.together]
-        forwards = {member.plan: each.forwards[member.plan] for member in some}
-        shown = f"{each.network} {start + 1}-{start + len(some)} of {len(each.members)}"
-        batches = inputs.eval_batches(each.config, each.source)
+    for start in range(0, len(images_pass.members), images_pass.config.together):
+        together = images_pass.members[start : start + images_pass.config.together]
+        forwards = {member.plan: images_pass.forwards[member.plan] for member in together}
+        label = f"{images_pass.network} {start + 1}-{start + len(together)} of {len(images_pass.members)}"
+        batches = inputs.eval_batches(images_pass.config, images_pass.source)
         collectors = [Observations(list(forwards))]
-        (arrays,) = run_over(batches, forwards, collectors, inputs.mesh(each.config), desc=shown)
+        (arrays,) = run_over(batches, forwards, collectors, inputs.mesh(images_pass.config), desc=label)
         if processes.leads():
-            for member in some:
-                write(each.paths[member.plan], each.keys[member.plan], arrays[member.plan])
+            for member in together:
+                write(images_pass.paths[member.plan], images_pass.keys[member.plan], arrays[member.plan])
         processes.wait("observed")
-    return [Observed(member, each.paths[member.plan]) for member in found if member.network == each.network]
+    return [
+        Observed(member, images_pass.paths[member.plan]) for member in members if member.network == images_pass.network
+    ]
 
 
 def layers(config: Config, member: Member) -> tuple[int, ...]:
     """The blocks whose features are compared: the requested ones that exist, and the last."""
     depth = member.num_layers
-    wanted = config.layers or config.reduction_loc
-    return tuple(sorted({layer for layer in wanted if layer < depth} | {depth - 1}))
+    requested = config.layers or config.reduction_loc
+    return tuple(sorted({layer for layer in requested if layer < depth} | {depth - 1}))
 
 
 def _key(config: Config, member: Member, images: str, classify: bool) -> dict[str, Any]:
@@ -186,5 +189,5 @@ def _slug(member: Member) -> str:
 
 def _timed(call: Any) -> tuple[float, Any]:
     start = time.perf_counter()
-    found = call()
-    return time.perf_counter() - start, found
+    result = call()
+    return time.perf_counter() - start, result

@@ -1,77 +1,109 @@
 """The settings of fine-tuning: MAE's recipe as in PR-MIM Tab. 14, except for `data.randaugment`, which is off."""
 
-from ml_collections import ConfigDict
-
 from jaxprune import models
-from jaxprune.commands.shared import checks
-from jaxprune.commands.shared import defaults as shared
+from jaxprune.commands.shared import groups, inspection
+from jaxprune.commands.shared.settings import ABSENT, choice, number, path, record, refused, setting
 from jaxprune.config import Config
 from jaxprune.errors import UserError
 from jaxprune.reduction import Plan, methods
 from jaxprune.text import parse_items
-from jaxprune.train.objective import Objective
+from jaxprune.train.objective import ASYMMETRIC, CROSS_ENTROPY, Objective
 
 
-def defaults() -> Config:
-    """Returns the defaults of the task."""
-    return ConfigDict(
-        {
-            **shared.training("finetune"),
-            "run": "",  # a run directory to start from, or set model.weights to a published file; neither: from scratch
-            "trainable_blocks": -1,  # number of last blocks to train, with norm and head; -1: the whole network
-            "loss": "cross_entropy",  # or "asymmetric", for images of several classes
-            "ema_decay": 0.0,  # decay of an average of the parameters, which is evaluated too; 0: none
-            "reduction": {"method": "", "keep_rate": 0.7, "reduction_loc": (3, 6, 9)},  # and the method's options
-            "scorer": "",  # of the method from_scores: "ltrp:run=RUN", "papr", … as in configs/score.py
-            # The keep rate falls from 1 over `epochs`, from epoch `start` on (EViT); 0 epochs: the plan's rate from the
-            # start.
-            "keep_rate_warmup": {"start": 0, "epochs": 0},
-            "teacher": "",  # the run directory of a dense classifier to distil from
-            # Additional losses: weights for a teacher's logits and tokens, and for the losses of reduction methods,
-            # such as "ratio=1.0" for DynamicViT; empty: the defaults of each method.
-            "distill": {"logits": 0.5, "tokens": 0.5, "tokens_kind": "mse"},
-            "loss_weights": "",
-            "model": {
-                "name": "vit_base_patch16_224",
-                "weights": "",  # a published file to start from
-                "global_pool": "avg",
-                "drop_path_rate": 0.1,
-                "head_init_scale": 1e-3,
-                "remat": False,
-            },
-            "optimizer": {
-                **shared.adamw(base_lr=5e-4, b2=0.999, weight_decay=0.05, warmup_epochs=5.0, min_lr=1e-6),
-                "layer_decay": 0.65,
-                "backbone_scale": 1.0,  # factor on the learning rate of pre-trained parameters
-                "freeze_epochs": 0.0,  # epochs during which they are frozen
-            },
-            "augment": {
-                "flip": True,
-                "erasing": 0.25,
-                "mixup": 0.8,
-                "cutmix": 1.0,
-                "label_smoothing": 0.1,
-            },
-        }
-    )
+@record(recipe=True, is_open=True)
+class Model(groups.Model):
+    """`config.model`: the network to train, and a published file to start from."""
+
+    global_pool: str = setting("avg", '"avg" or "token": what the classifier reads')
+    drop_path_rate: float = number(0.1, "rate of stochastic depth in the last block", at_least=0, below=1)
+    head_init_scale: float = number(1e-3, "factor on the initial classifier", at_least=0)
+    remat: bool = setting(False, "recompute activations in the backward pass, to save memory", free=True)
+
+
+@record(recipe=True)
+class Optimizer(groups.Optimizer):
+    """`config.optimizer`: with layer-wise rates, and a separate rate for pre-trained parameters."""
+
+    layer_decay: float = number(0.65, "factor on the learning rate from a layer to the one below", above=0, at_most=1)
+    backbone_scale: float = number(1.0, "factor on the learning rate of pre-trained parameters", at_least=0)
+    freeze_epochs: float = number(0.0, "epochs during which they are frozen", at_least=0)
+
+
+@record(is_open=True)
+class Reduction:
+    """`config.reduction`: a token-reduction method, where and how much it reduces, and its options."""
+
+    method: str = setting("", "a token-reduction method; empty: the dense network")
+    keep_rate: float | tuple[float, ...] = setting(ABSENT, "share of the patches that a step keeps")
+    reduction_loc: tuple[int, ...] = setting(ABSENT, "blocks that reduce")
+
+
+@record()
+class KeepRateWarmUp:
+    """`config.keep_rate_warmup`: the keep rate falls from 1 over `epochs`, from epoch `start` on (EViT)."""
+
+    start: float = number(0, "first epoch with a lower keep rate", at_least=0)
+    epochs: float = number(0, "epochs in which it falls; 0: the plan's rate from the start", at_least=0)
+
+
+@record()
+class Distill:
+    """`config.distill`: weights of the losses against a teacher."""
+
+    logits: float = number(0.5, "weight of the loss on the teacher's logits", at_least=0)
+    tokens: float = number(0.5, "weight of the loss on the teacher's tokens", at_least=0)
+    tokens_kind: str = choice("mse", "or kl", ("mse", "kl"))
+
+
+@record(recipe=True)
+class Settings(groups.Recipe):
+    """A classifier, its optimizer, a plan, and images to train on."""
+
+    TOGETHER = True
+
+    run: str = path("", "a run directory to start from, or set model.weights; neither: from scratch")
+    trainable_blocks: int = number(-1, "last blocks to train, with norm and head; -1: all", at_least=-1, free=True)
+    loss: str = choice(CROSS_ENTROPY, 'or "asymmetric", for images of several classes', (CROSS_ENTROPY, ASYMMETRIC))
+    ema_decay: float = number(0.0, "decay of averaged parameters, evaluated too; 0: none", at_least=0, below=1)
+    reduction: Reduction = Reduction(keep_rate=0.7, reduction_loc=(3, 6, 9))
+    scorer: str = inspection.scorer_text("", 'of from_scores: "ltrp:run=RUN", "papr", … as in configs/score.py')
+    keep_rate_warmup: KeepRateWarmUp = KeepRateWarmUp()
+    teacher: str = path("", "the run directory of a dense classifier to distil from")
+    distill: Distill = Distill()
+    loss_weights: str = setting("", 'of reduction methods, such as "ratio=1.0"; empty: those of the methods', free=True)
+    model: Model = Model(name="vit_base_patch16_224")
+    optimizer: Optimizer = Optimizer(base_lr=5e-4, b2=0.999, min_lr=1e-6)
+    augment: groups.Augment = groups.Augment()
+
+    @staticmethod
+    def check(config: Config, prefix: str) -> list[str]:
+        """Returns the problems of the plan and the objective."""
+        problems = [*refused(lambda: plan_of(config)), *refused(lambda: objective(config))]
+        return problems or refused(lambda: require_teacher(config))
+
+    @staticmethod
+    def missing(config: Config) -> list[str]:
+        """Returns that the scorer lacks a network."""
+        has_host = bool(config.run or config.model.weights)
+        return inspection.without_network((config.scorer,), host=has_host)
 
 
 def smoke(config: Config) -> Config:
-    """Shrinks a config of the task to run in seconds on a CPU, on built-in data."""
-    shared.shrink(config)
+    """Shrinks a config of the command to run in seconds on a CPU, on built-in data."""
+    groups.shrink(config)
     config.reduction.reduction_loc = (1,)
-    known = models.arguments(config.model.name)
+    arguments = models.arguments(config.model.name)
     if sizes := models.tiny(config.model.name):
         config.model = {**config.model.to_dict(), **sizes}
         config.data.img_size = sizes.get("img_size", config.data.img_size)
         return config
     # Relative positions are kept: a pre-training run may have them (SimMIM).
-    beit = known if known.get("style") == "beit" else {}
+    beit = arguments if arguments.get("style") == "beit" else {}
     kind = ("style", "qkv_bias", "pos_embed", "init_values")
     config.model = {
         **{name: value for name, value in beit.items() if name in kind},
         **config.model.to_dict(),
-        **shared.TINY,
+        **groups.TINY,
         "name": "vit",
     }
     return config
@@ -119,10 +151,3 @@ def require_teacher(config: Config) -> None:
                 f"of a dense classifier of the same classes, or set config.distill.logits={distill.logits} and "
                 f"config.distill.tokens={distill.tokens} to 0."
             )
-
-
-def check(config: Config) -> list[str]:
-    """Returns the problems of the plan and the objective."""
-    if found := [*checks.refused(lambda: plan_of(config)), *checks.refused(lambda: objective(config))]:
-        return found
-    return checks.refused(lambda: require_teacher(config))

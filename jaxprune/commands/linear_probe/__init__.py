@@ -3,89 +3,9 @@
 The CLS token after the final norm, BatchNorm without scale and offset, one linear layer, LARS.
 """
 
-from pathlib import Path
-from typing import Any
+from jaxprune.commands.linear_probe.run import run
+from jaxprune.commands.linear_probe.settings import Settings, smoke
 
-import jax
-import jax.numpy as jnp
-from flax import nnx
+__all__ = ["Settings", "defaults", "recipe", "run", "smoke"]
 
-from jaxprune import processes
-from jaxprune.checkpoints.run import build, leave_network
-from jaxprune.commands.linear_probe.page import describe
-from jaxprune.commands.linear_probe.settings import defaults, missing, smoke
-from jaxprune.commands.shared import inputs, networks, reporting, train_first
-from jaxprune.commands.shared.training import Training, interrupted
-from jaxprune.config import Config
-from jaxprune.data.augment import random_flip
-from jaxprune.errors import UserError
-from jaxprune.evaluate.collectors import held_out
-from jaxprune.nn.batch_norm import BATCH_STATS, RunningStats
-from jaxprune.nn.params import merge, split
-from jaxprune.open import initialise
-from jaxprune.train import optimizer, probe
-from jaxprune.train import workdir as workdirs
-from jaxprune.train.state import TrainState
-from jaxprune.train.step import FIXED
-from jaxprune.train.writer import Writer
-
-__all__ = ["defaults", "describe", "missing", "run", "smoke"]
-
-
-def run(config: Config, workdir: Path) -> dict[str, Any]:
-    """Trains a linear classifier on the features of a run or a weights file, and writes it and a report to `workdir`.
-
-    `model.safetensors` is the network with the classifier, into which the BatchNorm is folded.
-    """
-    workdirs.prepare(workdir, config.to_dict())
-    if workdirs.is_complete(workdir):
-        return workdirs.read_summary(workdir)
-    config, stopped = train_first.with_run(config, workdir)
-    if stopped:
-        return stopped
-    start = networks.start_of(config)
-    training = Training.of(config, workdir)
-    num_classes = training.train.num_classes
-    arguments = {**networks.model_arguments(config), "num_classes": num_classes}
-    model = build("model", arguments, dtype=config.dtype, rngs=nnx.Rngs(config.seed))
-    if getattr(model, "dist_token", None) is not None:
-        raise UserError(
-            f"{config.model.name} has two classifiers, for its class token and its distillation token, but a linear "
-            "probe trains one: use a model without a distillation token."
-        )
-    initialise(model, start)
-    model.preprocessing = inputs.preprocessing(config)
-    backbone = split(model)
-
-    def features(params: dict[str, jax.Array], images: jax.Array) -> jax.Array:
-        net = merge(backbone.graph, params, backbone.rest)
-        tokens, _ = net.forward_features(inputs.normalized(config, images))
-        return jax.lax.stop_gradient(net.pool(tokens)).astype(jnp.float32)
-
-    def loss_fn(params, batch, key):
-        images = random_flip(key, batch["image"]) if config.flip else batch["image"]
-        return probe.loss(params, features(batch[FIXED]["backbone"], images), batch["label"])
-
-    def logits(arrays, batch):
-        return probe.logits(arrays["head"], features(arrays["backbone"], batch["image"]), arrays["running"])
-
-    def evaluate(step: int, state: TrainState, writer: Writer) -> None:
-        arrays = {"backbone": backbone.params, "running": state.extra[BATCH_STATS], "head": state.params}
-        call, batches = held_out.single_label(logits), training.held_out_batches()
-        writer.metrics(step, "eval", held_out.measure(call, arrays, batches, training.mesh))
-
-    result = training.fit(
-        probe.classifier(jax.random.key(config.seed), model.embed_dim, num_classes),
-        loss_fn,
-        optimizer.lars(training.schedule, momentum=config.optimizer.momentum),
-        [training.every(config.eval_every, evaluate)],
-        fixed={"backbone": backbone.params},
-        keepers=(RunningStats(probe.no_statistics(model.embed_dim)),),
-    )
-    if stopped := interrupted(result):
-        return stopped
-    trained = processes.whole((result.state.params, result.state.extra[BATCH_STATS]))
-    model.head.kernel[...], model.head.bias[...] = probe.folded(*trained)
-    leave_network(model, workdir, training.train.class_names)
-    outcome = {**training.outcome(result), "classes": num_classes}
-    return training.conclude(reporting.with_interval(outcome), describe)
+defaults, recipe = Settings.defaults, Settings.recipe

@@ -1,47 +1,8 @@
 """Recall of object patches by scorers: boxes and masks against the keep rate, overall and by class."""
 
-from pathlib import Path
-from typing import Any
+from jaxprune.commands.patch_recall.run import run
+from jaxprune.commands.patch_recall.settings import Settings
 
-from jaxprune.commands.patch_recall import page
-from jaxprune.commands.shared import inputs, networks, reporting
-from jaxprune.config import Config
-from jaxprune.data.annotations import open_annotations
-from jaxprune.errors import UserError
-from jaxprune.evaluate import run_over
-from jaxprune.evaluate.collectors import patch_recall
-from jaxprune.evaluate.forwards import patch_scores
-from jaxprune.report import Report
-from jaxprune.report.table import write_csv
+__all__ = ["Settings", "defaults", "run"]
 
-
-def run(config: Config, workdir: Path) -> dict[str, Any]:
-    """Compares `config.scorers` on annotated images and adds a section to the report in `workdir`."""
-    opened = networks.open_scorers(config)
-    if opened.preprocessing.num_frames:
-        raise UserError(
-            "The scorers are of a network that reads clips, and boxes and masks are of images: give others."
-        )
-    options = config.annotations.to_dict()
-    if config.source == "scenes":
-        options.update(num_images=config.num_images, image_size=opened.size[0], seed=config.seed)
-    source = open_annotations(config.source, **options)
-    area = {"min_area": config.min_area, "max_area": config.max_area}
-    view = patch_recall.view(source, opened.preprocessing, opened.grid, limit=config.num_images, **area)
-    scores = patch_scores(opened.scorers, opened.preprocessing, seed=config.seed, stride=config.batch_size)
-    collectors = [patch_recall.Ranks("scores", config.scorers)]
-    batches = view.batches(config.batch_size)
-    (ranks,) = run_over(batches, {"scores": scores}, collectors, inputs.mesh(config), desc="scoring")
-    groups = patch_recall.class_groups(view.positive, config.unseen)
-    rows = patch_recall.recall_table(ranks, view.positive, groups, tuple(config.keep_rates))
-    at = patch_recall.nearest_rate(config.keep_rates, config.keep_rate)
-    workdir.mkdir(parents=True, exist_ok=True)
-    write_csv(workdir / "patch_recall.csv", rows)
-    document = Report("jaxprune", workdir.name)
-    with reporting.report_section(workdir / "report.html", document, "Patches of objects", "patch_recall") as section:
-        section.text(f"{source.name}: {len(view.images)} images. {page.definition(**area)}")
-        page.describe(section, rows, view, ranks, opened.grid, at)
-    whole = [row for row in rows if row["class"] == patch_recall.ANY and row["keep rate"] == at]
-    print(page.summary_text(whole))
-    best = max(whole, key=lambda row: row["macro"])
-    return {"images": len(view.images), "keep_rate": at, "best": best["scorer"], "recall": best["macro"]}
+defaults = Settings.defaults

@@ -1,91 +1,9 @@
 """Masked pre-training of a vision transformer by any framework of `jaxprune.mim`."""
 
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
-
-import jax
-from flax import nnx
-
-from jaxprune import parallel, processes
-from jaxprune.checkpoints.run import build, write_card
-from jaxprune.commands.pretrain.networks import arguments_of, missing
 from jaxprune.commands.pretrain.page import describe
-from jaxprune.commands.pretrain.settings import defaults, smoke
-from jaxprune.commands.shared import inputs
-from jaxprune.commands.shared.training import Training, adamw, interrupted
-from jaxprune.config import Config
-from jaxprune.data.augment import random_flip
-from jaxprune.evaluate import Averages, run_over
-from jaxprune.evaluate.collectors import reconstruction
-from jaxprune.mim.parts.base import STORED
-from jaxprune.nn.params import Split, merge, split
-from jaxprune.train import workdir as workdirs
-from jaxprune.train.state import TrainState
-from jaxprune.train.step import FIXED, KEPT, LossFn
-from jaxprune.train.writer import Writer
+from jaxprune.commands.pretrain.run import run
+from jaxprune.commands.pretrain.settings import Settings, smoke
 
-__all__ = ["defaults", "describe", "missing", "run", "smoke"]
+__all__ = ["Settings", "defaults", "describe", "recipe", "run", "smoke"]
 
-PICTURES = 6
-
-
-def run(config: Config, workdir: Path) -> dict[str, Any]:
-    """Pre-trains as configured, and writes checkpoints, metrics, pictures and a report to `workdir`."""
-    workdirs.prepare(workdir, config.to_dict())
-    if workdirs.is_complete(workdir):
-        return workdirs.read_summary(workdir)
-    training = Training.of(config, workdir)
-    model = build("mim", arguments_of(config), dtype=config.dtype, rngs=nnx.Rngs(config.seed))
-    model.preprocessing = inputs.preprocessing(config)
-    parts = split(model)
-    write_card(workdir, model, fixed={name: a for name, a in parts.rest.items() if name.startswith(STORED)})
-    # Passed as arguments to every step, not as constants: a teacher is large.
-    fixed = parallel.replicate(training.mesh, parts.rest)
-    preprocessing, shown = model.preprocessing, next(iter(training.held_out_batches()))["image"][:PICTURES]
-
-    def evaluate(step: int, state: TrainState, writer: Writer) -> None:
-        arrays = {"params": state.params, "fixed": fixed}
-        forwards = {"loss": reconstruction.losses(parts, preprocessing, arrays)}
-        batches = training.held_out_batches()
-        (found,) = run_over(batches, forwards, [Averages("loss")], training.mesh, desc="held-out")
-        writer.metrics(step, "eval", reconstruction.with_ratio(found))
-
-    def draw(step: int, state: TrainState, writer: Writer) -> None:
-        params = processes.whole(state.params)
-        if processes.leads():
-            model = merge(parts.graph, params, parts.rest)
-            writer.images(step, "reconstruction", reconstruction.picture(model, preprocessing, shown))
-
-    result = training.fit(
-        parts.params,
-        _Losses(config, parts, model.phase, training.steps.per_epoch),
-        adamw(config, training.schedule, parts.params, exempt=model.no_decay),
-        [training.every(config.picture_every, draw), training.every(config.eval_every, evaluate)],
-        fixed=fixed,
-        keepers=model.keepers(training.steps.per_epoch),
-    )
-    return interrupted(result) or training.conclude(training.outcome(result), describe)
-
-
-class _Losses:
-    """The losses of a run: one, hence one program, for each phase of the framework (`Framework.phase`)."""
-
-    def __init__(self, config: Config, parts: Split, phase: Callable[[int], dict[str, Any]], steps_per_epoch: int):
-        self._config, self._parts, self._phase, self._steps_per_epoch = config, parts, phase, steps_per_epoch
-        self._made: dict[tuple, LossFn] = {}
-
-    def at(self, step: int) -> LossFn:
-        """The loss of the step after `step`."""
-        phase = self._phase(step // self._steps_per_epoch)
-        return self._made.setdefault(tuple(sorted(phase.items())), _loss_fn(self._config, self._parts, phase))
-
-
-def _loss_fn(config: Config, parts: Split, phase: dict[str, Any]) -> LossFn:
-    def loss_fn(params, batch, key):
-        flip_key, mask_key = jax.random.split(key)
-        images = random_flip(flip_key, batch["image"]) if config.flip else batch["image"]
-        model = merge(parts.graph, params, batch.get(FIXED, {}))
-        return model.training_loss(inputs.normalized(config, images), mask_key, **phase, **batch.get(KEPT, {})), {}
-
-    return loss_fn
+defaults, recipe = Settings.defaults, Settings.recipe

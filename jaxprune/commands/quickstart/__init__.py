@@ -1,68 +1,8 @@
 """The whole workflow in minutes: PR-MIM pre-training, fine-tuning, training from scratch, patch ranking, pruning."""
 
-import json
-import time
-from pathlib import Path
-from typing import Any
+from jaxprune.commands.quickstart.run import run
+from jaxprune.commands.quickstart.settings import Settings, smoke
 
-from jaxprune.commands import benchmark, finetune, pretrain, train_ranker
-from jaxprune.commands.quickstart.page import describe
-from jaxprune.commands.quickstart.settings import defaults, phase_config, phases, smoke
-from jaxprune.config import Config
-from jaxprune.files import write_atomically
-from jaxprune.reduction import DENSE
-from jaxprune.train import workdir as workdirs
-from jaxprune.train.writer import METRICS, read_metrics
+__all__ = ["Settings", "defaults", "run", "smoke"]
 
-__all__ = ["defaults", "describe", "run", "smoke"]
-
-_TASKS = {"pretrain": pretrain.run, "finetune": finetune.run, "scratch": finetune.run, "ranker": train_ranker.run}
-
-
-def run(config: Config, workdir: Path) -> dict[str, Any]:
-    """Runs the phases one after the other, each in its own run directory in `workdir`, and writes one report."""
-    workdirs.prepare(workdir, config.to_dict())
-    if workdirs.is_complete(workdir):
-        return workdirs.read_summary(workdir)
-    summaries = {}
-    for phase in phases(config):
-        task, settings = _TASKS[phase], phase_config(config, phase, workdir)
-        began = time.monotonic()
-        summaries[phase] = task(settings, workdir / phase)
-        if summaries[phase].get("stopped"):
-            return {"phase": phase, **summaries[phase]}
-        summaries[phase]["wall_seconds"] = round(time.monotonic() - began, 1)
-    _join_metrics(config, workdir)
-    pruned = None
-    if "pruned" in config:
-        pruned = benchmark.measure(phase_config(config, "pruned", workdir), workdir / "pruned")
-    # Not every target supports a mean colour, and not all data have object masks.
-    optional = {
-        "reconstruction_ratio": summaries["pretrain"].get("ratio_to_mean_colour"),
-        "object_recall": summaries.get("ranker", {}).get("recall"),
-    }
-    summary = {
-        **{name: value for name, value in optional.items() if value is not None},
-        "accuracy": summaries["finetune"]["accuracy"],
-        "accuracy_from_scratch": summaries["scratch"]["accuracy"],
-        **(_best(pruned) if pruned else {}),
-        "seconds": {phase: round(s["seconds"], 1) for phase, s in summaries.items()},
-    }
-    describe(config, workdir, summaries, pruned)
-    workdirs.mark_complete(workdir, summary)
-    return summary
-
-
-def _best(pruned: benchmark.Measured) -> dict[str, Any]:
-    """The plan with the highest accuracy among those faster than the dense network, or {}."""
-    faster = [row for row in pruned.rows if row["plan"] != DENSE and row["speed-up"] > 1]
-    if not faster:
-        return {}
-    best = max(faster, key=lambda row: row["accuracy"])
-    return {"pruned_by": best["plan"], "accuracy_pruned": best["accuracy"], "speed_up_pruned": best["speed-up"]}
-
-
-def _join_metrics(config: Config, workdir: Path) -> None:
-    rows = ((phase, row) for phase in phases(config) for row in read_metrics(workdir / phase))
-    lines = [json.dumps({"phase": phase, **row}, sort_keys=True) for phase, row in rows]
-    write_atomically(workdir / METRICS, "\n".join(lines) + "\n")
+defaults = Settings.defaults

@@ -1,6 +1,5 @@
 """The settings of the whole workflow: those of its phases, each the config of another task."""
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +7,7 @@ from ml_collections import ConfigDict
 
 from jaxprune.commands.finetune import settings as finetuning
 from jaxprune.commands.pretrain import settings as pretraining
+from jaxprune.commands.shared import settings
 from jaxprune.commands.train_ranker import settings as ranking
 from jaxprune.config import Config
 
@@ -15,36 +15,28 @@ RANKER = "ltrp"  # as the scorer of plans, means the ranker of this run
 PHASES = ("pretrain", "finetune", "scratch", "ranker")
 
 
-def defaults(
-    pretrain: Config,
-    finetune: Config,
-    ranker: Config | None = None,
-    pruned: Config | None = None,
-    scratch: Mapping[str, Any] | None = None,
-) -> Config:
-    """Returns the config of the task, from the configs of its phases.
+@settings.record(is_open=True)
+class Scratch:
+    """`config.scratch`: optimizer settings of training from scratch that differ from fine-tuning."""
 
-    Args:
-      ranker: config of the ranker's training; without it no ranker is trained.
-      pruned: config of `benchmark` with the plans for the fine-tuned classifier; without it there is no comparison.
-      scratch: optimizer settings of training from scratch that differ from fine-tuning.
+    layer_decay: float = settings.number(1.0, "see finetune.optimizer", above=0, at_most=1)
+
+
+@settings.record()
+class Settings(settings.Settings):
+    """The configs of the phases: `pretrain`, `finetune`, and optionally `ranker` and `pruned`.
+
+    Without `ranker`, the config of a ranker's training, no ranker is trained; without `pruned`, a config of `benchmark`
+    with plans for the fine-tuned classifier, there is no comparison.
     """
-    optional = {"ranker": ranker, "pruned": pruned}
-    return ConfigDict(
-        {
-            "task": "quickstart",
-            "seed": 0,
-            "workdir": "",
-            "pretrain": pretrain,
-            "finetune": finetune,
-            "scratch": {"layer_decay": 1.0, **(scratch or {})},  # optimizer settings that differ from fine-tuning
-            **{name: phase for name, phase in optional.items() if phase is not None},
-        }
-    )
+
+    TRAINS = True
+
+    scratch: Scratch = Scratch()
 
 
 def smoke(config: Config) -> Config:
-    """Shrinks a config of the task to run in seconds on a CPU, on built-in data."""
+    """Shrinks a config of the command to run in seconds on a CPU, on built-in data."""
     pretraining.smoke(config.pretrain)
     finetuning.smoke(config.finetune)
     if "ranker" in config:

@@ -1,47 +1,8 @@
 """Scores the patches of your own images with any scorers, and compares the patches that each keeps."""
 
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
+from jaxprune.commands.score.run import run
+from jaxprune.commands.score.settings import Settings
 
-from jaxprune.commands.score import page
-from jaxprune.commands.shared import inputs, networks, reporting
-from jaxprune.commands.shared.checks import refused
-from jaxprune.config import Config
-from jaxprune.data.pictures import open_pictures, require_there
-from jaxprune.errors import UserError
-from jaxprune.evaluate.forwards import patch_scores
-from jaxprune.evaluate.score_files import read_part, write_scores
-from jaxprune.report import Report
-from jaxprune.report.scorer_names import about_scorers
-from jaxprune.train import workdir as workdirs
+__all__ = ["Settings", "defaults", "run"]
 
-
-def check(config: Config) -> Iterator[str]:
-    """Yields the problems of the config that `shared.checks` does not find."""
-    yield from refused(lambda: require_there(config.images))
-
-
-def run(config: Config, workdir: Path) -> dict[str, Any]:
-    """Scores `config.images` in parts, and draws the first images; existing parts are kept."""
-    opened = networks.open_scorers(config)
-    pictures = open_pictures(config.images, opened.preprocessing, seed=config.seed)
-    batch_size = min(config.batch_size, len(pictures.names))
-    scores = patch_scores(opened.scorers, opened.preprocessing, seed=config.seed, stride=batch_size)
-    sizes = {"size": opened.size, "grid": opened.grid, "batch_size": batch_size, "num_threads": config.num_threads}
-    with workdirs.locked(workdir):
-        workdirs.prepare(workdir, config.to_dict())
-        paths = write_scores(workdir / "scores", pictures, scores, config.scorers, inputs.mesh(config), **sizes)
-        parts = [read_part(path) for path in paths]
-        broken = {name: why for part in parts for name, why in zip(part.files, part.broken, strict=True) if why}
-        if len(broken) == len(pictures.names):
-            raise UserError(f"No image of {config.images} can be read: {next(iter(broken.values()))}")
-        rates, document = config.keep_rates, Report("jaxprune", config.images)
-        drawn = page.draw(workdir / "pictures", pictures, opened, paths, rates, config.num_pictures)
-        shares = page.agreement(paths, opened, rates)
-        with reporting.report_section(workdir / "report.html", document, "Patches that matter", "score") as section:
-            host = config.run or f"{config.model.name} {config.model.weights}".strip()
-            about = about_scorers(config.scorers, proposal=config.proposal, weights=config.weights, host=host)
-            page.describe(section, opened, drawn, shares, broken, rates[len(rates) // 2], about)
-    unreadable = {"unreadable": len(broken)} if broken else {}
-    return {"images": len(pictures.names) - len(broken), **unreadable, "scores": str(workdir / "scores")}
+defaults = Settings.defaults

@@ -1,5 +1,6 @@
 """Builds images from a config: sources, batches, and the mesh that they are sharded over."""
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from ml_collections import ConfigDict
 
 from jaxprune import data as loader
 from jaxprune import parallel
-from jaxprune.commands.shared import defaults
+from jaxprune.commands.shared import groups
 from jaxprune.config import Config
 from jaxprune.data.augment import normalize
 from jaxprune.data.sample import Sample
@@ -53,8 +54,8 @@ def source(config: Config, split: str, *, in_memory: bool | None = None) -> Any:
             "exif": data.exif,
         },
     }.get(data.source, {})
-    chosen = data.train_split if split == "train" else data.eval_split
-    return loader.create_source(data.source, split=chosen, in_memory=in_memory, **options)
+    name = data.train_split if split == "train" else data.eval_split
+    return loader.create_source(data.source, split=name, in_memory=in_memory, **options)
 
 
 def train_batches(config: Config, examples: Any) -> Any:
@@ -90,18 +91,7 @@ def eval_batches(config: Config, examples: Any, *, changes: tuple[Any, ...] = ()
 
 def preprocessing(config: Config) -> Preprocessing:
     """The evaluation preprocessing of `config.data`."""
-    data = config.data
-    return Preprocessing(
-        pair(data.img_size),
-        crop=data.eval_crop,
-        crop_pct=data.crop_pct,
-        interpolation=data.interpolation,
-        mean=tuple(data.mean),
-        std=tuple(data.std),
-        exif=data.exif,
-        num_frames=data.num_frames,
-        frame_stride=data.frame_stride,
-    )
+    return groups.preprocessing(config.data)
 
 
 def prepared_as(record: Preprocessing) -> dict[str, Any]:
@@ -147,9 +137,9 @@ def with_data_of(origin: str | Path, record: Preprocessing, config: Config) -> C
     recorded = {} if config.data.source else recorded_config(origin)
     # The built-in scenes depend on the seed.
     seed = {"seed": recorded["seed"]} if recorded else {}
-    chosen = recorded["data"] if recorded else config.data.to_dict()
+    values = recorded["data"] if recorded else config.data.to_dict()
     # Runs of earlier versions lack newer settings, and did not split folders.
-    settings = {**defaults.data(), "held_out": 0.0, **chosen, **prepared_as(record)}
+    settings = {**dataclasses.asdict(groups.Data()), "held_out": 0.0, **values, **prepared_as(record)}
     return ConfigDict({**config.to_dict(), **seed, "data": settings})
 
 
@@ -169,15 +159,16 @@ def sample(config: Config, examples: Any) -> Sample:
     return Sample(examples, config.num_images or len(examples))
 
 
-def require_classes(examples: Any, known: int, origin: str | Path) -> None:
-    """Refuses examples of other classes than the `known` ones of the classifier from `origin`.
+def require_classes(examples: Any, num_classes: int, origin: str | Path) -> None:
+    """Refuses examples of other classes than the `num_classes` ones of the classifier from `origin`.
 
     Raises:
       UserError: see above.
     """
-    if examples.num_classes != known:
+    if examples.num_classes != num_classes:
         raise UserError(
-            f"The data have {examples.num_classes} classes and {origin} knows {known}: give the data it was trained on."
+            f"The data have {examples.num_classes} classes and {origin} knows {num_classes}: give the data it was "
+            "trained on."
         )
 
 

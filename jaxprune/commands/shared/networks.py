@@ -8,7 +8,6 @@ from ml_collections import ConfigDict
 
 from jaxprune import models
 from jaxprune import open as door
-from jaxprune.commands.shared.defaults import PROPOSAL
 from jaxprune.config import Config
 from jaxprune.nn.patch_embed import pair
 from jaxprune.open import Classifier, NetworkCache, Origin, ScorerSet
@@ -16,6 +15,7 @@ from jaxprune.preprocessing import Preprocessing
 from jaxprune.reduction import Plan, apply
 from jaxprune.scoring import Scorer
 
+PROPOSAL = "efficientnet_lite0"  # the default ConvNet of patch scorers
 IMG_SIZE = 224  # image size if neither the network nor the config has one
 
 

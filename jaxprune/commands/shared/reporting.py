@@ -15,11 +15,11 @@ from jaxprune.report import Report, Section, plots, spread
 
 
 @contextlib.contextmanager
-def report_section(path: Path, report: Report, title: str, slug: str, shown: str = "") -> Iterator[Section]:
-    """Yields a report section; once filled, it is added to the report at `path` with the command line, or `shown`."""
+def report_section(path: Path, report: Report, title: str, slug: str, command_line: str = "") -> Iterator[Section]:
+    """Yields a report section; once filled, it is added to the report at `path` with its command line."""
     section = report.section(title, slug=slug)
     yield section
-    section.command(shown or command())
+    section.command(command_line or command())
     path.parent.mkdir(parents=True, exist_ok=True)
     report.add_to(path)
 

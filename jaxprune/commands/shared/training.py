@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import jax
 import optax
 
+from jaxprune import commands, processes
 from jaxprune import data as loader
-from jaxprune import processes
 from jaxprune.commands.shared import inputs
 from jaxprune.config import Config
 from jaxprune.errors import UserError
@@ -61,29 +61,52 @@ def learning_rate(config: Config, steps: Length, scale: float = 1.0) -> optimize
     )
 
 
-def adamw(
+# The settings of `config.optimizer` that each optimizer takes, if they are there.
+_NUMBERS = {
+    "adamw": ("b1", "b2", "weight_decay"),
+    "lamb": ("b1", "b2", "weight_decay"),
+    "lars": ("momentum", "weight_decay"),
+}
+
+
+def build_optimizer(
     config: Config,
     schedule: optimizer.Schedule,
     params: dict,
     *,
-    exempt=(),
-    layer_scales=None,
-    schedules=None,
-    frozen=(),
-) -> Any:
-    """AdamW with the settings of `config.optimizer`."""
+    exempt: Sequence[str] = (),
+    layer_scales: Mapping[str, float] | None = None,
+    schedules: Mapping[str, optimizer.Schedule] | None = None,
+    frozen: Sequence[str] = (),
+) -> optax.GradientTransformation:
+    """Builds the optimizer that `config.optimizer` names, with its numbers.
+
+    Args:
+      exempt: patterns of parameters that do not decay (`optimizer.decay_mask`).
+      layer_scales, schedules, frozen: see `optimizer.adamw`.
+    """
     settings = config.optimizer
-    return optimizer.adamw(
+    return optimizer.OPTIMIZERS[settings.name](
         schedule,
-        b1=settings.b1,
-        b2=settings.b2,
-        weight_decay=settings.weight_decay,
+        **{name: settings[name] for name in _NUMBERS[settings.name] if name in settings},
         decay_mask=optimizer.decay_mask(params, exempt),
         layer_scales=layer_scales,
         schedules=schedules,
-        clip_norm=settings.clip_norm or None,
+        clip_norm=("clip_norm" in settings and settings.clip_norm) or None,
         frozen=frozen,
     )
+
+
+def begin(config: Config, workdir: Path) -> dict[str, Any] | None:
+    """Makes `workdir` the directory of the run of a config; returns its summary if the run is complete.
+
+    A run whose config was recorded before a setting existed goes on if the setting has its default.
+
+    Raises:
+      UserError: the directory is of another run; see `workdir.prepare`.
+    """
+    workdirs.prepare(workdir, config.to_dict(), commands.declared_defaults(config))
+    return workdirs.read_summary(workdir) if workdirs.is_complete(workdir) else None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -33,8 +33,10 @@ def score_maps(ranker: Any, preprocessing: Preprocessing, images: np.ndarray) ->
     """
     pixels = normalize(jnp.asarray(images), preprocessing.mean, preprocessing.std)
     scores = np.asarray(jitted(ranker, lambda ranker, x: ranker.scores(x))(pixels)).reshape(-1, *ranker.grid)
-    shown = [upscale(image) for image in images]
-    return tile([np.concatenate([image, heatmap(image, map_)]) for image, map_ in zip(shown, scores, strict=True)], 8)
+    enlarged = [upscale(image) for image in images]
+    return tile(
+        [np.concatenate([image, heatmap(image, map_)]) for image, map_ in zip(enlarged, scores, strict=True)], 8
+    )
 
 
 def removals(framework: Any, preprocessing: Preprocessing, images: np.ndarray, mask_ratio: float) -> np.ndarray:
@@ -53,23 +55,23 @@ def removals(framework: Any, preprocessing: Preprocessing, images: np.ndarray, m
     def compared(framework: Any, pixels: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
         masker = RandomMasker(framework.grid, mask_ratio)
         masks = label_masks(masker.draw(len(pixels), key=held_out_key()), framework.grid)
-        found = reconstructions(framework, pixels, masks)
-        change = jnp.abs(found.removed - found.anchor[:, None]).mean(3).sum(2) / masks.masked.sum(1)[:, None]
+        restored = reconstructions(framework, pixels, masks)
+        change = jnp.abs(restored.removed - restored.anchor[:, None]).mean(3).sum(2) / masks.masked.sum(1)[:, None]
         order = jnp.argsort(-change, axis=1, stable=True)
         # With two visible patches the second is also the last.
-        chosen = jnp.concatenate([order[:, :2], order[:, -1:]], axis=1)
-        removed = jnp.take_along_axis(found.removed, chosen[:, :, None, None], axis=1)
-        shown = jnp.concatenate([found.anchor[:, None], removed], axis=1)
+        patches = jnp.concatenate([order[:, :2], order[:, -1:]], axis=1)
+        removed = jnp.take_along_axis(restored.removed, patches[:, :, None, None], axis=1)
+        rows = jnp.concatenate([restored.anchor[:, None], removed], axis=1)
         # Visible patches are copied from the image.
-        shown = jnp.where(masks.masked[:, None, :, None], shown, patchify(pixels, framework.patch_size)[:, None])
-        of_chosen = lambda values: jnp.take_along_axis(values, chosen, axis=1)
-        return shown, of_chosen(masks.ids_keep), of_chosen(change)
+        rows = jnp.where(masks.masked[:, None, :, None], rows, patchify(pixels, framework.patch_size)[:, None])
+        at_patches = lambda values: jnp.take_along_axis(values, patches, axis=1)
+        return rows, at_patches(masks.ids_keep), at_patches(change)
 
     mean, std = preprocessing.mean, preprocessing.std
-    found = jitted(framework, compared)(normalize(jnp.asarray(images), mean, std))
+    results = jitted(framework, compared)(normalize(jnp.asarray(images), mean, std))
     cells = []
-    for image, shown, patches, change in zip(images, *jax.tree.map(np.asarray, found), strict=True):
-        restored = np.asarray(unpatchify(jnp.asarray(shown), framework.patch_size, framework.grid))
+    for image, rows, patches, change in zip(images, *jax.tree.map(np.asarray, results), strict=True):
+        restored = np.asarray(unpatchify(jnp.asarray(rows), framework.patch_size, framework.grid))
         restored = [upscale(picture) for picture in to_uint8(restored, mean, std)]
         cells += [label(upscale(image), "image"), label(restored[0], "from the visible patches")]
         for picture, patch, amount in zip(restored[1:], patches, change, strict=True):

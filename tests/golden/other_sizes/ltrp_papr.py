@@ -103,7 +103,7 @@ def cams() -> dict[str, Arrays]:
 
 def selectors() -> dict[str, Arrays]:
     config = {"img": 24, "patch": 4, "dim": 20, "heads": 2, "depth": 6, "mlp_ratio": 3.0, "prune_blocks": [2, 4]}
-    config |= {"groups": [2, 2, 2], "keeps": [10, 21], "adavit_threshold": 0.55}
+    config |= {"groups": [2, 2, 2], "keeps": [10, 21], "adavit_threshold": 0.55, "iared_heads": 4}
     model, tensors = published(models.create, "vit", **sizes_of(config), num_classes=7)
     pictures = images(2, 3, 24, 24)
     file: Arrays = {"config_json": text(config), "images": pictures, **prefixed(tensors, "vit/")}
@@ -168,6 +168,7 @@ def ia_red2(model: Any, given: jax.Array) -> Arrays:
     for group in range(3):
         scorer = scoring.create("ia_red2", proposal=model, groups=3, group=group)
         for index, agent in enumerate(scorer.agents):
+            agent.num_heads = 4
             file |= layer(perturbed(agent.qk, seed=index), f"agent/{index}.qk")
         found = computed(scorer, lambda scorer, x: scorer.probabilities(x), given)
         file |= {f"iared/prob_group{group}_f64": found, f"iared/policy_group{group}": found > 0.5}

@@ -66,7 +66,7 @@ def network(name: str, tensors: Arrays) -> Arrays:
     checkpoints.load_pretrained(fast, {**tensors, **own})
     pictures = images(3, 3, 42, 42)
     logits, aux = computed(fast, lambda model, x: model(x), jnp.asarray(nhwc(pictures)))
-    file: Arrays = {"config": text(**{**CONFIG, "loc": loc}), "images": pictures, **prefixed(own, "w.")}
+    file: Arrays = {"config": text(**{**CONFIG, "loc": loc, "method": name}), "images": pictures, **prefixed(own, "w.")}
     file |= {"logits": logits, "logits_f64": np.float64(logits)}
     kept_at = dict(zip(loc, aux.kept, strict=True))
     if name in NORMS:

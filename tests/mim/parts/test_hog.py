@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support import golden, in_names, nhwc
+from support import golden, nhwc
 
 from jaxprune.errors import UserError
 from jaxprune.mim.parts.hog import HOG, MaskFeatHOG, gaussian_window, hog_levels, image_gradients
@@ -16,36 +16,38 @@ from jaxprune.ops.patches import unpatchify
 FILE = golden("mim/localmim_hog")
 
 
-def cells_of(image):
-    """The numbers of bins of a golden image, and the sides of the cells of each, ascending."""
-    pairs = [(int(bins), int(cell)) for bins, cell in in_names(FILE, rf"{image}/nbins(\d+)_pool(\d+)")]
-    assert pairs
-    return {bins: sorted(cell for number, cell in pairs if number == bins) for bins, _ in pairs}
+def histograms(image):
+    """The published histograms of a golden image: by number of bins, by side of a cell, ascending."""
+    _, channels, height, width = FILE[f"img_{image}"].shape
+    by_bins = {}
+    for values in (FILE[name] for name in FILE if name.startswith(f"{image}/nbins")):
+        cell = math.isqrt(height * width // values.shape[1])
+        by_bins.setdefault(values.shape[2] // channels, {})[cell] = values
+    return [pytest.param(bins, dict(sorted(by_cell.items())), id=f"{bins} bins") for bins, by_cell in by_bins.items()]
 
 
-@pytest.mark.parametrize(("bins", "cells"), cells_of("dyadic").items())
-def test_localmim_matches(bins, cells):
+@pytest.mark.parametrize(("bins", "published"), histograms("dyadic"))
+def test_localmim_matches(bins, published):
     images = jnp.asarray(nhwc(FILE["img_dyadic"]))
-    levels = jax.jit(lambda images: hog_levels(images, [(cell, cell) for cell in cells], bins))(images)
-    for cell, level in zip(cells, levels, strict=True):
-        expected = FILE[f"dyadic/nbins{bins}_pool{cell}"]
+    levels = jax.jit(lambda images: hog_levels(images, [(cell, cell) for cell in published], bins))(images)
+    for (cell, expected), level in zip(published.items(), levels, strict=True):
         chex.assert_trees_all_close(level, expected, atol=1e-6, rtol=0)
         chex.assert_trees_all_close(jax.jit(HOG((cell, cell), num_bins=bins))(images), expected, atol=1e-6, rtol=0)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("bins", "cells"), cells_of("gauss").items())
-def test_localmim_matches_inside_of_any_image(bins, cells):
+@pytest.mark.parametrize(("bins", "published"), histograms("gauss"))
+def test_localmim_matches_inside_of_any_image(bins, published):
     images = jnp.asarray(nhwc(FILE["img_gauss"]))
     b, height, width, _ = images.shape
     gradients = jnp.stack([gradient[..., 0] for gradient in image_gradients(images)], axis=1)
     chex.assert_trees_all_close(gradients, FILE["gauss/gxy_ch0"], atol=2e-6, rtol=0)
-    for cell in cells:
+    for cell, expected in published.items():
         # At the border one difference is nearly 0, and the bin is a matter of rounding.
         grid = (height // cell, width // cell)
         inner = lambda values, grid=grid: values.reshape(b, *grid, -1)[:, 1:-1, 1:-1]
         found = inner(HOG((cell, cell), num_bins=bins)(images))
-        chex.assert_trees_all_close(found, inner(FILE[f"gauss/nbins{bins}_pool{cell}"]), atol=1e-6, rtol=0)
+        chex.assert_trees_all_close(found, inner(expected), atol=1e-6, rtol=0)
 
 
 def test_maskfeat_matches():

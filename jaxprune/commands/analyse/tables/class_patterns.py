@@ -17,25 +17,25 @@ RATE, DEPTH, DISTANCE = "rows in use", "depth", "centre distance"
 _SAME = 1e-9  # measures with a smaller range do not differ between images
 
 
-def class_rows(found: Sequence[Observed], class_names: Sequence[str]) -> list[dict[str, Any]]:
+def class_rows(observations: Sequence[Observed], class_names: Sequence[str]) -> list[dict[str, Any]]:
     """Returns a row per plan and class: the mean over its images of each measure that differs between images.
 
     `rows in use` is the number of rows after the last step as a share of the patches, `depth` the mean number of blocks
     that patches pass, `centre distance` the mean distance of kept patches from the centre, relative to that of all.
 
     Args:
-      found: members of any networks.
+      observations: members of any networks.
       class_names: of the data.
     """
     rows = []
-    for observed in found:
+    for observed in observations:
         member, measured = observed.member, image_values(observed)
         if not measured:
             continue
-        for number, own in _classes(observed["label"]):
+        for number, in_class in _classes(observed["label"]):
             start = {"network": member.network, "plan": member.plan, "class": class_names[number]}
-            means = {name: float(values[own].mean()) for name, values in measured.items()}
-            rows.append({**start, "images": int(own.sum()), **means})
+            means = {name: float(values[in_class].mean()) for name, values in measured.items()}
+            rows.append({**start, "images": int(in_class.sum()), **means})
     return rows
 
 
@@ -50,7 +50,7 @@ def image_values(observed: Observed) -> dict[str, np.ndarray]:
         values[DEPTH] = observed.patterns.depths().mean(1)
     if observed.keeps and len(grid) == 2:
         values[DISTANCE] = centre_distance(observed.patterns.masks[-1], (grid[0], grid[1]))
-    return {name: own for name, own in values.items() if np.ptp(own) > _SAME}
+    return {name: measure for name, measure in values.items() if np.ptp(measure) > _SAME}
 
 
 def explained(values: np.ndarray, labels: np.ndarray) -> float:

@@ -51,37 +51,37 @@ def name_of(observed: Observed) -> tuple[str, str]:
     return observed.member.network, observed.member.plan
 
 
-def answers(found: Sequence[Observed], *, neighbours: int) -> Answers | Rankings | None:
+def answers(observations: Sequence[Observed], *, neighbours: int) -> Answers | Rankings | None:
     """Returns the predictions of all members; None if images have no label, or several without a classifier.
 
     Without a classifier, an image gets the class that the nearest dense features of other images vote for: a plan is
     right if its features still lie among those of the image's class.
 
     Args:
-      found: members of any networks, including the dense ones; classifiers are used only if all have one.
+      observations: members of any networks, including the dense ones; classifiers are used only if all have one.
       neighbours: number of neighbours that vote.
     """
-    labels = found[0]["label"]
-    if labels.ndim > 1 and all("logits" in observed for observed in found) and labels.any():
-        return Rankings(labels, {name_of(observed): observed["logits"] for observed in found})
+    labels = observations[0]["label"]
+    if labels.ndim > 1 and all("logits" in observed for observed in observations) and labels.any():
+        return Rankings(labels, {name_of(observed): observed["logits"] for observed in observations})
     if labels.ndim > 1 or (labels < 0).any():
         return None
-    if all("prediction" in observed for observed in found):
-        return Answers(CLASSIFIER, labels, {name_of(observed): observed["prediction"] for observed in found})
-    if not all("pooled" in observed for observed in found) or len(labels) < 2:
+    if all("prediction" in observed for observed in observations):
+        return Answers(CLASSIFIER, labels, {name_of(observed): observed["prediction"] for observed in observations})
+    if not all("pooled" in observed for observed in observations) or len(labels) < 2:
         return None
-    dense = {observed.member.network: observed["pooled"] for observed in found if observed.member.plan == DENSE}
+    dense = {observed.member.network: observed["pooled"] for observed in observations if observed.member.plan == DENSE}
     predictions = {
         name_of(observed): knn_classes_of_others(
             dense[observed.member.network], labels, observed["pooled"], k=neighbours
         )
-        for observed in found
+        for observed in observations
     }
     return Answers(NEIGHBOURS, labels, predictions)
 
 
 def plan_rows(
-    found: Sequence[Observed], answered: Answers | Rankings | None, gflops: Callable[[Any], float]
+    observations: Sequence[Observed], outcome: Answers | Rankings | None, gflops: Callable[[Any], float]
 ) -> list[dict]:
     """Returns a row for each member: cost, accuracy and its difference from the dense network's, agreement.
 
@@ -89,16 +89,16 @@ def plan_rows(
     rows after each step as a share of the patches, averaged over images.
 
     Args:
-      found: members of any networks, the dense one of each first.
-      answered: what `answers` returned.
+      observations: members of any networks, the dense one of each first.
+      outcome: what `answers` returned.
       gflops: returns the GFLOPs of a network.
     """
-    rows, dense = [], {observed.member.network: observed for observed in found if observed.member.plan == DENSE}
-    for observed in found:
+    rows, dense = [], {observed.member.network: observed for observed in observations if observed.member.plan == DENSE}
+    for observed in observations:
         member, base = observed.member, dense[observed.member.network]
         row: dict[str, Any] = {"network": member.network, "plan": member.plan, "GFLOPs": gflops(member.model)}
-        if answered is not None:
-            row |= answered.columns(name_of(observed), name_of(base))
+        if outcome is not None:
+            row |= outcome.columns(name_of(observed), name_of(base))
         if "pooled" in observed and "pooled" in base:
             row["cosine"] = mean_cosine(observed["pooled"], base["pooled"])
         if member.layers:
@@ -107,100 +107,107 @@ def plan_rows(
     return rows
 
 
-def lost(answered: Answers, member: tuple[str, str], base: tuple[str, str]) -> np.ndarray:
+def lost(outcome: Answers, member: tuple[str, str], base: tuple[str, str]) -> np.ndarray:
     """Returns the positions of the images that the dense network gets right and the plan does not."""
-    return np.flatnonzero(answered.right(base) & ~answered.right(member))
+    return np.flatnonzero(outcome.right(base) & ~outcome.right(member))
 
 
-def by_class(answered: Answers, base: tuple[str, str], class_names: Sequence[str]) -> list[dict[str, Any]]:
+def by_class(outcome: Answers, base: tuple[str, str], class_names: Sequence[str]) -> list[dict[str, Any]]:
     """Returns a row for each class that occurs: its images, the dense accuracy, and its change under each plan.
 
     Classes with the largest loss over all plans come first.
 
     Args:
-      answered: what `answers` returned.
+      outcome: what `answers` returned.
       base: the dense member of the network.
       class_names: of the data.
     """
-    plans = [member for member in answered.predictions if member[0] == base[0] and member != base]
+    plans = [member for member in outcome.predictions if member[0] == base[0] and member != base]
     rows = []
-    for number in np.unique(answered.labels):
-        own = answered.labels == number
-        dense = float(answered.right(base)[own].mean())
-        changes = {plan: float(answered.right((network, plan))[own].mean()) - dense for network, plan in plans}
-        start = {"network": base[0], "class": class_names[number], "images": int(own.sum()), "accuracy, dense": dense}
+    for number in np.unique(outcome.labels):
+        in_class = outcome.labels == number
+        dense = float(outcome.right(base)[in_class].mean())
+        changes = {plan: float(outcome.right((network, plan))[in_class].mean()) - dense for network, plan in plans}
+        start = {
+            "network": base[0],
+            "class": class_names[number],
+            "images": int(in_class.sum()),
+            "accuracy, dense": dense,
+        }
         rows.append({**start, **changes})
     return sorted(rows, key=lambda row: sum(row[plan] for _, plan in plans))
 
 
 def confusions(
-    answered: Answers, base: tuple[str, str], class_names: Sequence[str], *, most: int = 20
+    outcome: Answers, base: tuple[str, str], class_names: Sequence[str], *, most: int = 20
 ) -> list[dict[str, Any]]:
     """Returns rows for the pairs (class, other predicted class) that a plan changes most, by plan.
 
     `dense` and `with plan` are the numbers of images, `change` their difference; pairs that grew come first.
 
     Args:
-      answered: what `answers` returned.
+      outcome: what `answers` returned.
       base: the dense member of the network.
       class_names: of the data.
       most: maximum number of pairs of a plan that grew, and of those that shrank.
     """
-    rows, images = [], np.bincount(answered.labels, minlength=len(class_names))
-    before = _confused(answered, base, len(class_names))
-    for member in (member for member in answered.predictions if member[0] == base[0] and member != base):
-        after = _confused(answered, member, len(class_names))
+    rows, images = [], np.bincount(outcome.labels, minlength=len(class_names))
+    before = _confused(outcome, base, len(class_names))
+    for member in (member for member in outcome.predictions if member[0] == base[0] and member != base):
+        after = _confused(outcome, member, len(class_names))
         changes = {pair: after.get(pair, 0) - before.get(pair, 0) for pair in sorted(before.keys() | after.keys())}
         for sign in (1, -1):
             changed = sorted((pair for pair in changes if changes[pair] * sign > 0), key=lambda p: -abs(changes[p]))
-            for own, predicted in changed[:most]:
-                pair = {"class": class_names[own], "predicted": class_names[predicted], "images": int(images[own])}
-                counts = {"dense": before.get((own, predicted), 0), "with plan": after.get((own, predicted), 0)}
-                row = {"network": base[0], "plan": member[1], **pair, **counts, "change": changes[own, predicted]}
+            for label, confused in changed[:most]:
+                pair = {"class": class_names[label], "predicted": class_names[confused], "images": int(images[label])}
+                counts = {"dense": before.get((label, confused), 0), "with plan": after.get((label, confused), 0)}
+                row = {"network": base[0], "plan": member[1], **pair, **counts, "change": changes[label, confused]}
                 rows.append(row)
     return rows
 
 
-def by_image(answered: Answers, names: Sequence[str], class_names: Sequence[str]) -> list[dict[str, Any]]:
+def by_image(outcome: Answers, names: Sequence[str], class_names: Sequence[str]) -> list[dict[str, Any]]:
     """Returns a row for each image: its name, its class, and the prediction of each member.
 
     Args:
-      answered: what `answers` returned.
+      outcome: what `answers` returned.
       names: of the images.
       class_names: of the data.
     """
     rows = []
-    for place, (name, label) in enumerate(zip(names, answered.labels, strict=True)):
-        found = {f"{member[0]}, {member[1]}": class_names[own[place]] for member, own in answered.predictions.items()}
-        rows.append({"image": name, "class": class_names[label], **found})
+    for place, (name, label) in enumerate(zip(names, outcome.labels, strict=True)):
+        by_member = {
+            f"{member[0]}, {member[1]}": class_names[classes[place]] for member, classes in outcome.predictions.items()
+        }
+        rows.append({"image": name, "class": class_names[label], **by_member})
     return rows
 
 
-def mean_cosine(ours: np.ndarray, theirs: np.ndarray) -> float:
+def mean_cosine(first: np.ndarray, second: np.ndarray) -> float:
     """Returns the mean cosine between two sets of features of the same images."""
-    lengths = np.linalg.norm(ours, axis=1) * np.linalg.norm(theirs, axis=1)
-    return float(((ours * theirs).sum(1) / np.maximum(lengths, 1e-12)).mean())
+    lengths = np.linalg.norm(first, axis=1) * np.linalg.norm(second, axis=1)
+    return float(((first * second).sum(1) / np.maximum(lengths, 1e-12)).mean())
 
 
-def paired_difference(ours: np.ndarray, theirs: np.ndarray) -> tuple[float, float, float]:
+def paired_difference(first: np.ndarray, second: np.ndarray) -> tuple[float, float, float]:
     """Returns the difference of two accuracies on the same images, with its 95 % interval (normal, paired by image)."""
-    difference = ours.astype(float) - theirs.astype(float)
+    difference = first.astype(float) - second.astype(float)
     return float(difference.mean()), *normal_interval(difference)
 
 
-def _confused(answered: Answers, member: tuple[str, str], num_classes: int) -> dict[tuple[int, int], int]:
+def _confused(outcome: Answers, member: tuple[str, str], num_classes: int) -> dict[tuple[int, int], int]:
     """The number of images of each (class, other predicted class) that occurs."""
-    wrong = ~answered.right(member)
-    codes = answered.labels[wrong].astype(np.int64) * num_classes + answered.predictions[member][wrong]
+    wrong = ~outcome.right(member)
+    codes = outcome.labels[wrong].astype(np.int64) * num_classes + outcome.predictions[member][wrong]
     pairs, counts = np.unique(codes, return_counts=True)
     return {divmod(pair, num_classes): count for pair, count in zip(pairs.tolist(), counts.tolist(), strict=True)}
 
 
-def _accuracy(answered: Answers, member: tuple[str, str], base: tuple[str, str]) -> Mapping[str, Any]:
-    right, dense = answered.right(member), answered.right(base)
+def _accuracy(outcome: Answers, member: tuple[str, str], base: tuple[str, str]) -> Mapping[str, Any]:
+    right, dense = outcome.right(member), outcome.right(base)
     low, high = wilson_interval(int(right.sum()), len(right))
     change, least, most = paired_difference(right, dense)
-    agreement = float((answered.predictions[member] == answered.predictions[base]).mean())
+    agreement = float((outcome.predictions[member] == outcome.predictions[base]).mean())
     return {
         "accuracy": float(right.mean()),
         "low": low,

@@ -19,55 +19,55 @@ from jaxprune.reduction.parts.radial_patterns import NORMS, disc, radii
 Row = dict[str, Any]
 
 
-def across_rates(found: Sequence[Observed]) -> list[Row]:
+def across_rates(observations: Sequence[Observed]) -> list[Row]:
     """Compares each method at one keep rate with itself at a lower one, in one network (Sec. 5.1).
 
     `bound` is the lowest possible IoA of sets of these sizes, and `chance` that of random sets.
     """
     rows = []
-    for one, other in itertools.combinations(found, 2):
-        a, b = one.member, other.member
+    for first, second in itertools.combinations(observations, 2):
+        a, b = first.member, second.member
         if (a.network, a.method, a.layers) != (b.network, b.method, b.layers) or a.wanted == b.wanted or not a.layers:
             continue
-        more, fewer = (one, other) if a.wanted > b.wanted else (other, one)
-        start = {"network": a.network, "method": a.method, "plan": more.member.plan, "lower plan": fewer.member.plan}
-        rows += [{**start, **row} for row in _steps(more, fewer)]
+        higher, lower = (first, second) if a.wanted > b.wanted else (second, first)
+        start = {"network": a.network, "method": a.method, "plan": higher.member.plan, "lower plan": lower.member.plan}
+        rows += [{**start, **row} for row in _steps(higher, lower)]
     return rows
 
 
-def across_methods(found: Sequence[Observed]) -> list[Row]:
+def across_methods(observations: Sequence[Observed]) -> list[Row]:
     """Compares the methods of one network at one keep rate; `kept` is the plan's number of patches after each step."""
     rows = []
-    for one, other in itertools.combinations(found, 2):
-        a, b = one.member, other.member
+    for first, second in itertools.combinations(observations, 2):
+        a, b = first.member, second.member
         if (a.network, a.layers, a.wanted) == (b.network, b.layers, b.wanted) and a.layers:
             kept = ", ".join(map(str, a.wanted))
             start = {"network": a.network, "kept": kept, "plan": a.plan, "other plan": b.plan}
             start |= {"method": a.method, "other method": b.method}
-            rows += [{**start, **row} for row in _steps(one, other)]
+            rows += [{**start, **row} for row in _steps(first, second)]
     return rows
 
 
-def across_networks(found: Sequence[Observed]) -> list[Row]:
+def across_networks(observations: Sequence[Observed]) -> list[Row]:
     """Compares a plan in one network with the same plan in another network with the same grids (Sec. 5.2)."""
     rows = []
-    for one, other in itertools.combinations(found, 2):
-        a, b = one.member, other.member
+    for first, second in itertools.combinations(observations, 2):
+        a, b = first.member, second.member
         same = (a.method, a.layers, a.wanted, a.grids) == (b.method, b.layers, b.wanted, b.grids)
         if same and a.layers and a.network != b.network:
             start: Row = {"plan": a.plan, "method": a.method, "network": a.network, "other network": b.network}
             start["keep rate"] = a.wanted[0] / float(np.prod(a.grids[0]))
-            rows += [{**start, **row} for row in _steps(other, one)]
+            rows += [{**start, **row} for row in _steps(second, first)]
     return rows
 
 
-def against_radial(found: Sequence[Observed]) -> list[Row]:
+def against_radial(observations: Sequence[Observed]) -> list[Row]:
     """Compares kept patches with fixed radial patterns, the patches nearest the centre, by the same plan (Sec. 5.4).
 
     The values are IoU; `chance` is that of random sets of the same size.
     """
     rows = []
-    for observed in (each for each in found if each.keeps):
+    for observed in (observation for observation in observations if observation.keeps):
         member = observed.member
         for step, (masks, grid, count) in enumerate(
             zip(observed.patterns.masks, member.grids, member.wanted, strict=True)
@@ -82,10 +82,10 @@ def against_radial(found: Sequence[Observed]) -> list[Row]:
     return rows
 
 
-def depth_maps(found: Sequence[Observed]) -> dict[tuple[str, str], np.ndarray]:
+def depth_maps(observations: Sequence[Observed]) -> dict[tuple[str, str], np.ndarray]:
     """Returns {(network, plan): mean depth of each patch of the image, (rows, columns)} where patches are kept."""
     maps = {}
-    for observed in (each for each in found if each.keeps):
+    for observed in (observation for observation in observations if observation.keeps):
         grids = set(observed.member.grids)
         if len(grids) == 1 and len(next(iter(grids))) == 2:
             (grid,) = grids
@@ -93,93 +93,103 @@ def depth_maps(found: Sequence[Observed]) -> dict[tuple[str, str], np.ndarray]:
     return maps
 
 
-def maps_alike(found: Sequence[Observed], maps: Mapping[tuple[str, str], np.ndarray]) -> list[Row]:
+def maps_alike(observations: Sequence[Observed], maps: Mapping[tuple[str, str], np.ndarray]) -> list[Row]:
     """Compares mean depths by the measures of saliency maps: methods at one keep rate, and one plan in two networks.
 
     The map of a plan that drops the same patches of every image only has the depths of its steps; it is treated like
     any other.
 
     Args:
-      found: all members.
+      observations: all members.
       maps: what `depth_maps` returned for them.
     """
     rows = []
-    for one, other in itertools.combinations((each.member for each in found), 2):
-        names = (one.network, one.plan), (other.network, other.plan)
-        if not all(name in maps for name in names) or (one.layers, one.wanted) != (other.layers, other.wanted):
+    for member, rival in itertools.combinations((observation.member for observation in observations), 2):
+        names = (member.network, member.plan), (rival.network, rival.plan)
+        if not all(name in maps for name in names) or (member.layers, member.wanted) != (rival.layers, rival.wanted):
             continue
         first, second = (maps[name] for name in names)
-        same = one.network == other.network or one.method == other.method
+        same = member.network == rival.network or member.method == rival.method
         if same and first.shape == second.shape:
-            columns = {"network": one.network, "plan": one.plan}
-            columns |= {"other network": other.network, "other plan": other.plan}
+            columns = {"network": member.network, "plan": member.plan}
+            columns |= {"other network": rival.network, "other plan": rival.plan}
             rows.append({**columns, **heat_maps.measures(first, second)})
     return rows
 
 
-def across_data_sets(found: Sequence[Observed], maps: Mapping[str, Mapping[tuple[str, str], np.ndarray]]) -> list[Row]:
+def across_data_sets(
+    observations: Sequence[Observed], maps: Mapping[str, Mapping[tuple[str, str], np.ndarray]]
+) -> list[Row]:
     """Compares the mean depths of each plan on one data set with those on another (Sec. 5.3, supplement H).
 
     Args:
-      found: all members, on any data set.
+      observations: all members, on any data set.
       maps: for each data set what `depth_maps` returned.
     """
-    rows, methods = [], {(each.member.network, each.member.plan): each.member.method for each in found}
-    for (data, own), (other, others) in itertools.combinations(maps.items(), 2):
-        for network, plan in own:
-            if (network, plan) in others:
+    rows, methods = (
+        [],
+        {
+            (observation.member.network, observation.member.plan): observation.member.method
+            for observation in observations
+        },
+    )
+    for (data, maps_here), (data_there, maps_there) in itertools.combinations(maps.items(), 2):
+        for network, plan in maps_here:
+            if (network, plan) in maps_there:
                 names = {
                     "network": network,
                     "plan": plan,
                     "method": methods[network, plan],
                     "data": data,
-                    "other data": other,
+                    "other data": data_there,
                 }
-                rows.append({**names, **heat_maps.measures(own[network, plan], others[network, plan])})
+                rows.append({**names, **heat_maps.measures(maps_here[network, plan], maps_there[network, plan])})
     return rows
 
 
-def _steps(one: Observed, other: Observed) -> Iterator[Row]:
+def _steps(first: Observed, second: Observed) -> Iterator[Row]:
     """Yields the overlap of two plans, one row per step; the first has the higher keep rate, if they differ.
 
     For the homogeneity, the clusters of the second are the classes.
     """
-    kept, clusters = one.keeps and other.keeps, one.clusters and other.clusters
+    kept, clusters = first.keeps and second.keeps, first.clusters and second.clusters
     if not kept and not clusters:
         return
-    for step, grid in enumerate(one.member.grids):
-        if grid != other.member.grids[step]:
+    for step, grid in enumerate(first.member.grids):
+        if grid != second.member.grids[step]:
             continue
-        row: Row = {"step": step + 1, "layer": one.member.layers[step]}
+        row: Row = {"step": step + 1, "layer": first.member.layers[step]}
         if kept:
-            row |= _overlap(one.patterns.masks[step], other.patterns.masks[step])
+            row |= _overlap(first.patterns.masks[step], second.patterns.masks[step])
         if clusters:
-            alike = clusters_alike(other.patterns.assign[step], one.patterns.assign[step])
+            alike = clusters_alike(second.patterns.assign[step], first.patterns.assign[step])
             row |= _columns("homogeneity", alike["homogeneity"]) | _columns("NMI", alike["NMI"])
-        yield {**row, "images": len(one.patterns.assign[step])}
+        yield {**row, "images": len(first.patterns.assign[step])}
 
 
-def _overlap(more: np.ndarray, fewer: np.ndarray) -> Row:
-    found = overlaps(more, fewer)
+def _overlap(larger: np.ndarray, smaller: np.ndarray) -> Row:
+    overlap = overlaps(larger, smaller)
     return {
-        **_columns("IoA", found["IoA"]),
-        "IoA bound": _chance(least_ioa, more, fewer),
+        **_columns("IoA", overlap["IoA"]),
+        "IoA bound": _chance(least_ioa, larger, smaller),
         # An empty set shares nothing, by chance or not.
-        "IoA chance": _chance(lambda count, less, patches: chance_ioa(count, patches) * (less > 0), more, fewer),
-        **_columns("IoU", found["IoU"]),
-        "IoU bound": _chance(least_iou, more, fewer),
-        "IoU chance": _chance(chance_iou, more, fewer),
+        "IoA chance": _chance(
+            lambda count, count_smaller, patches: chance_ioa(count, patches) * (count_smaller > 0), larger, smaller
+        ),
+        **_columns("IoU", overlap["IoU"]),
+        "IoU bound": _chance(least_iou, larger, smaller),
+        "IoU chance": _chance(chance_iou, larger, smaller),
     }
 
 
-def _columns(name: str, found: Spread) -> Row:
-    return {name: found.mean, f"{name} std": found.std}
+def _columns(name: str, spread: Spread) -> Row:
+    return {name: spread.mean, f"{name} std": spread.std}
 
 
-def _chance(value: Any, more: np.ndarray, fewer: np.ndarray) -> float:
+def _chance(value: Any, larger: np.ndarray, smaller: np.ndarray) -> float:
     """The mean over images of a value of the two counts, which for ATS differ from image to image."""
-    patches = more.shape[1]
-    counts, others = np.broadcast_arrays(more.sum(1), fewer.sum(1))
-    pairs, times = np.unique(counts * (patches + 1) + others, return_counts=True)
+    patches = larger.shape[1]
+    counts, smaller_counts = np.broadcast_arrays(larger.sum(1), smaller.sum(1))
+    pairs, times = np.unique(counts * (patches + 1) + smaller_counts, return_counts=True)
     values = [value(*divmod(int(pair), patches + 1), patches) for pair in pairs]
     return float(np.average(values, weights=times))

@@ -26,7 +26,10 @@ _PREPARED = 8  # members whose products of features are in memory, four matrices
 
 
 def anchor_rows(
-    found: Sequence[Observed], answered: Answers | Rankings | None, anchors: Sequence[str], layers: Sequence[int]
+    observations: Sequence[Observed],
+    outcome: Answers | Rankings | None,
+    anchors: Sequence[str],
+    layers: Sequence[int],
 ) -> Iterator[dict[str, Any]]:
     """Yields a row for each anchor, other plan and layer: distances of features after it, similarity of patterns.
 
@@ -34,36 +37,36 @@ def anchor_rows(
     patterns of a layer are those of the last step up to it. `accuracy difference` is the anchor's minus the plan's.
 
     Args:
-      found: all members.
-      answered: what `outcomes.answers` returned.
+      observations: all members.
+      outcome: what `outcomes.answers` returned.
       anchors: methods, or `DENSE`.
       layers: the layers whose features were observed.
     """
     pairs = [
-        (anchor, other)
-        for anchor in found
+        (anchor, rival)
+        for anchor in observations
         if anchor.member.method in anchors
-        for other in found
-        if _comparable(anchor, other)
+        for rival in observations
+        if _comparable(anchor, rival)
     ]
     apart = _apart(pairs, layers)
-    for anchor, other in pairs:
+    for anchor, rival in pairs:
         names: dict[str, Any] = {
             "network": anchor.member.network,
             "anchor": anchor.member.plan,
-            "plan": other.member.plan,
+            "plan": rival.member.plan,
         }
-        if answered is not None:
-            own, others = (answered.score(name_of(observed)) for observed in (anchor, other))
-            names["accuracy difference"] = own - others
+        if outcome is not None:
+            anchor_score, rival_score = (outcome.score(name_of(observed)) for observed in (anchor, rival))
+            names["accuracy difference"] = anchor_score - rival_score
         for layer in layers:
-            if (name_of(anchor), name_of(other), layer) in apart:
+            if (name_of(anchor), name_of(rival), layer) in apart:
                 yield {
                     **names,
                     "anchor method": anchor.member.method,
                     "layer": layer,
-                    **apart[name_of(anchor), name_of(other), layer],
-                    **_likeness(anchor, other, layer),
+                    **apart[name_of(anchor), name_of(rival), layer],
+                    **_likeness(anchor, rival, layer),
                     "images": len(anchor["index"]),
                 }
 
@@ -80,9 +83,11 @@ def correlations(rows: Sequence[dict[str, Any]], *, draws: int = 1000) -> list[d
     result = []
     groups = dict.fromkeys((row["network"], row["anchor method"], row["layer"]) for row in rows)
     for network, anchor, layer in groups:
-        own = [row for row in rows if (row["network"], row["anchor method"], row["layer"]) == (network, anchor, layer)]
+        group = [
+            row for row in rows if (row["network"], row["anchor method"], row["layer"]) == (network, anchor, layer)
+        ]
         for metric in METRICS:
-            pairs = np.array([[row.get("accuracy difference", np.nan), row[metric]] for row in own], float)
+            pairs = np.array([[row.get("accuracy difference", np.nan), row[metric]] for row in group], float)
             rho, tau = (call(*pairs.T, draws=draws) for call in (rank_correlation.spearman, rank_correlation.kendall))
             if not np.isnan(rho.value):
                 result.append(
@@ -99,8 +104,8 @@ def correlations(rows: Sequence[dict[str, Any]], *, draws: int = 1000) -> list[d
     return result
 
 
-def _comparable(anchor: Observed, other: Observed) -> bool:
-    a, b = anchor.member, other.member
+def _comparable(anchor: Observed, rival: Observed) -> bool:
+    a, b = anchor.member, rival.member
     if a.network != b.network or a.plan == b.plan:
         return False
     if a.method == DENSE:
@@ -122,34 +127,33 @@ def _apart(pairs: Sequence[tuple[Observed, Observed]], layers: Sequence[int]) ->
 
     # Plans at one keep rate one after the other, because an anchor is compared with those at its rate.
     rate = lambda pair: (pair[1].member.network, pair[1].member.layers, pair[1].member.wanted, name_of(pair[1]))
-    ordered, found = sorted(pairs, key=rate), {}
+    ordered, distances = sorted(pairs, key=rate), {}
     for layer in layers:
         field = f"layer_{layer}"
-        for one, other in ordered:
-            if field not in one or field not in other:
+        for anchor, rival in ordered:
+            if field not in anchor or field not in rival:
                 continue
-            apart = alignment.distances(prepared(name_of(one), field), prepared(name_of(other), field))
+            apart = alignment.distances(prepared(name_of(anchor), field), prepared(name_of(rival), field))
             # Rounded, so that rounding errors of equal features do not affect ranks.
             rounded = {
                 name: max(0.0, round(value, _DECIMALS)) if value == value else value for name, value in apart.items()
             }
-            found[name_of(one), name_of(other), layer] = rounded
-    return found
+            distances[name_of(anchor), name_of(rival), layer] = rounded
+    return distances
 
 
-def _likeness(anchor: Observed, other: Observed, layer: int) -> dict[str, float]:
-    nothing: dict[str, float] = {name: float("nan") for name in LIKENESSES}
+def _likeness(anchor: Observed, rival: Observed, layer: int) -> dict[str, float]:
+    similarities: dict[str, float] = {name: float("nan") for name in LIKENESSES}
     steps = [step for step, place in enumerate(anchor.member.layers) if place <= layer]
-    if not steps or anchor.member.layers != other.member.layers or anchor.member.grids != other.member.grids:
-        return nothing
-    one, two, step = anchor.patterns, other.patterns, steps[-1]
-    found = dict(nothing)
-    if anchor.keeps and other.keeps:
-        found["IoU"] = overlaps(one.masks[step], two.masks[step])["IoU"].mean
-    if anchor.clusters and other.clusters:
-        found["NMI"] = clusters_alike(one.assign[step], two.assign[step])["NMI"].mean
-    return found
+    if not steps or anchor.member.layers != rival.member.layers or anchor.member.grids != rival.member.grids:
+        return similarities
+    first, second, step = anchor.patterns, rival.patterns, steps[-1]
+    if anchor.keeps and rival.keeps:
+        similarities["IoU"] = overlaps(first.masks[step], second.masks[step])["IoU"].mean
+    if anchor.clusters and rival.clusters:
+        similarities["NMI"] = clusters_alike(first.assign[step], second.assign[step])["NMI"].mean
+    return similarities
 
 
-def _columns(name: str, found: rank_correlation.RankCorrelation) -> dict[str, float]:
-    return {name: found.value, f"{name} low": found.low, f"{name} high": found.high, f"{name} p": found.p_value}
+def _columns(name: str, rank: rank_correlation.RankCorrelation) -> dict[str, float]:
+    return {name: rank.value, f"{name} low": rank.low, f"{name} high": rank.high, f"{name} p": rank.p_value}

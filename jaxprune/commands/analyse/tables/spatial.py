@@ -34,9 +34,9 @@ def coherence(masks: Bool[np.ndarray, "n p"], grid: tuple[int, int]) -> Float[np
     """
     there = masks.reshape(-1, *grid)
     pairs = ((there[:, 1:], there[:, :-1]), (there[:, :, 1:], there[:, :, :-1]))
-    both = sum(2 * (one & other).sum((1, 2)) for one, other in pairs)
-    any_ = sum(one.sum((1, 2)) + other.sum((1, 2)) for one, other in pairs)
-    return both / np.maximum(any_, 1)
+    shared = sum(2 * (first & second).sum((1, 2)) for first, second in pairs)
+    total = sum(first.sum((1, 2)) + second.sum((1, 2)) for first, second in pairs)
+    return shared / np.maximum(total, 1)
 
 
 def unevenness(depths: Real[np.ndarray, "n p"]) -> tuple[float, float, float]:
@@ -60,18 +60,18 @@ def unevenness(depths: Real[np.ndarray, "n p"]) -> tuple[float, float, float]:
     return float(mean.std()), float(low), float(high)
 
 
-def spatial_rows(found: Sequence[Observed]) -> list[dict[str, Any]]:
+def spatial_rows(observations: Sequence[Observed]) -> list[dict[str, Any]]:
     """Returns a row per plan and step: share of allowed rows in use, distance from the centre, coherence.
 
     `coherence chance` is that of the same number of random patches.
     """
     rows = []
-    for observed in (each for each in found if each.member.layers):
+    for observed in (observation for observation in observations if observation.member.layers):
         member, patterns = observed.member, observed.patterns
-        for step, (wanted, grid) in enumerate(zip(member.wanted, member.grids, strict=True)):
+        for step, (allowed, grid) in enumerate(zip(member.wanted, member.grids, strict=True)):
             start = {"network": member.network, "plan": member.plan, "method": member.method, "step": step + 1}
-            row: dict[str, Any] = {**start, "patches": int(np.prod(grid)), "allowed": wanted}
-            row |= _columns("in use", distinct_rows(patterns.assign[step]) / max(wanted, 1))
+            row: dict[str, Any] = {**start, "patches": int(np.prod(grid)), "allowed": allowed}
+            row |= _columns("in use", distinct_rows(patterns.assign[step]) / max(allowed, 1))
             if observed.keeps and len(grid) == 2:
                 masks = patterns.masks[step]
                 row |= _columns("centre distance", centre_distance(masks, grid))
@@ -81,10 +81,12 @@ def spatial_rows(found: Sequence[Observed]) -> list[dict[str, Any]]:
     return rows
 
 
-def depth_rows(found: Sequence[Observed]) -> list[dict[str, Any]]:
+def depth_rows(observations: Sequence[Observed]) -> list[dict[str, Any]]:
     """Returns a row per plan that keeps patches: the mean depth of patches in blocks, and its unevenness."""
     rows = []
-    for observed in (each for each in found if each.keeps and len(set(each.member.grids)) == 1):
+    for observed in (
+        observation for observation in observations if observation.keeps and len(set(observation.member.grids)) == 1
+    ):
         depths, member = observed.patterns.depths(), observed.member
         value, low, high = unevenness(depths)
         start = {"network": member.network, "plan": member.plan, "method": member.method}

@@ -1,10 +1,10 @@
-"""Accuracy of a trained classifier on held-out data: overall, by class, and its confusions."""
+"""Evaluates a classifier on held-out images, dense and under plans, and writes a report."""
 
 from pathlib import Path
 from typing import Any
 
+from jaxprune.commands.evaluate.settings import Settings
 from jaxprune.commands.shared import inputs, networks, plans_page, reporting
-from jaxprune.commands.shared.defaults import classifier_inspection
 from jaxprune.config import Config
 from jaxprune.evaluate import run_over
 from jaxprune.evaluate.collectors import plans, predictions
@@ -23,16 +23,14 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     """Evaluates the classifier of `config.run` or `config.model` on its own held-out data, or on `config.data`."""
     classifier, report = networks.classifier(config), workdir / "report.html"
     config = inputs.with_data_of(classifier.origin, classifier.model.preprocessing, config)
-    found = _on_held_out(classifier, report, config)
-    return found | (under_plans(classifier, report, config) if config.plans else {})
+    summary = _on_held_out(classifier, report, config)
+    return summary | (under_plans(classifier, report, config) if config.plans else {})
 
 
 def assess(run: Path, report: Path) -> dict[str, Any]:
     """Evaluates the classifier in a run directory on its own data, and adds the results to a report."""
     classifier = open_classifier(Run(run))
-    config = inputs.with_data_of(
-        run, classifier.model.preprocessing, classifier_inspection("evaluate", only_present=False)
-    )
+    config = inputs.with_data_of(run, classifier.model.preprocessing, Settings.defaults())
     return _on_held_out(classifier, report, config, f"{reporting.command('configs/evaluate.py')} --config.run={run}")
 
 
@@ -45,29 +43,29 @@ def _on_held_out(classifier: Classifier, report: Path, config: Config, command: 
     if is_bounded(model):
         forwards[_PLAN] = under_plan(contestant(model), allowed)
         collectors.append(RealisedRows({_PLAN: model}))
-    found, *more = run_over(batches, forwards, collectors, inputs.mesh(config))
-    realised = {name: value for rows in more for name, value in rows[_PLAN].columns().items()}
+    predicted, *token_counts = run_over(batches, forwards, collectors, inputs.mesh(config))
+    realised = {name: value for rows in token_counts for name, value in rows[_PLAN].columns().items()}
     document, slug = Report("jaxprune", origin), f"evaluate-{Path(origin).name}"
     with reporting.report_section(report, document, "Evaluation", slug, command) as section:
         if allowed is not None:
             section.text(f"Predictions are restricted to the {len(allowed)} of {len(names)} classes of the images.")
-        predictions.describe(section, found, names)
+        predictions.describe(section, predicted, names)
         if realised:
             section.table([{"plan": model.plan.text, **realised}], caption=plans.ROWS)
         reporting.broken_files(section, source)
-    return {**predictions.summarise(found), **realised}
+    return {**predictions.summarise(predicted), **realised}
 
 
 def under_plans(classifier: Classifier, report: Path, config: Config) -> dict[str, Any]:
     """Evaluates a classifier dense and under each of `config.plans`, and adds the results to a report."""
     model, names, origin = classifier
-    made = contestants(model, networks.plans(config), scorer=networks.guide(config, model), seed=config.seed)
+    candidates = contestants(model, networks.plans(config), scorer=networks.guide(config, model), seed=config.seed)
     source = inputs.held_out(config, classifier)
     allowed, batches = inputs.allowed_classes(config, source), inputs.eval_batches(config, source)
-    found = plans.compare(made, batches, inputs.mesh(config), class_names=names, classes=allowed)
-    rows = plans.table(made, found)
+    comparison = plans.compare(candidates, batches, inputs.mesh(config), class_names=names, classes=allowed)
+    rows = plans.table(candidates, comparison)
     document, title = Report("jaxprune", origin), "Under token-reduction plans"
     with reporting.report_section(report, document, title, f"plans-{Path(origin).name}") as section:
-        plans_page.describe(section, rows, found, classes=len(names))
+        plans_page.describe(section, rows, comparison, classes=len(names))
     print(as_text(rows))
-    return {f"accuracy, {name}": scores["accuracy"] for name, scores in found.scores.items() if name != DENSE}
+    return {f"accuracy, {name}": scores["accuracy"] for name, scores in comparison.scores.items() if name != DENSE}

@@ -1,11 +1,9 @@
-"""A trained classifier, dense and under plans, on held-out images with the corruptions of ImageNet-C."""
+"""Evaluates a classifier and its plans on corrupted images, and writes tables and a report."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from jaxprune.commands.shared import inputs, networks, reporting
-from jaxprune.commands.shared.checks import refused
 from jaxprune.config import Config
 from jaxprune.data.corruptions import Corruption
 from jaxprune.evaluate.collectors import robustness
@@ -22,38 +20,26 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     classifier = networks.classifier(config)
     model, names, origin = classifier
     config = inputs.with_data_of(origin, model.preprocessing, config)
-    made = contestants(model, networks.plans(config), scorer=networks.guide(config, model), seed=config.seed)
-    whole = inputs.held_out(config, classifier)
-    examples = inputs.sample(config, whole)
+    candidates = contestants(model, networks.plans(config), scorer=networks.guide(config, model), seed=config.seed)
+    held_out = inputs.held_out(config, classifier)
+    examples = inputs.sample(config, held_out)
 
     def batches(corruption: Corruption | None) -> Any:
         return inputs.eval_batches(config, examples, changes=() if corruption is None else (corruption,))
 
     options = {"corruptions": config.corruptions, "severities": config.severities}
-    found = robustness.measure(made, batches, inputs.mesh(config), **options)
+    measured = robustness.measure(candidates, batches, inputs.mesh(config), **options)
     imagenet = len(names) == IMAGENET and len(config.severities) == 5
-    rows = robustness.table(found, imagenet=imagenet)
+    rows = robustness.table(measured, imagenet=imagenet)
     workdir.mkdir(parents=True, exist_ok=True)
     write_csv(workdir / "robustness.csv", rows)
-    write_csv(workdir / "corruptions.csv", robustness.by_corruption(found))
+    write_csv(workdir / "corruptions.csv", robustness.by_corruption(measured))
     document, slug = Report("jaxprune", origin), f"robustness-{Path(origin).name}"
     with reporting.report_section(workdir / "report.html", document, "Under corruption", slug) as section:
         image = next(iter(batches(None)))["image"][0]
-        robustness.describe(section, found, image, classes=len(names), imagenet=imagenet)
-        reporting.broken_files(section, whole)
+        robustness.describe(section, measured, image, classes=len(names), imagenet=imagenet)
+        reporting.broken_files(section, held_out)
     print(as_text(rows))
     dense = next(row for row in rows if row["plan"] == DENSE)
     kept = ("accuracy", "corrupted", "mCE")
-    return {"images": found.images, **{name: dense[name] for name in kept if name in dense}}
-
-
-def check(config: Config) -> Iterator[str]:
-    """Yields the problems of the config that `shared.checks` does not find."""
-    if not config.corruptions or not config.severities:
-        yield "corruptions and severities must not be empty: leave them unset for all."
-    for name in config.corruptions:
-        yield from refused(lambda name=name: Corruption(name, 1))
-    for severity in config.severities:
-        yield from refused(lambda severity=severity: Corruption("fog", severity))
-    if len(set(config.corruptions)) < len(config.corruptions):
-        yield f"corruptions={config.corruptions} has a duplicate: name each once."
+    return {"images": measured.images, **{name: dense[name] for name in kept if name in dense}}

@@ -1,18 +1,19 @@
-"""Measures networks × methods × keep rates on this machine in one table with hashes, or checks such a table."""
+"""Measures a leaderboard, or checks rows of one by measuring them again."""
 
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from ml_collections import ConfigDict
 
+from jaxprune import commands
 from jaxprune.bench import leaderboard
 from jaxprune.bench.plan_names import short_plan
 from jaxprune.bench.publish import device
 from jaxprune.commands import benchmark
 from jaxprune.commands.benchmark.page import finding
-from jaxprune.commands.shared import checks, inputs, networks, reporting, several_networks, train_first
+from jaxprune.commands.shared import inputs, networks, reporting, several_networks
 from jaxprune.config import Config
 from jaxprune.errors import UserError
 from jaxprune.open import Origin
@@ -35,28 +36,8 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     return _verify(config, workdir) if config.verify else _measure(config, workdir)
 
 
-def check(config: Config) -> Iterator[str]:
-    """Yields the problems of the config that `shared.checks` does not find."""
-    yield from checks.refused(lambda: several_networks.check_names(config))
-    if config.rounds < 2:
-        yield f"rounds={config.rounds} is too few for a range of speeds to check against: give 3 or more."
-    if not isinstance(config.rows_seed, int) or config.rows_seed < -1:
-        yield f"config.rows_seed={config.rows_seed!r} is not a seed: use a whole number from 0, or -1 for a new one."
-    for name in ("verify", "compare"):
-        if config[name] and not Path(config[name]).expanduser().is_file():
-            yield f"There is no leaderboard {config[name]}: check config.{name}."
-    if config.compare and not config.verify:
-        yield "config.compare needs another leaderboard to compare with: give it as config.verify."
-
-
-def missing(config: Config) -> Iterator[str]:
-    """Yields a message if there is no network."""
-    if not (config.compare or config.run or config.model.weights or train_first.brings_run(config)):
-        yield "Give --config.run=RUN, the run directory of a classifier, or --config.model.weights=FILE with its name."
-
-
 def _measure(config: Config, workdir: Path) -> dict[str, Any]:
-    texts, rows = [each.plan.text for each in several_networks.plans(config)], []
+    texts, rows = [planned.plan.text for planned in several_networks.plans(config)], []
     workdir.mkdir(parents=True, exist_ok=True)
     for label, origin in several_networks.origins(config).items():
         rows += _rows(config, label, origin, texts, workdir)
@@ -78,12 +59,12 @@ def _verify(config: Config, workdir: Path) -> dict[str, Any]:
     findings = [_finding(row, new, claimed) for row, new in zip(picked, measured, strict=True)]
     workdir.mkdir(parents=True, exist_ok=True)
     write_csv(workdir / "verified.csv", findings)
-    wrong = [found for found in findings if not found["holds"]]
-    print(as_text([{name: found[name] for name in VERIFIED} for found in findings]))
-    for found in wrong:
-        print(f"{found['row']}: {found['why']}")
-    others = [leaderboard.different_device(row, new) for row, new in zip(picked, measured, strict=True) if new]
-    for sentence in dict.fromkeys(filter(None, others)):
+    wrong = [verdict for verdict in findings if not verdict["holds"]]
+    print(as_text([{name: verdict[name] for name in VERIFIED} for verdict in findings]))
+    for verdict in wrong:
+        print(f"{verdict['row']}: {verdict['why']}")
+    devices = [leaderboard.different_device(row, new) for row, new in zip(picked, measured, strict=True) if new]
+    for sentence in dict.fromkeys(filter(None, devices)):
         print(sentence)
     order = leaderboard.same_order(picked, [new for new in measured if new])
     print(leaderboard.order_text(order))
@@ -102,9 +83,9 @@ def _verify(config: Config, workdir: Path) -> dict[str, Any]:
 def _compare(config: Config) -> dict[str, Any]:
     """Compares the ranking by speed of two leaderboards, without measuring."""
     first, second = (leaderboard.read(Path(path).expanduser()) for path in (config.verify, config.compare))
-    found = leaderboard.same_order(first, second)
-    print(leaderboard.order_text(found))
-    return {"rows in common": found.count, "tau of speeds": found.value}
+    order = leaderboard.same_order(first, second)
+    print(leaderboard.order_text(order))
+    return {"rows in common": order.count, "tau of speeds": order.value}
 
 
 def _again(config: Config, claimed: Sequence[leaderboard.Row], workdir: Path) -> list[leaderboard.Row | None]:
@@ -118,13 +99,13 @@ def _again(config: Config, claimed: Sequence[leaderboard.Row], workdir: Path) ->
         groups.setdefault((row["network"], *(row[name] for name in leaderboard.SETTINGS)), []).append(row)
     texts = {(row["network"], row["plan"]): _plan_text(row) for row in claimed}
     configs = [_with_settings(config, rows[0]) for rows in groups.values()]
-    known, found = several_networks.origins(config), {}
-    for (label, *_), rows, own in zip(groups, groups.values(), configs, strict=True):
-        if label in known:
+    origins, measured = several_networks.origins(config), {}
+    for (label, *_), rows, settings in zip(groups, groups.values(), configs, strict=True):
+        if label in origins:
             plans = [texts[label, row["plan"]] for row in rows if row["plan"] != DENSE]
-            new = {row["plan"]: row for row in _rows(own, label, known[label], plans, workdir)}
-            found.update({(label, row["plan"]): new[texts[label, row["plan"]]] for row in rows})
-    return [found.get((row["network"], row["plan"])) for row in claimed]
+            new = {row["plan"]: row for row in _rows(settings, label, origins[label], plans, workdir)}
+            measured.update({(label, row["plan"]): new[texts[label, row["plan"]]] for row in rows})
+    return [measured.get((row["network"], row["plan"])) for row in claimed]
 
 
 def _plan_text(row: leaderboard.Row) -> str:
@@ -148,20 +129,20 @@ def _with_settings(config: Config, row: leaderboard.Row) -> Config:
         "seed": row["seed"],
         "img_size": tuple(sides) if len(sides) > 1 else sides[0],
     }
-    own: Any = ConfigDict({**config.to_dict(), **settings})
-    if problems := [*checks.of_settings(own), *check(own)]:
+    changed: Any = ConfigDict({**config.to_dict(), **settings})
+    if problems := commands.problems(changed):
         raise UserError(f"The row {row['network']} {row['plan']} cannot be measured again: {problems[0]}")
-    return own
+    return changed
 
 
 def _finding(
     claimed: leaderboard.Row, measured: leaderboard.Row | None, table: Sequence[leaderboard.Row]
 ) -> dict[str, Any]:
     """Returns whether a row is reproduced, and why not."""
-    shown = {"row": f"{claimed['network']} {claimed['plan']}", "speed-up": claimed["speed-up"]}
+    start = {"row": f"{claimed['network']} {claimed['plan']}", "speed-up": claimed["speed-up"]}
     if measured is None:
         absent = {"holds": False, "measured": "", "measured low": "", "measured high": "", "speeds": "not compared"}
-        return {**shown, **absent, "why": "its network is not in the config"}
+        return {**start, **absent, "why": "its network is not in the config"}
     dense = [
         row
         for row in table
@@ -170,7 +151,7 @@ def _finding(
     why = leaderboard.differences(claimed, measured, dense[0] if dense else None)
     speeds = "not compared" if leaderboard.different_device(claimed, measured) else "compared"
     again = {f"measured{end}": measured[f"speed-up{end}"] for end in ("", " low", " high")}
-    return {**shown, **again, "holds": not why, "speeds": speeds, "why": "; ".join(why)}
+    return {**start, **again, "holds": not why, "speeds": speeds, "why": "; ".join(why)}
 
 
 def _rows(config: Config, label: str, origin: Origin, texts: Sequence[str], workdir: Path) -> list[leaderboard.Row]:
@@ -201,13 +182,13 @@ def _readable(rows: Sequence[leaderboard.Row]) -> list[leaderboard.Row]:
 
 def _describe(section: Section, rows: Sequence[leaderboard.Row], config: Config) -> None:
     rows = _readable(rows)
-    shown = [{name: value for name, value in row.items() if name not in HIDDEN} for row in rows]
+    cells = [{name: value for name, value in row.items() if name not in HIDDEN} for row in rows]
     section.text(
         f"Batch {config.batch_size} on {rows[0]['device']}, {config.rounds} rounds, each timing all plans of a "
         f"network once, {rows[0]['images']} held-out images. Code {rows[0]['code']}, images {rows[0]['data']}."
     )
     caption = f"Accuracy: {spread.BRACKETS}. Speed-up: {spread.ranges(config.rounds)}."
-    section.table(spread.as_ranges(shown), caption=caption, highlight={"accuracy": "max"}, formats=".3g")
+    section.table(spread.as_ranges(cells), caption=caption, highlight={"accuracy": "max"}, formats=".3g")
     points = {f"{row['network']} {row['plan']}": ([row["images/s"]], [row["accuracy"]]) for row in rows}
     plot = plots.scatter_plot(points, "images/s", "accuracy", pareto=("max", "max"), shares=True)
     section.figure(plot, f"{finding(list(rows), 'accuracy')}{plots.cut_note(plot)}")

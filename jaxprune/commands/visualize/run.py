@@ -1,4 +1,4 @@
-"""Pictures of a pre-trained model's reconstructions: original, masked, reconstructed, thrown cells marked."""
+"""Draws the reconstructions of a pre-trained model."""
 
 from pathlib import Path
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from jaxprune import data as loader
-from jaxprune.commands.shared import inputs, reporting, train_first
+from jaxprune.commands.shared import inputs, reporting
 from jaxprune.config import Config
 from jaxprune.evaluate.collectors import reconstruction
 from jaxprune.open import Run, open_framework
@@ -33,10 +33,3 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     section.command(reporting.command())
     document.add_to(workdir / "report.html")
     return {"picture": str(path), "images": len(images)}
-
-
-def missing(config: Config) -> list[str]:
-    """Returns a message if there is no pre-trained model."""
-    if config.run or train_first.brings_run(config):
-        return []
-    return ["Give --config.run=RUN, the run directory of a pre-trained model."]

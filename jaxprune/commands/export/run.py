@@ -1,28 +1,19 @@
-"""Exports a network, dense or under a plan: StableHLO for plain JAX, ONNX for ONNX Runtime."""
+"""Writes the files of a network, verifies them, and writes a report."""
 
 import zlib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from jaxprune import export
 from jaxprune.checkpoints.run import is_ours, load_card
-from jaxprune.commands.shared import networks, reporting, train_first
-from jaxprune.commands.shared.checks import refused
+from jaxprune.commands.export.settings import FORMATS
+from jaxprune.commands.shared import networks, reporting
 from jaxprune.config import Config
 from jaxprune.data.pictures import open_pictures
-from jaxprune.errors import unknown
-from jaxprune.export.as_onnx import require_packages
 from jaxprune.export.program import INPUTS
 from jaxprune.report import Report
 from jaxprune.report.table import as_text
-
-# By format: its writer and its file extension.
-FORMATS = {"stablehlo": (export.stablehlo, ".stablehlo"), "onnx": (export.onnx, ".onnx")}
-
-missing = train_first.missing_network
 
 
 def run(config: Config, workdir: Path) -> dict[str, Any]:
@@ -47,23 +38,6 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     return {name: row["file"] for name, row in zip(config.formats, rows, strict=True)}
 
 
-def check(config: Config) -> Iterator[str]:
-    """Yields the problems of the config that `shared.checks` does not find."""
-    if not config.formats:
-        yield f"config.formats={config.formats!r} is empty: give some of {', '.join(FORMATS)}."
-    for name in config.formats:
-        if name not in FORMATS:
-            yield str(unknown("name in config.formats", name, FORMATS))
-    if config.inputs not in INPUTS:
-        yield str(unknown("inputs", config.inputs, INPUTS))
-    if "onnx" in config.formats:
-        yield from refused(require_packages)
-    if config.plan:
-        yield from (
-            f"config.plan={config.plan!r}: {why}" for why in refused(lambda: networks.plan(config, config.plan))
-        )
-
-
 def _images(config: Config, model: Any) -> list[np.ndarray] | None:
     """The images for the comparison, evenly spread over the data."""
     if not config.images:
@@ -76,6 +50,6 @@ def _images(config: Config, model: Any) -> list[np.ndarray] | None:
 def _write(name: str, workdir: Path, model: Any, options: dict[str, Any]) -> dict[str, Any]:
     write, suffix = FORMATS[name]
     path = workdir / f"model{suffix}"
-    found = write(model, path, **options)
+    difference = write(model, path, **options)
     crc = f"{zlib.crc32(path.read_bytes()):08x}"
-    return {"file": str(path), "MB": path.stat().st_size / 1e6, "CRC-32": crc, **found._asdict()}
+    return {"file": str(path), "MB": path.stat().st_size / 1e6, "CRC-32": crc, **difference._asdict()}

@@ -1,4 +1,4 @@
-"""The optimizer of fine-tuning: AdamW with layer-wise rates, and a separate rate for pre-trained parameters."""
+"""The learning rates of fine-tuning: by layer, and separately for pre-trained parameters."""
 
 from fnmatch import fnmatchcase
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import optax
 
 from jaxprune import reduction
-from jaxprune.commands.shared.training import Training, adamw, learning_rate
+from jaxprune.commands.shared.training import Training, build_optimizer, learning_rate
 from jaxprune.config import Config
 from jaxprune.nn import Host
 from jaxprune.train import optimizer
@@ -15,7 +15,7 @@ from jaxprune.train import optimizer
 _NEW = ("head.*", "head_dist.*", "pos_embed*", "patch_embed.*", "stem.*", "*.reducer.*")
 
 
-def optimizer_of(
+def grouped_optimizer(
     config: Config, params: dict[str, Any], model: Host, training: Training
 ) -> optax.GradientTransformation:
     """Builds the optimizer of `config.optimizer` and `config.trainable_blocks`.
@@ -29,21 +29,21 @@ def optimizer_of(
     # A trained scorer counts as before the first layer.
     layers = model.parameter_layers(params) | {name: 0 for name in params if name.startswith("pruner.")}
     depth = len(model.sites())
-    own = None
+    schedules = None
     if settings.backbone_scale != 1.0 or settings.freeze_epochs:
         slower = learning_rate(config, training.steps, settings.backbone_scale)
         slower = optimizer.frozen_until(slower, settings.freeze_epochs * training.steps.per_epoch)
-        own = {name: slower for name in params if not any(fnmatchcase(name, new) for new in _NEW)}
+        schedules = {name: slower for name in params if not any(fnmatchcase(name, new) for new in _NEW)}
     frozen = optimizer.frozen_names(layers, depth, config.trainable_blocks)
-    made = adamw(
+    grouped = build_optimizer(
         config,
         training.schedule,
         params,
         exempt=model.no_decay,
         layer_scales=optimizer.layer_scales(layers, depth, settings.layer_decay),
-        schedules=own,
+        schedules=schedules,
         frozen=frozen,
     )
     trained = lambda name: not any(fnmatchcase(name, pattern) for pattern in frozen)
     constraints = reduction.constraints(model)
-    return optimizer.with_constraints(made, {name: constraints[name] for name in constraints if trained(name)})
+    return optimizer.with_constraints(grouped, {name: constraints[name] for name in constraints if trained(name)})

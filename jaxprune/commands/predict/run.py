@@ -1,4 +1,4 @@
-"""Classifies one image or video: its class, the confidence and a picture."""
+"""Classifies one picture and draws it with its most probable classes."""
 
 from pathlib import Path
 from typing import Any
@@ -40,8 +40,3 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
             section.figure(strip, about_images(model.preprocessing))
         section.table([{"class": names[i], "confidence": float(confidences[i])} for i in order], formats=".1%")
     return {"class": names[best], "confidence": float(confidences[best]), "picture": str(path)}
-
-
-def missing(config: Config) -> list[str]:
-    """Returns a message if there is no image."""
-    return [] if config.image else ["Give --config.image=FILE, the picture to classify."]

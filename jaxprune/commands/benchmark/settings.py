@@ -1,0 +1,14 @@
+"""The settings of `benchmark`."""
+
+from jaxprune import reduction
+from jaxprune.commands.shared import inspection
+from jaxprune.commands.shared.settings import number, record, setting
+
+
+@record()
+class Settings(inspection.Plans, inspection.ClassifierInspection):
+    """A network, and plans to measure side by side."""
+
+    plans: tuple[str, ...] = setting(reduction.standalone(), "token-reduction plans")
+    rounds: int = number(5, "timing rounds", at_least=0)
+    num_images: int = number(1000, "held-out images, evenly spread; 0: all", at_least=0)

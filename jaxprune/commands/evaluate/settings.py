@@ -1,0 +1,11 @@
+"""The settings of `evaluate`."""
+
+from jaxprune.commands.shared import inspection
+from jaxprune.commands.shared.settings import record, setting
+
+
+@record()
+class Settings(inspection.Plans, inspection.ClassifierInspection):
+    """A classifier, its held-out images, and plans to evaluate it under."""
+
+    only_present: bool = setting(False, "True: predict only classes of the held-out images (ImageNet-A, ImageNet-R)")

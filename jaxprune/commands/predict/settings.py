@@ -1,0 +1,17 @@
+"""The settings of `predict`."""
+
+from jaxprune.commands.shared import inspection
+from jaxprune.commands.shared.settings import record, setting
+from jaxprune.config import Config
+
+
+@record()
+class Settings(inspection.ClassifierInspection):
+    """A classifier and a picture."""
+
+    image: str = setting("", 'a file, or "scenes": a built-in picture')
+
+    @staticmethod
+    def missing(config: Config) -> list[str]:
+        """Returns a message if there is no image."""
+        return [] if config.image else ["Give --config.image=FILE, the picture to classify."]

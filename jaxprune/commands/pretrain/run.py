@@ -1,0 +1,116 @@
+"""Trains a framework of masked pre-training, and draws its reconstructions on the way."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+from flax import nnx
+
+from jaxprune import parallel, processes
+from jaxprune.checkpoints.run import build, write_card
+from jaxprune.commands.pretrain.page import describe
+from jaxprune.commands.pretrain.settings import networks
+from jaxprune.commands.shared import inputs
+from jaxprune.commands.shared.training import Training, begin, build_optimizer, interrupted
+from jaxprune.config import Config
+from jaxprune.data.augment import random_flip
+from jaxprune.evaluate import Averages, run_over
+from jaxprune.evaluate.collectors import reconstruction
+from jaxprune.mim.parts.base import STORED
+from jaxprune.nn.params import Split, merge, split
+from jaxprune.open import Origin, named, open_network
+from jaxprune.train.state import TrainState
+from jaxprune.train.step import FIXED, KEPT, LossFn
+from jaxprune.train.writer import Writer
+
+PICTURES = 6
+
+
+def run(config: Config, workdir: Path) -> dict[str, Any]:
+    """Pre-trains as configured, and writes checkpoints, metrics, pictures and a report to `workdir`."""
+    if summary := begin(config, workdir):
+        return summary
+    training = Training.of(config, workdir)
+    model = build("mim", arguments_of(config), dtype=config.dtype, rngs=nnx.Rngs(config.seed))
+    model.preprocessing = inputs.preprocessing(config)
+    parts = split(model)
+    write_card(workdir, model, fixed={name: a for name, a in parts.rest.items() if name.startswith(STORED)})
+    # Passed as arguments to every step, not as constants: a teacher is large.
+    fixed = parallel.replicate(training.mesh, parts.rest)
+    preprocessing, pictured = model.preprocessing, next(iter(training.held_out_batches()))["image"][:PICTURES]
+
+    def evaluate(step: int, state: TrainState, writer: Writer) -> None:
+        arrays = {"params": state.params, "fixed": fixed}
+        forwards = {"loss": reconstruction.losses(parts, preprocessing, arrays)}
+        batches = training.held_out_batches()
+        (averages,) = run_over(batches, forwards, [Averages("loss")], training.mesh, desc="held-out")
+        writer.metrics(step, "eval", reconstruction.with_ratio(averages))
+
+    def draw(step: int, state: TrainState, writer: Writer) -> None:
+        params = processes.whole(state.params)
+        if processes.leads():
+            model = merge(parts.graph, params, parts.rest)
+            writer.images(step, "reconstruction", reconstruction.picture(model, preprocessing, pictured))
+
+    result = training.fit(
+        parts.params,
+        _Losses(config, parts, model.phase, training.steps.per_epoch),
+        build_optimizer(config, training.schedule, parts.params, exempt=model.no_decay),
+        [training.every(config.picture_every, draw), training.every(config.eval_every, evaluate)],
+        fixed=fixed,
+        keepers=model.keepers(training.steps.per_epoch),
+    )
+    return interrupted(result) or training.conclude(training.outcome(result), describe)
+
+
+class _Losses:
+    """The losses of a run: one, hence one program, for each phase of the framework (`Framework.phase`)."""
+
+    def __init__(self, config: Config, parts: Split, phase: Callable[[int], dict[str, Any]], steps_per_epoch: int):
+        self._config, self._parts, self._phase, self._steps_per_epoch = config, parts, phase, steps_per_epoch
+        self._made: dict[tuple, LossFn] = {}
+
+    def at(self, step: int) -> LossFn:
+        """The loss of the step after `step`."""
+        phase = self._phase(step // self._steps_per_epoch)
+        return self._made.setdefault(tuple(sorted(phase.items())), _loss_fn(self._config, self._parts, phase))
+
+
+def _loss_fn(config: Config, parts: Split, phase: dict[str, Any]) -> LossFn:
+    def loss_fn(params, batch, key):
+        flip_key, mask_key = jax.random.split(key)
+        images = random_flip(flip_key, batch["image"]) if config.flip else batch["image"]
+        model = merge(parts.graph, params, batch.get(FIXED, {}))
+        return model.training_loss(inputs.normalized(config, images), mask_key, **phase, **batch.get(KEPT, {})), {}
+
+    return loss_fn
+
+
+def arguments_of(config: Config) -> dict[str, Any]:
+    """Returns `config.mim` with its networks, which the config specifies separately, opened.
+
+    A network with another patch size is opened at the image size that gives as many patches as the framework has.
+
+    Raises:
+      UserError: a file cannot be read, or belongs to another network.
+    """
+    arguments = config.mim.to_dict()
+    settings = lambda name: (f"--config.{name}.run", f"--config.{name}.weights", f"--config.{name}.name")
+    origins = {
+        name: named(**config[name], settings=settings(name))
+        for name in networks(arguments)
+        if name in config and (config[name].run or config[name].weights)
+    }
+    if not origins:
+        return arguments
+    bare: Any = nnx.eval_shape(lambda: build("mim", {**arguments, **dict.fromkeys(origins)}, rngs=nnx.Rngs(0)))
+    return {**arguments, **{name: _opened(origin, bare.grid) for name, origin in origins.items()}}
+
+
+def _opened(origin: Origin, grid: tuple[int, int]) -> Any:
+    network = open_network(origin)
+    if getattr(network, "grid", grid) == grid:
+        return network
+    height, width = (cells * side for cells, side in zip(grid, network.patch_embed.patch_size, strict=True))
+    return open_network(origin, img_size=(height, width))

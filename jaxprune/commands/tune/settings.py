@@ -1,0 +1,67 @@
+"""The settings of `tune`."""
+
+from collections.abc import Iterator
+
+import jax
+
+from jaxprune import reduction
+from jaxprune.commands.shared import inspection, several_networks, train_first
+from jaxprune.commands.shared.settings import number, record, refused, setting
+from jaxprune.config import Config
+from jaxprune.errors import unknown
+from jaxprune.reduction import At, Plan
+from jaxprune.tune import Bound
+
+METHODS = ("tome", "topk", "evit", "ats", "dpc_knn", "kmedoids", "random")
+KEPT = (0.8, 0.65, 0.5, 0.35, 0.2)
+
+
+@record()
+class Settings(inspection.NetworkInspection):
+    """A network, the bound that a plan has to keep, and where to search for it."""
+
+    batch_size: int = number(8, "whose cost counts: 1 for the latency of a single image", at_least=1)
+    bound: str = setting("agreement", 'or "accuracy", "latency", "throughput", "memory"')
+    value: float = number(0.95, "the bound: share from 0 to 1, ms per batch, images/s, or MiB", above=0)
+    alpha: float = number(0.0, "the risk that is allowed with a bound on cost; 0: any", at_least=0, below=1)
+    delta: float = number(0.1, "the probability that is allowed for violating the bound", above=0, below=1)
+    methods: tuple[str, ...] = setting(METHODS, "methods without parameters; empty: all. Random is the baseline")
+    places: tuple[tuple[int, ...], ...] = setting((), "blocks that reduce, as ((3, 6, 9), (2, 4, 6)); empty: two sets")
+    kept: tuple[float, ...] = number(KEPT, "shares of the patches after the last step", above=0, at_most=1)
+    num_images: int = number(320, "half to estimate, half to test; 0: all held-out images", at_least=0)
+    neighbours: int = number(5, "without a classifier: nearest dense features, to retrieve one of", at_least=1)
+    rounds: int = number(5, "timing rounds", at_least=0)
+    limit: int = number(14, "maximum number of plans to evaluate", at_least=1)
+    most_tested: int = number(3, "maximum number of plans of the front to time and test", at_least=1)
+    exhaustive: bool = setting(False, "True: evaluates all plans of the methods, on all images of the first half")
+    smaller: str = setting("", 'a run, or "weights=FILE,name=NAME"; empty: the next smaller width, untrained')
+
+    missing = staticmethod(train_first.missing)
+
+    @staticmethod
+    def check(config: Config, prefix: str) -> Iterator[str]:
+        """Yields what is wrong with the bound and the search."""
+        yield from refused(lambda: bound_of(config))
+        methods = reduction.standalone()
+        for method in config.methods:
+            if method not in methods:
+                yield str(unknown(f"method in {prefix}methods", method, methods))
+        for blocks in config.places:
+            yield from refused(lambda blocks=blocks: Plan(steps=[At(at, "random", keep_rate=0.5) for at in blocks]))
+        if config.smaller:
+            yield from refused(lambda: several_networks.check_name(config.smaller, f"{prefix}smaller"))
+        if not config.kept:
+            yield f"{prefix}kept is empty: give fractions of the patches, such as (0.65, 0.5)."
+        if config.rounds < 1:
+            yield "rounds=0 measures nothing: give at least 1, preferably 5."
+        if jax.process_count() > 1:
+            yield "tune measures one device: run it in a single process."
+
+
+def bound_of(config: Config) -> Bound:
+    """The bound of `config.bound`, `config.value` and `config.alpha`.
+
+    Raises:
+      UserError: they do not fit together.
+    """
+    return Bound(config.bound, float(config.value), float(config.alpha)).check()
