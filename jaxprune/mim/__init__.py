@@ -1,4 +1,7 @@
-"""Masked image modelling: pre-training frameworks that compute a loss from images, one file each."""
+"""Masked image modelling: pre-training frameworks that compute a loss from images, one file each.
+
+What they are made of (maskers, decoders, targets) is in `mim.parts`.
+"""
 
 import dataclasses
 from collections.abc import Mapping

@@ -269,13 +269,13 @@ class SimMIM(Framework):
           as_published: has no effect: SimMIM drops nothing, and there is no published code of PR-MIM on it.
         """
         net, masker = self.encoder, self.masker
-        overhead, left = net.overhead(), masker.num_visible + masker.num_retained
+        overhead, present = net.overhead(), masker.num_visible + masker.num_retained
         blocks = 0
         for site in net.sites():
-            rows = site.num_prefix_tokens + (left if site.removable else math.prod(site.grid))
-            blocks += block_flops(net.block_cost(site), block_tokens(None, rows, rows))
-        decoder = self.decoder.flops(masker.num_visible, left, as_published=as_published)
-        return SimmimFlops(overhead.embed * left, blocks + overhead.between, *decoder)
+            tokens = site.num_prefix_tokens + (present if site.removable else math.prod(site.grid))
+            blocks += block_flops(net.block_cost(site), block_tokens(None, tokens, tokens))
+        decoder = self.decoder.flops(masker.num_visible, present, as_published=as_published)
+        return SimmimFlops(overhead.embed * present, blocks + overhead.between, *decoder)
 
     def summary(self) -> str:
         """A sentence for the report on what the framework does."""

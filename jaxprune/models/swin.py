@@ -189,23 +189,23 @@ class SwinBlock(Block):
         It is the relative-position bias of the rows' positions, each rounded to the nearest place of the map, plus the
         log of the key's size.
         """
-        b, rows, _ = tokens.x.shape
-        if (cells := self._merged(rows)) is None:
+        b, n, _ = tokens.x.shape
+        if (cells := self._merged(n)) is None:
             return None
         places = cells.places(tokens.position, shifted=self.shifted)
         bias = jnp.moveaxis(self.bias_table()[self.windows.offsets_between(places)], -1, 1)
         sizes = cells.cut(tokens.size[:, None, :, None], shifted=self.shifted)
         # An absent token has size 0, whose log has no gradient.
         bias = bias + jnp.log(jnp.maximum(sizes, jnp.finfo(jnp.float32).tiny)).swapaxes(2, 3)
-        apart = cells.shift_mask(cells.rows_of_window(rows)) if self.shifted else None
-        if apart is None:
+        mask = cells.shift_mask(cells.tokens_of_window(n)) if self.shifted else None
+        if mask is None:
             return bias
-        masked_bias = bias.reshape(b, -1, *bias.shape[1:]) + jnp.asarray(apart)[None, :, None]
+        masked_bias = bias.reshape(b, -1, *bias.shape[1:]) + jnp.asarray(mask)[None, :, None]
         return masked_bias.reshape(bias.shape)
 
-    def _merged(self, rows: int) -> Cells | None:
-        """The cells of the stage if, by their number, rows have merged; None otherwise."""
-        return None if self.cells is None or self.cells.is_whole(rows) else self.cells
+    def _merged(self, tokens: int) -> Cells | None:
+        """The cells of the stage if, by their number, tokens have merged; None otherwise."""
+        return None if self.cells is None or self.cells.is_whole(tokens) else self.cells
 
     def attend(
         self,
@@ -222,8 +222,8 @@ class SwinBlock(Block):
         Args:
           bias: of merged rows, see the method `bias`; besides it, only `needs` is read.
         """
-        b, _, rows, e = heads.q.shape
-        if (cells := self._merged(rows)) is not None:
+        b, _, n, e = heads.q.shape
+        if (cells := self._merged(n)) is not None:
             inside = Heads(*(cells.cut(part, shifted=self.shifted) for part in heads))
             join: Any = functools.partial(cells.uncut, shifted=self.shifted)
         else:
@@ -231,14 +231,13 @@ class SwinBlock(Block):
             inside = Heads(*(self.windows.cut(part, fill) for part, fill in zip(heads, beyond, strict=True)))
             bias, join = self._bias(b), self.windows.join
         gathered, attended = self_attention(inside, bias=bias, needs=needs, num_prefix_tokens=0)
-        apart = gathered.reshape(*gathered.shape[:2], -1, e).transpose(0, 2, 1, 3)
-        maps = join(apart)
+        maps = join(gathered.reshape(*gathered.shape[:2], -1, e).transpose(0, 2, 1, 3))
         fields = {}
         for name in needs:
             field = getattr(attended, name)
-            per_row = field.ndim == 3  # one number per row: attention, not keys and values
-            laid_out = join(field[..., None] if per_row else field)
-            fields[name] = laid_out[..., 0] if per_row else laid_out
+            per_token = field.ndim == 3  # one number per token: attention, not keys and values
+            laid_out = join(field[..., None] if per_token else field)
+            fields[name] = laid_out[..., 0] if per_token else laid_out
         return maps.transpose(0, 2, 1, 3).reshape(b, -1, heads.q.shape[1] * e), Attended(**fields)
 
     def _beyond(self, heads: Heads) -> tuple[Array | None, ...]:
@@ -258,10 +257,10 @@ class SwinBlock(Block):
 
     def _bias(self, b: Any) -> Float[Array, "#w h m m"]:
         bias = jnp.moveaxis(self.bias_table()[self.windows.offsets()], -1, 0)[None]
-        apart = self.windows.shift_mask()
-        if apart is None:
+        mask = self.windows.shift_mask()
+        if mask is None:
             return bias
-        masked_bias = bias + jnp.asarray(apart)[:, None]
+        masked_bias = bias + jnp.asarray(mask)[:, None]
         return jnp.broadcast_to(masked_bias[None], (b, *masked_bias.shape)).reshape(-1, *masked_bias.shape[1:])
 
     def cost(self, grid: tuple[int, ...] | None = None) -> BlockCost:

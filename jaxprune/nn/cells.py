@@ -41,8 +41,8 @@ def _taken_from(full: tuple[int, ...]) -> tuple[int, ...]:
 class Cells(NamedTuple):
     """The cells of a stage; plain values. A window has up to four kinds of cells, in raster order.
 
-    The rows of a whole map are in raster order. After a merge they are ordered by plain window, then by cell; the
-    number of rows per window determines the number of rows per cell (`held`).
+    The tokens of a whole map are in raster order. After a merge they are ordered by plain window, then by cell; the
+    number of tokens per window determines the number of tokens per cell (`held`).
 
     Attributes:
       windows: the windows of the stage, with the shift of its shifted blocks, or zeros without any. The map consists of
@@ -80,64 +80,64 @@ class Cells(NamedTuple):
         """Number of windows of the map."""
         return math.prod(self.windows.counts)
 
-    def rows_of_window(self, rows: int) -> int:
-        """The number of rows per window, for this number of rows of the map."""
-        return rows // self.num_windows
+    def tokens_of_window(self, tokens: int) -> int:
+        """The number of tokens per window, for this number of tokens of the map."""
+        return tokens // self.num_windows
 
-    def is_whole(self, rows: int) -> bool:
-        """Whether this is the number of rows of the map before any merge."""
-        return rows == math.prod(self.windows.grid)
+    def is_whole(self, tokens: int) -> bool:
+        """Whether this is the number of tokens of the map before any merge."""
+        return tokens == math.prod(self.windows.grid)
 
-    def held(self, rows: int) -> tuple[int, ...]:
-        """The number of rows of each kind of cell when a window has `rows`: shares as equal as possible.
+    def held(self, tokens: int) -> tuple[int, ...]:
+        """The number of tokens of each kind of cell when a window has so many `tokens`: shares as equal as possible.
 
         >>> Cells(Windows((14, 14), (7, 7), (3, 3))).held(34)
         (6, 8, 9, 11)
         """
         full = tuple(row.length * column.length for row, column in self._kinds)
-        merged = _taken_from(full)[: sum(full) - rows]
+        merged = _taken_from(full)[: sum(full) - tokens]
         return tuple(cell - merged.count(kind) for kind, cell in enumerate(full))
 
-    def left(self, rows: int, fewest: int) -> int:
-        """The number of rows per window after merging pairs in its cells: `fewest`, or as few as possible above it."""
-        before = self.held(rows)
+    def after_merging(self, tokens: int, fewest: int) -> int:
+        """The number of tokens per window after merging pairs in its cells: `fewest`, or the next possible number."""
+        before = self.held(tokens)
         pairs = lambda after: all(was - now <= was // 2 for was, now in zip(before, self.held(after), strict=True))
-        while rows > fewest and pairs(rows - 1):
-            rows -= 1
-        return rows
+        while tokens > fewest and pairs(tokens - 1):
+            tokens -= 1
+        return tokens
 
     def split(self, values: Shaped[Array, "b n e"]) -> list[Shaped[Array, "w _ e"]]:
-        """The rows of each kind of cell; images, then the cells of an image, along the first axis."""
+        """The tokens of each kind of cell; images, then the cells of an image, along the first axis."""
         _, n, e = values.shape
         if self.is_whole(n):
             inside = self._plain.cut(values[:, None]).reshape(-1, *self.windows.size, e)
             cells = [inside[:, r.start : r.start + r.length, c.start : c.start + c.length] for r, c in self._kinds]
             return [cell.reshape(cell.shape[0], -1, e) for cell in cells]
-        rows = self.rows_of_window(n)
-        return jnp.split(values.reshape(-1, rows, e), np.cumsum(self.held(rows))[:-1], axis=1)
+        tokens = self.tokens_of_window(n)
+        return jnp.split(values.reshape(-1, tokens, e), np.cumsum(self.held(tokens))[:-1], axis=1)
 
     def join(self, values: Sequence[Shaped[Array, "w _ e"]]) -> Shaped[Array, "b n e"]:
-        """The inverse of `split`: in raster order if no row has merged, otherwise ordered by window."""
-        rows, e = sum(kind.shape[1] for kind in values), values[0].shape[-1]
-        if rows != math.prod(self.windows.size):
-            return jnp.concatenate(values, axis=1).reshape(-1, rows * self.num_windows, e)
+        """The inverse of `split`: in raster order if no token has merged, otherwise ordered by window."""
+        tokens, e = sum(kind.shape[1] for kind in values), values[0].shape[-1]
+        if tokens != math.prod(self.windows.size):
+            return jnp.concatenate(values, axis=1).reshape(-1, tokens * self.num_windows, e)
         down, across = self._sides
         cells = iter(values)
         sized = lambda r, c: next(cells).reshape(-1, r.length, c.length, e)
         inside = jnp.concatenate([jnp.concatenate([sized(r, c) for c in across], axis=2) for r in down], axis=1)
-        return self._plain.join(inside.reshape(-1, 1, rows, e))[:, 0]
+        return self._plain.join(inside.reshape(-1, 1, tokens, e))[:, 0]
 
     def cut(self, values: Shaped[Array, "b h n e"], *, shifted: bool) -> Shaped[Array, "w h k e"]:
-        """Cuts rows after a merge into windows, as `Windows.cut` does for a whole map."""
+        """Cuts tokens after a merge into windows, as `Windows.cut` does for a whole map."""
         b, h, n, e = values.shape
-        rows = self.rows_of_window(n)
-        windows = self._rolled(values.reshape(b, h, *self.windows.counts, rows, e), shifted, -1)
-        return windows.transpose(0, 2, 3, 1, 4, 5).reshape(-1, h, rows, e)
+        tokens = self.tokens_of_window(n)
+        windows = self._rolled(values.reshape(b, h, *self.windows.counts, tokens, e), shifted, -1)
+        return windows.transpose(0, 2, 3, 1, 4, 5).reshape(-1, h, tokens, e)
 
     def uncut(self, values: Shaped[Array, "w h k e"], *, shifted: bool) -> Shaped[Array, "b h n e"]:
         """The inverse of `cut`."""
-        _, h, rows, e = values.shape
-        windows = values.reshape(-1, *self.windows.counts, h, rows, e).transpose(0, 3, 1, 2, 4, 5)
+        _, h, tokens, e = values.shape
+        windows = values.reshape(-1, *self.windows.counts, h, tokens, e).transpose(0, 3, 1, 2, 4, 5)
         windows = self._rolled(windows, shifted, 1)
         return windows.reshape(windows.shape[0], h, -1, e)
 
@@ -150,17 +150,17 @@ class Cells(NamedTuple):
         steps = [tuple(by * (part.shifted_start > 0) for part in kind) for kind in self._kinds]
         return jnp.concatenate([jnp.roll(kind, step, (2, 3)) for kind, step in zip(kinds, steps, strict=True)], axis=4)
 
-    def shift_mask(self, rows: int) -> Float[np.ndarray, "w k k"] | None:
-        """`Windows.shift_mask` for shifted windows with this number of rows; it separates no rows of one cell."""
+    def shift_mask(self, tokens: int) -> Float[np.ndarray, "w k k"] | None:
+        """`Windows.shift_mask` for shifted windows with this number of tokens; it separates no tokens of one cell."""
         mask = self.windows.shift_mask()
         if mask is None:
             return None
         first = [r.shifted_start * self.windows.size[1] + c.shifted_start for r, c in self._kinds]
-        of_row = np.repeat(first, self.held(rows))
-        return mask[:, of_row][:, :, of_row]
+        of_token = np.repeat(first, self.held(tokens))
+        return mask[:, of_token][:, :, of_token]
 
     def places(self, position: Float[Array, "b n 2"], *, shifted: bool) -> Int[Array, "w k 2"]:
-        """The (row, column) of rows after a merge in their window, each rounded to the nearest place."""
+        """The (row, column) of tokens after a merge in their window, each rounded to the nearest place."""
         shift = np.asarray(self.windows.shift if shifted else (0, 0), np.int32)
         size = np.asarray(self.windows.size, np.int32)
         inside = (jnp.round(position).astype(jnp.int32) - shift[None, None]) % size[None, None]

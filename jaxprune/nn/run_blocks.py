@@ -80,7 +80,7 @@ class BlockRunner:
         self.block_inputs: list[Tokens] = []
         self.block_outputs: list[Tokens] = []
         self._assign, self._kept, self._steps = [], [], []
-        self._seen: dict[int, Attended] = {}
+        self._attended_by_layer: dict[int, Attended] = {}
         if selection is not None:
             self.tokens, self._origin = tokens._replace(assign=selection.row_map), selection.kept
             self._assign, self._kept, self._steps = [selection.row_map], [selection.kept], [selection]
@@ -96,12 +96,12 @@ class BlockRunner:
         """
         if grid is not None and block.reduces_where() == "skip":
             self.unmerge(grid)
-        _check_rows(block, (self.tokens.x.shape[1] - self._prefix) // block.pooled)
+        _check_count(block, (self.tokens.x.shape[1] - self._prefix) // block.pooled)
         layer = len(self.block_outputs)
         key = None if self._key is None else jax.random.fold_in(self._key, layer)
         taps, attended = frozenset(self._taps.get(layer, ())), self._attended
         if self._reduced is not None and _reads_block_before(block):
-            attended = _of_rows_left(attended, self._reduced.row_map, self.tokens.x.shape[1], self._prefix)
+            attended = _of_reduced(attended, self._reduced.row_map, self.tokens.x.shape[1], self._prefix)
         if "scores" in block.needs and self._scores is not None and grid is not None:
             attended = attended._replace(scores=on_grid(*self._scores, grid))
         self.block_inputs.append(self.tokens)
@@ -122,7 +122,7 @@ class BlockRunner:
                     f"Block {layer} has no attention to report {', '.join(sorted(taps))}: use a block of a "
                     "network with attention."
                 )
-            self._seen[layer] = Attended(**{name: getattr(self._attended, name) for name in taps})
+            self._attended_by_layer[layer] = Attended(**{name: getattr(self._attended, name) for name in taps})
         self._reduced = report if report is not None and block.removable and block.reducer.where != "before" else None
         if report is not None:
             self._account(block, report)
@@ -162,7 +162,12 @@ class BlockRunner:
         """Everything reported so far."""
         features = tuple(tokens.x for tokens in self.block_outputs)
         return HostOutput(
-            self.tokens, features, tuple(self._assign), tuple(self._kept), tuple(self._steps), dict(self._seen)
+            self.tokens,
+            features,
+            tuple(self._assign),
+            tuple(self._kept),
+            tuple(self._steps),
+            dict(self._attended_by_layer),
         )
 
 
@@ -172,29 +177,29 @@ def _reads_block_before(block: Reducible) -> bool:
     )
 
 
-def _of_rows_left(attended: Attended, row_map: Int[Array, "b n"], num_tokens: int, prefix: int) -> Attended:
-    """The reports of a block's attention for the rows that its reducer left; merged rows sum the received attention.
+def _of_reduced(attended: Attended, row_map: Int[Array, "b n"], num_tokens: int, prefix: int) -> Attended:
+    """The reports of a block's attention for the tokens that its reducer left; merged ones sum the received attention.
 
-    Keys and values of merged rows are averaged.
+    Keys and values of merged tokens are averaged.
     """
-    num_rows = num_tokens - prefix
+    num_patches = num_tokens - prefix
 
     def add_up(field: Float[Array, "h n *e"], row_map: Int[Array, "r"]) -> Array:
         by_row = jnp.moveaxis(field[:, prefix:], 1, 0)
-        # A dropped row is mapped past the end, where it is ignored.
-        sums = jax.ops.segment_sum(by_row, jnp.where(row_map < 0, num_rows, row_map), num_rows)
+        # A dropped token is mapped past the end, where it is ignored.
+        sums = jax.ops.segment_sum(by_row, jnp.where(row_map < 0, num_patches, row_map), num_patches)
         return jnp.concatenate([field[:, :prefix], jnp.moveaxis(sums, 0, 1)], axis=1)
 
-    def of_rows(field: Array | None) -> Array | None:
+    def reduced(field: Array | None) -> Array | None:
         if field is None or field.ndim == 3:
             return None if field is None else jax.vmap(add_up)(field, row_map)
         counts = jax.vmap(add_up)(jnp.ones(field.shape[:3], field.dtype), row_map)
         return jax.vmap(add_up)(field, row_map) / jnp.maximum(counts, 1)[..., None]
 
-    return Attended(*map(of_rows, attended._replace(scores=None)))
+    return Attended(*map(reduced, attended._replace(scores=None)))
 
 
-def _check_rows(block: Reducible, arriving: int) -> None:
+def _check_count(block: Reducible, arriving: int) -> None:
     if block.reducer is None or block.removable or block.reducer.step.tokens_in == arriving:
         return
     raise UserError(

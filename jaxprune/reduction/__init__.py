@@ -1,4 +1,7 @@
-"""Token reduction: the methods of "Which Tokens to Use?" (Haurum et al., 2023) and others, one file each."""
+"""Token reduction: the methods of "Which Tokens to Use?" (Haurum et al., 2023) and others, one file each.
+
+Plans, and what methods share, are in `reduction.parts`.
+"""
 
 from jaxprune.nn.tokens import Attended, Tokens
 from jaxprune.ops.unmerge import unmerge

@@ -117,12 +117,12 @@ class KMedoids(Reducer):
         return self.step.tokens_in**2 * self.step.embed_dim
 
     def __call__(self, tokens, attended, *, train=False, key=None) -> tuple:
-        prefix, num_rows = self.step.num_prefix_tokens, self.step.tokens_in
-        if self.step.num_keep >= num_rows:
+        prefix, tokens_in = self.step.num_prefix_tokens, self.step.tokens_in
+        if self.step.num_keep >= tokens_in:
             return unchanged(tokens, prefix)
         first = self.first
         if first is None:
-            first = 0 if key is None else jax.random.randint(key, (), 0, num_rows)
+            first = 0 if key is None else jax.random.randint(key, (), 0, tokens_in)
         x = tokens.x[:, prefix:]
         weights = None if self.equal_weights else present(attended.received).sum(1)[:, prefix:]
         centres, assign = kmedoids(

@@ -83,12 +83,12 @@ class ToMe(Reducer):
             # up for it.
             before = self.step.tokens_in if self.step.planned_in is None else self.step.planned_in
             return min(max(before - self.step.num_keep, 0), self.step.tokens_in // 2)
-        return self.step.tokens_in - self.step.cells.num_windows * self._rows_of_window(self.step.cells)
+        return self.step.tokens_in - self.step.cells.num_windows * self._planned_in_window(self.step.cells)
 
-    def _rows_of_window(self, cells: Cells) -> int:
-        """Rows that every window is left with."""
-        arriving, planned = (cells.rows_of_window(rows) for rows in (self.step.tokens_in, self.step.num_keep))
-        return cells.left(arriving, planned)
+    def _planned_in_window(self, cells: Cells) -> int:
+        """Tokens that every window is left with."""
+        arriving, planned = (cells.tokens_of_window(tokens) for tokens in (self.step.tokens_in, self.step.num_keep))
+        return cells.after_merging(arriving, planned)
 
     def num_tokens(self) -> int:
         return self.step.tokens_in - self.num_merged()
@@ -102,8 +102,8 @@ class ToMe(Reducer):
         similarities, cells = pairs(self.step.tokens_in), self.step.cells
         if cells is not None:
             before, after = (
-                cells.held(cells.rows_of_window(self.step.tokens_in)),
-                cells.held(self._rows_of_window(cells)),
+                cells.held(cells.tokens_of_window(self.step.tokens_in)),
+                cells.held(self._planned_in_window(cells)),
             )
             merging = [pairs(was) for was, now in zip(before, after, strict=True) if now < was]
             similarities = cells.num_windows * sum(merging)
@@ -118,7 +118,7 @@ class ToMe(Reducer):
             merge_cell = lambda cell, metric, pairs: merge(
                 cell, match(metric, pairs, 0), 0, position=self.step.position
             )
-            return merge_in_cells(tokens, metric, cells, self._rows_of_window(cells), merge_cell)
+            return merge_in_cells(tokens, metric, cells, self._planned_in_window(cells), merge_cell)
         return merge(tokens, match(metric, self.num_merged(), prefix), prefix, position=self.step.position)
 
 

@@ -39,7 +39,7 @@ class EViT(Scorer):
             self.proposal = reduction.apply(self.proposal, plan)
             installed = reduction.installed(self.proposal)
             self.staged = bool(installed)  # without a step that removes rows there are no stages to survive
-            self.num_stages, self.last_rows = len(installed), installed[-1].num_tokens() if installed else 0
+            self.num_stages, self.last_count = len(installed), installed[-1].num_tokens() if installed else 0
 
     def __call__(self, images, *, key=None) -> Float[Array, "b p"]:
         images = self.prepared(images)
@@ -50,11 +50,11 @@ class EViT(Scorer):
 
     def select(self, scores, num_keep):
         """See `Scorer`. With `num_keep` at construction, as published, patch 0 takes the place of a fused token."""
-        if not self.staged or num_keep > self.last_rows:
+        if not self.staged or num_keep > self.last_count:
             return super().select(scores, num_keep)
         # `survival` leaves out the score of the fused token; argmax of a row without a match is 0.
-        levels = self.num_stages - jnp.arange(num_keep) / self.last_rows
-        match = jnp.abs(scores[:, None, :] - levels[None, :, None]) < 0.5 / self.last_rows
+        levels = self.num_stages - jnp.arange(num_keep) / self.last_count
+        match = jnp.abs(scores[:, None, :] - levels[None, :, None]) < 0.5 / self.last_count
         return match.argmax(2).astype(jnp.int32)
 
 

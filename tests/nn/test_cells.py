@@ -82,14 +82,14 @@ def test_fewer_rows_of_a_window_are_no_more_of_a_cell(grid, size):
     # The same share of every cell, but for a row.
     assert all(np.abs(cell - held[full] * k / full).max() <= 1 for k, cell in enumerate(held))
     # Pairs leave at least half of every cell, and a step takes what is wanted if that is more.
-    least = cells.left(rows, 1)
+    least = cells.after_merging(rows, 1)
     assert (held[least] >= held[full] / 2).all() and (held[least - 1] < held[full] / 2).any()
-    assert cells.left(full, least + 1) == least + 1
+    assert cells.after_merging(full, least + 1) == least + 1
 
 
 def test_there_are_cells_where_windows_are_whole():
     assert Cells.of((8, 9), (4, 4), shifted=True) is None
     assert Cells.of((8, 8), (4, 4), shifted=False).held(9) == (9,)
     # A cell of one row cannot merge, and others have as many rows as it takes.
-    assert Cells.of((6, 6), (3, 3), shifted=True).left(9, 1) == 5
-    assert Cells.of((4, 4), (2, 2), shifted=True).left(4, 1) == 4
+    assert Cells.of((6, 6), (3, 3), shifted=True).after_merging(9, 1) == 5
+    assert Cells.of((4, 4), (2, 2), shifted=True).after_merging(4, 1) == 4

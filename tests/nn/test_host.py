@@ -18,7 +18,7 @@ from jaxprune.errors import UserError
 from jaxprune.nn import Attended
 from jaxprune.nn.intermediates import intermediate_indices
 from jaxprune.nn.params import merge, split, unfilled
-from jaxprune.nn.run_blocks import _of_rows_left
+from jaxprune.nn.run_blocks import _of_reduced
 
 NETWORKS = golden_names("models/intermediates_*")
 CLOSE = {"atol": 1e-4, "rtol": 1e-4}
@@ -150,7 +150,7 @@ def test_an_unknown_format_is_refused():
 def test_a_reducer_before_a_block_reads_the_attention_of_the_rows_that_are_left():
     row_map = jnp.asarray([[1, -1, 0, 1]])
     seen = Attended(received=jnp.asarray([[[9.0, 1, 2, 3, 4]]]), keys=jnp.asarray([[[[9.0], [1], [2], [3], [5]]]]))
-    left = _of_rows_left(seen, row_map, 4, 1)
+    left = _of_reduced(seen, row_map, 4, 1)
     # The CLS token, the third row, the first and the last as one, and a row that nobody fills.
     np.testing.assert_array_equal(left.received, [[[9, 3, 5, 0]]])
     np.testing.assert_array_equal(left.keys[..., 0], [[[9, 3, 3, 0]]])

@@ -1,4 +1,4 @@
-"""Places a plan on the sites of a network: the number of rows before and after each step."""
+"""Places a plan on the sites of a network: the number of tokens before and after each step."""
 
 import functools
 import math
@@ -24,7 +24,7 @@ class Placed(NamedTuple):
 
     Attributes:
       site: the site of its block.
-      reducer: the reducer, built for the rows that enter that block.
+      reducer: the reducer, built for the tokens that enter that block.
     """
 
     site: Site
@@ -57,11 +57,11 @@ def place(
     prunes_input: bool = True,
     scorer: Any = None,
 ) -> Placement:
-    """Resolves the steps of a plan on the sites of a network, each for the rows left by the steps before it.
+    """Resolves the steps of a plan on the sites of a network, each for the tokens left by the steps before it.
 
     Args:
       make: builds a reducer for a step.
-      entrance: the site whose rows a scorer drops before the first block, see `Host.entrance`; by default the first.
+      entrance: the site whose tokens a scorer drops before the first block, see `Host.entrance`; by default the first.
       prunes_input: whether the network can drop patches before embedding them.
       scorer: the scorer of a plan with a step at the input; it converts the keep rate to a count.
 
@@ -72,13 +72,13 @@ def place(
     if isinstance(plan.r, tuple) and len(plan.r) > len(sites):
         raise _outside(len(plan.r) - 1, sites)
     first = sites[0] if entrance is None else entrance
-    rows, entering, placed = first.num_patches, None, []
-    has_absent, merged = False, {}  # the rows that a stage is left with where they stay merged
+    arriving, entering, placed = first.num_patches, None, []
+    has_absent, merged = False, {}  # the tokens that a stage is left with where they stay merged
     for index, at in enumerate(steps):
         if at.layer == INPUT:
             entering = _entrance(plan, at, first, len(steps), scorer)
             if prunes_input:
-                rows = entering.num_keep
+                arriving = entering.num_keep
             else:
                 placed += [_guided(at, site, entering, index, make, scorer) for site in _pruned(at, sites)]
             continue
@@ -94,15 +94,15 @@ def place(
                 f"{at.method} at block {layer} needs all rows present, and an earlier step leaves absent ones: put "
                 f"{at.method} first."
             )
-        if not site.removable and rows < first.num_patches:
+        if not site.removable and arriving < first.num_patches:
             raise UserError(
-                f"{at.method} at block {layer} needs the whole map, and {steps[0].method} leaves {rows} of "
+                f"{at.method} at block {layer} needs the whole map, and {steps[0].method} leaves {arriving} of "
                 f"{first.num_patches} mask units of it: use one of the two."
             )
         cls.check_site(site)
-        before = {"has_absent": has_absent, "planned_in": _planned_in(at, site, placed, rows)}
+        before = {"has_absent": has_absent, "planned_in": _planned_in(at, site, placed, arriving)}
         step = functools.partial(_step, plan, at, index, site, num_steps=len(steps), **before)
-        reducer = make(cls, dict(at.options), step(rows if site.removable else site.num_patches))
+        reducer = make(cls, dict(at.options), step(arriving if site.removable else site.num_patches))
         if not cls.follows_count(dict(at.options)):
             reducer = make(cls, dict(at.options), reducer.step._replace(num_keep=reducer.num_tokens()))
         if reducer.merged_in_place and site.stage in merged:
@@ -111,13 +111,13 @@ def place(
         if not site.removable:
             merged[site.stage] = reducer.num_tokens() if reducer.merged_in_place else site.num_patches
         else:
-            rows = reducer.num_tokens()
+            arriving = reducer.num_tokens()
             has_absent = has_absent or cls.leaves_absent != "never"
     return Placement(entering, tuple(placed))
 
 
 def abstract(cls: type[Reducer], options: dict[str, Any], step: Step) -> Reducer:
-    """Builds a reducer with abstract parameters, to count rows and cost."""
+    """Builds a reducer with abstract parameters, to count tokens and cost."""
     return _abstract(cls, tuple(sorted(options.items())), step)
 
 
@@ -130,12 +130,12 @@ def _abstract(cls: type[Reducer], options: tuple, step: Step) -> Reducer:
     return nnx.eval_shape(lambda: build(cls, dict(options), step, rngs=nnx.Rngs(0)))
 
 
-def _planned_in(at: At, site: Site, placed: Sequence[Placed], rows: int) -> int | None:
+def _planned_in(at: At, site: Site, placed: Sequence[Placed], arriving: int) -> int | None:
     """`Step.planned_in` of a step."""
     if not site.removable or isinstance(at.amount, Removal):
         return None
     if not placed:
-        return rows
+        return arriving
     return placed[-1].reducer.num_planned() if placed[-1].site.grid == site.grid else None
 
 
@@ -198,7 +198,7 @@ def _pruned(at: At, sites: Sequence[Site]) -> list[Site]:
 
 
 def _guided(at: At, site: Site, entrance: Step, index: int, make: Make, scorer: Any) -> Placed:
-    """The scorer's step in a block whose rows cannot be removed: the same fraction of its rows."""
+    """The scorer's step in a block whose tokens cannot be removed: the same fraction of them."""
     there, by_rate = site.num_patches, isinstance(at.amount, Rate)
     count = int(there * at.amount.value) if by_rate else there * entrance.num_keep // entrance.tokens_in
     step = entrance._replace(

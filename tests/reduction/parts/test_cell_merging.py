@@ -234,7 +234,7 @@ def test_merging_equal_tokens_changes_nothing(make):
     cells = model.sites()[0].cells
     x = equal_in_pairs(cells, 8, np.random.default_rng(0))
     full = x.shape[1]
-    fewest = cells.left(cells.rows_of_window(full), 1) * np.prod(cells.windows.counts)
+    fewest = cells.after_merging(cells.tokens_of_window(full), 1) * np.prod(cells.windows.counts)
     fast = reduction.apply(model, Plan("tome", num_keep=int(fewest), reduction_loc=(0,)))
     encode = lambda model, x: model.encode(x).output()
     dense, merged = (quickly(each, encode)(x) for each in (model, fast))
