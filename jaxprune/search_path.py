@@ -22,8 +22,8 @@ def leave_out_working_directory() -> None:
     named = [] if sys.flags.ignore_environment else os.environ.get("PYTHONPATH", "").split(os.pathsep)
     first = 0 if sys.flags.safe_path else 1  # the folder of `python -m`; PYTHONPATH follows, then what is installed
     last = first + len(named)
-    asked = any(entry and os.path.abspath(entry) == here for entry in named)
-    kept = [entry for entry in sys.path[first:last] if entry not in ("", here) or asked]
+    is_named = any(entry and os.path.abspath(entry) == here for entry in named)
+    kept = [entry for entry in sys.path[first:last] if entry not in ("", here) or is_named]
     sys.path[:last] = [entry for entry in sys.path[:first] if entry not in ("", here)] + kept
 
 

@@ -14,14 +14,14 @@ class Unreadable(Exception):
     """Raised for an example that cannot be read; the run continues without it.
 
     Args:
-      what: path or name of the example.
+      example: path or name of the example.
       reason: why it cannot be read.
       kind: "image" or "video".
     """
 
-    def __init__(self, what: str, reason: str, kind: str = "image"):
-        super().__init__(what, reason, kind)
-        self.what, self.reason, self.kind = what, reason, kind
+    def __init__(self, example: str, reason: str, kind: str = "image"):
+        super().__init__(example, reason, kind)
+        self.example, self.reason, self.kind = example, reason, kind
 
 
 def note_broken(broken: dict[str, str], error: Unreadable) -> None:
@@ -32,10 +32,10 @@ def note_broken(broken: dict[str, str], error: Unreadable) -> None:
       error: the error that reading it raised.
     """
     with _lock:
-        if error.what in broken:
+        if error.example in broken:
             return
-        broken[error.what] = error.reason
-    logging.warning("Broken %s left out (%d so far): %s: %s", error.kind, len(broken), error.what, error.reason)
+        broken[error.example] = error.reason
+    logging.warning("Broken %s left out (%d so far): %s: %s", error.kind, len(broken), error.example, error.reason)
 
 
 def read_or_next(source: Source, index: int) -> Example:

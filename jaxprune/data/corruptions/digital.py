@@ -48,9 +48,9 @@ def pixelate(image: np.ndarray, level: int, *, small: bool, **_: Any) -> np.ndar
     """Shrinks the image and enlarges its pixels again."""
     share = ((0.95, 0.9, 0.85, 0.75, 0.65) if small else (0.6, 0.5, 0.4, 0.3, 0.25))[level]
     height, width = image.shape[:2]
-    few = max(int(height * share), 1), max(int(width * share), 1)
-    fewer = crop_resize.resize(_pillow(image), few, Image.Resampling.BOX)
-    return np.asarray(fewer.resize((width, height), Image.Resampling.NEAREST), np.float32) / 255
+    size = max(int(height * share), 1), max(int(width * share), 1)
+    shrunk = crop_resize.resize(_pillow(image), size, Image.Resampling.BOX)
+    return np.asarray(shrunk.resize((width, height), Image.Resampling.NEAREST), np.float32) / 255
 
 
 def jpeg_compression(image: np.ndarray, level: int, *, small: bool, **_: Any) -> np.ndarray:
