@@ -85,7 +85,7 @@ def test_a_broken_record_is_named(prepared, monkeypatch):
     monkeypatch.setattr(Tfds, "__len__", lambda self: 6)
     with pytest.raises(Unreadable) as broken:
         source[3]
-    assert broken.value.what == "animals/train[3]"
+    assert broken.value.example == "animals/train[3]"
 
 
 @pytest.mark.parametrize(
