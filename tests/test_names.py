@@ -1,4 +1,4 @@
-"""Variables carry the field's nouns: pronouns and participles, which say nothing of what they hold, are refused as names."""
+"""Variables carry the field's nouns: pronouns and participles, which do not say what they hold, are refused."""
 
 import ast
 from pathlib import Path
@@ -6,9 +6,11 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parent.parent / "jaxprune"
-REFUSED = set(
-    ["found", "own", "each", "shown", "chosen", "wanted", "known", "theirs", "ours", "mine", "one", "other", "others", "another", "whole", "some", "made", "given", "taken", "seen", "needed", "asked", "answered", "what", "which", "more", "less", "few", "many", "such", "both", "either", "these", "those", "them", "it", "this", "that"]
-)
+WORDS = """
+found own each shown chosen wanted known theirs ours mine one other others another whole some made given taken seen needed
+asked answered what which more less few many such both either these those them it this that
+"""
+REFUSED = frozenset(WORDS.split())
 # Rooms that are still to be renamed.
 PENDING = {"bench", "commands", "evaluate", "report", "tune"}
 FILES = [path for path in sorted(PACKAGE.rglob("*.py")) if path.relative_to(PACKAGE).parts[0] not in PENDING]
