@@ -7,8 +7,8 @@ import pytest
 
 PACKAGE = Path(__file__).parent.parent / "jaxprune"
 WORDS = """
-found own each shown chosen wanted known theirs ours mine one other others another whole some made given taken seen needed
-asked answered what which more less few many such both either these those them it this that
+found own each shown chosen wanted known theirs ours mine one other others another whole some made given taken seen
+needed asked answered what which more less few many such both either these those them it this that
 """
 REFUSED = frozenset(WORDS.split())
 # Rooms that are still to be renamed.
