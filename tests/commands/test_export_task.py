@@ -60,5 +60,5 @@ def test_what_cannot_be_exported_is_refused(tmp_path):
     with pytest.raises(UserError, match=r"Give --config\.run=RUN"):
         commands.find("export")(config, tmp_path / "run")
     config.update(formats=("onxx",), inputs="uint16")
-    with pytest.raises(UserError, match=r"(?s)Did you mean 'onnx'.*Did you mean 'uint8'"):
+    with pytest.raises(UserError, match=r"(?s)(?=.*Did you mean 'onnx')(?=.*Did you mean 'uint8')"):
         commands.find("export")(config, tmp_path / "run")
