@@ -230,7 +230,7 @@ def pipeline() -> Arrays:
         assign = [np.where(mask, np.cumsum(mask, 1) - 1, -1) for mask in masks[share]]
         patterns = Patterns.of(kept, assign, config["stages"], 7)
         merged[share], depths = (
-            list(itertools.accumulate(merges, lambda before, after: after[before])),
+            list(itertools.accumulate(merges, lambda before, after: np.take_along_axis(after, before, -1))),
             patterns.depths(),
         )
         for name, found in (("topk", patterns.rates()), ("tome", rates(merges, 30))):
