@@ -329,9 +329,8 @@ def _decision(
     test = tests[best.name]
     speed = cost[DENSE].seconds / cost[best.name].seconds
     return best, (
-        f"{best.name} is {speed:.2f} times as fast as dense, and {confidence} its "
-        f"risk is at most {bound.risk if bound.risk < 1 else test.limit:.3g}: {test.errors} errors in {test.images} "
-        "independent images."
+        f"{best.name} is {speed:.2f} times as fast as dense, and {confidence} its risk is at most "
+        f"{bound.risk if bound.risk < 1 else test.limit:.3g}: {test.errors} errors in {test.images} independent images."
     ), tests  # fmt: skip
 
 

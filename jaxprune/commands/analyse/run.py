@@ -52,12 +52,11 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
         with reporting.report_section(workdir / "report.html", document, "Networks under plans", slug) as section:
             page.describe(
                 section,
-                observed,
+                page.Analysis(
+                    observed, outcome, names, {images_pass.network: images_pass.source for images_pass in passes}
+                ),
                 tables,
                 next(iter(maps.values())),
-                outcome,
-                class_names=names,
-                sources={images_pass.network: images_pass.source for images_pass in passes},
                 neighbours=config.neighbours,
                 data_sets={name: group[0].config.data.path or name for name, group in data_passes.items()},
                 left_out=left_out,

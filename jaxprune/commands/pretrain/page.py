@@ -32,9 +32,9 @@ def describe(config: Config, workdir: Path, summary: dict[str, Any], *sources: A
     reporting.curves(section, records, {"train/loss": "training", "eval/loss": "held-out"}, "loss on masked patches")
     pictures = sorted((workdir / "pictures").glob("reconstruction_*.png"))
     if pictures:
-        seen = "the encoder's input (masked patches are grey) and the reconstruction"
+        content = "the encoder's input (masked patches are grey) and the reconstruction"
         note = f" {model.target.picture_note}" if model.target.picture_note else ""
-        caption = f"Held-out images, {seen}; thrown cells are marked.{note}"
+        caption = f"Held-out images, {content}; thrown cells are marked.{note}"
         section.figure(reporting.read_picture(pictures[-1]), caption)
     reporting.broken_files(section, *sources)
     section.command(reporting.command())
