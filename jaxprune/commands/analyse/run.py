@@ -18,7 +18,6 @@ from jaxprune.evaluate.collectors.observations import Observed
 from jaxprune.evaluate.members import Member, members
 from jaxprune.measures.several_labels import Rankings
 from jaxprune.reduction import DENSE
-from jaxprune.report import Report
 from jaxprune.report.table import as_text, write_csv
 from jaxprune.train import workdir as workdirs
 
@@ -48,8 +47,8 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
         for name, rows in tables._asdict().items():
             if rows and processes.leads():
                 write_csv(workdir / f"{name}.csv", rows)
-        document, slug = Report("jaxprune", opened[0].origin), f"analyse-{Path(opened[0].origin).name}"
-        with reporting.report_section(workdir / "report.html", document, "Networks under plans", slug) as section:
+        origin, slug = opened[0].origin, f"analyse-{Path(opened[0].origin).name}"
+        with reporting.report_section(workdir, origin, "Networks under plans", slug) as section:
             page.describe(
                 section,
                 page.Analysis(
