@@ -163,5 +163,5 @@ def _install(host: Host, sites: Sequence[Site], placed: Sequence[Placed]) -> Non
         if step.site.removable:
             for site in sites[layer + 1 :]:
                 block = host.block(site)
-                block.proportional = block.proportional or cls.proportional
+                block.proportional = block.proportional or step.reducer.proportional
                 block.has_absent = block.has_absent or cls.leaves_absent == "always"

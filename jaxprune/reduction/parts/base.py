@@ -94,7 +94,6 @@ class Reducer(nnx.Module):
         attention is computed for), "after" (between attention and MLP), or "embed" (before any patch is embedded).
         Where rows cannot be removed (`Step.removable`) it is always called between attention and MLP.
       needs: the fields of `Attended` that it reads.
-      proportional: whether later blocks add log(size) to the attention logits (ToMe).
       soft_policy: whether in training all blocks mask tokens in the softmax by their policy (DynamicViT).
       identity_at_one: whether a step that keeps every row leaves the network unchanged, bit for bit in evaluation.
       leaves_absent: whether outgoing rows may be absent (`policy` 0): "never", in "training", or "always".
@@ -109,13 +108,13 @@ class Reducer(nnx.Module):
         in evaluation, instead of keeping their input.
 
     Attributes:
+      proportional: whether later blocks add log(size) to the attention logits (ToMe).
       merged_in_place: whether tokens that merge inside cells (`Step.cells`) stay merged until the stage ends or another
         kind of step follows; otherwise the whole map is restored after the block.
     """
 
     where: ClassVar[Literal["before", "attention", "after", "embed"]] = "after"
     needs: ClassVar[frozenset[str]] = frozenset()
-    proportional: ClassVar[bool] = False
     soft_policy: ClassVar[bool] = False
     identity_at_one: ClassVar[bool] = True
     leaves_absent: ClassVar[Literal["never", "training", "always"]] = "never"
@@ -127,6 +126,7 @@ class Reducer(nnx.Module):
     constraints: ClassVar[Mapping[str, Callable[[Array], Array]]] = {}
     clears_map: ClassVar[bool] = False
 
+    proportional: bool = False
     merged_in_place: bool = False
 
     def __init__(self, step: Step, *, rngs: nnx.Rngs | None = None):
