@@ -13,10 +13,10 @@ from jaxprune import checkpoints, models
 SIZES = ("img_size", "patch_size", "embed_dim", "depth", "num_heads", "num_classes", "norm_eps")
 
 
-def network(config: dict[str, Any], file: dict[str, np.ndarray], ignored: tuple[str, ...] = (), **options) -> Any:
+def network(config: dict[str, Any], file: dict[str, np.ndarray], ignored: tuple[str, ...] = ()) -> Any:
     """The dense ViT of a golden file, with its weights but those of the method."""
     sizes = {name: config[name] for name in SIZES}
-    model = models.create("vit", **sizes, **options, rngs=nnx.Rngs(0))
+    model = models.create("vit", **sizes, rngs=nnx.Rngs(0))
     return checkpoints.load_pretrained(model, weights(file, "w."), ignored=list(ignored))
 
 

@@ -152,16 +152,20 @@ def published_plan(name: str, gmacs: float | int) -> Plan:
     return plan_of_counts(*PUBLISHED[name][gmacs])
 
 
-def plan_of_counts(prune_kept: Sequence[int], merge_kept: Sequence[int]) -> Plan:
+def plan_of_counts(prune_kept: Sequence[int], merge_kept: Sequence[int], tokens: int | None = None) -> Plan:
     """The plan for numbers of tokens after dropping and after merging in each block, as published: they count CLS.
 
     A block whose numbers do not fall has no step; where more rows would stay after merging than after dropping, none
     merge.
 
+    Args:
+      prune_kept, merge_kept: tokens after dropping and after merging, by block.
+      tokens: tokens that enter the first block; None: it leaves all, as published.
+
     >>> plan_of_counts((197, 150, 90), (197, 140, 100)).text
     'diffrate@1:num_keep=139,prune_keep=149+diffrate@2:num_keep=89,prune_keep=89'
     """
-    arriving, steps = prune_kept[0], []
+    arriving, steps = prune_kept[0] if tokens is None else tokens, []
     for layer, (pruned, merged) in enumerate(zip(prune_kept, merge_kept, strict=True)):
         left = min(arriving, pruned, merged)
         if left < arriving:
