@@ -8,6 +8,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Int, Shaped
 
@@ -40,8 +41,9 @@ class LearnedCount(nnx.Module):
 
     def probability(self) -> Float[Array, "r"]:
         """The probability that each row is among those counted, the most important row first."""
-        rows = jnp.arange(self.candidates[0])[:, None]
-        return (rows < jnp.asarray(self.candidates)[None, :]).astype(jnp.float32) @ jax.nn.softmax(self.logits[...])
+        # For each row the number of candidates that count it, which are the first ones.
+        larger = np.searchsorted(-np.asarray(self.candidates), -np.arange(self.candidates[0]))
+        return jnp.cumsum(jax.nn.softmax(self.logits[...]))[larger - 1]
 
     def mask(self, rank: Int[Array, "b n"], present: Shaped[Array, "b 1"] | int) -> Float[Array, "b n"]:
         """0 for the rows that leave, 1 for others, with the gradient of `probability`.
