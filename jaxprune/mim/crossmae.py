@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, PRNGKeyArray
 
@@ -20,7 +21,9 @@ from jaxprune.mim.parts.rank_masker import RankMasker
 from jaxprune.mim.parts.rebuild_thrown import PUBLISHED, aggregation_of
 from jaxprune.mim.parts.target import NormalizedPixels, Pixels
 from jaxprune.models.vit import VisionTransformer
+from jaxprune.nn import LayerNorm
 from jaxprune.nn.linear import xavier_uniform
+from jaxprune.nn.params import copied
 from jaxprune.nn.tensor_rules import Rule, linear, linear_back, within
 
 
@@ -125,6 +128,14 @@ class CrossMAE(Framework):
         )
         super().__init__(encoder=vit, masker=masker, decoder=decoder, target=target)
 
+    def backbone(self) -> Any:
+        """The encoder as fine-tuning starts from it: with a new final norm."""
+        if self.encoder.norm is not None:
+            return self.encoder
+        encoder = copied(self.encoder)
+        encoder.norm = LayerNorm(encoder.embed_dim, eps=self.decoder.norm.eps)
+        return encoder
+
     def encode(self, images: Float[Array, "b H W c"], masks: Masks) -> Float[Array, "m b n d"]:
         """The encoder's feature maps: prefix tokens, then the visible patches only."""
         runner = self.encoder.encode(self.encoder.embed(images, masks.ids_keep), masks.ids_keep)
@@ -152,6 +163,13 @@ class CrossMAE(Framework):
     def published_rules(self) -> tuple[Rule, ...]:
         """The tensor names of CrossMAE's repository; "agg" for PR-MIM's aggregation, which has no published weights."""
         return RULES
+
+    @classmethod
+    def encoder_tensors(cls, tensors: Mapping[str, Any]) -> dict[str, Any]:
+        """See `Framework.encoder_tensors`; a final norm that the file does not have is new, as in `backbone`."""
+        width = len(tensors["patch_embed.proj.weight"])
+        norm = {"norm.weight": np.ones(width, np.float32), "norm.bias": np.zeros(width, np.float32)}
+        return {**norm, **super().encoder_tensors(tensors)}
 
     @classmethod
     def recognise(cls, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any] | None:
