@@ -7,12 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from other_sizes import ltrp_papr, mim, networks, parts
+from other_sizes import crossmae, ltrp_papr, mim, networks, parts
 from support import GOLDEN
 
 TESTS = Path(__file__).parent.parent
 # Not yet `token_reduction`: its files do not pass since steps of plans were renamed.
-SETS = {module.__name__.rpartition(".")[2]: module.FAMILIES for module in (mim, ltrp_papr, networks, parts)}
+SETS = {module.__name__.rpartition(".")[2]: module.FAMILIES for module in (mim, crossmae, ltrp_papr, networks, parts)}
 
 
 def folder_of(families, folder):
