@@ -12,7 +12,7 @@ needed asked answered what which more less few many such both either these those
 """
 REFUSED = frozenset(WORDS.split())
 # Rooms that are still to be renamed.
-PENDING = {"bench", "commands", "evaluate", "report", "tune"}
+PENDING = {"commands"}
 FILES = [path for path in sorted(PACKAGE.rglob("*.py")) if path.relative_to(PACKAGE).parts[0] not in PENDING]
 
 

@@ -46,8 +46,8 @@ class Store:
 
     def text(self, name: str, make: Callable[[], str], **key: Any) -> str:
         """Returns a stored text, or makes it."""
-        found = self.arrays(name, lambda: {"text": np.frombuffer(make().encode(), np.uint8)}, **key)
-        return found["text"].tobytes().decode()
+        arrays = self.arrays(name, lambda: {"text": np.frombuffer(make().encode(), np.uint8)}, **key)
+        return arrays["text"].tobytes().decode()
 
 
 def _slug(name: str) -> str:

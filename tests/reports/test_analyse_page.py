@@ -28,7 +28,7 @@ class Who(NamedTuple):
     method: str
     model: Any
     layers: tuple[int, ...] = ()
-    wanted: tuple[int, ...] = ()
+    num_keep: tuple[int, ...] = ()
     network: str = "vit"
     origin: str = "runs/vit"
     num_layers: int = 4

@@ -30,13 +30,13 @@ IMAGES = "images"  # directory name for the features of `config.images`
 def run(config: Config, workdir: Path) -> dict[str, Any]:
     """Writes features file by file, skipping complete files; then classifies held-out images by them."""
     model, origin, folder = networks.featured(config), str(networks.origin(config)), workdir / "features"
-    require(model, config.what, origin)
+    require(model, config.features, origin)
     config = _with_images(config, origin, model)
     sources = _sources(config)
     with workdirs.locked(workdir):
         recorded = {**config.to_dict(), "network": fingerprint(model), "images of": _fingerprints(sources)}
         workdirs.prepare(folder, recorded, commands.declared_defaults(config))
-        forward = features(model, config.what)
+        forward = features(model, config.features)
         paths = {split: _write(config, folder / split, source, forward) for split, source in sources.items()}
         rows, document = page.contents(paths, sources), Report("jaxprune", origin)
         with reporting.report_section(

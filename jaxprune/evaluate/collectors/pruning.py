@@ -88,8 +88,8 @@ def about(model: Any) -> str:
             "point-wise "
             "layers, by the scores resampled to that map."
         )
-    what = "mask units" if patches < first.num_patches else "patches, where n includes the class token"
-    return f"At keep rate z all scorers keep `int(n·z)` of {patches} {what}, before the first block."
+    units = "mask units" if patches < first.num_patches else "patches, where n includes the class token"
+    return f"At keep rate z all scorers keep `int(n·z)` of {patches} {units}, before the first block."
 
 
 def measure(

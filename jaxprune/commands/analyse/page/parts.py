@@ -49,7 +49,7 @@ def differing(found: Sequence[Observed]) -> set[tuple[str, str]]:
 
 def at_one_rate(found: Sequence[Observed]) -> list[Observed]:
     """The plans of the keep rate nearest to one half, by their first step."""
-    share = lambda observed: observed.member.wanted[0] / np.prod(observed.member.grids[0])
+    share = lambda observed: observed.member.num_keep[0] / np.prod(observed.member.grids[0])
     apart = {name_of(observed): abs(share(observed) - 0.5) for observed in found if observed.member.layers}
     nearest = min(apart.values(), default=0.0)
     return [each for each in found if apart.get(name_of(each), np.inf) < nearest + 0.05]

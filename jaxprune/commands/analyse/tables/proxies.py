@@ -110,7 +110,7 @@ def _comparable(anchor: Observed, rival: Observed) -> bool:
         return False
     if a.method == DENSE:
         return True
-    return b.method != DENSE and (a.layers, a.wanted) == (b.layers, b.wanted)
+    return b.method != DENSE and (a.layers, a.num_keep) == (b.layers, b.num_keep)
 
 
 def _apart(pairs: Sequence[tuple[Observed, Observed]], layers: Sequence[int]) -> dict[tuple, dict[str, float]]:
@@ -126,7 +126,7 @@ def _apart(pairs: Sequence[tuple[Observed, Observed]], layers: Sequence[int]) ->
         return alignment.features(members[name].rows(field))
 
     # Plans at one keep rate one after the other, because an anchor is compared with those at its rate.
-    rate = lambda pair: (pair[1].member.network, pair[1].member.layers, pair[1].member.wanted, name_of(pair[1]))
+    rate = lambda pair: (pair[1].member.network, pair[1].member.layers, pair[1].member.num_keep, name_of(pair[1]))
     ordered, distances = sorted(pairs, key=rate), {}
     for layer in layers:
         field = f"layer_{layer}"
