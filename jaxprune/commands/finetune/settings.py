@@ -123,7 +123,11 @@ def plan_of(config: Config) -> Plan | None:
         )
     if config.scorer:
         arguments.pop("reduction_loc", None)  # it prunes before the first block
-    return Plan(**arguments) if arguments["method"] else None
+    if not arguments["method"]:
+        return None
+    plan = Plan(**arguments)
+    # What works off the shelf has its trained form in training, unless the config says otherwise.
+    return plan if plan.reducer_class.off_the_shelf in arguments else plan.with_parameters()
 
 
 def objective(config: Config) -> Objective:

@@ -108,6 +108,8 @@ class Reducer(nnx.Module):
       needs_cost: whether `Step.cost` is set in a network.
       published: the name in published weights of the list of this method's modules, one per step ("score_predictor");
         with "{layer}", the name of what holds the modules of a block ("blocks.{layer}"); None without parameters.
+      off_the_shelf: an option and attribute, True by default, under which a method with published modules has none, so
+        that it works without training; every step of a plan states it.
       renames: {published path of a module or array within one step: our attribute path}.
       constraints: {one of its parameters: function to an allowed value}, which training applies after every update.
       clears_map: whether in a block that is a residual convolution of a map (ConvNeXt) dropped rows are zero afterwards
@@ -129,6 +131,7 @@ class Reducer(nnx.Module):
     needs_teacher: ClassVar[bool] = False
     needs_cost: ClassVar[bool] = False
     published: ClassVar[str | None] = None
+    off_the_shelf: ClassVar[str | None] = None
     renames: ClassVar[dict[str, str]] = {}
     constraints: ClassVar[Mapping[str, Callable[[Array], Array]]] = {}
     clears_map: ClassVar[bool] = False
@@ -151,6 +154,12 @@ class Reducer(nnx.Module):
     def follows_count(cls, options: Mapping[str, Any]) -> bool:
         """Whether the plan determines how many rows are left; False if the method's options do, see `num_tokens`."""
         return True
+
+    @classmethod
+    def has_parameters(cls, options: Mapping[str, Any]) -> bool:
+        """Whether the method has parameters under these options of a step."""
+        untrained = cls.off_the_shelf is not None and options.get(cls.off_the_shelf, True)
+        return cls.published is not None and not untrained
 
     def num_tokens(self) -> int:
         """Number of outgoing rows, without the prefix."""
