@@ -295,11 +295,11 @@ class _Lesson:
 
 def _as_read_by(student: Host, images: jax.Array, record: Any) -> jax.Array:
     """Images normalised for the teacher, normalised for the student."""
-    own = student.preprocessing
-    if (own.mean, own.std) == (record.mean, record.std):
+    target = student.preprocessing
+    if (target.mean, target.std) == (record.mean, record.std):
         return images
     pixels = images * np.asarray(record.std, np.float32) + np.asarray(record.mean, np.float32)
-    return (pixels - np.asarray(own.mean, np.float32)) / np.asarray(own.std, np.float32)
+    return (pixels - np.asarray(target.mean, np.float32)) / np.asarray(target.std, np.float32)
 
 
 def _length(lesson: _Lesson, train: Source, settings: Settings, workdir: Path, mesh: Mesh) -> int:
