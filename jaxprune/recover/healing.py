@@ -133,7 +133,7 @@ def recover(fast: Host, images: np.ndarray, *, teacher: Host, minutes: float = 3
     workdir = settings.pop("workdir", None)
     settings = Settings(minutes=minutes, **settings)
     source = of_arrays(images)
-    train, held_out = _held_out(source, settings.seed)
+    train, held_out = set_aside(source, settings.seed)
     with tempfile.TemporaryDirectory() as temporary:
         return heal(fast, teacher, train, held_out, settings, workdir=workdir or temporary).model
 
@@ -218,8 +218,8 @@ def _require_hosts(student: Any, teacher: Any) -> None:
             raise UserError(f"The {name} does not say how its images are prepared: set its preprocessing.")
 
 
-def _held_out(source: Source, seed: int) -> tuple[Source, Source]:
-    """The images to learn from, and a tenth of them, but at most 512, to choose the best weights on."""
+def set_aside(source: Source, seed: int) -> tuple[Source, Source]:
+    """Returns the images to learn from, and a tenth of a source, but at most 512, to choose the best weights on."""
     count = min(512, max(1, len(source) // 10))
     order = np.random.default_rng(seed).permutation(len(source))
     everything = Sample(source, len(source))

@@ -56,15 +56,11 @@ def learning(text: str, model: Host, params: Params, seed: int = 0) -> Learning:
     Raises:
       UserError: the text is none of these, or nothing would learn.
     """
-    kind, _, number = text.partition(":")
-    if (kind in ("all", "norms")) == bool(number) or kind not in ("all", "norms", "last", "lora"):
-        raise UserError(f"trainable={text!r} is none of {', '.join(FORMS)}: write for example 'last:4'.")
-    if number and not (number.isdigit() and int(number)):
-        raise UserError(f"trainable={text!r} needs a whole number above 0 after the colon: write for example {kind}:4.")
+    kind, number = parse(text)
     if kind == "lora":
-        return _low_rank(model, params, int(number), seed)
+        return _low_rank(model, params, number, seed)
     layers = model.parameter_layers(params)
-    first = max(layers.values(), default=0) - int(number or 0)
+    first = max(layers.values(), default=0) - number
     learns = {
         "all": lambda name: True,
         "norms": lambda name: params[name].ndim == 1,
@@ -74,6 +70,20 @@ def learning(text: str, model: Host, params: Params, seed: int = 0) -> Learning:
     if not trained:
         raise UserError(f"trainable={text!r} leaves nothing to train: use all.")
     return Learning(trained, {name: array for name, array in params.items() if name not in trained})
+
+
+def parse(text: str) -> tuple[str, int]:
+    """Returns the form of what learns and its number, 0 for a form without one.
+
+    Raises:
+      UserError: the text is none of `FORMS`.
+    """
+    kind, _, number = text.partition(":")
+    if (kind in ("all", "norms")) == bool(number) or kind not in ("all", "norms", "last", "lora"):
+        raise UserError(f"trainable={text!r} is none of {', '.join(FORMS)}: write for example 'last:4'.")
+    if number and not (number.isdigit() and int(number)):
+        raise UserError(f"trainable={text!r} needs a whole number above 0 after the colon: write for example {kind}:4.")
+    return kind, int(number or 0)
 
 
 def _low_rank(model: Host, params: Params, rank: int, seed: int) -> Learning:

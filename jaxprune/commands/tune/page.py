@@ -149,6 +149,6 @@ def _family(row: Row) -> str:
 
 def _label(tuned: Tuned, row: Row, alone: bool) -> str:
     """The text beside a point: the amount left in the end, and the method if no legend shows it."""
-    amount = row.name.rpartition("=")[2]
+    amount = row.name.rpartition("@")[2].partition(",")[0].rpartition("=")[2]  # the first setting of the last step
     method = f"{_family(row).partition(' ')[0]} " if alone and row.name != DENSE else ""
     return f"{method}{amount}{', chosen' if row.name == tuned.plan else ''}"
