@@ -27,7 +27,6 @@ from jaxprune.recover.compare import Judge, Opinion, Replies, Row
 from jaxprune.recover.healing import set_aside
 from jaxprune.recover.rivals import CHANGES, rival
 from jaxprune.reduction import DENSE
-from jaxprune.report import Report
 from jaxprune.report.table import Table
 from jaxprune.train import workdir as workdirs
 from jaxprune.weights.fingerprint import fingerprint
@@ -53,15 +52,14 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
         if outcome.get("stopped"):
             return {"phase": name, **outcome}
         results[name], healed[name] = outcome, load_model(folder / HEALED)
-    found = _compared(config, teacher, students, healed, results, train, test)
-    found.rows.write_csv(workdir / "recover.csv", **device())
-    with reporting.report_section(
-        workdir / "report.html", Report("jaxprune", origin), "Healed under its plans", f"recover-{Path(origin).name}"
-    ) as section:
-        page.describe(section, found, {name: workdir / _slug(name) for name in students}, minutes=config.minutes)
+    comparison = _compared(config, teacher, students, healed, results, train, test)
+    comparison.rows.write_csv(workdir / "recover.csv", **device())
+    slug = f"recover-{Path(origin).name}"
+    with reporting.report_section(workdir, origin, "Healed under its plans", slug) as section:
+        page.describe(section, comparison, {name: workdir / _slug(name) for name in students}, minutes=config.minutes)
         reporting.broken_files(section, train, test)
-    print(found.rows.text(ends=False))
-    return page.summary(found)
+    print(comparison.rows.text(ends=False))
+    return page.summary(comparison)
 
 
 def _students(config: Config, teacher: Host) -> dict[str, Host]:
