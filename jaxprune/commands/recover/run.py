@@ -59,9 +59,7 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     comparison.rows.write_csv(workdir / "recover.csv", **device())
     slug = f"recover-{Path(origin).name}"
     with reporting.report_section(workdir, origin, "Healed under its plans", slug) as section:
-        page.describe(
-            section, comparison, {name: workdir / file_name(name) for name in students}, minutes=config.minutes
-        )
+        page.describe(section, comparison, folders, minutes=config.minutes)
         reporting.broken_files(section, train, test)
     print(comparison.rows.text(ends=False))
     return page.summary(comparison)
