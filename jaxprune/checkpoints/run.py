@@ -25,6 +25,7 @@ from jaxprune.weights.finite import require_finite
 from jaxprune.weights.formats.shards import holds_weights
 from jaxprune.weights.positions import resample_to, table_names
 from jaxprune.weights.read import fill, read_tensors
+from jaxprune.weights.trained_methods import trained_methods
 from jaxprune.weights.write import save_pretrained
 
 WEIGHTS = "model.safetensors"  # of a run directory whose checkpoints are not the weights of its network
@@ -186,7 +187,8 @@ def load_model(path: str | os.PathLike, *, ema: bool = False, img_size: int | tu
         model = apply(model, card.plan, scorer=scorer, rngs=nnx.Rngs(0))
     names = [] if trained is None else [name for name in table_names(trained) if name in arrays]
     arrays |= {name: resample_to(model, name, arrays[name], source=trained) for name in names}
-    _fill(model, arrays, path)
+    with trained_methods(model, arrays):
+        _fill(model, arrays, path)
     return model
 
 

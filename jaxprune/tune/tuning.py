@@ -15,7 +15,7 @@ from jaxprune.evaluate.contestants import Runner, random_images
 from jaxprune.nn.host import Host
 from jaxprune.reduction import DENSE
 from jaxprune.tune import blockwise, cost_table, image_errors, pareto_testing
-from jaxprune.tune.candidates import Candidate, candidates, default_methods, default_places
+from jaxprune.tune.candidates import Candidate, candidates, default_methods, default_places, require_untrained
 from jaxprune.tune.cost_table import Cost, CostTable
 from jaxprune.tune.pareto_testing import Tested
 from jaxprune.tune.requirement import Bound
@@ -160,6 +160,7 @@ class _Networks(NamedTuple):
             raise UserError(
                 f"smaller= is a {type(smaller).__name__}, which is not counted as one with tokens: give a transformer."
             )
+        require_untrained(settings.methods)
         places = tuple(map(tuple, settings.places)) or default_places(depth)
         return cls(dense, trained, smaller, tuple(settings.methods) or default_methods(), places)
 
@@ -181,7 +182,7 @@ def _searched(network: _Networks, table: CostTable, errors: "_Errors", bound: Bo
     cost = lambda plan: bound.of(plan.cost)
 
     def pool(mixed: tuple[str, ...]) -> list[Candidate]:
-        plans = candidates(network.dense, mixed, network.places, settings.kept, table.predict, seed=settings.seed)
+        plans = candidates(network.dense, mixed, network.places, settings.kept, table.predict)
         allowed = lambda plan: cost(plan) < dense and bound.holds(plan.cost, settings.batch_size, SLACK)
         return [plan for plan in plans if allowed(plan) and plan.name not in trained_names]
 
@@ -329,9 +330,8 @@ def _decision(
     test = tests[best.name]
     speed = cost[DENSE].seconds / cost[best.name].seconds
     return best, (
-        f"{best.name} is {speed:.2f} times as fast as dense, and {confidence} its "
-        f"risk is at most {bound.risk if bound.risk < 1 else test.limit:.3g}: {test.errors} errors in {test.images} "
-        "independent images."
+        f"{best.name} is {speed:.2f} times as fast as dense, and {confidence} its risk is at most "
+        f"{bound.risk if bound.risk < 1 else test.limit:.3g}: {test.errors} errors in {test.images} independent images."
     ), tests  # fmt: skip
 
 

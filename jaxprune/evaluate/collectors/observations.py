@@ -20,8 +20,8 @@ from jaxprune.evaluate.stored_rows import StoredRows, stored_rows
 from jaxprune.files import write_atomically
 from jaxprune.nn.params import merge, split
 
-# A merged row of ToMe represents all its patches equally; which one `kept` lists only depends on parity.
-WITHOUT_CENTRES = ("tome",)
+# A merged row of these represents all its patches equally; which one `kept` lists only depends on its place.
+WITHOUT_CENTRES = ("algm", "tome")
 
 KEY = "key"
 

@@ -14,10 +14,7 @@ _COLUMNS = 3
 
 
 def scatter_grid(
-    panels: Mapping[str, Series],
-    ylabel: str = "",
-    *,
-    tips: Mapping[str, Mapping[str, Sequence[str]]] | None = None,
+    panels: Mapping[str, Series], ylabel: str = "", *, tips: Mapping[str, Mapping[str, Sequence[str]]] | None = None
 ) -> Figure:
     """Draws panels of points in rows of three; a series has the same colour and marker in all of them.
 

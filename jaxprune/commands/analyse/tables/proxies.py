@@ -26,10 +26,7 @@ _PREPARED = 8  # members whose products of features are in memory, four matrices
 
 
 def anchor_rows(
-    observations: Sequence[Observed],
-    outcome: Answers | Rankings | None,
-    anchors: Sequence[str],
-    layers: Sequence[int],
+    observations: Sequence[Observed], outcome: Answers | Rankings | None, anchors: Sequence[str], layers: Sequence[int]
 ) -> Iterator[dict[str, Any]]:
     """Yields a row for each anchor, other plan and layer: distances of features after it, similarity of patterns.
 
