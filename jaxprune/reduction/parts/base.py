@@ -33,6 +33,7 @@ class Step(NamedTuple):
       planned_in: number of rows that would arrive if every earlier step had left as many as planned
         (`Reducer.num_planned`); None where the plan does not say, and where rows are not removed.
       cost: the cost of the network, for methods that ask for it (`Reducer.needs_cost`); None for others.
+      num_classes: number of classes of the network; 0 = no classifier, or unknown.
     """
 
     index: int
@@ -51,6 +52,7 @@ class Step(NamedTuple):
     cells: Cells | None = None
     planned_in: int | None = None
     cost: NetworkCost | None = None
+    num_classes: int = 0
 
 
 class StepReport(NamedTuple):
