@@ -46,7 +46,7 @@ def get_config(arg=None):
             "cls_weight": 0.5,  # weight of the feature of the whole image; of the patches 1 - cls_weight
             "reconstruction": RECONSTRUCTION[args.method],
             "throw_ratio": 0.0 if args.method == "full" else args.throw,
-            "retain": "furthest",
+            "retain": "random",
             "kernel_size": 7,
             "aggregation": "thrown",
             "remat": False,

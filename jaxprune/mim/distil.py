@@ -18,9 +18,9 @@ from jaxprune.errors import UserError
 from jaxprune.mim.mae import MAE
 from jaxprune.mim.parts.base import Framework, MaskedOutput, Picture
 from jaxprune.mim.parts.feature_head import FeatureHead
+from jaxprune.mim.parts.input_masker import InputMasker
 from jaxprune.mim.parts.masker import Masks
 from jaxprune.mim.parts.partial import FULL, Partial
-from jaxprune.mim.parts.spread_masker import SpreadMasker
 from jaxprune.mim.parts.teacher_targets import image_size, prepared
 from jaxprune.mim.tec import TeacherFeatures
 from jaxprune.models.vit import VisionTransformer
@@ -87,6 +87,7 @@ class Distil(Framework):
       norm: whether the features are those after the teacher's final norm.
       smooth_l1: share of the smooth L1 distance in each term, besides 1 - cosine.
       cls_weight: weight of the term of the whole image; that of the patches has 1 - cls_weight.
+      retain: how the patches are chosen that the student sees, if not all: see `InputMasker`.
       partial: see `Partial`: its thrown patches (by default half) are those that the student does not see. "partial"
         learns the features of the others; "progressive" rebuilds the student's tokens at thrown patches from those
         around them, and learns all features.
@@ -112,6 +113,7 @@ class Distil(Framework):
         norm: bool = True,
         smooth_l1: float = 0.0,
         cls_weight: float = 0.5,
+        retain: str = "random",
         partial: Partial = FULL,
         dtype: Any = None,
         rngs: nnx.Rngs,
@@ -130,7 +132,7 @@ class Distil(Framework):
         width = target_dim or vit.embed_dim
         super().__init__(
             encoder=vit,
-            masker=SpreadMasker(vit.grid, **partial.throwing()),
+            masker=InputMasker(vit.grid, partial.throwing()["throw_ratio"], retain),
             decoder=FeatureHead(
                 vit.embed_dim,
                 width,
@@ -182,7 +184,7 @@ class Distil(Framework):
         Args:
           key: draws the patches that the student does not see, where there are any.
           target_feature, target_cls: features of every patch and of the image; both or none, instead of the teacher's.
-          drawn: see `SpreadMasker.draw`.
+          drawn: see `InputMasker.draw`.
 
         Raises:
           UserError: the images are not a batch of floating-point arrays; there are no targets.

@@ -1,5 +1,7 @@
 """Distillation of a network's features: its terms, teachers of every kind, patches that the student does not see."""
 
+from pathlib import Path
+
 import chex
 import jax
 import jax.numpy as jnp
@@ -8,13 +10,15 @@ import pytest
 from flax import nnx
 from support import quick_compile, quickly, slow_but
 
-from jaxprune import checkpoints, losses, mim, models, reduction
+from jaxprune import checkpoints, losses, main, mim, models, reduction
+from jaxprune.commands.pretrain.run import arguments_of
 from jaxprune.errors import UserError
 from jaxprune.mim.parts.rebuild_thrown import fill_grid
 from jaxprune.nn.params import merge, split, variables
 from jaxprune.ops.resize import resize
 from jaxprune.weights.rules import to_published
 
+CONFIG = Path(__file__).parents[2] / "configs/mim/distil.py"
 STUDENT = {"img_size": 32, "patch_size": 8, "embed_dim": 16, "depth": 2, "num_heads": 2}
 VIT = {"img_size": 16, "patch_size": 4, "embed_dim": 24, "depth": 2, "num_heads": 3, "num_classes": 3}
 TEACHERS = {
@@ -126,6 +130,13 @@ def test_a_student_that_sees_half_of_the_patches(reconstruction, retain):
         chex.assert_trees_all_close(aux.pred, model.decoder.project(grid), atol=1e-5)
 
 
+def test_patches_that_are_seen_differ_between_images():
+    masker = distil(reconstruction="partial").masker
+    masked = masker.draw(64, key=jax.random.key(0)).masked
+    assert len(np.unique(masked, axis=0)) > 32
+    assert np.asarray(masked).mean(0).min() > 0.2 and np.asarray(masked).mean(0).max() < 0.8
+
+
 def test_nothing_thrown_is_the_same_to_the_bit():
     images = pictures()
     same = [call(distil(reconstruction=kind, throw_ratio=0.0), images)[0] for kind in ("full", "partial")]
@@ -154,6 +165,21 @@ def test_stored_features_may_stand_for_the_teacher():
 def test_its_names_are_recognised():
     shapes = {name: np.shape(tensor) for name, tensor in to_published(distil()).items()}
     assert mim.recognise(shapes) == {"name": "distil", "target_dim": 24}
+
+
+def opened_teacher(name, folder):
+    network = models.create(name, **models.tiny(name), num_classes=3, rngs=nnx.Rngs(1))
+    checkpoints.save_model(network, folder / f"{name}.safetensors")
+    config = main.load_config(f"{CONFIG}:smoke")
+    config.mim.teacher = None
+    config.teacher.run = str(folder / f"{name}.safetensors")
+    return network, arguments_of(config)["teacher"]
+
+
+def test_a_hierarchical_teacher_is_opened_at_its_own_size(tmp_path):
+    network, opened = opened_teacher("swin", tmp_path)
+    assert opened.patch_embed.img_size == network.patch_embed.img_size
+    assert variables(opened).keys() == variables(network).keys()
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Patches that a student does not see: none, or a fixed share, with those that it sees spread over the image."""
+"""Patches that a student does not see, and that nothing decodes: none, or a fixed share."""
 
 import dataclasses
 from typing import Any
@@ -12,17 +12,18 @@ from jaxprune.ops.sampling import checked_first, num_thrown
 
 
 @dataclasses.dataclass(frozen=True)
-class SpreadMasker(Masker):
+class InputMasker(Masker):
     """Throws patches before the encoder; nothing that is masked is decoded.
 
-    >>> masker = SpreadMasker((14, 14), throw_ratio=0.5)
+    >>> masker = InputMasker((14, 14), throw_ratio=0.5)
     >>> masker.num_visible, masker.num_retained
     (98, 0)
 
     Args:
       grid: patches down and across.
       throw_ratio: fraction of the patches that the encoder does not see.
-      retain: how the others are chosen: "furthest" point sampling from a random patch (PR-MIM, Alg. 1), or "random".
+      retain: how the others are chosen: "random", or "furthest" point sampling from a random patch. As that chooses
+        from the whole grid, there are only as many patterns as patches, and corners are nearly always seen.
 
     Raises:
       UserError: the ratio leaves nothing to see.
@@ -30,7 +31,7 @@ class SpreadMasker(Masker):
 
     grid: tuple[int, int]
     throw_ratio: float = 0.0
-    retain: str = "furthest"
+    retain: str = "random"
 
     def __post_init__(self):
         if self.retain not in RETAIN:
