@@ -13,8 +13,8 @@ from typing import IO, Any
 
 import jaxprune
 from jaxprune import processes
-from jaxprune.errors import UserError
-from jaxprune.files import write_atomically, writing
+from jaxprune.errors import UserError, shortened
+from jaxprune.files import TEXT_LIMIT, read_bytes, sealed, unsealed, write_atomically, writing
 
 CONFIG = "config.json"
 COMPLETE = "complete.json"
@@ -94,7 +94,7 @@ def _refuse_strangers(workdir: Path) -> None:
 
 def mark_complete(workdir: str | os.PathLike, summary: Mapping[str, Any]) -> None:
     """Marks the run as complete, with its results."""
-    write_atomically(Path(workdir) / COMPLETE, json.dumps(summary, indent=2, default=str) + "\n")
+    write_atomically(Path(workdir) / COMPLETE, sealed(summary, default=str) + "\n")
 
 
 def is_complete(workdir: str | os.PathLike) -> bool:
@@ -117,15 +117,12 @@ def read_summary(workdir: str | os.PathLike) -> dict[str, Any]:
 def _summary(workdir: Path) -> dict[str, Any] | None:
     path = workdir / COMPLETE
     try:
-        summary = json.loads(path.read_bytes())
+        return unsealed(read_bytes(path, TEXT_LIMIT))
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except (OSError, ValueError, RecursionError):
-        summary = None
-    if not isinstance(summary, dict):
-        _log.warning("%s is damaged; the run counts as not complete.", path)
+    except (OSError, ValueError) as error:
+        _log.warning("%s is damaged (%s); the run counts as not complete.", path, shortened(error))
         return None
-    return summary
 
 
 @contextlib.contextmanager
