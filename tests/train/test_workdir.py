@@ -108,6 +108,21 @@ def test_a_bit_of_the_note_of_completion_that_flipped_is_noticed(tmp_path):
     assert workdir.read_summary(tmp_path) == SUMMARY
 
 
+@pytest.mark.parametrize("change", ["digit", "cut", "gone"])
+def test_metrics_that_changed_after_the_end_are_noticed(tmp_path, change, caplog):
+    path = tmp_path / "metrics.jsonl"
+    lines = [json.dumps({"loss": 0.5, "split": "train", "step": step}) + "\n" for step in range(9)]
+    path.write_text("".join(lines))
+    workdir.mark_complete(tmp_path, SUMMARY)
+    assert workdir.read_summary(tmp_path) == SUMMARY and not caplog.text
+    if change == "gone":
+        path.unlink()
+    else:
+        path.write_text("".join(lines).replace("0.5", "0.7", 1) if change == "digit" else "".join(lines[:-1]))
+    assert workdir.read_summary(tmp_path) == SUMMARY
+    assert "metrics.jsonl was changed or cut" in caplog.text
+
+
 def test_a_note_of_an_earlier_version_has_no_checksum(tmp_path):
     (tmp_path / "complete.json").write_text(json.dumps(SUMMARY, indent=2) + "\n")
     assert workdir.read_summary(tmp_path) == SUMMARY
