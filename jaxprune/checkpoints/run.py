@@ -26,6 +26,7 @@ from jaxprune.weights.finite import require_finite
 from jaxprune.weights.formats.shards import holds_weights
 from jaxprune.weights.positions import resample_to, table_names
 from jaxprune.weights.read import fill, read_tensors
+from jaxprune.weights.trained_methods import trained_methods
 from jaxprune.weights.write import save_pretrained
 
 WEIGHTS = "model.safetensors"  # of a run directory whose checkpoints are not the weights of its network
@@ -180,7 +181,8 @@ def _loaded(path: Path, card: Card, arrays: dict[str, Any], img_size: int | tupl
         model = apply(model, card.plan, scorer=scorer, rngs=nnx.Rngs(0))
     names = [] if trained is None else [name for name in table_names(trained) if name in arrays]
     arrays |= {name: resample_to(model, name, arrays[name], source=trained) for name in names}
-    _fill(model, arrays, path)
+    with trained_methods(model, arrays):
+        _fill(model, arrays, path)
     return model
 
 

@@ -23,6 +23,7 @@ from jaxprune.weights.positions import resample_to, table_names
 from jaxprune.weights.read_names import to_timm
 from jaxprune.weights.rules import to_ours
 from jaxprune.weights.sources import Published
+from jaxprune.weights.trained_methods import trained_methods
 
 # Bytes that a compressed archive may unpack to besides those that weights of its size do.
 _UNPACKED = 2**28
@@ -128,7 +129,8 @@ def load_pretrained(
     A position table made for another grid is resampled to the network's by the rule of its family, see `positions`.
 
     Args:
-      model: a ViT or a masked autoencoder, reducing or not, or a scorer with its networks.
+      model: a ViT or a masked autoencoder, reducing or not, or a scorer with its networks. A method that also works
+        without parameters (`dpc_knn`) gets its trained form if there are weights for it, and `model.plan` says so.
       source: a file, or {published name: array}: names of timm (ViT, DeiT), of the MAE repository, of DINO, of
         MoCo, or of Hugging Face's ViT, DeiT and ViTMAE (whose norms add 1e-12 to the variance by default, ours 1e-6),
         inside of wrappers such as `module.` or not; for a reducing network those of the method's modules too
@@ -170,10 +172,24 @@ def fill(
     Args:
       source: the network that the tensors are of, see `positions.resample_to`.
     """
-    targets = variables(model)
     if not tensors:
         raise UserError(f"{label} hold no tensors at all: fetch or save the weights again.")
     entries = to_ours(by_timm(tensors, ignored), model)
+    with trained_methods(model, entries):
+        _put(model, entries, label, new=new, antialias=antialias, source=source)
+    return model
+
+
+def _put(
+    model: Any,
+    entries: Mapping[str, Published],
+    label: str,
+    *,
+    new: Sequence[str],
+    antialias: bool | None,
+    source: Any,
+) -> None:
+    targets = variables(model)
     if entries and not set(entries) & set(targets):
         raise UserError(
             f"{label} are weights of another network: none of their {len(entries)} tensors ({_listed(entries)}) "
@@ -211,7 +227,6 @@ def fill(
     require_finite({used[name].name: array for name, array in arrays.items()}, label)
     for name, array in arrays.items():
         targets[name][...] = jnp.asarray(array)
-    return model
 
 
 def by_timm(tensors: Mapping[str, Any], ignored: Sequence[str]) -> dict[str, Published]:
@@ -224,7 +239,7 @@ def _matches(name: str, patterns: Sequence[str]) -> bool:
     return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
 
 
-def _listed(entries: dict[str, Published]) -> str:
+def _listed(entries: Mapping[str, Published]) -> str:
     names = [entry.name for entry in entries.values()]
     return ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
 

@@ -139,7 +139,7 @@ def plans(model: Any, rates: tuple[float, ...], methods: list[str]) -> dict[tupl
     locations = tuple(depth * stage // 4 for stage in (1, 2, 3))
     found = {}
     for name in methods or reduction.standalone():
-        if reduction.methods()[name].published is not None:
+        if reduction.methods()[name].has_parameters({}):
             print(f"{name}: left out, it has parameters that were not trained with this network.")
             continue
         for rate in rates:

@@ -11,6 +11,7 @@ from jaxprune.config import Config
 from jaxprune.errors import unknown
 from jaxprune.reduction import At, Plan
 from jaxprune.tune import Bound
+from jaxprune.tune.candidates import require_untrained
 
 METHODS = ("tome", "topk", "evit", "ats", "dpc_knn", "kmedoids", "random")
 KEPT = (0.8, 0.65, 0.5, 0.35, 0.2)
@@ -46,6 +47,7 @@ class Settings(inspection.NetworkInspection):
         for method in config.methods:
             if method not in methods:
                 yield str(unknown(f"method in {prefix}methods", method, methods))
+        yield from refused(lambda: require_untrained(config.methods))
         for blocks in config.places:
             yield from refused(lambda blocks=blocks: Plan(steps=[At(at, "random", keep_rate=0.5) for at in blocks]))
         if config.smaller:

@@ -1,7 +1,7 @@
 """Token-reduction plans: a `Plan` is a sequence of steps, `At(layer, method, amount)`."""
 
 import copy
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from jaxprune.errors import UserError, unknown
@@ -80,7 +80,7 @@ class At:
             raise unknown("position of merged rows", position, POSITIONS)
         self.layer: int | str = layer if isinstance(layer, str) else int(layer)
         self.method, self.reducer_class, self.amount, self.position = method, cls, amount, position
-        self.options = tuple(sorted(options.items()))
+        self.options = _stated(cls, options)
 
     def _key(self) -> tuple:
         return (self.layer, self.reducer_class, self.amount, self.position, self.options)
@@ -155,7 +155,7 @@ class Plan:
         self.reducer_class: Any = None if method is None else method_class(method)
         self.method: Any = None if method is None else shown_name(self.reducer_class)
         self.position = position
-        self.options = tuple(sorted(options.items()))
+        self.options = _stated(self.reducer_class, options)
         self.inflection = float(number("inflection", inflection))
         self.num_keep = None if num_keep is None else _whole_numbers("num_keep", num_keep)
         self.r: Any = None if r is None else _whole_numbers("r", r) if isinstance(r, (tuple, list)) else whole("r", r)
@@ -284,6 +284,17 @@ class Plan:
             self.reducer_class, keep_rate, self.reduction_loc or None, position=self.position, **dict(self.options)
         )
 
+    def with_parameters(self) -> "Plan":
+        """Returns the same plan with the trained form of methods that also work off the shelf."""
+        plan = copy.copy(self)
+        plan.options = _trained(self.reducer_class, self.options)
+        options = [_trained(at.reducer_class, at.options) for at in self.steps]
+        plan.steps = tuple(
+            At.of(at.layer, at.reducer_class, at.amount, at.position, settings)
+            for at, settings in zip(self.steps, options, strict=True)
+        )
+        return plan
+
     @property
     def text(self) -> str:
         """The plan as text, such as "topk@3:keep_rate=0.7+tome@6:r=8"; `Plan.from_text` reads it.
@@ -345,6 +356,17 @@ class Plan:
             kept = f"num_keep={self.num_keep}" if self.num_keep is not None else f"keep_rate={self.keep_rate}"
             amount = f"{kept}, reduction_loc={self.reduction_loc}"
         return f"Plan({_as_argument(self.reducer_class)}, {amount}{options})"
+
+
+def _stated(cls: type[Reducer] | None, options: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
+    """Options in the order of a plan, with the one that says whether the method has parameters."""
+    form = getattr(cls, "off_the_shelf", None)
+    return tuple(sorted((dict(options) if form is None else {form: True, **options}).items()))
+
+
+def _trained(cls: type[Reducer] | None, options: Iterable[tuple[str, Any]]) -> tuple[tuple[str, Any], ...]:
+    form = getattr(cls, "off_the_shelf", None)
+    return _stated(cls, {**dict(options), form: False} if form else dict(options))
 
 
 def _as_argument(cls: type[Reducer]) -> str:
