@@ -69,9 +69,9 @@ def require_no_larger(kind: str, arguments: Mapping[str, Any], tensors: Mapping[
                 f"{source} describes a network with {name} {quoted(value)}, and holds {count} tensors of {total:,} "
                 "numbers: its card is damaged. Copy it from a run of the same config, or save the network again."
             )
-    known = {**_defaults(kind, arguments), **arguments}
-    patches = _patches(known)
-    width = max((value for name, value in _numbers(known) if "dim" in name), default=1)
+    settings = {**_defaults(kind, arguments), **arguments}
+    patches = _patches(settings)
+    width = max((value for name, value in _numbers(settings) if "dim" in name), default=1)
     if patches > _PATCHES or patches * width > max(_TABLE, 4 * total):
         raise UserError(
             f"{source} describes a network for images of {patches:,} patches, and holds {total:,} numbers: its card is "

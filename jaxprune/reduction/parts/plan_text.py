@@ -56,8 +56,10 @@ def _step(part: str, text: str) -> StepText:
         raise _no_place(part, text)
     number = None if not at else INPUT if layer == INPUT else int(layer)
     settings = parse_items(rest, f"plan {quoted(text)}")
-    if taken := sorted(_NO_OPTIONS & settings.keys()):
-        raise UserError(f"{taken[0]} in plan {quoted(text)} is no option of a method: write for example keep_rate=0.7.")
+    if arguments := sorted(_NO_OPTIONS & settings.keys()):
+        raise UserError(
+            f"{arguments[0]} in plan {quoted(text)} is no option of a method: write for example keep_rate=0.7."
+        )
     return StepText(method, number, settings)
 
 
