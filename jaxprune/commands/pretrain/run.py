@@ -8,7 +8,8 @@ import jax
 from flax import nnx
 
 from jaxprune import parallel, processes
-from jaxprune.checkpoints.run import build, write_card
+from jaxprune.checkpoints.build import build
+from jaxprune.checkpoints.run import write_card
 from jaxprune.commands.pretrain.page import describe
 from jaxprune.commands.pretrain.settings import networks
 from jaxprune.commands.shared import inputs
