@@ -1,5 +1,6 @@
 """Tunes a network to this device: the cheapest plan with bounded risk, or the safest plan with bounded cost."""
 
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -26,6 +27,7 @@ from jaxprune.tune.tuned import SMALLER, Row, Settings, Tuned
 from jaxprune.weights.fingerprint import fingerprint
 
 SLACK = 0.05  # relative error allowed for predictions
+_log = logging.getLogger(__name__)
 _FORMAT = 1  # version of the stored results; other versions are recomputed
 
 Show = Callable[[np.ndarray], Iterable[Batch]]  # indices of images -> batches with `image`, and `label`
@@ -71,6 +73,7 @@ def tune(
     settings = settings or Settings()
     show, count = (images, num_images or 0) if callable(images) else (_batches_of(images, labels), len(images))
     halves = _halves(count, bound.check(), settings)
+    _log.info("%s", pareto_testing.images_needed(len(halves.second), bound.risk, settings.delta))
     network = _Networks.of(model, settings, smaller)
     keep = (store or Store()).under(
         format=_FORMAT, network=fingerprint(model), size=network.dense.preprocessing.sides, jax=jax.__version__
@@ -178,12 +181,13 @@ def _searched(network: _Networks, table: CostTable, errors: "_Errors", bound: Bo
     if not methods and not trained:
         raise UserError(f"The network can follow none of {', '.join(network.methods)}: name other methods.")
     trained_names = {plan.name for plan in trained}
-    dense = bound.of(table.predict(network.dense))
+    predicted = table.predict(network.dense)
+    dense, within = bound.of(predicted), bound.against(predicted)
     cost = lambda plan: bound.of(plan.cost)
 
     def pool(mixed: tuple[str, ...]) -> list[Candidate]:
         plans = candidates(network.dense, mixed, network.places, settings.kept, table.predict)
-        allowed = lambda plan: cost(plan) < dense and bound.holds(plan.cost, settings.batch_size, SLACK)
+        allowed = lambda plan: cost(plan) < dense and within.holds(plan.cost, settings.batch_size, SLACK)
         return [plan for plan in plans if allowed(plan) and plan.name not in trained_names]
 
     if settings.exhaustive:
@@ -294,7 +298,7 @@ def _timed_within(
         plans, end = front[end : end + settings.most_tested], end + settings.most_tested
         timed |= _timed(network, plans, settings, store)
         costs = [Cost(timed[name][0].median, timed[name][1]) for name in (DENSE, *(plan.name for plan in plans))]
-        if any(bound.holds(cost, settings.batch_size) for cost in costs):
+        if any(bound.against(costs[0]).holds(cost, settings.batch_size) for cost in costs):
             break
     return front[:end], timed
 
@@ -308,13 +312,14 @@ def _decision(
       plans: of the front, from the safest to the cheapest.
     """
     cost = {name: Cost(seconds.median, megabytes) for name, (seconds, megabytes) in timed.items()}
-    if bound.on_cost and bound.holds(cost[DENSE], settings.batch_size):
+    within = bound.against(cost[DENSE])
+    if bound.on_cost and within.holds(cost[DENSE], settings.batch_size):
         return None, f"The dense network itself satisfies the bound: {bound}.", {}
-    fit = [plan for plan in plans if bound.holds(cost[plan.name], settings.batch_size)]
+    fit = [plan for plan in plans if within.holds(cost[plan.name], settings.batch_size)]
     fit = [plan for plan in fit if bound.of(cost[plan.name]) < bound.of(cost[DENSE])]
     if not fit:
-        within = f" and satisfies the bound, {bound}" if bound.on_cost else ""
-        return None, f"Nothing beats dense: no plan found is cheaper on this device{within}.", {}
+        also = f" and satisfies the bound, {bound}" if bound.on_cost else ""
+        return None, f"Nothing beats dense: no plan found is cheaper on this device{also}.", {}
     # For a bound on cost the safest is the best; cheaper plans need no test.
     tried = fit[:1] if bound.on_cost else fit
     sequence = pareto_testing.fixed_sequence(map(errors.test, tried), errors.tested, bound.risk, settings.delta)
