@@ -34,6 +34,7 @@ _PROCESS_ID = flags.DEFINE_integer("process_id", -1, "With --coordinator: which 
 _COMPILED = flags.DEFINE_string("compile_cache", "", "Directory of the compilation cache, or off.")
 _WORKDIR = flags.DEFINE_string("workdir", None, "Directory of the run; runs/<name of the config> by default.")
 
+_WRONG = 1
 _INTERRUPTED = 130  # the shell's exit status for a program ended by Ctrl-C
 
 
@@ -226,6 +227,8 @@ def main(argv: list[str]) -> None:
     print(_closing(summary, workdir, "Already complete; nothing was run." if before else "Complete."))
     if summary.get("signal") == "SIGINT":
         sys.exit(_INTERRUPTED)
+    if summary.get("wrong"):  # rows of a leaderboard that were checked
+        sys.exit(_WRONG)
 
 
 def _join(task: str) -> None:

@@ -103,10 +103,10 @@ def bordered_crop(
     height, width = image.shape[:2]
     zoom = max(shape[0] / height, shape[1] / width)
     new = max(shape[0], int(height * zoom + 1e-6)), max(shape[1], int(width * zoom + 1e-6))
-    whole = resized_crop(image, (0, 0, height, width), new, resample)
+    resized = resized_crop(image, (0, 0, height, width), new, resample)
     top, left = (int(rng.integers(0, side - crop + 2 * border + 1)) for side, crop in zip(new, shape, strict=True))
-    padding = ((border, border), (border, border), *((0, 0) for _ in whole.shape[2:]))
-    return np.pad(whole, padding, "reflect")[top : top + shape[0], left : left + shape[1]]
+    padding = ((border, border), (border, border), *((0, 0) for _ in resized.shape[2:]))
+    return np.pad(resized, padding, "reflect")[top : top + shape[0], left : left + shape[1]]
 
 
 def center_crop(image: np.ndarray, shape: tuple[int, int], crop_pct: float, resample: Image.Resampling) -> np.ndarray:

@@ -306,7 +306,7 @@ class VisionTransformer(Host):
     def pool(self, tokens: Tokens) -> Float[Array, "b d"]:
         """Pools tokens: the CLS token, or patch tokens weighted by the number of patches each represents."""
         first = 0 if self.attn_pool is not None and self.style.map_prefix else self.num_prefix_tokens
-        x, size = tokens.x[:, first:], tokens.size[:, first:]
+        x, size = tokens.x[:, first:], jnp.where(tokens.policy > 0, tokens.size, 0)[:, first:]
         if self.global_pool == "token":
             pooled = tokens.x[:, 0]
         elif self.attn_pool is not None:

@@ -24,7 +24,7 @@ from jaxprune.train.progress import progress
 from jaxprune.train.state import Keeper, TrainState
 from jaxprune.train.step import FIXED, LossFn, TrainStep, make_train_step
 from jaxprune.train.workdir import locked
-from jaxprune.train.writer import BEGINNING, Silent, Writer
+from jaxprune.train.writer import BEGINNING, Silent, Writer, warn_if_changed
 
 _log = logging.getLogger(__name__)
 
@@ -138,6 +138,8 @@ def fit(
             store, params, optimizer, batches, mesh, rules, ema=bool(ema_decay), keepers=keepers
         )
         clock = _Clock(start - past["seconds"], max_seconds)
+        if "metrics" in past and processes.leads():
+            warn_if_changed(workdir, past["metrics"])
         log: Any = _rewound(writer, first, workdir, stack)
         stop = stack.enter_context(StopSignal())
         bar = stack.enter_context(progress(desc, total_steps, first))
@@ -202,6 +204,7 @@ def fit(
                 _check_sound(state, step, store)
                 log.sync()
                 past = {"batches": batches.get_state(), "seconds": clock.seconds(), "last": last, "due": due}
+                past["metrics"] = log.extent()
                 store.save(step, state, past)
                 bar.restart_clock()
 

@@ -270,3 +270,13 @@ def test_an_optimizers_moments_live_where_their_parameter_lives_and_restore_anyw
 
 def quadratic_loss(params, batch, key):
     return jnp.mean((batch["x"] @ params["fc.kernel"] + params["fc.bias"][None, :] - 1) ** 2), {}
+
+
+def test_metrics_that_changed_between_sessions_are_noticed(undisturbed, tmp_path, caplog):
+    toy_fit(tmp_path, hooks=[Hook(6, evaluate_hook), at_step(7, lambda: os.kill(os.getpid(), signal.SIGTERM))])
+    path = tmp_path / "metrics.jsonl"
+    first, *rest = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join([first.replace(b'"step": 2', b'"step": 1'), *rest]))
+    toy_fit(tmp_path)
+    assert "metrics.jsonl was changed or cut since it was written" in caplog.text
+    assert metrics_bytes(tmp_path) != metrics_bytes(undisturbed[0])

@@ -7,7 +7,8 @@ import jax
 from flax import nnx
 
 from jaxprune import reduction
-from jaxprune.checkpoints.run import build, load_model, write_card
+from jaxprune.checkpoints.build import build
+from jaxprune.checkpoints.run import load_model, write_card
 from jaxprune.commands.finetune.page import describe
 from jaxprune.commands.finetune.parameter_groups import grouped_optimizer
 from jaxprune.commands.finetune.settings import fitted, objective, plan_of, require_teacher

@@ -75,9 +75,8 @@ class Settings(groups.Recipe):
             beside = name in config and (config[name].run or config[name].weights)
             if not inside and not beside:
                 yield (
-                    f"{config.mim.name} needs a {name}, and config.{name} is empty: give --config.{name}.weights="
-                    f"FILE with --config.{name}.name=MODEL, a published file, or --config.{name}.run=RUN, a jaxprune "
-                    "run."
+                    f"{config.mim.name} needs a {name}, and config.{name} is empty: give --config.{name}.weights=FILE "
+                    f"with --config.{name}.name=MODEL, a published file, or --config.{name}.run=RUN, a jaxprune run."
                 )
 
 

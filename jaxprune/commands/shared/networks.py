@@ -121,7 +121,7 @@ def plan(config: Config, text: str, keep_rate: float | None = None) -> Plan:
     """
     if keep_rate is None:
         keep_rate = config.keep_rate if "keep_rate" in config else config.keep_rates[0]
-    return Plan.from_text(text, keep_rate=keep_rate, reduction_loc=tuple(config.reduction_loc))
+    return Plan.from_text(text, keep_rate=keep_rate, reduction_loc=tuple(config.reduction_loc) or None)
 
 
 def guide(config: Config, model: Any) -> Scorer | None:
