@@ -74,7 +74,7 @@ def tune(
     settings = settings or Settings()
     show, count = (images, num_images or 0) if callable(images) else (_batches_of(images, labels), len(images))
     _require_enough(count, bound.check(), settings)
-    _log.info("%s", pareto_testing.images_needed(count - count // 2, bound.risk, settings.delta))
+    _log.info("%s", pareto_testing.images_needed(count // 2, bound.risk, settings.delta))
     network = _Networks.of(model, settings, smaller)
     keep = (store or Store()).under(
         format=_FORMAT, network=fingerprint(model), size=network.dense.preprocessing.sides, jax=jax.__version__
