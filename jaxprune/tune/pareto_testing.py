@@ -108,6 +108,21 @@ def fewest_images(alpha: float, delta: float) -> int:
     return int(np.ceil(np.log(delta) / np.log1p(-alpha)))
 
 
+def images_needed(images: int, alpha: float, delta: float) -> str:
+    """Returns in a sentence how many test images a bound needs, and how many errors it allows on those there are.
+
+    >>> images_needed(160, 0.05, 0.1)
+    'A risk of at most 0.05 with confidence 0.9 needs 45 test images without an error; 160 may have 4.'
+    """
+    if alpha == 1:
+        return f"Any risk is allowed; {images} test images say how large that of the chosen plan is at most."
+    passing = (errors for errors in range(images, -1, -1) if p_value(errors, images, alpha) <= delta)
+    return (
+        f"A risk of at most {alpha:.3g} with confidence {1 - delta:.3g} needs {fewest_images(alpha, delta)} test "
+        f"images without an error; {images} may have {next(passing, 0)}."
+    )
+
+
 def choose(
     costs: Sequence[float], first: np.ndarray, second: np.ndarray, alpha: float, delta: float
 ) -> tuple[int | None, list[int], list[Tested]]:

@@ -1,5 +1,6 @@
 """Tunes a network to this device: the cheapest plan with bounded risk, or the safest plan with bounded cost."""
 
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -16,6 +17,7 @@ from jaxprune.nn.host import Host
 from jaxprune.reduction import DENSE
 from jaxprune.tune import blockwise, cost_table, image_errors, pareto_testing
 from jaxprune.tune.candidates import Candidate, candidates, default_methods, default_places, require_untrained
+from jaxprune.tune.copies import first_of_copies
 from jaxprune.tune.cost_table import Cost, CostTable
 from jaxprune.tune.pareto_testing import Tested
 from jaxprune.tune.requirement import Bound
@@ -26,6 +28,7 @@ from jaxprune.tune.tuned import SMALLER, Row, Settings, Tuned
 from jaxprune.weights.fingerprint import fingerprint
 
 SLACK = 0.05  # relative error allowed for predictions
+_log = logging.getLogger(__name__)
 _FORMAT = 1  # version of the stored results; other versions are recomputed
 
 Show = Callable[[np.ndarray], Iterable[Batch]]  # indices of images -> batches with `image`, and `label`
@@ -70,11 +73,14 @@ def tune(
         raise UserError(f"A {type(model).__name__} has no tokens to reduce: give a transformer.")
     settings = settings or Settings()
     show, count = (images, num_images or 0) if callable(images) else (_batches_of(images, labels), len(images))
-    halves = _halves(count, bound.check(), settings)
+    _require_enough(count, bound.check(), settings)
+    _log.info("%s", pareto_testing.images_needed(count // 2, bound.risk, settings.delta))
     network = _Networks.of(model, settings, smaller)
     keep = (store or Store()).under(
         format=_FORMAT, network=fingerprint(model), size=network.dense.preprocessing.sides, jax=jax.__version__
     )
+    firsts = keep.arrays("copies", lambda: {"first": first_of_copies(show, count)}, images=count)["first"]
+    halves = _halves(np.unique(firsts), count, bound, settings)
     table = _cost_table(network, settings, keep)
     errors = _Errors(network.dense, show, halves, bound, settings, mesh or parallel.mesh_from_text("data=-1"), keep)
     plans, rejected = _searched(network, table, errors, bound, settings)
@@ -88,6 +94,8 @@ def tune(
         finalists = thinned(front, [risks[index] for index in order], bound.risk, settings.most_tested)
         timed = _timed(network, finalists, settings, keep)
     best, why, tests = _decision(finalists, timed, errors, bound, settings)
+    if copies := count - len(halves.first) - len(halves.second):
+        why += f" Of {count} images {copies} are copies or near copies of others, and were left out."
     # The device may have become faster or slower since the table was measured.
     predicted = lambda cost: table.rescaled(cost, timed[DENSE][0].median)
     rows = [Row(DENSE, _gflops(network.dense), None, timed[DENSE], 0, len(halves.first))]
@@ -117,15 +125,21 @@ class _Halves(NamedTuple):
     second: np.ndarray
 
 
-def _halves(count: int, bound: Bound, settings: Settings) -> _Halves:
+def _require_enough(count: int, bound: Bound, settings: Settings, copies: str = "") -> None:
     fewest = 4 if bound.risk == 1 else max(4, pareto_testing.fewest_images(bound.risk, settings.delta))
     if count // 2 < fewest:
         raise UserError(
-            f"{count} images are too few: half of them test, and to show a risk of at most {bound.risk:.3g} with "
-            f"confidence {1 - settings.delta:.3g} takes {fewest} without an error. Give {2 * fewest} or more."
+            f"{count} images are too few{copies}: half of them test, and to show a risk of at most {bound.risk:.3g} "
+            f"with confidence {1 - settings.delta:.3g} takes {fewest} without an error. Give {2 * fewest} or more."
         )
-    order = np.random.default_rng(settings.seed).permutation(count)
-    return _Halves(*np.split(order, [count - count // 2]))
+
+
+def _halves(distinct: np.ndarray, count: int, bound: Bound, settings: Settings) -> _Halves:
+    """Splits images at random; of copies only the first counts, or they would be on both sides."""
+    if len(distinct) < count:
+        _require_enough(len(distinct), bound, settings, f" ({count - len(distinct)} of {count} are copies of others)")
+    order = np.random.default_rng(settings.seed).permutation(len(distinct))
+    return _Halves(*np.split(distinct[order], [len(order) - len(order) // 2]))
 
 
 class _Networks(NamedTuple):
@@ -178,12 +192,13 @@ def _searched(network: _Networks, table: CostTable, errors: "_Errors", bound: Bo
     if not methods and not trained:
         raise UserError(f"The network can follow none of {', '.join(network.methods)}: name other methods.")
     trained_names = {plan.name for plan in trained}
-    dense = bound.of(table.predict(network.dense))
+    predicted = table.predict(network.dense)
+    dense, within = bound.of(predicted), bound.against(predicted)
     cost = lambda plan: bound.of(plan.cost)
 
     def pool(mixed: tuple[str, ...]) -> list[Candidate]:
         plans = candidates(network.dense, mixed, network.places, settings.kept, table.predict)
-        allowed = lambda plan: cost(plan) < dense and bound.holds(plan.cost, settings.batch_size, SLACK)
+        allowed = lambda plan: cost(plan) < dense and within.holds(plan.cost, settings.batch_size, SLACK)
         return [plan for plan in plans if allowed(plan) and plan.name not in trained_names]
 
     if settings.exhaustive:
@@ -294,7 +309,7 @@ def _timed_within(
         plans, end = front[end : end + settings.most_tested], end + settings.most_tested
         timed |= _timed(network, plans, settings, store)
         costs = [Cost(timed[name][0].median, timed[name][1]) for name in (DENSE, *(plan.name for plan in plans))]
-        if any(bound.holds(cost, settings.batch_size) for cost in costs):
+        if any(bound.against(costs[0]).holds(cost, settings.batch_size) for cost in costs):
             break
     return front[:end], timed
 
@@ -308,13 +323,14 @@ def _decision(
       plans: of the front, from the safest to the cheapest.
     """
     cost = {name: Cost(seconds.median, megabytes) for name, (seconds, megabytes) in timed.items()}
-    if bound.on_cost and bound.holds(cost[DENSE], settings.batch_size):
+    within = bound.against(cost[DENSE])
+    if bound.on_cost and within.holds(cost[DENSE], settings.batch_size):
         return None, f"The dense network itself satisfies the bound: {bound}.", {}
-    fit = [plan for plan in plans if bound.holds(cost[plan.name], settings.batch_size)]
+    fit = [plan for plan in plans if within.holds(cost[plan.name], settings.batch_size)]
     fit = [plan for plan in fit if bound.of(cost[plan.name]) < bound.of(cost[DENSE])]
     if not fit:
-        within = f" and satisfies the bound, {bound}" if bound.on_cost else ""
-        return None, f"Nothing beats dense: no plan found is cheaper on this device{within}.", {}
+        also = f" and satisfies the bound, {bound}" if bound.on_cost else ""
+        return None, f"Nothing beats dense: no plan found is cheaper on this device{also}.", {}
     # For a bound on cost the safest is the best; cheaper plans need no test.
     tried = fit[:1] if bound.on_cost else fit
     sequence = pareto_testing.fixed_sequence(map(errors.test, tried), errors.tested, bound.risk, settings.delta)

@@ -1,12 +1,13 @@
 """Reads published weights and loads them into a network: either completely, or with a clear error."""
 
 import fnmatch
+import math
 import os
 import re
 import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -28,6 +29,7 @@ from jaxprune.weights.trained_methods import trained_methods
 _UNPACKED = 2**28
 _RATIO = 16
 
+_HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 _PYTORCH = (".pth", ".pt", ".bin", ".ckpt", ".pyth", ".tar")  # the last of ".pth.tar"
 
 
@@ -85,6 +87,9 @@ def _refuse_placeholder(path: Path) -> None:
 def _read_npz(path: Path) -> dict[str, np.ndarray]:
     with zipfile.ZipFile(path) as archive:
         size = sum(member.file_size for member in archive.infolist())
+        for member in archive.infolist():
+            with archive.open(member) as file:
+                _require_content(file, member)
     if size > _UNPACKED + _RATIO * path.stat().st_size:
         raise UserError(
             f"{path} unpacks to {size:,} bytes, which is not plausible for weights of "
@@ -93,6 +98,21 @@ def _read_npz(path: Path) -> dict[str, np.ndarray]:
         )
     with np.load(path, allow_pickle=False) as file:
         return dict(file)
+
+
+def _require_content(file: IO[bytes], member: zipfile.ZipInfo) -> None:
+    """Raises a `ValueError` unless an array in an archive has as many bytes as its header says.
+
+    Elements of no bytes would cost nothing to store, and any time to convert.
+    """
+    reader = _HEADERS.get(np.lib.format.read_magic(file))
+    if reader is None:
+        return
+    shape, _, dtype = reader(file)
+    if not dtype.hasobject and (
+        not dtype.itemsize or math.prod(shape) * dtype.itemsize != member.file_size - file.tell()
+    ):
+        raise ValueError(f"{member.filename} is no array of the {member.file_size:,} bytes that it has")
 
 
 def load_pretrained(

@@ -67,7 +67,8 @@ def apply(
         _check_grid(scorer, first)
 
     def make(cls: type[Reducer], options: dict[str, Any], step: Step) -> Reducer:
-        step = step._replace(cost=_cost(model, sites, img_size)) if cls.needs_cost else step
+        cost = _cost(model, sites, img_size) if cls.needs_cost else None
+        step = step._replace(cost=cost, num_classes=getattr(model, "num_classes", 0))
         scorer_later: dict[str, Any] = {"scorer": None} if cls.where == "embed" else {}
         return build(cls, options, step, rngs=rngs, **scorer_later)
 

@@ -33,6 +33,7 @@ class Step(NamedTuple):
       planned_in: number of rows that would arrive if every earlier step had left as many as planned
         (`Reducer.num_planned`); None where the plan does not say, and where rows are not removed.
       cost: the cost of the network, for methods that ask for it (`Reducer.needs_cost`); None for others.
+      num_classes: number of classes of the network; 0 = no classifier, or unknown.
     """
 
     index: int
@@ -51,6 +52,7 @@ class Step(NamedTuple):
     cells: Cells | None = None
     planned_in: int | None = None
     cost: NetworkCost | None = None
+    num_classes: int = 0
 
 
 class StepReport(NamedTuple):
@@ -106,6 +108,8 @@ class Reducer(nnx.Module):
       identity_at_one: whether a step that keeps every row leaves the network unchanged, bit for bit in evaluation.
       leaves_absent: whether outgoing rows may be absent (`policy` 0): "never", in "training", or "always".
       needs_present: whether all incoming rows must be present; such a method cannot follow one that leaves absent rows.
+      needs_map: whether all rows of the map must arrive, in raster order; such a method is the first step of a plan.
+      dims: numbers of sides of the grids that it works on: 2, patches of images, or 3, tubes of clips.
       loss_weights: weights of the `losses`, by name; a config may replace them.
       needs_teacher: whether its published loss includes distillation from a dense network.
       needs_cost: whether `Step.cost` is set in a network.
@@ -129,6 +133,8 @@ class Reducer(nnx.Module):
     identity_at_one: ClassVar[bool] = True
     leaves_absent: ClassVar[Literal["never", "training", "always"]] = "never"
     needs_present: ClassVar[bool] = False
+    needs_map: ClassVar[bool] = False
+    dims: ClassVar[tuple[int, ...]] = (2, 3)
     loss_weights: ClassVar[dict[str, float]] = {}
     needs_teacher: ClassVar[bool] = False
     needs_cost: ClassVar[bool] = False
