@@ -123,7 +123,8 @@ class BlockRunner:
                     "network with attention."
                 )
             self._attended_by_layer[layer] = Attended(**{name: getattr(self._attended, name) for name in taps})
-        self._reduced = report if report is not None and block.removable and block.reducer.where != "before" else None
+        read_before = report is not None and block.removable and block.reducer.where not in ("before", "anew")
+        self._reduced = report if read_before else None
         if report is not None:
             self._account(block, report)
 
