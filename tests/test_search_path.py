@@ -172,7 +172,7 @@ def test_a_checkout_that_is_not_installed_runs_from_its_folder(tmp_path):
     assert "usage: python -m jaxprune.main" in text
     leave_out = "from jaxprune import search_path\nsearch_path.leave_out_working_directory()\n"
     (tmp_path / "program.py").write_text(leave_out + WORKERS)
-    done = run(tmp_path, "-m", "program", PYTHONPATH="")
+    done = run(tmp_path, str(tmp_path / "program.py"), PYTHONPATH="")
     assert done.returncode == 0, done.stderr[-2000:]
 
 

@@ -16,8 +16,10 @@ from jaxprune.data.transform import Transform
 from jaxprune.errors import UserError, unknown
 from jaxprune.preprocessing import CROPS, Preprocessing
 
-RANDOM_RESIZED, RANDOM_CLIPPED = "random_resized", "random_clipped"
-TRAIN_CROPS = (RANDOM_RESIZED, RANDOM_CLIPPED, *CROPS)
+RANDOM_RESIZED, RANDOM_CLIPPED, RANDOM_BORDERED = RANDOM = ("random_resized", "random_clipped", "random_bordered")
+TRAIN_CROPS = (*RANDOM, *CROPS)
+
+_BORDER = 4  # pixels, as in MFF
 
 _NO_END = 2**48  # the training stream is endless, but Grain needs a last step
 
@@ -51,7 +53,8 @@ def train_batches(
       preprocessing: the network's preprocessing: image size and resizing.
       seed: seed of order and crops.
       crop: "random_resized"; "random_clipped", which clips crops that do not fit instead of redrawing (MAE's linear
-        probe); "center", as in evaluation; or "none": the whole image, resized without keeping its aspect ratio.
+        probe); "random_bordered", of an image whose shorter side is resized, with 4 pixels of reflected border (MFF);
+        "center", as in evaluation; or "none": the whole image, resized without keeping its aspect ratio.
       scale: range of a random crop's fraction of the image's area.
       ratio: range of a random crop's width / height.
       repeats: repeated augmentation (Hoffer et al., 2020): every example comes this many times in a row, each time with
@@ -83,9 +86,9 @@ def train_batches(
         )
     augment = (Cutout(cutout),) if cutout else ()
     augment += (RandAugment.parse(randaugment),) if randaugment else ()
-    random = crop in (RANDOM_RESIZED, RANDOM_CLIPPED)
+    random, border = crop in RANDOM, _BORDER if crop == RANDOM_BORDERED else None
     view = preprocessing if random else dataclasses.replace(preprocessing, crop=crop)
-    transform = Transform(view, random, scale, ratio, crop == RANDOM_CLIPPED, augment)
+    transform = Transform(view, random, scale, ratio, crop == RANDOM_CLIPPED, border, augment)
     order = Order.of_process(len(source), batch_size, process_index, process_count, seed, repeats)
     return TrainBatches(BatchReader(source, order, transform, num_threads), num_workers, start_step)
 

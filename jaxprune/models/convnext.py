@@ -15,7 +15,7 @@ from flax import nnx
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from jaxprune.errors import UserError
-from jaxprune.models.hierarchical import Classifier, HierarchicalHost, Stage, on_map
+from jaxprune.models.hierarchical import ClassifierHead, HierarchicalHost, Stage, on_map
 from jaxprune.models.vit_names import PIXELS
 from jaxprune.nn import BlockRunner, Conv, LayerNorm, Linear, Mlp, Overhead, Reducible, Site, Tokens
 from jaxprune.nn.block_cost import BlockCost, linear_flops
@@ -260,7 +260,7 @@ class ConvNeXt(HierarchicalHost):
             Stage(between(stage) if stage else None, [block(stage) for _ in range(depth)])
             for stage, depth in enumerate(depths)
         )
-        self.head = Classifier(dims[-1], num_classes, norm=norm(dims[-1]), scale=head_init_scale, rngs=rngs)
+        self.head = ClassifierHead(dims[-1], num_classes, norm=norm(dims[-1]), scale=head_init_scale, rngs=rngs)
 
     def grids(self, img_size: int | Sequence[int] | None = None) -> list[tuple[int, int]]:
         """The map of each stage for an image size, by default that of `preprocessing`; remainders are cut off."""

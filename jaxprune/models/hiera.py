@@ -16,7 +16,7 @@ from flax import nnx
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from jaxprune.errors import UserError
-from jaxprune.models.hierarchical import Classifier, HierarchicalHost, on_map
+from jaxprune.models.hierarchical import ClassifierHead, HierarchicalHost, on_map
 from jaxprune.nn import BlockRunner, Conv, LayerNorm, Linear, Mlp, Overhead, Reducible, Site, Tokens
 from jaxprune.nn.attention import attend, merge_heads
 from jaxprune.nn.block import LayerScale
@@ -288,7 +288,7 @@ class Hiera(HierarchicalHost):
                 dim = out
                 self.maps.append((stage, grid, dim))
         self.maps, self.embed_dim = tuple(self.maps), dim
-        self.head = Classifier(dim, num_classes, norm=LayerNorm(dim), scale=head_init_scale, rngs=rngs)
+        self.head = ClassifierHead(dim, num_classes, norm=LayerNorm(dim), scale=head_init_scale, rngs=rngs)
 
     def sites(self, img_size: int | Sequence[int] | None = None) -> tuple[Site, ...]:
         """The blocks; rows are never removed, and attention is not reported."""

@@ -22,7 +22,7 @@ class Stage(nnx.Module):
         self.blocks = nnx.List(blocks)
 
 
-class Classifier(nnx.Module):
+class ClassifierHead(nnx.Module):
     """The linear layer that timm calls `head.fc`, after `head.norm` where pooled features are normalised."""
 
     def __init__(self, dim: int, num_classes: int, *, norm: Any = None, scale: float = 1.0, rngs: nnx.Rngs):
@@ -57,7 +57,7 @@ class HierarchicalHost(Host):
     downsampling_ends = False
     classifier_parts = ("head.fc.",)
     depths: tuple[int, ...]
-    head: Classifier
+    head: ClassifierHead
 
     def places(self) -> list[tuple[int, int]]:
         """The (stage, index in the stage) of every block."""

@@ -16,7 +16,7 @@ from flax import nnx
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from jaxprune.errors import UserError
-from jaxprune.models.hierarchical import Classifier, HierarchicalHost, Stage, on_map
+from jaxprune.models.hierarchical import ClassifierHead, HierarchicalHost, Stage, on_map
 from jaxprune.nn import Attended, Block, BlockRunner, LayerNorm, Linear, Overhead, PatchEmbed, Site, Tokens
 from jaxprune.nn.attention import Attention, Heads, self_attention
 from jaxprune.nn.block import Style
@@ -398,7 +398,7 @@ class SwinTransformer(HierarchicalHost):
             for stage in stages
         )
         self.norm = LayerNorm(self.widths[-1], eps=norm_eps)
-        self.head = Classifier(self.widths[-1], num_classes, scale=head_init_scale, rngs=rngs)
+        self.head = ClassifierHead(self.widths[-1], num_classes, scale=head_init_scale, rngs=rngs)
 
     def sites(self, img_size: int | Sequence[int] | None = None) -> tuple[Site, ...]:
         """The blocks, stage by stage; rows are never removed."""

@@ -1,7 +1,7 @@
 """The pre-norm transformer block, composed of public parts, with a slot for a token reducer."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -431,7 +431,7 @@ class Block(Reducible):
         x: Float[Array, "b n d"],
         heads: Heads,
         grid: tuple[int, ...],
-        keys: Sequence[Any] = (None, None, None),
+        keys: Any = (None, None, None),
     ) -> Float[Array, "b n d"]:
         """The change of the tokens `x` by queries at all granularities; keys and values are those of every token."""
         router: Any = self.router

@@ -85,13 +85,13 @@ def fixed_sequence(errors: Iterable[int], images: int, alpha: float, delta: floa
     """
     if not 0 < delta < 1:
         raise UserError(f"delta={delta} is not a probability between 0 and 1: use one such as 0.1.")
-    found = []
+    tests = []
     for count in errors:
         p = p_value(count, images, alpha)
-        found.append(Tested(count, images, p, p <= delta, risk_limit(count, images, delta)))
-        if not found[-1].passed:
+        tests.append(Tested(count, images, p, p <= delta, risk_limit(count, images, delta)))
+        if not tests[-1].passed:
             break
-    return found
+    return tests
 
 
 def fewest_images(alpha: float, delta: float) -> int:
@@ -106,6 +106,21 @@ def fewest_images(alpha: float, delta: float) -> int:
     if not 0 < alpha < 1:
         raise UserError(f"A risk of at most {alpha} cannot be tested by counting errors: allow one between 0 and 1.")
     return int(np.ceil(np.log(delta) / np.log1p(-alpha)))
+
+
+def images_needed(images: int, alpha: float, delta: float) -> str:
+    """Returns in a sentence how many test images a bound needs, and how many errors it allows on those there are.
+
+    >>> images_needed(160, 0.05, 0.1)
+    'A risk of at most 0.05 with confidence 0.9 needs 45 test images without an error; 160 may have 4.'
+    """
+    if alpha == 1:
+        return f"Any risk is allowed; {images} test images say how large that of the chosen plan is at most."
+    passing = (errors for errors in range(images, -1, -1) if p_value(errors, images, alpha) <= delta)
+    return (
+        f"A risk of at most {alpha:.3g} with confidence {1 - delta:.3g} needs {fewest_images(alpha, delta)} test "
+        f"images without an error; {images} may have {next(passing, 0)}."
+    )
 
 
 def choose(

@@ -114,7 +114,7 @@ def test_a_published_file_predicts_what_the_run_predicts(trained, photographs, t
     )
     expected, same = evaluated(monkeypatch, tmp_path / "c", run=trained)
     assert summary == expected
-    np.testing.assert_array_equal(found.predicted, same.predictions)
+    np.testing.assert_array_equal(found.predicted, same.predicted)
 
 
 @pytest.mark.parametrize("name", ["evaluate.py", "predict.py", "prune.py", "benchmark.py"])

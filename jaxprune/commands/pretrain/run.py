@@ -8,7 +8,8 @@ import jax
 from flax import nnx
 
 from jaxprune import parallel, processes
-from jaxprune.checkpoints.run import build, write_card
+from jaxprune.checkpoints.build import build
+from jaxprune.checkpoints.run import write_card
 from jaxprune.commands.pretrain.page import describe
 from jaxprune.commands.pretrain.settings import networks
 from jaxprune.commands.shared import inputs
@@ -18,6 +19,7 @@ from jaxprune.data.augment import random_flip
 from jaxprune.evaluate import Averages, run_over
 from jaxprune.evaluate.collectors import reconstruction
 from jaxprune.mim.parts.base import STORED
+from jaxprune.models.vit import VisionTransformer
 from jaxprune.nn.params import Split, merge, split
 from jaxprune.open import Origin, named, open_network
 from jaxprune.train.state import TrainState
@@ -90,7 +92,8 @@ def _loss_fn(config: Config, parts: Split, phase: dict[str, Any]) -> LossFn:
 def arguments_of(config: Config) -> dict[str, Any]:
     """Returns `config.mim` with its networks, which the config specifies separately, opened.
 
-    A network with another patch size is opened at the image size that gives as many patches as the framework has.
+    A vision transformer with another patch size is opened at the image size that gives as many patches as the framework
+    has.
 
     Raises:
       UserError: a file cannot be read, or belongs to another network.
@@ -110,7 +113,7 @@ def arguments_of(config: Config) -> dict[str, Any]:
 
 def _opened(origin: Origin, grid: tuple[int, int]) -> Any:
     network = open_network(origin)
-    if getattr(network, "grid", grid) == grid:
+    if not isinstance(network, VisionTransformer) or network.grid == grid:
         return network
     height, width = (cells * side for cells, side in zip(grid, network.patch_embed.patch_size, strict=True))
     return open_network(origin, img_size=(height, width))

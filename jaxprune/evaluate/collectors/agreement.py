@@ -69,7 +69,7 @@ class Disagreement(NamedTuple):
 
 
 class Disagreements:
-    """Collects `Disagreement`s.
+    """Collects pictures on which networks disagree, one `Disagreement` each.
 
     Args:
       most: maximum number; at most one per network and batch.

@@ -29,6 +29,7 @@ def apply(
     """Returns a network that follows `plan`; it shares the arrays of `model`, which is not changed.
 
     Applying a plan to a reduced network replaces its plan; `apply(fast, Plan("topk", r=0))` restores the dense network.
+    The plan that it follows already keeps the weights of its methods.
 
     >>> from flax import nnx; import jaxprune
     >>> sizes = dict(img_size=16, patch_size=4, embed_dim=16, depth=2, num_heads=2)
@@ -73,11 +74,13 @@ def apply(
 
     placement = place(plan, sites, make, entrance=first, prunes_input=model.prunes_input, scorer=scorer)
     fast: Any = copied(model)
+    before = {reducer.step: reducer for reducer in installed(fast)} if plan == getattr(model, "plan", None) else {}
     _clear(fast, sites)
     if at is not None and placement.entrance is not None:
         fast.pruner = nnx.data(build(at.reducer_class, dict(at.options), placement.entrance, scorer=scorer))
         _convert_pixels(fast.pruner.scorer, trained_on(model))
-    _install(fast, sites, placement.placed)
+    placed = [at._replace(reducer=before.get(at.reducer.step, at.reducer)) for at in placement.placed]
+    _install(fast, sites, placed)
     fast.plan = plan
     return fast
 
@@ -173,5 +176,5 @@ def _install(host: Host, sites: Sequence[Site], placed: Sequence[Placed]) -> Non
         if step.site.removable:
             for site in sites[layer + 1 :]:
                 block = host.block(site)
-                block.proportional = block.proportional or cls.proportional
+                block.proportional = block.proportional or step.reducer.proportional
                 block.has_absent = block.has_absent or cls.leaves_absent == "always"

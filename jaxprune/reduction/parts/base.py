@@ -101,41 +101,48 @@ class Reducer(nnx.Module):
         attention is computed for), "after" (between attention and MLP), or "embed" (before any patch is embedded).
         Where rows cannot be removed (`Step.removable`) it is always called between attention and MLP.
       needs: the fields of `Attended` that it reads.
-      proportional: whether later blocks add log(size) to the attention logits (ToMe).
       soft_policy: whether in training all blocks mask tokens in the softmax by their policy (DynamicViT).
       identity_at_one: whether a step that keeps every row leaves the network unchanged, bit for bit in evaluation.
       leaves_absent: whether outgoing rows may be absent (`policy` 0): "never", in "training", or "always".
       needs_present: whether all incoming rows must be present; such a method cannot follow one that leaves absent rows.
+      needs_map: whether all rows of the map must arrive, in raster order; such a method is the first step of a plan.
+      dims: numbers of sides of the grids that it works on: 2, patches of images, or 3, tubes of clips.
       loss_weights: weights of the `losses`, by name; a config may replace them.
       needs_teacher: whether its published loss includes distillation from a dense network.
       needs_cost: whether `Step.cost` is set in a network.
       published: the name in published weights of the list of this method's modules, one per step ("score_predictor");
         with "{layer}", the name of what holds the modules of a block ("blocks.{layer}"); None without parameters.
+      off_the_shelf: an option and attribute, True by default, under which a method with published modules has none, so
+        that it works without training; every step of a plan states it.
       renames: {published path of a module or array within one step: our attribute path}.
       constraints: {one of its parameters: function to an allowed value}, which training applies after every update.
       clears_map: whether in a block that is a residual convolution of a map (ConvNeXt) dropped rows are zero afterwards
         in evaluation, instead of keeping their input.
 
     Attributes:
+      proportional: whether later blocks add log(size) to the attention logits (ToMe).
       merged_in_place: whether tokens that merge inside cells (`Step.cells`) stay merged until the stage ends or another
         kind of step follows; otherwise the whole map is restored after the block.
     """
 
     where: ClassVar[Literal["before", "attention", "after", "embed"]] = "after"
     needs: ClassVar[frozenset[str]] = frozenset()
-    proportional: ClassVar[bool] = False
     soft_policy: ClassVar[bool] = False
     identity_at_one: ClassVar[bool] = True
     leaves_absent: ClassVar[Literal["never", "training", "always"]] = "never"
     needs_present: ClassVar[bool] = False
+    needs_map: ClassVar[bool] = False
+    dims: ClassVar[tuple[int, ...]] = (2, 3)
     loss_weights: ClassVar[dict[str, float]] = {}
     needs_teacher: ClassVar[bool] = False
     needs_cost: ClassVar[bool] = False
     published: ClassVar[str | None] = None
+    off_the_shelf: ClassVar[str | None] = None
     renames: ClassVar[dict[str, str]] = {}
     constraints: ClassVar[Mapping[str, Callable[[Array], Array]]] = {}
     clears_map: ClassVar[bool] = False
 
+    proportional: bool = False
     merged_in_place: bool = False
 
     def __init__(self, step: Step, *, rngs: nnx.Rngs | None = None):
@@ -153,6 +160,12 @@ class Reducer(nnx.Module):
     def follows_count(cls, options: Mapping[str, Any]) -> bool:
         """Whether the plan determines how many rows are left; False if the method's options do, see `num_tokens`."""
         return True
+
+    @classmethod
+    def has_parameters(cls, options: Mapping[str, Any]) -> bool:
+        """Whether the method has parameters under these options of a step."""
+        untrained = cls.off_the_shelf is not None and options.get(cls.off_the_shelf, True)
+        return cls.published is not None and not untrained
 
     def num_tokens(self) -> int:
         """Number of outgoing rows, without the prefix."""

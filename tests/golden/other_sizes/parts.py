@@ -255,7 +255,6 @@ FAMILIES = {
         (
             "test_losses.py::test_asymmetric_loss_and_its_gradient",
             "test_losses.py::test_cross_entropies_of_the_recipe_are_optaxs",
-            "test_losses.py::test_deit_distillation",
             "test_metrics.py::test_average_precision",
         ),
     ),
