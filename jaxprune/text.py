@@ -1,5 +1,6 @@
-"""Settings as text: parses and formats `name=value,name=value`."""
+"""Settings as text, parsed and formatted as `name=value,name=value`; and texts as file names."""
 
+import zlib
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
@@ -90,3 +91,13 @@ def format_value(value: Any) -> str:
     if isinstance(value, (tuple, list)):
         return f"({','.join(map(format_value, value))})"
     return str(value).lower() if isinstance(value, bool) or value is None else str(value)
+
+
+def file_name(text: str) -> str:
+    """Returns a readable and unique file name, without a suffix.
+
+    >>> file_name("vit, topk@3:keep_rate=0.7")
+    'vit--topk-3-keep-rate-0-7-3e4775d3'
+    """
+    short = "".join(letter if letter.isalnum() else "-" for letter in text)[:60].strip("-")
+    return f"{short}-{zlib.crc32(text.encode()):08x}"

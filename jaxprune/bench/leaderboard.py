@@ -97,24 +97,24 @@ def read(path: str | os.PathLike) -> list[Row]:
     """
     try:
         with Path(path).open(newline="") as file:
-            rows = [dict(row) for row in csv.DictReader(file)]
+            texts = [dict(row) for row in csv.DictReader(file)]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise UserError(f"The leaderboard {path} cannot be read: {error}.") from error
-    if not rows or HASH not in rows[0]:
+    if not texts or HASH not in texts[0]:
         raise UserError(
             f"{path} is not a leaderboard: it has no rows, or no hashes. Give the leaderboard.csv of a run."
         )
-    if lacking := [name for name in COLUMNS if name not in rows[0]]:
+    if lacking := [name for name in COLUMNS if name not in texts[0]]:
         raise UserError(
             f"The leaderboard {path} is of an earlier version of jaxprune, without {', '.join(lacking)}: measure it "
             "again, or read it with that version."
         )
-    found = [{name: _value(name, row[name]) for name in (*COLUMNS, HASH)} for row in rows]
+    rows = [{name: _value(name, row[name]) for name in (*COLUMNS, HASH)} for row in texts]
     for name in ("plan", "plan hash"):
-        keys = [(row["network"], row[name]) for row in found]
+        keys = [(row["network"], row[name]) for row in rows]
         if twice := [key for key in keys if keys.count(key) > 1]:
             raise UserError(f"The leaderboard {path} has two rows of {' '.join(twice[0])}: remove one of them.")
-    return found
+    return rows
 
 
 def differences(claimed: Mapping[str, Any], measured: Mapping[str, Any], dense: Mapping[str, Any] | None) -> list[str]:
@@ -133,19 +133,19 @@ def differences(claimed: Mapping[str, Any], measured: Mapping[str, Any], dense: 
     """
     # The dense network is compared with itself: nothing to measure.
     exact = (*EXACT, SPEED, LOW, HIGH) if claimed["plan"] == DENSE else EXACT
-    wanted = verdict(claimed["plan"], claimed[SPEED], claimed[SPEED] / measured["FLOP-implied"])
-    found = [
+    expected_verdict = verdict(claimed["plan"], claimed[SPEED], claimed[SPEED] / measured["FLOP-implied"])
+    sentences = [
         f"{name} is {value}, but {claimed[name]} in the row"
-        for name, value in {**{name: measured[name] for name in exact}, "verdict": wanted}.items()
+        for name, value in {**{name: measured[name] for name in exact}, "verdict": expected_verdict}.items()
         if not _same(value, claimed[name])
     ]
     if not claimed[LOW] <= claimed[SPEED] <= claimed[HIGH]:
-        found.append(f"the speed-up {claimed[SPEED]:.3g} is outside the row's own range")
+        sentences.append(f"the speed-up {claimed[SPEED]:.3g} is outside the row's own range")
     if not different_device(claimed, measured):
-        found += _speed_differences(claimed, measured, dense)
+        sentences += _speed_differences(claimed, measured, dense)
     if claimed[HASH] != _hash({name: claimed[name] for name in COLUMNS}):
-        found.append("the hash is not that of the row's cells")
-    return found
+        sentences.append("the hash is not that of the row's cells")
+    return sentences
 
 
 def different_device(claimed: Mapping[str, Any], measured: Mapping[str, Any]) -> str:
@@ -189,19 +189,21 @@ def same_order(first: Sequence[Mapping[str, Any]], second: Sequence[Mapping[str,
 
     It is NaN for fewer than 3 rows.
     """
-    theirs = {(row["network"], row["plan"]): row[SPEED] for row in second}
+    speed_ups = {(row["network"], row["plan"]): row[SPEED] for row in second}
     pairs = [
-        (row[SPEED], theirs[row["network"], row["plan"]]) for row in first if (row["network"], row["plan"]) in theirs
+        (row[SPEED], speed_ups[row["network"], row["plan"]])
+        for row in first
+        if (row["network"], row["plan"]) in speed_ups
     ]
     return kendall(*np.array(pairs, float).reshape(-1, 2).T)
 
 
-def order_text(found: RankCorrelation) -> str:
+def order_text(correlation: RankCorrelation) -> str:
     """Returns a sentence on the result of `same_order`."""
-    if np.isnan(found.value):
-        return f"{found.count} rows in common: too few for a rank correlation of their speeds."
-    interval = f"[{found.low:.2f}, {found.high:.2f}]"
-    return f"Kendall's tau of the measured speed-ups of {found.count} rows: {found.value:.2f} {interval}."
+    if np.isnan(correlation.value):
+        return f"{correlation.count} rows in common: too few for a rank correlation of their speeds."
+    interval = f"[{correlation.low:.2f}, {correlation.high:.2f}]"
+    return f"Kendall's tau of the measured speed-ups of {correlation.count} rows: {correlation.value:.2f} {interval}."
 
 
 def _speed_differences(
@@ -212,19 +214,19 @@ def _speed_differences(
     if dense is not None:
         ratios[f"{THROUGHPUT} relative to the dense row"] = (_ratio(rate, dense[THROUGHPUT]), SPEED_SLACK)
     ratios.update({name: (claimed[name], LOAD_SLACK) for name in (LOW, HIGH)})
-    found = [
+    sentences = [
         f"{name} is {low:.3g} to {high:.3g}, but {value:.3g} in the row (allowed: {slack:.0%} outside)"
         for name, (value, slack) in ratios.items()
         if not _within(value, low, high, slack)
     ]
     if dense is None:
-        found.append(f"{THROUGHPUT} cannot be checked: the table has no dense row with the same settings")
+        sentences.append(f"{THROUGHPUT} cannot be checked: the table has no dense row with the same settings")
     if not _within(rate, again, again, LOAD_SLACK):
-        found.append(
+        sentences.append(
             f"{THROUGHPUT} is {again:.3g}, but {rate:.3g} in the row, more than a factor of {1 + LOAD_SLACK:g} apart: "
             "check that nothing else runs on this machine"
         )
-    return found
+    return sentences
 
 
 def _value(name: str, text: str | None) -> Any:
@@ -239,8 +241,8 @@ def _value(name: str, text: str | None) -> Any:
         raise UserError(f"The leaderboard's {name} {text!r} is not {kind}: the file was edited or truncated.") from None
 
 
-def _same(ours: Any, theirs: Any) -> bool:
-    return ours == theirs if isinstance(ours, str) else abs(ours - theirs) <= _TOLERANCE * max(abs(ours), 1.0)
+def _same(value: Any, claim: Any) -> bool:
+    return value == claim if isinstance(value, str) else abs(value - claim) <= _TOLERANCE * max(abs(value), 1.0)
 
 
 def _within(value: float, low: float, high: float, slack: float) -> bool:
@@ -248,8 +250,8 @@ def _within(value: float, low: float, high: float, slack: float) -> bool:
     return low / (1 + slack) <= value <= high * (1 + slack)
 
 
-def _ratio(value: float, other: float) -> float:
-    return value / other if other else float("nan")
+def _ratio(value: float, reference: float) -> float:
+    return value / reference if reference else float("nan")
 
 
 def _hash(cells: Mapping[str, Any]) -> str:

@@ -18,9 +18,9 @@ def short_plan(text: str) -> str:
     'topk@1:keep_rate=0.7+tome@2:r=8'
     """
     steps = [_STEP.fullmatch(step) for step in text.split("+")]
-    found = [step.groups() for step in steps if step]
-    if len(found) < len(steps) or len({(method, amount, options) for method, _, amount, _, options in found}) > 1:
+    parts = [step.groups() for step in steps if step]
+    if len(parts) < len(steps) or len({(method, amount, options) for method, _, amount, _, options in parts}) > 1:
         return text
-    (method, _, amount, _, options), *_ = found
-    layers, values = (",".join(each) for each in zip(*((s[1], f"{float(s[3]):.3g}") for s in found), strict=True))
+    (method, _, amount, _, options), *_ = parts
+    layers, values = (",".join(column) for column in zip(*((s[1], f"{float(s[3]):.3g}") for s in parts), strict=True))
     return f"{method}@{layers}:{amount}={values}{options}"

@@ -122,7 +122,7 @@ class _Placement:
 
 
 class Averages:
-    """Means over all images, in float64: of per-image values, or sum(part) / sum(whole) for pairs (part, whole).
+    """Means over all images, in float64: of per-image values, or sum(part) / sum(total) for pairs (part, total).
 
     Args:
       name: of the forward function whose outputs, {metric: values (n,) or a pair of such}, are averaged.
@@ -135,8 +135,8 @@ class Averages:
     def update(self, batch: Batch, outputs: Mapping[str, Any]) -> None:
         """See `Collector`."""
         for metric, values in outputs[self._name].items():
-            part, whole = values if isinstance(values, tuple) else (values, np.ones(len(values)))
-            sums = np.array([np.sum(part, dtype=np.float64), np.sum(whole, dtype=np.float64)])
+            part, total = values if isinstance(values, tuple) else (values, np.ones(len(values)))
+            sums = np.array([np.sum(part, dtype=np.float64), np.sum(total, dtype=np.float64)])
             self._sums[metric] = self._sums.get(metric, np.zeros(2)) + sums
 
     def result(self) -> dict[str, float]:
@@ -145,10 +145,10 @@ class Averages:
         Raises:
           UserError: a metric has nothing to average.
         """
-        empty = [metric for metric, (_, whole) in self._sums.items() if whole == 0]
+        empty = [metric for metric, (_, total) in self._sums.items() if total == 0]
         if empty:
             raise UserError(f"Nothing to average for {', '.join(empty)}: the held-out data has none.")
-        return {metric: float(part / whole) for metric, (part, whole) in self._sums.items()}
+        return {metric: float(part / total) for metric, (part, total) in self._sums.items()}
 
 
 class Stacked:

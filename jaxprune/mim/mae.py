@@ -7,13 +7,16 @@ from typing import Any, NamedTuple
 from flax import nnx
 
 from jaxprune.mim.parts.base import Framework
+from jaxprune.mim.parts.block_masker import block_of
 from jaxprune.mim.parts.decoder import TokenDecoder
 from jaxprune.mim.parts.masker import RandomMasker
 from jaxprune.mim.parts.partial import FULL, Partial
+from jaxprune.mim.parts.random_blocks import RandomBlocks
 from jaxprune.mim.parts.rebuild_thrown import PUBLISHED, aggregation_of
 from jaxprune.mim.parts.target import NormalizedPixels, Pixels
 from jaxprune.models.vit import VisionTransformer
 from jaxprune.nn.linear import xavier_uniform
+from jaxprune.nn.patch_embed import pair
 from jaxprune.nn.tensor_rules import Rule, within
 
 # Arguments of a block that encoder and decoder share.
@@ -40,6 +43,9 @@ class MAE(Framework):
       mlp_ratio: MLP ratio of encoder and decoder, which also share `qkv_bias`, `norm_eps` and `init_values`.
       decoder_embed_dim, decoder_depth, decoder_num_heads: see `TokenDecoder`.
       mask_ratio: see `RandomMasker`.
+      mask_patch: side in pixels, or (height, width), of the blocks of patches that are visible or masked as a whole
+        (Pixio), see `RandomBlocks`; None for single patches.
+      decoder_pos_embed: positions of the decoder, "sincos" or "learn".
       norm_pix_loss: targets are pixels normalised per patch.
       partial: see `Partial`; "full" reconstruction is MAE, "progressive" is PR-MIM, which throws 0.5 by default.
       encoder: further arguments of the ViT, such as `reg_tokens`, `class_token` or `init_values`.
@@ -77,6 +83,8 @@ class MAE(Framework):
         decoder_depth: int = 8,
         decoder_num_heads: int = 16,
         mask_ratio: float = 0.75,
+        mask_patch: int | tuple[int, int] | None = None,
+        decoder_pos_embed: str = "sincos",
         norm_pix_loss: bool = True,
         partial: Partial = FULL,
         dtype: Any = None,
@@ -100,6 +108,9 @@ class MAE(Framework):
         )
         target = (NormalizedPixels if norm_pix_loss else Pixels)(vit.patch_embed.patch_size, in_chans)
         masker = RandomMasker(vit.grid, float(mask_ratio), **partial.throwing())
+        if mask_patch is not None:
+            block = block_of(pair(mask_patch), vit.patch_embed.patch_size)
+            masker = RandomBlocks(vit.grid, float(mask_ratio), **partial.throwing(), block=block)
         decoder = TokenDecoder(
             embed_dim,
             target.size,
@@ -108,6 +119,7 @@ class MAE(Framework):
             dim=decoder_embed_dim,
             depth=decoder_depth,
             num_heads=decoder_num_heads,
+            pos_embed=decoder_pos_embed,
             partial=partial,
             **{name: encoder[name] for name in STYLE if name in encoder},
             **common,

@@ -16,7 +16,7 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from jaxprune.errors import UserError, unknown
 from jaxprune.mim.parts.base import Framework, MaskedOutput
-from jaxprune.mim.parts.block_masker import BlockMasker
+from jaxprune.mim.parts.block_masker import BlockMasker, block_of
 from jaxprune.mim.parts.linear_decoder import LinearDecoder
 from jaxprune.mim.parts.masker import Masks
 from jaxprune.mim.parts.partial import FULL, Partial
@@ -150,13 +150,7 @@ class SimMIM(Framework):
             raise unknown("encoder", encoder, self.encoder_classes)
         patch_size, image = net.patch_embed.patch_size, net.patch_embed.img_size
         block = default_mask_patch(image, patch_size, mask_ratio) if mask_patch is None else pair(mask_patch)
-        if any(pixels < patch or pixels % patch for pixels, patch in zip(block, patch_size, strict=True)):
-            raise UserError(
-                f"mask_patch {block[0]}x{block[1]} is not a whole number of patches of {patch_size[0]}x{patch_size[1]} "
-                "pixels: choose a multiple of patch_size."
-            )
-        rows, columns = (pixels // patch for pixels, patch in zip(block, patch_size, strict=True))
-        masker = BlockMasker(net.grid, (rows, columns), float(mask_ratio), **throwing)
+        masker = BlockMasker(net.grid, block_of(block, patch_size), float(mask_ratio), **throwing)
         if (image[0] % last[0], image[1] % last[1]) != (0, 0):
             raise UserError(
                 f"Images of {image[0]}x{image[1]} pixels do not divide into the {last[0]}x{last[1]} cells of the "

@@ -73,6 +73,10 @@ def _from_run(model: Any, origin: Run, class_names: Sequence[str] | None) -> Non
     if getattr(getattr(encoder, "style", None), "shared_bias", False):
         # Blocks that shared a table in pre-training get their own, as in SimMIM's fine-tuning.
         present |= {name: at_path(encoder, name) for name in targets if _TABLE.fullmatch(name)}
+    if getattr(model, "cls_token_mlp", None) is not None and hasattr(pretrained, "cls_token_mlp"):
+        # The MLP goes on learning (TEC); the backbone's CLS token is what it makes of the learned one.
+        present |= {name: of_tec for name, of_tec in variables(pretrained).items() if name.startswith("cls_token_mlp.")}
+        present["cls_token"] = pretrained.encoder.cls_token
     missing = [n for n in targets if n not in present and not n.startswith((*model.classifier_parts, "head.norm."))]
     if missing:
         raise UserError(f"The model in {origin} has no {', '.join(missing[:5])}: fine-tune a model of the same sizes.")

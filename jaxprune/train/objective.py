@@ -95,6 +95,7 @@ def reduction_losses(
             targets,
             aux.tokens,
             teacher,
+            tuple(reducer for reducer, _ in pairs),
         )
         for name, value in cls.losses(context).items():
             if name in weighted:

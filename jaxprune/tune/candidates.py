@@ -96,16 +96,16 @@ def candidates(
       kept: fractions of the patches left in the end.
       predict: predicts the cost of a network.
     """
-    found = {}
+    by_plan = {}
     for where in map(tuple, places):
         if len(set(methods)) > 1 and len(where) < 2:
             continue
         for share in sorted(kept, reverse=True):
             try:
-                own = plan(methods, where, share)
-                fast = reduction.apply(model, own, img_size=model.preprocessing.img_size)
+                schedule = plan(methods, where, share)
+                fast = reduction.apply(model, schedule, img_size=model.preprocessing.img_size)
             except UserError:
                 continue
             method = "+".join(dict.fromkeys(methods))
-            found.setdefault(own, Candidate(own.text, method, where, share, fast, predict(fast)))
-    return list(found.values())
+            by_plan.setdefault(schedule, Candidate(schedule.text, method, where, share, fast, predict(fast)))
+    return list(by_plan.values())

@@ -85,13 +85,13 @@ def fixed_sequence(errors: Iterable[int], images: int, alpha: float, delta: floa
     """
     if not 0 < delta < 1:
         raise UserError(f"delta={delta} is not a probability between 0 and 1: use one such as 0.1.")
-    found = []
+    tests = []
     for count in errors:
         p = p_value(count, images, alpha)
-        found.append(Tested(count, images, p, p <= delta, risk_limit(count, images, delta)))
-        if not found[-1].passed:
+        tests.append(Tested(count, images, p, p <= delta, risk_limit(count, images, delta)))
+        if not tests[-1].passed:
             break
-    return found
+    return tests
 
 
 def fewest_images(alpha: float, delta: float) -> int:

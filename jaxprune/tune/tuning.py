@@ -71,7 +71,7 @@ def tune(
     if not isinstance(model, Host):
         raise UserError(f"A {type(model).__name__} has no tokens to reduce: give a transformer.")
     settings = settings or Settings()
-    show, count = (images, num_images or 0) if callable(images) else (_shown(images, labels), len(images))
+    show, count = (images, num_images or 0) if callable(images) else (_batches_of(images, labels), len(images))
     halves = _halves(count, bound.check(), settings)
     _log.info("%s", pareto_testing.images_needed(len(halves.second), bound.risk, settings.delta))
     network = _Networks.of(model, settings, smaller)
@@ -80,32 +80,32 @@ def tune(
     )
     table = _cost_table(network, settings, keep)
     errors = _Errors(network.dense, show, halves, bound, settings, mesh or parallel.mesh_from_text("data=-1"), keep)
-    found, rejected = _found(network, table, errors, bound, settings)
-    counts = {each.name: int(errors.estimate(each).sum()) for each in found}
-    risks = [counts[each.name] / len(halves.first) for each in found]
-    order = pareto_testing.front([bound.of(each.cost) for each in found], risks) if found else []
-    front = [found[index] for index in order]
+    plans, rejected = _searched(network, table, errors, bound, settings)
+    counts = {plan.name: int(errors.estimate(plan).sum()) for plan in plans}
+    risks = [counts[plan.name] / len(halves.first) for plan in plans]
+    order = pareto_testing.front([bound.of(plan.cost) for plan in plans], risks) if plans else []
+    front = [plans[index] for index in order]
     if bound.on_cost:
-        some, timed = _timed_within(network, front, bound, settings, keep)
+        finalists, timed = _timed_within(network, front, bound, settings, keep)
     else:
-        some = thinned(front, [risks[index] for index in order], bound.risk, settings.most_tested)
-        timed = _timed(network, some, settings, keep)
-    chosen, why, tests = _chosen(some, timed, errors, bound, settings)
+        finalists = thinned(front, [risks[index] for index in order], bound.risk, settings.most_tested)
+        timed = _timed(network, finalists, settings, keep)
+    best, why, tests = _decision(finalists, timed, errors, bound, settings)
     # The device may have become faster or slower since the table was measured.
     predicted = lambda cost: table.rescaled(cost, timed[DENSE][0].median)
     rows = [Row(DENSE, _gflops(network.dense), None, timed[DENSE], 0, len(halves.first))]
     rows += [Row(SMALLER, _gflops(network.smaller), timed=timed[SMALLER])] if network.smaller is not None else []
-    evaluated = [*((each, len(SHARES) - 1) for each in found), *rejected]
-    for each, share in sorted(evaluated, key=lambda pair: bound.of(pair[0].cost), reverse=True):
-        losses = errors.estimate(each, share)
-        estimated = predicted(each.cost), timed.get(each.name), int(losses.sum()), len(losses)
-        rows.append(Row(each.name, _gflops(each.model), *estimated, tests.get(each.name)))
+    evaluated = [*((plan, len(SHARES) - 1) for plan in plans), *rejected]
+    for plan, share in sorted(evaluated, key=lambda pair: bound.of(pair[0].cost), reverse=True):
+        losses = errors.estimate(plan, share)
+        estimated = predicted(plan.cost), timed.get(plan.name), int(losses.sum()), len(losses)
+        rows.append(Row(plan.name, _gflops(plan.model), *estimated, tests.get(plan.name)))
     return Tuned(
-        chosen.name if chosen else "",
-        chosen.model if chosen else network.dense,
+        best.name if best else "",
+        best.model if best else network.dense,
         why,
         tuple(rows),
-        tuple(each.name for each in front),
+        tuple(plan.name for plan in front),
         table,
         bound,
         settings,
@@ -174,26 +174,26 @@ def _cost_table(network: _Networks, settings: Settings, store: Store) -> CostTab
     return CostTable.from_json(store.text("cost table", make, **key))
 
 
-def _found(network: _Networks, table: CostTable, errors: "_Errors", bound: Bound, settings: Settings) -> Searched:
+def _searched(network: _Networks, table: CostTable, errors: "_Errors", bound: Bound, settings: Settings) -> Searched:
     """The plans to estimate on all images, with the one that the network was trained with, and the rejected ones."""
     methods = [method for method in table.methods() if method in network.methods]
-    own = [] if network.trained is None else [_trained(network, table)]
-    if not methods and not own:
+    trained = [] if network.trained is None else [_trained(network, table)]
+    if not methods and not trained:
         raise UserError(f"The network can follow none of {', '.join(network.methods)}: name other methods.")
-    known = {each.name for each in own}
+    trained_names = {plan.name for plan in trained}
     predicted = table.predict(network.dense)
     dense, within = bound.of(predicted), bound.against(predicted)
-    cost = lambda each: bound.of(each.cost)
+    cost = lambda plan: bound.of(plan.cost)
 
     def pool(mixed: tuple[str, ...]) -> list[Candidate]:
-        made = candidates(network.dense, mixed, network.places, settings.kept, table.predict)
-        allowed = lambda each: cost(each) < dense and within.holds(each.cost, settings.batch_size, SLACK)
-        return [each for each in made if allowed(each) and each.name not in known]
+        plans = candidates(network.dense, mixed, network.places, settings.kept, table.predict)
+        allowed = lambda plan: cost(plan) < dense and within.holds(plan.cost, settings.batch_size, SLACK)
+        return [plan for plan in plans if allowed(plan) and plan.name not in trained_names]
 
     if settings.exhaustive:
-        return Searched([*(each for method in methods for each in pool((method,))), *own], [])
-    found = search(methods, pool, errors.estimate, dense, cost, alpha=bound.risk, limit=settings.limit)
-    return found._replace(promising=[*found.promising, *own])
+        return Searched([*(plan for method in methods for plan in pool((method,))), *trained], [])
+    searched = search(methods, pool, errors.estimate, dense, cost, alpha=bound.risk, limit=settings.limit)
+    return searched._replace(promising=[*searched.promising, *trained])
 
 
 def _trained(network: _Networks, table: CostTable) -> Candidate:
@@ -223,17 +223,17 @@ class _Errors:
 
     def estimate(self, plan: Candidate, share: int = -1) -> np.ndarray:
         """Errors on a share of the estimation images, (n,); `share` is an index in `search.SHARES`."""
-        dense, own = self._estimating(DENSE, self._dense, -1), self._estimating(plan.name, plan.model, share)
-        return self._errors(dense[: len(own.values)], own, dense, neighbours=self._neighbours, own=True)
+        dense, answers = self._estimating(DENSE, self._dense, -1), self._estimating(plan.name, plan.model, share)
+        return self._errors(dense[: len(answers.values)], answers, dense, neighbours=self._neighbours, in_bank=True)
 
     def test(self, plan: Candidate) -> int:
         """Number of errors among the test images."""
         bank = self._estimating(DENSE, self._dense, -1)
-        dense, own = (
+        dense, answers = (
             self._answers(name, model, self._halves.second, "testing")
             for name, model in ((DENSE, self._dense), (plan.name, plan.model))
         )
-        return int(self._errors(dense, own, bank, neighbours=self._neighbours, own=False).sum())
+        return int(self._errors(dense, answers, bank, neighbours=self._neighbours, in_bank=False).sum())
 
     @property
     def tested(self) -> int:
@@ -242,12 +242,12 @@ class _Errors:
 
     def _estimating(self, name: str, model: Any, share: int) -> image_errors.Answers:
         parts = self._parts[: range(len(SHARES))[share] + 1]
-        found = [
+        answers = [
             self._answers(name, model, part, f"part {number} of {len(SHARES)}")
             for number, part in enumerate(parts, start=1)
             if len(part)
         ]
-        return image_errors.Answers(*(np.concatenate(columns) for columns in zip(*found, strict=True)))
+        return image_errors.Answers(*(np.concatenate(columns) for columns in zip(*answers, strict=True)))
 
     def _answers(self, name: str, model: Any, numbers: np.ndarray, part: str) -> image_errors.Answers:
         def make() -> dict[str, np.ndarray]:
@@ -261,17 +261,17 @@ class _Errors:
             labels = labels if labels.ndim == 1 else np.full(len(values), -1)
             return {"values": values.argmax(-1) if model.num_classes else values, "label": labels}
 
-        found = self._store.arrays(f"{name} {part}", make, images=numbers.tolist())
-        return image_errors.Answers(found["values"], found["label"])
+        arrays = self._store.arrays(f"{name} {part}", make, images=numbers.tolist())
+        return image_errors.Answers(arrays["values"], arrays["label"])
 
 
 Timed = Mapping[str, tuple[OverRounds, float]]  # {name: (seconds, megabytes)}
 
 
-def _timed(network: _Networks, some: Sequence[Candidate], settings: Settings, store: Store) -> Timed:
+def _timed(network: _Networks, plans: Sequence[Candidate], settings: Settings, store: Store) -> Timed:
     """Times whole networks in turns: dense, a smaller one, and plans."""
-    networks = {DENSE: network.dense, SMALLER: network.smaller, **{each.name: each.model for each in some}}
-    networks = {name: each for name, each in networks.items() if each is not None}
+    networks = {DENSE: network.dense, SMALLER: network.smaller, **{plan.name: plan.model for plan in plans}}
+    networks = {name: model for name, model in networks.items() if model is not None}
 
     def make() -> dict[str, np.ndarray]:
         runners = {name: Runner(model, random_images(model, settings.batch_size)) for name, model in networks.items()}
@@ -283,10 +283,10 @@ def _timed(network: _Networks, some: Sequence[Candidate], settings: Settings, st
         }
 
     smaller = "" if network.smaller is None else fingerprint(network.smaller)
-    part = "whole networks" + "".join(f", {each.name}" for each in some[:1])
-    found = store.arrays(part, make, networks=list(networks), smaller=smaller, **_timing(settings))
-    each = zip(networks, found["seconds"], found["megabytes"], strict=True)
-    return {name: (OverRounds.of(seconds.tolist()), float(megabytes)) for name, seconds, megabytes in each}
+    part = "whole networks" + "".join(f", {plan.name}" for plan in plans[:1])
+    arrays = store.arrays(part, make, networks=list(networks), smaller=smaller, **_timing(settings))
+    measurements = zip(networks, arrays["seconds"], arrays["megabytes"], strict=True)
+    return {name: (OverRounds.of(seconds.tolist()), float(megabytes)) for name, seconds, megabytes in measurements}
 
 
 def _timed_within(
@@ -295,49 +295,48 @@ def _timed_within(
     """Times some plans of the front at a time, the safest first, until one keeps to a bound on cost, or dense does."""
     timed, end = {}, 0
     while end == 0 or end < len(front):
-        some, end = front[end : end + settings.most_tested], end + settings.most_tested
-        timed |= _timed(network, some, settings, store)
-        costs = [Cost(timed[name][0].median, timed[name][1]) for name in (DENSE, *(each.name for each in some))]
+        plans, end = front[end : end + settings.most_tested], end + settings.most_tested
+        timed |= _timed(network, plans, settings, store)
+        costs = [Cost(timed[name][0].median, timed[name][1]) for name in (DENSE, *(plan.name for plan in plans))]
         if any(bound.against(costs[0]).holds(cost, settings.batch_size) for cost in costs):
             break
     return front[:end], timed
 
 
-def _chosen(
-    some: Sequence[Candidate], timed: Timed, errors: _Errors, bound: Bound, settings: Settings
+def _decision(
+    plans: Sequence[Candidate], timed: Timed, errors: _Errors, bound: Bound, settings: Settings
 ) -> tuple[Candidate | None, str, dict[str, Tested]]:
     """Returns the plan (None: dense), why, and the tests.
 
     Args:
-      some: plans of the front, from the safest to the cheapest.
+      plans: of the front, from the safest to the cheapest.
     """
     cost = {name: Cost(seconds.median, megabytes) for name, (seconds, megabytes) in timed.items()}
     within = bound.against(cost[DENSE])
     if bound.on_cost and within.holds(cost[DENSE], settings.batch_size):
         return None, f"The dense network itself satisfies the bound: {bound}.", {}
-    fit = [each for each in some if within.holds(cost[each.name], settings.batch_size)]
-    fit = [each for each in fit if bound.of(cost[each.name]) < bound.of(cost[DENSE])]
+    fit = [plan for plan in plans if within.holds(cost[plan.name], settings.batch_size)]
+    fit = [plan for plan in fit if bound.of(cost[plan.name]) < bound.of(cost[DENSE])]
     if not fit:
         also = f" and satisfies the bound, {bound}" if bound.on_cost else ""
         return None, f"Nothing beats dense: no plan found is cheaper on this device{also}.", {}
     # For a bound on cost the safest is the best; cheaper plans need no test.
     tried = fit[:1] if bound.on_cost else fit
-    found = pareto_testing.fixed_sequence(map(errors.test, tried), errors.tested, bound.risk, settings.delta)
-    tests = {each.name: test for each, test in zip(tried, found, strict=False)}
-    passed = [each for each in tried if each.name in tests and tests[each.name].passed]
+    sequence = pareto_testing.fixed_sequence(map(errors.test, tried), errors.tested, bound.risk, settings.delta)
+    tests = {plan.name: test for plan, test in zip(tried, sequence, strict=False)}
+    passed = [plan for plan in tried if plan.name in tests and tests[plan.name].passed]
     confidence = f"with confidence {1 - settings.delta:.3g}"
     if not passed:
         return None, (
-            f"Nothing beats dense: {tried[0].name}, the safest plan, fails on {found[0].errors} of {found[0].images} "
-            f"images, too many for a risk of at most {bound.risk:.3g} {confidence}."
+            f"Nothing beats dense: {tried[0].name}, the safest plan, fails on {sequence[0].errors} of "
+            f"{sequence[0].images} images, too many for a risk of at most {bound.risk:.3g} {confidence}."
         ), tests  # fmt: skip
-    best = min(passed, key=lambda each: bound.of(cost[each.name]))
+    best = min(passed, key=lambda plan: bound.of(cost[plan.name]))
     test = tests[best.name]
     speed = cost[DENSE].seconds / cost[best.name].seconds
     return best, (
-        f"{best.name} is {speed:.2f} times as fast as dense, and {confidence} its "
-        f"risk is at most {bound.risk if bound.risk < 1 else test.limit:.3g}: {test.errors} errors in {test.images} "
-        "independent images."
+        f"{best.name} is {speed:.2f} times as fast as dense, and {confidence} its risk is at most "
+        f"{bound.risk if bound.risk < 1 else test.limit:.3g}: {test.errors} errors in {test.images} independent images."
     ), tests  # fmt: skip
 
 
@@ -352,13 +351,13 @@ def _timing(settings: Settings) -> dict[str, Any]:
     return {"batch_size": settings.batch_size, "rounds": settings.rounds, **names}
 
 
-def _shown(images: np.ndarray, labels: np.ndarray | None) -> Show:
-    known = np.full(len(images), -1, np.int32) if labels is None else np.asarray(labels)
+def _batches_of(images: np.ndarray, labels: np.ndarray | None) -> Show:
+    classes = np.full(len(images), -1, np.int32) if labels is None else np.asarray(labels)
 
     def show(numbers: np.ndarray) -> Iterable[Batch]:
         batch = blockwise.evaluation_batch()
         for start in range(0, len(numbers), batch):
-            some = numbers[start : start + batch]
-            yield {"image": np.asarray(images[some]), "label": known[some]}
+            rows = numbers[start : start + batch]
+            yield {"image": np.asarray(images[rows]), "label": classes[rows]}
 
     return show

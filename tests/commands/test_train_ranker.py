@@ -99,7 +99,7 @@ def test_a_classifier_is_trained_on_what_the_ranker_selects(learns, trained, tmp
     # What a classifier learns reaches the ranker only if it is let.
     assert not any(same) if learns else all(same)
     assert (set(parts.params) > {"pruner.scorer.proposal.head.kernel"}) == learns
-    assert evaluate.assess(tmp_path / "run", tmp_path / "report.html")["accuracy"] == summary["accuracy"]
+    assert evaluate.assess(tmp_path / "run", tmp_path)["accuracy"] == summary["accuracy"]
 
 
 def test_a_scorer_and_its_method_come_together(tmp_path):

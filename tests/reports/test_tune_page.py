@@ -146,7 +146,7 @@ def choice(errors, bound, seconds=(0.03, 0.025, 0.016)):
     counting = SimpleNamespace(test=lambda plan: counts[plan.name], tested=100)
     taken = {"dense": timed(0.04), **{name: timed(median) for name, median in zip(names, seconds, strict=True)}}
     plans = [SimpleNamespace(name=name) for name in names]
-    best, why, tests = tuning._chosen(plans, taken, counting, bound, Settings(batch_size=8, delta=0.1))
+    best, why, tests = tuning._decision(plans, taken, counting, bound, Settings(batch_size=8, delta=0.1))
     return best and best.name, why, list(tests)
 
 

@@ -1,5 +1,6 @@
 """The learning rates of fine-tuning: by layer, and separately for pre-trained parameters."""
 
+import functools
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -29,21 +30,40 @@ def grouped_optimizer(
     # A trained scorer counts as before the first layer.
     layers = model.parameter_layers(params) | {name: 0 for name in params if name.startswith("pruner.")}
     depth = len(model.sites())
-    schedules = None
-    if settings.backbone_scale != 1.0 or settings.freeze_epochs:
-        slower = learning_rate(config, training.steps, settings.backbone_scale)
-        slower = optimizer.frozen_until(slower, settings.freeze_epochs * training.steps.per_epoch)
-        schedules = {name: slower for name in params if not any(fnmatchcase(name, new) for new in _NEW)}
+    scales = optimizer.layer_scales(layers, depth, settings.layer_decay)
     frozen = optimizer.frozen_names(layers, depth, config.trainable_blocks)
     grouped = build_optimizer(
         config,
         training.schedule,
         params,
         exempt=model.no_decay,
-        layer_scales=optimizer.layer_scales(layers, depth, settings.layer_decay),
-        schedules=schedules,
+        layer_scales=scales if settings.limits_decay else None,
+        schedules=_schedules(config, scales, training) or None,
         frozen=frozen,
     )
     trained = lambda name: not any(fnmatchcase(name, pattern) for pattern in frozen)
     constraints = reduction.constraints(model)
     return optimizer.with_constraints(grouped, {name: constraints[name] for name in constraints if trained(name)})
+
+
+def _schedules(config: Config, scales: dict[str, float], training: Training) -> dict[str, optimizer.Schedule]:
+    """The schedules of the parameters that do not follow the run's own, scaled by layer; by name.
+
+    Args:
+      scales: by name, see `optimizer.layer_scales`.
+    """
+    settings = config.optimizer
+
+    @functools.cache  # the optimizer computes one rate for each schedule
+    def schedule(scale: float, pretrained: bool) -> optimizer.Schedule:
+        rates = learning_rate(config, training.steps, scale * (settings.backbone_scale if pretrained else 1.0))
+        frozen_steps = settings.freeze_epochs * training.steps.per_epoch
+        return optimizer.frozen_until(rates, frozen_steps) if pretrained else rates
+
+    by_name = {}
+    apart = settings.backbone_scale != 1.0 or bool(settings.freeze_epochs)
+    for name, scale in scales.items():
+        pretrained = apart and not any(fnmatchcase(name, new) for new in _NEW)
+        if pretrained or not settings.limits_decay:
+            by_name[name] = schedule(1.0 if settings.limits_decay else scale, pretrained)
+    return by_name

@@ -10,7 +10,7 @@ from jaxprune import reduction
 from jaxprune.checkpoints.run import build, load_model, write_card
 from jaxprune.commands.finetune.page import describe
 from jaxprune.commands.finetune.parameter_groups import grouped_optimizer
-from jaxprune.commands.finetune.settings import objective, plan_of, require_teacher
+from jaxprune.commands.finetune.settings import fitted, objective, plan_of, require_teacher
 from jaxprune.commands.shared import inputs, networks, reporting
 from jaxprune.commands.shared.training import Training, begin, interrupted
 from jaxprune.config import Config
@@ -27,6 +27,7 @@ from jaxprune.train.writer import Writer
 
 def run(config: Config, workdir: Path) -> dict[str, Any]:
     """Trains a classifier, and writes checkpoints, metrics and a report to `workdir`."""
+    config = fitted(config)
     if summary := begin(config, workdir):
         return summary
     plan, criterion = plan_of(config), objective(config)

@@ -21,14 +21,6 @@ from jaxprune.train.optimizer import OPTIMIZERS
 DTYPES = ("float32", "bfloat16", "float16")
 # The network of a smoke run, and a hierarchical one.
 TINY = {"img_size": 32, "patch_size": 8, "embed_dim": 16, "depth": 2, "num_heads": 2}
-TINY_STAGES = {
-    "img_size": 32,
-    "patch_size": 4,
-    "embed_dim": 16,
-    "depths": (1, 1),
-    "num_heads": (1, 2),
-    "window_size": 3,
-}
 
 
 @record()

@@ -77,12 +77,18 @@ def train_batches(config: Config, examples: Any) -> Any:
     )
 
 
-def eval_batches(config: Config, examples: Any, *, changes: tuple[Any, ...] = ()) -> Any:
-    """One pass over the held-out examples, transformed by `changes`; the last batch is padded."""
+def eval_batches(
+    config: Config, examples: Any, *, changes: tuple[Any, ...] = (), record: Preprocessing | None = None
+) -> Any:
+    """One pass over the held-out examples, transformed by `changes`; the last batch is padded.
+
+    Args:
+      record: the preprocessing, instead of that of `config.data`.
+    """
     return loader.eval_batches(
         examples,
         batch_size=config.batch_size,
-        preprocessing=preprocessing(config),
+        preprocessing=record or preprocessing(config),
         changes=changes,
         process_index=jax.process_index(),
         process_count=jax.process_count(),

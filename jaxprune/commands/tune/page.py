@@ -16,7 +16,7 @@ class TunedRow:
     """A network considered: its cost, its risk, and whether it is certified; what was not measured is empty."""
 
     plan: str = column("plan")
-    chosen: str = column("chosen")
+    choice: str = column("chosen")
     front: str = column("front")
     gflops: float = column("GFLOPs", format=".3g")
     images_per_second: float = column("images/s", format=".3g", best="max")
@@ -40,7 +40,7 @@ def _row(tuned: Tuned, row: Row) -> TunedRow:
     test, estimated = row.tested, row.errors is not None and bool(row.images)
     return TunedRow(
         plan=row.name,
-        chosen="yes" if row.name == (tuned.plan or DENSE) else "",
+        choice="yes" if row.name == (tuned.plan or DENSE) else "",
         front="yes" if row.name in tuned.front else "",
         gflops=row.gflops,
         images_per_second=tuned.settings.batch_size / row.cost.seconds,
@@ -94,11 +94,10 @@ def describe(section: Section, tuned: Tuned) -> None:
         else "an image on which the plan does not agree with the dense network"
     )
     section.text(
-        f"Bound: {bound}. Risk: the fraction of errors, {at_risk}, estimated on n of {estimating} images: on "
-        f"a part of them if that already showed it to be too large, or another plan to be better. Plans of the "
-        f"front were tested in turn, the safest first, on {testing} other, independent images (Pareto Testing). A "
-        f"plan is certified if so few errors would have a probability of at most "
-        f"{tuned.settings.delta:.3g} at the allowed risk."
+        f"Bound: {bound}. Risk: the fraction of errors, {at_risk}, estimated on n of {estimating} images: on a part of "
+        "them if that already showed it to be too large, or another plan to be better. Plans of the front were tested "
+        f"in turn, the safest first, on {testing} other, independent images (Pareto Testing). A plan is certified if "
+        f"so few errors would have a probability of at most {tuned.settings.delta:.3g} at the allowed risk."
     )
     off = prediction_error(tuned)
     missed = f" Predicted times of the timed plans are off by {off:.1%} (median)." if off is not None else ""

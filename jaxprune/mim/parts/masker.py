@@ -153,7 +153,7 @@ class RandomMasker(Masker):
           UserError: there are neither random numbers nor a key, or `first` is out of range.
         """
         throws = self.num_retained < self.num_masked
-        if key is None and (noise is None or (throws and (first is None or self.retain == "random"))):
+        if key is None and (noise is None or (throws and self._needs_key(first))):
             raise UserError("Masking is random: pass key=, or noise= (and first= where furthest sampling starts).")
         keys: Any = (None, None) if key is None else jax.random.split(key)
         if noise is None:
@@ -164,9 +164,19 @@ class RandomMasker(Masker):
             return Masks(ids_keep, ids_restore, masked, masked, jnp.broadcast_to(everything, masked.shape))
         if first is not None:
             first = checked_first(first, self.num_masked)
-        retained = choose_retained(masked, self.num_retained, self.grid, self.retain, key=keys[1], first=first)
+        retained = self._retained(masked, ids_restore, key=keys[1], first=first)
         ids_present = ascending(~masked | retained, self.num_visible + self.num_retained)
         return Masks(ids_keep, ids_restore, masked, retained, ids_present)
+
+    def _needs_key(self, first: Any) -> bool:
+        """Whether the choice of the retained patches draws random numbers."""
+        return first is None or self.retain == "random"
+
+    def _retained(
+        self, masked: Bool[Array, "b p"], ids_restore: Int[Array, "b p"], *, key: Any, first: Any
+    ) -> Bool[Array, "b p"]:
+        """The retained patches, where some are thrown."""
+        return choose_retained(masked, self.num_retained, self.grid, self.retain, key=key, first=first)
 
 
 def choose_retained(

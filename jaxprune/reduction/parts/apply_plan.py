@@ -7,6 +7,7 @@ from flax import nnx
 from jaxtyping import Array
 
 from jaxprune.errors import UserError
+from jaxprune.nn.block_cost import NetworkCost
 from jaxprune.nn.host import Host
 from jaxprune.nn.params import copied
 from jaxprune.nn.site import Site
@@ -66,6 +67,7 @@ def apply(
         _check_grid(scorer, first)
 
     def make(cls: type[Reducer], options: dict[str, Any], step: Step) -> Reducer:
+        step = step._replace(cost=_cost(model, sites, img_size)) if cls.needs_cost else step
         scorer_later: dict[str, Any] = {"scorer": None} if cls.where == "embed" else {}
         return build(cls, options, step, rngs=rngs, **scorer_later)
 
@@ -122,6 +124,13 @@ def joined(plan: Plan | Sequence[Plan]) -> Plan:
     return inside[0].behind(entrance[0])
 
 
+def _cost(model: Host, sites: Sequence[Site], img_size: int | Sequence[int] | None) -> NetworkCost:
+    """The cost of a network that no scorer prunes."""
+    overhead, patches = model.overhead(img_size), sites[0].num_patches
+    outside = patches * (overhead.embed + overhead.pool) + overhead.between + overhead.head
+    return NetworkCost(tuple((site, model.block_cost(site)) for site in sites), patches, outside)
+
+
 def _check_grid(scorer: Any, first: Site) -> None:
     if tuple(scorer.grid) != first.grid:
         raise UserError(
@@ -166,5 +175,5 @@ def _install(host: Host, sites: Sequence[Site], placed: Sequence[Placed]) -> Non
         if step.site.removable:
             for site in sites[layer + 1 :]:
                 block = host.block(site)
-                block.proportional = block.proportional or cls.proportional
+                block.proportional = block.proportional or step.reducer.proportional
                 block.has_absent = block.has_absent or cls.leaves_absent == "always"

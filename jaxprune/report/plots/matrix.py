@@ -52,15 +52,15 @@ def matrix_plot(
     """
     order, low, high = cluster_order(values), *limits
     values, count = np.asarray(values, float)[np.ix_(order, order)], len(values)
-    shown = [_shortened(names[int(index)]) for index in order]
-    side = min(6.4, 0.6 + 0.09 * max(map(len, shown)) + max(0.42 * count, 1.2))
+    tick_labels = [_shortened(names[int(index)]) for index in order]
+    side = min(6.4, 0.6 + 0.09 * max(map(len, tick_labels)) + max(0.42 * count, 1.2))
     figure, axes = new_axes(title, "", "", (side, side - 0.2))
     opacity = np.clip(np.nan_to_num((values - low) / (high - low)), 0, 1)
     # Opacity works on both light and dark backgrounds.
     axes.imshow(np.dstack([np.broadcast_to(to_rgb(PALETTE[0]), (count, count, 3)), opacity]), interpolation="none")
     axes.grid(visible=False)
-    axes.set_xticks(range(count), shown, rotation=45, ha="right", rotation_mode="anchor", color=INK)
-    axes.set_yticks(range(count), shown, color=INK)
+    axes.set_xticks(range(count), tick_labels, rotation=45, ha="right", rotation_mode="anchor", color=INK)
+    axes.set_yticks(range(count), tick_labels, color=INK)
     for (row, column), value in np.ndenumerate(values):
         if count <= max_values and np.isfinite(value):
             colour = "#ffffff" if opacity[row, column] > 0.5 else INK

@@ -20,9 +20,9 @@ def limit_shares(axes: Axes, values: ArrayLike) -> None:
       axes: the axes, with everything drawn.
       values: all shares that are drawn; NaN is ignored.
     """
-    known = np.asarray(values, float)
-    known = known[np.isfinite(known)]
-    low, high = (known.min(), known.max()) if known.size else (0.0, 1.0)
+    heights = np.asarray(values, float)
+    heights = heights[np.isfinite(heights)]
+    low, high = (heights.min(), heights.max()) if heights.size else (0.0, 1.0)
     pad = max(0.2 * (high - low), (LEAST - (high - low)) / 2)
     if high - low >= NARROW or low - pad <= 0:
         axes.set_ylim(-0.02, 1.02)  # lines at 0 and at 1 are visible over their whole width

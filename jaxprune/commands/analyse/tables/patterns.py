@@ -28,9 +28,13 @@ def across_rates(observations: Sequence[Observed]) -> list[Row]:
     rows = []
     for first, second in itertools.combinations(observations, 2):
         a, b = first.member, second.member
-        if (a.network, a.method, a.layers) != (b.network, b.method, b.layers) or a.wanted == b.wanted or not a.layers:
+        if (
+            (a.network, a.method, a.layers) != (b.network, b.method, b.layers)
+            or a.num_keep == b.num_keep
+            or not a.layers
+        ):
             continue
-        higher, lower = (first, second) if a.wanted > b.wanted else (second, first)
+        higher, lower = (first, second) if a.num_keep > b.num_keep else (second, first)
         start = {"network": a.network, "method": a.method, "plan": higher.member.plan, "lower plan": lower.member.plan}
         rows += [{**start, **row} for row in _steps(higher, lower)]
     return rows
@@ -41,8 +45,8 @@ def across_methods(observations: Sequence[Observed]) -> list[Row]:
     rows = []
     for first, second in itertools.combinations(observations, 2):
         a, b = first.member, second.member
-        if (a.network, a.layers, a.wanted) == (b.network, b.layers, b.wanted) and a.layers:
-            kept = ", ".join(map(str, a.wanted))
+        if (a.network, a.layers, a.num_keep) == (b.network, b.layers, b.num_keep) and a.layers:
+            kept = ", ".join(map(str, a.num_keep))
             start = {"network": a.network, "kept": kept, "plan": a.plan, "other plan": b.plan}
             start |= {"method": a.method, "other method": b.method}
             rows += [{**start, **row} for row in _steps(first, second)]
@@ -54,10 +58,10 @@ def across_networks(observations: Sequence[Observed]) -> list[Row]:
     rows = []
     for first, second in itertools.combinations(observations, 2):
         a, b = first.member, second.member
-        same = (a.method, a.layers, a.wanted, a.grids) == (b.method, b.layers, b.wanted, b.grids)
+        same = (a.method, a.layers, a.num_keep, a.grids) == (b.method, b.layers, b.num_keep, b.grids)
         if same and a.layers and a.network != b.network:
             start: Row = {"plan": a.plan, "method": a.method, "network": a.network, "other network": b.network}
-            start["keep rate"] = a.wanted[0] / float(np.prod(a.grids[0]))
+            start["keep rate"] = a.num_keep[0] / float(np.prod(a.grids[0]))
             rows += [{**start, **row} for row in _steps(second, first)]
     return rows
 
@@ -71,7 +75,7 @@ def against_radial(observations: Sequence[Observed]) -> list[Row]:
     for observed in (observation for observation in observations if observation.keeps):
         member = observed.member
         for step, (masks, grid, count) in enumerate(
-            zip(observed.patterns.masks, member.grids, member.wanted, strict=True)
+            zip(observed.patterns.masks, member.grids, member.num_keep, strict=True)
         ):
             row: Row = {"network": member.network, "plan": member.plan, "method": member.method, "step": step + 1}
             for norm in NORMS:
@@ -107,7 +111,10 @@ def maps_alike(observations: Sequence[Observed], maps: Mapping[tuple[str, str], 
     rows = []
     for member, rival in itertools.combinations((observation.member for observation in observations), 2):
         names = (member.network, member.plan), (rival.network, rival.plan)
-        if not all(name in maps for name in names) or (member.layers, member.wanted) != (rival.layers, rival.wanted):
+        if not all(name in maps for name in names) or (member.layers, member.num_keep) != (
+            rival.layers,
+            rival.num_keep,
+        ):
             continue
         first, second = (maps[name] for name in names)
         same = member.network == rival.network or member.method == rival.method

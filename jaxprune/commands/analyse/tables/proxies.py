@@ -26,10 +26,7 @@ _PREPARED = 8  # members whose products of features are in memory, four matrices
 
 
 def anchor_rows(
-    observations: Sequence[Observed],
-    outcome: Answers | Rankings | None,
-    anchors: Sequence[str],
-    layers: Sequence[int],
+    observations: Sequence[Observed], outcome: Answers | Rankings | None, anchors: Sequence[str], layers: Sequence[int]
 ) -> Iterator[dict[str, Any]]:
     """Yields a row for each anchor, other plan and layer: distances of features after it, similarity of patterns.
 
@@ -110,7 +107,7 @@ def _comparable(anchor: Observed, rival: Observed) -> bool:
         return False
     if a.method == DENSE:
         return True
-    return b.method != DENSE and (a.layers, a.wanted) == (b.layers, b.wanted)
+    return b.method != DENSE and (a.layers, a.num_keep) == (b.layers, b.num_keep)
 
 
 def _apart(pairs: Sequence[tuple[Observed, Observed]], layers: Sequence[int]) -> dict[tuple, dict[str, float]]:
@@ -126,7 +123,7 @@ def _apart(pairs: Sequence[tuple[Observed, Observed]], layers: Sequence[int]) ->
         return alignment.features(members[name].rows(field))
 
     # Plans at one keep rate one after the other, because an anchor is compared with those at its rate.
-    rate = lambda pair: (pair[1].member.network, pair[1].member.layers, pair[1].member.wanted, name_of(pair[1]))
+    rate = lambda pair: (pair[1].member.network, pair[1].member.layers, pair[1].member.num_keep, name_of(pair[1]))
     ordered, distances = sorted(pairs, key=rate), {}
     for layer in layers:
         field = f"layer_{layer}"
