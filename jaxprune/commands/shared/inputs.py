@@ -49,8 +49,12 @@ def source(config: Config, split: str, *, in_memory: bool | None = None) -> Any:
     return loader.create_source(data.source, split=name, in_memory=in_memory, **options)
 
 
-def train_batches(config: Config, examples: Any) -> Any:
-    """The endless, shuffled, cropped batches of a training run."""
+def train_batches(config: Config, examples: Any, beside: Any = None) -> Any:
+    """The endless, shuffled, cropped batches of a training run.
+
+    Args:
+      beside: draws further arrays of each example, see `data.train_batches`.
+    """
     data = config.data
     return loader.train_batches(
         examples,
@@ -62,6 +66,7 @@ def train_batches(config: Config, examples: Any) -> Any:
         repeats=data.repeats,
         randaugment=data.randaugment,
         cutout=data.cutout,
+        beside=beside,
         process_index=jax.process_index(),
         process_count=jax.process_count(),
         num_threads=data.num_threads,
