@@ -81,6 +81,8 @@ class Style:
 _ALL_PATCHES = (
     "DGE's blocks choose their own queries and need every patch, so patches cannot be left out or masked here."
 )
+# The fields of `Attended` that queries, keys and values do not give: scores are passed in.
+_NOT_OF_HEADS = frozenset({"scores", "normed"})
 MLPS = ("plain", "swiglu", "swiglu_packed")
 PLAIN = Style()
 
@@ -383,13 +385,12 @@ class Block(Reducible):
                 raise UserError(_ALL_PATCHES)
             heads = self.heads(tokens.x)
             change = self._grained(tokens.x, heads, grid, keys if train else (None, None, None))
-            attended = observe(heads, None, None, (self.needs | taps) - {"scores"}, self.num_prefix_tokens)
-            return tokens._replace(x=tokens.x + change), attended, None
+            attended = observe(heads, None, None, (self.needs | taps) - _NOT_OF_HEADS, self.num_prefix_tokens)
+            return tokens._replace(x=tokens.x + change), self._with_normed(attended, tokens.x, taps), None
         drop_keys = keys[:2] if train else (None, None)
         where = self.reduces_where()
         soft = self.soft_policy and train
-        # Scores are passed in; attention reports the other fields.
-        needs = (self.needs | taps) - {"scores"}
+        needs = (self.needs | taps) - _NOT_OF_HEADS
         scores, report = attended.scores, None
 
         if where == "anew":
@@ -403,6 +404,7 @@ class Block(Reducible):
             # All keys and values, but only the rows of attention that the reducer keeps.
             bias = key_mask_bias(bias, policy)
             attended = observe(heads, bias, policy, needs, self.num_prefix_tokens)
+            attended = self._with_normed(attended, tokens.x, taps)
             tokens, report = reducer(tokens, attended, train=train, key=keys[2])
             kept = report.kept
             of_rows = lambda values: take(values.swapaxes(1, 2), kept, self.num_prefix_tokens).swapaxes(1, 2)
@@ -419,6 +421,7 @@ class Block(Reducible):
             gathered = reducer.average(gathered, report)
         else:
             gathered, attended = self.attend(heads, bias=bias, policy=policy, soft_policy=soft, needs=needs, grid=grid)
+            attended = self._with_normed(attended, tokens.x, taps)
         tokens = tokens._replace(x=self.mix(tokens.x, gathered, drop_keys[0]))
         if where == "skip":
             work = lambda x: self._branch(self.perceive(x), self.ls2, None)
@@ -444,6 +447,10 @@ class Block(Reducible):
         values = self.attn.values(self.normed(x))
         spread = lambda values, rows: values[:, jnp.concatenate([prefix, prefix.size + rows])]
         return jax.vmap(spread)(values, row_map)
+
+    def _with_normed(self, attended: Attended, x: Float[Array, "b n d"], taps: frozenset[str]) -> Attended:
+        """Adds the normalised tokens that enter the block, if they are asked for."""
+        return attended._replace(normed=self.normed(x)) if "normed" in self.needs | taps else attended
 
     def _grained(
         self,

@@ -197,7 +197,7 @@ def _of_reduced(attended: Attended, row_map: Int[Array, "b n"], num_tokens: int,
         counts = jax.vmap(add_up)(jnp.ones(field.shape[:3], field.dtype), row_map)
         return jax.vmap(add_up)(field, row_map) / jnp.maximum(counts, 1)[..., None]
 
-    return Attended(*map(reduced, attended._replace(scores=None)))
+    return Attended(*map(reduced, attended._replace(scores=None, normed=None)))
 
 
 def _check_count(block: Reducible, arriving: int) -> None:
