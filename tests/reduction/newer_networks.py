@@ -32,10 +32,18 @@ def plan_by_rows(file: dict[str, np.ndarray], method: str, blocks: list[int], **
 
 def run(file: dict[str, np.ndarray], plan: Plan) -> tuple[np.ndarray, Any]:
     """The logits and the report of the file's network under a plan, on the file's images."""
-    config = config_of(file)
+    return outputs(reduction.apply(network(config_of(file), file), plan), file)
+
+
+def network(config: dict[str, Any], file: dict[str, np.ndarray]) -> Any:
+    """The dense ViT of a golden file with its weights."""
     model = models.create("vit", **{name: config[name] for name in SIZES}, rngs=nnx.Rngs(0))
-    checkpoints.load_pretrained(model, weights(file, "w."))
-    logits, aux = forward(reduction.apply(model, plan), jnp.asarray(nhwc(file["images"])))
+    return checkpoints.load_pretrained(model, weights(file, "w."))
+
+
+def outputs(model: nnx.Module, file: dict[str, np.ndarray]) -> tuple[np.ndarray, Any]:
+    """The logits and the report of a network on the file's images."""
+    logits, aux = forward(model, jnp.asarray(nhwc(file["images"])))
     return np.asarray(logits), jax.tree.map(np.asarray, aux)
 
 
