@@ -2,7 +2,7 @@
 
 python -m jaxprune.main --config=configs/features.py --config.run=runs/quickstart/finetune
 python -m jaxprune.main --config=configs/features.py --config.model.weights=FILE --config.model.name=NAME \\
-    --config.images=photos/ --config.what="('pooled','patches')"     # a published file, with or without a classifier
+    --config.images=photos/ --config.features="('pooled','patches')"   # a published file, with or without a classifier
 
 Images are those of the run, of `--config.data.source=folder|tfds|scenes`, or your own: `--config.images` is a folder, a
 picture, or a .txt file with one path per line. `--config.img_size=384` sets another size: position embeddings are
@@ -25,6 +25,6 @@ def get_config(arg=None):
     args = parse_arg(arg)
     config = features.defaults()
     if args.smoke:
-        config.update(train=finetune.smoke(finetune.defaults()), what=("cls", "pooled", "patches"), plan="topk")
+        config.update(train=finetune.smoke(finetune.defaults()), features=("cls", "pooled", "patches"), plan="topk")
         config.update(reduction_loc=(1,), batch_size=8, shard_size=16)
     return config

@@ -1,9 +1,12 @@
-"""Settings as text: parses and formats `name=value,name=value`."""
+"""Settings as text, parsed and formatted as `name=value,name=value`; and texts as file names."""
 
+import zlib
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-from jaxprune.errors import UserError
+from jaxprune.errors import UserError, quoted
+
+_DIGITS = 18  # of whole numbers, which fit 64 bits; longer ones are read as floats
 
 
 def split_items(text: str) -> Iterator[tuple[str, str | None]]:
@@ -31,7 +34,7 @@ def _parts(text: str) -> Iterator[str]:
             yield text[start:place]
             start = place + 1
     if depth:
-        raise UserError(f"The parentheses in {text!r} are not balanced: write several values as name=(1,2).")
+        raise UserError(f"The parentheses in {quoted(text)} are not balanced: write several values as name=(1,2).")
     yield text[start:]
 
 
@@ -52,7 +55,7 @@ def parse_items(text: str, where: str, *, texts: Collection[str] = ()) -> dict[s
     items = {}
     for name, value in split_items(text):
         if value is None:
-            raise UserError(f"{name!r} in {where} sets nothing: write name=value, such as keep_rate=0.5.")
+            raise UserError(f"{quoted(name)} in {where} sets nothing: write name=value, such as keep_rate=0.5.")
         items[name] = value if name in texts else parse_value(value)
     return items
 
@@ -69,6 +72,8 @@ def parse_value(text: str) -> Any:
     if text.lower() in words:
         return words[text.lower()]
     for kind in (int, float):
+        if kind is int and len(text) > _DIGITS:
+            continue
         try:
             return kind(text)
         except ValueError:
@@ -90,3 +95,13 @@ def format_value(value: Any) -> str:
     if isinstance(value, (tuple, list)):
         return f"({','.join(map(format_value, value))})"
     return str(value).lower() if isinstance(value, bool) or value is None else str(value)
+
+
+def file_name(text: str) -> str:
+    """Returns a readable and unique file name, without a suffix.
+
+    >>> file_name("vit, topk@3:keep_rate=0.7")
+    'vit--topk-3-keep-rate-0-7-3e4775d3'
+    """
+    short = "".join(letter if letter.isalnum() else "-" for letter in text)[:60].strip("-")
+    return f"{short}-{zlib.crc32(text.encode()):08x}"

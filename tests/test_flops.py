@@ -87,7 +87,7 @@ def test_a_reducing_vit_is_counted_by_its_rows():
 # What clusters and mixes, with the products of the sizes below: n = 512 rows arrive, k = 384 leave, d = 2048.
 OWN = {
     "kmedoids": 512 * 512 * 2048,
-    "dpc_knn": 512 * 512 * 2048 + 512 * 2048 + 384 * 512 * 2048,
+    "dpc_knn": 512 * 512 * 2048 + 384 * 512 * 2048,
     "sit": 512 * 2048 * 1024 + 512 * 1024 * 384 + 384 * 512 * 2048,
     "patch_merger": 2 * 384 * 512 * 2048,
     "sinkhorn": 2 * 384 * 512 * 2048,
@@ -97,6 +97,12 @@ OWN = {
 def own_reducer(method: str, num_keep: int):
     step = reduction.Step(0, 1, (16, 32), 0, 512, num_keep, num_keep / 512, 2048, 16)
     return nnx.eval_shape(lambda: reduction.methods()[method](step, rngs=nnx.Rngs(0)))
+
+
+def test_the_scores_of_trained_dpc_knn_are_counted():
+    make = reduction.methods()["dpc_knn"]
+    trained = nnx.eval_shape(lambda: make(own_reducer("dpc_knn", 384).step, equal_weights=False, rngs=nnx.Rngs(0)))
+    assert trained.flops() == OWN["dpc_knn"] + 512 * 2048
 
 
 @pytest.mark.parametrize("method", OWN)

@@ -11,9 +11,7 @@ found own each shown chosen wanted known theirs ours mine one other others anoth
 needed asked answered what which more less few many such both either these those them it this that
 """
 REFUSED = frozenset(WORDS.split())
-# Rooms that are still to be renamed.
-PENDING = {"bench", "commands", "evaluate", "report", "tune"}
-FILES = [path for path in sorted(PACKAGE.rglob("*.py")) if path.relative_to(PACKAGE).parts[0] not in PENDING]
+FILES = sorted(PACKAGE.rglob("*.py"))
 
 
 def bindings(source):

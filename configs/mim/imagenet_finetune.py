@@ -1,64 +1,145 @@
-"""Fine-tuning on ImageNet-1k after masked pre-training: PR-MIM Tab. 14; SimMIM Sec. 4.1.
+"""Fine-tuning on ImageNet-1k after masked pre-training: PR-MIM Tab. 14, and the recipes of the other frameworks.
 
 python -m jaxprune.main --config=configs/mim/imagenet_finetune.py:size=base --config.run=runs/imagenet
 
-    size       base (100 epochs) or large (50 epochs)
-    framework  mae (default), or simmim, whose ViT-B has a relative position table in every block
-
+    framework  mae (default; also for mff), simmim, greenmim, localmim or tec
+    encoder    vit or swin, for simmim and localmim: vit (default); greenmim has a Swin
+    size       base or large
+    after      for localmim the epochs of pre-training, for tec also the teacher, such as mae-300: see RECIPES
     blocks     number of last blocks to train (PR-MIM Fig. 6); -1: all blocks; 0: only the norm and the head
 
-`run` is a pre-training run of configs/mim/imagenet.py or configs/mim/simmim.py; use `--config.model.weights` for a file
-of published MAE, SimMIM or timm weights.
+`run` is a pre-training run of configs/mim; use `--config.model.weights` for a file of published MAE, SimMIM, GreenMIM
+or timm weights.
+
+Published top-1 (pre-training epochs):
+
+    mae       ViT-B 81.7 (100), 83.3 (800); see configs/mim/imagenet.py
+    simmim    ViT-B 83.8 (800); Swin-B pre-trained at 192 pixels 83.5 (100), 84.0 (800); with fine-tuning at 192 pixels
+              too, 82.8 (100)
+    greenmim  Swin-B 83.2 (100, PR-MIM Tab. 5), with PR-MIM 83.3; 83.7 (repository). Swin-L 83.8 (100), with PR-MIM
+              83.9; 85.1 (repository)
+    localmim  ViT-B 84.0 (1600), ViT-L 85.8 (800); Swin-B 84.0 with pixels, 84.1 with HOG (400), Swin-L 85.6 (800)
+    tec       ViT-B of MAE 84.7 (300), 84.8 (800); of iBOT 84.8 (300), 85.1 (800); ViT-L of MAE 86.5 (300)
+
+`--config.model.img_size=192
+--config.model.window_size=6 --config.data.img_size=192` fine-tunes SimMIM's Swin at that size.
 """
+
+from typing import NamedTuple
 
 from jaxprune.commands import finetune
 from jaxprune.config import parse_arg
 from jaxprune.errors import unknown
 
-# base learning rate, epochs, layer-wise decay, drop path
-RECIPES = {"base": (5e-4, 100.0, 0.65, 0.1), "large": (1e-3, 50.0, 0.75, 0.2)}
-SIMMIM = {"base": (1.25e-3, 100.0, 0.65, 0.1)}
-# network, batch size, lr_norm, warm-up epochs, whether the cosine includes them, clip_norm
-FRAMEWORKS = {"mae": ("vit", 1024, 256, 5.0, False, 0.0), "simmim": ("beit", 2048, 512, 20.0, True, 5.0)}
+
+class Recipe(NamedTuple):
+    """The numbers that differ; `base_lr` is for `lr_norm` images, the other rates are absolute."""
+
+    base_lr: float
+    layer_decay: float
+    epochs: float = 100.0
+    warmup_epochs: float = 5.0
+    drop_path_rate: float = 0.1
+    lr_norm: int = 256
+    batch_size: int = 1024
+    warmup_lr: float = 0.0
+    min_lr: float = 1e-6
+    window_size: int = 7
+    as_simmim: bool = False  # limits of the rate by layer, clipping, and a cosine that begins with the warm-up
+
+
+def simmim(base_lr: float, layer_decay: float, batch_size: int, *, least: float = 2.5e-7, **values) -> Recipe:
+    """A recipe of SimMIM's code, whose rates are all for 512 images."""
+    scaled = {"warmup_lr": 2.5e-7 * batch_size / 512, "min_lr": least * batch_size / 512, **values}
+    common = {"warmup_epochs": 20.0, "lr_norm": 512, "batch_size": batch_size, "as_simmim": True}
+    return Recipe(base_lr, layer_decay, **{**common, **scaled})
+
+
+# By framework, encoder, size, and what else it depends on: the first is the default.
+RECIPES = {
+    ("mae", "vit", "base"): {"": Recipe(5e-4, 0.65)},
+    ("mae", "vit", "large"): {"": Recipe(1e-3, 0.75, epochs=50.0, drop_path_rate=0.2)},
+    ("simmim", "vit", "base"): {"": simmim(1.25e-3, 0.65, 2048)},
+    ("simmim", "swin", "base"): {"": simmim(1.25e-3, 0.9, 2048)},
+    ("greenmim", "swin", "base"): {"": simmim(1.25e-3, 0.9, 1024)},
+    ("greenmim", "swin", "large"): {
+        "": simmim(1e-3, 0.8, 768, least=3.5e-7, warmup_lr=2e-7 * 768 / 512, drop_path_rate=0.3, window_size=14)
+    },
+    ("localmim", "vit", "base"): {
+        "100": Recipe(1e-3, 0.75, warmup_epochs=20.0),  # 4e-3 at this batch size
+        "1600": Recipe(5e-4, 0.65, warmup_epochs=20.0, min_lr=1e-5),
+    },
+    ("localmim", "vit", "large"): {"800": Recipe(7.5e-4, 0.75, epochs=50.0, drop_path_rate=0.2)},
+    ("localmim", "swin", "base"): {
+        "100": Recipe(1.25e-3, 0.9, warmup_epochs=20.0, min_lr=2.5e-7),
+        "400": Recipe(1e-3, 0.9, warmup_epochs=20.0, min_lr=2.5e-7),  # pixels; HOG has twice the batch size
+    },
+    ("localmim", "swin", "large"): {
+        "800": Recipe(
+            2.5e-4, 0.8, warmup_epochs=20.0, drop_path_rate=0.3, batch_size=2048, min_lr=2.5e-7, window_size=14
+        )
+    },
+    ("tec", "vit", "base"): {
+        "ibot-300": Recipe(5e-4, 0.5),
+        "ibot-800": Recipe(5e-4, 0.55, warmup_epochs=20.0),
+        "mae-100": Recipe(5e-4, 0.65),
+        "mae-300": Recipe(5e-4, 0.65, warmup_epochs=20.0),
+        "mae-800": Recipe(5e-4, 0.55, warmup_epochs=20.0),
+    },
+    ("tec", "vit", "large"): {"mae-300": Recipe(1e-3, 0.65, epochs=50.0, min_lr=1e-5)},
+}
+# As in pre-training: the MLP of TEC's CLS token trains, its positions do not.
+TEC = {"cls_token_mlp": True, "pos_embed": "sincos"}
 
 
 def get_config(arg=None):
-    args = parse_arg(arg, size="base", framework="mae", blocks=-1)
-    recipes = {"mae": RECIPES, "simmim": SIMMIM}
-    if args.framework not in recipes:
-        raise unknown("framework", args.framework, recipes)
-    if args.size not in recipes[args.framework]:
-        raise unknown("size", args.size, recipes[args.framework])
-    base_lr, epochs, layer_decay, drop_path_rate = recipes[args.framework][args.size]
-    network, batch_size, lr_norm, warmup_epochs, cosine_from_start, clip_norm = FRAMEWORKS[args.framework]
+    args = parse_arg(arg, size="base", framework="mae", encoder="", after="", blocks=-1)
+    network = args.encoder or ("swin" if args.framework == "greenmim" else "vit")
+    for thing, place, value in (("framework", 0, args.framework), ("encoder", 1, network), ("size", 2, args.size)):
+        chosen = (args.framework, network)[:place]
+        choices = dict.fromkeys(names[place] for names in RECIPES if names[:place] == chosen)
+        if value not in choices:
+            raise unknown(thing, value, choices)
+    recipes = RECIPES[args.framework, network, args.size]
+    after = args.after or next(iter(recipes))
+    if after not in recipes:
+        raise unknown("pre-training", after, recipes)
+    recipe = recipes[after]
+    if network == "swin":
+        model = {"name": f"swin_{args.size}_patch4_window7_224", "window_size": recipe.window_size}
+    else:
+        model = {"name": f"{'beit' if args.framework == 'simmim' else 'vit'}_{args.size}_patch16_224"}
     config = finetune.recipe(
-        batch_size=batch_size,
-        epochs=epochs,
+        batch_size=recipe.batch_size,
+        epochs=recipe.epochs,
         dtype="bfloat16",
         checkpoint_every=1000,
         trainable_blocks=args.blocks,
         loss="cross_entropy",
         ema_decay=0.0,
         model={
-            "name": f"{network}_{args.size}_patch16_224",
+            **model,
+            **(TEC if args.framework == "tec" else {}),
             "global_pool": "avg",
-            "drop_path_rate": drop_path_rate,
-            "head_init_scale": 1e-3,
+            "drop_path_rate": recipe.drop_path_rate,
+            # times a standard deviation of 0.02; SimMIM's Swin begins with that of all layers
+            "head_init_scale": 1.0 if recipe.as_simmim and network == "swin" else 1e-3,
         },
         optimizer={
             "name": "adamw",
-            "base_lr": base_lr,
-            "lr_norm": lr_norm,
+            "base_lr": recipe.base_lr,
+            "lr_norm": recipe.lr_norm,
             "b1": 0.9,
             "b2": 0.999,
             "weight_decay": 0.05,
-            "clip_norm": clip_norm,
-            "warmup_epochs": warmup_epochs,
-            "warmup_lr": 0.0,
-            "min_lr": 1e-6,
-            "cosine_from_start": cosine_from_start,
+            "clip_norm": 5.0 if recipe.as_simmim else 0.0,
+            "warmup_epochs": recipe.warmup_epochs,
+            "warmup_lr": recipe.warmup_lr,
+            "min_lr": recipe.min_lr,
+            "cosine_from_start": recipe.as_simmim,
             "milestones": (),
-            "layer_decay": layer_decay,
+            "layer_decay": recipe.layer_decay,
+            "limits_decay": not recipe.as_simmim,
             "backbone_scale": 1.0,
             "freeze_epochs": 0.0,
         },

@@ -12,8 +12,9 @@ epochs SimMIM 83.8, PR-MIM .3 83.8. Memory of PR-MIM .3 relative to SimMIM: 0.61
 Cost of a forward pass per image: ViT-B 17.7 G multiply-accumulates; with .3 thrown 12.4 G, which is 0.70 of that. (The
 0.50 in the table does not match: it would need .5 thrown.) Swin-B 11.4 G.
 
-`configs/mim/imagenet_finetune.py:framework=simmim` fine-tunes the ViT. Needs the TFDS data set `imagenet2012` prepared
-as ArrayRecord, or --config.data.source=folder and --config.data.path.
+Fine-tuning: configs/mim/imagenet_finetune.py:framework=simmim,encoder=vit (or swin).
+
+Needs the TFDS data set `imagenet2012` prepared as ArrayRecord, or --config.data.source=folder and --config.data.path.
 """
 
 from jaxprune.commands import pretrain
@@ -81,7 +82,7 @@ def get_config(arg=None):
             "crop_scale": (0.67, 1.0),
             "eval_crop": "center",
             "crop_pct": 0.875,
-            "interpolation": "bicubic",
+            "interpolation": "bilinear",
             "randaugment": "",
             "cutout": 0.0,
             "repeats": 1,

@@ -15,8 +15,7 @@ patches as the student; predictions have the width of the teacher. The teacher i
 Published top-1 of ViT-B after fine-tuning, iBOT as the teacher, 300 epochs (PR-MIM Tab. 4): TEC 84.8, partial .5 84.5,
 PR-MIM .5 84.7. Cost of PR-MIM .5 relative to TEC, without the teacher: 0.82 of the FLOPs in that table, 0.84 as counted
 here, with heads and aggregation on all patches. A ViT-B teacher costs 17.6 GFLOPs per image, in addition to TEC's 8.3
-(forward). Fine-tuning: configs/mim/imagenet_finetune.py with --config.optimizer.layer_decay=.5 (iBOT) or .65 (MAE) and
---config.optimizer.warmup_epochs=5 or 20.
+(forward). Fine-tuning: configs/mim/imagenet_finetune.py:framework=tec,after=ibot-300 (or mae-300, …).
 
 Needs the TFDS data set `imagenet2012` prepared as ArrayRecord, or --config.data.source=folder and --config.data.path.
 """

@@ -20,9 +20,9 @@ from tqdm import tqdm
 
 from jaxprune.data import decode
 from jaxprune.data.broken import Unreadable, note_broken, read_or_next
-from jaxprune.data.files import read_bytes
 from jaxprune.data.folder import ImageFolder, open_split, split_names
 from jaxprune.errors import UserError
+from jaxprune.files import read_bytes
 
 VERSION = "1.0.0"
 ARCHIVES = (".tar", ".tar.gz", ".tgz", ".tar.xz", ".txz", ".tar.bz2", ".zip")

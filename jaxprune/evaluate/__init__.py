@@ -9,6 +9,7 @@ from jax.sharding import Mesh
 
 from jaxprune import parallel, processes
 from jaxprune.errors import UserError
+from jaxprune.nn.params import merge, split
 from jaxprune.train import interrupt
 from jaxprune.train.progress import progress
 
@@ -27,6 +28,15 @@ class Forward(NamedTuple):
     call: Callable[[Any, Mapping[str, jax.Array]], Any]
     arrays: Any
     compiled: bool = True
+
+    @classmethod
+    def of(
+        cls, module: Any, call: Callable[[Any, Mapping[str, jax.Array]], Any], *, compiled: bool = True
+    ) -> "Forward":
+        """Returns the forward function of a module: (module, batch) -> a pytree of arrays."""
+        parts = split(module)
+        forward = lambda arrays, batch: call(merge(parts.graph, arrays, {}), batch)
+        return cls(forward, {**parts.params, **parts.rest}, compiled)
 
 
 class Collector(Protocol):
@@ -122,7 +132,7 @@ class _Placement:
 
 
 class Averages:
-    """Means over all images, in float64: of per-image values, or sum(part) / sum(whole) for pairs (part, whole).
+    """Means over all images, in float64: of per-image values, or sum(part) / sum(total) for pairs (part, total).
 
     Args:
       name: of the forward function whose outputs, {metric: values (n,) or a pair of such}, are averaged.
@@ -135,8 +145,8 @@ class Averages:
     def update(self, batch: Batch, outputs: Mapping[str, Any]) -> None:
         """See `Collector`."""
         for metric, values in outputs[self._name].items():
-            part, whole = values if isinstance(values, tuple) else (values, np.ones(len(values)))
-            sums = np.array([np.sum(part, dtype=np.float64), np.sum(whole, dtype=np.float64)])
+            part, total = values if isinstance(values, tuple) else (values, np.ones(len(values)))
+            sums = np.array([np.sum(part, dtype=np.float64), np.sum(total, dtype=np.float64)])
             self._sums[metric] = self._sums.get(metric, np.zeros(2)) + sums
 
     def result(self) -> dict[str, float]:
@@ -145,10 +155,10 @@ class Averages:
         Raises:
           UserError: a metric has nothing to average.
         """
-        empty = [metric for metric, (_, whole) in self._sums.items() if whole == 0]
+        empty = [metric for metric, (_, total) in self._sums.items() if total == 0]
         if empty:
             raise UserError(f"Nothing to average for {', '.join(empty)}: the held-out data has none.")
-        return {metric: float(part / whole) for metric, (part, whole) in self._sums.items()}
+        return {metric: float(part / total) for metric, (part, total) in self._sums.items()}
 
 
 class Stacked:

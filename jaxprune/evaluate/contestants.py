@@ -38,9 +38,7 @@ def contestant(model: Any) -> Contestant:
     """Returns a network as a contestant."""
     parts = split(model)
     return Contestant(
-        model,
-        lambda arrays, images: merge(parts.graph, arrays, {})(images),
-        {**parts.params, **parts.rest},
+        model, lambda arrays, images: merge(parts.graph, arrays, {})(images), {**parts.params, **parts.rest}
     )
 
 

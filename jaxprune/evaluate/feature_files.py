@@ -76,8 +76,8 @@ def write_features(
     starts = range(0, len(names), shard_size)
     paths = {start: folder / f"{start:08d}.{form}" for start in starts}
     unreadable = _read_unreadable(folder)
-    whole = lambda start: _is_whole(paths[start], names[start : start + shard_size], unreadable)
-    missing = [start for start in starts if not whole(start)]
+    is_complete = lambda start: _is_complete(paths[start], names[start : start + shard_size], unreadable)
+    missing = [start for start in starts if not is_complete(start)]
     if len(missing) < len(paths):
         _log.info("%d of %d files in %s exist already", len(paths) - len(missing), len(paths), folder)
     if missing:
@@ -173,7 +173,7 @@ def _joined(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
     return joined
 
 
-def _is_whole(path: Path, names: Sequence[str], unreadable: Mapping[str, str]) -> bool:
+def _is_complete(path: Path, names: Sequence[str], unreadable: Mapping[str, str]) -> bool:
     if not path.exists():
         return False
     try:

@@ -58,7 +58,7 @@ class Member(NamedTuple):
         return tuple(reducer.step.layer for reducer in reduction.installed(self.model))
 
     @property
-    def wanted(self) -> tuple[int, ...]:
+    def num_keep(self) -> tuple[int, ...]:
         """The number of patches that each step should keep: equal for two methods at one keep rate."""
         return tuple(reducer.step.num_keep for reducer in reduction.installed(self.model))
 
@@ -91,35 +91,36 @@ def members(
         plan.
     """
     dense = [opened for opened in networks if opened.model.plan is None]
-    found = []
+    records = []
     for label, model, origin, names in dense:
-        found.append(Member(label, DENSE, DENSE, model, origin, names))
+        records.append(Member(label, DENSE, DENSE, model, origin, names))
         for name, plan in plans:
             try:
                 fast = reduction.apply(model, plan, img_size=model.preprocessing.img_size, rngs=nnx.Rngs(seed))
             except UserError as error:
-                if left_out is None or all(f"{label}, {each.name}" in left_out for each in plans if each.name != name):
+                alternatives = [f"{label}, {plan_name}" for plan_name, _ in plans if plan_name != name]
+                if left_out is None or all(key in left_out for key in alternatives):
                     raise
                 left_out[f"{label}, {name}"] = str(error)
                 continue
-            found.append(Member(label, name, method_of(plan), fast, origin, names))
+            records.append(Member(label, name, method_of(plan), fast, origin, names))
     for label, model, origin, names in networks:
         if model.plan is None:
             continue
-        alike = [other.label for other in dense if _sizes(other.model) == _sizes(model)]
+        alike = [network.label for network in dense if _sizes(network.model) == _sizes(model)]
         if not alike:
             raise UserError(
                 f"{origin} is trained with the plan {model.plan.text}, and there is no dense network of its sizes to "
                 "compare it with: add one to the networks."
             )
-        found.append(Member(alike[0], label, method_of(model.plan), model, origin, names))
-    return found
+        records.append(Member(alike[0], label, method_of(model.plan), model, origin, names))
+    return records
 
 
-def by_network(found: Sequence[Member]) -> Mapping[str, list[Member]]:
+def by_network(members: Sequence[Member]) -> Mapping[str, list[Member]]:
     """Returns the members of each network, the dense one first."""
     groups: dict[str, list[Member]] = {}
-    for member in found:
+    for member in members:
         groups.setdefault(member.network, []).append(member)
     return groups
 

@@ -62,11 +62,11 @@ def rates(steps: Sequence[Int[np.ndarray, "n _"]], num_patches: int) -> list[Spr
     return [Spread.of(distinct_tokens(rows) / num_patches) for rows in steps]
 
 
-def overlaps(more: Bool[np.ndarray, "n p"], fewer: Bool[np.ndarray, "n p"]) -> dict[str, Spread]:
+def overlaps(higher: Bool[np.ndarray, "n p"], lower: Bool[np.ndarray, "n p"]) -> dict[str, Spread]:
     """Returns IoA and IoU of the kept patches after a step at two keep rates, the lower one second."""
     return {
-        "IoA": Spread.of(intersection_over_area(more, fewer)),
-        "IoU": Spread.of(intersection_over_union(more, fewer)),
+        "IoA": Spread.of(intersection_over_area(higher, lower)),
+        "IoU": Spread.of(intersection_over_union(higher, lower)),
     }
 
 
@@ -77,9 +77,9 @@ def clusters_alike(classes: Int[np.ndarray, "n p"], clusters: Int[np.ndarray, "n
       classes: clusters at the lower of two keep rates, or of the first of two networks.
       clusters: clusters of the other.
     """
-    found = likeness(classes, clusters)
+    agreement = likeness(classes, clusters)
     return {
-        "homogeneity": Spread.of(found.homogeneity),
-        "completeness": Spread.of(found.completeness),
-        "NMI": Spread.of(found.nmi),
+        "homogeneity": Spread.of(agreement.homogeneity),
+        "completeness": Spread.of(agreement.completeness),
+        "NMI": Spread.of(agreement.nmi),
     }

@@ -50,11 +50,11 @@ def cascade(scorer: Scorer, images: Float[Array, "b *sides c"], *, seed: int = 0
     graph, params, rest = split(scorer)
     call = jax.jit(lambda params, images: merge(graph, params, rest)(images))
     before, rng = np.asarray(call(params, images)), np.random.default_rng(seed)
-    found = [Randomised("", correlations(before, before))]
+    stages = [Randomised("", correlations(before, before))]
     for part, names in parts_from_top(scorer):
         params = {**params, **{name: _drawn(params[name], rng) for name in names}}
-        found.append(Randomised(part, correlations(before, np.asarray(call(params, images)))))
-    return found
+        stages.append(Randomised(part, correlations(before, np.asarray(call(params, images)))))
+    return stages
 
 
 def parts_from_top(scorer: Scorer) -> list[tuple[str, tuple[str, ...]]]:
@@ -68,8 +68,8 @@ def parts_from_top(scorer: Scorer) -> list[tuple[str, tuple[str, ...]]]:
     for name in split(scorer).params:
         if name.startswith(prefix):
             inside = name.removeprefix(prefix)
-            own = next((path for path in paths if inside.startswith(f"{path}.")), None)
-            groups.setdefault(own or _part(inside), []).append(name)
+            block = next((path for path in paths if inside.startswith(f"{path}.")), None)
+            groups.setdefault(block or _part(inside), []).append(name)
     # Parts without a number (norm, classifier) come after the blocks; the embedding comes first.
     order = sorted(groups, key=lambda part: (_place(part, paths), _numbers(part)), reverse=True)
     return [(part, tuple(groups[part])) for part in order]
@@ -88,13 +88,13 @@ def network_of(scorer: Scorer) -> tuple[str, Any]:
     return "proposal.", scorer.proposal
 
 
-def correlations(scores: Real[np.ndarray, "n p"], others: Real[np.ndarray, "n p"]) -> Float[np.ndarray, "n"]:
+def correlations(scores: Real[np.ndarray, "n p"], reference: Real[np.ndarray, "n p"]) -> Float[np.ndarray, "n"]:
     """Returns Spearman's rank correlation of two scorings of each image.
 
     >>> correlations(np.array([[1, 2, 3], [1, 2, 3]]), np.array([[2, 4, 9], [3, 2, 1]])).round(6)
     array([ 1., -1.])
     """
-    return correlation.spearman(scores, others)
+    return correlation.spearman(scores, reference)
 
 
 def across_images(scores: Real[np.ndarray, "n p"]) -> float:
@@ -130,8 +130,8 @@ def _place(part: str, paths: list[str]) -> int:
 
 def _part(name: str) -> str:
     """The part of a parameter: a numbered child of a list, or the network's own."""
-    first, *others = name.split(".")
-    numbers = list(itertools.takewhile(str.isdigit, others))
+    first, *children = name.split(".")
+    numbers = list(itertools.takewhile(str.isdigit, children))
     return ".".join([first, *numbers])
 
 
@@ -141,5 +141,5 @@ def _numbers(part: str) -> tuple[Any, ...]:
 
 
 def _drawn(values: Array, rng: np.random.Generator) -> np.ndarray:
-    own = np.asarray(values)
-    return rng.normal(own.mean(), own.std(), own.shape).astype(own.dtype)
+    array = np.asarray(values)
+    return rng.normal(array.mean(), array.std(), array.shape).astype(array.dtype)

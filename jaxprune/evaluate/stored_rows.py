@@ -32,10 +32,10 @@ class StoredRows:
         if step != 1:
             raise ValueError(f"Stored rows are read in order, not with a step of {step}.")
         width, count = math.prod(self.shape[1:]), max(stop - start, 0)
-        found = np.fromfile(
+        values = np.fromfile(
             self._path, self.dtype, count * width, offset=self._offset + start * width * self.dtype.itemsize
         )
-        return found.reshape(count, *self.shape[1:])
+        return values.reshape(count, *self.shape[1:])
 
 
 def stored_rows(path: Path, name: str) -> StoredRows | np.ndarray:

@@ -4,16 +4,21 @@ import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+import jax
 from flax import nnx
+from jaxtyping import Array, Float, PRNGKeyArray
 
 from jaxprune.mim.parts.base import Framework
+from jaxprune.mim.parts.block_masker import block_of
 from jaxprune.mim.parts.decoder import TokenDecoder
 from jaxprune.mim.parts.masker import RandomMasker
 from jaxprune.mim.parts.partial import FULL, Partial
+from jaxprune.mim.parts.random_blocks import RandomBlocks
 from jaxprune.mim.parts.rebuild_thrown import PUBLISHED, aggregation_of
 from jaxprune.mim.parts.target import NormalizedPixels, Pixels
 from jaxprune.models.vit import VisionTransformer
 from jaxprune.nn.linear import xavier_uniform
+from jaxprune.nn.patch_embed import pair
 from jaxprune.nn.tensor_rules import Rule, within
 
 # Arguments of a block that encoder and decoder share.
@@ -40,9 +45,12 @@ class MAE(Framework):
       mlp_ratio: MLP ratio of encoder and decoder, which also share `qkv_bias`, `norm_eps` and `init_values`.
       decoder_embed_dim, decoder_depth, decoder_num_heads: see `TokenDecoder`.
       mask_ratio: see `RandomMasker`.
+      mask_patch: side in pixels, or (height, width), of the blocks of patches that are visible or masked as a whole
+        (Pixio), see `RandomBlocks`; None for single patches.
+      decoder_pos_embed: positions of the decoder, "sincos" or "learn".
       norm_pix_loss: targets are pixels normalised per patch.
       partial: see `Partial`; "full" reconstruction is MAE, "progressive" is PR-MIM, which throws 0.5 by default.
-      encoder: further arguments of the ViT, such as `reg_tokens`, `class_token` or `init_values`.
+      encoder: further arguments of the ViT, such as `reg_tokens`, `class_token`, `init_values` or `drop_path_rate`.
 
     Raises:
       UserError: the ratios leave nothing to see, to decode or to throw.
@@ -58,7 +66,6 @@ class MAE(Framework):
             "head_init_scale",
             "kernel_init",
             "patch_kernel_init",
-            "drop_path_rate",
         }
     )
     non_encoder_patterns = ("decoder_*", "mask_token", "agg.*", "aggregate.*")
@@ -77,6 +84,8 @@ class MAE(Framework):
         decoder_depth: int = 8,
         decoder_num_heads: int = 16,
         mask_ratio: float = 0.75,
+        mask_patch: int | tuple[int, int] | None = None,
+        decoder_pos_embed: str = "sincos",
         norm_pix_loss: bool = True,
         partial: Partial = FULL,
         dtype: Any = None,
@@ -100,6 +109,9 @@ class MAE(Framework):
         )
         target = (NormalizedPixels if norm_pix_loss else Pixels)(vit.patch_embed.patch_size, in_chans)
         masker = RandomMasker(vit.grid, float(mask_ratio), **partial.throwing())
+        if mask_patch is not None:
+            block = block_of(pair(mask_patch), vit.patch_embed.patch_size)
+            masker = RandomBlocks(vit.grid, float(mask_ratio), **partial.throwing(), block=block)
         decoder = TokenDecoder(
             embed_dim,
             target.size,
@@ -108,11 +120,19 @@ class MAE(Framework):
             dim=decoder_embed_dim,
             depth=decoder_depth,
             num_heads=decoder_num_heads,
+            pos_embed=decoder_pos_embed,
             partial=partial,
             **{name: encoder[name] for name in STYLE if name in encoder},
             **common,
         )
         super().__init__(encoder=vit, masker=masker, decoder=decoder, target=target)
+
+    def training_loss(self, images: Float[Array, "b H W c"], key: PRNGKeyArray, **call: Any) -> Float[Array, ""]:
+        """The loss of a training step; DropPath is on, if the encoder has it."""
+        if not any(block.drop_path.rate for block in self.encoder.blocks):
+            return super().training_loss(images, key, **call)
+        mask_key, drop_key = jax.random.split(key)
+        return self.reconstruct(images, self.draw(images, key=mask_key, **call), drop_key=drop_key)[0]
 
     def flops(self, *, as_published: bool = True) -> MaeFlops:
         """Multiply-accumulates of one image by part; see `Framework.flops`.

@@ -16,7 +16,7 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from jaxprune.errors import UserError, unknown
 from jaxprune.mim.parts.base import Framework, MaskedOutput
-from jaxprune.mim.parts.block_masker import BlockMasker
+from jaxprune.mim.parts.block_masker import BlockMasker, block_of
 from jaxprune.mim.parts.linear_decoder import LinearDecoder
 from jaxprune.mim.parts.masker import Masks
 from jaxprune.mim.parts.partial import FULL, Partial
@@ -26,6 +26,7 @@ from jaxprune.models.swin import SwinTransformer
 from jaxprune.models.vit import VisionTransformer
 from jaxprune.nn.block_cost import block_flops, block_tokens
 from jaxprune.nn.images import require_float
+from jaxprune.nn.linear import normal_02
 from jaxprune.nn.patch_embed import pair
 from jaxprune.nn.tensor_rules import Rule, within
 from jaxprune.ops.patches import gather_tokens, unpatchify
@@ -150,13 +151,7 @@ class SimMIM(Framework):
             raise unknown("encoder", encoder, self.encoder_classes)
         patch_size, image = net.patch_embed.patch_size, net.patch_embed.img_size
         block = default_mask_patch(image, patch_size, mask_ratio) if mask_patch is None else pair(mask_patch)
-        if any(pixels < patch or pixels % patch for pixels, patch in zip(block, patch_size, strict=True)):
-            raise UserError(
-                f"mask_patch {block[0]}x{block[1]} is not a whole number of patches of {patch_size[0]}x{patch_size[1]} "
-                "pixels: choose a multiple of patch_size."
-            )
-        rows, columns = (pixels // patch for pixels, patch in zip(block, patch_size, strict=True))
-        masker = BlockMasker(net.grid, (rows, columns), float(mask_ratio), **throwing)
+        masker = BlockMasker(net.grid, block_of(block, patch_size), float(mask_ratio), **throwing)
         if (image[0] % last[0], image[1] % last[1]) != (0, 0):
             raise UserError(
                 f"Images of {image[0]}x{image[1]} pixels do not divide into the {last[0]}x{last[1]} cells of the "
@@ -176,7 +171,8 @@ class SimMIM(Framework):
         )
         super().__init__(encoder=net, masker=masker, decoder=decoder, target=Pixels(patch_size, in_chans))
         embed_dim = net.patch_embed.proj.kernel.shape[1]
-        self.mask_token = nnx.Param(_cut_normal(rngs.params(), (1, 1, embed_dim)))
+        init = _cut_normal if encoder == "vit" else normal_02
+        self.mask_token = nnx.Param(init(rngs.params(), (1, 1, embed_dim)))
 
     @property
     def no_decay(self) -> tuple[str, ...]:
@@ -331,6 +327,9 @@ def _vit(rel_pos: str, pos_embed: str, **options: Any) -> VisionTransformer:
         patch_kernel_init=_cut_normal,
         **{"init_values": 0.1, "qkv_bias": "qv", **options},
     )
+    for table in (net.cls_token, net.pos_embed):
+        if isinstance(table, nnx.Param):
+            table[...] = _cut_normal(options["rngs"].params(), table.shape)
     net.patch_embed.proj.bias[...] = jnp.zeros_like(net.patch_embed.proj.bias[...])
     for number, block in enumerate(net.blocks, start=1):
         for layer in (block.attn.proj, block.mlp.fc2):

@@ -11,6 +11,7 @@ from flax import nnx
 from jaxprune import plugins
 from jaxprune.errors import UserError, unknown
 from jaxprune.models.vit_names import not_built
+from jaxprune.nn.images import require_float_dtype
 from jaxprune.nn.patch_embed import pair
 from jaxprune.nn.recipe import remember
 from jaxprune.preprocessing import IMAGENET_MEAN, IMAGENET_STD, Preprocessing
@@ -105,6 +106,7 @@ def create(name: str, *, rngs: nnx.Rngs, **overrides: Any) -> Any:
         all arguments passed in `overrides`.
       overrides: constructor arguments that replace those of the name.
     """
+    require_float_dtype(overrides.get("dtype"))
     cls, options = _class_of(name), {**arguments(name), **overrides}
     network = plugins.build(cls, options, rngs=rngs)
     network.preprocessing = _preprocessing(cls, name, options)
@@ -123,7 +125,7 @@ def with_tag(name: str) -> str:
 
 
 def tiny(name: str) -> dict[str, Any]:
-    """Returns arguments that make a hierarchical network small enough for tests (its module's TINY), else {}.
+    """Returns arguments that make a network small enough for tests (its module's TINY); {} for a ViT.
 
     >>> tiny("convnext_small")["depths"]
     (1, 1)

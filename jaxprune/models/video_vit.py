@@ -151,7 +151,7 @@ class VideoTransformer(VisionTransformer):
         self.num_patches, self.num_prefix_tokens = math.prod(self.grid), 0
         self.embed_dim, self.num_heads, self.depth = embed_dim, num_heads, depth
         self.num_classes, self.dtype, self.remat = num_classes, dtype, remat
-        self.cls_token = self.dist_token = self.reg_token = nnx.data(None)
+        self.cls_token = self.dist_token = self.reg_token = self.cls_token_mlp = nnx.data(None)
         if pos_embed == "sincos":
             self.pos_embed = Computed(jnp.asarray(sincos_1d(embed_dim, self.num_patches))[None])
         elif pos_embed == "none":

@@ -3,7 +3,7 @@
 Dosovitskiy et al., 2021; Touvron et al., 2021. The variants are in `vit_styles`, timm's names in `vit_names`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from jaxprune.errors import UserError, unknown
 from jaxprune.models.vit_names import preprocessing, variants
 from jaxprune.models.vit_styles import STYLES
-from jaxprune.nn import Block, BlockRunner, Host, Linear, Overhead, PatchEmbed, Site, Tokens
+from jaxprune.nn import Block, BlockRunner, Host, Linear, Mlp, Overhead, PatchEmbed, Site, Tokens
 from jaxprune.nn.attention_pool import AttentionPool
 from jaxprune.nn.block_cost import linear_flops
 from jaxprune.nn.images import require_float
@@ -40,6 +40,7 @@ class VisionTransformer(Host):
       global_pool: "token" reads the CLS token after the final norm; "avg" averages the patch tokens and normalises
         the mean (`fc_norm`); "map" lets a learned query attend to the tokens (`nn.attention_pool`).
       class_token: whether there is a CLS token, in front.
+      cls_token_mlp: whether an MLP maps the CLS token before its position is added, as in TEC's fine-tuning.
       dist_token: whether a distillation token with its own head follows it; the logits are the mean of both heads.
       reg_tokens: number of register tokens, after these.
       no_embed_class: no position embeddings for the prefix, only for the patches.
@@ -72,6 +73,7 @@ class VisionTransformer(Host):
         norm_eps: float = 1e-6,
         init_values: float | None = None,
         class_token: bool = True,
+        cls_token_mlp: bool = False,
         dist_token: bool = False,
         reg_tokens: int = 0,
         no_embed_class: bool = False,
@@ -124,6 +126,12 @@ class VisionTransformer(Host):
 
         self.cls_token, self.dist_token = token(int(class_token)), token(int(dist_token))
         self.reg_token = token(reg_tokens)
+        if cls_token_mlp and not class_token:
+            raise UserError("cls_token_mlp=True needs class_token=True: leave one of them out.")
+        hidden = int(embed_dim * mlp_ratio)
+        self.cls_token_mlp: Any = nnx.data(None)
+        if cls_token_mlp:
+            self.cls_token_mlp = Mlp(embed_dim, hidden, kernel_init=kernel_init, dtype=dtype, rngs=rngs)
         embedded_prefix = 0 if no_embed_class else self.num_prefix_tokens
         self.pos_embed: Any = nnx.data(None)
         if pos_embed == "learn":
@@ -195,6 +203,8 @@ class VisionTransformer(Host):
     def place(self, x: Float[Array, "b k d"], ids_keep: Int[Array, "b k"] | None = None) -> Float[Array, "b n d"]:
         """Makes tokens of embedded patches (all, or `ids_keep` in that order): adds positions, prepends the prefix."""
         prefix = [t[...].astype(x.dtype) for t in (self.cls_token, self.dist_token, self.reg_token) if t is not None]
+        if self.cls_token_mlp is not None:
+            prefix[0] = self.cls_token_mlp(prefix[0])
         front = jnp.concatenate(prefix, axis=1) if prefix else None
         if self.pos_embed is not None:
             positions = self.pos_embed[...].astype(x.dtype)
@@ -269,7 +279,14 @@ class VisionTransformer(Host):
         """The cost of embedding one patch and of the classifier."""
         heads = sum(linear_flops(head, 1) for head in (self.head, self.head_dist) if head is not None)
         pooling, per_token = (0, 0) if self.attn_pool is None else self.attn_pool.flops()
-        return Overhead(linear_flops(self.patch_embed.proj, 1), heads + pooling, pool=per_token)
+        mlp = self.cls_token_mlp
+        of_token = 0 if mlp is None else linear_flops(mlp.fc1, 1) + linear_flops(mlp.fc2, 1)
+        return Overhead(linear_flops(self.patch_embed.proj, 1), heads + pooling, of_token, pool=per_token)
+
+    def parameter_layers(self, names: Iterable[str]) -> dict[str, int]:
+        """See `Host.parameter_layers`; as published, a CLS token with an MLP learns at the full rate, like its MLP."""
+        layers = super().parameter_layers(names)
+        return layers if self.cls_token_mlp is None else {**layers, "cls_token": self.depth + 1}
 
     def final_norm(self, x: Float[Array, "b n d"]) -> Float[Array, "b n d"]:
         """Applies the norm after the last block; the identity for networks with `fc_norm`."""
@@ -289,7 +306,7 @@ class VisionTransformer(Host):
     def pool(self, tokens: Tokens) -> Float[Array, "b d"]:
         """Pools tokens: the CLS token, or patch tokens weighted by the number of patches each represents."""
         first = 0 if self.attn_pool is not None and self.style.map_prefix else self.num_prefix_tokens
-        x, size = tokens.x[:, first:], tokens.size[:, first:]
+        x, size = tokens.x[:, first:], jnp.where(tokens.policy > 0, tokens.size, 0)[:, first:]
         if self.global_pool == "token":
             pooled = tokens.x[:, 0]
         elif self.attn_pool is not None:

@@ -1,12 +1,13 @@
 """The cost of layers in multiply-accumulates of a forward pass over one image, from shapes only."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from jaxprune.nn.site import Site
 
-Where = Literal["before", "attention", "after", "embed"]
+Where = Literal["before", "attention", "after", "behind", "ahead", "anew", "embed"]
+Count = Any  # an int, or a scalar array where the number of tokens is learned
 
 
 class BlockCost(NamedTuple):
@@ -37,15 +38,17 @@ class BlockTokens(NamedTuple):
       queries: tokens that attention is computed for.
       fed: tokens that pass through the MLP.
       outgoing: tokens that leave the block.
+      mixed: tokens that pass the output projection of attention; None means those that attention is computed for.
     """
 
-    keys: int
-    queries: int
-    fed: int
-    outgoing: int
+    keys: Count
+    queries: Count
+    fed: Count
+    outgoing: Count
+    mixed: Count | None = None
 
 
-def block_tokens(where: Where | None, tokens_in: int, tokens_out: int, *, removable: bool = True) -> BlockTokens:
+def block_tokens(where: Where | None, tokens_in: Count, tokens_out: Count, *, removable: bool = True) -> BlockTokens:
     """The tokens in the parts of a block whose reducer keeps `tokens_out` of `tokens_in`, including the prefix.
 
     Args:
@@ -54,8 +57,12 @@ def block_tokens(where: Where | None, tokens_in: int, tokens_out: int, *, remova
     """
     if not removable:
         return BlockTokens(tokens_in, tokens_in, tokens_out, tokens_in)
-    if where == "before":
+    if where in ("before", "anew"):
         return BlockTokens(tokens_out, tokens_out, tokens_out, tokens_out)
+    if where == "ahead":
+        return BlockTokens(tokens_in, tokens_in, tokens_out, tokens_out, mixed=tokens_out)
+    if where == "behind":
+        return BlockTokens(tokens_in, tokens_in, tokens_in, tokens_out)
     if where == "attention":
         return BlockTokens(tokens_in, tokens_out, tokens_out, tokens_out)
     return BlockTokens(tokens_in, tokens_in, tokens_out, tokens_out)
@@ -93,17 +100,41 @@ def _takes_reduced(site: Site, reducer: Any) -> bool:
     return site.removable or (site.cells is not None and (reducer is None or reducer.merged_in_place))
 
 
+class NetworkCost(NamedTuple):
+    """The cost of a network in multiply-accumulates per image, as a function of the tokens that its blocks keep.
+
+    Attributes:
+      blocks: site and cost of each block.
+      patches: number of patches that enter the first block.
+      outside: everything outside of the blocks.
+    """
+
+    blocks: tuple[tuple[Site, BlockCost], ...]
+    patches: int
+    outside: int
+
+    def total(self, reducers: Mapping[int, Any]) -> Count:
+        """The cost of the network with reducers {layer: reducer}, without their own work.
+
+        Args:
+          reducers: whatever has `where`, `merged_in_place` and `num_tokens()`, a number or an array.
+        """
+        blocks = [(site, cost, reducers.get(site.layer)) for site, cost in self.blocks]
+        return self.outside + sum(block_flops(*counts) for counts in through(blocks, self.patches))
+
+
 def linear_flops(layer: Any, tokens: int) -> int:
     """Returns the cost of a `Linear` on so many tokens, without its bias."""
     inputs, outputs = layer.kernel.shape
     return tokens * inputs * outputs
 
 
-def block_flops(cost: BlockCost, tokens: BlockTokens) -> int:
+def block_flops(cost: BlockCost, tokens: BlockTokens) -> Count:
     """Returns the cost of a block for its tokens: 12·n·d² + 2·n²·d for a plain one of width d on n tokens.
 
     The reducer's own cost is not included.
     """
     keys = tokens.keys if cost.keys is None else cost.keys
-    attention = tokens.keys * cost.project + tokens.queries * (keys * cost.pair + cost.mix)
+    mixed = tokens.queries if tokens.mixed is None else tokens.mixed
+    attention = tokens.keys * cost.project + tokens.queries * keys * cost.pair + mixed * cost.mix
     return attention + tokens.fed * cost.feed + cost.fixed

@@ -1,4 +1,4 @@
-"""Checks of a network's input images."""
+"""Checks of what a network computes with: its input images, and its dtype."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxprune.errors import UserError
+from jaxprune.errors import UserError, quoted
 from jaxprune.preprocessing import Normalisation
 
 
@@ -39,6 +39,23 @@ def require_float(images: Any, ndim: int | None = None) -> None:
             f"A network reads normalised images of a floating-point dtype, but these are {dtype}: prepare "
             f"pictures with "
             "jaxprune.data.load_images(pictures, model.preprocessing)."
+        )
+
+
+def require_float_dtype(dtype: Any) -> None:
+    """Checks the compute dtype of a network: numbers cut off to integers would be zeros without a word.
+
+    Raises:
+      UserError: it is no floating-point dtype.
+    """
+    try:
+        right = dtype is None or jnp.issubdtype(jnp.dtype(dtype), jnp.floating)
+    except TypeError:
+        right = False
+    if not right:
+        raise UserError(
+            f"dtype={quoted(dtype)} is no floating-point type, which networks compute with: use float32, bfloat16 or "
+            "float16."
         )
 
 

@@ -73,6 +73,10 @@ def _from_run(model: Any, origin: Run, class_names: Sequence[str] | None) -> Non
     if getattr(getattr(encoder, "style", None), "shared_bias", False):
         # Blocks that shared a table in pre-training get their own, as in SimMIM's fine-tuning.
         present |= {name: at_path(encoder, name) for name in targets if _TABLE.fullmatch(name)}
+    if getattr(model, "cls_token_mlp", None) is not None and hasattr(pretrained, "cls_token_mlp"):
+        # The MLP goes on learning (TEC); the backbone's CLS token is what it makes of the learned one.
+        present |= {name: of_tec for name, of_tec in variables(pretrained).items() if name.startswith("cls_token_mlp.")}
+        present["cls_token"] = pretrained.encoder.cls_token
     missing = [n for n in targets if n not in present and not n.startswith((*model.classifier_parts, "head.norm."))]
     if missing:
         raise UserError(f"The model in {origin} has no {', '.join(missing[:5])}: fine-tune a model of the same sizes.")
@@ -86,7 +90,7 @@ def _from_run(model: Any, origin: Run, class_names: Sequence[str] | None) -> Non
     shapes = {name: variable.shape for name, variable in present.items()} if card.kind == "model" else {}
     kept = _keeps_head(model, shapes, origin, card.class_names, class_names)
     for name in set(present) & set(targets):
-        if name.startswith("head") and name.startswith(model.classifier_parts) and not kept:
+        if _of_classifier(name, model) and not kept:
             continue
         value = present[name][...]
         if is_table(name):
@@ -116,8 +120,8 @@ def _keeps_head(
     parts = model.classifier_parts
     fresh = {name: variable.shape for name, variable in variables(model).items() if name.startswith(parts)}
     head = {name: shape for name, shape in shapes.items() if name.startswith(parts)}
-    classes = lambda head: next(head[name][-1] for name in ("head.kernel", "head.fc.kernel") if name in head)
-    if class_names is None or not any(name.startswith("head.") for name in head):
+    classes = lambda head: next(shape[-1] for name, shape in head.items() if name.endswith(".kernel"))
+    if class_names is None or not any(_of_classifier(name, model) for name in head):
         reason = "" if class_names is None else ": the weights have no head"
     elif head.keys() != fresh.keys():
         reason = ": the loaded one has another pooling"
@@ -131,6 +135,11 @@ def _keeps_head(
         return True
     _log.info("Initialised from %s, with a new head%s.", origin, reason)
     return False
+
+
+def _of_classifier(name: str, model: Any) -> bool:
+    """Whether a parameter is of the classifier itself, and not of a norm in front of it."""
+    return name.startswith(model.classifier_parts) and not name.startswith("fc_norm.")
 
 
 def _named(names: Sequence[str]) -> bool:

@@ -89,24 +89,26 @@ def _shares(weights: Float[Array, "b n"], inside: Bool[Array, "b k n"]) -> Float
 
 
 class DpcKnn(Reducer):
-    """Merges each cluster into its mean, weighted by a learned score: exp(w·x + b).
+    """Merges each cluster into its mean: a plain one, or weighted by a learned score, exp(w·x + b).
 
     Args:
       k: neighbours that define a token's density, including itself.
-      equal_weights: plain means; the method then has no parameters.
+      equal_weights: plain means, without parameters. False is the trained form, whose score is drawn at random until
+        it is trained or loaded; published weights with a score bring it (`checkpoints.load_pretrained`).
       density_noise: break ties of density at random if there is a key (training); the published code always does, even
         in evaluation.
     """
 
     where = "before"
     published = "cluster_layers"
+    off_the_shelf = "equal_weights"
 
     def __init__(
         self,
         step,
         *,
         k: int = 5,
-        equal_weights: bool = False,
+        equal_weights: bool = True,
         density_noise: bool = False,
         rngs: nnx.Rngs | None = None,
     ):
@@ -118,7 +120,7 @@ class DpcKnn(Reducer):
                 f"dpc_knn needs {k} neighbours, but only {step.tokens_in} tokens arrive at block {step.layer}: "
                 f"raise the keep rate or use k={step.tokens_in}."
             )
-        self.k, self.density_noise = k, density_noise
+        self.k, self.density_noise, self.equal_weights = k, density_noise, equal_weights
         if equal_weights:
             self.score = nnx.data(None)
         else:

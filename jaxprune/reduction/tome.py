@@ -1,5 +1,7 @@
 """ToMe: merge the most similar tokens in pairs, weighted by the number of patches they hold (Bolya et al., 2023)."""
 
+import itertools
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -8,21 +10,22 @@ from jaxtyping import Array, Float, Int
 
 from jaxprune.errors import UserError, unknown
 from jaxprune.nn import kernels
-from jaxprune.nn.cells import Cells
 from jaxprune.nn.site import Site
 from jaxprune.nn.tokens import Tokens, take
 from jaxprune.ops.blocks import by_rows
-from jaxprune.reduction.parts.base import Reducer, Step, StepReport
+from jaxprune.reduction.parts.base import Step, StepReport
 from jaxprune.reduction.parts.cell_merging import merge_in_cells
 from jaxprune.reduction.parts.clusters import first_min
-from jaxprune.reduction.parts.keep_rows import compose, present, unchanged
+from jaxprune.reduction.parts.keep_rows import compose, keep_rows, present, unchanged
 from jaxprune.reduction.parts.merged_position import position_by_rule
-from jaxprune.reduction.parts.step_sizes import Rate
+from jaxprune.reduction.parts.pair_merging import PairMerger
+from jaxprune.reduction.parts.step_sizes import whole
 
 UNMERGE = ("stage", "block")
+MERGES = ("mean", "mlerp", "tofu", "prune")
 
 
-class ToMe(Reducer):
+class ToMe(PairMerger):
     """Merges by bipartite matching of the keys; later blocks weigh each key by its size (proportional attention).
 
     The tokens after the prefix alternate between two sets, A (even positions, counting the prefix) and B. Each token of
@@ -34,32 +37,32 @@ class ToMe(Reducer):
     (`nn.cells`), the same number in each part of a kind, and stay merged until the stage ends. So no token leaves its
     window, and all windows of a block have the same number of rows.
 
-    At most half of the tokens can merge: where a plan asks for fewer rows than that leaves, `num_tokens` is the true
-    count.
+    At most half of the tokens can merge in a round: where a plan asks for fewer rows than that leaves, `num_tokens` is
+    the true count.
+
+    >>> from jaxprune.reduction import At
+    >>> At(3, "tome", keep_rate=0.4, rounds=2)
+    At(3, 'tome', keep_rate=0.4, rounds=2)
 
     Args:
       unmerge: when window attention gets its rows back: after the last block of a "stage", or after the "block" that
         merges, in which case only its MLP is cheaper. Ignored with global attention.
+      rounds: number of matchings in a step, each of nearly the same number of pairs; between them, keys are averaged as
+        tokens are. Not published.
+      merge: what becomes of a pair: its "mean", weighted by size; "mlerp", that mean with the larger norm of the pair
+        (ToFu, Kim et al., 2024); "tofu", the unweighted mean times the larger norm over that of the row of B,
+        as PiToMe's authors coded it; "prune" drops the row of A, as ToFu does in early blocks.
+      proportional: whether later blocks weigh keys by size.
+
+    Raises:
+      UserError: there is no such option, or no row can be dropped because windows have to stay whole.
     """
 
-    where = "after"
     needs = frozenset({"keys"})
-    proportional = True
 
     @classmethod
-    def check(cls, plan) -> None:
-        before = 1.0
-        for at in plan.steps:
-            if not isinstance(at.amount, Rate):
-                return  # incoming rows are known only inside a network; `num_tokens` is the true count
-            if at.reducer_class is cls and at.amount.rate < before / 2 - 1e-9:
-                common = plan.method is not None
-                rate, remedy = (plan.keep_rate, _nearest(plan)) if common else (at.amount.rate, before / 2)
-                raise UserError(
-                    f"keep_rate {rate} is too low for tome, which merges tokens in pairs, so keeps at least half at "
-                    f"each step: use {remedy}."
-                )
-            before = at.amount.rate
+    def rounds_of(cls, options: Mapping[str, Any]) -> int:
+        return whole("rounds", options.get("rounds", 1))
 
     @classmethod
     def check_site(cls, site: Site) -> None:
@@ -70,56 +73,101 @@ class ToMe(Reducer):
                 "ranks rows, such as topk."
             )
 
-    def __init__(self, step: Step, *, unmerge: str = "stage", rngs: Any = None):
+    def __init__(
+        self,
+        step: Step,
+        *,
+        unmerge: str = "stage",
+        rounds: int = 1,
+        merge: str = "mean",
+        proportional: bool = True,
+        rngs: Any = None,
+    ):
         super().__init__(step)
         if unmerge not in UNMERGE:
             raise unknown("unmerge", unmerge, UNMERGE)
+        if merge not in MERGES:
+            raise unknown("merge", merge, MERGES)
+        if whole("rounds", rounds) < 1:
+            raise UserError(f"rounds={rounds}: tome needs at least 1 round of matching.")
+        if merge == "prune" and step.cells is not None:
+            raise UserError(f"merge='prune' drops rows, and the windows of block {step.layer} are whole: use 'mean'.")
+        self.rounds, self.merge, self.proportional = rounds, merge, proportional
         self.merged_in_place = step.cells is not None and unmerge == "stage"
 
-    def num_merged(self) -> int:
-        """Number of merged pairs, over all windows if there are any."""
-        if self.step.cells is None:
-            # As published, the difference between planned counts: where pairs do not suffice, later steps do not make
-            # up for it.
-            before = self.step.tokens_in if self.step.planned_in is None else self.step.planned_in
-            return min(max(before - self.step.num_keep, 0), self.step.tokens_in // 2)
-        return self.step.tokens_in - self.step.cells.num_windows * self._planned_in_window(self.step.cells)
+    def counts(self) -> list[int]:
+        """Number of rows after each round that merges any, of every window if there are windows."""
+        cells, rows = self.step.cells, self.step.tokens_in
+        if cells is None:
+            target = rows - self.num_asked()
+            after = lambda rows, fewest: max(fewest, rows - rows // 2)
+        else:
+            rows, target = (cells.tokens_of_window(tokens) for tokens in (rows, self.step.num_keep))
+            after = cells.after_merging
+        counts = [rows]
+        for left in range(self.rounds, 0, -1):
+            counts.append(after(counts[-1], counts[-1] - -(-(counts[-1] - target) // left)))
+        return [count for before, count in itertools.pairwise(counts) if count < before]
 
-    def _planned_in_window(self, cells: Cells) -> int:
-        """Tokens that every window is left with."""
-        arriving, planned = (cells.tokens_of_window(tokens) for tokens in (self.step.tokens_in, self.step.num_keep))
-        return cells.after_merging(arriving, planned)
+    def num_merged(self) -> int:
+        """Number of rows that leave by merging, over all windows if there are any."""
+        return self.step.tokens_in - self.num_tokens()
 
     def num_tokens(self) -> int:
-        return self.step.tokens_in - self.num_merged()
-
-    def num_planned(self) -> int:
-        return self.step.num_keep
+        windows = 1 if self.step.cells is None else self.step.cells.num_windows
+        counts = self.counts()
+        return windows * counts[-1] if counts else self.step.tokens_in
 
     def flops(self) -> int:
-        # Similarities of A and B, then the sums of what joins.
+        # In each round, similarities of A and B, then the sums of what joins; between rounds, those of the keys.
         pairs = lambda rows: (rows // 2) * (rows - rows // 2)
-        similarities, cells = pairs(self.step.tokens_in), self.step.cells
+        cells, rows, similarities = self.step.cells, self.step.tokens_in, []
         if cells is not None:
-            before, after = (
-                cells.held(cells.tokens_of_window(self.step.tokens_in)),
-                cells.held(self._planned_in_window(cells)),
-            )
-            merging = [pairs(was) for was, now in zip(before, after, strict=True) if now < was]
-            similarities = cells.num_windows * sum(merging)
-        return similarities * (self.step.embed_dim // self.step.num_heads + self.step.embed_dim)
+            rows = cells.tokens_of_window(rows)
+        for count in self.counts():
+            if cells is None:
+                similarities.append(pairs(rows) if count < rows else 0)
+            else:
+                merging = [
+                    pairs(was) for was, now in zip(cells.held(rows), cells.held(count), strict=True) if now < was
+                ]
+                similarities.append(cells.num_windows * sum(merging))
+            rows = count
+        key_width = self.step.embed_dim // self.step.num_heads
+        joins = 0 if self.merge == "prune" else self.step.embed_dim
+        return sum(similarities) * (key_width + joins) + sum(similarities[:-1]) * (key_width if joins else 0)
 
     def __call__(self, tokens, attended, *, train=False, key=None) -> tuple:
         prefix = self.step.num_prefix_tokens
         if self.num_merged() == 0:
             return unchanged(tokens, prefix)
-        metric = present(attended.keys).astype(jnp.float32).mean(1)[:, prefix:]
-        if (cells := self.step.cells) is not None:
-            merge_cell = lambda cell, metric, pairs: merge(
-                cell, match(metric, pairs, 0), 0, position=self.step.position
-            )
-            return merge_in_cells(tokens, metric, cells, self._planned_in_window(cells), merge_cell)
-        return merge(tokens, match(metric, self.num_merged(), prefix), prefix, position=self.step.position)
+        metric = present(attended.keys).astype(jnp.float32).mean(1)
+        if self.rounds == 1:
+            return self._round(tokens, metric, self.counts()[0], self.merge)
+        metric = jax.lax.stop_gradient(metric)
+        metric = metric / jnp.linalg.norm(metric, axis=-1, keepdims=True)
+        _, report = unchanged(tokens, prefix)
+        for count in self.counts():
+            averaged, _ = self._round(tokens._replace(x=metric), metric, count, self.merge_of_keys)
+            tokens, latest = self._round(tokens, metric, count, self.merge)
+            kept = jnp.take_along_axis(report.kept, latest.kept, axis=1)
+            report, metric = StepReport(compose(report.row_map, latest.row_map), kept), averaged.x
+        return tokens, report
+
+    @property
+    def merge_of_keys(self) -> str:
+        """How keys merge between rounds."""
+        return "prune" if self.merge == "prune" else "mean"
+
+    def _round(self, tokens: Tokens, metric: Array, count: int, rule: str) -> tuple[Tokens, StepReport]:
+        """One matching, and what follows from it, that leaves `count` rows (of every window)."""
+        prefix, cells, position = self.step.num_prefix_tokens, self.step.cells, self.step.position
+        metric = metric[:, prefix:]
+        if cells is None:
+            pairs = match(metric, metric.shape[1] - count, prefix)
+            return merge(tokens, pairs, prefix, position=position, rule=rule)
+        in_cell = lambda cell, metric, pairs: merge(cell, match(metric, pairs, 0), 0, position=position, rule=rule)
+        return merge_in_cells(tokens, metric, cells, count, in_cell)
 
 
 class Match(NamedTuple):
@@ -163,31 +211,48 @@ def match(metric: Float[Array, "b n e"], num_merged: int, num_prefix_tokens: int
     return Match(unmerged, merged, best)
 
 
-def merge(tokens: Tokens, pairs: Match, num_prefix_tokens: int, *, position: str = "mean") -> tuple[Tokens, StepReport]:
-    """Merges the pairs into size-weighted means; sizes add up.
+def merge(
+    tokens: Tokens, pairs: Match, num_prefix_tokens: int, *, position: str = "mean", rule: str = "mean"
+) -> tuple[Tokens, StepReport]:
+    """Merges the pairs, by default into size-weighted means; sizes add up.
 
     Args:
       position: the position of a merged row: the "mean" of its rows, or that of the "kept" row of B.
+      rule: what becomes of a pair, see `ToMe`.
     """
     first, second = sets(num_prefix_tokens)
     x, size = tokens.x[:, num_prefix_tokens:], tokens.size[:, num_prefix_tokens:]
     num_unmerged, num_b = pairs.unmerged.shape[1], x[:, second].shape[1]
+    kept_b = jnp.broadcast_to(second.start + 2 * jnp.arange(num_b, dtype=jnp.int32)[None, :], (x.shape[0], num_b))
+    kept = jnp.concatenate([first.start + 2 * pairs.unmerged, kept_b], axis=1)
+    if rule == "prune":
+        return keep_rows(tokens, kept, num_prefix_tokens)
 
     # Rows are summed by a product with zeros and ones, which is exact and faster than a scatter on every device.
     merged = jax.vmap(lambda ids: jnp.zeros(pairs.best.shape[1:], bool).at[ids].set(True))(pairs.merged)
     place, policy = tokens.position[:, num_prefix_tokens:], tokens.policy[:, num_prefix_tokens:]
-    values = [size[:, :, None], x.astype(jnp.float32) * size[:, :, None], place * size[:, :, None], policy[:, :, None]]
+    wide = x.astype(jnp.float32)
+    weights = size[:, :, None] if rule != "tofu" else jnp.where(size > 0, 1.0, 0.0)[:, :, None]
+    values = [size[:, :, None], wide * weights, place * size[:, :, None], policy[:, :, None]]
+    values += [weights] if rule == "tofu" else []
+    joins = lambda ids: (pairs.best[:, None, :] == ids[:, :, None]) & merged[:, None, :]
 
     def sums(ids, *of_b):
-        joins = (pairs.best[:, None, :] == ids[:, :, None]) & merged[:, None, :]
-        return [_sum(joins, values[:, first]) + of_b for values, of_b in zip(values, of_b, strict=True)]
+        inside = joins(ids)
+        return [_sum(inside, values[:, first]) + of_b for values, of_b in zip(values, of_b, strict=True)]
 
     ids_b = jnp.broadcast_to(jnp.arange(num_b, dtype=jnp.int32)[None, :], (x.shape[0], num_b))
     of_b = [values[:, second] for values in values]
-    size_b, x_b, place_b, policy_b = by_rows(sums, ids_b, *of_b, size=kernels.row_block())
+    size_b, x_b, place_b, policy_b, *weight_b = by_rows(sums, ids_b, *of_b, size=kernels.row_block())
     # Two absent rows (size 0) merge into an absent row.
     counted = jnp.maximum(size_b, jnp.finfo(jnp.float32).tiny)
-    x_b = x_b / counted
+    x_b = x_b / jnp.maximum(weight_b[0], 1.0) if weight_b else x_b / counted
+    if rule in ("mlerp", "tofu"):
+        norms = jnp.where(size > 0, _norms(wide), 0.0)
+        longest = lambda ids, norms_b: jnp.maximum(jnp.where(joins(ids), norms[:, None, first], 0.0).max(2), norms_b)
+        largest = by_rows(longest, ids_b, norms[:, second], size=kernels.row_block())
+        divisor = _norms(x_b) if rule == "mlerp" else norms[:, second]
+        x_b = x_b * jnp.where(divisor > 0, largest / jnp.where(divisor > 0, divisor, 1.0), 1.0)[:, :, None]
     place_b = position_by_rule(position, place_b / counted, place[:, second])
     policy_b = jnp.minimum(policy_b, 1.0)[:, :, 0]
 
@@ -198,7 +263,6 @@ def merge(tokens: Tokens, pairs: Match, num_prefix_tokens: int, *, position: str
         return row_map.at[second].set(num_unmerged + jnp.arange(num_b, dtype=jnp.int32))
 
     row_map = jax.vmap(one)(pairs, merged)
-    kept_b = jnp.broadcast_to(second.start + 2 * jnp.arange(num_b, dtype=jnp.int32)[None, :], size_b.shape[:2])
 
     def joined(values: Array, values_b: Array) -> Array:
         unmerged = take(values[:, num_prefix_tokens:][:, first], pairs.unmerged, 0)
@@ -211,22 +275,16 @@ def merge(tokens: Tokens, pairs: Match, num_prefix_tokens: int, *, position: str
         assign=compose(tokens.assign, row_map),
         position=joined(tokens.position, place_b),
     )
-    return reduced, StepReport(
-        row_map=row_map, kept=jnp.concatenate([first.start + 2 * pairs.unmerged, kept_b], axis=1)
-    )
+    return reduced, StepReport(row_map=row_map, kept=kept)
+
+
+def _norms(x: Float[Array, "b n d"]) -> Float[Array, "b n"]:
+    squares = jnp.square(x).sum(2)
+    # The gradient of a root at 0 is not finite.
+    return jnp.where(squares > 0, jnp.sqrt(jnp.where(squares > 0, squares, 1.0)), 0.0)
 
 
 def _sum(joins: Array, values: Float[Array, "b a d"]) -> Float[Array, "b k d"]:
     return jax.lax.dot_general(
         joins.astype(values.dtype), values, (((2,), (1,)), ((0,), (0,))), precision=jax.lax.Precision.HIGHEST
     )
-
-
-def _nearest(plan: Any) -> float | tuple[float, ...]:
-    keep_rate = plan.keep_rate
-    if not isinstance(keep_rate, tuple):
-        return 0.5
-    reached = [1.0]
-    for rate in keep_rate:
-        reached.append(max(rate, reached[-1] / 2))
-    return tuple(reached[1:])

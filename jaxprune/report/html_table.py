@@ -62,10 +62,10 @@ def _column(values: list[Any], spec: str, better: str | None, first: bool) -> _C
         raise unknown("highlight", better, ("max", "min"))
     keys = [sort_key(value) for value in values]
     texts = [format_value(value, spec) for value in values]
-    known = [key for key in keys if key is not None]
+    numbers = [key for key in keys if key is not None]
     # Compared as text: values that are equal as displayed are highlighted together.
-    best = texts[keys.index({"max": max, "min": min}[better](known))] if better and known else None
-    numeric = bool(known)
+    best = texts[keys.index({"max": max, "min": min}[better](numbers))] if better and numbers else None
+    numeric = bool(numbers)
     prose = not numeric and max(map(len, texts), default=0) > 32
     cells = []
     for key, text in zip(keys, texts, strict=True):
@@ -73,6 +73,6 @@ def _column(values: list[Any], spec: str, better: str | None, first: bool) -> _C
         tag = 'th scope="row"' if first else "td"
         attributes = (f' class="{classes}"' if classes else "") + ("" if key is None else f' data-v="{key!r}"')
         # Long texts wrap, plans between their steps.
-        shown = escape(text).replace("+", "+<wbr>") if prose else escape(text)
-        cells.append(f"<{tag}{attributes}>{shown}</{tag[:2]}>")
+        content = escape(text).replace("+", "+<wbr>") if prose else escape(text)
+        cells.append(f"<{tag}{attributes}>{content}</{tag[:2]}>")
     return _Column(cells, numeric)

@@ -30,12 +30,7 @@ class Scored(NamedTuple):
     scores: Mapping[str, Float[np.ndarray, "p"]]
 
 
-def keep_slider(
-    section: Section,
-    images: Sequence[Scored],
-    grid: tuple[int, ...],
-    keep_rate: float = 0.5,
-) -> Section:
+def keep_slider(section: Section, images: Sequence[Scored], grid: tuple[int, ...], keep_rate: float = 0.5) -> Section:
     """Appends each image next to the patches that scorers keep of it, with a slider for the keep rate and heat maps.
 
     Each image is embedded once, regardless of the number of scorers. Without JavaScript, only the images are shown. A

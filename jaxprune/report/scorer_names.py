@@ -50,7 +50,10 @@ def about_scorers(texts: Iterable[str], *, proposal: str, weights: str, host: st
             readers.setdefault(network, []).append(name)
         if cls.__name__.endswith("CAM") or scorer.options.get("with_fc", False):
             of_class.append(name)
-    sentences = [f"{_listed(own)} {'read' if len(own) > 1 else 'reads'} {network}." for network, own in readers.items()]
+    sentences = [
+        f"{_listed(scorers)} {'read' if len(scorers) > 1 else 'reads'} {network}."
+        for network, scorers in readers.items()
+    ]
     if of_class:
         verb, whose = ("explain", "their") if len(of_class) > 1 else ("explains", "its")
         sentences.append(f"{_listed(of_class)} {verb} the class that {whose} own network predicts for the image.")
@@ -62,8 +65,8 @@ def about_images(preprocessing: Preprocessing) -> str:
     height, width = preprocessing.img_size
     if frames := preprocessing.num_frames:
         stride = preprocessing.frame_stride
-        taken = f"{stride} frames apart" if stride > 1 else "in a row" if stride else "spread over the video"
-        return f"Clips have {frames} frames of {height} × {width} pixels, {taken}."
+        spacing = f"{stride} frames apart" if stride > 1 else "in a row" if stride else "spread over the video"
+        return f"Clips have {frames} frames of {height} × {width} pixels, {spacing}."
     if preprocessing.crop == "none":
         return f"Images are resized to {height} × {width} pixels, without a crop."
     return f"Images are {height} × {width} pixels: a centre crop of {preprocessing.crop_pct:.1%} of the shorter side."

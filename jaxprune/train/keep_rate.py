@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping
 
 from jaxprune import reduction
 from jaxprune.errors import UserError
-from jaxprune.plugins import find
 from jaxprune.reduction.evit import warm_up
 from jaxprune.train.step import LossFn
 
@@ -34,7 +33,7 @@ class KeepRateWarmUp:
     ):
         if plan is None or not isinstance(plan.keep_rate, float) or plan.num_keep or plan.r:
             raise UserError("keep_rate_warmup lowers one keep_rate: give reduction.method and a single keep_rate.")
-        if plan.method is not None and find(reduction, reduction.Reducer, plan.method).published is not None:
+        if plan.method is not None and plan.reducer_class.has_parameters(dict(plan.options)):
             raise UserError(
                 f"keep_rate_warmup changes the number of tokens, but the weights of {plan.method} are for a fixed"
                 " number: set keep_rate_warmup.epochs=0, or use a method without weights, such as evit."

@@ -3,11 +3,10 @@
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
-from flax import nnx
-
 from jaxprune import reduction
 from jaxprune.errors import UserError
 from jaxprune.reduction import At, Plan
+from jaxprune.reduction.parts.plan import quarters
 from jaxprune.tune.cost_table import Cost
 
 
@@ -44,14 +43,24 @@ def default_places(depth: int) -> tuple[tuple[int, ...], ...]:
     >>> default_places(2)
     ((1,),)
     """
-    quarters = tuple(sorted({depth * part // 4 for part in (1, 2, 3)} - {0}))
     early = tuple(sorted({depth * part // 6 for part in (1, 2, 3)} - {0}))
-    return tuple(dict.fromkeys(places for places in (quarters, early) if places))
+    return tuple(dict.fromkeys(places for places in (quarters(depth), early) if places))
 
 
 def default_methods() -> tuple[str, ...]:
-    """Returns the methods that need no training: those without parameters."""
-    return tuple(name for name in reduction.standalone() if reduction.methods()[name].published is None)
+    """Returns the methods that need no training: those without parameters, as they are off the shelf."""
+    return tuple(name for name in reduction.standalone() if not reduction.methods()[name].has_parameters({}))
+
+
+def require_untrained(methods: Iterable[str]) -> None:
+    """Raises a `UserError` for methods with parameters: what is certified must not depend on their random values."""
+    usable = default_methods()
+    for method in methods:
+        if method in reduction.methods() and method not in usable:
+            raise UserError(
+                f"{method} has parameters, and here they would be random: tune a network that was trained under it, "
+                f"whose plan is tried too, or use {', '.join(usable)}."
+            )
 
 
 def plan(methods: Sequence[str], places: Sequence[int], kept: float) -> Plan:
@@ -77,29 +86,26 @@ def candidates(
     places: Iterable[Sequence[int]],
     kept: Iterable[float],
     predict: Callable[[Any], Cost],
-    *,
-    seed: int = 0,
 ) -> list[Candidate]:
     """Returns a network under plans at all places and counts, except those that it cannot follow.
 
     Args:
       model: the dense network.
-      methods: one method, or two to mix.
+      methods: one method, or two to mix, without parameters.
       places: the blocks of each plan.
       kept: fractions of the patches left in the end.
       predict: predicts the cost of a network.
-      seed: seed for methods with parameters.
     """
-    found = {}
+    by_plan = {}
     for where in map(tuple, places):
         if len(set(methods)) > 1 and len(where) < 2:
             continue
         for share in sorted(kept, reverse=True):
             try:
-                own = plan(methods, where, share)
-                fast = reduction.apply(model, own, img_size=model.preprocessing.img_size, rngs=nnx.Rngs(seed))
+                schedule = plan(methods, where, share)
+                fast = reduction.apply(model, schedule, img_size=model.preprocessing.img_size)
             except UserError:
                 continue
             method = "+".join(dict.fromkeys(methods))
-            found.setdefault(own, Candidate(own.text, method, where, share, fast, predict(fast)))
-    return list(found.values())
+            by_plan.setdefault(schedule, Candidate(schedule.text, method, where, share, fast, predict(fast)))
+    return list(by_plan.values())

@@ -96,12 +96,12 @@ class CostTable(NamedTuple):
 
     def predict(self, model: Any) -> Cost:
         """Predicts the cost of a network: the dense one, or the same under a plan of measured methods."""
-        dense, own = (tuple(map(self._cost, found)) for found in (_as_dense(model), parts(model)))
+        dense, reduced = (tuple(map(self._cost, blocks)) for blocks in (_as_dense(model), parts(model)))
         scale = max(self.dense.seconds - self.ends.seconds, 0.0) / sum(cost.seconds for cost in dense)
         beside = self.dense.megabytes - max(cost.megabytes for cost in dense)
         return Cost(
-            self.ends.seconds + scale * sum(cost.seconds for cost in own),
-            beside + max(cost.megabytes for cost in own),
+            self.ends.seconds + scale * sum(cost.seconds for cost in reduced),
+            beside + max(cost.megabytes for cost in reduced),
         )
 
     def rescaled(self, cost: Cost, dense_seconds: float) -> Cost:
@@ -115,8 +115,8 @@ class CostTable(NamedTuple):
             if len(states) == 1:  # no probe measured it
                 return self._cost(part._replace(state=""))
             # Mixed plans can combine several states: their extra costs add up.
-            bare, *others = (self._cost(part._replace(state=state)) for state in ("", *states))
-            return Cost(sum(c.seconds - bare.seconds for c in others) + bare.seconds, max(o.megabytes for o in others))
+            bare, *costs = (self._cost(part._replace(state=state)) for state in ("", *states))
+            return Cost(sum(c.seconds - bare.seconds for c in costs) + bare.seconds, max(c.megabytes for c in costs))
         beyond = [(p.rows, (c.seconds - self._base(p)) / p.rows) for p, c in alike]
         memory = [(p.rows, c.megabytes / p.rows) for p, c in alike]
         return Cost(self._base(part) + part.rows * _between(beyond, part.rows), part.rows * _between(memory, part.rows))
@@ -128,8 +128,8 @@ class CostTable(NamedTuple):
 
     def _measured(self, role: str, state: str, kind: int) -> list[tuple[Part, Cost]]:
         """The measured blocks of a role (plain ones: of a state), of the same kind if there are any."""
-        found = [(p, c) for p, c in self.parts if p.role == role and (role != PLAIN or p.state == state)]
-        return [(p, c) for p, c in found if p.kind == kind] or found
+        blocks = [(p, c) for p, c in self.parts if p.role == role and (role != PLAIN or p.state == state)]
+        return [(p, c) for p, c in blocks if p.kind == kind] or blocks
 
 
 def parts(model: Any) -> list[Part]:
@@ -142,7 +142,7 @@ def _as_dense(model: Any) -> list[Part]:
 
 
 def _parts(model: Any, reducer_of: Callable[[Any], Any]) -> list[Part]:
-    sites, found, kinds = model.sites(model.preprocessing.img_size), [], {}
+    sites, records, kinds = model.sites(model.preprocessing.img_size), [], {}
     names = {cls: name for name, cls in reduction.methods().items()}
     blocks = [(site, model.block_cost(site), reducer_of(model.block(site))) for site in sites]
     arriving = sites[0].num_prefix_tokens + sites[0].num_patches
@@ -155,9 +155,9 @@ def _parts(model: Any, reducer_of: Callable[[Any], Any]) -> list[Part]:
         state = ",".join([*sorted(block.needs), *(name for name, on in flags.items() if on)])
         role = PLAIN if reducer is None else names[type(reducer)]
         kind = kinds.setdefault((dense, site.removable), len(kinds))
-        found.append(Part(kind, role, state, arriving, left, block_flops(cost, rows)))
+        records.append(Part(kind, role, state, arriving, left, block_flops(cost, rows)))
         arriving = rows.outgoing
-    return found
+    return records
 
 
 def probes(model: Any, methods: Iterable[str]) -> dict[str, Plan]:
@@ -169,18 +169,18 @@ def probes(model: Any, methods: Iterable[str]) -> dict[str, Plan]:
     """
     sites = model.sites(model.preprocessing.img_size)
     places = list(range(1, len(sites) - 1, 2)) or [len(sites) - 1]
-    found = {}
+    plans = {}
     for method in dict.fromkeys((BARE, *methods)):
         # Where rows cannot be removed, blocks of every stage must be measured.
-        some = places[: _LADDER if method == BARE else _STEPS] if sites[0].removable else places
-        steps = (At(place, method, keep_rate=SHARE ** (index + 1)) for index, place in enumerate(some))
+        blocks = places[: _LADDER if method == BARE else _STEPS] if sites[0].removable else places
+        steps = (At(place, method, keep_rate=SHARE ** (index + 1)) for index, place in enumerate(blocks))
         try:
             plan = Plan(steps=tuple(steps))
             reduction.apply(model, plan, img_size=model.preprocessing.img_size, rngs=nnx.Rngs(0))
-            found[method] = plan
+            plans[method] = plan
         except UserError as error:
             _log.info("%s is left out: %s", method, error)
-    return found
+    return plans
 
 
 def measure(model: Any, methods: Sequence[str], batch_size: int, rounds: int) -> CostTable:
@@ -194,16 +194,16 @@ def measure(model: Any, methods: Sequence[str], batch_size: int, rounds: int) ->
         small differences and each takes little time.
     """
     size, images = model.preprocessing.img_size, random_images(model, batch_size)
-    programs, found = Programs(), {}
+    programs, calls = Programs(), {}
     for plan in (None, *probes(model, methods).values()):
         network = model if plan is None else reduction.apply(model, plan, img_size=size, rngs=nnx.Rngs(0))
-        found |= {part: call for part, call in _calls(network, images, programs).items() if part not in found}
+        calls |= {part: call for part, call in _calls(network, images, programs).items() if part not in calls}
     ends, dense = _ends(model, images), Runner(model, images)
-    runs: Mapping[Any, Callable[[], Any]] = {part: _run(call) for part, call in found.items()}
+    runs: Mapping[Any, Callable[[], Any]] = {part: _run(call) for part, call in calls.items()}
     seconds = interleaved_medians({DENSE: dense, "ends": ends, **runs}, 2 * rounds - 1)  # pyright: ignore[reportArgumentType]
     memory = lambda program: flops.temporary_bytes(program) / _MEGABYTE
     return CostTable(
-        tuple((part, Cost(seconds[part], memory(call.program))) for part, call in found.items()),
+        tuple((part, Cost(seconds[part], memory(call.program))) for part, call in calls.items()),
         Cost(seconds["ends"] if _uniform(model) else 0.0, memory(ends.program)),
         Cost(seconds[DENSE], memory(dense.program)),
     )

@@ -34,29 +34,29 @@ class Answers(NamedTuple):
 
 
 def agreement_errors(
-    dense: Answers, plan: Answers, bank: Answers, *, neighbours: int, own: bool
+    dense: Answers, plan: Answers, bank: Answers, *, neighbours: int, in_bank: bool
 ) -> Bool[np.ndarray, "n"]:
     """Returns True where a plan does not agree with the dense network.
 
     >>> bank = Answers(np.eye(3, dtype=np.float32), np.zeros(3, int))
     >>> dense, plan = (Answers(np.array([row], np.float32), np.zeros(1, int)) for row in ([1, 0.2, 0], [0.2, 1, 0]))
-    >>> [bool(agreement_errors(dense, plan, bank, neighbours=k, own=False)[0]) for k in (1, 2)]
+    >>> [bool(agreement_errors(dense, plan, bank, neighbours=k, in_bank=False)[0]) for k in (1, 2)]
     [True, False]
 
     Args:
       dense, plan: answers for the same images.
       bank: answers of the dense network for the images to retrieve; a classifier needs none.
       neighbours: the number k of neighbours.
-      own: whether the images are the first of the bank, in which case none retrieves itself.
+      in_bank: whether the images are the first of the bank, in which case none retrieves itself.
     """
     if dense.values.ndim == 1:
         return dense.values != plan.values
-    wanted = _retrieved(bank.values, dense.values, neighbours, own)
-    return ~(_retrieved(bank.values, plan.values, 1, own) == wanted).any(1)
+    dense_neighbours = _retrieved(bank.values, dense.values, neighbours, in_bank)
+    return ~(_retrieved(bank.values, plan.values, 1, in_bank) == dense_neighbours).any(1)
 
 
 def accuracy_errors(
-    dense: Answers, plan: Answers, bank: Answers, *, neighbours: int, own: bool
+    dense: Answers, plan: Answers, bank: Answers, *, neighbours: int, in_bank: bool
 ) -> Bool[np.ndarray, "n"]:
     """Returns True where the dense network is right and a plan is wrong; arguments as for `agreement_errors`.
 
@@ -69,7 +69,7 @@ def accuracy_errors(
     def classes(answers: Answers) -> np.ndarray:
         if answers.values.ndim == 1:
             return answers.values
-        if not own:
+        if not in_bank:
             return knn_classes(bank.values, bank.labels, answers.values, k=neighbours)
         if len(answers.values) == len(bank.values):
             return knn_classes_of_others(bank.values, bank.labels, answers.values, k=neighbours)
@@ -82,10 +82,10 @@ def accuracy_errors(
 
 
 def _retrieved(
-    bank: Float[np.ndarray, "m d"], queries: Float[np.ndarray, "n d"], k: int, own: bool
+    bank: Float[np.ndarray, "m d"], queries: Float[np.ndarray, "n d"], k: int, in_bank: bool
 ) -> Int[np.ndarray, "n k"]:
     """The rows of the k nearest neighbours in a bank, without the query itself if queries are the first of the bank."""
-    if not own:
+    if not in_bank:
         return nearest(bank, queries, k=k)
     near = nearest(bank, queries, k=k + 1)
     itself = near == np.arange(len(near))[:, None]

@@ -58,48 +58,48 @@ def search(
       alpha: the allowed risk; 1 allows any.
       limit: maximum number of plans.
     """
-    own = {method: found for method in methods if (found := pool((method,)))}
-    seen: dict[str, Candidate] = {}
+    pools = {method: plans for method in methods if (plans := pool((method,)))}
+    by_name: dict[str, Candidate] = {}
 
     def evaluated(candidate: Candidate) -> np.ndarray:
-        seen[candidate.name] = candidate
+        by_name[candidate.name] = candidate
         return losses(candidate, 0)
 
     def until(stop: Callable[[np.ndarray, float], bool], plans: Sequence[Candidate]) -> None:
         for plan in plans:
-            if (plan.name not in seen and len(seen) >= limit) or stop(evaluated(plan), alpha):
+            if (plan.name not in by_name and len(by_name) >= limit) or stop(evaluated(plan), alpha):
                 return
 
     def middle(plans: Sequence[Candidate]) -> Candidate:
         return min(plans, key=lambda plan: abs(cost(plan) - MIDDLE * dense))
 
     risks = {}
-    for method, found in own.items():
-        plan = middle(found)
+    for method, plans in pools.items():
+        plan = middle(plans)
         risks[method] = (evaluated(plan).mean(), cost(plan))
     ranked = sorted(risks, key=lambda method: risks[method])
     mixed = [pool(pair) for pair in (tuple(ranked[:2]), tuple(ranked[1::-1])) if len(set(pair)) == 2]
-    groups = [own[method] for method in ranked[:METHODS]]
+    groups = [pools[method] for method in ranked[:METHODS]]
     # The most promising come first, because the number is limited.
     for group in [*groups[:2], *mixed, *groups[2:]]:
         for family in dict.fromkeys(candidate.family for candidate in group):
-            found = sorted((c for c in group if c.family == family), key=cost, reverse=True)
+            plans = sorted((c for c in group if c.family == family), key=cost, reverse=True)
             if alpha == 1:
-                until(hopeless, found[:2])  # under a bound on cost alone, the most expensive plans are the safest
+                until(hopeless, plans[:2])  # under a bound on cost alone, the most expensive plans are the safest
             else:
-                start = found.index(middle(found))
-                until(hopeless, found[start:])
-                until(safe, found[start::-1])
-    return _narrowed(list(seen.values()), losses, cost, alpha)
+                start = plans.index(middle(plans))
+                until(hopeless, plans[start:])
+                until(safe, plans[start::-1])
+    return _narrowed(list(by_name.values()), losses, cost, alpha)
 
 
 def _narrowed(plans: list[Candidate], losses: Losses, cost: Callable, alpha: float) -> Searched:
     """Rejects plans on growing shares of the images."""
     rejected = []
     for share in range(len(SHARES) - 1):
-        found = {plan.name: losses(plan, share).astype(bool) for plan in plans}
-        fit = [plan for plan in plans if not hopeless(found[plan.name], alpha)]
-        fit = [plan for plan in fit if not _beaten(plan, fit, found, cost)]
+        errors = {plan.name: losses(plan, share).astype(bool) for plan in plans}
+        fit = [plan for plan in plans if not hopeless(errors[plan.name], alpha)]
+        fit = [plan for plan in fit if not _beaten(plan, fit, errors, cost)]
         names = {plan.name for plan in fit}
         rejected += [(plan, share) for plan in plans if plan.name not in names]
         plans = fit
@@ -129,12 +129,12 @@ def thinned(order: Sequence[Candidate], risks: Sequence[float], alpha: float, mo
     return hopeful if len(hopeful) <= most else [hopeful[0], *hopeful[len(hopeful) - most + 1 :]]
 
 
-def _beaten(plan: Candidate, others: Sequence[Candidate], losses: Mapping[str, np.ndarray], cost: Callable) -> bool:
+def _beaten(plan: Candidate, rivals: Sequence[Candidate], losses: Mapping[str, np.ndarray], cost: Callable) -> bool:
     """Whether another plan costs no more and errs significantly less (sign test on the images where they differ)."""
-    own = losses[plan.name]
-    for other in others:
-        theirs = losses[other.name]
-        worse, better = int((own & ~theirs).sum()), int((theirs & ~own).sum())
-        if cost(other) <= cost(plan) and p_value(better, worse + better, 0.5) <= SIGNIFICANT:
+    errors = losses[plan.name]
+    for rival in rivals:
+        rival_errors = losses[rival.name]
+        worse, better = int((errors & ~rival_errors).sum()), int((rival_errors & ~errors).sum())
+        if cost(rival) <= cost(plan) and p_value(better, worse + better, 0.5) <= SIGNIFICANT:
             return True
     return False

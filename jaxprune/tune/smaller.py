@@ -19,9 +19,9 @@ def next_smaller(model: Any) -> Any:
     recipe = getattr(model, "recipe", None)
     if recipe is None or recipe.kind != "model":
         return None
-    own = recipe.as_dict()
-    name = own.pop("name")
-    stands_for = {**models.arguments(name), **own}
+    arguments = recipe.as_dict()
+    name = arguments.pop("name")
+    stands_for = {**models.arguments(name), **arguments}
     if not {"embed_dim", "depth", "num_heads"} <= set(stands_for):
         return None
     width, heads, depth = (stands_for[size] for size in ("embed_dim", "num_heads", "depth"))
@@ -30,6 +30,6 @@ def next_smaller(model: Any) -> Any:
         return None
     halved = {"embed_dim": width // 2, "num_heads": heads // 2, "depth": depth}
     size = max(below, key=lambda size: size["embed_dim"], default=halved)
-    found = models.create(name, **{**own, **size, "depth": min(size["depth"], depth)}, rngs=nnx.Rngs(0))
-    found.preprocessing = model.preprocessing
-    return found
+    network = models.create(name, **{**arguments, **size, "depth": min(size["depth"], depth)}, rngs=nnx.Rngs(0))
+    network.preprocessing = model.preprocessing
+    return network

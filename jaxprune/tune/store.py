@@ -1,7 +1,6 @@
 """Stored measurements, so that a stopped run resumes with the same numbers."""
 
 import json
-import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -9,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from jaxprune.evaluate.collectors import observations
+from jaxprune.text import file_name
 
 
 class Store:
@@ -37,7 +37,7 @@ class Store:
             if self._folder is None:
                 self._made[token] = dict(make())
             else:
-                path = self._folder / f"{_slug(name)}.npz"
+                path = self._folder / f"{file_name(name)}.npz"
                 if not observations.is_there(path, key):
                     observations.write(path, key, make())
                 with np.load(path) as file:
@@ -46,11 +46,5 @@ class Store:
 
     def text(self, name: str, make: Callable[[], str], **key: Any) -> str:
         """Returns a stored text, or makes it."""
-        found = self.arrays(name, lambda: {"text": np.frombuffer(make().encode(), np.uint8)}, **key)
-        return found["text"].tobytes().decode()
-
-
-def _slug(name: str) -> str:
-    """A readable and unique file name."""
-    short = "".join(letter if letter.isalnum() else "-" for letter in name)[:60].strip("-")
-    return f"{short}-{zlib.crc32(name.encode()):08x}"
+        arrays = self.arrays(name, lambda: {"text": np.frombuffer(make().encode(), np.uint8)}, **key)
+        return arrays["text"].tobytes().decode()

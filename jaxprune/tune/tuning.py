@@ -1,5 +1,6 @@
 """Tunes a network to this device: the cheapest plan with bounded risk, or the safest plan with bounded cost."""
 
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -15,7 +16,8 @@ from jaxprune.evaluate.contestants import Runner, random_images
 from jaxprune.nn.host import Host
 from jaxprune.reduction import DENSE
 from jaxprune.tune import blockwise, cost_table, image_errors, pareto_testing
-from jaxprune.tune.candidates import Candidate, candidates, default_methods, default_places
+from jaxprune.tune.candidates import Candidate, candidates, default_methods, default_places, require_untrained
+from jaxprune.tune.copies import first_of_copies
 from jaxprune.tune.cost_table import Cost, CostTable
 from jaxprune.tune.pareto_testing import Tested
 from jaxprune.tune.requirement import Bound
@@ -26,6 +28,7 @@ from jaxprune.tune.tuned import SMALLER, Row, Settings, Tuned
 from jaxprune.weights.fingerprint import fingerprint
 
 SLACK = 0.05  # relative error allowed for predictions
+_log = logging.getLogger(__name__)
 _FORMAT = 1  # version of the stored results; other versions are recomputed
 
 Show = Callable[[np.ndarray], Iterable[Batch]]  # indices of images -> batches with `image`, and `label`
@@ -69,45 +72,42 @@ def tune(
     if not isinstance(model, Host):
         raise UserError(f"A {type(model).__name__} has no tokens to reduce: give a transformer.")
     settings = settings or Settings()
-    show, count = (images, num_images or 0) if callable(images) else (_shown(images, labels), len(images))
-    halves = _halves(count, bound.check(), settings)
+    show, count = (images, num_images or 0) if callable(images) else (_batches_of(images, labels), len(images))
+    _require_enough(count, bound.check(), settings)
+    _log.info("%s", pareto_testing.images_needed(count // 2, bound.risk, settings.delta))
     network = _Networks.of(model, settings, smaller)
     keep = (store or Store()).under(
         format=_FORMAT, network=fingerprint(model), size=network.dense.preprocessing.sides, jax=jax.__version__
     )
+    firsts = keep.arrays("copies", lambda: {"first": first_of_copies(show, count)}, images=count)["first"]
+    halves = _halves(np.unique(firsts), count, bound, settings)
     table = _cost_table(network, settings, keep)
     errors = _Errors(network.dense, show, halves, bound, settings, mesh or parallel.mesh_from_text("data=-1"), keep)
-    found, rejected = _found(network, table, errors, bound, settings)
-    counts = {each.name: int(errors.estimate(each).sum()) for each in found}
-    risks = [counts[each.name] / len(halves.first) for each in found]
-    order = pareto_testing.front([bound.of(each.cost) for each in found], risks) if found else []
-    front = [found[index] for index in order]
+    plans, rejected = _searched(network, table, errors, bound, settings)
+    counts = {plan.name: int(errors.estimate(plan).sum()) for plan in plans}
+    risks = [counts[plan.name] / len(halves.first) for plan in plans]
+    order = pareto_testing.front([bound.of(plan.cost) for plan in plans], risks) if plans else []
+    front = [plans[index] for index in order]
     if bound.on_cost:
-        some, timed = _timed_within(network, front, bound, settings, keep)
+        finalists, timed = _timed_within(network, front, bound, settings, keep)
     else:
-        some = thinned(front, [risks[index] for index in order], bound.risk, settings.most_tested)
-        timed = _timed(network, some, settings, keep)
-    chosen, why, tests = _chosen(some, timed, errors, bound, settings)
+        finalists = thinned(front, [risks[index] for index in order], bound.risk, settings.most_tested)
+        timed = _timed(network, finalists, settings, keep)
+    best, why, tests = _decision(finalists, timed, errors, bound, settings)
+    if copies := count - len(halves.first) - len(halves.second):
+        why += f" Of {count} images {copies} are copies or near copies of others, and were left out."
     # The device may have become faster or slower since the table was measured.
     predicted = lambda cost: table.rescaled(cost, timed[DENSE][0].median)
     rows = [Row(DENSE, _gflops(network.dense), None, timed[DENSE], 0, len(halves.first))]
     rows += [Row(SMALLER, _gflops(network.smaller), timed=timed[SMALLER])] if network.smaller is not None else []
-    evaluated = [*((each, len(SHARES) - 1) for each in found), *rejected]
-    for each, share in sorted(evaluated, key=lambda pair: bound.of(pair[0].cost), reverse=True):
-        losses = errors.estimate(each, share)
-        estimated = predicted(each.cost), timed.get(each.name), int(losses.sum()), len(losses)
-        rows.append(Row(each.name, _gflops(each.model), *estimated, tests.get(each.name)))
-    return Tuned(
-        chosen.name if chosen else "",
-        chosen.model if chosen else network.dense,
-        why,
-        tuple(rows),
-        tuple(each.name for each in front),
-        table,
-        bound,
-        settings,
-        (len(halves.first), len(halves.second)),
-    )
+    evaluated = [*((plan, len(SHARES) - 1) for plan in plans), *rejected]
+    for plan, share in sorted(evaluated, key=lambda pair: bound.of(pair[0].cost), reverse=True):
+        losses = errors.estimate(plan, share)
+        estimated = predicted(plan.cost), timed.get(plan.name), int(losses.sum()), len(losses)
+        rows.append(Row(plan.name, _gflops(plan.model), *estimated, tests.get(plan.name)))
+    name, tuned = (best.name, best.model) if best else ("", network.dense)
+    sizes = len(halves.first), len(halves.second)
+    return Tuned(name, tuned, why, tuple(rows), tuple(plan.name for plan in front), table, bound, settings, sizes)
 
 
 class _Halves(NamedTuple):
@@ -117,15 +117,21 @@ class _Halves(NamedTuple):
     second: np.ndarray
 
 
-def _halves(count: int, bound: Bound, settings: Settings) -> _Halves:
+def _require_enough(count: int, bound: Bound, settings: Settings, copies: str = "") -> None:
     fewest = 4 if bound.risk == 1 else max(4, pareto_testing.fewest_images(bound.risk, settings.delta))
     if count // 2 < fewest:
         raise UserError(
-            f"{count} images are too few: half of them test, and to show a risk of at most {bound.risk:.3g} with "
-            f"confidence {1 - settings.delta:.3g} takes {fewest} without an error. Give {2 * fewest} or more."
+            f"{count} images are too few{copies}: half of them test, and to show a risk of at most {bound.risk:.3g} "
+            f"with confidence {1 - settings.delta:.3g} takes {fewest} without an error. Give {2 * fewest} or more."
         )
-    order = np.random.default_rng(settings.seed).permutation(count)
-    return _Halves(*np.split(order, [count - count // 2]))
+
+
+def _halves(distinct: np.ndarray, count: int, bound: Bound, settings: Settings) -> _Halves:
+    """Splits images at random; of copies only the first counts, or they would be on both sides."""
+    if len(distinct) < count:
+        _require_enough(len(distinct), bound, settings, f" ({count - len(distinct)} of {count} are copies of others)")
+    order = np.random.default_rng(settings.seed).permutation(len(distinct))
+    return _Halves(*np.split(distinct[order], [len(order) - len(order) // 2]))
 
 
 class _Networks(NamedTuple):
@@ -160,6 +166,7 @@ class _Networks(NamedTuple):
             raise UserError(
                 f"smaller= is a {type(smaller).__name__}, which is not counted as one with tokens: give a transformer."
             )
+        require_untrained(settings.methods)
         places = tuple(map(tuple, settings.places)) or default_places(depth)
         return cls(dense, trained, smaller, tuple(settings.methods) or default_methods(), places)
 
@@ -170,25 +177,26 @@ def _cost_table(network: _Networks, settings: Settings, store: Store) -> CostTab
     return CostTable.from_json(store.text("cost table", make, **key))
 
 
-def _found(network: _Networks, table: CostTable, errors: "_Errors", bound: Bound, settings: Settings) -> Searched:
+def _searched(network: _Networks, table: CostTable, errors: "_Errors", bound: Bound, settings: Settings) -> Searched:
     """The plans to estimate on all images, with the one that the network was trained with, and the rejected ones."""
     methods = [method for method in table.methods() if method in network.methods]
-    own = [] if network.trained is None else [_trained(network, table)]
-    if not methods and not own:
+    trained = [] if network.trained is None else [_trained(network, table)]
+    if not methods and not trained:
         raise UserError(f"The network can follow none of {', '.join(network.methods)}: name other methods.")
-    known = {each.name for each in own}
-    dense = bound.of(table.predict(network.dense))
-    cost = lambda each: bound.of(each.cost)
+    trained_names = {plan.name for plan in trained}
+    predicted = table.predict(network.dense)
+    dense, within = bound.of(predicted), bound.against(predicted)
+    cost = lambda plan: bound.of(plan.cost)
 
     def pool(mixed: tuple[str, ...]) -> list[Candidate]:
-        made = candidates(network.dense, mixed, network.places, settings.kept, table.predict, seed=settings.seed)
-        allowed = lambda each: cost(each) < dense and bound.holds(each.cost, settings.batch_size, SLACK)
-        return [each for each in made if allowed(each) and each.name not in known]
+        plans = candidates(network.dense, mixed, network.places, settings.kept, table.predict)
+        allowed = lambda plan: cost(plan) < dense and within.holds(plan.cost, settings.batch_size, SLACK)
+        return [plan for plan in plans if allowed(plan) and plan.name not in trained_names]
 
     if settings.exhaustive:
-        return Searched([*(each for method in methods for each in pool((method,))), *own], [])
-    found = search(methods, pool, errors.estimate, dense, cost, alpha=bound.risk, limit=settings.limit)
-    return found._replace(promising=[*found.promising, *own])
+        return Searched([*(plan for method in methods for plan in pool((method,))), *trained], [])
+    searched = search(methods, pool, errors.estimate, dense, cost, alpha=bound.risk, limit=settings.limit)
+    return searched._replace(promising=[*searched.promising, *trained])
 
 
 def _trained(network: _Networks, table: CostTable) -> Candidate:
@@ -218,17 +226,17 @@ class _Errors:
 
     def estimate(self, plan: Candidate, share: int = -1) -> np.ndarray:
         """Errors on a share of the estimation images, (n,); `share` is an index in `search.SHARES`."""
-        dense, own = self._estimating(DENSE, self._dense, -1), self._estimating(plan.name, plan.model, share)
-        return self._errors(dense[: len(own.values)], own, dense, neighbours=self._neighbours, own=True)
+        dense, answers = self._estimating(DENSE, self._dense, -1), self._estimating(plan.name, plan.model, share)
+        return self._errors(dense[: len(answers.values)], answers, dense, neighbours=self._neighbours, in_bank=True)
 
     def test(self, plan: Candidate) -> int:
         """Number of errors among the test images."""
         bank = self._estimating(DENSE, self._dense, -1)
-        dense, own = (
+        dense, answers = (
             self._answers(name, model, self._halves.second, "testing")
             for name, model in ((DENSE, self._dense), (plan.name, plan.model))
         )
-        return int(self._errors(dense, own, bank, neighbours=self._neighbours, own=False).sum())
+        return int(self._errors(dense, answers, bank, neighbours=self._neighbours, in_bank=False).sum())
 
     @property
     def tested(self) -> int:
@@ -237,12 +245,12 @@ class _Errors:
 
     def _estimating(self, name: str, model: Any, share: int) -> image_errors.Answers:
         parts = self._parts[: range(len(SHARES))[share] + 1]
-        found = [
+        answers = [
             self._answers(name, model, part, f"part {number} of {len(SHARES)}")
             for number, part in enumerate(parts, start=1)
             if len(part)
         ]
-        return image_errors.Answers(*(np.concatenate(columns) for columns in zip(*found, strict=True)))
+        return image_errors.Answers(*(np.concatenate(columns) for columns in zip(*answers, strict=True)))
 
     def _answers(self, name: str, model: Any, numbers: np.ndarray, part: str) -> image_errors.Answers:
         def make() -> dict[str, np.ndarray]:
@@ -256,17 +264,17 @@ class _Errors:
             labels = labels if labels.ndim == 1 else np.full(len(values), -1)
             return {"values": values.argmax(-1) if model.num_classes else values, "label": labels}
 
-        found = self._store.arrays(f"{name} {part}", make, images=numbers.tolist())
-        return image_errors.Answers(found["values"], found["label"])
+        arrays = self._store.arrays(f"{name} {part}", make, images=numbers.tolist())
+        return image_errors.Answers(arrays["values"], arrays["label"])
 
 
 Timed = Mapping[str, tuple[OverRounds, float]]  # {name: (seconds, megabytes)}
 
 
-def _timed(network: _Networks, some: Sequence[Candidate], settings: Settings, store: Store) -> Timed:
+def _timed(network: _Networks, plans: Sequence[Candidate], settings: Settings, store: Store) -> Timed:
     """Times whole networks in turns: dense, a smaller one, and plans."""
-    networks = {DENSE: network.dense, SMALLER: network.smaller, **{each.name: each.model for each in some}}
-    networks = {name: each for name, each in networks.items() if each is not None}
+    networks = {DENSE: network.dense, SMALLER: network.smaller, **{plan.name: plan.model for plan in plans}}
+    networks = {name: model for name, model in networks.items() if model is not None}
 
     def make() -> dict[str, np.ndarray]:
         runners = {name: Runner(model, random_images(model, settings.batch_size)) for name, model in networks.items()}
@@ -278,10 +286,10 @@ def _timed(network: _Networks, some: Sequence[Candidate], settings: Settings, st
         }
 
     smaller = "" if network.smaller is None else fingerprint(network.smaller)
-    part = "whole networks" + "".join(f", {each.name}" for each in some[:1])
-    found = store.arrays(part, make, networks=list(networks), smaller=smaller, **_timing(settings))
-    each = zip(networks, found["seconds"], found["megabytes"], strict=True)
-    return {name: (OverRounds.of(seconds.tolist()), float(megabytes)) for name, seconds, megabytes in each}
+    part = "whole networks" + "".join(f", {plan.name}" for plan in plans[:1])
+    arrays = store.arrays(part, make, networks=list(networks), smaller=smaller, **_timing(settings))
+    measurements = zip(networks, arrays["seconds"], arrays["megabytes"], strict=True)
+    return {name: (OverRounds.of(seconds.tolist()), float(megabytes)) for name, seconds, megabytes in measurements}
 
 
 def _timed_within(
@@ -290,48 +298,48 @@ def _timed_within(
     """Times some plans of the front at a time, the safest first, until one keeps to a bound on cost, or dense does."""
     timed, end = {}, 0
     while end == 0 or end < len(front):
-        some, end = front[end : end + settings.most_tested], end + settings.most_tested
-        timed |= _timed(network, some, settings, store)
-        costs = [Cost(timed[name][0].median, timed[name][1]) for name in (DENSE, *(each.name for each in some))]
-        if any(bound.holds(cost, settings.batch_size) for cost in costs):
+        plans, end = front[end : end + settings.most_tested], end + settings.most_tested
+        timed |= _timed(network, plans, settings, store)
+        costs = [Cost(timed[name][0].median, timed[name][1]) for name in (DENSE, *(plan.name for plan in plans))]
+        if any(bound.against(costs[0]).holds(cost, settings.batch_size) for cost in costs):
             break
     return front[:end], timed
 
 
-def _chosen(
-    some: Sequence[Candidate], timed: Timed, errors: _Errors, bound: Bound, settings: Settings
+def _decision(
+    plans: Sequence[Candidate], timed: Timed, errors: _Errors, bound: Bound, settings: Settings
 ) -> tuple[Candidate | None, str, dict[str, Tested]]:
     """Returns the plan (None: dense), why, and the tests.
 
     Args:
-      some: plans of the front, from the safest to the cheapest.
+      plans: of the front, from the safest to the cheapest.
     """
     cost = {name: Cost(seconds.median, megabytes) for name, (seconds, megabytes) in timed.items()}
-    if bound.on_cost and bound.holds(cost[DENSE], settings.batch_size):
+    within = bound.against(cost[DENSE])
+    if bound.on_cost and within.holds(cost[DENSE], settings.batch_size):
         return None, f"The dense network itself satisfies the bound: {bound}.", {}
-    fit = [each for each in some if bound.holds(cost[each.name], settings.batch_size)]
-    fit = [each for each in fit if bound.of(cost[each.name]) < bound.of(cost[DENSE])]
+    fit = [plan for plan in plans if within.holds(cost[plan.name], settings.batch_size)]
+    fit = [plan for plan in fit if bound.of(cost[plan.name]) < bound.of(cost[DENSE])]
     if not fit:
-        within = f" and satisfies the bound, {bound}" if bound.on_cost else ""
-        return None, f"Nothing beats dense: no plan found is cheaper on this device{within}.", {}
+        also = f" and satisfies the bound, {bound}" if bound.on_cost else ""
+        return None, f"Nothing beats dense: no plan found is cheaper on this device{also}.", {}
     # For a bound on cost the safest is the best; cheaper plans need no test.
     tried = fit[:1] if bound.on_cost else fit
-    found = pareto_testing.fixed_sequence(map(errors.test, tried), errors.tested, bound.risk, settings.delta)
-    tests = {each.name: test for each, test in zip(tried, found, strict=False)}
-    passed = [each for each in tried if each.name in tests and tests[each.name].passed]
+    sequence = pareto_testing.fixed_sequence(map(errors.test, tried), errors.tested, bound.risk, settings.delta)
+    tests = {plan.name: test for plan, test in zip(tried, sequence, strict=False)}
+    passed = [plan for plan in tried if plan.name in tests and tests[plan.name].passed]
     confidence = f"with confidence {1 - settings.delta:.3g}"
     if not passed:
         return None, (
-            f"Nothing beats dense: {tried[0].name}, the safest plan, fails on {found[0].errors} of {found[0].images} "
-            f"images, too many for a risk of at most {bound.risk:.3g} {confidence}."
+            f"Nothing beats dense: {tried[0].name}, the safest plan, fails on {sequence[0].errors} of "
+            f"{sequence[0].images} images, too many for a risk of at most {bound.risk:.3g} {confidence}."
         ), tests  # fmt: skip
-    best = min(passed, key=lambda each: bound.of(cost[each.name]))
+    best = min(passed, key=lambda plan: bound.of(cost[plan.name]))
     test = tests[best.name]
     speed = cost[DENSE].seconds / cost[best.name].seconds
     return best, (
-        f"{best.name} is {speed:.2f} times as fast as dense, and {confidence} its "
-        f"risk is at most {bound.risk if bound.risk < 1 else test.limit:.3g}: {test.errors} errors in {test.images} "
-        "independent images."
+        f"{best.name} is {speed:.2f} times as fast as dense, and {confidence} its risk is at most "
+        f"{bound.risk if bound.risk < 1 else test.limit:.3g}: {test.errors} errors in {test.images} independent images."
     ), tests  # fmt: skip
 
 
@@ -341,18 +349,17 @@ def _gflops(model: Any) -> float:
 
 def _timing(settings: Settings) -> dict[str, Any]:
     """The settings that timings depend on."""
-    device = jax.devices()[0]
-    names = {"device": device.device_kind, "platform": device.platform}
-    return {"batch_size": settings.batch_size, "rounds": settings.rounds, **names}
+    device = {"device": jax.devices()[0].device_kind, "platform": jax.devices()[0].platform}
+    return {"batch_size": settings.batch_size, "rounds": settings.rounds, **device}
 
 
-def _shown(images: np.ndarray, labels: np.ndarray | None) -> Show:
-    known = np.full(len(images), -1, np.int32) if labels is None else np.asarray(labels)
+def _batches_of(images: np.ndarray, labels: np.ndarray | None) -> Show:
+    classes = np.full(len(images), -1, np.int32) if labels is None else np.asarray(labels)
 
     def show(numbers: np.ndarray) -> Iterable[Batch]:
         batch = blockwise.evaluation_batch()
         for start in range(0, len(numbers), batch):
-            some = numbers[start : start + batch]
-            yield {"image": np.asarray(images[some]), "label": known[some]}
+            rows = numbers[start : start + batch]
+            yield {"image": np.asarray(images[rows]), "label": classes[rows]}
 
     return show

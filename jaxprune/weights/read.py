@@ -1,12 +1,13 @@
 """Reads published weights and loads them into a network: either completely, or with a clear error."""
 
 import fnmatch
+import math
 import os
 import re
 import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -22,11 +23,13 @@ from jaxprune.weights.positions import resample_to, table_names
 from jaxprune.weights.read_names import to_timm
 from jaxprune.weights.rules import to_ours
 from jaxprune.weights.sources import Published
+from jaxprune.weights.trained_methods import trained_methods
 
 # Bytes that a compressed archive may unpack to besides those that weights of its size do.
 _UNPACKED = 2**28
 _RATIO = 16
 
+_HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 _PYTORCH = (".pth", ".pt", ".bin", ".ckpt", ".pyth", ".tar")  # the last of ".pth.tar"
 
 
@@ -84,6 +87,9 @@ def _refuse_placeholder(path: Path) -> None:
 def _read_npz(path: Path) -> dict[str, np.ndarray]:
     with zipfile.ZipFile(path) as archive:
         size = sum(member.file_size for member in archive.infolist())
+        for member in archive.infolist():
+            with archive.open(member) as file:
+                _require_content(file, member)
     if size > _UNPACKED + _RATIO * path.stat().st_size:
         raise UserError(
             f"{path} unpacks to {size:,} bytes, which is not plausible for weights of "
@@ -92,6 +98,21 @@ def _read_npz(path: Path) -> dict[str, np.ndarray]:
         )
     with np.load(path, allow_pickle=False) as file:
         return dict(file)
+
+
+def _require_content(file: IO[bytes], member: zipfile.ZipInfo) -> None:
+    """Raises a `ValueError` unless an array in an archive has as many bytes as its header says.
+
+    Elements of no bytes would cost nothing to store, and any time to convert.
+    """
+    reader = _HEADERS.get(np.lib.format.read_magic(file))
+    if reader is None:
+        return
+    shape, _, dtype = reader(file)
+    if not dtype.hasobject and (
+        not dtype.itemsize or math.prod(shape) * dtype.itemsize != member.file_size - file.tell()
+    ):
+        raise ValueError(f"{member.filename} is no array of the {member.file_size:,} bytes that it has")
 
 
 def load_pretrained(
@@ -108,7 +129,8 @@ def load_pretrained(
     A position table made for another grid is resampled to the network's by the rule of its family, see `positions`.
 
     Args:
-      model: a ViT or a masked autoencoder, reducing or not, or a scorer with its networks.
+      model: a ViT or a masked autoencoder, reducing or not, or a scorer with its networks. A method that also works
+        without parameters (`dpc_knn`) gets its trained form if there are weights for it, and `model.plan` says so.
       source: a file, or {published name: array}: names of timm (ViT, DeiT), of the MAE repository, of DINO, of
         MoCo, or of Hugging Face's ViT, DeiT and ViTMAE (whose norms add 1e-12 to the variance by default, ours 1e-6),
         inside of wrappers such as `module.` or not; for a reducing network those of the method's modules too
@@ -150,10 +172,24 @@ def fill(
     Args:
       source: the network that the tensors are of, see `positions.resample_to`.
     """
-    targets = variables(model)
     if not tensors:
         raise UserError(f"{label} hold no tensors at all: fetch or save the weights again.")
     entries = to_ours(by_timm(tensors, ignored), model)
+    with trained_methods(model, entries):
+        _put(model, entries, label, new=new, antialias=antialias, source=source)
+    return model
+
+
+def _put(
+    model: Any,
+    entries: Mapping[str, Published],
+    label: str,
+    *,
+    new: Sequence[str],
+    antialias: bool | None,
+    source: Any,
+) -> None:
+    targets = variables(model)
     if entries and not set(entries) & set(targets):
         raise UserError(
             f"{label} are weights of another network: none of their {len(entries)} tensors ({_listed(entries)}) "
@@ -191,7 +227,6 @@ def fill(
     require_finite({used[name].name: array for name, array in arrays.items()}, label)
     for name, array in arrays.items():
         targets[name][...] = jnp.asarray(array)
-    return model
 
 
 def by_timm(tensors: Mapping[str, Any], ignored: Sequence[str]) -> dict[str, Published]:
@@ -204,7 +239,7 @@ def _matches(name: str, patterns: Sequence[str]) -> bool:
     return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
 
 
-def _listed(entries: dict[str, Published]) -> str:
+def _listed(entries: Mapping[str, Published]) -> str:
     names = [entry.name for entry in entries.values()]
     return ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
 

@@ -185,7 +185,8 @@ def _pattern(template: str) -> re.Pattern[str]:
 def method_modules(model: Any) -> dict[str, str]:
     """Returns {published path of a module of a token-reduction method: our path}, longer paths first.
 
-    Published networks have a list of a method's modules beside the blocks, one per step; ours are inside the blocks.
+    Published networks have a list of a method's modules beside the blocks, one per step, or modules of the blocks; ours
+    belong to the reducers of the blocks.
     """
     paths = {}
     counted: dict[str, int] = {}
@@ -193,15 +194,19 @@ def method_modules(model: Any) -> dict[str, str]:
         reducer = model.block(site).reducer
         if reducer is None or reducer.published is None:
             continue
-        number = counted[reducer.published] = counted.get(reducer.published, -1) + 1
-        published, path = f"{reducer.published}.{number}", f"{site.path}.reducer"
-        paths[published] = path
-        paths.update({f"{published}.{a}": f"{path}.{b}" for a, b in reducer.renames.items()})
+        path = f"{site.path}.reducer"
+        if "{layer}" in reducer.published:
+            published = reducer.published.format(layer=site.layer)
+        else:
+            number = counted[reducer.published] = counted.get(reducer.published, -1) + 1
+            published = f"{reducer.published}.{number}"
+            paths[published] = path
+        paths.update({f"{published}.{a}".rstrip("."): f"{path}.{b}" for a, b in reducer.renames.items()})
     return dict(sorted(paths.items(), key=lambda pair: -len(pair[0])))
 
 
 def _place(name: str, modules: dict[str, str]) -> str:
     for published, path in modules.items():
-        if name.startswith(published + "."):
+        if f"{name}.".startswith(f"{published}."):
             return path + name.removeprefix(published)
     return name

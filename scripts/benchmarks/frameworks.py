@@ -43,6 +43,7 @@ VIT, SWIN = "vit_base_patch16_224", "swin_base_patch4_window7_224"
 SETTINGS = {
     "mae": (VIT, 0.5),
     "mff": (VIT, 0.5),
+    "crossmae": (VIT, 0.5),
     "simmim": (VIT, 0.3),
     "localmim": (VIT, 0.65),
     "tec": (VIT, 0.5),

@@ -171,7 +171,7 @@ def main():
             row["tau"], row["error"] = found.get(row["throw"], (1.0, 0.0))
     columns = [name for name in COLUMNS if any(name in row for row in rows)]
     shown = [{name: row.get(name, "") for name in columns} for row in rows]
-    publish(f"{args.run or args.model}, batch {args.batch}", rows, args.out, shown=shown)
+    publish(f"{args.run or args.model}, batch {args.batch}", rows, args.out, summary=shown)
     if args.run:
         curve = ([row["images/s"] for row in rows[1:]], [row["tau"] for row in rows[1:]])
         figure = plots.scatter_plot(

@@ -280,7 +280,7 @@ def main():
         sizes = f"memory at batch {args.batch}" + (f", time at batch {args.measure}" if args.measure else "")
         written += rows
         same = {"batch": args.batch, "measured_batch": args.measure, "rounds": args.rounds, "dtype": args.dtype}
-        publish(f"{name}, {args.dtype}, {sizes}", written, args.out, shown=shown(rows), **same)
+        publish(f"{name}, {args.dtype}, {sizes}", written, args.out, summary=shown(rows), **same)
         print("\n".join(lines), flush=True)
         picture = args.out.with_name(f"{args.out.stem}_{name}.png")
         plot(rows, f"PR-MIM, {name}").savefig(picture, dpi=150)

@@ -243,7 +243,7 @@ def main():
         print(f"measured at step {step}", flush=True)
         rows += new
     title = f"Gradients compared with MAE's, {args.run or f'step {step}'}"
-    publish(title, rows, args.out, shown=shown(rows))
+    publish(title, rows, args.out, summary=shown(rows))
     plot(new, title).savefig(args.out.with_suffix(".png"), dpi=150)
     print(f"plot written to {args.out.with_suffix('.png')}")
 

@@ -153,7 +153,7 @@ def run():
     args.out.mkdir(parents=True, exist_ok=True)
     if args.what == "grid":
         rows = searched(args)
-        publish("Best of the grid", rows, args.out / "grid.csv", shown=best(rows))
+        publish("Best of the grid", rows, args.out / "grid.csv", summary=best(rows))
     else:
         rows = compared(args)
         publish("Settings of ImageNet (I) and of the dense baseline (D)", rows, args.out / "matrix.csv")

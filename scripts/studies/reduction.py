@@ -41,7 +41,7 @@ def off_the_shelf(args, config):
     """Returns {(method, rate): accuracy} of the methods without parameters, without fine-tuning."""
     classifier = checkpoints.open_classifier(args.run)
     model = classifier.model
-    names = [name for name in reduction.standalone() if reduction.methods()[name].published is None]
+    names = [name for name in reduction.standalone() if not reduction.methods()[name].has_parameters({})]
     reduced = {}
     for name in names:
         for rate in RATES:

@@ -31,7 +31,7 @@ CONFIG = str(Path(__file__).parent.parent.parent / "configs" / "features.py")
 SIZES = {"img_size": 16, "patch_size": 4, "embed_dim": 16, "depth": 2, "num_heads": 2}
 ALL = tuple(FEATURES)
 SCENES = {"data.source": "scenes", "data.num_train": 20, "data.num_eval": 12}
-SMALL = {"batch_size": 4, "shard_size": 8, "what": ALL}
+SMALL = {"batch_size": 4, "shard_size": 8, "features": ALL}
 
 
 def network(**arguments):
@@ -239,7 +239,7 @@ def test_a_list_and_a_picture_are_taken_in_their_order(saved, colours, tmp_path)
 @pytest.mark.slow
 def test_held_out_images_of_a_folder_are_classified(saved, colours, tmp_path, capsys):
     folder = {"data.source": "folder", "data.path": str(colours), "data.held_out": 0.4}
-    summary = run(tmp_path / "run", run=saved, **folder, **{**SMALL, "what": ("pooled", "patches")}, neighbours=3)
+    summary = run(tmp_path / "run", run=saved, **folder, **{**SMALL, "features": ("pooled", "patches")}, neighbours=3)
     assert summary["images"] == 15 and summary["chance"] == 0.5 and summary["held-out images"] in (5, 6)
     with (tmp_path / "run" / "features.csv").open() as file:
         rows = list(csv.DictReader(file))
@@ -267,7 +267,7 @@ def test_images_of_several_classes_keep_their_labels_and_are_not_classified(save
     with tfds.testing.mock_data(num_examples=6):
         source = {"data.source": "tfds", "data.name": "voc/2012", "data.label_key": "objects.label"}
         splits = {"data.train_split": "train", "data.eval_split": "validation"}
-        summary = run(tmp_path / "run", run=saved, **source, **splits, **{**SMALL, "what": ("pooled",)})
+        summary = run(tmp_path / "run", run=saved, **source, **splits, **{**SMALL, "features": ("pooled",)})
     assert summary["images"] == 12 and "chance" not in summary
     (part,) = shards(tmp_path / "run", "train")
     assert part.labels.shape == (6, 20) and part.names[2] == "voc/2012/train[2]"
@@ -326,8 +326,8 @@ BAD = {
     "no images": ({"run": "SAVED"}, "has no data set: give --config.images=FOLDER"),
     "images twice": ({"run": "SAVED", "images": "IMAGES", **SCENES}, "are both set: give one of them"),
     "images that are not there": ({"run": "SAVED", "images": "nowhere"}, "There are no pictures at nowhere"),
-    "an unknown feature": ({"run": "SAVED", "images": "IMAGES", "what": ("pooling",)}, "Did you mean 'pooled'"),
-    "nothing": ({"run": "SAVED", "images": "IMAGES", "what": ()}, "is empty: give some of cls, pooled"),
+    "an unknown feature": ({"run": "SAVED", "images": "IMAGES", "features": ("pooling",)}, "Did you mean 'pooled'"),
+    "nothing": ({"run": "SAVED", "images": "IMAGES", "features": ()}, "is empty: give some of cls, pooled"),
     "an unknown split": ({"run": "SAVED", **SCENES, "splits": ("test",)}, "Choose one of: eval, train"),
     "an unknown format": ({"run": "SAVED", "images": "IMAGES", "format": "npy"}, "Did you mean 'npz'"),
     "a dtype to compute in": (
@@ -337,7 +337,10 @@ BAD = {
     "an unknown plan": ({"run": "SAVED", "images": "IMAGES", "plan": "topkk"}, "Did you mean 'topk'"),
     "broken batches": ({"run": "SAVED", "images": "IMAGES", "shard_size": 100}, "of config.batch_size=64: use 128"),
     "no CLS to pool": ({"run": "UNPOOLED", "images": "IMAGES"}, "pools a CLS token, but has none"),
-    "no CLS": ({"run": "BARE", "images": "IMAGES", "what": ("cls",)}, "has no CLS token: write 'pooled' or 'patches'"),
+    "no CLS": (
+        {"run": "BARE", "images": "IMAGES", "features": ("cls",)},
+        "has no CLS token: write 'pooled' or 'patches'",
+    ),
 }
 
 

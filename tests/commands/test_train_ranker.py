@@ -12,7 +12,7 @@ from flax import nnx
 from ml_collections import ConfigDict
 
 from jaxprune import checkpoints, commands, main, mim, ranking
-from jaxprune.checkpoints.run import build
+from jaxprune.checkpoints.build import build
 from jaxprune.commands import evaluate
 from jaxprune.commands.shared import networks
 from jaxprune.commands.train_ranker.settings import label_model
@@ -99,7 +99,7 @@ def test_a_classifier_is_trained_on_what_the_ranker_selects(learns, trained, tmp
     # What a classifier learns reaches the ranker only if it is let.
     assert not any(same) if learns else all(same)
     assert (set(parts.params) > {"pruner.scorer.proposal.head.kernel"}) == learns
-    assert evaluate.assess(tmp_path / "run", tmp_path / "report.html")["accuracy"] == summary["accuracy"]
+    assert evaluate.assess(tmp_path / "run", tmp_path)["accuracy"] == summary["accuracy"]
 
 
 def test_a_scorer_and_its_method_come_together(tmp_path):

@@ -8,11 +8,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 
-from jaxprune import commands, main
+from jaxprune import commands, main, models
+from jaxprune.checkpoints.run import backbone, load_model
 from jaxprune.commands import finetune, linear_probe
-from jaxprune.commands.shared.training import begin, build_optimizer
+from jaxprune.commands.finetune.parameter_groups import grouped_optimizer
+from jaxprune.commands.shared.training import Length, Training, begin, build_optimizer, learning_rate
 from jaxprune.errors import UserError
+from jaxprune.nn.params import split
 from jaxprune.train import optimizer
 
 CONFIGS = Path(__file__).parent.parent.parent / "configs"
@@ -66,3 +70,78 @@ def test_a_run_begun_before_a_setting_existed_goes_on_if_it_has_its_default(old_
     config.finetune.optimizer.name = "lamb"
     with pytest.raises(UserError, match=r"finetune\.optimizer\.name is 'adamw' there and 'lamb' here\. "):
         begin(config, workdir)
+
+
+@pytest.mark.parametrize("limits_decay", [True, False])
+def test_the_limits_of_the_learning_rate_are_scaled_by_layer_or_absolute(limits_decay):
+    model = models.create("vit", img_size=8, patch_size=4, embed_dim=4, depth=2, num_heads=1, rngs=nnx.Rngs(0))
+    params = split(model).params
+    settings = {"warmup_lr": 2e-3, "min_lr": 1e-3, "layer_decay": 0.5, "limits_decay": limits_decay}
+    rates = {"base_lr": 1.0, "lr_norm": 64, "warmup_epochs": 1.0, "weight_decay": 0.0, "cosine_from_start": True}
+    config = finetune.defaults(batch_size=64, epochs=4.0, optimizer={**settings, **rates})
+    steps = Length(per_epoch=2, total=8)
+    training = Training(config, Path(), None, None, steps, learning_rate(config, steps), None)
+    tx = grouped_optimizer(config, params, model, training)
+    state, grads = tx.init(params), jax.tree.map(jnp.ones_like, params)
+    layers = model.parameter_layers(params)
+    for step in range(steps.total):
+        updates_of_step, state = tx.update(grads, state, params)
+        for name, layer in layers.items():
+            scale = 0.5 ** (3 - layer)
+            low, start = (scale * limit if limits_decay else limit for limit in (1e-3, 2e-3))
+            rate = low + (scale - low) * 0.5 * (1 + np.cos(np.pi * step / 8))
+            rate = start + (scale - start) * step / 2 if step < 2 else rate
+            np.testing.assert_allclose(-updates_of_step[name], rate, rtol=1e-4)
+
+
+@pytest.mark.parametrize(("encoder", "epochs"), [("vit", 100), ("swin", 100)])
+def test_simmim_is_fine_tuned_as_published(encoder, epochs):
+    config = main.load_config(f"{CONFIGS}/mim/imagenet_finetune.py:framework=simmim,encoder={encoder}")
+    rates, layer_decay = config.optimizer, {"vit": 0.65, "swin": 0.9}[encoder]
+    of_512 = [rates.base_lr, rates.warmup_lr / 4, rates.min_lr / 4]
+    assert (of_512, config.batch_size, config.epochs) == ([1.25e-3, 2.5e-7, 2.5e-7], 2048, epochs)
+    numbers = rates.layer_decay, rates.warmup_epochs, rates.weight_decay, rates.clip_norm, config.model.drop_path_rate
+    assert numbers == (layer_decay, 20, 0.05, 5.0, 0.1)
+    assert not rates.limits_decay and rates.cosine_from_start
+
+
+def test_a_smoke_run_takes_another_network(tmp_path):
+    config = main.load_config(f"{CONFIGS}/mim/imagenet_finetune.py:smoke")
+    config.model.name = "swin_tiny_patch4_window7_224"
+    assert commands.find("finetune")(config, tmp_path)["steps"] == 4
+    assert load_model(tmp_path).depths == models.tiny("swin_tiny_patch4_window7_224")["depths"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("pretraining", "finetuning"),
+    [("simmim.py:smoke,encoder=swin", "framework=simmim,encoder=swin"), ("greenmim.py:smoke", "framework=greenmim")],
+)
+def test_a_swin_starts_from_its_pretraining(pretraining, finetuning, tmp_path):
+    config = main.load_config(f"{CONFIGS}/mim/{pretraining}")
+    commands.find("pretrain")(config, tmp_path / "pretrained")
+    encoder = backbone(load_model(tmp_path / "pretrained"))
+    config = main.load_config(f"{CONFIGS}/mim/imagenet_finetune.py:smoke,{finetuning}")
+    config.run = str(tmp_path / "pretrained")
+    assert commands.find("finetune")(config, tmp_path / "finetuned")["steps"] == 4
+    assert load_model(tmp_path / "finetuned").depths == encoder.depths
+
+
+@pytest.mark.slow
+def test_the_mlp_of_tecs_cls_token_goes_on_learning(tmp_path):
+    commands.find("pretrain")(main.load_config(f"{CONFIGS}/mim/tec.py:smoke"), tmp_path / "pretrained")
+    pretrained = load_model(tmp_path / "pretrained")
+    config = main.load_config(f"{CONFIGS}/mim/imagenet_finetune.py:smoke,framework=tec,after=mae-300")
+    # Of a smoke run: half an epoch.
+    assert (config.optimizer.layer_decay, config.optimizer.warmup_epochs) == (0.65, 0.5)
+    config.update(run=str(tmp_path / "pretrained"), optimizer={"base_lr": 1e-9, "min_lr": 0.0})
+    commands.find("finetune")(config, tmp_path / "finetuned")
+    model = load_model(tmp_path / "finetuned")
+    chex.assert_trees_all_close(model.cls_token[...], pretrained.encoder.cls_token[...], atol=1e-6)
+    chex.assert_trees_all_close(split(model.cls_token_mlp).params, split(pretrained.cls_token_mlp).params, atol=1e-6)
+    assert "pos_embed" not in split(model).params
+    layers = model.parameter_layers(split(model).params)
+    assert {layers[name] for name in ("cls_token", "cls_token_mlp.fc1.kernel", "head.kernel")} == {model.depth + 1}
+    # The blocks see the same tokens as those that TEC's backbone made.
+    images = jnp.ones((1, *model.patch_embed.img_size, 3))
+    chex.assert_trees_all_close(model.embed(images), pretrained.backbone().embed(images), atol=1e-5)

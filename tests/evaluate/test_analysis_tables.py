@@ -27,7 +27,7 @@ class Who(NamedTuple):
     plan: str
     method: str
     layers: tuple[int, ...] = ()
-    wanted: tuple[int, ...] = ()
+    num_keep: tuple[int, ...] = ()
     num_layers: int = 4
     model: Any = None
 

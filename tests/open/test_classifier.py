@@ -215,7 +215,7 @@ def test_a_torn_card_is_named(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["localmim", "mff"])
+@pytest.mark.parametrize("method", ["crossmae", "localmim", "mff"])
 def test_fine_tuning_starts_from_the_encoder_of_any_framework(method, tmp_path):
     decoder = {"decoder_embed_dim": 16, "decoder_num_heads": 2, "decoder_depth": 1, "reconstruction": "progressive"}
     framework = mim.create(method, **SIZES, **decoder, rngs=nnx.Rngs(0))

@@ -12,9 +12,12 @@ from published_clusters import check_model, stage
 from published_models import cases, config_of
 from support import golden, golden_names
 
+from jaxprune import checkpoints, models
 from jaxprune.errors import UserError
 from jaxprune.nn.tokens import all_present
+from jaxprune.reduction import Plan, apply
 from jaxprune.reduction.dpc_knn import DpcKnn, dpc_knn, mean_of_smallest, shares
+from jaxprune.weights.rules import to_published
 
 
 @pytest.mark.parametrize("case", cases("dpcknn"))
@@ -75,7 +78,7 @@ def test_tokens_far_apart_are_still_ranked_by_density():
 def test_equal_weights_has_no_parameters_and_noise_needs_a_key(rng_key):
     x = jnp.zeros((1, 12, 4))  # nothing but ties
     tokens = all_present(x, 0)
-    noisy = DpcKnn(stage(12, 3, 4), equal_weights=True, density_noise=True)
+    noisy = DpcKnn(stage(12, 3, 4), density_noise=True)
     assert not jax.tree.leaves(nnx.state(noisy, nnx.Param))
     without = noisy(tokens, None)[1].kept
     np.testing.assert_array_equal(
@@ -86,9 +89,60 @@ def test_equal_weights_has_no_parameters_and_noise_needs_a_key(rng_key):
     assert len({tuple(ids.ravel()) for ids in np.asarray(draw(jax.random.split(rng_key, 4)))}) > 1
 
 
+def small_vit():
+    sizes = {"img_size": 16, "patch_size": 4, "embed_dim": 16, "depth": 3, "num_heads": 2, "num_classes": 3}
+    return models.create("vit", **sizes, rngs=nnx.Rngs(0))
+
+
+PLAN = Plan("dpc_knn", keep_rate=0.5, reduction_loc=(1, 2))
+
+
+def test_off_the_shelf_it_has_no_parameters_and_depends_on_no_seed(rng_key):
+    model, images = small_vit(), jax.random.normal(rng_key, (2, 16, 16, 3))
+    assert PLAN.text == ("dpc_knn@1:keep_rate=0.5,equal_weights=true+dpc_knn@2:keep_rate=0.25,equal_weights=true")
+    assert Plan.from_text(PLAN.text) == PLAN == Plan("dpc_knn", 0.5, (1, 2), equal_weights=True)
+    first, second = (apply(model, PLAN, rngs=rngs) for rngs in (None, nnx.Rngs(7)))
+    np.testing.assert_array_equal(first(images)[0], second(images)[0])
+    fast = apply(small_vit(), PLAN)
+    checkpoints.load_pretrained(fast, to_published(model))  # the weights of the dense network are all that it needs
+    np.testing.assert_array_equal(fast(images)[0], first(images)[0])
+
+
+def test_weights_with_a_score_bring_the_trained_form(rng_key, tmp_path):
+    images = jax.random.normal(rng_key, (2, 16, 16, 3))
+    learned = apply(small_vit(), PLAN.with_parameters(), rngs=nnx.Rngs(3))
+    tensors = to_published(learned)
+    assert {name for name in tensors if "cluster" in name} == {
+        f"cluster_layers.{step}.score.{kind}" for step in (0, 1) for kind in ("weight", "bias")
+    }
+    fast = apply(small_vit(), PLAN)
+    plain = fast(images)[0]
+    checkpoints.load_pretrained(fast, tensors)
+    assert fast.plan == PLAN.with_parameters() and "equal_weights=false" in fast.plan.text
+    np.testing.assert_array_equal(fast(images)[0], learned(images)[0])
+    assert np.abs(fast(images)[0] - plain).max() > 0
+    # Its plan leaves the learned scores in place.
+    np.testing.assert_array_equal(apply(fast, fast.plan, rngs=nnx.Rngs(9))(images)[0], learned(images)[0])
+
+    # Files whose card does not say which form it is hold the trained one if they hold its score.
+    path = tmp_path / "fast.safetensors"
+    fast.plan = Plan.from_text(PLAN.text)
+    checkpoints.save_model(fast, path)
+    np.testing.assert_array_equal(checkpoints.load_model(path)(images)[0], learned(images)[0])
+
+
+def test_incomplete_weights_leave_the_network_as_it_was():
+    tensors = to_published(apply(small_vit(), PLAN.with_parameters(), rngs=nnx.Rngs(3)))
+    del tensors["cluster_layers.1.score.bias"]
+    fast = apply(small_vit(), PLAN)
+    with pytest.raises(UserError, match=r"missing.*blocks.2.reducer.score.bias"):
+        checkpoints.load_pretrained(fast, tensors)
+    assert fast.plan == PLAN and fast.blocks[1].reducer.score is None
+
+
 @pytest.mark.parametrize(
     "options, says",
-    [({"k": 10}, "only 9 tokens"), ({"k": 0}, "at least 1"), ({}, "give rngs=")],
+    [({"k": 10}, "only 9 tokens"), ({"k": 0}, "at least 1"), ({"equal_weights": False}, "give rngs=")],
 )
 def test_refuses_options_without_sense(options, says):
     with pytest.raises(UserError, match=says):

@@ -8,6 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from hosts import host, images
+from newer_networks import check_network, plan_by_rows, sources
 from published_models import (
     CLOSE,
     block,
@@ -20,9 +22,13 @@ from published_models import (
     run_block,
     stage,
 )
-from support import golden, golden_names, quick_compile, weights
+from support import golden, golden_names, quick_compile, quickly, weights
 
 from jaxprune import models, reduction
+from jaxprune.errors import UserError
+from jaxprune.nn import Attended, kernels
+from jaxprune.nn.params import merge as merged_model
+from jaxprune.nn.params import split
 from jaxprune.nn.tokens import all_present
 from jaxprune.reduction import unmerge
 from jaxprune.reduction.tome import ToMe, match, merge
@@ -115,3 +121,120 @@ def test_later_steps_do_not_make_up_for_a_step_without_enough_pairs(patches, cou
     model = models.create("vit", **sizes, rngs=nnx.Rngs(0))
     fast = reduction.apply(model, reduction.Plan("tome", num_keep=counts, reduction_loc=(1, 2, 3)))
     assert [reducer.num_tokens() for reducer in reduction.installed(fast)] == CAPPED[patches, counts]
+
+
+@pytest.mark.parametrize("name", golden_names("newer/tome_rounds_*"))
+def test_rounds_are_matchings_one_after_the_other(name):
+    file = golden(name)
+    config = config_of(file)
+    prefix = int(config["class_token"])
+    rows = config["N"] - prefix
+    reducer = ToMe(stage(rows, rows - config["removed"], num_prefix_tokens=prefix), rounds=config["rounds"])
+    np.testing.assert_array_equal(reducer.counts(), rows - np.cumsum(config["r"]))
+    tokens = all_present(jnp.asarray(file["x"]), prefix)._replace(size=jnp.asarray(file["size"][:, :, 0]))
+    attended = Attended(keys=jnp.asarray(file["metric"])[:, None])
+    reduced, report = jax.jit(reducer, compiler_options=quick_compile())(tokens, attended)
+    chex.assert_trees_all_close(reduced.x, file["merged_x"], **CLOSE)
+    chex.assert_trees_all_close(reduced.size, file["merged_size"][:, :, 0], **CLOSE)
+    np.testing.assert_array_equal(sources(report.row_map, reducer.num_tokens()), file["source"][:, prefix:, prefix:])
+    np.testing.assert_array_equal(report.row_map, reduced.assign)
+    held = np.take_along_axis(np.asarray(report.row_map), np.asarray(report.kept), axis=1)
+    np.testing.assert_array_equal(held, np.broadcast_to(np.arange(reducer.num_tokens()), held.shape))
+
+
+@pytest.mark.parametrize("name", golden_names("newer/tofu_op_*"))
+def test_what_becomes_of_a_pair(name):
+    file = golden(name)
+    config = config_of(file)
+    prefix = int(config["class_token"])
+    x, rows = jnp.asarray(file["x"]), config["N"] - prefix
+
+    @functools.partial(jax.jit, static_argnums=1, compiler_options=quick_compile())
+    def merged(metric, rule):
+        pairs = match(metric[:, prefix:], config["r"], prefix)
+        reduced, report = merge(all_present(x, prefix), pairs, prefix, rule=rule)
+        return reduced.x, report.row_map
+
+    for rule, key in {"mean": "mean", "prune": "pruned", "tofu": "as_coded", "mlerp": "mlerp_formula"}.items():
+        got, row_map = merged(jnp.asarray(file["metric"]), rule)
+        chex.assert_trees_all_close(got, file[key], **CLOSE)
+        if rule != "prune":
+            np.testing.assert_array_equal(sources(row_map, rows - config["r"]), file["source"][:, prefix:, prefix:])
+
+
+@pytest.mark.parametrize("name", golden_names("newer/tofu_net_*"))
+def test_networks_that_prune_first_and_merge_later(name):
+    file = golden(name)
+    config = config_of(file)
+    plan = plan_by_rows(file, "tome", list(range(config["depth"])), merge=config["strategies"], proportional=False)
+    aux = check_network(file, plan)
+    for step, rule in enumerate(config["strategies"]):
+        before, after = np.append(aux.assign[0].shape[1], [kept.shape[1] for kept in aux.kept])[step : step + 2]
+        lost = (aux.steps[step].row_map < 0).sum(1)
+        np.testing.assert_array_equal(lost, before - after if rule == "prune" else 0)
+
+
+def test_rounds_reach_what_one_matching_cannot():
+    assert ToMe(stage(196, 98)).counts() == [98]
+    assert ToMe(stage(196, 49)).counts() == [98]
+    assert ToMe(stage(196, 49), rounds=4).counts() == [159, 122, 85, 49]
+    assert ToMe(stage(196, 10), rounds=3).counts() == [134, 72, 36]
+    assert ToMe(stage(9, 8), rounds=3).counts() == [8]
+    assert reduction.Plan("tome", 0.3, (1,), rounds=2).text == "tome@1:keep_rate=0.3,rounds=2"
+    with pytest.raises(UserError, match=r"keep_rate 0\.2 is too low for tome.*use 0\.25, or rounds=3"):
+        reduction.Plan("tome", 0.2, (1,), rounds=2)
+    with pytest.raises(UserError, match=r"rounds 1\.5 is not a whole number"):
+        reduction.Plan("tome", 0.2, (1,), rounds=1.5)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"rounds": 0}, "at least 1 round"),
+        ({"merge": "mlerb"}, "Did you mean 'mlerp'"),
+    ],
+)
+def test_refuses_options_without_sense(options, says):
+    with pytest.raises(UserError, match=says):
+        ToMe(stage(16, 8), **options)
+
+
+OPTIONS = (
+    "tome@0:keep_rate=0.9,merge=mlerp+tome@1:keep_rate=0.4,rounds=3,proportional=False+tome@2:keep_rate=0.3,merge=tofu"
+)
+
+
+@pytest.mark.parametrize("on", ["registers", "none"])
+def test_options_learn_in_bfloat16_and_in_blocks(on):
+    model = reduction.apply(host(on, dtype=jnp.bfloat16, depth=3), reduction.Plan.from_text(OPTIONS))
+    assert [block.proportional for block in model.blocks] == [False, True, True]
+    parts, batch = split(model), images(on)
+
+    @functools.partial(jax.jit, compiler_options=quick_compile())
+    def gradients(params, images):
+        call = lambda params: merged_model(parts.graph, params, parts.rest)(images, train=True, key=jax.random.key(0))
+        return jax.grad(lambda params: jax.nn.logsumexp(call(params)[0], axis=-1).mean())(params)
+
+    of_kernels = {}
+    for kind in ("plain", "blocked"):
+        with kernels.implementation(kind):
+            of_kernels[kind] = gradients(parts.params, batch)
+    chex.assert_tree_all_finite(of_kernels)
+    assert np.abs(of_kernels["plain"]["patch_embed.proj.kernel"]).max() > 0
+    logits, aux = quickly(model, lambda model, images: model(images))(batch)
+    assert [kept.shape[1] for kept in aux.kept] == [14, 6, 4] and logits.dtype == jnp.float32
+    held = [np.bincount(image, minlength=4) for image in np.asarray(aux.assign[-1])]
+    np.testing.assert_array_equal(aux.tokens.size[:, model.num_prefix_tokens :], held)
+
+
+def test_pruning_drops_what_would_merge():
+    of_rule = lambda rule: reduction.Plan("tome", 0.4, (1,), rounds=2, merge=rule)
+    row_maps = {}
+    for rule in ("mean", "prune"):
+        model = reduction.apply(host("cls"), of_rule(rule))
+        _, aux = quickly(model, lambda model, images: model(images))(images("cls"))
+        row_maps[rule] = np.asarray(aux.assign[0])
+        if rule == "prune":
+            np.testing.assert_array_equal(aux.tokens.size, 1)
+    assert (row_maps["prune"] == -1).sum(1).tolist() == [10, 10]
+    assert (row_maps["mean"] >= 0).all()

@@ -28,7 +28,7 @@ class Who(NamedTuple):
     method: str
     model: Any
     layers: tuple[int, ...] = ()
-    wanted: tuple[int, ...] = ()
+    num_keep: tuple[int, ...] = ()
     network: str = "vit"
     origin: str = "runs/vit"
     num_layers: int = 4
@@ -132,12 +132,9 @@ def parts(answered, tables, tmp_path_factory):
     report = Report("jaxprune", "runs/vit")
     page.describe(
         report.section("Networks under plans"),
-        MEMBERS,
+        page.Analysis(MEMBERS, answered, CLASSES, {"vit": SOURCE}),
         tables,
         patterns.depth_maps(MEMBERS),
-        answered,
-        class_names=CLASSES,
-        sources={"vit": SOURCE},
         neighbours=5,
         data_sets={},
         left_out={"vit, tome 0.33": "too low"},
@@ -397,7 +394,7 @@ def test_proxies_of_accuracy(part_of):
     ends = {"Spearman": 0.875, "Spearman low": 0.5, "Spearman high": 1.0, "Spearman p": 0.01}
     ends |= {"Kendall": 0.75, "Kendall low": 0.25, "Kendall high": 1.0, "Kendall p": 0.02}
     ranked = [{"network": "vit", "anchor": "dense", "layer": 11, "metric": "Procrustes", **ends, "pairs": 6}]
-    (part,) = part_of(lambda section: proxies.describe(section, anchored, ranked, many=False))
+    (part,) = part_of(lambda section: proxies.describe(section, anchored, ranked, several_networks=False))
     assert part.figures[0].caption == (
         "After block 11, Spearman's correlation is 0.88 [0.50, 1.00] for Procrustes (6 plans, too few to tell). "
         "Accuracy of dense minus that of each plan, against distances of features (0 = equal); a point is a plan, "

@@ -53,9 +53,9 @@ def test_a_step_that_drops_nothing_tells_nothing_about_consistency():
         {**row, "plan": "linf 0.9", "lower plan": "linf 0.5", "IoA": 0.8, "IoA chance": 0.6},
     ]
     assert mean_of(rows, "IoA", scale=rescaled("IoA")) == Figure(*[pytest.approx(0.5)] * 3)
-    lines, several = rate_lines(rows, "IoA", many=False)
+    lines, several = rate_lines(rows, "IoA", several_networks=False)
     assert several and lines == {"linf": ([1], [pytest.approx(0.5)])}
-    lines, several = rate_lines(rows[1:], "IoA", many=False)
+    lines, several = rate_lines(rows[1:], "IoA", several_networks=False)
     assert not several and lines == {"linf 0.9 → linf 0.5": ([1], [0.8])}
 
 

@@ -17,39 +17,39 @@ def answers(values, labels=UNKNOWN):
 
 def test_a_classifier_agrees_where_it_predicts_the_same_class():
     dense, plan = answers([1, 2, 3]), answers([1, 0, 3])
-    assert agreement_errors(dense, plan, dense, neighbours=5, own=False).tolist() == [False, True, False]
+    assert agreement_errors(dense, plan, dense, neighbours=5, in_bank=False).tolist() == [False, True, False]
 
 
 def test_features_agree_where_they_retrieve_one_of_the_nearest():
     bank = answers(BANK)
     dense, plan = answers([[1, -0.1], [0.1, 1]]), answers([[0.9, 0.1], [1, 0.1]])
     # The first is nearest to row 0 and then to row 1, which the plan retrieves; the second to row 2.
-    assert agreement_errors(dense, plan, bank, neighbours=1, own=False).tolist() == [True, True]
-    assert agreement_errors(dense, plan, bank, neighbours=2, own=False).tolist() == [False, False]
-    assert agreement_errors(dense, dense, bank, neighbours=1, own=False).tolist() == [False, False]
+    assert agreement_errors(dense, plan, bank, neighbours=1, in_bank=False).tolist() == [True, True]
+    assert agreement_errors(dense, plan, bank, neighbours=2, in_bank=False).tolist() == [False, False]
+    assert agreement_errors(dense, dense, bank, neighbours=1, in_bank=False).tolist() == [False, False]
 
 
 def test_no_image_of_the_bank_retrieves_itself():
     bank = answers(BANK)
     moved = answers(BANK[::-1].copy())
-    assert not agreement_errors(bank, bank, bank, neighbours=1, own=True).any()
+    assert not agreement_errors(bank, bank, bank, neighbours=1, in_bank=True).any()
     # Image 0 has image 1 next to it and now image 2; image 2 has image 1 and now image 0.
-    assert agreement_errors(bank, moved, bank, neighbours=1, own=True).tolist() == [True, False, True]
-    assert agreement_errors(bank[:2], moved[:2], bank, neighbours=1, own=True).tolist() == [True, False]
+    assert agreement_errors(bank, moved, bank, neighbours=1, in_bank=True).tolist() == [True, False, True]
+    assert agreement_errors(bank[:2], moved[:2], bank, neighbours=1, in_bank=True).tolist() == [True, False]
 
 
 def test_accuracy_is_lost_where_dense_is_right_and_the_plan_is_wrong():
     labels = [0, 1, 2]
     dense, plan = answers([0, 1, 0], labels), answers([0, 0, 2], labels)
-    errors = accuracy_errors(dense, plan, dense, neighbours=1, own=False)
+    errors = accuracy_errors(dense, plan, dense, neighbours=1, in_bank=False)
     assert errors.tolist() == [False, True, False]  # the third is gained, and does not count
     features, moved = answers(BANK, [5, 5, 6]), answers([[0, 1], [1, 0], [0, 1]], [5, 5, 6])
-    assert accuracy_errors(features, moved, features, neighbours=1, own=False).tolist() == [True, False, False]
+    assert accuracy_errors(features, moved, features, neighbours=1, in_bank=False).tolist() == [True, False, False]
     for count in (3, 2):
-        own = accuracy_errors(features[:count], moved[:count], features, neighbours=1, own=True)
+        own = accuracy_errors(features[:count], moved[:count], features, neighbours=1, in_bank=True)
         assert own.tolist() == [True, False, False][:count]
 
 
 def test_accuracy_needs_classes():
     with pytest.raises(UserError, match="no label"):
-        accuracy_errors(answers([1, 2, 3]), answers([1, 2, 3]), answers([1, 2, 3]), neighbours=1, own=False)
+        accuracy_errors(answers([1, 2, 3]), answers([1, 2, 3]), answers([1, 2, 3]), neighbours=1, in_bank=False)

@@ -19,8 +19,10 @@ DECODER = {"decoder_embed_dim": 16, "decoder_depth": 1, "decoder_num_heads": 2}
 FILES = {
     "mae": ({**VIT, **DECODER}, {"name": "vit", **VIT, "pos_embed": "sincos"}),
     "mff": ({**VIT, **DECODER}, {"name": "vit", **VIT, "pos_embed": "sincos"}),
+    "crossmae": ({**VIT, **DECODER}, {"name": "vit", **VIT, "pos_embed": "sincos"}),
     "localmim": ({**VIT, **DECODER}, {"name": "vit", **VIT, "pos_embed": "sincos"}),
     "tec": ({**VIT, **DECODER, "num_queries": 3}, {"name": "vit", **VIT, "pos_embed": "sincos"}),
+    "distil": (VIT, {"name": "vit", **VIT}),
     "simmim": ({**VIT, "mask_patch": 8}, {"name": "vit", **VIT, **BEIT}),
     "greenmim": ({**SWIN, **DECODER}, {"name": "swin", **SWIN, "norm_eps": 1e-6}),
 }

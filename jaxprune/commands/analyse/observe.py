@@ -2,7 +2,6 @@
 
 import itertools
 import time
-import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,7 +19,7 @@ from jaxprune.evaluate import Forward, feature_files, run_over
 from jaxprune.evaluate.collectors.observations import Observations, Observed, is_there, observe, write
 from jaxprune.evaluate.members import Member, by_network
 from jaxprune.reduction import DENSE
-from jaxprune.text import parse_items
+from jaxprune.text import file_name, parse_items
 from jaxprune.weights.fingerprint import fingerprint
 
 _FORMAT = 2  # version of the files; files of other versions are recomputed
@@ -107,7 +106,7 @@ def passes(config: Config, folder: Path, members: Sequence[Member], *, patterns_
             member.plan: {**_key(config, member, images, classify), "layers": observed_layers(member)}
             for member in group
         }
-        paths = {member.plan: folder / f"{_slug(member)}.npz" for member in group}
+        paths = {member.plan: folder / f"{file_name(f'{member.network} {member.plan}')}.npz" for member in group}
         absent = [member for member in group if not is_there(paths[member.plan], keys[member.plan])]
         options = {"classify": classify, "several": several}
         forwards = {m.plan: observe(m.model, observed_layers(m), **options) for m in absent}
@@ -179,12 +178,6 @@ def _key(config: Config, member: Member, images: str, classify: bool) -> dict[st
         "classify": classify,
         "seed": config.seed,
     }
-
-
-def _slug(member: Member) -> str:
-    text = f"{member.network} {member.plan}"
-    short = "".join(letter if letter.isalnum() else "-" for letter in text)[:60].strip("-")
-    return f"{short}-{zlib.crc32(text.encode()):08x}"
 
 
 def _timed(call: Any) -> tuple[float, Any]:

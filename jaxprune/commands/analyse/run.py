@@ -18,7 +18,6 @@ from jaxprune.evaluate.collectors.observations import Observed
 from jaxprune.evaluate.members import Member, members
 from jaxprune.measures.several_labels import Rankings
 from jaxprune.reduction import DENSE
-from jaxprune.report import Report
 from jaxprune.report.table import as_text, write_csv
 from jaxprune.train import workdir as workdirs
 
@@ -48,16 +47,15 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
         for name, rows in tables._asdict().items():
             if rows and processes.leads():
                 write_csv(workdir / f"{name}.csv", rows)
-        document, slug = Report("jaxprune", opened[0].origin), f"analyse-{Path(opened[0].origin).name}"
-        with reporting.report_section(workdir / "report.html", document, "Networks under plans", slug) as section:
+        origin, slug = opened[0].origin, f"analyse-{Path(opened[0].origin).name}"
+        with reporting.report_section(workdir, origin, "Networks under plans", slug) as section:
             page.describe(
                 section,
-                observed,
+                page.Analysis(
+                    observed, outcome, names, {images_pass.network: images_pass.source for images_pass in passes}
+                ),
                 tables,
                 next(iter(maps.values())),
-                outcome,
-                class_names=names,
-                sources={images_pass.network: images_pass.source for images_pass in passes},
                 neighbours=config.neighbours,
                 data_sets={name: group[0].config.data.path or name for name, group in data_passes.items()},
                 left_out=left_out,

@@ -16,7 +16,7 @@ from jaxprune.config import Config
 from jaxprune.evaluate.collectors import plans
 from jaxprune.evaluate.contestants import Contestant, contestants
 from jaxprune.open import Classifier
-from jaxprune.report import Report, Section
+from jaxprune.report import Section
 from jaxprune.report.table import Table
 
 
@@ -43,8 +43,8 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     the run or of `config.data`.
     """
     measured = measure(config, workdir)
-    document = Report("jaxprune benchmark", measured.name)
-    with reporting.report_section(workdir / "report.html", document, "Plans side by side", "benchmark") as section:
+    title, name = "Plans side by side", "jaxprune benchmark"
+    with reporting.report_section(workdir, measured.name, title, "benchmark", name=name) as section:
         describe(config, section, measured)
     fastest = max((row.cost for row in measured.rows), key=lambda cost: cost.images_per_second)
     return {"plans": len(config.plans), "fastest": fastest.plan, "speed-up": fastest.promise.factor}

@@ -13,7 +13,6 @@ from jaxprune.evaluate.collectors.predictions import PredictionCollector, Predic
 from jaxprune.evaluate.contestants import Contestant, contestants
 from jaxprune.open import Classifier, Run, open_classifier
 from jaxprune.reduction import DENSE
-from jaxprune.report import Report
 from jaxprune.report.table import Table
 
 
@@ -22,34 +21,34 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
 
     The classifier and its plans see every image once, in one pass.
     """
-    classifier, report = networks.classifier(config), workdir / "report.html"
+    classifier = networks.classifier(config)
     model, names, origin = classifier
     config = inputs.with_data_of(origin, model.preprocessing, config)
     reduced = networks.plans(config) if config.plans else {}
     scorer = networks.guide(config, model) if config.plans else None
     candidates = contestants(model, reduced, scorer=scorer, seed=config.seed)
-    summary, comparison = _on_held_out(classifier, candidates, report, config)
+    summary, comparison = _on_held_out(classifier, candidates, workdir, config)
     if not reduced:
         return summary
     rows = comparison.table(candidates)
-    document, title = Report("jaxprune", origin), "Under token-reduction plans"
-    with reporting.report_section(report, document, title, f"plans-{Path(origin).name}") as section:
+    title, slug = "Under token-reduction plans", f"plans-{Path(origin).name}"
+    with reporting.report_section(workdir, origin, title, slug) as section:
         plans_page.describe(section, rows, comparison, class_names=names)
     print(rows.text())
     return summary | {f"accuracy, {name}": comparison.scores[name].accuracy.value for name in reduced}
 
 
-def assess(run: Path, report: Path) -> dict[str, Any]:
-    """Evaluates the classifier in a run directory on its own data, and adds the results to a report."""
+def assess(run: Path, workdir: Path) -> dict[str, Any]:
+    """Evaluates the classifier in a run directory on its own data, and adds the results to the report in `workdir`."""
     classifier = open_classifier(Run(run))
     config = inputs.with_data_of(run, classifier.model.preprocessing, Settings.defaults())
     command = f"{reporting.command('configs/evaluate.py')} --config.run={run}"
-    summary, _ = _on_held_out(classifier, contestants(classifier.model, {}), report, config, command)
+    summary, _ = _on_held_out(classifier, contestants(classifier.model, {}), workdir, config, command)
     return summary
 
 
 def _on_held_out(
-    classifier: Classifier, candidates: Mapping[str, Contestant], report: Path, config: Config, command: str = ""
+    classifier: Classifier, candidates: Mapping[str, Contestant], workdir: Path, config: Config, command: str = ""
 ) -> tuple[dict[str, Any], plans.Comparison]:
     """Runs the contestants, and adds the section on the classifier; returns its summary and the comparison of all."""
     model, names, origin = classifier
@@ -60,8 +59,7 @@ def _on_held_out(
         candidates, batches, inputs.mesh(config), classes=allowed, also=[predicted], desc="evaluate"
     )
     counts = comparison.token_counts.get(DENSE)  # of a classifier that was trained with ATS
-    document, slug = Report("jaxprune", origin), f"evaluate-{Path(origin).name}"
-    with reporting.report_section(report, document, "Evaluation", slug, command) as section:
+    with reporting.report_section(workdir, origin, "Evaluation", f"evaluate-{Path(origin).name}", command) as section:
         if allowed is not None:
             section.text(f"Predictions are restricted to the {len(allowed)} of {len(names)} classes of the images.")
         page.describe(section, predictions, names)

@@ -12,7 +12,6 @@ from jaxprune.commands.shared import networks, reporting
 from jaxprune.config import Config
 from jaxprune.data.pictures import open_pictures
 from jaxprune.export.program import INPUTS
-from jaxprune.report import Report
 from jaxprune.report.table import as_text
 
 
@@ -24,10 +23,7 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     workdir.mkdir(parents=True, exist_ok=True)
     rows = [_write(name, workdir, model, options) for name in config.formats]
     plan = getattr(model, "plan", None)
-    document = Report("jaxprune", origin)
-    with reporting.report_section(
-        workdir / "report.html", document, "Export", f"export-{Path(origin).name}"
-    ) as section:
+    with reporting.report_section(workdir, origin, "Export", f"export-{Path(origin).name}") as section:
         section.text(
             f"{origin}, {'dense' if plan is None else plan.text}, as files that read {INPUTS[config.inputs][1]}. Each "
             "was read again and compared with the network: `difference` is the largest of any logit, relative to the "

@@ -54,7 +54,6 @@ def describe_files(section: Section, rows: Table[SplitContents], preprocessing: 
     """Describes the files, images and plan in a section of a report.
 
     Args:
-      section: the section.
       rows: what `contents` returned.
       preprocessing: of the images.
       plan: plan of the network, or None.
@@ -98,7 +97,6 @@ def nearest_images(
     """Adds some held-out images with their nearest training images to a section of a report, and returns the picture.
 
     Args:
-      section: the section.
       sources: training images and held-out images.
       labelled: their features.
       probed: what `probe` returned.
@@ -107,10 +105,10 @@ def nearest_images(
     (train, held_out), names = labelled, sources[0].class_names
     feature = next(iter(probed.neighbours))
     right = probed.neighbours[feature] == held_out.labels
-    chosen = _some(right, DRAWN)
-    rows = nearest(train.vectors[feature], held_out.vectors[feature][chosen], k=NEIGHBOURS)
+    queries = _some(right, DRAWN)
+    rows = nearest(train.vectors[feature], held_out.vectors[feature][queries], k=NEIGHBOURS)
     lines = []
-    for query, near in zip(chosen, rows, strict=True):
+    for query, near in zip(queries, rows, strict=True):
         truth, voted = int(held_out.labels[query]), int(probed.neighbours[feature][query])
         verdict = "right" if right[query] else f"predicted {names[voted]}"
         query_picture = _framed(sources[1], held_out.index[query], preprocessing, right[query])
@@ -125,10 +123,9 @@ def nearest_images(
     picture = tile(lines, columns=1, pad=_GAP, background=WHITE)
     section.figure(
         picture,
-        f"Left, held-out images; to the right of each the training images with the nearest {feature} features "
-        f"by cosine, "
-        f"nearest first. Green: the vote is right, or the neighbour has the image's class; orange: not. "
-        f"As many right as wrong images are shown; of all {len(right)}, {right.mean():.1%} are right.",
+        f"Left, held-out images; to the right of each the training images with the nearest {feature} features by "
+        "cosine, nearest first. Green: the vote is right, or the neighbour has the image's class; orange: not. As many "
+        f"right as wrong images are shown; of all {len(right)}, {right.mean():.1%} are right.",
     )
     return picture
 

@@ -17,7 +17,6 @@ from jaxprune.errors import UserError
 from jaxprune.evaluate import feature_files, feature_probe
 from jaxprune.evaluate.collectors.features import features, require
 from jaxprune.open import with_head
-from jaxprune.report import Report
 from jaxprune.report.section import Section
 from jaxprune.train import workdir as workdirs
 from jaxprune.train.writer import Writer
@@ -30,18 +29,16 @@ IMAGES = "images"  # directory name for the features of `config.images`
 def run(config: Config, workdir: Path) -> dict[str, Any]:
     """Writes features file by file, skipping complete files; then classifies held-out images by them."""
     model, origin, folder = networks.featured(config), str(networks.origin(config)), workdir / "features"
-    require(model, config.what, origin)
+    require(model, config.features, origin)
     config = _with_images(config, origin, model)
     sources = _sources(config)
     with workdirs.locked(workdir):
         recorded = {**config.to_dict(), "network": fingerprint(model), "images of": _fingerprints(sources)}
         workdirs.prepare(folder, recorded, commands.declared_defaults(config))
-        forward = features(model, config.what)
+        forward = features(model, config.features)
         paths = {split: _write(config, folder / split, source, forward) for split, source in sources.items()}
-        rows, document = page.contents(paths, sources), Report("jaxprune", origin)
-        with reporting.report_section(
-            workdir / "report.html", document, "Features", f"features-{Path(origin).name}"
-        ) as section:
+        rows = page.contents(paths, sources)
+        with reporting.report_section(workdir, origin, "Features", f"features-{Path(origin).name}") as section:
             page.describe_files(section, rows, model.preprocessing, getattr(model, "plan", None))
             probed = _probe(config, section, sources, paths, workdir)
             classifier = _classifier(model, probed, sources, section, workdir)

@@ -19,7 +19,7 @@ class Settings(inspection.OnePlan, inspection.NetworkInspection):
 
     images: str = setting("", "a folder, a picture or a .txt list; empty: those of the run or of data")
     splits: tuple[str, ...] = setting(SPLITS, "splits of the data to write; classification needs both")
-    what: tuple[str, ...] = setting(("pooled",), 'any of "cls", "pooled", "patches"')
+    features: tuple[str, ...] = setting(("pooled",), 'any of "cls", "pooled", "patches"')
     format: str = choice("npz", 'or "arrayrecord": one record per image', FORMATS)
     dtype: str = choice("float32", 'dtype of the files; or "float16"', ("float32", "float16"))
     shard_size: int = number(512, "images per file, a multiple of batch_size", at_least=1)
@@ -31,7 +31,7 @@ class Settings(inspection.OnePlan, inspection.NetworkInspection):
     @staticmethod
     def check(config: Config, prefix: str) -> Iterator[str]:
         """Yields what is wrong with the features, the files and the images."""
-        for name, choices in {"what": tuple(FEATURES), "splits": SPLITS}.items():
+        for name, choices in {"features": tuple(FEATURES), "splits": SPLITS}.items():
             if not config[name]:
                 yield f"{prefix}{name}={config[name]!r} is empty: give some of {', '.join(choices)}."
             for value in config[name]:

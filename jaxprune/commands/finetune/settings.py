@@ -1,5 +1,7 @@
 """The settings of fine-tuning: MAE's recipe as in PR-MIM Tab. 14, except for `data.randaugment`, which is off."""
 
+from ml_collections import ConfigDict
+
 from jaxprune import models
 from jaxprune.commands.shared import groups, inspection
 from jaxprune.commands.shared.settings import ABSENT, choice, number, path, record, refused, setting
@@ -25,6 +27,9 @@ class Optimizer(groups.Optimizer):
     """`config.optimizer`: with layer-wise rates, and a separate rate for pre-trained parameters."""
 
     layer_decay: float = number(0.65, "factor on the learning rate from a layer to the one below", above=0, at_most=1)
+    limits_decay: bool = setting(
+        True, "layer_decay scales min_lr and warmup_lr too (MAE); False: not (SimMIM)", free=True
+    )
     backbone_scale: float = number(1.0, "factor on the learning rate of pre-trained parameters", at_least=0)
     freeze_epochs: float = number(0.0, "epochs during which they are frozen", at_least=0)
 
@@ -35,7 +40,9 @@ class Reduction:
 
     method: str = setting("", "a token-reduction method; empty: the dense network")
     keep_rate: float | tuple[float, ...] = setting(ABSENT, "share of the patches that a step keeps")
-    reduction_loc: tuple[int, ...] = setting(ABSENT, "blocks that reduce")
+    reduction_loc: tuple[int, ...] = setting(
+        ABSENT, "blocks that reduce; empty: after a quarter, a half, three quarters"
+    )
 
 
 @record()
@@ -65,7 +72,7 @@ class Settings(groups.Recipe):
     trainable_blocks: int = number(-1, "last blocks to train, with norm and head; -1: all", at_least=-1, free=True)
     loss: str = choice(CROSS_ENTROPY, 'or "asymmetric", for images of several classes', (CROSS_ENTROPY, ASYMMETRIC))
     ema_decay: float = number(0.0, "decay of averaged parameters, evaluated too; 0: none", at_least=0, below=1)
-    reduction: Reduction = Reduction(keep_rate=0.7, reduction_loc=(3, 6, 9))
+    reduction: Reduction = Reduction(keep_rate=0.7, reduction_loc=())
     scorer: str = inspection.scorer_text("", 'of from_scores: "ltrp:run=RUN", "papr", … as in configs/score.py')
     keep_rate_warmup: KeepRateWarmUp = KeepRateWarmUp()
     teacher: str = path("", "the run directory of a dense classifier to distil from")
@@ -92,11 +99,9 @@ def smoke(config: Config) -> Config:
     """Shrinks a config of the command to run in seconds on a CPU, on built-in data."""
     groups.shrink(config)
     config.reduction.reduction_loc = (1,)
+    if models.tiny(config.model.name):
+        return _tiny(config)
     arguments = models.arguments(config.model.name)
-    if sizes := models.tiny(config.model.name):
-        config.model = {**config.model.to_dict(), **sizes}
-        config.data.img_size = sizes.get("img_size", config.data.img_size)
-        return config
     # Relative positions are kept: a pre-training run may have them (SimMIM).
     beit = arguments if arguments.get("style") == "beit" else {}
     kind = ("style", "qkv_bias", "pos_embed", "init_values")
@@ -106,6 +111,22 @@ def smoke(config: Config) -> Config:
         **groups.TINY,
         "name": "vit",
     }
+    return config
+
+
+def fitted(config: Config) -> Config:
+    """A config with sizes of its network, if `smoke` gave it those of a ViT and the name was replaced afterwards."""
+    model = config.model.to_dict()
+    was_vit = all(model.get(name) == value for name, value in groups.TINY.items())
+    return _tiny(ConfigDict(config.to_dict())) if was_vit and models.tiny(config.model.name) else config
+
+
+def _tiny(config: Config) -> Config:
+    """Gives a network that is no ViT the smallest sizes of its family, and images of that size."""
+    sizes = models.tiny(config.model.name)
+    kept = {name: value for name, value in config.model.to_dict().items() if name not in groups.TINY}
+    config.model = {**kept, **sizes}
+    config.data.img_size = sizes.get("img_size", config.data.img_size)
     return config
 
 
@@ -123,7 +144,13 @@ def plan_of(config: Config) -> Plan | None:
         )
     if config.scorer:
         arguments.pop("reduction_loc", None)  # it prunes before the first block
-    return Plan(**arguments) if arguments["method"] else None
+    if not arguments["method"]:
+        return None
+    if not arguments.get("reduction_loc", True):
+        del arguments["reduction_loc"]  # the default places
+    plan = Plan(**arguments)
+    # What works off the shelf has its trained form in training, unless the config says otherwise.
+    return plan if plan.reducer_class.off_the_shelf in arguments else plan.with_parameters()
 
 
 def objective(config: Config) -> Objective:

@@ -19,7 +19,7 @@ from jaxprune.config import Config
 from jaxprune.errors import UserError
 from jaxprune.open import Origin
 from jaxprune.reduction import DENSE
-from jaxprune.report import Report, Section, plots, spread
+from jaxprune.report import Section, plots, spread
 from jaxprune.report.table import Table, as_text, column, write_csv
 from jaxprune.weights.fingerprint import fingerprint
 
@@ -56,8 +56,7 @@ def _measure(config: Config, workdir: Path) -> dict[str, Any]:
         rows += _rows(config, label, origin, texts, workdir)
         # Written after each network, so that no measurement is lost.
         write_csv(workdir / FILE, rows)
-    document = Report("jaxprune", FILE)
-    with reporting.report_section(workdir / "report.html", document, "Leaderboard", "leaderboard") as section:
+    with reporting.report_section(workdir, FILE, "Leaderboard", "leaderboard") as section:
         _describe(section, rows, config)
     print(as_text([{name: row[name] for name in SHOWN} for row in _readable(rows)]))
     return {"rows": len(rows), "table": str(workdir / FILE)}
@@ -81,6 +80,8 @@ def _verify(config: Config, workdir: Path) -> dict[str, Any]:
         print(sentence)
     order = leaderboard.same_order(picked, [new for new in measured if new])
     print(leaderboard.order_text(order))
+    if any(devices):
+        print(f"Not compared there: {', '.join(leaderboard.SPEEDS)}. All other columns were.")
     summary = {"checked": len(picked), "wrong": len(wrong), "tau of speeds": order.value}
     if config.named:
         print(f"Only the named rows were checked, {len(picked)} of {len(claimed)}: nothing is known of the others.")

@@ -58,8 +58,8 @@ def summary_text(rows: Sequence[RecallRow]) -> str:
     ]
     for row in sorted(rows, key=lambda row: -row.macro.mean):
         half = "" if np.isnan(row.macro.std) else f" ± {row.macro.std:.1%}"
-        more = f"of all patches {row.micro:.1%}, precision {row.precision:.1%}"
-        lines.append(f"  {row.scorer:<{width}}  {row.macro.mean:6.1%}{half}   {more}")
+        details = f"of all patches {row.micro:.1%}, precision {row.precision:.1%}"
+        lines.append(f"  {row.scorer:<{width}}  {row.macro.mean:6.1%}{half}   {details}")
     return "\n".join(lines)
 
 
@@ -130,7 +130,6 @@ def describe(
     """Adds recall and pictures to a section of a report.
 
     Args:
-      section: the section.
       rows: what `recall_table` returned.
       view: the images.
       ranks: by scorer; see `Ranks`.

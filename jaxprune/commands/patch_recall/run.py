@@ -11,7 +11,6 @@ from jaxprune.errors import UserError
 from jaxprune.evaluate import run_over
 from jaxprune.evaluate.collectors import patch_recall
 from jaxprune.evaluate.forwards import patch_scores
-from jaxprune.report import Report
 
 
 def run(config: Config, workdir: Path) -> dict[str, Any]:
@@ -36,8 +35,7 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     at = patch_recall.nearest_rate(config.keep_rates, config.keep_rate)
     workdir.mkdir(parents=True, exist_ok=True)
     rows.write_csv(workdir / "patch_recall.csv")
-    document = Report("jaxprune", workdir.name)
-    with reporting.report_section(workdir / "report.html", document, "Patches of objects", "patch_recall") as section:
+    with reporting.report_section(workdir, workdir.name, "Patches of objects", "patch_recall") as section:
         section.text(f"{source.name}: {len(view.images)} images. {page.definition(**area)}")
         page.describe(section, rows, view, ranks, opened.grid, at)
     of_any = [row for row in rows if row.group == patch_recall.ANY and row.keep_rate == at]

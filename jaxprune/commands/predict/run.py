@@ -10,7 +10,6 @@ from jaxprune.config import Config
 from jaxprune.data.clips import one_view
 from jaxprune.data.pictures import open_pictures
 from jaxprune.evaluate.collectors import predictions
-from jaxprune.report import Report
 from jaxprune.report.pictures.film_strip import film_strip, still
 from jaxprune.report.pictures.prediction_card import prediction_card
 from jaxprune.report.scorer_names import about_images
@@ -31,8 +30,7 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     writer = Writer(workdir, tensorboard=False)
     path = writer.images(0, slug, picture)
     writer.close()
-    document = Report("jaxprune", origin)
-    with reporting.report_section(workdir / "report.html", document, "Prediction", slug) as section:
+    with reporting.report_section(workdir, origin, "Prediction", slug) as section:
         section.figure(picture, f"{config.image}: {names[best]}, {confidences[best]:.1%}.")
         if model.preprocessing.num_frames:
             layers = min(8, model.preprocessing.num_frames)

@@ -5,37 +5,37 @@ from typing import Any
 
 from flax import nnx
 
-from jaxprune.checkpoints.run import build
+from jaxprune.checkpoints.build import build
 from jaxprune.commands.shared import reporting
 from jaxprune.config import Config
-from jaxprune.report import Report
 from jaxprune.train.writer import read_metrics
 
 
-def describe(config: Config, workdir: Path, summary: dict[str, Any], *sources: Any, path: Path | None = None) -> None:
-    """Adds the section on a run to its report, or to the report at `path`.
+def describe(
+    config: Config, workdir: Path, summary: dict[str, Any], *sources: Any, report_dir: Path | None = None
+) -> None:
+    """Adds the section on a run to its report, or to that of the run directory `report_dir`.
 
     Args:
       summary: the summary of the run.
       sources: data sources whose unreadable files are listed.
     """
-    report = Report("jaxprune", workdir.name)
-    section = report.section("Pre-training", slug="pretrain")
-    model = nnx.eval_shape(lambda: build("mim", config.mim.to_dict(), rngs=nnx.Rngs(0)))
-    section.text(f"{model.summary()} It is trained on {summary['data']}.")
-    reporting.note_if_short(section, summary)
-    tiles = {"held-out loss": summary["loss"], "steps": summary["steps"], "seconds": round(summary["seconds"])}
-    if "ratio_to_mean_colour" in summary:
-        tiles["of mean colour's"] = (summary["ratio_to_mean_colour"], "1 = predicting each patch's mean colour")
-    section.metric_tiles(tiles)
-    records = read_metrics(workdir)
-    reporting.curves(section, records, {"train/loss": "training", "eval/loss": "held-out"}, "loss on masked patches")
-    pictures = sorted((workdir / "pictures").glob("reconstruction_*.png"))
-    if pictures:
-        seen = "the encoder's input (masked patches are grey) and the reconstruction"
-        note = f" {model.target.picture_note}" if model.target.picture_note else ""
-        caption = f"Held-out images, {seen}; thrown cells are marked.{note}"
-        section.figure(reporting.read_picture(pictures[-1]), caption)
-    reporting.broken_files(section, *sources)
-    section.command(reporting.command())
-    report.add_to(path or workdir / "report.html")
+    with reporting.report_section(report_dir or workdir, workdir.name, "Pre-training", "pretrain") as section:
+        model = nnx.eval_shape(lambda: build("mim", config.mim.to_dict(), rngs=nnx.Rngs(0)))
+        section.text(f"{model.summary()} It is trained on {summary['data']}.")
+        reporting.note_if_short(section, summary)
+        tiles = {"held-out loss": summary["loss"], "steps": summary["steps"], "seconds": round(summary["seconds"])}
+        if "ratio_to_mean_colour" in summary:
+            tiles["of mean colour's"] = (summary["ratio_to_mean_colour"], "1 = predicting each patch's mean colour")
+        section.metric_tiles(tiles)
+        records = read_metrics(workdir)
+        reporting.curves(
+            section, records, {"train/loss": "training", "eval/loss": "held-out"}, "loss on masked patches"
+        )
+        pictures = sorted((workdir / "pictures").glob("reconstruction_*.png"))
+        if pictures:
+            content = "the encoder's input (masked patches are grey) and the reconstruction"
+            note = f" {model.target.picture_note}" if model.target.picture_note else ""
+            caption = f"Held-out images, {content}; thrown cells are marked.{note}"
+            section.figure(reporting.read_picture(pictures[-1]), caption)
+        reporting.broken_files(section, *sources)

@@ -58,6 +58,7 @@ class Settings(groups.Recipe):
     TOGETHER = True
 
     mim: Framework = PR_MIM
+    masks_on_host: bool = setting(False, "draw furthest-point masks in the data workers (PR-MIM Sec. 3.2)", free=True)
     optimizer: groups.Optimizer = groups.Optimizer(base_lr=1.5e-4, warmup_epochs=40.0)
     flip: bool = setting(True, "horizontal flips")
     picture_every: int = number(500, "steps between reconstructions; 0: only at the end", at_least=0, free=True)
@@ -75,9 +76,8 @@ class Settings(groups.Recipe):
             beside = name in config and (config[name].run or config[name].weights)
             if not inside and not beside:
                 yield (
-                    f"{config.mim.name} needs a {name}, and config.{name} is empty: give --config.{name}.weights="
-                    f"FILE with --config.{name}.name=MODEL, a published file, or --config.{name}.run=RUN, a jaxprune "
-                    "run."
+                    f"{config.mim.name} needs a {name}, and config.{name} is empty: give --config.{name}.weights=FILE "
+                    f"with --config.{name}.name=MODEL, a published file, or --config.{name}.run=RUN, a jaxprune run."
                 )
 
 
@@ -103,6 +103,6 @@ def tiny(framework: Config) -> dict[str, Any]:
     # Arguments of most frameworks; others have another kind of decoder and masks.
     sizes = {"decoder_embed_dim": 16, "decoder_depth": 1, "decoder_num_heads": 2, "mask_patch": 8}
     sizes = {name: size for name, size in sizes.items() if name in framework}
-    swin = "encoder" in framework and framework.encoder and models.module_of(framework.encoder) == "swin"
-    encoder = {**groups.TINY_STAGES, "encoder": "swin"} if swin else {**groups.TINY, "encoder": ""}
+    stages = models.tiny(framework.encoder) if "encoder" in framework and framework.encoder else {}
+    encoder = {**stages, "encoder": models.module_of(framework.encoder)} if stages else {**groups.TINY, "encoder": ""}
     return {**framework.to_dict(), **encoder, **sizes}

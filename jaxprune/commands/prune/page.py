@@ -160,7 +160,6 @@ def describe(
     """Adds the results to a section of a report.
 
     Args:
-      section: the section.
       setting: what was pruned.
       rows: what `pruning.accuracies` returned.
       summary: what `by_scorer` returned.
@@ -196,9 +195,8 @@ def describe(
     dropped = "tubes are dark" if len(setting.size) == 3 else "patches are grey with a cross"
     section.figure(
         pictures(setting, pruned),
-        f"The patches that scorers keep at keep rate {setting.keep_rate:g}, and the resulting probability of the "
-        f"true class; dropped {dropped}. {setting.networks} "
-        f"{about_images(setting.model.preprocessing)}".strip(),
+        f"The patches that scorers keep at keep rate {setting.keep_rate:g}, and the resulting probability of the true "
+        f"class; dropped {dropped}. {setting.networks} {about_images(setting.model.preprocessing)}".strip(),
     )
     slides = []
     for example in pruned.examples:
@@ -250,7 +248,7 @@ def _insertion_deletion(section: Section, setting: Setting, pruned: Pruned) -> N
         ("insertion", "share of patches there", max, "highest"),
         ("deletion", "share of patches removed", min, "lowest"),
     ):
-        lines = {name: both[curve] for name, both in drawn.items() if both}
+        lines = {name: pair[curve] for name, pair in drawn.items() if pair}
         if lines:
             areas = {name: area(x, y) for name, (x, y) in lines.items()}
             best = better(areas, key=lambda name: areas[name])
@@ -277,8 +275,8 @@ def _curves(pruned: Pruned, scorer: str, num_patches: int) -> dict[str, tuple[np
 
 def _areas(pruned: Pruned, scorer: str, num_patches: int) -> tuple[float | None, float | None]:
     """The areas under the insertion and the deletion curve of a scorer; None if they were not measured."""
-    both = _curves(pruned, scorer, num_patches)
-    return (area(*both["insertion"]), area(*both["deletion"])) if both else (None, None)
+    pair = _curves(pruned, scorer, num_patches)
+    return (area(*pair["insertion"]), area(*pair["deletion"])) if pair else (None, None)
 
 
 def _lines(rows: Table[PrunedRow], value: Callable[[PrunedRow], float]) -> dict[str, tuple[list[float], list[float]]]:

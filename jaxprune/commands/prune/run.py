@@ -20,7 +20,7 @@ from jaxprune.evaluate.collectors import pruning
 from jaxprune.evaluate.forwards import pixels
 from jaxprune.measures import insertion_deletion
 from jaxprune.open import Classifier, ScorerSet
-from jaxprune.report import Report, spread
+from jaxprune.report import spread
 from jaxprune.report.scorer_names import about_scorers
 from jaxprune.report.table import Table
 from jaxprune.scoring.parts.base import is_host
@@ -48,8 +48,7 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     summary.write_csv(workdir / "scorers.csv")
     about = about_scorers(config.scorers, proposal=config.proposal, weights=config.weights, host=origin)
     setting = page.Setting(model, names, opened.scorers, opened.size, config.keep_rate, about)
-    slug, document = f"prune-{Path(origin).name}", Report("jaxprune", origin)
-    with reporting.report_section(workdir / "report.html", document, "Pruned by scorers", slug) as section:
+    with reporting.report_section(workdir, origin, "Pruned by scorers", f"prune-{Path(origin).name}") as section:
         section.text(
             f"{origin} on {len(pruned.labels)} held-out {_what(config)}, not trained with pruning. "
             + pruning.about(model)

@@ -64,17 +64,16 @@ def describe(
             f"from scratch {scratch['accuracy']:.1%}, chance {chance:.1%}.{plots.cut_note(plot)}",
         )
     section.command(reporting.command())
-    path = workdir / "report.html"
-    report.add_to(path)
-    pretrain.describe(phase_config(config, "pretrain", workdir), workdir / "pretrain", pre, path=path)
+    report.add_to(workdir / "report.html")
+    pretrain.describe(phase_config(config, "pretrain", workdir), workdir / "pretrain", pre, report_dir=workdir)
     for phase in ("finetune", "scratch"):
-        finetune.describe(phase_config(config, phase, workdir), workdir / phase, summaries[phase], path=path)
+        finetune.describe(phase_config(config, phase, workdir), workdir / phase, summaries[phase], report_dir=workdir)
     if ranked:
-        train_ranker.describe(phase_config(config, "ranker", workdir), workdir / "ranker", ranked, path=path)
-    evaluate.assess(workdir / "finetune", path)
+        train_ranker.describe(phase_config(config, "ranker", workdir), workdir / "ranker", ranked, report_dir=workdir)
+    evaluate.assess(workdir / "finetune", workdir)
     if pruned:
         settings = phase_config(config, "pruned", workdir)
-        with reporting.report_section(path, report, "Its classifier, pruned", "pruned", reporting.command()) as section:
+        with reporting.report_section(workdir, report.subtitle, "Its classifier, pruned", "pruned") as section:
             section.text(_PRUNED)
             benchmark.describe(settings, section, pruned)
 

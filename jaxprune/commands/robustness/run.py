@@ -10,7 +10,6 @@ from jaxprune.data.corruptions import Corruption
 from jaxprune.evaluate.collectors import robustness
 from jaxprune.evaluate.contestants import contestants
 from jaxprune.reduction import DENSE
-from jaxprune.report import Report
 
 IMAGENET = 1000  # classes
 
@@ -34,8 +33,7 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     workdir.mkdir(parents=True, exist_ok=True)
     rows.write_csv(workdir / "robustness.csv")
     robustness.by_corruption(measured).write_csv(workdir / "corruptions.csv")
-    document, slug = Report("jaxprune", origin), f"robustness-{Path(origin).name}"
-    with reporting.report_section(workdir / "report.html", document, "Under corruption", slug) as section:
+    with reporting.report_section(workdir, origin, "Under corruption", f"robustness-{Path(origin).name}") as section:
         image = next(iter(batches(None)))["image"][0]
         page.describe(section, measured, image, classes=len(names), imagenet=imagenet)
         reporting.broken_files(section, held_out)

@@ -72,12 +72,7 @@ def agreement(paths: Sequence[Path], opened: ScorerSet, keep_rates: Sequence[flo
 
 
 def draw(
-    folder: Path,
-    pictures: Pictures,
-    opened: ScorerSet,
-    paths: Sequence[Path],
-    keep_rates: Sequence[float],
-    limit: int,
+    folder: Path, pictures: Pictures, opened: ScorerSet, paths: Sequence[Path], keep_rates: Sequence[float], limit: int
 ) -> list[Scored]:
     """Saves a drawing of each of the first pictures that can be read, and returns them with their scores.
 
@@ -153,7 +148,6 @@ def describe(
     """Adds pictures with a slider, and the agreement of the scorers, to a section of a report.
 
     Args:
-      section: the section.
       opened: the scorers.
       drawn: pictures and their scores.
       shares: what `agreement` returned.
@@ -162,11 +156,10 @@ def describe(
       networks: a sentence on the networks that the scorers read; see `scorer_names.about_scorers`.
     """
     clips, times = bool(opened.preprocessing.num_frames), lambda sides: " × ".join(map(str, sides))
-    what = f"clips of {times(opened.size)}" if clips else f"images of {times(opened.size)} pixels"
+    inputs = f"clips of {times(opened.size)}" if clips else f"images of {times(opened.size)} pixels"
     section.text(
-        f"The patches that each scorer keeps of {what} in {times(opened.grid)} "
-        f"{'tubes' if clips else 'patches'}; the others "
-        f"are {'dark, and grey where a slider shows them' if clips else 'grey'}. {networks} "
+        f"The patches that each scorer keeps of {inputs} in {times(opened.grid)} {'tubes' if clips else 'patches'}; "
+        f"the others are {'dark, and grey where a slider shows them' if clips else 'grey'}. {networks} "
         f"{about_images(opened.preprocessing)}"
     )
     if clips:

@@ -11,7 +11,6 @@ from jaxprune.data.pictures import open_pictures
 from jaxprune.errors import UserError
 from jaxprune.evaluate.forwards import patch_scores
 from jaxprune.evaluate.score_files import read_part, write_scores
-from jaxprune.report import Report
 from jaxprune.report.scorer_names import about_scorers
 from jaxprune.train import workdir as workdirs
 
@@ -30,10 +29,10 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
         broken = {name: why for part in parts for name, why in zip(part.files, part.broken, strict=True) if why}
         if len(broken) == len(pictures.names):
             raise UserError(f"No image of {config.images} can be read: {next(iter(broken.values()))}")
-        rates, document = config.keep_rates, Report("jaxprune", config.images)
+        rates = config.keep_rates
         drawn = page.draw(workdir / "pictures", pictures, opened, paths, rates, config.num_pictures)
         shares = page.agreement(paths, opened, rates)
-        with reporting.report_section(workdir / "report.html", document, "Patches that matter", "score") as section:
+        with reporting.report_section(workdir, config.images, "Patches that matter", "score") as section:
             host = config.run or f"{config.model.name} {config.model.weights}".strip()
             about = about_scorers(config.scorers, proposal=config.proposal, weights=config.weights, host=host)
             page.describe(section, opened, drawn, shares, broken, rates[len(rates) // 2], about)

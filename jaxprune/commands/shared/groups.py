@@ -21,14 +21,6 @@ from jaxprune.train.optimizer import OPTIMIZERS
 DTYPES = ("float32", "bfloat16", "float16")
 # The network of a smoke run, and a hierarchical one.
 TINY = {"img_size": 32, "patch_size": 8, "embed_dim": 16, "depth": 2, "num_heads": 2}
-TINY_STAGES = {
-    "img_size": 32,
-    "patch_size": 4,
-    "embed_dim": 16,
-    "depths": (1, 1),
-    "num_heads": (1, 2),
-    "window_size": 3,
-}
 
 
 @record()
@@ -54,7 +46,7 @@ class Images(Normalised):
     """How images are prepared and augmented on the host."""
 
     img_size: int | tuple[int, int] = number(224, "size of the images in pixels", at_least=1)
-    crop: str = choice("random_resized", 'or "random_clipped", as MAE\'s linear probe; "center" or "none"', TRAIN_CROPS)
+    crop: str = choice("random_resized", 'or "random_clipped" (linear probe), "random_bordered" (MFF), …', TRAIN_CROPS)
     crop_scale: tuple[float, float] = number((0.2, 1.0), "area of random crops", above=0, at_most=1)
     eval_crop: str = choice("center", 'or "none": the whole image, without keeping its aspect ratio', CROPS)
     interpolation: str = choice("bicubic", "for resizing, in training too", INTERPOLATIONS)

@@ -93,12 +93,18 @@ def start_of(config: Config) -> Origin | None:
 
 
 def model_arguments(config: Config) -> dict[str, Any]:
-    """The arguments of `models.create` in `config.model`; no `global_pool` for networks that only pool the mean."""
+    """The arguments of `models.create` in `config.model`, without those of other kinds of networks.
+
+    Those are a pooling by the mean for networks that only pool the mean, and what else a ConvNet lacks.
+    """
     arguments = {
         name: value for name, value in config.model.to_dict().items() if name not in ("weights", "class_names")
     }
-    if arguments.get("global_pool") == "avg" and not models.takes(arguments["name"], "global_pool"):
-        arguments.pop("global_pool")
+    lacked = [name for name in ("drop_path_rate", "head_init_scale") if name in arguments]
+    lacked += [name for name, value in (("global_pool", "avg"), ("remat", False)) if arguments.get(name) == value]
+    for name in lacked:
+        if not models.takes(arguments["name"], name):
+            arguments.pop(name)
     return arguments
 
 
@@ -115,7 +121,7 @@ def plan(config: Config, text: str, keep_rate: float | None = None) -> Plan:
     """
     if keep_rate is None:
         keep_rate = config.keep_rate if "keep_rate" in config else config.keep_rates[0]
-    return Plan.from_text(text, keep_rate=keep_rate, reduction_loc=tuple(config.reduction_loc))
+    return Plan.from_text(text, keep_rate=keep_rate, reduction_loc=tuple(config.reduction_loc) or None)
 
 
 def guide(config: Config, model: Any) -> Scorer | None:

@@ -15,13 +15,22 @@ from jaxprune.report import Report, Section, plots, spread
 
 
 @contextlib.contextmanager
-def report_section(path: Path, report: Report, title: str, slug: str, command_line: str = "") -> Iterator[Section]:
-    """Yields a report section; once filled, it is added to the report at `path` with its command line."""
+def report_section(
+    workdir: Path, subtitle: str, title: str, slug: str, command_line: str = "", *, name: str = "jaxprune"
+) -> Iterator[Section]:
+    """Yields a section; once filled, it is added with its command line to the report of a run directory.
+
+    Args:
+      workdir: the run directory.
+      subtitle, name: of the report, if this is its first section.
+      title, slug: of the section.
+      command_line: by default that of this run.
+    """
+    report = Report(name, subtitle)
     section = report.section(title, slug=slug)
     yield section
     section.command(command_line or command())
-    path.parent.mkdir(parents=True, exist_ok=True)
-    report.add_to(path)
+    report.add_to(workdir / "report.html")
 
 
 def command(config_file: str | None = None) -> str:
@@ -43,7 +52,6 @@ def curves(
     """Adds a plot of the metrics `names` in `records`, with their last values in its caption.
 
     Args:
-      section: the section.
       records: the lines of the run's metrics.
       names: {"split/metric": label of its line}.
       caption: description of the metrics.

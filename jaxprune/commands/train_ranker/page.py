@@ -21,34 +21,37 @@ from jaxprune.train.writer import read_metrics
 _SCORE_MAPS, _REMOVALS = 8, 4  # pictures
 
 
-def describe(config: Config, workdir: Path, summary: dict[str, Any], *sources: Any, path: Path | None = None) -> None:
-    """Adds the section on a run to its report, or to the report at `path`.
+def describe(
+    config: Config, workdir: Path, summary: dict[str, Any], *sources: Any, report_dir: Path | None = None
+) -> None:
+    """Adds the section on a run to its report, or to that of the run directory `report_dir`.
 
     Args:
       summary: the summary of the run.
       sources: data sources whose unreadable files are listed; images of the last one are drawn.
     """
-    report = Report("jaxprune", workdir.name)
-    section = report.section("Ranking patches", slug="train_ranker")
-    section.text(
-        f"A ranker learns on {summary['data']} which patches matter, without labels: a frozen masked autoencoder sees "
-        f"{1 - config.labels.mask_ratio:.0%} of them, and a patch matters as much as the reconstruction changes "
-        "without it."
-    )
-    reporting.note_if_short(section, summary)
-    section.metric_tiles(_tiles(summary))
-    records = read_metrics(workdir)
-    reporting.curves(section, records, {"train/tau": "training", "eval/tau": "held-out"}, "Kendall's tau")
-    reporting.curves(section, records, {"train/loss": "training", "eval/loss": "held-out"}, f"{config.loss} loss")
-    _pictures(section, config, workdir, sources[-1] if sources else inputs.source(config, "eval"))
-    reporting.broken_files(section, *sources)
-    section.command(reporting.command())
-    path = path or workdir / "report.html"
+    report_dir = report_dir or workdir
     if not config.label_model:
-        Report("jaxprune", workdir.name).add_to(path)  # the page is this run's; the autoencoder's section follows
+        Report("jaxprune", workdir.name).add_to(
+            report_dir / "report.html"
+        )  # this run's; the autoencoder's section follows
         settings = ConfigDict(config.pretrain.to_dict())
-        describe_pretraining(settings, workdir / PRETRAIN, workdirs.read_summary(workdir / PRETRAIN), path=path)
-    report.add_to(path)
+        describe_pretraining(
+            settings, workdir / PRETRAIN, workdirs.read_summary(workdir / PRETRAIN), report_dir=report_dir
+        )
+    with reporting.report_section(report_dir, workdir.name, "Ranking patches", "train_ranker") as section:
+        section.text(
+            f"A ranker learns on {summary['data']} which patches matter, without labels: a frozen masked autoencoder "
+            f"sees {1 - config.labels.mask_ratio:.0%} of them, and a patch matters as much as the reconstruction "
+            "changes without it."
+        )
+        reporting.note_if_short(section, summary)
+        section.metric_tiles(_tiles(summary))
+        records = read_metrics(workdir)
+        reporting.curves(section, records, {"train/tau": "training", "eval/tau": "held-out"}, "Kendall's tau")
+        reporting.curves(section, records, {"train/loss": "training", "eval/loss": "held-out"}, f"{config.loss} loss")
+        _pictures(section, config, workdir, sources[-1] if sources else inputs.source(config, "eval"))
+        reporting.broken_files(section, *sources)
 
 
 def _tiles(summary: dict[str, Any]) -> dict[str, Any]:

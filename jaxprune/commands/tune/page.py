@@ -16,7 +16,7 @@ class TunedRow:
     """A network considered: its cost, its risk, and whether it is certified; what was not measured is empty."""
 
     plan: str = column("plan")
-    chosen: str = column("chosen")
+    choice: str = column("chosen")
     front: str = column("front")
     gflops: float = column("GFLOPs", format=".3g")
     images_per_second: float = column("images/s", format=".3g", best="max")
@@ -40,7 +40,7 @@ def _row(tuned: Tuned, row: Row) -> TunedRow:
     test, estimated = row.tested, row.errors is not None and bool(row.images)
     return TunedRow(
         plan=row.name,
-        chosen="yes" if row.name == (tuned.plan or DENSE) else "",
+        choice="yes" if row.name == (tuned.plan or DENSE) else "",
         front="yes" if row.name in tuned.front else "",
         gflops=row.gflops,
         images_per_second=tuned.settings.batch_size / row.cost.seconds,
@@ -94,11 +94,12 @@ def describe(section: Section, tuned: Tuned) -> None:
         else "an image on which the plan does not agree with the dense network"
     )
     section.text(
-        f"Bound: {bound}. Risk: the fraction of errors, {at_risk}, estimated on n of {estimating} images: on "
-        f"a part of them if that already showed it to be too large, or another plan to be better. Plans of the "
-        f"front were tested in turn, the safest first, on {testing} other, independent images (Pareto Testing). A "
-        f"plan is certified if so few errors would have a probability of at most "
-        f"{tuned.settings.delta:.3g} at the allowed risk."
+        f"Bound: {bound}. Risk: the fraction of errors, {at_risk}, estimated on n of {estimating} images: on a part of "
+        "them if that already showed it to be too large, or another plan to be better. Plans of the front were tested "
+        f"in turn, the safest first, on {testing} other, independent images (Pareto Testing). A plan is certified if "
+        f"so few errors would have a probability of at most {tuned.settings.delta:.3g} at the allowed risk. The "
+        f'limits in "risk at most" hold for all tested plans together with confidence {1 - tuned.settings.delta:.3g}, '
+        "hence for the chosen one. Other bounds that are tested on these images can fail too: their probabilities add up."
     )
     off = prediction_error(tuned)
     missed = f" Predicted times of the timed plans are off by {off:.1%} (median)." if off is not None else ""
@@ -150,6 +151,6 @@ def _family(row: Row) -> str:
 
 def _label(tuned: Tuned, row: Row, alone: bool) -> str:
     """The text beside a point: the amount left in the end, and the method if no legend shows it."""
-    amount = row.name.rpartition("=")[2]
+    amount = row.name.rpartition("@")[2].partition(",")[0].rpartition("=")[2]  # the first setting of the last step
     method = f"{_family(row).partition(' ')[0]} " if alone and row.name != DENSE else ""
     return f"{method}{amount}{', chosen' if row.name == tuned.plan else ''}"

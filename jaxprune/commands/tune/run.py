@@ -17,7 +17,6 @@ from jaxprune.data.sample import Picked, Sample
 from jaxprune.evaluate import Batch, feature_files
 from jaxprune.files import write_atomically
 from jaxprune.open import open_network, parse
-from jaxprune.report import Report
 from jaxprune.train import workdir as workdirs
 from jaxprune.tune import Settings, tune
 from jaxprune.tune.blockwise import evaluation_batch
@@ -51,10 +50,8 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
         rows = page.table(tuned)
         rows.write_csv(workdir / "tune.csv", **device())
         _write_plan(workdir / PLAN, tuned.plan)
-        document = Report("jaxprune", origin)
-        with reporting.report_section(
-            workdir / "report.html", document, "Tuned to this device", f"tune-{Path(origin).name}"
-        ) as section:
+        slug = f"tune-{Path(origin).name}"
+        with reporting.report_section(workdir, origin, "Tuned to this device", slug) as section:
             page.describe(section, tuned)
             reporting.broken_files(section, source)
     print(rows.only(*_IN_TERMINAL).text(ends=False))

@@ -11,6 +11,7 @@ from jaxprune.config import Config
 from jaxprune.errors import unknown
 from jaxprune.reduction import At, Plan
 from jaxprune.tune import Bound
+from jaxprune.tune.candidates import require_untrained
 
 METHODS = ("tome", "topk", "evit", "ats", "dpc_knn", "kmedoids", "random")
 KEPT = (0.8, 0.65, 0.5, 0.35, 0.2)
@@ -21,8 +22,8 @@ class Settings(inspection.NetworkInspection):
     """A network, the bound that a plan has to keep, and where to search for it."""
 
     batch_size: int = number(8, "whose cost counts: 1 for the latency of a single image", at_least=1)
-    bound: str = setting("agreement", 'or "accuracy", "latency", "throughput", "memory"')
-    value: float = number(0.95, "the bound: share from 0 to 1, ms per batch, images/s, or MiB", above=0)
+    bound: str = setting("agreement", 'or "accuracy", "speedup", "latency", "throughput", "memory"')
+    value: float = number(0.95, "the bound: share from 0 to 1, times as fast, ms per batch, images/s, or MiB", above=0)
     alpha: float = number(0.0, "the risk that is allowed with a bound on cost; 0: any", at_least=0, below=1)
     delta: float = number(0.1, "the probability that is allowed for violating the bound", above=0, below=1)
     methods: tuple[str, ...] = setting(METHODS, "methods without parameters; empty: all. Random is the baseline")
@@ -46,6 +47,7 @@ class Settings(inspection.NetworkInspection):
         for method in config.methods:
             if method not in methods:
                 yield str(unknown(f"method in {prefix}methods", method, methods))
+        yield from refused(lambda: require_untrained(config.methods))
         for blocks in config.places:
             yield from refused(lambda blocks=blocks: Plan(steps=[At(at, "random", keep_rate=0.5) for at in blocks]))
         if config.smaller:

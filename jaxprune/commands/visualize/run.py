@@ -10,7 +10,6 @@ from jaxprune.commands.shared import inputs, reporting
 from jaxprune.config import Config
 from jaxprune.evaluate.collectors import reconstruction
 from jaxprune.open import Run, open_framework
-from jaxprune.report import Report
 from jaxprune.train.writer import Writer
 
 
@@ -27,9 +26,6 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     writer = Writer(workdir, tensorboard=False)
     path = writer.images(0, "visualize", picture)
     writer.close()
-    document = Report("jaxprune", str(config.run))
-    section = document.section("Reconstructions", slug="visualize")
-    section.figure(picture, "Original, masked, reconstructed, thrown patches marked.")
-    section.command(reporting.command())
-    document.add_to(workdir / "report.html")
+    with reporting.report_section(workdir, str(config.run), "Reconstructions", "visualize") as section:
+        section.figure(picture, "Original, masked, reconstructed, thrown patches marked.")
     return {"picture": str(path), "images": len(images)}

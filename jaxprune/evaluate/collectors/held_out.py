@@ -18,22 +18,29 @@ Call = Callable[[Any, Mapping[str, jax.Array]], Any]
 
 
 def logits(parts: Split, mean: Sequence[float], std: Sequence[float]) -> Call:
-    """Returns the forward function of a classifier: (parameters, batch) -> logits (b, c).
+    """Returns the forward function of a classifier: (arrays, batch) -> logits (b, c).
+
+    Its arrays are parameters, and what else training changes: a ConvNet's statistics.
 
     Args:
       parts: the classifier.
       mean, std: normalisation of its pixels.
     """
-    return lambda params, batch: merge(parts.graph, params, parts.rest)(normalize(batch["image"], mean, std))[0]
+
+    def call(arrays: Mapping[str, jax.Array], batch: Mapping[str, jax.Array]) -> jax.Array:
+        network = merge(parts.graph, dict(arrays), {name: x for name, x in parts.rest.items() if name not in arrays})
+        return network(normalize(batch["image"], mean, std))[0]
+
+    return call
 
 
 def single_label(logits: Call) -> Call:
     """Returns the call that computes cross-entropy and top-1 accuracy of each image from the logits, for `Averages`."""
 
     def call(arrays: Any, batch: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
-        found, labels = logits(arrays, batch), batch["label"]
-        loss = optax.softmax_cross_entropy_with_integer_labels(found, labels)
-        return {"loss": loss, "accuracy": (found.argmax(-1) == labels).astype(jnp.float32)}
+        predictions, labels = logits(arrays, batch), batch["label"]
+        loss = optax.softmax_cross_entropy_with_integer_labels(predictions, labels)
+        return {"loss": loss, "accuracy": (predictions.argmax(-1) == labels).astype(jnp.float32)}
 
     return call
 
@@ -47,17 +54,17 @@ class SeveralLabels:
 
     def __init__(self, name: str):
         self._name = name
-        self._seen: list[tuple[np.ndarray, np.ndarray]] = []
+        self._parts: list[tuple[np.ndarray, np.ndarray]] = []
 
     def update(self, batch: Batch, outputs: Mapping[str, Any]) -> None:
         """See `Collector`."""
-        self._seen.append((outputs[self._name], batch["label"]))
+        self._parts.append((outputs[self._name], batch["label"]))
 
     def result(self) -> dict[str, float]:
         """Returns {"map", "loss"}."""
-        found, labels = (np.concatenate(columns) for columns in zip(*self._seen, strict=True))
-        loss = optax.sigmoid_binary_cross_entropy(found, labels).mean()
-        return {"map": mean_average_precision(found, labels), "loss": float(loss)}
+        predictions, labels = (np.concatenate(columns) for columns in zip(*self._parts, strict=True))
+        loss = optax.sigmoid_binary_cross_entropy(predictions, labels).mean()
+        return {"map": mean_average_precision(predictions, labels), "loss": float(loss)}
 
 
 def measure(call: Call, arrays: Any, batches: Any, mesh: Mesh, *, several: bool = False) -> dict[str, float]:
@@ -71,5 +78,5 @@ def measure(call: Call, arrays: Any, batches: Any, mesh: Mesh, *, several: bool 
       several: whether images have several labels.
     """
     collector: Collector = SeveralLabels("model") if several else Averages("model")
-    (found,) = run_over(batches, {"model": Forward(call, arrays)}, [collector], mesh, desc="held-out")
-    return found
+    (metrics,) = run_over(batches, {"model": Forward(call, arrays)}, [collector], mesh, desc="held-out")
+    return metrics

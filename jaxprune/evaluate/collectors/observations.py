@@ -18,7 +18,6 @@ from jaxprune.evaluate.members import Member
 from jaxprune.evaluate.reduction_patterns import Patterns
 from jaxprune.evaluate.stored_rows import StoredRows, stored_rows
 from jaxprune.files import write_atomically
-from jaxprune.nn.params import merge, split
 
 # A merged row of these represents all its patches equally; which one `kept` lists only depends on its place.
 WITHOUT_CENTRES = ("algm", "tome")
@@ -39,26 +38,25 @@ def observe(model: Any, layers: Sequence[int], *, classify: bool, several: bool 
       classify: whether its classes are those of the images.
       several: whether images have several labels.
     """
-    parts, record = split(model), model.preprocessing
+    record = model.preprocessing
 
-    def call(arrays: Any, batch: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
-        network = merge(parts.graph, arrays, {})
+    def call(network: Any, batch: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
         tokens, aux = network.forward_features(pixels(batch["image"], record))
-        found = {f"kept_{step}": ids for step, ids in enumerate(aux.kept)}
-        found |= {f"assign_{step}": rows for step, rows in enumerate(aux.assign)}
+        fields = {f"kept_{step}": ids for step, ids in enumerate(aux.kept)}
+        fields |= {f"assign_{step}": rows for step, rows in enumerate(aux.assign)}
         for layer in layers:
             x = aux.features[layer].astype(jnp.float32)
-            found[f"layer_{layer}"] = x[:, 0] if network.num_prefix_tokens else x.mean(1)
+            fields[f"layer_{layer}"] = x[:, 0] if network.num_prefix_tokens else x.mean(1)
         if hasattr(network, "pool"):
-            found["pooled"] = network.pool(tokens).astype(jnp.float32)
+            fields["pooled"] = network.pool(tokens).astype(jnp.float32)
         if classify and several:
-            found["logits"] = network.forward_head(tokens)[0].astype(jnp.float32)
+            fields["logits"] = network.forward_head(tokens)[0].astype(jnp.float32)
         elif classify:
             probabilities = jax.nn.softmax(network.forward_head(tokens)[0].astype(jnp.float32))
-            found |= {"prediction": probabilities.argmax(-1), "confidence": probabilities.max(-1)}
-        return found
+            fields |= {"prediction": probabilities.argmax(-1), "confidence": probabilities.max(-1)}
+        return fields
 
-    return Forward(call, {**parts.params, **parts.rest})
+    return Forward.of(model, call)
 
 
 class Observations:

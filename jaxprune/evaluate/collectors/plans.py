@@ -81,5 +81,5 @@ def compare(
     models = {name: contestant.model for name, contestant in contestants.items()}
     grids = {name: model.step_grids(model.preprocessing.img_size) for name, model in models.items()}
     collectors = (Agreement(), KeptCollector(grids), Disagreements(), TokenCountCollector(models))
-    scores, kept, disagreements, counts, *more = run_over(batches, forwards, (*collectors, *also), mesh, desc=desc)
-    return (Comparison(scores, kept, disagreements, counts), *more)
+    scores, kept, disagreements, counts, *results = run_over(batches, forwards, (*collectors, *also), mesh, desc=desc)
+    return (Comparison(scores, kept, disagreements, counts), *results)

@@ -85,11 +85,10 @@ def about(model: Any) -> str:
     if not model.prunes_input:
         return (
             "Its maps stay whole: at keep rate z, `int(n·z)` of the n positions of each block's map pass the "
-            "point-wise "
-            "layers, by the scores resampled to that map."
+            "point-wise layers, by the scores resampled to that map."
         )
-    what = "mask units" if patches < first.num_patches else "patches, where n includes the class token"
-    return f"At keep rate z all scorers keep `int(n·z)` of {patches} {what}, before the first block."
+    units = "mask units" if patches < first.num_patches else "patches, where n includes the class token"
+    return f"At keep rate z all scorers keep `int(n·z)` of {patches} {units}, before the first block."
 
 
 def measure(
@@ -132,11 +131,7 @@ def measure(
 
 
 def _forward(
-    model: Any,
-    scorers: Mapping[str, Scorer],
-    keep: Sequence[int],
-    curve: Sequence[int],
-    seed: int,
+    model: Any, scorers: Mapping[str, Scorer], keep: Sequence[int], curve: Sequence[int], seed: int
 ) -> Forward:
     """Scores an image once; the programs take patch ids, so there is one program per number of patches."""
     parts, patches, record = split(model), num_scored(model), model.preprocessing
@@ -227,9 +222,7 @@ def _forward_by_plan(
         return _outputs(drawn, kept, removed)
 
     return Forward(
-        call,
-        {"model": {**parts.params, **parts.rest}, "scorers": {**opened.params, **opened.rest}},
-        compiled=False,
+        call, {"model": {**parts.params, **parts.rest}, "scorers": {**opened.params, **opened.rest}}, compiled=False
     )
 
 
@@ -279,11 +272,7 @@ class PrunedRow:
 
 
 def accuracies(
-    model: Any,
-    scorers: Mapping[str, Scorer],
-    size: tuple[int, ...],
-    pruned: Pruned,
-    keep_rates: Sequence[float],
+    model: Any, scorers: Mapping[str, Scorer], size: tuple[int, ...], pruned: Pruned, keep_rates: Sequence[float]
 ) -> Table[PrunedRow]:
     """Returns a row for the dense network, then one for each scorer and keep rate.
 

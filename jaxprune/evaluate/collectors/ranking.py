@@ -50,16 +50,16 @@ def quality(
         noise = jax.vmap(lambda index: jax.random.uniform(held_out_key(index), (framework.num_patches,)))
         relevance, ids_keep, _ = pseudo_labels(framework, images, noise=noise(batch["index"]), **labels)
         of_visible = lambda scores: jnp.take_along_axis(scores, ids_keep, axis=1)
-        whole = network.scores(images)
-        seen = of_visible(network.scores(images, ids_keep) if sparse else whole)
-        found: dict[str, Any] = {
-            "loss": loss(seen, relevance),
-            "tau": metrics.kendall_tau(seen, relevance),
-            "tau_whole_image": metrics.kendall_tau(of_visible(whole), relevance),
+        image_scores = network.scores(images)
+        visible_scores = of_visible(network.scores(images, ids_keep) if sparse else image_scores)
+        results: dict[str, Any] = {
+            "loss": loss(visible_scores, relevance),
+            "tau": metrics.kendall_tau(visible_scores, relevance),
+            "tau_whole_image": metrics.kendall_tau(of_visible(image_scores), relevance),
         }
         if "mask" in batch:
-            found["recall"] = object_recall(whole, batch["mask"], network.patch_size)
-        return found
+            results["recall"] = object_recall(image_scores, batch["mask"], network.patch_size)
+        return results
 
     return Forward(call, arrays)
 

@@ -47,11 +47,11 @@ def losses(parts: Split, preprocessing: Preprocessing, arrays: Mapping[str, Any]
     return Forward(call, arrays)
 
 
-def with_ratio(found: Mapping[str, float]) -> dict[str, float]:
+def with_ratio(averages: Mapping[str, float]) -> dict[str, float]:
     """Adds the ratio to the mean-colour baseline, if there is one, to average losses."""
-    if "mean_colour_loss" not in found:
-        return dict(found)
-    return {**found, "ratio_to_mean_colour": found["loss"] / found["mean_colour_loss"]}
+    if "mean_colour_loss" not in averages:
+        return dict(averages)
+    return {**averages, "ratio_to_mean_colour": averages["loss"] / averages["mean_colour_loss"]}
 
 
 def picture(model: Any, preprocessing: Preprocessing, images: np.ndarray) -> np.ndarray:
@@ -63,9 +63,9 @@ def picture(model: Any, preprocessing: Preprocessing, images: np.ndarray) -> np.
       images: uint8 (b, h, w, 3).
     """
     pixels = normalize(jnp.asarray(images), preprocessing.mean, preprocessing.std)
-    found = jitted(model, lambda model, pixels: model.picture(pixels, held_out_key()))(pixels)
-    shown = to_uint8(np.asarray(found.images), preprocessing.mean, preprocessing.std)
-    for image, cells in zip(shown, np.asarray(found.predicted), strict=True):
+    record = jitted(model, lambda model, pixels: model.picture(pixels, held_out_key()))(pixels)
+    reconstructions = to_uint8(np.asarray(record.images), preprocessing.mean, preprocessing.std)
+    for image, cells in zip(reconstructions, np.asarray(record.predicted), strict=True):
         image[np.kron(~cells.reshape(model.grid), np.ones(model.patch_size, bool))] = GREY
-    thrown = np.asarray(found.thrown)
-    return reconstruction_rows(images, np.asarray(found.masked), thrown if thrown.any() else None, shown, model.grid)
+    masked, thrown = np.asarray(record.masked), np.asarray(record.thrown)
+    return reconstruction_rows(images, masked, thrown if thrown.any() else None, reconstructions, model.grid)

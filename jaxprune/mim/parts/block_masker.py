@@ -41,11 +41,7 @@ class BlockMasker(Masker):
     retain: str = "furthest"
 
     def __post_init__(self):
-        if any(side < 1 or patches % side for patches, side in zip(self.grid, self.block, strict=True)):
-            raise UserError(
-                f"A grid of {self.grid[0]}x{self.grid[1]} patches is not a whole number of blocks of "
-                f"{self.block[0]}x{self.block[1]}: choose an img_size that mask_patch divides."
-            )
+        check_blocks(self.grid, self.block)
         if not 0 <= self.mask_ratio < 1 or self.num_masked >= self.num_patches:
             raise UserError(
                 f"mask_ratio={self.mask_ratio} leaves none of {math.prod(self.blocks)} blocks visible (the number of "
@@ -132,6 +128,39 @@ class BlockMasker(Masker):
         if np.shape(cells) not in shapes:
             raise UserError(f"{name} has shape {np.shape(cells)} instead of {shapes[0]} or {shapes[1]}.")
         return jnp.asarray(cells).reshape(batch, self.num_patches) > 0
+
+
+def check_blocks(grid: tuple[int, int], block: tuple[int, int]) -> None:
+    """Checks that a grid of patches is a whole number of blocks.
+
+    Raises:
+      UserError: it is not.
+    """
+    if any(side < 1 or patches % side for patches, side in zip(grid, block, strict=True)):
+        raise UserError(
+            f"A grid of {grid[0]}x{grid[1]} patches is not a whole number of blocks of {block[0]}x{block[1]}: choose "
+            "an img_size that mask_patch divides."
+        )
+
+
+def block_of(mask_patch: tuple[int, int], patch_size: tuple[int, int]) -> tuple[int, int]:
+    """The (rows, columns) of patches in a block.
+
+    >>> block_of((64, 64), (16, 16))
+    (4, 4)
+
+    Args:
+      mask_patch, patch_size: (height, width) in pixels of a block and of a patch.
+
+    Raises:
+      UserError: the block is not a whole number of patches.
+    """
+    if any(pixels < patch or pixels % patch for pixels, patch in zip(mask_patch, patch_size, strict=True)):
+        raise UserError(
+            f"mask_patch {mask_patch[0]}x{mask_patch[1]} is not a whole number of patches of "
+            f"{patch_size[0]}x{patch_size[1]} pixels: choose a multiple of patch_size."
+        )
+    return mask_patch[0] // patch_size[0], mask_patch[1] // patch_size[1]
 
 
 def to_patches(of_blocks: Shaped[Array, "b n"], blocks: tuple[int, int], block: tuple[int, int]) -> Array:

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
+from jaxprune.errors import unknown
 from jaxprune.mim.parts.masker import Masks
 from jaxprune.mim.parts.partial import FULL, Partial
 from jaxprune.mim.parts.rebuild_thrown import fill_grid
@@ -72,6 +73,7 @@ class TokenDecoder(Decoder):
       num_prefix_tokens: number of prefix tokens of the encoder.
       dim, depth, num_heads: width, number and heads of the decoder's blocks.
       mlp_ratio, qkv_bias, norm_eps, init_values: see `Block`.
+      pos_embed: positions of all tokens, "sincos" for MAE's fixed table (0 for the prefix), or "learn".
       partial: the kind of reconstruction, and how thrown patches are rebuilt.
       dtype: compute dtype; parameters stay float32.
       remat: recompute each block in the backward pass instead of keeping its activations.
@@ -91,6 +93,7 @@ class TokenDecoder(Decoder):
         qkv_bias: bool = True,
         norm_eps: float = 1e-6,
         init_values: float | None = None,
+        pos_embed: str = "sincos",
         partial: Partial = FULL,
         dtype: Any = None,
         remat: bool = False,
@@ -102,7 +105,7 @@ class TokenDecoder(Decoder):
         style = {"mlp_ratio": mlp_ratio, "qkv_bias": qkv_bias, "norm_eps": norm_eps, "init_values": init_values}
         self.embed = Linear(in_dim, dim, **common)
         self.mask_token = nnx.Param(normal_02(rngs.params(), (1, 1, dim)))
-        self.pos_embed = Computed(jnp.asarray(sincos_2d(dim, grid, num_prefix_tokens))[None])
+        self.pos_embed = _positions(pos_embed, dim, grid, num_prefix_tokens, rngs)
         self.blocks = nnx.List(
             [Block(dim, num_heads, num_prefix_tokens=num_prefix_tokens, **style, **common) for _ in range(depth)]
         )
@@ -178,3 +181,11 @@ class TokenDecoder(Decoder):
             aggregate=0 if self.aggregate is None else self.aggregate.flops(self.grid),
             predict=linear_flops(self.pred, predicted),
         )
+
+
+def _positions(kind: str, dim: int, grid: tuple[int, int], num_prefix_tokens: int, rngs: nnx.Rngs) -> nnx.Variable:
+    if kind == "sincos":
+        return Computed(jnp.asarray(sincos_2d(dim, grid, num_prefix_tokens))[None])
+    if kind == "learn":
+        return nnx.Param(normal_02(rngs.params(), (1, num_prefix_tokens + grid[0] * grid[1], dim)))
+    raise unknown("decoder_pos_embed", kind, ("sincos", "learn"))

@@ -7,6 +7,7 @@ from flax import nnx
 from jaxtyping import Array
 
 from jaxprune.errors import UserError
+from jaxprune.nn.block_cost import NetworkCost
 from jaxprune.nn.host import Host
 from jaxprune.nn.params import copied
 from jaxprune.nn.site import Site
@@ -28,6 +29,7 @@ def apply(
     """Returns a network that follows `plan`; it shares the arrays of `model`, which is not changed.
 
     Applying a plan to a reduced network replaces its plan; `apply(fast, Plan("topk", r=0))` restores the dense network.
+    The plan that it follows already keeps the weights of its methods.
 
     >>> from flax import nnx; import jaxprune
     >>> sizes = dict(img_size=16, patch_size=4, embed_dim=16, depth=2, num_heads=2)
@@ -65,16 +67,20 @@ def apply(
         _check_grid(scorer, first)
 
     def make(cls: type[Reducer], options: dict[str, Any], step: Step) -> Reducer:
+        cost = _cost(model, sites, img_size) if cls.needs_cost else None
+        step = step._replace(cost=cost, num_classes=getattr(model, "num_classes", 0))
         scorer_later: dict[str, Any] = {"scorer": None} if cls.where == "embed" else {}
         return build(cls, options, step, rngs=rngs, **scorer_later)
 
     placement = place(plan, sites, make, entrance=first, prunes_input=model.prunes_input, scorer=scorer)
     fast: Any = copied(model)
+    before = {reducer.step: reducer for reducer in installed(fast)} if plan == getattr(model, "plan", None) else {}
     _clear(fast, sites)
     if at is not None and placement.entrance is not None:
         fast.pruner = nnx.data(build(at.reducer_class, dict(at.options), placement.entrance, scorer=scorer))
         _convert_pixels(fast.pruner.scorer, trained_on(model))
-    _install(fast, sites, placement.placed)
+    placed = [at._replace(reducer=before.get(at.reducer.step, at.reducer)) for at in placement.placed]
+    _install(fast, sites, placed)
     fast.plan = plan
     return fast
 
@@ -119,6 +125,13 @@ def joined(plan: Plan | Sequence[Plan]) -> Plan:
     return inside[0].behind(entrance[0])
 
 
+def _cost(model: Host, sites: Sequence[Site], img_size: int | Sequence[int] | None) -> NetworkCost:
+    """The cost of a network that no scorer prunes."""
+    overhead, patches = model.overhead(img_size), sites[0].num_patches
+    outside = patches * (overhead.embed + overhead.pool) + overhead.between + overhead.head
+    return NetworkCost(tuple((site, model.block_cost(site)) for site in sites), patches, outside)
+
+
 def _check_grid(scorer: Any, first: Site) -> None:
     if tuple(scorer.grid) != first.grid:
         raise UserError(
@@ -161,7 +174,8 @@ def _install(host: Host, sites: Sequence[Site], placed: Sequence[Placed]) -> Non
             read = host.block(sites[layer - 1] if cls.where == "before" and step.site.removable else step.site)
             read.needs = read.needs | cls.needs
         if step.site.removable:
-            for site in sites[layer + 1 :]:
+            # Where rows leave before attention, it is computed between those that stay.
+            for site in sites[layer + (step.reducer.where not in ("before", "anew")) :]:
                 block = host.block(site)
-                block.proportional = block.proportional or cls.proportional
+                block.proportional = block.proportional or step.reducer.proportional
                 block.has_absent = block.has_absent or cls.leaves_absent == "always"

@@ -6,6 +6,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 from flax import nnx
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+from jaxprune.nn.block_cost import NetworkCost, Where
 from jaxprune.nn.cells import Cells
 from jaxprune.nn.site import Site
 from jaxprune.nn.tokens import Attended, Tokens
@@ -31,6 +32,8 @@ class Step(NamedTuple):
       cells: the parts of the map inside which rows can merge although they cannot be removed, see `Site.cells`.
       planned_in: number of rows that would arrive if every earlier step had left as many as planned
         (`Reducer.num_planned`); None where the plan does not say, and where rows are not removed.
+      cost: the cost of the network, for methods that ask for it (`Reducer.needs_cost`); None for others.
+      num_classes: number of classes of the network; 0 = no classifier, or unknown.
     """
 
     index: int
@@ -48,6 +51,8 @@ class Step(NamedTuple):
     position: Literal["mean", "kept"] = "mean"
     cells: Cells | None = None
     planned_in: int | None = None
+    cost: NetworkCost | None = None
+    num_classes: int = 0
 
 
 class StepReport(NamedTuple):
@@ -76,6 +81,7 @@ class LossContext(NamedTuple):
       targets: class targets, (b, classes).
       tokens: tokens after the final norm.
       teacher: (logits, HostOutput) of a teacher on the same images; None without one.
+      reducers: the reducers of the steps.
     """
 
     steps: tuple[StepReport, ...]
@@ -84,6 +90,7 @@ class LossContext(NamedTuple):
     targets: Float[Array, "b c"]
     tokens: Tokens
     teacher: tuple[Any, Any] | None = None
+    reducers: tuple[Any, ...] = ()
 
 
 class Reducer(nnx.Module):
@@ -91,10 +98,12 @@ class Reducer(nnx.Module):
 
     Class attributes:
       where: "before" its block (and reading the attention of the previous block), "attention" (choosing the rows that
-        attention is computed for), "after" (between attention and MLP), or "embed" (before any patch is embedded).
-        Where rows cannot be removed (`Step.removable`) it is always called between attention and MLP.
+        attention is computed for), "after" (between attention and MLP), "behind" its block, or "embed" (before any
+        patch is embedded); or before its block but reading that block's attention between the incoming rows, which is
+        then averaged for the outgoing rows ("ahead") or computed anew between them ("anew"). Where rows cannot be
+        removed (`Step.removable`) it is always called between attention and MLP. A method whose place depends on its
+        options sets it in `__init__`.
       needs: the fields of `Attended` that it reads.
-      proportional: whether later blocks add log(size) to the attention logits (ToMe).
       soft_policy: whether in training all blocks mask tokens in the softmax by their policy (DynamicViT).
       identity_at_one: whether a step that keeps every row leaves the network unchanged, bit for bit in evaluation.
       leaves_absent: whether outgoing rows may be absent (`policy` 0): "never", in "training", or "always".
@@ -103,21 +112,23 @@ class Reducer(nnx.Module):
       dims: numbers of sides of the grids that it works on: 2, patches of images, or 3, tubes of clips.
       loss_weights: weights of the `losses`, by name; a config may replace them.
       needs_teacher: whether its published loss includes distillation from a dense network.
+      needs_cost: whether `Step.cost` is set in a network.
       published: the name in published weights of the list of this method's modules, one per step ("score_predictor");
-        None without parameters.
-      renames: {published path of a module within one step: our attribute path}.
+        with "{layer}", the name of what holds the modules of a block ("blocks.{layer}"); None without parameters.
+      off_the_shelf: an option and attribute, True by default, under which a method with published modules has none, so
+        that it works without training; every step of a plan states it.
+      renames: {published path of a module or array within one step: our attribute path}.
       constraints: {one of its parameters: function to an allowed value}, which training applies after every update.
       clears_map: whether in a block that is a residual convolution of a map (ConvNeXt) dropped rows are zero afterwards
         in evaluation, instead of keeping their input.
 
     Attributes:
+      proportional: whether later blocks add log(size) to the attention logits (ToMe).
       merged_in_place: whether tokens that merge inside cells (`Step.cells`) stay merged until the stage ends or another
         kind of step follows; otherwise the whole map is restored after the block.
     """
 
-    where: ClassVar[Literal["before", "attention", "after", "embed"]] = "after"
     needs: ClassVar[frozenset[str]] = frozenset()
-    proportional: ClassVar[bool] = False
     soft_policy: ClassVar[bool] = False
     identity_at_one: ClassVar[bool] = True
     leaves_absent: ClassVar[Literal["never", "training", "always"]] = "never"
@@ -126,11 +137,15 @@ class Reducer(nnx.Module):
     dims: ClassVar[tuple[int, ...]] = (2, 3)
     loss_weights: ClassVar[dict[str, float]] = {}
     needs_teacher: ClassVar[bool] = False
+    needs_cost: ClassVar[bool] = False
     published: ClassVar[str | None] = None
+    off_the_shelf: ClassVar[str | None] = None
     renames: ClassVar[dict[str, str]] = {}
     constraints: ClassVar[Mapping[str, Callable[[Array], Array]]] = {}
     clears_map: ClassVar[bool] = False
 
+    where: Where = "after"
+    proportional: bool = False
     merged_in_place: bool = False
 
     def __init__(self, step: Step, *, rngs: nnx.Rngs | None = None):
@@ -149,6 +164,12 @@ class Reducer(nnx.Module):
         """Whether the plan determines how many rows are left; False if the method's options do, see `num_tokens`."""
         return True
 
+    @classmethod
+    def has_parameters(cls, options: Mapping[str, Any]) -> bool:
+        """Whether the method has parameters under these options of a step."""
+        untrained = cls.off_the_shelf is not None and options.get(cls.off_the_shelf, True)
+        return cls.published is not None and not untrained
+
     def num_tokens(self) -> int:
         """Number of outgoing rows, without the prefix."""
         return self.step.num_keep
@@ -163,6 +184,10 @@ class Reducer(nnx.Module):
         Only products count, as in `jaxprune.flops`; 0 where there are none.
         """
         return 0
+
+    def average(self, gathered: Float[Array, "b n d"], report: StepReport) -> Float[Array, "b k d"]:
+        """For `where` "ahead": what attention gathered for the incoming tokens, averaged for the outgoing ones."""
+        raise NotImplementedError
 
     @classmethod
     def losses(cls, context: LossContext) -> dict[str, Float[Array, ""]]:

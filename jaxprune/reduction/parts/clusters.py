@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from jaxprune.errors import UserError
 from jaxprune.nn import kernels
@@ -108,6 +108,41 @@ def cheapest(cost: Float[Array, "b n"], assign: Int[Array, "b n"], num_clusters:
         return jnp.where(token < places.size, token, 0)
 
     return jax.vmap(one)(cost, assign)
+
+
+def medoids(
+    distance: Float[Array, "b n n"],
+    assign: Int[Array, "b n"],
+    num_clusters: int,
+    *,
+    absent: Bool[Array, "b n"] | None = None,
+) -> Int[Array, "b k"]:
+    """The token of each cluster with the smallest sum of distances to its tokens; ties go to the first.
+
+    Args:
+      absent: True for tokens that count only where a cluster has no others.
+    """
+    together = assign[:, :, None] == assign[:, None, :]
+    if absent is not None:
+        together = together & ~absent[:, None, :]
+    cost = jnp.where(together, distance, 0).sum(2)
+    if absent is not None:
+        cost = jnp.where(absent, jnp.finfo(cost.dtype).max, cost)
+    return cheapest(cost, assign, num_clusters)
+
+
+def weighted_means(
+    x: Float[Array, "b n d"], weights: Float[Array, "b n"], assign: Int[Array, "b n"], num_clusters: int
+) -> Float[Array, "b k d"]:
+    """The weighted mean of the tokens of each cluster, in float32; zero where all weights are."""
+    wide = x.astype(jnp.float32)
+
+    def mean(inside):
+        share = jnp.where(inside, weights[:, None, :], 0)
+        share = share / jnp.maximum(share.sum(2, keepdims=True), jnp.finfo(share.dtype).tiny)
+        return jax.lax.dot_general(share, wide, (((2,), (1,)), ((0,), (0,))), precision=jax.lax.Precision.HIGHEST)
+
+    return by_cluster(mean, assign, num_clusters)
 
 
 def by_cluster(f: Callable[..., Any], assign: Int[Array, "b n"], num_clusters: int, *rows: Array) -> Any:

@@ -126,7 +126,7 @@ def abstract(cls: type[Reducer], options: dict[str, Any], step: Step) -> Reducer
 def _abstract(cls: type[Reducer], options: tuple, step: Step) -> Reducer:
     if cls.where == "embed":
         return build(cls, dict(options), step, scorer=None)
-    if cls.published is None:
+    if not cls.has_parameters(dict(options)):
         return build(cls, dict(options), step, rngs=None)
     return nnx.eval_shape(lambda: build(cls, dict(options), step, rngs=nnx.Rngs(0)))
 

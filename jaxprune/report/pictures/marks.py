@@ -53,19 +53,19 @@ def mark_patches(
     color: Colour = ORANGE,
 ) -> Picture:
     """Marks the selected patches with fine diagonal lines, a cross from corner to corner, or a translucent tint."""
-    chosen = patches_to_pixels(selected, image.shape, grid).astype(bool)
+    pixels = patches_to_pixels(selected, image.shape, grid).astype(bool)
     height, width = image.shape[:2]
     if style == "tint":
-        return blend(image, chosen, color, 0.45)
+        return blend(image, pixels, color, 0.45)
     y, x = np.arange(height)[:, None], np.arange(width)[None, :]
     cell = min(height / grid[0], width / grid[1])
     if style == "hatch":
         period = max(4, round(cell / 3))
-        return blend(image, chosen & ((x + y) % period < max(1, period // 4)), color, 1.0)
+        return blend(image, pixels & ((x + y) % period < max(1, period // 4)), color, 1.0)
     # Position inside the patch in [0, 1): on the diagonals, both coordinates are equal or add up to one.
     inside_y, inside_x = (y + 0.5) * grid[0] / height % 1, (x + 0.5) * grid[1] / width % 1
     near = np.minimum(abs(inside_y - inside_x), abs(inside_y + inside_x - 1)) < max(0.05, 0.9 / cell)
-    return blend(image, chosen & near, color, 1.0)
+    return blend(image, pixels & near, color, 1.0)
 
 
 def mask_outline(

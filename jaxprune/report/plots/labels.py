@@ -28,7 +28,7 @@ def place_labels(figure: Figure, axes: Axes, texts: list[tuple[float, float, str
         return
     figure.draw_without_rendering()  # computes the layout, on which pixel coordinates depend
     renderer, occupied = FigureCanvasAgg(figure).get_renderer(), axes.transData.transform(points)
-    frame, taken = axes.get_window_extent(renderer), []
+    frame, boxes = axes.get_window_extent(renderer), []
     turns = ((1, 0), (-1, 0), (0, 1), (0, -1), (0.7, 0.7), (0.7, -0.7), (-0.7, 0.7), (-0.7, -0.7))
     for x, y, content in texts:
         text = axes.annotate(content, (x, y), (0, 0), textcoords="offset points", fontsize=8.5, color=INK)
@@ -37,14 +37,14 @@ def place_labels(figure: Figure, axes: Axes, texts: list[tuple[float, float, str
             text.set(ha=_SIDES[np.sign(dx)], va=_LEVELS[np.sign(dy)], position=(distance * dx, distance * dy))
             box = text.get_window_extent(renderer).padded(1.5)
             near = box.padded(2.5)  # leaves room for the point's marker
-            clashes = sum(box.overlaps(other) for other in taken) + sum(near.contains(*point) for point in occupied)
+            clashes = sum(map(box.overlaps, boxes)) + sum(near.contains(*point) for point in occupied)
             clashes += 2 * (box.x0 < frame.x0 or box.x1 > frame.x1 or box.y0 < frame.y0 or box.y1 > frame.y1)
             choices.append((clashes, len(choices), distance, dx, dy, box))
             if not clashes:
                 break
         _, _, distance, dx, dy, box = min(choices)
         text.set(ha=_SIDES[np.sign(dx)], va=_LEVELS[np.sign(dy)], position=(distance * dx, distance * dy))
-        taken.append(box)
+        boxes.append(box)
         if distance > 7:
             arrow = {"arrowstyle": "-", "color": MUTED, "linewidth": 0.6, "shrinkA": 0, "shrinkB": 3}
             axes.annotate("", (x, y), (distance * dx, distance * dy), textcoords="offset points", arrowprops=arrow)

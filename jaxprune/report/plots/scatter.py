@@ -62,8 +62,8 @@ def scatter_plot(
         if joined:
             axes.plot(x, y, color=style["color"], linewidth=0.9, alpha=0.55, zorder=2)
         drawn = axes.scatter(x, y, s=30, zorder=3, label=None if alone else name, linewidths=0, **style)
-        own = (labels or {}).get(name, [""] * len(x))
-        names = (tips or {}).get(name, [f"{name}, {text}" if text else name for text in own])
+        point_labels = (labels or {}).get(name, [""] * len(x))
+        names = (tips or {}).get(name, [f"{name}, {text}" if text else name for text in point_labels])
         if len(names) == len(x):
             add_tips(drawn, x, y, names, xlabel, ylabel)
         in_legend += not alone
@@ -77,7 +77,7 @@ def scatter_plot(
     for name, level in levels.items():
         axes.axhline(level, color=MUTED, linewidth=1.1, dashes=(5, 3), zorder=1, label=f"{name} ({level:.3g})")
     if shares:
-        limit_shares(axes, [*(y for _, own in points.values() for y in own), *levels.values()])
+        limit_shares(axes, [*(y for _, heights in points.values() for y in heights), *levels.values()])
     # The name of a single reference is not written next to its line, where points and their names may be.
     add_legend(figure, axes, in_legend + 2 * len(levels))
     place_labels(figure, axes, texts, np.concatenate([np.stack(point, 1) for point in points.values()]))

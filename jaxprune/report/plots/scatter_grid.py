@@ -14,10 +14,7 @@ _COLUMNS = 3
 
 
 def scatter_grid(
-    panels: Mapping[str, Series],
-    ylabel: str = "",
-    *,
-    tips: Mapping[str, Mapping[str, Sequence[str]]] | None = None,
+    panels: Mapping[str, Series], ylabel: str = "", *, tips: Mapping[str, Mapping[str, Sequence[str]]] | None = None
 ) -> Figure:
     """Draws panels of points in rows of three; a series has the same colour and marker in all of them.
 
@@ -39,8 +36,8 @@ def scatter_grid(
         for name, (x, y) in series.items():
             x, y = np.atleast_1d(x).astype(float), np.atleast_1d(y).astype(float)
             drawn = axes.scatter(x, y, s=16, alpha=0.8, zorder=3, linewidths=0, **point_style(names.index(name)))
-            own = (tips or {}).get(label, {}).get(name, [name] * len(x))
-            add_tips(drawn, x, y, own, label, ylabel)
+            point_names = (tips or {}).get(label, {}).get(name, [name] * len(x))
+            add_tips(drawn, x, y, point_names, label, ylabel)
             handles.setdefault(name, drawn)
         axes.margins(0.08)
         axes.xaxis.set_major_locator(MaxNLocator(4))

@@ -49,10 +49,7 @@ def line_style(index: int) -> dict[str, Any]:
 
 def point_style(index: int) -> dict[str, Any]:
     """Returns the colour and marker of the index-th series of points; the first 64 are distinct."""
-    return {
-        "color": PALETTE[index % len(PALETTE)],
-        "marker": MARKERS[(index + index // len(MARKERS)) % len(MARKERS)],
-    }
+    return {"color": PALETTE[index % len(PALETTE)], "marker": MARKERS[(index + index // len(MARKERS)) % len(MARKERS)]}
 
 
 def add_legend(figure: Figure, axes: Axes, count: int) -> None:

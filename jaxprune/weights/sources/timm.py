@@ -148,7 +148,8 @@ def _joined(tensors: Tensors) -> Iterator[tuple[str, Published]]:
     for name, entry in tensors.items():
         if name not in joined:
             lone = re.fullmatch(r"(.*attn\.)([qv])\.bias", name)
-            of_pair = lone is not None and f"{lone[1]}k.bias" not in tensors
+            # Cross-attention has keys and values in one tensor, and a bias for all of them.
+            of_pair = lone is not None and not {f"{lone[1]}k.bias", f"{lone[1]}kv.bias"} & tensors.keys()
             yield (f"{lone[1]}{lone[2]}_bias" if lone is not None and of_pair else name), entry
     for name, names in groups.items():
         sources = [tensors[part] for part in names]

@@ -254,6 +254,25 @@ def test_a_step_of_another_method_finds_the_map_whole():
     assert [kept.shape[1] for kept in aux.kept] == [44, 32, 32] and [each.shape[1] for each in aux.assign] == [64] * 3
 
 
+@pytest.mark.parametrize("make", [swin, odd])
+def test_rounds_leave_fewer_than_half_of_every_window(make):
+    model = make(depths=(2,), num_heads=(1,))
+    fast = reduction.apply(model, Plan("tome", 0.3, (0,), rounds=3, merge="mlerp"))
+    cells, reducer = model.sites()[0].cells, fast.layers[0].blocks[0].reducer
+    full = int(np.prod(cells.windows.size))
+    assert len(reducer.counts()) == 3 and reducer.counts()[-1] == int(0.3 * full)
+    _, aux = quickly(fast, lambda model, images: model(images))(pictures(model.grid[0] * 4))
+    assert aux.features[0].shape[1] == reducer.num_tokens() == flops.of_model(fast).tokens[0]
+    row_map, kept = (np.asarray(values) for values in (aux.steps[0].row_map, aux.steps[0].kept))
+    rows = np.broadcast_to(np.arange(reducer.num_tokens()), kept.shape)
+    np.testing.assert_array_equal(np.take_along_axis(row_map, kept, axis=1), rows)
+    windows = np.arange(len(row_map[0])).reshape(model.grid)
+    windows = (windows // model.grid[1] // cells.windows.size[0]) * cells.windows.counts[1] + (
+        windows % model.grid[1] // cells.windows.size[1]
+    )
+    np.testing.assert_array_equal(row_map // reducer.counts()[-1], np.broadcast_to(windows.reshape(-1), row_map.shape))
+
+
 def test_rows_that_come_back_behind_their_block_share_its_mlp():
     model, plan = one_stage(), Plan("tome", (0.75, 0.75, 0.5), (0, 1, 3), unmerge="block")
     counted, dense = flops.of_model(model, plan), flops.of_model(model)
@@ -275,6 +294,8 @@ def test_what_cannot_be_is_refused():
         reduction.apply(nnx.eval_shape(lambda: swin(window_size=3)), Plan("tome", 0.75, (1,)))
     with pytest.raises(UserError, match=r"Unknown unmerge 'never'.*block, stage"):
         reduction.apply(nnx.eval_shape(swin), Plan("tome", 0.75, (1,), unmerge="never"))
+    with pytest.raises(UserError, match=r"merge='prune' drops rows, and the windows of block 1 are whole: use 'mean'"):
+        reduction.apply(nnx.eval_shape(swin), Plan("tome", 0.75, (1,), merge="prune"))
 
 
 @pytest.mark.slow

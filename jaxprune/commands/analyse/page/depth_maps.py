@@ -1,45 +1,45 @@
 """The mean depth that patches reach, as maps, on one data set and on several."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 
-from jaxprune.commands.analyse.page.parts import Rows, add_table, at_one_rate, differing
+from jaxprune.commands.analyse.page.parts import Analysis, Rows, add_table, at_one_rate, differing, plan_name
 from jaxprune.commands.analyse.tables.outcomes import name_of
-from jaxprune.evaluate.collectors.observations import Observed
 from jaxprune.report import Section, plots
 
 SHOWN = 24  # maximum number of maps
 
 
-def describe(
-    section: Section, maps: Mapping[tuple[str, str], np.ndarray], rows: Rows, found: Sequence[Observed], many: bool
-) -> None:
-    """Adds the mean depth at each position, and the similarity of these maps."""
-    whole = len(maps)
-    depth = max(observed.member.num_layers for observed in found)
-    chosen = _chosen(found, maps)
-    maps = {name: maps[name] for name in chosen}
-    named = {f"{network}, {plan}" if many else plan: values for (network, plan), values in maps.items()}
-    varying = differing(found)
+def describe(section: Section, maps: Mapping[tuple[str, str], np.ndarray], rows: Rows, analysis: Analysis) -> None:
+    """Adds the mean depth at each position, and the similarity of these maps.
+
+    Of many maps, those of the keep rate nearest to 0.5 are drawn.
+    """
+    observations, total = analysis.observations, len(maps)
+    depth = max(observed.member.num_layers for observed in observations)
+    if total > SHOWN:
+        maps = {name_of(observed): maps[name_of(observed)] for observed in at_one_rate(observations, maps)[:SHOWN]}
+    named = {plan_name(*member, analysis.several_networks): values for member, values in maps.items()}
+    varying = differing(observations)
     spans = {name: float(np.ptp(maps[member])) for name, member in zip(named, maps, strict=True) if member in varying}
-    finding, some = "", "" if whole == len(maps) else "Those of one keep rate are shown. "
+    finding, note = "", "" if total == len(maps) else "Those of one keep rate are shown. "
     if spans:
         widest, flattest = (choose(spans, key=lambda name: spans[name]) for choose in (max, min))
         finding = f"{widest} prefers some positions most, by {spans[widest]:.1f} blocks"
         finding += f", {flattest} least, by {spans[flattest]:.1f}. " if len(spans) > 1 else ". "
     section.figure(
         plots.map_grid(named, "blocks", (0, depth)),
-        f"Blocks that the patch at each position passes, on average over {len(found[0]['index'])} images, of {depth}. "
-        f"{finding}{some}Patterns that do not depend on the image, such as random, are the same for every image.",
+        f"Blocks that the patch at each position passes, on average over {len(observations[0]['index'])} images, of "
+        f"{depth}. {finding}{note}Patterns that do not depend on the image, such as random, are the same for every "
+        "image.",
     )
     if rows:
         add_table(
             section,
             rows,
             "Similarity of these maps: for equal maps, Spearman's correlation and shared mass (SIM) are 1, "
-            "Jensen–Shannon "
-            "divergence (JSD, bits) and earth mover's distance (EMD, patches) 0.",
+            "Jensen–Shannon divergence (JSD, bits) and earth mover's distance (EMD, patches) 0.",
         )
 
 
@@ -47,16 +47,15 @@ def across_data_sets(section: Section, rows: Rows, about: Mapping[str, str]) -> 
     """Adds the similarity of a plan's maps on several data sets.
 
     Args:
-      section: the section.
       rows: what `pattern_tables.across_data_sets` returned.
       about: location of each data set.
     """
     section.text(" ".join(f"`{name}` is {where}." for name, where in about.items()))
-    known = [row for row in rows if np.isfinite(row["Spearman"])]
+    finite = [row for row in rows if np.isfinite(row["Spearman"])]
     finding = ""
-    if known:
-        high, low = (choose(known, key=lambda row: row["Spearman"]) for choose in (max, min))
-        mean = np.mean([row["Spearman"] for row in known])
+    if finite:
+        high, low = (choose(finite, key=lambda row: row["Spearman"]) for choose in (max, min))
+        mean = np.mean([row["Spearman"] for row in finite])
         finding = f"Spearman's correlation is {mean:.2f} on average, from {low['Spearman']:.2f} ({low['plan']}) to "
         finding += f"{high['Spearman']:.2f} ({high['plan']}). "
     add_table(
@@ -65,11 +64,3 @@ def across_data_sets(section: Section, rows: Rows, about: Mapping[str, str]) -> 
         f"Mean depth under one plan on two data sets. {finding}Spearman, Pearson and SIM are 1 for equal maps, "
         "JSD and KL (bits) and EMD (patches) 0. Constant maps have no correlation.",
     )
-
-
-def _chosen(found: Sequence[Observed], maps: Mapping[tuple[str, str], np.ndarray]) -> list[tuple[str, str]]:
-    """All maps or, if there are many, those of the keep rate nearest to 0.5."""
-    if len(maps) <= SHOWN:
-        return list(maps)
-    mapped = [each for each in found if name_of(each) in maps]
-    return [name_of(each) for each in at_one_rate(mapped)][:SHOWN]

@@ -1,18 +1,41 @@
-"""Shared by the sections of the report: grouped rows, tables, names."""
+"""Shared by the sections of the report: what they describe, grouped rows, tables, names."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Container, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxprune.commands.analyse.tables.outcomes import name_of
+from jaxprune.commands.analyse.tables.outcomes import Answers, name_of
+from jaxprune.data.sample import Sample
 from jaxprune.evaluate.collectors.observations import Observed
+from jaxprune.measures.several_labels import Rankings
 from jaxprune.report import Section
 
 SHOWN_ROWS = 60
 DEVIATION = "± is the standard deviation between images (population)"
 
 Rows = Sequence[Mapping[str, Any]]
+
+
+class Analysis(NamedTuple):
+    """What the sections describe.
+
+    Attributes:
+      observations: of all members.
+      answers: what `outcomes.answers` returned.
+      class_names: of the data.
+      sources: the images, by network.
+    """
+
+    observations: Sequence[Observed]
+    answers: Answers | Rankings | None
+    class_names: Sequence[str]
+    sources: Mapping[str, Sample]
+
+    @property
+    def several_networks(self) -> bool:
+        """Whether plans are named with their network."""
+        return len({observed.member.network for observed in self.observations}) > 1
 
 
 def grouped(rows: Rows, columns: Sequence[str]) -> dict[tuple, list[Mapping[str, Any]]]:
@@ -30,9 +53,9 @@ def line(steps: Rows, column: str) -> tuple[list[float], list[float]]:
 
 def add_table(section: Section, rows: Rows, caption: str, spec: str = ".3f", **options: Any) -> None:
     """Adds a table: no network column for a single network, decimals only for non-integers, long tables are cut."""
-    whole, rows = len(rows), rows[:SHOWN_ROWS]
-    if whole > len(rows):
-        caption = f"The first {len(rows)} of {whole} rows; all are in the CSV file of the table. {caption}"
+    total, rows = len(rows), rows[:SHOWN_ROWS]
+    if total > len(rows):
+        caption = f"The first {len(rows)} of {total} rows; all are in the CSV file of the table. {caption}"
     networks = {row.get(name) for row in rows for name in ("network", "other network")} - {None}
     hidden = ("method", "other method", *(("network", "other network") if len(networks) < 2 else ()))
     rows = [{name: value for name, value in row.items() if name not in hidden} for row in rows]
@@ -41,18 +64,23 @@ def add_table(section: Section, rows: Rows, caption: str, spec: str = ".3f", **o
     section.table(rows, caption=caption, formats=dict.fromkeys(sorted(broken), spec), **options)
 
 
-def differing(found: Sequence[Observed]) -> set[tuple[str, str]]:
+def differing(observations: Sequence[Observed]) -> set[tuple[str, str]]:
     """The plans whose patterns depend on the image: neither the radial ones nor Random."""
     steps = lambda observed: observed.patterns.masks if observed.keeps else observed.patterns.assign
-    return {name_of(observed) for observed in found if any((step != step[:1]).any() for step in steps(observed))}
+    return {name_of(observed) for observed in observations if any((step != step[:1]).any() for step in steps(observed))}
 
 
-def at_one_rate(found: Sequence[Observed]) -> list[Observed]:
-    """The plans of the keep rate nearest to one half, by their first step."""
-    share = lambda observed: observed.member.wanted[0] / np.prod(observed.member.grids[0])
-    apart = {name_of(observed): abs(share(observed) - 0.5) for observed in found if observed.member.layers}
+def at_one_rate(observations: Sequence[Observed], names: Container[tuple[str, str]] | None = None) -> list[Observed]:
+    """The plans of the keep rate nearest to one half, by their first step.
+
+    Args:
+      names: (network, plan) of the plans to choose from; None: all.
+    """
+    candidates = [observed for observed in observations if names is None or name_of(observed) in names]
+    share = lambda observed: observed.member.num_keep[0] / np.prod(observed.member.grids[0])
+    apart = {name_of(observed): abs(share(observed) - 0.5) for observed in candidates if observed.member.layers}
     nearest = min(apart.values(), default=0.0)
-    return [each for each in found if apart.get(name_of(each), np.inf) < nearest + 0.05]
+    return [observed for observed in candidates if apart.get(name_of(observed), np.inf) < nearest + 0.05]
 
 
 def with_deviations(rows: Rows) -> list[dict[str, Any]]:
@@ -80,6 +108,6 @@ def as_series(rows: Rows, columns: tuple[str, str], names: Sequence[str]) -> dic
     return series
 
 
-def plan_name(network: str, plan: str, many: bool) -> str:
+def plan_name(network: str, plan: str, several_networks: bool) -> str:
     """Returns the name of a plan, with its network if there are several."""
-    return f"{network}, {plan}" if many else plan
+    return f"{network}, {plan}" if several_networks else plan

@@ -8,38 +8,40 @@ from jaxprune.reduction.parts.radial_patterns import NORMS
 from jaxprune.report import Section, plots
 
 
-def rates(section: Section, rows: Rows, many: bool) -> None:
+def rates(section: Section, rows: Rows, several_networks: bool) -> None:
     """Adds the overlap of each method with itself at lower keep rates."""
     for metric in ("IoA", "homogeneity"):
-        own = [row for row in rows if metric in row]
-        if not own:
+        measurements = [row for row in rows if metric in row]
+        if not measurements:
             continue
-        lines, several = rate_lines(own, metric, many)
+        lines, several = rate_lines(measurements, metric, several_networks)
         label = f"{metric} ({RESCALED})" if several and metric == "IoA" else metric
-        reference = _bounds(own) if metric == "IoA" and not several else None
+        reference = _bounds(measurements) if metric == "IoA" and not several else None
         within = all(0 <= value <= 1 for _, values in lines.values() for value in values)
         plot = plots.line_plot(lines, "step", label, reference=reference, shares=within)
-        last = max(row["step"] for row in own)
+        last = max(row["step"] for row in measurements)
         high, low = (
-            choose([row for row in own if row["step"] == last], key=lambda row: row[metric]) for choose in (max, min)
+            choose([row for row in measurements if row["step"] == last], key=lambda row: row[metric])
+            for choose in (max, min)
         )
         finding = f"After step {last}, {high['plan']} → {high['lower plan']} has {metric} {high[metric]:.2f}"
         finding += f" and {low['plan']} → {low['lower plan']} {low[metric]:.2f}" if low is not high else ""
         if metric == "IoA":
             finding += (
                 f"; by chance it would be {high['IoA chance']:.2f}, and {high['IoA bound']:.2f} is the lowest "
-                f"possible. It "
-                "is the share of the patches kept at the lower rate that are also kept at the higher one"
+                "possible. It is the share of the patches kept at the lower rate that are also kept at the higher one"
             )
         else:
             finding += "; 1 means that the clusters of the higher rate lie inside those of the lower one"
         drawn = " Each line is the mean over all pairs of keep rates of a method." if several else ""
-        section.figure(plot, f"{finding}. Means over {own[0]['images']} images.{drawn}{plots.cut_note(plot)}")
+        section.figure(plot, f"{finding}. Means over {measurements[0]['images']} images.{drawn}{plots.cut_note(plot)}")
     caption = f"Each keep rate against lower ones. {DEVIATION}, n = {rows[0]['images']}."
     add_table(section, with_deviations(rows), caption)
 
 
-def rate_lines(rows: Rows, metric: str, many: bool) -> tuple[dict[str, tuple[list[float], list[float]]], bool]:
+def rate_lines(
+    rows: Rows, metric: str, several_networks: bool
+) -> tuple[dict[str, tuple[list[float], list[float]]], bool]:
     """The lines of the overlap across keep rates, and whether a line is the mean over several pairs of rates.
 
     By chance, pairs overlap by different amounts, so a mean is over rescaled overlaps.
@@ -47,15 +49,15 @@ def rate_lines(rows: Rows, metric: str, many: bool) -> tuple[dict[str, tuple[lis
     pairs = grouped(rows, ("network", "plan", "lower plan"))
     by_method = grouped(rows, ("network", "method"))
     if len(pairs) == len(by_method):
-        name = lambda network, plan, lower: f"{plan_name(network, plan, many)} → {lower}"
+        name = lambda network, plan, lower: f"{plan_name(network, plan, several_networks)} → {lower}"
         return {name(*key): line(steps, metric) for key, steps in pairs.items()}, False
     value = lambda row: over_chance(row["IoA"], row["IoA chance"]) if metric == "IoA" else row[metric]
     lines = {}
-    for (network, method), own in by_method.items():
-        steps = grouped(own, ("step",))
+    for (network, method), method_rows in by_method.items():
+        steps = grouped(method_rows, ("step",))
         values = {step: [value(row) for row in of_step] for (step,), of_step in steps.items()}
         means = {step: float(np.nanmean(rates)) for step, rates in values.items() if np.isfinite(rates).any()}
-        lines[plan_name(network, method, many)] = (list(means), list(means.values()))
+        lines[plan_name(network, method, several_networks)] = (list(means), list(means.values()))
     return lines, True
 
 
@@ -64,7 +66,8 @@ def _bounds(rows: Rows) -> dict[str, tuple[list[float], list[float]]] | None:
     lines = {}
     for kind, name in (("bound", "lowest possible"), ("chance", "by chance")):
         steps = {
-            step: {round(row[f"IoA {kind}"], 3) for row in own} for (step,), own in grouped(rows, ("step",)).items()
+            step: {round(row[f"IoA {kind}"], 3) for row in step_rows}
+            for (step,), step_rows in grouped(rows, ("step",)).items()
         }
         if any(len(values) > 1 for values in steps.values()):
             return None
@@ -72,24 +75,24 @@ def _bounds(rows: Rows) -> dict[str, tuple[list[float], list[float]]] | None:
     return lines
 
 
-def methods(section: Section, rows: Rows, many: bool) -> None:
+def methods(section: Section, rows: Rows, several_networks: bool) -> None:
     """Adds the overlap of methods at one keep rate."""
-    for metric, what in (("IoU", "of the kept patches"), ("NMI", "of the clusters")):
-        own = [row for row in rows if metric in row]
-        for (network, *_), of_rate in grouped(own, ("network", "kept")).items():
+    for metric, subject in (("IoU", "of the kept patches"), ("NMI", "of the clusters")):
+        measurements = [row for row in rows if metric in row]
+        for (network, *_), of_rate in grouped(measurements, ("network", "kept")).items():
             last = max(row["step"] for row in of_rate)
             pairs = {(row["plan"], row["other plan"]): row for row in of_rate if row["step"] == last}
             names = list(dict.fromkeys(name for pair in pairs for name in pair))
             values = np.eye(len(names))
-            for (one, other), row in pairs.items():
-                i, j = names.index(one), names.index(other)
+            for (first, second), row in pairs.items():
+                i, j = names.index(first), names.index(second)
                 values[i, j] = values[j, i] = row[metric]
             best = max(pairs, key=lambda pair: pairs[pair][metric])
             chance = f"; by chance it would be {pairs[best]['IoU chance']:.2f}" if metric == "IoU" else ""
-            where = f" in {network}" if many else ""
+            where = f" in {network}" if several_networks else ""
             section.figure(
                 plots.matrix_plot(values, names),
-                f"{metric} {what} after step {last}{where}: {best[0]} and {best[1]} are most similar, "
+                f"{metric} {subject} after step {last}{where}: {best[0]} and {best[1]} are most similar, "
                 f"{pairs[best][metric]:.2f}{chance}. Means over {of_rate[0]['images']} images; rows are ordered by "
                 "hierarchical clustering.",
             )
@@ -122,19 +125,19 @@ def radial(section: Section, rows: Rows, differing: set[tuple[str, str]]) -> Non
 def networks(section: Section, rows: Rows) -> None:
     """Adds the overlap of one plan in two networks."""
     for metric in ("IoU", "NMI"):
-        own = [row for row in rows if metric in row]
-        if not own:
+        measurements = [row for row in rows if metric in row]
+        if not measurements:
             continue
         lines = {
-            f"{plan}: {one}, {other}": line(steps, metric)
-            for (plan, one, other), steps in grouped(own, ("plan", "network", "other network")).items()
+            f"{plan}: {first}, {second}": line(steps, metric)
+            for (plan, first, second), steps in grouped(measurements, ("plan", "network", "other network")).items()
         }
         plot = plots.line_plot(lines, "step", metric, shares=True)
-        high, low = (choose(own, key=lambda row: row[metric]) for choose in (max, min))
+        high, low = (choose(measurements, key=lambda row: row[metric]) for choose in (max, min))
         section.figure(
             plot,
             f"{metric} of one plan in two networks: from {low[metric]:.2f} ({low['plan']}, step {low['step']}) to "
-            f"{high[metric]:.2f} ({high['plan']}, step {high['step']}). Means over {own[0]['images']} images."
+            f"{high[metric]:.2f} ({high['plan']}, step {high['step']}). Means over {measurements[0]['images']} images."
             f"{plots.cut_note(plot)}",
         )
     add_table(section, with_deviations(rows), f"One plan in two networks. {DEVIATION}, n = {rows[0]['images']}.")

@@ -15,39 +15,35 @@ _DRAWN = ("Procrustes", "CKA", "PWCCA", *LIKENESSES)
 _ENOUGH = 10  # pairs: a bootstrap interval of fewer is too narrow
 
 
-def describe(
-    section: Section,
-    anchors: Rows,
-    proxies: Rows,
-    many: bool,
-    measure: str = "accuracy",
-) -> None:
+def describe(section: Section, anchors: Rows, proxies: Rows, several_networks: bool, measure: str = "accuracy") -> None:
     """Adds distances from anchors, and their rank correlation with the plans' differences in accuracy."""
     rows = [row for row in anchors if "accuracy difference" in row]
-    known = {(row["network"], row["layer"]) for row in proxies}
-    for (network, method), own in grouped(rows, ("network", "anchor method")).items():
-        layers = _some(sorted({row["layer"] for row in own if (network, row["layer"]) in known}))
-        panels, tips = _panels(own, layers)
+    correlated = {(row["network"], row["layer"]) for row in proxies}
+    for (network, method), anchor_rows in grouped(rows, ("network", "anchor method")).items():
+        layers = _some(sorted({row["layer"] for row in anchor_rows if (network, row["layer"]) in correlated}))
+        panels, tips = _panels(anchor_rows, layers)
         if not panels:
             continue
-        what = f"{measure[0].upper()}{measure[1:]} of {method}{f' in {network}' if many else ''}"
+        subject = f"{measure[0].upper()}{measure[1:]} of {method}{f' in {network}' if several_networks else ''}"
         section.figure(
             plots.scatter_grid(panels, f"{measure} difference", tips=tips),
-            f"{_correlations(proxies, network, method, layers[-1], list(panels))}{what} minus that of each plan, "
-            f"against {_against(list(panels))}; a point is a plan, n = {own[0]['images']} images.",
+            f"{_correlations(proxies, network, method, layers[-1], list(panels))}{subject} minus that of each plan, "
+            f"against {_against(list(panels))}; a point is a plan, n = {anchor_rows[0]['images']} images.",
         )
     if proxies:
         add_table(
             section,
             spread.as_ranges(proxies),
-            "Rank correlations between a metric and the difference in accuracy from the anchor, one pair per plan; "
-            "in brackets the 95 % interval (bootstrap over pairs), `p`: p-value of no correlation. A good "
-            "proxy is near 1 "
-            f"for distances ({', '.join(DISTANCES)}) and near -1 for IoU and NMI. "
-            f"Intervals of fewer than {_ENOUGH} pairs are too narrow.",
+            "Rank correlations between a metric and the difference in accuracy from the anchor, one pair per plan; in "
+            "brackets the 95 % interval (bootstrap over pairs), `p`: p-value of no correlation. A good proxy is near 1 "
+            f"for distances ({', '.join(DISTANCES)}) and near -1 for IoU and NMI. Intervals of fewer than {_ENOUGH} "
+            "pairs are too narrow.",
             ".2f",
         )
-    deepest = {network: max(row["layer"] for row in own) for (network,), own in grouped(anchors, ("network",)).items()}
+    deepest = {
+        network: max(row["layer"] for row in anchor_rows)
+        for (network,), anchor_rows in grouped(anchors, ("network",)).items()
+    }
     add_table(
         section,
         [
@@ -66,14 +62,20 @@ def _panels(rows: Rows, layers: Sequence[int]) -> tuple[dict[str, Any], dict[str
     panels, tips = {}, {}
     for metric in _DRAWN:
         of_layer = {layer: [row for row in rows if row["layer"] == layer] for layer in layers}
-        drawn = {f"block {layer}": [row for row in own if np.isfinite(row[metric])] for layer, own in of_layer.items()}
-        drawn = {name: own for name, own in drawn.items() if len(own) >= _SHOWN}
+        drawn = {
+            f"block {layer}": [row for row in layer_rows if np.isfinite(row[metric])]
+            for layer, layer_rows in of_layer.items()
+        }
+        drawn = {name: layer_rows for name, layer_rows in drawn.items() if len(layer_rows) >= _SHOWN}
         if drawn:
-            column = lambda own, key: [row[key] for row in own]
+            column = lambda layer_rows, key: [row[key] for row in layer_rows]
             panels[metric] = {
-                name: (column(own, metric), column(own, "accuracy difference")) for name, own in drawn.items()
+                name: (column(layer_rows, metric), column(layer_rows, "accuracy difference"))
+                for name, layer_rows in drawn.items()
             }
-            tips[metric] = {name: [f"{row['plan']}, {name}" for row in own] for name, own in drawn.items()}
+            tips[metric] = {
+                name: [f"{row['plan']}, {name}" for row in layer_rows] for name, layer_rows in drawn.items()
+            }
     return panels, tips
 
 
@@ -97,12 +99,12 @@ def _some(layers: Sequence[int]) -> list[int]:
 
 def _correlations(rows: Rows, network: str, method: str, layer: int, metrics: Sequence[str]) -> str:
     """Spearman's correlations after a layer, in a sentence; empty if there are none."""
-    found = []
+    phrases = []
     for row in rows:
         if (row["network"], row["anchor"], row["layer"]) == (network, method, layer) and row["metric"] in metrics:
             low, high = row["Spearman low"], row["Spearman high"]
             unsure = ", too few to tell" if row["pairs"] < _ENOUGH else ", not significant" if low <= 0 <= high else ""
-            found.append(
+            phrases.append(
                 f"{row['Spearman']:.2f} [{low:.2f}, {high:.2f}] for {row['metric']} ({row['pairs']} plans{unsure})"
             )
-    return f"After block {layer}, Spearman's correlation is {', '.join(found)}. " if found else ""
+    return f"After block {layer}, Spearman's correlation is {', '.join(phrases)}. " if phrases else ""

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from jaxprune.commands.analyse.tables.outcomes import name_of
 from jaxprune.evaluate.collectors.observations import Observed
 from jaxprune.evaluate.reduction_patterns import clusters_alike, overlaps
 from jaxprune.measures import heat_maps
@@ -28,9 +29,10 @@ def across_rates(observations: Sequence[Observed]) -> list[Row]:
     rows = []
     for first, second in itertools.combinations(observations, 2):
         a, b = first.member, second.member
-        if (a.network, a.method, a.layers) != (b.network, b.method, b.layers) or a.wanted == b.wanted or not a.layers:
+        same = (a.network, a.method, a.layers) == (b.network, b.method, b.layers)
+        if not same or a.num_keep == b.num_keep or not a.layers:
             continue
-        higher, lower = (first, second) if a.wanted > b.wanted else (second, first)
+        higher, lower = (first, second) if a.num_keep > b.num_keep else (second, first)
         start = {"network": a.network, "method": a.method, "plan": higher.member.plan, "lower plan": lower.member.plan}
         rows += [{**start, **row} for row in _steps(higher, lower)]
     return rows
@@ -41,8 +43,8 @@ def across_methods(observations: Sequence[Observed]) -> list[Row]:
     rows = []
     for first, second in itertools.combinations(observations, 2):
         a, b = first.member, second.member
-        if (a.network, a.layers, a.wanted) == (b.network, b.layers, b.wanted) and a.layers:
-            kept = ", ".join(map(str, a.wanted))
+        if (a.network, a.layers, a.num_keep) == (b.network, b.layers, b.num_keep) and a.layers:
+            kept = ", ".join(map(str, a.num_keep))
             start = {"network": a.network, "kept": kept, "plan": a.plan, "other plan": b.plan}
             start |= {"method": a.method, "other method": b.method}
             rows += [{**start, **row} for row in _steps(first, second)]
@@ -54,10 +56,10 @@ def across_networks(observations: Sequence[Observed]) -> list[Row]:
     rows = []
     for first, second in itertools.combinations(observations, 2):
         a, b = first.member, second.member
-        same = (a.method, a.layers, a.wanted, a.grids) == (b.method, b.layers, b.wanted, b.grids)
+        same = (a.method, a.layers, a.num_keep, a.grids) == (b.method, b.layers, b.num_keep, b.grids)
         if same and a.layers and a.network != b.network:
             start: Row = {"plan": a.plan, "method": a.method, "network": a.network, "other network": b.network}
-            start["keep rate"] = a.wanted[0] / float(np.prod(a.grids[0]))
+            start["keep rate"] = a.num_keep[0] / float(np.prod(a.grids[0]))
             rows += [{**start, **row} for row in _steps(second, first)]
     return rows
 
@@ -71,7 +73,7 @@ def against_radial(observations: Sequence[Observed]) -> list[Row]:
     for observed in (observation for observation in observations if observation.keeps):
         member = observed.member
         for step, (masks, grid, count) in enumerate(
-            zip(observed.patterns.masks, member.grids, member.wanted, strict=True)
+            zip(observed.patterns.masks, member.grids, member.num_keep, strict=True)
         ):
             row: Row = {"network": member.network, "plan": member.plan, "method": member.method, "step": step + 1}
             for norm in NORMS:
@@ -90,7 +92,7 @@ def depth_maps(observations: Sequence[Observed]) -> dict[tuple[str, str], np.nda
         grids = set(observed.member.grids)
         if len(grids) == 1 and len(next(iter(grids))) == 2:
             (grid,) = grids
-            maps[observed.member.network, observed.member.plan] = observed.patterns.depths().mean(0).reshape(grid)
+            maps[name_of(observed)] = observed.patterns.depths().mean(0).reshape(grid)
     return maps
 
 
@@ -107,7 +109,8 @@ def maps_alike(observations: Sequence[Observed], maps: Mapping[tuple[str, str], 
     rows = []
     for member, rival in itertools.combinations((observation.member for observation in observations), 2):
         names = (member.network, member.plan), (rival.network, rival.plan)
-        if not all(name in maps for name in names) or (member.layers, member.wanted) != (rival.layers, rival.wanted):
+        comparable = (member.layers, member.num_keep) == (rival.layers, rival.num_keep)
+        if not comparable or not all(name in maps for name in names):
             continue
         first, second = (maps[name] for name in names)
         same = member.network == rival.network or member.method == rival.method
@@ -127,23 +130,12 @@ def across_data_sets(
       observations: all members, on any data set.
       maps: for each data set what `depth_maps` returned.
     """
-    rows, methods = (
-        [],
-        {
-            (observation.member.network, observation.member.plan): observation.member.method
-            for observation in observations
-        },
-    )
+    rows, methods = [], {name_of(observed): observed.member.method for observed in observations}
     for (data, maps_here), (data_there, maps_there) in itertools.combinations(maps.items(), 2):
         for network, plan in maps_here:
             if (network, plan) in maps_there:
-                names = {
-                    "network": network,
-                    "plan": plan,
-                    "method": methods[network, plan],
-                    "data": data,
-                    "other data": data_there,
-                }
+                names = {"network": network, "plan": plan, "method": methods[network, plan]}
+                names |= {"data": data, "other data": data_there}
                 rows.append({**names, **heat_maps.measures(maps_here[network, plan], maps_there[network, plan])})
     return rows
 

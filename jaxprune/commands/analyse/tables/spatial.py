@@ -67,7 +67,7 @@ def spatial_rows(observations: Sequence[Observed]) -> list[dict[str, Any]]:
     rows = []
     for observed in (observation for observation in observations if observation.member.layers):
         member, patterns = observed.member, observed.patterns
-        for step, (allowed, grid) in enumerate(zip(member.wanted, member.grids, strict=True)):
+        for step, (allowed, grid) in enumerate(zip(member.num_keep, member.grids, strict=True)):
             start = {"network": member.network, "plan": member.plan, "method": member.method, "step": step + 1}
             row: dict[str, Any] = {**start, "patches": int(np.prod(grid)), "allowed": allowed}
             row |= _columns("in use", distinct_tokens(patterns.assign[step]) / max(allowed, 1))
@@ -83,13 +83,13 @@ def spatial_rows(observations: Sequence[Observed]) -> list[dict[str, Any]]:
 def depth_rows(observations: Sequence[Observed]) -> list[dict[str, Any]]:
     """Returns a row per plan that keeps patches: the mean depth of patches in blocks, and its unevenness."""
     rows = []
-    for observed in (
-        observation for observation in observations if observation.keeps and len(set(observation.member.grids)) == 1
-    ):
+    for observed in observations:
+        if not observed.keeps or len(set(observed.member.grids)) > 1:
+            continue
         depths, member = observed.patterns.depths(), observed.member
         value, low, high = unevenness(depths)
         start = {"network": member.network, "plan": member.plan, "method": member.method}
-        row = {**start, "allowed": ", ".join(map(str, member.wanted)), **_columns("depth", depths.mean(1))}
+        row = {**start, "allowed": ", ".join(map(str, member.num_keep)), **_columns("depth", depths.mean(1))}
         row |= {"unevenness": value, "unevenness low": low, "unevenness high": high, "images": len(depths)}
         rows.append(row)
     return rows

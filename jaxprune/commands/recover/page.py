@@ -1,0 +1,106 @@
+"""Healed networks on the page: accuracy against measured speed, and how each came closer to the dense network."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from jaxprune.measures.intervals import Interval
+from jaxprune.recover.compare import Row
+from jaxprune.reduction import DENSE
+from jaxprune.report import Section, plots, spread
+from jaxprune.report.table import Table
+from jaxprune.train.writer import read_metrics
+
+
+class Comparison(NamedTuple):
+    """The contestants side by side.
+
+    Attributes:
+      rows: the dense network first.
+      results: of each healed one, its steps, and its likeness to the dense network before and after.
+      by_features: whether classes are those of a linear head on the dense features.
+    """
+
+    rows: Table[Row]
+    results: Mapping[str, Mapping[str, Any]]
+    by_features: bool
+
+
+def describe(section: Section, comparison: Comparison, folders: Mapping[str, Path], *, minutes: float) -> None:
+    """Adds the comparison to a section of a report.
+
+    Args:
+      folders: the run of each contestant.
+      minutes: that each was healed for.
+    """
+    rows = comparison.rows
+    classes = (
+        " The network has no classes: a linear head was fitted once to the dense features of the labelled training "
+        "images, and reads the features of all."
+        if comparison.by_features
+        else ""
+    )
+    section.text(
+        f"Each contestant learned {f'for {minutes:g} minutes ' if minutes else ''}to say of unlabelled images what the "
+        "dense network says of them; its weights are those of its best look at a tenth of the training images. The "
+        f"table is of {rows[0].images} other images.{classes}"
+    )
+    caption = (
+        f"Agreement with the dense network, and accuracy: {spread.BRACKETS}. Differences from dense are paired by "
+        "image. Speed-up over the dense network: median, and range over the rounds, all timed in turns."
+    )
+    section.table(rows, caption=caption)
+    value = "accuracy" if isinstance(rows[0].accuracy, Interval) else "agreement"
+    points = [(row.name, row.speed.median, getattr(row, value)) for row in rows]
+    series = {name: ([speed], [share.value]) for name, speed, share in points if isinstance(share, Interval)}
+    if series:
+        plot = plots.scatter_plot(series, "measured speed-up", value, pareto=("max", "max"), shares=True)
+        section.figure(plot, f"{_finding(rows, value)}{plots.cut_note(plot)}")
+    for measure in ("agreement", "cosine"):
+        curves = {name: _curve(folder, measure) for name, folder in folders.items()}
+        curves = {name: curve for name, curve in curves.items() if len(curve[0]) > 1}
+        if curves:
+            plot = plots.line_plot(curves, xlabel="step", ylabel=measure)
+            subject = {"agreement": "predictions", "cosine": "features"}[measure]
+            section.figure(plot, f"Likeness of the {subject} to the dense network's, on the images to choose by.")
+
+
+def _curve(folder: Path, measure: str) -> tuple[list[float], list[float]]:
+    rows = [row for row in read_metrics(folder) if row["split"] == "eval" and measure in row]
+    return [row["step"] for row in rows], [row[measure] for row in rows]
+
+
+def _finding(rows: Table[Row], value: str) -> str:
+    """Says which healed networks are as fast as, and no worse than, every other one; none where intervals overlap."""
+    dense, *healed = rows
+    faster = [row for row in healed if row.speed.median > 1 and isinstance(getattr(row, value), Interval)]
+    if not faster:
+        return f"No healed network is faster than {DENSE}."
+    best = max(faster, key=lambda row: getattr(row, value).value)
+    interval = getattr(best, value)
+    rivals = [row for row in faster if row is not best and row.speed.median >= best.speed.median]
+    beaten = all(getattr(row, value).high < interval.low for row in rivals)
+    text = (
+        f"Of the faster networks {best.name} has the highest {value}: {interval.value:.1%} "
+        f"[{interval.low:.1%}, {interval.high:.1%}] at {best.speed.median:.2f} times the speed"
+    )
+    if isinstance(dense.accuracy, Interval) and value == "accuracy":
+        text += f", dense {dense.accuracy.value:.1%}"
+    if not rivals:
+        return f"{text}. No other one is as fast."
+    return f"{text}. " + (
+        "Its interval is above those of all that are as fast." if beaten else "Others as fast are within its interval."
+    )
+
+
+def summary(comparison: Comparison) -> dict[str, Any]:
+    """Returns the summary of a run."""
+    return {
+        row.name: " ".join(
+            f"{name} {value.value:.1%}"
+            for name, value in (("agreement", row.agreement), ("accuracy", row.accuracy))
+            if isinstance(value, Interval)
+        )
+        + f" speed-up {row.speed.median:.2f}"
+        for row in comparison.rows
+    }

@@ -1,0 +1,76 @@
+"""The settings of `recover`."""
+
+from collections.abc import Iterator
+
+from jaxprune import recover
+from jaxprune.commands.shared import inspection, several_networks, train_first
+from jaxprune.commands.shared.settings import number, record, refused, setting
+from jaxprune.config import Config
+from jaxprune.errors import UserError
+from jaxprune.recover.learning import parse
+from jaxprune.recover.rivals import CHANGES
+
+
+@record()
+class Settings(inspection.Plans, inspection.NetworkInspection):
+    """A network, plans to heal it under, and rivals to heal for the same time."""
+
+    plans: tuple[str, ...] = setting(("tome:rounds=2",), "token-reduction plans, each healed")
+    keep_rates: tuple[float, ...] = number((), "one network for several rates, one drawn a step", above=0, at_most=1)
+    rivals: tuple[str, ...] = setting((), 'healed likewise: "img_size=182", "patch_size=16", "depth=9", or a network')
+    minutes: float = number(30.0, "training time of each; 0: steps", at_least=0)
+    steps: int = number(0, "steps of each, instead of minutes", at_least=0)
+    batch_size: int = number(32, "images a step", at_least=1)
+    learning_rate: float = number(1e-4, "highest rate of AdamW", above=0)
+    weight_decay: float = number(0.0, "decoupled", at_least=0)
+    trainable: str = setting("all", "what learns: all, norms, last:K blocks, or lora:R", parse)
+    features: float = number(1.0, "weight of the distance of pooled features, relative to the dense ones", at_least=0)
+    patches: float = number(1.0, "weight of the distance of patch tokens, likewise", at_least=0)
+    logits: float = number(1.0, "weight of the KL divergence of the classes, with a head", at_least=0)
+    easing: float = number(0.3, "share of the steps in which a plan sets in; 0: from the start", at_least=0, at_most=1)
+    stages: int = number(2, "plans on the way, each compiled", at_least=0)
+    crop_scale: tuple[float, float] = number((0.5, 1.0), "area of the random crops", above=0, at_most=1)
+    flip: bool = setting(True, "horizontal flips")
+    evaluations: int = number(8, "looks at held-out images, of which the best is kept", at_least=1)
+    num_images: int = number(0, "images to compare on; 0: all held-out images", at_least=0)
+    rounds: int = number(7, "timing rounds", at_least=2)
+    timed_batch: int = number(8, "images a batch when speed is measured", at_least=1)
+
+    @staticmethod
+    def missing(config: Config) -> list[str]:
+        """Returns that there is no network, no images, or no network of the scorer."""
+        lacking = inspection.without_network((config.scorer,), host=True)
+        return [*lacking, *train_first.missing(config)]
+
+    @staticmethod
+    def check(config: Config, prefix: str) -> Iterator[str]:
+        """Yields what is wrong with the rivals, and that there is nothing to heal."""
+        if not (config.plans or config.rivals):
+            yield f"{prefix}plans and {prefix}rivals are empty: give a plan, such as ('tome:rounds=2',)."
+        if not (config.minutes or config.steps):
+            yield f"{prefix}minutes and {prefix}steps are both 0: give one of them."
+        for text in config.rivals:
+            yield from refused(lambda text=text: check_rival(text, f"{prefix}rivals"))
+
+
+def check_rival(text: str, name: str) -> None:
+    """Refuses a text that is neither a change of the network nor another one.
+
+    Raises:
+      UserError: see above.
+    """
+    change, _, value = text.partition("=")
+    if change not in CHANGES:
+        several_networks.check_name(text, name)
+    elif not value.isdigit() or not int(value):
+        raise UserError(f"{name}={text!r} needs a whole number above 0: write for example {change}=9.")
+
+
+def healing(config: Config, *, plain: bool = False) -> recover.Settings:
+    """How networks are healed.
+
+    Args:
+      plain: for a network without a plan, which has no keep rates.
+    """
+    values = {name: config[name] for name in recover.Settings.__dataclass_fields__}
+    return recover.Settings(**values | ({"keep_rates": ()} if plain else {}))

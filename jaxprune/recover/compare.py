@@ -1,0 +1,163 @@
+"""Healed networks side by side: what each says of images that no training saw, and its measured speed."""
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+from jaxtyping import Bool, Float, Int
+
+from jaxprune.bench.timing import OverRounds, interleaved, speed_up
+from jaxprune.evaluate import Batch, Forward, run_over
+from jaxprune.evaluate.contestants import Runner, contestant, random_images
+from jaxprune.evaluate.forwards import pixels
+from jaxprune.measures.intervals import Interval, paired_difference, share
+from jaxprune.measures.linear_head import LinearHead, fit_linear_head
+from jaxprune.nn.host import Host
+from jaxprune.nn.params import merge, split
+from jaxprune.report.table import column
+
+
+class Replies(NamedTuple):
+    """What a network says of images: pooled features, or logits if it has a head, and their labels."""
+
+    values: Float[np.ndarray, "n d"]
+    labels: Int[np.ndarray, "n"]
+
+
+class _Replies:
+    """Collects `Replies`."""
+
+    def __init__(self) -> None:
+        self._parts: list[Replies] = []
+
+    def update(self, batch: Batch, outputs: Mapping[str, Any]) -> None:
+        """See `Collector`."""
+        self._parts.append(Replies(outputs["network"], batch["label"]))
+
+    def result(self) -> Replies:
+        """Returns the replies of all images."""
+        return Replies(*map(np.concatenate, zip(*self._parts, strict=True)))
+
+
+def replies(model: Host, batches: Iterable[Batch], mesh: Mesh, desc: str = "") -> Replies:
+    """Returns what a network says of images.
+
+    Args:
+      batches: prepared for the network.
+    """
+    parts = split(model)
+
+    def call(arrays: Any, batch: Mapping[str, jax.Array]) -> jax.Array:
+        return merge(parts.graph, arrays, {})(pixels(batch["image"], model.preprocessing))[0]
+
+    (collected,) = run_over(
+        batches, {"network": Forward(call, {**parts.params, **parts.rest})}, [_Replies()], mesh, desc=desc
+    )
+    return collected
+
+
+class Judge(NamedTuple):
+    """Turns replies into classes: those of the network's own head, or of a linear head on the dense features.
+
+    Attributes:
+      head: fitted to the dense network's features; None where networks have heads of their own.
+    """
+
+    head: LinearHead | None
+
+    @classmethod
+    def of(cls, model: Host, training: Callable[[], Replies]) -> "Judge | None":
+        """Returns the judge for a dense network; None if it has no head and its training images no labels."""
+        if model.num_classes:
+            return cls(None)
+        features, labels = training()
+        if labels.min(initial=0) < 0 or not len(labels):
+            return None
+        return cls(fit_linear_head(features, labels, int(labels.max()) + 1))
+
+    def classes(self, values: Float[np.ndarray, "n d"]) -> Int[np.ndarray, "n"]:
+        """The predicted class of each image."""
+        return values.argmax(-1) if self.head is None else self.head.classes(values)
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """A network of the comparison; agreement and accuracy are of images that neither training nor choice saw."""
+
+    name: str = column("network")
+    minutes: float = column("minutes", format=".3g")
+    gflops: float = column("GFLOPs", format=".3g")
+    speed: OverRounds = column("speed-up", format=".3g", best="max")
+    agreement_before: Interval | str = column("agreement before", format=".1%")
+    agreement: Interval | str = column("agreement", format=".1%", best="max")
+    accuracy: Interval | str = column("accuracy", format=".1%", best="max")
+    lost: Interval | str = column("accuracy − dense", format="+.1%")
+    rescued: Interval | str = column("accuracy where smaller images fail", format=".1%")
+    images: int = column("n")
+
+
+class Opinion(NamedTuple):
+    """The classes that a network predicts, and what of it is right."""
+
+    classes: Int[np.ndarray, "n"]
+    right: Bool[np.ndarray, "n"] | None
+
+    @property
+    def labelled(self) -> bool:
+        """Whether the images have labels."""
+        return self.right is not None
+
+    @classmethod
+    def of(cls, judge: Judge, replied: Replies) -> "Opinion":
+        """The judge's reading of replies; `right` is None without labels."""
+        classes = judge.classes(replied.values)
+        return cls(classes, classes == replied.labels if replied.labels.min(initial=0) >= 0 else None)
+
+    def agreement(self, dense: "Opinion") -> Interval:
+        """The share of images with the dense network's prediction."""
+        return share(int((self.classes == dense.classes).sum()), len(self.classes))
+
+    def accuracy(self, where: Bool[np.ndarray, "n"] | None = None) -> Interval | str:
+        """The share of images that are right, of those `where`; empty if there are none."""
+        if self.right is None:
+            return ""
+        right = self.right if where is None else self.right[where]
+        return share(int(right.sum()), len(right)) if len(right) else ""
+
+    def lost(self, dense: "Opinion") -> Interval | str:
+        """Accuracy minus the dense network's, paired by image."""
+        if self.right is None or dense.right is None:
+            return ""
+        return paired_difference(self.right, dense.right)
+
+
+def judged(
+    opinion: Opinion | None, dense: Opinion | None, before: Opinion | None, where: Bool[np.ndarray, "n"] | None
+) -> tuple[Interval | str, ...]:
+    """Returns the columns of `Row` from `agreement_before` to `rescued`; empty where there is nothing to judge by.
+
+    Args:
+      before: the opinion of the network that was not healed yet.
+      where: images that networks on smaller images get wrong.
+    """
+    if opinion is None or dense is None:
+        return ("",) * 5
+    earlier = "" if before is None else before.agreement(dense)
+    rescued = "" if where is None else opinion.accuracy(where)
+    return earlier, opinion.agreement(dense), opinion.accuracy(), opinion.lost(dense), rescued
+
+
+def speeds(networks: Mapping[str, Host], batch_size: int, rounds: int) -> dict[str, OverRounds]:
+    """Returns the speed-up of each network over the first, timed in turns, one turn each per round."""
+    runners = {name: Runner(model, random_images(model, batch_size)) for name, model in networks.items()}
+    turns = interleaved(runners, rounds)
+    first = next(iter(networks))
+    return {name: speed_up(turns[first], of_network) for name, of_network in turns.items()}
+
+
+def gflops(model: Host) -> float:
+    """Returns the forward multiply-accumulates of an image, in units of 10⁹."""
+    return contestant(model).gflops()

@@ -1,0 +1,237 @@
+"""Heals a network under its plan: for some minutes, the dense network teaches it what it says of unlabelled images."""
+
+import json
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+from safetensors.numpy import load_file, save
+
+from jaxprune import parallel, processes
+from jaxprune.data.arrays import of_arrays
+from jaxprune.data.loader import train_batches
+from jaxprune.data.sample import Picked, Sample
+from jaxprune.data.source import Source
+from jaxprune.errors import UserError
+from jaxprune.files import write_atomically
+from jaxprune.nn.host import Host
+from jaxprune.nn.params import merge, split
+from jaxprune.preprocessing import Preprocessing
+from jaxprune.recover.lesson import Lesson
+from jaxprune.recover.likeness import Likeness
+from jaxprune.recover.settings import Settings
+from jaxprune.train import loop, optimizer
+from jaxprune.train import state as states
+from jaxprune.train.state import TrainState
+from jaxprune.train.step import FIXED, make_train_step
+from jaxprune.train.writer import Writer, read_metrics
+
+LENGTH, BEST = "length.json", "best.safetensors"
+_TIMED = 3  # steps that a budget in minutes is converted with
+
+
+class Healed(NamedTuple):
+    """A healed network.
+
+    Attributes:
+      model: the network under its plan.
+      before, after: how alike it is to the teacher on held-out images: `cosine` of the features, and `agreement` of the
+        predicted classes where both have a head.
+      step: the step whose weights these are, of `steps`.
+      steps: steps taken.
+      seconds: training time.
+      stopped: None, or "signal" if a signal ended the run: `model` is unchanged then, and the same call goes on.
+    """
+
+    model: Any
+    before: Mapping[str, float]
+    after: Mapping[str, float]
+    step: int
+    steps: int
+    seconds: float
+    stopped: str | None = None
+
+
+def recover(fast: Host, images: np.ndarray, *, teacher: Host, minutes: float = 30.0, **settings: Any) -> Host:
+    """Returns a network under its plan, healed: it learns to say of images what the dense network says of them.
+
+    >>> import jaxprune; from flax import nnx
+    >>> sizes = dict(img_size=16, patch_size=4, embed_dim=16, depth=2, num_heads=2)
+    >>> model = jaxprune.models.create("vit", **sizes, rngs=nnx.Rngs(0))
+    >>> fast = reduction.apply(model, Plan("topk", keep_rate=0.5, reduction_loc=(1,)))
+    >>> images = np.random.default_rng(0).integers(0, 255, (20, 16, 16, 3), np.uint8)
+    >>> healed = recover(fast, images, teacher=model, steps=2, batch_size=4)
+    >>> healed.plan == fast.plan
+    True
+
+    Args:
+      fast: the network to heal; it is not changed.
+      images: unlabelled, pixels from 0 to 255, uint8 (n, h, w, 3), of the teacher's size or larger; a tenth, but at
+        most 512, is held out to choose the best weights on.
+      teacher: the dense network.
+      minutes: training time.
+      settings: further `Settings`, and `workdir`, where an interrupted run is resumed.
+
+    Raises:
+      UserError: the networks or the images do not fit each other.
+    """
+    workdir = settings.pop("workdir", None)
+    settings = Settings(minutes=minutes, **settings)
+    source = of_arrays(images)
+    train, held_out = set_aside(source, settings.seed)
+    with tempfile.TemporaryDirectory() as temporary:
+        return heal(fast, teacher, train, held_out, settings, workdir=workdir or temporary).model
+
+
+def heal(
+    student: Host,
+    teacher: Host,
+    train: Source,
+    held_out: Source,
+    settings: Settings,
+    *,
+    workdir: str | Path,
+    mesh: Mesh | None = None,
+    desc: str = "recover",
+) -> Healed:
+    """Heals a network, or goes on where an earlier call in `workdir` was interrupted.
+
+    Args:
+      student: the network to heal, under a plan or not; it is not changed.
+      teacher: a dense network, of whatever size and patches.
+      train: unlabelled images.
+      held_out: images to choose the best weights on.
+      settings: how.
+      workdir: holds checkpoints, metrics and the best weights.
+      mesh: the devices.
+      desc: the progress bar's label.
+
+    Raises:
+      UserError: the networks or the images do not fit each other.
+    """
+    _require_hosts(student, teacher)
+    workdir, mesh = Path(workdir), mesh or parallel.mesh_from_text("data=-1")
+    measure = Likeness(student, teacher, held_out, settings, mesh)
+    before = measure(split(student).params)
+    if not (settings.minutes or settings.steps) or not settings.weights:
+        return Healed(student, before, before, 0, 0, 0.0)
+    lesson = Lesson(student, teacher, settings)
+    steps = _length(lesson, train, settings, workdir, mesh)
+    schedule = _schedule(settings, steps)
+    frozen = parallel.replicate(mesh, lesson.learning.frozen)
+
+    def evaluate(step: int, state: TrainState, writer: Writer) -> None:
+        params = lesson.learning.params(state.params, frozen)
+        likeness = measure(params)
+        if processes.leads() and _score(likeness) >= max(map(_score, _evaluations(workdir)), default=-2.0):
+            write_atomically(workdir / BEST, save({name: np.asarray(array) for name, array in params.items()}))
+        writer.metrics(step, "eval", likeness)
+
+    every = max(1, -(-steps // max(settings.evaluations, 1)))
+    result = loop.fit(
+        lesson.losses(steps),
+        lesson.learning.trained,
+        lesson.optimizer(schedule),
+        _batches(train, lesson.record, settings),
+        workdir=workdir,
+        mesh=mesh,
+        total_steps=steps,
+        seed=settings.seed,
+        log_every=max(1, steps // 200),
+        checkpoint_every=every,
+        examples_per_step=settings.batch_size,
+        keep=1,
+        hooks=[loop.Hook(every, evaluate)],
+        schedule=schedule,
+        max_seconds=None if settings.steps else 66 * settings.minutes,
+        fixed=lesson.fixed,
+        desc=desc,
+    )
+    if result.stopped == "signal":
+        return Healed(student, before, before, 0, result.step, result.seconds, "signal")
+    rows = _evaluations(workdir)
+    best = max(rows, key=lambda row: (_score(row), row["step"]))
+    after = {name: best[name] for name in before}
+    return Healed(_filled(student, load_file(workdir / BEST)), before, after, best["step"], result.step, result.seconds)
+
+
+def _require_hosts(student: Any, teacher: Any) -> None:
+    for name, model in {"network to heal": student, "teacher": teacher}.items():
+        if not isinstance(model, Host):
+            raise UserError(f"The {name} is a {type(model).__name__}, which has no tokens: give a transformer.")
+        if model.preprocessing is None:
+            raise UserError(f"The {name} does not say how its images are prepared: set its preprocessing.")
+
+
+def set_aside(source: Source, seed: int) -> tuple[Source, Source]:
+    """Returns the images to learn from, and a tenth of a source, but at most 512, to choose the best weights on."""
+    count = min(512, max(1, len(source) // 10))
+    order = np.random.default_rng(seed).permutation(len(source))
+    everything = Sample(source, len(source))
+    return Picked(everything, sorted(order[count:].tolist())), Picked(everything, sorted(order[:count].tolist()))
+
+
+def _batches(train: Source, record: Preprocessing, settings: Settings) -> Any:
+    return train_batches(
+        train,
+        batch_size=settings.batch_size,
+        preprocessing=record,
+        seed=settings.seed,
+        scale=settings.crop_scale,
+        process_index=jax.process_index(),
+        process_count=jax.process_count(),
+    )
+
+
+def _schedule(settings: Settings, steps: int) -> optimizer.Schedule:
+    return optimizer.warmup_cosine(settings.learning_rate, 0.0, steps / 20, steps, 1)
+
+
+def _length(lesson: Lesson, train: Source, settings: Settings, workdir: Path, mesh: Mesh) -> int:
+    """The number of steps: that of the settings, or as many as fit in the minutes, which is recorded for a resume."""
+    if settings.steps:
+        return settings.steps
+    if jax.process_count() > 1:
+        raise UserError("Several processes take the same number of steps: give steps instead of minutes.")
+    path = workdir / LENGTH
+    if path.is_file():
+        return json.loads(path.read_text())["steps"]
+    steps = max(1, int(60 * settings.minutes / _step_seconds(lesson, train, settings, mesh)))
+    write_atomically(path, json.dumps({"steps": steps}))
+    return steps
+
+
+def _step_seconds(lesson: Lesson, train: Source, settings: Settings, mesh: Mesh) -> float:
+    """The time of a step, after its compilation."""
+    optimize = lesson.optimizer(settings.learning_rate)
+    state = states.create(lesson.learning.trained, optimize, mesh)
+    batch = parallel.place_batch(mesh, next(_batches(train, lesson.record, settings)))
+    batch |= {FIXED: parallel.replicate(mesh, lesson.fixed)}
+    step = make_train_step(lesson.loss(lesson.student), optimize)
+    state, _ = jax.block_until_ready(step(state, batch, jax.random.key(settings.seed)))
+    start = time.monotonic()
+    for _ in range(_TIMED):
+        state, metrics = step(state, batch, jax.random.key(settings.seed))
+    jax.block_until_ready(metrics)
+    return (time.monotonic() - start) / _TIMED
+
+
+def _score(likeness: Mapping[str, Any]) -> float:
+    """What the best weights have most of."""
+    return likeness.get("agreement", 0.0) + likeness.get("cosine", 0.0)
+
+
+def _evaluations(workdir: Path) -> list[dict[str, Any]]:
+    return [row for row in read_metrics(workdir) if row["split"] == "eval"]
+
+
+def _filled(model: Host, params: Mapping[str, np.ndarray]) -> Host:
+    """A copy of a network with other parameters."""
+    parts = split(model)
+    return merge(parts.graph, {name: jnp.asarray(array) for name, array in params.items()}, parts.rest)

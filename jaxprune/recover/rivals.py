@@ -1,0 +1,76 @@
+"""Rivals of a plan: the dense network at another size, with coarser patches, or without its last blocks."""
+
+from collections.abc import Mapping
+
+import numpy as np
+from flax import nnx
+
+from jaxprune import models
+from jaxprune.errors import UserError, unknown
+from jaxprune.nn.host import Host
+from jaxprune.nn.params import unfilled, variables
+from jaxprune.ops.resize import resize
+from jaxprune.weights.positions import is_table, resample_to
+
+CHANGES = ("img_size", "patch_size", "depth")
+_PATCHES = "patch_embed.proj.kernel"
+
+
+def rival(model: Host, change: str) -> Host:
+    """Returns a dense network with the weights of `model`, cheaper without a plan.
+
+    >>> import jaxprune
+    >>> sizes = dict(img_size=24, patch_size=4, embed_dim=16, depth=3, num_heads=2)
+    >>> model = jaxprune.models.create("vit", **sizes, rngs=nnx.Rngs(0))
+    >>> rival(model, "img_size=16").grid, rival(model, "patch_size=6").grid, len(rival(model, "depth=2").blocks)
+    ((4, 4), (4, 4), 2)
+
+    Args:
+      model: a network from `models.create`.
+      change: "img_size=N", whose positions are resampled; "patch_size=N", whose patch embedding is resampled too
+        (Beyer et al., FlexiViT, CVPR 2023, §3.4); or "depth=N", the first N blocks.
+
+    Raises:
+      UserError: there is no such change, or it does not fit the network.
+    """
+    name, _, text = change.partition("=")
+    if name not in CHANGES or not text.isdigit() or not int(text):
+        raise unknown("rival", change, tuple(f"{name}=N" for name in CHANGES))
+    recipe = getattr(model, "recipe", None)
+    if recipe is None:
+        raise UserError(f"The rival {change} needs a network from models.create, which says how it was built.")
+    arguments = {**recipe.as_dict(), name: int(text)}
+    if name == "img_size":
+        arguments |= models.size_argument(arguments["name"], int(text))
+    network = unfilled(lambda: models.create(**arguments, rngs=nnx.Rngs(0)))
+    record = model.preprocessing
+    network.preprocessing = record.with_size(int(text)) if name == "img_size" else record
+    _fill(network, {name: np.asarray(variable[...]) for name, variable in variables(model).items()}, model, change)
+    return network
+
+
+def _fill(network: Host, arrays: Mapping[str, np.ndarray], source: Host, change: str) -> None:
+    for name, variable in variables(network).items():
+        array = arrays.get(name)
+        if array is not None and array.shape != variable.shape:
+            if is_table(name):
+                array = resample_to(network, name, array, source=source)
+            elif name.endswith(_PATCHES):
+                array = _resampled_patches(array, variable.shape, network.patch_embed.patch_size)
+        if array is None or array.shape != variable.shape:
+            raise UserError(f"The rival {change} does not fit {name} of the network: try another of {CHANGES}.")
+        variable[...] = array
+
+
+def _resampled_patches(kernel: np.ndarray, shape: tuple[int, ...], size: tuple[int, int]) -> np.ndarray:
+    """A patch embedding for patches of another size: as close as can be to the old one on resized patches.
+
+    Args:
+      kernel: for square patches of three channels, (rows · columns · channels, d).
+      shape: of the result.
+      size: of the new patches.
+    """
+    side = round((len(kernel) / 3) ** 0.5)
+    pixels = np.eye(side * side, dtype=np.float32).reshape(-1, side, side, 1)
+    matrix = np.asarray(resize(pixels, size, "bilinear", antialias=True)).reshape(side * side, -1)
+    return (np.linalg.pinv(matrix) @ kernel.reshape(side * side, -1)).reshape(shape).astype(kernel.dtype)

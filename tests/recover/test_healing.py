@@ -1,0 +1,149 @@
+"""A network is healed under its plan: closer to the dense one, bit for bit after a kill, itself without minutes."""
+
+import json
+
+import chex
+import numpy as np
+import pytest
+from flax import nnx
+
+from jaxprune import models, recover, reduction
+from jaxprune.checkpoints import load_model, save_model
+from jaxprune.data.arrays import of_arrays
+from jaxprune.errors import UserError
+from jaxprune.nn.params import split
+from jaxprune.recover.rates import eased, falling, in_turn
+from jaxprune.reduction import At, Plan
+from jaxprune.train import loop
+from jaxprune.train.writer import read_metrics
+
+SIZES = {"img_size": 16, "patch_size": 4, "embed_dim": 16, "depth": 3, "num_heads": 2}
+PLAN = Plan("topk", keep_rate=0.5, reduction_loc=(1,))
+SPREAD = nnx.initializers.normal(0.2)
+
+
+def pictures(count=24, size=16):
+    return np.random.default_rng(0).integers(0, 256, (count, size, size, 3)).astype(np.uint8)
+
+
+@pytest.fixture(scope="module")
+def teacher():
+    return models.create("vit", **SIZES, num_classes=3, kernel_init=SPREAD, rngs=nnx.Rngs(0))
+
+
+def healed(student, teacher, workdir, **settings):
+    settings = {"steps": 6, "batch_size": 8, "evaluations": 2, "easing": 0.0, **settings}
+    images = of_arrays(pictures())
+    return recover.heal(student, teacher, images, images, recover.Settings(**settings), workdir=workdir)
+
+
+@pytest.mark.parametrize("off", [{"minutes": 0.0}, {"features": 0.0, "patches": 0.0, "logits": 0.0, "minutes": 1.0}])
+def test_without_minutes_or_losses_it_is_the_plan(off, teacher):
+    fast = reduction.apply(teacher, PLAN)
+    same = recover.recover(fast, pictures(), teacher=teacher, **off)
+    chex.assert_trees_all_equal(split(same).params, split(fast).params)
+
+
+@pytest.mark.parametrize(("trainable", "rate"), [("all", 1e-3), ("norms", 1e-2), ("last:1", 3e-3), ("lora:2", 1e-2)])
+def test_it_comes_closer_to_its_teacher(trainable, rate, teacher, tmp_path):
+    fast = reduction.apply(teacher, PLAN)
+    settings = {"trainable": trainable, "learning_rate": rate, "steps": 30, "flip": False, "crop_scale": (1.0, 1.0)}
+    result = healed(fast, teacher, tmp_path / "run", **settings)
+    assert result.after["cosine"] > result.before["cosine"]
+    assert result.model.plan == fast.plan and result.steps == 30
+    before, after = split(fast).params, split(result.model).params
+    changed = {name for name in before if not np.array_equal(before[name], after[name])}
+    kept = {
+        "all": set(),
+        "norms": {name for name, array in before.items() if array.ndim > 1},
+        "last:1": {name for name in before if name.startswith(("blocks.0.", "blocks.1.", "patch_embed", "pos_embed"))},
+        "lora:2": {name for name, array in before.items() if array.ndim == 1 or not name.startswith("blocks")},
+    }[trainable]
+    assert changed and not changed & kept
+    save_model(result.model, tmp_path / "healed.safetensors")
+    chex.assert_trees_all_equal(split(load_model(tmp_path / "healed.safetensors")).params, after)
+
+
+@pytest.mark.parametrize("settings", [{"easing": 0.5, "stages": 1}, {"keep_rates": (0.75, 0.5)}])
+def test_an_interrupted_run_ends_with_the_same_weights(settings, teacher, tmp_path, monkeypatch):
+    fast = reduction.apply(teacher, PLAN)
+    expected = healed(fast, teacher, tmp_path / "whole", **settings)
+    fit, steps = loop.fit, []
+
+    def killed(loss_fn, *arguments, **options):
+        at = getattr(loss_fn, "at", lambda step: loss_fn)
+
+        class Killed:
+            def at(self, step):
+                steps.append(step)
+                if len(steps) == 5:
+                    raise KeyboardInterrupt
+                return at(step)
+
+        return fit(Killed(), *arguments, **options)
+
+    monkeypatch.setattr(loop, "fit", killed)
+    with pytest.raises(KeyboardInterrupt):
+        healed(fast, teacher, tmp_path / "killed", **settings)
+    monkeypatch.setattr(loop, "fit", fit)
+    resumed = healed(fast, teacher, tmp_path / "killed", **settings)
+    chex.assert_trees_all_equal(split(resumed.model).params, split(expected.model).params)
+    assert (tmp_path / "killed/metrics.jsonl").read_bytes() == (tmp_path / "whole/metrics.jsonl").read_bytes()
+
+
+def test_the_best_of_the_evaluations_is_the_result(teacher, tmp_path):
+    result = healed(reduction.apply(teacher, PLAN), teacher, tmp_path, learning_rate=0.3, evaluations=6)
+    rows = [row for row in read_metrics(tmp_path) if row["split"] == "eval"]
+    best = max(row["agreement"] + row["cosine"] for row in rows)
+    assert sum(result.after.values()) == best
+    assert result.step in [row["step"] for row in rows if row["agreement"] + row["cosine"] == best]
+
+
+def test_minutes_become_steps_once(teacher, tmp_path):
+    fast = reduction.apply(teacher, PLAN)
+    result = healed(fast, teacher, tmp_path, steps=0, minutes=0.02)
+    assert 1 <= result.steps <= json.loads((tmp_path / "length.json").read_text())["steps"]
+    again = healed(fast, teacher, tmp_path, steps=0, minutes=0.02)
+    chex.assert_trees_all_equal(split(again.model).params, split(result.model).params)
+
+
+def test_students_of_other_sizes_learn_too(teacher, tmp_path):
+    smaller = models.create("vit", **{**SIZES, "img_size": 8}, num_classes=3, rngs=nnx.Rngs(1))
+    narrow = models.create("vit", **{**SIZES, "embed_dim": 8}, num_classes=3, rngs=nnx.Rngs(1))
+    shallow = models.create("vit", **{**SIZES, "depth": 2}, num_classes=0, rngs=nnx.Rngs(1))
+    headless = models.create("vit", **{**SIZES, "embed_dim": 8}, num_classes=0, rngs=nnx.Rngs(1))
+    assert set(healed(smaller, teacher, tmp_path / "a").after) == {"cosine", "agreement"}
+    assert set(healed(narrow, teacher, tmp_path / "b").after) == {"agreement"}
+    assert set(healed(shallow, teacher, tmp_path / "c").after) == {"cosine"}
+    with pytest.raises(UserError, match="no logits to compare"):
+        healed(headless, teacher, tmp_path / "d")
+
+
+def test_plans_set_in_slowly(teacher):
+    fast = reduction.apply(teacher, Plan(steps=(At(1, "topk", keep_rate=0.5), At(2, "tome", r=4))))
+    plans = falling(fast, steps=100, share=0.5, stages=4)
+    assert [plans(step) == fast.plan for step in (0, 49, 50, 99)] == [False, False, True, True]
+    counts = [reduction.apply(teacher, plans(step)).blocks[2].reducer.num_tokens() for step in (0, 20, 49, 50)]
+    assert counts == sorted(counts, reverse=True) and counts[0] > counts[-1]
+    assert eased(fast, 0.5).steps[0].amount.rate == 0.75
+    drawn = in_turn(reduction.apply(teacher, PLAN), (0.9, 0.5), seed=0)
+    assert {drawn(step).keep_rate for step in range(20)} == {0.9, 0.5} and drawn(3) == drawn(3)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"trainable": "some"}, "none of all, norms, last:K, lora:R"),
+        ({"trainable": "lora:0"}, "whole number above 0"),
+        ({"features": -1.0}, "use 0 to leave the loss out"),
+        ({"batch_size": 64}, "do not fill one batch"),
+    ],
+)
+def test_what_cannot_work_is_refused(settings, message, teacher, tmp_path):
+    with pytest.raises(UserError, match=message):
+        healed(reduction.apply(teacher, PLAN), teacher, tmp_path, **settings)
+
+
+def test_images_are_an_array_of_pixels(teacher):
+    with pytest.raises(UserError, match=r"uint8 \(n, h, w, 3\)"):
+        recover.recover(teacher, pictures() / 255, teacher=teacher)
