@@ -105,17 +105,9 @@ def tune(
         losses = errors.estimate(plan, share)
         estimated = predicted(plan.cost), timed.get(plan.name), int(losses.sum()), len(losses)
         rows.append(Row(plan.name, _gflops(plan.model), *estimated, tests.get(plan.name)))
-    return Tuned(
-        best.name if best else "",
-        best.model if best else network.dense,
-        why,
-        tuple(rows),
-        tuple(plan.name for plan in front),
-        table,
-        bound,
-        settings,
-        (len(halves.first), len(halves.second)),
-    )
+    name, tuned = (best.name, best.model) if best else ("", network.dense)
+    sizes = len(halves.first), len(halves.second)
+    return Tuned(name, tuned, why, tuple(rows), tuple(plan.name for plan in front), table, bound, settings, sizes)
 
 
 class _Halves(NamedTuple):
@@ -357,9 +349,8 @@ def _gflops(model: Any) -> float:
 
 def _timing(settings: Settings) -> dict[str, Any]:
     """The settings that timings depend on."""
-    device = jax.devices()[0]
-    names = {"device": device.device_kind, "platform": device.platform}
-    return {"batch_size": settings.batch_size, "rounds": settings.rounds, **names}
+    device = {"device": jax.devices()[0].device_kind, "platform": jax.devices()[0].platform}
+    return {"batch_size": settings.batch_size, "rounds": settings.rounds, **device}
 
 
 def _batches_of(images: np.ndarray, labels: np.ndarray | None) -> Show:

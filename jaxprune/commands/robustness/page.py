@@ -13,7 +13,6 @@ def describe(section: Section, robustness: Robustness, image: np.ndarray, *, cla
     """Adds tables, accuracy by severity and a corrupted picture to a section of a report.
 
     Args:
-      section: the section.
       robustness: what `robustness.measure` returned.
       image: a preprocessed held-out image, uint8 (h, w, 3).
       classes: number of classes, for the accuracy by chance.
