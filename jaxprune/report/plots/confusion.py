@@ -7,9 +7,10 @@ from jaxtyping import Real
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
-from jaxprune.report.plots.style import INK, LINE, PALETTE, format_tick, new_axes
+from jaxprune.report.plots.style import INK, LINE, PALETTE, format_tick, literal, new_axes
 
 
+@literal
 def confusion_matrix(
     matrix: Real[np.ndarray, "c c"], class_names: Sequence[str], title: str = "", max_labels: int = 20
 ) -> Figure:

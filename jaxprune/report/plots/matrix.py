@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from scipy.cluster import hierarchy
 from scipy.spatial import distance
 
-from jaxprune.report.plots.style import INK, PALETTE, new_axes
+from jaxprune.report.plots.style import INK, PALETTE, literal, new_axes
 
 _LONGEST = 28  # letters of a name
 
@@ -31,6 +31,7 @@ def cluster_order(likeness: Real[np.ndarray, "n n"]) -> Int[np.ndarray, " n"]:
     return order if order[0] < order[-1] else order[::-1]
 
 
+@literal
 def matrix_plot(
     values: Real[np.ndarray, "n n"],
     names: Sequence[str],
