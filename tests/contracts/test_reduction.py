@@ -309,8 +309,8 @@ def test_taking_nothing_is_the_dense_model(on):
 
 
 SIDES = re.compile(r"\b[a-z]+\d+\[([\d,]+)\]")
-# K-Medoids renews its centres from all distances, ATC the distances of its clusters, and both keep them.
-WITH_MATRICES = {cls_of("kmedoids"), cls_of("atc")}
+# ATC renews the distances of its clusters again and again, and keeps them.
+WITH_MATRICES = {cls_of("atc")}
 WITHOUT_MATRICES = group_cases(["none"], lambda cls: cls not in WITH_MATRICES)
 # Mixtures of all tokens are much alike, and what chooses among those chooses between ties.
 CHOOSING = group_cases(["cls"], lambda cls: not cls.needs_present)
