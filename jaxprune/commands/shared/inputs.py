@@ -51,6 +51,7 @@ def source(config: Config, split: str, *, in_memory: bool | None = None) -> Any:
             "data_dir": data.path or None,
             "labels": data.labels,
             "label_key": data.label_key,
+            "only_labelled": data.only_labelled,
             "exif": data.exif,
         },
     }.get(data.source, {})
