@@ -5,9 +5,9 @@ python scripts/studies/table6.py --weights deit_tiny_patch16_224=tiny.safetensor
 
 Each cell is a fine-tuning run of configs/reduction/<data>.py with the published settings for that data, method and keep
 rate; `dense` is the backbone without reduction. `--weights` has a published file for each backbone, `--methods` and
-`--rates` choose some, and `--set NAME=VALUE` overrides any setting. DynamicViT learns from the dense run of its row. Every
-run has its own directory under --out, so an interrupted table goes on where it stopped. One table for each data set and
-backbone is written to --out and printed; scores are top-1 accuracy, or mAP, in percent.
+`--rates` choose some, and `--set NAME=VALUE` overrides any setting. DynamicViT learns from the dense run of its row.
+Every run has its own directory under --out, so an interrupted table goes on where it stopped. One table for each data
+set and backbone is written to --out and printed; scores are top-1 accuracy, or mAP, in percent.
 """
 
 from jaxprune import host_memory
@@ -22,14 +22,14 @@ from pathlib import Path
 from jaxprune import commands, main
 from jaxprune.bench.publish import publish
 from jaxprune.errors import UserError, command
-from jaxprune.report.table import as_text
 from jaxprune.train.progress import log_to_terminal
 
-ROOT = Path(__file__).parents[2]
-sys.path += [str(ROOT / "configs"), str(Path(__file__).parent)]
+sys.path.append(str(Path(__file__).parents[2] / "configs"))
+sys.path.append(str(Path(__file__).parent))
 from _which_tokens import RATES, SETTINGS
 from grid_reduction import setting
 
+ROOT = Path(__file__).parents[2]
 DENSE = "dense"
 METHODS = tuple(name for name in SETTINGS if name != "random")  # those of the paper
 
@@ -53,7 +53,8 @@ def score(args, data: str, backbone: str, method: str, rate: float) -> float:
 
 def table(args, data: str, backbone: str) -> list[dict]:
     """Returns a row for each method, with its score at each keep rate; a cell that cannot be run is empty."""
-    rows = [{"method": DENSE, **dict.fromkeys(map("{:g}".format, args.rates), score(args, data, backbone, DENSE, 1.0))}]
+    dense = score(args, data, backbone, DENSE, 1.0)
+    rows = [{"method": DENSE, **{f"{rate:g}": dense for rate in args.rates}}]
     for method in args.methods:
         cells = {}
         for rate in args.rates:
@@ -86,8 +87,8 @@ def run():
     for data in args.data:
         for backbone in backbones:
             rows = table(args, data, backbone)
-            print(f"\n{data}, {backbone}\n{as_text(rows)}")
-            publish(args.out / data.partition(":")[0] / backbone, rows)
+            name = data.partition(":")[0]
+            publish(f"{name}, {backbone}", rows, args.out / name / backbone / "table6.csv")
 
 
 if __name__ == "__main__":
