@@ -1,8 +1,9 @@
 """The command line: `python -m jaxprune.main --config=configs/quickstart.py[:arguments] [--workdir=…]`."""
 
-from jaxprune import search_path
+from jaxprune import ctrl_c, search_path
 
 if __name__ == "__main__":
+    ctrl_c.end_quietly()  # the imports take a while
     search_path.leave_out_working_directory()  # before a module in it can be imported
 
 from jaxprune import host_memory
@@ -35,7 +36,6 @@ _COMPILED = flags.DEFINE_string("compile_cache", "", "Directory of the compilati
 _WORKDIR = flags.DEFINE_string("workdir", None, "Directory of the run; runs/<name of the config> by default.")
 
 _WRONG = 1
-_INTERRUPTED = 130  # the shell's exit status for a program ended by Ctrl-C
 
 
 def help_text() -> str:
@@ -222,11 +222,11 @@ def main(argv: list[str]) -> None:
         fail(error)
     except (KeyboardInterrupt, Interrupted):
         # Training saves and returns on a first Ctrl-C; this is any other task, or a second Ctrl-C.
-        print("\nInterrupted; the same command runs it again.", file=sys.stderr)
-        sys.exit(_INTERRUPTED)
+        print(f"\n{ctrl_c.MESSAGE}", file=sys.stderr)
+        sys.exit(ctrl_c.STATUS)
     print(_closing(summary, workdir, "Already complete; nothing was run." if before else "Complete."))
     if summary.get("signal") == "SIGINT":
-        sys.exit(_INTERRUPTED)
+        sys.exit(ctrl_c.STATUS)
     if summary.get("wrong"):  # rows of a leaderboard that were checked
         sys.exit(_WRONG)
 
@@ -256,6 +256,11 @@ def _shown(value: Any) -> str:
 
 def run() -> None:
     """Starts the program; also the `jaxprune` command."""
+    with ctrl_c.ending_quietly():
+        _run()
+
+
+def _run() -> None:
     if any(word in ("--help", "-h", "-help") for word in sys.argv[1:]):
         text = _value(sys.argv, "config")
         try:

@@ -60,7 +60,7 @@ class CrossMAE(Framework):
     """
 
     encoder_class = VisionTransformer
-    encoder_excludes = MAE.encoder_excludes
+    encoder_excludes = MAE.encoder_excludes | {"drop_path_rate"}
     non_encoder_patterns = (*MAE.non_encoder_patterns, "dec_norms.*", "wfm.*")
 
     def __init__(

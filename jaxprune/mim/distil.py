@@ -102,7 +102,7 @@ class Distil(Framework):
     """
 
     encoder_class = VisionTransformer
-    encoder_excludes = MAE.encoder_excludes
+    encoder_excludes = MAE.encoder_excludes | {"drop_path_rate"}
     networks = frozenset({"teacher"})
 
     def __init__(

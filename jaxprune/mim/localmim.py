@@ -261,7 +261,7 @@ class LocalMIM(Framework):
     """
 
     encoder_class = VisionTransformer
-    encoder_excludes = MAE.encoder_excludes
+    encoder_excludes = MAE.encoder_excludes | {"drop_path_rate"}
     non_encoder_patterns = ("decoder.*", "norm.[0-9].*", "hog_enc.*")
 
     def __init__(

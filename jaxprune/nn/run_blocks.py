@@ -123,7 +123,8 @@ class BlockRunner:
                     "network with attention."
                 )
             self._attended_by_layer[layer] = Attended(**{name: getattr(self._attended, name) for name in taps})
-        self._reduced = report if report is not None and block.removable and block.reducer.where != "before" else None
+        read_before = report is not None and block.removable and block.reducer.where not in ("before", "anew")
+        self._reduced = report if read_before else None
         if report is not None:
             self._account(block, report)
 
@@ -196,7 +197,7 @@ def _of_reduced(attended: Attended, row_map: Int[Array, "b n"], num_tokens: int,
         counts = jax.vmap(add_up)(jnp.ones(field.shape[:3], field.dtype), row_map)
         return jax.vmap(add_up)(field, row_map) / jnp.maximum(counts, 1)[..., None]
 
-    return Attended(*map(reduced, attended._replace(scores=None)))
+    return Attended(*map(reduced, attended._replace(scores=None, normed=None)))
 
 
 def _check_count(block: Reducible, arriving: int) -> None:

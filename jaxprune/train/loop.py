@@ -172,6 +172,7 @@ def fit(
             log.forget(step)
             due = not run_hooks(step, step == total_steps or past["last"])
             if due:
+                stop.heeded = True
                 return FitResult(state, step, "signal", clock.seconds(), stop.received or "")
         while step < total_steps and stopped is None:
             batch = parallel.place_batch(mesh, _next_batch(batches, step)) | beside
@@ -209,6 +210,7 @@ def fit(
                 bar.restart_clock()
 
         stopped = stopped if step < total_steps or due else None
+        stop.heeded = stopped == "signal"
         _say_goodbye(desc, step, total_steps, stopped, stop, store)
         return FitResult(state, step, stopped, clock.seconds(), stop.received or "")
 

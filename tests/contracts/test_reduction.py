@@ -259,7 +259,7 @@ def test_prefix_is_untouched_and_jit_changes_nothing(method):
     tokens = all_present(jnp.asarray(rng.normal(size=(BATCH, n, 16)), jnp.float32), prefix)
     heads = lambda: jnp.asarray(rng.normal(size=(BATCH, 2, n, 8)), jnp.float32)
     weights = jax.nn.softmax(heads() @ heads().swapaxes(2, 3), axis=-1)
-    attended = reduction.Attended(weights[:, :, 0], weights.sum(2), heads(), heads())
+    attended = reduction.Attended(weights[:, :, 0], weights.sum(2), heads(), heads(), normed=tokens.x)
     graph, state = nnx.split(reducer)
     call = lambda state, tokens, attended: nnx.merge(graph, state)(tokens, attended)
     plain, jitted = (f(state, tokens, attended) for f in (call, compiled(call)))

@@ -16,7 +16,6 @@ def describe(
     """Adds tables, accuracy by severity and a corrupted picture to a section of a report.
 
     Args:
-      section: the section.
       robustness: what `robustness.measure` returned.
       pictures: a preprocessed held-out image, uint8 (h, w, 3), as it is (under "") and under each corruption at the
         middle severity.

@@ -20,6 +20,12 @@ from jaxprune.nn.patch_embed import pair
 from jaxprune.open import Classifier
 from jaxprune.preprocessing import Preprocessing
 
+# The settings of `config.data` that the sources take as they are.
+_OPTIONS = {
+    "folder": ("path", "labels", "exif", "held_out", "held_out_seed"),
+    "tfds": ("name", "labels", "label_key", "only_labelled", "exif"),
+}
+
 
 def source(config: Config, split: str, *, in_memory: bool | None = None) -> Any:
     """Opens the training ("train") or held-out ("eval") examples of `config.data`.
@@ -31,30 +37,14 @@ def source(config: Config, split: str, *, in_memory: bool | None = None) -> Any:
     views = loader.Views(record, data.num_clips, data.num_crops) if record.num_frames else None
     if views is not None and data.source == "tfds":
         raise UserError("TFDS data sets have images, but the network reads clips: give config.data.source=folder.")
-    options: dict[str, Any] = {
-        "scenes": {
-            "num_examples": data.num_train if split == "train" else data.num_eval,
-            "image_size": pair(data.img_size),
-            "seed": config.seed,
-            "views": views,
-        },
-        "folder": {
-            "path": data.path,
-            "labels": data.labels,
-            "exif": data.exif,
-            "held_out": data.held_out,
-            "held_out_seed": data.held_out_seed,
-            "views": views,
-        },
-        "tfds": {
-            "name": data.name,
-            "data_dir": data.path or None,
-            "labels": data.labels,
-            "label_key": data.label_key,
-            "only_labelled": data.only_labelled,
-            "exif": data.exif,
-        },
-    }.get(data.source, {})
+    options: dict[str, Any] = {name: data[name] for name in _OPTIONS.get(data.source, ())}
+    if data.source == "scenes":
+        count = data.num_train if split == "train" else data.num_eval
+        options |= {"num_examples": count, "image_size": pair(data.img_size), "seed": config.seed}
+    if data.source == "tfds":
+        options["data_dir"] = data.path or None
+    elif data.source:
+        options["views"] = views
     name = data.train_split if split == "train" else data.eval_split
     return loader.create_source(data.source, split=name, in_memory=in_memory, **options)
 

@@ -174,7 +174,8 @@ def _install(host: Host, sites: Sequence[Site], placed: Sequence[Placed]) -> Non
             read = host.block(sites[layer - 1] if cls.where == "before" and step.site.removable else step.site)
             read.needs = read.needs | cls.needs
         if step.site.removable:
-            for site in sites[layer + 1 :]:
+            # Where rows leave before attention, it is computed between those that stay.
+            for site in sites[layer + (step.reducer.where not in ("before", "anew")) :]:
                 block = host.block(site)
                 block.proportional = block.proportional or step.reducer.proportional
                 block.has_absent = block.has_absent or cls.leaves_absent == "always"

@@ -1,0 +1,1 @@
+"""Networks that spend by image: exits, cascades, budgets."""
