@@ -110,7 +110,9 @@ def _nus_wide(root: Path) -> Listed:
         files = [root / "Groundtruth" / "TrainTestLabels" / f"Labels_{name}_{title}.txt" for name in names]
         columns = [_zeros_and_ones(file, len(paths)) for file in files]
         present = zip(*columns, strict=True)
-        rows = [(path, tuple(i for i, one in enumerate(row) if one)) for path, row in zip(paths, present, strict=True)]
+        rows = [
+            (path, tuple(i for i, has_it in enumerate(row) if has_it)) for path, row in zip(paths, present, strict=True)
+        ]
         # Flickr has deleted pictures since.
         splits[split] = [row for row in rows if row[0].is_file()] or rows
     return Listed(names, splits, several=True)

@@ -176,8 +176,8 @@ def _write(root: Path, name: str, work: Path, source: Path) -> Prepared:
     broken: dict[str, str] = {}
 
     def of_picture() -> Any:
-        one = tfds.features.ClassLabel(names=class_names)
-        return tfds.features.Sequence(one) if key == _LABELS else one
+        label = tfds.features.ClassLabel(names=class_names)
+        return tfds.features.Sequence(label) if key == _LABELS else label
 
     class Builder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
         VERSION = tfds.core.Version(VERSION)
