@@ -5,6 +5,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+
 from jaxprune.data.folder import read_example
 from jaxprune.errors import UserError
 
@@ -58,6 +60,9 @@ def find(root: Path) -> Listed | None:
         if all((root / mark).exists() for mark in marks):
             listed = read(root)
             pictures = [path for rows in listed.splits.values() for path, _ in rows]
+            for path in pictures:
+                if ".." in path.parts or not path.is_relative_to(root):
+                    raise UserError(f"{root.name} lists {str(path)[:80]!r}, which leads out of it: mend the list.")
             if not pictures or not any(path.is_file() for path in pictures[:100]):
                 where = pictures[0] if pictures else root
                 raise UserError(f"The pictures that {root.name} lists are missing, such as {where}: unpack them there.")
@@ -109,10 +114,8 @@ def _nus_wide(root: Path) -> Listed:
         paths = [root / "Flickr" / line.strip().replace("\\", "/") for line in lines if line.strip()]
         files = [root / "Groundtruth" / "TrainTestLabels" / f"Labels_{name}_{title}.txt" for name in names]
         columns = [_zeros_and_ones(file, len(paths)) for file in files]
-        present = zip(*columns, strict=True)
-        rows = [
-            (path, tuple(i for i, has_it in enumerate(row) if has_it)) for path, row in zip(paths, present, strict=True)
-        ]
+        present = np.stack(columns, axis=1)
+        rows = [(path, tuple(np.flatnonzero(row).tolist())) for path, row in zip(paths, present, strict=True)]
         # Flickr has deleted pictures since.
         splits[split] = [row for row in rows if row[0].is_file()] or rows
     return Listed(names, splits, several=True)

@@ -51,6 +51,15 @@ def test_lists_of_different_pictures_are_refused(tmp_path):
         prepare(tmp_path / "in", tmp_path / "out")
 
 
+@pytest.mark.parametrize("path", ["../../secret.png", "/etc/secret.png"])
+def test_lists_that_lead_out_of_the_data_set_are_refused(path, tmp_path):
+    nabirds(tmp_path / "in")
+    lines = (tmp_path / "in" / "images.txt").read_text().splitlines()
+    write(tmp_path / "in" / "images.txt", f"a-1 {path}", *lines[1:])
+    with pytest.raises(UserError, match="leads out of it"):
+        prepare(tmp_path / "in", tmp_path / "out")
+
+
 def test_nus_wide_by_the_table_of_the_papers_code(tmp_path):
     rows = [
         "images/0_0.png,\"['sky', 'clouds']\",train",
