@@ -25,7 +25,7 @@ from jaxprune.train import workdir as workdirs
 # The settings of `config.data` that the sources take as they are.
 _OPTIONS = {
     "folder": ("path", "labels", "exif", "held_out", "held_out_seed"),
-    "tfds": ("name", "labels", "label_key", "exif"),
+    "tfds": ("name", "labels", "label_key", "only_labelled", "exif"),
 }
 
 
