@@ -14,6 +14,7 @@ from jaxprune.nn.site import Site
 from jaxprune.plugins import build
 from jaxprune.preprocessing import Normalisation, trained_on
 from jaxprune.reduction.parts.base import Reducer, Step
+from jaxprune.reduction.parts.find_method import shown_name
 from jaxprune.reduction.parts.plan import Plan
 from jaxprune.reduction.parts.plan_on_network import Placed, place
 
@@ -168,6 +169,11 @@ def _install(host: Host, sites: Sequence[Site], placed: Sequence[Placed]) -> Non
                 host.block(site).soft_policy |= site.removable
         if step.idle:
             continue
+        if "entered" in cls.needs and host.block(step.site).pooled > 1:
+            raise UserError(
+                f"{shown_name(cls)} compares rows with those that enter block {layer}, which pools them first: use "
+                f"block {layer + 1}, or another method such as random."
+            )
         if cls.where == "embed":
             host.block(step.site).needs |= {"scores"}
         elif cls.needs:
