@@ -165,7 +165,7 @@ class Plan:
             self.keep_rate = float(number("keep_rate", keep_rate))
         self.reduction_loc: tuple[int, ...] = ()
         if steps is not None:
-            self.steps = _checked_order(tuple(steps))
+            self.steps = _checked_order(tuple(steps) if isinstance(steps, Iterable) else (steps,))
         elif isinstance(self.r, int):
             self._check_r()
             self.steps = ()  # they depend on the depth of the network, see `steps_for`
