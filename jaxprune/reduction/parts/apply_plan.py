@@ -6,7 +6,7 @@ from typing import Any
 from flax import nnx
 from jaxtyping import Array
 
-from jaxprune.errors import UserError
+from jaxprune.errors import UserError, quoted
 from jaxprune.nn.block_cost import NetworkCost
 from jaxprune.nn.host import Host
 from jaxprune.nn.params import copied
@@ -134,6 +134,8 @@ def _cost(model: Host, sites: Sequence[Site], img_size: int | Sequence[int] | No
 
 
 def _check_grid(scorer: Any, first: Site) -> None:
+    if not hasattr(scorer, "grid"):
+        raise UserError(f"scorer={quoted(scorer)} is no scorer: build one by scoring.create.")
     if tuple(scorer.grid) != first.grid:
         raise UserError(
             f"The scorer ranks a grid of {tuple(scorer.grid)} patches, and the network has {first.grid}: create "
