@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxprune.data.batch_reader import Batch, BatchReader
+from jaxprune.data.batch_reader import Batch, BatchReader, Draw
 from jaxprune.data.cutout import Cutout
 from jaxprune.data.order import Order
 from jaxprune.data.prefetch import prefetch
@@ -36,6 +36,7 @@ def train_batches(
     repeats: int = 1,
     randaugment: str = "",
     cutout: float = 0.0,
+    beside: Draw | None = None,
     num_threads: int | None = None,
     num_workers: int = 0,
     process_index: int = 0,
@@ -62,6 +63,7 @@ def train_batches(
       randaugment: A policy such as "rand-m9-mstd0.5-inc1", applied after the crop; empty for none.
       cutout: side of a masked square, as a fraction of the image's side, applied between crop and RandAugment; 0 for
         none.
+      beside: draws further arrays of each example, by name, from its generator; they are columns of the batch.
       num_threads: threads that read and crop; by default one per core, at most 16.
       num_workers: processes that do so instead, each with as many threads. They pay off only if examples take much
         Python time and cores are idle.
@@ -90,7 +92,7 @@ def train_batches(
     view = preprocessing if random else dataclasses.replace(preprocessing, crop=crop)
     transform = Transform(view, random, scale, ratio, crop == RANDOM_CLIPPED, border, augment)
     order = Order.of_process(len(source), batch_size, process_index, process_count, seed, repeats)
-    return TrainBatches(BatchReader(source, order, transform, num_threads), num_workers, start_step)
+    return TrainBatches(BatchReader(source, order, transform, num_threads, beside), num_workers, start_step)
 
 
 def eval_batches(

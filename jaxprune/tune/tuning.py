@@ -10,7 +10,7 @@ from jax.sharding import Mesh
 
 from jaxprune import flops, parallel, reduction
 from jaxprune.bench.timing import OverRounds, interleaved
-from jaxprune.errors import UserError
+from jaxprune.errors import UserError, quoted
 from jaxprune.evaluate import Batch, Stacked, run_over
 from jaxprune.evaluate.contestants import Runner, random_images
 from jaxprune.nn.host import Host
@@ -71,6 +71,10 @@ def tune(
     """
     if not isinstance(model, Host):
         raise UserError(f"A {type(model).__name__} has no tokens to reduce: give a transformer.")
+    if not isinstance(bound, Bound):
+        raise UserError(f"bound={quoted(bound)} is no bound: give one such as Bound('agreement', 0.95).")
+    if not callable(images) and not (hasattr(images, "shape") and len(images.shape) > 3):
+        raise UserError(f"images={quoted(images)} are no array of images, (n, h, w, 3): see data.load_images.")
     settings = settings or Settings()
     show, count = (images, num_images or 0) if callable(images) else (_batches_of(images, labels), len(images))
     _require_enough(count, bound.check(), settings)
@@ -105,17 +109,9 @@ def tune(
         losses = errors.estimate(plan, share)
         estimated = predicted(plan.cost), timed.get(plan.name), int(losses.sum()), len(losses)
         rows.append(Row(plan.name, _gflops(plan.model), *estimated, tests.get(plan.name)))
-    return Tuned(
-        best.name if best else "",
-        best.model if best else network.dense,
-        why,
-        tuple(rows),
-        tuple(plan.name for plan in front),
-        table,
-        bound,
-        settings,
-        (len(halves.first), len(halves.second)),
-    )
+    name, tuned = (best.name, best.model) if best else ("", network.dense)
+    sizes = len(halves.first), len(halves.second)
+    return Tuned(name, tuned, why, tuple(rows), tuple(plan.name for plan in front), table, bound, settings, sizes)
 
 
 class _Halves(NamedTuple):
@@ -357,9 +353,8 @@ def _gflops(model: Any) -> float:
 
 def _timing(settings: Settings) -> dict[str, Any]:
     """The settings that timings depend on."""
-    device = jax.devices()[0]
-    names = {"device": device.device_kind, "platform": device.platform}
-    return {"batch_size": settings.batch_size, "rounds": settings.rounds, **names}
+    device = {"device": jax.devices()[0].device_kind, "platform": jax.devices()[0].platform}
+    return {"batch_size": settings.batch_size, "rounds": settings.rounds, **device}
 
 
 def _batches_of(images: np.ndarray, labels: np.ndarray | None) -> Show:

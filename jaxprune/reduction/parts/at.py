@@ -111,10 +111,10 @@ def check_options(cls: type[Reducer], options: Iterable[str], common: Iterable[s
     Raises:
       UserError: it has no such option; the message lists those that there are.
     """
-    of_method = plugins.parameters(cls) - {"step", "rngs", "scorer"}
+    parameters = plugins.parameters(cls) - {"step", "rngs", "scorer"}
     for option in options:
-        if option not in of_method:
-            names = [*common, *sorted(of_method)]
+        if option not in parameters:
+            names = [*common, *sorted(parameters)]
             raise UserError(
                 f"{shown_name(cls)} has no option {option!r}.{errors.nearest(option, names)} Its plans take "
                 f"{', '.join(names)}."

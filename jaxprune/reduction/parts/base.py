@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 from flax import nnx
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from jaxprune.nn.block_cost import NetworkCost
+from jaxprune.nn.block_cost import NetworkCost, Where
 from jaxprune.nn.cells import Cells
 from jaxprune.nn.site import Site
 from jaxprune.nn.tokens import Attended, Tokens
@@ -98,8 +98,11 @@ class Reducer(nnx.Module):
 
     Class attributes:
       where: "before" its block (and reading the attention of the previous block), "attention" (choosing the rows that
-        attention is computed for), "after" (between attention and MLP), or "embed" (before any patch is embedded).
-        Where rows cannot be removed (`Step.removable`) it is always called between attention and MLP.
+        attention is computed for), "after" (between attention and MLP), "behind" its block, or "embed" (before any
+        patch is embedded); or before its block but reading that block's attention between the incoming rows, which is
+        then averaged for the outgoing rows ("ahead") or computed anew between them ("anew"). Where rows cannot be
+        removed (`Step.removable`) it is always called between attention and MLP. A method whose place depends on its
+        options sets it in `__init__`.
       needs: the fields of `Attended` that it reads.
       soft_policy: whether in training all blocks mask tokens in the softmax by their policy (DynamicViT).
       identity_at_one: whether a step that keeps every row leaves the network unchanged, bit for bit in evaluation.
@@ -125,7 +128,6 @@ class Reducer(nnx.Module):
         kind of step follows; otherwise the whole map is restored after the block.
     """
 
-    where: ClassVar[Literal["before", "attention", "after", "embed"]] = "after"
     needs: ClassVar[frozenset[str]] = frozenset()
     soft_policy: ClassVar[bool] = False
     identity_at_one: ClassVar[bool] = True
@@ -142,6 +144,7 @@ class Reducer(nnx.Module):
     constraints: ClassVar[Mapping[str, Callable[[Array], Array]]] = {}
     clears_map: ClassVar[bool] = False
 
+    where: Where = "after"
     proportional: bool = False
     merged_in_place: bool = False
 
@@ -181,6 +184,10 @@ class Reducer(nnx.Module):
         Only products count, as in `jaxprune.flops`; 0 where there are none.
         """
         return 0
+
+    def average(self, gathered: Float[Array, "b n d"], report: StepReport) -> Float[Array, "b k d"]:
+        """For `where` "ahead": what attention gathered for the incoming tokens, averaged for the outgoing ones."""
+        raise NotImplementedError
 
     @classmethod
     def losses(cls, context: LossContext) -> dict[str, Float[Array, ""]]:

@@ -52,6 +52,14 @@ def sources(assign: np.ndarray, rows: int) -> np.ndarray:
     return (assign[:, None, :] == np.arange(rows)[None, :, None]).astype(np.uint8)
 
 
+def source(assign: np.ndarray, prefix: int, rows: int) -> np.ndarray:
+    """Which input token (last axis) is in which row, with the prefix, from the row of each patch."""
+    held = np.zeros((len(assign), rows, prefix + assign.shape[1]), np.uint8)
+    held[:, :prefix, :prefix] = np.eye(prefix)
+    held[:, prefix:, prefix:] = sources(np.asarray(assign), rows - prefix)
+    return held
+
+
 def check_network(file: dict[str, np.ndarray], plan: Plan) -> Any:
     """Compares rows, sizes, the patches of every row, and the logits, with those of a file; returns our report."""
     logits, aux = run(file, plan)
