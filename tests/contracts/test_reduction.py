@@ -312,8 +312,8 @@ def test_taking_nothing_is_the_dense_model(on):
 
 
 SIDES = re.compile(r"\b[a-z]+\d+\[([\d,]+)\]")
-# K-Medoids renews its centres from all distances, ATC the distances of its clusters, and both keep them.
-WITH_MATRICES = {cls_of("kmedoids"), cls_of("atc")}
+# ATC renews the distances of its clusters again and again, and keeps them.
+WITH_MATRICES = {cls_of("atc")}
 WITHOUT_MATRICES = group_cases(["none"], lambda cls: cls not in WITH_MATRICES)
 # Mixtures of all tokens are much alike, and what chooses among those chooses between ties.
 CHOOSING = group_cases(["cls"], lambda cls: not cls.needs_present)
@@ -390,7 +390,7 @@ BAD = {
         r"2 values for 3 locations",
     ),
     "a location behind the last block": (
-        lambda: reduction.apply(host("cls"), Plan("topk")),
+        lambda: reduction.apply(host("cls"), Plan("topk", reduction_loc=(3,))),
         r"Block 3 of a plan is outside this network, whose blocks are 0 to 2",
     ),
     "a location before the first": (lambda: Plan("topk", reduction_loc=(-1,)), "blocks count from 0"),
@@ -419,8 +419,8 @@ BAD = {
     ),
     "unknown method": (lambda: Plan("tomee"), "Unknown reduction method 'tomee'. Did you mean 'tome'"),
     "unknown option": (
-        lambda: reduction.apply(host("cls"), Plan("evit", reduction_loc=(1,), renormalize=True)),
-        "no argument 'renormalize'. Did you mean 'renormalise'",
+        lambda: Plan("evit", reduction_loc=(1,), renormalize=True),
+        "no option 'renormalize'. Did you mean 'renormalise'",
     ),
     "more values of r than blocks": (
         lambda: reduction.apply(host("cls"), Plan("tome", r=(1, 1, 1, 1))),
