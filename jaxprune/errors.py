@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, NoReturn
 
 _MANY, _LISTED = 60, 12  # names in an error
+_QUOTED = 80  # letters of what was read
 
 
 class UserError(ValueError):
@@ -32,17 +33,42 @@ def command(main: Callable[..., None]) -> Callable[..., None]:
     return wrapped
 
 
+def quoted(value: Any) -> str:
+    """Returns a value that was read as it stands in an error: escaped, and cut after 80 characters.
+
+    >>> quoted("topk"), quoted(0.5)
+    ("'topk'", '0.5')
+    >>> quoted("x" * 200)[-24:]
+    "xxxxx…' (200 characters)"
+    """
+    if not isinstance(value, str):
+        return shortened(repr(value))
+    return repr(value) if len(value) <= _QUOTED else f"{value[:_QUOTED] + '…'!r} ({len(value):,} characters)"
+
+
+def shortened(text: Any, most: int = 2 * _QUOTED) -> str:
+    """Returns the message of another program as it stands in an error: on one line, escaped, and cut.
+
+    >>> shortened("one two", most=5)
+    'one t… (7 characters)'
+    """
+    text = str(text)
+    line = "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in " ".join(text[:most].split()))
+    return line if len(text) <= most else f"{line}… ({len(text):,} characters)"
+
+
 def nearest(value: str, choices: Iterable[str]) -> str:
     """Returns " Did you mean 'x'?" for the choice closest to `value`, or "" when none is close."""
-    match = difflib.get_close_matches(str(value), [str(c) for c in choices], n=1, cutoff=0.5)
+    match = difflib.get_close_matches(str(value)[:_QUOTED], [str(c) for c in choices], n=1, cutoff=0.5)
     return f" Did you mean {match[0]!r}?" if match else ""
 
 
 def unknown(thing: str, value: str, choices: Iterable[str]) -> UserError:
     """Builds the error for a name that is not among `choices`; a long list is cut to the closest matches."""
     choices = sorted(str(c) for c in choices)
-    listed = difflib.get_close_matches(str(value), choices, n=_LISTED, cutoff=0.0) if len(choices) > _MANY else choices
+    near = difflib.get_close_matches(str(value)[:_QUOTED], choices, n=_LISTED, cutoff=0.0)
+    listed = near if len(choices) > _MANY else choices
     remainder = f", … ({len(choices)} in all)" if len(listed) < len(choices) else ""
     return UserError(
-        f"Unknown {thing} {value!r}.{nearest(value, choices)} Choose one of: {', '.join(listed)}{remainder}."
+        f"Unknown {thing} {quoted(value)}.{nearest(value, choices)} Choose one of: {', '.join(listed)}{remainder}."
     )

@@ -1,21 +1,47 @@
-"""Atomic file writes: files are either complete or absent, however the process ends."""
+"""Files: atomic writes, complete or absent however the process ends, and reads that neither block nor end never."""
 
 import contextlib
 import errno
+import json
 import os
+import stat
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any, BinaryIO
 
-from jaxprune.errors import UserError
+from jaxprune.errors import UserError, quoted
 
+TEXT_LIMIT = 2**24  # maximum size in bytes of a text file that describes one thing, such as a picture or a network
+
+_LONGEST_NAME, _LONGEST_PATH = 255, 4000  # bytes
 _CHUNK = 1 << 20
+_SEALED, _SEAL = "checksum", "crc32"  # that a file has one, and the checksum
 _REMEDIES = {
     **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), "Free some space, and run the same command again."),
     **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "Make it writable, or choose another place."),
     **dict.fromkeys((errno.ENOENT, errno.ESTALE), "Was its directory removed or unmounted meanwhile?"),
     **dict.fromkeys((errno.ENOTDIR, errno.EEXIST, errno.EISDIR), "Remove what is in its place, or choose another."),
 }
+
+
+def as_path(path: Any) -> Path:
+    """Returns a path as a `Path`, as it is: `~` is not expanded.
+
+    Raises:
+      UserError: it is no path, or has a part that no file system allows.
+    """
+    try:
+        text = os.fsdecode(path)
+        text.encode(errors="surrogateescape")
+    except (TypeError, UnicodeError):
+        raise UserError(f"{quoted(path)} is no path: give a text, or a pathlib.Path.") from None
+    if not text or "\0" in text:
+        raise UserError(f"{quoted(text)} is no path: name a file or a directory.")
+    longest = max(len(os.fsencode(part)) for part in text.split("/"))
+    if len(os.fsencode(text)) > _LONGEST_PATH or longest > _LONGEST_NAME:
+        raise UserError(f"The path {quoted(text)} has a name that is too long for a file: give a shorter one.")
+    return Path(text)
 
 
 @contextlib.contextmanager
@@ -42,7 +68,7 @@ def write_atomically(path: Path, data: bytes | str) -> None:
     with writing(path):
         try:
             with temporary.open("wb") as file:
-                file.write(data.encode() if isinstance(data, str) else data)
+                file.write(data.encode(errors="backslashreplace") if isinstance(data, str) else data)
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(temporary, path)
@@ -62,10 +88,87 @@ def sync_directory(path: Path) -> None:
         os.close(descriptor)
 
 
+def open_regular(path: str | os.PathLike) -> BinaryIO:
+    """Opens a regular file for reading; symbolic links are followed.
+
+    Raises:
+      OSError: it is not a regular file (a directory, a pipe, a device), or cannot be read.
+    """
+    # Without O_NONBLOCK, opening a pipe blocks until there is a writer.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError("not a regular file")
+    return os.fdopen(descriptor, "rb")
+
+
+def read_bytes(path: str | os.PathLike, limit: int | None = None) -> bytes:
+    """Returns the content of a regular file.
+
+    Args:
+      path: the file; symbolic links are followed.
+      limit: maximum size in bytes; None for any.
+
+    Raises:
+      OSError: it is not a regular file (a directory, a pipe, a device), has more than `limit` bytes, or cannot be read.
+    """
+    with open_regular(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        if limit is not None and size > limit:
+            raise OSError(f"it has {size:,} bytes, and at most {limit:,} are read")
+        return file.read()
+
+
+def read_text(path: str | os.PathLike, limit: int | None = TEXT_LIMIT) -> str:
+    """Returns the content of a regular file of UTF-8 text.
+
+    Raises:
+      OSError: as for `read_bytes`.
+      ValueError: it is not UTF-8.
+    """
+    return read_bytes(path, limit).decode()
+
+
+def sealed(values: Mapping[str, Any], **options: Any) -> str:
+    """Returns plain values as JSON whose last entry is the CRC-32 of what stands before it; `unsealed` reads it.
+
+    >>> unsealed(sealed({"steps": 3}))
+    {'steps': 3}
+
+    Args:
+      options: of `json.dumps`.
+    """
+    text = json.dumps({_SEALED: True, **values}, indent=2, **options).removesuffix("\n}")
+    return f'{text},\n  "{_SEAL}": {zlib.crc32(text.encode())}\n}}'
+
+
+def unsealed(text: bytes | str) -> dict[str, Any]:
+    """Returns what `sealed` wrote; JSON of earlier versions, without a checksum, is returned as it is.
+
+    Raises:
+      ValueError: it is neither, or has changed since it was written.
+    """
+    text = text.decode() if isinstance(text, bytes) else text
+    try:
+        values = json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    if not isinstance(values, dict):
+        raise ValueError("it is no JSON object")
+    body, line, seal = text.rpartition(f',\n  "{_SEAL}": ')
+    if (line or _SEALED in values) and seal.removesuffix("\n") != f"{zlib.crc32(body.encode())}\n}}":
+        raise ValueError("it has changed since it was written")
+    return {name: value for name, value in values.items() if name not in (_SEAL, _SEALED)}
+
+
 def size_and_crc(path: Path, *, sync: bool = False) -> list[int]:
-    """Returns a file's [bytes, CRC-32]; `sync` also makes its content durable."""
+    """Returns a regular file's [bytes, CRC-32]; `sync` also makes its content durable.
+
+    Raises:
+      OSError: as for `read_bytes`.
+    """
     size = crc = 0
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         while chunk := file.read(_CHUNK):
             size += len(chunk)
             crc = zlib.crc32(chunk, crc)

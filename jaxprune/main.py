@@ -1,8 +1,9 @@
 """The command line: `python -m jaxprune.main --config=configs/quickstart.py[:arguments] [--workdir=…]`."""
 
-from jaxprune import search_path
+from jaxprune import ctrl_c, search_path
 
 if __name__ == "__main__":
+    ctrl_c.end_quietly()  # the imports take a while
     search_path.leave_out_working_directory()  # before a module in it can be imported
 
 from jaxprune import host_memory
@@ -34,7 +35,7 @@ _PROCESS_ID = flags.DEFINE_integer("process_id", -1, "With --coordinator: which 
 _COMPILED = flags.DEFINE_string("compile_cache", "", "Directory of the compilation cache, or off.")
 _WORKDIR = flags.DEFINE_string("workdir", None, "Directory of the run; runs/<name of the config> by default.")
 
-_INTERRUPTED = 130  # the shell's exit status for a program ended by Ctrl-C
+_WRONG = 1
 
 
 def help_text() -> str:
@@ -207,6 +208,8 @@ def main(argv: list[str]) -> None:
     from jaxprune.train.workdir import is_complete
 
     log_to_terminal()
+    if hasattr(sys.stdout, "reconfigure"):
+        sys.stdout.reconfigure(errors="backslashreplace")  # names of files may be no UTF-8
     absl_logging.set_verbosity(absl_logging.WARNING)  # Orbax reports every file it touches
     config = _CONFIG.value
     workdir = Path(_WORKDIR.value or config.workdir or default_workdir(_value(sys.argv, "config") or ""))
@@ -221,11 +224,13 @@ def main(argv: list[str]) -> None:
         fail(error)
     except (KeyboardInterrupt, Interrupted):
         # Training saves and returns on a first Ctrl-C; this is any other task, or a second Ctrl-C.
-        print("\nInterrupted; the same command runs it again.", file=sys.stderr)
-        sys.exit(_INTERRUPTED)
+        print(f"\n{ctrl_c.MESSAGE}", file=sys.stderr)
+        sys.exit(ctrl_c.STATUS)
     print(_closing(summary, workdir, "Already complete; nothing was run." if before else "Complete."))
     if summary.get("signal") == "SIGINT":
-        sys.exit(_INTERRUPTED)
+        sys.exit(ctrl_c.STATUS)
+    if summary.get("wrong"):  # rows of a leaderboard that were checked
+        sys.exit(_WRONG)
 
 
 def _join(task: str) -> None:
@@ -253,6 +258,11 @@ def _shown(value: Any) -> str:
 
 def run() -> None:
     """Starts the program; also the `jaxprune` command."""
+    with ctrl_c.ending_quietly():
+        _run()
+
+
+def _run() -> None:
     if any(word in ("--help", "-h", "-help") for word in sys.argv[1:]):
         text = _value(sys.argv, "config")
         try:

@@ -11,12 +11,17 @@ import functools
 import importlib
 import importlib.metadata
 import inspect
+import numbers
 import pkgutil
-from collections.abc import Collection, Container
+import types
+import typing
+from collections.abc import Collection, Container, Mapping
 from types import ModuleType
 from typing import Any
 
-from jaxprune.errors import UserError, nearest, unknown
+import numpy as np
+
+from jaxprune.errors import UserError, nearest, quoted, unknown
 
 
 def methods(package: ModuleType, base: type) -> dict[str, type]:
@@ -150,9 +155,10 @@ def build(
       passed_on: further names that the class accepts as **kwargs and passes on.
 
     Raises:
-      UserError: an argument is unknown; the message suggests the nearest one.
+      UserError: an argument is unknown, in which case the message suggests the nearest one, or of another type.
     """
     check_arguments(cls, arguments, (parameters(cls) | set(passed_on)) - {"step", "rngs"})
+    check_kinds(cls, arguments)
     return cls(*positional, **arguments, **always)
 
 
@@ -165,6 +171,75 @@ def check_arguments(cls: type, arguments: Collection[str], names: Collection[str
     for argument in arguments:
         if argument not in names:
             raise UserError(
-                f"{cls.__name__} has no argument {argument!r}.{nearest(argument, names)} It has: "
+                f"{cls.__name__} has no argument {quoted(argument)}.{nearest(argument, names)} It has: "
                 f"{', '.join(sorted(names))}."
             )
+
+
+_KINDS: dict[Any, tuple[type | tuple[type, ...], str]] = {
+    int: (numbers.Integral, "a whole number"),
+    float: (numbers.Real, "a number"),
+    bool: ((bool, np.bool_), "True or False"),
+    str: (str, "a text"),
+    type(None): (type(None), "None"),
+}
+
+
+# Arguments that count something, and the least that they may be.
+_SIZES = {
+    **dict.fromkeys(("img_size", "patch_size", "window_size", "in_chans", "embed_dim", "num_heads", "kernel_size"), 1),
+    **dict.fromkeys(("decoder_embed_dim", "decoder_num_heads", "num_frames", "votes", "grid"), 1),
+    **dict.fromkeys(("depth", "depths", "decoder_depth", "num_classes", "reg_tokens"), 0),
+}
+_LARGEST = 2**20
+
+
+def _whole_numbers(value: Any) -> list[int]:
+    values = value if isinstance(value, (tuple, list)) else (value,)
+    return [number for number in values if isinstance(number, numbers.Integral) and not isinstance(number, bool)]
+
+
+def check_kinds(cls: type, arguments: Mapping[str, Any]) -> None:
+    """Checks the values of a constructor's arguments against its annotations with numbers, texts and tuples of these.
+
+    Raises:
+      UserError: a value is of another type.
+    """
+    declared = signature(cls)
+    for name, value in arguments.items():
+        annotation = declared[name].annotation if name in declared else Any
+        if not _fits(value, annotation):
+            raise UserError(f"{cls.__name__}: {name}={quoted(value)} is not {_described(annotation)}.")
+        least = _SIZES.get(name)
+        if least is not None and not all(least <= size <= _LARGEST for size in _whole_numbers(value)):
+            raise UserError(f"{cls.__name__}: {name}={quoted(value)} is no size: use whole numbers from {least} on.")
+
+
+def _fits(value: Any, annotation: Any) -> bool:
+    origin, inside = typing.get_origin(annotation), typing.get_args(annotation)
+    if annotation in _KINDS:
+        is_bool = isinstance(value, (bool, np.bool_))
+        return isinstance(value, _KINDS[annotation][0]) and (annotation is bool or not is_bool)
+    if origin in (typing.Union, types.UnionType):
+        return any(_fits(value, choice) for choice in inside)
+    if origin is typing.Literal:
+        return value in inside
+    if origin is not tuple:
+        return True  # classes, functions and arrays fail where they are used
+    if not isinstance(value, (tuple, list)):
+        return False
+    kinds = inside[:1] * len(value) if inside[-1:] == (...,) else inside
+    return len(kinds) == len(value) and all(map(_fits, value, kinds))
+
+
+def _described(annotation: Any) -> str:
+    origin, inside = typing.get_origin(annotation), typing.get_args(annotation)
+    if annotation in _KINDS:
+        return _KINDS[annotation][1]
+    if origin in (typing.Union, types.UnionType):
+        return " or ".join(map(_described, inside))
+    if origin is typing.Literal:
+        return " or ".join(map(repr, inside))
+    if inside[-1:] == (...,):
+        return f"several values, each {_described(inside[0])}"
+    return f"({', '.join(map(_described, inside))})" if origin is tuple else getattr(annotation, "__name__", "usable")

@@ -1,10 +1,12 @@
 """How images are prepared for a network: one record, read by training, evaluation, prediction and export."""
 
 import dataclasses
+import math
+import numbers
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from jaxprune.errors import UserError, unknown
+from jaxprune.errors import UserError, quoted, unknown
 
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 HALF = (0.5, 0.5, 0.5)
@@ -44,22 +46,31 @@ class Preprocessing:
     frame_stride: int = 4
 
     def __post_init__(self):
-        if len(self.img_size) != 2 or min(self.img_size) < 1:
-            raise UserError(f"img_size must be (height, width) in pixels, such as (224, 224), not {self.img_size!r}.")
+        if not _all(int, self.img_size) or len(self.img_size) != 2 or min(self.img_size) < 1:
+            raise UserError(
+                f"img_size must be (height, width) in pixels, such as (224, 224), not {quoted(self.img_size)}."
+            )
         if self.crop not in CROPS:
             raise unknown("crop", self.crop, CROPS)
-        if not 0.0 < self.crop_pct <= 1.0:
-            raise UserError(f"crop_pct={self.crop_pct} is outside (0, 1]: use 0.875, or 1.0 to cut off no border.")
+        if not _all(numbers.Real, (self.crop_pct,)) or not 0.0 < self.crop_pct <= 1.0:
+            raise UserError(
+                f"crop_pct={quoted(self.crop_pct)} is outside (0, 1]: use 0.875, or 1.0 to cut off no border."
+            )
         if self.interpolation not in INTERPOLATIONS:
             raise unknown("interpolation", self.interpolation, INTERPOLATIONS)
-        if len(self.mean) != len(self.std) or min(self.std) <= 0:
+        statistics = _all(numbers.Real, self.mean) and _all(numbers.Real, self.std)
+        if not statistics or len(self.mean) != len(self.std) or not self.std or min(self.std) <= 0:
             raise UserError(
-                f"mean={self.mean} and std={self.std} must have one value per channel, and std must be above 0."
+                f"mean={quoted(self.mean)} and std={quoted(self.std)} must have one finite value per channel, and std "
+                "must be above 0."
             )
-        if min(self.num_frames, self.frame_stride) < 0:
+        if not _all(int, (self.num_frames, self.frame_stride)) or min(self.num_frames, self.frame_stride) < 0:
             raise UserError(
-                f"num_frames={self.num_frames} and frame_stride={self.frame_stride} must be 0 or more: use 16 and 4."
+                f"num_frames={quoted(self.num_frames)} and frame_stride={quoted(self.frame_stride)} must be whole "
+                "numbers of 0 or more: use 16 and 4."
             )
+        if not isinstance(self.exif, bool):
+            raise UserError(f"exif={quoted(self.exif)} is neither True nor False.")
 
     @property
     def sides(self) -> tuple[int, ...]:
@@ -77,12 +88,26 @@ class Preprocessing:
 
     @classmethod
     def of_dict(cls, values: Mapping[str, Any]) -> "Preprocessing":
-        """Reads what `as_dict` wrote; unknown fields, from later versions, are ignored."""
+        """Reads what `as_dict` wrote; unknown fields, from later versions, are ignored.
+
+        Raises:
+          UserError: it is something else, or an attribute is out of range.
+        """
+        if not isinstance(values, Mapping) or "img_size" not in values:
+            raise UserError(f"A record of preprocessing has at least an img_size, and is not {quoted(values)}.")
         fields = {field.name for field in dataclasses.fields(cls)}
         tuples: dict[str, Any] = {
             name: tuple(value) if isinstance(value, list) else value for name, value in values.items()
         }
         return cls(**{name: value for name, value in tuples.items() if name in fields})
+
+
+def _all(kind: type, values: Any) -> bool:
+    """Whether these are finite numbers of a kind, of which a bool is none."""
+    are_numbers = isinstance(values, (tuple, list)) and all(
+        isinstance(value, kind) and not isinstance(value, bool) for value in values
+    )
+    return are_numbers and all(math.isfinite(value) for value in values)
 
 
 Normalisation = tuple[tuple[float, ...], tuple[float, ...]]

@@ -4,7 +4,9 @@ import zlib
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-from jaxprune.errors import UserError
+from jaxprune.errors import UserError, quoted
+
+_DIGITS = 18  # of whole numbers, which fit 64 bits; longer ones are read as floats
 
 
 def split_items(text: str) -> Iterator[tuple[str, str | None]]:
@@ -32,7 +34,7 @@ def _parts(text: str) -> Iterator[str]:
             yield text[start:place]
             start = place + 1
     if depth:
-        raise UserError(f"The parentheses in {text!r} are not balanced: write several values as name=(1,2).")
+        raise UserError(f"The parentheses in {quoted(text)} are not balanced: write several values as name=(1,2).")
     yield text[start:]
 
 
@@ -53,7 +55,7 @@ def parse_items(text: str, where: str, *, texts: Collection[str] = ()) -> dict[s
     items = {}
     for name, value in split_items(text):
         if value is None:
-            raise UserError(f"{name!r} in {where} sets nothing: write name=value, such as keep_rate=0.5.")
+            raise UserError(f"{quoted(name)} in {where} sets nothing: write name=value, such as keep_rate=0.5.")
         items[name] = value if name in texts else parse_value(value)
     return items
 
@@ -70,11 +72,22 @@ def parse_value(text: str) -> Any:
     if text.lower() in words:
         return words[text.lower()]
     for kind in (int, float):
+        if kind is int and len(text) > _DIGITS:
+            continue
         try:
             return kind(text)
         except ValueError:
             continue
     return text
+
+
+def writable(text: str) -> str:
+    """Returns a text in which what is no Unicode, such as bytes in the name of a file, is escaped.
+
+    >>> writable("caf" + chr(0xDCE9)) == "caf" + chr(92) + "udce9"
+    True
+    """
+    return text.encode(errors="backslashreplace").decode()
 
 
 def format_items(items: Mapping[str, Any]) -> str:
@@ -100,4 +113,4 @@ def file_name(text: str) -> str:
     'vit--topk-3-keep-rate-0-7-3e4775d3'
     """
     short = "".join(letter if letter.isalnum() else "-" for letter in text)[:60].strip("-")
-    return f"{short}-{zlib.crc32(text.encode()):08x}"
+    return f"{short}-{zlib.crc32(text.encode(errors='surrogateescape')):08x}"

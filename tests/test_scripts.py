@@ -144,6 +144,17 @@ def test_reduction_methods_are_compared(tmp_path):
     assert "Rank correlation" in printed
 
 
+def test_table_6_has_a_row_for_each_method_of_each_data_set_and_backbone(tmp_path):
+    backbones = ["--backbones", "deit_tiny_patch16_224", "deit_small_patch16_224"]
+    chosen = ["--methods", "topk", "l1", "--rates", 0.5, 0.7, "--set", "epochs=0.25", "--smoke", "--out=table"]
+    printed = run("studies/table6", tmp_path, "--data", "imagenet", "coco", *backbones, *chosen)
+    for data in ("imagenet", "coco"):
+        for backbone in backbones[1:]:
+            found = rows(tmp_path / "table" / data / backbone / "table6.csv")
+            assert [row["method"] for row in found] == ["dense", "topk", "l1"] and f"{data}, {backbone}" in printed
+            assert all(0 <= float(row[rate]) <= 100 for row in found for rate in ("0.5", "0.7"))
+
+
 def test_recipes_are_searched_on_a_grid_and_compared(tmp_path):
     config = ["--config=configs/reduction/small.py", "--smoke", "--methods", "topk", "--rates", 0.5]
     printed = run("studies/grid_reduction", tmp_path, "grid", *config, "--grid", "base_lr=0.01,0.0001", "--out=grid")

@@ -16,7 +16,7 @@ import numpy as np
 
 import jaxprune
 from jaxprune.bench.costs import verdict
-from jaxprune.errors import UserError
+from jaxprune.errors import UserError, quoted, shortened
 from jaxprune.measures.intervals import wilson_interval
 from jaxprune.measures.rank_correlation import RankCorrelation, kendall
 from jaxprune.reduction import DENSE, Plan
@@ -25,6 +25,7 @@ Row = dict[str, Any]
 
 HASH, SPEED, THROUGHPUT = "hash", "speed-up", "images/s"
 LOW, HIGH = f"{SPEED} low", f"{SPEED} high"
+SPEEDS = (THROUGHPUT, SPEED, LOW, HIGH)  # the columns that only the same device reproduces
 # The settings of a measurement; rows are measured again with their own.
 WHOLE = ("images", "batch size", "rounds", "seed")
 SETTINGS = (*WHOLE, "image size")
@@ -37,12 +38,17 @@ TEXTS = ("network", "plan", "plan hash", "image size", "weights", "code", "data"
 # Relative tolerances. Medians of speed-ups differ by about 3 % between processes on one machine; the ends of a range
 # are single rounds, and speeds in images/s follow all other load on the machine.
 SPEED_SLACK, LOAD_SLACK = 0.1, 1.0
+# A median is compared with the median, too: within a range that other load has made wide, anything would hold.
+MEDIAN_SLACK, WIDEST = 0.5, 4.0
+_LONGEST = 1000  # characters of a cell
 _TOLERANCE = 1e-12  # of everything else: a CSV has all digits of a float
 # What the text of a cell must match, and its description; other cells that are not texts are numbers.
 _FORMS: dict[str, tuple[str, str]] = {
-    **dict.fromkeys(WHOLE, (r"-?\d{1,10}", "a whole number")),
-    "image size": (r"\d{1,5}(x\d{1,5})?", "a size such as 224 or 192x256"),
+    **dict.fromkeys(WHOLE, (r"-?[0-9]{1,10}", "a whole number")),
+    "image size": (r"[0-9]{1,5}(x[0-9]{1,5})?", "a size such as 224 or 192x256"),
+    "device": (r"[ -~]*", "the name of a device in plain letters"),
 }
+_NUMBER = (r"-?([0-9.]+(e[-+]?[0-9]+)?|inf)|nan", "a number")
 
 
 def code_hash() -> str:
@@ -97,24 +103,45 @@ def read(path: str | os.PathLike) -> list[Row]:
     """
     try:
         with Path(path).open(newline="") as file:
-            texts = [dict(row) for row in csv.DictReader(file)]
+            header, *lines = list(csv.reader(file)) or [[]]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise UserError(f"The leaderboard {path} cannot be read: {error}.") from error
-    if not texts or HASH not in texts[0]:
+        raise UserError(f"The leaderboard {path} cannot be read: {shortened(error)}.") from error
+    if not lines or HASH not in header:
         raise UserError(
             f"{path} is not a leaderboard: it has no rows, or no hashes. Give the leaderboard.csv of a run."
         )
-    if lacking := [name for name in COLUMNS if name not in texts[0]]:
+    if lacking := [name for name in COLUMNS if name not in header]:
         raise UserError(
             f"The leaderboard {path} is of an earlier version of jaxprune, without {', '.join(lacking)}: measure it "
             "again, or read it with that version."
         )
-    rows = [{name: _value(name, row[name]) for name in (*COLUMNS, HASH)} for row in texts]
+    _require_plain_table(path, header, lines)
+    texts = [dict(zip(header, line, strict=False)) for line in lines if line]
+    rows = [{name: _value(name, row.get(name)) for name in (*COLUMNS, HASH)} for row in texts]
     for name in ("plan", "plan hash"):
         keys = [(row["network"], row[name]) for row in rows]
         if twice := [key for key in keys if keys.count(key) > 1]:
-            raise UserError(f"The leaderboard {path} has two rows of {' '.join(twice[0])}: remove one of them.")
+            raise UserError(
+                f"The leaderboard {path} has two rows of {shortened(' '.join(twice[0]))}: remove one of them."
+            )
     return rows
+
+
+def _require_plain_table(path: str | os.PathLike, header: Sequence[str], lines: Sequence[Sequence[str]]) -> None:
+    """Raises a `UserError` unless what a reader of a table sees is what is checked."""
+    if twice := [name for name in header if header.count(name) > 1]:
+        raise UserError(f"The leaderboard {path} has the column {quoted(twice[0])} more than once: remove one of them.")
+    if unknown := [name for name in header if name not in (*COLUMNS, HASH)]:
+        raise UserError(f"The leaderboard {path} has a column {quoted(unknown[0])}, which is not checked: remove it.")
+    for line in lines:
+        if len(line) > len(header):
+            raise UserError(f"The leaderboard {path} has a row with more cells than columns: the file was edited.")
+        for text in line:
+            if len(text) > _LONGEST or not text.isprintable() or text != text.strip():
+                raise UserError(
+                    f"The leaderboard {path} has a cell {quoted(text)}, with spaces at its ends, with characters that "
+                    f"cannot be seen, or longer than {_LONGEST:,}: the file was edited."
+                )
 
 
 def differences(claimed: Mapping[str, Any], measured: Mapping[str, Any], dense: Mapping[str, Any] | None) -> list[str]:
@@ -149,10 +176,20 @@ def differences(claimed: Mapping[str, Any], measured: Mapping[str, Any], dense: 
 
 
 def different_device(claimed: Mapping[str, Any], measured: Mapping[str, Any]) -> str:
-    """Returns a sentence if a row and its re-measurement are from different devices; "" if not."""
-    if claimed["device"] == measured["device"]:
+    """Returns a sentence if a row and its re-measurement are from different devices; "" if not.
+
+    Names that differ only in letters that look alike are those of one device.
+    """
+    if _outline(claimed["device"]) == _outline(measured["device"]):
         return ""
-    return f"Speeds are not compared: the row was measured on {claimed['device']}, and this is {measured['device']}."
+    where = shortened(claimed["device"])
+    return f"Speeds are not compared: the row was measured on {where}, and this is {measured['device']}."
+
+
+def _outline(device: str) -> str:
+    """A device's name without what a reader passes over: case, spaces, and letters that look alike."""
+    letters = "".join(letter for letter in device.casefold() if letter.isalnum())
+    return letters.translate(str.maketrans("0159", "olsg")).replace("i", "l")
 
 
 def same_settings(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
@@ -219,6 +256,13 @@ def _speed_differences(
         for name, (value, slack) in ratios.items()
         if not _within(value, low, high, slack)
     ]
+    median = measured[SPEED]
+    if not _within(claimed[SPEED], median, median, MEDIAN_SLACK):
+        sentences.append(
+            f"the speed-up is {median:.3g}, but {claimed[SPEED]:.3g} in the row (allowed: {MEDIAN_SLACK:.0%} apart)"
+        )
+    if not high <= WIDEST * low:
+        sentences.append(f"the speed-up of single rounds is {low:.3g} to {high:.3g} here: check it on an idle machine")
     if dense is None:
         sentences.append(f"{THROUGHPUT} cannot be checked: the table has no dense row with the same settings")
     if not _within(rate, again, again, LOAD_SLACK):
@@ -232,13 +276,15 @@ def _speed_differences(
 def _value(name: str, text: str | None) -> Any:
     if text is None:
         raise UserError(f"The leaderboard has a row without {name}: the file was edited or truncated.")
-    form, kind = _FORMS.get(name, (".*", "a number"))
+    form, kind = _FORMS.get(name, (".*", "a text") if name in TEXTS else _NUMBER)
     try:
         if not re.fullmatch(form, text, re.DOTALL):
             raise ValueError
         return text if name in TEXTS else int(text) if name in WHOLE else float(text)
     except ValueError:
-        raise UserError(f"The leaderboard's {name} {text!r} is not {kind}: the file was edited or truncated.") from None
+        raise UserError(
+            f"The leaderboard's {name} {quoted(text)} is not {kind}: the file was edited or truncated."
+        ) from None
 
 
 def _same(value: Any, claim: Any) -> bool:

@@ -1,15 +1,14 @@
 """The card of a saved network: the description from which it is rebuilt, as plain values."""
 
 import dataclasses
-import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from jaxprune import processes
-from jaxprune.errors import UserError
-from jaxprune.files import write_atomically
+from jaxprune.errors import UserError, quoted, shortened
+from jaxprune.files import read_text, sealed, unsealed, write_atomically
 from jaxprune.nn.recipe import Recipe
 from jaxprune.preprocessing import Preprocessing
 from jaxprune.reduction import Plan
@@ -18,6 +17,7 @@ from jaxprune.scoring.parts.resized_inputs import ResizedInputs
 CARD = "model.json"
 FORMAT = 2
 
+_DTYPES = ("float32", "bfloat16", "float16", "float64")
 _KINDS = {"model": "a network", "mim": "a pre-training framework", "ranker": "a ranker of patches"}
 
 
@@ -81,23 +81,38 @@ class Card:
             "preprocessing": self.preprocessing.as_dict(),
             "plan": None if self.plan is None else self.plan.text,
         }
-        return json.dumps(values, indent=2)
+        return sealed(values)
 
     @classmethod
-    def from_json(cls, text: str) -> "Card":
-        """Reads a card."""
-        values = json.loads(text)
-        plan = values.get("plan")
-        return cls(
-            values["kind"],
-            with_tuples(values["arguments"]),
-            Preprocessing.of_dict(values["preprocessing"]),
-            values.get("dtype", "float32"),
-            tuple(values.get("class_names", ())),
-            Plan.from_text(plan) if plan else None,
-            values.get("scorer"),
-            values.get("weights", ""),
-        )
+    def from_json(cls, text: str, source: Any) -> "Card":
+        """Reads a card.
+
+        Args:
+          source: name of its file in messages.
+
+        Raises:
+          UserError: it is damaged.
+        """
+        try:
+            values = unsealed(text)
+            plan = values.get("plan")
+            _require_types(values)
+            return cls(
+                values["kind"],
+                with_tuples(values["arguments"]),
+                Preprocessing.of_dict(values["preprocessing"]),
+                values.get("dtype", "float32"),
+                tuple(values.get("class_names", ())),
+                Plan.from_text(plan) if plan else None,
+                values.get("scorer"),
+                values.get("weights", ""),
+            )
+        except Exception as error:  # a wrong value may fail anywhere
+            why = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
+            raise UserError(
+                f"The card in {source} is damaged ({shortened(why)}): copy it from a run of the same config, or save "
+                "the network again."
+            ) from error
 
     def write(self, workdir: str | os.PathLike) -> None:
         """Writes the card into a run directory, once in all processes."""
@@ -120,13 +135,12 @@ class Card:
             hint = f"one of its runs: {runs}" if inside else "a run directory"
             raise UserError(f"{workdir} has no {CARD}, so there is no model in it: give {hint}.")
         try:
-            return cls.from_json((workdir / CARD).read_text())
-        except UserError:
-            raise
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            text = read_text(workdir / CARD)
+        except (OSError, ValueError) as error:
             raise UserError(
-                f"{workdir / CARD} is damaged ({type(error).__name__}: {error}): copy it from a run of the same config."
+                f"{workdir / CARD} cannot be read ({error}): copy it from a run of the same config."
             ) from error
+        return cls.from_json(text, workdir / CARD)
 
     def require(self, kind: str, where: str | os.PathLike) -> "Card":
         """Returns the card if it is of a kind.
@@ -138,6 +152,22 @@ class Card:
             remedies = {"model": "fine-tune it first", "mim": "give a pre-training run", "ranker": "train one first"}
             raise UserError(f"{where} holds {_KINDS[self.kind]}, and {_KINDS[kind]} is needed: {remedies[kind]}.")
         return self
+
+
+def _require_types(values: Mapping[str, Any]) -> None:
+    """Raises a `ValueError` unless the entries of a card are of the kinds that `Card` has."""
+    names, weights = values.get("class_names", ()), values.get("weights", "")
+    is_right = {
+        "kind": values["kind"] in _KINDS,
+        "arguments": isinstance(values["arguments"], dict) and isinstance(values["arguments"].get("name"), str),
+        "dtype": values.get("dtype", "float32") in _DTYPES,
+        "class_names": isinstance(names, (list, tuple)) and all(isinstance(name, str) for name in names),
+        "plan": isinstance(values.get("plan") or "", str),
+        "scorer": isinstance(values.get("scorer") or {}, dict),
+        "weights": isinstance(weights, str) and Path(weights).name == weights,
+    }
+    if wrong := [name for name, right in is_right.items() if not right]:
+        raise ValueError(f"{wrong[0]} is {quoted(values.get(wrong[0]))}")
 
 
 def _scorer_recipe(scorer: Any) -> dict[str, Any]:

@@ -11,11 +11,12 @@ from flax import nnx
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file, save
 
-from jaxprune import mim, models, processes, ranking, scoring
+from jaxprune import mim, models, processes, scoring
+from jaxprune.checkpoints.build import build, from_card, require_no_larger
 from jaxprune.checkpoints.card import CARD, Card, with_tuples
 from jaxprune.checkpoints.store import load_params, load_running
 from jaxprune.errors import UserError
-from jaxprune.files import write_atomically
+from jaxprune.files import as_path, write_atomically
 from jaxprune.nn.params import split, unfilled, variables
 from jaxprune.preprocessing import Preprocessing
 from jaxprune.reduction import apply
@@ -30,21 +31,8 @@ from jaxprune.weights.write import save_pretrained
 
 WEIGHTS = "model.safetensors"  # of a run directory whose checkpoints are not the weights of its network
 SCORER = "scorer.safetensors"  # the weights of a scorer that prunes before the first block
-CREATE = {"mim": mim.create, "model": models.create, "ranker": ranking.create}
 _NAMES_SHOWN = 5  # in an error
 FIXED = "fixed.safetensors"  # arrays that are not trained, such as a teacher's
-
-
-def build(kind: str, arguments: Mapping[str, Any], *, dtype: str = "float32", rngs: nnx.Rngs) -> Any:
-    """Builds a network from plain values.
-
-    Args:
-      kind: "mim" for a pre-training framework, "model" for a network, "ranker" for one that ranks patches.
-      arguments: `name` and the keyword arguments of `mim.create`, `models.create` or `ranking.create`.
-      dtype: compute dtype.
-    """
-    compute = None if dtype == "float32" else jnp.dtype(dtype)
-    return CREATE[kind](**arguments, dtype=compute, rngs=rngs)
 
 
 def backbone(model: Any) -> Any:
@@ -103,9 +91,9 @@ def save_model(model: Any, path: str | os.PathLike, *, class_names: Sequence[str
     Raises:
       UserError: the network was built in another way, or the path is not a `.safetensors`.
     """
-    path = Path(path)
+    path = as_path(path)
     if path.suffix != ".safetensors":
-        raise UserError(f"{path} would not be a .safetensors: call it {path.with_suffix('.safetensors').name}.")
+        raise UserError(f"{path} would not be a .safetensors: call it {path.stem}.safetensors.")
     if not path.parent.is_dir():
         raise UserError(f"There is no directory {path.parent} to write {path.name} to: create it.")
     arrays = {name: np.asarray(variable[...]) for name, variable in variables(model).items()}
@@ -118,7 +106,7 @@ def load_card(path: str | os.PathLike) -> Card:
     Raises:
       UserError: there is neither.
     """
-    path = Path(path)
+    path = as_path(path)
     if not path.is_file():
         return Card.read(path)
     card = _metadata(path)
@@ -128,7 +116,7 @@ def load_card(path: str | os.PathLike) -> Card:
             "(checkpoints.open_classifier), or build that with models.create and fill it with "
             "checkpoints.load_pretrained."
         )
-    return Card.from_json(card)
+    return Card.from_json(card, path)
 
 
 def is_ours(path: str | os.PathLike) -> bool:
@@ -166,24 +154,30 @@ def load_model(path: str | os.PathLike, *, ema: bool = False, img_size: int | tu
       UserError: there is no network, or the run has no checkpoint yet, or no averaged weights; or weights that are not
         finite.
     """
-    path, card = Path(path), load_card(path)
+    path, card = as_path(path), load_card(path)
+    if ema and (card.weights or path.is_file()):
+        raise UserError(f"{path} holds no averaged parameters: leave ema out.")
+    weights = path / card.weights if card.weights and path.is_dir() else None
+    arrays = _arrays(path, card, ema) if weights is None else read_tensors(weights)
+    with from_card(path):
+        require_no_larger(card.kind, card.arguments, arrays, path)
+        return _loaded(path, card, arrays, img_size)
+
+
+def _loaded(path: Path, card: Card, arrays: dict[str, Any], img_size: int | tuple[int, int] | None) -> Any:
     arguments = dict(card.arguments)
     if img_size is not None:
         of_model = card.kind == "model"
         arguments |= models.size_argument(arguments["name"], img_size) if of_model else {"img_size": img_size}
     model = build(card.kind, arguments, dtype=card.dtype, rngs=nnx.Rngs(0))
     model.preprocessing = card.preprocessing if img_size is None else card.preprocessing.with_size(img_size)
-    if ema and (card.weights or path.is_file()):
-        raise UserError(f"{path} holds no averaged parameters: leave ema out.")
     trained = None
     if img_size is not None and table_names(model):
         trained = nnx.eval_shape(lambda: build(card.kind, card.arguments, rngs=nnx.Rngs(0)))
     if card.weights and path.is_dir():
-        weights = path / card.weights
-        return fill(model, read_tensors(weights), str(weights), source=trained)
-    arrays = _arrays(path, card, ema)
+        return fill(model, arrays, str(path / card.weights), source=trained)
     if card.plan is not None:
-        scorer = None if card.scorer is None else _scorer(card.scorer, _scorer_arrays(path, arrays))
+        scorer = None if card.scorer is None else _scorer(card.scorer, _scorer_arrays(path, arrays), path)
         model = apply(model, card.plan, scorer=scorer, rngs=nnx.Rngs(0))
     names = [] if trained is None else [name for name in table_names(trained) if name in arrays]
     arrays |= {name: resample_to(model, name, arrays[name], source=trained) for name in names}
@@ -243,7 +237,11 @@ def _scorer_network(recipe: Mapping[str, Any]) -> Any:
     return network
 
 
-def _scorer(recipe: Mapping[str, Any], arrays: Mapping[str, Any]) -> Scorer:
+def _scorer(recipe: Mapping[str, Any], arrays: Mapping[str, Any], path: Path) -> Scorer:
+    for entry in ("network", "focus"):
+        if (network := recipe.get(entry)) is not None:
+            require_no_larger(network["kind"], with_tuples(network["arguments"]), arrays, path)
+
     def make() -> Scorer:
         arguments = with_tuples(recipe["arguments"])
         for argument, entry in (("proposal", "network"), ("focus", "focus")):

@@ -26,8 +26,8 @@ import numpy as np
 import orbax.checkpoint as ocp
 
 from jaxprune import processes
-from jaxprune.errors import UserError
-from jaxprune.files import size_and_crc, sync_directory, writing
+from jaxprune.errors import UserError, quoted
+from jaxprune.files import read_bytes, size_and_crc, sync_directory, writing
 from jaxprune.weights.finite import require_finite
 
 FORMAT = 1
@@ -39,6 +39,7 @@ _WRITING = ".writing"
 _REMOVING = ".removing"
 _DAMAGED = ".damaged"
 _NAMES_SHOWN = 8
+_MOST_BYTES = 2**28  # of a manifest
 _SEAL = "crc32"  # of the manifest itself
 _STEP = r"0|[1-9][0-9]*"
 
@@ -284,8 +285,10 @@ def _unsealed(text: bytes, path: Path) -> dict:
 def _verify(path: Path) -> dict:
     """Returns the manifest of the checkpoint at `path`, having read every byte of it."""
     try:
-        manifest = _unsealed((path / _MANIFEST).read_bytes(), path)
+        manifest = _unsealed(read_bytes(path / _MANIFEST, _MOST_BYTES), path)
         for name, sealed in manifest["files"].items():
+            if not (path / name).resolve().is_relative_to(path.resolve()):
+                raise _Damage(f"{_MANIFEST} lists {quoted(name)}, which is outside of the checkpoint")
             present = size_and_crc(path / name)
             if present[0] != sealed[0]:
                 raise _Damage(f"{name} has {present[0]} of {sealed[0]} bytes")
@@ -296,7 +299,7 @@ def _verify(path: Path) -> dict:
     except PermissionError as error:
         raise UserError(f"{error.filename} may not be read: let this user read the whole of {path}.") from error
     except OSError as error:
-        raise _Damage(f"{error.strerror}") from None
+        raise _Damage(f"{error.strerror or error}") from None
     except (TypeError, AttributeError, IndexError, ValueError) as error:
         if isinstance(error, UserError):
             raise

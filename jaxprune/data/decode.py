@@ -2,12 +2,13 @@
 
 import io
 import os
+import re
 import struct
 
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from jaxprune.data.files import read_bytes
+from jaxprune.files import read_bytes
 
 # Pillow is always used for resizing (with antialiasing, as in torchvision on Pillow images). OpenCV, if installed, only
 # decodes JPEG files, which is faster for small pictures. Built on the same libjpeg-turbo, the two decode RGB and grey
@@ -22,7 +23,13 @@ EXTENSIONS: tuple[str, ...] = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".gif",
 FORMATS = ("JPEG", "PNG", "BMP", "WEBP", "GIF", "PPM", "TIFF")
 MAX_PIXELS = 2**26  # of a picture to decode, which temporarily takes up to 12 bytes per pixel
 MAX_SIDE = 2**16  # resizing one side first keeps the other at full size
+MAX_SCANS = 64  # of a JPEG file, each of which passes over all pixels; files in use have up to about 20
 MAX_BYTES = 8 * MAX_PIXELS  # of a file: no picture within these bounds is larger, even uncompressed
+
+
+_SCAN, _END = b"\xff\xda", b"\xff\xd9"
+_MARKER = re.compile(rb"\xff+[^\x00\x01\xff\xd0-\xd8]")  # of a segment with a length; compressed pixels contain none
+_MAX_SEGMENTS = 2**16
 
 
 class Decoded(np.ndarray):
@@ -88,6 +95,7 @@ def _too_large(size: str) -> str:
 
 
 def _decode(data: bytes, upright: bool) -> np.ndarray:
+    _check_scans(data)
     # OpenCV returns partial images of truncated JPEG files, so it only gets complete files.
     if cv2 is not None and b"\xff\xd9" in data[-16:] and (size := _jpeg_size(data)):
         _check_size(*size)
@@ -111,6 +119,22 @@ def _decode(data: bytes, upright: bool) -> np.ndarray:
         array = np.asarray(image).view(Decoded)
         array.picture = image
         return array
+
+
+def _check_scans(data: bytes) -> None:
+    """Raises for a JPEG file with so many scans that decoding takes minutes: each may be a few bytes."""
+    if data[:2] != b"\xff\xd8" or data.count(_SCAN) <= MAX_SCANS:
+        return
+    # The bytes of a scan's marker may also be part of a thumbnail, or of what a camera appends: only scans count.
+    count = segments = 0
+    marker = _MARKER.search(data, 2)
+    while marker and not marker[0].endswith(_END):
+        count += marker[0].endswith(_SCAN)
+        segments += 1
+        if count > MAX_SCANS or segments > _MAX_SEGMENTS:
+            raise Broken(f"it has more than {MAX_SCANS} scans, which take too long to decode: save it again")
+        length = int.from_bytes(data[marker.end() : marker.end() + 2], "big")
+        marker = _MARKER.search(data, marker.end() + length)
 
 
 def _jpeg_size(data: bytes) -> tuple[int, int] | None:

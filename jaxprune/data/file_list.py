@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 
-from jaxprune.data.files import read_text
 from jaxprune.data.folder import ImageFolder, read_example
 from jaxprune.data.source import Example, Source
 from jaxprune.errors import UserError
+from jaxprune.files import read_text
 
 LIST = ".txt"
 

@@ -17,6 +17,7 @@ from jaxprune.mim.parts.decoder import Decoder, TokenDecoder
 from jaxprune.mim.parts.masker import Masker, Masks, RandomMasker
 from jaxprune.mim.parts.partial import FULL, PARTIAL_ARGUMENTS, Partial
 from jaxprune.mim.parts.target import NormalizedPixels, Pixels, Target
+from jaxprune.nn.images import require_buildable
 from jaxprune.nn.params import merge, split
 from jaxprune.nn.patch_embed import pair
 from jaxprune.nn.recipe import remember
@@ -48,6 +49,7 @@ def create(name: str, *, encoder: str | None = None, rngs: nnx.Rngs, **arguments
     import jaxprune.mim as family
     from jaxprune import models
 
+    require_buildable(arguments.get("dtype"), rngs)
     cls = plugins.find(family, Framework, name)
     sizes = models.arguments(encoder) if encoder else {}
     sizes = {key: value for key, value in sizes.items() if key not in cls.encoder_excludes}
@@ -58,6 +60,11 @@ def create(name: str, *, encoder: str | None = None, rngs: nnx.Rngs, **arguments
             raise unknown(f"encoder of {cls.__name__}", str(encoder), cls.encoder_classes)
         encoder_class, kind = cls.encoder_classes[family], {"encoder": family}
     plugins.check_arguments(cls, {**sizes, **arguments}, argument_names(cls, encoder_class))
+    plugins.check_kinds(cls, arguments)
+    if encoder_class is not None:
+        plugins.check_kinds(
+            encoder_class, {n: value for n, value in arguments.items() if n not in plugins.signature(cls)}
+        )
     named = {argument: arguments[argument] for argument in cls.networks if arguments.get(argument) is not None}
     networks = {argument: _network(network, arguments.get("dtype"), rngs) for argument, network in named.items()}
     framework = cls(**_with_partial(cls, {**sizes, **arguments, **networks}), rngs=rngs, **kind)

@@ -1,12 +1,13 @@
-"""Checks of a network's input images."""
+"""Checks of what a network computes with: its input images, and its dtype."""
 
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
+from flax import nnx
 from jaxtyping import Array, Float
 
-from jaxprune.errors import UserError
+from jaxprune.errors import UserError, quoted
 from jaxprune.preprocessing import Normalisation
 
 
@@ -33,12 +34,35 @@ def require_float(images: Any, ndim: int | None = None) -> None:
             f"{kind} of shape {tuple(images.shape)} have {len(images.shape)} dimensions, but the network reads batches "
             f"with {ndim}, ({axes}, channels): add a batch axis with {kind.lower()}[None]."
         )
+    if images.shape and not images.shape[0]:
+        raise UserError("The batch holds no images: give at least one.")
     dtype = images.dtype
     if not jnp.issubdtype(dtype, jnp.floating):
         raise UserError(
             f"A network reads normalised images of a floating-point dtype, but these are {dtype}: prepare "
             f"pictures with "
             "jaxprune.data.load_images(pictures, model.preprocessing)."
+        )
+
+
+def require_buildable(dtype: Any, rngs: Any) -> None:
+    """Checks the compute dtype of a network, and the random numbers of its initial parameters.
+
+    Numbers cut off to integers would be zeros without a word.
+
+    Raises:
+      UserError: it is no floating-point dtype, or there are no random numbers.
+    """
+    if not isinstance(rngs, nnx.Rngs):
+        raise UserError(f"rngs={quoted(rngs)} are no random numbers: pass rngs=nnx.Rngs(0).")
+    try:
+        right = dtype is None or jnp.issubdtype(jnp.dtype(dtype), jnp.floating)
+    except TypeError:
+        right = False
+    if not right:
+        raise UserError(
+            f"dtype={quoted(dtype)} is no floating-point type, which networks compute with: use float32, bfloat16 or "
+            "float16."
         )
 
 

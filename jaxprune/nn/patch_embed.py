@@ -4,14 +4,14 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
 from jaxprune.errors import UserError
-from jaxprune.nn.linear import Linear
+from jaxprune.nn.linear import Linear, torch_uniform
 from jaxprune.ops.patches import gather_tokens, patchify
+
+_MOST_PATCHES = 2**24
 
 
 def pair(value: int | Sequence[int]) -> tuple[int, int]:
@@ -34,7 +34,10 @@ def grid_of(img_size: int | Sequence[int], patch_size: int | Sequence[int], *, c
             f"img_size {height}x{width} is not a whole number of patches of {rows}x{columns}: "
             f"use {height // rows * rows or rows}x{width // columns * columns or columns} or another patch_size."
         )
-    return height // rows, width // columns
+    grid = height // rows, width // columns
+    if math.prod(grid) > _MOST_PATCHES:
+        raise UserError(f"img_size {height}x{width} has {math.prod(grid):,} patches of {rows}x{columns}: use less.")
+    return grid
 
 
 class PatchEmbed(nnx.Module):
@@ -65,11 +68,7 @@ class PatchEmbed(nnx.Module):
         self.img_size, self.patch_size, self.in_chans = pair(img_size), pair(patch_size), in_chans
         self.grid = grid_of(img_size, patch_size, cut=cut)
         inputs = self.patch_size[0] * self.patch_size[1] * in_chans
-        bound = 1 / math.sqrt(inputs)
-
-        def uniform(key: Any, shape: Any, dtype: Any = jnp.float32) -> Any:
-            return jax.random.uniform(key, shape, dtype, -bound, bound)
-
+        uniform = torch_uniform(inputs)
         self.proj = Linear(inputs, dim, use_bias=use_bias, kernel_init=kernel_init or uniform, dtype=dtype, rngs=rngs)
         if use_bias:
             self.proj.bias[...] = uniform(rngs.params(), (dim,))

@@ -8,7 +8,8 @@ import numpy as np
 from flax import nnx
 
 from jaxprune import mim, models
-from jaxprune.checkpoints.run import build, load_model
+from jaxprune.checkpoints.build import build
+from jaxprune.checkpoints.run import load_model
 from jaxprune.errors import UserError
 from jaxprune.open.origin import Run, at
 from jaxprune.weights.architecture import architecture

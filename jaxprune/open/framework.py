@@ -6,7 +6,8 @@ from typing import Any
 
 from flax import nnx
 
-from jaxprune.checkpoints.run import build, load_card, load_model
+from jaxprune.checkpoints.build import build
+from jaxprune.checkpoints.run import load_card, load_model
 from jaxprune.errors import UserError
 from jaxprune.mim import Pixels
 from jaxprune.nn.params import Split, merge, split

@@ -6,8 +6,8 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Float
 
+from jaxprune.checkpoints.build import build
 from jaxprune.checkpoints.card import Card
-from jaxprune.checkpoints.run import build
 from jaxprune.errors import UserError
 from jaxprune.nn.params import variables
 from jaxprune.reduction import apply

@@ -24,7 +24,7 @@ from jaxprune.train.progress import progress
 from jaxprune.train.state import Keeper, TrainState
 from jaxprune.train.step import FIXED, LossFn, TrainStep, make_train_step
 from jaxprune.train.workdir import locked
-from jaxprune.train.writer import BEGINNING, Silent, Writer
+from jaxprune.train.writer import BEGINNING, Silent, Writer, warn_if_changed
 
 _log = logging.getLogger(__name__)
 
@@ -138,6 +138,8 @@ def fit(
             store, params, optimizer, batches, mesh, rules, ema=bool(ema_decay), keepers=keepers
         )
         clock = _Clock(start - past["seconds"], max_seconds)
+        if "metrics" in past and processes.leads():
+            warn_if_changed(workdir, past["metrics"])
         log: Any = _rewound(writer, first, workdir, stack)
         stop = stack.enter_context(StopSignal())
         bar = stack.enter_context(progress(desc, total_steps, first))
@@ -170,6 +172,7 @@ def fit(
             log.forget(step)
             due = not run_hooks(step, step == total_steps or past["last"])
             if due:
+                stop.heeded = True
                 return FitResult(state, step, "signal", clock.seconds(), stop.received or "")
         while step < total_steps and stopped is None:
             batch = parallel.place_batch(mesh, _next_batch(batches, step)) | beside
@@ -202,10 +205,12 @@ def fit(
                 _check_sound(state, step, store)
                 log.sync()
                 past = {"batches": batches.get_state(), "seconds": clock.seconds(), "last": last, "due": due}
+                past["metrics"] = log.extent()
                 store.save(step, state, past)
                 bar.restart_clock()
 
         stopped = stopped if step < total_steps or due else None
+        stop.heeded = stopped == "signal"
         _say_goodbye(desc, step, total_steps, stopped, stop, store)
         return FitResult(state, step, stopped, clock.seconds(), stop.received or "")
 

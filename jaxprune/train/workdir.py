@@ -13,12 +13,14 @@ from typing import IO, Any
 
 import jaxprune
 from jaxprune import processes
-from jaxprune.errors import UserError
-from jaxprune.files import write_atomically, writing
+from jaxprune.errors import UserError, shortened
+from jaxprune.files import TEXT_LIMIT, read_bytes, sealed, size_and_crc, unsealed, write_atomically, writing
+from jaxprune.train.writer import METRICS, warn_if_changed
 
 CONFIG = "config.json"
 COMPLETE = "complete.json"
 
+_METRICS = "metrics"  # in it: bytes and CRC-32 of the metrics
 _LOCK = ".lock"
 _PACKAGES = ("jax", "flax", "optax", "orbax-checkpoint")
 _KEYS_SHOWN = 12
@@ -94,7 +96,9 @@ def _refuse_strangers(workdir: Path) -> None:
 
 def mark_complete(workdir: str | os.PathLike, summary: Mapping[str, Any]) -> None:
     """Marks the run as complete, with its results."""
-    write_atomically(Path(workdir) / COMPLETE, json.dumps(summary, indent=2, default=str) + "\n")
+    path = Path(workdir) / METRICS
+    extent = {_METRICS: size_and_crc(path)} if path.is_file() else {}
+    write_atomically(Path(workdir) / COMPLETE, sealed({**summary, **extent}, default=str) + "\n")
 
 
 def is_complete(workdir: str | os.PathLike) -> bool:
@@ -111,21 +115,20 @@ def read_summary(workdir: str | os.PathLike) -> dict[str, Any]:
     summary = _summary(Path(workdir))
     if summary is None:
         raise UserError(f"{workdir} holds no complete run (no readable {COMPLETE}): rerun its command.")
+    if extent := summary.pop(_METRICS, None):
+        warn_if_changed(workdir, extent)
     return summary
 
 
 def _summary(workdir: Path) -> dict[str, Any] | None:
     path = workdir / COMPLETE
     try:
-        summary = json.loads(path.read_bytes())
+        return unsealed(read_bytes(path, TEXT_LIMIT))
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except (OSError, ValueError, RecursionError):
-        summary = None
-    if not isinstance(summary, dict):
-        _log.warning("%s is damaged; the run counts as not complete.", path)
+    except (OSError, ValueError) as error:
+        _log.warning("%s is damaged (%s); the run counts as not complete.", path, shortened(error))
         return None
-    return summary
 
 
 @contextlib.contextmanager

@@ -5,14 +5,15 @@ import json
 import logging
 import math
 import os
-from collections.abc import Callable, Mapping
+import zlib
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 from PIL import Image
 
-from jaxprune.files import write_atomically, writing
+from jaxprune.files import read_bytes, size_and_crc, write_atomically, writing
 from jaxprune.train.tensorboard import TensorBoard
 
 METRICS = "metrics.jsonl"
@@ -39,6 +40,9 @@ class Silent:
     def timing(self, step: int, values: Mapping[str, float]) -> None: ...
 
     def sync(self) -> None: ...
+
+    def extent(self) -> list[int]:
+        return [0, 0]
 
     def close(self) -> None: ...
 
@@ -144,6 +148,11 @@ class Writer:
         if self._tensorboard is not None:
             self._tensorboard.flush()
 
+    def extent(self) -> list[int]:
+        """Returns the [bytes, CRC-32] of the metrics written so far, for `warn_if_changed`."""
+        with writing(self.workdir / METRICS):
+            return size_and_crc(self.workdir / METRICS)
+
     def close(self) -> None:
         """Syncs and closes the files."""
         self.sync()
@@ -176,6 +185,25 @@ def read_metrics(workdir: str | os.PathLike) -> list[dict[str, Any]]:
     path = Path(workdir) / METRICS
     lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
     return [row for line in lines if (row := _parse(line))]
+
+
+def warn_if_changed(workdir: str | os.PathLike, extent: Sequence[int]) -> None:
+    """Warns if the first lines of a run's metrics are not those that were there before.
+
+    Args:
+      extent: what `Writer.extent` returned then.
+    """
+    size, crc = extent
+    try:
+        present = zlib.crc32(read_bytes(Path(workdir) / METRICS)[:size])
+    except OSError:
+        present = 0
+    if present != crc:
+        _log.warning(
+            "%s was changed or cut since it was written: its curves are not those of the run. The checkpoints and "
+            "results are not affected.",
+            Path(workdir) / METRICS,
+        )
 
 
 def _parse(line: bytes) -> dict[str, Any] | None:

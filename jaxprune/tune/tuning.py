@@ -10,13 +10,14 @@ from jax.sharding import Mesh
 
 from jaxprune import flops, parallel, reduction
 from jaxprune.bench.timing import OverRounds, interleaved
-from jaxprune.errors import UserError
+from jaxprune.errors import UserError, quoted
 from jaxprune.evaluate import Batch, Stacked, run_over
 from jaxprune.evaluate.contestants import Runner, random_images
 from jaxprune.nn.host import Host
 from jaxprune.reduction import DENSE
 from jaxprune.tune import blockwise, cost_table, image_errors, pareto_testing
 from jaxprune.tune.candidates import Candidate, candidates, default_methods, default_places, require_untrained
+from jaxprune.tune.copies import first_of_copies
 from jaxprune.tune.cost_table import Cost, CostTable
 from jaxprune.tune.pareto_testing import Tested
 from jaxprune.tune.requirement import Bound
@@ -70,14 +71,20 @@ def tune(
     """
     if not isinstance(model, Host):
         raise UserError(f"A {type(model).__name__} has no tokens to reduce: give a transformer.")
+    if not isinstance(bound, Bound):
+        raise UserError(f"bound={quoted(bound)} is no bound: give one such as Bound('agreement', 0.95).")
+    if not callable(images) and not (hasattr(images, "shape") and len(images.shape) > 3):
+        raise UserError(f"images={quoted(images)} are no array of images, (n, h, w, 3): see data.load_images.")
     settings = settings or Settings()
     show, count = (images, num_images or 0) if callable(images) else (_batches_of(images, labels), len(images))
-    halves = _halves(count, bound.check(), settings)
-    _log.info("%s", pareto_testing.images_needed(len(halves.second), bound.risk, settings.delta))
+    _require_enough(count, bound.check(), settings)
+    _log.info("%s", pareto_testing.images_needed(count // 2, bound.risk, settings.delta))
     network = _Networks.of(model, settings, smaller)
     keep = (store or Store()).under(
         format=_FORMAT, network=fingerprint(model), size=network.dense.preprocessing.sides, jax=jax.__version__
     )
+    firsts = keep.arrays("copies", lambda: {"first": first_of_copies(show, count)}, images=count)["first"]
+    halves = _halves(np.unique(firsts), count, bound, settings)
     _log.info("Timing the blocks of the dense network and of %s on this device.", ", ".join(network.methods))
     table = _cost_table(network, settings, keep)
     errors = _Errors(network.dense, show, halves, bound, settings, mesh or parallel.mesh_from_text("data=-1"), keep)
@@ -95,6 +102,8 @@ def tune(
         timed = _timed(network, finalists, settings, keep)
     _log.info("Testing plans on %d other images.", len(halves.second))
     best, why, tests = _decision(finalists, timed, errors, bound, settings)
+    if copies := count - len(halves.first) - len(halves.second):
+        why += f" Of {count} images {copies} are copies or near copies of others, and were left out."
     # The device may have become faster or slower since the table was measured.
     predicted = lambda cost: table.rescaled(cost, timed[DENSE][0].median)
     rows = [Row(DENSE, _gflops(network.dense), None, timed[DENSE], 0, len(halves.first))]
@@ -104,17 +113,9 @@ def tune(
         losses = errors.estimate(plan, share)
         estimated = predicted(plan.cost), timed.get(plan.name), int(losses.sum()), len(losses)
         rows.append(Row(plan.name, _gflops(plan.model), *estimated, tests.get(plan.name)))
-    return Tuned(
-        best.name if best else "",
-        best.model if best else network.dense,
-        why,
-        tuple(rows),
-        tuple(plan.name for plan in front),
-        table,
-        bound,
-        settings,
-        (len(halves.first), len(halves.second)),
-    )
+    name, tuned = (best.name, best.model) if best else ("", network.dense)
+    sizes = len(halves.first), len(halves.second)
+    return Tuned(name, tuned, why, tuple(rows), tuple(plan.name for plan in front), table, bound, settings, sizes)
 
 
 class _Halves(NamedTuple):
@@ -124,15 +125,21 @@ class _Halves(NamedTuple):
     second: np.ndarray
 
 
-def _halves(count: int, bound: Bound, settings: Settings) -> _Halves:
+def _require_enough(count: int, bound: Bound, settings: Settings, copies: str = "") -> None:
     fewest = 4 if bound.risk == 1 else max(4, pareto_testing.fewest_images(bound.risk, settings.delta))
     if count // 2 < fewest:
         raise UserError(
-            f"{count} images are too few: half of them test, and to show a risk of at most {bound.risk:.3g} with "
-            f"confidence {1 - settings.delta:.3g} takes {fewest} without an error. Give {2 * fewest} or more."
+            f"{count} images are too few{copies}: half of them test, and to show a risk of at most {bound.risk:.3g} "
+            f"with confidence {1 - settings.delta:.3g} takes {fewest} without an error. Give {2 * fewest} or more."
         )
-    order = np.random.default_rng(settings.seed).permutation(count)
-    return _Halves(*np.split(order, [count - count // 2]))
+
+
+def _halves(distinct: np.ndarray, count: int, bound: Bound, settings: Settings) -> _Halves:
+    """Splits images at random; of copies only the first counts, or they would be on both sides."""
+    if len(distinct) < count:
+        _require_enough(len(distinct), bound, settings, f" ({count - len(distinct)} of {count} are copies of others)")
+    order = np.random.default_rng(settings.seed).permutation(len(distinct))
+    return _Halves(*np.split(distinct[order], [len(order) - len(order) // 2]))
 
 
 class _Networks(NamedTuple):
@@ -350,9 +357,8 @@ def _gflops(model: Any) -> float:
 
 def _timing(settings: Settings) -> dict[str, Any]:
     """The settings that timings depend on."""
-    device = jax.devices()[0]
-    names = {"device": device.device_kind, "platform": device.platform}
-    return {"batch_size": settings.batch_size, "rounds": settings.rounds, **names}
+    device = {"device": jax.devices()[0].device_kind, "platform": jax.devices()[0].platform}
+    return {"batch_size": settings.batch_size, "rounds": settings.rounds, **device}
 
 
 def _batches_of(images: np.ndarray, labels: np.ndarray | None) -> Show:

@@ -1,17 +1,19 @@
 """Reads published weights and loads them into a network: either completely, or with a clear error."""
 
 import fnmatch
+import math
 import os
 import re
 import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import jax.numpy as jnp
 import numpy as np
 
-from jaxprune.errors import UserError
+from jaxprune.errors import UserError, quoted, shortened
+from jaxprune.files import as_path
 from jaxprune.nn.params import Fixed, variables
 from jaxprune.scoring import Scorer
 from jaxprune.weights.finite import is_real, require_finite
@@ -28,6 +30,7 @@ from jaxprune.weights.trained_methods import trained_methods
 _UNPACKED = 2**28
 _RATIO = 16
 
+_HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 _PYTORCH = (".pth", ".pt", ".bin", ".ckpt", ".pyth", ".tar")  # the last of ".pth.tar"
 
 
@@ -48,7 +51,7 @@ def read_tensors(path: str | os.PathLike, key: str | tuple[str, ...] | None = No
     """
     if is_remote(path):
         path = fetched(path)
-    path = Path(path)
+    path = as_path(path)
     if path.is_dir():
         return read_directory(path, lambda file: read_tensors(file, key))
     if not path.is_file():
@@ -68,7 +71,7 @@ def read_tensors(path: str | os.PathLike, key: str | tuple[str, ...] | None = No
     except UserError:
         raise
     except Exception as error:  # safetensors, zip and numpy raise different exceptions
-        raise UserError(f"{path} cannot be read ({error}): it may be truncated; fetch it again.") from error
+        raise UserError(f"{path} cannot be read ({shortened(error)}): it may be truncated; fetch it again.") from error
     raise UserError(f"{path} is neither .safetensors nor .npz nor one of {', '.join(_PYTORCH)}: save the weights so.")
 
 
@@ -85,6 +88,9 @@ def _refuse_placeholder(path: Path) -> None:
 def _read_npz(path: Path) -> dict[str, np.ndarray]:
     with zipfile.ZipFile(path) as archive:
         size = sum(member.file_size for member in archive.infolist())
+        for member in archive.infolist():
+            with archive.open(member) as file:
+                _require_content(file, member)
     if size > _UNPACKED + _RATIO * path.stat().st_size:
         raise UserError(
             f"{path} unpacks to {size:,} bytes, which is not plausible for weights of "
@@ -93,6 +99,21 @@ def _read_npz(path: Path) -> dict[str, np.ndarray]:
         )
     with np.load(path, allow_pickle=False) as file:
         return dict(file)
+
+
+def _require_content(file: IO[bytes], member: zipfile.ZipInfo) -> None:
+    """Raises a `ValueError` unless an array in an archive has as many bytes as its header says.
+
+    Elements of no bytes would cost nothing to store, and any time to convert.
+    """
+    reader = _HEADERS.get(np.lib.format.read_magic(file))
+    if reader is None:
+        return
+    shape, _, dtype = reader(file)
+    if not dtype.hasobject and (
+        not dtype.itemsize or math.prod(shape) * dtype.itemsize != member.file_size - file.tell()
+    ):
+        raise ValueError(f"{member.filename} is no array of the {member.file_size:,} bytes that it has")
 
 
 def load_pretrained(
@@ -133,6 +154,8 @@ def load_pretrained(
     else:
         entries = key
     if isinstance(source, Mapping):
+        if names := [name for name in source if not isinstance(name, str)]:
+            raise UserError(f"The given tensors have the name {quoted(names[0])}: give {{published name: array}}.")
         return fill(model, source, "the given tensors", new=new, ignored=ignored, antialias=antialias)
     return fill(model, read_tensors(source, entries), str(source), new=new, ignored=ignored, antialias=antialias)
 

@@ -39,8 +39,8 @@ from ml_collections import ConfigDict
 
 from jaxprune import commands, compile_cache, main, mim, models
 from jaxprune.bench.timing import interleaved_medians
+from jaxprune.checkpoints.build import build
 from jaxprune.checkpoints.card import Card
-from jaxprune.checkpoints.run import build
 from jaxprune.checkpoints.store import load_params
 from jaxprune.commands.pretrain.settings import tiny
 from jaxprune.commands.shared import inputs

@@ -1,7 +1,9 @@
 """Rows of a leaderboard: what a check finds in a forged one."""
 
+import csv
 import importlib
 import itertools
+import sys
 from pathlib import Path
 
 import pytest
@@ -216,8 +218,9 @@ def test_what_is_no_leaderboard_is_refused(tmp_path):
     }
     for name, (text, kind) in cells.items():
         write_csv(tmp_path / "cut.csv", [{**ROW, name: text}])
-        with pytest.raises(UserError, match=f"{name} '{text}' is not {kind}"):
+        with pytest.raises(UserError, match=f"{name} '{text[:80]}.* is not {kind}") as error:
             read(tmp_path / "cut.csv")
+        assert len(str(error.value)) < 300
     write_csv(tmp_path / "cut.csv", [ROW])
     (tmp_path / "cut.csv").write_text((tmp_path / "cut.csv").read_text()[:-30])
     with pytest.raises(UserError, match="a row without"):
@@ -233,6 +236,83 @@ def test_a_plan_in_two_rows_is_refused(tmp_path):
             read(tmp_path / "twice.csv")
     write_csv(tmp_path / "both.csv", [ROW, sealed({**ROW, "network": "deit"})])
     assert len(read(tmp_path / "both.csv")) == 2
+
+
+def table_text(*rows):
+    """The text of a table, as lists of cells: the header first."""
+    return [[*COLUMNS, "hash"], *([str(row[name]) for name in (*COLUMNS, "hash")] for row in rows)]
+
+
+def changed(text, name, change, row=1):
+    """The cells of a table with one of them changed by a function, and all others as they are."""
+    text = [list(line) for line in text]
+    place = text[0].index(name)
+    text[row][place] = change(text[row][place])
+    return text
+
+
+def beside(text, name, value, before=True):
+    """The cells of a table with a column more, of the same or another name."""
+    place = 0 if before else len(text[0])
+    return [[*line[:place], name if number == 0 else value, *line[place:]] for number, line in enumerate(text)]
+
+
+TABLE = table_text(ROW, DENSE)
+ESCAPES = "\x1b[8m", "\x1b[2K\rvit  True", "\r", "\n", "\x00", "\t", "\u202e", "\u200b", "\u00ad", "\ufeff"
+UNREADABLE = {
+    "a column shown and another checked": beside(TABLE, "accuracy", "0.99"),
+    "the same behind": beside(TABLE, "accuracy", "0.99", before=False),
+    "a second device": beside(TABLE, "device", "NVIDIA H100"),
+    "a look-alike column": beside(TABLE, "\u0430ccuracy", "0.99"),
+    "a column with a space": beside(TABLE, "accuracy ", "0.99"),
+    "a column that nobody checks": beside(TABLE, "accuracy (verified)", "0.99"),
+    "a cell behind the columns": [TABLE[0], [*TABLE[1], "0.99"], TABLE[2]],
+    "a device with a space": changed(TABLE, "device", lambda text: text + " "),
+    "a device with a letter that looks alike": changed(TABLE, "device", lambda text: text.replace("c", "\u0441")),
+    "digits of another script": changed(TABLE, "images", lambda text: "\u0661\u0660\u0660\u0660"),
+    "a number of another script": changed(TABLE, "accuracy", lambda text: "\u0660.9"),
+    "a number with an underscore": changed(TABLE, "images/s", lambda text: "4_3.0"),
+    "a number with a space": changed(TABLE, "accuracy", lambda text: f" {text}"),
+    "a plan that fills the screen": changed(TABLE, "plan", lambda text: text + " " * 2000 + "True"),
+    "an endless cell": changed(TABLE, "network", lambda text: "vit" * 10_000),
+    **{
+        f"{letters!a} in a name": changed(TABLE, "network", lambda text, more=letters: f"vi{more}t")
+        for letters in ESCAPES
+    },
+    **{f"{letters!a} in a plan": changed(TABLE, "plan", lambda text, more=letters: text + more) for letters in ESCAPES},
+    **{
+        f"{letters!a} in a device": changed(TABLE, "device", lambda text, more=letters: f"c{more}pu")
+        for letters in ESCAPES
+    },
+}
+
+
+@pytest.mark.parametrize("name", UNREADABLE)
+def test_a_table_shows_what_is_checked(name, tmp_path):
+    with (tmp_path / "forged.csv").open("w", newline="") as file:
+        csv.writer(file).writerows(UNREADABLE[name])
+    with pytest.raises(UserError, match=r"leaderboard") as error:
+        read(tmp_path / "forged.csv")
+    assert len(str(error.value)) < 400 and str(error.value).isprintable()
+
+
+@pytest.mark.parametrize(
+    "device", ["CPU (x86_64), 2 cores", "cpu (x86_64),  2 cores", "cpu(x86_64) 2 c0res", "cpu (x86-64), 2 coreS"]
+)
+def test_a_device_by_another_spelling_is_the_same_device(device):
+    fast = {name: 5 * ROW[name] for name in ("images/s", "speed-up", "speed-up low", "speed-up high")}
+    verdict = leaderboard.verdict(ROW["plan"], fast["speed-up"], fast["speed-up"] / ROW["FLOP-implied"])
+    forged = sealed({**ROW, **fast, "device": device, "verdict": verdict})
+    assert "the speed-up" in " ".join(differences(forged, ROW, DENSE)) and different_device(forged, ROW) == ""
+
+
+def test_under_load_nothing_holds_that_was_not_measured():
+    noisy = {**ROW, "speed-up": 19.2, "speed-up low": 0.9, "speed-up high": 40.0}
+    row = honest(0.94, 0.93, 0.95)
+    assert "the speed-up is 19.2, but 0.94 in the row" in "; ".join(differences(row, noisy, DENSE))
+    assert "on an idle machine" in "; ".join(
+        differences(ROW, {**ROW, "speed-up low": 0.5, "speed-up high": 3.0}, DENSE)
+    )
 
 
 def test_hashes_follow_what_they_are_of():
@@ -301,6 +381,15 @@ def test_a_forged_row_is_named_with_the_reason(verifying, capsys):
     forged = sealed({**PLANS[2], "accuracy": 0.9})
     assert verifying([forged if row is PLANS[2] else row for row in PLANS], rows=0)["wrong"] == 1
     assert f"vit {forged['plan']}: accuracy is 0.731, but 0.9 in the row" in capsys.readouterr().out
+
+
+def test_a_wrong_row_is_an_exit_status(monkeypatch, tmp_path):
+    for wrong, status in ((1, 1), (0, None)):
+        monkeypatch.setattr(commands, "find", lambda task, wrong=wrong: lambda config, workdir: {"wrong": wrong})
+        monkeypatch.setattr(sys, "argv", ["main", "--config=configs/leaderboard.py", f"--workdir={tmp_path}"])
+        with pytest.raises(SystemExit) as ended:
+            main.run()
+        assert ended.value.code == status
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,8 @@ from PIL import Image
 from support import golden
 
 from jaxprune import checkpoints, commands, flops, main, models, reduction
+from jaxprune.checkpoints.build import build
 from jaxprune.checkpoints.card import Card
-from jaxprune.checkpoints.run import build
 from jaxprune.checkpoints.store import load_params
 from jaxprune.commands import prune
 from jaxprune.commands.shared import inputs, networks

@@ -12,7 +12,7 @@ from flax import nnx
 from ml_collections import ConfigDict
 
 from jaxprune import checkpoints, commands, main, mim, ranking
-from jaxprune.checkpoints.run import build
+from jaxprune.checkpoints.build import build
 from jaxprune.commands import evaluate
 from jaxprune.commands.shared import networks
 from jaxprune.commands.train_ranker.settings import label_model

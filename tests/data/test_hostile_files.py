@@ -3,6 +3,7 @@
 import io
 import os
 import struct
+import time
 import tracemalloc
 import zlib
 
@@ -111,6 +112,38 @@ def test_the_size_of_a_jpeg_is_that_of_its_header(options):
     with pytest.raises(decode.Broken, match="67,108,864"):
         decode.decode(large)
     assert decode._jpeg_size(b"\x89PNG") is None
+
+
+def with_scans(size, count, mode="L"):
+    """A progressive JPEG whose last scan, of a few bytes, is repeated."""
+    buffer = io.BytesIO()
+    picture(1, size).convert(mode).save(buffer, "JPEG", progressive=True)
+    data = buffer.getvalue()
+    scan = data[data.rindex(b"\xff\xda") : -2]
+    return data[:-2] + scan * (count - data.count(b"\xff\xda")) + b"\xff\xd9"
+
+
+def test_a_jpeg_has_a_bounded_number_of_scans():
+    start = time.process_time()
+    black = Image.new("L", (8192, 8192))
+    buffer = io.BytesIO()
+    black.save(buffer, "JPEG", progressive=True)
+    data = buffer.getvalue()
+    bomb = data[:-2] + data[data.rindex(b"\xff\xda") : -2] * 20_000 + b"\xff\xd9"
+    for data in (bomb, with_scans((64, 48), decode.MAX_SCANS + 1), with_scans((64, 48), 5000, "RGB")):
+        with pytest.raises(decode.Broken, match="more than 64 scans"):
+            decode.decode(data)
+    assert time.process_time() - start < 10
+    assert decode.decode(with_scans((64, 48), decode.MAX_SCANS)).shape == (48, 64, 3)
+
+
+def test_only_the_scans_of_the_picture_itself_count():
+    data = with_scans((64, 48), 8)
+    comment = b"\xff\xfe" + struct.pack(">H", 2 + 400) + b"\xff\xda" * 200
+    appended = b"\xff\xda\x00\x02" * 500
+    expected = decode.decode(data)
+    for odd in (data[:2] + comment + data[2:], data + appended, data[:2] + comment + data[2:] + appended):
+        np.testing.assert_array_equal(decode.decode(odd), expected)
 
 
 def test_no_format_leaves_the_process(tmp_path, monkeypatch):

@@ -1,9 +1,12 @@
 """Ctrl-C ends what runs, at the next check at the latest."""
 
+import contextlib
 import gc
 import os
 import signal
+import subprocess
 import sys
+import time
 import weakref
 
 import pytest
@@ -49,3 +52,34 @@ def test_an_interrupted_task_ends_in_one_line_with_status_130(stop, monkeypatch,
         main.run()
     assert ended.value.code == 130
     assert capsys.readouterr().err.strip() == "Interrupted; the same command runs it again."
+
+
+def test_an_interrupt_that_python_dropped_is_raised_again():
+    class Node:
+        pass
+
+    node = Node()
+    reference = weakref.ref(node, lambda _: press())
+    with pytest.raises(KeyboardInterrupt), interrupt.ending_at_ctrl_c():
+        del node
+        gc.collect()
+        assert reference() is None
+        time.sleep(30)  # no check
+    assert signal.getsignal(signal.SIGALRM) is signal.SIG_DFL and signal.getitimer(signal.ITIMER_REAL)[0] == 0
+
+
+def test_ctrl_c_that_something_swallowed_is_no_success():
+    with pytest.raises(interrupt.Interrupted), interrupt.ending_at_ctrl_c(), contextlib.suppress(KeyboardInterrupt):
+        press()
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--config=configs/quickstart.py:smoke"]])
+def test_ctrl_c_while_the_program_starts_or_ends_is_one_line(arguments, tmp_path):
+    command = [sys.executable, "-m", "jaxprune.main", *arguments, f"--workdir={tmp_path / 'run'}"]
+    for delay in (0.15, 0.4, 0.8, 1.2):
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as program:
+            time.sleep(delay)
+            program.send_signal(signal.SIGINT)
+            printed = program.communicate(timeout=60)[0]
+        # Before the first line of the program, it is Python's own.
+        assert "Traceback" not in printed or "jaxprune" not in printed, printed

@@ -270,3 +270,45 @@ def test_an_optimizers_moments_live_where_their_parameter_lives_and_restore_anyw
 
 def quadratic_loss(params, batch, key):
     return jnp.mean((batch["x"] @ params["fc.kernel"] + params["fc.bias"][None, :] - 1) ** 2), {}
+
+
+def test_metrics_that_changed_between_sessions_are_noticed(undisturbed, tmp_path, caplog):
+    toy_fit(tmp_path, hooks=[Hook(6, evaluate_hook), at_step(7, lambda: os.kill(os.getpid(), signal.SIGTERM))])
+    path = tmp_path / "metrics.jsonl"
+    first, *rest = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join([first.replace(b'"step": 2', b'"step": 1'), *rest]))
+    toy_fit(tmp_path)
+    assert "metrics.jsonl was changed or cut since it was written" in caplog.text
+    assert metrics_bytes(tmp_path) != metrics_bytes(undisturbed[0])
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_after_the_last_step_is_not_lost(undisturbed, tmp_path, number):
+    """It comes too late to stop the training, and stops what comes next."""
+    received = []
+    before = signal.signal(number, lambda *_: received.append(number))
+    try:
+        result = toy_fit(tmp_path, hooks=[Hook(6, evaluate_hook), at_step(STEPS, lambda: os.kill(os.getpid(), number))])
+        for _ in range(3):  # a moment for the handler
+            time.sleep(0.01)
+    finally:
+        signal.signal(number, before)
+    assert received == [number] and result.step == STEPS
+    assert metrics_bytes(tmp_path) == metrics_bytes(undisturbed[0])
+
+
+def test_a_closed_terminal_saves_and_stops(undisturbed, tmp_path):
+    before = signal.getsignal(signal.SIGHUP)
+    stopped = toy_fit(tmp_path, hooks=[Hook(6, evaluate_hook), at_step(7, lambda: os.kill(os.getpid(), signal.SIGHUP))])
+    assert (stopped.stopped, stopped.step, stopped.signal) == ("signal", 8, "SIGHUP")
+    assert signal.getsignal(signal.SIGHUP) is before
+    assert toy_fit(tmp_path).step == STEPS and metrics_bytes(tmp_path) == metrics_bytes(undisturbed[0])
+
+
+def test_a_run_that_was_started_to_outlive_its_terminal_goes_on(tmp_path):
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        result = toy_fit(tmp_path, hooks=[at_step(7, lambda: os.kill(os.getpid(), signal.SIGHUP))])
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert result.step == STEPS and result.stopped is None

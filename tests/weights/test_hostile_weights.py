@@ -1,5 +1,6 @@
 """Weights files that ask for far more than they hold, or hold what is no weight: one line each, soon."""
 
+import io
 import time
 import tracemalloc
 import zipfile
@@ -133,6 +134,25 @@ def test_an_archive_of_zeros_is_refused(tmp_path, monkeypatch):
         read_tensors(tmp_path / "w.npz")
     assert tracemalloc.get_traced_memory()[1] < 2**19
     tracemalloc.stop()
+
+
+@pytest.mark.parametrize(
+    ("dtype", "shape"),
+    [("|V0", (10**12,)), ("|S0", (10**12,)), ("<f4", (10**12,)), ("<f4", (3,)), ("<f4", (0,))],
+    ids=str,
+)
+def test_an_array_has_as_many_bytes_as_its_header_says(dtype, shape, tmp_path):
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(header, {"descr": dtype, "fortran_order": False, "shape": shape})
+    with zipfile.ZipFile(tmp_path / "w.npz", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("patch_embed.proj.weight.npy", header.getvalue())
+    start = time.process_time()
+    if shape == (0,):
+        assert read_tensors(tmp_path / "w.npz")["patch_embed.proj.weight"].shape == (0,)
+        return
+    with pytest.raises(UserError, match=r"w\.npz cannot be read .*is no array of the"):
+        load_pretrained(vit(), tmp_path / "w.npz")
+    assert time.process_time() - start < 5
 
 
 def vit():

@@ -16,7 +16,6 @@ def describe(section: Section, rows: Table[BenchmarkRow], *, rounds: int, classe
     """Adds the costs of plans, with their accuracy if there are images, to a section of a report.
 
     Args:
-      section: the section.
       rows: one per contestant, the dense network first.
       rounds: number of timing rounds.
       classes: number of classes, for the accuracy by chance; 0 without images.

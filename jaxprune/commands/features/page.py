@@ -54,7 +54,6 @@ def describe_files(section: Section, rows: Table[SplitContents], preprocessing: 
     """Describes the files, images and plan in a section of a report.
 
     Args:
-      section: the section.
       rows: what `contents` returned.
       preprocessing: of the images.
       plan: plan of the network, or None.
@@ -96,7 +95,6 @@ def nearest_images(
     """Adds some held-out images with their nearest training images to a section of a report, and returns the picture.
 
     Args:
-      section: the section.
       sources: training images and held-out images.
       labelled: their features.
       probed: what `probe` returned.

@@ -80,6 +80,8 @@ def _verify(config: Config, workdir: Path) -> dict[str, Any]:
         print(sentence)
     order = leaderboard.same_order(picked, [new for new in measured if new])
     print(leaderboard.order_text(order))
+    if any(devices):
+        print(f"Not compared there: {', '.join(leaderboard.SPEEDS)}. All other columns were.")
     summary = {"checked": len(picked), "wrong": len(wrong), "tau of speeds": order.value}
     if config.named:
         print(f"Only the named rows were checked, {len(picked)} of {len(claimed)}: nothing is known of the others.")

@@ -8,7 +8,8 @@ import jax.numpy as jnp
 from flax import nnx
 
 from jaxprune import processes
-from jaxprune.checkpoints.run import build, leave_network
+from jaxprune.checkpoints.build import build
+from jaxprune.checkpoints.run import leave_network
 from jaxprune.commands.linear_probe.page import describe
 from jaxprune.commands.shared import inputs, networks, reporting, train_first
 from jaxprune.commands.shared.training import Training, begin, build_optimizer, interrupted

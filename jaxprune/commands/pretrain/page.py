@@ -5,7 +5,7 @@ from typing import Any
 
 from flax import nnx
 
-from jaxprune.checkpoints.run import build
+from jaxprune.checkpoints.build import build
 from jaxprune.commands.shared import reporting
 from jaxprune.config import Config
 from jaxprune.train.writer import read_metrics

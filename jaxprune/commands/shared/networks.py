@@ -95,12 +95,18 @@ def start_of(config: Config) -> Origin | None:
 
 
 def model_arguments(config: Config) -> dict[str, Any]:
-    """The arguments of `models.create` in `config.model`; no `global_pool` for networks that only pool the mean."""
+    """The arguments of `models.create` in `config.model`, without those of other kinds of networks.
+
+    Those are a pooling by the mean for networks that only pool the mean, and what else a ConvNet lacks.
+    """
     arguments = {
         name: value for name, value in config.model.to_dict().items() if name not in ("weights", "class_names")
     }
-    if arguments.get("global_pool") == "avg" and not models.takes(arguments["name"], "global_pool"):
-        arguments.pop("global_pool")
+    lacked = [name for name in ("drop_path_rate", "head_init_scale") if name in arguments]
+    lacked += [name for name, value in (("global_pool", "avg"), ("remat", False)) if arguments.get(name) == value]
+    for name in lacked:
+        if not models.takes(arguments["name"], name):
+            arguments.pop(name)
     return arguments
 
 

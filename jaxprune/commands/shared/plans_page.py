@@ -48,7 +48,6 @@ def against_cost(
     """Adds a plot of a value against GFLOPs, with a sentence on the highest one.
 
     Args:
-      section: the section.
       points: the dense network first.
       value: what is drawn: "accuracy" or "speed-up".
       reference: {name: value} to compare with, such as chance.

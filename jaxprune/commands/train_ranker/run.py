@@ -9,7 +9,8 @@ from flax import nnx
 from ml_collections import ConfigDict
 
 from jaxprune import metrics, parallel
-from jaxprune.checkpoints.run import build, write_card
+from jaxprune.checkpoints.build import build
+from jaxprune.checkpoints.run import write_card
 from jaxprune.commands import pretrain
 from jaxprune.commands.shared import inputs
 from jaxprune.commands.shared.training import Training, begin, build_optimizer, interrupted

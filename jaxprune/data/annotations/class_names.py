@@ -6,8 +6,8 @@ from pathlib import Path
 from jaxprune.data.annotations.coco_classes import COCO_NUMBERS
 from jaxprune.data.annotations.scene_parse150_classes import SCENE_PARSE150_CLASSES
 from jaxprune.data.annotations.voc_classes import VOC_CLASSES
-from jaxprune.data.files import read_text
 from jaxprune.errors import UserError
+from jaxprune.files import read_text
 
 # {data set: {number: name}}, for the numbers that these data sets use.
 KNOWN: dict[str, dict[int, str]] = {

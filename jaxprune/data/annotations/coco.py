@@ -6,8 +6,8 @@ from pathlib import Path
 from jaxprune.data.annotations.base import AnnotatedFiles, Annotations, Regions, add_region
 from jaxprune.data.annotations.files import existing_directory, reading
 from jaxprune.data.annotations.shapes import box, segmentation
-from jaxprune.data.files import read_bytes
 from jaxprune.errors import UserError, unknown
+from jaxprune.files import read_bytes
 
 
 def open_coco(path: str, *, annotations: str, kind: str = "boxes") -> Annotations:

@@ -9,8 +9,8 @@ from jaxprune.data import decode
 from jaxprune.data.annotations.base import OBJECT, AnnotatedFiles, Annotations, Regions
 from jaxprune.data.annotations.class_names import read_class_names
 from jaxprune.data.annotations.files import annotated_pictures, annotation_directory, existing_directory, reading
-from jaxprune.data.files import read_bytes
 from jaxprune.errors import UserError, unknown
+from jaxprune.files import read_bytes
 
 ADE20K = "ade20k"
 

@@ -8,8 +8,8 @@ from jaxprune.data.annotations.class_names import read_class_names
 from jaxprune.data.annotations.files import annotated_pictures, annotation_directory, existing_directory, reading
 from jaxprune.data.annotations.masks import open_masks
 from jaxprune.data.annotations.shapes import box
-from jaxprune.data.files import TEXT_LIMIT, read_bytes
 from jaxprune.errors import unknown
+from jaxprune.files import TEXT_LIMIT, read_bytes
 
 
 def open_voc(path: str, *, kind: str = "boxes") -> Annotations:

@@ -7,8 +7,8 @@ from jaxprune.data.annotations.class_names import class_name, read_class_names
 from jaxprune.data.annotations.coco_classes import COCO_CLASSES
 from jaxprune.data.annotations.files import annotated_pictures, annotation_directory, existing_directory, reading
 from jaxprune.data.annotations.shapes import box, polygon
-from jaxprune.data.files import read_text
 from jaxprune.errors import UserError
+from jaxprune.files import read_text
 
 
 def open_yolo(path: str, *, annotations: str = "", classes: str = "") -> Annotations:

@@ -4,10 +4,12 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from jaxprune.errors import UserError
+from jaxprune.errors import UserError, quoted
 from jaxprune.text import format_items, parse_items
 
 INPUT = "input"
+_NO_OPTIONS = {"self", "layer", "method", "steps"}  # arguments of steps and plans that a text has elsewhere
+_LONGEST = 2**16  # characters of a plan: thousands of steps
 
 
 class StepText(NamedTuple):
@@ -33,6 +35,8 @@ def read(text: str) -> list[StepText]:
     Raises:
       UserError: the text is not a plan.
     """
+    if not isinstance(text, str) or len(text) > _LONGEST:
+        raise UserError(f"{quoted(text)} is no plan: write method@block:amount, such as topk@3:keep_rate=0.7.")
     if not text.strip():
         return []
     # A "+" joins steps only if a method's name follows, so that 1e+3 stays a number.
@@ -48,15 +52,21 @@ def read(text: str) -> list[StepText]:
 def _step(part: str, text: str) -> StepText:
     place, _, rest = part.partition(":")
     method, at, layer = place.partition("@")
-    if at and not (layer == INPUT or layer.isdigit()):
+    if at and not (layer == INPUT or re.fullmatch(r"[0-9]{1,9}", layer)):
         raise _no_place(part, text)
     number = None if not at else INPUT if layer == INPUT else int(layer)
-    return StepText(method, number, parse_items(rest, f"plan {text!r}"))
+    settings = parse_items(rest, f"plan {quoted(text)}")
+    if arguments := sorted(_NO_OPTIONS & settings.keys()):
+        raise UserError(
+            f"{arguments[0]} in plan {quoted(text)} is no option of a method: write for example keep_rate=0.7."
+        )
+    return StepText(method, number, settings)
 
 
 def _no_place(part: str, text: str) -> UserError:
     return UserError(
-        f"{part!r} in plan {text!r} names no place: write method@block:amount, such as topk@3:keep_rate=0.7."
+        f"{quoted(part)} in plan {quoted(text)} names no place: write method@block:amount, such as "
+        "topk@3:keep_rate=0.7."
     )
 
 

@@ -5,7 +5,9 @@ import numbers
 from dataclasses import dataclass
 from typing import Any
 
-from jaxprune.errors import UserError
+from jaxprune.errors import UserError, quoted
+
+_LARGEST = 2**62  # whole number that fits the integers of arrays
 
 
 def number(name: str, value: Any) -> Any:
@@ -16,8 +18,10 @@ def number(name: str, value: Any) -> Any:
     """
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise UserError(
-            f"{name} {value!r} is not a number: write one, such as {'0.7' if name == 'keep_rate' else '8'}."
+            f"{name} {quoted(value)} is not a number: write one, such as {'0.7' if name == 'keep_rate' else '8'}."
         )
+    if isinstance(value, numbers.Integral) and abs(value) > _LARGEST:
+        raise UserError(f"{name} {quoted(value)} is too large: write a number such as 8.")
     return value
 
 
@@ -28,9 +32,9 @@ def whole(name: str, value: Any) -> int:
       UserError: it is something else.
     """
     if not math.isfinite(number(name, value)):
-        raise UserError(f"{name} {value!r} is not a whole number: use one such as 8.")
+        raise UserError(f"{name} {quoted(value)} is not a whole number: use one such as 8.")
     if value != int(value):
-        raise UserError(f"{name} {value!r} is not a whole number: use {int(value)} or {int(value) + 1}.")
+        raise UserError(f"{name} {quoted(value)} is not a whole number: use {int(value)} or {int(value) + 1}.")
     return int(value)
 
 

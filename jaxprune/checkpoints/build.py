@@ -1,0 +1,112 @@
+"""Builds networks from plain values; from a file only those that its tensors can be the weights of."""
+
+import contextlib
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from jaxprune import mim, models, ranking
+from jaxprune.errors import UserError, quoted, shortened
+from jaxprune.nn.params import variables
+
+CREATE = {"mim": mim.create, "model": models.create, "ranker": ranking.create}
+
+# What is larger than the number of tensors, or of numbers in them, only where it costs nothing.
+_SIDE, _PATCHES, _TABLE = 2**14, 2**22, 2**26
+
+
+def build(kind: str, arguments: Mapping[str, Any], *, dtype: str = "float32", rngs: nnx.Rngs) -> Any:
+    """Builds a network from plain values.
+
+    Args:
+      kind: "mim" for a pre-training framework, "model" for a network, "ranker" for one that ranks patches.
+      arguments: `name` and the keyword arguments of `mim.create`, `models.create` or `ranking.create`.
+      dtype: compute dtype.
+    """
+    compute = None if dtype == "float32" else jnp.dtype(dtype)
+    return CREATE[kind](**arguments, dtype=compute, rngs=rngs)
+
+
+@contextlib.contextmanager
+def from_card(source: Any) -> Iterator[None]:
+    """Turns whatever damaged values raise within into an error that names their file.
+
+    Raises:
+      UserError: the values are damaged.
+    """
+    try:
+        yield
+    except (UserError, jax.errors.JaxRuntimeError, MemoryError):
+        raise
+    except Exception as error:  # a wrong value may fail anywhere in a constructor
+        why = shortened(f"{type(error).__name__}: {error}")
+        raise UserError(
+            f"{source} describes no network that can be built ({why}): its card is damaged. Copy it from a run of the "
+            "same config, or save the network again."
+        ) from error
+
+
+def require_no_larger(kind: str, arguments: Mapping[str, Any], tensors: Mapping[str, Any], source: Any) -> None:
+    """Checks a description of a network against the tensors that are its weights, before anything is built.
+
+    Args:
+      kind, arguments: see `build`.
+      tensors: {name: array}.
+      source: name of the file in messages.
+
+    Raises:
+      UserError: the network has more blocks or parameters than the file.
+    """
+    count, total = len(tensors), sum(math.prod(array.shape) for array in tensors.values())
+    for name, value in _numbers(arguments):
+        most = count if "depth" in name else max(total, _SIDE)
+        if abs(value) > most:
+            raise UserError(
+                f"{source} describes a network with {name} {quoted(value)}, and holds {count} tensors of {total:,} "
+                "numbers: its card is damaged. Copy it from a run of the same config, or save the network again."
+            )
+    settings = {**_defaults(kind, arguments), **arguments}
+    patches = _patches(settings)
+    width = max((value for name, value in _numbers(settings) if "dim" in name), default=1)
+    if patches > _PATCHES or patches * width > max(_TABLE, 4 * total):
+        raise UserError(
+            f"{source} describes a network for images of {patches:,} patches, and holds {total:,} numbers: its card is "
+            "damaged. Copy it from a run of the same config, or save the network again."
+        )
+    network = nnx.eval_shape(lambda: build(kind, arguments, rngs=nnx.Rngs(0)))
+    parameters = [math.prod(v.shape) for v in variables(network).values() if isinstance(v, nnx.Param)]
+    if sum(parameters) > 2 * total + _TABLE // 64:  # a few that are missing are named when the network is filled
+        raise UserError(
+            f"{source} describes a network of {sum(parameters):,} parameters, and holds {total:,}: it is damaged, or "
+            "was written by a version with a different network. Train or save it again."
+        )
+
+
+def _numbers(values: Any, name: str = "") -> Iterator[tuple[str, int | float]]:
+    """Yields the numbers in nested plain values with the name of the argument that they are in."""
+    if isinstance(values, Mapping):
+        for key, value in values.items():
+            yield from _numbers(value, str(key))
+    elif isinstance(values, (list, tuple)):
+        for value in values:
+            yield from _numbers(value, name)
+    elif isinstance(values, (int, float)) and not isinstance(values, bool):
+        yield name, values
+
+
+def _defaults(kind: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    name = arguments.get("name") if kind == "model" else arguments.get("encoder")
+    return models.arguments(name) if isinstance(name, str) and name in models.names() else {}
+
+
+def _patches(arguments: Mapping[str, Any]) -> int:
+    """Number of patches of an image, or of a clip, for a network of these arguments."""
+    sides = lambda name, default: [value for _, value in _numbers(arguments.get(name), name)] or default
+    image, patch = sides("img_size", [1]), sides("patch_size", [1])
+    area = math.prod(image) if len(image) > 1 else image[0] ** 2
+    area *= (arguments.get("num_frames") or 1) if isinstance(arguments.get("num_frames"), int) else 1
+    return int(area / max(math.prod(patch) if len(patch) > 1 else patch[0] ** 2, 1))

@@ -1,0 +1,74 @@
+"""Copies of images count once, on one side of the split."""
+
+import io
+
+import numpy as np
+import pytest
+from flax import nnx
+from PIL import Image
+
+from jaxprune import models
+from jaxprune.tune import Bound, Settings, tune, tuning
+from jaxprune.tune.copies import first_of_copies
+
+SIZES = {"img_size": 16, "patch_size": 4, "embed_dim": 16, "depth": 2, "num_heads": 2, "num_classes": 4}
+
+
+def pictures(count, size=48, seed=0):
+    """Different smooth pictures, as photographs are."""
+    cells = np.random.default_rng(seed).integers(0, 256, (count, 6, 6, 3)).astype(np.uint8)
+    resize = lambda image: Image.fromarray(image).resize((size, size), Image.Resampling.BICUBIC)
+    return np.stack([np.asarray(resize(image)) for image in cells])
+
+
+def shown(images):
+    return lambda numbers: ({"image": images[part]} for part in np.array_split(numbers, 7))
+
+
+def saved_again(image, quality):
+    buffer = io.BytesIO()
+    Image.fromarray(image).save(buffer, "JPEG", quality=quality)
+    return np.asarray(Image.open(buffer))
+
+
+@pytest.mark.parametrize("copies", [2, 4, 16])
+def test_exact_and_near_copies_are_found(copies):
+    images = pictures(40)
+    near = [np.stack([saved_again(image, 80 + number % 15) for image in images]) for number in range(1, copies)]
+    exact = [images] * (copies - 1)
+    for more in (exact, near):
+        every = np.concatenate([images, *more])
+        order = np.random.default_rng(1).permutation(len(every))
+        first = first_of_copies(shown(every[order]), len(every))
+        assert len(np.unique(first)) == 40 and (first <= np.arange(len(every))).all()
+        np.testing.assert_array_equal((order % 40)[first], order % 40)
+
+
+def test_different_images_are_no_copies():
+    for images in (pictures(200), np.random.default_rng(0).integers(0, 256, (200, 16, 16, 3)).astype(np.uint8)):
+        np.testing.assert_array_equal(first_of_copies(shown(images), 200), np.arange(200))
+    clips = np.stack([pictures(4, seed=seed) for seed in range(6)])
+    np.testing.assert_array_equal(first_of_copies(shown(np.concatenate([clips, clips])), 12), [*range(6), *range(6)])
+
+
+def test_a_tuning_counts_copies_once_and_says_so(monkeypatch):
+    model = models.create("vit", **SIZES, rngs=nnx.Rngs(0))
+    images = pictures(24, 16)
+    settings = Settings(methods=("topk",), places=((1,),), kept=(0.75, 0.5), rounds=1, limit=2, most_tested=1)
+    seen = []
+    errors = tuning._Errors
+    monkeypatch.setattr(tuning, "_Errors", lambda *a: seen.append(a[2]) or errors(*a))
+    once = tune(model, images, bound=Bound("agreement", 0.3), settings=settings)
+    assert "copies" not in once.why and sorted(np.concatenate(seen[0])) == list(range(24))
+    tuned = tune(model, np.concatenate([images] * 4), bound=Bound("agreement", 0.3), settings=settings)
+    assert tuned.images == once.images == (12, 12)
+    assert "Of 96 images 72 are copies or near copies of others" in tuned.why
+    for left, right in zip(*seen, strict=True):
+        np.testing.assert_array_equal(left, right)
+
+
+def test_too_few_images_without_their_copies_are_refused():
+    model = models.create("vit", **SIZES, rngs=nnx.Rngs(0))
+    every = np.concatenate([pictures(30, 16)] * 4)
+    with pytest.raises(tuning.UserError, match=r"30 images are too few \(90 of 120 are copies of others\)"):
+        tune(model, every, bound=Bound("agreement", 0.95), settings=Settings(methods=("topk",), places=((1,),)))
