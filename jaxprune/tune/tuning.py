@@ -85,18 +85,22 @@ def tune(
     )
     firsts = keep.arrays("copies", lambda: {"first": first_of_copies(show, count)}, images=count)["first"]
     halves = _halves(np.unique(firsts), count, bound, settings)
+    _log.info("Timing the blocks of the dense network and of %s on this device.", ", ".join(network.methods))
     table = _cost_table(network, settings, keep)
     errors = _Errors(network.dense, show, halves, bound, settings, mesh or parallel.mesh_from_text("data=-1"), keep)
+    _log.info("Estimating the risks of up to %d plans on %d images.", settings.limit, len(halves.first))
     plans, rejected = _searched(network, table, errors, bound, settings)
     counts = {plan.name: int(errors.estimate(plan).sum()) for plan in plans}
     risks = [counts[plan.name] / len(halves.first) for plan in plans]
     order = pareto_testing.front([bound.of(plan.cost) for plan in plans], risks) if plans else []
     front = [plans[index] for index in order]
+    _log.info("Timing whole networks in turns: the dense one, and some of %d plans that no other beats.", len(front))
     if bound.on_cost:
         finalists, timed = _timed_within(network, front, bound, settings, keep)
     else:
         finalists = thinned(front, [risks[index] for index in order], bound.risk, settings.most_tested)
         timed = _timed(network, finalists, settings, keep)
+    _log.info("Testing plans on %d other images.", len(halves.second))
     best, why, tests = _decision(finalists, timed, errors, bound, settings)
     if copies := count - len(halves.first) - len(halves.second):
         why += f" Of {count} images {copies} are copies or near copies of others, and were left out."
