@@ -48,7 +48,7 @@ def write_atomically(path: Path, data: bytes | str) -> None:
     with writing(path):
         try:
             with temporary.open("wb") as file:
-                file.write(data.encode() if isinstance(data, str) else data)
+                file.write(data.encode(errors="backslashreplace") if isinstance(data, str) else data)
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(temporary, path)

@@ -1,7 +1,7 @@
 """When an image leaves a network with several exits: confidence, thresholds for a budget, and what they cost.
 
-The rule of MSDNet (Huang et al., ICLR 2018), DVT (Wang et al., NeurIPS 2021) and Dynamic Perceiver (Han et al., ICCV 2023):
-an image leaves at the first exit whose confidence reaches the exit's threshold. All arrays are NumPy's, on the host.
+The rule of MSDNet (Huang et al., ICLR 2018), DVT (Wang et al., NeurIPS 2021) and Dynamic Perceiver (Han et al., ICCV
+2023): an image leaves at the first exit whose confidence reaches the exit's threshold. Arrays are NumPy's, on the host.
 """
 
 from collections.abc import Callable, Sequence
@@ -78,9 +78,9 @@ def exit_of(confidence: Float[np.ndarray, "m n"], thresholds: Float[np.ndarray, 
 def thresholds_of_shares(confidence: Float[np.ndarray, "m n"], shares: Sequence[float]) -> Float[np.ndarray, "m"]:
     """Returns the thresholds at which wanted shares of the images leave at each exit, as the published code does.
 
-    Of the images that are left, the threshold of an exit is the confidence of rank floor(n · share), counted in float32;
-    all images that reach it leave, ties together. An exit with share 0, or with too few images, has `NOBODY`; the last
-    has `EVERYBODY`.
+    Of the images that are left, the threshold of an exit is the confidence of rank floor(n · share), a product in
+    float32; all images that reach it leave, ties together. An exit with share 0, or with too few images, has `NOBODY`;
+    the last has `EVERYBODY`.
 
     >>> thresholds_of_shares(np.array([[0.9, 0.5, 0.7, 0.6], [0.9, 0.8, 0.9, 0.8]]), (0.5, 0.5)).tolist()
     [0.7, -100000000.0]

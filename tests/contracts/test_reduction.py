@@ -387,7 +387,7 @@ BAD = {
         r"2 values for 3 locations",
     ),
     "a location behind the last block": (
-        lambda: reduction.apply(host("cls"), Plan("topk")),
+        lambda: reduction.apply(host("cls"), Plan("topk", reduction_loc=(3,))),
         r"Block 3 of a plan is outside this network, whose blocks are 0 to 2",
     ),
     "a location before the first": (lambda: Plan("topk", reduction_loc=(-1,)), "blocks count from 0"),
@@ -416,8 +416,8 @@ BAD = {
     ),
     "unknown method": (lambda: Plan("tomee"), "Unknown reduction method 'tomee'. Did you mean 'tome'"),
     "unknown option": (
-        lambda: reduction.apply(host("cls"), Plan("evit", reduction_loc=(1,), renormalize=True)),
-        "no argument 'renormalize'. Did you mean 'renormalise'",
+        lambda: Plan("evit", reduction_loc=(1,), renormalize=True),
+        "no option 'renormalize'. Did you mean 'renormalise'",
     ),
     "more values of r than blocks": (
         lambda: reduction.apply(host("cls"), Plan("tome", r=(1, 1, 1, 1))),

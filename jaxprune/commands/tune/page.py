@@ -99,7 +99,7 @@ def describe(section: Section, tuned: Tuned) -> None:
         f"in turn, the safest first, on {testing} other, independent images (Pareto Testing). A plan is certified if "
         f"so few errors would have a probability of at most {tuned.settings.delta:.3g} at the allowed risk. The "
         f'limits in "risk at most" hold for all tested plans together with confidence {1 - tuned.settings.delta:.3g}, '
-        "hence for the chosen one. Other bounds that are tested on these images can fail too: their probabilities add up."
+        "hence for the chosen one. Other bounds tested on these images can fail too: their probabilities add up."
     )
     off = prediction_error(tuned)
     missed = f" Predicted times of the timed plans are off by {off:.1%} (median)." if off is not None else ""

@@ -9,10 +9,11 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from jaxprune.report.plots.labels import place_labels
 from jaxprune.report.plots.pareto import Direction, pareto_front
 from jaxprune.report.plots.shares import limit_shares
-from jaxprune.report.plots.style import MUTED, SIZE, Series, add_legend, format_tick, new_axes, point_style
+from jaxprune.report.plots.style import MUTED, SIZE, Series, add_legend, format_tick, literal, new_axes, point_style
 from jaxprune.report.plots.tips import add_tips
 
 
+@literal
 def scatter_plot(
     series: Series,
     xlabel: str = "",
