@@ -12,7 +12,7 @@ from jax import export
 from jaxprune.errors import UserError
 from jaxprune.export.program import as_text, describe, program
 from jaxprune.export.verify import Run, Verified, pixels, write_verified
-from jaxprune.files import write_atomically
+from jaxprune.files import as_path, write_atomically
 
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
 METADATA = ".json"  # suffix appended to the file's name
@@ -85,7 +85,7 @@ def writable(path: str | os.PathLike) -> Path:
     Raises:
       UserError: it does not exist.
     """
-    path = Path(path).expanduser()
+    path = as_path(path).expanduser()
     if not path.parent.is_dir():
         raise UserError(f"There is no directory {path.parent} to write {path.name} to: create it.")
     if path.is_dir():

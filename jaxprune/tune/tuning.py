@@ -10,7 +10,7 @@ from jax.sharding import Mesh
 
 from jaxprune import flops, parallel, reduction
 from jaxprune.bench.timing import OverRounds, interleaved
-from jaxprune.errors import UserError
+from jaxprune.errors import UserError, quoted
 from jaxprune.evaluate import Batch, Stacked, run_over
 from jaxprune.evaluate.contestants import Runner, random_images
 from jaxprune.nn.host import Host
@@ -71,6 +71,10 @@ def tune(
     """
     if not isinstance(model, Host):
         raise UserError(f"A {type(model).__name__} has no tokens to reduce: give a transformer.")
+    if not isinstance(bound, Bound):
+        raise UserError(f"bound={quoted(bound)} is no bound: give one such as Bound('agreement', 0.95).")
+    if not callable(images) and not (hasattr(images, "shape") and len(images.shape) > 3):
+        raise UserError(f"images={quoted(images)} are no array of images, (n, h, w, 3): see data.load_images.")
     settings = settings or Settings()
     show, count = (images, num_images or 0) if callable(images) else (_batches_of(images, labels), len(images))
     _require_enough(count, bound.check(), settings)

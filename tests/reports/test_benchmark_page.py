@@ -98,6 +98,14 @@ def test_plans_without_images_are_drawn_by_their_speed_up(tmp_path, monkeypatch)
     )
 
 
+def test_no_line_is_spoken_of_that_is_not_drawn(tmp_path, monkeypatch):
+    """Top-K costs less than the dense network and is faster: the front is one point."""
+    rows = Table(BenchmarkRow(timed(plan)) for plan in ("dense", "topk"))
+    page, _ = written(tmp_path, monkeypatch, benchmark.Measured("vit", rows, None, class_names=()))
+    (plot,) = page.parts["Plans side by side"].figures
+    assert plot.caption == "Of the plans, topk has the highest speed-up: 2 with 2.5 GFLOPs. dense has 1 with 4."
+
+
 class Toy(nnx.Module):
     """A network of one product for each value of its images: 2 · 2 · 3 multiply-accumulates an image."""
 
