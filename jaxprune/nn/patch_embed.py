@@ -1,5 +1,6 @@
 """Patch embedding."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
