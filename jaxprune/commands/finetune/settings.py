@@ -68,6 +68,10 @@ class Settings(groups.Recipe):
     """A classifier, its optimizer, a plan, and images to train on."""
 
     TOGETHER = True
+    FIRST = (
+        *("data.source", "data.path", "model.name", "model.weights", "run"),
+        *("reduction.method", "reduction.keep_rate", "epochs", "max_minutes", "batch_size"),
+    )
 
     run: str = path("", "a run directory to start from, or set model.weights; neither: from scratch")
     trainable_blocks: int = number(-1, "last blocks to train, with norm and head; -1: all", at_least=-1, free=True)
@@ -175,7 +179,7 @@ def require_teacher(config: Config) -> None:
     for cls in plan.reducer_classes:
         if cls.needs_teacher:
             raise UserError(
-                f"{shown_name(cls)} learns from a dense teacher, and config.teacher is empty: give --config.teacher=RUN, "
-                f"the run of a dense classifier of the same classes, or set config.distill.logits={distill.logits} and "
-                f"config.distill.tokens={distill.tokens} to 0."
+                f"{shown_name(cls)} learns from a dense teacher, and config.teacher is empty: give "
+                "--config.teacher=RUN, the run of a dense classifier of the same classes, or set "
+                f"config.distill.logits={distill.logits} and config.distill.tokens={distill.tokens} to 0."
             )
