@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import math
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,7 +20,7 @@ from jaxprune.errors import UserError
 from jaxprune.train import state as states
 from jaxprune.train.divergence import LossWatch, check_sound
 from jaxprune.train.interrupt import Interrupted, StopSignal
-from jaxprune.train.progress import progress
+from jaxprune.train.progress import progress, still
 from jaxprune.train.state import Keeper, TrainState
 from jaxprune.train.step import FIXED, LossFn, TrainStep, make_train_step
 from jaxprune.train.workdir import locked
@@ -141,7 +142,7 @@ def fit(
             warn_if_changed(workdir, past["metrics"])
         log: Any = _rewound(writer, first, workdir, stack)
         stop = stack.enter_context(StopSignal())
-        bar = stack.enter_context(progress(desc, total_steps, first))
+        bar = stack.enter_context(progress(desc, total_steps, first, seconds_left=clock.left))
         losses = LossWatch(store)
         shardings = jax.tree.map(lambda x: x.sharding, state)
         beside = {FIXED: parallel.replicate(mesh, dict(fixed))} if fixed else {}
@@ -255,8 +256,10 @@ def _next_batch(batches: Batches, step: int) -> Mapping[str, np.ndarray]:
 @contextlib.contextmanager
 def _compiling(desc: str, step: int, writer: Writer) -> Iterator[None]:
     start = time.monotonic()
-    _log.info("%s: compiling the training step…", desc)
-    yield
+    doing = f"{desc}: compiling the training step"
+    _log.info("%s…", doing)
+    with still(doing):
+        yield
     seconds = time.monotonic() - start
     _log.info("%s: compiled and took the first step in %.1f s.", desc, seconds)
     writer.timing(step, {"first_step_seconds": seconds})
@@ -327,6 +330,10 @@ class _Clock:
         began = time.monotonic()
         yield
         self._start += time.monotonic() - began
+
+    def left(self) -> float:
+        """Seconds until the limit; infinite without one."""
+        return math.inf if self._limit is None else self._limit - self.seconds()
 
     def is_up(self) -> bool:
         return self._limit is not None and self.seconds() >= self._limit
