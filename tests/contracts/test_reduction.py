@@ -17,7 +17,7 @@ from support import quick_compile, slow_but
 from jaxprune import reduction, scoring
 from jaxprune.errors import UserError
 from jaxprune.nn import kernels
-from jaxprune.nn.tokens import all_present
+from jaxprune.nn.tokens import WITHOUT_ATTENTION, all_present
 from jaxprune.reduction import At, Plan
 from jaxprune.reduction.diffrate import DiffRate
 from jaxprune.reduction.dynamicvit import DynamicViT
@@ -62,7 +62,8 @@ def reduce(method: str, on: str, keep_rate: float = 0.6, **arguments):
 
 def readable(method: str, on: str) -> bool:
     """Whether a host has what a method reads."""
-    return len(sites(on)[0].grid) in cls_of(method).dims and (not cls_of(method).needs or sites(on)[0].num_heads > 0)
+    attends = sites(on)[0].num_heads > 0 or not cls_of(method).needs - WITHOUT_ATTENTION
+    return attends and len(sites(on)[0].grid) in cls_of(method).dims
 
 
 def home(method: str) -> str:
@@ -259,7 +260,9 @@ def test_prefix_is_untouched_and_jit_changes_nothing(method):
     tokens = all_present(jnp.asarray(rng.normal(size=(BATCH, n, 16)), jnp.float32), prefix)
     heads = lambda: jnp.asarray(rng.normal(size=(BATCH, 2, n, 8)), jnp.float32)
     weights = jax.nn.softmax(heads() @ heads().swapaxes(2, 3), axis=-1)
-    attended = reduction.Attended(weights[:, :, 0], weights.sum(2), heads(), heads(), normed=tokens.x)
+    attended = reduction.Attended(
+        weights[:, :, 0], weights.sum(2), heads(), heads(), normed=tokens.x, entered=0.5 * tokens.x
+    )
     graph, state = nnx.split(reducer)
     call = lambda state, tokens, attended: nnx.merge(graph, state)(tokens, attended)
     plain, jitted = (f(state, tokens, attended) for f in (call, compiled(call)))
@@ -309,8 +312,8 @@ def test_taking_nothing_is_the_dense_model(on):
 
 
 SIDES = re.compile(r"\b[a-z]+\d+\[([\d,]+)\]")
-# K-Medoids renews its centres from all distances, ATC the distances of its clusters, and both keep them.
-WITH_MATRICES = {cls_of("kmedoids"), cls_of("atc")}
+# ATC renews the distances of its clusters again and again, and keeps them.
+WITH_MATRICES = {cls_of("atc")}
 WITHOUT_MATRICES = group_cases(["none"], lambda cls: cls not in WITH_MATRICES)
 # Mixtures of all tokens are much alike, and what chooses among those chooses between ties.
 CHOOSING = group_cases(["cls"], lambda cls: not cls.needs_present)
@@ -387,7 +390,7 @@ BAD = {
         r"2 values for 3 locations",
     ),
     "a location behind the last block": (
-        lambda: reduction.apply(host("cls"), Plan("topk")),
+        lambda: reduction.apply(host("cls"), Plan("topk", reduction_loc=(3,))),
         r"Block 3 of a plan is outside this network, whose blocks are 0 to 2",
     ),
     "a location before the first": (lambda: Plan("topk", reduction_loc=(-1,)), "blocks count from 0"),
@@ -416,8 +419,8 @@ BAD = {
     ),
     "unknown method": (lambda: Plan("tomee"), "Unknown reduction method 'tomee'. Did you mean 'tome'"),
     "unknown option": (
-        lambda: reduction.apply(host("cls"), Plan("evit", reduction_loc=(1,), renormalize=True)),
-        "no argument 'renormalize'. Did you mean 'renormalise'",
+        lambda: Plan("evit", reduction_loc=(1,), renormalize=True),
+        "no option 'renormalize'. Did you mean 'renormalise'",
     ),
     "more values of r than blocks": (
         lambda: reduction.apply(host("cls"), Plan("tome", r=(1, 1, 1, 1))),
