@@ -27,7 +27,7 @@ import orbax.checkpoint as ocp
 
 from jaxprune import processes
 from jaxprune.errors import UserError, quoted
-from jaxprune.files import read_bytes, size_and_crc, sync_directory, writing
+from jaxprune.files import as_path, read_bytes, require_utf8, size_and_crc, sync_directory, writing
 from jaxprune.weights.finite import require_finite
 
 FORMAT = 1
@@ -57,7 +57,8 @@ class CheckpointStore:
     def __init__(self, directory: str | os.PathLike, keep: int = 3):
         if keep < 1:
             raise UserError(f"keep={keep}: a run keeps at least one checkpoint.")
-        self.directory = Path(directory).absolute()
+        self.directory = as_path(directory).absolute()
+        require_utf8(self.directory)
         self.keep = keep
         self._orbax = _orbax()
 
@@ -193,7 +194,8 @@ def load_running(directory: str | os.PathLike) -> dict[str, np.ndarray]:
 
 
 def _load(directory: str | os.PathLike, prefix: str) -> dict[str, np.ndarray]:
-    directory = Path(directory).absolute()
+    directory = as_path(directory).absolute()
+    require_utf8(directory)
     if (directory / _MANIFEST).is_file() or (directory / _STATE).is_dir():
         path, manifest = directory, _verify_named(directory)
     else:
