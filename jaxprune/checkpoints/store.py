@@ -11,12 +11,14 @@ that is not mistaken for a checkpoint, a process killed after it leaves a comple
 match its manifest is skipped in favour of the previous one.
 """
 
+import contextlib
 import json
 import logging
 import os
 import re
 import shutil
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
@@ -92,7 +94,8 @@ class CheckpointStore:
 
     def _write(self, path: Path, arrays: dict[str, Any]) -> None:
         try:
-            self._orbax.save(path, args=ocp.args.PyTreeSave(arrays))
+            with _without_tracebacks():
+                self._orbax.save(path, args=ocp.args.PyTreeSave(arrays))
         except ValueError as error:  # raised by TensorStore for errors of the file system
             code = re.search(r"os_error_code='(\d+)'", str(error))
             if code is None:
@@ -237,6 +240,17 @@ def _orbax() -> ocp.Checkpointer:
     # A bare Checkpointer instead of CheckpointManager: the manager has its own commit rename, which would come before
     # our manifest is written and leave a moment in which a checkpoint is neither whole nor recognisably half-written.
     return ocp.Checkpointer(ocp.PyTreeCheckpointHandler())
+
+
+@contextlib.contextmanager
+def _without_tracebacks() -> Iterator[None]:
+    """Keeps the threads of Orbax from logging the exceptions that they raise."""
+    logger, is_other = logging.getLogger("absl"), lambda record: "_SignalingThread" not in record.getMessage()
+    logger.addFilter(is_other)
+    try:
+        yield
+    finally:
+        logger.removeFilter(is_other)
 
 
 def _flatten(state: Any) -> dict[str, Any]:

@@ -279,10 +279,7 @@ UNREADABLE = {
         f"{letters!a} in a name": changed(TABLE, "network", lambda text, more=letters: f"vi{more}t")
         for letters in ESCAPES
     },
-    **{
-        f"{letters!a} in a plan": changed(TABLE, "plan", lambda text, more=letters: text + more)
-        for letters in ESCAPES
-    },
+    **{f"{letters!a} in a plan": changed(TABLE, "plan", lambda text, more=letters: text + more) for letters in ESCAPES},
     **{
         f"{letters!a} in a device": changed(TABLE, "device", lambda text, more=letters: f"c{more}pu")
         for letters in ESCAPES
